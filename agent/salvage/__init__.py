@@ -1,1 +1,1 @@
-"""Files off the volumes alone: without a control plane, without an agent, writing to no volume."""
+"""Salvage of files from volumes alone: without a control plane or an agent, and read-only."""

@@ -1,10 +1,11 @@
-"""One block out of the replicas that several volumes have of it: verified bytes, or none.
+"""Block assembly from the replicas on several volumes: verified bytes, or holes.
 
-    copies ──rows that say the same──► versions ──each chunk from any copy whose bytes fit──► bytes
+    copies ──rows that agree──► versions ──each chunk from any copy whose bytes match──► bytes
 
-A version is what a row says. One that a later commit has grown out of is no version of its own: its
-replica missed that commit. If two others can be read whole they contradict each other, and nobody
-decides here which is right. Bytes for which no checksum was written cannot be verified.
+A version is the content of a row. A row that a later commit has extended is no version of its own,
+because its replica missed that commit. If two other versions can be read completely, they
+contradict each other, and none is chosen. Bytes that were written without checksums cannot be
+verified.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,7 +27,7 @@ CONTRADICTED: Final = "replicas contradict each other, each by intact rows"
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """Bytes of a block that nobody has whole, and why."""
+    """Bytes of a block that no copy has intact, and the reason."""
 
     offset: int
     length_bytes: int
@@ -37,7 +38,7 @@ Piece = bytes | Hole
 
 
 class Reader:
-    """Reads one block, chunk by chunk; chunks that cannot be had are holes."""
+    """Reads one block, chunk by chunk; unreadable chunks become holes."""
 
     def __init__(self, copies: Sequence[Copy], scheme: Scheme | None) -> None:
         self._copies = copies
@@ -52,7 +53,7 @@ class Reader:
         if len(versions) > 1:
             whole = [v for v in versions if all(_chunk(c, self._copies) for c in v)]
             versions = whole or versions[:1]
-        for chunk in max(versions, key=_end, default=()):  # the longest: something of it differs
+        for chunk in max(versions, key=_end, default=()):  # the longest, which differs somewhere
             if all(chunk in version for version in versions):
                 yield _chunk(chunk, self._copies) or _hole(chunk)
             else:
@@ -60,14 +61,14 @@ class Reader:
 
 
 def matches(chunks: Sequence[ChunkInfo], data: bytes) -> bool:
-    """Return whether bytes are those that chunks describe, all of them."""
+    """Return whether the bytes match all of these chunks."""
     return _end(chunks) == len(data) and all(
         _is_proven(chunk, data[chunk.offset : chunk.end]) for chunk in chunks
     )
 
 
 def _versions(copies: Sequence[Copy]) -> list[tuple[ChunkInfo, ...]]:
-    """Return what rows say that say different things: of the latest commit first, then of most."""
+    """Return the distinct versions in the rows: latest commit first, then the most frequent."""
 
     def said(copy: Copy) -> tuple[int, tuple[ChunkInfo, ...]]:
         return copy.block.bcsid, copy.block.chunks
@@ -87,7 +88,7 @@ def _versions(copies: Sequence[Copy]) -> list[tuple[ChunkInfo, ...]]:
 
 
 def _chunk(chunk: ChunkInfo, copies: Sequence[Copy]) -> bytes | None:
-    """Return a chunk's bytes from any copy whose row describes it and whose bytes fit."""
+    """Return a chunk's bytes from any copy whose row has it and whose bytes match."""
     if chunk.checksum_type is ChecksumType.NONE:
         return None
     for copy in copies:
@@ -117,7 +118,7 @@ def _end(chunks: Sequence[ChunkInfo]) -> int:
 
 
 def _group_pieces(copies: Sequence[Copy], scheme: Scheme) -> Iterator[Piece]:
-    """Yield the data of a block group, stripe by stripe, computed where shards are missing."""
+    """Yield the data of a block group, stripe by stripe; compute the data of missing shards."""
     block_id = BlockId(copies[0].block.block_id)
     by_index: dict[int, list[Copy]] = {}
     for copy in copies:

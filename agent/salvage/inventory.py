@@ -1,4 +1,4 @@
-"""What volumes have together: files by key, and blocks that name no key."""
+"""Inventory of several volumes: files by key, and blocks without a key."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,8 +13,8 @@ from merkle.replica import BlockId, ContainerId
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """One file to write: its blocks in order, by container and block. `key` is "" of one block
-    that names none; `lack` says why it cannot be whole, empty: as far as rows tell it can."""
+    """A file to write: its blocks in order, by container and block. `key` is "" for a block without
+    a key. `lack` is why it cannot be complete; empty if the rows show no reason."""
 
     key: str
     path: str
@@ -26,22 +26,22 @@ class Wanted:
 
 @dataclass(slots=True)
 class Inventory:
-    """Everything that is on the volumes."""
+    """The content of all volumes."""
 
     holders: dict[ContainerId, list[tuple[OfflineVolume, int]]] = field(default_factory=dict)
     files: list[Wanted] = field(default_factory=list)
     schemes: dict[ContainerId, Scheme] = field(default_factory=dict)
-    deleted_count: int = 0  # blocks that another volume has buried: they are written all the same
+    deleted_count: int = 0  # blocks with a tombstone on another volume; written anyway
 
     def copies(self, container_id: int, local_id: int) -> list[Copy]:
-        """Return all that volumes have of a block."""
+        """Return all copies of a block."""
         key = ContainerId(container_id), BlockId(local_id)
         found = (volume.copy(*key, index) for volume, index in self.holders[key[0]])
         return [copy for copy in found if copy is not None]
 
 
 def take_inventory(volumes: Sequence[OfflineVolume], given: Scheme | None) -> Inventory:
-    """Read every row of the volumes; `given` is the erasure code of groups that name none."""
+    """Read every row of the volumes; `given` is the erasure code of groups that do not name one."""
     inventory = Inventory()
     for volume in volumes:
         for container_id, index in volume.replicas().items():
@@ -85,10 +85,10 @@ def _look_into(
 
 
 def files_to_write(found: Sequence[Found]) -> list[Wanted]:
-    """Name each put: the newest that has all its parts has the key's own path."""
+    """Assign a path to each put; the newest complete put gets the key's own path."""
     paths = paths_of(one.key for one in found)
     newest: dict[str, Found] = {}
-    for one in found:  # older puts come first
+    for one in found:  # older puts first
         if one.is_whole or one.key not in newest or not newest[one.key].is_whole:
             newest[one.key] = one
     wanted = []

@@ -1,8 +1,8 @@
-"""Files below the directory of a salvage: whole under their names, or not there.
+"""Output files below the directory of a salvage: complete under their names, or absent.
 
     name%! grows ─ all bytes verified ─► name
 
-Nothing that is there leads out of the directory: a link in the place of a folder is refused.
+No existing file leads out of the directory: a link in the place of a folder is refused.
 """
 
 import os
@@ -15,14 +15,14 @@ from typing import IO, Final
 from agent.errors import Code, Refused
 from agent.store.files.durable import sync_file_system
 
-GROWING: Final = "%!"  # behind a name: no key's path ends so
+GROWING: Final = "%!"  # suffix that no key's path has
 MODE: Final = 0o640
 DIRECTORY_MODE: Final = 0o750
 
 
 @contextmanager
 def growing(root: Path, relative: str) -> Iterator[IO[bytes]]:
-    """Open a file that gets its name when the body ends; if that fails nothing is left of it."""
+    """Open a file that gets its name when the body ends; on failure nothing of it remains."""
     path = root / relative
     _make_folders(root, path.parent)
     _refuse_other(path)
@@ -39,7 +39,7 @@ def growing(root: Path, relative: str) -> Iterator[IO[bytes]]:
 
 
 def sync(root: Path) -> None:
-    """Have all files on the medium. One that a crash cuts off before is told by its bytes."""
+    """Make all files durable. Files that a crash truncates earlier are detected by their bytes."""
     descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         sync_file_system(descriptor)
@@ -49,7 +49,7 @@ def sync(root: Path) -> None:
 
 @contextmanager
 def existing(root: Path, relative: str, size_bytes: int) -> Iterator[IO[bytes] | None]:
-    """Open a file that is there from an earlier run, to compare it; None: there is none so long."""
+    """Open a file of an earlier run to compare it; None if there is none of this length."""
     try:
         descriptor = os.open(root / relative, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -75,6 +75,6 @@ def _make_folders(root: Path, folder: Path) -> None:
 
 
 def _refuse_other(path: Path) -> None:
-    """Refuse to replace what no salvage has written there."""
+    """Refuse to replace anything that no salvage has written."""
     if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
         raise Refused(Code.INVALID_CONFIG, f"{path} is no file", hint="name an empty directory")

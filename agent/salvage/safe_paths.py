@@ -1,10 +1,10 @@
-"""Under which path a key's file is written: always inside, always its own. Pure.
+"""Output paths of keys: always inside the directory, and unique. Pure.
 
-A key is whatever a client chose. Each part between slashes becomes a name that every file system
-takes: what is no letter, digit or harmless sign is written as `%XX`, so no two parts become one; a
-part that means something to a file system (empty, `.`, `..`) is written out likewise. What is too
-long is cut, and told apart by a checksum; so is what would meet another key's path, also on a file
-system that does not tell `a` from `A`.
+Clients choose keys freely. Each part between slashes becomes a name that every file system accepts:
+characters other than letters, digits and harmless signs are written as `%XX`, so that no two parts
+become equal. Parts with a special meaning (empty, `.`, `..`) are escaped, too. A path that is too
+long is cut and made unique by a checksum, and so is one that would collide with another key's, also
+on a file system without case.
 """
 
 import hashlib
@@ -14,17 +14,17 @@ from typing import Final
 PLAIN: Final = frozenset(
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 _-.,=+@#()[]!&~'"
 )
-EMPTY: Final = "%"  # of a part without characters
-PART_BYTES_MAX: Final = 180  # file systems take 255; a suffix and the name while it grows go on top
+EMPTY: Final = "%"  # an empty part
+PART_BYTES_MAX: Final = 180  # file systems allow 255, which also has room for suffixes
 CUT_BYTES: Final = 120
-PATH_BYTES_MAX: Final = 1_000  # of all parts; a system call takes 4,096
+PATH_BYTES_MAX: Final = 1_000  # of all parts; a system call accepts 4,096
 PARTS_MAX: Final = 64
-LONG: Final = "%long"  # the folder of keys whose paths are too long
+LONG: Final = "%long"  # the folder of keys with too long paths
 TOLD_APART: Final = 12  # hex digits of a checksum
 
 
 def path_of(key: str) -> str:
-    """Return the path of a key below the folder of all keys, by itself."""
+    """Return the path of a key below the folder of all keys, without regard to other keys."""
     parts = [_part(part) for part in key.split("/")]
     path = "/".join(parts)
     if len(path) > PATH_BYTES_MAX or len(parts) > PARTS_MAX:
@@ -33,7 +33,7 @@ def path_of(key: str) -> str:
 
 
 def paths_of(keys: Iterable[str]) -> Mapping[str, str]:
-    """Return a path for each key: no two are one, and none is a folder of another."""
+    """Return a path for each key: all different, and none is a folder of another."""
     wanted = {key: path_of(key) for key in sorted(set(keys))}
     folders = {
         "/".join(parts[:count]).casefold()
@@ -61,7 +61,7 @@ def _part(part: str) -> str:
         return EMPTY
     if not part.strip("."):
         return "%2E" * len(part) if len(part) * 3 <= PART_BYTES_MAX else _cut("%2E", part)
-    # A file system of another kind drops dots and spaces at the end of a name.
+    # Some file systems drop dots and spaces at the end of a name.
     body = part.rstrip(". ")
     written = "".join(map(_written, body)) + "".join(
         f"%{byte:02X}" for byte in part[len(body) :].encode()

@@ -1,9 +1,9 @@
-"""Every file that volumes have between them, written elsewhere: verified bytes only.
+"""Copies of all files on several volumes, written elsewhere: verified bytes only.
 
-    rows of all volumes ─► files by key ─► each block from whichever replicas have it whole ─► DIR
+    rows of all volumes ─► files by key ─► each block from any replicas with healthy copies ─► DIR
 
-What cannot be had whole is named and not written; or, if that is wished, written beside as far as
-it can be had. Files that an earlier run has written are compared and left as they are.
+An incomplete file is listed and not written; or, on request, its readable part is written beside.
+Files that an earlier run has written are compared and left as they are.
 """
 
 import json
@@ -22,15 +22,15 @@ from agent.salvage.output_files import existing, growing, sync
 from agent.salvage.source_volumes import opened
 from merkle.replica import ContainerId
 
-MARK: Final = "salvage.json"  # says what the directory is of
-LIST: Final = "files.jsonl"  # one line for each file: key, path, size, what became of it
+MARK: Final = "salvage.json"  # identifies the directory's cluster
+LIST: Final = "files.jsonl"  # one line per file: key, path, size, result
 PARTIAL: Final = "partial"
-LACKS_NAMED_MAX: Final = 100  # holes of one file
+LACKS_NAMED_MAX: Final = 100  # holes listed per file
 
 
 @dataclass(slots=True)
 class Lack:
-    """A file that is not whole, and the first places where it is not."""
+    """An incomplete file, and its first holes."""
 
     key: str
     path: str
@@ -41,27 +41,27 @@ class Lack:
 
 @dataclass(slots=True)
 class Summary:
-    """What a salvage came to."""
+    """Result of a salvage."""
 
     cluster_id: str = ""
     written_count: int = 0
-    kept_count: int = 0  # an earlier run had written them
+    kept_count: int = 0  # already written by an earlier run
     written_bytes: int = 0
-    nameless_count: int = 0  # of the written and kept: blocks that name no key
-    deleted_count: int = 0  # blocks that were deleted on another volume; written all the same
+    nameless_count: int = 0  # of the written and kept: blocks without a key
+    deleted_count: int = 0  # blocks deleted on another volume; written anyway
     lacks: list[Lack] = field(default_factory=list)
     unreadable_volumes: dict[str, str] = field(default_factory=dict)
     damaged_rows: list[str] = field(default_factory=list)
 
     @property
     def is_whole(self) -> bool:
-        """Whether everything that the volumes name was written."""
+        """Return whether everything that the volumes name was written."""
         return not (self.lacks or self.unreadable_volumes or self.damaged_rows)
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Who hears how far it is: of the bytes of all files, then of those that are done."""
+    """Progress callbacks: the bytes of all files, then the bytes done."""
 
     total: Callable[[int], object] = lambda _total_bytes: None
     done: Callable[[int], object] = lambda _done_bytes: None
@@ -75,10 +75,10 @@ def salvage(
     is_partial: bool = False,
     progress: Progress | None = None,
 ) -> Summary:
-    """Write every file of the volumes below `to`; `scheme` is that of groups that name none.
+    """Write every file of the volumes below `to`; `scheme` is for groups that do not name theirs.
 
-    Raises Refused if a volume is in use or of another cluster, or if `to` is on a volume or holds
-    something else; Unavailable if it cannot be written.
+    Raise Refused if a volume is in use or of another cluster, or if `to` is on a volume or has
+    other content; Unavailable if it cannot be written.
     """
     told = progress or Progress()
     summary = Summary()
@@ -114,7 +114,7 @@ def salvage(
 def _one(
     inventory: Inventory, wanted: Wanted, to: Path, summary: Summary, *, is_partial: bool
 ) -> str:
-    """Write one file; return what became of it."""
+    """Write one file; return the result."""
     why = [wanted.lack] if wanted.lack else []
     if not why:
         if _is_there(inventory, wanted, to):
@@ -138,11 +138,11 @@ def _one(
 
 
 class _NotWhole(Exception):
-    """Ends the writing of a file of which not all can be had."""
+    """Ends the writing of an incomplete file."""
 
 
 def _write(inventory: Inventory, wanted: Wanted, to: Path) -> list[str]:
-    """Write a file if all of it can be had; else return what cannot, and leave nothing."""
+    """Write a file if it is complete; otherwise return its holes, and leave nothing."""
     why: list[str] = []
     with suppress(_NotWhole), growing(to, wanted.path) as file:
         why = _copy(inventory, wanted, file, is_partial=False)
@@ -156,7 +156,7 @@ def _end_if_not_whole(why: Sequence[str]) -> None:
 
 
 def _copy(inventory: Inventory, wanted: Wanted, file: IO[bytes], *, is_partial: bool) -> list[str]:
-    """Write what can be had; return what cannot. Bytes that are missing are zeros."""
+    """Write the readable bytes, and zeros for missing ones; return the holes."""
     why: list[str] = []
     size_bytes = 0
     for container_id, local_id in wanted.blocks:
@@ -193,7 +193,7 @@ def _reader(inventory: Inventory, container_id: int, local_id: int) -> Reader | 
 
 
 def _is_there(inventory: Inventory, wanted: Wanted, to: Path) -> bool:
-    """Whether an earlier run has written the file: compared with checksums, or with the bytes."""
+    """Return whether an earlier run has written the file, by its checksums or its bytes."""
     with existing(to, wanted.path, wanted.size_bytes) as file:
         return file is not None and all(
             _is_same(inventory, container_id, local_id, file)
@@ -227,7 +227,7 @@ def _refuse_inside(paths: Sequence[Path], to: Path) -> None:
 
 
 def _begin(to: Path, cluster_id: str) -> None:
-    """Mark a new or empty directory, or recognise one of an earlier run of the same cluster."""
+    """Mark a new or empty directory, or accept one of an earlier run for the same cluster."""
     to.mkdir(parents=True, exist_ok=True)
     mark = to / MARK
     if os.path.lexists(mark):

@@ -1,9 +1,9 @@
-"""A sample of the chunks of volumes that no agent uses, read off their media and judged.
+"""Random sample of chunks on volumes that no agent uses, read from their media and judged.
 
-    rows ─► number of chunks ─► which to draw ─► rows again ─► those chunks, past the page cache
+    rows ─► number of chunks ─► a random draw ─► rows again ─► those chunks, past the page cache
 
-Every chunk of every row that can be read is as likely to be drawn. What is drawn is judged as a
-scan judges (`scanner.chunk_verdict`): read again before it is called bad, and by two libraries.
+Every chunk of every readable row is equally likely. A drawn chunk is judged as in a scan
+(`scanner.chunk_verdict`): before it is called bad it is read again, and hashed by two libraries.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +22,7 @@ BAD_KEPT_MAX: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class BadChunk:
-    """A chunk that was drawn and is not as it was written."""
+    """A drawn chunk that is not as it was written."""
 
     volume: str
     container_id: ContainerId
@@ -35,8 +35,8 @@ class BadChunk:
 
 @dataclass(slots=True)
 class Sample:
-    """What was drawn, and what was found. `undecided_count`: no two reads of it agreed, or this
-    host was short of something."""
+    """Result of a sample. `undecided_count` counts chunks without two agreeing reads, or read while
+    this host was short of a resource."""
 
     size: SampleSize
     seed: int
@@ -51,7 +51,7 @@ class Sample:
 
     @property
     def is_clean(self) -> bool:
-        """Whether all that was drawn is as it was written, and nothing was left out of the draw."""
+        """Return whether every drawn chunk is intact, and nothing was left out of the draw."""
         left_out = self.damaged_rows or self.unreadable_volumes
         return not (self.bad_count or self.undecided_count or left_out)
 
@@ -74,9 +74,11 @@ def take_sample(
     begin: Callable[[int], None] = lambda _: None,
     progress: Callable[[], None] = lambda: None,
 ) -> Sample:
-    """Draw and read a sample. `begin` is told how many chunks are drawn, `progress` of each one.
+    """Draw and read a sample. `begin` receives the number of drawn chunks; `progress` is called for
+    each.
 
-    Raise Refused: a volume is in use, is none, or is of another cluster; there is nothing to draw.
+    Raise Refused if a volume is in use, is no volume, or is of another cluster; or if there is
+    nothing to draw.
     """
     unreadable: dict[str, str] = {}
     with opened(paths, unreadable) as volumes:
@@ -117,7 +119,7 @@ def _chunks(volumes: Sequence[OfflineVolume]) -> Iterator[_Chunk]:
 def _read(sample: Sample, one: _Chunk) -> None:
     """Read one chunk and judge it."""
     copy = one.volume.copy(one.container_id, one.block_id, one.index)
-    if copy is None:  # a damaged key beside its own: the walk comes to it, a search does not
+    if copy is None:  # under a damaged key, which a walk finds and a search does not
         where = f"{one.volume.name}: container {one.container_id}"
         row = f"{where}: block {one.block_id} is not found by its key"
         if row not in sample.damaged_rows:

@@ -1,7 +1,7 @@
-"""Volumes that are only read: of stopped agents, of read-only mounts, of copies of disks.
+"""Read-only volumes: of stopped agents, of read-only mounts, of copies of disks.
 
-Nothing is created, signed or rolled: the lock of an agent that runs is seen without being taken,
-and the index is read without a lock file of its own.
+Nothing is created, signed or rolled back. The lock of a running agent is detected without being
+taken, and the index is read without a lock file.
 """
 
 import os
@@ -22,12 +22,12 @@ from merkle.blockrow import decode_block
 from merkle.damaged import Damaged
 from merkle.replica import BlockData, BlockId, ContainerId, ReplicaState
 
-MAP_BYTES: Final = 1024**3  # LMDB takes a larger one from the file itself
+MAP_BYTES: Final = 1024**3  # LMDB uses a larger size from the file itself
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """One replica's row of a block, and where its bytes are; index 0 is of a whole replica."""
+    """A replica's row of a block, and the place of its bytes; index 0 is a whole replica."""
 
     volume: str
     replica_index: int
@@ -36,7 +36,7 @@ class Copy:
 
 
 class OfflineVolume:
-    """One volume, read through one snapshot of its index."""
+    """A volume, read through one snapshot of its index."""
 
     def __init__(self, layout: Layout, rows: Snapshot) -> None:
         self.layout = layout
@@ -45,18 +45,18 @@ class OfflineVolume:
         self.damaged_rows: list[str] = []
 
     def replicas(self) -> dict[ContainerId, int]:
-        """Return the containers that are here, each with its replica index."""
+        """Return the containers on this volume, each with its replica index."""
         found = {}
         for container_id, row in self._rows.replicas():
             if isinstance(row, Damaged):
                 self.damaged_rows.append(f"{self.name}: container {container_id}: {row}")
-                found[container_id] = 0  # its blocks say what they are
+                found[container_id] = 0  # its blocks describe themselves
             elif row.state is not ReplicaState.DELETED:
                 found[container_id] = row.replica_index
         return found
 
     def blocks(self, container_id: ContainerId) -> Iterator[BlockData]:
-        """Yield the blocks of a replica whose rows can be read."""
+        """Yield a replica's blocks with readable rows."""
         for block_id, raw in self._rows.blocks(container_id):
             try:
                 yield decode_block(block_id, raw)
@@ -64,18 +64,18 @@ class OfflineVolume:
                 self.damaged_rows.append(f"{self.name}: container {container_id}: {damage}")
 
     def buried(self, container_id: ContainerId) -> set[BlockId]:
-        """Return the blocks of a container that were deleted here."""
+        """Return the blocks of a container that have a tombstone here."""
         return set(self._rows.tombstones(container_id))
 
     def copy(self, container_id: ContainerId, block_id: BlockId, index: int) -> Copy | None:
-        """Return the block as this volume has it."""
+        """Return this volume's copy of the block."""
         raw = self._rows.block(container_id, block_id)
         if raw is None:
             return None
         try:
             block = decode_block(block_id, raw)
         except Damaged:
-            return None  # told before
+            return None  # already reported
         paths = self.layout.replica(container_id)
         return Copy(self.name, index, block, place_of(self._rows, paths, container_id, block_id))
 
@@ -84,9 +84,9 @@ class OfflineVolume:
 def opened(
     paths: Sequence[Path], unreadable: dict[str, str]
 ) -> Iterator[tuple[OfflineVolume, ...]]:
-    """Open volumes of one cluster; one that cannot be read is noted in `unreadable`.
+    """Open volumes of one cluster; add those that cannot be read to `unreadable`.
 
-    Raises Refused if one is in use, is no volume, or is of another cluster than the first.
+    Raise Refused if one is in use, is no volume, or is of another cluster than the first.
     """
     with ExitStack() as stack:
         volumes: list[OfflineVolume] = []
