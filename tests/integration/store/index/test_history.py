@@ -127,10 +127,9 @@ def test_a_damaged_entry_is_passed_over(replica: StoredReplica) -> None:
             decode_entry(CONTAINER, damaged)
 
 
-def test_what_was_changed_lately_is_told_of_all_replicas(replica: StoredReplica) -> None:
-    """
-    The newest entries since a moment, oldest first, and how many had to be left out.
-    """
+def test_recent_changes_of_all_replicas_are_listed(replica: StoredReplica) -> None:
+    """The list has the newest entries since a moment, oldest first, and the number of entries
+    left out."""
     replica.flip(2, 10)
     replica.scan()
     repaired(replica, 2)

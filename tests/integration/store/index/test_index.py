@@ -210,12 +210,10 @@ class TestMap:
             assert 1999 == sum(1 for _ in rows.blocks(ONE))
         assert before < index._env.info()["map_size"]
 
-    def test_it_never_grows_under_a_reader(
+    def test_index_map_does_not_grow_under_a_reader(
         self, index: Index, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """
-        A reader that stays inside makes the writer give up with BUSY, and nothing is lost.
-        """
+        """A long-lived reader makes the writer give up with BUSY, and nothing is lost."""
         monkeypatch.setattr(mapgate, "MAP_WAIT_S", 0.05)
         index.write(lambda rows: rows.put_block(ONE, BlockId(1), b"x"))
 

@@ -193,10 +193,9 @@ class TestCheck:
         with pytest.raises(VolumeFailed, match="cut short"):
             check_index(tmp_path, key_bytes=KEY_BYTES, whole=True)
 
-    def test_what_passes_never_kills_its_user(self, good: bytes, tmp_path: Path) -> None:
-        """
-        Seeded faults anywhere in the file: refused, or harmless to LMDB, reading and writing.
-        """
+    def test_checked_index_never_kills_its_process(self, good: bytes, tmp_path: Path) -> None:
+        """Seeded faults anywhere in the file are refused, or are harmless to reads and writes of
+        LMDB."""
         ends: Counter[str] = Counter()
         for seed in range(SEEDS):
             shutil.rmtree(tmp_path / "db", ignore_errors=True)

@@ -140,11 +140,11 @@ def name_of_a_database(file: File) -> None:
         (name_of_a_database, "'tombstoner' is none of ours"),
     ],
 )
-def test_what_would_answer_wrongly_is_refused(
+def test_index_with_misordered_keys_is_refused(
     good: bytes, tmp_path: Path, damage: Callable[[File], None], words: str
 ) -> None:
-    """Every page is one that LMDB reads without a word: rows that are there are not found, so that
-    deleted blocks are unknown and come back, and new rows are made beside old ones."""
+    """LMDB reads every page without an error. Rows that are there would not be found, so deleted
+    blocks would come back, and new rows would be written beside old ones."""
     (tmp_path / "data.mdb").write_bytes(good)
     check_index(tmp_path, key_bytes=KEY_BYTES, whole=True)
     file = File(bytearray(good))

@@ -87,10 +87,8 @@ def block_ids(index: Index) -> set[int]:
         return {int(block_id) for block_id, _ in rows.blocks(ONE)}
 
 
-def test_what_waits_shares_a_commit(index: Index) -> None:
-    """
-    Each gets its own result.
-    """
+def test_waiting_changes_share_a_commit(index: Index) -> None:
+    """Each change gets its own result."""
     wanted = range(1, WAITING + 1)
 
     commits, futures = behind_a_gate(index, [putting(number) for number in wanted])
@@ -110,10 +108,8 @@ def test_alone_is_at_once(index: Index) -> None:
         assert 1 == version(index) - before
 
 
-def test_one_that_fails_fails_alone(index: Index) -> None:
-    """
-    The others are durable, and nothing of it is.
-    """
+def test_failing_change_of_a_shared_commit_fails_alone(index: Index) -> None:
+    """The other changes are durable, and nothing of the failed one is."""
     changes = [putting(1), refusing, putting(2), putting(3)]
 
     _, futures = behind_a_gate(index, changes)
@@ -173,10 +169,8 @@ def test_many_threads_lose_nothing() -> None:
     assert not commits._waiting
 
 
-def test_who_was_served_leads_nobody() -> None:
-    """
-    A leader takes no change twice, and no thread takes the lead without one.
-    """
+def test_served_thread_leads_no_commit() -> None:
+    """A leader takes no change twice, and no thread leads without a change of its own."""
     groups: list[list[int]] = []
     is_inside, may_end = threading.Event(), threading.Event()
 

@@ -53,13 +53,11 @@ def held(store: ReplicaStore) -> bytes:
     return store.paths(ONE).block_file(BLOCK).read_bytes()
 
 
-def test_what_memory_made_of_a_chunk_is_not_put_back(
+def test_bytes_misread_by_bad_memory_are_not_put_back(
     store: ReplicaStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    Whole bytes are taken for damaged, and what is written for lost: the old ones come back, and
-    not as they were misread.
-    """
+    """Whole bytes count as damaged, and the written ones as lost. The old bytes are restored as
+    they were, not as they were misread."""
     before = held(store)
 
     with monkeypatch.context() as bad:
@@ -72,12 +70,10 @@ def test_what_memory_made_of_a_chunk_is_not_put_back(
     assert not is_unfinished(store)
 
 
-def test_nor_what_it_made_of_chunks_of_a_batch(
+def test_batch_misread_by_bad_memory_is_not_put_back(
     store: ReplicaStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    Nor is anything left of a new block that seems not to have arrived.
-    """
+    """Nothing stays of a new block that seems not to have arrived."""
     before = held(store)
 
     with monkeypatch.context() as bad:
@@ -106,12 +102,10 @@ def test_a_chunk_that_reads_whole_twice_is_not_written_over(
     assert not is_unfinished(store)
 
 
-def test_what_was_seen_shortly_before_saves_a_read(
+def test_matching_earlier_read_saves_a_read(
     store: ReplicaStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    Two reads that agree are enough, whoever made the first.
-    """
+    """Two reads that agree are enough, whoever made the first."""
     path = store.paths(ONE).block_file(BLOCK)
     real = blockfile.read_past_cache
     reads: list[int] = []
@@ -133,12 +127,10 @@ def test_what_was_seen_shortly_before_saves_a_read(
     assert SECOND == held(store)[CHUNK_BYTES:]
 
 
-def test_what_another_read_made_of_it_does_not_count(
+def test_differing_earlier_read_does_not_count(
     store: ReplicaStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    What was seen before is not what is read now: it is read again, and is whole.
-    """
+    """The earlier read differs from the present one, so the chunk is read again, and is whole."""
     bad_read = replace(OFFERS[0], seen=blockfile.checksum_of(bytes(CHUNK_BYTES)))
     with monkeypatch.context() as bad:
         failing_memory(bad, good=(2, 3))

@@ -77,12 +77,11 @@ def in_quarantine(tmp_path: Path) -> list[Path]:
 class TestInstalled:
     """What is plain is installed in one go."""
 
-    def test_all_chunks_are_what_was_offered_and_the_old_bytes_are_in_one_copy(
+    def test_batch_installs_all_chunks_and_keeps_old_bytes_in_one_copy(
         self, tmp_path: Path, store: ReplicaStore
     ) -> None:
-        """
-        Damaged, missing and new ones; the copy's note says which part is whose.
-        """
+        """The chunks are damaged, missing and new. The note of the copy says which part belongs
+        to which chunk."""
         before = files(store)
         blocks = {number: store.block(ONE, BlockId(number)) for number in (1, 2, 3)}
 
@@ -118,12 +117,11 @@ class TestInstalled:
         [(2, (44, (("key", "k9"),))), (1, (0, ()))],
         ids=["all chunks", "not all"],
     )
-    def test_what_else_a_block_has_at_its_lender_comes_with_its_chunks(
+    def test_lent_block_facts_come_with_all_of_its_chunks(
         self, store: ReplicaStore, count: int, expected: tuple[int, object]
     ) -> None:
-        """
-        In the same commit, and with all of its chunks only: a commit id claims them.
-        """
+        """They come in the same commit, and only with all chunks, because a commit id covers
+        them all."""
         offers = [offer(9, 0), offer(9, 1)]
         chunks = tuple(one.chunk for one in offers)
         lent = BlockData(BlockId(9), Bcsid(44), chunks, (("key", "k9"),))
@@ -133,10 +131,8 @@ class TestInstalled:
         block = store.block(ONE, BlockId(9))
         assert expected == (block.bcsid, block.metadata)
 
-    def test_what_a_block_has_here_stays(self, store: ReplicaStore) -> None:
-        """
-        No commit id is lowered, and no client's metadata replaced.
-        """
+    def test_own_block_facts_are_kept(self, store: ReplicaStore) -> None:
+        """No commit id is lowered, and no client's metadata is replaced."""
         before = store.block(ONE, BlockId(1))
         assert before.metadata
         lent = replace(before, bcsid=Bcsid(0), metadata=(("key", "another"),))
@@ -155,10 +151,10 @@ class TestInstalled:
 
         assert before + 1 < store.generation(ONE)
 
-    def test_each_step_is_durable_before_the_next(
+    def test_steps_of_a_batch_are_durable_in_order(
         self, store: ReplicaStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Log, copy, journal, bytes, files and names, records: in this order."""
+        """The order is log, copy, journal, bytes, files and names, records."""
         steps: list[str] = []
         fsync, fdatasync, pwrite = os.fsync, os.fdatasync, os.pwrite
 
@@ -252,12 +248,10 @@ class TestLeftAlone:
         ],
         ids=["verifies", "not our row's", "a hole", "not as described", "across", "across, proven"],
     )
-    def test_what_is_refused_alone_is_not_done_with_others(
+    def test_chunk_refused_alone_is_skipped_in_a_batch(
         self, store: ReplicaStore, unfit: Offer
     ) -> None:
-        """
-        It changes nothing, and stops nothing; alone it gets the reason.
-        """
+        """It changes nothing and stops nothing. Alone, it is refused with the reason."""
         before = files(store)
 
         done = store.install_chunks(ONE, [unfit, offer(1, 0)])
@@ -288,12 +282,10 @@ class TestLeftAlone:
         assert frozenset() == done
         assert data == store.read(two, block_id, 0, CHUNK_BYTES)
 
-    def test_what_an_operator_orders_replaces_what_verifies(
+    def test_ordered_chunk_replaces_one_that_verifies(
         self, tmp_path: Path, store: ReplicaStore
     ) -> None:
-        """
-        And what verified is kept.
-        """
+        """The replaced bytes are kept in quarantine."""
         other = content("other")
         ordered = Offer(BlockId(1), chunk_of(other, CHUNK_BYTES), other, is_ordered=True)
 
@@ -332,15 +324,13 @@ class TestLeftAlone:
 class TestFailing:
     """Nothing is half done."""
 
-    def test_one_chunk_that_does_not_arrive_takes_all_back(
+    def test_chunk_that_does_not_arrive_rolls_the_batch_back(
         self,
         tmp_path: Path,
         store: ReplicaStore,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        """
-        The old bytes, the missing file, the journal and the quarantine are as they were.
-        """
+        """The old bytes, the missing file, the journal and the quarantine are as they were."""
         before, real = files(store), blockfile.overwrite_pieces
 
         def forgetful(
@@ -404,12 +394,11 @@ class TestInterrupted:
             with pytest.raises(KeyboardInterrupt):
                 store.install_chunks(ONE, WANTED)
 
-    def test_each_chunk_gets_its_own_bytes_back_out_of_the_copy_they_share(
+    def test_interrupted_batch_restores_each_chunk_from_the_shared_copy(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """
-        Half of each arrived; what one entry restores is still there for the next.
-        """
+        """Half of each chunk arrived. The part that one entry restores is still there for the
+        next."""
         store = open_store(tmp_path)
         closed_replica(store)
         damage(store)

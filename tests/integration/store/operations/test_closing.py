@@ -70,10 +70,9 @@ def test_quasi_closed_becomes_closed_when_it_has_caught_up(store: ReplicaStore) 
     assert ReplicaState.CLOSED is closed.state
 
 
-def test_one_that_is_closed_by_force_claims_what_its_container_has(store: ReplicaStore) -> None:
-    """
-    What it lacks was given up, or never acknowledged: the control plane says so.
-    """
+def test_forced_close_takes_the_commit_id_of_the_container(store: ReplicaStore) -> None:
+    """The commits that the replica lacks were given up, or never acknowledged, as the control
+    plane knows."""
     store.create_container(ONE)
     write_block(store, 1, 1, bcsid=5)
     short = store.close_container(ONE, bcsid=7)
@@ -86,10 +85,8 @@ def test_one_that_is_closed_by_force_claims_what_its_container_has(store: Replic
     assert whole == again
 
 
-def test_one_that_has_more_keeps_its_claim(store: ReplicaStore) -> None:
-    """
-    Its container was closed at an earlier commit.
-    """
+def test_forced_close_keeps_a_higher_commit_id(store: ReplicaStore) -> None:
+    """The container was closed at an earlier commit than that of the replica."""
     store.create_container(ONE)
     write_block(store, 1, 1, bcsid=5)
     store.close_container(ONE, bcsid=7)
@@ -149,10 +146,9 @@ def test_an_open_replica_is_never_called_empty(store: ReplicaStore) -> None:
     assert not store.create_container(ONE).is_empty
 
 
-def test_what_was_never_committed_goes_to_quarantine(tmp_path: Path) -> None:
-    """
-    A closed replica holds its blocks and nothing else; the rest can still be had for a time.
-    """
+def test_uncommitted_bytes_go_to_quarantine_at_a_close(tmp_path: Path) -> None:
+    """A closed replica holds its blocks and nothing else. The rest stays in quarantine for a
+    time."""
     store = open_store(tmp_path)
     store.create_container(ONE)
     block = write_block(store, 1, 1, chunk_count=1)
@@ -171,11 +167,9 @@ def test_what_was_never_committed_goes_to_quarantine(tmp_path: Path) -> None:
     assert () == fsck(tmp_path / "v0", read_data=True).problems
 
 
-def test_what_was_never_written_to_goes(tmp_path: Path) -> None:
-    """
-    A file is made before its bytes come; where they never do, nothing would be kept of it, and a
-    container with a file that no row names could not be deleted.
-    """
+def test_empty_file_without_a_row_is_removed_at_a_close(tmp_path: Path) -> None:
+    """A file is created before its bytes arrive. If they never arrive, nothing is worth keeping,
+    and a container with a file that no row names could not be deleted."""
     store = open_store(tmp_path)
     store.create_container(ONE)
     empty = BlockData(BlockId(1), Bcsid(1), ())
@@ -246,10 +240,8 @@ def test_quarantine_is_purged_by_age(tmp_path: Path) -> None:
     store.close()
 
 
-def test_what_the_journal_may_need_back_is_not_purged(tmp_path: Path) -> None:
-    """
-    Age removes nothing that an interrupted repair would restore.
-    """
+def test_quarantined_bytes_that_the_journal_needs_are_not_purged(tmp_path: Path) -> None:
+    """Age removes nothing that an interrupted repair would restore."""
     store = open_store(tmp_path)
     store.create_container(ONE)
     data = content("pending")

@@ -170,10 +170,8 @@ class TestContainers:
         assert Code.DELETE_ON_OPEN_CONTAINER is refusal.value.code
         assert ReplicaState.OPEN is store.replica(ONE).state
 
-    def test_one_with_rows_is_refused(self, store: ReplicaStore) -> None:
-        """
-        Its blocks are deleted first, or force says that they go with it.
-        """
+    def test_delete_of_a_container_with_rows_is_refused(self, store: ReplicaStore) -> None:
+        """Its blocks must be deleted first, or the delete must be forced."""
         closed_replica(store)
 
         with pytest.raises(Refused) as refusal:
@@ -182,10 +180,10 @@ class TestContainers:
         assert Code.DELETE_ON_NON_EMPTY_CONTAINER is refusal.value.code
         assert 3 == len(store.blocks(ONE))
 
-    def test_one_with_a_file_that_no_row_knows_is_refused(self, store: ReplicaStore) -> None:
-        """
-        A lost index is no proof of emptiness.
-        """
+    def test_delete_of_a_container_with_an_unknown_file_is_refused(
+        self, store: ReplicaStore
+    ) -> None:
+        """A lost index is no proof of emptiness."""
         store.create_container(ONE)
         store.close_container(ONE)
         (store.paths(ONE).chunks / "5.block").write_bytes(b"data whose row is lost")
@@ -195,10 +193,8 @@ class TestContainers:
 
         assert Code.DELETE_ON_NON_EMPTY_CONTAINER is refusal.value.code
 
-    def test_one_with_files_that_hold_nothing_goes(self, store: ReplicaStore) -> None:
-        """
-        A client that died before its first byte arrived left one: nobody can want it.
-        """
+    def test_container_with_empty_unknown_files_is_deleted(self, store: ReplicaStore) -> None:
+        """A client that died before its first byte arrived left such a file."""
         store.create_container(ONE)
         store.close_container(ONE)
         (store.paths(ONE).chunks / "5.block").touch()
@@ -207,10 +203,10 @@ class TestContainers:
 
         assert [] == store.replica_ids()
 
-    def test_one_with_what_is_no_file_is_refused(self, store: ReplicaStore) -> None:
-        """
-        It has no bytes to count, and somebody put it there.
-        """
+    def test_delete_of_a_container_with_a_special_file_is_refused(
+        self, store: ReplicaStore
+    ) -> None:
+        """A pipe has no bytes to count, and an operator may have put it there."""
         store.create_container(ONE)
         store.close_container(ONE)
         os.mkfifo(store.paths(ONE).chunks / "5.block")

@@ -69,10 +69,8 @@ class TestLosses:
             store.delete_container(ONE)
         store.close()
 
-    def test_its_data_can_be_salvaged(self, tmp_path: Path) -> None:
-        """
-        With a peer's metadata nothing has to be fetched.
-        """
+    def test_data_of_a_replica_without_rows_is_salvaged_in_place(self, tmp_path: Path) -> None:
+        """With a peer's metadata, no byte has to be fetched."""
         store = open_store(tmp_path)
         blocks = closed_replica(store)
         lose_replica_row(store, all_rows=True)

@@ -115,13 +115,11 @@ def test_a_creation_that_was_not_recorded_leaves_nothing(store: ReplicaStore) ->
 
 
 @pytest.mark.parametrize("is_ours", [True, False])
-def test_what_stands_in_the_place_of_a_new_replica_is_put_aside(
+def test_obstacle_in_the_place_of_a_new_replica_goes_to_quarantine(
     store: ReplicaStore, tmp_path: Path, *, is_ours: bool
 ) -> None:
-    """
-    What a creation left that could not take it away, or what somebody laid there: it is in
-    quarantine afterwards, whole.
-    """
+    """It is the remains of a failed creation, or a foreign directory. It is whole in quarantine
+    afterwards."""
     volume = store.volume_set.working[0]
     root = volume.paths(ONE).root
     if is_ours:

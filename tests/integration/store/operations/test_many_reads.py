@@ -73,10 +73,9 @@ def entries() -> list[InstallEntry]:
     ]
 
 
-def test_each_place_gives_what_it_has(store: ReplicaStore) -> None:
-    """
-    Also where the file ends before it, and where there is no file.
-    """
+def test_read_of_several_places_returns_each_ones_bytes(store: ReplicaStore) -> None:
+    """A place behind the end of the file gives no bytes, and a missing file gives None for each
+    place."""
     path = store.paths(ONE).block_file(BLOCK)
 
     assert [*PIECES, b""] == blockfile.read_each_past_cache(path, SPANS)
@@ -99,10 +98,8 @@ def test_a_bad_sector_costs_its_chunk_only(store: ReplicaStore) -> None:
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_one_of_several_that_did_not_arrive_is_named(store: ReplicaStore, number: int) -> None:
-    """
-    All that a file was given is looked at, not only the first.
-    """
+def test_piece_that_did_not_arrive_is_named(store: ReplicaStore, number: int) -> None:
+    """All pieces written to a file are checked, not only the first."""
     path = store.paths(ONE).block_file(BLOCK)
     check_arrived(path, entries())
     flip_bit(path, number * CHUNK_BYTES + 5)
@@ -111,10 +108,8 @@ def test_one_of_several_that_did_not_arrive_is_named(store: ReplicaStore, number
         check_arrived(path, entries())
 
 
-def test_what_the_file_is_too_short_for_did_not_arrive(store: ReplicaStore) -> None:
-    """
-    Half of a chunk is none.
-    """
+def test_piece_behind_the_end_of_the_file_did_not_arrive(store: ReplicaStore) -> None:
+    """Half of a chunk counts as missing."""
     path = store.paths(ONE).block_file(BLOCK)
     path.write_bytes(PIECES[0] + PIECES[1][:-1])
 
@@ -123,10 +118,8 @@ def test_what_the_file_is_too_short_for_did_not_arrive(store: ReplicaStore) -> N
 
 
 @pytest.mark.usefixtures("a_bad_sector")
-def test_what_cannot_be_read_back_did_not_arrive(store: ReplicaStore) -> None:
-    """
-    The error says why.
-    """
+def test_unreadable_piece_did_not_arrive(store: ReplicaStore) -> None:
+    """The error has the reason."""
     path = store.paths(ONE).block_file(BLOCK)
 
     with pytest.raises(BlockFailed, match="no such sector"):

@@ -147,13 +147,11 @@ class TestTogether:
         assert data == opened.paths(ONE).block_file(BlockId(1)).read_bytes()
 
     @pytest.mark.parametrize("size_bytes", [100, LARGE])
-    def test_what_stands_in_the_place_is_put_aside(
+    def test_obstacle_in_the_place_of_a_new_block_is_put_aside(
         self, opened: ReplicaStore, tmp_path: Path, size_bytes: int
     ) -> None:
-        """
-        Another name of a file, and a directory: nothing is written through the one, and what is in
-        the other is kept.
-        """
+        """The obstacles are a hard link and a directory. Nothing is written through the link,
+        and the content of the directory is kept."""
         precious = tmp_path / "precious"
         precious.write_bytes(b"precious")
         paths = opened.paths(ONE)

@@ -429,12 +429,10 @@ class TestTombstones:
         assert () == fsck(tmp_path / "v0").problems
         assert 3 == len(blocks)
 
-    def test_one_of_a_block_that_never_was_here_is_kept_too(
+    def test_tombstone_of_a_block_never_stored_here_is_kept(
         self, store: ReplicaStore, blocks: dict[int, BlockData]
     ) -> None:
-        """
-        Otherwise the two replicas' roots would differ for ever.
-        """
+        """Otherwise the roots of the two replicas would differ for ever."""
         store.repair(ONE).adopt_tombstone(BlockId(50), 7)
 
         assert [1, 2, 3, 50] == store.tree(ONE).block_ids.tolist()

@@ -51,12 +51,10 @@ def test_rows_are_counted_while_others_may_write(
     assert Change not in read_by
 
 
-def test_what_was_counted_before_a_change_is_not_recorded(
+def test_counts_from_before_a_change_are_not_recorded(
     replica: StoredReplica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    A block that is deleted in between is in no count: the replica has moved on, and is read again.
-    """
+    """A block that is deleted in between is in no count, so the replica is read again."""
     late = [BlockId(3)]
 
     def commit(*arguments: Any, **named: Any) -> bool:

@@ -357,10 +357,8 @@ def test_blocks_are_listed_in_pages(opened: ReplicaStore) -> None:
     assert [5] == [block.block_id for block in opened.blocks(ONE, start=4, count=2)]
 
 
-def test_what_clients_wrote_passes_fsck(tmp_path: Path) -> None:
-    """
-    Committed, uncommitted and empty blocks are all in order, down to every byte.
-    """
+def test_volume_written_by_clients_passes_fsck(tmp_path: Path) -> None:
+    """Committed, uncommitted and empty blocks are verified, down to every byte."""
     store = open_store(tmp_path)
     store.create_container(ONE)
     write_block(store, 1, 11)

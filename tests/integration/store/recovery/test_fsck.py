@@ -296,10 +296,8 @@ def test_a_hopeless_volume_is_counted_to_the_end_and_listed_to_a_bound(
     assert (3, 10) == (len(report.problems), report.problem_count)
 
 
-def test_what_is_no_volume_is_refused(tmp_path: Path) -> None:
-    """
-    The message says what to name instead.
-    """
+def test_fsck_refuses_a_directory_that_is_no_volume(tmp_path: Path) -> None:
+    """The hint says which directory to name instead."""
     with pytest.raises(Refused, match="VERSION: No such file") as refusal:
         fsck(tmp_path)
 

@@ -30,11 +30,9 @@ def names_below(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("is_there", [True, False])
-def test_what_is_left_of_a_volume_is_not_filled_again(tmp_path: Path, is_there: bool) -> None:
-    """
-    A volume of which VERSION is left, but neither index nor a replica, is left out as it is,
-    until an operator says that all of it is lost.
-    """
+def test_remains_of_a_volume_are_not_formatted(tmp_path: Path, is_there: bool) -> None:
+    """A volume that has VERSION but neither index nor replicas is left out as it is, until an
+    operator declares its data lost."""
     bad = filled(tmp_path, volume_count=2)[1]
     layout = Layout(bad.path, CLUSTER)
     layout.cluster.rename(tmp_path / "aside")
@@ -60,10 +58,8 @@ def test_what_is_left_of_a_volume_is_not_filled_again(tmp_path: Path, is_there: 
     assert not layout.new.exists(), "the word is for one start"
 
 
-def test_so_is_the_only_volume(tmp_path: Path) -> None:
-    """
-    No other volume remembers it; what is left of it tells.
-    """
+def test_remains_of_the_only_volume_are_not_formatted(tmp_path: Path) -> None:
+    """No other volume remembers it, so its own VERSION must tell."""
     [bad] = filled(tmp_path, volume_count=1)
     shutil.rmtree(Layout(bad.path, CLUSTER).cluster)
 

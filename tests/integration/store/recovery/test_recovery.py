@@ -159,10 +159,8 @@ def put_row(index: Path, row: bytes) -> None:
         txn.put(bytes(7) + b"\1", row, db=environment.open_db(b"replicas", txn, create=False))
 
 
-def test_what_was_being_built_or_deleted_is_removed(tmp_path: Path) -> None:
-    """
-    Temporary directories are emptied, whatever is in them.
-    """
+def test_temporary_directories_are_emptied_at_a_start(tmp_path: Path) -> None:
+    """Their content does not matter."""
     store = open_store(tmp_path)
     temporary = tmp_path / "v0" / "hdds" / CLUSTER / "tmp"
     (temporary / "importing" / "7" / "chunks").mkdir(parents=True)
@@ -280,10 +278,8 @@ class TestInterruptedTrees:
         assert ["tree of generation 2 adopted"] == steps(store)
         check_clean(store, tmp_path)
 
-    def test_its_tombstones_finish_their_deletes(self, tmp_path: Path) -> None:
-        """
-        The tree was the decision to delete: rows and bytes follow.
-        """
+    def test_tombstones_of_an_interrupted_tree_finish_their_deletes(self, tmp_path: Path) -> None:
+        """The tree was the decision to delete, so rows and bytes are deleted."""
         store = open_store(tmp_path)
         closed_replica(store)
         tree = bury(store.tree(ONE), [2]).with_generation(2)

@@ -87,10 +87,10 @@ def break_writes(monkeypatch: pytest.MonkeyPatch, paths: list[Path]) -> None:
 
 class TestRepair:
     @pytest.mark.parametrize("kind", KINDS)
-    def test_what_stands_in_the_place_of_a_block_is_put_aside(
+    def test_obstacle_in_the_place_of_a_block_is_put_aside_by_a_repair(
         self, pair: list[Datanode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
     ) -> None:
-        """It is neither followed nor removed; the block comes back, and so do the others."""
+        """It is neither followed nor removed. The block is repaired, and so are the others."""
         monkeypatch.chdir(tmp_path)
         replica, whole = pair[0].replica, pair[1].files()
         (tmp_path / "elsewhere").write_bytes(b"somebody's")
@@ -118,7 +118,7 @@ class TestRepair:
 
     @pytest.mark.parametrize("kind", KINDS)
     @pytest.mark.parametrize("place", PLACES)
-    def test_what_stands_in_the_place_of_a_file_is_named_and_put_aside(
+    def test_obstacle_in_the_place_of_a_file_is_reported_and_put_aside(
         self,
         pair: list[Datanode],
         tmp_path: Path,
@@ -126,8 +126,8 @@ class TestRepair:
         place: str,
         kind: str,
     ) -> None:
-        """Descriptor, tree and block are treated alike: the finding says what is there, the file
-        comes back, and what stood there is kept."""
+        """Descriptor, tree and block are treated alike: the finding names the obstacle, the file
+        is restored, and the obstacle is kept."""
         monkeypatch.chdir(tmp_path)
         replica, whole = pair[0].replica, pair[1].files()
         (tmp_path / "elsewhere").write_bytes(b"somebody's")
@@ -272,8 +272,8 @@ class TestDelete:
 
 
 class TestQuarantine:
-    def test_what_was_put_aside_goes_with_its_time(self, pair: list[Datanode]) -> None:
-        """A directory with all that is in it, when everything of its time goes."""
+    def test_quarantined_obstacle_is_purged_by_age(self, pair: list[Datanode]) -> None:
+        """A directory is purged with its content."""
         put("directory", pair[0].replica.file(2), Path())
         pair[0].scan()
         pair[0].reconcile(pair[1:])
@@ -314,10 +314,10 @@ class TestFsck:
 
 
 class TestStart:
-    def test_what_cannot_be_swept_stops_no_start(
+    def test_unremovable_leftover_does_not_stop_a_start(
         self, pair: list[Datanode], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A directory of a deleted replica stays, is named, and the volume serves."""
+        """The directory of a deleted replica stays and is named, and the volume serves."""
         replica = pair[0].replica
         left = replica.path / "hdds" / CLUSTER / "tmp" / "deleting" / "9"
         left.mkdir()

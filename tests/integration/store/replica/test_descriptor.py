@@ -36,19 +36,15 @@ def fields_of() -> dict[str, object]:
 
 
 @pytest.mark.parametrize("state", list(ReplicaState))
-def test_it_is_read_as_it_was_written(state: ReplicaState) -> None:
-    """
-    In every state.
-    """
+def test_descriptor_is_read_back_in_every_state(state: ReplicaState) -> None:
+    """Encoding and decoding keep every field."""
     descriptor = replace(DESCRIPTOR, state=state)
 
     assert descriptor == decode_descriptor(encode_descriptor(descriptor), SEVEN)
 
 
-def test_its_checksum_can_be_made_with_other_tools() -> None:
-    """
-    SHA-256 of the document with 64 zeros for the checksum: docs/DISK_FORMAT.md.
-    """
+def test_descriptor_checksum_can_be_computed_with_other_tools() -> None:
+    """It is the SHA-256 of the document with 64 zeros for the checksum: docs/DISK_FORMAT.md."""
     assert encode_descriptor(DESCRIPTOR) == signed(fields_of())
 
 
@@ -101,10 +97,8 @@ def test_a_whole_descriptor_that_says_nonsense_is_damaged(
         b"x: 1\n" * 20_000,
     ],
 )
-def test_what_is_no_descriptor_is_damaged(data: bytes) -> None:
-    """
-    Torn, foreign, hostile or far too long.
-    """
+def test_invalid_descriptor_is_damaged(data: bytes) -> None:
+    """The text is torn, foreign, hostile or far too long."""
     with pytest.raises(Damaged, match="container 7"):
         decode_descriptor(data, SEVEN)
 

@@ -70,10 +70,8 @@ def test_every_pair_leads_where_the_design_says_or_is_refused(
         assert expected is next_state(state, event, ContainerId(7))
 
 
-def test_nothing_leaves_deleted() -> None:
-    """
-    A deleted replica never comes back.
-    """
+def test_deleted_state_has_no_successor() -> None:
+    """A deleted replica never comes back."""
     following = {NEXT[pair] for pair in NEXT if pair[0] is S.DELETED}
 
     assert {S.DELETED} == following

@@ -180,10 +180,8 @@ class TestCompareAndSet:
         assert [False, True, False] == store.tree(ONE).deleted.tolist()
         assert fresh.root == store.tree(ONE).root
 
-    def test_each_repair_step_outdates_a_running_scan(self, store: ReplicaStore) -> None:
-        """
-        Data that changes under a scan makes its outcome worthless.
-        """
+    def test_repair_step_makes_a_running_scan_outdated(self, store: ReplicaStore) -> None:
+        """The result of a scan is discarded if the data changed under it."""
         blocks = closed_replica(store)
         data = store.read(ONE, BlockId(1), 0, CHUNK_BYTES)
         flip_bit(store.paths(ONE).block_file(BlockId(1)), 17)

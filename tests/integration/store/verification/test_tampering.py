@@ -64,16 +64,18 @@ def head(written: Files) -> Head:
 class TestWhatIsTold:
     """A log of real work."""
 
-    def test_it_is_whole(self, written: Files, head: Head) -> None:
-        """Nothing is wrong with it, and it has several files."""
+    def test_log_of_real_work_is_whole_and_has_several_files(
+        self, written: Files, head: Head
+    ) -> None:
+        """The hash chain has no gap."""
         checked = check(written, [head])
 
         assert checked.gap is None
         assert checked.anchors_held == 1
         assert len(written) > 3
 
-    def test_all_that_was_done_is_in_it_in_order(self, written: Files) -> None:
-        """Verdicts, the repair, the verdict that proves it, the delete."""
+    def test_log_has_all_work_in_order(self, written: Files) -> None:
+        """The order is verdicts, repair, the verdict that proves it, delete, verdict."""
         told = [one.facts for one in entries(written) if one.facts["kind"] != Kind.FILE]
         words = [one.get("verdict", one["kind"]) for one in told]
 

@@ -166,12 +166,10 @@ class TestLinks:
             (tmp_path / path.name).read_bytes() for path in (paths.descriptor, paths.tree)
         ]
 
-    def test_nothing_is_written_through_a_link_under_a_temporary_name(
+    def test_links_under_temporary_names_are_replaced_not_followed(
         self, tmp_path: Path, outside: Path
     ) -> None:
-        """
-        Names that we shall use are known: whoever puts links there has them taken away.
-        """
+        """The temporary names are predictable. A link under one of them is removed."""
         replica, layout = stored(tmp_path / "volume")
         paths = layout.replica(CONTAINER)
         layout.probes.mkdir(exist_ok=True)
@@ -262,10 +260,8 @@ class TestPermissions:
         with pytest.raises(Refused, match="belongs to user 12345"):
             opened(tmp_path / "volume")
 
-    def test_what_is_made_is_not_for_others(self, tmp_path: Path) -> None:
-        """
-        No file or directory of a volume can be read or written by other users.
-        """
+    def test_files_of_a_volume_are_not_accessible_to_others(self, tmp_path: Path) -> None:
+        """Other users can neither read nor write any file or directory of a volume."""
         replica, layout = stored(tmp_path / "volume")
         replica.close()
 

@@ -132,15 +132,14 @@ def test_a_write_leaves_the_other_name_alone(
         assert content("again") == store.read(OPEN, BLOCK, 0, CHUNK_BYTES)
 
 
-def test_what_is_taken_back_leaves_a_new_name_alone(
+def test_rollback_leaves_a_new_hard_link_alone(
     store: ReplicaStore,
     blocks: dict[int, BlockData],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """
-    The name came while a repair was under way: its bytes stay, the block's are those of before.
-    """
+    """The link was made during a repair. Its bytes stay, and the block has the bytes from
+    before."""
     path, backup = store.paths(ONE).block_file(BLOCK), tmp_path / "backup"
     torn = WHOLE[:CHUNK_BYTES] + bytes(CHUNK_BYTES)
     path.write_bytes(torn)
@@ -168,12 +167,10 @@ def test_what_is_taken_back_leaves_a_new_name_alone(
     ],
     ids=["append", "overwrite", "truncate"],
 )
-def test_nothing_is_written_through_a_second_name(
+def test_write_to_a_file_with_two_names_is_refused(
     tmp_path: Path, write: Callable[[Path], None]
 ) -> None:
-    """
-    Whoever forgets to ask is refused where the bytes would be written.
-    """
+    """The write itself refuses, so a caller cannot forget the check."""
     path = tmp_path / "1.block"
     path.write_bytes(b"good")
     (tmp_path / "2.block").hardlink_to(path)

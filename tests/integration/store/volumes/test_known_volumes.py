@@ -80,10 +80,8 @@ class TestEmpty:
         assert [1, 2] == [facts.container_id for facts in store.replicas()]
         store.close()
 
-    def test_it_is_missed_again_at_every_start(self, tmp_path: Path) -> None:
-        """
-        A start without it does not forget it.
-        """
+    def test_missing_volume_is_reported_at_every_start(self, tmp_path: Path) -> None:
+        """A start without the volume does not forget it."""
         bad = filled(tmp_path)[0]
         bad.path.rename(tmp_path / "unmounted")
         bad.path.mkdir()
@@ -171,10 +169,8 @@ class TestEmpty:
             declare_new(tmp_path / "mistyped", fstab=NO_FSTAB)
 
     @pytest.mark.parametrize("name", ["passwd", "ssh/"])
-    def test_what_holds_anything_is_no_new_disk(self, tmp_path: Path, name: str) -> None:
-        """
-        Whether a start finds it or an operator names it: nothing is made there.
-        """
+    def test_directory_with_content_is_no_new_disk(self, tmp_path: Path, name: str) -> None:
+        """Nothing is created there, whether a start finds it or an operator declares it."""
         filled(tmp_path, volume_count=1)
         strange = tmp_path / "v1"
         strange.mkdir()
@@ -223,10 +219,8 @@ class TestMounts:
             declare_new(disk, fstab=fstab)
         assert [] == tree_of(disk)
 
-    def test_what_is_mounted_is_a_volume(self, tmp_path: Path) -> None:
-        """
-        So is what no table names, or where there is no table.
-        """
+    def test_mounted_path_is_a_volume(self, tmp_path: Path) -> None:
+        """A path that fstab does not name counts as mounted, and so does any path without fstab."""
         fstab, mounts = tmp_path / "fstab", tmp_path / "mountinfo"
         fstab.write_text("/dev/sda1 / ext4\n/dev/sdb1 /data/a\\040b xfs\n/dev/sdc none swap\n")
         mounts.write_text(
@@ -244,10 +238,8 @@ class TestMounts:
 class TestVersion:
     """One VERSION that cannot be read or believed."""
 
-    def test_each_bit_of_it_counts(self, tmp_path: Path) -> None:
-        """
-        Whatever bit flips, in names or values, the volume is left out, or nothing changed.
-        """
+    def test_flipped_bit_in_version_leaves_the_volume_out(self, tmp_path: Path) -> None:
+        """Whatever bit flips, in names or values, the volume is left out, or nothing changed."""
         one, two = filled(tmp_path)
         file = Layout(two.path, CLUSTER).version
         good = file.read_bytes()
@@ -265,10 +257,8 @@ class TestVersion:
             store.close()
             file.write_bytes(good)
 
-    def test_one_without_a_checksum_is_refused(self, tmp_path: Path) -> None:
-        """
-        A byte of the word `checksum` may be the one that rotted.
-        """
+    def test_version_without_a_checksum_is_refused(self, tmp_path: Path) -> None:
+        """A byte of the word `checksum` may be the one that rotted."""
         [volume] = filled(tmp_path, volume_count=1)
         file = Layout(volume.path, CLUSTER).version
         file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[:-1]))
@@ -345,10 +335,8 @@ class TestOwners:
         assert "volume of" in failed.error
         assert before == tree_of(tmp_path / "v2")
 
-    def test_one_against_one_is_refused(self, tmp_path: Path) -> None:
-        """
-        Nobody can say which of two disks is the stranger.
-        """
+    def test_two_volumes_of_different_owners_are_refused(self, tmp_path: Path) -> None:
+        """With one against one, the foreign disk cannot be determined."""
         filled(tmp_path, volume_count=1)
         ReplicaStore.open(
             [tmp_path / "v1"],
@@ -375,10 +363,8 @@ class TestOwners:
         assert (tmp_path / "v2", True) == (failed.path, "one is a copy" in failed.error)
         assert before == tree_of(tmp_path / "v2")
 
-    def test_one_directory_under_two_paths_is_served_once(self, tmp_path: Path) -> None:
-        """
-        As with a bind mount, which no path shows: here hdds/ itself is found again.
-        """
+    def test_directory_under_two_paths_is_served_once(self, tmp_path: Path) -> None:
+        """A bind mount shows in no path, so hdds/ itself is compared."""
         filled(tmp_path)
         store = open_store(tmp_path, volume_count=2)
 

@@ -294,12 +294,11 @@ def test_directories_are_grouped_as_in_ozone(container_id: int, group: int) -> N
     assert expected / "metadata" / f"{container_id}.tree" == paths.tree
 
 
-def test_what_a_killed_process_left_is_durable_before_anything_rests_on_it(
+def test_names_left_by_a_killed_process_are_synced_at_a_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    Names that it made and had not synced are taken for what is there, and never synced again.
-    """
+    """Names that it created and did not sync would count as present, and would never be synced
+    again."""
     synced: list[Path] = []
     monkeypatch.setattr(volume, "sync_all", synced.append)
     open_as(tmp_path / "v0").close()
