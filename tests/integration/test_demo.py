@@ -108,12 +108,10 @@ def test_an_interrupt_that_a_library_swallows_ends_the_story_with_the_step() -> 
         (container_pb2.UNHEALTHY, None, False),
     ],
 )
-def test_what_was_found_is_known_with_its_root(
+def test_scan_result_counts_as_known_with_its_root(
     state: container_pb2.ReplicaState, root: int | None, is_known: bool
 ) -> None:
-    """
-    A plan made of the root from before would be refused as stale, whatever the state is.
-    """
+    """A plan with the earlier root would be refused as stale, whatever the state."""
 
     def report(state: container_pb2.ReplicaState, root: int | None) -> container_pb2.ReplicaReport:
         tree = None if root is None else container_pb2.TreeSummary(root=root)

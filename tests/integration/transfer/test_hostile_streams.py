@@ -184,10 +184,8 @@ class TestHostileStreams:
         assert "MALFORMED_REQUEST" == refused(pair, parts)
 
     @pytest.mark.parametrize("harm", ["bomb", "size unknown", "no frame", "lying size"])
-    def test_what_unpacks_to_more_than_a_part_is_refused(self, pair: Pair, harm: str) -> None:
-        """
-        A few bytes that would become gigabytes are not unpacked to find out.
-        """
+    def test_part_that_unpacks_beyond_its_limit_is_refused(self, pair: Pair, harm: str) -> None:
+        """A few bytes that would become gigabytes are refused without unpacking them."""
         parts = list(decoded(pair.source))
         parts[0].header.compressed = True
         blocks = next(part.blocks for part in parts if part.blocks.data)

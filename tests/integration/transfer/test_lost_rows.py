@@ -49,11 +49,9 @@ class TestLostIndex:
         pair.target.scan()
         assert (ReplicaState.UNHEALTHY, {1, 2, 3}) == found(pair.target)
 
-    def test_what_holds_more_than_a_mebibyte_is_copied_too(self, pair: Pair) -> None:
-        """
-        Room is reserved for bytes that no row counts: otherwise such a replica could never leave
-        its datanode.
-        """
+    def test_replica_without_rows_above_a_mebibyte_is_copied(self, pair: Pair) -> None:
+        """Room is reserved for bytes that no row counts. Otherwise such a replica could never
+        leave its datanode."""
         replica = pair.source.replica
         replica.store.create_container(CONTAINER)
         for number in range(1, 4):
@@ -65,10 +63,9 @@ class TestLostIndex:
 
         assert pair.source.files() == pair.target.files()
 
-    def test_nothing_is_sent_before_a_scan_has_named_the_blocks(self, pair: Pair) -> None:
-        """
-        What it would send is what rows it has, and a target could not tell.
-        """
+    def test_replica_without_rows_is_not_sent_before_a_scan(self, pair: Pair) -> None:
+        """Before the scan only the blocks with rows would be sent, and the target could not
+        notice."""
         pair.source.replica.create()
         pair.source.replica.lose_index()
         export = exported(pair.source)
@@ -138,10 +135,10 @@ class TestMany:
         pair.source.scan()
         return rows
 
-    def test_all_are_copied_and_declared(self, pair: Pair, rows: list[object]) -> None:
-        """
-        The rest is as precious as those that a finding names.
-        """
+    def test_blocks_without_rows_beyond_the_findings_are_copied(
+        self, pair: Pair, rows: list[object]
+    ) -> None:
+        """The blocks that no finding names are copied and declared, too."""
         outcome = pair.source.replicate(pair.target)
 
         assert ("imported", len(rows)) == (outcome.result, outcome.damaged_chunk_count)
@@ -150,12 +147,10 @@ class TestMany:
         assert ReplicaState.UNHEALTHY is found(pair.target)[0]
         assert len(rows) == len(pair.target.replica.store.blocks_without_row(CONTAINER))
 
-    def test_those_that_no_finding_named_are_found_once_there_is_room(
+    def test_blocks_without_rows_beyond_the_findings_are_found_later(
         self, pair: Pair, rows: list[tuple[BlockId, bytes]]
     ) -> None:
-        """
-        The named ones have rows again: that does not make the replica whole.
-        """
+        """The blocks that were named have rows again, which does not make the replica whole."""
         store = pair.source.replica.store
         named = found(pair.source)[1]
         again = [(block_id, row) for block_id, row in rows if block_id in named]

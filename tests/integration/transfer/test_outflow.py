@@ -81,19 +81,18 @@ def test_many_files_are_read_together(files: BlockFiles, chunks: Path) -> None:
     assert "preadv" not in seen
 
 
-def test_where_the_kernel_has_no_queues_each_is_read_by_itself(
+def test_files_are_read_one_by_one_without_kernel_queues(
     files: BlockFiles, chunks: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A machine whose calls we do not know sends the same bytes."""
+    """A machine with unknown system call numbers sends the same bytes."""
     monkeypatch.setattr(readqueue, "NUMBERS", {})
 
     assert every(chunks) == read_whole(files, list(enumerate(SIZES, start=1)))
 
 
-def test_one_file_that_cannot_be_read_says_why_and_the_others_are_read(
-    files: BlockFiles, chunks: Path
-) -> None:
-    """Missing, a link, shorter or longer than its row says: each is told of that file alone."""
+def test_unreadable_file_does_not_stop_the_other_reads(files: BlockFiles, chunks: Path) -> None:
+    """A file is missing, a link, or shorter or longer than its row. Only its own read has an
+    error."""
     (chunks / "2.block").unlink()
     (chunks / "3.block").unlink()
     (chunks / "3.block").symlink_to("4.block")

@@ -70,10 +70,8 @@ def break_reads(
 class TestDamage:
     """Every damage is found where it is, and repaired."""
 
-    def test_one_block_is_damaged(self, pair: Pair) -> None:
-        """
-        It gets a file of its own with the peer's bytes; the old ones go to quarantine.
-        """
+    def test_damaged_block_of_a_pack_gets_a_file_of_its_own(self, pair: Pair) -> None:
+        """The file has the peer's bytes, and the old ones go to quarantine."""
         damage(pair.target, 2)
         before = pack_of(pair.target).read_bytes()
         assert [(2, Fault.CHUNK_CHECKSUM)] == findings(pair.target)
@@ -166,10 +164,8 @@ class TestDamage:
 
         assert pair.target.replica.store.pack(CONTAINER).of(TWO) is not None
 
-    def test_what_no_row_describes_is_taken_out_whole(self, pair: Pair) -> None:
-        """
-        It goes to quarantine, as a file would.
-        """
+    def test_packed_block_without_a_row_is_moved_to_quarantine(self, pair: Pair) -> None:
+        """It goes to quarantine as a file would."""
         whole = contents(pair.source)[2]
         lose_row(pair, 2)
 
@@ -225,23 +221,20 @@ class TestDamage:
         assert whole[: 3 * PAGE_BYTES] == pair.target.replica.file(5).read_bytes()
 
     @pytest.mark.parametrize("number", [errno.EIO, errno.EINVAL])
-    def test_where_much_cannot_be_read_at_once_each_block_is_read_by_itself(
+    def test_blocks_of_a_pack_are_read_one_by_one_if_large_reads_fail(
         self, pair: Pair, monkeypatch: pytest.MonkeyPatch, number: int
     ) -> None:
-        """
-        One bad sector must not cost the blocks beside it; some file systems refuse direct reads.
-        """
+        """One bad sector must not affect the blocks beside it, and some file systems refuse
+        direct reads."""
         refused = break_reads(monkeypatch, number, lambda _, size: size > 2 * PACKED_BYTES_MAX)
 
         assert [] == findings(pair.target)
         assert [0] == refused, "a bad sector takes its time to say so, each time"
 
-    def test_of_one_bad_sector_one_block_is_told(
+    def test_bad_sector_in_a_pack_is_reported_for_one_block(
         self, pair: Pair, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """
-        Those before and behind it are whole.
-        """
+        """The blocks before and behind it are whole."""
         place = place_of(pair.target, 20)
         break_reads(
             monkeypatch, errno.EIO, lambda offset, size: offset <= place.offset < offset + size
@@ -287,10 +280,8 @@ class TestLostIndex:
 
         assert {(block_id, Fault.BLOCK_ROW_MISSING) for block_id in SIZES} <= set(found)
 
-    def test_what_has_left_the_pack_does_not_come_back(self, pair: Pair) -> None:
-        """
-        A deleted block stays deleted, and a repaired one is read from its own file.
-        """
+    def test_blocks_that_left_a_pack_do_not_return_with_a_lost_index(self, pair: Pair) -> None:
+        """A deleted block stays deleted, and a repaired one is read from its own file."""
         damage(pair.target, 2)
         pair.target.scan()
         assert 1 == mended(pair)

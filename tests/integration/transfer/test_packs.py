@@ -77,10 +77,8 @@ class TestArrival:
 
             assert few.source.files() == few.target.files()
 
-    def test_nothing_of_it_stays_in_the_page_cache(self, pair: Pair) -> None:
-        """
-        It belongs to the clients, here as well.
-        """
+    def test_pack_is_not_kept_in_the_page_cache(self, pair: Pair) -> None:
+        """The page cache belongs to the clients."""
         assert 0 == cached_pages(pack_of(pair.target))
         pair.target.scan()
         assert 0 == cached_pages(pack_of(pair.target))
@@ -285,12 +283,10 @@ class TestDelete:
         assert place_bytes == pack_of(pair.target).stat().st_size
 
     @pytest.mark.parametrize("what", ["deleted", "unpacked"])
-    def test_who_reads_a_block_while_it_leaves_gets_no_zeros(
+    def test_read_of_a_block_that_leaves_a_pack_returns_no_zeros(
         self, pair: Pair, monkeypatch: pytest.MonkeyPatch, what: str
     ) -> None:
-        """
-        Its pages may have been given back between the look-up and the read.
-        """
+        """Its pages may have been freed between the look-up and the read."""
         store, whole = pair.target.replica.store, contents(pair.source)[2]
         real = Place.read
 

@@ -161,8 +161,8 @@ class TestUndeclared:
         assert root != found.tree.root
         pair.target_is_untouched()
 
-    def test_where_the_source_cannot_read_itself_nothing_arrives(self, pair: Pair) -> None:
-        """What nobody has judged is not sent as good."""
+    def test_source_that_cannot_scan_itself_sends_nothing(self, pair: Pair) -> None:
+        """A replica without a verdict is not sent as good."""
         pair.source.replica.create()
         pair.source.replica.flip(2, 5)
 
@@ -194,8 +194,8 @@ class TestCommitId:
         pair.target.replica.store.repair(CONTAINER).advance_bcsid(50)
         return pair
 
-    def test_it_is_taken_over_and_the_replica_closes(self, behind: Pair) -> None:
-        """Nothing that the id claims is missing."""
+    def test_commit_id_is_taken_over_and_the_replica_closes(self, behind: Pair) -> None:
+        """No block that the commit id covers is missing."""
         store = behind.source.replica.store
         changes: list[int] = []
         store.on_change = changes.append

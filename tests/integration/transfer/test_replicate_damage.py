@@ -161,10 +161,10 @@ class TestDamage:
         assert "end" not in {part.WhichOneof("part") for part in parts}
 
     @pytest.mark.parametrize("harm", ["missing", "short"])
-    def test_so_is_one_among_small_ones_that_are_read_together(self, pair: Pair, harm: str) -> None:
-        """
-        The block is named, though its neighbours could be read.
-        """
+    def test_bad_block_among_small_ones_read_together_fails_the_copy(
+        self, pair: Pair, harm: str
+    ) -> None:
+        """The error names the block, although its neighbours could be read."""
         put_mixed(pair.source)
         spoil(pair.source.replica.file(3), harm)
         export = exported(pair.source)

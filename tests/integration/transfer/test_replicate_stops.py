@@ -57,10 +57,8 @@ def copied(source: Datanode, target: Datanode) -> scm_pb2.ReplicateOutcome:
     return source.replicate(target)
 
 
-def test_what_is_not_here_calls_nobody(tmp_path: Path) -> None:
-    """
-    A storm of orders to copy replicas that are gone does not begin a connection for each.
-    """
+def test_copy_of_a_missing_replica_opens_no_connection(tmp_path: Path) -> None:
+    """Many commands to copy replicas that are gone do not open a connection each."""
     source = Datanode("dn-a", tmp_path / "a")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
