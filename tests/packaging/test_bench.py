@@ -51,10 +51,9 @@ def bench(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_what_holds_is_printed_and_written(folder: Path) -> None:
-    """
-    One line a measure, the same in results.json, and exit code 0 when nothing is short.
-    """
+def test_passed_bounds_are_printed_and_written(folder: Path) -> None:
+    """Each measure is one line, the same in results.json, and the exit code is 0 if no bound
+    fails."""
     ran = bench(folder, "fine")
 
     lines = ran.stdout.splitlines()
@@ -67,10 +66,9 @@ def test_what_holds_is_printed_and_written(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["short", "broken"])
-def test_what_does_not_hold_fails(name: str, folder: Path) -> None:
-    """
-    A bound that is short and a benchmark that fails both end in exit code 1, after the others ran.
-    """
+def test_failed_bound_or_broken_benchmark_fails_the_run(name: str, folder: Path) -> None:
+    """A failed bound and a benchmark that raises both end with exit code 1, after the others
+    ran."""
     ran = bench(folder, name, "bench_fine")
 
     results = json.loads((folder / "bench" / "out" / "results.json").read_text())

@@ -71,11 +71,9 @@ def are_heard() -> bool:
     return done.stdout.count('"HEALTHY"') >= 3
 
 
-def test_what_is_put_is_there_after_a_kill_and_after_a_new_start() -> None:
-    """
-    A file is put over mutual TLS, is read while a datanode is dead, and from new containers on the
-    same volumes.
-    """
+def test_stored_file_survives_a_kill_and_new_containers() -> None:
+    """A file is stored over mutual TLS, and read while a datanode is dead and from new
+    containers on the same volumes."""
     wait_until(are_heard, within_s=120)
     stored = (ROOT / "README.md").read_text()
     mounted = ("--volume", f"{ROOT}/README.md:/mnt/README.md:ro,z")

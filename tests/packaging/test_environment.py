@@ -97,19 +97,15 @@ def package(tmp_path: Path) -> Package:
 class TestMaking:
     """`make-environment`."""
 
-    def test_it_is_made_once(self, package: Package) -> None:
-        """
-        The environment has the wheels and no network is asked; a second run changes nothing.
-        """
+    def test_environment_is_made_once(self, package: Package) -> None:
+        """The environment has the wheels and needs no network. A second run changes nothing."""
         first = package.made()
 
         assert first == package.made()
         assert str(first) == package.says(WHERE)
 
-    def test_it_is_made_again_when_its_python_has_gone(self, package: Package) -> None:
-        """
-        An upgrade of the host takes a Python away: what stands there is of the one that remains.
-        """
+    def test_environment_is_made_again_without_its_python(self, package: Package) -> None:
+        """An upgrade of the host removes a Python. The new environment uses the remaining one."""
         first = package.made()
         (package.pythons / f"python{VERSION}").unlink()
 
@@ -130,10 +126,9 @@ class TestMaking:
         assert first != second
         assert str(second) == package.says(WHERE)
 
-    def test_nothing_is_fetched(self, package: Package) -> None:
-        """
-        What is not beside the script is not looked for elsewhere, also where there is a network.
-        """
+    def test_environment_is_made_without_a_network(self, package: Package) -> None:
+        """A wheel that is not beside the script is not looked for elsewhere, even with a
+        network."""
         (package.wheels / "requirements").write_text("suture\nwheel\n")
 
         failed = package.make()
@@ -152,11 +147,9 @@ class TestMaking:
 
         assert "1" == package.says("import agent.errors; print(agent.errors.NEW)")
 
-    def test_what_fails_leaves_the_old_one(self, package: Package) -> None:
-        """
-        A damaged wheel ends it with an error; the programs run on as they were, and the next good
-        run takes the place.
-        """
+    def test_failed_environment_keeps_the_old_one(self, package: Package) -> None:
+        """A damaged wheel ends the script with an error and the programs keep working. The next
+        good run replaces the environment."""
         first = package.made()
         package.release("1-b")
         (package.wheels / "suture-1-py3-none-any.whl").write_bytes(b"no wheel")
@@ -202,11 +195,11 @@ class TestMaking:
 
         assert (True, False) == (was_kept, first.exists())
 
-    def test_what_an_administrator_adds_is_installed_each_time(self, package: Package) -> None:
-        """
-        Wheels in `more` are there after a change, too; one that does not fit is told of, and
-        the programs get their environment without it.
-        """
+    def test_wheels_added_by_an_administrator_are_installed_each_time(
+        self, package: Package
+    ) -> None:
+        """Wheels in `more` are installed again after a change. One that does not fit is
+        reported, and the environment is made without it."""
         package.made()
         wheel(package.home / "more", "added")
         package.made()
@@ -222,10 +215,8 @@ class TestMaking:
         assert "does not fit" in told.stderr
         assert "" == package.says("import agent.errors")
 
-    def test_what_stood_there_before_it_was_a_link_goes(self, package: Package) -> None:
-        """
-        Earlier packages brought the environment as a folder.
-        """
+    def test_folder_in_place_of_the_link_is_replaced(self, package: Package) -> None:
+        """Earlier packages shipped the environment as a folder."""
         (package.home / "venv/lib").mkdir(parents=True)
 
         package.made()
@@ -248,10 +239,8 @@ class TestMaking:
 class TestGathering:
     """The wheels are complete for every Python, whichever one builds the package."""
 
-    def test_what_one_python_lacks_is_named(self, tmp_path: Path) -> None:
-        """
-        A wheel for one Python only, and one that is needed on older Pythons only, are both missed.
-        """
+    def test_wheels_missing_for_one_python_are_named(self, tmp_path: Path) -> None:
+        """A wheel for one Python only is missing, and so is one that only older Pythons need."""
         wheel(tmp_path, "suture", "native", "backport; python_version < '3.13'", "x; extra == 'no'")
         wheel(tmp_path, "native", tag=f"cp313-cp313-{wheels.platforms_here()[0]}")
 

@@ -84,10 +84,8 @@ def test_a_snapshot_without_arrow_is_refused_and_the_control_plane_serves(
     assert "install the package suture-verify" in refused.value.hint
 
 
-def test_what_no_extra_brings_is_a_defect_and_shown_as_such() -> None:
-    """
-    A package of the wheel itself that is missing is not explained away.
-    """
+def test_missing_package_of_no_extra_shows_a_traceback() -> None:
+    """A package of the wheel itself that is missing is a defect."""
     ended = without("lmdb", "suture-scm", "--data", "/nowhere")
 
     assert "Traceback" in ended.stderr

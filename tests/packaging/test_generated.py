@@ -35,10 +35,8 @@ def test_the_generated_code_is_current(pytestconfig: pytest.Config) -> None:
         cache.set(CACHE_KEY, checksum)
 
 
-def test_what_is_derived_from_the_options_is_current() -> None:
-    """
-    The document and the sample of the options say what is declared.
-    """
+def test_generated_option_documents_are_current() -> None:
+    """The document and the sample of the options agree with their declarations."""
     checked = subprocess.run(
         [sys.executable, "tools/gen_docs.py", "--check"],
         cwd=ROOT,

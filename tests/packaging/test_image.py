@@ -27,10 +27,9 @@ SERVERS = ("scm", *DATANODES)
 class TestContainerfile:
     """The image."""
 
-    def test_it_has_every_package_of_the_product(self) -> None:
-        """
-        What is copied to be built is what the wheel has, and nothing keeps it out.
-        """
+    def test_image_has_every_package_of_the_product(self) -> None:
+        """The packages copied into the build are those of the wheel, and .containerignore
+        excludes none."""
         copied = set(re.findall(r"^COPY (\w+) \1$", STAGES["build"], re.MULTILINE))
         let_in = set(re.findall(r"^!(\w+)$", (ROOT / ".containerignore").read_text(), re.MULTILINE))
 
@@ -58,10 +57,8 @@ class TestContainerfile:
             (user,) = re.findall(r"^USER (.+)$", STAGES[name], re.MULTILINE)
             assert re.fullmatch(r"[1-9]\d+:[1-9]\d+", user)
 
-    def test_it_can_tell_whether_it_is_well(self) -> None:
-        """
-        The health check is Python that compiles, and fails where nothing listens.
-        """
+    def test_image_health_check_fails_without_a_listener(self) -> None:
+        """The health check is Python that compiles."""
         (check,) = re.findall(
             r'^    CMD \["python3", "-c", (".+")\]$', STAGES["host"], re.MULTILINE
         )

@@ -57,10 +57,8 @@ def test_a_skip_that_is_listed_is_accepted() -> None:
     assert "1 skipped" in said
 
 
-def test_what_is_installed_is_no_reason_to_skip() -> None:
-    """
-    Every program that tools/bootstrap.sh installs: without it CI fails.
-    """
+def test_installed_program_is_no_reason_to_skip() -> None:
+    """These are the programs that tools/bootstrap.sh installs. Without one of them CI fails."""
     assert [] == [name for name in INSTALLED if is_known(f"{name} is not installed")]
     assert [] == [
         name

@@ -115,10 +115,8 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> str:
     return checked.stdout
 
 
-def test_this_repository_keeps_its_contracts() -> None:
-    """
-    No package imports what its contract forbids.
-    """
+def test_repository_keeps_its_import_contracts() -> None:
+    """No package imports a module that its contract forbids."""
     checked = lint_imports(ROOT)
 
     assert 0 == checked.returncode, checked.stdout + checked.stderr

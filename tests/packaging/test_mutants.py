@@ -125,10 +125,8 @@ def three(row):
         assert "one: raise ValueError(size) -> nothing" == found[1]
         assert "one: size + 1 -> size - 1" not in found
 
-    def test_each_part_of_a_long_condition_is_taken_out(self) -> None:
-        """
-        Also where the change is too long to be shown whole.
-        """
+    def test_mutants_remove_every_part_of_a_long_condition(self) -> None:
+        """This includes a change that is too long to be shown whole."""
         found = checks_in("sample.py", self.SAMPLE, "two")
 
         left = {
@@ -138,10 +136,8 @@ def three(row):
         assert 3 in left
         assert 4 <= sum(each.before.endswith("...") for each in found)
 
-    def test_what_checks_nothing_is_changed_all_the_same(self) -> None:
-        """
-        A generation that is counted on is a guard, too.
-        """
+    def test_mutants_change_arithmetic(self) -> None:
+        """A generation counter is a guard, too."""
         found = [each.key for each in checks_in("sample.py", self.SAMPLE, "three")]
 
         assert "three: row + 1 -> row - 1" in found
@@ -167,10 +163,8 @@ class TestTrials:
         assert [] == child.run(trial).result
         assert [[CHUNK]] == list(spans.spans_of([CHUNK], length_bytes_max=1))
 
-    def test_what_never_ends_is_stopped(self) -> None:
-        """
-        A loop that lost its end costs its time and no more.
-        """
+    def test_endless_trial_is_stopped(self) -> None:
+        """A loop without an end costs its time limit and no more."""
 
         def trial() -> None:
             child.limit_time(0.05)
@@ -179,10 +173,8 @@ class TestTrials:
 
         assert child.run(trial).timed_out
 
-    def test_what_breaks_the_process_is_told(self) -> None:
-        """
-        An error that nobody catches comes back as text.
-        """
+    def test_uncaught_error_of_a_trial_is_returned_as_text(self) -> None:
+        """The error ends the child process."""
 
         def trial() -> None:
             raise OSError("no such thing")

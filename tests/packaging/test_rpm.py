@@ -50,10 +50,8 @@ def asked(package: Path, *options: str) -> str:
 
 
 @needs_rpm
-def test_it_asks_for_one_of_the_pythons(package: Path) -> None:
-    """
-    Any Python that there are wheels for will do, and a host without one is refused.
-    """
+def test_rpm_requires_one_of_the_supported_pythons(package: Path) -> None:
+    """Any Python with wheels will do, and a host without one is refused."""
     required = asked(package, "--requires").splitlines()
 
     assert f"({' or '.join(f'python(abi) = {python}' for python in PYTHONS)})" in required
@@ -61,10 +59,8 @@ def test_it_asks_for_one_of_the_pythons(package: Path) -> None:
 
 
 @needs_rpm
-def test_it_brings_what_the_other_package_brings(package: Path, tmp_path: Path) -> None:
-    """
-    The same files as in Debian's package; only folders of the distribution have other names.
-    """
+def test_rpm_has_the_files_of_the_debian_package(package: Path, tmp_path: Path) -> None:
+    """Only some folders of the distribution have other names."""
     stage.place_files(tmp_path, stage.DEBIAN)
     stage.place_programs(tmp_path, stage.DEBIAN)
     of_debian = {
@@ -111,10 +107,9 @@ def test_options_stay_and_are_not_for_everybody(package: Path) -> None:
 
 
 @needs_rpm
-def test_it_does_on_a_host_what_the_other_package_does(package: Path) -> None:
-    """
-    User, folders and environment are made; they are made again when the host's Python changes.
-    """
+def test_rpm_scripts_do_the_steps_of_the_debian_package(package: Path) -> None:
+    """They create user, folders and environment, and the environment again when the host's
+    Python changes."""
     scriptlets, triggers = asked(package, "--scripts"), asked(package, "--filetriggers")
 
     for step in ("systemd-sysusers", "systemd-tmpfiles", "make-environment", "daemon-reload"):

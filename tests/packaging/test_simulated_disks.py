@@ -8,10 +8,8 @@ from tools.simulation.outside.fibers import Life, Scheduler
 from tools.simulation.outside.kernel import Faults, Kernel
 
 
-def test_what_others_do_while_one_looks_is_part_of_the_schedule(tmp_path: Path) -> None:
-    """
-    A directory made meanwhile is a step, and the disk knows it.
-    """
+def test_steps_of_others_during_a_quiet_look_are_in_the_schedule(tmp_path: Path) -> None:
+    """A directory made meanwhile is a step, and the disk records it."""
     scheduler = Scheduler(Random(1))
     steps: list[str] = []
     scheduler.on_step = steps.append

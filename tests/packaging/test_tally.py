@@ -9,10 +9,8 @@ from tools.simulation import tally
 HEAD = "commit\tfirst_seed\tlast_seed\tstep\tschedules\tsteps\tviolations\n"
 
 
-def test_each_run_adds_a_row(tmp_path: Path) -> None:
-    """
-    Two runs, of which one was ended early: their rows in order.
-    """
+def test_tally_gets_a_row_for_each_run(tmp_path: Path) -> None:
+    """One of two runs was ended early. Their rows are in order."""
     table = tmp_path / "tally.tsv"
     table.write_text(HEAD)
 

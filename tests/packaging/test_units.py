@@ -79,10 +79,9 @@ def test_a_unit_is_confined(service: Path) -> None:
 
 
 @pytest.mark.parametrize("service", SERVICES, ids=lambda path: path.name)
-def test_what_serves_many_may_open_many_files(service: Path) -> None:
-    """
-    A thousand datanodes and their clients are more connections than systemd's own limit lets be.
-    """
+def test_long_running_services_may_open_many_files(service: Path) -> None:
+    """A thousand datanodes and their clients need more connections than systemd's default limit
+    permits."""
     text = service.read_text()
     limits = re.findall(r"^LimitNOFILE=(\d+)$", text, re.MULTILINE)
 

@@ -19,19 +19,15 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.Path:
     return zipfile.Path(built_wheel(tmp_path_factory.mktemp("wheel")))
 
 
-def test_it_ships_the_product_packages_and_nothing_else(wheel: zipfile.Path) -> None:
-    """
-    No tests, benchmarks, tools, documents or .proto sources reach a storage host.
-    """
+def test_wheel_has_the_product_packages_and_nothing_else(wheel: zipfile.Path) -> None:
+    """No tests, benchmarks, tools, documents or .proto sources reach a storage host."""
     folders = {path.name for path in wheel.iterdir() if not path.name.endswith(".dist-info")}
 
     assert set(PRODUCT_PACKAGES) == folders
 
 
-def test_it_ships_every_module(wheel: zipfile.Path) -> None:
-    """
-    What is in the repository's packages is in the wheel, generated code and data files included.
-    """
+def test_wheel_has_every_module(wheel: zipfile.Path) -> None:
+    """Generated code and data files are included."""
     expected = {path for path in read_repository(ROOT) if path.startswith(PRODUCT_PACKAGES)}
 
     assert expected <= set(wheel.root.namelist())
@@ -50,10 +46,8 @@ def test_every_command_has_its_function(wheel: zipfile.Path) -> None:
     assert {"suture", "suture-agent", "suture-scm", "suture-verify"} == commands.keys()
 
 
-def test_it_carries_its_licence(wheel: zipfile.Path) -> None:
-    """
-    The licence text travels with the code.
-    """
+def test_wheel_has_the_licence(wheel: zipfile.Path) -> None:
+    """The licence text is shipped with the code."""
     names = wheel.root.namelist()
 
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)

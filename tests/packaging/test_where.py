@@ -37,10 +37,8 @@ def test_every_place_exists() -> None:
     assert [] == lost
 
 
-def test_it_answers_many_questions() -> None:
-    """
-    Each once.
-    """
+def test_navigation_page_answers_many_distinct_questions() -> None:
+    """No question occurs twice."""
     questions = [question for question, _, _ in rows()]
 
     assert len(questions) >= QUESTIONS_MIN

@@ -112,9 +112,7 @@ def test_the_longest_start_first() -> None:
     assert all((ROOT / first).exists() for first in FIRST if first.startswith("tests"))
 
 
-def test_one_file_waits_for_no_second_process() -> None:
-    """
-    A developer who names files gets one process, the whole suite several.
-    """
+def test_named_files_run_in_one_process() -> None:
+    """A run of named files gets one process, and the whole suite several."""
     assert 0 == worker_count(["tests/packaging/test_workers.py::test_a", "tests/conftest.py"])
     assert WORKERS == worker_count(["tests"]) == worker_count(["tests/conftest.py", "tests/unit"])
