@@ -88,14 +88,12 @@ DAMAGE = st.dictionaries(
 
 @settings(max_examples=200, deadline=None)
 @given(CHUNKS, st.lists(DAMAGE, min_size=REPLICA_COUNT, max_size=REPLICA_COUNT))
-def test_what_is_healthy_anywhere_is_read(
+def test_chunks_healthy_on_any_replica_are_read(
     chunks: list[bytes], damage: list[dict[int, str]]
 ) -> None:
-    """
-    Any placement of damage: the block comes whole, or up to the first chunk that nobody has, and
-    then the error names block, offset and what each replica said. No replica is asked twice for
-    one chunk.
-    """
+    """For any placement of damage, the block is read whole, or up to the first chunk that no
+    replica has. The error then names block, offset and each replica's answer. No replica is
+    asked twice for one chunk."""
     replicas = [Replica(chunks, faults) for faults in damage]
     lost = [n for n in range(len(chunks)) if all(n in faults for faults in damage)]
     read, error = b"", None
@@ -147,10 +145,8 @@ def test_a_replica_without_the_row_is_asked_for_it_once() -> None:
     assert {"dn0", "dn1", "dn2"} == set(reader.faults)
 
 
-def test_who_does_not_answer_is_given_up_after_a_few_tries() -> None:
-    """
-    A dead host costs a few deadlines, not one for every chunk that is bad elsewhere.
-    """
+def test_silent_replica_is_given_up_after_a_few_tries() -> None:
+    """A dead host costs a few deadlines, not one for every chunk that is bad elsewhere."""
     chunks = [bytes([number]) * 20 for number in range(8)]
     dead = Replica(chunks, dict.fromkeys(range(8), "silent"))
     odd = Replica(chunks, dict.fromkeys(range(1, 8, 2), "corrupt"))
@@ -160,10 +156,8 @@ def test_who_does_not_answer_is_given_up_after_a_few_tries() -> None:
     assert len(dead.asked) <= SILENT_COUNT_MAX
 
 
-def test_who_answers_between_silences_is_not_given_up() -> None:
-    """
-    Each answer begins the count again: here the silent one alone has every second chunk.
-    """
+def test_replica_that_answers_between_silences_stays_in_use() -> None:
+    """Each answer resets the count. The unsteady replica alone has every second chunk."""
     chunks = [bytes([number]) * 20 for number in range(2 * SILENT_COUNT_MAX + 2)]
     unsteady = Replica(chunks, dict.fromkeys(range(0, len(chunks), 2), "silent"))
     damaged = Replica(chunks, dict.fromkeys(range(1, len(chunks), 2), "corrupt"))
@@ -191,10 +185,8 @@ def test_a_dead_host_and_a_bad_chunk_are_both_named() -> None:
     assert f"dn1: {FAULTS['corrupt']}" in said
 
 
-def test_who_answers_well_is_not_asked_again_for_each_chunk() -> None:
-    """
-    One call brings the block, and the others are not asked at all.
-    """
+def test_healthy_replica_serves_a_block_in_one_call() -> None:
+    """The other replicas are not asked."""
     chunks = [bytes([number]) * 20 for number in range(8)]
     replicas = [Replica(chunks, {}), Replica(chunks, {})]
 
@@ -281,13 +273,11 @@ def hurried(replicas: list[Replica]) -> BlockReader:
     return reader
 
 
-def test_who_is_late_is_left_for_another_and_is_not_at_fault(
+def test_late_replica_is_skipped_without_a_fault(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """
-    The second is waited for as long as it takes, and so is the first, when it is asked again
-    because the second has nothing.
-    """
+    """The second replica is waited for without a limit, and so is the first if it is asked again
+    because the second has no data."""
     monkeypatch.setattr("agent.client.read_order.PATIENCE_S_MIN", 0.0)
     late = Replica([b"a" * 20], {0: "silent"})
     good = Replica([b"a" * 20], {})
@@ -327,10 +317,8 @@ def test_damage_that_comes_late_is_damage(monkeypatch: pytest.MonkeyPatch) -> No
     assert ["dn0"] == list(reader.faults)
 
 
-def test_nobody_is_hurried_with_a_large_block() -> None:
-    """
-    It is sent while it is taken, so nobody waits for all of it.
-    """
+def test_large_block_has_no_time_limit() -> None:
+    """Its data is consumed while it arrives, so no caller waits for all of it."""
     size_bytes = SMALL_BYTES_MAX + 1
     large = Replica([bytes(size_bytes)], {}, piece_bytes=size_bytes)
     reader = hurried([large, Replica([], {})])
@@ -340,10 +328,8 @@ def test_nobody_is_hurried_with_a_large_block() -> None:
     assert [None] == large.patience
 
 
-def test_nobody_is_hurried_who_is_the_only_one() -> None:
-    """
-    Nor anybody before it is known what a usual answer takes.
-    """
+def test_only_replica_has_no_time_limit() -> None:
+    """There is no limit either before the usual time of an answer is known."""
     only, first, second = (Replica([b"a" * 20], {}) for _ in range(3))
     b"".join(hurried([only]).read())
     b"".join(reader_of([first, second], 20).read())

@@ -112,8 +112,8 @@ def lets_go(case: Case, datanode_id: str, *, keep_count: int, rules: Rules) -> b
 class TestAgreement:
     @settings(QUIET, max_examples=100)
     @given(draw=DRAWS)
-    def test_what_a_plan_deletes_may_go(self, draw: random.Random) -> None:
-        """However many of an origin an operator has kept."""
+    def test_planned_delete_is_permitted_by_the_guard(self, draw: random.Random) -> None:
+        """This holds for any number of copies per origin that an operator configured."""
         case = drawn(draw)
         rules = Rules(
             best_origin_copies=draw.choice((3, 3, 1, 2, 5)),
@@ -126,8 +126,9 @@ class TestAgreement:
 
     @settings(QUIET, max_examples=100)
     @given(draw=DRAWS)
-    def test_what_gives_way_may_go(self, draw: random.Random) -> None:
-        """Where no datanode has room for what lacks; and no excluded replica ever does."""
+    def test_replica_that_makes_room_may_be_deleted(self, draw: random.Random) -> None:
+        """This concerns containers for whose missing replica no datanode has room. An excluded
+        replica is never deleted."""
         case = drawn(draw)
 
         victim = gives_way(case) if case.container.scheme else unblock_victim(case)

@@ -38,16 +38,15 @@ def by_yaml(data: bytes) -> dict[str, Any]:
 
 
 @given(DESCRIPTORS)
-def test_what_is_written_is_read_back(descriptor: Descriptor) -> None:
-    """Whatever the origin is called."""
+def test_written_descriptor_is_read_back(descriptor: Descriptor) -> None:
+    """The origin may have any name."""
     assert descriptor == decode_descriptor(encode_descriptor(descriptor), descriptor.container_id)
 
 
 @given(DESCRIPTORS)
-def test_what_libyaml_writes_is_what_python_writes(descriptor: Descriptor) -> None:
-    """The checksum of a descriptor is one of its text, whichever wrote it and whichever checks it.
-
-    Of names that a datanode may have; those of other letters cannot be."""
+def test_libyaml_and_python_write_the_same_descriptor(descriptor: Descriptor) -> None:
+    """The checksum is computed over the text, so both must write and accept the same one. Only
+    names that a datanode may have are drawn."""
     assume(descriptor.origin_datanode_id.isascii() and descriptor.origin_datanode_id.isprintable())
     data = encode_descriptor(descriptor)
 
@@ -89,8 +88,8 @@ def test_a_changed_byte_is_never_read_quickly(descriptor: Descriptor, at: int, b
     assert own_fields(bytes(data)) is None
 
 
-def test_what_we_write_is_read_quickly() -> None:
-    """A datanode's id is a UUID, or a word in tests: neither needs YAML."""
+def test_own_descriptor_is_read_without_yaml() -> None:
+    """A datanode's id is a UUID, or a word in tests. Neither needs YAML."""
     for name in (BUILT_LIKE_OURS, "bench", "dn-1"):
         descriptor = Descriptor(
             container_id=ContainerId(7),

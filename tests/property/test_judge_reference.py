@@ -44,10 +44,9 @@ def opinions(rows: SnapshotRows) -> dict[int, Opinion]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [5])
-def test_both_agree_on_every_container_of_a_random_cluster(seed: int) -> None:
-    """
-    Thousands of containers in every odd mix of states, nodes, origins, indexes and ops.
-    """
+def test_judge_and_reference_agree_on_random_clusters(seed: int) -> None:
+    """Thousands of containers have every odd mix of states, nodes, origins, indexes and
+    operations."""
     rows = random_cluster(random.Random(seed), CONTAINERS)
 
     found, expected = opinions(rows), reference(rows)
@@ -66,12 +65,10 @@ def test_both_agree_on_every_container_of_a_random_cluster(seed: int) -> None:
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(draw=st.randoms(use_true_random=False), container_count=st.integers(1, 6))
-def test_both_agree_on_whatever_small_cluster_is_drawn(
+def test_judge_and_reference_agree_on_drawn_clusters(
     draw: random.Random, container_count: int
 ) -> None:
-    """
-    Hypothesis draws every state, node, root and op itself; other clusters at every run.
-    """
+    """Hypothesis draws every state, node and root itself, and other clusters at every run."""
     rows = random_cluster(draw, container_count)
 
     assert reference(rows) == opinions(rows)

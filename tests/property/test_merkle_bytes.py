@@ -84,10 +84,10 @@ def test_a_changed_byte_of_a_row_is_noticed(
 
 @laws
 @given(st.binary(max_size=500), st.sampled_from(list(ChecksumType)), WINDOW_BYTES)
-def test_both_witnesses_agree(data: bytes, checksum_type: ChecksumType, window_bytes: int) -> None:
-    """
-    On all types, any data, any window.
-    """
+def test_checksum_witnesses_agree(
+    data: bytes, checksum_type: ChecksumType, window_bytes: int
+) -> None:
+    """The types, the data and the windows are arbitrary."""
     expected = window_checksums(checksum_type, window_bytes, data)
 
     assert expected == witness_checksums(checksum_type, window_bytes, data)

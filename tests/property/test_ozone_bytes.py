@@ -107,12 +107,10 @@ def test_descriptors_are_read_or_refused(data: bytes) -> None:
 
 
 @given(st.data())
-def test_one_changed_byte_of_a_real_file_is_never_more_than_a_refusal(
+def test_changed_byte_of_a_real_file_is_at_most_refused(
     real: list[dict[str, Any]], data: st.DataObject
 ) -> None:
-    """
-    Real rows, trees and descriptors with one byte changed are read or refused.
-    """
+    """Real rows, trees and descriptors with one byte changed are read or refused."""
     replica = data.draw(st.sampled_from(real))
     item = data.draw(st.sampled_from(replica["blocks"]))
     container_id = ContainerId(replica["container"])

@@ -140,10 +140,11 @@ def one_round(replicas: list[Replica], order: Sequence[int], deletes: Deletes = 
 
 class TestSafety:
     @given(worlds(), st.integers(0, 2))
-    def test_nothing_healthy_is_touched_and_every_source_is(
+    def test_plan_targets_no_healthy_chunk_and_sources_have_it_whole(
         self, replicas: list[Replica], index: int
     ) -> None:
-        """No chunk that is whole here is a target; who is asked has exactly that chunk, whole."""
+        """No chunk that is whole here is a target, and every source has exactly that chunk,
+        whole."""
         planned, views = planned_for(replicas, index)
 
         trees = {view.peer_id: view.tree for view in views}
@@ -195,10 +196,10 @@ class TestSafety:
 class TestConvergence:
     @settings(max_examples=300)
     @given(worlds(with_tombstones=False), st.permutations([0, 1, 2]))
-    def test_one_round_makes_equal_what_can_be_equal(
+    def test_single_round_makes_blocks_equal_where_possible(
         self, replicas: list[Replica], order: list[int]
     ) -> None:
-        """A block of which every chunk is whole somewhere is whole everywhere, in any order."""
+        """A block whose every chunk is whole somewhere becomes whole everywhere, in any order."""
         whole = [
             block
             for block in {block for replica in replicas for block in replica.leaves}
@@ -226,10 +227,11 @@ class TestConvergence:
         assert [largest] * 3 == [replica.tombstones for replica in replicas]
 
     @given(worlds(), st.permutations([0, 1, 2]))
-    def test_what_nobody_confirms_is_not_deleted_and_told(
+    def test_unconfirmed_delete_is_skipped_and_reported(
         self, replicas: list[Replica], order: list[int]
     ) -> None:
-        """A tombstone of one replica buries nothing elsewhere; each that sees it says so."""
+        """A tombstone of one replica deletes nothing elsewhere, and each replica that sees it
+        reports it."""
         counts = Counter(block for one in replicas for block in one.tombstones)
         alone = {block for block, count in counts.items() if count == 1}
         before = [dict(one.leaves) for one in replicas]

@@ -73,11 +73,9 @@ def judged_wrongs(rows: SnapshotRows, count: Counter[str] | None = None) -> list
 
 
 @pytest.mark.slow
-def test_what_is_planned_of_a_random_cluster_is_right() -> None:
-    """
-    Thousands of containers: which are reconciled and why, from what is copied and computed, and
-    that no delete takes what is needed.
-    """
+def test_plan_of_a_random_cluster_agrees_with_the_reference() -> None:
+    """For thousands of containers, the reference checks which are reconciled and why, the
+    sources of copies and reconstructions, and that no delete takes a needed replica."""
     count: Counter[str] = Counter()
 
     wrong = judged_wrongs(odd_cluster(random.Random(7), CONTAINERS), count)
@@ -93,8 +91,8 @@ def test_what_is_planned_of_a_random_cluster_is_right() -> None:
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(draw=st.randoms(use_true_random=False), container_count=st.integers(1, 5))
-def test_so_is_whatever_small_cluster_is_drawn(draw: random.Random, container_count: int) -> None:
-    """
-    Hypothesis draws every fact itself; other clusters at every run.
-    """
+def test_plan_of_a_drawn_cluster_agrees_with_the_reference(
+    draw: random.Random, container_count: int
+) -> None:
+    """Hypothesis draws every fact itself, and other clusters at every run."""
     assert judged_wrongs(odd_cluster(draw, container_count)) == []

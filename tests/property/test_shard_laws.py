@@ -104,8 +104,8 @@ def test_surplus_leaves_every_index_as_it_is(case: Case) -> None:
 
 
 @given(groups())
-def test_what_gives_way_leaves_what_reading_needs(case: Case) -> None:
-    """And no index loses its last whole shard by it."""
+def test_shard_deleted_to_make_room_leaves_enough_to_read(case: Case) -> None:
+    """No index loses its last whole shard by the delete."""
     victim = gives_way(case)
     if victim is None:
         return

@@ -124,8 +124,10 @@ def test_no_bound_is_ever_exceeded(limits: TaskLimits, sequence: list[tuple[str,
 
 @given(limits_of_any_size, steps)
 @settings(max_examples=300)
-def test_nothing_waits_for_ever(limits: TaskLimits, sequence: list[tuple[str, object]]) -> None:
-    """Once no more is submitted, every task runs or is dropped, and each is counted once."""
+def test_every_submitted_task_runs_or_is_dropped(
+    limits: TaskLimits, sequence: list[tuple[str, object]]
+) -> None:
+    """When no more tasks are submitted, each one runs or is dropped, and is counted once."""
     world = World(limits)
     submitted = sum(1 for what, _ in sequence if what == "submit")
     for what, argument in sequence:

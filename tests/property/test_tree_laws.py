@@ -43,12 +43,11 @@ def tombstones(tree: Tree) -> set[int]:
 class TestBuilding:
     @laws
     @given(blocks(), st.dictionaries(BLOCK_IDS, CHECKSUMS, max_size=3), ALGORITHMS)
-    def test_all_ways_to_build_agree(
+    def test_tree_built_from_rows_equals_the_plain_reference(
         self, content: list[BlockData], deleted: dict[int, int], algorithm: Algorithm
     ) -> None:
-        """
-        From rows, as a scan does, and plainly: one tree, and every node folds its children.
-        """
+        """Built from rows, as in a scan, and plainly, it is one tree, and every node folds its
+        children."""
         rows = rows_of(content)
 
         built = build_from_rows(rows, deleted, algorithm=algorithm)
@@ -145,10 +144,8 @@ class TestDiff:
 
     @laws
     @given(trees(), trees())
-    def test_nothing_unhealthy_is_taken(self, mine: Tree, theirs: Tree) -> None:
-        """
-        And nothing healthy here is overwritten.
-        """
+    def test_diff_takes_no_unhealthy_chunk(self, mine: Tree, theirs: Tree) -> None:
+        """No chunk that is healthy here is overwritten."""
         for difference in diff(mine, theirs).differences:
             if difference.kind in REPAIRED_KINDS:
                 assert difference.theirs is None or difference.theirs.healthy
@@ -227,14 +224,11 @@ class TestDiff:
 class TestConvergence:
     @laws
     @given(estranged(), st.data())
-    def test_one_round_in_any_order_makes_all_equal(
+    def test_single_round_in_any_order_makes_all_replicas_equal(
         self, family: Estranged, data: st.DataObject
     ) -> None:
-        """
-        Every replica repairs itself from every other once, in any order, each seeing what the
-        others have become: all are then what was written, with every delete, which was ordered,
-        carried out.
-        """
+        """Every replica repairs itself from every other once, in any order, and sees the earlier
+        repairs. All then have the written data, and every ordered delete is done."""
         replicas = list(family.replicas)
         pairs = data.draw(st.permutations(list(permutations(range(len(replicas)), 2))))
 
@@ -246,12 +240,11 @@ class TestConvergence:
 
     @laws
     @given(estranged(), st.data())
-    def test_one_round_at_once_makes_all_equal(
+    def test_simultaneous_round_makes_all_replicas_equal(
         self, family: Estranged, data: st.DataObject
     ) -> None:
-        """
-        All look at the others as they were, then all repair, each in an order of its own.
-        """
+        """All replicas read the others as they were and then repair, each in an order of its
+        own."""
         for index, replica in enumerate(family.replicas):
             others = family.replicas[:index] + family.replicas[index + 1 :]
             found = [diff(replica, other) for other in others]

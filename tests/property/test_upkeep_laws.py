@@ -108,10 +108,10 @@ class Cluster:
 @example(rack_count=2, history=[("rack", number, 0) for number in range(6)])
 @example(rack_count=2, history=[("rack", number, 0) for number in (1, 3)])
 @example(rack_count=1, history=[("leave", 0, 0), ("leave", 1, 0), *COPIES, ("obey", 0, 0)])
-def test_what_is_settled_would_be_found_well_again(
+def test_settled_cluster_is_unchanged_by_a_full_check(
     rack_count: int, history: list[tuple[str, int, int]]
 ) -> None:
-    """Having all containers looked at again changes neither the report nor what is ordered."""
+    """Checking all containers again changes neither the report nor the commands."""
     with TemporaryDirectory() as path, ScmWorld(Path(path), OPTIONS).running() as world:
         cluster = Cluster(world, rack_count)
         for what, number, other in history:
