@@ -192,10 +192,10 @@ def test_a_plan_is_taken_from_wherever_it_lies(
     assert "holds credentials" in keys["error"]["message"]
 
 
-def test_nobody_to_ask_is_a_no(suture: CommandLine, stage: Stage, plan: Path) -> None:
-    """
-    Without a terminal and without --yes a plan that deletes is refused whole.
-    """
+def test_deleting_plan_without_a_terminal_is_refused(
+    suture: CommandLine, stage: Stage, plan: Path
+) -> None:
+    """Without a terminal and without --yes, the whole plan is refused."""
     answer = suture.json("scm", "apply", str(plan), code=Exit.FAILED)
 
     assert "--yes" in answer["error"]["hint"]
@@ -203,10 +203,11 @@ def test_nobody_to_ask_is_a_no(suture: CommandLine, stage: Stage, plan: Path) ->
 
 
 @pytest.mark.parametrize(("word", "code"), [("n", Exit.FAILED), ("y", Exit.OK)])
-def test_who_is_asked_decides(word: str, code: Exit, stage: Stage, plan: Path) -> None:
-    """
-    All rows are on the screen before the question; a no orders nothing, a yes what was shown.
-    """
+def test_answer_to_the_confirmation_decides_about_the_plan(
+    word: str, code: Exit, stage: Stage, plan: Path
+) -> None:
+    """All rows are on the screen before the question. A no sends no command, and a yes sends the
+    shown ones."""
     with Terminal(["scm", "apply", str(plan), "--scm", stage.address]) as terminal:
         assert "the plan deletes 1 replica and does 2 other things" in terminal.shown
         for row in (r"delete on dn\d", r"replicate dn\d to dn\d", r"reconcile on dn\d"):
@@ -229,12 +230,10 @@ def test_a_world_that_changed_while_somebody_thought_aborts_all(stage: Stage, pl
     assert [] == stage.ordered()
 
 
-def test_what_was_shown_is_applied_once_and_only_to_the_same_world(
+def test_shown_plan_is_applied_once_and_only_to_an_unchanged_world(
     suture: CommandLine, stage: Stage, plan: Path, tmp_path: Path
 ) -> None:
-    """
-    For programs: the output of the dry run stands for what the person saw.
-    """
+    """For programs, the output of the dry run takes the place of the screen."""
     shown = suture.json("scm", "apply", str(plan), "--dry-run")
     (tmp_path / "shown").write_text(json.dumps(shown))
     (tmp_path / "short").write_text(json.dumps(shown[1:]))

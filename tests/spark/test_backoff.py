@@ -164,12 +164,10 @@ def partial(tmp_path_factory: pytest.TempPathFactory) -> tuple[Request, Result]:
 class TestPartial:
     """A run over the containers of changed nodes only."""
 
-    def test_it_judges_their_containers_only_and_says_so(
+    def test_partial_run_judges_the_containers_of_changed_nodes_only(
         self, partial: tuple[Request, Result]
     ) -> None:
-        """
-        The others are not even in the result, which is called partial wherever it is read.
-        """
+        """Other containers are not in the result, and every report calls it partial."""
         _, result = partial
 
         health = pq.read_table(result.table("health")).to_pylist()

@@ -110,11 +110,9 @@ class TestResult:
             assert list(done.result.table(table).glob("*.parquet"))
         assert {path.name for path in done.out.iterdir()} == {"run_id=r1", *TABLES}
 
-    def test_where_the_control_plane_sees_it_otherwise_is_listed(self, done: Done) -> None:
-        """
-        Each container by both words, also one of which nothing else is odd; what the control plane
-        says nothing about is not compared.
-        """
+    def test_containers_that_scm_and_judge_see_differently_are_listed(self, done: Done) -> None:
+        """Each container is listed with both states, also if nothing else is wrong with it.
+        Containers without a state of the control plane are not compared."""
         assert {
             "compared": 3,
             "differing": 2,

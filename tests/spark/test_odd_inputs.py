@@ -173,12 +173,10 @@ REFUSED: dict[str, tuple[Write, str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_believed_is_refused_in_one_line(
+def test_invalid_snapshot_is_refused_in_one_line(
     tmp_path: Path, command: Command, case: str
 ) -> None:
-    """
-    With exit code 1, and no file is there that was not there before.
-    """
+    """The exit code is 1, and no file is written."""
     write, words = REFUSED[case]
 
     code, said = command(write(tmp_path / "s"), tmp_path / "out")
@@ -223,12 +221,10 @@ NAMES = ("a b", "ünï-日本", "a%20b", "{a,b}", "[x]*?", "a#b", "a=b", "run_id
 
 
 @pytest.mark.parametrize("case", TAKEN)
-def test_what_says_the_same_gets_the_same_answer(
+def test_equivalent_snapshots_get_the_same_result(
     tmp_path: Path, command: Command, case: str
 ) -> None:
-    """
-    However it is laid out.
-    """
+    """The layout of the files does not matter."""
     code, _ = command(TAKEN[case](tmp_path / "s"), tmp_path / "out")
 
     assert code == Exit.TO_DO
@@ -307,12 +303,11 @@ def test_a_disk_that_is_full_has_no_half_a_result(tmp_path: Path, command: Comma
         assert codes[-1] == Exit.TO_DO
 
 
-def test_where_nothing_may_be_written_a_finished_result_is_told(
+def test_finished_result_is_returned_from_a_read_only_disk(
     tmp_path: Path, command: Command
 ) -> None:
-    """
-    And a run that would have to be done is refused with the name of what cannot be written.
-    """
+    """A run that would have to be done is refused, and the error names the path that cannot be
+    written."""
     snapshot = rows().write(tmp_path / "s")
     with small_disk(tmp_path / "disk") as disk:
         done, other = disk.path / "done", disk.path / "other"

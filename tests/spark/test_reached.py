@@ -42,10 +42,10 @@ def test_a_master_that_is_not_there_is_named_at_once(silent: str, scheme: str) -
         open_session(row_count=0, master=f"{scheme}://{silent}")
 
 
-def test_so_is_one_in_the_environment(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    It is used as it is, and may be wrong as well.
-    """
+def test_silent_master_in_the_environment_is_refused(
+    silent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The environment's master is used as it is, and may be wrong as well."""
     monkeypatch.setenv("SPARK_REMOTE", f"sc://{silent}")
 
     with pytest.raises(SparkRefused, match=silent):
@@ -62,10 +62,9 @@ def test_no_secret_is_shown(silent: str) -> None:
     assert "secret" not in str(caught.value)
 
 
-def test_one_of_several_masters_is_enough(silent: str, listening: str) -> None:
-    """
-    Those of a cluster stand in for each other; and what is no host elsewhere is left to Spark.
-    """
+def test_single_reachable_master_is_enough(silent: str, listening: str) -> None:
+    """The masters of a cluster replace each other. A master that is no host and port is left to
+    Spark."""
     check_reached(f"spark://{silent},{listening}")
     check_reached(f"sc://{listening}/;token=x")
     check_reached("local[*]")
@@ -76,20 +75,16 @@ def test_one_of_several_masters_is_enough(silent: str, listening: str) -> None:
 
 
 @pytest.mark.parametrize("place", ["host:port", "", "host:99999", "no-such-host.invalid"])
-def test_what_is_no_address_is_refused_in_a_line(place: str) -> None:
-    """
-    Also a name that nobody knows.
-    """
+def test_invalid_master_address_is_refused_in_one_line(place: str) -> None:
+    """A host name that cannot be resolved is refused, too."""
     with pytest.raises(SparkRefused, match="no Spark at sc://"):
         check_reached(f"sc://{place}")
 
 
-def test_what_is_reached_through_a_proxy_is_left_to_spark(
+def test_master_behind_a_proxy_is_left_to_spark(
     silent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    A connection of our own says nothing about it.
-    """
+    """A direct connection says nothing about a master behind a proxy."""
     monkeypatch.setenv("https_proxy", "http://proxy.invalid:3128")
 
     check_reached(f"sc://{silent}")

@@ -59,13 +59,13 @@ def test_a_browser_shows_it_without_a_complaint(report: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("width", [390, 1400])
-def test_it_fits_the_screen(report: Path, tmp_path: Path, width: int) -> None:
-    """Nobody has to push it from side to side to read it, whatever things are called."""
+def test_report_fits_the_screen_width(report: Path, tmp_path: Path, width: int) -> None:
+    """The page needs no horizontal scrolling, however long the names are."""
     assert 0 >= overflow(report.as_uri(), tmp_path / "profile", width=width)
 
 
-def test_what_is_counted_fits_a_telephone(tmp_path: Path) -> None:
-    """Also where all of Ozone's states, whose names are long, are in it."""
+def test_state_counts_fit_a_phone_screen(tmp_path: Path) -> None:
+    """They fit also with all of Ozone's states, whose names are long."""
     rows = random_cluster(random.Random(4), 300)
     snapshot = rows.write(tmp_path / "snapshot")
     run = verify(Request(str(snapshot), tmp_path / "out", reporting_min_percent=0))

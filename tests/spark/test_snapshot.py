@@ -114,12 +114,11 @@ class TestRefused:
             ("state", "SLEEPY", "state is none of"),
         ],
     )
-    def test_one_row_is_enough_wherever_it_is_read(
+    def test_invalid_row_is_refused_wherever_it_is_read(
         self, tmp_path: Path, column: str, value: object, words: str
     ) -> None:
-        """
-        A null, a negative number, an unknown word: named by a task of Spark as by this process.
-        """
+        """A null, a negative number and an unknown word are named by a Spark task and by this
+        process alike."""
         directory = rows().write(tmp_path / "snapshot", change={"replicas": put(column, 1, value)})
 
         with pytest.raises(SnapshotRefused) as raised:

@@ -81,10 +81,10 @@ def test_a_query_of_the_manual_answers(results: Path, number: int) -> None:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("number", range(len(EXPECTED)))
-def test_it_answers_in_spark_as_well(spark: SparkSession, results: Path, number: int) -> None:
-    """
-    The same words, over views of the same names.
-    """
+def test_queries_of_the_manual_work_in_spark(
+    spark: SparkSession, results: Path, number: int
+) -> None:
+    """The statements are the same, over views of the same names."""
     for statement in views(str(results), "spark"):
         spark.sql(statement.removesuffix(";"))
 
@@ -129,10 +129,8 @@ def test_every_query_of_the_manual_is_tried() -> None:
     assert len(EXPECTED) == len(QUERIES)
 
 
-def test_all_tables_have_the_columns_that_are_written_beside_them(results: Path) -> None:
-    """
-    Names and types, as DuckDB finds them in the files.
-    """
+def test_result_tables_have_the_columns_of_their_schema_files(results: Path) -> None:
+    """Names and types are compared with those that DuckDB finds in the files."""
     types = {"bigint": "BIGINT", "int": "INTEGER", "string": "VARCHAR", "boolean": "BOOLEAN"}
     for name in RESULTS:
         said = json.loads((results / name / "_schema.json").read_text())

@@ -103,10 +103,8 @@ printf '\0\nsh\0-c\0echo $$ > {started}.part; mv {started}.part {started}; exec 
 """
 
 
-def test_who_stops_it_while_spark_starts_leaves_no_java(tmp_path: Path) -> None:
-    """
-    It has gigabytes, and the output that whoever started this waits for: it stayed for good.
-    """
+def test_interrupt_during_the_start_of_spark_leaves_no_java(tmp_path: Path) -> None:
+    """A Java process that stays holds gigabytes, and the output that the caller waits for."""
     started, java = tmp_path / "started", tmp_path / "java" / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text(JAVA.format(started=started))
@@ -135,10 +133,8 @@ def test_who_stops_it_while_spark_starts_leaves_no_java(tmp_path: Path) -> None:
     assert "Traceback" not in (tmp_path / "said").read_text()
 
 
-def test_who_stops_it_while_it_begins_is_told_no_stack(tmp_path: Path) -> None:
-    """
-    Its libraries take seconds to load, and it ends as it does later.
-    """
+def test_interrupt_during_the_imports_prints_no_traceback(tmp_path: Path) -> None:
+    """The libraries take seconds to load, and the exit code is the same as later."""
     words = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
     (tmp_path / "typer.py").write_text(words)
     done = subprocess.run(

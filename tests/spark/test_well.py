@@ -59,13 +59,11 @@ def sound(rows: SnapshotRows) -> SnapshotRows:
 
 
 @pytest.mark.parametrize("kind", DRAWN)
-def test_what_spark_accepts_the_judge_calls_well(
+def test_containers_accepted_by_spark_are_healthy_for_the_judge(
     spark: SparkSession, tmp_path: Path, kind: str
 ) -> None:
-    """
-    Row by row as the judge writes it, with no plan, no divergence, no departure and no lost vote;
-    and by the plain reference there is nothing to say of it either.
-    """
+    """The judge writes the same row, with no plan, no divergence, no departure and no lost vote,
+    and the plain reference reports nothing either."""
     assert spark
     drawn = DRAWN[kind](random.Random(CONTAINERS), CONTAINERS)
     rows, racks = sound(drawn), len({n.rack for n in drawn.nodes if n.health != "DEAD"})
