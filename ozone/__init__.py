@@ -1,1 +1,1 @@
-"""Volumes of Apache Ozone datanodes, read as they lie on disk and never written to."""
+"""Access to volumes of Apache Ozone datanodes: read in place, never written to."""

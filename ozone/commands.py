@@ -1,4 +1,4 @@
-"""suture ozone: read the volumes of an Apache Ozone datanode, and repair what is damaged there."""
+"""suture ozone: reads the volumes of an Apache Ozone datanode, and repairs damage there."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 INTERVAL_S_MIN: Final = 60.0
 BAR_STEP_BYTES: Final = 1024**2
-FINDINGS_SHOWN_MAX: Final = 100  # of one container; the JSON document has all that are kept
+FINDINGS_SHOWN_MAX: Final = 100  # per container; the JSON document has all that are kept
 QUIET: Final = frozenset({Standing.WHOLE, Standing.SKIPPED})
 
 WORDS: Final = {
@@ -45,8 +45,8 @@ REASONS: Final = {
     Reason.LAST_CHUNK: "files never closed, whose last chunk Ozone's scan leaves out",
 }
 
-# Not asked beforehand whether a path can be read: access(2) does not count the capability by which
-# the service may read what belongs to Ozone.
+# Readability of a path is not checked beforehand: access(2) ignores the capability by which the
+# service may read Ozone's files.
 DataDirs = Annotated[
     list[Path],
     typer.Argument(metavar="DATA_DIR", help="Directories of hdds.datanode.dir.", readable=False),
@@ -106,7 +106,7 @@ def scrub_command(
 
     A running datanode is not disturbed, and nothing on its volumes is changed.
     """
-    logs.configure("error")  # what is found is printed
+    logs.configure("error")  # findings are printed instead
     wish = ScrubWish(
         data_dirs=data_dirs,
         state_dir=state_dir or default_state_dir(),
@@ -156,14 +156,15 @@ def scrub_command(
 
 
 def _place(volume: Volume, data_dirs: Sequence[Path]) -> int:
-    """Return where a volume stands on the command line."""
+    """Return a volume's position on the command line."""
     named = [volume.hdds in {path, path / HDDS} for path in data_dirs]
     return named.index(True)
 
 
 class _Bar:
-    """The bar of a scrub: all volumes together. Drawn anew for every megabyte, because drawing
-    takes longer than reading a small block."""
+    """The progress bar of a scrub of all volumes. It is redrawn once per megabyte, because drawing
+    takes longer than reading a small block.
+    """
 
     def __init__(self, progress: "Progress") -> None:
         self._progress = progress
@@ -221,7 +222,7 @@ def _rate(text: str) -> int:
 
 @contextmanager
 def _usage(option: str) -> Iterator[None]:
-    """Say of which option a value is wrong."""
+    """Name the option of an invalid value."""
     try:
         yield
     except ValueError as error:
@@ -256,7 +257,7 @@ def document(
 
 
 def tell(volumes: Sequence[tuple[Volume, Sequence[ContainerResult]]]) -> None:
-    """Print what a scrub found: what needs a look first, then one paragraph a volume."""
+    """Print the scrub's results: what needs attention first, then one paragraph per volume."""
     for volume, results in volumes:
         for result in results:
             if result.standing not in QUIET or result.findings:
@@ -265,7 +266,7 @@ def tell(volumes: Sequence[tuple[Volume, Sequence[ContainerResult]]]) -> None:
 
 
 def tell_container(result: ContainerResult) -> None:
-    """Print what was found in one container."""
+    """Print the findings in one container."""
     index = f", replica index {result.replica_index}" if result.replica_index else ""
     state = f" ({result.state}{index})" if result.state else ""
     why = f": {result.why}" if result.why else ""
@@ -284,7 +285,7 @@ def tell_container(result: ContainerResult) -> None:
 
 
 def finding_row(finding: Finding) -> tuple[object, ...]:
-    """Return one finding's row; what a finding is not about is left empty."""
+    """Return a finding's row; fields that do not apply are empty."""
     where = (finding.block_id, finding.offset, finding.length_bytes)
     return (
         *("" if number < 0 else number for number in where),
@@ -296,7 +297,7 @@ def finding_row(finding: Finding) -> tuple[object, ...]:
 
 
 def tell_volume(volume: Volume, results: Sequence[ContainerResult]) -> None:
-    """Print the sum of a volume."""
+    """Print the totals of a volume."""
     standings = Counter(result.standing for result in results)
     counts = ", ".join(
         f"{count} {standing.value}" for standing in Standing if (count := standings[standing])

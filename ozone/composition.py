@@ -1,7 +1,7 @@
-"""What makes an agent a datanode among Ozone's: the one module that the agent imports, if told to.
+"""Connects an agent to Ozone: the only module that the agent imports for it, if configured.
 
-`agent.main` asks for it when section `[ozone]` of the config or the addresses of `node.scm` say so,
-and hands doors and leaders to the host. Nothing else of the agent knows Ozone.
+`agent.main` calls it if section `[ozone]` of the config or the addresses of `node.scm` require it,
+and passes protocol servers and leaders to the host. No other part of the agent knows Ozone.
 """
 
 from collections.abc import Sequence
@@ -23,11 +23,11 @@ from ozone.transfer.scratch import clear_abandoned
 from ozone.transfer.service import ArchiveService
 from ozone.transfer.turns import Turns
 
-ARRIVED: Final = "it has just arrived"  # why a replica is scanned
+ARRIVED: Final = "it has just arrived"  # the reason for scanning a replica
 
 
 def doors(config: OzoneConfig) -> Sequence[MakeDoor]:
-    """Return how the servers of an agent for Ozone are made."""
+    """Return the factories of an agent's servers for Ozone."""
 
     def made(inside: Inside) -> Door:
         return OzoneDoor(inside, config.listen, [archives(inside)])
@@ -36,7 +36,7 @@ def doors(config: OzoneConfig) -> Sequence[MakeDoor]:
 
 
 def archives(inside: Inside) -> ArchiveService:
-    """Return the service by which Ozone's datanodes send containers to a host's store."""
+    """Return the service through which Ozone's datanodes send containers to a host's store."""
     return ArchiveService(
         importer(inside),
         inside.store,
@@ -49,7 +49,7 @@ def archives(inside: Inside) -> ArchiveService:
 
 
 def importer(host: Inside | Led) -> ArchiveImporter:
-    """Return what takes containers of Ozone's datanodes into a host's store."""
+    """Return the importer of Ozone containers into a host's store."""
     clear_abandoned()
     return ArchiveImporter(
         store=host.store,
@@ -62,7 +62,7 @@ def importer(host: Inside | Led) -> ArchiveImporter:
 
 
 def copies(led: Led) -> Copies:
-    """Return what carries out the copies that Ozone's manager orders of a host."""
+    """Return the component that carries out the copies that Ozone's SCM orders."""
     is_packed = led.config.ozone.compress_copies
     threads = led.config.tasks.threads or THREADS_DEFAULT_MAX
     return Copies(

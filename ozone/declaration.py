@@ -1,8 +1,8 @@
-"""Protobuf messages from a table: message, field, number, type.
+"""Builds protobuf messages from a table: message, field, number, type.
 
-Ozone's own `.proto` files have hundreds of fields; here stand those that are used. Everything is
-optional, so that what is absent can be told from what is zero, and fields that are not listed are
-passed over. protobuf's own parser reads the bytes, whatever they are. Pure.
+Ozone's own `.proto` files have hundreds of fields; only those used here are listed. All fields are
+optional, so that absent differs from zero, and unlisted fields are ignored. protobuf's own parser
+reads the bytes, whatever they are. Pure.
 """
 
 from collections.abc import Mapping

@@ -1,1 +1,1 @@
-"""A whole cluster of Ozone, through its storage container manager."""
+"""Operations on a whole Ozone cluster, through its storage container manager."""

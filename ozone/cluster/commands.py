@@ -1,4 +1,6 @@
-"""suture ozone export, reconcile: a whole cluster, through its storage container manager."""
+"""suture ozone export, reconcile: operate on a whole cluster through its storage container
+manager.
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from ozone.cluster.export import Exported
     from ozone.cluster.reconcile import Orders
 
-PER_MINUTE: Final = 60.0  # a datanode works on some at a time; none shall wait for hours in a queue
+PER_MINUTE: Final = 60.0  # a datanode runs a few at a time; none should wait for hours in a queue
 
 ScmAddresses = Annotated[
     str,
@@ -34,7 +36,7 @@ UserOption = Annotated[
 
 
 def scm_client(addresses: str, user: str) -> ScmClient:
-    """Return a client that is not connected yet. Raises typer.BadParameter."""
+    """Return a client that is not connected yet. Raise typer.BadParameter."""
     try:
         return ScmClient(parse_addresses(addresses), choose(user))
     except ValueError as error:
@@ -59,7 +61,7 @@ def export_command(
 
     Only reads. 2: some containers are left out, because they are of a kind that is not known.
     """
-    from ozone.cluster.export import ExportWish, export  # with Parquet, which a scrub does without
+    from ozone.cluster.export import ExportWish, export  # needs Parquet, which a scrub does without
 
     scrubs = read_scrubs(findings) if findings else NOTHING_SCRUBBED
     client = scm_client(scm, user)
@@ -80,7 +82,7 @@ def export_command(
 
 
 def tell(done: "Exported") -> None:
-    """Print what was exported, and what the reader must know of it."""
+    """Print what was exported, and what the reader must know about it."""
     rows = done.rows
     say(
         f"{done.path}: {counted(rows['containers'], 'container')}, "
@@ -139,7 +141,7 @@ def reconcile_command(
     except SutureError as error:
         if as_json:
             error.facts |= orders.sent()
-        elif orders.is_begun:  # what was ordered must be known, whatever ended the rest
+        elif orders.is_begun:  # sent orders must be reported, whatever ended the rest
             tell_orders(orders, as_json=False)
         raise
     except KeyboardInterrupt:
@@ -152,7 +154,7 @@ def reconcile_command(
 
 
 def tell_orders(orders: "Orders", *, as_json: bool) -> None:
-    """Print what became of a plan."""
+    """Print the outcome of a plan."""
     if as_json:
         emit(orders.facts())
         return

@@ -1,8 +1,8 @@
-"""`suture ozone export`: a live cluster of Ozone as a snapshot for `suture-verify`.
+"""`suture ozone export`: writes a live Ozone cluster as a snapshot for `suture-verify`.
 
-Containers come in pages, each with its replicas; nodes are looked at before the first page and
-behind the last, so that every replica's node is known. A cluster goes on living meanwhile: what
-changes during the export is told as it was when its page was asked for.
+Containers come in pages, each with its replicas. Nodes are read before the first page and after the
+last, so that every replica's node is known. The cluster changes meanwhile: each page shows the
+state at the time of its request.
 """
 
 import resource
@@ -21,14 +21,14 @@ from ozone.cluster.scrubs import NOTHING_SCRUBBED, Scrubs
 from ozone.cluster.snapshot_rows import Instant, Row, Strange
 from ozone.wire.scm import ScmClient
 
-PAGE_SIZE: Final = 4096  # containers of which one answer of the SCM tells
+PAGE_SIZE: Final = 4096  # containers per answer of the SCM
 EXAMPLES_MAX: Final = 5
 KIB: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class ExportWish:
-    """What to export, and where to."""
+    """The options of an export."""
 
     client: ScmClient
     target: Path
@@ -39,13 +39,13 @@ class ExportWish:
 
 @dataclass(slots=True)
 class LeftOut:
-    """Containers that are not in the snapshot, because something about them is not understood."""
+    """Containers that are not in the snapshot, because a value of theirs is unknown."""
 
     reasons: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[int]] = field(default_factory=dict)
 
     def add(self, container_id: int, reason: str) -> None:
-        """Take note of one."""
+        """Add a container with the reason."""
         self.reasons[reason] += 1
         named = self.examples.setdefault(reason, [])
         if len(named) < EXAMPLES_MAX:
@@ -54,7 +54,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """A finished snapshot, and what it cost."""
+    """A finished snapshot and its cost."""
 
     path: Path
     snapshot_id: str
@@ -78,7 +78,7 @@ class Exported:
         return self.elapsed_s * 1e6 / max(self.rows["containers"], 1)
 
     def facts(self) -> dict[str, Any]:
-        """Return the JSON of it."""
+        """Return the export's facts for JSON."""
         return {
             "snapshot": str(self.path),
             "snapshot_id": self.snapshot_id,
@@ -102,9 +102,9 @@ class Exported:
 
 
 def export(wish: ExportWish, progress: Callable[[int, int], None]) -> Exported:
-    """Write the snapshot; tell `progress` of each page, with how many containers there are.
+    """Write the snapshot; call `progress` after each page with the number of containers.
 
-    Raises Refused, Unavailable; nothing is left of the snapshot then.
+    Raise Refused or Unavailable; nothing is left of the snapshot then.
     """
     begun_s = time.monotonic()
     cluster = Cluster(wish.client, wish.page_containers)
@@ -155,7 +155,7 @@ class _Export:
         self.gone_count += page.gone_count
         known = self.cluster.open_pipelines
         if any(snapshot_rows.lacks_pipeline(info, known) for info, _ in page.containers):
-            self.cluster.look_at_pipelines()  # some are made, and closed, all the time
+            self.cluster.look_at_pipelines()  # some are created and closed all the time
         ids = [info.container_id for info, _ in page.containers] or [0]
         scrubbed = self.scrubs.between(ids[0], ids[-1])
         containers: list[Row] = []
@@ -183,7 +183,7 @@ class _Export:
         self.files.add("replicas", replicas)
 
     def add_nodes(self) -> None:
-        """Write the nodes as they are now, and those of which only replicas tell."""
+        """Write the nodes as they are now, and nodes known only from replicas."""
         self.cluster.look_at_nodes()
         usages = self.cluster.usages()
         try:

@@ -1,4 +1,4 @@
-"""What an Ozone cluster is asked for a snapshot, page by page: never the whole cluster at once."""
+"""Reads an Ozone cluster for a snapshot, page by page: never the whole cluster at once."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ BITS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Containers side by side with their replicas, in the order of their ids."""
+    """Containers with their replicas, ordered by id."""
 
     containers: tuple[tuple[Any, tuple[Any, ...]], ...]
     gone_count: int
@@ -29,7 +29,7 @@ class Page:
 
 @dataclass(slots=True)
 class Cluster:
-    """A cluster as its SCM tells it."""
+    """An Ozone cluster as its SCM reports it. All methods raise Refused or Unavailable."""
 
     client: ScmClient
     page_containers: int
@@ -38,21 +38,21 @@ class Cluster:
     open_pipelines: frozenset[str] = frozenset()
 
     def cluster_id(self) -> str:
-        """Return the id of the cluster. Raises Refused, Unavailable, as all of these."""
+        """Return the id of the cluster."""
         return str(self.client.ask(Ask.GET_SCM).get_scm.cluster_id)
 
     def is_in_safe_mode(self) -> bool:
-        """Whether the SCM still waits for datanodes to say what they have."""
+        """Return True if the SCM still waits for datanodes' reports."""
         return bool(self.client.ask(Ask.GET_SAFE_MODE).get_safe_mode.is_on)
 
     def look_at_nodes(self) -> None:
-        """Take in the nodes as they are now; those that were there before stay known."""
+        """Read the current nodes; nodes seen before stay known."""
         answer = self.client.ask(Ask.QUERY_NODES, scope=WHOLE_CLUSTER)
         for node in answer.query_nodes.nodes:
             self.nodes[datanode_id(node.datanode)] = node
 
     def look_at_pipelines(self) -> None:
-        """Take in which pipelines are open now."""
+        """Read which pipelines are open now."""
         answer = self.client.ask(Ask.LIST_PIPELINES)
         self.open_pipelines = frozenset(
             pipeline_id(pipeline.id)
@@ -61,7 +61,7 @@ class Cluster:
         )
 
     def usages(self) -> dict[str, Any]:
-        """Return how full the nodes are, of those that say it."""
+        """Return the usage of the nodes that report it."""
         found = {}
         names = list(self.nodes)
         asked = self.client.ask_each(
@@ -116,14 +116,14 @@ class Cluster:
 
 
 def datanode_id(datanode: Any) -> str:
-    """Return the id of a datanode, however its SCM writes it; empty when it has none."""
+    """Return the id of a datanode in any of the SCM's formats; empty if it has none."""
     if datanode.uuid:
         return str(datanode.uuid)
     return _uuid(datanode.id.uuid if datanode.HasField("id") else datanode.uuid128)
 
 
 def pipeline_id(pipeline: Any) -> str:
-    """Return the id of a pipeline, however its SCM writes it; empty when it has none."""
+    """Return the id of a pipeline in any of the SCM's formats; empty if it has none."""
     return str(pipeline.id) if pipeline.id else _uuid(pipeline.uuid128)
 
 

@@ -1,7 +1,7 @@
-"""`suture ozone reconcile`: the reconcile rows of a plan, handed to Ozone's SCM one by one.
+"""`suture ozone reconcile`: sends the reconcile rows of a plan to Ozone's SCM one by one.
 
-The SCM tells the datanodes of a container to compare their replicas with each other, as
-`ozone admin container reconcile` has it do; they repair what differs from the tree of a peer.
+The SCM tells the datanodes of a container to compare their replicas, as with `ozone admin container
+reconcile`; they repair what differs from a peer's tree.
 """
 
 import time
@@ -29,20 +29,20 @@ EXPIRED_SINCE: Final = "it expired while others were ordered: verify a fresh sna
 
 
 class Outcome(StrEnum):
-    """What became of one row of the plan."""
+    """The outcome of one row of the plan."""
 
     SHOWN = "SHOWN"  # it would be ordered
     ORDERED = "ORDERED"  # the SCM has told the datanodes
-    REFUSED = "REFUSED"  # the SCM says why
-    NOT_KNOWN = "NOT_KNOWN"  # sent, and no answer came
-    NOT_SENT = "NOT_SENT"  # it was stopped before
-    EXPIRED = "EXPIRED"  # the plan is too old to be believed
-    EXPLAINED = "EXPLAINED"  # there is nothing that Ozone could make equal
+    REFUSED = "REFUSED"  # the SCM gives the reason
+    NOT_KNOWN = "NOT_KNOWN"  # sent, but no answer came
+    NOT_SENT = "NOT_SENT"  # the run was stopped before
+    EXPIRED = "EXPIRED"  # the plan is too old
+    EXPLAINED = "EXPLAINED"  # there is no difference that Ozone could repair
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One container that the plan would have reconciled."""
+    """One container to reconcile according to the plan."""
 
     container_id: int
     reason: str
@@ -52,7 +52,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The reconcile rows of a finished run of `suture-verify`, the most urgent first."""
+    """The reconcile rows of a finished run of `suture-verify`, most urgent first."""
 
     run_id: str
     cluster_id: str
@@ -61,7 +61,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Orders:
-    """What became of a plan."""
+    """The outcomes of a plan."""
 
     plan: Plan
     is_dry_run: bool
@@ -73,12 +73,12 @@ class Orders:
 
     @property
     def is_begun(self) -> bool:
-        """Whether anything was sent."""
+        """True if anything was sent."""
         sent = {Outcome.ORDERED, Outcome.REFUSED, Outcome.NOT_KNOWN}
         return not sent.isdisjoint(self.counts())
 
     def sent(self) -> dict[str, str]:
-        """Return the containers that were ordered or may have been, for the facts of an error."""
+        """Return the containers that were or may have been ordered, for the facts of an error."""
         return {
             outcome.value.lower(): ",".join(
                 str(key) for key, (own, _) in self.outcomes.items() if own is outcome
@@ -88,11 +88,11 @@ class Orders:
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether anything is left that a person must see to."""
+        """True if an operator still has to look at something."""
         return bool(self.counts().keys() - {Outcome.ORDERED, Outcome.EXPLAINED})
 
     def facts(self) -> dict[str, Any]:
-        """Return the JSON of it."""
+        """Return the outcomes for JSON."""
         counts = self.counts()
         return {
             "run_id": self.plan.run_id,
@@ -113,7 +113,7 @@ class Orders:
 
 
 def reconcile_plan(run: Run) -> Plan:
-    """Return the reconcile rows of a run. Raises Refused."""
+    """Return the reconcile rows of a run. Raise Refused."""
     request_read = read_plan(run, only="reconcile")
     summary = run.said("summary.json")
     try:
@@ -133,7 +133,7 @@ def reconcile_plan(run: Run) -> Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReconcileWish:
-    """What to hand over, and how fast."""
+    """The options of a reconcile: the plan and its rate."""
 
     client: ScmClient
     plan: Plan
@@ -144,10 +144,10 @@ class ReconcileWish:
 
 
 def reconcile(wish: ReconcileWish, orders: Orders, told: Callable[[], None]) -> None:
-    """Fill `orders`, row by row; call `told` after each.
+    """Fill `orders` row by row; call `told` after each.
 
-    Raises Refused when the plan is about another cluster, Unavailable when no SCM answers; what was
-    ordered before stands in `orders`.
+    Raise Refused if the plan is for another cluster, Unavailable if no SCM answers; `orders` keeps
+    what was ordered before.
     """
     for row in wish.plan.rows:
         orders.outcomes[row.container_id] = (Outcome.NOT_SENT, "")
@@ -183,7 +183,7 @@ def reconcile(wish: ReconcileWish, orders: Orders, told: Callable[[], None]) -> 
 def _left_out(row: Row, now_ms: int) -> tuple[Outcome, str] | None:
     if row.checksum_class == EXPLAINED:
         return Outcome.EXPLAINED, "roots differ, and the replicas hold the same"
-    if row.reason.split("; ")[0] == COMMIT_ID_BEHIND:  # it is told last: there is no other
+    if row.reason.split("; ")[0] == COMMIT_ID_BEHIND:  # reported last: it is the only reason
         return Outcome.EXPLAINED, "Ozone takes over no commit id where trees are equal (HDDS-16011)"
     if _is_expired(row, now_ms):
         return Outcome.EXPIRED, "verify a fresh snapshot"
@@ -193,8 +193,9 @@ def _left_out(row: Row, now_ms: int) -> tuple[Outcome, str] | None:
 def _paced(
     wanted: Sequence[Row], wish: ReconcileWish, leave_out: Callable[[Row], None]
 ) -> Iterator[int]:
-    """Yield one container after the other, no more a minute than are wished for; tell of rows that
-    have expired meanwhile, and wait for none of them."""
+    """Yield containers at most at the given rate per minute; leave out rows that expire meanwhile,
+    without waiting for them.
+    """
     pause_s = 0.0
     for row in wanted:
         if pause_s and not _is_expired(row, wish.now_ms()):

@@ -1,7 +1,7 @@
-"""What the scrubs of all hosts found, for the replicas of a snapshot.
+"""Reads the scrub results of all hosts for the replicas of a snapshot.
 
-Each host's `suture ozone scrub --json` is one document. Of a replica some forty bytes are kept, in
-columns: a cluster has tens of millions.
+Each host's `suture ozone scrub --json` is one document. Some forty bytes are kept per replica, in
+columns, because a cluster has tens of millions.
 """
 
 import json
@@ -43,10 +43,10 @@ _SETTLED: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Scrubbed:
-    """What a scrub found of one replica.
+    """The scrub results of one replica.
 
-    `root` is that of Ozone's tree then, `settled_root` what it would be of what is there, whoever
-    made the tree; None unless every byte was read.
+    `root` is that of Ozone's tree at the time; `settled_root` is that of a tree of the present
+    data, whoever made Ozone's. It is None unless every byte was read.
     """
 
     volume_id: str
@@ -58,14 +58,14 @@ class Scrubbed:
 
 @dataclass(frozen=True, slots=True)
 class Scrubs:
-    """Replicas that scrubs told of, ascending by container, datanode, time."""
+    """Scrubbed replicas, ascending by container, datanode, time."""
 
     rows: NDArray[Any]
     names: tuple[str, ...]
     """Of datanodes and volumes."""
 
     def between(self, first_id: int, last_id: int) -> dict[tuple[int, str], Scrubbed]:
-        """Return what is known of the replicas of these containers, by container and datanode."""
+        """Return the results for the replicas of these containers, by container and datanode."""
         found = {}
         containers = self.rows["container"]
         begin = np.searchsorted(containers, first_id)
@@ -78,7 +78,7 @@ class Scrubs:
                 damage,
                 None if root == NO_ROOT else root,
                 None if settled == NO_ROOT else settled,
-            )  # of two, the later stands
+            )  # of two results the later counts
         return found
 
 
@@ -86,7 +86,7 @@ NOTHING_SCRUBBED: Final = Scrubs(np.zeros(0, dtype=_ROW), ())
 
 
 def read_scrubs(paths: Iterable[Path]) -> Scrubs:
-    """Return what is in the documents of all hosts. Raises Refused, which names the document."""
+    """Return the results in the documents of all hosts. Raise Refused, naming the document."""
     numbers: dict[str, int] = {}
     parts = [NOTHING_SCRUBBED.rows]
     for path in paths:
@@ -110,7 +110,7 @@ def _rows(volume: dict[str, Any], numbers: dict[str, int]) -> Iterable[tuple[int
     storage = numbers.setdefault(str(volume["storage_id"]), len(numbers))
     for found in volume["containers"]:
         if not found["read_at_ms"]:
-            continue  # skipped or refused: nothing is known of it
+            continue  # skipped or refused: nothing is known
         tree = found["tree"]
         is_settled = tree["agreement"] in _SETTLED.get(found["standing"], ())
         yield (

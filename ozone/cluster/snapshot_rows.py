@@ -1,8 +1,8 @@
-"""What an SCM of Ozone tells, as rows of a snapshot. Pure.
+"""Converts the reports of Ozone's SCM to rows of a snapshot. Pure.
 
-What it does not tell is left as not known, or as what plans least: tombstones, and which deletes
-are still on their way (all containers may owe some). Volumes, times of scans and findings come
-from scrubs.
+Unreported facts are left unknown, or set to the value that plans least: tombstones, and which
+deletes are pending (any container may have some). Volumes, scan times and findings come from
+scrubs.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from health.words import CONTAINER_STATES, NODE_HEALTHS, OP_STATES, REPLICA_STAT
 from ozone.cluster.listings import datanode_id, pipeline_id
 from ozone.cluster.scrubs import Scrubbed
 
-Row = dict[str, Any]  # by the names of columns; one that may be null may be left out
+Row = dict[str, Any]  # by column name; nullable ones may be absent
 
 TYPES: Final = {1: "RATIS", 2: "STAND_ALONE", 4: "EC"}  # ReplicationType
 STATES: Final = {  # LifeCycleState
@@ -42,12 +42,12 @@ assert set(NODE_STATES.values()) == set(OP_STATES)
 
 
 class Strange(ValueError):
-    """What an SCM says that this release knows nothing of."""
+    """Raised for a value of an SCM that this release does not know."""
 
 
 @dataclass(frozen=True, slots=True)
 class Instant:
-    """What holds for all rows of one export."""
+    """The facts that hold for all rows of one export."""
 
     as_of_ms: int
     has_reported: bool
@@ -55,12 +55,12 @@ class Instant:
 
 
 def lacks_pipeline(info: Any, open_pipelines: frozenset[str]) -> bool:
-    """Whether a container is open, and on no pipeline that is."""
+    """Return True if a container is open but not on an open pipeline."""
     return STATES.get(info.state) == "OPEN" and pipeline_id(info.pipeline_id) not in open_pipelines
 
 
 def container_row(info: Any, open_pipelines: frozenset[str], instant: Instant) -> Row:
-    """Return the row of a container. Raises Strange."""
+    """Return the row of a container. Raise Strange."""
     kind, state = TYPES.get(info.type), STATES.get(info.state)
     if kind is None or state is None:
         raise Strange(f"replication type {info.type}, state {info.state}")
@@ -88,15 +88,15 @@ def container_row(info: Any, open_pipelines: frozenset[str], instant: Instant) -
 
 
 def replica_row(replica: Any, instant: Instant, scrubbed: Scrubbed | None = None) -> Row:
-    """Return the row of a replica, with what a scrub of its host found. Raises Strange.
+    """Return the row of a replica, with its host's scrub results. Raise Strange.
 
-    What a scrub made of Ozone's tree counts while the datanode reports the same tree.
+    The scrub's roots count while the datanode reports the same tree.
     """
     if replica.state not in REPLICA_STATES:
         raise Strange(f"a replica in state {replica.state}")
     root, settled_root = root_of(replica), None
     if scrubbed is not None and scrubbed.root == replica.checksum:
-        root, settled_root = scrubbed.root, scrubbed.settled_root  # a tree of 0, too
+        root, settled_root = scrubbed.root, scrubbed.settled_root  # even if the tree's root is 0
     row = {
         "container_id": replica.container_id,
         "datanode_id": datanode_id(replica.datanode),
@@ -125,9 +125,9 @@ def replica_row(replica: Any, instant: Instant, scrubbed: Scrubbed | None = None
 
 
 def root_of(replica: Any) -> int | None:
-    """Return the root that a datanode reported; None when it has no tree.
+    """Return the root that a datanode reported; None if it has no tree.
 
-    Ozone says 0 also where there is no tree; where there are blocks, it is taken for that.
+    Ozone reports 0 when there is no tree, so 0 means no tree if there are blocks.
     """
     root: int = replica.checksum
     if not 0 <= root < ROOT_END:
@@ -137,7 +137,7 @@ def root_of(replica: Any) -> int | None:
 
 
 def node_row(datanode: str, node: Any, usage: Any, instant: Instant) -> Row:
-    """Return the row of a node, of which `usage` says how full it is. Raises Strange."""
+    """Return the row of a node; `usage` is how full it is. Raise Strange."""
     health = HEALTHS.get(node.states[0] if node.states else 0)
     op_state = NODE_STATES.get(node.op_states[0] if node.op_states else 0)
     if health is None or op_state is None:
@@ -157,7 +157,7 @@ def node_row(datanode: str, node: Any, usage: Any, instant: Instant) -> Row:
 
 
 def removed_node_row(datanode: Any) -> Row:
-    """Return the row of a node that the SCM names as a replica's holder and lists no more."""
+    """Return the row of a node that holds a replica but is no longer listed by the SCM."""
     return {
         **_place(datanode),
         "health": "DEAD",
@@ -170,7 +170,7 @@ def removed_node_row(datanode: Any) -> Row:
 
 
 def _place(datanode: Any) -> dict[str, Any]:
-    """Return where a node is; how much waits there an SCM does not tell."""
+    """Return a node's location. An SCM does not report its queue lengths."""
     return {
         "datanode_id": datanode_id(datanode),
         "address": datanode.host_name or datanode.ip_address,

@@ -1,1 +1,1 @@
-"""What lies on a volume of an Ozone datanode: its places, rows, descriptors and tree files."""
+"""The on-disk format of an Ozone datanode's volume: paths, rows, descriptors and tree files."""

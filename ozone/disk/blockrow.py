@@ -1,10 +1,10 @@
-"""One block as Ozone's rows describe it, read into `merkle.replica.BlockData`.
+"""Decodes one block from Ozone's rows into `merkle.replica.BlockData`.
 
     block_data        ── the chunks of a block; with the key `incremental`, without its last one
     last_chunk_info   ── that last chunk: of a file that was synced and never closed
 
-Ozone's clients read both tables as one block, and so does this; Ozone's scanner reads the first
-only. Pure: bytes in, values out.
+Ozone's clients read both tables as one block, and so does this module; Ozone's scanner reads only
+the first. Pure: bytes in, values out.
 """
 
 from dataclasses import dataclass
@@ -29,13 +29,13 @@ from merkle.replica import (
 from ozone.disk.messages import BLOCK_DATA, BLOCK_OUTLINE, parse
 from ozone.disk.unknown import Unknown
 
-INCREMENTAL: Final = "incremental"  # a key of the block's metadata: its last chunk lies elsewhere
+INCREMENTAL: Final = "incremental"  # a metadata key: the last chunk is in the other table
 ROW_BYTES_MAX: Final = 64 * 1024**2  # 65,535 chunks with 256 checksums of 4 bytes
 
 
 @dataclass(frozen=True, slots=True)
 class StoredBlock:
-    """A block, and how many of its last chunks only `last_chunk_info` knows: 0 or 1."""
+    """A block, and how many of its last chunks are only in `last_chunk_info`: 0 or 1."""
 
     block: BlockData
     tail_count: int
@@ -46,7 +46,7 @@ def decode_stored(
 ) -> StoredBlock:
     """Return the block of these rows of the two tables; one of them may be None.
 
-    Raises Damaged if a row cannot have been written so, Unknown for what we cannot judge.
+    Raise Damaged if Ozone cannot have written a row so, Unknown if it cannot be judged.
     """
     if row is None:
         if tail is None:
@@ -80,7 +80,9 @@ def _decode(container_id: ContainerId, block_id: BlockId, row: bytes) -> Any:
 
 
 def _check_counts(block_id: BlockId, row: bytes) -> None:
-    """Refuse a row of more messages than a block has, before a hundred bytes are made of each."""
+    """Raise Damaged for a row with too many messages, before a hundred bytes are allocated for
+    each.
+    """
     if len(row) <= 2 * CHUNKS_PER_BLOCK_MAX:  # an empty one has two bytes
         return
     outline = parse(BLOCK_OUTLINE, row)
@@ -95,7 +97,7 @@ def _chunks(message: Any) -> list[ChunkInfo]:
 
 
 def decode_chunk(block_id: int, chunk: Any) -> ChunkInfo:
-    """Return the chunk that a message of a row describes. Raises Damaged, Unknown."""
+    """Return the chunk in a row's message. Raise Damaged or Unknown."""
     where = f"block {block_id}, chunk at {chunk.offset}"
     if not (chunk.HasField("offset") and chunk.HasField("length")):
         raise Damaged(f"block {block_id}: a chunk without offset or length")
@@ -129,11 +131,11 @@ def _block(block_id: BlockId, message: Any, chunks: list[ChunkInfo]) -> BlockDat
 
 @dataclass(frozen=True, slots=True)
 class Folds:
-    """The checksums that Ozone's tree may have for one undamaged block, and what for.
+    """The possible checksums of an undamaged block in Ozone's tree, by origin of the tree.
 
     `written`: from the rows, last chunk included. `closed`: without that chunk. `scanned`: from
-    what Ozone's scanner reads, which is neither that chunk nor what has no checksums; None where
-    nothing is left to read, for then the block is not in the tree at all.
+    what Ozone's scanner reads, which excludes that chunk and chunks without checksums; None if
+    nothing is left to read, because then the block is not in the tree at all.
     """
 
     written: int
@@ -142,12 +144,12 @@ class Folds:
 
     @property
     def is_stable(self) -> bool:
-        """Whether it has one checksum, whoever makes the tree."""
+        """True if the checksum is the same whoever makes the tree."""
         return self.written == self.closed == self.scanned
 
 
 def folds_of(stored: StoredBlock) -> Folds:
-    """Return what Ozone makes of a block."""
+    """Return the checksums that Ozone makes of a block."""
     block = stored.block
     leaves = [
         leaf_checksum(Algorithm.CRC32C, chunk.offset, chunk.length_bytes, chunk.window_checksums)

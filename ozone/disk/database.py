@@ -1,12 +1,12 @@
-"""RocksDB as a datanode writes it, read beside the running datanode and without a trace.
+"""Reads a datanode's RocksDB beside the running datanode, without leaving a trace.
 
-Opening a RocksDB writes into its directory, also where it is opened to be read. So what is opened
-is a scratch directory of our own, of symbolic links to the files; it is removed once the database
-is open, because an open database keeps its files open. Compaction may remove a file between
-listing and opening: then the directory is listed again.
+Opening a RocksDB writes into its directory, even read-only. So a scratch directory of symbolic
+links to the files is opened instead. It is removed once the database is open, because an open
+database keeps its files open. Compaction may remove a file between listing and opening: then the
+directory is listed again.
 
-A view never changes. Who wants to know how things are now asks for one that is not older than a
-moment; while neither log nor manifest have grown, an old one is as good.
+A view never changes. For current data, request a view that is not older than a given moment; while
+neither log nor manifest have grown, an old view is reused.
 """
 
 import shutil
@@ -25,14 +25,14 @@ from agent.errors import Code, Unavailable, lacking
 if TYPE_CHECKING:
     from rocksdict import Rdict
 
-ATTEMPTS_MAX: Final = 8  # compactions in a row between listing and opening: one is rare
+ATTEMPTS_MAX: Final = 8  # consecutive compactions between listing and opening: one is rare
 OPENING_THREADS: Final = 4
-UNCHANGED_S: Final = 30.0  # what cannot be opened is not opened for each container of a volume;
-CHANGED_S: Final = 5.0  # nor, but sooner again, where a datanode writes to it all the time
-ITEMS_PER_BATCH: Final = 4_096  # what is done with rows in columns wants many, but not megabytes
-BATCH_BYTES: Final = 4 * 1024**2  # many times so many rows of small blocks; one row may be larger
+UNCHANGED_S: Final = 30.0  # a failing database is not retried for each container;
+CHANGED_S: Final = 5.0  # retried sooner if the datanode keeps writing to it
+ITEMS_PER_BATCH: Final = 4_096  # column operations want many rows, but not megabytes
+BATCH_BYTES: Final = 4 * 1024**2  # many times as many rows of small blocks; one row may be larger
 SUFFIXES: Final = (".log", ".sst", ".blob")
-GROWING: Final = (".log",)  # what is appended to by every write; the manifest by every flush
+GROWING: Final = (".log",)  # every write appends to it; every flush appends to the manifest
 MANIFEST: Final = "MANIFEST-"
 CURRENT: Final = "CURRENT"
 BLOCKS: Final = "block_data"
@@ -45,7 +45,7 @@ Signature = tuple[tuple[str, int, int, int], ...]
 
 
 def library() -> Any:
-    """Return the module that reads RocksDB. Raises Refused where it is not installed."""
+    """Return the RocksDB module. Raise Refused if it is not installed."""
     try:
         import rocksdict
     except ModuleNotFoundError as error:
@@ -55,7 +55,7 @@ def library() -> Any:
 
 @contextmanager
 def _reading(path: Path, scratch: str | None = None) -> Iterator[None]:
-    """Say what the library cannot do; it has one exception for everything."""
+    """Convert the library's errors; it has one exception for everything."""
     try:
         yield
     except Exception as error:
@@ -66,7 +66,7 @@ def _reading(path: Path, scratch: str | None = None) -> Iterator[None]:
 
 
 class View:
-    """One database as it was at `opened_at_s`, on the monotonic clock."""
+    """A database as it was at `opened_at_s`, on the monotonic clock."""
 
     def __init__(self, path: Path, database: "Rdict", names: list[str], opened_at_s: float) -> None:
         self._path = path
@@ -74,11 +74,11 @@ class View:
         self.opened_at_s = opened_at_s
 
     def has(self, family: str) -> bool:
-        """Whether the database has this column family."""
+        """Return True if the database has this column family."""
         return family in self._families
 
     def value(self, family: str, key: bytes) -> bytes | None:
-        """Return the value of a key; None where there is none. Raises Unavailable."""
+        """Return the value of a key, or None. Raise Unavailable."""
         if family not in self._families:
             return None
         with _reading(self._path):
@@ -86,12 +86,12 @@ class View:
         return found
 
     def items(self, family: str, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Yield keys, what follows the prefix, and values, in the order of the keys' bytes."""
+        """Yield keys (without the prefix) and values, in the order of the keys' bytes."""
         for keys, values in self.batches(family, prefix):
             yield from zip(keys, values, strict=True)
 
     def batches(self, family: str, prefix: bytes) -> Iterator[tuple[list[bytes], list[bytes]]]:
-        """Yield what `items` does, many at a time: lists of keys and of values."""
+        """Yield the same as `items` in batches: lists of keys and of values."""
         if family not in self._families:
             return
         with _reading(self._path):
@@ -105,7 +105,7 @@ class View:
             with _reading(self._path):
                 while len(keys) < ITEMS_PER_BATCH and left_bytes > 0:
                     if not cursor.valid():
-                        cursor.status()  # an end that is none raises
+                        cursor.status()  # raises if the end is due to an error
                         is_more = False
                         break
                     key: bytes = cursor.key()
@@ -121,7 +121,7 @@ class View:
                 yield keys, values
 
     def first_key(self, family: str, start: bytes) -> bytes | None:
-        """Return the first key at or behind `start`; None at the end. Raises Unavailable."""
+        """Return the first key at or after `start`, or None. Raise Unavailable."""
         if family not in self._families:
             return None
         with _reading(self._path):
@@ -134,8 +134,9 @@ class View:
         return key
 
     def key_lengths(self, family: str, prefix: bytes) -> set[int]:
-        """Return how many digits the keys have that are numbers behind the prefix. Where the
-        database cannot be read to the end, there may be others: `batches` will say so."""
+        """Return the digit counts of the keys that are numbers after the prefix. If the database
+        cannot be read to the end, there may be others, and `batches` raises.
+        """
         if family not in self._families:
             return set()
         with _reading(self._path):
@@ -147,14 +148,14 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """Why a database could not be opened, and what it was like then."""
+    """The reason why a database could not be opened, and its signature at the time."""
 
     error: Unavailable
     signature: Signature
     at_s: float
 
     def is_of(self, seen: Signature) -> bool:
-        """Whether another attempt would give the same, as far as anybody knows."""
+        """Return True if another attempt would probably fail in the same way."""
         age_s = time.monotonic() - self.at_s
         return age_s < (UNCHANGED_S if self.signature == seen else CHANGED_S)
 
@@ -163,7 +164,7 @@ class Database:
     """One RocksDB directory of a datanode. One owner; its views may outlive it."""
 
     def __init__(self, path: Path, scratch: Path) -> None:
-        """`scratch` is a directory of ours, in which scratch directories come and go."""
+        """`scratch` is a directory of our own for temporary directories."""
         self.path = self._path = path
         self._scratch = scratch
         self._view: View | None = None
@@ -171,8 +172,9 @@ class Database:
         self._failure: _Failure | None = None
 
     def view(self, since_s: float) -> View:
-        """Return the database as it was at this moment or later. Raises Refused, Unavailable; at
-        once where it could not be opened just now."""
+        """Return the database as it was at this moment or later. Raise Refused or Unavailable, at
+        once if opening just failed.
+        """
         if self._view is not None:
             if self._view.opened_at_s >= since_s:
                 return self._view
@@ -190,7 +192,7 @@ class Database:
         except Unavailable as error:
             self._failure = _Failure(error, before, time.monotonic())
             raise
-        # Where it grew while it was opened, the next question opens it again.
+        # If it grew while it was opened, the next call opens it again.
         self._signature = before if before == signature(self._path) else ()
         return self._view
 
@@ -202,7 +204,7 @@ class Database:
             except Unavailable as error:
                 failures.append(error)
                 if len(failures) > 1 and str(failures[-2]) == str(error):
-                    break  # nothing moved: this will not pass
+                    break  # nothing changed: retrying will not help
         raise failures[-1]
 
     def _open_once(self) -> View:
@@ -231,8 +233,9 @@ class Database:
 
 
 def _check_names(path: Path, names: list[str]) -> None:
-    """Refuse a database without a table of blocks: where the list of its files ends early, RocksDB
-    takes it for that of an earlier day, on which nothing was in it."""
+    """Raise Refused for a database without a table of blocks: if its list of files ends early,
+    RocksDB takes it for an earlier, empty one.
+    """
     if BLOCKS not in names:
         raise Unavailable(
             Code.UNABLE_TO_READ_METADATA_DB,
@@ -243,11 +246,11 @@ def _check_names(path: Path, names: list[str]) -> None:
 def _options(rocks: Any) -> Any:
     options = rocks.Options(raw_mode=True)
     options.create_if_missing(False)
-    options.set_max_open_files(-1)  # all files are opened at once: what compaction removes stays
+    options.set_max_open_files(-1)  # opened at once, so removed files stay
     options.set_max_file_opening_threads(OPENING_THREADS)
     options.set_skip_stats_update_on_db_open(True)
-    # A log that ends in the middle of an entry is being written; one that is wrong before its end
-    # is damaged, and to pass over what follows would make rows seem lost.
+    # A log that ends within an entry is being written. One with an error before its end is damaged,
+    # and skipping the rest would make rows seem lost.
     options.set_wal_recovery_mode(rocks.DBRecoveryMode.tolerate_corrupted_tail_records())
     return options
 
@@ -262,7 +265,7 @@ def _names(path: Path) -> list[str]:
 
 
 def signature(path: Path) -> Signature:
-    """Return what grows with every write to the database; () where that cannot be told."""
+    """Return a value that changes with every write to the database; () if it cannot be read."""
     facts = []
     try:
         for name in sorted(_names(path)):
@@ -277,6 +280,6 @@ def signature(path: Path) -> Signature:
 
 
 def clear_scratch(scratch: Path) -> None:
-    """Make the scratch directory anew: a process that was killed left links there."""
+    """Recreate the scratch directory, which may hold links of a killed process."""
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(mode=0o700, parents=True, exist_ok=True)

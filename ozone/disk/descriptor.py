@@ -1,8 +1,8 @@
-"""Ozone's descriptor `<id>.container`: YAML that says what a replica is and where its rows are.
+"""Ozone's descriptor `<id>.container`: YAML with a replica's facts and the place of its rows.
 
-Its checksum is the SHA-256 of the SHA-256 of the same text in which `checksum` is 64 NUL
-characters, as Java's YAML writer puts those: as binary, in base64. The text is judged as it is and
-not written anew, so that nothing depends on how another library would write it.
+Its checksum is the SHA-256 of the SHA-256 of the same text with `checksum` as 64 NUL characters, in
+the form of Java's YAML writer: binary, in base64. The text is checked as it is and not serialised
+again, so that the result does not depend on another YAML library.
 """
 
 import base64
@@ -19,7 +19,7 @@ from merkle.plainyaml import PlainLoader
 from merkle.replica import ID_MAX, ContainerId, ReplicaState
 from ozone.disk.unknown import Unknown
 
-DESCRIPTOR_BYTES_MAX: Final = 16 * 1024  # Ozone's have one; YAML takes long over what nests
+DESCRIPTOR_BYTES_MAX: Final = 16 * 1024  # Ozone's have one KiB; deeply nested YAML parses slowly
 TAG: Final = "KeyValueContainerData"
 CONTAINER_TYPE: Final = "KeyValueContainer"
 DATABASE_TYPE: Final = "RocksDB"
@@ -33,9 +33,9 @@ _UNSUMMED: Final = b"checksum: !!binary |-\n  " + base64.b64encode(bytes(64))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Descriptor:
-    """What the file says. `schema`: 3 is one database a volume, 2 one a container.
+    """The contents of the file. `schema`: 3 is one database per volume, 2 one per container.
 
-    `is_verified`: False where the file has no checksum. `scanned_at_ms` is of Ozone's own scan.
+    `is_verified`: False if the file has no checksum. `scanned_at_ms` is of Ozone's own scan.
     """
 
     container_id: ContainerId
@@ -50,7 +50,7 @@ class Descriptor:
 
 
 class _Loader(PlainLoader):
-    """The one tag more that Ozone writes."""
+    """A YAML loader with the one additional tag that Ozone writes."""
 
 
 def _mapping(loader: yaml.SafeLoader, node: yaml.Node) -> dict[Any, Any]:
@@ -63,7 +63,7 @@ _Loader.add_constructor(TAG, _mapping)
 
 
 def decode_descriptor(data: bytes, container_id: ContainerId) -> Descriptor:
-    """Read a descriptor. Raises Damaged naming what is wrong, Unknown for another Ozone's."""
+    """Decode a descriptor. Raise Damaged, naming the fault, or Unknown for another Ozone's."""
     what = f"descriptor of container {container_id}"
     fields = _fields(data, what)
     if fields.get("containerType") != CONTAINER_TYPE:
@@ -110,8 +110,9 @@ def _fields(data: bytes, what: str) -> dict[Any, Any]:
 
 
 def _verify(data: bytes, has_checksum: bool, what: str) -> bool:
-    """Compare the checksum in the text with that of the text; return whether it has one. What is
-    none although the field is there was one: to Ozone such a text has another checksum."""
+    """Compare the checksum in the text with the text's; return True if it has one. An invalid value
+    in a present field counts as a checksum, because Ozone computes another for such a text.
+    """
     found = _CHECKSUM_LINE.findall(data)
     if not found and has_checksum:
         raise Damaged(f"{what}: its checksum is none")
@@ -135,9 +136,9 @@ def _number(fields: dict[Any, Any], name: str, largest: int, what: str) -> int:
 
 
 def with_state(data: bytes, state: ReplicaState) -> bytes:
-    """Return a descriptor that says another state, with the checksum of its new text.
+    """Return a descriptor with another state and the checksum of its new text.
 
-    Raises Damaged where the text has not one line for each: it is not written on a guess.
+    Raise Damaged unless the text has one line for each of both.
     """
     lines = re.findall(rb"^state: [A-Z_]+$", data, re.MULTILINE)
     if len(lines) != 1 or len(_CHECKSUM_LINE.findall(data)) != 1:
@@ -149,10 +150,10 @@ def with_state(data: bytes, state: ReplicaState) -> bytes:
 
 
 def encode_descriptor(descriptor: Descriptor, place: str) -> bytes:
-    """Return a descriptor as Ozone writes one, with its checksum. `place` is the directory that it
-    names, and whoever imports the container names another.
+    """Return a descriptor as Ozone writes it, with its checksum. `place` is the directory that it
+    names; an importer of the container writes its own.
 
-    Raises ValueError for text that would not be one plain line of YAML.
+    Raise ValueError for text that would not be one plain line of YAML.
     """
     for text in (place, descriptor.origin_node_id, descriptor.origin_pipeline_id):
         if not _PLAIN.fullmatch(text):
@@ -182,6 +183,6 @@ def encode_descriptor(descriptor: Descriptor, place: str) -> bytes:
 
 
 def _text(value: str) -> str:
-    """Return text as YAML that is text, also where it looks like something else."""
+    """Return text as a YAML string, even if it looks like another type."""
     is_word = re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", value)
     return value if is_word else json.dumps(value) if value else "''"

@@ -1,8 +1,8 @@
-"""Ozone's rows and trees from ours: what a datanode of Ozone is given of a replica.
+"""Encodes our rows and trees in Ozone's form, for a datanode of Ozone.
 
-A block keeps what its client noted of it, and the names that clients give to chunks are made anew:
-Ozone reads nothing by them. What only Ozone knows of a chunk, the checksum of its stripe, travels
-among the notes (`STRIPE`, `STRIPES`) while it is here. Pure.
+A block keeps its client's notes. Chunk names are generated, because Ozone reads nothing by them.
+The checksum of a chunk's stripe, which only Ozone records, is kept among the notes (`STRIPE`,
+`STRIPES`) while the block is here. Pure.
 """
 
 import base64
@@ -26,17 +26,17 @@ STRIPES: Final = "ozone.stripe_checksums."
 """The keys of notes, by number, where a note each would be too many: the records of all stripes
 that have a checksum, one after the other, cut and in base64."""
 RECORD: Final = struct.Struct(">QI")  # offset, bytes that follow
-PACKED_BYTES: Final = 3_072  # in one note: 4,096 characters, as many as Suture's wire carries
-NOTES_MAX: Final = 64  # of one block: what Suture's own wire carries (agent/rpc/wire/codec.py)
+PACKED_BYTES: Final = 3_072  # in one note: 4,096 characters, the limit of Suture's RPCs
+NOTES_MAX: Final = 64  # per block: the limit of Suture's RPCs (agent/rpc/wire/codec.py)
 
 
 def decode_noted(
     container_id: ContainerId, block_id: BlockId, row: bytes | None, tail: bytes | None
 ) -> StoredBlock:
-    """Return the block of these rows with its notes; `encode_row` makes the row of it again.
+    """Return the block of these rows with its notes; `encode_row` restores the row.
 
-    Raises Damaged, Unknown as `decode_stored` does. Checksums of stripes are a note
-    each, or packed where these are too many; of more than there is room for none is kept.
+    Raise Damaged or Unknown as `decode_stored`. Each stripe checksum is a note, or they are packed
+    if too many; if there is no room for all, none is kept.
     """
     stored = decode_stored(container_id, block_id, row, tail)
     notes: dict[str, str] = {}
@@ -46,7 +46,7 @@ def decode_noted(
             continue
         message = parse(BLOCK_DATA, data)
         pairs = [(item.key, item.value) for item in message.metadata]
-        if any(isinstance(text, bytes) for pair in pairs for text in pair):  # protobuf's no text
+        if any(isinstance(text, bytes) for pair in pairs for text in pair):  # invalid Unicode
             raise Damaged(f"row of block {block_id}: a note that is no text")
         notes.update(pairs)
         stripes.update(
@@ -54,14 +54,14 @@ def decode_noted(
             for chunk in message.chunks
             if chunk.stripe_checksum
         )
-    notes.pop(INCREMENTAL, None)  # its last chunk is among the others now
+    notes.pop(INCREMENTAL, None)  # its last chunk is now among the others
     forms = ({**notes, **form(stripes)} for form in (_each, _packed))
     kept = next(filter(_fits, forms), notes)
     return replace(stored, block=replace(stored.block, metadata=tuple(kept.items())))
 
 
 def _fits(notes: Mapping[str, str]) -> bool:
-    """Whether a block has room for these notes."""
+    """Return True if a block has room for these notes."""
     size_bytes = sum(len(encode_text(key, value)) for key, value in notes.items())
     return len(notes) <= NOTES_MAX and size_bytes <= METADATA_BYTES_MAX
 
@@ -82,7 +82,7 @@ def _packed(stripes: Mapping[int, bytes]) -> dict[str, str]:
 
 
 def stripes_of(notes: Mapping[str, str]) -> dict[int, bytes]:
-    """Return the checksums of stripes in notes by offset; what is none of ours is left out."""
+    """Return the stripe checksums in notes by offset; other notes are ignored."""
     found: dict[int, bytes] = {}
     packed = b""
     with suppress(ValueError):
@@ -129,7 +129,7 @@ def encode_row(container_id: ContainerId, block: BlockData, replica_index: int) 
 
 
 def encode_chunk(block_id: BlockId, chunk: ChunkInfo) -> bytes:
-    """Return a chunk as who writes it tells of it."""
+    """Return a chunk as a client sends it."""
     message = CHUNK_INFO(name=f"{block_id}_chunk_{chunk.offset}")
     _fill(message, chunk)
     data: bytes = message.SerializeToString(deterministic=True)
@@ -148,9 +148,9 @@ def _fill(message: Any, chunk: ChunkInfo) -> None:
 
 
 def encode_tree_file(container_id: ContainerId, tree: Tree, root: int | None) -> bytes:
-    """Return Ozone's tree file of a tree of CRC-32C: every field is there, as Ozone writes it.
+    """Return Ozone's tree file for a CRC-32C tree, with every field, as Ozone writes it.
 
-    Without a root Ozone takes it for none yet.
+    Without a root Ozone treats it as no tree yet.
     """
     info = CHECKSUM_INFO(container_id=container_id)
     info.tree.SetInParent()

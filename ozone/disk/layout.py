@@ -1,4 +1,4 @@
-"""Where an Ozone datanode keeps what on a volume.
+"""Paths on a volume of an Ozone datanode.
 
     <data dir>/hdds/VERSION                                      Java properties
     <data dir>/hdds/<cluster>/current/containerDir<N>/<id>/      metadata/<id>.container, <id>.tree
@@ -28,7 +28,7 @@ DATABASE: Final = "container.db"
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """One data directory of a datanode, as `hdds.datanode.dir` names it."""
+    """A data directory of a datanode, as in `hdds.datanode.dir`."""
 
     hdds: Path
     cluster: Path
@@ -38,15 +38,15 @@ class Volume:
 
     @property
     def database(self) -> Path:
-        """Where the RocksDB of schema V3 lies, unless the datanode was told another place."""
+        """Path of the RocksDB of schema V3, unless the datanode configures another place."""
         return self.cluster / self.storage_id / DATABASE
 
     def deleted(self, container_id: ContainerId) -> Path:
-        """Return where Ozone moves a container that it deletes."""
+        """Return the path to which Ozone moves a container that it deletes."""
         return self.cluster / "tmp" / "deleted-containers" / str(container_id)
 
     def paths(self, container_id: ContainerId) -> "ContainerPaths":
-        """Return where a container lies."""
+        """Return the paths of a container."""
         folder = f"containerDir{container_id >> 9 & SUBFOLDERS - 1}"
         return ContainerPaths(container_id, self.cluster / "current" / folder / str(container_id))
 
@@ -60,12 +60,12 @@ class ContainerPaths:
 
     @property
     def descriptor(self) -> Path:
-        """The YAML that says what it is."""
+        """Path of the YAML descriptor."""
         return self.root / "metadata" / f"{self.container_id}.container"
 
     @property
     def tree(self) -> Path:
-        """The tree that Ozone keeps of it."""
+        """Path of Ozone's tree file."""
         return self.root / "metadata" / f"{self.container_id}.tree"
 
     @property
@@ -75,18 +75,20 @@ class ContainerPaths:
 
     @property
     def database(self) -> Path:
-        """Its own RocksDB, in schema V2."""
+        """Path of its own RocksDB, in schema V2."""
         return self.root / "metadata" / f"{self.container_id}-dn-container.db"
 
 
 def read_properties(text: str) -> Mapping[str, str]:
-    """Return the entries of a Java properties file as simple as Ozone's VERSION."""
+    """Return the entries of a simple Java properties file such as Ozone's VERSION."""
     pairs = (line.partition("=") for line in text.splitlines() if not line.startswith(("#", "!")))
     return {name.strip(): value.strip() for name, sign, value in pairs if sign}
 
 
 def find_volume(data_dir: Path) -> Volume:
-    """Return the volume at a data directory, or at the `hdds` below it. Raises Refused, OSError."""
+    """Return the volume at a data directory, or at the `hdds` below it. Raise Refused or
+    OSError.
+    """
     hdds = data_dir if (data_dir / VERSION_NAME).is_file() else data_dir / HDDS
     version = hdds / VERSION_NAME
     if not version.is_file():
@@ -104,7 +106,7 @@ def find_volume(data_dir: Path) -> Volume:
 
 
 def _no_volume(data_dir: Path) -> Refused:
-    """Say what is where a volume should be: most often a disk that is not mounted."""
+    """Return the error for a missing volume: most often a disk that is not mounted."""
     hint = "name a directory of hdds.datanode.dir, as in the datanode's ozone-site.xml"
     lacks = f"holds no {HDDS}/{VERSION_NAME}"
     if data_dir.is_dir() and not any(data_dir.iterdir()):
@@ -113,9 +115,10 @@ def _no_volume(data_dir: Path) -> Refused:
 
 
 def check_there(volume: Volume, *, held_containers: bool = True) -> None:
-    """Raise VolumeFailed unless a volume is where it was found: nothing follows from what is not in
-    an empty mount point, or on another disk. `held_containers`: one that never had a container has
-    no directory for them either. Raises OSError."""
+    """Raise VolumeFailed unless a volume is still in its place: an empty mount point, or another
+    disk, proves nothing about its data. `held_containers`: a volume that never had a container has
+    no directory for them. Raise OSError.
+    """
     try:
         is_there = find_volume(volume.hdds) == volume
     except Refused:
@@ -129,7 +132,7 @@ def check_there(volume: Volume, *, held_containers: bool = True) -> None:
 
 
 def _cluster(hdds: Path, cluster_id: str) -> Path:
-    """Return the directory of the cluster: of its id, or the only one that holds containers."""
+    """Return the directory of the cluster: the one of its id, or the only one with containers."""
     named = hdds / cluster_id
     if (named / "current").is_dir():
         return named
@@ -141,8 +144,9 @@ def _cluster(hdds: Path, cluster_id: str) -> Path:
 
 
 def container_ids(volume: Volume) -> Iterator[ContainerId]:
-    """Yield the ids in the names where containers lie, in no order: most are directories. Raises
-    OSError."""
+    """Yield the ids found as names in the container directories, unordered; most are directories.
+    Raise OSError.
+    """
     for number in range(SUBFOLDERS):
         try:
             entries = os.scandir(volume.cluster / "current" / f"containerDir{number}")
@@ -156,7 +160,7 @@ def container_ids(volume: Volume) -> Iterator[ContainerId]:
 
 
 def number_of(text: str) -> int | None:
-    """Return the id that a name is, in decimal and without zeros before it; None for others."""
+    """Return the id that a name is, in decimal without leading zeros; None for other names."""
     if not (text.isascii() and text.isdecimal() and len(text) <= len(str(ID_MAX))):
         return None
     if text[0] == "0" and len(text) > 1:

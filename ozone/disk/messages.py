@@ -1,4 +1,4 @@
-"""Ozone's protobuf messages, as far as they are read here: what a row and a tree file hold.
+"""Ozone's protobuf messages for rows and tree files, as far as they are used.
 
 The field numbers are facts of Ozone's disk format (`DatanodeClientProtocol.proto`, 2.1 and 2.2).
 """
@@ -57,7 +57,7 @@ MESSAGES: Final[dict[str, Fields]] = {
         "container_id": (1, SIGNED, False),
         "tree": (2, "ContainerTree", False),
     },
-    # A block and a tree whose parts are bytes yet: what is few bytes may be many messages.
+    # A block and a tree with undecoded parts: few bytes may be many messages.
     "BlockOutline": {"metadata": (3, BYTES, True), "chunks": (4, BYTES, True)},
     "TreeOutline": {"checksum": (1, SIGNED, False), "blocks": (2, BYTES, True)},
     "ChecksumInfoOutline": {"container_id": (1, SIGNED, False), "tree": (2, "TreeOutline", False)},
@@ -81,7 +81,7 @@ DELETED_BLOCKS: Final = _CLASSES["DeletedBlocks"]
 
 
 def parse(kind: Any, data: bytes) -> Any:
-    """Return the message that `data` holds. Raises Damaged."""
+    """Return the message in `data`. Raise Damaged."""
     try:
         return kind.FromString(data)
     except message.DecodeError as error:

@@ -1,11 +1,11 @@
-"""One container's rows in a view of its database, whatever the schema.
+"""Reads one container's rows in a view of its database, for either schema.
 
     V3   be64(container) | decimal block id      one database a volume
     V2   decimal block id                        one database a container
 
-The order of the keys is that of the text: 10, 100, 9. So ids of equally many digits are read
-together, in as many sweeps as there are lengths; nearly always there is one. A sweep yields many
-rows at a time, because what is done for each row by itself is what small blocks cost.
+Keys are ordered as text: 10, 100, 9. So ids with the same number of digits are read together, in
+one sweep per length; nearly always there is one. A sweep yields many rows at a time, because work
+per row dominates the cost of small blocks.
 """
 
 import struct
@@ -21,13 +21,13 @@ from ozone.disk.messages import DELETED_BLOCKS, parse
 
 SEPARATOR: Final = b"|"
 AFTER_SEPARATOR: Final = b"}"
-INTERNAL: Final = b"#"  # what Ozone keeps beside the blocks
+INTERNAL: Final = b"#"  # Ozone's own entries beside the blocks
 NUMBER: Final = struct.Struct(">q")
 RECORDED_ROOT: Final = "#DATACHECKSUM"
 BYTES_USED: Final = "#BYTESUSED"
 BLOCK_COUNT: Final = "#BLOCKCOUNT"
 
-ID_DIGITS: Final = len(str(ID_MAX))  # a number of fewer digits is not too large
+ID_DIGITS: Final = len(str(ID_MAX))  # a number of fewer digits is never too large
 
 KEY_START: Final = struct.Struct(">Qc")  # of schema V3: container, separator
 
@@ -36,7 +36,7 @@ Pair = tuple[bytes | None, bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class RowBatch:
-    """Blocks by ascending id, each with its row and that of its last chunk; one may be None."""
+    """Blocks by ascending id, with the rows of the block and of its last chunk; one may be None."""
 
     block_ids: Sequence[BlockId]
     rows: Sequence[bytes | None]
@@ -44,7 +44,7 @@ class RowBatch:
 
 
 def held_containers(view: View) -> frozenset[ContainerId]:
-    """Return the containers of schema V3 of which a database has blocks, or counts some."""
+    """Return the containers of schema V3 for which a database has blocks, or counts some."""
     held: set[int] = set()
     for family in (BLOCKS, LAST_CHUNKS, NUMBERS):
         start = b""
@@ -70,8 +70,8 @@ class ContainerRows:
         self._prefix = struct.pack(">Q", container_id) + SEPARATOR if schema == 3 else b""
         self._container_id = container_id
         self._condemned: frozenset[BlockId] | None = None
-        self.unknown_count = 0  # keys that no block has, of those that were read
-        self._block_count: int | None = None  # not before all were read
+        self.unknown_count = 0  # of the keys read so far, those that no block has
+        self._block_count: int | None = None  # unknown until all were read
 
     def blocks(self) -> Iterator[tuple[BlockId, bytes | None, bytes | None]]:
         """Yield by ascending id the row of each block and of its last chunk; one may be None."""
@@ -79,7 +79,7 @@ class ContainerRows:
             yield from zip(batch.block_ids, batch.rows, batch.tails, strict=True)
 
     def batches(self) -> Iterator[RowBatch]:
-        """Yield what `blocks` does, many at a time."""
+        """Yield the same as `blocks` in batches."""
         tails = dict(self._numbered(LAST_CHUNKS))
         self.unknown_count = block_count = 0
         digits = self._view.key_lengths(BLOCKS, self._prefix)
@@ -97,11 +97,11 @@ class ContainerRows:
         self._block_count = block_count
 
     def lost(self, *, has_files: bool) -> str:
-        """Say that rows seem to be lost, of which all that are left were read; "" for no.
+        """Return a message if rows seem to be lost, after all were read; "" otherwise.
 
-        Ozone counts a container's blocks in the write that has the row, and its power may fail
-        before rows and count have come into a table both. It counts bytes too, but also those that
-        were never committed. `has_files`: files of blocks are there.
+        Ozone counts a container's blocks in the write that has the row, and a power failure may
+        lose rows and count separately. It counts bytes, too, but includes uncommitted ones.
+        `has_files`: there are block files.
         """
         found = self._block_count
         counted = self.number(BLOCK_COUNT)
@@ -112,12 +112,12 @@ class ContainerRows:
         return ""
 
     def pair(self, block_id: BlockId) -> Pair:
-        """Return the rows of one block, as `blocks` does; (None, None) where there is none."""
+        """Return the rows of one block, as `blocks` does; (None, None) if there are none."""
         key = self._prefix + str(block_id).encode()
         return self._view.value(BLOCKS, key), self._view.value(LAST_CHUNKS, key)
 
     def number(self, name: str) -> int | None:
-        """Return one of Ozone's numbers of this container; None where it is absent or no number."""
+        """Return one of Ozone's numbers of this container; None if absent or not a number."""
         value = self._view.value(NUMBERS, self._prefix + name.encode())
         if value is None or len(value) != NUMBER.size:
             return None
@@ -135,7 +135,7 @@ class ContainerRows:
     def _deleted_by(self, row: bytes) -> list[BlockId]:
         try:
             message = parse(DELETED_BLOCKS, row)
-        except Damaged:  # it says nothing that could be believed
+        except Damaged:  # its contents cannot be trusted
             return []
         is_ours = message.container_id == self._container_id
         return [BlockId(number) for number in message.local_ids] if is_ours else []
@@ -148,12 +148,12 @@ class ContainerRows:
 
 
 def _are_numbers(keys: Sequence[bytes]) -> bool:
-    """Whether all keys are numbers as blocks have them, which nearly always is so; they ascend."""
+    """Return True if all keys, which ascend, are block numbers; nearly always so."""
     return len(max(keys, key=len)) < ID_DIGITS and keys[0][:1] != b"0" and b"".join(keys).isdigit()
 
 
 def _strange_count(keys: Sequence[bytes]) -> int:
-    """Return how many keys no block has, beside those that Ozone keeps for itself."""
+    """Return how many keys are neither blocks nor Ozone's own entries."""
     if _are_numbers(keys):
         return 0
     others = (key for key in keys if number_of(key.decode("ascii", "replace")) is None)
@@ -167,8 +167,9 @@ def _merged(
     waiting: list[BlockId],
     tails: Mapping[BlockId, bytes],
 ) -> RowBatch:
-    """Return the blocks among keys that have so many digits, with their last chunks; of those that
-    have a last chunk only, which are `waiting`, the ones that come before."""
+    """Return the blocks whose keys have this many digits, with their last chunks, merged with the
+    preceding ones in `waiting`, which have only a last chunk.
+    """
     if not waiting and not tails and set(map(len, keys)) == {digits} and _are_numbers(keys):
         return RowBatch([BlockId(int(key)) for key in keys], rows, [None] * len(keys))
     found: list[tuple[BlockId, bytes | None]] = []

@@ -1,11 +1,10 @@
-"""Ozone's rows of many small blocks at once, parsed in columns.
+"""Parses Ozone's rows of many small blocks at once, in columns.
 
-A container may hold half a million blocks of one small chunk. Then a scrub costs what is done for
-each row, and protobuf's parser, with what has to be asked of each message, takes several times what
-reading the block does. So rows of the one shape that nearly all of them have are parsed together,
-field by field: one chunk at offset 0 with CRCs, the fields in the order of their numbers, as Ozone
-writes them. A row in which anything is otherwise, be it allowed or not, is not simple: it is
-parsed by itself (`blockrow`), and judged there. Pure.
+A container may hold half a million blocks of one small chunk. Then work per row dominates a scrub,
+and protobuf's parser takes several times as long as reading the block. So rows of the most common
+form are parsed together, field by field: one chunk at offset 0 with CRCs, the fields in numerical
+order, as Ozone writes them. A row that differs in any way, allowed or not, is not simple: it is
+parsed alone (`blockrow`), and judged there. Pure.
 """
 
 from collections.abc import Sequence
@@ -38,14 +37,14 @@ from merkle.tree_columns import fold_blocks
 Numbers: TypeAlias = npt.NDArray[np.int64]
 Flags: TypeAlias = npt.NDArray[np.bool_]
 
-VARINT_BYTES_MAX: Final = 9  # 63 bits: what is longer is no number of ours
+VARINT_BYTES_MAX: Final = 9  # 63 bits: a longer number is invalid here
 VARINT_PLACES: Final = np.arange(VARINT_BYTES_MAX)
 SHORT_MAX: Final = 127  # a length in one byte
 NOTES_MAX: Final = 4  # entries of a block's metadata; clients write one or two
 WINDOWS_MAX: Final = 256
 SUM_BYTES: Final = 4
 TAGGED_SUM_BYTES: Final = 6  # with tag and length
-PADDING: Final = bytes(VARINT_BYTES_MAX + 2 * SHORT_MAX + 16)  # who looks past a row's end sees it
+PADDING: Final = bytes(VARINT_BYTES_MAX + 2 * SHORT_MAX + 16)  # read by accesses beyond a row's end
 TYPES: Final = (ChecksumType.CRC32, ChecksumType.CRC32C)
 FIRST_WORD: Final = 1 << 32 | VERSION << 16 | MAGIC  # of a row of ours with one chunk
 SUMS_START: Final = HEADER.size + CHUNK.size + POSITION.size
@@ -60,10 +59,10 @@ TYPE, WINDOW, SUM = 0x08, 0x10, 0x1A  # of its checksums
 
 @dataclass(frozen=True, slots=True)
 class SimpleRows:
-    """Simple rows of a batch; every sequence has one item a simple row, in their order.
+    """Simple rows of a batch; every sequence has one item per simple row, in order.
 
-    `is_simple` has one a row of the batch. `rows` are in our form (`merkle.blockrow`), `checksums`
-    those that Ozone's tree has of the blocks.
+    `is_simple` has one item per row of the batch. `rows` are in our form (`merkle.blockrow`),
+    `checksums` those of the blocks in Ozone's tree.
     """
 
     is_simple: Flags
@@ -74,7 +73,7 @@ class SimpleRows:
 
 
 class _Cursor:
-    """One place in each row, and whether the row was simple up to there."""
+    """A position in each row, and whether the row has been simple up to it."""
 
     def __init__(self, rows: Sequence[bytes]) -> None:
         sizes = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
@@ -85,20 +84,20 @@ class _Cursor:
         self._beyond = int(self.ends[-1]) + 1 if len(rows) else 0
 
     def need(self, condition: Flags) -> None:
-        """Leave out the rows for which it does not hold."""
+        """Exclude the rows for which the condition is false."""
         self.is_simple &= condition
 
     def move(self, size_bytes: Numbers | int) -> None:
-        """Go on in all rows: in those that are not simple past their end, but not past all."""
+        """Advance in all rows; in rows that are not simple beyond their end, but not beyond all."""
         self.at = np.minimum(self.at + size_bytes, self._beyond)
 
     def tag(self, tag: int) -> None:
-        """Pass a tag that must stand here."""
+        """Read a tag that must be here."""
         self.need(self.octets[self.at] == tag)
         self.move(1)
 
     def varint(self) -> Numbers:
-        """Pass a number."""
+        """Read a number."""
         window = self.octets[self.at[:, None] + VARINT_PLACES]
         is_last = window < 0x80
         sizes = is_last.argmax(axis=1) + 1
@@ -109,7 +108,7 @@ class _Cursor:
         return value
 
     def short(self) -> Numbers:
-        """Pass a length of one byte."""
+        """Read a length of one byte."""
         length: Numbers = self.octets[self.at].astype(np.int64)
         self.need(length <= SHORT_MAX)
         self.move(1)
@@ -154,7 +153,7 @@ def read_simple(
 
 
 def _pass_block_id(cursor: _Cursor, container_id: ContainerId, ids: Numbers) -> Numbers:
-    """Pass the block's id, which must be that of the key; return its BCSID."""
+    """Read the block's id, which must be that of the key; return its BCSID."""
     cursor.tag(BLOCK_ID)
     ends = cursor.short() + cursor.at
     cursor.tag(CONTAINER)
@@ -174,7 +173,7 @@ def _pass_block_id(cursor: _Cursor, container_id: ContainerId, ids: Numbers) -> 
 
 
 def _pass_notes(cursor: _Cursor) -> None:
-    """Pass the block's metadata, each entry a key and a value."""
+    """Read the block's metadata, each entry a key and a value."""
     octets = cursor.octets
     for _ in range(NOTES_MAX):
         at = cursor.at
@@ -195,7 +194,7 @@ def _pass_notes(cursor: _Cursor) -> None:
 
 
 def _pass_size(cursor: _Cursor) -> None:
-    """Pass the block's size, which need not be there and says nothing; nothing else may follow."""
+    """Read the block's optional size, which is not used; nothing may follow."""
     had, at = cursor.is_simple.copy(), cursor.at
     cursor.tag(SIZE)
     cursor.varint()
@@ -204,7 +203,7 @@ def _pass_size(cursor: _Cursor) -> None:
 
 
 def _check_sums(cursor: _Cursor, sums_at: Numbers, counts: Numbers) -> None:
-    """Leave out the rows in which something else than checksums of 4 bytes follows each other."""
+    """Exclude the rows that contain anything but consecutive checksums of 4 bytes."""
     for count, places in _alike(cursor.is_simple, counts):
         tagged = cursor.octets[sums_at[places][:, None] + np.arange(TAGGED_SUM_BYTES * count)]
         heads = tagged.reshape(len(places), count, TAGGED_SUM_BYTES)[:, :, :2]
@@ -212,7 +211,7 @@ def _check_sums(cursor: _Cursor, sums_at: Numbers, counts: Numbers) -> None:
 
 
 def _alike(is_simple: Flags, counts: Numbers) -> list[tuple[int, npt.NDArray[np.intp]]]:
-    """Return the places of simple rows by how many windows their blocks have."""
+    """Return the places of simple rows by the number of windows of their blocks."""
     chosen = np.flatnonzero(is_simple)
     return [
         (count, chosen[counts[chosen] == count]) for count in np.unique(counts[chosen]).tolist()
@@ -232,7 +231,7 @@ class _Columns:
 
 
 def _encoded(columns: _Columns, is_simple: Flags) -> SimpleRows:
-    """Write the rows that are simple in our form."""
+    """Encode the simple rows in our form."""
     rows = np.empty(len(is_simple), dtype=object)
     leaves = np.zeros(len(is_simple), dtype=np.uint64)
     for count, places in _alike(is_simple, columns.counts):
@@ -255,7 +254,7 @@ def _encoded(columns: _Columns, is_simple: Flags) -> SimpleRows:
 def _rows_of(
     columns: _Columns, places: npt.NDArray[np.intp], sums: npt.NDArray[np.uint8]
 ) -> list[bytes]:
-    """Return rows of blocks that have equally many windows; `encode_block` has the form."""
+    """Return the rows of blocks with equally many windows, in the form of `encode_block`."""
     sums_bytes = sums.shape[1]
     size_bytes = SUMS_START + sums_bytes + -sums_bytes % WORD_BYTES + WORD_BYTES
     table = np.zeros((len(places), size_bytes), dtype=np.uint8)

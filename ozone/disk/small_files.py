@@ -1,4 +1,4 @@
-"""Small files of Ozone, each read whole: descriptors and trees."""
+"""Reads small files of Ozone as a whole: descriptors and trees."""
 
 import errno
 import os
@@ -11,13 +11,13 @@ from merkle.damaged import Damaged
 from ozone.disk.descriptor import DESCRIPTOR_BYTES_MAX, Descriptor, decode_descriptor
 from ozone.disk.layout import ContainerPaths
 
-NO_FILE: Final = frozenset({errno.ELOOP, errno.ENXIO})  # a link in a circle, a socket
+NO_FILE: Final = frozenset({errno.ELOOP, errno.ENXIO})  # a circular link, a socket
 
 
 def read_small(path: Path, bytes_max: int) -> bytes:
-    """Return a file whole. Raises Damaged beyond `bytes_max` or for what is no file, OSError."""
+    """Return a whole file. Raise Damaged beyond `bytes_max` or if it is not a file, or OSError."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would wait
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would block
     except OSError as error:
         if error.errno in NO_FILE or (error.errno == errno.ENOENT and path.is_symlink()):
             raise Damaged(f"{kind_at(path)} is in the place of {path.name}") from error
@@ -33,6 +33,6 @@ def read_small(path: Path, bytes_max: int) -> bytes:
 
 
 def read_descriptor(paths: ContainerPaths) -> Descriptor:
-    """Return the descriptor of a container. Raises Damaged, Unknown, OSError."""
+    """Return the descriptor of a container. Raise Damaged, Unknown or OSError."""
     data = read_small(paths.descriptor, DESCRIPTOR_BYTES_MAX)
     return decode_descriptor(data, paths.container_id)

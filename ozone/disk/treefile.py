@@ -1,7 +1,7 @@
-"""Ozone's tree file `<id>.tree`: what Ozone believes a replica holds.
+"""Decodes Ozone's tree file `<id>.tree`: the data that Ozone records for a replica.
 
-It has no checksum of its own, but every level folds the one below: a tree whose root is not the
-fold of its blocks, or a block that is not the fold of its chunks, was not written by Ozone so.
+It has no checksum of its own, but every level folds the one below. Ozone cannot have written a tree
+whose root is not the fold of its blocks, or a block that is not the fold of its chunks.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -17,16 +17,16 @@ from merkle.tree_columns import fold_blocks
 from ozone.disk.messages import BLOCK_TREE, CHECKSUM_INFO, INFO_OUTLINE, parse
 
 TREE_BYTES_MAX: Final = 256 * 1024**2  # ten times the largest tree that Ozone can send
-CHUNK_BYTES_MIN: Final = 8  # in a tree: offset, length and checksum are always there
+CHUNK_BYTES_MIN: Final = 8  # in a tree: offset, length and checksum are always present
 BLOCK_BYTES_MAX: Final = CHUNKS_PER_BLOCK_MAX * 40 + 64  # in a tree: with all numbers at their most
 CHECKSUM_MAX: Final = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class OzoneTree:
-    """One tree file. `root` is None where Ozone has noted deleted blocks before it made a tree.
+    """One tree file. `root` is None if Ozone recorded deleted blocks before it made a tree.
 
-    `unhealthy` are the live blocks of which Ozone's scan found a chunk damaged.
+    `unhealthy` are the live blocks in which Ozone's scan found a damaged chunk.
     """
 
     root: int | None
@@ -36,7 +36,7 @@ class OzoneTree:
 
 
 def decode_tree(data: bytes, container_id: ContainerId) -> OzoneTree:
-    """Return the tree in a file's bytes. Raises Damaged."""
+    """Return the tree in a file's bytes. Raise Damaged."""
     what = f"tree of container {container_id}"
     info = parse(INFO_OUTLINE, data)
     if info.container_id != container_id:
@@ -74,7 +74,9 @@ def decode_tree(data: bytes, container_id: ContainerId) -> OzoneTree:
 
 
 def _blocks(what: str, each: Sequence[bytes]) -> Iterator[Any]:
-    """Yield the blocks of a tree, one at a time: as messages all take many times their bytes."""
+    """Yield the blocks of a tree one at a time: all messages together take many times their
+    bytes.
+    """
     for data in each:
         if len(data) > BLOCK_BYTES_MAX:
             raise Damaged(f"{what}: a block of {len(data)} bytes")

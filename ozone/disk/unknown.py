@@ -1,5 +1,5 @@
-"""What this program does not know: made by another Ozone than those whose format it can read."""
+"""The exception for data in a format of Ozone that this release does not know."""
 
 
 class Unknown(Exception):
-    """Leave it alone and say so: it may be whole, and nobody here can tell."""
+    """Raised for data to leave alone and report: it may be whole, but cannot be judged here."""

@@ -1,1 +1,1 @@
-"""An agent that is led by a storage container manager of Apache Ozone."""
+"""Runs an agent under a storage container manager of Apache Ozone."""

@@ -1,4 +1,4 @@
-"""Blocks of one replica at a datanode of Ozone, and chunks that are what its rows say."""
+"""Reads the blocks of one replica at a datanode of Ozone, and chunks verified by their rows."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ ROWS_KEPT_MAX: Final = 256  # of blocks whose chunks are being fetched: a few at
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A block as the peer has it, and its chunks by place."""
+    """A block as the peer has it, and its chunks by offset."""
 
     block: BlockData
     chunks: Mapping[int, ChunkInfo]
 
 
 class Chunks:
-    """The blocks of one replica. Safe to use from many threads."""
+    """The blocks of one replica. Thread-safe."""
 
     def __init__(self, datanode: Datanode) -> None:
         self._datanode = datanode
@@ -33,7 +33,7 @@ class Chunks:
         return self._row(container_id, block_id).block
 
     def keep(self, block: BlockData) -> None:
-        """Know a block that was listed: its chunks are likely to be read soon."""
+        """Keep a block that was listed: its chunks are likely to be read soon."""
         self._kept(block)
 
     def read(
@@ -43,9 +43,9 @@ class Chunks:
         offset: int,
         meter: Meter | None = None,
     ) -> tuple[ChunkInfo, bytes]:
-        """Return one chunk and its bytes, which have the checksums of the peer's row.
+        """Return one chunk and its bytes, verified by the checksums of the peer's row.
 
-        Raises Refused(CHECKSUM_MISMATCH) when they have not; of type NONE any have.
+        Raise Refused(CHECKSUM_MISMATCH) if they differ; chunks of type NONE accept any bytes.
         """
         chunks = self._row(container_id, block_id).chunks
         return read_checked(self._datanode, container_id, block_id, chunks, offset, fits, meter)
@@ -57,6 +57,6 @@ class Chunks:
     def _kept(self, block: BlockData) -> _Row:
         row = _Row(block, {chunk.offset: chunk for chunk in block.chunks})
         if len(self._rows) >= ROWS_KEPT_MAX:
-            self._rows = {}  # another thread may fill the old one meanwhile: it asks again
+            self._rows = {}  # another thread that still fills the old one requests it again
         self._rows[block.block_id] = row
         return row

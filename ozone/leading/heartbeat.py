@@ -1,12 +1,12 @@
-"""Tells one storage container manager of Ozone what this datanode has, and brings back its orders.
+"""Reports to one storage container manager of Ozone, and fetches its commands.
 
     version ─► registration, with a full report ─► heartbeat every interval, at once with news
        ▲                                               │
        └──────────── "register again" ◄────────────────┘
 
-What there is to say waits in `agent.host.outbox`, and a report is built from the facts of the
-moment of sending. Each manager of several has a worker of its own: all hear the same, and only what
-the one with the highest term orders is carried out. An order that is not is answered, and told.
+Pending reports wait in `agent.host.outbox` and are built from the facts at the time of sending.
+Each of several managers has its own worker: all receive the same reports, and only the one with the
+highest term has its commands carried out. Other commands are answered and logged.
 """
 
 import random
@@ -43,7 +43,7 @@ log = structlog.get_logger()
 
 
 class Calls(Protocol):
-    """The manager as a datanode calls it (`ozone.leading.protocol`)."""
+    """The datanode's calls to the manager (`ozone.leading.protocol`)."""
 
     @property
     def local_host(self) -> str:
@@ -51,7 +51,7 @@ class Calls(Protocol):
         ...
 
     def connect(self) -> None:
-        """Have a connection."""
+        """Connect if there is no connection."""
         ...
 
     def get_version(self) -> Any:
@@ -63,12 +63,12 @@ class Calls(Protocol):
         ...
 
     def heartbeat(self, message: Any) -> Any:
-        """Report, and get orders."""
+        """Report, and receive commands."""
         ...
 
 
 def cluster_of(version: Any) -> str:
-    """Return the name of the cluster in an answer. Raise Refused where it has none."""
+    """Return the cluster's name in an answer. Raise Refused if it has none."""
     for item in version.keys:
         if item.key == CLUSTER and item.value:
             return text_of(item.value)
@@ -76,7 +76,7 @@ def cluster_of(version: Any) -> str:
 
 
 def check_cluster(theirs: str, ours: str, *, address: str) -> None:
-    """Refuse the manager of another cluster than the one that the volumes were formatted for."""
+    """Raise Refused for the manager of another cluster than the volumes were formatted for."""
     if theirs != ours:
         raise Refused(
             Code.WRONG_CLUSTER,
@@ -108,7 +108,7 @@ class OzoneHeartbeat:
         self._me = me
         self._led = led
         self._roots = Roots(led.store)
-        self._indexes: dict[int, int] = {}  # of shards, also of those that are gone and not told
+        self._indexes: dict[int, int] = {}  # of shards, also removed ones not yet reported
         self._interval_s = interval_s
         self._is_registered = False
         self._full_due_s = 0.0
@@ -137,7 +137,7 @@ class OzoneHeartbeat:
         return Busy() if more else Throttled(self._interval_s)
 
     def _retry_delay_s(self, error: SutureError) -> float:
-        """Return a pause that grows with the failures to the interval, with full jitter."""
+        """Return a pause that grows with the failures up to the interval, with full jitter."""
         self._failures += 1
         self.outbox.note_state(f"{error.code.value}: {error}")
         if self._failures == 1:
@@ -153,7 +153,7 @@ class OzoneHeartbeat:
     def _register(self) -> None:
         theirs = cluster_of(self._calls.get_version())
         check_cluster(theirs, self._led.who.cluster_id, address=self._address)
-        self.outbox.take_wish_for_all()  # this is one
+        self.outbox.take_wish_for_all()  # this registration includes a full report
         message = messages.REGISTER(
             extended_details=reports.extended_details(self._me, self._details()),
             node=self._node(),
@@ -175,8 +175,8 @@ class OzoneHeartbeat:
         log.info("registered", scm=self._address, cluster_id=theirs)
 
     def _beat(self) -> bool:
-        """Send one heartbeat; return whether more is waiting to be said."""
-        # Queues first: a command that leaves them meanwhile has its answer among the statuses.
+        """Send one heartbeat; return True if more reports are waiting."""
+        # Queues first: if a command leaves them meanwhile, its answer is among the statuses.
         queues = reports.queue_report(self._led.reporter.queues())
         statuses = self.outbox.oldest_answers(STATUSES_PER_HEARTBEAT_MAX)
         is_full_due = self.outbox.take_wish_for_all() or self._is_full_due()
@@ -235,15 +235,16 @@ class OzoneHeartbeat:
                 yield told
 
     def _name_shard(self, report: container_pb2.ReplicaReport) -> None:
-        """Say of what is gone which shard it was: the manager takes no report of a coded replica
-        that names none, and would count on it for ever."""
+        """Add the shard index to the report of a removed replica. The manager ignores a report of
+        an erasure-coded replica without an index, and would count on the replica for ever.
+        """
         if report.state == container_pb2.DELETED:
             report.replica_index = self._indexes.get(report.container_id, 0)
         elif report.replica_index:
             self._indexes[report.container_id] = report.replica_index
 
     def _forget(self, told: Iterable[Any]) -> None:
-        """Forget shards of which the manager has heard that they are gone."""
+        """Forget removed shards that the manager has received."""
         for changed in told:
             for one in changed.replicas:
                 if one.state == messages.State.DELETED:
@@ -265,7 +266,7 @@ class OzoneHeartbeat:
         for command in answer.commands:
             meant = orders.understood(command, self._led.clock.now_ms())
             if isinstance(meant, orders.Reregister):
-                self._is_registered = False  # with the manager that says so, leader or not
+                self._is_registered = False  # with the manager that orders it, leader or not
             elif isinstance(meant, orders.Unknown):
                 log.warning("ozone_command_unknown", scm=self._address, type=meant.number)
             elif not self._leads(max(0, command.term)):
@@ -280,7 +281,7 @@ class OzoneHeartbeat:
             self._led.accept(accepted, max(command.term for command in accepted))
 
     def _answer_stale(self, meant: orders.Accepted | orders.Answered) -> None:
-        """Drop what an earlier leader orders."""
+        """Discard the commands of an earlier leader."""
         status = _status_of(meant)
         status.state, status.code = scm_pb2.CommandStatus.SKIPPED, Code.STALE_TERM.value
         log.warning(
@@ -308,13 +309,13 @@ class OzoneHeartbeat:
         self._led.answer(status)
 
     def _is_other_shard(self, meant: orders.Accepted) -> bool:
-        """Whether a delete or a copy of what is here means another shard than the one here."""
+        """Return True if a delete or copy names another shard than the local one."""
         if not meant.replica_index:
             return False
         try:
             mine = self._led.store.replica(ContainerId(_status_of(meant).container_id))
         except SutureError:
-            return False  # it is not here: the command itself will say so
+            return False  # it is absent: the command itself will report that
         return mine.replica_index != meant.replica_index
 
     def _refuse_shard(self, meant: orders.Accepted) -> None:
@@ -330,7 +331,7 @@ class OzoneHeartbeat:
 
 
 def _status_of(meant: orders.Accepted | orders.Answered) -> scm_pb2.CommandStatus:
-    """Return the answer to a command, so far that it was carried out."""
+    """Return the answer to a command, initially as carried out."""
     state = scm_pb2.CommandStatus.EXECUTED
     if isinstance(meant, orders.Answered):
         return scm_pb2.CommandStatus(

@@ -28,12 +28,12 @@ ANY_USER: Final = ""
 
 
 class OzoneLeader:
-    """One manager. Its protocol is for one thread: who asks for the cluster does so before the
-    worker runs."""
+    """One manager. Its protocol is for one thread: query the cluster id before the worker runs."""
 
     def __init__(self, address: str, copies: Callable[[Led], Copies], *, is_alone: bool) -> None:
-        """`address`: ozone://host:port. `copies` makes what copies replicas of a host. `is_alone`:
-        there is no other."""
+        """`address`: ozone://host:port. `copies` creates the copier of a host's replicas.
+        `is_alone`: there is no other manager.
+        """
         self.address = address
         self._make_copies = copies
         self._copies: Copies | None = None
@@ -43,7 +43,7 @@ class OzoneLeader:
         self._datanodes: dict[str, Datanode] = {}
 
     def cluster_id(self) -> str:
-        """Ask which cluster it leads. Raise Unavailable, Refused."""
+        """Return the id of its cluster. Raise Unavailable or Refused."""
         return cluster_of(self._protocol.get_version())
 
     def worker(self, led: Led, outbox: Outbox, leads: Callable[[int], bool]) -> Worker:
@@ -61,7 +61,7 @@ class OzoneLeader:
         )
 
     def dial(self, datanode: NodeAddress) -> OzoneLender:
-        """Return a datanode of Ozone for one reconcile; nothing is sent yet. Any thread may."""
+        """Return a datanode of Ozone for one reconcile; nothing is sent yet. Thread-safe."""
         key = f"{datanode.datanode_id}/{datanode.address}"
         return OzoneLender(
             self._dialled(key, lambda: Datanode(datanode.address, datanode.datanode_id))
@@ -70,7 +70,7 @@ class OzoneLeader:
     def copy(
         self, command: scm_pb2.ReplicateCommand, stop: Callable[[], bool], timeout_s: float
     ) -> scm_pb2.ReplicateOutcome:
-        """Carry out a copy that it ordered. Raise SutureError. Any thread may."""
+        """Carry out a copy that it ordered. Raise SutureError. Thread-safe."""
         assert self._copies is not None, "orders come by its worker"
         return self._copies.copy(command, stop, timeout_s)
 
@@ -83,7 +83,7 @@ class OzoneLeader:
         return OzoneShard(datanode, shard.index)
 
     def _dialled(self, key: str, make: Callable[[], Datanode]) -> Datanode:
-        """Return the datanode that is known by `key`. Any thread may."""
+        """Return the datanode with this `key`. Thread-safe."""
         datanode = self._datanodes.get(key)
         if datanode is None:
             fresh = make()
@@ -93,7 +93,7 @@ class OzoneLeader:
         return datanode
 
     def close(self) -> None:
-        """End the connections, and wait for what still uses them."""
+        """End the connections, and wait for their users."""
         if self._copies is not None:
             self._copies.close()
         self._protocol.close()
@@ -102,7 +102,7 @@ class OzoneLeader:
 
 
 def self_of(led: Led) -> Self:
-    """Return who reports. Raise Refused where Ozone could not name us."""
+    """Return this datanode's identity. Raise Refused if Ozone could not name it."""
     try:
         datanode_id = str(UUID(led.who.datanode_id))
     except ValueError as error:
@@ -126,7 +126,7 @@ def self_of(led: Led) -> Self:
 
 
 def _host(config: AgentConfig, listens: str) -> str:
-    """Return the name by which peers may know us; the manager replaces it by what it sees."""
+    """Return the host name to announce; the manager replaces it by the address that it sees."""
     if config.node.advertise is not None:
         return config.node.advertise.rpartition(":")[0]
     return socket.gethostname() if listens in ANY_ADDRESS else listens

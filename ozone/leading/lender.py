@@ -1,8 +1,8 @@
 """A datanode of Ozone as a peer of one reconcile (`agent.reconcile.lenders.Lender`).
 
-Its tree comes whole, once, and is looked at here as the calls of a reconcile descend. Ozone's scan
-leaves out of a tree what it does not read, so what a peer's tree lacks says nothing. Every chunk is
-verified by the peer's own row, and by the leaf that its tree advertised, as those of our own peers.
+Its whole tree is fetched once and evaluated here as the calls of a reconcile descend. Ozone's scan
+omits data that it does not read, so an absence in a peer's tree proves nothing. Every chunk is
+verified by the peer's row and by the leaf in its tree, as with our own peers.
 """
 
 from collections.abc import Sequence
@@ -25,8 +25,7 @@ from ozone.wire.datanode import Datanode
 
 
 class OzoneLender:
-    """One datanode in one reconcile of one container. Safe to use from many threads once it was
-    asked for its summary."""
+    """One datanode in one reconcile of one container. Thread-safe once its summary was fetched."""
 
     def __init__(self, datanode: Datanode) -> None:
         self._datanode = datanode
@@ -36,7 +35,7 @@ class OzoneLender:
     # what it has
 
     def summary(self, container_id: ContainerId, meter: Meter | None = None) -> Summary:
-        """Return the summary of its tree, which is asked for anew."""
+        """Fetch its tree and return the tree's summary."""
         data = self._datanode.checksum_info(container_id)
         if meter is not None:
             meter.tree_bytes += len(data)
@@ -66,14 +65,14 @@ class OzoneLender:
         return told_chunks(self.tree(container_id, meter), block_ids)
 
     def tree(self, container_id: ContainerId, meter: Meter | None = None) -> Tree:
-        """Return its whole tree, as it was when its summary was asked for."""
+        """Return its whole tree as of the last `summary`."""
         if self._tree is None:
             self.summary(container_id, meter)
         assert self._tree is not None
         return self._tree
 
     def replica(self, container_id: ContainerId) -> container_pb2.ReplicaReport:
-        """Refuse: of what an Ozone replica claims to have committed, nothing follows here."""
+        """Raise Refused: the commit ids of an Ozone replica have no meaning here."""
         raise Refused(
             Code.INELIGIBLE, f"container {container_id}: what datanodes of Ozone claim is not used"
         )
@@ -94,14 +93,14 @@ class OzoneLender:
         offset: int,
         meter: Meter | None = None,
     ) -> tuple[ChunkInfo, bytes]:
-        """Return one chunk and its bytes, which have the checksums of the peer's row."""
+        """Return one chunk and its bytes, verified by the checksums of the peer's row."""
         return self._chunks.read(container_id, block_id, offset, meter)
 
 
 def tree_of(data: bytes, container_id: ContainerId) -> Tree:
     """Return the tree in an answer of a datanode of Ozone.
 
-    Raises Damaged, and Refused(UNCLOSED_CONTAINER_IO) where there is none yet.
+    Raise Damaged, or Refused(UNCLOSED_CONTAINER_IO) if there is none yet.
     """
     told = decode_tree(data, container_id)
     if told.root is None:

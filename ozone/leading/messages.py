@@ -1,8 +1,8 @@
-"""What a datanode and Ozone's storage container manager say to each other.
+"""Messages between a datanode and Ozone's storage container manager.
 
-Numbers are those of `ScmServerDatanodeHeartbeatProtocol.proto` and `hdds.proto` as Ozone 2.2.0 has
-them; a test compares each with what Ozone's own classes say. Texts that come from a stranger may
-be no Unicode, so they are bytes here, and are decoded where they are used.
+Numbers are those of `ScmServerDatanodeHeartbeatProtocol.proto` and `hdds.proto` in Ozone 2.2.0; a
+test compares each with Ozone's own classes. Received texts may be invalid Unicode, so they are
+bytes here and are decoded where they are used.
 """
 
 from enum import IntEnum
@@ -24,7 +24,7 @@ FULL: Final = 1  # ContainerAction.Reason
 
 
 class Ask(IntEnum):
-    """What a datanode asks."""
+    """A datanode's requests."""
 
     GET_VERSION = 1
     REGISTER = 2
@@ -60,7 +60,7 @@ class State(IntEnum):
 
 
 class OpState(IntEnum):
-    """What the storage container manager decided about a datanode (NodeOperationalState)."""
+    """The operational state of a datanode in the SCM (NodeOperationalState)."""
 
     IN_SERVICE = 1
     ENTERING_MAINTENANCE = 2

@@ -1,4 +1,4 @@
-"""Ozone's commands as those that the agent carries out, or why they are not for it. Pure.
+"""Translates Ozone's commands to the agent's, or returns why they are rejected. Pure.
 
     close, delete, delete_blocks, reconcile,     ──► suture.v1 commands, for the agent's queues
     replicate, reconstruct, refresh,
@@ -7,7 +7,7 @@
     finalize_layout, close_pipeline              ──► nothing is left to do: answered EXECUTED
     reregister                                   ──► the heartbeat's own business
 
-Nothing of what comes is believed: ids, counts and peers are checked as those of a stranger.
+No input is trusted: ids, counts and peers are checked as from any external source.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ PORT_MAX: Final = 65_535
 INDEX_MAX: Final = 2**32 - 1  # on our wire; more than any shard has
 INT64_END: Final = 2**63
 NEVER_REACHED: Final = (
-    ID_MAX  # as a commit id: Ozone closes for good by force only, else QUASI_CLOSED
+    ID_MAX  # as a commit id: Ozone closes for good only by force, otherwise QUASI_CLOSED
 )
 REFUSED: Final[Mapping[Order, str]] = {
     Order.CREATE_PIPELINE: "this datanode joins no pipeline of Ratis: it holds closed and "
@@ -41,7 +41,7 @@ DONE: Final = frozenset({Order.CLOSE_PIPELINE, Order.FINALIZE_LAYOUT})
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A command for the agent's queues. `replica_index`: of whose replica it speaks, 0 for any."""
+    """A command for the agent's queues. `replica_index`: the replica it is about, 0 for any."""
 
     command: scm_pb2.Command
     replica_index: int = 0
@@ -49,8 +49,9 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A command that is answered at once; `why` it is refused, and by which code; "" when nothing
-    is left to do."""
+    """A command that is answered at once. `why` is the reason of a rejection, with its code; "" if
+    there is nothing to do.
+    """
 
     order: Order
     command_id: int
@@ -61,25 +62,25 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A command of an Ozone to come, or none."""
+    """A command of a later Ozone, or an empty one."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Reregister:
-    """Register again, with the manager that says so."""
+    """Register again, with the manager that orders it."""
 
 
 Understood = Accepted | Answered | Unknown | Reregister
 
 
 class _Malformed(ValueError):
-    """A command that cannot be meant; the text says what is wrong with it."""
+    """Raised for an invalid command; the text names the fault."""
 
 
 def understood(command: Any, now_ms: int) -> Understood:
-    """Return what a command means. `now_ms`: wall clock, which its deadline is compared with."""
+    """Return the meaning of a command. `now_ms`: wall clock, for comparison with its deadline."""
     try:
         order = Order(command.type)
     except ValueError:
@@ -107,7 +108,7 @@ def understood(command: Any, now_ms: int) -> Understood:
     )
     try:
         _fill(ours, order, part)
-    except ValueError as fault:  # also protobuf's, for a number that ours has no room for
+    except ValueError as fault:  # also raised by protobuf for a number that does not fit
         return Answered(order, ours.command_id, named, str(fault), Code.MALFORMED_REQUEST)
     is_of_ours = order is Order.DELETE or bool(ours.replicate.target.address)
     return Accepted(ours, max(0, part.replica_index) if is_of_ours else 0)
@@ -145,7 +146,7 @@ def _fill(ours: scm_pb2.Command, order: Order, part: Any) -> None:
 
 
 def _fill_copy(ours: scm_pb2.ReplicateCommand, part: Any) -> None:
-    """Name the target that gets the replica here, or the sources that have what is to come."""
+    """Set the target that gets the replica here, or the sources to fetch it from."""
     ours.container_id = _container(part)
     if part.HasField("target"):
         named = _endpoint(part.target, REPLICATION)
@@ -159,9 +160,9 @@ def _fill_copy(ours: scm_pb2.ReplicateCommand, part: Any) -> None:
 
 
 def _fill_reconstruction(ours: scm_pb2.ReconstructCommand, part: Any) -> None:
-    """Name the code, the shards that are left, and whose shards are to be made where.
+    """Set the erasure code, the remaining shards, and the targets of the lost ones.
 
-    Whether the one can be made of the others is seen where it is carried out.
+    Whether they can be computed is decided when it is carried out.
     """
     ours.container_id = _container(part)
     count = len(part.sources) + len(part.targets)
@@ -203,7 +204,7 @@ def _container(part: Any) -> int:
 
 
 def _endpoint(peer: Any, port: bytes) -> dict[str, str]:
-    """Return who a peer is, and where it is by one of its ports."""
+    """Return a peer's id and its address by one of its ports."""
     host = peer.ip_address or peer.host_name
     ports = [one.value for one in peer.ports if one.name == port]
     if not host.isascii() or not 0 < len(host) <= HOST_BYTES_MAX or not host.decode().isprintable():
@@ -227,11 +228,11 @@ def _datanode_id(peer: Any) -> str:
 
 
 def _named(part: Any) -> int:
-    """Return the container that a command names, 0 for none that can be."""
+    """Return the container that a command names, 0 if it names no valid one."""
     container_id = getattr(part, "container_id", 0)
     return container_id if 1 <= container_id <= ID_MAX else 0
 
 
 def _positive(number: int) -> int:
-    """Return a command's id as 64 bits without a sign, as the agent has them."""
+    """Return a command's id as unsigned 64 bits, as the agent uses it."""
     return number % 2**64

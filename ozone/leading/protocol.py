@@ -1,7 +1,7 @@
-"""The calls of a datanode to one storage container manager: version, register, heartbeat.
+"""A datanode's calls to one storage container manager: version, register, heartbeat.
 
-One connection, made when it is needed and made anew when it was idle: Hadoop's servers close those
-that are. Nothing is repeated here; the loop of the heartbeat has its own pace. For one thread.
+There is one connection, opened on demand and reopened after it was idle, because Hadoop's servers
+close idle ones. Calls are not retried; the heartbeat loop has its own pace. For one thread.
 """
 
 import os
@@ -27,7 +27,7 @@ from ozone.wire.connection import Address, Connection
 from ozone.wire.frames import Failure, Method
 
 TIMEOUT_S: Final = 10.0
-IDLE_S: Final = 10.0  # Hadoop's own clients close a connection that was idle for so long
+IDLE_S: Final = 10.0  # Hadoop's clients close a connection after this idle time
 CALL_ID_END: Final = 2**31
 CLIENT_ID_BYTES: Final = 16
 SAID_CHARS_MAX: Final = 300
@@ -36,8 +36,9 @@ PORT_HINT: Final = "the port is that of ozone.scm.datanode.address: 9861, if not
 
 
 class DatanodeProtocol:
-    """One storage container manager. Each call raises Unavailable, and Refused where to try again
-    is no use."""
+    """One storage container manager. Each call raises Unavailable, or Refused if a retry is
+    useless.
+    """
 
     def __init__(
         self,
@@ -69,7 +70,7 @@ class DatanodeProtocol:
         return "" if self._connection is None else self._connection.local_host
 
     def connect(self) -> None:
-        """Have a connection that is alive, as far as one can know."""
+        """Connect unless there is a connection that seems alive."""
         if self._connection is not None and self._now_s() - self._used_at_s > IDLE_S:
             self.close()
         if self._connection is None:
@@ -83,7 +84,7 @@ class DatanodeProtocol:
             )
 
     def get_version(self) -> Any:
-        """Return its version: the names of the cluster and of itself."""
+        """Return its version, with the names of the cluster and of itself."""
         return self._asked(Ask.GET_VERSION, REQUEST(get_version={}))
 
     def register(self, message: Any) -> Any:
@@ -91,7 +92,7 @@ class DatanodeProtocol:
         return self._asked(Ask.REGISTER, REQUEST(register=message))
 
     def heartbeat(self, message: Any) -> Any:
-        """Report, and get orders."""
+        """Report, and receive commands."""
         return self._asked(Ask.HEARTBEAT, REQUEST(heartbeat=message))
 
     def _asked(self, kind: Ask, request: Any) -> Any:
@@ -100,7 +101,7 @@ class DatanodeProtocol:
             self.connect()
             answer = self._answered(request)
         except (Refused, Unavailable):
-            self.close()  # what else comes on it may be the answer to this call
+            self.close()  # a later answer on it may belong to this call
             raise
         self._used_at_s = self._now_s()
         field = kind.name.lower()
@@ -141,5 +142,5 @@ class DatanodeProtocol:
 
 
 def text_of(data: bytes) -> str:
-    """Return a text of a stranger as one that can be shown."""
+    """Return a received text in printable form."""
     return printable(data[:SAID_CHARS_MAX].decode("utf-8", "replace"))

@@ -1,9 +1,9 @@
-"""What an agent tells Ozone's storage container manager: itself, its volumes, replicas, answers.
+"""Builds an agent's reports to Ozone's SCM: identity, volumes, replicas, answers.
 
     suture.v1 messages of the agent's observer ──► Ozone's, for a registration or a heartbeat
 
-A datanode without Ratis must not be chosen for pipelines of Ratis: its one metadata storage has
-no room, ever, which is what the manager looks at for those and for nothing else. Pure.
+A datanode without Ratis must not be chosen for Ratis pipelines. So its one metadata volume always
+reports no room, which the manager checks for those pipelines only. Pure.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,13 +34,13 @@ from ozone.leading.messages import (
     State,
 )
 
-CURRENT_VERSION: Final = 0  # DatanodeVersion: nothing that came after the first one is promised
+CURRENT_VERSION: Final = 0  # DatanodeVersion: no feature after the first is promised
 FULL_SHARE: Final = 0.9  # hdds.container.close.threshold
 MESSAGE_CHARS_MAX: Final = 500
 IN_SERVICE: Final = frozenset({"", "IN_SERVICE"})
 CONVERGED: Final = frozenset({"converged", "nothing_to_do"})
 PARTIAL: Final = "partial"
-PORTS: Final = ("STANDALONE", "REPLICATION")  # one server of ours is both
+PORTS: Final = ("STANDALONE", "REPLICATION")  # one server here is both
 NAMES: Final[Mapping[str, Order]] = {
     "close": Order.CLOSE,
     "delete": Order.DELETE,
@@ -60,7 +60,7 @@ NAMES: Final[Mapping[str, Order]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Self:
-    """Who reports."""
+    """The identity of the reporting datanode."""
 
     datanode_id: str
     host: str
@@ -73,7 +73,7 @@ class Self:
 
 
 def details(me: Self, ip_address: str, state: NodeState) -> Any:
-    """Return who we are, and what we remember that was decided about us."""
+    """Return the datanode's identity and the operational state that it remembers."""
     number = UUID(me.datanode_id).int
     uuid = {"most": _signed(number >> 64), "least": _signed(number & 2**64 - 1)}
     message = DETAILS(
@@ -93,18 +93,19 @@ def details(me: Self, ip_address: str, state: NodeState) -> Any:
 
 
 def extended_details(me: Self, told: Any) -> Any:
-    """Return the same with what only a registration says."""
+    """Return the same with the facts that only a registration has."""
     return EXTENDED_DETAILS(details=told, version=me.version, setup_time_ms=me.started_at_ms)
 
 
 def layout(me: Self) -> Any:
-    """Return the layout versions. Volumes of ours have none of Ozone's, so nothing is ever left to
-    be finalised: both are that of the software."""
+    """Return the layout versions. Our volumes have none of Ozone's, so nothing is ever left to
+    finalise: both are the software's.
+    """
     return LAYOUT(metadata=me.layout_version, software=me.layout_version)
 
 
 def node_report(me: Self, volumes: Iterable[datanode_pb2.VolumeStatus]) -> Any:
-    """Return the state of the volumes; one that takes nothing new has no room."""
+    """Return the state of the volumes; one that takes no new replicas reports no room."""
     report = NODE_REPORT()
     for volume in volumes:
         takes_new = volume.service in IN_SERVICE and not volume.failed
@@ -132,8 +133,9 @@ def node_report(me: Self, volumes: Iterable[datanode_pb2.VolumeStatus]) -> Any:
 
 
 def replica(me: Self, report: container_pb2.ReplicaReport, root: int) -> Any | None:
-    """Return the report of one replica; None while it is being reconstructed: Ozone has no word
-    for that. `root`: of its tree in CRC-32C, 0 while there is none."""
+    """Return the report of one replica; None while it is being reconstructed, which Ozone has no
+    state for. `root`: of its CRC-32C tree, 0 if there is none.
+    """
     state = container_pb2.ReplicaState.Name(report.state)
     if state not in State.__members__:
         return None
@@ -151,8 +153,9 @@ def replica(me: Self, report: container_pb2.ReplicaReport, root: int) -> Any | N
 
 
 def actions(told: Iterable[Any], container_bytes_max: int) -> Any | None:
-    """Return the wish to have containers closed that are nearly full, None for none: the manager
-    gives out blocks of an open one until a datanode says so."""
+    """Return the request to close nearly full containers, or None: the manager allocates blocks in
+    an open container until a datanode requests its close.
+    """
     full_bytes = container_bytes_max * FULL_SHARE
     full = [one for one in told if one.state == State.OPEN and one.used >= full_bytes]
     if not full:
@@ -162,13 +165,13 @@ def actions(told: Iterable[Any], container_bytes_max: int) -> Any | None:
 
 
 def queue_report(queues: Iterable[scm_pb2.QueueCount]) -> Any:
-    """Return how many commands of each type wait or run."""
+    """Return the number of commands of each type that wait or run."""
     counts = {NAMES[queue.type]: queue.count for queue in queues if queue.type in NAMES}
     return QUEUE_REPORT(commands=counts.keys(), counts=counts.values())
 
 
 def status_reports(me: Self, statuses: Sequence[scm_pb2.CommandStatus]) -> Any:
-    """Return what became of commands."""
+    """Return the outcomes of commands."""
     return COMMAND_STATUSES(statuses=_statuses(me, statuses))
 
 
@@ -196,10 +199,10 @@ def _statuses(me: Self, statuses: Sequence[scm_pb2.CommandStatus]) -> Iterator[A
 
 
 def _is_done(status: scm_pb2.CommandStatus) -> bool:
-    """Whether a command reached what it was for: a reconcile, that the replica is whole.
+    """Return True if a command reached its goal; for a reconcile, if the replica is whole.
 
     Ozone's SCM reads the results of single delete transactions only in an EXECUTED status
-    (`DeletedBlockLogImpl.onMessage`), so that one which failed does not make it drop the others.
+    (`DeletedBlockLogImpl.onMessage`), so one that failed does not make it drop the others.
     """
     if status.HasField("delete_blocks") and status.delete_blocks.transactions:
         return True
@@ -213,7 +216,7 @@ def _is_done(status: scm_pb2.CommandStatus) -> bool:
 
 
 def _words(status: scm_pb2.CommandStatus) -> str:
-    """Return what there is to say beside the state: why not, or who did not help."""
+    """Return the message beside the state: the reason, or the peers that did not help."""
     if status.state != scm_pb2.CommandStatus.EXECUTED:
         return f"{status.code}: {status.message}"
     if not status.HasField("reconcile") or status.reconcile.result in CONVERGED:
@@ -223,12 +226,12 @@ def _words(status: scm_pb2.CommandStatus) -> str:
 
 
 def _uuid_or(text: str, other: str) -> str:
-    """Return `text` if it is what Ozone can read as a datanode's id."""
+    """Return `text` if Ozone can parse it as a datanode id, else `other`."""
     with suppress(ValueError):
         return str(UUID(text))
     return other
 
 
 def _signed(number: int) -> int:
-    """Return 64 bits as Java reads them."""
+    """Return 64 bits as Java's signed number."""
     return number - 2**64 if number >= 2**63 else number

@@ -1,7 +1,7 @@
-"""The root that a report has of a replica: of its tree in CRC-32C, as Ozone folds it.
+"""Computes the root in a report of a replica: of its CRC-32C tree, as Ozone folds it.
 
-A tree that is CRC-32C and has no tombstones has its root in the report already. Others are looked
-into (`ozone.serving.trees`), once for each tree that the store keeps.
+A CRC-32C tree without tombstones has its root in the report already. Others are folded here
+(`ozone.serving.trees`), once for each tree that the store keeps.
 """
 
 from typing import Final
@@ -14,20 +14,20 @@ from merkle.damaged import Damaged
 from merkle.replica import ContainerId
 from ozone.serving.trees import Folded, ozone_view
 
-NO_ROOT: Final = 0  # Ozone's word for no tree yet
+NO_ROOT: Final = 0  # Ozone's value for no tree yet
 
 log = structlog.get_logger()
 
 
 class Roots:
-    """Roots of replicas, each folded once for a tree. For one thread."""
+    """Roots of replicas, each folded once per tree. For one thread."""
 
     def __init__(self, store: Folded) -> None:
         self._store = store
-        self._folded: dict[int, tuple[int, int]] = {}  # by container: the tree's generation, root
+        self._folded: dict[int, tuple[int, int]] = {}  # container -> generation of the tree, root
 
     def root(self, report: container_pb2.ReplicaReport) -> int:
-        """Return the root of a reported replica, 0 while it has none that Ozone could compare."""
+        """Return the root of a reported replica; 0 if it has none that Ozone could compare."""
         if not report.HasField("tree"):
             self._folded.pop(report.container_id, None)
             return NO_ROOT

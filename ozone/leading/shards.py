@@ -1,8 +1,8 @@
 """A datanode of Ozone in one reconstruction (`agent.reconstruct.shard_peer.ShardPeer`).
 
-What is read here is a shard as its clients wrote it: every chunk is verified by the datanode's own
-row, and what Ozone recorded of a stripe proves what is computed, as our own record does. What is
-filled is a container of Ozone's: RECOVERING, with rows as its clients make them, and then closed.
+The source shards are as their clients wrote them. Every chunk is verified by the datanode's own
+row, and Ozone's record of a stripe proves what is computed, as our own record does. The target is a
+container of Ozone's: RECOVERING, filled with rows as its clients write them, then closed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,14 +24,14 @@ from ozone.wire.datanode import Datanode
 from ozone.wire.datanode_messages import RECOVERING, Command
 
 PAGE_BLOCKS: Final = 32  # rows of one shard at a time, of up to 64 KiB each
-CLOSE_WAIT_S: Final = 270.0  # a tree of half a million blocks is built before the answer
+CLOSE_WAIT_S: Final = 270.0  # a tree of half a million blocks is built before it answers
 
 
 class OzoneShard:
-    """The shard of one index at one datanode. Safe to use from many threads."""
+    """The shard of one index at one datanode. Thread-safe."""
 
     def __init__(self, datanode: Datanode, index: int) -> None:
-        """`datanode` has to be made for the shard of this index."""
+        """`datanode` must have been created for the shard of this index."""
         self.address = datanode.address
         self._datanode = datanode
         self._index = index
@@ -40,8 +40,9 @@ class OzoneShard:
     # reading
 
     def replica(self, container_id: ContainerId) -> container_pb2.ReplicaReport:
-        """Return what it has. Which shard that is Ozone does not tell here: each of its answers
-        about a block does, by refusing what is meant for another one."""
+        """Return the facts of its replica. Ozone does not report the shard index here: it rejects
+        requests for blocks of another one.
+        """
         state = self._datanode.container(container_id).state
         if state not in ReplicaState.__members__:
             raise Refused(
@@ -54,9 +55,9 @@ class OzoneShard:
         )
 
     def each_block(self, container_id: ContainerId) -> Iterator[BlockData]:
-        """Yield the metadata of all blocks, by id, which Ozone lists by their text.
+        """Yield the metadata of all blocks, by id; Ozone lists them in text order.
 
-        Rows come page by page: a conversation would not wait for who computes between two of them.
+        Rows come page by page, because a conversation would time out while the caller computes.
         """
         ids = sorted(self._datanode.block_ids(container_id))
         for start in range(0, len(ids), PAGE_BLOCKS):
@@ -80,13 +81,13 @@ class OzoneShard:
         offset: int,
         meter: Meter | None = None,
     ) -> tuple[ChunkInfo, bytes]:
-        """Return one chunk and its bytes, which have the checksums of the datanode's row."""
+        """Return one chunk and its bytes, verified by the checksums of the datanode's row."""
         return self._chunks.read(container_id, block_id, offset, meter)
 
     # filling
 
     def create_shard(self, container_id: ContainerId, index: int) -> None:
-        """Create a shard, RECOVERING. Raises Refused when there is a replica of this container."""
+        """Create a shard, RECOVERING. Raise Refused if there is a replica of this container."""
         wish = {"replica_index": index, "state": RECOVERING}
         self._datanode.tell(Command.CREATE_CONTAINER, container_id, create_container=wish)
 
@@ -99,7 +100,7 @@ class OzoneShard:
         data: memoryview,
         commit: BlockData | None,
     ) -> None:
-        """Write a cell, and commit its block if that is whole with it."""
+        """Write a cell, and commit its block if this completes it."""
         wish = {
             "block_id": self._datanode.key(container_id, block_id),
             "chunk": encode_chunk(block_id, chunk),
@@ -114,7 +115,7 @@ class OzoneShard:
     def write_blocks(
         self, container_id: ContainerId, index: int, blocks: Sequence[WholeBlock]
     ) -> None:
-        """Write and commit whole small blocks one by one: Ozone has no call for many."""
+        """Write and commit whole small blocks one by one: Ozone has no batch call."""
         write_singly(
             blocks,
             partial(self.write_cell, container_id, index),
@@ -126,7 +127,7 @@ class OzoneShard:
         self._datanode.tell(Command.PUT_BLOCK, container_id, put_block={"block": row})
 
     def close_shard(self, container_id: ContainerId, bcsid: int) -> ReplicaState:
-        """Close a shard. Shards have no commit id: no Ratis has put their commits in order."""
+        """Close a shard. Shards have no commit id, because no Ratis ordered their commits."""
         del bcsid
         self._datanode.tell(
             Command.CLOSE_CONTAINER, container_id, wait_s=CLOSE_WAIT_S, close_container={}
@@ -134,14 +135,15 @@ class OzoneShard:
         return ReplicaState(self._datanode.container(container_id).state)
 
     def delete_shard(self, container_id: ContainerId) -> None:
-        """Delete a shard that was given up."""
+        """Delete an abandoned shard."""
         wish = {"force": True}
         self._datanode.tell(Command.DELETE_CONTAINER, container_id, delete_container=wish)
 
 
 def _recorded(block: BlockData) -> BlockData:
-    """Return a block with what Ozone recorded of its stripes as our own record has it, if it has a
-    record of each. Ozone's is the checksums of a stripe's cells, ours the fold of these."""
+    """Return a block with Ozone's stripe checksums in the form of our own record, if it has all.
+    Ozone stores the checksums of a stripe's cells; our record is their fold.
+    """
     stripes = stripes_of(dict(block.metadata))
     if any(chunk.offset not in stripes for chunk in block.chunks):
         return block
@@ -150,7 +152,7 @@ def _recorded(block: BlockData) -> BlockData:
 
 
 def _as_written(block: BlockData) -> BlockData:
-    """Return a block without a record of ours, which Ozone's clients write none of."""
+    """Return a block without our record, which Ozone's clients do not write."""
     prefix = f"{STRIPE_CHECKSUMS_KEY}."
     kept = tuple(pair for pair in block.metadata if not pair[0].startswith(prefix))
     return replace(block, metadata=kept)

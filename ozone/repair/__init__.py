@@ -1,1 +1,1 @@
-"""Repair of one damaged replica on the host of a stopped datanode of Ozone, from its peers."""
+"""Repairs a damaged replica from its peers, on the host of a stopped datanode of Ozone."""

@@ -1,4 +1,4 @@
-"""suture ozone repair: what a person is shown, asked and told."""
+"""suture ozone repair: output, confirmation and results."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ from ozone.repair.repair import Outcome, PeerAddress, Repair, RepairWish, Writte
 from ozone.scrub.scrub import default_state_dir
 from scanner.finding import Finding, Forensic
 
-SHOWN_MAX: Final = 50  # chunks of a table for people; --json has all
+SHOWN_MAX: Final = 50  # chunks in a table; --json has all
 PORT_MAX: Final = 65_535
 
 PeersOption = Annotated[
@@ -59,7 +59,7 @@ DatabasesOption = Annotated[
 
 @dataclass(slots=True)
 class Story:
-    """All that a repair came to, for people and for machines."""
+    """The results of a repair, for terminal and JSON output."""
 
     container_id: int
     dry_run: bool
@@ -70,12 +70,12 @@ class Story:
     state: str = ""
     quarantine: str = ""
     unfinished_count: int = 0
-    recovery: Sequence[str] = ()  # what of an earlier repair could not be ended as it should
-    compared: list[str] = field(default_factory=list)  # peers that have nothing that is not here
+    recovery: Sequence[str] = ()  # parts of an earlier repair that could not be completed
+    compared: list[str] = field(default_factory=list)  # peers without data that is missing here
 
     @property
     def exit(self) -> Exit:
-        """What the command comes to."""
+        """The exit code of the command."""
         last = self.after or self.before
         return Exit.OK if last is not None and last.is_whole else Exit.TO_DO
 
@@ -179,7 +179,7 @@ def _carry_out(repair: Repair, story: Story, proposal: Proposal, *, quiet: bool)
             story.outcomes.extend(repair.carry_out(proposal, done))
         except SutureError:
             if not quiet:
-                tell_outcomes(story)  # what was written until then
+                tell_outcomes(story)  # the writes up to the error
             raise
 
 
@@ -195,7 +195,7 @@ def _address(text: str) -> PeerAddress:
 
 
 def tell(story: Story) -> None:
-    """Print what is damaged, what would be written, and what each peer said."""
+    """Print the damage, the planned writes, and each peer's answer."""
     assert story.before is not None
     before, proposal = story.before, story.proposal
     if story.unfinished_count:
@@ -222,7 +222,7 @@ def tell(story: Story) -> None:
 
 
 def plan_row(target: Target, faults: dict[tuple[Any, int], Finding]) -> tuple[object, ...]:
-    """Return the row of one chunk that is damaged."""
+    """Return the row of one damaged chunk."""
     at = (target.block_id, target.chunk.offset)
     finding = faults.get(at) or faults.get((target.block_id, 0))
     source = target.why + (": in windows, if they are anywhere" if target.has_checksums else "")
@@ -238,7 +238,7 @@ def plan_row(target: Target, faults: dict[tuple[Any, int], Finding]) -> tuple[ob
 
 
 def tell_others(others: Sequence[Finding], unjudged: Sequence[str]) -> None:
-    """Print what no bytes of a peer heal."""
+    """Print the faults that no peer's bytes can repair."""
     for finding in others:
         say(f"  not to be repaired: {finding.fault.value}: {finding.evidence}")
     for why in unjudged:
@@ -246,7 +246,7 @@ def tell_others(others: Sequence[Finding], unjudged: Sequence[str]) -> None:
 
 
 def tell_outcomes(story: Story) -> None:
-    """Print what was written, and one line for each chunk that was not."""
+    """Print what was written, and one line per chunk that was not."""
     counts = Counter(outcome.written for outcome in story.outcomes)
     for outcome in story.outcomes:
         if outcome.written is Written.LEFT:
@@ -257,7 +257,7 @@ def tell_outcomes(story: Story) -> None:
 
 
 def tell_end(story: Story) -> None:
-    """Print what the replica is now, and what is left to do."""
+    """Print the replica's final state, and the remaining work."""
     if story.proposal is not None:
         tell_outcomes(story)
     last = story.after or story.before

@@ -1,4 +1,4 @@
-"""What of a replica is not what its rows say: read from the medium, judged as a scrub judges it."""
+"""Finds the parts of a replica that contradict its rows, by a scan like a scrub's."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -24,9 +24,10 @@ NOT_OF_BYTES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """A replica as it was read. `tree` is what the medium holds; `blocks` are those with damage,
-    as the replica's own rows have them, and `chunks` their damaged chunks. `others` are faults that
-    no bytes of a peer heal."""
+    """A replica after a whole read. `tree` is what the medium holds; `blocks` are the damaged ones,
+    as in the replica's own rows, and `chunks` their damaged chunks. `others` are faults that no
+    peer's bytes can repair.
+    """
 
     tree: Tree
     blocks: Mapping[BlockId, StoredBlock] = field(default_factory=dict)
@@ -38,12 +39,12 @@ class Replica:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every byte was read, judged and found right."""
+        """True if every byte was read, judged and found right."""
         return not (self.blocks or self.others or self.unjudged)
 
     @property
     def chunk_count(self) -> int:
-        """How many chunks are damaged."""
+        """Number of damaged chunks."""
         return sum(len(chunks) for chunks in self.chunks.values())
 
 
@@ -53,9 +54,10 @@ def read_replica(
     now_ms: Callable[[], int],
     progress: Callable[[int], None],
 ) -> Replica:
-    """Read a replica whole and say what is damaged. Raises SutureError.
+    """Read a whole replica and return its damage. Raise SutureError.
 
-    Refused where this host's memory or libraries are in doubt: it would not write right either.
+    Raise Refused if this host's memory or libraries are in doubt, because it would not write
+    correctly either.
     """
     outcome = scan_replica(
         reader,
@@ -93,14 +95,16 @@ def read_replica(
 
 
 def _is_mended_with(finding: Finding, blocks: Mapping[BlockId, StoredBlock]) -> bool:
-    """A lost directory comes back with the first of its files."""
+    """Return True if a finding disappears with the repair: a lost directory returns with its first
+    file.
+    """
     return finding.fault is Fault.CHUNKS_DIRECTORY_MISSING and bool(blocks)
 
 
 def _damaged(
     container_id: ContainerId, rows: ContainerRows, tree: Tree
 ) -> tuple[dict[BlockId, StoredBlock], dict[BlockId, tuple[ChunkInfo, ...]]]:
-    """Return the blocks, and their chunks, that the medium does not hold as the rows say."""
+    """Return the blocks, and their chunks, whose bytes contradict the rows."""
     ids, counts = tree.block_ids.tolist(), tree.chunk_counts.tolist()
     whole_counts = dict(zip(ids, counts, strict=True))
     for block_id in tree.unhealthy_block_ids().tolist():
@@ -109,7 +113,7 @@ def _damaged(
     for block_id, row, tail in rows.blocks():
         try:
             stored = decode_stored(container_id, block_id, row, tail)
-        except (Damaged, Unknown):  # the scan has told of the first, the reader of the second
+        except (Damaged, Unknown):  # the scan has reported the first, the reader the second
             continue
         if whole_counts.get(block_id) == len(stored.block.chunks) or not stored.block.chunks:
             continue

@@ -1,7 +1,7 @@
-"""Getting the bytes of a damaged chunk: whole from a peer, else window by window from all.
+"""Gathers the bytes of a damaged chunk: whole from a peer, else window by window from all.
 
-A chunk without checksums can be compared with nothing: it is taken only where two peers or more
-have it, and all that have it agree. Runs in many threads at once.
+A chunk without checksums cannot be verified. It is accepted only if at least two peers have it, and
+all that have it agree. Thread-safe.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,13 +18,13 @@ from ozone.repair.peer import ALGORITHM, OzonePeer
 from ozone.repair.proposal import Target
 from ozone.repair.windows import Assembly
 
-AGREEING_MIN: Final = 2  # peers that have the same bytes, where nothing else can tell
+AGREEING_MIN: Final = 2  # peers with the same bytes, where there are no checksums
 LOCAL: Final = "here"
 
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """The bytes of a chunk and whose they are; None where they are nowhere, and why."""
+    """The bytes of a chunk and their source; None if they were not found, with the reason."""
 
     data: bytes | None
     sources: tuple[str, ...] = ()
@@ -32,7 +32,7 @@ class Gathered:
 
 
 class Gatherer:
-    """The peers of one repair as sources of chunks, and what is left here."""
+    """Collects chunks from the peers of one repair and from the local replica."""
 
     def __init__(
         self, container_id: ContainerId, peers: Mapping[PeerId, OzonePeer], chunks: Path
@@ -43,7 +43,7 @@ class Gatherer:
         self._sources = Sources(peers, container_id, ALGORITHM)
 
     def gather(self, target: Target) -> Gathered:
-        """Return the bytes of a damaged chunk, as far as peers and this replica have them."""
+        """Return the bytes of a damaged chunk, as far as the peers and this replica have them."""
         if not target.has_checksums:
             return self._agreed(target)
         message = target.why
@@ -55,7 +55,7 @@ class Gatherer:
         return self._assembled(target, message)
 
     def _agreed(self, target: Target) -> Gathered:
-        """Return bytes that nothing vouches for but that all who have them have the same."""
+        """Return bytes without checksums on which all peers that have them agree."""
         if target.wanted is None:
             return Gathered(None, message=target.why)
         found: dict[PeerId, bytes] = {}
@@ -75,7 +75,7 @@ class Gatherer:
         return Gathered(next(iter(found.values())), tuple(sorted(found)))
 
     def _assembled(self, target: Target, message: str) -> Gathered:
-        """Return the chunk put together of windows that fit, from here and from every peer."""
+        """Return the chunk assembled from verified windows, from here and from every peer."""
         chunk = target.chunk
         assembly = Assembly(chunk)
         used = []
@@ -107,7 +107,7 @@ class Gatherer:
                 yield start, peer.read_unverified(target.block_id, at, end - start)
 
     def _offer_local(self, assembly: Assembly, target: Target) -> int:
-        """Offer what the medium holds; of what it does not give at once, window by window."""
+        """Offer the chunk's bytes on the medium; if it cannot be read at once, window by window."""
         path, chunk = self._chunks / f"{target.block_id}.block", target.chunk
         try:
             return assembly.offer(0, _read(path, chunk, 0, chunk.length_bytes))
@@ -122,7 +122,7 @@ def _windows_of(path: Path, chunk: ChunkInfo, assembly: Assembly) -> Iterator[in
         length_bytes = min(chunk.bytes_per_checksum, chunk.length_bytes - start)
         try:
             yield assembly.offer(start, _read(path, chunk, start, length_bytes))
-        except OSError:  # a sector that is lost: others have its window, or nobody
+        except OSError:  # a lost sector: another replica may have its window
             continue
 
 

@@ -1,10 +1,10 @@
-"""Putting a chunk in its place on a volume of Ozone: a crash leaves the old bytes or the new.
+"""Writes a chunk to its place on a volume of Ozone; a crash leaves the old or the new bytes.
 
     old bytes to quarantine ─ journal ─ pwrite ─ fdatasync ─ read back past the cache ─ journal off
 
-As `agent.store.operations.overwrite` does it for replicas of our own; the journal and what was
-replaced lie in the state directory. Files keep owner and mode, and what is made has those of its
-neighbours, so that the datanode's user can go on with it. Nothing that verifies is written over.
+The procedure is that of `agent.store.operations.overwrite` for our own replicas; the journal and
+the replaced bytes are in the state directory. Files keep owner and mode, and new files get those of
+their neighbours, so that the datanode's user can use them. Data that verifies is never overwritten.
 """
 
 import errno
@@ -41,17 +41,17 @@ from ozone.repair.journal import Entry, Journal
 from ozone.repair.windows import fits_twice
 
 WHY: Final = "replaced by a repair"
-NEW_PREFIX: Final = ".suture-new-"  # of a file that has not its name yet; Ozone looks at *.block
-PLAIN_MODE: Final = 0o644  # of a block file where no other shows what Ozone gives them
+NEW_PREFIX: Final = ".suture-new-"  # of a file that is not renamed yet; Ozone only reads *.block
+PLAIN_MODE: Final = 0o644  # mode of a block file if there is no other to copy it from
 
 
 @dataclass(frozen=True, slots=True)
 class Kept(Layout):
-    """Where a repair keeps what it replaced: not on the volume, which is Ozone's."""
+    """The directory of replaced data: not on the volume, which is Ozone's."""
 
     @property
     def quarantine(self) -> Path:
-        """The directory itself."""
+        """Path of the quarantine directory."""
         return self.volume / "quarantine"
 
 
@@ -59,8 +59,9 @@ class Installer:
     """Writes chunks of replicas on one volume. One owner."""
 
     def __init__(self, state: Path, now_ms: Callable[[], int], check: Callable[[], None]) -> None:
-        """`state` is a directory of ours, for this volume; `check` raises where nothing may be
-        written now. Raises the store's errors."""
+        """`state` is our directory for this volume; `check` raises if nothing may be written now.
+        Raise the store's errors.
+        """
         self._layout = Kept(state, "")
         self._now_ms = now_ms
         self._check = check
@@ -69,24 +70,24 @@ class Installer:
             for directory in (journal, self._layout.quarantine):
                 make_directories(directory, below=state.parent)
         self._journal = Journal(journal)
-        self.remarks: list[str] = []  # what did not go as it should when it was recovered
+        self.remarks: list[str] = []  # problems of the recovery
 
     @property
     def quarantine(self) -> Path:
-        """Where what was replaced is kept."""
+        """Path of the kept replaced data."""
         return self._layout.quarantine
 
     def unfinished(self) -> list[Entry]:
-        """Return what an earlier repair of this volume had begun when it was cut off."""
+        """Return the unfinished writes of an interrupted repair of this volume."""
         return list(self._journal.entries())
 
     def recover(self, container_id: ContainerId | None = None) -> int:
-        """Bring what was begun to an end: the new bytes if they are there, else the old ones.
-        Return how many chunks that was. Raises the store's errors, Refused.
+        """Complete unfinished writes: keep the new bytes if they are there, else restore the old
+        ones. Return the number of chunks. Raise the store's errors or Refused.
 
-        What is begun is a chunk that is damaged: where the medium or the quarantine has neither
-        bytes any more, the next read says so, and nobody waits for it. What only has to be tried
-        again later stops repairs of its own container, `container_id`.
+        An unfinished write concerns a damaged chunk. If neither medium nor quarantine has its bytes
+        any more, the next read finds that, and the entry is dropped. An entry to retry later blocks
+        repairs of its own container only, `container_id`.
         """
         entries = self.unfinished()
         for entry in entries:
@@ -105,10 +106,10 @@ class Installer:
     def install(
         self, paths: ContainerPaths, block_id: BlockId, chunk: ChunkInfo, data: bytes
     ) -> bool:
-        """Put the bytes of a chunk in place; return False if those that are there verify.
+        """Write the bytes of a chunk; return False if the present ones verify.
 
-        Raises Refused(CHECKSUM_MISMATCH) where they do not fit the row, Refused(CHUNK_GAP) where
-        the file ends before, Unavailable(DISK_OUT_OF_SPACE), BlockFailed; the old bytes are back
+        Raise Refused(CHECKSUM_MISMATCH) if they do not match the row, Refused(CHUNK_GAP) if the
+        file ends before, Unavailable(DISK_OUT_OF_SPACE) or BlockFailed; the old bytes are restored
         then.
         """
         self._check()
@@ -141,9 +142,9 @@ class Installer:
         return True
 
     def replace_descriptor(self, paths: ContainerPaths, data: bytes) -> None:
-        """Put another descriptor in place in one rename; the old one is kept.
+        """Replace the descriptor in one rename; keep the old one.
 
-        Raises the store's errors.
+        Raise the store's errors.
         """
         self._check()
         path = paths.descriptor
@@ -193,7 +194,7 @@ class Installer:
         read = partial(blockfile.read_past_cache, path, chunk.offset, chunk.length_bytes)
         try:
             old = blockfile.read_agreed(read, read())
-        except OSError:  # the medium does not give them back: that is why they are replaced
+        except OSError:  # the medium cannot read them: that is why they are replaced
             return ""
         if not old:
             return ""
@@ -203,7 +204,7 @@ class Installer:
         )
 
     def _check_room(self, path: Path, size_bytes: int, chunk: ChunkInfo) -> None:
-        """Refuse before anything is begun where there is no room. Raises Unavailable, OSError."""
+        """Raise Unavailable if there is no room, before anything is begun. Raise OSError."""
         added = max(chunk.end - max(size_bytes, 0), 0)
         if size_bytes != blockfile.ABSENT and path.lstat().st_nlink > 1:
             added += size_bytes
@@ -232,7 +233,7 @@ class Installer:
             self._roll_back(entry)
 
     def _kept(self, entry: Entry) -> bytes:
-        """Return the old bytes; none where they could not be read, or are not kept any more."""
+        """Return the old bytes; empty if they could not be read, or are no longer kept."""
         if not entry.kept:
             return b""
         path = quarantine.content_path(self._layout, entry.kept)
@@ -248,13 +249,14 @@ class Installer:
             return old
 
     def _roll_back(self, entry: Entry, *, forgets: bool = True) -> None:
-        """Restore what the file held, as far as that is known, and end the entry. `forgets`: what
-        was kept is not needed any more."""
+        """Restore the file's old bytes, as far as known, and end the entry. `forgets`: the kept
+        bytes are no longer needed.
+        """
         path, old = entry.path, self._kept(entry)
         with block_errors(path):
             size_bytes = blockfile.size_bytes(path)
             if entry.old_length_bytes == blockfile.ABSENT:
-                if 0 <= size_bytes <= entry.chunk.end:  # nobody has written more since
+                if 0 <= size_bytes <= entry.chunk.end:  # nothing was appended since
                     remove_file(path)
                     sync_directory(path.parent)
             elif size_bytes != blockfile.ABSENT:
@@ -268,7 +270,7 @@ class Installer:
 
 
 def _holds(path: Path, chunk: ChunkInfo) -> bool:
-    """Return whether the medium holds a chunk as its row says."""
+    """Return True if the medium holds a chunk as its row says."""
     try:
         return fits_twice(chunk, blockfile.read_past_cache(path, chunk.offset, chunk.length_bytes))
     except OSError:
@@ -276,7 +278,7 @@ def _holds(path: Path, chunk: ChunkInfo) -> bool:
 
 
 def check_arrived(entry: Entry) -> None:
-    """Raise BlockFailed if the medium does not give back what was written."""
+    """Raise BlockFailed unless the medium returns what was written."""
     if not _has_arrived(entry):
         raise BlockFailed(
             Code.IO_EXCEPTION,
@@ -287,7 +289,7 @@ def check_arrived(entry: Entry) -> None:
 
 
 def _has_arrived(entry: Entry) -> bool:
-    """Return whether the medium holds what was to be written, whoever wrote it."""
+    """Return True if the medium holds the new bytes, whoever wrote them."""
     chunk, path = entry.chunk, entry.path
     with block_errors(path):
         if blockfile.size_bytes(path) < chunk.end:
@@ -299,8 +301,9 @@ def _has_arrived(entry: Entry) -> bool:
 
 
 def _regular_size(path: Path) -> int:
-    """Return the size of a block file, ABSENT if there is none. Raises OSError, BlockFailed for
-    what is no file."""
+    """Return the size of a block file, ABSENT if there is none. Raise OSError, or BlockFailed if it
+    is not a file.
+    """
     size_bytes = blockfile.size_bytes(path)
     if size_bytes == blockfile.ABSENT and os.path.lexists(path):
         raise BlockFailed(
@@ -312,7 +315,7 @@ def _regular_size(path: Path) -> int:
 
 
 def make_home(paths: ContainerPaths) -> None:
-    """Make the directory of block files where it is lost. Raises the store's errors."""
+    """Create the directory of block files if it is lost. Raise the store's errors."""
     with disk_errors(paths.chunks):
         if paths.chunks.is_symlink():
             raise BlockFailed(Code.IO_EXCEPTION, f"{paths.chunks} is a link")
@@ -322,15 +325,15 @@ def make_home(paths: ContainerPaths) -> None:
 
 
 def make_empty(path: Path) -> None:
-    """Make an empty block file like its neighbours. Raises OSError."""
+    """Create an empty block file like its neighbours. Raise OSError."""
     with making(path, _like_neighbours(path.parent)) as temporary:
         os.close(open_new(temporary))
 
 
 def own_name(path: Path, size_bytes: int) -> None:
-    """Give a file that has other names a copy of its own: what has those is not written through.
+    """Replace a file that has other hard links by its own copy, so that those are not overwritten.
 
-    Raises OSError.
+    Raise OSError.
     """
     if size_bytes == blockfile.ABSENT or path.lstat().st_nlink == 1:
         return
@@ -344,8 +347,9 @@ def own_name(path: Path, size_bytes: int) -> None:
 
 @contextmanager
 def making(path: Path, like: os.stat_result) -> Iterator[Path]:
-    """Give a name beside `path`; what the body makes there gets owner and mode of `like`, and in
-    one rename the name. Raises OSError."""
+    """Yield a temporary name beside `path`; then set the owner and mode of `like`, and rename it to
+    `path`. Raise OSError.
+    """
     temporary = path.with_name(f"{NEW_PREFIX}{path.name}")
     try:
         yield temporary
@@ -360,7 +364,7 @@ def making(path: Path, like: os.stat_result) -> Iterator[Path]:
 
 
 def take_after(path: Path, like: os.stat_result) -> None:
-    """Give a file owner and mode of another one. Raises OSError."""
+    """Copy owner and mode of another file. Raise OSError."""
     facts = path.lstat()
     if (facts.st_uid, facts.st_gid) != (like.st_uid, like.st_gid):
         os.chown(path, like.st_uid, like.st_gid, follow_symlinks=False)
@@ -368,8 +372,9 @@ def take_after(path: Path, like: os.stat_result) -> None:
 
 
 def _like_neighbours(chunks: Path) -> os.stat_result:
-    """Return what a block file there is like: as another one, else as the directory's owner has
-    files."""
+    """Return the attributes for a block file: another one's, else those that its directory's owner
+    uses.
+    """
     with os.scandir(chunks) as entries:
         for entry in entries:
             if entry.name.endswith(".block") and entry.is_file(follow_symlinks=False):
@@ -380,14 +385,14 @@ def _like_neighbours(chunks: Path) -> os.stat_result:
 
 
 def _remove_new(chunks: Path) -> None:
-    """Remove what a repair that was cut off had not named yet."""
+    """Remove temporary files of an interrupted repair."""
     with block_errors(chunks):
         for path in chunks.glob(f"{NEW_PREFIX}*"):
             path.unlink()
 
 
 def clean(paths: ContainerPaths) -> None:
-    """Remove files of ours from a replica that never got a name. Raises the store's errors."""
+    """Remove our temporary files from a replica. Raise the store's errors."""
     if paths.chunks.is_dir():
         _remove_new(paths.chunks)
     with disk_errors(paths.root):

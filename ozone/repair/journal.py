@@ -1,8 +1,8 @@
-"""What a repair is about to write, kept durably until it is written.
+"""The journal of a repair's pending writes, durable until they are done.
 
-One file for each chunk under way, in the state directory and never on Ozone's volume. It says what
-was there, where a copy of that is, and what is to be there: so that whoever finds it after a crash
-can tell which of the two the medium has, and make it one of them.
+There is one file for each chunk in progress, in the state directory and never on Ozone's volume. It
+records the file's old length, the place of a copy, and the new bytes' checksum. So after a
+crash the recovery can tell which of the two the medium has, and restore one of them.
 """
 
 import json
@@ -31,7 +31,8 @@ VERSION: Final = 1
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """One chunk that is being written. `old_length_bytes`: of the file, ABSENT if there was none;
-    `kept` names the copy of the old bytes in quarantine, "" where they could not be read."""
+    `kept` names the copy of the old bytes in quarantine, "" if they could not be read.
+    """
 
     container_id: ContainerId
     block_id: BlockId
@@ -42,7 +43,7 @@ class Entry:
     kept: str
 
     def encode(self) -> bytes:
-        """Return the entry as it is kept."""
+        """Return the encoded entry."""
         chunk = self.chunk
         return json.dumps(
             {
@@ -68,7 +69,7 @@ def _check_version(version: object) -> None:
 
 
 def decode_entry(data: bytes, name: str) -> Entry:
-    """Return the entry in a file. Raises Refused where it is none: nothing is done on a guess."""
+    """Return the entry in a file. Raise Refused if it is invalid: no action is taken on a guess."""
     try:
         fields: dict[str, Any] = json.loads(data)
         _check_version(fields["version"])
@@ -102,18 +103,19 @@ class Journal:
         self._directory = directory
 
     def begin(self, entry: Entry) -> None:
-        """Keep an entry durably. Raises the store's errors."""
+        """Store an entry durably. Raise the store's errors."""
         replace_file(self._path(entry), entry.encode())
 
     def end(self, entry: Entry) -> None:
-        """Forget an entry durably. Raises the store's errors."""
+        """Remove an entry durably. Raise the store's errors."""
         with disk_errors(self._directory):
             remove_file(self._path(entry))
             sync_directory(self._directory)
 
     def set_aside(self, entry: Entry) -> Path:
-        """Keep an entry that cannot be ended under a name that nobody looks at but a person; return
-        it. Raises the store's errors."""
+        """Rename an entry that cannot be completed, so that it is kept for an operator only; return
+        its path. Raise the store's errors.
+        """
         path = self._path(entry)
         aside = path.with_name(f"{path.name}{ASIDE}")
         with disk_errors(path):
@@ -121,11 +123,11 @@ class Journal:
         return aside
 
     def is_open(self, entry: Entry) -> bool:
-        """Return whether an entry is kept."""
+        """Return True if an entry is stored."""
         return self._path(entry).exists()
 
     def entries(self) -> Iterator[Entry]:
-        """Yield what was begun and not ended. Raises the store's errors, Refused."""
+        """Yield the entries that were begun and not ended. Raise the store's errors or Refused."""
         with disk_errors(self._directory):
             paths = sorted(self._directory.glob(f"*{SUFFIX}"))
         for path in paths:

@@ -1,9 +1,9 @@
-"""Whether a datanode has a volume open: nothing is repaired beneath one.
+"""Detects whether a datanode has a volume open, because nothing may be repaired then.
 
-RocksDB locks the file LOCK of each database that it has open (fcntl); the kernel says so without
-anything being written, whoever holds it and in whatever container of the system. Ozone has no lock
-of its own on a data directory. A volume of schema V2 alone has no database that is always open, so
-that no lock proves there that the datanode is stopped.
+RocksDB locks the file LOCK of each open database (fcntl). The kernel reports the lock without any
+write, whichever process or container holds it. Ozone has no lock of its own on a data directory. A
+volume with schema V2 only has no database that is always open, so no lock proves there that the
+datanode is stopped.
 """
 
 import fcntl
@@ -20,8 +20,9 @@ _WHOLE_FILE: Final = (fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 
 
 def lock_holder(database: Path) -> int | None:
-    """Return the process that has a database open, 0 for one that cannot be seen from here; None
-    for nobody, also where there is no database. Raises OSError."""
+    """Return the pid of the process that has a database open, 0 if it is not visible from here;
+    None if it is not open, or does not exist. Raise OSError.
+    """
     try:
         fd = os.open(database / LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -35,12 +36,12 @@ def lock_holder(database: Path) -> int | None:
 
 
 def has_lock(database: Path) -> bool:
-    """Return whether a database was ever opened here, so that its lock proves something."""
+    """Return True if a database was ever opened here, so that its lock is evidence."""
     return (database / LOCK).exists()
 
 
 def check_stopped(databases: list[Path]) -> None:
-    """Refuse while one of these databases is open. Raises Refused, OSError."""
+    """Raise Refused while one of these databases is open, or OSError."""
     for database in databases:
         process_id = lock_holder(database)
         if process_id is not None:

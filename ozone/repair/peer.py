@@ -1,9 +1,9 @@
 """A datanode of Ozone as a peer of one damaged replica (`agent.reconcile.lenders.Lender`).
 
-It is asked about the damaged blocks only: for its tree, which says what is damaged there, and for
-their rows, which say what was written. Ozone's tree leaves out what its scanner does not read
-(chunks without checksums, last chunks of files that were synced and never closed), and of these a
-peer's row is all there is to know.
+It is queried about the damaged blocks only: for its tree, which shows its own damage, and for their
+rows, which show what was written. Ozone's tree omits what its scanner does not read (chunks without
+checksums, last chunks of files that were synced and never closed); for these there is only a peer's
+row.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,15 +32,14 @@ ALGORITHM: Final = Algorithm.CRC32C  # Ozone's
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What a peer said of the damaged blocks."""
+    """A peer's data on the damaged blocks."""
 
     tree: Tree
     rows: Mapping[BlockId, BlockData]
 
 
 class OzonePeer:
-    """One datanode, and what it has of the blocks in question. Safe to use from many threads once
-    it was asked for its summary."""
+    """One datanode and its data on the damaged blocks. Thread-safe once its summary was fetched."""
 
     def __init__(
         self,
@@ -57,7 +56,7 @@ class OzonePeer:
     # what it has
 
     def summary(self, container_id: ContainerId, meter: Meter | None = None) -> Summary:
-        """Return the summary of what it has of the blocks in question."""
+        """Return the summary of its data on the damaged blocks."""
         del container_id
         return self._learnt(meter).tree.summary()
 
@@ -87,14 +86,14 @@ class OzonePeer:
         return told_chunks(self._learnt(meter).tree, block_ids)
 
     def tree(self, container_id: ContainerId, meter: Meter | None = None) -> Tree:
-        """Return the tree of the blocks in question."""
+        """Return the tree of the damaged blocks."""
         del container_id
         return self._learnt(meter).tree
 
     def block(
         self, container_id: ContainerId, block_id: BlockId, meter: Meter | None = None
     ) -> BlockData:
-        """Return the row of a block. Raises Refused where it has none."""
+        """Return the row of a block. Raise Refused if it has none."""
         block = self._learnt(meter).rows.get(block_id)
         if block is None:
             raise Refused(
@@ -105,7 +104,7 @@ class OzonePeer:
         return block
 
     def replica(self, container_id: ContainerId) -> container_pb2.ReplicaReport:
-        """Refuse: nothing of ours follows from the commit ids that Ozone's replicas claim."""
+        """Raise Refused: commit ids of Ozone's replicas have no meaning here."""
         raise Refused(Code.INELIGIBLE, f"container {container_id} is Ozone's")
 
     # bytes
@@ -117,9 +116,9 @@ class OzonePeer:
         offset: int,
         meter: Meter | None = None,
     ) -> tuple[ChunkInfo, bytes]:
-        """Return a chunk and its bytes, which are what the peer's own row says.
+        """Return a chunk and its bytes, verified by the peer's own row.
 
-        Raises Refused(CHECKSUM_MISMATCH) when they are not; of type NONE any are.
+        Raise Refused(CHECKSUM_MISMATCH) if they differ; chunks of type NONE accept any bytes.
         """
         block = self.block(container_id, block_id, meter)
         chunks = {chunk.offset: chunk for chunk in block.chunks}
@@ -128,12 +127,12 @@ class OzonePeer:
         )
 
     def read_unverified(self, block_id: BlockId, offset: int, length_bytes: int) -> bytes:
-        """Return bytes of a block, whatever they are. Raises Refused, Unavailable."""
+        """Return bytes of a block, unverified. Raise Refused or Unavailable."""
         piece = ChunkInfo(offset, length_bytes, ChecksumType.NONE, 0, b"")
         return self._datanode.read(self._container_id, block_id, piece)
 
     def reaches(self, block_id: BlockId, end: int) -> bool:
-        """Return whether its row of a block goes so far: others are not asked in vain."""
+        """Return True if its row of a block reaches this far; otherwise a request is useless."""
         known = self._known
         block = None if known is None else known.rows.get(block_id)
         return block is not None and block.length_bytes >= end
@@ -165,7 +164,7 @@ class OzonePeer:
         return _Known(builder.build(), rows)
 
     def _asked_tree(self, meter: Meter | None) -> tuple[OzoneTree | None, Leaves]:
-        """Return its tree; None where it is no help: then its rows are what there is."""
+        """Return its tree; None if it is unusable, so that only its rows count."""
         try:
             data = self._datanode.checksum_info(self._container_id)
             if meter is not None:
@@ -175,7 +174,7 @@ class OzonePeer:
             self.remark = f"its tree is not used: {damage}"
             return None, {}
         except Refused as error:
-            if error.code is not Code.MALFORMED_REQUEST:  # too large for Ozone to send
+            if error.code is not Code.MALFORMED_REQUEST:  # too large for an answer of Ozone
                 raise
             self.remark = f"its tree is not used: {error}"
             return None, {}
@@ -184,14 +183,16 @@ class OzonePeer:
         return tree, decode_leaves(data, self._damaged.keys())
 
     def _may_have(self, tree: OzoneTree | None, block_id: BlockId, stored: StoredBlock) -> bool:
-        """Whether to ask for a block: one that it does not have makes Ozone read the container."""
+        """Return True if a block may be requested: a missing one makes Ozone read the whole
+        container.
+        """
         if tree is None or block_id in tree.live:
             return True
         return block_id not in tree.tombstones and bool(unread_offsets(stored))
 
 
 def unread_offsets(stored: StoredBlock) -> frozenset[int]:
-    """Return where the chunks of a block begin that Ozone's scanner does not read."""
+    """Return the offsets of the chunks that Ozone's scanner does not read."""
     chunks = stored.block.chunks
     tail = chunks[len(chunks) - stored.tail_count :]
     unsummed = [one for one in chunks if one.checksum_type is ChecksumType.NONE]
@@ -201,7 +202,7 @@ def unread_offsets(stored: StoredBlock) -> frozenset[int]:
 def _leaf(
     chunk: ChunkInfo, told: Mapping[int, tuple[int, bool]] | None, unread: frozenset[int]
 ) -> Leaf:
-    """Return a peer's chunk as its row has it, and whether its tree knows it to be damaged."""
+    """Return the leaf of a peer's chunk from its row, and whether its tree marks it as damaged."""
     checksum = leaf_checksum(ALGORITHM, chunk.offset, chunk.length_bytes, chunk.window_checksums)
     if told is None or (chunk.offset in unread and chunk.offset not in told):
         return Leaf(chunk.offset, chunk.length_bytes, checksum, True)

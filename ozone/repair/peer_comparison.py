@@ -1,8 +1,8 @@
-"""Whether peers have what a replica lacks: one that is behind must not be the only one that counts.
+"""Checks that no peer has data which a replica lacks, before the replica is marked closed.
 
-A write that failed half way leaves replicas that are UNHEALTHY, whole by their own rows, and not
-equal: some lack its last blocks, or the end of one. Ozone copies from what is CLOSED, and removes
-what is UNHEALTHY: of these replicas the one that lacks nothing may be called closed, and no other.
+A write that failed half way leaves UNHEALTHY replicas that are whole by their own rows but not
+equal: some lack the last blocks, or the end of one. Ozone copies from CLOSED replicas and removes
+UNHEALTHY ones. So only a replica that lacks nothing may be marked closed.
 """
 
 from collections.abc import Collection, Mapping
@@ -21,12 +21,12 @@ from ozone.disk.treefile import TREE_BYTES_MAX, decode_tree
 from ozone.disk.unknown import Unknown
 from ozone.wire.datanode import Datanode
 
-NAMED_MAX: Final = 3  # blocks in a message
-ASKED_MAX: Final = 1_000  # blocks of one question: a container may have millions
+NAMED_MAX: Final = 3  # blocks per message
+ASKED_MAX: Final = 1_000  # blocks per query: a container may have millions
 
 
 def lengths_of(rows: ContainerRows, container_id: ContainerId) -> dict[BlockId, int]:
-    """Return how long each block is by the rows; one whose row cannot be read is not here."""
+    """Return the length of each block by the rows; a block with an unreadable row is omitted."""
     lengths_bytes = {}
     for block_id, row, tail in rows.blocks():
         try:
@@ -38,7 +38,7 @@ def lengths_of(rows: ContainerRows, container_id: ContainerId) -> dict[BlockId, 
 
 
 def tombstones_of(paths: ContainerPaths) -> Collection[BlockId]:
-    """Return the blocks that were deleted here, by Ozone's tree; none where it cannot be read."""
+    """Return the blocks deleted here, by Ozone's tree; empty if it cannot be read."""
     try:
         return decode_tree(read_small(paths.tree, TREE_BYTES_MAX), paths.container_id).tombstones
     except (Damaged, OSError):
@@ -53,8 +53,9 @@ def check_not_behind(
     *,
     deleted: Collection[BlockId],
 ) -> None:
-    """Raise Refused where the peer has a block, or more of one, that is not here and was not
-    deleted here; also where it is in doubt. Raises Unavailable where it does not answer."""
+    """Raise Refused if the peer has a block, or more of one, that is not here and was not deleted
+    here, or if that is in doubt. Raise Unavailable if it does not answer.
+    """
     try:
         _check(peer_id, datanode, container_id, lengths_bytes, deleted)
     except Unavailable as error:

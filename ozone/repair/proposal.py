@@ -1,9 +1,9 @@
-"""What would be written, and from whom: by the survey and the plan of Suture's own reconcile.
+"""Plans the writes of a repair and their sources, with the survey and plan of Suture's reconcile.
 
-Peers take part with what they have of the damaged blocks. The plan chooses for each damaged chunk
-the peers whose tree has just what our row says; what it leaves alone has a reason. Of that, the
-chunks that have checksums may still be put together window by window. Rows are never planned: a
-block that only a peer has is Ozone's own to copy.
+Peers take part with their data on the damaged blocks. For each damaged chunk the plan chooses the
+peers whose tree equals our row; the others have a reason. Among these, chunks with checksums may
+still be assembled window by window. Rows are never planned: Ozone itself copies a block that only a
+peer has.
 """
 
 from collections.abc import Mapping
@@ -30,8 +30,9 @@ NOBODY: Final = "no peer has it"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One damaged chunk, as our row has it. `wanted`: as the plan has it, with its sources; None
-    where no peer has it whole, for the reason `why`."""
+    """One damaged chunk, as in our row. `wanted`: the plan's entry with its sources; None if no
+    peer has it whole, for the reason `why`.
+    """
 
     block_id: BlockId
     chunk: ChunkInfo
@@ -40,13 +41,13 @@ class Target:
 
     @property
     def has_checksums(self) -> bool:
-        """Whether bytes can be compared with the row at all."""
+        """True if bytes can be compared with the row at all."""
         return self.chunk.checksum_type is not ChecksumType.NONE
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """All damaged chunks, in the order in which they would be written, and what each peer said."""
+    """All damaged chunks, in writing order, and each peer's answer."""
 
     targets: tuple[Target, ...]
     peers: tuple[PeerTree, ...]
@@ -54,7 +55,7 @@ class Proposal:
 
     @property
     def wanted_bytes(self) -> int:
-        """How many bytes would be fetched of what a peer has whole."""
+        """Bytes to fetch for chunks that a peer has whole."""
         return sum(one.chunk.length_bytes for one in self.targets if one.wanted is not None)
 
 
@@ -64,7 +65,7 @@ def propose(
     peers: Mapping[PeerId, OzonePeer],
     executor: Executor,
 ) -> Proposal:
-    """Ask the peers and plan. What goes wrong at a peer is in the result."""
+    """Query the peers and plan. A peer's error is part of the result."""
     mine = _of_blocks(replica.tree, replica)
     asked = survey(peers, container_id, mine, executor)
     seen, views = [], []
@@ -99,7 +100,7 @@ def propose(
 
 
 def _of_blocks(tree: Tree, replica: Replica) -> Tree:
-    """Return the part of a tree that is about the damaged blocks."""
+    """Return the part of a tree with the damaged blocks."""
     ids = np.array(sorted(replica.blocks), dtype=np.uint64)
     indexes = indexes_of(tree.block_ids, ids)
     return take(tree, indexes[indexes >= 0])

@@ -1,8 +1,8 @@
-"""One repair: read the replica, ask the peers, write what is missing, read it again.
+"""A repair: read the replica, query the peers, write what is damaged, read it again.
 
     volume that no datanode has open ─ read ─ propose ─ (a person agrees) ─ carry out ─ read
 
-The rows of the replica are the witness from the first to the last step, and are never written.
+The rows of the replica are the reference throughout, and are never written.
 """
 
 import os
@@ -39,29 +39,30 @@ from ozone.scrub.scrub import ScrubWish, database_of, find_volumes, state
 from ozone.scrub.store import SCHEMA_SHARED
 from ozone.wire.datanode import Datanode
 
-THREADS: Final = 8  # chunks under way
+THREADS: Final = 8  # chunks in progress
 FETCH_BYTES_MAX: Final = 64 * 1024**2
-FAILURES_MAX: Final = 8  # in a row: a disk that keeps nothing must not have everything fetched
+FAILURES_MAX: Final = 8  # in a row: do not fetch everything for a disk that keeps nothing
 FOLDER: Final = "repair"  # below the state directory
 
 
 @dataclass(frozen=True, slots=True)
 class PeerAddress:
-    """Where a peer listens, and its id, "" where nobody said."""
+    """The address of a peer, and its id ("" if not given)."""
 
     address: str
     datanode_id: str = ""
 
     @property
     def peer_id(self) -> PeerId:
-        """What it is called in what is printed."""
+        """The peer's name in the output."""
         return self.address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairWish:
-    """What a repair is to do. `is_stopped`: a person vouches that the datanode is stopped, where
-    no lock can tell."""
+    """The options of a repair. `is_stopped`: an operator confirms that the datanode is stopped,
+    where no lock can prove it.
+    """
 
     data_dir: Path
     container_id: ContainerId
@@ -73,12 +74,12 @@ class RepairWish:
 
 
 class Written(StrEnum):
-    """What became of one damaged chunk."""
+    """The outcome for one damaged chunk."""
 
     REPAIRED = "REPAIRED"
     ASSEMBLED = "ASSEMBLED"  # of windows from several replicas
-    WHOLE_NOW = "WHOLE_NOW"  # somebody else has put it right
-    LEFT = "LEFT"  # as it was: nobody has what fits, or it could not be written
+    WHOLE_NOW = "WHOLE_NOW"  # it was correct by then
+    LEFT = "LEFT"  # unchanged: no source has it, or it could not be written
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +94,9 @@ class Outcome:
 
 @contextmanager
 def repairing(wish: RepairWish) -> Iterator["Repair"]:
-    """Open a volume to repair one of its replicas. Raises SutureError, OSError.
+    """Open a volume to repair one of its replicas. Raise SutureError or OSError.
 
-    What an earlier repair had begun is brought to an end first, unless the wish is to look only.
+    First complete an earlier repair, unless this one is a dry run.
     """
     scrub = ScrubWish(data_dirs=[wish.data_dir], state_dir=wish.state_dir)
     (volume,) = find_volumes(scrub)
@@ -143,35 +144,35 @@ class Repair:
 
     @property
     def quarantine(self) -> Path:
-        """Where what was replaced is kept."""
+        """Path of the kept replaced data."""
         return self._installer.quarantine
 
     @property
     def peer_ids(self) -> list[PeerId]:
-        """The peers, as they were named."""
+        """The peers as given on the command line."""
         return list(self._datanodes)
 
     @property
     def unfinished_count(self) -> int:
-        """How many chunks an earlier repair had begun and not ended."""
+        """Number of chunks that an earlier repair began and did not complete."""
         return len(self._installer.unfinished())
 
     @property
     def recovery_remarks(self) -> Sequence[str]:
-        """What of an earlier repair could not be ended as it should."""
+        """Problems with completing an earlier repair."""
         return self._installer.remarks
 
     def check_stopped(self) -> None:
-        """Refuse while a datanode has the volume open. Raises Refused, OSError."""
+        """Raise Refused while a datanode has the volume open, or OSError."""
         check_stopped(self._databases)
 
     def recover(self) -> None:
-        """Bring to an end what an earlier repair had begun, and clear away what it left."""
+        """Complete an earlier repair, and remove its temporary files."""
         self._installer.recover(self._wish.container_id)
         clean(self.paths)
 
     def read(self, progress: Callable[[int], None]) -> Replica:
-        """Read the replica whole. Raises SutureError, OSError."""
+        """Read the whole replica. Raise SutureError or OSError."""
         identity = identity_of(self.paths)
         reader = OzoneReader(self.paths, lambda _: self._rows, time.monotonic(), identity)
         try:
@@ -180,7 +181,7 @@ class Repair:
             reader.close()
 
     def propose(self, replica: Replica) -> Proposal:
-        """Ask the peers what they have of the damaged blocks, and plan."""
+        """Query the peers about the damaged blocks, and plan."""
         container_id = self._wish.container_id
         self._peers = {
             peer_id: OzonePeer(datanode, container_id, replica.blocks)
@@ -189,10 +190,10 @@ class Repair:
         return propose(container_id, replica, self._peers, self._executor)
 
     def carry_out(self, proposal: Proposal, progress: Callable[[int], None]) -> Iterator[Outcome]:
-        """Write what can be had, chunk by chunk; yield what became of each.
+        """Write the available chunks one by one; yield the outcome of each.
 
-        What fails with one block is its outcome. Raises SutureError where nothing more may be
-        written: a datanode was started, the volume fails, nothing can be written any more.
+        A failure of one block is its outcome. Raise SutureError if nothing more may be written: a
+        datanode was started, the volume fails, or nothing can be written any more.
         """
         known = {tree.peer_id for tree in proposal.peers if tree.is_known}
         peers = {peer_id: peer for peer_id, peer in self._peers.items() if peer_id in known}
@@ -215,7 +216,7 @@ class Repair:
                 raise error
 
     def _install(self, target: Target, got: Gathered) -> tuple[Outcome, SutureError | None]:
-        """Write one chunk; return what became of it, and the error if it was ours."""
+        """Write one chunk; return its outcome, and the error if it is a local one."""
         if got.data is None:
             return Outcome(target, Written.LEFT, message=got.message), None
         try:
@@ -231,8 +232,9 @@ class Repair:
         return Outcome(target, written, got.sources), None
 
     def mark_closed(self, after: Replica) -> None:
-        """Write CLOSED into the descriptor of a replica that is whole and lacks nothing that a peer
-        has. Raises SutureError, also where one of the peers does not answer."""
+        """Write CLOSED into the descriptor of a replica that is whole and lacks no peer's data.
+        Raise SutureError, also if one of the peers does not answer.
+        """
         if not after.is_whole:
             raise Refused(Code.INELIGIBLE, "the replica is not whole: it is not marked closed")
         container_id = self._wish.container_id
@@ -250,7 +252,7 @@ class Repair:
 
 
 def _descriptor(paths: ContainerPaths) -> Descriptor:
-    """Return the descriptor of a replica that may be repaired. Raises Refused, OSError."""
+    """Return the descriptor of a replica that may be repaired. Raise Refused or OSError."""
     try:
         descriptor = read_descriptor(paths)
     except FileNotFoundError as error:
@@ -277,7 +279,7 @@ def _descriptor(paths: ContainerPaths) -> Descriptor:
 
 
 def _check_may_write(paths: ContainerPaths) -> None:
-    """Refuse where files of ours would not belong to the datanode's user. Raises OSError."""
+    """Raise Refused if new files would not belong to the datanode's user, or OSError."""
     owner = paths.root.stat().st_uid
     if os.geteuid() not in {0, owner}:
         raise Refused(

@@ -1,8 +1,8 @@
-"""A chunk put together from the windows of several damaged ones, by its own row. Pure.
+"""Assembles a chunk from the windows of several damaged ones, by its own row. Pure.
 
-Where every replica of a chunk is damaged, each elsewhere, no replica has the chunk, and together
-they may: a window of 16 KiB has a checksum of its own in the row. What fits it is right, wherever
-it comes from; what does not is not used.
+If every replica of a chunk is damaged at a different place, no replica has the chunk, but together
+they may: the row has a checksum for each window of 16 KiB. A window that matches is right, whatever
+its source; others are not used.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ Run = tuple[int, int]
 
 
 def fits_twice(chunk: ChunkInfo, data: bytes | memoryview) -> bool:
-    """Return whether bytes are those that a row says were written, by two implementations."""
+    """Return True if two implementations confirm that bytes are those of a row."""
     if not fits(chunk, data):
         return False
     if chunk.checksum_type is ChecksumType.NONE:
@@ -26,10 +26,10 @@ def fits_twice(chunk: ChunkInfo, data: bytes | memoryview) -> bool:
 
 
 class Assembly:
-    """One chunk that is being put together."""
+    """One chunk that is being assembled."""
 
     def __init__(self, chunk: ChunkInfo) -> None:
-        """`chunk` is what the row says; it has checksums."""
+        """`chunk` is as in the row; it has checksums."""
         assert chunk.checksum_type is not ChecksumType.NONE
         self._chunk = chunk
         self._width = checksum_width_bytes(chunk.checksum_type)
@@ -38,8 +38,9 @@ class Assembly:
         )
 
     def offer(self, start: int, data: bytes | memoryview) -> int:
-        """Take the windows that fit from bytes of the chunk that begin at a window; return how many
-        bytes were taken."""
+        """Use the matching windows of bytes that begin at a window; return how many bytes were
+        used.
+        """
         window_bytes = self._chunk.bytes_per_checksum
         first, remainder = divmod(start, window_bytes)
         assert not remainder, "bytes are offered from the beginning of a window"
@@ -63,7 +64,7 @@ class Assembly:
         return found == expected
 
     def missing(self) -> Iterator[Run]:
-        """Yield the bytes that are still to be found, neighbours together."""
+        """Yield the missing ranges, with adjacent ones merged."""
         window_bytes = self._chunk.bytes_per_checksum
         start: int | None = None
         for index, window in enumerate([*self._windows, b""]):
@@ -74,6 +75,6 @@ class Assembly:
                 start = None
 
     def data(self) -> bytes | None:
-        """Return the chunk; None while something is missing."""
+        """Return the chunk; None while a window is missing."""
         found = [window for window in self._windows if window is not None]
         return b"".join(found) if len(found) == len(self._windows) else None
