@@ -112,14 +112,15 @@ def size_text(count_bytes: float) -> str:
     return f"{value:.1f} TiB"
 
 
-def lacking(error: ModuleNotFoundError, who: str) -> Refused:
-    """Return what to say where `who` lacks a package of an extra; raise any other error again."""
+def lacking(error: ModuleNotFoundError, who: str, *, extra: str = "") -> Refused:
+    """Return what to say where `who` lacks a package of an extra; raise any other error again.
+    `extra` names the extra if several bring the package."""
     package = (error.name or "").partition(".")[0]
     if package not in EXTRAS:
         raise error
     return Refused(
         Code.INELIGIBLE,
         f"{who} needs the package {package}, which is not installed",
-        hint=f"pip install 'suture[{EXTRAS[package]}]'"
+        hint=f"pip install 'suture[{extra or EXTRAS[package]}]'"
         + (", or install the package suture-verify" if EXTRAS[package] == "scm" else ""),
     )

@@ -31,6 +31,7 @@ from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.host.foreign_servers import MakeDoor
 from agent.host.host import Host
 from agent.host.leader import Leader
+from agent.host.report_export import check_export
 from agent.host.who import Who
 from agent.observe import logs
 from agent.observe.listening import announce_listening
@@ -230,6 +231,7 @@ def run(config_path: Path, stop: StopRequest) -> int:
     supervisor = Supervisor()
     try:
         config = load(config_path)
+        check_export(config.report)
         if not witness_is_native():
             log.warning("second_witness_is_slow", hint="crcmod is here without its C extension")
         security = security_of(config)

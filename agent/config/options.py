@@ -6,6 +6,7 @@ its key's suffix; a text names its own unit: `data_interval_s = 604800` is `data
 SIGHUP applies the options declared `live`; the others need a restart.
 """
 
+import re
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -40,6 +41,17 @@ ScmAddress = Annotated[
 ]
 
 
+DIRECTORY: Final = re.compile(r"|/.*|file:///.*|(s3|s3a|s3n|hdfs|viewfs)://[^/@?#\s]+[^@#\s]*")
+
+
+def _checked_directory(text: str) -> str:
+    if not DIRECTORY.fullmatch(text):  # which may hold credentials: it is not shown
+        raise ValueError(
+            "expected an absolute path, or an address without credentials like s3a://bucket/reports"
+        )
+    return text
+
+
 def _checked_window(text: str) -> str:
     parse_window(text)
     return text
@@ -51,6 +63,7 @@ def _several(value: object) -> object:
 
 
 Window = Annotated[str, AfterValidator(_checked_window)]
+Directory = Annotated[str, AfterValidator(_checked_directory)]
 
 
 class NodeConfig(Section):
@@ -273,6 +286,26 @@ class ObserveConfig(Section):
     )
 
 
+class ReportConfig(Section):
+    """Reports of all replicas as Parquet files, which the Spark job compares."""
+
+    export: Directory = Field(
+        "",
+        description="Directory of the reports of all datanodes: a path, or an address of s3a://, "
+        'hdfs:// or file://; "": none. It needs the extra `reports`.',
+        examples=["s3a://cluster/reports"],
+    )
+    interval_s: WholeSeconds = Field(
+        HOUR_S,
+        ge=1,
+        le=7 * DAY_S,
+        description="Time between two reports; the first is written after the start.",
+    )
+    keep_count: Count = Field(
+        3, ge=2, le=1_000, description="Reports of this datanode that are kept there."
+    )
+
+
 class OzoneConfig(Section):
     """An agent among Apache Ozone's datanodes.
 
@@ -316,6 +349,7 @@ class AgentConfig(Section):
     server: ServerConfig = Field(default_factory=ServerConfig)
     tls: TlsConfig = Field(default_factory=TlsConfig)
     observe: ObserveConfig = Field(default_factory=ObserveConfig)
+    report: ReportConfig = Field(default_factory=ReportConfig)
     ozone: OzoneConfig = Field(default_factory=OzoneConfig)
     stop_deadline_s: Seconds = Field(
         20.0,

@@ -31,6 +31,7 @@ from agent.host.leader_terms import Terms
 from agent.host.outbox import Outboxes
 from agent.host.recoveries import REASON, Recoveries
 from agent.host.recoveries import TIMEOUT_S as RECOVERING_TIMEOUT_S
+from agent.host.report_export import ReportExport
 from agent.host.settings import call_threads, memory_of, server_limits, store_options, web_names
 from agent.host.volume_moves import VolumeMoves
 from agent.host.volume_steering import Description, HostVolumes, tell_of_start
@@ -435,6 +436,21 @@ class Parts:
         yield Loop(self.housekeeper)
         yield Loop(self.slow_disks, clock=self.clock)
         yield Loop(self.moves, clock=self.clock, pulse=self.moves_pulse, bell=self.moves_bell)
+        if self.config.report.export:
+            pulse = Pulse(self.clock)
+            yield Loop(self._built_export(pulse), clock=self.clock, pulse=pulse)
+
+    def _built_export(self, pulse: Pulse) -> ReportExport:
+        return ReportExport(
+            self.config,
+            self.who,
+            self.observer,
+            self.clock,
+            address=lambda: self.address,
+            stop=self.stopping,
+            pulse=pulse,
+            on_exported=self.meters.exported,
+        )
 
     # Callbacks of the parts.
 

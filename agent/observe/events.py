@@ -108,6 +108,7 @@ AGENT: Final[Mapping[str, Event]] = {
     ),
     "replica_reconciled": Event("What a reconcile came to, in chunks and bytes.", (CONTAINER,)),
     "replica_scanned": Event("A replica was read whole, and what came of it.", (CONTAINER, VOLUME)),
+    "report_exported": Event("All replicas were written to a file for the Spark job."),
     "scan_given_up": Event("A scan that was asked for failed too often.", (CONTAINER,)),
     "scan_not_queued": Event("A scan that was asked for cannot be.", (CONTAINER,)),
     "scan_requested": Event("Somebody or something wants a replica read.", (CONTAINER,)),

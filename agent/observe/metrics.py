@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client import Counter as PrometheusCounter
+from prometheus_client import Gauge as PrometheusGauge
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -75,10 +76,19 @@ class Meters:
             "Scans that came to something else than the former code did; their verdicts are held.",
             registry=self.registry,
         )
+        self._exported = PrometheusGauge(
+            "suture_report_export_timestamp_seconds",
+            "When the last report was exported as a file; 0: none yet, or none is asked for.",
+            registry=self.registry,
+        )
         for result in RECONCILE_RESULTS:
             self._reconciles.labels(result)
         for kind in ("data", "tree"):
             self._fetched.labels(kind)
+
+    def exported(self, at_ms: int) -> None:
+        """Note when a report was begun that is now a file."""
+        self._exported.set(at_ms / 1000)
 
     def challenged(self, result: str) -> None:
         """Count a peer that was asked to prove a chunk."""

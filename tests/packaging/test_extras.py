@@ -12,6 +12,7 @@ import pytest
 
 from agent import errors
 from agent.errors import Refused
+from agent.host.report_export import NEEDED
 from scm.state.options import ScmOptions
 from spark_verify import start
 from tests.support.control.scm_world import ScmWorld
@@ -100,10 +101,11 @@ def test_the_sentences_know_every_package_of_an_extra() -> None:
         for extra, requirements in PROJECT["optional-dependencies"].items()
     }
 
-    assert {"ozone", "scm", "spark"} == extras.keys()
+    assert {"ozone", "reports", "scm", "spark"} == extras.keys()
     for extra in ("ozone", "scm"):
         assert extras[extra] == {name for name, its in errors.EXTRAS.items() if its == extra}
     assert extras["spark"] == start.OF_THE_EXTRA
+    assert extras["reports"] == {NEEDED}
 
 
 def test_the_wheel_declares_the_extras(tmp_path: Path) -> None:

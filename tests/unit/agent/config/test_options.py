@@ -94,6 +94,10 @@ class TestPlaces:
             ('[ozone]\nlisten = "a:98590"\n', r"c\.toml:4 ozone\.listen: .* at most 65535"),
             ('[observe]\nlisten = "nowhere"\n', r"c\.toml:4 observe\.listen: "),
             ('[observe]\naudit_file = "/a\\u0000"\n', r"c\.toml:4 observe\.audit_file: .* NUL"),
+            ('[report]\nexport = "reports"\n', r"c\.toml:4 report\.export: expected an absolute"),
+            ('[report]\nexport = "s3a://u:p@b/x"\n', r"report\.export: expected .* credentials.*$"),
+            ('[report]\nexport = "http://h/x"\n', r"c\.toml:4 report\.export: expected"),
+            ('[report]\nexport = "file://h/x"\n', r"c\.toml:4 report\.export: expected"),
         ],
     )
     def test_a_fault_is_named_with_its_line(self, tmp_path: Path, text: str, named: str) -> None:
@@ -255,6 +259,7 @@ class TestReference:
 
         least = load(write(tmp_path / "d.toml", VOLUMES))
         examples = {"node.advertise", "storage.volumes", "observe.audit_file", "observe.names"}
+        examples |= {"report.export"}
         examples |= {"tls.certificate", "tls.key", "tls.ca"}
         assert examples == set(changed(config, least))
 

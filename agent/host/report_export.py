@@ -1,0 +1,171 @@
+"""The worker that writes what this datanode holds as a Parquet file, for the Spark job.
+
+Control planes get the same reports by heartbeat. These files reach `suture-verify --reports`
+without one in between. A process of its own writes them (`agent.rpc.wire.report_file`): a hung or
+full place costs this worker an error, and nothing else of the agent waits for it.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from importlib.util import find_spec
+from threading import Event
+from typing import IO, Any, Final
+
+import structlog
+
+from agent.config.options import AgentConfig, ReportConfig
+from agent.errors import Code, Unavailable, lacking
+from agent.host.heartbeat import REPLICAS_PER_HEARTBEAT_MAX
+from agent.host.who import Who
+from agent.observe.datanode_status import Observer
+from agent.rpc.v1 import container_pb2, scm_pb2
+from agent.runtime.clock import Clock
+from agent.runtime.loop import Done, Pulse, Step, Throttled
+from agent.store.volumes.nodestate import IN_SERVICE
+
+LENGTH_BYTES: Final = 4
+WRITE_S_MAX: Final = 600.0  # a report of 100,000 replicas takes seconds: a longer one hangs
+POLL_S: Final = 0.5
+NEEDED: Final = "pyarrow"
+
+log = structlog.get_logger()
+
+
+def check_export(config: ReportConfig) -> None:
+    """Refuse to start without the package that writes reports, if reports are to be written."""
+    if config.export and find_spec(NEEDED) is None:
+        missing = ModuleNotFoundError(name=NEEDED)
+        raise lacking(missing, f"report.export = {config.export!r}", extra="reports")
+
+
+class ReportExport:
+    """Writes a report after the start, and one every interval."""
+
+    name = "report-export"
+
+    def __init__(
+        self,
+        config: AgentConfig,
+        who: Who,
+        observer: Observer,
+        clock: Clock,
+        *,
+        address: Callable[[], str],
+        stop: Event,
+        pulse: Pulse,
+        on_exported: Callable[[int], None],
+    ) -> None:
+        """`address` returns where peers reach this datanode. `on_exported` gets the time of each
+        report that was written, in ms."""
+        self._config = config.report
+        self._rack = config.node.rack
+        self._who = who
+        self._observer = observer
+        self._clock = clock
+        self._address = address
+        self._stop = stop
+        self._pulse = pulse
+        self._on_exported = on_exported
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def step(self) -> Step:
+        """Write one report. Raise Unavailable if it cannot be written."""
+        config, at_ms = self._config, self._clock.now_ms()
+        if self._process is not None and self._process.poll() is None:
+            raise self._failed("the process that wrote the report before cannot be killed")
+        header = {
+            "directory": config.export,
+            "keep_count": config.keep_count,
+            "datanode_id": self._who.datanode_id,
+            "start_id": self._who.boot_id,
+            "reported_at_ms": at_ms,
+            "datanode": self._described(),
+        }
+        with os.fdopen(os.memfd_create("suture-report"), "w+b") as pages:
+            pages.write(json.dumps(header).encode() + b"\n")
+            if not self._write_pages(pages):
+                return Done()
+            pages.seek(0)
+            written = self._written(pages)
+        if written is None:
+            return Done()
+        self._on_exported(at_ms)
+        log.info("report_exported", directory=config.export, **written)
+        return Throttled(config.interval_s)
+
+    def _write_pages(self, pages: IO[bytes]) -> bool:
+        """Write the reports of all replicas; return False if the agent stops meanwhile."""
+        ids = self._observer.replica_ids()
+        for first in range(0, len(ids), REPLICAS_PER_HEARTBEAT_MAX):
+            self._pulse.beat()
+            if self._stop.is_set():
+                return False
+            page = ids[first : first + REPLICAS_PER_HEARTBEAT_MAX]
+            found = (self._observer.report(container_id) for container_id in page)
+            held = [one for one in found if one.state != container_pb2.DELETED]
+            data = scm_pb2.ContainerReport(replicas=held).SerializeToString()
+            pages.write(len(data).to_bytes(LENGTH_BYTES) + data)
+        return True
+
+    def _written(self, pages: IO[bytes]) -> dict[str, int] | None:
+        """Have the report written; return its numbers, None if the agent stops meanwhile."""
+        with os.fdopen(os.memfd_create("suture-report-answer"), "w+b") as answers:
+            process = self._process = subprocess.Popen(
+                [sys.executable, "-m", "agent.rpc.wire.report_file"],
+                stdin=pages,
+                stdout=answers,
+                start_new_session=True,  # a Ctrl-C at the terminal is for the agent
+            )
+            try:
+                has_ended = self._await(process)
+            finally:
+                process.kill()
+                with suppress(subprocess.TimeoutExpired):  # it waits for a disk that hangs
+                    process.wait(POLL_S)
+            if not has_ended:
+                return None
+            answers.seek(0)
+            text = answers.read().decode() or f'{{"error": "exit code {process.returncode}"}}'
+        answer: dict[str, Any] = json.loads(text)
+        if process.returncode:
+            raise self._failed(answer["error"])
+        return answer
+
+    def _await(self, process: "subprocess.Popen[bytes]") -> bool:
+        """Wait for the end of a process; return False if the agent stops first. Raise
+        Unavailable if it takes too long."""
+        deadline_s = self._clock.monotonic_s() + WRITE_S_MAX
+        while self._clock.monotonic_s() < deadline_s:
+            self._pulse.beat()
+            if self._stop.is_set():
+                return False
+            try:
+                process.wait(POLL_S)
+            except subprocess.TimeoutExpired:
+                continue
+            return True
+        raise self._failed(f"no end after {WRITE_S_MAX:.0f} s")
+
+    def _failed(self, reason: str) -> Unavailable:
+        return Unavailable(
+            Code.UNAVAILABLE, f"cannot write a report to {self._config.export}: {reason}"
+        )
+
+    def _described(self) -> dict[str, Any]:
+        """Return the row of this datanode."""
+        volumes, state = self._observer.store_volumes(), self._observer.node_state()
+        return {
+            "cluster_id": self._who.cluster_id,
+            "interval_s": self._config.interval_s,
+            "address": self._address(),
+            "rack": self._rack,
+            "version": self._who.version,
+            "op_state": state.op_state or IN_SERVICE,
+            "op_expiry_ms": state.op_expiry_ms or None,
+            "capacity_bytes": sum(one.capacity_bytes for one in volumes if not one.failed),
+            "available_bytes": sum(one.available_bytes for one in volumes if not one.failed),
+        }

@@ -1,0 +1,58 @@
+"""The columns of a datanode's report: one declaration for the agent and the Spark job.
+
+    DIR/<datanode id>/<UTC time>-<start id>.parquet
+
+A file has one row for the datanode, whose `container_id` is null, and one for each replica. Columns
+of the other kind of row are null. The columns of a replica are those of a snapshot's `replicas`
+that its datanode knows.
+"""
+
+import re
+from datetime import UTC, datetime
+from typing import Final
+
+from health.tables.snapshot_columns import REPLICAS, Column
+
+REPORT_VERSION: Final = 1
+"""The version of these columns. The job refuses a report of another version."""
+
+NOT_KNOWN_THERE: Final = ("settled_root", "is_barred", "is_hopeful")
+"""Columns of a snapshot's replica that only the control plane fills in."""
+
+OF_DATANODE: Final = (
+    Column("report_version", "int", True),
+    Column("cluster_id", "string", True),
+    Column("interval_s", "int", True),
+    Column("address", "string", True),
+    Column("rack", "string", True),
+    Column("version", "string", True),
+    Column("op_state", "string", True),
+    Column("op_expiry_ms", "long", True),
+    Column("capacity_bytes", "long", True),
+    Column("available_bytes", "long", True),
+    Column("replica_count", "long", True),
+)
+"""Columns that only the row of the datanode has."""
+
+OF_REPLICA: Final = tuple(
+    Column(one.name, one.kind, True, one.words)
+    for one in REPLICAS
+    if one.name not in ("snapshot_id", "datanode_id", "reported_at_ms", *NOT_KNOWN_THERE)
+)
+"""Columns that only the row of a replica has."""
+
+REPORT: Final = (
+    Column("datanode_id", "string"),
+    Column("reported_at_ms", "long"),
+    *OF_REPLICA,
+    *OF_DATANODE,
+)
+
+FILE: Final = re.compile(r"(\d{8}T\d{6}\.\d{3}Z)-([0-9a-f]{16})\.parquet")
+"""The name of a report: when the datanode began it, and which start of the agent wrote it."""
+
+
+def file_name(reported_at_ms: int, start_id: int) -> str:
+    """Return the name of a report; names sort by time."""
+    at = datetime.fromtimestamp(reported_at_ms // 1000, UTC)
+    return f"{at:%Y%m%dT%H%M%S}.{reported_at_ms % 1000:03d}Z-{start_id:016x}.parquet"
