@@ -59,8 +59,8 @@ def test_orders_stand_beside_unless_they_touch_no_disk() -> None:
     )
 
 
-def test_what_is_missing_is_said() -> None:
-    """A silent datanode, a volume that cannot be read, changes that are too many."""
+def test_missing_parts_of_the_change_log_are_named() -> None:
+    """A silent datanode, an unreadable volume and changes beyond the limit are named."""
     silent: Answered[datanode_pb2.ListChangesResponse] = Answered("dn-9", None, "no route")
 
     missing = list(not_told([silent, changes(1, left_out=3, unread=("/data/1",))]))
@@ -82,8 +82,8 @@ def container(*reads: int) -> scm_pb2.ContainerInfo:
     return info
 
 
-def test_when_a_container_was_verified() -> None:
-    """The newest, the oldest, and who never read; nobody: nothing is claimed."""
+def test_verified_text_has_the_newest_and_oldest_scan() -> None:
+    """It names datanodes that never scanned, and claims nothing if none did."""
     assert "no replica was read whole yet" == verified_text(container(0, 0))
     text = verified_text(container(0, 1_000, 2_000))
     assert text.startswith("last read whole: ")

@@ -53,22 +53,18 @@ def test_help_lists_each_command_as_it_describes_itself() -> None:
     assert told == {name: one.help for name, one in shown.items()}
 
 
-def test_there_are_many() -> None:
-    """
-    The walk goes into every group.
-    """
+def test_walk_finds_every_command_group() -> None:
+    """The walk goes into every group."""
     assert 50 < len(LEAVES) <= 60
     assert {("scm", "nodes"), ("volume", "retire"), ("status",)} <= set(LEAVES)
 
 
 @pytest.mark.parametrize("option", ["-h", "--help"])
 @pytest.mark.parametrize("words", NAMED)
-def test_each_helps_within_80_columns(
+def test_help_of_each_command_fits_80_columns(
     words: str, option: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """
-    By either name; no line is wider than the terminal, and no sentence ends in dots.
-    """
+    """Both help options work. No line is wider than the terminal, and no sentence is cut."""
     assert Exit.OK == run([*words.split(), option])
 
     shown = capsys.readouterr().out
@@ -81,10 +77,8 @@ def test_each_helps_within_80_columns(
 
 
 @pytest.mark.parametrize("group", sorted(TASKS))
-def test_each_stands_under_a_task(group: str) -> None:
-    """
-    Once, and no task names a command that is not there.
-    """
+def test_every_command_belongs_to_one_task(group: str) -> None:
+    """No task names a command that does not exist."""
     words = () if group == "suture" else (group,)
     names = list(ALL[words].commands)
     told = [name for known in TASKS[group].values() for name in known]
@@ -94,11 +88,9 @@ def test_each_stands_under_a_task(group: str) -> None:
 
 
 @pytest.mark.parametrize("words", [" ".join(words) for words in LEAVES])
-def test_each_says_what_it_does_and_takes_what_all_take(words: str) -> None:
-    """
-    A datanode is named in the same ways everywhere, a time is written as people write it, and the
-    first sentence of the help ends with a full stop.
-    """
+def test_every_command_has_a_sentence_and_the_common_options(words: str) -> None:
+    """A datanode and a time are given in the same way everywhere, and the first sentence of the
+    help ends with a full stop."""
     command = LEAVES[tuple(words.split())]
     options = {one.name: one for one in command.params if one.param_type_name == "option"}
 
@@ -154,21 +146,19 @@ def test_a_group_without_a_command_shows_its_help(
         (["ls", "--container", TOO_LARGE], f"'{TOO_LARGE}': input should be less than or equal to"),
     ],
 )
-def test_what_is_not_understood_is_named(
+def test_unknown_argument_is_named_in_the_usage_error(
     words: list[str], what: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """
-    With what was written, and in words of ours.
-    """
+    """The message has the argument and is Suture's own."""
     assert Exit.USAGE == run(words)
     assert what in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["soon", "-1", "7x", "", "1h1d"])
-def test_what_is_no_time_is_refused_by_name(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """
-    As a wrong command line, with how to write one.
-    """
+def test_invalid_time_is_refused_with_an_example(
+    text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is a usage error that shows a valid form."""
     assert Exit.USAGE == run(["scrub", "pause", f"--for={text}"])
     assert "write it like" in capsys.readouterr().err or not text
 

@@ -42,8 +42,9 @@ def ids(outcomes: Sequence[scm_pb2.Outcome]) -> list[int]:
     return [outcome.status.command_id for outcome in outcomes]
 
 
-def test_all_are_read_however_many_pages_they_fill() -> None:
-    """Newest first, none twice, and what is about one container from all of them."""
+def test_outcomes_of_all_pages_are_read() -> None:
+    """They are newest first and none is repeated. The outcomes of one container come from all
+    pages."""
     keeper = Keeper(range(1, 32))
 
     found = newest_outcomes(asking(keeper), lambda _: True)

@@ -96,8 +96,10 @@ ACCIDENTS = {
 
 @pytest.mark.parametrize("disk", ACCIDENTS.values(), ids=ACCIDENTS)
 @pytest.mark.parametrize("is_read_again", [True, False], ids=["with sums", "without"])
-def test_it_comes_out_the_same_from_sums(disk: Disk, is_read_again: bool) -> None:
-    """As of the bytes; where the disk was read for the bundle, and where it could not be."""
+def test_verdict_recomputed_from_checksums_equals_the_original(
+    disk: Disk, is_read_again: bool
+) -> None:
+    """The disk was read for the bundle, or could not be read."""
     found, leaf = scanned(disk)
     sums = sums_of(disk.content)
     medium = Medium(len(disk.content), sums, sums) if is_read_again else Medium(error="gone")

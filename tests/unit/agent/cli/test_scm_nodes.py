@@ -14,10 +14,8 @@ from agent.rpc.v1 import scm_pb2
         (scm_pb2.NodeInfo(health="DEAD", read_only=True, unmanaged=True), "DEAD, read-only"),
     ],
 )
-def test_what_keeps_replicas_away_stands_beside_the_health(
+def test_reasons_against_new_replicas_are_shown_with_the_health(
     node: scm_pb2.NodeInfo, expected: str
 ) -> None:
-    """
-    Nobody should look for the reason why a healthy datanode gets nothing.
-    """
+    """Otherwise a healthy datanode that gets no replicas would be a puzzle."""
     assert expected == health_of(node)

@@ -24,10 +24,8 @@ def test_a_whole_id_names_one_though_others_begin_so(given: str, datanode_id: st
 
 
 @pytest.mark.parametrize("given", ["dn", "", "dn2", "first.example.org"])
-def test_what_names_none_or_several_is_refused(given: str) -> None:
-    """
-    Nothing is done to a datanode that somebody may not have meant.
-    """
+def test_ambiguous_or_unknown_datanode_is_refused(given: str) -> None:
+    """No command goes to a datanode that the operator may not have meant."""
     with pytest.raises(Refused):
         one_node(NODES, given)
 

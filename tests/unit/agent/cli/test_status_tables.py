@@ -9,10 +9,8 @@ from agent.cli.inspect.status_tables import (
 from agent.rpc.v1 import datanode_pb2, scm_pb2
 
 
-def test_all_is_well() -> None:
-    """
-    Whole containers are counted, and nothing else is mentioned.
-    """
+def test_healthy_cluster_line_counts_whole_containers() -> None:
+    """Nothing else is mentioned."""
     counts = scm_pb2.CountContainersResponse(all=2, whole=2)
 
     line = containers_line(counts)
@@ -44,10 +42,9 @@ def test_no_container_is_no_trouble() -> None:
     assert "no containers yet" == containers_line(scm_pb2.CountContainersResponse())
 
 
-def test_what_peers_could_prove_is_told() -> None:
-    """
-    How many were asked, what came of each, and when that was last; not while nobody is asked.
-    """
+def test_challenge_results_are_shown() -> None:
+    """The line has the number of challenges, their results and the last time, or says that they
+    are off."""
     asked = datanode_pb2.Challenges(
         interval_ms=60_000,
         asked_at_ms=1_000_000,
@@ -70,10 +67,9 @@ def test_what_peers_could_prove_is_told() -> None:
     ] == lines
 
 
-def test_what_other_code_hashed_is_told() -> None:
-    """
-    Whether it runs, how much it has compared, and in how many scans the two differ.
-    """
+def test_shadow_hashing_state_is_shown() -> None:
+    """The line says whether it runs, how many chunks it compared, and in how many scans the two
+    differ."""
     running = datanode_pb2.ShadowHashing(running=True, compared_count=40, differing_count=2)
 
     assert [

@@ -22,10 +22,8 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> Console:
     return console
 
 
-def test_all_of_it_is_shown_within_the_width(narrow: Console) -> None:
-    """
-    In parts, each with what tells the rows apart; no cell is cut or missing.
-    """
+def test_wide_table_is_split_to_fit_the_terminal(narrow: Console) -> None:
+    """Each part has the columns that identify the rows, and no cell is cut or missing."""
     with narrow.capture() as captured:
         show(grid("", COLUMNS, ROWS))
 

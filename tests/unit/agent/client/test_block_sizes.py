@@ -64,10 +64,10 @@ def asked(scm: SmallContainers, size_bytes: int, scheme: str = "") -> list[list[
         (CODED, 1_000, 2_500, [1_000, 1_000, 500]),
     ],
 )
-def test_they_are_of_whole_chunks_or_stripes_as_far_as_a_container_takes_them(
+def test_block_sizes_are_multiples_of_chunks_or_stripes(
     scheme: str, bytes_max: int, size_bytes: int, sizes: list[int]
 ) -> None:
-    """Each part of a stripe costs a whole cell of parity, and each of a chunk a row."""
+    """A part of a stripe costs a whole cell of parity, and a part of a chunk costs a row."""
     assert [[size_bytes], sizes] == asked(SmallContainers(bytes_max), size_bytes, scheme)
 
 

@@ -24,10 +24,8 @@ def parts(
 
 
 @given(st.text(min_size=1), st.integers(0, 2**40), st.integers(1, 2**20), st.integers(0, 2**60))
-def test_what_is_noted_is_read_back(key: str, part: int, part_count: int, size_bytes: int) -> None:
-    """
-    Whatever the key is called.
-    """
+def test_put_note_is_read_back(key: str, part: int, part_count: int, size_bytes: int) -> None:
+    """The key may have any name."""
     note = PutNote("3f-7", part_count, size_bytes, 1)
 
     found = part_of(dict(metadata_of(key, part, note, "rs-3-2-1024k")), **PLACE)
@@ -49,10 +47,8 @@ def test_what_is_noted_is_read_back(key: str, part: int, part_count: int, size_b
         " 1 2 3",
     ],
 )
-def test_what_no_writer_notes_is_no_note(text: str) -> None:
-    """
-    Nor is any of it believed.
-    """
+def test_invalid_put_note_is_ignored(text: str) -> None:
+    """No part of it is used."""
     assert decoded(text) is None
 
 

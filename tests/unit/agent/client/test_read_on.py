@@ -81,12 +81,8 @@ def at_port(port: int, *, local_id: int = 1) -> scm_pb2.LookupKeyResponse:
     )
 
 
-def test_each_byte_comes_once_however_often_the_block_moves(
-    client: Client, cluster: Cluster
-) -> None:
-    """
-    In the middle of a block, and more than once.
-    """
+def test_moved_block_is_read_once_byte_for_byte(client: Client, cluster: Cluster) -> None:
+    """The block moves in the middle of a read, and more than once."""
     cluster.sends_until = {1: MIB, 2: 2 * MIB, 3: BLOCK_BYTES}
     cluster.answers = [at_port(2), at_port(3)]
 
@@ -96,12 +92,11 @@ def test_each_byte_comes_once_however_often_the_block_moves(
     assert 2 == cluster.looked_up_count
 
 
-def test_nobody_who_failed_is_asked_again_where_nothing_moved(
+def test_failed_replicas_of_an_unmoved_block_are_not_asked_again(
     client: Client, cluster: Cluster
 ) -> None:
-    """
-    Each was asked: what is lost is said at once, not after the deadlines of a second round.
-    """
+    """Each was asked already, so the loss is reported at once and not after the deadlines of a
+    second round."""
     cluster.sends_until = {1: MIB}
     cluster.answers = [at_port(1)]
 
@@ -135,12 +130,10 @@ def test_places_that_change_for_ever_are_not_followed_for_ever(
     ],
     ids=["replaced", "deleted", "lost"],
 )
-def test_what_became_of_the_key_is_said(
+def test_read_of_a_deleted_or_replaced_key_reports_the_change(
     client: Client, cluster: Cluster, answer: scm_pb2.LookupKeyResponse | Refused, code: Code
 ) -> None:
-    """
-    And who has other bytes under its name is not asked, though they are as many.
-    """
+    """Datanodes with other bytes under the same name are not asked, even if the length is equal."""
     cluster.sends_until = {1: MIB, 2: BLOCK_BYTES}
     cluster.answers = [answer]
     read: list[bytes] = []

@@ -37,20 +37,17 @@ def slow_ones(conduct: Conduct) -> list[str]:
     return [name for name in ("dn1", "dn2", "dn3", "dn4") if conduct.is_slow(name)]
 
 
-def test_who_takes_many_times_as_long_is_slow() -> None:
-    """
-    Not who is a little slower, nor by less than matters, nor all of them together.
-    """
+def test_datanode_many_times_slower_than_others_is_slow() -> None:
+    """A slightly slower datanode, a difference that is too small to matter, and equal datanodes
+    do not count."""
     assert ["dn3"] == slow_ones(made(slow_s=0.5, usual_s=0.01)[0])
     assert [] == slow_ones(made(slow_s=0.02, usual_s=0.01)[0])
     assert [] == slow_ones(made(slow_s=SLOW_S_MIN * 0.9, usual_s=0.0001)[0])
     assert [] == slow_ones(made(slow_s=0.5, usual_s=0.5)[0])
 
 
-def test_where_nobody_is_remarkable_all_have_one_rank() -> None:
-    """
-    Clients do not sort then; who is slow or failed is remarkable at once.
-    """
+def test_unremarkable_datanodes_have_one_rank() -> None:
+    """Clients do not sort them. A slow or failed datanode counts as remarkable at once."""
     for slow_s in (SLOW_S_MIN * 0.9, SLOW_S_MIN * 1.1, 0.5):
         conduct, _ = made(slow_s=slow_s, usual_s=0.0001)
         ranks = {conduct.rank(name) for name in ("dn1", "dn2", "dn3", "dn4")}
@@ -61,10 +58,8 @@ def test_where_nobody_is_remarkable_all_have_one_rank() -> None:
     assert not conduct.is_unremarkable()
 
 
-def test_one_late_answer_makes_nobody_slow() -> None:
-    """
-    A pause of a healthy host is over when it is noticed.
-    """
+def test_late_answer_makes_no_datanode_slow() -> None:
+    """A single pause of a healthy host is over when it is noticed."""
     conduct, _ = made(slow_s=0.01, usual_s=0.01)
 
     conduct.answered("dn3", 0.5)
@@ -72,10 +67,8 @@ def test_one_late_answer_makes_nobody_slow() -> None:
     assert [] == slow_ones(conduct)
 
 
-def test_it_is_forgotten_so_that_the_slow_one_is_asked_again() -> None:
-    """
-    And then one good answer is enough.
-    """
+def test_slowness_is_forgotten_after_a_while() -> None:
+    """The slow datanode is then asked again, and one good answer is enough."""
     conduct, clock = made(slow_s=0.5, usual_s=0.01)
 
     clock.now_s += SLOW_FOR_S + 1
@@ -86,20 +79,17 @@ def test_it_is_forgotten_so_that_the_slow_one_is_asked_again() -> None:
     assert [] == forgotten == slow_ones(conduct)
 
 
-def test_who_is_alone_is_not_slow() -> None:
-    """
-    There is nobody to ask instead.
-    """
+def test_single_datanode_is_never_slow() -> None:
+    """There is no other datanode to ask."""
     conduct = Conduct()
     conduct.answered("dn1", 5.0)
 
     assert [] == slow_ones(conduct)
 
 
-def test_who_failed_is_asked_later_until_that_is_forgotten() -> None:
-    """
-    The more blocks, the later; a well one may be slow and is asked before it.
-    """
+def test_failed_datanode_is_asked_last_until_that_is_forgotten() -> None:
+    """The more blocks it failed, the later it is asked. A slow but healthy datanode is asked
+    before it."""
     conduct, clock = made(slow_s=0.5, usual_s=0.01)
     for name in ("dn1", "dn1", "dn2"):
         conduct.failed(name)

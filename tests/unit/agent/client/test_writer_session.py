@@ -128,10 +128,10 @@ def test_a_minority_that_fails_is_left_behind_and_named(
 
 @pytest.mark.parametrize("size_bytes", [0, 10])
 @pytest.mark.parametrize("method", ["CreateContainer", "WriteBlocks"])
-def test_nothing_is_stored_on_a_minority(tmp_path: Path, method: str, size_bytes: int) -> None:
-    """
-    Other containers are tried; then the write fails, and no key is committed.
-    """
+def test_block_on_a_minority_of_replicas_is_not_stored(
+    tmp_path: Path, method: str, size_bytes: int
+) -> None:
+    """The writer tries other containers. Then the write fails, and no key is committed."""
     scm, datanodes = Scm(), Datanodes(down=["dn1", "dn3"], method=method)
 
     with pytest.raises(Unavailable) as caught:
@@ -177,12 +177,10 @@ def test_a_control_plane_that_is_busy_is_asked_again(tmp_path: Path) -> None:
     assert 3 == len(scm.asked)
 
 
-def test_there_is_a_pause_before_another_container_is_tried(
+def test_writer_pauses_before_it_tries_another_container(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    Longer each time: what kept most replicas from taking it may be over then.
-    """
+    """Each pause is longer, because the cause of the failures may be temporary."""
     pauses: list[float] = []
     monkeypatch.setattr(writer, "pause", pauses.append)
     scm, datanodes = Scm(), Datanodes(down=["dn1", "dn3"], method="CreateContainer")

@@ -196,8 +196,8 @@ class TestDropping:
         """Only 0 means none."""
         assert Refusal.DEADLINE_PASSED == queue().submit(reconcile(1, deadline_at_ms=1), 1)
 
-    def test_what_is_to_be_dropped_still_waits(self) -> None:
-        """It takes room until it is told of."""
+    def test_task_to_be_dropped_still_counts_as_queued(self) -> None:
+        """It takes room until its drop is reported."""
         tasks = submitted(queue(queue_depth_max=2), reconcile(1, term=6), reconcile(2))
 
         tasks.set_term(7)
@@ -216,8 +216,8 @@ class TestDropping:
 
 
 class TestCounts:
-    def test_nothing_is_counted_before_anything_happened(self) -> None:
-        """Each count starts at nought."""
+    def test_task_counts_start_at_zero(self) -> None:
+        """No event has been counted yet."""
         assert [0] * 10 == [getattr(TaskCounts(), name) for name in TaskCounts.__slots__]
 
     def test_every_end_is_counted(self) -> None:

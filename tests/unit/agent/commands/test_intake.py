@@ -65,8 +65,8 @@ def test_a_storm_is_queued_in_slices_and_all_of_it_is_answered() -> None:
     assert numbers == desk.closed == [answer.command_id for answer in desk.answers]
 
 
-def test_what_waits_here_is_in_the_reported_queue() -> None:
-    """Else the SCM takes it for lost; LOW commands are no load and are not counted."""
+def test_commands_waiting_in_the_intake_are_in_the_reported_queue() -> None:
+    """Otherwise the SCM would take them for lost. LOW commands are no load and are not counted."""
     desk = Desk()
 
     desk.intake.accept([close_command(1), close_command(2), close_command(3, low=True)], 1)

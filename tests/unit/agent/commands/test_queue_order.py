@@ -93,10 +93,8 @@ def test_deadlines_of_tasks_that_are_gone_are_forgotten() -> None:
     assert 2 * 1 + 64 == most
 
 
-def test_those_that_wait_are_late_in_time_however_many_came_and_went() -> None:
-    """
-    Deadlines that are forgotten are those of tasks that are gone, and no other.
-    """
+def test_late_tasks_are_found_however_many_tasks_passed_through() -> None:
+    """Deadlines are forgotten only for tasks that are gone."""
     lanes = Lanes[Task]()
     deadlines_ms = random.Random(5).sample(range(1, 1_000), 20)
     waiting = {at_ms: Task("only", -at_ms, deadline_at_ms=at_ms) for at_ms in deadlines_ms}

@@ -170,10 +170,10 @@ class TestAnswers:
             ),
         ],
     )
-    def test_what_will_not_run_says_why(self, order: scm_pb2.Command, why: str) -> None:
-        """
-        Senseless commands are answered SKIPPED with the reason, and not run.
-        """
+    def test_senseless_command_is_skipped_with_the_reason(
+        self, order: scm_pb2.Command, why: str
+    ) -> None:
+        """The command is not run."""
         desk = Desk()
 
         answers = desk.run(order)

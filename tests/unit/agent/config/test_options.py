@@ -39,19 +39,17 @@ class TestLoad:
             ("not toml", "c.toml"),
         ],
     )
-    def test_what_is_wrong_is_named(self, tmp_path: Path, text: str, named: str) -> None:
-        """
-        An unknown key, a value out of bounds or a wrong format is refused by its full name.
-        """
+    def test_invalid_option_is_refused_by_its_full_name(
+        self, tmp_path: Path, text: str, named: str
+    ) -> None:
+        """The option is unknown, out of bounds or has a wrong format."""
         with pytest.raises(Refused, match=named) as caught:
             load(write(tmp_path / "c.toml", text))
 
         assert Code.INVALID_CONFIG == caught.value.code
 
-    def test_all_faults_are_named_at_once(self, tmp_path: Path) -> None:
-        """
-        A file with two faults is not corrected in two rounds.
-        """
+    def test_faults_of_a_config_file_are_all_named_at_once(self, tmp_path: Path) -> None:
+        """A file with two faults needs one round of corrections."""
         text = '[storage]\nvolumes = ["/a"]\nwrong = 1\n[tasks]\nthreads = 65\n'
 
         with pytest.raises(Refused) as caught:

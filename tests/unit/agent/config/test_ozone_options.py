@@ -70,10 +70,10 @@ def test_ozones_managers_lead(tmp_path: Path) -> None:
         ({"scm": '"http://scm1.example:9861"'}, "node.scm", "should match pattern"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(
+def test_impossible_ozone_config_is_refused_with_the_options(
     tmp_path: Path, changes: dict[str, str], options: str, words: str
 ) -> None:
-    """By the option and by what to do."""
+    """The error names the options and the remedy."""
     with pytest.raises(Refused) as caught:
         load(written(tmp_path, **changes))
 
@@ -82,8 +82,8 @@ def test_what_cannot_be_meant_is_refused(
     assert words in str(caught.value)
 
 
-def test_one_sentence_is_enough(tmp_path: Path) -> None:
-    """Suture's own certificates are not recommended for Ozone's manager."""
+def test_ozone_config_without_tls_gets_no_hint_about_suture_tls(tmp_path: Path) -> None:
+    """Suture's own certificates do not work with Ozone's manager."""
     with pytest.raises(Refused) as caught:
         load(written(tmp_path, tls=""))
 

@@ -35,22 +35,23 @@ def test_a_rate_is_read() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "7", "7d", "1.5B", "GiB", "-1MiB", "1 mib", "1MiB/s"])
-def test_what_is_no_size_is_refused(text: str) -> None:
-    """No unit, another unit, half a byte, another case: nothing is guessed."""
+def test_invalid_size_is_refused(text: str) -> None:
+    """A missing or unknown unit, half a byte and wrong case are refused."""
     with pytest.raises(ValueError, match=r"write it like|whole number"):
         parse_bytes(text)
 
 
 @pytest.mark.parametrize("text", ["", "7", "7m", "12h1d", "1d1d", "1MiB", "-1s", "1d x", "9" * 70])
-def test_what_is_no_time_is_refused(text: str) -> None:
-    """`m` could be a minute or a month; units that go up or repeat are a slip of the pen."""
+def test_invalid_duration_is_refused(text: str) -> None:
+    """`m` could be a minute or a month. Units in rising order or repeated units are typing
+    errors."""
     with pytest.raises(ValueError, match="write it like"):
         parse_duration_s(text)
 
 
 @pytest.mark.parametrize("text", ["20MiB", "20MiB/min", "20/s", "/s"])
-def test_what_is_no_rate_is_refused(text: str) -> None:
-    """A size alone is no rate."""
+def test_invalid_rate_is_refused(text: str) -> None:
+    """A size without a time is no rate."""
     with pytest.raises(ValueError, match="20MiB/s"):
         parse_bytes_per_s(text)
 

@@ -43,10 +43,8 @@ class TestOzonesRecord:
 
     NOTES = (("ozone.stripe_checksum.0", "AAAA"), ("ozone.stripe_checksums.0", "BBBB"))
 
-    def test_it_is_found_with_any_shard_that_has_it(self) -> None:
-        """
-        Index 1 may be the one that is lost.
-        """
+    def test_ozone_record_is_found_on_any_shard_that_has_it(self) -> None:
+        """The shard with index 1 may be the lost one."""
         known = {index: shard(index, 3000) for index in (2, 3, 4)}
         known[4] = replace(known[4], metadata=(*known[4].metadata, *self.NOTES))
 
@@ -55,18 +53,15 @@ class TestOzonesRecord:
         assert isinstance(agreed, Agreed)
         assert self.NOTES == agreed.notes
 
-    def test_it_goes_to_no_shard_by_itself(self) -> None:
-        """
-        Whose row is a model gives away the client's notes, and its record no more than our own.
-        """
+    def test_ozone_record_is_not_copied_to_other_shards(self) -> None:
+        """A row that serves as a model passes on the client's metadata, but neither Ozone's
+        record nor Suture's own."""
         found = group_metadata((("key", "a"), *self.NOTES), Group(SCHEME, 3000))
 
         assert (("key", "a"), ("blockGroupLen", "3000")) == found
 
-    def test_its_keys_are_those_under_which_rows_keep_it(self) -> None:
-        """
-        `ozone.disk` names them, which this package does not know.
-        """
+    def test_ozone_record_keys_have_the_prefix_of_ozone_notes(self) -> None:
+        """`ozone.disk` defines the keys, which this package does not import."""
         assert all(key.startswith(OZONE_NOTES) for key in (STRIPE, STRIPES))
 
 
@@ -96,10 +91,9 @@ class TestAgreement:
         assert 2 * stripe == agreed.group.length_bytes
         assert {1, 2, 4} == set(agreed.shards)
 
-    def test_what_too_few_have_is_none_of_it(self) -> None:
-        """
-        Two shards took a stripe that no client was told is stored; they serve up to there.
-        """
+    def test_bytes_that_too_few_shards_have_are_not_part_of_the_group(self) -> None:
+        """Two shards have a stripe that was never acknowledged to a client. The group ends
+        before it."""
         stripe = SCHEME.stripe_bytes
         known = {index: shard(index, 2 * stripe) for index in (1, 2)}
         known |= {index: shard(index, stripe) for index in (3, 5)}
@@ -110,10 +104,9 @@ class TestAgreement:
         assert stripe == agreed.group.length_bytes
         assert {1, 2, 3, 5} == set(agreed.shards)
 
-    def test_what_enough_tell_of_and_too_few_have_is_not_cut_off(self) -> None:
-        """
-        Three say that two stripes were stored and have lost chunks: one stripe is no answer.
-        """
+    def test_group_length_that_enough_shards_record_is_not_cut(self) -> None:
+        """Three shards record two stripes and have lost chunks, so the block is an orphan and
+        not one stripe long."""
         stripe = SCHEME.stripe_bytes
         known = {index: shard(index, stripe) for index in (4, 5)}
         for index in (1, 2, 3):
@@ -147,10 +140,10 @@ class TestAgreement:
         assert Orphan(BLOCK, "2 of 3 sources know its length") == agree(SCHEME, BLOCK, known)
 
     @pytest.mark.parametrize("other_bytes", [900, 1400])
-    def test_who_differs_within_a_stripe_is_left_out(self, other_bytes: int) -> None:
-        """
-        Its parity cell may be as long as that of the others, and is of another stripe.
-        """
+    def test_shard_with_another_length_within_the_stripe_is_left_out(
+        self, other_bytes: int
+    ) -> None:
+        """Its parity cell may be as long as that of the others, and belongs to another stripe."""
         known = {index: shard(index, 1000) for index in (1, 2, 3)} | {4: shard(4, other_bytes)}
 
         found = agree(SCHEME, BLOCK, known)
@@ -159,10 +152,8 @@ class TestAgreement:
         assert 1000 == found.group.length_bytes
         assert {1, 2, 3} == set(found.shards)
 
-    def test_where_too_few_have_any_length_it_is_an_orphan(self) -> None:
-        """
-        Parity of a longer stripe says nothing about a shorter one.
-        """
+    def test_block_is_an_orphan_if_too_few_shards_agree_on_a_length(self) -> None:
+        """Parity of a longer stripe says nothing about a shorter one."""
         known = {index: shard(index, 1000) for index in (1, 2)}
         known |= {index: shard(index, 900) for index in (3, 4)}
 
@@ -215,10 +206,8 @@ class TestStripeChecksums:
         assert () == stripe_metadata([1] * (STRIPES_WITH_CHECKSUM_MAX + 1))
         assert stripe_metadata([1] * STRIPES_WITH_CHECKSUM_MAX)
 
-    def test_that_differ_between_shards_are_not_used(self) -> None:
-        """
-        Two shards that say different things prove nothing.
-        """
+    def test_stripe_checksums_that_differ_between_shards_are_ignored(self) -> None:
+        """Two shards with different checksums prove nothing."""
         group = Group(SCHEME, 100)
         blocks = [BlockData(BLOCK, Bcsid(1), (), stripe_metadata([value])) for value in (1, 2)]
 
@@ -226,10 +215,8 @@ class TestStripeChecksums:
         assert (1,) == stripe_checksums_of(blocks[:1], group)
 
     @pytest.mark.parametrize("text", ["", "AA", "AAAA", "not base64!", "AAAAAAAAAAA="])
-    def test_that_are_damaged_are_not_used(self, text: str) -> None:
-        """
-        What is not one checksum a stripe is none.
-        """
+    def test_damaged_stripe_checksums_are_ignored(self, text: str) -> None:
+        """There must be exactly one checksum for each stripe."""
         block = BlockData(BLOCK, Bcsid(1), (), (("stripeChecksum.0", text),))
 
         assert () == stripe_checksums_of([block], Group(SCHEME, 100))

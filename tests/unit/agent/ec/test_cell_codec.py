@@ -34,20 +34,16 @@ class TestParity:
         expected = parity_of(cauchy_rows(scheme.data_count, scheme.parity_count), data)
         assert expected == [bytes(cell) for cell in parity]
 
-    def test_of_xor_is_the_sum(self) -> None:
-        """
-        The parity of XOR(2,1) is one cell xor the other.
-        """
+    def test_xor_parity_is_the_xor_of_the_cells(self) -> None:
+        """The parity of XOR(2,1) is one cell xor the other."""
         first, second = cells_of(XOR_2_1, [300, 300])
 
         [parity] = encode(XOR_2_1, [first, second])
 
         assert bytes(a ^ b for a, b in zip(first, second, strict=True)) == bytes(parity)
 
-    def test_of_short_cells_is_that_of_cells_followed_by_zeros(self) -> None:
-        """
-        In a last stripe, parity is as long as the first cell, and absent octets are zeros.
-        """
+    def test_parity_of_short_cells_equals_that_of_zero_padded_cells(self) -> None:
+        """In a last stripe, parity is as long as the first cell, and absent octets are zeros."""
         data = cells_of(RS_6_3, [100, 40, 0, 0, 0, 0])
 
         parity = encode(RS_6_3, data)
@@ -71,10 +67,8 @@ class TestParity:
 
             assert np.array_equal(np.eye(scheme.data_count), rows[: scheme.data_count])
 
-    def test_of_nothing_is_nothing(self) -> None:
-        """
-        Empty cells have empty parity.
-        """
+    def test_parity_of_empty_cells_is_empty(self) -> None:
+        """Each parity cell is as long as the first data cell."""
         assert [b"", b""] == [bytes(cell) for cell in encode(RS_3_2, [b"", b"", b""])]
 
 

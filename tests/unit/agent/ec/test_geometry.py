@@ -65,10 +65,8 @@ class TestSpans:
         assert [Span(0, 3, 500, 12), Span(1, 1, 0, 8)] == list(group.spans(1524, 20))
 
     @pytest.mark.parametrize("scheme", SMALL_SCHEMES, ids=str)
-    def test_all_spans_in_order_are_the_data(self, scheme: Scheme) -> None:
-        """
-        Following the spans of the whole group through its cells gives its data back.
-        """
+    def test_spans_of_the_whole_group_give_its_data(self, scheme: Scheme) -> None:
+        """The spans are read in order from the cells of the group."""
         for length_bytes in lengths_bytes(scheme).values():
             made = encoded_group(scheme, length_bytes)
 
@@ -79,10 +77,8 @@ class TestSpans:
 
             assert made.data == found
 
-    def test_nothing_lies_behind_the_end(self) -> None:
-        """
-        A range is cut at the end of the group.
-        """
+    def test_span_is_cut_at_the_end_of_the_group(self) -> None:
+        """A range beyond the end has no further span."""
         assert [Span(0, 1, 90, 10)] == list(Group(SMALL, 100).spans(90, 500))
 
 

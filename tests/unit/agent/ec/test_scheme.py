@@ -33,10 +33,8 @@ class TestNames:
             ("rs-3-2-99999k", "a cell of 102398976 bytes"),
         ],
     )
-    def test_what_is_no_scheme_is_refused(self, text: str, message: str) -> None:
-        """
-        A name that cannot be a code is refused, and the message says what is wrong with it.
-        """
+    def test_invalid_scheme_name_is_refused(self, text: str, message: str) -> None:
+        """The message says what is wrong with the name."""
         with pytest.raises(Refused, match=message) as caught:
             parse_scheme(text)
 

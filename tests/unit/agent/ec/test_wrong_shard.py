@@ -47,10 +47,8 @@ def test_a_stripe_as_written_fits(scheme: Scheme) -> None:
 
 
 @pytest.mark.parametrize("scheme", [RS_3_2, RS_6_3, RS_10_4], ids=str)
-def test_one_wrong_shard_is_named_by_redundancy(scheme: Scheme) -> None:
-    """
-    With two parity shards or more, one wrong shard is named without any record.
-    """
+def test_single_wrong_shard_is_named_by_redundancy(scheme: Scheme) -> None:
+    """With two parity shards or more, one wrong shard is named without any record."""
     made = encoded_group(scheme, scheme.stripe_bytes)
 
     for index in scheme.indexes:
@@ -71,10 +69,9 @@ def test_two_wrong_shards_of_ten_and_four_are_named() -> None:
         assert StripeVerdict(fits=False, wrong=wrong) == verdict
 
 
-def test_nothing_is_named_without_redundancy() -> None:
-    """
-    One parity shard shows that something is wrong, not what; so do two when one shard is absent.
-    """
+def test_wrong_shard_is_not_named_without_redundancy() -> None:
+    """One parity shard shows that a shard is wrong, and not which. The same holds for two if one
+    shard is absent."""
     single = encoded_group(XOR_2_1, XOR_2_1.stripe_bytes)
     double = encoded_group(RS_3_2, RS_3_2.stripe_bytes)
     cells = spoiled(double, (2,))

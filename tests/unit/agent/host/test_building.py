@@ -9,10 +9,8 @@ HOST = Path(__file__).resolve().parents[4] / "agent" / "host"
 
 
 @pytest.mark.parametrize("module", ["wiring.py", "host.py"])
-def test_nothing_is_put_into_a_part_that_is_built(module: str) -> None:
-    """
-    What a part needs is handed to its constructor; the host sets no attribute of another object.
-    """
+def test_host_sets_no_attribute_of_a_built_part(module: str) -> None:
+    """A part gets its dependencies through its constructor."""
     targets = [
         target
         for node in ast.walk(ast.parse((HOST / module).read_text()))

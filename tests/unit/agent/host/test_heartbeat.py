@@ -132,10 +132,8 @@ class TestReports:
         [report] = scm.heard[-1].reports
         assert [container_pb2.DELETED] == [replica.state for replica in report.replicas]
 
-    def test_what_the_scm_did_not_hear_is_told_again(self) -> None:
-        """
-        Changes and answers of a heartbeat that failed are in the next one.
-        """
+    def test_changes_of_a_failed_heartbeat_are_reported_again(self) -> None:
+        """Changes and command answers of a failed heartbeat are in the next one."""
         scm, replicas = Scm(), Replicas(2)
         beat = heartbeat(scm, replicas, FakeClock())
         run_until_quiet(beat)
@@ -266,11 +264,9 @@ class TestReports:
 
 class TestScmAway:
     @pytest.mark.parametrize(("code", "longest_s"), [(Code.BUSY, 30.0), (Code.UNAVAILABLE, 1.0)])
-    def test_it_waits_longer_after_each_failure(self, code: Code, longest_s: float) -> None:
-        """
-        Retries are spread at random. Where nobody listens, no longer than the SCM's interval: when
-        it is back it hears of everybody soon.
-        """
+    def test_heartbeat_retries_back_off_with_jitter(self, code: Code, longest_s: float) -> None:
+        """Without a listener the delay does not exceed the SCM's interval, so that a restarted
+        SCM soon hears all datanodes."""
         scm = Scm()
         beat = heartbeat(scm, Replicas(1), FakeClock())
         run_until_quiet(beat)
@@ -285,10 +281,8 @@ class TestScmAway:
         assert len(set(waits[25:])) > 1, "all datanodes would come back at the same moment"
         assert "away" in beat.state
 
-    def test_one_that_answers_again_is_told_so(self) -> None:
-        """
-        The state is that of now, not of the last failure.
-        """
+    def test_heartbeat_state_is_registered_again_after_a_failure(self) -> None:
+        """The state shows the last call, not the last failure."""
         scm = Scm()
         beat = heartbeat(scm, Replicas(1), FakeClock())
         run_until_quiet(beat)
@@ -432,8 +426,8 @@ def test_last_copies_are_heard_with_each_answer_and_bounded(
     assert [[7], [], [1, 2]] == heard
 
 
-def test_who_leads_no_more_is_not_listened_to() -> None:
-    """Several control planes: the one with the highest term that was ever shown leads."""
+def test_heartbeat_answers_of_an_older_term_are_ignored() -> None:
+    """Of several control planes, the one with the highest term seen leads."""
     terms, heard = Terms(), list[tuple[str, int]]()
     beats = {}
     for name in ("old", "new"):

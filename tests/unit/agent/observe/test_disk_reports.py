@@ -47,10 +47,9 @@ def device(tmp_path: Path) -> Path:
     return partition
 
 
-def test_both_are_told(device: Path) -> None:
-    """
-    Of the whole disk; lines of the log that name it or the partition, and no other.
-    """
+def test_disk_report_has_smart_data_and_kernel_lines(device: Path) -> None:
+    """SMART data is that of the whole disk. Kernel lines are those that name the disk or the
+    partition, and no others."""
     run = answering({"smartctl": (0, HEALTHY, ""), "journalctl": (0, KERNEL, "")})
 
     [report] = disk_reports([VOLUME], run=run, device_of=lambda _: device)
@@ -72,12 +71,10 @@ def test_both_are_told(device: Path) -> None:
         ({"journalctl": (0, "", "")}, "smartmontools", "may be for root"),
     ],
 )
-def test_each_says_why_it_says_nothing(
+def test_disk_report_has_the_reason_for_missing_data(
     device: Path, answers: dict[str, tuple[int, str, str] | Exception], smart: str, kernel: str
 ) -> None:
-    """
-    Not there, not allowed, not readable, no answer in time.
-    """
+    """The program is missing, not permitted, not parseable, or timed out."""
     [report] = disk_reports([VOLUME], run=answering(answers), device_of=lambda _: device)
 
     assert smart in report.smart_error

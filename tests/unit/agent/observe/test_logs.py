@@ -79,8 +79,8 @@ class Fills(Writes):
         return super().write(text)
 
 
-def test_what_the_log_did_not_take_is_counted_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who reads the log has to know that there is a hole in it; and nobody who logs may fail."""
+def test_dropped_log_lines_are_counted_and_logged_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader of the log has to see the gap, and a full disk raises in no caller."""
     stream, before = Fills(), structlog.get_config()
     monkeypatch.setattr(sys, "stderr", stream)
     try:

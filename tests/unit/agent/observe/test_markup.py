@@ -13,8 +13,8 @@ def test_text_is_escaped_once_and_markup_never() -> None:
     assert "<ul><li>&lt;b&gt;</li></ul>" == bullets(["<b>"])
 
 
-def test_what_is_not_visible_is_shown_as_its_code() -> None:
-    """Also in a title: turned text reads as what it is not."""
+def test_invisible_character_is_shown_as_its_code() -> None:
+    """This holds also in a title, because reversed text reads as something else."""
     assert "\\u202egnp" in element("td", "\u202egnp")
     assert b"<title>\\u202egnp</title>" in document("\u202egnp")
 
@@ -33,8 +33,8 @@ def test_a_share_is_rounded_down(part: float, whole: float, share: str) -> None:
     assert f"{share}</span>" in bar(part, whole)
 
 
-def test_of_nothing_there_is_no_share() -> None:
-    """Not even 0 %."""
+def test_share_of_an_empty_total_is_a_dash() -> None:
+    """It is not shown as 0 %."""
     assert "-" == bar(0, 0) == bar(5, -1)
 
 

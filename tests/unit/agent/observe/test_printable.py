@@ -29,10 +29,8 @@ LETTERS = "Grüße, 日本語, עברית, 🎉 a\\b"
 
 
 @pytest.mark.parametrize("name", list(HOSTILE))
-def test_what_a_terminal_obeys_is_shown_as_its_code(name: str) -> None:
-    """
-    By the agent's function and by that of the Spark job, which may import nothing of the agent.
-    """
+def test_terminal_control_character_is_shown_as_its_code(name: str) -> None:
+    """The agent and the Spark job, which may not import the agent, have one function each."""
     text, shown = HOSTILE[name]
 
     assert shown == printable(text) == printable_of_spark(text)
@@ -47,10 +45,11 @@ def test_letters_of_every_script_stay() -> None:
 
 
 @pytest.mark.parametrize("hostile", [text for text, _ in HOSTILE.values()])
-def test_all_ways_out_show_it(hostile: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """
-    Lines, titles, cells, parts of tables, errors, hints, remarks and the label of a bar.
-    """
+def test_every_output_path_escapes_control_characters(
+    hostile: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The paths are lines, titles, cells, parts of tables, errors, hints, remarks and the label
+    of a progress bar."""
     output.say(hostile)
     output.show(output.grid(hostile, ["a", "b"], [(hostile, MARKUP), (MARKUP, hostile)]))
     for part in output.parts_of(output.grid(hostile, ["a", "b"], [(hostile, hostile)]), 10):

@@ -23,10 +23,8 @@ def told(**facts: object) -> Answer:
     return Answer(**(well | facts))  # type: ignore[arg-type]
 
 
-def test_all_is_well() -> None:
-    """
-    Then, and only then, it is said that nothing is damaged.
-    """
+def test_healthy_headline_says_that_nothing_is_damaged() -> None:
+    """Only a healthy cluster gets this headline."""
     line = headline(told(), NOW_MS)
 
     assert line.is_well
@@ -97,19 +95,15 @@ def test_a_control_plane_in_trouble_is_said_first() -> None:
     assert (False, False) == (line.is_well, ALL_CLEAR in line.text)
 
 
-def test_who_has_nothing_yet_is_well() -> None:
-    """
-    A new datanode, or a new cluster, has nothing to verify, and that is no trouble.
-    """
+def test_headline_of_an_empty_cluster_is_healthy() -> None:
+    """A new datanode or a new cluster has nothing to verify."""
     line = headline(Answer(asked_count=1), NOW_MS)
 
     assert ("no closed container holds data yet", True) == (line.text, line.is_well)
 
 
-def test_when_nobody_was_heard_nothing_is_said_of_data() -> None:
-    """
-    Not even that there is none; and some of the silent ones are named.
-    """
+def test_headline_without_answers_says_nothing_of_data() -> None:
+    """It does not say that there is no data, and it names some of the silent datanodes."""
     silent = ("0123456789", "b", "c", "d")
     line = headline(Answer(asked_count=4, silent=silent), NOW_MS)
 

@@ -48,8 +48,8 @@ class TestLaws:
 
         assert {SkipReason.CONTRADICTORY, SkipReason.UNCONFIRMED_DELETE} == lasting
 
-    def test_what_is_not_told_is_not_known(self) -> None:
-        """Without rows, holders and deletes the peers are all there is."""
+    def test_plan_without_rows_and_holders_relies_on_the_peers_alone(self) -> None:
+        """Without rows, holders and deletes, only the peers are known."""
         mine, theirs = leaf_tree({1: [bad(0, 1)], 2: []}), leaf_tree({1: [good(0, 2)]}, {2: 7})
 
         planned = plan(mine, [PeerView("dn2", theirs, diff(mine, theirs))])

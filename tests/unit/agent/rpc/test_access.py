@@ -64,19 +64,15 @@ class TestTable:
         assert not any(Role.SCM in rule.roles for rule in (*DATANODE.values(), *SCM.values()))
 
     @pytest.mark.parametrize("service", SERVICES)
-    def test_each_field_it_names_is_one_of_the_request(self, service: str) -> None:
-        """
-        The audit log and the check of the datanode's id read fields that exist.
-        """
+    def test_access_rules_name_existing_request_fields(self, service: str) -> None:
+        """The audit log and the check of the datanode's id read these fields."""
         descriptor, rules = SERVICES[service]
         for name, rule in rules.items():
             fields = set(descriptor.methods_by_name[name].input_type.fields_by_name)
             assert set(rule.fields) | ({rule.node_field} - {""}) <= fields, name
 
-    def test_what_changes_more_than_data_is_audited(self) -> None:
-        """
-        What an operator orders is written down; writing, reading and looking are not.
-        """
+    def test_calls_that_change_more_than_data_are_audited(self) -> None:
+        """An operator's commands are audited. Writing, reading and listing are not."""
         quiet = {name for name, rule in (*DATANODE.items(), *SCM.items()) if not rule.audited}
 
         assert quiet == {
@@ -106,11 +102,9 @@ class TestTable:
             ),
         }
 
-    def test_who_computes_from_shards_may_ask_for_them(self) -> None:
-        """
-        A client that reads a block group asks each datanode which shard it has; a datanode that
-        verifies parity asks the control plane who has the others.
-        """
+    def test_roles_that_compute_from_shards_may_read_them(self) -> None:
+        """A client that reads a block group asks each datanode for its shard. A datanode that
+        verifies parity asks the control plane for the other holders."""
         assert Role.CLIENT in DATANODE["GetContainer"].roles
         assert {Role.PEER, Role.CLIENT} <= DATANODE["ReadChunk"].roles
         assert DATANODE["ReadChunk"].roles == DATANODE["ReadChunks"].roles
@@ -197,10 +191,9 @@ class TestFacts:
 
 
 class TestAllowance:
-    def test_who_calls_too_often_waits_and_nobody_else_does(self) -> None:
-        """
-        After its burst a caller has its rate, however often it tries; another has its own.
-        """
+    def test_caller_above_its_rate_waits_and_others_do_not(self) -> None:
+        """After its burst a caller has its rate, however often it tries. Each caller has its own
+        allowance."""
         clock = FakeClock()
         allowances = Allowances(10, monotonic_s=clock.monotonic_s)
 
@@ -252,11 +245,9 @@ class TestGate:
         handler = grpc.unary_unary_rpc_method_handler(lambda request, _context: request)
         return handler, gate.wrap(f"/suture.v1.Datanode/{method}", handler)
 
-    def test_where_nobody_can_be_told_apart_what_is_written_down_and_counted_stays(self) -> None:
-        """
-        A server without TLS lets a read through as it is; what an operator may regret still goes to
-        the audit log, and an allowance is still one.
-        """
+    def test_gate_without_tls_still_audits_and_limits_calls(self) -> None:
+        """A server without TLS passes a read through unchanged. Audited calls still go to the
+        audit log, and a rate limit still applies."""
         notes = Notes()
         gate = Gate(notes, knows_callers=False)
         handler, read = self.guarded(gate, "GetSmallFile")
@@ -271,10 +262,8 @@ class TestGate:
             list(starmap(read.unary_unary, [(datanode_pb2.ReadBlockRequest(), Loopback())] * 10))
         assert Code.BUSY is refusal.value.code
 
-    def test_where_callers_are_known_each_call_is_looked_at(self) -> None:
-        """
-        A server with TLS lets nothing through as it is.
-        """
+    def test_gate_with_tls_checks_each_call(self) -> None:
+        """A server with TLS passes no call through unchanged."""
         handler, read = self.guarded(Gate(), "GetSmallFile")
 
         assert read is not handler

@@ -123,12 +123,8 @@ class TestAttended:
             world.call([ASKED], streams=streams)
         assert (0, 0) == (world.slots.taken_count, len(world.waits))
 
-    def test_what_cannot_be_parsed_is_the_callers_fault(
-        self, world: World, *, streams: bool
-    ) -> None:
-        """
-        The method never sees it; what a method fails to decode later is no fault of its caller.
-        """
+    def test_unparsable_request_is_the_callers_fault(self, world: World, *, streams: bool) -> None:
+        """The method never sees it. A decoding error inside a method is not the caller's fault."""
         with pytest.raises(Aborted) as ended:
             world.call([b"garbage"], streams=streams)
         assert grpc.StatusCode.INVALID_ARGUMENT is ended.value.code

@@ -239,10 +239,8 @@ class TestBlockKey:
             ("replica_index", 2**32 - 1),
         ],
     )
-    def test_what_is_out_of_bounds_is_refused_by_its_name(self, field: str, value: int) -> None:
-        """
-        0 is what a field that was not set looks like.
-        """
+    def test_id_out_of_bounds_is_refused_by_its_field_name(self, field: str, value: int) -> None:
+        """0 is the value of a field that was not set."""
         message = pb.BlockId(**({"container_id": 1, "local_id": 1} | {field: value}))
 
         with pytest.raises(Refused, match=f"block_id.{field}: {value} is not within") as refusal:

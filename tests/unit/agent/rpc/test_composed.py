@@ -35,10 +35,8 @@ def status() -> pb.StatusResponse:
     return pb.StatusResponse(datanode_id="dn1")
 
 
-def test_each_call_of_the_contract_is_in_one_group() -> None:
-    """
-    A call that is new in the contract is not forgotten, and none is handled twice.
-    """
+def test_every_call_of_the_service_is_in_one_handler_group() -> None:
+    """A new call of the protocol is not forgotten, and none is handled twice."""
     handled = [call for group in GROUPS for call in CALLS if hasattr(group, call)]
 
     assert sorted(CALLS) == sorted(handled)

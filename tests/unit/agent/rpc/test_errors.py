@@ -56,8 +56,8 @@ class TestRoundTrip:
         assert (type(sent), code, "message", "do this") == (type(got), got.code, str(got), got.hint)
         assert {"container_id": "7", "offset": "9"} == got.facts
 
-    def test_what_to_do_follows_from_the_class(self) -> None:
-        """Busy may be repeated, malformed may not, a bad volume is left alone."""
+    def test_error_class_follows_from_the_error_code(self) -> None:
+        """A busy call may be retried, a malformed one may not, and a bad volume is left alone."""
         assert [Unavailable, Refused, VolumeFailed] == [
             error_class(code) for code in (Code.BUSY, Code.MALFORMED_REQUEST, Code.IO_EXCEPTION)
         ]

@@ -13,8 +13,9 @@ SIZES = st.lists(st.integers(0, 2 * GROUP_BYTES_MAX), max_size=200)
 @given(SIZES)
 @example([1] * (GROUP_COUNT_MAX + 1))
 @example([GROUP_BYTES_MAX // 2] * 3)
-def test_each_group_has_room_and_the_next_item_has_none(sizes: list[int]) -> None:
-    """Nothing is lost or moved, and only what is too large by itself goes beyond a message."""
+def test_message_groups_are_as_full_as_possible(sizes: list[int]) -> None:
+    """No item is lost or reordered, and only an item that is too large by itself exceeds a
+    message."""
     groups = list(grouped(sizes, int))
 
     assert sizes == [size for group in groups for size in group]

@@ -27,10 +27,9 @@ def new_block(local_id: int, *datas: bytes, is_whole: bool = True) -> pb.NewBloc
 
 
 @given(st.lists(st.binary(min_size=1, max_size=300), max_size=6))
-def test_what_is_encoded_is_an_ordinary_message(datas: list[bytes]) -> None:
-    """
-    Protobuf's own decoder reads it, and so does ours, without the data in the message.
-    """
+def test_encoded_blocks_are_an_ordinary_protobuf_message(datas: list[bytes]) -> None:
+    """Protobuf's own decoder reads it, and so does Suture's, which keeps the data out of the
+    message."""
     blocks = [new_block(number, data) for number, data in enumerate(datas, 1)]
 
     encoded = newblocks.encode(blocks, datas)
@@ -80,10 +79,8 @@ def test_a_message_of_others_is_read_as_protobuf_reads_it(data: bytes, cut: int)
         (pb.NewBlocks(blocks=[new_block(1)] * (newblocks.BLOCKS_MAX + 1)), "blocks"),
     ],
 )
-def test_what_makes_no_sense_is_refused(message: pb.NewBlocks, field: str) -> None:
-    """
-    The refusal names the field.
-    """
+def test_senseless_block_message_is_refused(message: pb.NewBlocks, field: str) -> None:
+    """The refusal names the field."""
     with pytest.raises(Refused) as refusal:
         list(newblocks.parse(newblocks.decode(message.SerializeToString())))
 

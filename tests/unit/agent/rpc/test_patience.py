@@ -34,10 +34,9 @@ class Scripted:
         )
 
 
-def test_it_is_asked_again_until_it_answers() -> None:
-    """
-    More often than three times, at growing intervals of a second at most; who waits is told once.
-    """
+def test_starting_scm_is_retried_until_it_answers() -> None:
+    """It is asked more often than three times, at growing intervals of a second at most. The
+    caller is notified once."""
     scripted = Scripted(*[STARTING] * 20)
 
     assert "answer" == scripted.asked(Code.SAFE_MODE)
@@ -47,10 +46,8 @@ def test_it_is_asked_again_until_it_answers() -> None:
 
 
 @pytest.mark.parametrize("error", [GONE, Refused(Code.KEY_EXISTS, "k exists")])
-def test_what_is_not_awaited_is_raised_at_once(error: SutureError) -> None:
-    """
-    A wrong address, or a refusal, is told now and not after minutes.
-    """
+def test_error_that_is_not_awaited_is_raised_at_once(error: SutureError) -> None:
+    """A wrong address or a refusal is raised at once and not after minutes."""
     scripted = Scripted(error)
 
     with pytest.raises(type(error)) as caught:
@@ -83,10 +80,9 @@ def test_patience_ends_with_who_asks() -> None:
     assert 2 == len(scripted.slept_s)
 
 
-def test_it_sleeps_as_the_process_does_now(monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    Where time is simulated, real sleep would never end: simulated time stands still meanwhile.
-    """
+def test_retry_sleeps_with_the_current_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With simulated time, a real sleep would never end, because simulated time stands still
+    meanwhile."""
     scripted = Scripted(STARTING)
     monkeypatch.setattr("time.sleep", scripted.slept_s.append)
 

@@ -57,10 +57,8 @@ def test_a_text_that_is_too_long_is_refused_by_its_name(
         Run.opened(run)
 
 
-def test_so_does_what_was_shown(tmp_path: Path) -> None:
-    """
-    Of which there may be a quarter of a gigabyte.
-    """
+def test_shown_plan_file_is_read_with_bounded_memory(tmp_path: Path) -> None:
+    """The file may have a quarter of a gigabyte."""
     shown = tmp_path / "shown"
     shown.write_bytes(b"x" * 1000)
     tracemalloc.start()

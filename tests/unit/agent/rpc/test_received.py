@@ -56,11 +56,9 @@ def test_data_may_come_with_the_description_or_behind_it() -> None:
         joined(iter([pb.ReadChunkResponse(chunk=told, data=data + b"!")]), 0)
 
 
-def test_each_window_of_what_will_be_written_is_compared() -> None:
-    """
-    Also where damage to two of many leaves the CRC of the whole as it is: a multiple of CRC32C's
-    polynomial (RFC 3720) across the edge of a window.
-    """
+def test_every_window_of_received_data_is_verified() -> None:
+    """Damage to two windows may leave the CRC of the whole unchanged: a multiple of CRC32C's
+    polynomial (RFC 3720) across the edge of a window."""
     multiple = (1 | 0x82F63B78 << 1).to_bytes(5, "little")
     data = bytes(16 * 512)
     bad = data[:1_022] + multiple + data[1_027:]
@@ -72,11 +70,9 @@ def test_each_window_of_what_will_be_written_is_compared() -> None:
         joined(iter(sent), 0)
 
 
-def test_of_several_chunks_those_come_that_were_asked_for_and_are_as_they_say() -> None:
-    """
-    One of another block, one that is short where no checksum tells, one with other bytes, and one
-    whose description is none.
-    """
+def test_received_chunks_must_be_requested_complete_and_verified() -> None:
+    """One chunk is of another block, one is short and has no checksum, one has other bytes, and
+    one has no valid description."""
     data = content(1)
     chunk = chunk_of(data)
     unchecked = chunk._replace(checksum_type=ChecksumType.NONE, window_checksums=b"")
@@ -196,10 +192,8 @@ class TestBlocks:
         with pytest.raises(Refused, match="of a block of"):
             list(parts_of(small, len(data) - 1))
 
-    def test_one_message_has_all_of_its_chunks_and_nothing_else(self) -> None:
-        """
-        More or less than they say is refused before any of it is given on.
-        """
+    def test_small_file_answer_must_have_exactly_its_chunks(self) -> None:
+        """More or fewer bytes than described are refused before any of them is passed on."""
         data = content(1)
         described = codec.chunk_message(chunk_of(data))
         right = pb.GetSmallFileResponse(chunks=[described], data=data)
@@ -232,10 +226,8 @@ def test_a_piece_is_an_ordinary_message(data: bytes, is_described: bool) -> None
 
 
 @given(st.binary(max_size=60))
-def test_what_is_no_piece_is_read_as_protobuf_reads_it(garbage: bytes) -> None:
-    """
-    The same message, or the same error.
-    """
+def test_ordinary_message_is_decoded_as_protobuf_does(garbage: bytes) -> None:
+    """The result is the same message or the same error."""
     try:
         expected: pb.ReadBlockResponse | None = pb.ReadBlockResponse.FromString(garbage)
     except DecodeError:

@@ -80,10 +80,8 @@ def test_without_time_left_nobody_is_asked_again() -> None:
     assert 1 == len(method.timeouts_s)
 
 
-def test_what_a_peer_refuses_it_would_refuse_again() -> None:
-    """
-    So it is asked once.
-    """
+def test_refused_call_is_not_repeated() -> None:
+    """The peer would refuse it again."""
     method = Method(grpc.StatusCode.INVALID_ARGUMENT)
 
     with pytest.raises(Refused):
@@ -91,10 +89,8 @@ def test_what_a_peer_refuses_it_would_refuse_again() -> None:
     assert 1 == len(method.timeouts_s)
 
 
-def test_what_is_not_repeated_names_its_party_too() -> None:
-    """
-    No caller knows that method: it is asked once.
-    """
+def test_error_of_an_unrepeated_call_names_its_party() -> None:
+    """The method is unknown to the server, so it is called once."""
     method = Method(grpc.StatusCode.UNIMPLEMENTED)
 
     with pytest.raises(Refused, match="whoever answers for the SCM at scm1:9860"):
@@ -103,12 +99,10 @@ def test_what_is_not_repeated_names_its_party_too() -> None:
 
 
 @pytest.mark.parametrize("calling", [call, call_again])
-def test_nothing_is_asked_again_over_a_connection_that_was_closed(
+def test_call_on_a_closed_connection_is_not_repeated(
     calling: Callable[..., Any],
 ) -> None:
-    """
-    gRPC says so with an error that is none of its own.
-    """
+    """gRPC raises an error that is not one of its own."""
     timeouts_s: list[float] = []
 
     def closed(_request: Any, **how: Any) -> Any:

@@ -44,10 +44,8 @@ def test_a_host_has_one_share_and_each_local_process_its_own() -> None:
     assert account_of("ipv6:%5B::1%5D:4711") != account_of("ipv6:%5B::1%5D:4712")
 
 
-def test_who_keeps_a_whole_share_waiting_gets_no_more() -> None:
-    """
-    Others do, and so does the first when a call of it goes on.
-    """
+def test_caller_with_a_full_share_of_waits_gets_no_more() -> None:
+    """Other callers do, and so does the first when one of its calls continues."""
     world = World()
     world.begin("a", SHARE - 1)
     ticket = world.waits.begin("a", lambda: None)
@@ -69,11 +67,9 @@ def test_while_threads_are_left_a_slow_caller_is_left_alone() -> None:
     assert {"a0", "a1", "a2", "a3", "a4"} == set(world.after(1))
 
 
-def test_when_most_threads_wait_the_slow_ones_give_way() -> None:
-    """
-    Those of whoever has the most first, the oldest first, until half a share waits; calls that
-    have only begun are spared.
-    """
+def test_slow_calls_are_ended_when_most_threads_wait() -> None:
+    """Calls of the caller with the most waits end first, oldest first, until half a share waits.
+    Calls that have just begun are spared."""
     world = World()
     world.begin("b", 1)
     world.clock.advance_s(0.1)
@@ -85,10 +81,8 @@ def test_when_most_threads_wait_the_slow_ones_give_way() -> None:
     assert 3 == len(world.waits)
 
 
-def test_it_is_not_swept_more_often_than_needed() -> None:
-    """
-    Each call of a busy server asks for it.
-    """
+def test_waits_are_swept_no_more_often_than_needed() -> None:
+    """Each call of a busy server requests a sweep."""
     world = World()
     world.clock.advance_s(SLOW_S)
     world.begin("a", SHARE)
@@ -99,10 +93,8 @@ def test_it_is_not_swept_more_often_than_needed() -> None:
     assert world.after(SWEEP_INTERVAL_S)
 
 
-def test_what_ended_meanwhile_is_not_ended_again() -> None:
-    """
-    A call may go on while it is being swept.
-    """
+def test_call_that_ended_meanwhile_is_not_ended_again() -> None:
+    """A call may continue during a sweep."""
     world = World()
     ticket = world.waits.begin("a", lambda: world.ended.append("gone"))
     world.waits.end(ticket)

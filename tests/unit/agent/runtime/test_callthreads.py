@@ -54,10 +54,9 @@ class TestEnding:
 
 
 class TestCallThreads:
-    def test_each_call_that_is_let_in_has_a_thread_and_no_more_are_made(self) -> None:
-        """
-        Four calls run at once; a fifth waits for one of them. Later ones make no further thread.
-        """
+    def test_admitted_calls_run_in_at_most_the_configured_threads(self) -> None:
+        """Four calls run at once, and a fifth waits for one of them. Later calls create no
+        further thread."""
         with CallThreads(2, 4) as threads:
             running, may_end = threading.Semaphore(0), threading.Event()
             names: list[str] = []
@@ -78,10 +77,8 @@ class TestCallThreads:
             assert all(end.wait(WAIT_S) for end in ends)
             assert 4 == len(set(names))
 
-    def test_one_call_after_the_other_needs_one_thread(self) -> None:
-        """
-        Threads are made when they are needed: a server that few call has few.
-        """
+    def test_sequential_calls_need_one_thread(self) -> None:
+        """Threads are created on demand, so a server with few calls has few."""
         names: set[str] = set()
         with CallThreads(8, 100) as threads:
             for _ in range(50):
@@ -89,10 +86,8 @@ class TestCallThreads:
                 assert end.wait(WAIT_S)
         assert 1 == len(names)
 
-    def test_who_calls_again_at_the_end_of_a_call_needs_no_other_thread(self) -> None:
-        """
-        The thread is known to be free when its caller hears of the end.
-        """
+    def test_call_at_the_end_of_a_call_reuses_its_thread(self) -> None:
+        """The thread counts as free before its caller is notified."""
         second = threading.Event()
         with CallThreads(2, 4) as threads:
             begun, may_end = threading.Event(), threading.Event()

@@ -68,10 +68,8 @@ def test_methods_that_were_not_generated_have_the_same_layers_made_when_first_as
     assert [("one", "/else/Do")] == made
 
 
-def test_each_call_is_noted() -> None:
-    """
-    Also a call of a method that there is not, and one whose handler is known, ends others' waits.
-    """
+def test_every_call_is_counted_by_the_layers() -> None:
+    """This includes a call of an unknown method and one whose handler is cached."""
     calls: list[None] = []
     layers = Layers([], lambda: calls.append(None))
     layers.add_registered_method_handlers(SERVICE, {"Do": "handler"})

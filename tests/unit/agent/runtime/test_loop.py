@@ -133,9 +133,9 @@ class TestThread:
         loop.request_stop()
         assert loop.join(WAIT_S)
 
-    def test_nobody_wakes_who_rests(self) -> None:
-        """A worker that was woken again and again does its next step when it said; it has not
-        missed the calls: after a step that finds nothing to do it steps once more."""
+    def test_resting_worker_is_not_woken_early(self) -> None:
+        """A worker that is woken during its rest takes its next step on time. It has not missed
+        the calls: after a step without work it takes one more."""
         bell, seen_s = Bell(), list[float]()
         began, ended = threading.Event(), threading.Event()
 
@@ -158,8 +158,9 @@ class TestThread:
         loop.request_stop()
         assert loop.join(WAIT_S)
 
-    def test_who_failed_after_a_rest_is_woken(self) -> None:
-        """An error ends the rest: whoever is called goes on, though it would wait for a minute."""
+    def test_worker_that_failed_after_a_rest_is_woken(self) -> None:
+        """An error ends the rest, so a call wakes the worker although it would wait for a
+        minute."""
         again = threading.Event()
 
         def step() -> Step:

@@ -72,10 +72,8 @@ class TestLimit:
 class TestBudget:
     """Bytes that are taken and given back."""
 
-    def test_what_does_not_fit_waits_and_is_served_in_order(self) -> None:
-        """
-        A large wish is not passed by small ones for ever.
-        """
+    def test_memory_requests_that_do_not_fit_are_served_in_order(self) -> None:
+        """Small requests do not overtake a large one for ever."""
         budget = MemoryBudget(10)
         order: list[int] = []
         threads = []

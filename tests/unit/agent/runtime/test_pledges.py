@@ -11,10 +11,8 @@ from tests.support.clock import FakeClock
 ONE, TWO = ContainerId(1), ContainerId(2)
 
 
-def test_what_was_pledged_stays_for_its_time() -> None:
-    """
-    Until the last of all pledges has ended, and no longer.
-    """
+def test_pledged_replica_stays_until_its_last_pledge_ends() -> None:
+    """It is not kept any longer."""
     clock = FakeClock()
     pledges = Pledges(clock)
     pledges.give(ONE, 10.0)
@@ -31,10 +29,9 @@ def test_what_was_pledged_stays_for_its_time() -> None:
         pass
 
 
-def test_nobody_rests_on_what_is_about_to_go() -> None:
-    """
-    Of two that would rest on each other, neither goes; one that stays after all is rested on.
-    """
+def test_pledge_for_a_leaving_replica_is_refused() -> None:
+    """Of two replicas that would rely on each other, neither goes. A replica that stays after
+    all can be pledged again."""
     pledges = Pledges(FakeClock())
 
     with pledges.leaving(ONE), pytest.raises(Unavailable) as caught:
@@ -44,10 +41,8 @@ def test_nobody_rests_on_what_is_about_to_go() -> None:
     pledges.give(ONE, 1.0)
 
 
-def test_there_are_so_many_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    Those that have ended make room.
-    """
+def test_pledges_are_limited_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pledges that have ended make room."""
     monkeypatch.setattr(module, "PLEDGES_MAX", 1)
     clock = FakeClock()
     pledges = Pledges(clock)

@@ -3,10 +3,8 @@
 from agent.runtime.relay import Relay
 
 
-def test_all_who_listen_are_told_in_their_order() -> None:
-    """
-    Who listens first is told first.
-    """
+def test_relay_listeners_are_called_in_their_order() -> None:
+    """The first listener is called first."""
     heard: list[tuple[str, int]] = []
     relay = Relay[[int]]()
     relay.listen(lambda number: heard.append(("first", number)))

@@ -27,10 +27,8 @@ def test_the_newest_that_is_whole_has_the_path() -> None:
     } == wanted
 
 
-def test_of_none_that_is_whole_the_newest_has_it() -> None:
-    """
-    What it lacks is said.
-    """
+def test_newest_incomplete_put_gets_the_path() -> None:
+    """The missing parts are reported."""
     found = files_of([part("a", 1, "p", count=2), part("a", 4, "q", 1, count=3)])
 
     older, newest = files_to_write(found)

@@ -62,10 +62,8 @@ def test_a_path_is_as_written(key: str, path: str) -> None:
     assert path == path_of(key)
 
 
-def test_what_is_too_long_is_cut_and_told_apart() -> None:
-    """
-    A part, a path, a path of too many parts; and many dots.
-    """
+def test_long_path_is_cut_and_kept_distinct() -> None:
+    """The limits are for a part, a path, and the number of parts; a name may also be all dots."""
     one, other = path_of("x" * 1_000 + "1"), path_of("x" * 1_000 + "2")
     assert one != other
     assert max(len(one), len(other)) <= PART_BYTES_MAX

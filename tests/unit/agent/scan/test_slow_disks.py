@@ -74,17 +74,16 @@ EQUAL = {"a": 8.0, "b": 9.0, "c": 10.0, "d": 8.5}
         "all are busy",
     ],
 )
-def test_one_minute(latencies: Mapping[str, float], slow: set[str]) -> None:
-    """
-    Beside the median of the others, and how much those differ.
-    """
+def test_disk_is_compared_with_the_median_of_its_siblings(
+    latencies: Mapping[str, float], slow: set[str]
+) -> None:
+    """The spread of the siblings' latencies counts, too."""
     assert slow == {name for name, is_slow in slower_than_siblings(latencies).items() if is_slow}
 
 
-def test_it_takes_some_minutes_and_passes() -> None:
-    """
-    Not before there were enough, then with what it is; when it is well for long enough, not.
-    """
+def test_slow_disk_is_reported_after_some_minutes_until_it_recovers() -> None:
+    """There must be enough minutes first. The report has the latency, and ends after enough
+    healthy minutes."""
     disks = Disks()
     for minute in range(WINDOWS_MIN):
         assert set() == disks.slow(), minute
@@ -98,10 +97,8 @@ def test_it_takes_some_minutes_and_passes() -> None:
     assert 8.5 == disks.worker.word("d").read_ms
 
 
-def test_one_busy_minute_is_no_slow_disk() -> None:
-    """
-    Nor three of ten.
-    """
+def test_busy_minutes_do_not_make_a_disk_slow() -> None:
+    """Three of ten are not enough."""
     disks = Disks()
     for minute in range(WINDOWS_KEPT):
         disks.minute({**EQUAL, "d": 90.0 if minute in {1, 4, 7} else 8.0})

@@ -111,8 +111,8 @@ class Copies:
 
 
 class TestCopies:
-    def test_where_nobody_reads_nothing_is_waited_for(self) -> None:
-        """The last copy of a container is made as fast as the disks are."""
+    def test_copy_without_clients_is_not_throttled(self) -> None:
+        """The last copy of a container is made as fast as the disks permit."""
         copies = Copies()
         copies.has_clients = False
 

@@ -95,8 +95,8 @@ def test_no_more_than_a_few_parts_wait(executor: Threads) -> None:
     assert 1 <= most <= AHEAD_PARTS
 
 
-def test_who_leaves_early_leaves_no_thread_behind(executor: Threads) -> None:
-    """Of an import that fails early the rest is not wanted."""
+def test_abandoned_read_ahead_leaves_no_thread(executor: Threads) -> None:
+    """The rest of a failed import is not needed."""
     sender = Sender()
     with closing(read_ahead(sender.stream(), executor)) as parts:
         next(parts)
@@ -105,8 +105,8 @@ def test_who_leaves_early_leaves_no_thread_behind(executor: Threads) -> None:
     assert PARTS_COUNT > sender.sent_count
 
 
-def test_nothing_is_asked_for_behind_the_end(executor: Threads) -> None:
-    """Nobody would wait for it: a thread would hang on a sender that has no more to say."""
+def test_read_ahead_stops_at_the_end_part(executor: Threads) -> None:
+    """Otherwise a thread would wait for a sender that has no more data."""
 
     def stream() -> Iterator[Part]:
         yield block_part(1)
