@@ -58,12 +58,10 @@ class TestChance:
 
     @pytest.mark.parametrize("lost", [1, 3, 8, 20, 60])
     @pytest.mark.parametrize(("expected", "shape"), [(0.1, 0.5), (0.5, 6.0), (5.0, 2.5)])
-    def test_it_is_never_told_smaller_than_it_is(
+    def test_chance_bound_is_at_least_the_exact_sum(
         self, lost: int, expected: float, shape: float
     ) -> None:
-        """
-        At least the sum of all terms, and not much more.
-        """
+        """It is not much larger than the sum of all terms."""
         exact = chance_of(lost, expected, shape)
 
         bound = 10 ** float(
@@ -73,10 +71,8 @@ class TestChance:
         assert exact <= bound * (1 + 1e-9) + 1e-12
         assert bound <= max(40 * exact, 1e-12)
 
-    def test_what_is_expected_needs_no_explanation(self) -> None:
-        """
-        At or below the mean the chance is called one.
-        """
+    def test_expected_losses_have_chance_one(self) -> None:
+        """At or below the mean, the chance is called one."""
         lost, expected = np.array([0.0, 5.0]), np.array([5.0, 5.0])
 
         assert [0.0, 0.0] == tail_log10(lost, expected, np.array([4.0, 4.0])).tolist()
@@ -225,10 +221,8 @@ class TestSomebody:
 class TestVersions:
     """Two versions, of which one writes another tree of the same bytes."""
 
-    def test_who_loses_alone_only_may_be_right(self) -> None:
-        """
-        A few nodes of another version lose to all others, and not beside each other.
-        """
+    def test_version_that_loses_only_alone_may_be_right(self) -> None:
+        """A few nodes of another version lose to all others, and not beside each other."""
         votes = Votes()
         for i, node in enumerate(votes.nodes):
             node["version"] = "1.1" if i % 8 == 0 else "1.0"
@@ -237,10 +231,8 @@ class TestVersions:
 
         assert votes.named() == [("versions", "1.0 or 1.1")]
 
-    def test_who_loses_in_any_company_is_to_blame(self) -> None:
-        """
-        Damage at random does not ask who stands beside.
-        """
+    def test_version_that_loses_in_any_company_is_blamed(self) -> None:
+        """Random damage does not depend on the neighbours."""
         votes = Votes()
         for i, node in enumerate(votes.nodes):
             node["version"] = "1.1" if i % 4 == 0 else "1.0"

@@ -62,10 +62,8 @@ LEAVING: tuple[tuple[str, str, str, list[Row]], ...] = (
 )
 
 
-def test_each_replica_on_a_leaving_node_says_what_it_waits_for() -> None:
-    """
-    All lines in one batch, so that no container answers for its neighbour.
-    """
+def test_replica_on_a_leaving_node_has_its_stop_condition() -> None:
+    """All lines are in one batch, so that no container affects its neighbour."""
     parts = [container(i, *line[:3]) for i, line in enumerate(LEAVING)]
     unknown = container(len(LEAVING), "R CLOSED 10", "C/d")
     unknown.containers.clear()
@@ -130,11 +128,9 @@ STAYING: tuple[tuple[str, str, str, int, bool], ...] = (
 )
 
 
-def test_what_is_to_be_made_and_what_can_be_read() -> None:
-    """
-    Of an erasure-coded container as many indexes as there is data; nothing is made of what is
-    suppressed.
-    """
+def test_lacking_count_and_readability_are_computed() -> None:
+    """An erasure-coded container needs as many indexes as there is data. A suppressed container
+    lacks nothing."""
     parts = [container(i, *line[:3]) for i, line in enumerate(STAYING)]
     hidden = container(len(STAYING), "R CLOSED 10", "C", suppressed=True)
 

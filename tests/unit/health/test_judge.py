@@ -16,10 +16,8 @@ PARTS: tuple[tuple[str, str, list[str]], ...] = (
 )
 
 
-def test_each_replica_has_the_first_role_that_applies() -> None:
-    """
-    All lines in one batch.
-    """
+def test_replica_gets_the_first_role_that_applies() -> None:
+    """All lines are in one batch."""
     batch = cut(gather(container(i, *line[:2]) for i, line in enumerate(PARTS))).batch
 
     found = roles(judge(batch, Rules()))

@@ -53,12 +53,10 @@ def test_racks_by_policy(
         ("aaaaab", 2, 5, True, 1),
     ],
 )
-def test_what_stands_on_the_wrong_rack(
+def test_misplaced_count_is_the_number_of_replicas_to_move(
     racks: str, cluster_racks: int, required: int, is_scattered: bool, expected: int
 ) -> None:
-    """
-    As many replicas as would have to move; one too many makes nobody look misplaced.
-    """
+    """A surplus replica does not count as misplaced."""
     assert expected == misplaced_count(
         list(racks),
         cluster_rack_count=cluster_racks,

@@ -91,10 +91,10 @@ def test_a_band_widens_what_is_enough_and_narrows_nothing(
         (counted(available=2, leaving=1, adds=1), True),
     ],
 )
-def test_nothing_is_lost_while_what_lacks_is_on_its_way_out(given: Case, is_due: bool) -> None:
-    """
-    Whether or not a copy is under way already.
-    """
+def test_replica_that_lacks_during_a_departure_is_not_counted_lost(
+    given: Case, is_due: bool
+) -> None:
+    """It does not matter whether a copy is under way already."""
     assert is_due is counts(given)[4]
 
 
@@ -118,12 +118,10 @@ def test_the_delete_of_what_does_not_count_costs_nothing(
         ("C C U/d", (), (), 1),  # healed or not, it leaves
     ],
 )
-def test_what_may_be_healed_is_not_made_a_second_time(
+def test_replica_that_may_be_repaired_is_not_copied_too(
     words: str, adds: tuple[str, ...], deletes: tuple[str, ...], copies: int
 ) -> None:
-    """
-    The unhealthy one is expected to be healed in place.
-    """
+    """The unhealthy replica is expected to be repaired in place."""
     bad = frozenset({"dn2" if words == "C U" else "dn3"})
 
     assert copies == needs(case(words, adds=adds, deletes=deletes, hopeful=bad)).copies
@@ -139,12 +137,10 @@ def test_what_may_be_healed_is_not_made_a_second_time(
         ("C C U", ("dn3",), ("dn2",), 1),
     ],
 )
-def test_what_a_repair_may_heal_is_not_copied_unless_it_goes(
+def test_repairable_replica_is_copied_only_if_it_is_deleted(
     words: str, hopeful: tuple[str, ...], deletes: tuple[str, ...], copies: int
 ) -> None:
-    """
-    Three are required.
-    """
+    """Three replicas are required."""
     given = case(words, hopeful=frozenset(hopeful), deletes=deletes)
 
     assert copies == needs(given).copies
@@ -171,12 +167,10 @@ def test_the_delete_of_what_three_others_do_not_count_on_makes_no_copy(fourth: s
         ("C C C!", ("dn3",), 1, 1),
     ],
 )
-def test_what_goes_is_lost_wherever_it_is(
+def test_replica_under_deletion_counts_as_lost_on_any_node(
     words: str, deletes: tuple[str, ...], need: int, spare: int
 ) -> None:
-    """
-    Nobody rests on a replica that is being deleted, on whichever node.
-    """
+    """No decision relies on a replica that is being deleted."""
     found = counts(case(words, deletes=deletes))
 
     assert (need, spare) == (found[1], found[3])

@@ -82,10 +82,8 @@ WHY: tuple[tuple[str, str, str, set[str], bool], ...] = (
 )
 
 
-def test_each_reason_to_reconcile_is_given_and_what_forbids_it() -> None:
-    """
-    A reason is told even where nothing may be done about it now.
-    """
+def test_reconcile_reasons_and_obstacles_are_given() -> None:
+    """A reason is given even if the container may not be reconciled now."""
     found = reconciles(*(container(i, *line[:3]) for i, line in enumerate(WHY)))
 
     told = [
@@ -118,10 +116,8 @@ def test_empty_containers_are_left_out(what: str, replicas: str) -> None:
     assert found.is_wanted.tolist() == [False, True, True]
 
 
-def test_what_an_operator_suppressed_is_not_reconciled() -> None:
-    """
-    Neither by the replicas' vote nor from the stripe.
-    """
+def test_suppressed_container_is_not_reconciled() -> None:
+    """This holds for the replicas' vote and for the stripe."""
     words = (("R CLOSED", "C=7x2 C=9"), ("EC CLOSED", "C#1 C#2 C#3 C#4 U#5"))
     shown = reconciles(*(container(i, *line) for i, line in enumerate(words)))
 

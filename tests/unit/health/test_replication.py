@@ -144,14 +144,14 @@ class TestSources:
             ("C/d C/m", ["dn1", "dn2"]),
         ],
     )
-    def test_they_are_the_best_kind_with_the_highest_bcsid(
+    def test_sources_are_the_best_kind_with_the_highest_bcsid(
         self, words: str, expected: list[str]
     ) -> None:
-        """On nodes that answer; what the operator wants of them does not matter."""
+        """Only nodes that answer count. Their operational state does not matter."""
         assert expected == names(sources(case(words)))
 
-    def test_what_is_being_deleted_or_cannot_be_loaded_is_none(self) -> None:
-        """However good it looked."""
+    def test_deleting_or_unloadable_replica_is_no_source(self) -> None:
+        """It does not matter how good the replica looks."""
         given = case("C C C", deletes=("dn1",))
         lost = replace(given.placed[1].replica, load_error="no such directory")
         given = replace(
@@ -205,8 +205,8 @@ class TestVictims:
         assert ReplicaState.CLOSED is not victim.replica.state
 
     @pytest.mark.parametrize("words", ["U@9 C C C", "C Q@6 C C C"])
-    def test_what_has_more_than_its_container_stays(self, words: str) -> None:
-        """It may be all that is left of what somebody wrote; a whole one goes in its place."""
+    def test_replica_with_more_than_its_container_is_no_victim(self, words: str) -> None:
+        """It may be all that is left of a write. A whole replica is removed in its place."""
         assert {ReplicaState.CLOSED} >= {p.replica.state for p in victims(case(words))}
 
     def test_w28_the_last_of_a_rack_stays(self) -> None:
@@ -226,8 +226,9 @@ class TestVictims:
             shards("C#1 C#2 C#3 C#4 C#5 U#5"),
         ],
     )
-    def test_what_is_kept_out_of_orders_stays(self, given: Case) -> None:
-        """A person looks at it first; another goes in its place if there is one."""
+    def test_excluded_replica_is_no_victim(self, given: Case) -> None:
+        """An operator looks at it first. Another replica is removed in its place if there is
+        one."""
         [first] = victims(given)
 
         held = replace(given, excluded=frozenset({first.datanode_id}))

@@ -68,10 +68,10 @@ class TestClosing:
             ("W16", QUASI_CLOSED, "OGU", ["dn1", "dn2"]),
         ],
     )
-    def test_who_is_told_to_close(
+    def test_close_goes_to_every_writable_replica_without_force(
         self, row: str, state: ContainerState, letters: str, told: list[str]
     ) -> None:
-        """Every replica that may still be written, none by force, none that is UNHEALTHY."""
+        """UNHEALTHY replicas get no close."""
         orders = closes_due(container(state), replicas(letters))
 
         assert [CloseCommand(node, 5, force=False) for node in told] == orders, row
@@ -86,7 +86,7 @@ class TestClosing:
             ("W5: one can still be closed", "UUUO", (), 1, CLOSING),
         ],
     )
-    def test_what_a_closing_container_becomes(
+    def test_closing_container_gets_the_state_its_replicas_permit(
         self,
         row: str,
         letters: str,
@@ -94,7 +94,7 @@ class TestClosing:
         committed: int,
         expected: ContainerState,
     ) -> None:
-        """Nothing is waited for that nobody has, and no time is guessed."""
+        """The container does not wait for data that no replica has, and no time is guessed."""
         before = container(CLOSING, pipeline=pipeline, committed_count=committed)
 
         assert expected is observe(before, replicas(letters), now_ms=9).state, row

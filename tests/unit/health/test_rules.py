@@ -3,11 +3,10 @@
 from health.rules import Rules
 
 
-def test_who_chooses_nothing_has_ozones_numbers() -> None:
-    """
-    Two whole copies, or one shard more than data, stay online during maintenance; three copies of
-    the origin with the last commit, two of another; no band; one rack.
-    """
+def test_default_rules_have_ozones_numbers() -> None:
+    """Two whole copies, or one shard more than data, stay online during maintenance. Three
+    copies of the origin with the last commit and two of another are kept. There is no band, and
+    one rack."""
     rules = Rules()
 
     assert (2, 1) == (rules.maintenance_min, rules.ec_redundancy)

@@ -47,10 +47,8 @@ def test_rows_with_equal_keys_are_one_group_in_the_order_of_the_keys(
     assert found.some(mask).tolist() == [row in passed for row in order]
 
 
-def test_each_owner_counts_its_own_rows() -> None:
-    """
-    Owners without rows count nothing and get the default, also the last.
-    """
+def test_segment_operations_use_the_rows_of_each_owner() -> None:
+    """Owners without rows count nothing and get the default, also the last one."""
     rows = Segments.of(np.array([0, 0, 2, 2, 2]), 4)
     values = np.array([5, -3, 1, 7, 2])
     mask = np.array([True, False, False, True, True])
@@ -87,10 +85,8 @@ def test_sums_are_right_beyond_what_a_word_of_a_float_holds() -> None:
     assert found.tolist() == [(1 << 61) + 1, HIGH, 5]
 
 
-def test_of_several_rules_the_first_counts() -> None:
-    """
-    And where none holds, the default.
-    """
+def test_first_rule_that_holds_counts() -> None:
+    """If none holds, the default counts."""
     first, second = np.array([True, False, False]), np.array([True, True, False])
 
     assert first_that_holds([(first, 7), (second, 8)], 9).tolist() == [7, 8, 9]

@@ -47,10 +47,10 @@ from tests.support.control.scm_world import container, summary
         ("leaving and resting: a copy of the leaving one", "C#1/d C#2 C#3 C#4 C#5/e", [1], False),
     ],
 )
-def test_what_is_about_to_go_is_copied_once_per_index(
+def test_departing_shards_are_copied_once_per_index(
     row: str, words: str, copied: list[int], may_go: bool
 ) -> None:
-    """Reading needs three of five; one more stays online."""
+    """Reading needs three of five, and one more stays online."""
     given = shards(words)
 
     assert copied == [p.replica.replica_index for p in to_copy(given)], row
@@ -96,8 +96,10 @@ def test_index_sets_say_how_a_container_is(row: str, words: str, expected: Healt
         ("of three, two", "C#1 C#1 C#1 C#2 C#3 C#4 C#5", [1, 1]),
     ],
 )
-def test_what_is_too_much_goes_by_index(row: str, words: str, removed: list[int | str]) -> None:
-    """One whole shard of each index stays whatever becomes of the deletes."""
+def test_surplus_shards_are_removed_by_index(
+    row: str, words: str, removed: list[int | str]
+) -> None:
+    """One whole shard of each index stays, whatever happens to the deletes."""
     given = shards(words)
 
     found = victims(given)
@@ -117,8 +119,8 @@ def test_the_delete_of_a_twin_that_does_not_count_makes_no_index_lack(twin: str)
     assert Health.UNDER_REPLICATED is not health(given)
 
 
-def test_of_two_unequal_shards_none_goes() -> None:
-    """Two of one index whose trees differ: nobody knows which is right, so both stay."""
+def test_unequal_shards_of_one_index_are_both_kept() -> None:
+    """Two shards of one index have different trees, and it is unknown which is right."""
     given = shards("C#1 C#2 C#3 C#4 C#5 C#5")
     other = replace(given.placed[5].replica, tree=summary(8))
     placed = (*given.placed[:5], replace(given.placed[5], replica=other))
@@ -287,10 +289,10 @@ def test_a_double_shard_gives_way_to_one_that_lacks() -> None:
         {"replica_index": 5},
     ],
 )
-def test_one_that_missed_a_commit_goes_only_where_another_has_the_same(
+def test_shard_that_missed_a_commit_goes_only_if_its_equal_stays(
     other: dict[str, Any],
 ) -> None:
-    """Three indexes are whole, as many as reading needs: nothing else of the fourth may go."""
+    """Three indexes are whole, as many as reading needs, so nothing else of the fourth may go."""
     given = shards("C#1 C#2 C#3 Q@4#4 Q@4#4")
     *rest, kept, victim = given.placed
     unlike = replace(kept, replica=replace(kept.replica, **other))
@@ -342,9 +344,11 @@ def yielding(given: Case) -> str:
         ("the last index counts", "C#1 C#2 C#3 C#5 U#4", "", "dn5"),
     ],
 )
-def test_what_gives_way(row: str, words: str, racks: str, expected: str) -> None:
-    """Of a bad one's four whole indexes stay, one more than reading needs; a double leaves as many
-    as there were."""
+def test_shard_to_delete_for_room_is_chosen(
+    row: str, words: str, racks: str, expected: str
+) -> None:
+    """If a bad shard goes, four whole indexes stay, one more than reading needs. If a double
+    goes, as many indexes stay as there were."""
     assert expected == yielding(shards(words, racks)), row
 
 
@@ -357,18 +361,18 @@ def test_what_gives_way(row: str, words: str, racks: str, expected: str) -> None
         ({"state": ReplicaState.RECOVERING, "load_error": "not yet"}, {}),
     ],
 )
-def test_nothing_gives_way_on_a_node_that_does_not_answer_for_it(
+def test_shard_on_an_unreliable_node_does_not_make_room(
     of_replica: dict[str, Any], of_place: dict[str, Any]
 ) -> None:
-    """Nor what is just being rebuilt."""
+    """A shard that is being rebuilt does not make room either."""
     given = shards("C#1 C#2 C#3 C#4 U#5")
 
     assert "dn5" == yielding(given)
     assert "" == yielding(changed(given, 5, of_replica, **of_place))
 
 
-def test_nothing_gives_way_while_anything_else_goes() -> None:
-    """One at a time."""
+def test_shard_makes_room_only_while_no_other_is_deleted() -> None:
+    """One shard is deleted at a time."""
     given = shards("C#1 C#2 C#3 C#4 U#5 U#5")
 
     assert "" == yielding(replace(given, deletes=("dn6",)))
@@ -386,10 +390,10 @@ def test_nothing_gives_way_while_anything_else_goes() -> None:
         ("three, two rebuilt", [(1, 3, 0), (2, 3, 2), (1, 3, 0)], False, "dn4"),
     ],
 )
-def test_of_two_that_differ_one_gives_way_only_if_the_other_covers_it(
+def test_differing_shard_makes_room_only_if_the_other_covers_it(
     row: str, trees: list[tuple[int, int, int]], owes_deletes: bool, expected: str
 ) -> None:
-    """Root, live blocks and tombstones of each; all else is as it should be."""
+    """Root, live blocks and tombstones of each are given; all else is in order."""
     given = shards("C#1 C#2 C#3 " + "C#4 " * len(trees))
     for number, (root, block_count, tombs) in enumerate(trees, start=4):
         tree = Summary(Algorithm.XXH3_64, root, 1, block_count, tombs, tombs)
@@ -400,8 +404,8 @@ def test_of_two_that_differ_one_gives_way_only_if_the_other_covers_it(
 
 @pytest.mark.parametrize("number", [4, 5])
 @pytest.mark.parametrize("tree", [None, Summary(Algorithm.CRC32C, 9, 1, 1, 2, 2)])
-def test_what_cannot_be_compared_covers_nothing(number: int, tree: Summary | None) -> None:
-    """No tree, or one of another algorithm: nothing is known."""
+def test_incomparable_shard_covers_nothing(number: int, tree: Summary | None) -> None:
+    """Without a tree, or with one of another algorithm, its content is unknown."""
     given = changed(shards("C#1 C#2 C#3 C#4 C#4"), number, {"tree": tree})
 
     assert "" == yielding(given)
@@ -425,10 +429,10 @@ def test_what_cannot_be_compared_covers_nothing(number: int, tree: Summary | Non
         ("it is on a silent node itself", "C#1 C#2 C#3 C#4 C#4?", "dn5", True),
     ],
 )
-def test_what_is_removed_is_needed_by_nobody(
+def test_shard_may_be_removed_only_if_not_needed(
     row: str, words: str, node: str, expected: bool
 ) -> None:
-    """As things are when its turn has come."""
+    """The decision is made when the turn of the delete has come."""
     assert expected is may_remove_shard(shards(words), node), row
 
 
@@ -454,8 +458,8 @@ def test_an_operator_may_remove_what_can_be_rebuilt(
     assert expected is may_lose_shard(given, node)
 
 
-def test_how_many_stay_follows_from_the_code() -> None:
-    """One more than it has data shards."""
+def test_operator_keep_count_follows_from_the_scheme() -> None:
+    """It is one more than the number of data shards."""
     wide = replace(container(replication_factor=9), scheme="rs-6-3-1024k")
 
     assert [4, 7] == [operator_keep_count(shards("").container), operator_keep_count(wide)]

@@ -65,10 +65,8 @@ def test_the_vote_says_which_replicas_are_in_doubt() -> None:
     assert [(*line[:2], told[i]) for i, line in enumerate(VOTES)] == list(VOTES)
 
 
-def test_nobody_is_in_doubt_where_no_root_is_known() -> None:
-    """
-    A batch without any root, and one without replicas, have no vote at all.
-    """
+def test_doubts_without_known_roots_are_none() -> None:
+    """A batch without any root and one without replicas have no vote."""
     silent = cut(container(1, "R CLOSED", "C C U")).batch
     bare = cut(container(1, "R CLOSED")).batch
 

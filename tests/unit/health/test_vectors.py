@@ -28,10 +28,8 @@ def test_the_judge_finds_what_the_vectors_say() -> None:
     assert len(vectors()) == len(found)
 
 
-def test_one_origin_may_lack_while_another_has_too_many() -> None:
-    """
-    A new best origin appears: two replicas of it lack, which comes before the one too many.
-    """
+def test_origin_may_lack_copies_while_another_has_too_many() -> None:
+    """A new best origin appears. Its two missing replicas come before the surplus one."""
     rows = judged(
         [container(1, "R QUASI_CLOSED 21", "Q@10^ax3 Q@20^c", acknowledged_bcsid=21)]
     )  # W67

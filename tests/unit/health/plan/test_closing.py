@@ -50,10 +50,8 @@ CLOSES: tuple[tuple[str, str, list[Close]], ...] = (
 )
 
 
-def test_each_replica_is_told_what_it_is_to_follow() -> None:
-    """
-    All lines in one batch; what is suppressed is left alone.
-    """
+def test_close_rows_name_the_replicas_and_whether_by_force() -> None:
+    """All lines are in one batch, and a suppressed container is left alone."""
     parts = [container(i, *line[:2]) for i, line in enumerate(CLOSES)]
     hidden = container(len(CLOSES), "R CLOSED 10", "C O G", suppressed=True)
 

@@ -50,14 +50,14 @@ class TestCopies:
             ("U U", {}, ["dn1", "dn2"], {"dn1": "UNHEALTHY", "dn2": "UNHEALTHY"}),
         ],
     )
-    def test_those_in_doubt_are_copied_only_where_nothing_better_is_left(
+    def test_doubtful_replica_is_copied_only_without_a_better_one(
         self,
         words: str,
         changes: dict[str, dict[str, Any]],
         expected: list[str],
         told: dict[str, str] | set[str],
     ) -> None:
-        """With findings, outvoted, or with roots that nobody can choose between."""
+        """It has findings, is outvoted, or has one of several roots that cannot be ranked."""
         given = among(case(words), **changes)
 
         found = doubts(given)
@@ -86,10 +86,10 @@ class TestShards:
             (lost("dn1", words="C#1 C#1 C#2 C#3"), (), [1, 2, 3]),
         ],
     )
-    def test_those_in_doubt_are_read_only_if_they_are_needed_and_last(
+    def test_doubtful_shards_are_read_only_if_needed_and_last(
         self, given: Case, silent: tuple[str, ...], expected: list[int]
     ) -> None:
-        """As many as there are data shards are enough."""
+        """As many shards as there are data shards are enough."""
         placed = (
             replace(p, health=Health.STALE) if p.datanode_id in silent else p for p in given.placed
         )
@@ -98,8 +98,8 @@ class TestShards:
 
         assert expected == [index for index, _node in found]
 
-    def test_of_two_of_one_index_the_better_one_is_read_and_copied(self) -> None:
-        """Whichever comes first."""
+    def test_better_shard_of_one_index_is_read_and_copied(self) -> None:
+        """The order of the two does not matter."""
         given = lost("dn1", words="C#1/d C#1/d C#2 C#3 C#4 C#5")
 
         lacking = lost("dn1", words="C#1/d C#1/d C#2 C#3 C#4")

@@ -158,10 +158,8 @@ def expected_row(container_id: int, copy: Copy, data: int) -> PlanRow:
     )
 
 
-def test_each_copy_has_its_sources_its_urgency_and_its_price() -> None:
-    """
-    All lines in one batch. Rows that close or delete, and doubts, are asked for elsewhere.
-    """
+def test_copy_rows_have_sources_priority_and_size() -> None:
+    """All lines are in one batch. Closes, deletes and doubts have tests of their own."""
     parts = [
         container(i, *line[:3], acknowledged_bcsid=11 if line[0] == Q11 else None)
         for i, line in enumerate(COPIES)
@@ -207,10 +205,8 @@ def test_maintenance_may_take_as_many_shards_as_the_operator_allows() -> None:
     assert moved == {0: [], 1: [(1,)], 2: [(1,), (2,)], 5: [(1,), (2,)]}
 
 
-def test_nothing_is_copied_of_what_an_operator_suppressed() -> None:
-    """
-    Whatever it lacks.
-    """
+def test_suppressed_container_is_not_copied() -> None:
+    """This holds whatever it lacks."""
     parts = [container(i, *line[:3], suppressed=True) for i, line in enumerate(COPIES)]
 
     assert not any(row.plan for row in judged(parts, rack_count=2).values())

@@ -160,10 +160,8 @@ EMPTY: tuple[tuple[str, str, str, list[int]], ...] = (
 )
 
 
-def test_each_row_names_whom_it_deletes_and_why() -> None:
-    """
-    Whoever is chosen is deleted by force: it holds data that others hold, too.
-    """
+def test_delete_rows_name_the_victim_and_the_reason() -> None:
+    """The delete is forced, because the replica has data that others have, too."""
     parts = [container(i, *line[:3]) for i, line in enumerate(ROWS)]
 
     found = judged(parts, rack_count=2)
@@ -183,10 +181,8 @@ def test_each_row_names_whom_it_deletes_and_why() -> None:
         assert (what, words, ops, deletes(found[i])) == (what, words, ops, expected)
 
 
-def test_what_is_empty_is_deleted_by_all_who_say_so() -> None:
-    """
-    Never by force: a datanode that finds a block after all refuses.
-    """
+def test_empty_replicas_are_deleted_without_force() -> None:
+    """A datanode that has a block after all refuses."""
     parts = [container(i, *line[:3]) for i, line in enumerate(EMPTY)]
 
     found = judged(parts, rack_count=2)
@@ -200,10 +196,8 @@ def test_what_is_empty_is_deleted_by_all_who_say_so() -> None:
     assert found[len(EMPTY) - 1].plan[0].indexes == (1, 2)
 
 
-def test_nothing_is_deleted_of_what_an_operator_suppressed() -> None:
-    """
-    Neither what is too much, nor a bad twin, nor what is empty.
-    """
+def test_suppressed_container_is_not_deleted_from() -> None:
+    """The replicas are surplus, a bad twin, or empty."""
     lines = (
         ("R CLOSED 10", "C=7x4"),
         ("EC CLOSED", "C#1 C#2 C#3 C#4 C#5 U#5"),

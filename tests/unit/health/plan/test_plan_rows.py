@@ -14,10 +14,9 @@ from health.plan.plan_rows import (
 from health.words import Action
 
 
-def test_what_is_lost_comes_before_what_can_wait() -> None:
-    """
-    The numbers are in the rows that people read; below five they say what may still be lost.
-    """
+def test_priorities_put_loss_before_routine_work() -> None:
+    """The numbers are in rows that operators read. Below five they mean that data may still be
+    lost."""
     assert (5, 6, 7, 8) == (
         OUT_OF_SERVICE_PRIORITY,
         MISPLACED_PRIORITY,
