@@ -87,10 +87,9 @@ def sealed(content: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("original", BLOCKS, ids=lambda block: str(block.block_id))
-def test_what_was_put_in_comes_out(original: BlockData) -> None:
-    """
-    Every type, no chunks, a hole in front, metadata in any script.
-    """
+def test_encoded_block_is_decoded_again(original: BlockData) -> None:
+    """The blocks have every checksum type, no chunks, a hole in front, and metadata in any
+    script."""
     row = encode_block(original)
 
     assert original == decode_block(original.block_id, row)
@@ -144,10 +143,8 @@ def test_metadata_of_any_length_is_read_by_both_readers(length_bytes: int) -> No
     assert [1] == read_columns([BlockId(1)], [row]).block_ids.tolist()
 
 
-def test_as_much_metadata_as_is_kept_is_encoded() -> None:
-    """
-    Its entry's two lengths count, too.
-    """
+def test_metadata_of_the_maximum_size_is_encoded() -> None:
+    """The two lengths of the entry count, too."""
     original = BlockData(BlockId(1), Bcsid(1), (), (("k", "v" * (METADATA_BYTES_MAX - 9)),))
 
     assert original == decode_block(BlockId(1), encode_block(original))

@@ -80,10 +80,8 @@ def test_window_checksums_are_ozones(
 
 
 @pytest.mark.parametrize("checksum_type", list(ChecksumType))
-def test_there_are_as_many_checksums_as_windows(checksum_type: ChecksumType) -> None:
-    """
-    Count and width foretell how long the checksums are, short last window included.
-    """
+def test_checksums_are_as_many_as_windows(checksum_type: ChecksumType) -> None:
+    """Count and width give the total length, with a short last window."""
     data = bytes(range(256)) * 5
 
     checksums = window_checksums(checksum_type, 512, data)

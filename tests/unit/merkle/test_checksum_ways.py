@@ -95,12 +95,11 @@ def test_a_long_window_goes_to_the_library(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("checksum_type", [ChecksumType.CRC32, ChecksumType.CRC32C])
-def test_each_number_of_windows_is_verified_its_way(
+def test_windows_are_verified_in_the_fastest_way_for_their_number(
     monkeypatch: pytest.MonkeyPatch, checksum_type: ChecksumType
 ) -> None:
-    """
-    One window by one call; from eight on all by one call; what lies between window by window.
-    """
+    """One window is verified by one call, eight or more by one call, and the numbers between
+    window by window."""
     one = Noted(checksum.SHORT_CRCS[checksum_type])
     whole = Noted(checksum.long_crcs()[checksum_type])
     each = Noted(long_crc32())

@@ -113,10 +113,10 @@ def test_a_wrong_number_of_checksums_is_refused(missing: int) -> None:
 
 @pytest.mark.parametrize("checksum_type", list(ChecksumType))
 @pytest.mark.parametrize(("window_bytes", "length_bytes"), LENGTHS)
-def test_what_was_written_verifies(
+def test_whole_chunk_passes_the_quick_check(
     checksum_type: ChecksumType, window_bytes: int, length_bytes: int
 ) -> None:
-    """The quick check accepts what window by window is right, for every type and shape."""
+    """The quick check accepts what the check by windows accepts, for every type and shape."""
     data = noise(length_bytes)
     sums = window_checksums(checksum_type, window_bytes, data)
 

@@ -152,12 +152,10 @@ def test_many_chunks_of_which_one_is_longer(mine: Leaf) -> None:
     ],
     ids=["alike", "a gap", "one across another", "a length", "an offset", "one more"],
 )
-def test_whether_blocks_are_cut_alike(
+def test_blocks_are_cut_alike_by_offsets_and_lengths_only(
     mine: Sequence[Leaf], theirs: Sequence[Leaf], expected: bool
 ) -> None:
-    """
-    Whatever their chunks hold, and however well.
-    """
+    """The content and the health of the chunks do not matter."""
     spans = [leaf_tree({1: leaves}).chunk_spans for leaves in (mine, theirs)]
 
     assert expected is are_cut_alike(*spans)
@@ -345,10 +343,8 @@ def test_a_repair_takes_what_is_healthy_and_nothing_else(
     assert side(repaired) == apply_divergence(my_tree, diff(my_tree, their_tree))
 
 
-def test_of_two_deletes_the_larger_checksum_stays() -> None:
-    """
-    Whichever was adopted first: an outdated divergence takes nothing back.
-    """
+def test_larger_checksum_of_two_deletes_stays() -> None:
+    """The order does not matter: an outdated divergence does not undo a delete."""
     outdated = diff(side(8), side(9))
 
     assert side(12) == apply_divergence(side(12), outdated)

@@ -51,8 +51,8 @@ def test_pyeclibs_own_is_taken(world: World) -> None:
     assert [BESIDE] == world.tried
 
 
-def test_where_it_cannot_be_loaded_the_systems_is(world: World) -> None:
-    """As on another kind of machine."""
+def test_system_library_is_used_if_the_bundled_one_fails_to_load(world: World) -> None:
+    """This is the case on another kind of machine."""
     world.loadable.discard(BESIDE)
 
     assert SYSTEMS == isal_library()

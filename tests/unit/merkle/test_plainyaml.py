@@ -24,7 +24,7 @@ def test_plain_values_are_read() -> None:
     assert [[number] for number in range(20)] == loaded(str([[n] for n in range(20)]))
 
 
-def test_what_nests_too_deep_is_refused() -> None:
+def test_deeply_nested_text_is_refused() -> None:
     """Seven lists with a number in them are eight levels."""
     assert [[[[[[[1]]]]]]] == loaded(nested(7))
     with pytest.raises(yaml.YAMLError, match="nests too deep"):

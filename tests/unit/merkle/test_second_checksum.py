@@ -13,10 +13,10 @@ from tests.support.storage.trees import CHUNK_A, CHUNK_B, WINDOW_BYTES
 
 @pytest.mark.parametrize("checksum_type", list(ChecksumType))
 @pytest.mark.parametrize("data", [CHUNK_A, CHUNK_B, b"", bytes(range(256)) * 9])
-def test_both_witnesses_agree(checksum_type: ChecksumType, data: bytes) -> None:
-    """
-    Two implementations, one value.
-    """
+def test_second_checksum_witness_agrees_with_the_first(
+    checksum_type: ChecksumType, data: bytes
+) -> None:
+    """Two implementations give one value."""
     expected = window_checksums(checksum_type, WINDOW_BYTES, data)
 
     assert expected == witness_checksums(checksum_type, WINDOW_BYTES, data)

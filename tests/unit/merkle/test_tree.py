@@ -59,10 +59,8 @@ class TestBuild:
         assert tree_of(BLOCKS, tombstones, algorithm=algorithm, generation=4) == built
         built.verify()
 
-    def test_nothing_builds_an_empty_tree(self, algorithm: Algorithm) -> None:
-        """
-        A container without blocks has a root, and it is not absence.
-        """
+    def test_empty_tree_has_a_root(self, algorithm: Algorithm) -> None:
+        """A container without blocks has a root, which differs from an absent tree."""
         empty = build_from_rows([], {}, algorithm=algorithm)
 
         assert TreeBuilder(algorithm).build() == empty
@@ -130,10 +128,8 @@ class TestOrder:
         with pytest.raises(ValueError, match=r"ascend|not possible"):
             builder.add_leaf(leaf)
 
-    def test_nothing_is_below_nought(self) -> None:
-        """
-        Neither a block nor where its first chunk begins.
-        """
+    def test_negative_block_or_offset_is_refused(self) -> None:
+        """Neither a block id nor the offset of a first chunk may be negative."""
         builder = TreeBuilder(Algorithm.XXH3_64)
 
         with pytest.raises(ValueError, match="outside"):

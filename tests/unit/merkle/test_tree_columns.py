@@ -28,10 +28,8 @@ def test_a_span_has_its_published_layout() -> None:
 @pytest.mark.parametrize(
     ("offset", "length_bytes"), [(OFFSET_LAST + 1, 1), (0, LENGTH_LAST + 1), (2**63, 2**63)]
 )
-def test_what_does_not_fit_is_refused(offset: int, length_bytes: int) -> None:
-    """
-    A number that is cut off would be another chunk.
-    """
+def test_chunk_out_of_range_is_refused(offset: int, length_bytes: int) -> None:
+    """A truncated number would describe another chunk."""
     with pytest.raises(Damaged, match="not possible"):
         spans_of(words(0, offset), words(1, length_bytes), np.array([True, True]))
 

@@ -121,9 +121,9 @@ def test_a_row_that_cannot_have_been_written_is_damaged(data: bytes, why: str) -
         (row(A) + b"\x1a\0" * 70_000, None, "70000 notes"),
     ],
 )
-def test_what_another_ozone_wrote_is_not_judged(data: bytes, tail: bytes | None, why: str) -> None:
-    """
-    A row that is sound and says what we do not know is no damage.
-    """
+def test_row_of_another_ozone_version_is_unknown_not_damaged(
+    data: bytes, tail: bytes | None, why: str
+) -> None:
+    """A sound row with unknown content is no damage."""
     with pytest.raises(Unknown, match=why):
         decode_stored(HERE, BLOCK, data, tail)

@@ -64,10 +64,9 @@ def test_every_root_of_a_whole_cluster_is_explained(tables: Path) -> None:
     assert {Agreement.EQUAL: 16} == found
 
 
-def test_what_ozones_scan_changes_of_whole_replicas_is_explained(tables: Path) -> None:
-    """
-    After Ozone's scan, blocks that it leaves out have another reason each, and no other differs.
-    """
+def test_difference_made_by_ozones_own_scan_is_explained(tables: Path) -> None:
+    """After Ozone's scan, each block that it leaves out has its reason, and no other block
+    differs."""
     replicas = [
         replica
         for replica in lines(tables / "scanned.jsonl")

@@ -39,10 +39,8 @@ def test_a_descriptor_is_read_and_verified() -> None:
     )
 
 
-def test_one_changed_letter_is_seen() -> None:
-    """
-    The checksum covers every field.
-    """
+def test_changed_letter_of_a_descriptor_is_detected() -> None:
+    """The checksum covers every field."""
     text = descriptor_text(FIELDS).replace(b"replicaIndex: 5", b"replicaIndex: 4")
 
     with pytest.raises(Damaged, match=r"checksum .* the file says"):
@@ -92,10 +90,8 @@ def test_a_checksum_that_is_damaged_itself_is_seen(damaged: Callable[[bytes], by
         ({"state": "MELTED"}, "state 'MELTED'"),
     ],
 )
-def test_what_another_ozone_wrote_is_refused_by_name(changed: dict[str, Any], why: str) -> None:
-    """
-    A sound descriptor of a kind that is not known is no damage.
-    """
+def test_descriptor_of_another_ozone_version_is_unknown(changed: dict[str, Any], why: str) -> None:
+    """A sound descriptor of an unknown kind is no damage."""
     with pytest.raises(Unknown, match=why):
         decode_descriptor(descriptor_text({**FIELDS, **changed}), HERE)
 
@@ -115,10 +111,8 @@ def test_what_another_ozone_wrote_is_refused_by_name(changed: dict[str, Any], wh
         (descriptor_text({**FIELDS, "containerID": 4}), "it names container 4"),
     ],
 )
-def test_what_is_no_descriptor_is_damaged(text: bytes, why: str) -> None:
-    """
-    Anything else is damaged, and the words say how.
-    """
+def test_invalid_ozone_descriptor_is_damaged(text: bytes, why: str) -> None:
+    """The error says how."""
     with pytest.raises(Damaged, match=why):
         decode_descriptor(text, HERE)
 

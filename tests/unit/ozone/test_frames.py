@@ -16,10 +16,8 @@ def told() -> list[bytes]:
     return [*sorted(answers, key=len)[:3], failed]
 
 
-def test_what_the_scm_said_is_read_whole_or_not_at_all() -> None:
-    """
-    Of an answer that breaks off anywhere, nothing is believed.
-    """
+def test_truncated_scm_answer_is_damaged() -> None:
+    """No part of a truncated answer is used, wherever it ends."""
     for frame in told():
         assert 0 <= parse_answer(frame).call_id
         for end in range(len(frame)):
@@ -104,9 +102,7 @@ def test_addresses_are_told_apart() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "a", "a:", ":1", "a:b", "a:1,", "a:65536", "a:-1"])
-def test_what_is_no_address_is_refused(text: str) -> None:
-    """
-    The part that is none is named.
-    """
+def test_invalid_ozone_address_is_refused(text: str) -> None:
+    """The error names the invalid part."""
     with pytest.raises(ValueError, match="HOST:PORT"):
         parse_addresses(text)

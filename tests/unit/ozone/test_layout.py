@@ -69,11 +69,9 @@ def test_containers_lie_by_the_bits_of_their_ids(tmp_path: Path) -> None:
         (VERSION, ("A", "B"), "several clusters: A, B"),
     ],
 )
-def test_what_is_no_volume_is_refused(
+def test_volume_with_an_invalid_version_file_is_refused(
     tmp_path: Path, version: str, clusters: tuple[str, ...], why: str
 ) -> None:
-    """
-    A VERSION that leads nowhere, or elsewhere, is named.
-    """
+    """The error names a VERSION that points nowhere or elsewhere."""
     with pytest.raises(Refused, match=why):
         find_volume(volume_at(tmp_path / "data", version, *clusters))

@@ -29,11 +29,9 @@ def read(name: str, message: Any) -> Any:
     return ozone(name).FromString(message.SerializeToString())
 
 
-def test_who_we_are_and_what_was_decided() -> None:
-    """
-    Halves of the id have Java's signs; the expiry is in seconds; nothing is said while nobody
-    decided.
-    """
+def test_datanode_details_have_the_id_and_the_operational_state() -> None:
+    """The halves of the id have Java's signs, and the expiry is in seconds. Without a decision,
+    no state is reported."""
     fresh = read("DatanodeDetailsProto", reports.details(ME, "10.0.0.7", NodeState()))
     told = read(
         "DatanodeDetailsProto",
@@ -125,10 +123,8 @@ def test_a_replica_has_ozones_state(state: PB.ReplicaState.ValueType, word: str)
 
 
 @pytest.mark.parametrize("state", [PB.RECOVERING, PB.REPLICA_STATE_UNSPECIFIED])
-def test_what_ozone_has_no_word_for_is_left_out(state: PB.ReplicaState.ValueType) -> None:
-    """
-    Another word would be a lie.
-    """
+def test_replica_state_unknown_to_ozone_is_left_out(state: PB.ReplicaState.ValueType) -> None:
+    """Any other state would be wrong."""
     assert reports.replica(ME, PB.ReplicaReport(container_id=7, state=state), 0) is None
 
 

@@ -110,10 +110,8 @@ def test_rows_as_ozone_writes_them_are_simple() -> None:
         row(FIRST)[:-1],
     ],
 )
-def test_what_is_otherwise_is_left_to_who_knows(data: bytes) -> None:
-    """
-    It is not simple, wherever it lies among rows that are.
-    """
+def test_row_that_is_not_simple_is_left_to_the_full_parser(data: bytes) -> None:
+    """It is recognized wherever it is among simple rows."""
     for rows in ([data, row(FIRST)], [row(FIRST), data]):
         found = read_simple(HERE, [BlockId(FIRST)] * 2, rows)
         assert [rows[0] == row(FIRST), rows[1] == row(FIRST)] == found.is_simple.tolist()

@@ -77,8 +77,8 @@ class TestReplica:
         assert named("replicas", replica_row(replica(sequence_id=-1), NOW))["bcsid"] is None
 
     @pytest.mark.parametrize("fields", [{"state": "FROZEN"}, {"checksum": -1}, {"checksum": 2**32}])
-    def test_what_is_not_known_is_refused(self, fields: dict[str, object]) -> None:
-        """The container is left out by name; it is not taken for something else."""
+    def test_unknown_replica_fields_are_refused(self, fields: dict[str, object]) -> None:
+        """The container is left out by name, and is not misread."""
         with pytest.raises(Strange):
             replica_row(replica(**fields), NOW)
 
@@ -105,15 +105,16 @@ class TestContainer:
         made.state = 4
         assert row_of(made, frozenset({PIPELINE}))["pipeline_alive"] is False
 
-    def test_what_changed_during_the_export_is_not_in_the_future(self) -> None:
-        """A snapshot with rows later than itself is refused by its reader."""
+    def test_change_during_the_export_is_not_in_the_future(self) -> None:
+        """The reader refuses a snapshot with rows later than itself."""
         assert 1_000_000 == row_of(container(state_since_ms=1_000_500))["state_since_ms"]
 
     @pytest.mark.parametrize(
         "fields", [{"type": 3}, {"type": 9}, {"state": 8}, {"factor": 0}, {"type": 4, "factor": 3}]
     )
-    def test_what_is_not_known_is_refused(self, fields: dict[str, object]) -> None:
-        """A later Ozone's words, a container of no replicas, an erasure code without numbers."""
+    def test_unknown_container_fields_are_refused(self, fields: dict[str, object]) -> None:
+        """The fields are words of a later Ozone, a container without replicas, and an erasure
+        code without numbers."""
         with pytest.raises(Strange):
             container_row(container(**fields), frozenset(), NOW)
 

@@ -48,11 +48,9 @@ def found(blocks: Sequence[BlockData], disk: Disk) -> dict[BlockId, BlockId]:
     return exchanges(items, disk.read)
 
 
-def test_each_file_is_read_once_however_many_are_damaged() -> None:
-    """
-    A hundred blocks of one length: each was tried on the file of every other. A file that is
-    nobody's is not read behind its first window, one that is another's is read once.
-    """
+def test_damaged_files_are_read_once_however_many_there_are() -> None:
+    """A hundred damaged blocks of one length were tried on each other's files. A file of no
+    known block is read up to its first window only, and a swapped file once."""
     dice = random.Random(20_261_127)
     data = {number: dice.randbytes(3 * CHUNK_BYTES) for number in range(TRIED_MAX)}
     blocks = [block(number, data[number]) for number in data]
@@ -69,10 +67,8 @@ def test_each_file_is_read_once_however_many_are_damaged() -> None:
         assert count == (3 * CHUNK_BYTES + WINDOW_BYTES if number in ring else WINDOW_BYTES)
 
 
-def test_what_is_only_alike_in_the_beginning_is_nobodys() -> None:
-    """
-    Files of one program begin alike: a name that is wrong sends somebody to the wrong disk.
-    """
+def test_file_that_is_alike_only_at_its_beginning_is_no_match() -> None:
+    """Files of one program begin alike, and a wrong match would point to the wrong disk."""
     head = bytes(CHUNK_BYTES)
     one, other = (block(number, head + bytes([number]) * CHUNK_BYTES) for number in (1, 2))
     disk = Disk({1: head + b"?" * CHUNK_BYTES, 2: head + b"!" * CHUNK_BYTES})

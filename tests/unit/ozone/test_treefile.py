@@ -63,9 +63,7 @@ def test_a_list_of_deleted_blocks_is_no_tree() -> None:
         (tree(0, {"block_id": 1, "chunks": [LARGE] * 80_000}), "a block of 2800002 bytes"),
     ],
 )
-def test_what_ozone_cannot_have_written_is_damaged(data: bytes, why: str) -> None:
-    """
-    A file without a checksum of its own is still held to what its levels fold.
-    """
+def test_tree_file_that_ozone_cannot_have_written_is_damaged(data: bytes, why: str) -> None:
+    """A file without a checksum of its own must still match the folds of its levels."""
     with pytest.raises(Damaged, match=why):
         decode_tree(data, HERE)
