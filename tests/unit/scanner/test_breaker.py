@@ -63,8 +63,8 @@ class TestMassDamage:
             Breaker(LIMITS), 4, DAMAGED
         )
 
-    def test_one_dying_disk_is_marked(self) -> None:
-        """Much damage on one volume is what a dying disk looks like."""
+    def test_dying_disk_is_marked_and_does_not_trip_the_breaker(self) -> None:
+        """Much damage on one volume is typical of a dying disk."""
         assert "" == observed(Breaker(LIMITS), 40, DAMAGED, volume_of=lambda _: "volume-1")
 
     def test_a_volume_that_is_clean_does_not_count(self) -> None:
@@ -81,7 +81,7 @@ class TestMassDamage:
 
         assert "" == observed(breaker, 8, DAMAGED)
 
-    def test_one_replica_scanned_often_is_one_replica(self) -> None:
+    def test_replica_scanned_often_counts_once_for_the_breaker(self) -> None:
         """A damaged replica that is scanned again and again does not add up."""
         breaker = Breaker(LIMITS)
 
@@ -92,8 +92,8 @@ class TestMassDamage:
 
         assert {""} == answers
 
-    def test_it_lets_go_when_the_window_has_passed(self) -> None:
-        """Nobody has to reset it."""
+    def test_breaker_closes_when_its_window_has_passed(self) -> None:
+        """No operator has to reset it."""
         breaker = Breaker(LIMITS)
         assert observed(breaker, 4, DAMAGED)
 
@@ -110,7 +110,7 @@ class TestMassDamage:
 
 
 class TestSuspectHost:
-    def test_one_disagreement_of_the_libraries_holds_at_once(self) -> None:
+    def test_single_library_disagreement_trips_the_breaker(self) -> None:
         """With one checksum library wrong, no verdict can be trusted."""
         answer = observed(Breaker(LIMITS), 1, outcome(disagreement_count=1))
 

@@ -226,7 +226,7 @@ class TestCleared:
         assert whole.evidence.startswith("the checksum of the whole was wrong although")
         assert Fault.CHUNK_CHECKSUM is whole.fault
 
-    def test_what_the_medium_holds_is_the_leaf(self) -> None:
+    def test_leaf_of_a_cleared_chunk_has_the_bytes_of_the_medium(self) -> None:
         """Length and checksums of the tree are those that were read, or those that verify."""
         short, cleared = judged(GOOD[:5_000], GOOD[:5_000]), judged(BAD, GOOD)
 

@@ -100,10 +100,8 @@ def test_garbage_is_shown_by_its_windows() -> None:
     )
 
 
-def test_what_is_known_of_the_accident_follows() -> None:
-    """
-    A flipped bit, and where it is in the file.
-    """
+def test_evidence_names_the_flipped_bit_and_its_place() -> None:
+    """The offset is that in the file."""
     flipped = GOOD[:1_200] + bytes([GOOD[1_200] ^ 1]) + GOOD[1_201:]
 
     found = judged(flipped, flipped)
@@ -237,10 +235,8 @@ def test_a_device_that_refuses_is_named_twice() -> None:
 
 
 class TestFormer:
-    def test_what_was_here_before_is_asked_for_once_there_is_damage(self) -> None:
-        """
-        Of a chunk of which the medium has nothing, nobody asks.
-        """
+    def test_former_bytes_are_read_only_for_a_damaged_chunk(self) -> None:
+        """They are not read if the medium has nothing of the chunk."""
         asked: list[bytes] = []
         first = FirstRead(0, b"")
 

@@ -4,10 +4,8 @@ from scanner.failure_window import Strikes
 
 
 class TestStrikes:
-    def test_one_may_be_an_accident_and_two_are_not(self) -> None:
-        """
-        One failure is tolerated, the second within 70 minutes fails the volume.
-        """
+    def test_first_failure_is_tolerated_and_the_second_is_not(self) -> None:
+        """A second failure within 70 minutes fails the volume."""
         strikes = Strikes()
 
         assert not strikes.add(0.0)
@@ -21,10 +19,8 @@ class TestStrikes:
 
         assert not any(strikes.add(70 * 60.0 * number) for number in range(5))
 
-    def test_what_is_tolerated_can_be_said(self) -> None:
-        """
-        Three in ten seconds are tolerated, the fourth is not; the window slides.
-        """
+    def test_tolerated_failures_and_window_are_configurable(self) -> None:
+        """Three in ten seconds are tolerated and the fourth is not. The window slides."""
         strikes = Strikes(tolerated=3, window_s=10)
 
         seen = [strikes.add(at_s) for at_s in (0.0, 4.0, 8.0, 9.0, 14.0, 15.0, 25.0)]

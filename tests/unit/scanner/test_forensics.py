@@ -71,8 +71,8 @@ def explained(written: bytes, bad: bytes, **known: object) -> Explanation:
 
 
 @pytest.mark.parametrize("label", list(BY_BYTES))
-def test_what_the_bytes_tell_is_told(label: Forensic) -> None:
-    """At least 95 of 100 labelled accidents get their label, the good bytes unknown."""
+def test_accident_is_classified_from_the_bytes(label: Forensic) -> None:
+    """At least 95 of 100 labelled accidents get their label without the good bytes."""
     random = Random(label)
     found: Counter[Forensic] = Counter()
 
@@ -91,7 +91,7 @@ def test_a_single_bit_is_named() -> None:
     assert "bit 3 of byte 70000 is flipped, nothing else" == explained(good, bad).words
 
 
-def test_one_bit_in_each_of_two_windows_is_still_bits() -> None:
+def test_flipped_bits_in_two_windows_are_classified_as_bits() -> None:
     """A cell that fails at two places is named twice."""
     good = noise(CHUNK_BYTES)
     bad = bytearray(good)
@@ -116,8 +116,8 @@ def test_garbage_is_not_given_a_class(seed: int) -> None:
     assert Forensic.UNKNOWN == explained(good, bad).forensic
 
 
-def test_what_was_here_before_is_stale() -> None:
-    """A write that was lost leaves the bytes that a repair had replaced."""
+def test_former_bytes_of_a_chunk_are_classified_as_stale() -> None:
+    """A lost write leaves the bytes that a repair had replaced."""
     good, old = noise(CHUNK_BYTES, 1), noise(CHUNK_BYTES, 2)
 
     assert Forensic.STALE == explained(good, old, former=[noise(9, 3), old]).forensic
@@ -233,8 +233,8 @@ class TestInAScan:
             found += Forensic.MISDIRECTED is finding.forensic
         assert found >= ACCURACY_MIN * ROUNDS
 
-    def test_what_nobody_wrote_stays_unknown(self) -> None:
-        """A checksum that no row has is not invented."""
+    def test_foreign_bytes_in_a_scan_stay_unknown(self) -> None:
+        """No checksum is invented that no row has."""
         replica = self.misplaced()
         replica.damage(2, 4 * PAGE_BYTES, noise(2 * PAGE_BYTES, 99))
 

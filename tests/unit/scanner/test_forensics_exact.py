@@ -227,12 +227,10 @@ class TestBits:
     @pytest.mark.parametrize(
         ("count", "forensic"), [(8, Forensic.SINGLE_BIT), (9, Forensic.UNKNOWN)]
     )
-    def test_one_bit_in_more_than_eight_windows_is_no_accident_of_bits(
+    def test_bits_in_more_than_eight_windows_are_not_classified_as_bits(
         self, count: int, forensic: Forensic
     ) -> None:
-        """
-        Eight are.
-        """
+        """Eight windows are."""
         data = noise(1_024)
         bad = bytearray(data)
         for number in range(count):

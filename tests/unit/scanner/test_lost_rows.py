@@ -51,10 +51,10 @@ def test_a_sign_of_life_comes_of_each_block(replica: MemoryReplica) -> None:
 
 
 @pytest.mark.parametrize("told_count", [7, BLOCK_COUNT])
-def test_it_can_be_stopped_at_each_block(replica: MemoryReplica, told_count: int) -> None:
-    """
-    Where rows are missing as where files are unknown; what was found until then is kept.
-    """
+def test_scan_of_lost_rows_can_be_stopped_at_each_block(
+    replica: MemoryReplica, told_count: int
+) -> None:
+    """This holds for missing rows and for unknown files. The findings until then are kept."""
     signs: list[int] = []
 
     outcome = scan(

@@ -84,10 +84,8 @@ def test_damage_comes_first() -> None:
 @pytest.mark.parametrize(
     ("verdict", "kept"), [(Verdict.CORRUPT, 1_000), (Verdict.SUSPECT_HOST, 100)]
 )
-def test_as_many_are_kept_as_the_index_should_hold(verdict: Verdict, kept: int) -> None:
-    """
-    All are counted, and doubted.
-    """
+def test_findings_are_kept_up_to_the_limit_and_all_counted(verdict: Verdict, kept: int) -> None:
+    """All are counted, and all their places are in doubt."""
     notes = Notes()
 
     for number in range(kept + 1):
@@ -141,10 +139,8 @@ class TestTrace:
         ],
         ids=["explained", "no window", "no damage"],
     )
-    def test_nothing_else_is_looked_for(self, judgement: Judgement) -> None:
-        """
-        The rows are not even read.
-        """
+    def test_trace_reads_no_rows_for_other_classes(self, judgement: Judgement) -> None:
+        """Only an unknown accident is traced."""
         book = Notes().book
         book.chunk(BlockId(4), CHUNK, judgement)
         before = book.findings()
@@ -156,10 +152,8 @@ class TestTrace:
 
         assert before == book.findings()
 
-    def test_what_is_not_kept_is_not_looked_for(self) -> None:
-        """
-        There is no finding that it could be told in.
-        """
+    def test_finding_beyond_the_limit_is_not_traced(self) -> None:
+        """There is no finding that could have the result."""
         book = Notes().book
         for number in range(FINDINGS_PER_REPLICA_MAX):
             book.note(Verdict.CORRUPT, Fault.BLOCK_FILE_MISSING, "lost", BlockId(number))

@@ -175,10 +175,8 @@ class TestRate:
         control.change(PaceLimits(floor_bytes_per_s=20 * MIB, ceiling_bytes_per_s=30 * MIB))
         assert 20 * MIB == control.bytes_per_s
 
-    def test_it_begins_no_lower_than_the_floor_and_no_higher_than_the_ceiling(self) -> None:
-        """
-        Whatever was found good before.
-        """
+    def test_rate_begins_between_floor_and_ceiling(self) -> None:
+        """This holds whatever rate was good before."""
         control = RateControl(PaceLimits(ceiling_bytes_per_s=10 * MIB), Latencies())
         control.begin_at(MIB / 2)
         assert MIB == control.bytes_per_s
@@ -186,10 +184,8 @@ class TestRate:
 
         assert 10 * MIB == control.bytes_per_s
 
-    def test_what_a_fixed_rate_ignored_is_not_kept(self) -> None:
-        """
-        When nothing is fixed any more, what is needed then counts.
-        """
+    def test_need_from_a_fixed_rate_is_not_kept(self) -> None:
+        """When the rate is no longer fixed, only the present need counts."""
         control = RateControl(PaceLimits(fixed_bytes_per_s=5 * MIB), Latencies())
         control.need(100 * MIB)
         control.need(0)
@@ -207,10 +203,8 @@ class TestRate:
 
         assert 10 * MIB == control.bytes_per_s == control.lowest_bytes_per_s
 
-    def test_it_is_halved_once_per_trouble_and_settles(self) -> None:
-        """
-        For two seconds nothing that was measured counts; pressure at the bound is none.
-        """
+    def test_rate_is_halved_once_per_trouble_and_settles(self) -> None:
+        """For two seconds no measurement counts. Pressure exactly at the bound is no trouble."""
         control = RateControl(WIDE, Latencies())
         control.begin_at(64 * MIB)
 
@@ -239,10 +233,9 @@ class TestRate:
             control.adjust(START_S + CALM_S, 0.0)
             assert 2 * share * 64 * MIB * growth == control.bytes_per_s
 
-    def test_what_the_reads_reach_is_the_ceiling_where_none_is_set(self) -> None:
-        """
-        Half more than it, and never below the floor; before it is known there is none.
-        """
+    def test_measured_read_rate_is_the_ceiling_without_a_configured_one(self) -> None:
+        """The ceiling is half more than that, and never below the floor. There is none before
+        the first measurement."""
         control = RateControl(PaceLimits(), Latencies())
         control.begin_at(2.0**41)
         assert 2.0**40 == control.bytes_per_s
@@ -255,10 +248,9 @@ class TestRate:
 
 
 class TestBudget:
-    def test_what_was_read_is_waited_for(self) -> None:
-        """
-        Bytes and reads at their own rates, whichever takes longer; time that has passed counts.
-        """
+    def test_budget_delays_for_bytes_and_reads(self) -> None:
+        """Bytes and reads have their own rates, and the longer delay counts. Time that has
+        passed is deducted."""
         budget = Budget(10.0)
 
         assert pytest.approx(2.0) == budget.delay_s(10.0, 200, 100)
@@ -288,10 +280,8 @@ class TestPacer:
         pacer.adjust(START_S + 3, 0.0)
         assert pytest.approx(REACH * 40 * MIB) == pacer.rate.bytes_per_s
 
-    def test_its_reads_are_those_that_clients_may_be_disturbed_by(self) -> None:
-        """
-        What they read beside it is compared with what they read without.
-        """
+    def test_paced_reads_mark_latencies_as_disturbed(self) -> None:
+        """Client latencies beside a scan are compared with those without."""
         latencies = Latencies()
         pacer = Pacer(PaceLimits(), latencies, START_S)
         for _ in range(SAMPLES_MIN):
@@ -332,10 +322,8 @@ class TestPacer:
 
 
 class TestPressure:
-    def test_it_is_a_share_of_the_time(self) -> None:
-        """
-        Of any time, between none and all of it.
-        """
+    def test_pressure_is_a_share_between_zero_and_one(self) -> None:
+        """It is a share of any period."""
         first = Stall(5.0, 1_000_000, 2.0)
 
         assert pytest.approx(0.4) == pressure_of_others(first, Stall(5.5, 1_300_000, 2.1))
@@ -351,10 +339,9 @@ class TestPressure:
         assert 7 == parse_stall_us("full total=9\nsome total=7 avg10=0.00\n")
 
 
-def test_what_was_measured_and_decided_is_what_runs() -> None:
-    """
-    Whoever changes one of these numbers measures again how clients do beside a scan.
-    """
+def test_pacing_constants_are_the_measured_ones() -> None:
+    """A change to one of these numbers needs a new measurement of client latencies beside a
+    scan."""
     from scanner import pacing
 
     decided = {

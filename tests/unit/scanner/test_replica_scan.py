@@ -127,8 +127,8 @@ class TestDamagedChunk:
         whole = replica.metadata_tree().leaves(1)[1]
         assert [Leaf(0, 10_000, checksum, healthy=False), whole] == tree.leaves(1)
 
-    def test_all_damage_is_found_not_the_first_only(self, replica: MemoryReplica) -> None:
-        """A scan goes on after damage, in the same block and the next ones."""
+    def test_scan_finds_all_damage_and_not_only_the_first(self, replica: MemoryReplica) -> None:
+        """A scan continues after damage, in the same block and the next ones."""
         replica.flip(1, 0)
         replica.flip(1, 12_000)
         replica.flip(2, 50)
@@ -398,10 +398,11 @@ class TestReadErrors:
 
             assert replica.metadata_tree(algorithm).root != tree.root
 
-    def test_one_failed_read_of_a_chunk_is_a_doubt_about_the_host(
+    def test_single_failed_read_of_a_chunk_is_a_doubt_about_the_host(
         self, replica: MemoryReplica
     ) -> None:
-        """Read again and whole: noted, not marked; its neighbours are not even noted."""
+        """The second read is whole, so the chunk is noted and not marked. Its neighbours are not
+        even noted."""
         span_and_first_chunk = failing(errno.EIO, times=2)
 
         outcome = scan(AlteredReader(replica, span_and_first_chunk))
@@ -412,8 +413,8 @@ class TestReadErrors:
         assert replica.metadata_tree() == outcome.tree
         assert outcome.complete
 
-    def test_one_bad_sector_condemns_one_chunk_only(self) -> None:
-        """A read that takes in many chunks is repeated for each of them."""
+    def test_bad_sector_marks_one_chunk_only(self) -> None:
+        """A read that covers many chunks is repeated for each of them."""
         replica = MemoryReplica()
         replica.put(1, *(noise(1_000, seed) for seed in range(50)))
         bad = noise(1_000, 33)

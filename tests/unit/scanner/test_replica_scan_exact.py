@@ -52,10 +52,8 @@ def unreadable(offset: int, length_bytes: int) -> Leaf:
     return Leaf(offset, length_bytes, checksum, healthy=False)
 
 
-def test_all_that_was_read_is_counted(replica: MemoryReplica) -> None:
-    """
-    Blocks with and without chunks, each once.
-    """
+def test_scan_counts_blocks_chunks_and_bytes(replica: MemoryReplica) -> None:
+    """Blocks with and without chunks are counted once each."""
     outcome = scan(MemoryReader(replica))
 
     assert (4, 4, 5_000 + 6_000 + 7_000 + 100) == (
@@ -106,12 +104,10 @@ class TestOpening:
         assert not outcome.complete
 
     @pytest.mark.parametrize("number", [errno.EIO, errno.ENOENT])
-    def test_of_a_block_that_is_deleted_meanwhile_nothing_is_said(
+    def test_block_deleted_during_the_scan_has_no_finding(
         self, replica: MemoryReplica, number: int
     ) -> None:
-        """
-        Its file cannot be there.
-        """
+        """Its file cannot be there."""
         reader = Refusing(replica, number)
         reader.is_deleting = True
 
@@ -121,10 +117,10 @@ class TestOpening:
         assert -1 == outcome.tree.index_of(5)
         assert 3 == outcome.block_count
 
-    def test_nor_of_bytes_behind_it(self, replica: MemoryReplica) -> None:
-        """
-        Whatever its file holds.
-        """
+    def test_trailing_bytes_of_a_block_under_deletion_are_no_finding(
+        self, replica: MemoryReplica
+    ) -> None:
+        """The content of its file does not matter."""
         replica.files[5] += b"more"
         reader = Refusing(replica, 0)
         reader.is_deleting = True
@@ -205,10 +201,8 @@ class TestStructure:
         assert () == outcome.findings
         assert -1 == outcome.tree.index_of(2)
 
-    def test_nothing_is_lost_in_a_replica_that_is_no_more(self, replica: MemoryReplica) -> None:
-        """
-        Its rows went with it.
-        """
+    def test_stale_replica_has_no_missing_blocks(self, replica: MemoryReplica) -> None:
+        """Its rows went with the replica."""
         del replica.rows[2]
         replica.is_stale = True
 

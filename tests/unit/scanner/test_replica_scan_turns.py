@@ -114,10 +114,8 @@ def has(reads: list[int], count: int) -> bool:
 
 
 @SHAPES
-def test_what_is_deleted_and_has_a_row_yet_is_not_opened(made: Made) -> None:
-    """
-    A crash came between its tombstone and its row, whether a scan resumes or not.
-    """
+def test_deleted_block_that_still_has_a_row_is_not_opened(made: Made) -> None:
+    """A crash came between its tombstone and its row. This holds also if a scan resumes."""
     replica = made()
     replica.buried[BlockId(2)] = 0xDEAD
     del replica.files[2]
@@ -131,10 +129,8 @@ def test_what_is_deleted_and_has_a_row_yet_is_not_opened(made: Made) -> None:
 
 
 @SHAPES
-def test_what_was_in_doubt_before_the_mark_is_read_again(made: Made) -> None:
-    """
-    Of what was clean nothing is: its leaves are in the tree all the same.
-    """
+def test_doubtful_chunk_before_the_mark_is_read_again(made: Made) -> None:
+    """Clean chunks before the mark are not, and their leaves are in the tree all the same."""
     replica = made()
     doubt = (BlockId(1), 0, 3_000)
     reader = Told(replica)
@@ -271,10 +267,8 @@ def test_bytes_behind_a_small_block_without_checksums_are_trailing() -> None:
     ]
 
 
-def test_what_is_read_to_judge_is_counted() -> None:
-    """
-    Damage is read once more past every cache before it is called so.
-    """
+def test_bytes_read_to_confirm_damage_are_counted() -> None:
+    """Damage is read once more past every cache before it is reported."""
     replica = various()
     whole = scan(MemoryReader(replica)).bytes_read
     replica.flip(2, 5)

@@ -58,10 +58,10 @@ def resumed(replica: MemoryReplica, mark: ScanMark | None) -> tuple[ScanOutcome,
 
 
 @pytest.mark.parametrize("reads", range(3, 12))
-def test_it_ends_with_the_tree_and_the_findings_of_a_whole_scan(
+def test_resumed_scan_gives_the_tree_and_findings_of_a_whole_scan(
     replica: MemoryReplica, reads: int
 ) -> None:
-    """Wherever it was cut, damage before and behind the mark is in the outcome."""
+    """This holds wherever the scan was cut off, for damage before and behind the mark."""
     replica.flip(1, 5)
     replica.flip(3, 2 * CHUNK_BYTES)
     del replica.files[2]
@@ -75,8 +75,8 @@ def test_it_ends_with_the_tree_and_the_findings_of_a_whole_scan(
     assert whole.findings == outcome.findings
 
 
-def test_what_was_read_clean_is_not_read_again(replica: MemoryReplica) -> None:
-    """Only what lies behind the mark is."""
+def test_clean_chunks_before_the_mark_are_not_read_again(replica: MemoryReplica) -> None:
+    """Only chunks behind the mark are read."""
     mark = cut_off(replica, 8)[-1]
 
     read: list[int] = []
@@ -139,10 +139,10 @@ def test_an_unread_block_is_never_covered() -> None:
     ],
     ids=["nothing", "a chunk", "across two", "two of a block", "a block", "a small one", "behind"],
 )
-def test_of_all_but_some_places_only_those_are_read(
+def test_scan_of_some_places_reads_only_those(
     replica: MemoryReplica, places: list[tuple[BlockId, int, int]], read_bytes: list[int]
 ) -> None:
-    """Chunk by chunk; and the tree is that of all."""
+    """They are read chunk by chunk, and the tree is that of all chunks."""
     for block_id in (10, 11, 12):
         replica.put(block_id, noise(9_000), bytes_per_checksum=1_024)
     whole, _ = resumed(replica, None)
@@ -162,8 +162,8 @@ def test_of_all_but_some_places_only_those_are_read(
     assert (whole.tree, whole.findings) == (outcome.tree, outcome.findings)
 
 
-def test_of_all_but_some_places_bytes_behind_the_block_are_seen(replica: MemoryReplica) -> None:
-    """A block of which anything is in doubt has its file looked at."""
+def test_scan_of_some_places_sees_trailing_bytes_of_their_blocks(replica: MemoryReplica) -> None:
+    """The file of a block with any doubtful chunk is checked."""
     replica.files[2] += b"more"
 
     outcome, _ = resumed(replica, all_but([(BlockId(2), 99 * CHUNK_BYTES, 4)]))

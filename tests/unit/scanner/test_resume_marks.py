@@ -75,10 +75,8 @@ class TestMarker:
             ScanMark(BlockId(2), 5, frozenset(), 2 * MIB),
         ] == marks
 
-    def test_none_is_offered_before_the_one_that_was_resumed_from(self) -> None:
-        """
-        Nor at it; bytes count on from there.
-        """
+    def test_mark_is_never_before_the_one_resumed_from(self) -> None:
+        """It is not at the same place either, and the bytes count on from there."""
         marks: list[ScanMark] = []
         marker = Marker(marks.append, ScanMark(BlockId(5), 100, frozenset(), 3 * MIB))
 

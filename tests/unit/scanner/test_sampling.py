@@ -42,10 +42,10 @@ def test_the_probability_is_the_exact_one(chunk_count: int, data: st.DataObject)
     st.sampled_from([0.5, 0.9, 0.95, 0.99]),
     st.sampled_from([1e-6, 0.001, 0.01, 0.05, 0.3, 1.0]),
 )
-def test_it_is_the_smallest_that_is_enough(
+def test_sample_size_is_the_smallest_sufficient(
     chunk_count: int, confidence: float, fraction: float
 ) -> None:
-    """One chunk less would not do; and never more than of endlessly many."""
+    """One chunk fewer would not be enough, and it never exceeds the size for an endless lot."""
     size = sample_size(chunk_count, confidence=confidence, fraction=fraction)
     allowed = 1 - Fraction(str(confidence))
     bad_count = max(1, math.ceil(Fraction(str(fraction)) * chunk_count))
@@ -61,26 +61,28 @@ def test_it_is_the_smallest_that_is_enough(
     ("confidence", "fraction", "expected"),
     [(0.95, 1e-6, 2_995_731), (0.95, 0.01, 299), (0.99, 0.001, 4_603), (0.95, 1.0, 1)],
 )
-def test_of_endlessly_many(confidence: float, fraction: float, expected: int) -> None:
-    """As tables of acceptance sampling have them."""
+def test_sample_size_of_an_endless_lot_matches_published_tables(
+    confidence: float, fraction: float, expected: int
+) -> None:
+    """The values are those of tables for acceptance sampling."""
     assert expected == endless_count(confidence, fraction)
 
 
-def test_of_very_many_it_comes_near_that() -> None:
-    """And is found quickly."""
+def test_sample_size_of_a_very_large_lot_approaches_the_endless_one() -> None:
+    """It is computed quickly."""
     size = sample_size(10**9, confidence=0.95, fraction=1e-6)
 
     assert 0.998 < size.drawn_count / size.endless_count <= 1
     assert 0.95 <= size.power < 0.9501
 
 
-def test_one_bad_chunk_of_few_wants_nearly_all() -> None:
-    """Less than one bad chunk cannot be: a single one is looked for."""
+def test_search_for_one_bad_chunk_of_few_needs_nearly_all() -> None:
+    """A fraction below one chunk means one bad chunk."""
     assert 95 == sample_size(100, confidence=0.95, fraction=1e-6).drawn_count
 
 
-def test_each_chunk_is_as_likely_as_any_other() -> None:
-    """Over many seeds, each is drawn about as often; by one seed always the same."""
+def test_chunks_are_drawn_with_equal_probability() -> None:
+    """Over many seeds each is drawn about as often, and one seed always draws the same."""
     size = sample_size(50, confidence=0.5, fraction=0.1)
     counts = Counter(number for seed in range(2_000) for number in drawn(size, seed))
     expected = 2_000 * size.drawn_count / 50
@@ -93,8 +95,8 @@ def test_each_chunk_is_as_likely_as_any_other() -> None:
 
 
 @pytest.mark.parametrize(("confidence", "fraction"), [(1.0, 0.1), (0.0, 0.1), (0.9, 0.0), (0.9, 2)])
-def test_what_makes_no_sense_is_refused(confidence: float, fraction: float) -> None:
-    """Certainty is no confidence."""
+def test_invalid_sample_parameters_are_refused(confidence: float, fraction: float) -> None:
+    """A confidence of 1 is not possible."""
     with pytest.raises(ValueError, match="is not between"):
         sample_size(10, confidence=confidence, fraction=fraction)
 
@@ -114,8 +116,8 @@ def test_a_lot_is_drawn_whole_portion_by_portion(counts: list[int], data: st.Dat
         assert set(portion) <= set(range(count))
 
 
-def test_each_chunk_of_a_lot_is_as_likely_as_any_other() -> None:
-    """Wherever it lies; and so is each pair, in one portion or in two."""
+def test_chunks_of_a_lot_are_drawn_with_equal_probability() -> None:
+    """This holds wherever a chunk is, and for each pair, in one portion or in two."""
     counts, rounds, drawn_count = (1, 4, 0, 2, 3), 4_000, 4
     ones: Counter[int] = Counter()
     pairs: Counter[tuple[int, int]] = Counter()
@@ -133,8 +135,8 @@ def test_each_chunk_of_a_lot_is_as_likely_as_any_other() -> None:
     assert (10, 45) == (len(ones), len(pairs))
 
 
-def test_what_came_since_it_was_counted_is_none_of_a_lot() -> None:
-    """What has gone leaves something to draw that is not there."""
+def test_chunks_added_after_the_count_are_not_drawn() -> None:
+    """Chunks that have gone leave draws without a chunk."""
     lot = Lot(10, 10, seed=1)
 
     assert [0, 1, 2] == lot.drawn_of(3)

@@ -31,18 +31,14 @@ def test_only_a_whole_scan_is_complete(
     assert (0, 0) == (outcome.wavering_count, outcome.disagreement_count)
 
 
-def test_nothing_is_undecided_unless_it_is_said() -> None:
-    """
-    And nothing was stopped.
-    """
+def test_scan_outcome_is_complete_by_default() -> None:
+    """Nothing is undecided and nothing was stopped."""
     assert ScanOutcome(TREE, (), 0, 0, 0, 0).complete
 
 
 @pytest.mark.parametrize("verdict", list(Verdict))
-def test_one_finding_of_damage_is_damage(verdict: Verdict) -> None:
-    """
-    Among others.
-    """
+def test_single_damage_finding_makes_a_replica_damaged(verdict: Verdict) -> None:
+    """Other findings may be beside it."""
     findings = tuple(
         Finding(ContainerId(1), each, Fault.CHUNK_CHECKSUM, BlockId(1), 0, 1, 0, "")
         for each in (Verdict.SUSPECT_HOST, verdict, Verdict.OK)
@@ -112,12 +108,10 @@ def test_trouble_of_this_host_is_counted_by_its_kind(record: ScanRecord) -> None
 @pytest.mark.parametrize(
     ("is_unreadable", "verdict"), [(False, Verdict.CORRUPT), (True, Verdict.UNREADABLE)]
 )
-def test_what_may_be_there_and_cannot_be_read_is_unreadable(
+def test_existing_but_unreadable_metadata_is_unreadable(
     record: ScanRecord, is_unreadable: bool, verdict: Verdict
 ) -> None:
-    """
-    What describes a replica is judged as its chunks are.
-    """
+    """The metadata of a replica is judged like its chunks."""
     none = np.empty(0, np.uint64)
     fault = StructureFault(Fault.DESCRIPTOR_DAMAGED, "why", is_unreadable=is_unreadable)
 

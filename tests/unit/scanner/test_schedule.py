@@ -72,8 +72,8 @@ class TestOrder:
         """A clock that jumped must not hide a replica for years."""
         assert 1 == len(SCHEDULE.agenda([candidate(1, -5_000)], NOW_MS).due)
 
-    def test_what_was_just_read_is_not_due(self) -> None:
-        """And the agenda says when to look again."""
+    def test_replica_that_was_just_read_is_not_due(self) -> None:
+        """The agenda has the time of the next check."""
         agenda = SCHEDULE.agenda([candidate(1, 0.01)], NOW_MS)
 
         assert () == agenda.due
@@ -106,7 +106,9 @@ class TestPlanner:
             assert not item.deadline_ms or at_ms <= reachable + 1
 
     @given(st.lists(candidates, max_size=30, unique_by=lambda one: one.container_id))
-    def test_what_is_not_due_was_read_and_will_be_due(self, some: list[Candidate]) -> None:
+    def test_replica_that_is_not_due_is_read_before_its_deadline(
+        self, some: list[Candidate]
+    ) -> None:
         """No replica is forgotten: it is on the agenda, or its time is before its deadline."""
         agenda = SCHEDULE.agenda(some, NOW_MS)
         due = {item.candidate.container_id for item in agenda.due}
@@ -182,10 +184,10 @@ class TestFeasibility:
             (0, {}, True),
         ],
     )
-    def test_what_is_possible(
+    def test_scan_promise_depends_on_speed_windows_and_used_bytes(
         self, offered: float, changes: dict[str, float], is_possible: bool
     ) -> None:
-        """Speed, windows and used bytes all count; what is unknown is not refused."""
+        """An unknown speed is not refused."""
         assert is_possible == self.promise(offered, **changes).is_possible
 
     def test_a_disk_of_unknown_speed_is_called_so(self) -> None:

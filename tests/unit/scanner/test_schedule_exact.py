@@ -107,10 +107,9 @@ class TestItem:
 
 
 class TestAgenda:
-    def test_what_is_due_what_is_not_and_how_fast(self) -> None:
-        """
-        One never read, one overdue by a thousand seconds, two to be read later.
-        """
+    def test_agenda_has_due_replicas_waiting_time_and_rate(self) -> None:
+        """One replica was never read, one is overdue by a thousand seconds, and two are to be
+        read later."""
         never, overdue = candidate(3, 10, 0), candidate(5, 20, NOW_MS - 2 * INTERVAL_MS)
         later = [candidate(7, 40, NOW_MS - 1), candidate(9, 80, NOW_MS - 2)]
 
@@ -123,10 +122,8 @@ class TestAgenda:
         assert (0, 1_000.0) == (found.oldest_read_at_ms, found.lag_s)
         assert pytest.approx(30 / MARGIN_MS * 1000) == found.needed_bytes_per_s
 
-    def test_each_due_item_ends_before_its_deadline(self) -> None:
-        """
-        A margin before it, behind all that is read first.
-        """
+    def test_agenda_rate_ends_each_item_before_its_deadline(self) -> None:
+        """The margin comes before the deadline, behind all items that are read first."""
         read_at_ms = [NOW_MS - 990_000 + 100 * number for number in range(3)]
         some = [
             candidate(number, 1_000_000, at_ms, doubt_since_ms=NOW_MS)
@@ -148,10 +145,8 @@ class TestAgenda:
 
         assert pytest.approx(8_000_000 / (500_000 - MARGIN_MS) * 1000) == found.needed_bytes_per_s
 
-    def test_nothing_due_needs_a_period_for_all(self) -> None:
-        """
-        And waits for the first slot.
-        """
+    def test_agenda_without_due_replicas_needs_one_period_for_all(self) -> None:
+        """It waits for the first slot."""
         found = both([candidate(7, 40, NOW_MS - 1), candidate(9, 80, NOW_MS - 2)])
 
         assert ((), 0, 120, 0) == (
@@ -163,10 +158,8 @@ class TestAgenda:
         assert pytest.approx(120 / PERIOD_MS * 1000) == found.needed_bytes_per_s
         assert (NOW_MS - 2, 0.0) == (found.oldest_read_at_ms, found.lag_s)
 
-    def test_of_nothing_nothing_is_known(self) -> None:
-        """
-        It is asked again after a period.
-        """
+    def test_agenda_of_no_replicas_is_empty(self) -> None:
+        """It is computed again after a period."""
         assert Agenda((), 0, 0, 0.0, 800.0, 0, 0, 0.0) == both([])
 
     def test_the_most_urgent_come_first_then_the_oldest(self) -> None:
@@ -236,10 +229,8 @@ class TestWindows:
             assert is_open is Windows(spans).is_open(now_ms + MINUTE_MS - 1)
             assert is_open is (0.0 == Windows(spans).opens_in_s(now_ms))
 
-    def test_it_is_told_how_long_until_the_next_opens(self) -> None:
-        """
-        To the second, over midnight too.
-        """
+    def test_window_has_the_time_until_it_opens(self) -> None:
+        """The time is exact to the second, and works over midnight."""
         windows = Windows(((60, 120), (180, 200)))
 
         assert pytest.approx(1_770) == windows.opens_in_s(150 * MINUTE_MS + 30_000)
@@ -274,10 +265,8 @@ class TestWindows:
             ("06:00-06:00", "06:00-06:00: a window that ends when it begins is never open"),
         ],
     )
-    def test_what_is_no_time_is_refused_by_name(self, text: str, complaint: str) -> None:
-        """
-        As the operator wrote it.
-        """
+    def test_invalid_window_is_refused_as_written(self, text: str, complaint: str) -> None:
+        """The error quotes the operator's text."""
         with pytest.raises(ValueError, match=rf"^{re.escape(complaint)}$"):
             parse_window(text)
 
@@ -311,10 +300,8 @@ class TestFeasibility:
             "the speed of the disk is not known"
         )
 
-    def test_it_is_possible_or_not(self) -> None:
-        """
-        A rate that just suffices is enough; what is not known is not refused.
-        """
+    def test_exact_rate_keeps_the_promise(self) -> None:
+        """A rate that just suffices is enough. An unknown rate is not refused."""
         needed = self.of(1).needed_bytes_per_s
         assert pytest.approx(1.05 * 10**12 / 864_000) == needed
         assert pytest.approx(4 * needed) == self.of(1, 0.25).needed_bytes_per_s

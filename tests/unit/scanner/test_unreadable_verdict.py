@@ -57,10 +57,8 @@ def replica() -> MemoryReplica:
     return result
 
 
-def test_what_can_be_read_is_read_as_ever(replica: MemoryReplica) -> None:
-    """
-    Rows, files, tombstones and what was there before.
-    """
+def test_readable_file_is_read_as_usual(replica: MemoryReplica) -> None:
+    """Rows, files, tombstones and former bytes are passed through."""
     reader = Insistent(MemoryReader(replica))
     file = reader.open_block(BlockId(1))
 
@@ -118,12 +116,10 @@ def test_a_failure_does_not_pass(
     ],
     ids=["size", "read", "reread"],
 )
-def test_nor_does_one_of_an_open_file(
+def test_repeated_error_of_an_open_file_is_raised(
     replica: MemoryReplica, ask: Callable[[BlockReader], object]
 ) -> None:
-    """
-    Whatever it is asked.
-    """
+    """This holds for every call of the file."""
     file = Insistent(OpensRefusing(replica)).open_block(BlockId(1))
 
     with pytest.raises(RepeatedError):

@@ -120,10 +120,8 @@ def replica(monkeypatch: pytest.MonkeyPatch) -> MemoryReplica:
     return made
 
 
-def test_what_is_alike_is_read_in_few_reads_and_counted_by_chunk(replica: MemoryReplica) -> None:
-    """
-    The tree is that of the rows; blocks and chunks are all there.
-    """
+def test_alike_chunks_are_read_together_and_counted_singly(replica: MemoryReplica) -> None:
+    """The tree equals that of the rows, with all blocks and chunks."""
     lengths: list[int] = []
 
     def noted(data: bytes) -> bytes:

@@ -153,8 +153,8 @@ def test_a_healthy_small_block_takes_one_look(checksum_type: ChecksumType) -> No
     ],
     ids=["behind a hole", "no CRC", "empty"],
 )
-def test_what_only_looks_simple_is_scanned_by_itself(chunk: ChunkInfo) -> None:
-    """One chunk is not enough: it must begin at 0, hold something, and have a CRC."""
+def test_block_that_only_looks_simple_is_scanned_by_itself(chunk: ChunkInfo) -> None:
+    """One chunk is not enough: it must begin at 0, have bytes, and have a CRC."""
     row = encode_block(BlockData(BlockId(1), Bcsid(1), (chunk,)))
 
     assert [(1, row)] == list(runs([(BlockId(1), row)], Algorithm.XXH3_64, READ_BYTES_MAX))

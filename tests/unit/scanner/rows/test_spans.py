@@ -38,10 +38,8 @@ def test_chunks_are_grouped_into_reads_of_ten_bytes(
     assert chunks(*spans) == tuple(chunk for group in found for chunk in group)
 
 
-def test_what_to_expect_of_a_chunk_is_found_by_its_place() -> None:
-    """
-    Nothing, where the witnesses do not say.
-    """
+def test_expected_checksum_of_a_chunk_is_found_by_its_place() -> None:
+    """Without witnesses for whole chunks, nothing is expected."""
 
     def windows(*_: object) -> bytes:
         return b""
