@@ -57,8 +57,8 @@ def test_every_container_must_be_safe_without_the_node(
 
 
 @pytest.mark.parametrize("minimum", [1, 2])
-def test_how_many_stay_online_is_configurable(minimum: int) -> None:
-    """With one, a container with two replicas needs no copy."""
+def test_maintenance_minimum_is_configurable(minimum: int) -> None:
+    """With a minimum of one, a container with two replicas needs no copy."""
     given = case("C C/e C/e")
 
     assert (minimum == 1) is (obstacle(given, maintenance_min=minimum) is None)
@@ -74,8 +74,8 @@ def test_how_many_stay_online_is_configurable(minimum: int) -> None:
         (ContainerState.DELETED, None),
     ],
 )
-def test_what_is_being_written_holds_its_nodes(state: ContainerState, expected: str | None) -> None:
-    """And what is being deleted does not."""
+def test_open_container_holds_its_nodes(state: ContainerState, expected: str | None) -> None:
+    """A container under deletion does not."""
     assert expected is obstacle(case("Q Q Q Q/d", container=container(state)))
 
 
@@ -102,10 +102,11 @@ class TestNeeds:
             ("too few to compute", shards("C#1 C#2 C#3!"), LEAVE, (5, 4_000, True, False)),
         ],
     )
-    def test_of_one_container(
+    def test_need_of_one_container_is_computed(
         self, row: str, given: Case, op_state: OpState, expected: tuple[int, int, bool, bool]
     ) -> None:
-        """Nodes, bytes to copy, whether that cannot be done, and whether it is locked out."""
+        """The result is the nodes, the bytes to copy, whether a copy is impossible, and whether
+        the container is locked out."""
         found = need(given, frozenset({"dn1"}), op_state)
 
         assert expected == (
@@ -123,10 +124,10 @@ class TestNeeds:
             (shards("C#1 C#2 C#3 C#4 C#5"), "dn1 dn2", LEAVE, 2_000),
         ],
     )
-    def test_what_several_nodes_leave_behind_is_made_elsewhere(
+    def test_replicas_left_behind_by_several_nodes_are_copied(
         self, given: Case, names: str, op_state: OpState, copied_bytes: int
     ) -> None:
-        """Of nodes that rest only what must stay online meanwhile."""
+        """For nodes in maintenance, only the minimum that must stay online is copied."""
         found = need(given, frozenset(names.split()), op_state)
 
         assert copied_bytes == found.copied_bytes
@@ -179,8 +180,8 @@ class TestNeeds:
 
         assert (7, expected) == (found.container_id, found.is_stuck)
 
-    def test_each_replica_to_make_takes_its_bytes(self) -> None:
-        """And who is locked out is handed on."""
+    def test_replicas_to_copy_count_their_bytes(self) -> None:
+        """The lock-out of the container is passed on."""
         found = need_of(container(), Loss(1, 2, False, True), LEAVE, Rules(), size_bytes=10)
 
         assert (20, True) == (found.copied_bytes, found.is_locked)
@@ -203,8 +204,9 @@ class TestViolations:
         """Nodes that are left, with one GiB each."""
         return [Candidate(f"dn{i}", "/r", GIB, GIB, GIB, 0, 0) for i in range(count)]
 
-    def test_each_scheme_is_named_with_what_it_lacks(self) -> None:
-        """Nodes for each, copies that cannot be made, and space for all."""
+    def test_violations_name_each_scheme_with_its_shortage(self) -> None:
+        """They are the nodes for each scheme, the copies that cannot be made, and the space for
+        all."""
         needs = [
             Need(1, "3 replicas", 3, 2 * GIB),
             Need(2, "3 replicas", 3, 0),
@@ -220,14 +222,14 @@ class TestViolations:
             "rs-6-3-1024k: 1.0 GiB), the nodes that are left have 3.0 GiB free",
         ] == violations(needs, self.nodes(3))
 
-    def test_what_fits_is_no_violation(self) -> None:
-        """Just enough nodes and just enough space."""
+    def test_sufficient_nodes_and_space_are_no_violation(self) -> None:
+        """There are just enough nodes and just enough space."""
         needs = [Need(1, "3 replicas", 3, 2 * GIB), Need(3, "rs-3-2-1024k", 5, 3 * GIB)]
 
         assert [] == violations(needs, self.nodes(5))
 
-    def test_nothing_needs_nothing(self) -> None:
-        """Nodes without containers leave also when they are the last."""
+    def test_nodes_without_containers_have_no_violation(self) -> None:
+        """They may leave even if they are the last nodes."""
         assert [] == violations([], [])
         full = Candidate("dn1", "/r", GIB, 0, 0, GIB, 0)
         assert [] == violations([Need(1, "1 replicas", 1)], [full])
@@ -273,8 +275,8 @@ class TestViolations:
             "7 containers cannot be read without them until they are copied: 3, 4, 5, 6, 7"
         ) == lock_out(needs)
 
-    def test_who_locks_nobody_out_says_nothing(self) -> None:
-        """Only those are counted that could be read until then."""
+    def test_lock_out_message_counts_only_locked_containers(self) -> None:
+        """Only containers that were readable until then are counted."""
         free, locked = Need(1, "3 replicas", 3), Need(2, "3 replicas", 3, is_locked=True)
 
         assert "" == lock_out([free])
@@ -282,8 +284,8 @@ class TestViolations:
         assert lock_out([free, locked]).endswith(": 2")
 
 
-def test_each_way_out_has_one_end() -> None:
-    """And the ends lead nowhere by themselves."""
+def test_leaving_states_have_one_final_state_each() -> None:
+    """The final states lead nowhere by themselves."""
     assert OpState.DECOMMISSIONED is DONE[LEAVE]
     assert OpState.IN_MAINTENANCE is DONE[REST]
     assert not set(DONE) & set(DONE.values())

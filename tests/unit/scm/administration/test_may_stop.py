@@ -53,11 +53,9 @@ def if_lost(world: ScmWorld, *nodes: str) -> Foreseen:
 
 
 class TestMayStop:
-    def test_one_of_three_may_be_off(self, world: ScmWorld) -> None:
-        """
-        Two copies stay: nothing is lost to readers, each container lacks one replica until it is
-        made elsewhere, which begins when the datanode counts as dead.
-        """
+    def test_stop_of_one_of_three_holders_is_permitted(self, world: ScmWorld) -> None:
+        """Two copies stay, so nothing becomes unreadable. Each container lacks one replica,
+        which is copied elsewhere when the datanode counts as dead."""
         hold(world, 1, "dn1", "dn2", "dn3")
         hold(world, 2, "dn1", "dn2", "dn4")
         hold(world, 3, "dn2", "dn3", "dn4")
@@ -88,10 +86,8 @@ class TestMayStop:
         assert Answer.NO is strict.answer
         assert ("1 containers would have fewer than 2 copies",) == strict.reasons
 
-    def test_all_holders_together_is_a_no(self, world: ScmWorld) -> None:
-        """
-        Each alone may be off, all together not; the container is named.
-        """
+    def test_stop_of_all_holders_together_is_refused(self, world: ScmWorld) -> None:
+        """Each alone may be off, and all together may not. The container is named."""
         hold(world, 7, "dn1", "dn2", "dn3")
 
         assert {Answer.YES} == {may_stop(world, node).answer for node in NODES}
@@ -160,10 +156,8 @@ class TestMayStop:
         assert [1] == found.outlook.doubtful_ids
         assert Answer.NO is may_stop(world, "dn1", "dn2", "dn3").answer
 
-    def test_one_in_maintenance_lacks_nowhere(self, world: ScmWorld) -> None:
-        """
-        It is expected back: stopping it makes no copies.
-        """
+    def test_stop_of_a_node_in_maintenance_makes_no_replica_lacking(self, world: ScmWorld) -> None:
+        """It is expected back, so stopping it makes no copies."""
         hold(world, 1, "dn1", "dn2", "dn3")
         row = world.state.nodes.get("dn1")
         assert row is not None
@@ -210,11 +204,9 @@ class TestMayStop:
         world.control.tick()
         assert Answer.YES is may_stop(world, "dn1").answer
 
-    def test_who_has_not_reported_is_not_relied_on(self, world: ScmWorld) -> None:
-        """
-        Safe mode was left, two of three holders have not named what they hold: their replicas may
-        be gone.
-        """
+    def test_stop_does_not_rely_on_unreported_replicas(self, world: ScmWorld) -> None:
+        """Safe mode was left, and two of three holders have not reported: their replicas may be
+        gone."""
         hold(world, 1, "dn1", "dn2", "dn3")
         world.restart()
         world.join(*NODES, boot_id=2)
@@ -255,10 +247,8 @@ class TestMayStop:
 
         assert Answer.YES is may_stop(world, *nodes).answer
 
-    def test_what_is_to_be_deleted_or_still_to_come_is_not_relied_on(self, world: ScmWorld) -> None:
-        """
-        A replica that is being removed may be gone, or stay; one that is on its way is not there.
-        """
+    def test_stop_does_not_rely_on_deleting_or_pending_replicas(self, world: ScmWorld) -> None:
+        """A replica under deletion may be gone or stay, and a pending copy is not there."""
         hold(world, 1, "dn1", "dn2")
         copy = replace(pending(2, Kind.REPLICATE, container_id=1, node="dn1"), target_id="dn3")
         with world.state.change() as change:
@@ -268,10 +258,8 @@ class TestMayStop:
         assert Answer.UNKNOWN is may_stop(world, "dn1").answer
         assert Answer.NO is may_stop(world, "dn1", "dn2").answer
 
-    def test_what_cannot_be_read_anyhow_is_counted_apart(self, world: ScmWorld) -> None:
-        """
-        A container whose holders are all dead is not the fault of a stop.
-        """
+    def test_container_unreadable_already_is_counted_apart(self, world: ScmWorld) -> None:
+        """A container whose holders are all dead is no reason against a stop."""
         hold(world, 1, "dn1", "dn2")
         silence(world, "dn1", 61)
         silence(world, "dn2", 61)
@@ -331,10 +319,8 @@ class TestVolumes:
 
 
 class TestWhatIf:
-    def test_what_nobody_else_has_is_lost(self, world: ScmWorld) -> None:
-        """
-        By the state of the container; what others have is made again.
-        """
+    def test_containers_held_only_by_the_lost_nodes_are_lost(self, world: ScmWorld) -> None:
+        """They are listed by their states, and containers with other holders are copied again."""
         hold(world, 1, "dn1", "dn2")
         hold(world, 2, "dn1", "dn2", "dn3")
         keep(world, container(ContainerState.QUASI_CLOSED, container_id=3))
@@ -351,11 +337,9 @@ class TestWhatIf:
             + found.outlook.healths["QUASI_CLOSED_STUCK_MISSING"]
         )
 
-    def test_one_that_is_dead_already_is_asked_about_most(self, world: ScmWorld) -> None:
-        """
-        A dead datanode that may return holds what would be lost without it; another dead one that
-        may return still has its copies.
-        """
+    def test_loss_of_a_dead_node_counts_its_last_copies(self, world: ScmWorld) -> None:
+        """A dead datanode that may return has copies that would be lost without it. Another dead
+        one that may return keeps its copies."""
         hold(world, 1, "dn1")
         hold(world, 2, "dn1", "dn2")
         hold(world, 3, "dn1", "dn3")
@@ -391,10 +375,8 @@ class TestWhatIf:
         assert not found.has_room
         assert "3 datanodes are needed" in " ".join(found.reasons)
 
-    def test_nothing_is_changed(self, world: ScmWorld) -> None:
-        """
-        A question is a question: no command, no row.
-        """
+    def test_loss_question_changes_nothing(self, world: ScmWorld) -> None:
+        """No command is sent, and no row changes."""
         hold(world, 1, "dn1", "dn2", "dn3")
         before = list(world.state.replicas.values())
 

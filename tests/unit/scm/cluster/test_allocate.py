@@ -44,10 +44,10 @@ CANDIDATES = st.lists(
 class TestChooseNodes:
     @settings(deadline=None)
     @given(CANDIDATES, st.integers(1, 100))
-    def test_it_chooses_different_nodes_with_room_or_says_why_not(
+    def test_chosen_nodes_differ_and_have_room_or_the_choice_fails(
         self, candidates: list[Candidate], container_id: int
     ) -> None:
-        """Never the same node twice, never one without room, and always the same."""
+        """The choice does not depend on the order of the candidates."""
         roomy = {c.datanode_id for c in candidates if c.has_room(NEEDED_BYTES)}
 
         if len(roomy) < 3:

@@ -34,10 +34,8 @@ def counts(world: ScmWorld, node: str = "a") -> list[int]:
     return [one.count for log in world.control.queries.anchors(node) for one in log.anchors]
 
 
-def test_one_is_kept_a_day(world: ScmWorld) -> None:
-    """
-    The first at once; of a log without news, no second one.
-    """
+def test_anchor_is_kept_once_a_day_for_each_log(world: ScmWorld) -> None:
+    """The first is kept at once. A log without new entries gets no second one."""
     tell(world, 0)
     tell(world, 3)
     tell(world, 5)
@@ -53,10 +51,8 @@ def test_one_is_kept_a_day(world: ScmWorld) -> None:
     assert [3, 7] == counts(world)
 
 
-def test_they_are_there_after_a_restart(world: ScmWorld) -> None:
-    """
-    With what was told of each, and also when the state starts cold.
-    """
+def test_anchors_survive_a_restart(world: ScmWorld) -> None:
+    """Their checksums are kept, also if the state starts cold."""
     tell(world, 3, "ab" * 32)
     tell(world, 9, node="b")
 
@@ -84,10 +80,8 @@ def test_a_log_that_goes_back_is_told_and_changes_nothing(world: ScmWorld) -> No
     assert [5] == counts(world)
 
 
-def test_of_all_nodes_the_newest_are_told(world: ScmWorld) -> None:
-    """
-    And of one, all.
-    """
+def test_anchor_listing_has_the_newest_of_all_logs_or_all_of_one(world: ScmWorld) -> None:
+    """A volume without anchors gives an empty list."""
     for count in (1, 2):
         tell(world, count)
         world.clock.advance_s(DAY_S)

@@ -11,10 +11,8 @@ from tests.support.control.replica_words import case, placed
 from tests.support.control.scm_world import container, replica
 
 
-def test_what_died_with_its_node_is_not_there() -> None:
-    """
-    Unless the node is in maintenance: it comes back with all it has.
-    """
+def test_replica_on_a_dead_node_does_not_count_as_present() -> None:
+    """A node in maintenance is an exception, because it comes back with all its replicas."""
     here = present(placed("C C! C? C/m! C/e! C/D! C/d"))
 
     assert ["dn1", "dn3", "dn4", "dn7"] == [each.datanode_id for each in here]
@@ -44,10 +42,8 @@ def test_a_bad_replica_says_so_or_is_behind(
     assert expected is is_bad(box, held)
 
 
-def test_of_a_case_nothing_is_pending_unless_it_says_so() -> None:
-    """
-    Nor is anybody excluded or a delete owed, and all of it is on one rack.
-    """
+def test_case_has_no_pending_commands_by_default() -> None:
+    """By default no replica is excluded, no delete is pending, and the cluster is one rack."""
     plain = Case(container(), ())
 
     assert ((), ()) == (plain.adds, plain.deletes)

@@ -155,7 +155,7 @@ class TestDrain:
             Kind.RECONCILE,
         ] == [command.kind for command in sending]
 
-    def test_what_was_answered_is_not_sent_again(self) -> None:
+    def test_answered_command_is_not_sent_again(self) -> None:
         """It waits for the report that proves it."""
         answered = replace(pending(1, Kind.DELETE), is_answered=True)
 
@@ -243,8 +243,10 @@ class TestDrain:
 
     @settings(deadline=None)
     @given(COMMANDS, COUNTS)
-    def test_what_may_leave_leaves(self, commands: list[Pending], reported: dict[str, int]) -> None:
-        """With room in the limits and in the answer, nothing waits."""
+    def test_permitted_commands_are_sent_at_once(
+        self, commands: list[Pending], reported: dict[str, int]
+    ) -> None:
+        """If the limits and the answer have room, no command waits."""
         sending = drain(commands, reported=reported, op_state=IN_SERVICE)
 
         left = [c for c in commands if c.sent_at_s is None and c not in sending]
@@ -297,8 +299,8 @@ class TestDrain:
 
         assert max(0, 7 - running) == len(sending)
 
-    def test_one_answer_carries_so_many_and_closes_go_first(self) -> None:
-        """Whatever the limits of the kinds add up to."""
+    def test_heartbeat_answer_has_a_command_limit_and_closes_go_first(self) -> None:
+        """The limit holds whatever the limits of the kinds add up to."""
         deletes = [pending(i, Kind.DELETE) for i in range(1, 41)]
         closes = [pending(i, Kind.CLOSE) for i in range(41, 111)]
 
@@ -412,10 +414,8 @@ class TestExpired:
 
 class TestWeight:
     @pytest.mark.parametrize(("beside", "expected"), [(0, 7), (2, 6), (5, 5), (19, 1), (20, 0)])
-    def test_so_many_rebuilds_as_their_weight_leaves_room_for(
-        self, beside: int, expected: int
-    ) -> None:
-        """Three each, of twenty; the last may end above."""
+    def test_reconstructions_are_limited_by_their_weight(self, beside: int, expected: int) -> None:
+        """Each has a weight of three, of twenty. The last one may exceed the limit."""
         assert expected == limit(Kind.RECONSTRUCT, IN_SERVICE, beside)
 
     def test_copies_have_the_room_that_rebuilds_leave(self) -> None:
@@ -428,8 +428,8 @@ class TestWeight:
 
 
 class TestBackoff:
-    def test_it_doubles_up_to_64_times_the_first(self) -> None:
-        """A node that never obeys is asked about once a minute, not ever more rarely."""
+    def test_backoff_doubles_up_to_64_times_the_first(self) -> None:
+        """A node that never obeys is asked once a minute, and not ever more rarely."""
         pauses = [backoff_s(attempts, first_s=1.0) for attempts in range(1, 10)]
 
         assert [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 64.0, 64.0] == pauses

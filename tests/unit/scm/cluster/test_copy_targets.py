@@ -39,8 +39,8 @@ class TestTargets:
             node.rack for node in nodes if node.datanode_id in targets(*nodes, count=3)
         }
 
-    def test_one_just_chosen_counts_once(self) -> None:
-        """Its rack is still the emptier one, though another node has less to do."""
+    def test_rack_of_a_chosen_target_counts_once(self) -> None:
+        """Its rack is still the emptier one, although another node has less load."""
         nodes = [node("d1", "a"), node("d2", "b"), node("d3", "b", used_bytes=50)]
 
         assert ["d2", "d3"] == targets(*nodes, count=2, used="aa")
@@ -65,8 +65,8 @@ class TestTargets:
 
         assert ["d2", "d1"] == targets(*nodes, count=2)
 
-    def test_nobody_is_chosen_twice_or_without_room_or_when_excluded(self) -> None:
-        """Fewer come back than were asked for."""
+    def test_target_is_never_repeated_full_or_excluded(self) -> None:
+        """Fewer targets may be returned than were requested."""
         nodes = [
             node("d1", "a"),
             node("d2", "a", available_bytes=9),

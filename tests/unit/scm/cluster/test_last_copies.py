@@ -65,8 +65,8 @@ def test_copies_on_dead_nodes_do_not_count(world: ScmWorld) -> None:
     world.state.close()
 
 
-def test_it_is_known_after_a_restart(world: ScmWorld) -> None:
-    """From what was reported before."""
+def test_last_copies_are_known_after_a_restart(world: ScmWorld) -> None:
+    """They are computed from the earlier reports."""
     for node in ("a", "b"):
         world.beat(node, replica(node, ReplicaState.UNHEALTHY))
     world.restart()
@@ -94,10 +94,10 @@ def test_the_list_is_bounded_by_age(world: ScmWorld, monkeypatch: pytest.MonkeyP
     world.state.close()
 
 
-def test_one_call_counts_few_and_all_are_counted_in_the_end(
+def test_last_copies_are_counted_in_portions_by_heartbeats(
     world: ScmWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a restart no single heartbeat waits for the count of every container."""
+    """After a restart no single heartbeat waits until all containers are counted."""
     monkeypatch.setattr(last_copies, "COUNTED_MAX", 1)
     world.beat("a", *(replica("a", container_id=number) for number in range(11, 17)))
 

@@ -74,10 +74,11 @@ def remove(world: ScmWorld, node: str) -> None:
 
 
 @pytest.mark.parametrize("give_up", [stay_silent, remove])
-def test_what_was_given_up_with_its_datanode_was_done_after_all(
+def test_late_answer_replaces_the_failure_of_a_lost_datanode(
     world: ScmWorld, give_up: Callable[[ScmWorld, str], None]
 ) -> None:
-    """It was cut off, not dead, and answers when it is back; a repetition changes nothing."""
+    """The datanode was cut off and not dead, and answers when it is back. A repeated answer
+    changes nothing."""
     command = copying(world)
     give_up(world, command.datanode_id)
     before = result(world, command)
@@ -90,8 +91,8 @@ def test_what_was_given_up_with_its_datanode_was_done_after_all(
     assert ("EXECUTED", "") == result(world, command)
 
 
-def test_what_was_done_stays_done_when_its_container_is_given_up(world: ScmWorld) -> None:
-    """The copy was made, and lost with all others before a report showed it: it did not fail."""
+def test_executed_command_stays_executed_when_its_container_is_forgotten(world: ScmWorld) -> None:
+    """The copy was made, and lost with all others before a report showed it."""
     command = copying(world)
     world.beat(command.datanode_id, outcomes=(outcome(command),))
     for node in NODES:
@@ -135,8 +136,9 @@ def test_a_delete_that_was_sent_is_not_given_up_for_its_age(world: ScmWorld) -> 
     assert 3 == len(world.state.replicas.of(command.container_id))
 
 
-def test_nor_with_its_datanode_when_it_waits_to_be_sent_again(world: ScmWorld) -> None:
-    """That is cut off for a while may do what it has at any time."""
+def test_executed_delete_survives_the_silence_of_its_datanode(world: ScmWorld) -> None:
+    """The command waits to be sent again. A datanode that is cut off for a while may execute a
+    received command at any time."""
     command = deleting(world)
     world.queues[command.datanode_id] = (("delete", DELETE_LIMIT),)
     pass_time(world, 101, *NODES)
@@ -151,8 +153,8 @@ def test_nor_with_its_datanode_when_it_waits_to_be_sent_again(world: ScmWorld) -
     assert ("EXECUTED", "") == result(world, command)
 
 
-def test_it_ends_when_nobody_has_the_replica_any_more(world: ScmWorld) -> None:
-    """Without an answer: what it was to bring about is so."""
+def test_delete_ends_when_no_report_has_the_replica(world: ScmWorld) -> None:
+    """It ends without an answer, because its purpose is achieved."""
     command = deleting(world)
     world.queues[command.datanode_id] = (("delete", DELETE_LIMIT),)
     pass_time(world, 200, *NODES)

@@ -162,10 +162,10 @@ class TestObserve:
             (0, 1, "C5", DELETED),
         ],
     )
-    def test_one_thought_never_written_comes_back_with_any_replica(
+    def test_deleted_container_that_was_never_written_returns_with_a_replica(
         self, sequence_id: int, committed_count: int, reports: str, after: ContainerState
     ) -> None:
-        """One that was written and deleted does not: that is not decided here."""
+        """A container that was written and deleted does not, which is decided elsewhere."""
         before = container(DELETED, sequence_id=sequence_id, committed_count=committed_count)
 
         found = seen(before, reports)
@@ -173,14 +173,14 @@ class TestObserve:
         assert after is found.state
         assert after is not DELETED or found is before
 
-    def test_one_that_was_never_written_stays_so(self) -> None:
-        """Its commit id does not rise by looking at it."""
+    def test_unwritten_container_stays_unwritten(self) -> None:
+        """Its commit id does not rise when it is observed."""
         empty = container(CLOSING, sequence_id=0, pipeline=("dn1",), committed_count=0)
 
         assert empty == seen(empty, "")
 
-    def test_what_is_being_deleted_is_left_as_it_is(self) -> None:
-        """Whatever its replicas say, and whoever is awaited."""
+    def test_container_under_deletion_is_left_unchanged(self) -> None:
+        """The states of its replicas and the awaited nodes do not matter."""
         going = container(ContainerState.DELETING, pipeline=("dn1",))
 
         assert going is seen(going, "C9 Q9")
@@ -225,15 +225,15 @@ class TestTable:
         assert 9 == closing.state_since_ms
 
     @pytest.mark.parametrize("state", [CLOSING, QUASI_CLOSED])
-    def test_what_lies_beyond_a_commit_is_given_up(self, state: ContainerState) -> None:
-        """Closed there, from now on, and it is said why."""
+    def test_closing_at_a_commit_gives_up_later_ones(self, state: ContainerState) -> None:
+        """The container is closed at that commit, with the reason."""
         found = close_at(container(state), 3, "forced", now_ms=9)
 
         assert (CLOSED, 9, 3) == (found.state, found.state_since_ms, found.sequence_id)
         assert (True, "forced") == (found.is_sealed, found.close_reason)
 
-    def test_who_brings_no_replica_is_awaited_no_longer(self) -> None:
-        """The others are."""
+    def test_node_without_a_replica_is_not_awaited(self) -> None:
+        """The other nodes are."""
         found = without_replica(container(CLOSING, pipeline=("dn1", "dn2")), "dn1")
 
         assert ("dn2",) == found.pipeline
@@ -331,8 +331,8 @@ class TestClosesDue:
 
         assert [] == closes_due(container(CLOSED, sequence_id=5), (closed, other))
 
-    def test_of_shards_only_one_of_the_same_index_is_a_witness(self) -> None:
-        """Shards are never equal: one that is caught up waits for no other to be its like."""
+    def test_shard_witness_must_have_the_same_index(self) -> None:
+        """Shards are never equal, so a shard that is up to date waits for no other one."""
         first, second, third = replicas("C5=7 Q5=8 Q5=9")
         coded = replace(container(CLOSED), scheme="rs-3-2-1024k", replication_factor=5)
         shards = [replace(first, replica_index=1), replace(second, replica_index=2)]
@@ -342,8 +342,8 @@ class TestClosesDue:
 
         assert [CloseCommand("dn2", 5, force=False)] == orders
 
-    def test_of_shards_each_closes_that_has_the_last_known_commit(self) -> None:
-        """What its index had is in no other shard, however many are seen."""
+    def test_shard_with_the_last_known_commit_is_closed(self) -> None:
+        """Its cells are in no other shard, however many are seen."""
         held = [replace(r, replica_index=i) for i, r in enumerate(replicas("Q5 Q4 U6"), 1)]
         coded = replace(container(QUASI_CLOSED), scheme="rs-3-2-1024k", replication_factor=5)
 

@@ -185,15 +185,16 @@ class TestRegister:
         assert (True, expected) == (is_another, cluster.row())
         assert Liveness(100.0, 1_000_000, (volume(),), ()) == cluster.nodes.liveness("dn1")
 
-    def test_what_a_new_node_kept_is_believed(self, cluster: Cluster) -> None:
-        """A state lost here is still known there: a node in maintenance stays in it."""
+    def test_operational_state_of_a_new_node_is_adopted(self, cluster: Cluster) -> None:
+        """The SCM lost the state and the node still has it: a node in maintenance stays in it."""
         kept = OpState.IN_MAINTENANCE
         cluster.register(replace(registration("dn1"), op_state=kept, op_expiry_ms=9))
 
         assert (kept, 9) == (cluster.row().op_state, cluster.row().op_expiry_ms)
 
-    def test_of_a_known_node_our_own_word_holds(self, cluster: Cluster) -> None:
-        """What the operator wants and since when it is known stays; the rest is as it says now."""
+    def test_operational_state_of_a_known_node_is_kept(self, cluster: Cluster) -> None:
+        """The operator's state and the first registration stay, and everything else is as the
+        node reports it."""
         cluster.register(replace(registration("dn1"), op_state=OpState.DECOMMISSIONING))
         cluster.set_row(lambda node: replace(node, op_expiry_ms=5))
         cluster.clock.advance_s(3)
@@ -344,8 +345,8 @@ class TestStandings:
 
         assert (replicas[0], replicas[2]) == cluster.nodes.living(replicas)
 
-    def test_what_the_last_heartbeat_said(self, cluster: Cluster) -> None:
-        """Each call replaces what the one before it said."""
+    def test_heartbeat_replaces_the_previous_liveness(self, cluster: Cluster) -> None:
+        """Volumes and queues are those of the last call."""
         cluster.join("dn1")
         cluster.clock.advance_s(2)
         said = volume(capacity_bytes=5, available_bytes=4)

@@ -18,8 +18,8 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 class TestForget:
-    def test_nothing_is_known_of_a_node_that_was_removed(self, cluster: Cluster) -> None:
-        """What is left is the row, which the caller removes."""
+    def test_forgotten_node_has_no_remaining_notes(self, cluster: Cluster) -> None:
+        """Only the row is left, which the caller removes."""
         cluster.join("dn1")
         cluster.silence(Health.DEAD)
         cluster.note()
@@ -111,8 +111,8 @@ class TestFailedWrites:
 
         assert (True, False) == (before, cluster.nodes.is_avoided("dn1"))
 
-    def test_who_never_failed_or_has_stored_since_is_not_avoided(self, cluster: Cluster) -> None:
-        """After a success the pauses begin with the shortest."""
+    def test_node_that_never_failed_or_stored_since_is_not_avoided(self, cluster: Cluster) -> None:
+        """After a success, the pauses begin with the shortest again."""
         cluster.join("dn1")
         nodes = cluster.nodes
         seen = [nodes.is_avoided("dn1")]
@@ -180,10 +180,10 @@ class TestNoteHealth:
 
         assert (["b", "c"], ["b", "c"]) == (cluster.nodes.unnoted(), cluster.note())
 
-    def test_each_is_looked_at_twice_at_most_though_few_are_taken_at_a_time(
+    def test_health_of_many_nodes_is_checked_twice_at_most(
         self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Of a hundred that die at once, each call takes one."""
+        """A hundred nodes die at once, and each call takes one."""
         names = [f"dn{number:02}" for number in range(100)]
         cluster.join(*names)
         cluster.note()
@@ -273,9 +273,9 @@ class TestNoteHealth:
 
 
 class TestNotesInVain:
-    def test_what_a_failed_change_noted_is_noted_again(self, cluster: Cluster) -> None:
-        """All that follows of a death is in that change: were it taken for noted, the commands of
-        a dead node would wait, and its containers, until it comes back."""
+    def test_note_of_a_failed_change_is_repeated(self, cluster: Cluster) -> None:
+        """All consequences of a death are in that change. If it counted as noted, the commands
+        and containers of a dead node would wait until the node returns."""
         cluster.join("dn1", "dn2")
         cluster.note()
         cluster.silence(Health.DEAD)
@@ -297,8 +297,9 @@ class TestNotesInVain:
 
         assert ["dn1"] == cluster.note(count_max=1)
 
-    def test_one_that_is_back_is_noted_again(self, cluster: Cluster) -> None:
-        """Who was seen dead, and was heard since, is not dead; that it is back is yet to note."""
+    def test_return_of_a_node_is_noted_again_after_a_failed_change(self, cluster: Cluster) -> None:
+        """The node was seen dead and has called since, so it is alive, and its return is yet to
+        be noted."""
         cluster.join("dn1")
         cluster.silence(Health.DEAD)
         cluster.note()
@@ -315,8 +316,8 @@ class TestNotesInVain:
 
         assert ["dn1"] == cluster.nodes.unnoted()
 
-    def test_nothing_is_told_of_what_failed(self, cluster: Cluster) -> None:
-        """The next note tells it, once."""
+    def test_failed_note_logs_no_health_change(self, cluster: Cluster) -> None:
+        """The next note logs it, once."""
         cluster.join("dn1")
         in_vain = cluster.note_in_vain()
         with logged() as logs:

@@ -64,10 +64,8 @@ class TestClose:
             assert (2, False) == (command.bcsid, command.force)
             assert [] == kinds(world.call(node))
 
-    def test_it_is_repeated_with_growing_pauses_until_a_report_shows_it(
-        self, world: ScmWorld
-    ) -> None:
-        """EXECUTED is a claim; the report is the proof."""
+    def test_close_is_repeated_with_growing_pauses_until_reported(self, world: ScmWorld) -> None:
+        """EXECUTED is a claim, and the report is the proof."""
         world.write("a", "k", 1)
         world.control.clients.finish("a", close=True)
         sent_after_s = []
@@ -86,8 +84,8 @@ class TestClose:
         assert [0, 1, 3, 7, 15] == sent_after_s
         assert [] == kinds(world.call("dn1"))
 
-    def test_one_that_another_takes_the_place_of_has_an_outcome(self, world: ScmWorld) -> None:
-        """Who was told its id asks what became of it."""
+    def test_replaced_command_has_an_outcome(self, world: ScmWorld) -> None:
+        """A caller that has its id can look the outcome up."""
         world.write("a", "k", 1, 2)
         world.control.clients.finish("a", close=True)
         (first,) = world.state.commands.of_node("dn2")
@@ -145,8 +143,8 @@ class TestClose:
 
 
 class TestReconcile:
-    def test_each_replica_is_ordered_with_all_its_peers(self, world: ScmWorld) -> None:
-        """Addresses are those of now; the one that differs goes before its two good peers."""
+    def test_reconcile_goes_to_each_replica_with_all_its_peers(self, world: ScmWorld) -> None:
+        """The addresses are current. The replica that differs comes before its two good peers."""
         made = world.made_closed(roots=(7, 7, 8))
 
         (decision,) = world.control.operators.reconcile_containers([made.container_id])
@@ -261,10 +259,11 @@ class TestAnswers:
     @pytest.mark.parametrize(
         ("code", "is_sent_again"), [("DUPLICATE", False), ("STALE_TERM", True)]
     )
-    def test_what_was_skipped_for_our_own_repetition_has_not_ended(
+    def test_command_skipped_as_a_repetition_has_not_ended(
         self, world: ScmWorld, code: str, is_sent_again: bool
     ) -> None:
-        """A duplicate's first is still running; one of an old term is sent under the new."""
+        """The first of two duplicates is still running. A command of an old term is sent again
+        under the new one."""
         command_ids = self.ordered(world)
         ((command, _peers),) = world.call("dn1").commands
         answer = world.beat("dn1", outcomes=(outcome(command, OutcomeState.SKIPPED, code=code),))
@@ -450,8 +449,8 @@ class TestPlan:
 
         assert {"OK"} == codes
 
-    def test_what_was_reconciled_long_ago_is_forgotten(self, world: ScmWorld) -> None:
-        """Memory follows what was done lately, not all that ever was."""
+    def test_old_reconciles_are_forgotten(self, world: ScmWorld) -> None:
+        """The memory is bounded by recent work."""
         made = world.made_closed()
         world.control.operators.reconcile_containers([made.container_id])
         self.finish_all(world)
@@ -470,8 +469,8 @@ class TestPlan:
 
 
 class TestOperatorClose:
-    def test_it_closes_at_once_and_names_the_commands(self, world: ScmWorld) -> None:
-        """One per replica; an unknown container is said to be so."""
+    def test_operator_close_names_its_commands(self, world: ScmWorld) -> None:
+        """There is one command for each replica. An unknown container is reported as unknown."""
         world.write("a", "k", 1)
 
         decisions = world.control.operators.close_containers([1, 99])

@@ -122,8 +122,8 @@ class TestFullReport:
 
             assert {1, 2, 3} == held(world)
 
-    def test_what_is_created_between_the_pages_stays(self, tmp_path: Path) -> None:
-        """A container made after page 0 was written is in no page and yet there."""
+    def test_replica_created_between_report_pages_stays(self, tmp_path: Path) -> None:
+        """A container created after page 0 was written is in no page."""
         with ScmWorld(tmp_path).running() as world:
             world.join("dn1")
             world.call("dn1", page(1, 0, 1))
@@ -132,7 +132,7 @@ class TestFullReport:
 
             assert {1, 2, 7} == held(world)
 
-    def test_what_is_deleted_between_the_pages_stays_deleted(self, tmp_path: Path) -> None:
+    def test_replica_deleted_between_report_pages_stays_deleted(self, tmp_path: Path) -> None:
         """A page written before the delete does not bring the replica back."""
         with ScmWorld(tmp_path).running() as world:
             world.join("dn1")
@@ -205,8 +205,8 @@ class TestIncrementalReport:
 
 
 class TestUnknownContainer:
-    def test_it_is_shown_and_nothing_is_ordered(self, tmp_path: Path) -> None:
-        """Deleting what one does not know is how data is lost."""
+    def test_unknown_container_is_shown_and_gets_no_commands(self, tmp_path: Path) -> None:
+        """Deleting unknown containers would lose data."""
         with ScmWorld(tmp_path).running() as world:
             world.join("dn1")
             world.beat("dn1", replica("dn1", ReplicaState.OPEN, container_id=77))
@@ -218,7 +218,7 @@ class TestUnknownContainer:
             assert [(77, "UNKNOWN")] == [(v.container_id, v.state) for v in page_of_views]
             assert "UNKNOWN" == world.control.queries.container(77).state
 
-    def test_its_id_is_not_given_to_a_new_container(self, tmp_path: Path) -> None:
+    def test_unknown_containers_id_is_not_allocated(self, tmp_path: Path) -> None:
         """A state restored from a backup must not mix two containers under one id."""
         with ScmWorld(tmp_path).running() as world:
             world.join("dn1", "dn2", "dn3")

@@ -29,8 +29,8 @@ def held(world: ScmWorld) -> set[int]:
     return set(world.state.replicas.on("dn1"))
 
 
-def test_all_of_it_counts_and_only_the_end_removes(tmp_path: Path) -> None:
-    """As if it had been taken in at once, page by page."""
+def test_report_parts_all_count_and_only_the_end_removes(tmp_path: Path) -> None:
+    """The result is the same as if each page were applied at once."""
     with ScmWorld(tmp_path).running() as world:
         world.join("dn1")
         world.call("dn1", page(1, 2, 3, 4, 5))
@@ -42,8 +42,8 @@ def test_all_of_it_counts_and_only_the_end_removes(tmp_path: Path) -> None:
         assert {2, 3, 4, 5, 6, 7} == held(world)
 
 
-def test_who_gives_up_in_between_is_not_heard_on(tmp_path: Path) -> None:
-    """What was taken in stays, nothing is removed, and the whole report may come again."""
+def test_report_abandoned_between_parts_is_applied_no_further(tmp_path: Path) -> None:
+    """The parts applied so far stay, nothing is removed, and the whole report may be sent again."""
     with ScmWorld(tmp_path).running() as world:
         world.join("dn1")
         world.call("dn1", page(1, 9))
@@ -58,8 +58,8 @@ def test_who_gives_up_in_between_is_not_heard_on(tmp_path: Path) -> None:
         assert {1, 2, 3, 4, 5, 6} == held(world)
 
 
-def test_what_is_deleted_meanwhile_stays_deleted(tmp_path: Path) -> None:
-    """An incremental report of the same call is older than none of the parts behind it."""
+def test_replica_deleted_between_report_parts_stays_deleted(tmp_path: Path) -> None:
+    """An incremental report of the same call is not older than the parts behind it."""
     with ScmWorld(tmp_path).running() as world:
         world.join("dn1")
         world.call("dn1", page(1, 2, 3, 4, last=False))

@@ -250,8 +250,8 @@ def cold(path: Path) -> Iterator[Start]:
 
 
 class TestWarmStart:
-    def test_it_waits_for_those_that_were_online_and_may_not_be_off(self, warm: Start) -> None:
-        """Not for the dead, nor for those in maintenance or decommissioned."""
+    def test_warm_start_waits_for_nodes_that_were_online(self, warm: Start) -> None:
+        """It does not wait for dead nodes, nor for those in maintenance or decommissioned."""
         before = warm.mode.is_on
         answer = warm.mode.look(())
 
@@ -262,8 +262,8 @@ class TestWarmStart:
             answer.reason
         )
 
-    def test_it_opens_when_the_last_of_them_has_named_its_replicas(self, warm: Start) -> None:
-        """Once is enough, in whatever order; others do not count."""
+    def test_warm_start_opens_when_the_last_node_has_reported(self, warm: Start) -> None:
+        """One report of each node is enough, in any order. Other nodes do not count."""
         steps: list[tuple[str, ...]] = [("b",), ("d", "e", "f", "z"), ("c",), ("a",)]
         missing = [warm.mode.look(step).missing for step in steps]
 
@@ -280,7 +280,7 @@ class TestWarmStart:
             (("a", "d", "e", "h", "z"), False),  # that may be switched off, or are not registered
         ],
     )
-    def test_it_opens_without_silent_nodes_when_they_are_stale(
+    def test_warm_start_opens_without_silent_nodes_when_they_are_stale(
         self, warm: Start, seen: tuple[str, ...], is_open: bool
     ) -> None:
         """Two hosts are enough for a write of three replicas."""
@@ -292,7 +292,7 @@ class TestWarmStart:
 
         assert (False, is_open) == (early.is_open, late.is_open)
 
-    def test_it_waits_for_a_node_that_calls_until_its_time_is_over(self, warm: Start) -> None:
+    def test_warm_start_waits_for_a_calling_node_until_the_deadline(self, warm: Start) -> None:
         warm.mode.look(("a", "b"))
         warm.clock.advance_s(299)
         warm.nodes.hear("c", (), ())
@@ -344,8 +344,8 @@ class TestWarmStart:
 
 
 class TestColdStart:
-    def test_it_waits_for_all_that_may_be_up_and_longer(self, cold: Start) -> None:
-        """Dead ones, too: they may have come back while nobody looked."""
+    def test_cold_start_waits_longer_and_for_dead_nodes(self, cold: Start) -> None:
+        """Dead nodes may have come back while the SCM was down."""
         answer = cold.mode.look(("a",))
 
         assert ("b", "c", "f", "g") == answer.missing
@@ -410,7 +410,7 @@ class TestContainers:
             ([], True),
         ],
     )
-    def test_what_could_be_read_before_must_be_reported(
+    def test_containers_readable_before_must_be_reported(
         self, path: Path, replicas: list[tuple[int, str]], is_open: bool
     ) -> None:
         assert is_open is opens_with(path, "ab", *replicas)
@@ -424,10 +424,10 @@ class TestContainers:
     @pytest.mark.parametrize(
         ("nodes", "is_open"), [("abf", True), ("cbaf", True), ("abc", False), ("cfb", False)]
     )
-    def test_of_shards_as_many_must_be_reported_as_data_needs(
+    def test_shards_reported_must_be_enough_to_read(
         self, path: Path, nodes: str, is_open: bool
     ) -> None:
-        """Three of five; container 1 has one on each of `nodes`."""
+        """Three of five are needed. Container 1 has one shard on each of `nodes`."""
         replicas = [(1, node) for node in nodes]
 
         assert is_open is opens_with(path, "abf", *replicas, scheme="rs-3-2-1024k")

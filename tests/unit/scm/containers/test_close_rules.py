@@ -61,10 +61,10 @@ def unloadable(p: Placed) -> Placed:
         ("Q@9! O@7", 7, "dn2", "dn1"),
     ],
 )
-def test_it_closes_at_the_last_commit_that_a_closed_replica_has(
+def test_forced_close_takes_the_last_commit_that_a_replica_has(
     words: str, bcsid: int, holders: str, beyond: str
 ) -> None:
-    """What has more is kept, wherever it is; nine commits are known."""
+    """Replicas with more are kept, wherever they are. Nine commits are known."""
     found = decided(box(), placed(words))
 
     assert (bcsid, 9) == (found.bcsid, found.last_bcsid)
@@ -90,10 +90,11 @@ def test_it_closes_at_the_last_commit_that_a_closed_replica_has(
         (QUASI_CLOSED, "Q@4! R@4"),  # only an unfinished copy is left: there is no commit in it
     ],
 )
-def test_what_closes_by_itself_or_has_nothing_left_needs_no_decision(
+def test_container_that_closes_by_itself_needs_no_decision(
     state: ContainerState, words: str
 ) -> None:
-    """And there is none to make while it is written, or once it is being deleted."""
+    """There is no decision either for a container without replicas, while it is written, or when
+    it is being deleted."""
     assert closure(box(state), placed(words), acknowledged_bcsid=0) is None
 
 
@@ -105,8 +106,8 @@ def test_every_state_between_writing_and_deleting_can_be_short_of_commits(
     assert 4 == decided(box(state), placed("Q@4")).bcsid
 
 
-def test_what_cannot_be_loaded_is_nobodys_witness() -> None:
-    """Its word that it has everything is not enough, and it is kept."""
+def test_unloadable_replica_is_no_witness_for_a_close() -> None:
+    """Its claim to have everything is not enough, and it is kept."""
     good, bad = placed("Q@4 Q@9")
 
     found = decided(box(), (good, unloadable(bad)))
@@ -232,10 +233,10 @@ def test_only_a_person_closes_what_may_lose_something(
         ("Q@6#1 Q@6#2 U@6#3", 6, "dn1 dn2", "", 3, ""),
     ],
 )
-def test_of_shards_as_many_as_there_is_data_have_the_last_commit(
+def test_commit_on_as_many_shards_as_data_is_the_last(
     words: str, bcsid: int, holders: str, beyond: str, count: int, obstacle: str
 ) -> None:
-    """Each index is an origin of its own; three of five read, and three are a majority."""
+    """Each index is an origin of its own. Three of five are enough to read, and are a majority."""
     found = decided(*coded(words))
 
     assert (bcsid, count, 5) == (found.bcsid, found.origin_count, found.required_count)
@@ -247,8 +248,8 @@ def test_of_shards_as_many_as_there_is_data_have_the_last_commit(
 @pytest.mark.parametrize(
     ("seen", "obstacle"), [(6, ""), (5, "only 5 of 9 origins are seen"), (9, "")]
 )
-def test_of_a_code_as_many_origins_must_be_seen_as_there_is_data(seen: int, obstacle: str) -> None:
-    """Six of nine, though five are most of them: with five nobody reads anything."""
+def test_origins_required_for_a_code_are_its_data_shards(seen: int, obstacle: str) -> None:
+    """Six of nine are required. Five are a majority, but cannot be read."""
     [one] = placed("Q@4")
     held = [
         replace(p, replica=replace(p.replica, datanode_id=f"dn{i}", replica_index=i))
@@ -261,15 +262,15 @@ def test_of_a_code_as_many_origins_must_be_seen_as_there_is_data(seen: int, obst
     assert (seen, obstacle) == (found.origin_count, found.obstacle)
 
 
-def test_one_whole_shard_is_no_whole_container() -> None:
-    """Only one that has all that was committed ends the question."""
+def test_single_whole_shard_is_no_whole_container() -> None:
+    """Only a shard with all commits settles the close."""
     assert closure(*coded("Q@9#1 Q@8#2 Q@8#3"), acknowledged_bcsid=0) is None
     assert closure(*coded("Q@9#1"), acknowledged_bcsid=0) is None
     assert 8 == decided(*coded("U@9#1 Q@8#2 Q@8#3 Q@8#4")).bcsid
 
 
-def test_what_is_kept_is_named_with_what_it_has() -> None:
-    """For the person who decides."""
+def test_kept_replicas_are_named_with_state_and_commit() -> None:
+    """The message is for the operator who decides."""
     assert "" == decided(box(), placed("Q@4 Q@4")).kept
     assert "dn1 is UNHEALTHY at commit 9, dn3 is OPEN at commit 5" == (
         decided(box(), placed("U@9 Q@4 O@5")).kept

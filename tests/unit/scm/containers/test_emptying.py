@@ -89,10 +89,8 @@ def test_a_container_goes_when_it_is_empty_and_returns_with_data(
         ("C! C! O!", Step()),
     ],
 )
-def test_what_is_damaged_and_empty_on_a_node_that_leaves_hinders_nobody(
-    words: str, expected: Step
-) -> None:
-    """Nobody repairs it there, and nobody removes it: the container stayed empty for ever."""
+def test_damaged_empty_replica_on_a_leaving_node_does_not_block(words: str, expected: Step) -> None:
+    """No repair and no delete happens there, so the container would stay empty for ever."""
     held = replicas(words)
 
     assert expected == next_step(container(), held, is_unused=True, leaving=frozenset({"dn3"}))
@@ -109,8 +107,8 @@ def test_what_is_damaged_and_empty_on_a_node_that_leaves_hinders_nobody(
         ("O@0! O@1", Step(Event.RETURNED)),
     ],
 )
-def test_what_was_never_written_goes_too_and_returns_with_data(words: str, expected: Step) -> None:
-    """A client may write late, to a container that was closed under it before its first commit."""
+def test_unwritten_container_is_deleted_and_returns_with_data(words: str, expected: Step) -> None:
+    """A client may write late, to a container that was closed before its first commit."""
     unwritten = container(DELETING, sequence_id=0, committed_count=0)
 
     assert expected == next_step(unwritten, replicas(words), is_unused=True)
@@ -126,10 +124,11 @@ def test_what_was_never_written_goes_too_and_returns_with_data(words: str, expec
         (DELETED, "U", Step(Event.RETURNED)),
     ],
 )
-def test_what_cannot_be_loaded_says_nothing(
+def test_unloadable_replica_gives_no_information(
     state: ContainerState, words: str, expected: Step
 ) -> None:
-    """Neither that it is empty nor that its data is what was deleted; the first one here is so."""
+    """It proves neither that the container is empty nor that its data was deleted. The first
+    replica is unloadable."""
     first, *others = replicas(words)
     unloadable = replace(first, load_error="no descriptor")
 
@@ -137,8 +136,8 @@ def test_what_cannot_be_loaded_says_nothing(
     assert expected == given
 
 
-def test_what_cannot_be_loaded_holds_up_an_empty_container_also_where_it_leaves() -> None:
-    """Its own word that it is empty is in doubt."""
+def test_unloadable_replica_on_a_leaving_node_blocks_the_delete() -> None:
+    """Its claim to be empty is in doubt."""
     first, second, third = replicas("C! C! U!")
     unloadable = replace(third, load_error="no descriptor")
 
@@ -158,8 +157,8 @@ def test_a_good_replica_goes_with_the_others_also_where_it_leaves() -> None:
     assert Step(Event.EMPTIED, ALL) == found
 
 
-def test_what_was_never_written_is_not_decided_here() -> None:
-    """Any replica brings it back."""
+def test_deleted_unwritten_container_gets_no_step() -> None:
+    """Any replica brings it back, which is decided elsewhere."""
     unwritten = container(DELETED, sequence_id=0, committed_count=0)
 
     assert Step() == next_step(unwritten, replicas("C@0! C@0"), is_unused=True)
@@ -172,10 +171,10 @@ def test_what_was_never_written_is_not_decided_here() -> None:
         (DELETED, "C", Step(Event.RETURNED_CLOSED)),  # W14: no command destroys it
     ],
 )
-def test_what_a_key_needs_is_never_deleted(
+def test_container_that_a_key_needs_is_never_deleted(
     state: ContainerState, words: str, expected: Step
 ) -> None:
-    """Whatever the replicas say of themselves."""
+    """The claims of its replicas do not matter."""
     assert expected == next_step(container(state), replicas(words), is_unused=False)
 
 

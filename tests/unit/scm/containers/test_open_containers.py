@@ -254,10 +254,11 @@ class TestSessions:
         assert ContainerState.CLOSING is state_of(world, 1)
 
     @pytest.mark.parametrize("says_so", [True, False])
-    def test_what_waits_for_the_end_of_a_large_key_stays_open(
+    def test_container_of_a_large_unfinished_key_stays_open(
         self, tmp_path: Path, *, says_so: bool
     ) -> None:
-        """Its container is full, and written for longer than one may be idle; so is the next."""
+        """Its container is full and was last written longer ago than the idle limit, and so is
+        the next one."""
         options = replace(OPTIONS, session_idle_ms=60_000)
         nodes = ("dn1", "dn2", "dn3", "dn4")
         with ScmWorld(tmp_path, options).running() as world:
@@ -387,8 +388,9 @@ class TestListKeys:
         assert ["a/1", "a/2", "a/3"] == [key.name for page in pages for key in page]
         assert sizes == [len(page) for page in pages]
 
-    def test_those_with_a_block_in_a_container_are_found(self, world: ScmWorld) -> None:
-        """Page by page, of which some may be empty; the prefix counts as well."""
+    def test_keys_with_a_block_in_a_container_are_listed(self, world: ScmWorld) -> None:
+        """They are listed page by page, of which some may be empty, and the prefix counts as
+        well."""
         for name in ("a/1", "a/2", "a/3", "b/1"):
             world.write("s", name, 1)
         known, _ = world.control.clients.list_keys(prefix="a/", start_after="", count=9)

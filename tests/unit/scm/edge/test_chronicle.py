@@ -39,8 +39,8 @@ def turns(world: ScmWorld) -> list[Verdict]:
     return [turn.verdict for turn in world.control.queries.survey().past.turns]
 
 
-def test_it_is_known_since_when_all_is_whole(world: ScmWorld) -> None:
-    """A start knows nothing; then all is whole, until something is not."""
+def test_verdict_history_records_since_when_all_is_whole(world: ScmWorld) -> None:
+    """The verdict is unknown after a start, then whole until something is wrong."""
     wait(world, 600)
     whole_at_ms = world.control.queries.survey().past.since_ms(Verdict.WHOLE, 0)
     wait(world, 300)
@@ -108,8 +108,8 @@ def test_days_of_samples_stay_few(world: ScmWorld, monkeypatch: pytest.MonkeyPat
     world.state.close()
 
 
-def test_what_was_done_is_counted_once(world: ScmWorld) -> None:
-    """An answer that comes twice, or to nothing that was asked, is no work."""
+def test_executed_work_is_counted_once(world: ScmWorld) -> None:
+    """A repeated answer, or one to an unknown command, is not counted."""
     world.control.operators.leave_safe_mode()
     wait(world, 30)
     world.beat("c", replica("c", root=9))
@@ -144,8 +144,8 @@ def test_the_last_verification_is_known_after_a_restart(world: ScmWorld) -> None
     world.state.close()
 
 
-def test_what_was_not_looked_at_since_it_changed_is_counted(world: ScmWorld) -> None:
-    """A container that was given up, and was looked at before, stands for none that was not."""
+def test_containers_changed_since_their_last_look_are_counted(world: ScmWorld) -> None:
+    """A forgotten container that was looked at before does not offset one that was not."""
     with world.state.change() as change:
         for number in (2, 3):
             change.put(world.state.containers, container(container_id=number))

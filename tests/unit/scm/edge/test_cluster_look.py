@@ -76,8 +76,8 @@ SAME = ({"lost", "missing"}, {"few", "under"}, {"no pipeline", "half open"})
 """Counted twice, and said once: the larger number, or both together."""
 
 
-def test_all_is_well() -> None:
-    """Then, and only then, all is said to be whole."""
+def test_healthy_cluster_is_judged_whole() -> None:
+    """Only a healthy cluster gets this verdict."""
     found = judged(look())
 
     assert Verdict.WHOLE is found.verdict
@@ -100,8 +100,8 @@ def test_whatever_is_wrong_is_said(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", UNKNOWN)
-def test_what_is_not_known_is_not_whole(name: str) -> None:
-    """Silence, missing reports, safe mode, counts that are old: nobody knows then."""
+def test_cluster_with_unknown_facts_is_not_judged_whole(name: str) -> None:
+    """Silence, missing reports, safe mode and old counts make the verdict unknown."""
     facts, words = UNKNOWN[name]
 
     found = judged(look(**facts))
@@ -111,8 +111,8 @@ def test_what_is_not_known_is_not_whole(name: str) -> None:
     assert words in found.text
 
 
-def test_of_two_reasons_both_are_said_and_what_is_wrong_first() -> None:
-    """Whatever comes together."""
+def test_reasons_for_a_verdict_are_all_given_and_faults_come_first() -> None:
+    """This holds for every combination of two reasons."""
     for one, other in combinations({**WRONG, **UNKNOWN}, 2):
         (first, words), (second, more) = ({**WRONG, **UNKNOWN}[name] for name in (one, other))
         if first.keys() & second.keys() or {one, other} in SAME:

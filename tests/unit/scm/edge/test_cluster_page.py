@@ -107,8 +107,8 @@ def whole(world: ScmWorld) -> ScmWorld:
     return world
 
 
-def test_all_whole_is_said_where_it_is_true(whole: ScmWorld) -> None:
-    """With since when, and what was verified."""
+def test_cluster_page_of_a_whole_cluster_says_so(whole: ScmWorld) -> None:
+    """The page has the time since when, and the verified share."""
     text = Elements(page(whole)).text
 
     assert "All 1 closed container is whole and equal on all replicas; 3 datanodes heard." in text
@@ -117,8 +117,10 @@ def test_all_whole_is_said_where_it_is_true(whole: ScmWorld) -> None:
 
 
 @pytest.mark.parametrize("trouble", ["silent", "damaged", "restart", "no tick"])
-def test_it_is_never_said_where_anything_is_not_known(whole: ScmWorld, trouble: str) -> None:
-    """Silence, damage, safe mode after a start, a process that stands still."""
+def test_cluster_page_never_claims_wholeness_without_knowledge(
+    whole: ScmWorld, trouble: str
+) -> None:
+    """The causes are silence, damage, safe mode after a start, and a process without ticks."""
     is_ticking = trouble != "no tick"
     match trouble:
         case "silent":
@@ -190,8 +192,8 @@ def test_links_lead_to_what_they_name(world: ScmWorld) -> None:
         assert f"At {node.address}, version 1." in Elements(page(world, node=name)).text
 
 
-def test_what_is_not_there_is_not_found(world: ScmWorld) -> None:
-    """Of racks and datanodes."""
+def test_unknown_rack_or_datanode_gives_404(world: ScmWorld) -> None:
+    """An unknown page parameter does, too."""
     join(world, "a", rack="/r")
     with CallThreads(2, 4) as calls:
         http = HttpStatus(world.control, calls, LoopSet(), lambda: True)

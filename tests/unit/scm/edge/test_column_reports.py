@@ -107,10 +107,10 @@ def taken(page: scm_pb2.ColumnReport) -> list[Replica]:
 class TestForms:
     @settings(deadline=None)
     @given(st.lists(REPORTS, max_size=8))
-    def test_both_say_what_each_message_says(
+    def test_column_report_and_message_report_are_equal(
         self, messages: list[container_pb2.ReplicaReport]
     ) -> None:
-        """Whatever a datanode has to tell, and however much."""
+        """This holds for every content and size."""
         page = scm_pb2.ContainerReport(full=True, last=True, replicas=messages)
         old = scm_pb2.HeartbeatRequest(datanode_id="dn1", boot_id=1, reports=[page])
         expected = [said(message) for message in messages]
@@ -223,8 +223,10 @@ class TestBroken:
             | {"words": st.lists(st.text(max_size=2), max_size=2)},
         )
     )
-    def test_nothing_else_is_raised(self, fields: dict[str, object]) -> None:
-        """Whatever a stranger sends."""
+    def test_malformed_column_report_is_refused_without_other_errors(
+        self, fields: dict[str, object]
+    ) -> None:
+        """The fields come from an untrusted peer."""
         columns = scm_pb2.ReplicaColumns(**fields)  # type: ignore[arg-type]
 
         call = heard(scm_pb2.ColumnReport(replicas=columns))

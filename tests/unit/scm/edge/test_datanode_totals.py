@@ -30,8 +30,9 @@ def view(
 
 @pytest.mark.parametrize("op_state", tuple(OpState))
 @pytest.mark.parametrize("health", tuple(Health))
-def test_who_is_heard_silent_or_gone(health: Health, op_state: OpState) -> None:
-    """Only who has left may be silent; then it is neither heard nor room."""
+def test_node_totals_count_heard_silent_and_gone_nodes(health: Health, op_state: OpState) -> None:
+    """Only a decommissioned node may be silent. It counts then neither as heard nor for its
+    capacity."""
     sums = summed([view("a"), view("b", health=health, op_state=op_state)])
 
     is_heard = health is Health.HEALTHY
@@ -67,8 +68,8 @@ def test_the_oldest_verification_is_that_of_data_that_can_be_read() -> None:
     assert (NEVER_VERIFIED, "/never of a") == (sums.oldest_scan_at_ms, sums.oldest_on)
 
 
-def test_what_most_needs_a_look_comes_first() -> None:
-    """Dead before silent before broken before unreported before leaving before full before old."""
+def test_nodes_that_need_attention_most_come_first() -> None:
+    """The order is dead, silent, broken, unreported, leaving, full, old."""
     old = replace(DISK, oldest_scan_at_ms=NOW_MS - 90_000)
     nodes = [
         view("h-fine"),

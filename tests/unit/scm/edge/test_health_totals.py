@@ -116,8 +116,8 @@ def test_a_container_lacks_what_no_replica_can_have(
     assert not flags_of(container(ContainerState.OPEN), held, needed) & Flag.LACKING
 
 
-def test_of_shards_the_one_with_most_blocks_says_what_is_there() -> None:
-    """A short block is not in every shard; it is in the first and in those of parity."""
+def test_shard_with_most_blocks_shows_the_block_count() -> None:
+    """A short block is not in every shard, but in the first and in those of parity."""
     coded = replace(container(replication_factor=3), scheme="rs-2-1-1024k")
     shards = [replica(n, replica_index=i, root=i) for i, n in enumerate(NODES, start=1)]
     held = [replace(shards[0], block_count=2), shards[1], replace(shards[2], block_count=2)]
@@ -126,8 +126,8 @@ def test_of_shards_the_one_with_most_blocks_says_what_is_there() -> None:
     assert Flag.LACKING == flags_of(coded, held, Needed(block_count=3))
 
 
-def test_of_shards_one_of_each_index_must_be_there() -> None:
-    """Two copies of one shard do not stand for another; different roots are as they should be."""
+def test_container_needs_one_shard_of_each_index() -> None:
+    """Two copies of one shard do not replace another index. Different roots are normal."""
     coded = replace(container(replication_factor=3), scheme="rs-2-1-1024k")
     shards = [replica(n, replica_index=i, root=i) for i, n in enumerate(NODES, start=1)]
     twins = [*shards[:2], replica("c", replica_index=2, root=2)]
@@ -168,8 +168,8 @@ def test_counts_follow_every_change(world: ScmWorld) -> None:
     world.state.close()
 
 
-def test_what_was_undone_counts_no_more(world: ScmWorld) -> None:
-    """A change that could not be kept leaves the counts as they were, also if counted meanwhile."""
+def test_rolled_back_change_leaves_the_counts_unchanged(world: ScmWorld) -> None:
+    """This holds also if the counts were updated in between."""
     counted = totals(world)
     counted.turn()
     before = counted.counts()
@@ -330,8 +330,8 @@ def test_a_container_whose_keys_are_deleted_lacks_nothing(world: ScmWorld) -> No
     world.state.close()
 
 
-def test_what_a_recovery_looked_into_is_known(world: ScmWorld) -> None:
-    """A later state promised and deleted blocks: that is no trouble once it was looked into."""
+def test_recovered_container_is_not_counted_as_lacking(world: ScmWorld) -> None:
+    """A later state allocated and deleted blocks, which is no fault after the recovery."""
     needed_by(world, 1, 2, 5)
     report(world, blocks=3, bcsid=9, deleted=6)
     with world.state.change() as change:
@@ -346,10 +346,10 @@ def test_what_a_recovery_looked_into_is_known(world: ScmWorld) -> None:
     world.state.close()
 
 
-def test_of_a_container_that_was_taken_over_nobody_knows_what_was_promised(
+def test_adopted_container_is_not_counted_as_lacking(
     world: ScmWorld,
 ) -> None:
-    """It was not made here: no block of it was ever promised."""
+    """It was not created by this state, which never allocated a block in it."""
     needed_by(world, 1, 2, 5)
     report(world, blocks=3, deleted=6)
     with world.state.change() as change:
@@ -359,8 +359,8 @@ def test_of_a_container_that_was_taken_over_nobody_knows_what_was_promised(
     world.state.close()
 
 
-def test_of_what_a_recovery_brought_nobody_knows_what_was_promised(world: ScmWorld) -> None:
-    """Its deletes are not counted against what the backup promised."""
+def test_containers_of_a_restored_state_are_not_counted_as_lacking(world: ScmWorld) -> None:
+    """Their deletes are not compared with the allocations of the backup."""
     needed_by(world, 1, 2, 5)
     report(world, blocks=3, deleted=6)
     with world.state.change() as change:

@@ -5,10 +5,8 @@ from scm.edge.call_values import Endpoint, Located
 from scm.state.facts import Key
 
 
-def test_each_container_has_its_datanodes_in_order_its_scheme_and_how_many_are_equal() -> None:
-    """
-    One that is erasure-coded beside one of which nobody has a replica.
-    """
+def test_lookup_answer_has_datanodes_scheme_and_equal_count() -> None:
+    """One container is erasure-coded, and one has no replica."""
     key = Key("a/key", 0, 5, ())
     endpoints = (Endpoint("dn2", "host:2"), Endpoint("dn1", "host:1"))
 

@@ -60,11 +60,9 @@ class TestLocations:
         assert ["d", "c", "b", "a"] == [endpoint.datanode_id for endpoint in located.endpoints]
         assert "d:9859" == located.endpoints[0].address
 
-    def test_what_is_kept_of_a_container_goes_with_each_change(self, tmp_path: Path) -> None:
-        """
-        Clients are told of a replica's damage, of commits it lacks, of its return and of its end as
-        soon as the control plane knows; a look in between keeps nothing of what was before.
-        """
+    def test_cached_location_of_a_container_follows_each_change(self, tmp_path: Path) -> None:
+        """Clients are sent a replica's damage, lack of commits, return and end as soon as the
+        control plane knows. A read in between keeps no stale answer."""
         with ScmWorld(tmp_path).running() as world:
             world.join("a", "b")
 

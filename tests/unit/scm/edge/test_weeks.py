@@ -36,8 +36,8 @@ def test_hours_of_one_kind_are_one_box_and_a_gap_is_none() -> None:
     assert [("whole", 0, 100), ("not whole", 100, 1), ("whole", 200, 304)] == shown
 
 
-def test_what_is_older_or_not_yet_is_not_drawn() -> None:
-    """A clock that was ahead once paints nothing over the present."""
+def test_samples_out_of_range_are_not_drawn() -> None:
+    """A clock that was ahead once does not hide the present."""
     samples = [hour(-5), hour(3, Verdict.UNKNOWN), hour(600)]
 
     assert [("not known", 3, 1)] == boxes(weeks(samples, NOW_MS))

@@ -177,10 +177,10 @@ class TestRefusals:
             ),
         ],
     )
-    def test_what_is_left_out_of_a_call_is_named(
+    def test_refused_part_of_a_heartbeat_is_named(
         self, parse: Callable[[], Heartbeat | Registration], field: str
     ) -> None:
-        """The rest of what a datanode says counts: it lives, and has what it has."""
+        """The rest of the heartbeat counts: the datanode is alive and has its replicas."""
         (refused,) = parse().refused
 
         assert field in refused

@@ -117,7 +117,7 @@ class TestShares:
             (3, 0, 0, 3.0),
         ],
     )
-    def test_what_is_promised_counts_as_used(
+    def test_promised_space_counts_as_used(
         self, used: int, scheduled: int, capacity: int, expected: float
     ) -> None:
         """A node without any capacity counts as one byte large."""
@@ -151,10 +151,10 @@ class TestIsBalanced:
             ((255, 597, 598, 598), False),  # only too empty
         ],
     )
-    def test_nobody_is_further_off_than_the_threshold(
+    def test_cluster_is_balanced_within_the_threshold(
         self, used: Sequence[int], expected: bool
     ) -> None:
-        """The average of all but the empty list is 512 of 1,024 bytes."""
+        """The average of all lists but the empty one is 512 of 1,024 bytes."""
         nodes = [node(f"dn{i}", count) for i, count in enumerate(used)]
 
         assert expected is is_balanced(nodes, 25.0)
@@ -196,8 +196,9 @@ class TestHowMuch:
 
         assert [Move(7, "full", "empty", 10)] == found
 
-    def test_both_nodes_may_reach_the_average(self) -> None:
-        """From 832 and 192 to 512 in five moves of 64 bytes; the next replica ends the reading."""
+    def test_moves_bring_both_nodes_to_the_average(self) -> None:
+        """Five moves of 64 bytes lead from 832 and 192 to 512. The next replica ends the
+        reading."""
         replicas = Replicas({"full": [movable(i, 64) for i in range(1, 9)]})
 
         moves = plan(nodes_of(full=832, empty=192), replicas, QUARTER)
@@ -251,8 +252,8 @@ class TestHowMuch:
         assert [0, 1, 2, 3] == replicas.read
 
     @pytest.mark.parametrize("maxima", [(PLENTY, 1), (1, PLENTY)])
-    def test_one_byte_is_enough_for_one_byte(self, maxima: tuple[int, int]) -> None:
-        """The sums begin with nothing."""
+    def test_move_of_one_byte_fits_limits_of_one_byte(self, maxima: tuple[int, int]) -> None:
+        """The sums begin at zero."""
         ones = [movable(1, 1), movable(2, 1)]
 
         found = planned(nodes_of(full=1_000, empty=0), Limits(25.0, 100, *maxima), full=ones)
@@ -412,8 +413,8 @@ class TestRacks:
 
         assert expected == [target for _, _, target, _ in found]
 
-    def test_nothing_moves_when_every_target_is_worse(self) -> None:
-        """Two copies on two racks, and only nodes on the rack of the other one are empty."""
+    def test_replica_does_not_move_to_a_worse_rack(self) -> None:
+        """Two copies are on two racks, and only nodes on the other copy's rack are empty."""
         nodes = [node("full", 1_000, rack="/r2"), node("a", 0), node("b", 0)]
 
         assert [] == planned(nodes, full=[movable(1, 10, other_racks=("/r1",), required_count=2)])

@@ -45,29 +45,29 @@ def good(given: Case) -> list[str]:
 
 class TestWhole:
     @pytest.mark.parametrize(("of_replica", "of_place"), IN_DOUBT)
-    def test_one_in_doubt_is_not(
+    def test_replica_in_doubt_is_not_whole(
         self, of_replica: dict[str, Any], of_place: dict[str, Any]
     ) -> None:
-        """It is neither moved nor counted on; the others are."""
+        """It is neither moved nor relied on, and the others are."""
         given = changed(case("C C C"), 2, of_replica, **of_place)
 
         assert not is_whole(given, given.placed[1])
         assert {"dn1", "dn3"} == movable(given)
         assert ["dn1", "dn3"] == good(given)
 
-    def test_one_that_is_being_deleted_is_not(self) -> None:
-        """It is as good as gone."""
+    def test_replica_under_deletion_is_not_whole(self) -> None:
+        """It counts as gone."""
         given = case("C C C", deletes=("dn2",))
 
         assert not is_whole(given, given.placed[1])
         assert ["dn1", "dn3"] == good(given)
 
-    def test_one_that_has_more_than_was_committed_is(self) -> None:
-        """All that was committed is in it."""
+    def test_replica_with_more_than_was_committed_is_whole(self) -> None:
+        """It has all that was committed."""
         assert ["dn1", "dn2"] == good(case("C@6 C@5"))
 
-    def test_what_nothing_is_ordered_of_is_not_moved_though_it_is_whole(self) -> None:
-        """It keeps the others company."""
+    def test_excluded_whole_replica_is_not_moved(self) -> None:
+        """It still counts as one of the good replicas."""
         given = case("C C C", excluded=frozenset({"dn2", "dn9"}))
 
         assert {"dn1", "dn3"} == movable(given)
@@ -93,7 +93,7 @@ class TestEqual:
         assert {"dn1", "dn2", "dn3"} == movable(given)
         assert not may_remove(given, "dn1", keep_count=1)
 
-    def test_what_is_not_whole_may_differ(self) -> None:
+    def test_replica_that_is_not_whole_may_differ(self) -> None:
         """It is no witness."""
         given = changed(case("C C U"), 3, {"tree": summary(8)})
 
@@ -118,10 +118,10 @@ class TestEqual:
         ("C C", "dn9", 2, True),  # gone already: nothing is lost
     ],
 )
-def test_so_many_good_ones_stay_beside_what_goes(
+def test_delete_needs_enough_remaining_good_replicas(
     words: str, node: str, keep_count: int, expected: bool
 ) -> None:
-    """Whatever else there is of the container."""
+    """Other replicas of the container do not matter."""
     assert expected is may_remove(case(words), node, keep_count=keep_count)
 
 
@@ -180,12 +180,14 @@ class TestUnblock:
             ("C@7 C Q@6", ""),  # quasi-closed with all that was committed: it may yet close
         ],
     )
-    def test_one_goes_while_two_stay_and_one_is_right(self, words: str, expected: str) -> None:
+    def test_unblocking_delete_needs_two_others_and_one_good_one(
+        self, words: str, expected: str
+    ) -> None:
         """The container has all commits up to 5."""
         assert expected == self.victim(case(words))
 
-    def test_one_that_lost_blocks_goes_before_one_that_has_them(self) -> None:
-        """What is whole in the other is nowhere else but in the good one."""
+    def test_replica_that_lost_more_blocks_is_deleted_first(self) -> None:
+        """Blocks of the fuller bad replica are otherwise only in the good one."""
         fuller = changed(case("C U U"), 2, {"block_count": 2})
 
         assert "dn3" == self.victim(changed(fuller, 3, {"block_count": 1}))
@@ -199,19 +201,19 @@ class TestUnblock:
             {"excluded": frozenset({"dn3"})},
         ],
     )
-    def test_none_goes_while_something_is_under_way(self, more: dict[str, Any]) -> None:
-        """A copy, a delete, or a repair that may heal it."""
+    def test_unblocking_delete_waits_for_pending_work(self, more: dict[str, Any]) -> None:
+        """The pending work is a copy, a delete, or a repair that may fix the replica."""
         assert "" == self.victim(case("C C U", **more))
 
     @pytest.mark.parametrize(("of_replica", "of_place"), IN_DOUBT[6:])
-    def test_none_goes_from_a_node_that_does_not_answer_for_it(
+    def test_unblocking_delete_needs_a_reliable_node(
         self, of_replica: dict[str, Any], of_place: dict[str, Any]
     ) -> None:
-        """Silent, not in service, or not heard since the start."""
+        """The node is silent, not in service, or has not reported since the start."""
         assert "" == self.victim(changed(case("C C U"), 3, of_replica, **of_place))
 
-    def test_what_cannot_be_loaded_is_unhealthy_whatever_it_says(self) -> None:
-        """A quasi-closed one that has all commits is kept all the same."""
+    def test_unloadable_replica_is_unhealthy_in_any_state(self) -> None:
+        """A quasi-closed one with all commits is kept all the same."""
         unloadable = {"load_error": "no descriptor"}
 
         assert "dn3" == self.victim(changed(case("C C C"), 3, unloadable))

@@ -38,8 +38,8 @@ def named(
 
 
 class TestQuasiClosed:
-    def test_one_too_many_of_an_origin_names_its_equals(self, tmp_path: Path) -> None:
-        """All of them may have lost since what they reported: one that proves is needed."""
+    def test_surplus_replica_of_an_origin_has_its_equals_as_witnesses(self, tmp_path: Path) -> None:
+        """All of them may have lost bytes since their reports, so one that proves is needed."""
         held = of_origin("dn1", *quasi("dn1", "dn2", "dn3", "dn4"))
 
         [(victim, witnesses)] = named(tmp_path, STUCK, *held).items()
@@ -69,8 +69,8 @@ class TestQuasiClosed:
 
         assert {"dn3": {"dn1", "dn2"}} == named(tmp_path, STUCK, *held, node_count=3)
 
-    def test_one_that_has_less_is_not_asked(self, tmp_path: Path) -> None:
-        """Of a damaged one's origin, but copied before the last commit."""
+    def test_replica_with_fewer_commits_is_no_witness(self, tmp_path: Path) -> None:
+        """It is of the damaged replica's origin, but was copied before the last commit."""
         held = of_origin(
             "dn1",
             *quasi("dn1", "dn2", "dn3"),
@@ -83,10 +83,10 @@ class TestQuasiClosed:
 
 class TestClosed:
     @pytest.mark.parametrize(("state", "bcsid"), [(QUASI, 5), (QUASI, 4), (BAD, 5), (BAD, 4)])
-    def test_what_is_not_closed_names_the_whole_ones(
+    def test_unclosed_replica_has_the_whole_ones_as_witnesses(
         self, tmp_path: Path, state: ReplicaState, bcsid: int
     ) -> None:
-        """With the same commits, or with fewer."""
+        """It has the same commits or fewer."""
         whole = [replica(node) for node in ("dn1", "dn2", "dn3")]
         held = [*whole, replica("dn4", state, bcsid=bcsid, root=9)]
 
@@ -96,8 +96,8 @@ class TestClosed:
 
 
 class TestShards:
-    def test_one_of_two_that_missed_a_commit_names_the_other(self, tmp_path: Path) -> None:
-        """The last shard is to be rebuilt in its place; until it is, only its like has it."""
+    def test_shards_that_missed_a_commit_are_each_others_witness(self, tmp_path: Path) -> None:
+        """The last shard is to be rebuilt in its place. Until then only its equal has the cells."""
         held = [replica(f"dn{i}", replica_index=i, root=100 + i) for i in range(1, 5)]
         behind = [
             replica(node, QUASI, replica_index=5, bcsid=4, root=105) for node in ("dn5", "dn6")
@@ -107,7 +107,7 @@ class TestShards:
 
         assert found in ({"dn5": {"dn6"}}, {"dn6": {"dn5"}})
 
-    def test_one_that_nobody_else_has_names_nobody(self, tmp_path: Path) -> None:
+    def test_unique_bad_shard_has_no_witnesses(self, tmp_path: Path) -> None:
         """It is computed from the others, and no single datanode could prove it."""
         held = [replica(f"dn{i}", replica_index=i, root=100 + i) for i in range(1, 5)]
         bad = replica("dn5", BAD, replica_index=5, root=105)

@@ -226,13 +226,9 @@ class TestSurplus:
         assert 1 == len(removed)
         assert removed[0][0].datanode_id in {spare, _nodes[1]}
 
-    def test_one_too_many_makes_room_for_the_shard_of_a_datanode_that_leaves(
-        self, world: ScmWorld
-    ) -> None:
-        """
-        Every datanode has a shard, two have the same: nowhere can the one that leaves be copied
-        before one of the two has gone.
-        """
+    def test_double_shard_makes_room_for_one_of_a_leaving_node(self, world: ScmWorld) -> None:
+        """Every datanode has a shard, and two have the same. The shard of the leaving one cannot
+        be copied until one of the two has gone."""
         nodes, container_id = closed(world, lost=[])
         [spare] = set(NODES) - set(nodes)
         twin = replica(spare, container_id=container_id, bcsid=1, replica_index=2)

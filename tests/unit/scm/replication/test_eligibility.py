@@ -81,8 +81,8 @@ class TestOrder:
         assert Eligibility.INELIGIBLE_REPLICA_STATES is alone.eligibility
         assert f"replica on b is {state}, c is {state}" == alone.message
 
-    def test_who_is_refused_reconciles_with_nobody(self) -> None:
-        """And is told why."""
+    def test_refused_reconcile_has_no_targets_but_a_reason(self) -> None:
+        """Neither targets nor peers are given."""
         found = judged(container(ContainerState.OPEN), replica("a"), replica("b"))
 
         assert ((), ()) == (found.targets, found.peers)
@@ -122,15 +122,15 @@ class TestPeers:
         assert Eligibility.NO_REACHABLE_PEER is found.eligibility
         assert "2 replicas, 1 on reachable nodes" in found.message
 
-    def test_of_two_without_a_tree_none_is_a_peer(self) -> None:
-        """They can be reached, and have nothing to say."""
+    def test_replicas_without_a_tree_are_no_peers(self) -> None:
+        """They are reachable, but have nothing to compare."""
         found = judged(container(), replica("a", root=None), replica("b", root=None))
 
         assert Eligibility.NO_REACHABLE_PEER is found.eligibility
         assert "2 replicas, 0 on reachable nodes" in found.message
 
-    def test_each_has_all_the_others(self) -> None:
-        """Nobody is a peer of its own."""
+    def test_peers_of_a_replica_are_all_others(self) -> None:
+        """No replica is its own peer."""
         found = judged(container(), replica("a"), replica("b"), replica("c"))
 
         assert (Eligibility.OK, "") == (found.eligibility, found.message)

@@ -51,13 +51,11 @@ SHARDS = ((1, "dn5"), (2, "dn6"))
     ],
     ids=lambda value: value.kind if isinstance(value, Pending) else "",
 )
-def test_each_replica_that_comes_or_goes_has_its_index(
+def test_pending_replicas_have_their_shard_index(
     world: ScmWorld, given: Pending, expected: list[tuple[str, str, int]]
 ) -> None:
-    """
-    A shard that is copied or deleted is its own index, those that are rebuilt are named, and what
-    is about no replica is nothing to the judge.
-    """
+    """A copied or deleted shard keeps its index, and rebuilt shards are named. Commands about no
+    replica are not passed to the judge."""
     assert expected == list(op_rows(given, world.state))
 
 
@@ -78,10 +76,8 @@ def test_the_judge_gets_them_as_columns(world: ScmWorld) -> None:
     assert ["dn4"] == [batch.nodes.names[number] for number in batch.ops.node.tolist()]
 
 
-def test_nothing_asked_is_nothing_answered(world: ScmWorld) -> None:
-    """
-    Who filters before asking may have nothing left: an error there would end the control plane.
-    """
+def test_judge_of_no_containers_gives_an_empty_result(world: ScmWorld) -> None:
+    """A caller may filter out all containers. An error there would end the control plane."""
     judge = world.control._parts.judge
 
     assert {} == judge.healthy([])

@@ -54,12 +54,10 @@ SPARE = quasi("Q@5 Q@5 Q@5 Q@5 Q@4 Q@4 Q@4", "aaaabbb")
         (quasi("Q@5 Q@5 Q@5 Q@5 Q@4 Q@4", "aaaabb", deletes=("dn2",)), [2]),  # one at a time
     ],
 )
-def test_as_many_equal_ones_of_its_origin_stay_as_there_should_be(
+def test_equal_replicas_of_an_origin_stay_up_to_the_minimum(
     given: Case, expected: list[int]
 ) -> None:
-    """
-    Whoever asks for it: the control plane itself, a plan or an operator.
-    """
+    """The control plane itself, a plan and an operator are treated alike."""
     assert expected == removable(given)
 
 
@@ -74,12 +72,10 @@ def test_as_many_equal_ones_of_its_origin_stay_as_there_should_be(
         ({}, {"is_confirmed": False}),
     ],
 )
-def test_one_in_doubt_keeps_the_others(
+def test_doubtful_replica_of_an_origin_keeps_the_others(
     of_replica: dict[str, Any], of_place: dict[str, Any]
 ) -> None:
-    """
-    Another tree, damage, or a node of which nobody knows what it has.
-    """
+    """It has another tree, damage, or a node whose replicas are unknown."""
     given = quasi("Q@5 Q@5 Q@5 Q@5 Q@4 Q@4", "aaaabb")
 
     assert [] == removable(changed(given, 1, of_replica, **of_place))
@@ -112,8 +108,8 @@ def test_a_damaged_one_may_go_where_its_origin_has_all_it_had(
     assert [] == removable(replace(given, deletes=("dn1",)), keep_count)
 
 
-def test_nobody_keeps_an_origin_whose_best_replicas_differ() -> None:
-    """Which of them is right is not known, or one does not say what it has."""
+def test_origin_with_differing_best_replicas_keeps_them_all() -> None:
+    """It is unknown which is right, or one has no tree."""
     given = quasi("Q@5 Q@5 Q@5 U@5", "aaaa")
 
     for tree in (summary(9), None):

@@ -78,8 +78,10 @@ class TestCheck:
             ),
         ],
     )
-    def test_what_changed_is_named(self, live: Sequence[Replica], message: str) -> None:
-        """A person can tell a moved world from a broken planner."""
+    def test_stale_plan_decision_names_the_change(
+        self, live: Sequence[Replica], message: str
+    ) -> None:
+        """An operator can tell a changed cluster from a faulty planner."""
         found = check(row(*SEEN), container(), live, everybody)
 
         assert Decision(1, "STALE_PLAN", message) == found
@@ -135,10 +137,10 @@ class TestCheck:
             ((*SEEN[:2], replica("dead")), (*SEEN[:2], replica("dead", root=99))),
         ],
     )
-    def test_what_dead_nodes_said_last_does_not_matter(
+    def test_plan_check_ignores_replicas_on_dead_nodes(
         self, planned: Sequence[Replica], live: Sequence[Replica]
     ) -> None:
-        """Neither in the world nor in the row; of the others all still matters."""
+        """They are ignored in the cluster and in the row, and all other replicas count."""
         found = check(row(*planned), container(), live, everybody, {"dead"})
         alive = check(row(*planned), container(), live, everybody)
         moved = check(row(*planned), container(), (replica("dn1"),), everybody, {"dead"})
@@ -152,10 +154,10 @@ class TestCheck:
         seen=st.lists(st.sampled_from(NODES), min_size=2, unique=True),
         data=st.data(),
     )
-    def test_nothing_is_ordered_for_a_changed_world(
+    def test_plan_for_a_changed_cluster_is_refused(
         self, seen: list[str], data: st.DataObject
     ) -> None:
-        """Whatever one thing changes about any reachable replica, the row is refused."""
+        """One change to any reachable replica is enough."""
         before = [replica(node, root=data.draw(st.integers(0, 3))) for node in seen]
         plan = row(*before)
         change = data.draw(st.sampled_from(CHANGES))
@@ -172,8 +174,10 @@ class TestWords:
     @pytest.mark.parametrize(
         ("reason", "expected"), [("roots differ", "plan: roots differ"), ("", "plan")]
     )
-    def test_what_follows_from_a_row_says_so(self, reason: str, expected: str) -> None:
-        """With the plan's reason, if it gave one."""
+    def test_reason_of_a_command_includes_that_of_the_plan_row(
+        self, reason: str, expected: str
+    ) -> None:
+        """A row without a reason has a default one."""
         assert expected == PlanRow(1, (), reason).why
 
     def test_a_row_asks_to_reconcile_and_nothing_else_unless_it_says_so(self) -> None:
@@ -181,8 +185,8 @@ class TestWords:
         assert PlanRow(1, (), "why", "reconcile", (), (), 0, False, 0) == PlanRow(1, (), "why")
         assert PlanRow(1, (), "why").is_forced is False
 
-    def test_what_is_not_known_is_nought_or_empty(self) -> None:
-        """An order, a lost commit and a decision say only what they were told."""
+    def test_optional_plan_fields_default_to_zero_or_empty(self) -> None:
+        """They are those of a command, of commits given up, and of a decision."""
         assert PlannedCommand(Kind.DELETE, "dn1", "", 0, 0, 0) == PlannedCommand(Kind.DELETE, "dn1")
         assert GivenUp(5, 0, "") == GivenUp(5)
         assert Decision(1, "OK", "", (), (), 0, 0, 0, (), 0, 0) == Decision(1, "OK")

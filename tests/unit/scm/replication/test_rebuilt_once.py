@@ -47,8 +47,9 @@ def test_are_rebuilt_by_the_target_with_the_least_to_do(tmp_path: Path, busy: in
         assert spare[1 - busy] == order.datanode_id
 
 
-def test_what_is_made_is_not_made_again_before_its_node_reports_it(world: ScmWorld) -> None:
-    """The coordinator answers with its heartbeat; the other target's may come much later."""
+def test_rebuilt_shard_is_not_ordered_again_before_its_report(world: ScmWorld) -> None:
+    """The coordinator answers with its heartbeat, and the other target's heartbeat may come much
+    later."""
     command = ordered(world)
     (first, _other), (index, other) = command.shards
     made(world, command, first)
@@ -64,8 +65,8 @@ def test_what_is_made_is_not_made_again_before_its_node_reports_it(world: ScmWor
     assert other in {r.datanode_id for r in world.state.replicas.of(command.container_id)}
 
 
-def test_what_an_answered_command_made_on_a_node_that_died_is_made_again(world: ScmWorld) -> None:
-    """Nobody waits for the report of a dead node."""
+def test_rebuilt_shard_on_a_node_that_died_is_ordered_again(world: ScmWorld) -> None:
+    """A dead node sends no report."""
     command = ordered(world)
     (first, _node), (index, other) = command.shards
     made(world, command, first)
@@ -105,7 +106,9 @@ class TestATargetThatIsToLeave:
         assert [other] == [copy.datanode_id for copy, _named in copies]
         assert [] == orders(world)
 
-    def test_nor_what_ran_and_is_not_reported_yet(self, world: ScmWorld) -> None:
+    def test_unreported_shard_on_a_leaving_target_is_not_ordered_again(
+        self, world: ScmWorld
+    ) -> None:
         """Its next heartbeat shows the shard."""
         command = ordered(world)
         (first, _node), (_index, other) = command.shards

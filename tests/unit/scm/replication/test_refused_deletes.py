@@ -90,8 +90,8 @@ class TestShards:
 
 
 class TestPause:
-    def test_what_is_not_let_go_is_not_ordered_again_at_once(self, tmp_path: Path) -> None:
-        """Each order is a command, an outcome and lines of the audit; the pauses grow."""
+    def test_refused_delete_is_ordered_again_with_growing_pauses(self, tmp_path: Path) -> None:
+        """Each attempt costs a command, an outcome and audit lines."""
         held = [replica(f"dn{number}") for number in range(1, 4)]
 
         with cluster(tmp_path, container(), *held, node_count=3) as made:
@@ -112,8 +112,8 @@ class TestPause:
 
 
 class TestExcluded:
-    def test_nothing_is_ordered_on_a_rack_that_is_left_as_it_is(self, tmp_path: Path) -> None:
-        """A damaged replica there takes the place of a good one; that is the operator's wish."""
+    def test_unmanaged_rack_gets_no_commands(self, tmp_path: Path) -> None:
+        """A damaged replica there takes the place of a good one, as the operator configured."""
         options = replace(OPTIONS, managed_racks="/a")
         held = [replica("dn1"), replica("dn2"), replica("dn3", BAD)]
 
@@ -124,8 +124,8 @@ class TestExcluded:
 
             assert [] == list(made.world.state.commands.of_node("dn3"))
 
-    def test_nothing_is_said_to_give_way_that_a_person_keeps(self, tmp_path: Path) -> None:
-        """A warning each second that is not true hides those that are."""
+    def test_excluded_replica_is_not_logged_as_making_room(self, tmp_path: Path) -> None:
+        """A false warning each second hides the true ones."""
         held = [replica("dn1"), replica("dn2"), replica("dn3", BAD)]
 
         with cluster(tmp_path, container(), *held, node_count=3) as made:

@@ -47,8 +47,8 @@ def test_whoever_was_tried_is_less_urgent(queue: RepairQueue) -> None:
     assert [3, 2, 1] == queue.choose(9)
 
 
-def test_what_was_chosen_and_not_tried_is_chosen_again(queue: RepairQueue) -> None:
-    """A turn may end before its time."""
+def test_repair_that_was_chosen_and_not_tried_is_chosen_again(queue: RepairQueue) -> None:
+    """A turn may end early."""
     queue.choose(1)
 
     assert [2, 3, 1] == queue.choose(9)
@@ -64,8 +64,8 @@ def test_a_look_changes_the_weight_and_not_the_tries(queue: RepairQueue) -> None
     assert [1, 2, 3] == queue.choose(9)
 
 
-def test_what_needs_nothing_any_more_is_not_chosen(queue: RepairQueue) -> None:
-    """Whether it waits or sleeps; of others nothing is taken out."""
+def test_discarded_repair_is_not_chosen(queue: RepairQueue) -> None:
+    """It may wait or sleep. No other one is removed."""
     queue.sleep(3, ["dn1"])
     queue.discard([2, 3, 99])
 
@@ -74,10 +74,10 @@ def test_what_needs_nothing_any_more_is_not_chosen(queue: RepairQueue) -> None:
     assert [False, False] == [number in queue for number in (2, 3)]
 
 
-def test_who_sleeps_is_chosen_when_one_of_its_datanodes_has_room(
+def test_sleeping_repair_is_chosen_when_a_datanode_has_room(
     queue: RepairQueue, datanodes: Datanodes
 ) -> None:
-    """In the place that it had."""
+    """It keeps its place."""
     queue.sleep(2, ["dn1", "dn2"])
     queue.sleep(3, ["dn1"])
     asleep = queue.choose(9)
@@ -87,8 +87,10 @@ def test_who_sleeps_is_chosen_when_one_of_its_datanodes_has_room(
     assert [2, 1] == queue.choose(9)
 
 
-def test_who_slept_for_several_is_chosen_once(queue: RepairQueue, datanodes: Datanodes) -> None:
-    """And sleeps until one has room when all are busy again."""
+def test_repair_that_slept_for_several_datanodes_is_chosen_once(
+    queue: RepairQueue, datanodes: Datanodes
+) -> None:
+    """It sleeps again until one has room if all are busy."""
     queue.sleep(2, ["dn1", "dn2"])
     datanodes.free = {"dn1", "dn2"}
     woken = queue.choose(9)
@@ -100,8 +102,8 @@ def test_who_slept_for_several_is_chosen_once(queue: RepairQueue, datanodes: Dat
     assert [3, 1] == queue.choose(9)
 
 
-def test_who_rests_is_chosen_when_all_that_rest_are_woken(queue: RepairQueue) -> None:
-    """In the place that it had; what sleeps for a datanode sleeps on."""
+def test_resting_repairs_are_chosen_when_woken(queue: RepairQueue) -> None:
+    """They keep their places. A repair that sleeps for a datanode keeps sleeping."""
     queue.rest(2)
     queue.rest(3)
     queue.sleep(3, ["dn1"])
@@ -113,8 +115,8 @@ def test_who_rests_is_chosen_when_all_that_rest_are_woken(queue: RepairQueue) ->
     assert not queue.has_resting
 
 
-def test_who_rests_is_chosen_when_it_was_looked_at(queue: RepairQueue) -> None:
-    """It may have other replicas now; and what needs nothing any more does not rest."""
+def test_resting_repair_is_chosen_after_a_new_look(queue: RepairQueue) -> None:
+    """It may have other replicas now. A discarded repair does not rest."""
     queue.rest(2)
     queue.rest(3)
     queue.put(2, 0)
@@ -124,8 +126,10 @@ def test_who_rests_is_chosen_when_it_was_looked_at(queue: RepairQueue) -> None:
     assert not queue.has_resting
 
 
-def test_who_never_slept_or_has_room_is_tried(queue: RepairQueue, datanodes: Datanodes) -> None:
-    """Only who knows that all are busy sleeps again."""
+def test_repair_that_never_slept_or_has_room_is_tried(
+    queue: RepairQueue, datanodes: Datanodes
+) -> None:
+    """Only a repair whose datanodes are all busy sleeps again."""
     queue.sleep(2, ["dn1"])
     datanodes.free = {"dn1"}
 
@@ -154,8 +158,8 @@ def test_a_turn_asks_for_datanodes_and_not_for_containers(datanodes: Datanodes) 
     assert 4 == datanodes.asked
 
 
-def test_what_is_void_does_not_pile_up(datanodes: Datanodes) -> None:
-    """A container that becomes more and less urgent for months takes no more memory."""
+def test_void_queue_entries_do_not_accumulate(datanodes: Datanodes) -> None:
+    """A container whose priority changes for months needs no more memory."""
     queue = RepairQueue(datanodes.has_room)
     queue.put(1, 0)
     for weight in range(5 * SLACK):

@@ -25,8 +25,10 @@ def given_way(given: Case) -> str:
         ("C#1 C#2 C#3 C#4 C#4", {"dn4", "dn5"}, ""),
     ],
 )
-def test_nothing_gives_way_that_is_excluded(words: str, excluded: set[str], expected: str) -> None:
-    """By a person, or because the control plane leaves its datanode as it is."""
+def test_excluded_shard_is_not_deleted_to_make_room(
+    words: str, excluded: set[str], expected: str
+) -> None:
+    """It is excluded by an operator, or because its datanode is not managed."""
     assert expected == given_way(replace(shards(words), excluded=frozenset(excluded)))
 
 

@@ -48,11 +48,9 @@ def world(tmp_path: Path) -> Iterator[ScmWorld]:
         yield made
 
 
-def test_they_are_told_from_those_that_have_it_or_may_yet(world: ScmWorld) -> None:
-    """
-    Before the end is decided an earlier commit is nothing strange, and what a damaged replica says
-    that it has may be mended. What a dead node had is not there.
-    """
+def test_containers_short_of_their_last_commit_are_found(world: ScmWorld) -> None:
+    """Before the close is decided, an earlier commit is normal, and a damaged replica that
+    claims the commit may be repaired. Replicas of a dead node are not there."""
     look = world.control._parts.judge.look
 
     alive = look(range(1, DAMAGED + 1))[1].short
@@ -66,8 +64,8 @@ def test_they_are_told_from_those_that_have_it_or_may_yet(world: ScmWorld) -> No
     assert {SHORT, CODED, DYING} == later
 
 
-def test_they_are_known_until_they_are_looked_at_again(world: ScmWorld) -> None:
-    """A look at others says nothing of them. A row that changes is enough to be looked at."""
+def test_short_containers_are_remembered_until_the_next_look(world: ScmWorld) -> None:
+    """A look at other containers does not change them. A changed row makes a container due."""
     manager = world.control._parts.manager
     seen = []
 

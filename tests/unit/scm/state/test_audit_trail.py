@@ -37,10 +37,9 @@ def begun(path: Path, audit: Lines) -> ScmWorld:
     return world
 
 
-def test_what_is_sent_and_how_it_ended_are_in_the_audit_log(tmp_path: Path, audit: Lines) -> None:
-    """
-    A close and a copy: to whom, about what, with which target, why, and what became of it.
-    """
+def test_commands_and_their_results_are_in_the_audit_log(tmp_path: Path, audit: Lines) -> None:
+    """The log has the node, the container, the target, the reason and the result of a close and
+    of a copy."""
     with begun(tmp_path, audit).running() as world:
         made = world.made_closed()
         [target] = set(NODES) - {r.datanode_id for r in world.state.replicas.of(made.container_id)}
@@ -67,10 +66,8 @@ def test_what_is_sent_and_how_it_ended_are_in_the_audit_log(tmp_path: Path, audi
     assert ("BUSY", "FAILED") == (ended["result"], ended["state"])
 
 
-def test_what_is_given_up_is_noted_too(tmp_path: Path, audit: Lines) -> None:
-    """
-    A command that nobody answered ends in the audit log all the same, with the reason.
-    """
+def test_abandoned_command_is_audited(tmp_path: Path, audit: Lines) -> None:
+    """A command without an answer ends in the audit log, too, with the reason."""
     with begun(tmp_path, audit).running() as world:
         made = world.made_closed(roots=(7, 7, 8))
         world.control.operators.reconcile_containers([made.container_id])

@@ -35,8 +35,8 @@ def test_a_look_falls_into_its_five_minutes_its_hour_and_its_day() -> None:
 
 @pytest.mark.parametrize("first", tuple(Verdict))
 @pytest.mark.parametrize("second", tuple(Verdict))
-def test_what_was_wrong_for_a_moment_is_not_forgotten(first: Verdict, second: Verdict) -> None:
-    """A wrong minute makes a wrong day, whenever in it; what is not known is not whole."""
+def test_worst_verdict_of_an_interval_is_kept(first: Verdict, second: Verdict) -> None:
+    """A wrong minute makes a wrong day, wherever in the day it is. Unknown is worse than whole."""
     order = ["WHOLE", "UNKNOWN", "UNWELL"]
 
     both = merged(Sample(2, 0, first), Sample(2, 0, second))
@@ -67,8 +67,8 @@ def test_never_read_is_older_than_any_age_and_nothing_to_read_is_none(
     assert oldest == merged(a, b).oldest_scan_at_ms
 
 
-def test_all_levels_together_are_few() -> None:
-    """Days of minutes, weeks of hours and a year of days are kilobytes."""
+def test_sample_levels_hold_few_samples_together() -> None:
+    """Days of minutes, weeks of hours and a year of days take kilobytes."""
     assert 2_000 > sum(level.count_max for level in LEVELS)
     for shorter, longer in pairwise(LEVELS):
         assert 0 == longer.length_ms % shorter.length_ms
@@ -80,8 +80,8 @@ TURN = Turn(77, Verdict.UNKNOWN, "the control plane started")
 VERIFICATION = Verification(99, (("OK", 3), ("STALE", 1)), "")
 
 
-def test_what_is_remembered_is_there_after_a_restart(tmp_path: Path) -> None:
-    """Rows come back as they were written."""
+def test_samples_survive_a_restart(tmp_path: Path) -> None:
+    """Rows are read back as they were written."""
     state = State.open(tmp_path, map_bytes=MAP_BYTES)
     with state.change() as change:
         change.put(state.samples, SAMPLE)

@@ -50,10 +50,10 @@ class TestLoad:
             ("stale_after_ms = 60_000", "must exceed stale_after_ms 60000"),
         ],
     )
-    def test_what_is_wrong_in_a_file_is_named_with_its_line(
+    def test_invalid_option_in_a_file_is_named_with_its_line(
         self, tmp_path: Path, line: str, message: str
     ) -> None:
-        """Unknown, without its unit, in contradiction: who reads it goes there and mends it."""
+        """The option is unknown, lacks its unit, or contradicts another one."""
         path = tmp_path / "scm.toml"
         path.write_text(f"# what we want\nreplication_factor = 3\n{line}\n")
 

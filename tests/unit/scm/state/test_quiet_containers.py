@@ -30,10 +30,11 @@ from tests.support.control.scm_world import container, pending, replica
         (7, 7, 9, []),
     ],
 )
-def test_those_that_are_not_settled_are_found(
+def test_unsettled_containers_are_found(
     first: int, stop: int, count_max: int, expected: list[int]
 ) -> None:
-    """Also behind all that was ever marked, never at or behind the end, and not too many."""
+    """They include ids beyond all that were ever marked. The end and the maximum count are
+    respected."""
     settled = Settled()
     settled.add(4)
     settled.add_all(np.array([1, 2]))
@@ -53,10 +54,10 @@ def test_an_id_that_is_nobodys_costs_nothing() -> None:
 
 
 @given(st.lists(st.lists(st.integers(1, 9)) | st.integers(0, 4)))
-def test_each_waits_once_and_those_that_came_first_are_taken_first(
+def test_due_containers_are_taken_once_in_order(
     steps: list[list[int] | int],
 ) -> None:
-    """Lists come, and numbers of them are taken: what a dict of what waits would give."""
+    """Lists are added and a number of ids is taken, as with a dict of the waiting ids."""
     due, model = Due(), dict[int, None]()
     for step in steps:
         if isinstance(step, list):
@@ -74,10 +75,9 @@ def test_each_waits_once_and_those_that_came_first_are_taken_first(
 @given(
     st.lists(st.tuples(st.booleans(), st.lists(st.integers(1, 9))) | st.integers(0, 4), max_size=20)
 )
-def test_what_is_urgent_is_taken_first(steps: list[tuple[bool, list[int]] | int]) -> None:
-    """
-    Whether it waited before or not, in the order in which it became so; and each waits once still.
-    """
+def test_urgent_containers_are_taken_first(steps: list[tuple[bool, list[int]] | int]) -> None:
+    """This holds whether they waited before or not, in the order in which they became urgent.
+    Each still waits once."""
     due, urgent, others = Due(), dict[int, None](), set[int]()
     for step in [*steps, 99]:
         match step:
@@ -117,10 +117,10 @@ def test_an_id_of_any_size_waits() -> None:
     st.lists(st.integers(1, 9) | st.lists(st.integers(1, 9))),
     st.sets(st.integers(1, 12) | st.just(2**62)),
 )
-def test_what_changed_is_told_once_to_who_asks(
+def test_changed_containers_are_returned_once(
     changes: list[int | list[int]], among: set[int]
 ) -> None:
-    """One by one, or many at once."""
+    """They are added one by one, or many at once."""
     stirred, expected = Stirred(), set[int]()
     for change in changes:
         if isinstance(change, list):

@@ -97,11 +97,12 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 class TestTake:
     @settings(deadline=None)
     @given(st.lists(TOLD, max_size=8))
-    def test_it_holds_what_was_told_last(
+    def test_replica_table_has_the_last_reported_facts(
         self, reports: list[tuple[str, list[tuple[int, ReplicaState, int, int]]]]
     ) -> None:
-        """New, changed, unchanged and deleted ones, one container named twice, ids of all sizes;
-        and what it calls changed is what changed but for the time."""
+        """The replicas are new, changed, unchanged and deleted, with one container named twice
+        and ids of all sizes. The table reports those as changed that differ in more than the
+        time."""
         table, model = ReplicaTable(), Model()
         for node, facts in reports:
             take(table, model, node, told(node, facts))
@@ -109,12 +110,12 @@ class TestTake:
 
     @settings(deadline=None)
     @given(st.lists(TOLD, max_size=4), TOLD)
-    def test_it_is_undone(
+    def test_report_applied_to_the_table_is_undone(
         self,
         reports: list[tuple[str, list[tuple[int, ReplicaState, int, int]]]],
         last: tuple[str, list[tuple[int, ReplicaState, int, int]]],
     ) -> None:
-        """All but the time of what was known just so."""
+        """Only the time of unchanged replicas stays."""
         table, model = ReplicaTable(), Model()
         for node, facts in reports:
             take(table, model, node, told(node, facts))
@@ -152,10 +153,11 @@ class TestTake:
 
     @settings(deadline=None)
     @given(st.lists(TOLD, max_size=5))
-    def test_what_goes_to_the_disk_comes_back(
+    def test_replica_rows_are_read_back_from_disk(
         self, reports: list[tuple[str, list[tuple[int, ReplicaState, int, int]]]]
     ) -> None:
-        """Rows and keys are those of each replica alone, and a table read from them is the same."""
+        """Rows and keys equal those of each replica alone, and a table read from them is the
+        same."""
         table, model, disk = ReplicaTable(), Model(), dict[bytes, bytes]()
         for node, facts in reports:
             report = Reported.of(node, told(node, facts))
@@ -196,10 +198,10 @@ class TestHolding:
 @given(
     st.lists(st.tuples(st.sampled_from(["a", "b", "cc"]), st.sampled_from(["", "v"])), min_size=1)
 )
-def test_each_row_has_its_own_names_however_they_follow_each_other(
+def test_rows_read_together_keep_their_own_names(
     names: list[tuple[str, str]],
 ) -> None:
-    """Read together, rows of one length or of several are what they are one by one."""
+    """Rows of one length or of several are read together as they are one by one."""
     replicas = [
         replace(replica(node, container_id=number), volume_id=volume)
         for number, (node, volume) in enumerate(names, 1)

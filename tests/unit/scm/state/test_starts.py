@@ -42,8 +42,8 @@ def test_unknown_start_is_later_unless_it_was_recovered() -> None:
     assert [] == Lineage(7, lineage().starts).later([one], 25)
 
 
-def test_what_is_compared_begins_with_the_first_start_that_may_lack_something() -> None:
-    """A known start went on while the next one began; an unknown one began beside its equal."""
+def test_comparison_begins_with_the_first_start_that_may_lack_state() -> None:
+    """A known start went on while the next one began. An unknown start began beside its equal."""
     known = lineage()
 
     assert 2 == known.since([seen(known, 1, 11)]).term

@@ -198,8 +198,8 @@ class TestAtomicity:
         assert 0 == len(state.nodes)
         state.close()
 
-    def test_what_waits_for_a_commit_is_called_only_after_it(self, tmp_path: Path) -> None:
-        """A log that tells of a change before it is durable tells of what may never have been."""
+    def test_commit_callback_runs_only_after_the_commit(self, tmp_path: Path) -> None:
+        """A log of a change that is not durable may be false."""
         state = open_state(tmp_path, map_bytes=256 * 1024)
         blob = Outcome(1, "dn1", 1, OutcomeState.EXECUTED, "", 1, "", "", b"x" * 1024**2)
         told: list[str] = []

@@ -117,8 +117,8 @@ class TestReplicaTable:
 class TestContainerTable:
     @settings(deadline=None)
     @given(st.lists(CONTAINERS, unique_by=lambda container: container.container_id))
-    def test_what_is_read_from_the_disk_is_what_was_put(self, put: list[Container]) -> None:
-        """Containers in every state, and every index of them."""
+    def test_containers_read_from_disk_equal_those_put(self, put: list[Container]) -> None:
+        """Containers in every state are compared, with every index."""
         loaded, one_by_one = ContainerTable(), ContainerTable()
         for container in put:
             one_by_one.apply(container.container_id, container)
@@ -147,8 +147,8 @@ class TestContainerTable:
             assert one_by_one.open_of(client) == loaded.open_of(client)
 
     @pytest.mark.parametrize(("factor", "scheme"), [(1, ""), (3, ""), (5, "rs-3-2-1024k")])
-    def test_what_is_read_off_a_row_is_what_is_in_it(self, factor: int, scheme: str) -> None:
-        """Its checksum may look like anything."""
+    def test_facts_read_off_a_row_equal_the_decoded_ones(self, factor: int, scheme: str) -> None:
+        """The checksum may have any bytes."""
         rows = [
             records.container_row(
                 replace(CLOSED, sequence_id=number, replication_factor=factor, scheme=scheme)
@@ -160,8 +160,8 @@ class TestContainerTable:
         count = records.NO_COUNT if scheme else factor
         assert ([CLOSED.container_id] * 2_000, [count] * 2_000) == records.at_rest(rows)[1:]
 
-    def test_one_at_rest_that_is_replaced_is_put_back_as_it_was(self) -> None:
-        """Nobody had asked for it since it came from the disk."""
+    def test_resting_container_that_was_replaced_is_restored_by_undo(self) -> None:
+        """It was not accessed since it was read from the disk."""
         table = ContainerTable()
         load_pairs(table, [(id_key(CLOSED.container_id), records.container_row(CLOSED))])
         opened = replace(CLOSED, state=ContainerState.OPEN, client_id="a")
@@ -185,8 +185,8 @@ class TestContainerTable:
             {"sequence_id": -1},
         ],
     )
-    def test_what_is_not_plainly_at_rest_is_read_whole(self, changes: dict[str, Any]) -> None:
-        """Of a row that stays one, nothing may be found wrong later."""
+    def test_row_that_is_not_plainly_at_rest_is_decoded(self, changes: dict[str, Any]) -> None:
+        """A row that stays encoded must have no fault that shows later."""
         rows = [records.container_row(one) for one in (CLOSED, replace(CLOSED, **changes))]
 
         assert ([0], [CLOSED.container_id], [3]) == records.at_rest(rows)
@@ -213,10 +213,10 @@ class TestContainerTable:
             load_pairs(ContainerTable(), rows)
 
     @pytest.mark.parametrize("table", [ContainerTable, HoldTable])
-    def test_so_is_one_far_behind(
+    def test_damaged_row_far_behind_is_refused(
         self, table: type[ContainerTable | HoldTable], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Rows are read in portions, and keys are counted through all of them."""
+        """Rows are read in portions, and the key is found in all of them."""
         monkeypatch.setattr("scm.state.tables.table.LOADED_AT_ONCE", 2)
         made = table()
         value: Any = CLOSED if table is ContainerTable else Hold(1, "dn1", 0, "why")
@@ -232,10 +232,8 @@ class TestHoldTable:
     @given(
         st.lists(st.tuples(st.integers(1, 3), st.sampled_from(["", "dn1", "dn2"]), st.booleans()))
     )
-    def test_what_is_held_of_a_container_is_what_one_dict_says(
-        self, steps: list[tuple[int, str, bool]]
-    ) -> None:
-        """Whatever is put, set again and removed."""
+    def test_hold_table_agrees_with_a_dict(self, steps: list[tuple[int, str, bool]]) -> None:
+        """Holds are put, set again and removed."""
         table, model = HoldTable(), dict[tuple[int, str], Hold]()
         for at_ms, (container_id, node, is_put) in enumerate(steps):
             hold = Hold(container_id, node, at_ms, "why") if is_put else None
@@ -270,10 +268,10 @@ class TestKeyTable:
 
     @settings(deadline=None)
     @given(st.lists(st.tuples(st.text(max_size=3), st.lists(BLOCKS, max_size=3))))
-    def test_what_is_read_from_the_disk_is_what_was_put(
+    def test_keys_read_from_disk_equal_those_put(
         self, put: list[tuple[str, list[KeyBlock]]]
     ) -> None:
-        """The names and what of containers they need, in whatever order the rows come."""
+        """The names and the needed containers agree, in whatever order the rows come."""
         keys = {name: Key(name, 0, 1, tuple(blocks)) for name, blocks in put}
         loaded, one_by_one = KeyTable(), KeyTable()
         for key in keys.values():
