@@ -51,10 +51,8 @@ def one_by_one(case: str, number: int, rack_count: int) -> list[str]:
 
 
 @pytest.mark.parametrize("is_racked", [False, True])
-def test_all_that_is_too_much_goes_in_one_run(tmp_path: Path, is_racked: bool) -> None:
-    """
-    The replicas that as many runs would have removed, in their order; and they are counted.
-    """
+def test_surplus_replicas_are_all_deleted_by_one_plan(tmp_path: Path, is_racked: bool) -> None:
+    """The deletes are those of as many single runs, in their order, and are counted."""
     cases = [name for name in CASES if IS_RACKED[name] is is_racked]
     rows = gather([rows_of(case, number) for number, case in enumerate(cases, 1)])
     racks = len({node.rack for node in rows.nodes})

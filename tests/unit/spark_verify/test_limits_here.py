@@ -89,10 +89,8 @@ def test_a_container_of_one_core_and_two_gibibytes_has_no_more(tmp_path: Path, c
 
 
 @pytest.mark.parametrize("case", FREE)
-def test_who_is_not_limited_has_the_machine(tmp_path: Path, case: str) -> None:
-    """
-    Whatever the kernel says or does not say: the cores that may be used, and all memory.
-    """
+def test_process_without_limits_has_the_whole_machine(tmp_path: Path, case: str) -> None:
+    """The memory is that of the machine, whatever the kernel's files contain."""
     root = machine(tmp_path, *FREE[case])
 
     assert MEMORY_BYTES == memory_here_bytes(root)

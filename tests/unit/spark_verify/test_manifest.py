@@ -44,10 +44,8 @@ class TestManifest:
         assert manifest.keys_at_risk is None
 
     @pytest.mark.parametrize("text", ["{", "[" * 100_000, "\ufeff{}"])
-    def test_what_is_no_json_is_refused(self, tmp_path: Path, text: str) -> None:
-        """
-        Also what is nested so deep that nobody reads it.
-        """
+    def test_manifest_that_is_no_json_is_refused(self, tmp_path: Path, text: str) -> None:
+        """Deeply nested JSON is refused, too."""
         with pytest.raises(SnapshotRefused, match="is not JSON"):
             manifest_in(written(tmp_path, text))
 
@@ -88,10 +86,8 @@ class TestManifest:
             manifest_in(written(tmp_path, json.dumps(GOOD | change)))
 
     @pytest.mark.parametrize("text", ["", "{", "[]", "null", "\udcff"])
-    def test_what_is_no_manifest_is_refused(self, tmp_path: Path, text: str) -> None:
-        """
-        Torn, foreign or undecodable bytes.
-        """
+    def test_invalid_manifest_is_refused(self, tmp_path: Path, text: str) -> None:
+        """Its bytes are torn, foreign or undecodable."""
         (tmp_path / "manifest.json").write_bytes(text.encode("utf-8", "surrogateescape"))
 
         with pytest.raises(SnapshotRefused, match=r"manifest\.json"):

@@ -58,10 +58,8 @@ def test_a_flag_comes_before_the_file_and_the_file_before_the_snapshot(tmp_path:
         ("maintenance_min =", "cannot be read"),
     ],
 )
-def test_what_an_option_may_not_be_is_refused(tmp_path: Path, text: str, words: str) -> None:
-    """
-    By its name, before anything is read.
-    """
+def test_invalid_option_value_is_refused_by_its_name(tmp_path: Path, text: str, words: str) -> None:
+    """The option is refused before any data is read."""
     with pytest.raises(OptionRefused, match=words):
         Chosen.of({}, options(tmp_path, text))
 
@@ -93,10 +91,8 @@ def test_a_chosen_rule_comes_before_the_control_planes(tmp_path: Path) -> None:
     assert 3 == strict.summary["rules"]["maintenance_min"]
 
 
-def test_as_many_containers_are_named_as_was_chosen(tmp_path: Path) -> None:
-    """
-    In the samples and in the text report.
-    """
+def test_sample_max_limits_the_named_containers(tmp_path: Path) -> None:
+    """The limit applies to the samples and to the text report."""
     rows = gather([container(i, "R CLOSED 10", "C=7x2") for i in range(1, 10)])
     snapshot = rows.write(tmp_path / "s")
 

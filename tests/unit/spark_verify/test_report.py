@@ -132,18 +132,14 @@ def test_keys_at_risk_are_named(tmp_path: Path) -> None:
 class TestBars:
     """Segments of one stacked bar."""
 
-    def test_one_bad_container_in_a_million_is_still_visible(self) -> None:
-        """
-        A segment is never thinner than the eye can see, and all of them fill the bar.
-        """
+    def test_single_bad_container_in_a_million_stays_visible(self) -> None:
+        """A segment has a minimum width, and all of them together fill the bar."""
         found = bars({"MATCH": 1_000_000, "MISMATCH_SPLIT": 1, "EMPTY": 0}, {})
 
         assert [bar.label for bar in found] == ["MATCH", "MISMATCH_SPLIT"]
         assert found[1].width > 0.5
         assert round(sum(bar.width for bar in found), 1) == 100
 
-    def test_nothing_gives_no_bar(self) -> None:
-        """
-        An empty cluster draws nothing and divides by nothing.
-        """
+    def test_bar_of_an_empty_cluster_has_no_segments(self) -> None:
+        """There is no division by zero."""
         assert bars({"MATCH": 0}, {}) == []

@@ -41,10 +41,8 @@ def runs(*days: int, partial: tuple[int, ...] = ()) -> list[Known]:
         ([], Keep(count=1), ""),
     ],
 )
-def test_what_no_number_keeps_goes(known: list[Known], keep: Keep, gone: str) -> None:
-    """
-    The oldest first; never the latest of all containers, however old.
-    """
+def test_runs_beyond_the_retention_are_deleted(known: list[Known], keep: Keep, gone: str) -> None:
+    """The oldest go first, and the latest full run never goes."""
     found = [run.run_id for run in doomed(known, keep, NOW_MS)]
 
     assert gone.split() == found

@@ -65,10 +65,8 @@ class TestName:
         assert len(set(ids)) == len(names)
         assert run_id_of("", MANIFEST, ("b", "a", "b")) == ids[3]
 
-    def test_what_the_control_plane_takes_for_no_name_is_refused(self) -> None:
-        """
-        A plan of which no row could be applied would be found out after all the work.
-        """
+    def test_run_name_that_the_scm_rejects_is_refused(self) -> None:
+        """Otherwise all the work would be done before the plan is rejected."""
         assert run_id_of("r" * 128, MANIFEST, ()) == "r" * 128
         with pytest.raises(FlagRefused, match="129 characters are more than 128"):
             run_id_of("r" * 129, MANIFEST, ())
@@ -76,10 +74,8 @@ class TestName:
             run_id_of("", replace(MANIFEST, snapshot_id="s" * 120), ("a",))
 
     @pytest.mark.parametrize("name", ["a/b", "..", "a b", "-."])
-    def test_what_names_no_directory_is_refused(self, name: str) -> None:
-        """
-        Nothing is written outside of the directory of results.
-        """
+    def test_run_name_that_is_no_directory_name_is_refused(self, name: str) -> None:
+        """Nothing is written outside of the results directory."""
         with pytest.raises(FlagRefused, match="is no name for a directory"):
             run_id_of(name, MANIFEST, ())
 

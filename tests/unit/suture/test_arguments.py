@@ -44,10 +44,8 @@ def test_a_range_that_is_none(start: int, stop: int | None) -> None:
 
 
 @pytest.mark.parametrize("content", ["text", None, 5, io.StringIO("text")])
-def test_what_cannot_be_stored(content: Any) -> None:
-    """
-    A `str` could be a path or what is to be stored.
-    """
+def test_content_that_cannot_be_stored_is_refused(content: Any) -> None:
+    """A `str` could be a path or the content."""
     with Client(NOBODY) as client, pytest.raises(TypeError, match="under key"):
         client.put("key", content)
 
