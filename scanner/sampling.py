@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 
 FRACTION_MIN: Final = 1e-12
-LOT_MAX: Final = 10**9 - 1  # chunks of one lot, as many as numpy's distribution takes
+DRAWN_MAX: Final = 1_000_000  # of one datanode: 100 MB while they are drawn, days of reading
 ROUNDING: Final = 1e-9  # of a count that should be whole, and of sums of logarithms
 
 
@@ -80,11 +80,11 @@ def sample_size(chunk_count: int, *, confidence: float, fraction: float) -> Samp
     return SampleSize(chunk_count, bad_count, low, power, enough)
 
 
-def drawn(size: SampleSize, seed: int) -> list[int]:
+def drawn(chunk_count: int, *, drawn_count: int, seed: int) -> list[int]:
     """Return which chunks to read, by ascending number from 0: each sample of this size is as
-    likely as any other, and the seed makes it again."""
+    likely as any other, and the seed makes it again. Raise ValueError: there are not so many."""
     chance = random.Random(seed)  # noqa: S311 - to be repeated, and no secret
-    return sorted(chance.sample(range(size.chunk_count), size.drawn_count))
+    return sorted(chance.sample(range(chunk_count), drawn_count))
 
 
 def split(numbers: Sequence[int], counts: Sequence[int]) -> list[int]:
@@ -93,32 +93,3 @@ def split(numbers: Sequence[int], counts: Sequence[int]) -> list[int]:
     hit = np.searchsorted(ends, np.asarray(numbers, np.int64), side="right")
     found: list[int] = np.bincount(hit, minlength=len(counts)).tolist()
     return found
-
-
-class Lot:
-    """Draws a sample portion by portion, by whoever meets the portions one after the other.
-
-    How many come from a portion is hypergeometric, and which of it is drawn by lot: each sample of
-    the whole is as likely as any other, and none is kept in memory.
-    """
-
-    def __init__(self, chunk_count: int, drawn_count: int, *, seed: int) -> None:
-        """Draw `drawn_count` of `chunk_count`. Raises ValueError: there are not so many."""
-        if not 0 <= drawn_count <= chunk_count <= LOT_MAX:
-            raise ValueError(f"{drawn_count} of {chunk_count} chunks cannot be drawn")
-        self._rest_count = chunk_count  # of portions that are still to come
-        self.left_count = drawn_count
-        self._shares = np.random.default_rng(seed)
-        self._chance = random.Random(seed)  # noqa: S311 - to be repeated, and no secret
-
-    def drawn_of(self, count: int) -> list[int]:
-        """Return which of the next `count` chunks are drawn, from 0, ascending. Of more than there
-        were to be, those at the end are none of this lot's."""
-        count = min(count, self._rest_count)
-        drawn_count = 0
-        if count and self.left_count:
-            rest_count = self._rest_count - count
-            drawn_count = int(self._shares.hypergeometric(count, rest_count, self.left_count))
-        self._rest_count -= count
-        self.left_count -= drawn_count
-        return sorted(self._chance.sample(range(count), drawn_count))

@@ -91,7 +91,7 @@ def take_sample(
         sample = Sample(size, seed, damaged_rows=damaged_rows, unreadable_volumes=unreadable)
         sample.without_checksum_count = all_count - chunk_count
         begin(size.drawn_count)
-        numbers = iter(drawn(size, seed))
+        numbers = iter(drawn(size.chunk_count, drawn_count=size.drawn_count, seed=seed))
         wanted = next(numbers, -1)
         for number, chunk in enumerate(_chunks(volumes)):
             if number == wanted:

@@ -104,7 +104,10 @@ def requests_of(
 ) -> dict[str, pb.SampleChunksRequest]:
     """Return what each datanode has to draw, so that any sample of them all is as likely."""
     names = sorted(counts)
-    shares = split(drawn(size, seed), [counts[name] for name in names])
+    shares = split(
+        drawn(size.chunk_count, drawn_count=size.drawn_count, seed=seed),
+        [counts[name] for name in names],
+    )
     chance = random.Random(seed)  # noqa: S311 - to be repeated, and no secret
     return {
         name: pb.SampleChunksRequest(

@@ -10,7 +10,7 @@ from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import codec, reports
 from agent.store.ports import ReadableReplicas
 from merkle.replica import ID_MAX, ContainerId
-from scanner.sampling import LOT_MAX
+from scanner.sampling import DRAWN_MAX
 
 
 class JudgeHandlers:
@@ -65,10 +65,12 @@ class JudgeHandlers:
         """Count the chunks that are here, or read some of them that are drawn at random.
 
         Ends early when the caller goes."""
-        chunk_count = codec.parse_int(request.chunk_count, "chunk_count", low=0, high=LOT_MAX)
+        chunk_count = codec.parse_int(request.chunk_count, "chunk_count", low=0, high=ID_MAX)
         draw = Draw(
             chunk_count,
-            codec.parse_int(request.drawn_count, "drawn_count", low=0, high=chunk_count),
+            codec.parse_int(
+                request.drawn_count, "drawn_count", low=0, high=min(chunk_count, DRAWN_MAX)
+            ),
             request.seed,
         )
         for step in self._sample(draw, lambda: not context.is_active()):

@@ -7,6 +7,7 @@ between count and read is reported apart and not as part of the sample. A bad ch
 sample itself marks nothing and repairs nothing.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from threading import BoundedSemaphore
@@ -25,7 +26,7 @@ from merkle.blockrow import decode_block
 from merkle.damaged import Damaged
 from merkle.replica import BlockId, ChecksumType, ChunkInfo, ContainerId
 from scanner.finding import Finding
-from scanner.sampling import Lot
+from scanner.sampling import drawn
 
 BAD_KEPT_MAX: Final = 1_000
 WORD_S: Final = 1.0  # between two progress messages
@@ -94,28 +95,31 @@ class Samples:
     def _run(self, draw: Draw, result: Sampled, is_over: Callable[[], bool]) -> Iterator[None]:
         """Draw into the result; yield when progress is due."""
         paces = _Paces(self._pace, is_over)
-        lot = Lot(draw.chunk_count, draw.drawn_count, seed=draw.seed)
+        wanted = deque(drawn(draw.chunk_count, drawn_count=draw.drawn_count, seed=draw.seed))
         told_at_s = self._clock.monotonic_s()
         for container_id in sorted(self._store.replica_ids()):
-            for _ in self._replica(container_id, lot, result, paces):
+            for _ in self._replica(container_id, wanted, result, paces):
                 if is_over():
                     raise Unavailable(Code.BUSY, "the sample was stopped", hint="take it again")
                 now_s = self._clock.monotonic_s()
                 if now_s - told_at_s >= WORD_S:
                     told_at_s = now_s
                     yield
-        result.gone_count += lot.left_count
+        result.gone_count += len(wanted)
 
     def _replica(
-        self, container_id: ContainerId, lot: Lot, result: Sampled, paces: _Paces
+        self, container_id: ContainerId, wanted: deque[int], result: Sampled, paces: _Paces
     ) -> Iterator[None]:
         """Count one replica's chunks, and read the drawn ones; yield in between."""
         left_count = 0
         try:
             count = self._count(container_id, result)
             yield
-            numbers = lot.drawn_of(count)
+            begin = result.chunk_count
             result.chunk_count += count
+            numbers = []
+            while wanted and wanted[0] < result.chunk_count:
+                numbers.append(wanted.popleft() - begin)
             left_count = len(numbers)
             pace = paces.of(self._store.volume_id(container_id)) if numbers else ignore
             for block_id, chunk in self._drawn(container_id, numbers):

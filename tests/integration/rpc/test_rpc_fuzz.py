@@ -12,6 +12,7 @@ from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import container_pb2
 from agent.rpc.v1 import datanode_pb2 as pb
 from merkle.replica import ContainerId
+from scanner.sampling import DRAWN_MAX
 from tests.support.storage.datanodes import Datanode
 from tests.support.storage.stored_replica import CONTAINER
 
@@ -254,3 +255,12 @@ class TestHugeMessages:
         assert grpc.StatusCode.INVALID_ARGUMENT is answer
         with Peer(datanode.address) as peer:
             assert CONTAINER == peer.replica(ContainerId(CONTAINER)).container_id
+
+    def test_a_hostile_count_of_drawn_chunks_is_refused(self, datanode: Datanode) -> None:
+        """Of chunks that are not here, too: their numbers alone would fill the memory."""
+        request = pb.SampleChunksRequest(chunk_count=2**62, drawn_count=DRAWN_MAX + 1, seed=1)
+
+        with Raw(datanode.address) as raw:
+            answer = raw.send("SampleChunks", request.SerializeToString())
+
+        assert grpc.StatusCode.INVALID_ARGUMENT is answer
