@@ -58,8 +58,7 @@ def key_pages(
                 container_ids=sorted(container_ids),
             )
         )
-        # an older control plane sends all of them
-        yield [key for key in page.keys if not container_ids or _has_one(key, container_ids)]
+        yield list(page.keys)
         start_after = page.next_start_after
         if not start_after:
             return
@@ -108,7 +107,3 @@ def delete_keys(
         one.transaction_ids.extend(made[one.key].transaction_ids)
         one.code = OK if made[one.key].code in gone else made[one.key].code
     return shown
-
-
-def _has_one(key: scm_pb2.KeyInfo, container_ids: frozenset[int]) -> bool:
-    return any(block.block_id.container_id in container_ids for block in key.blocks)

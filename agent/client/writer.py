@@ -41,7 +41,6 @@ from merkle.replica import (
 )
 
 WRITE_TIMEOUT_S: Final = 60.0
-RENEW_S: Final = 5.0  # if the control plane gives no value; its minimum is usually half a minute
 LOOK_S: Final = 0.1  # until the control plane has given one
 ATTEMPTS_MAX: Final = 3  # containers tried for one block before the write fails
 PAUSE_S: Final = 0.1  # before the second attempt; twice as long before the third
@@ -183,7 +182,7 @@ class WriterSession:
 
     def _allocated(self, request: scm_pb2.AllocateBlocksRequest) -> list[scm_pb2.BlockAllocation]:
         answer = self._ask(lambda: self._scm.allocate_blocks(request))
-        self.renew_s = answer.renew_ms / 1000 or RENEW_S
+        self.renew_s = answer.renew_ms / 1000
         self._has_blocks = True
         return list(answer.blocks)
 

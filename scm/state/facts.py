@@ -93,8 +93,8 @@ class Volume:
     error: str
     data_bytes: int = 0  # of closed replicas
     in_time_bytes: int = 0  # of these, verified within the datanode's interval
-    service: str = ""  # operational state; "": in service, or not sent by the agent
-    log_count: int = 0  # entries of its verification log; 0: none, or not sent by the agent
+    service: str = ""  # operational state; "": in service
+    log_count: int = 0  # entries of its verification log
     log_checksum: str = ""  # SHA-256 of the last entry, in hexadecimal
 
     @property

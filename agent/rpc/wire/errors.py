@@ -190,8 +190,7 @@ def _foreign(code: grpc.StatusCode, details: str, party: str) -> SutureError:
         return Refused(
             Code.MALFORMED_REQUEST,
             f"whoever answers for {party} does not know this call",
-            hint="is it the right address? An SCM listens on port 9860 usually, a datanode on "
-            "9859; or one of the two is of an earlier version",
+            hint="is it the right address? An SCM listens on port 9860 usually, a datanode on 9859",
         )
     if code is grpc.StatusCode.CANCELLED:
         return Unavailable(Code.CANCELLED, message)
