@@ -198,7 +198,7 @@ def serve_command(
         str, typer.Option(metavar="HOST:PORT", help="Where to show /metrics and /healthz.")
     ] = "",
 ) -> int:
-    """Scrub without end, as the promise wants it and as slowly as it allows, until SIGTERM."""
+    """Scrub until SIGTERM, at the lowest rate that meets the interval."""
     logs.configure("info")
     stop = StopRequest()
     stop.on_signals()

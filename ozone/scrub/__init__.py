@@ -1,1 +1,1 @@
-"""Scrubs of the volumes of Ozone's datanodes: once, or all the time as a service."""
+"""Scrubs volumes of Ozone's datanodes: once, or continuously as a service."""

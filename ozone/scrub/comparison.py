@@ -1,10 +1,9 @@
-"""Ozone's own tree of a replica against what its rows and its bytes say; every difference has a
-reason, or is shown as one that has none.
+"""Compares Ozone's tree of a replica with its rows and bytes, and explains the differences.
 
-Ozone makes a tree twice: from the rows when a container closes, and from the bytes when its
-scanner has read them. The two differ on whole replicas where a block has no checksums, has no
-chunks, or ends in a chunk that only `last_chunk_info` knows: its scanner reads none of these. So
-such a difference is explained, and is no damage. Pure.
+Ozone makes a tree twice: from the rows when a container closes, and from the bytes when its scanner
+has read them. On whole replicas the two differ where a block has no checksums, has no chunks, or
+ends in a chunk that only `last_chunk_info` has, because the scanner reads none of these. Such a
+difference is explained and is no damage; others are reported as unexplained. Pure.
 """
 
 from collections import Counter
@@ -22,21 +21,21 @@ from merkle.tree_columns import joined
 from ozone.disk.blockrow import Folds, StoredBlock, folds_of
 from ozone.disk.treefile import OzoneTree
 
-BLOCKS_NAMED_MAX: Final = 100  # of those without an explanation; their number is always told
+BLOCKS_NAMED_MAX: Final = 100  # of unexplained ones; the total count is always reported
 
 
 class Agreement(StrEnum):
-    """How Ozone's tree of a replica and what we read of it fit together."""
+    """The relation of Ozone's tree of a replica to the scrub's result."""
 
     EQUAL = "EQUAL"  # the tree is the fold of the rows
     EXPLAINED = "EXPLAINED"  # it is what Ozone's scanner makes of the same rows
-    DAMAGE = "DAMAGE"  # it has the damage that was found now: Ozone's scanner saw the same
+    DAMAGE = "DAMAGE"  # it shows the damage that the scrub found
     UNEXPLAINED = "UNEXPLAINED"  # some block is neither
-    NO_TREE = "NO_TREE"  # there is none, or none that can be read
+    NO_TREE = "NO_TREE"  # there is no readable tree
 
 
 class Reason(StrEnum):
-    """Why Ozone's scanner has another checksum for a whole block than its rows, or none at all."""
+    """The reason why Ozone's scanner has another checksum for a whole block, or none."""
 
     NO_CHECKSUMS = "NO_CHECKSUMS"  # chunks of checksum type NONE
     NO_CHUNKS = "NO_CHUNKS"  # a padding block of a small erasure-coded key
@@ -49,11 +48,12 @@ UNREADABLE: Final = frozenset({Reason.NO_CHECKSUMS, Reason.NO_CHUNKS})
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What came of comparing. `reasons`: blocks explained by each; `damaged_count`: blocks whose
-    difference is the damage found now. `unexplained` names some of the blocks of
-    `unexplained_count`. `is_recorded`: the database has the tree's root, too. `settled_root`: the
-    root of a tree of the rows, whoever made Ozone's; where that is equal to it or explained.
-    `read_root`: the same of what was read in their place: another one, where bytes are damaged."""
+    """The result of a comparison. `reasons`: blocks explained by each; `damaged_count`: blocks that
+    differ by the damage found now. `unexplained` names some of the `unexplained_count` blocks.
+    `is_recorded`: the database has the tree's root, too. `settled_root`: the root of a tree of the
+    rows, whoever made Ozone's, if that is equal or explained. `read_root`: the same with what was
+    read instead, which differs if bytes are damaged.
+    """
 
     agreement: Agreement
     root: int | None = None
@@ -67,7 +67,7 @@ class Comparison:
 
 
 class Ledger:
-    """What the rows of one replica say that Ozone's tree may have: filled while they are read."""
+    """The checksums that a replica's rows allow in Ozone's tree, collected while rows are read."""
 
     def __init__(self) -> None:
         self._ids: list[U64s] = []
@@ -76,11 +76,11 @@ class Ledger:
         self._left_out: set[BlockId] = set()
 
     def leave_out(self, block_id: BlockId) -> None:
-        """Compare nothing of a block: its row cannot be read, which is told elsewhere."""
+        """Exclude a block whose row cannot be read, which is reported elsewhere."""
         self._left_out.add(block_id)
 
     def add(self, stored: StoredBlock) -> None:
-        """Take in a block."""
+        """Add a block."""
         folds = folds_of(stored)
         block_id = stored.block.block_id
         self.add_stable(np.array([block_id], np.uint64), np.array([folds.written], np.uint64))
@@ -88,12 +88,12 @@ class Ledger:
             self._unstable[block_id] = (folds, _reason(stored))
 
     def add_stable(self, block_ids: U64s, checksums: U64s) -> None:
-        """Take in blocks that have one checksum, whoever makes the tree."""
+        """Add blocks with the same checksum whoever makes the tree."""
         self._ids.append(block_ids)
         self._written.append(checksums)
 
     def _differing(self, tree: OzoneTree) -> list[tuple[BlockId, int | None, int | None]]:
-        """Return the blocks that tree and rows do not have alike: id, theirs, ours."""
+        """Return the blocks that differ between tree and rows: id, theirs, ours."""
         ids: U64s = joined(self._ids, np.uint64)
         written: U64s = joined(self._written, np.uint64)
         live = np.fromiter(tree.live, np.uint64, len(tree.live))
@@ -109,7 +109,7 @@ class Ledger:
         ]
 
     def _read(self, ids: U64s, written: U64s, scanned: Tree) -> U64s:
-        """Return the checksums of blocks as they were read; of what has none, those of the rows."""
+        """Return the checksums of blocks as read or, where there are none, those of the rows."""
         silent = [key for key, (_, reason) in self._unstable.items() if reason in UNREADABLE]
         is_silent = np.isin(ids, np.array(silent, dtype=np.uint64))
         is_read = np.isin(ids, scanned.block_ids) & ~is_silent
@@ -118,7 +118,9 @@ class Ledger:
         return found
 
     def compare(self, tree: OzoneTree | None, recorded: int | None, scanned: Tree) -> Comparison:
-        """Compare with Ozone's tree and the root in its database, after `scanned` was read."""
+        """Compare with Ozone's tree and the root in its database, after a scan with tree
+        `scanned`.
+        """
         if tree is None or tree.root is None:
             return Comparison(Agreement.NO_TREE)
         reasons: Counter[Reason] = Counter()
@@ -176,7 +178,7 @@ def _reason(stored: StoredBlock) -> Reason:
 
 
 def _folded(ids: U64s, checksums: U64s, tree: OzoneTree) -> int:
-    """Return the root of blocks and tombstones; the latter stand also where a row is left."""
+    """Return the root of blocks and tombstones, including tombstones of blocks that have a row."""
     dead = np.fromiter(tree.tombstones, np.uint64, len(tree.tombstones))
     sums = np.fromiter(tree.tombstones.values(), np.uint64, len(tree.tombstones))
     is_live = ~np.isin(ids, dead)

@@ -1,8 +1,9 @@
-"""What a scrub remembers of one volume, in a directory of its own: never on the volume.
+"""The stored results of scrubs of one volume, in a separate directory, never on the volume.
 
-One SQLite file a volume: results and findings of each container, where an unfinished read goes on,
-what could not be read, when the round began. Its forms of findings and cursors are the agent's. A
-history that is damaged or of another version is refused: remove it, and everything is read again.
+There is one SQLite file per volume: each container's results and findings, the cursor of an
+unfinished read, unreadable records, and the start of the round. Findings and cursors have the
+agent's format. A history that is damaged or of another version is rejected: remove it, and
+everything is read again.
 """
 
 import json
@@ -29,9 +30,9 @@ from ozone.scrub.result import ContainerResult
 from scanner.unreadable_verdict import Doubt
 
 FORMAT: Final = 1
-BUSY_S: Final = 10.0  # somebody looks into it with a tool of his own
-PRIMARY: Final = 0xFF  # of SQLite's codes: what is above says where it happened
-SCANS_KEPT: Final = 20  # of each container
+BUSY_S: Final = 10.0  # an operator may have it open in another tool
+PRIMARY: Final = 0xFF  # of SQLite's codes: higher bits say where it happened
+SCANS_KEPT: Final = 20  # per container
 
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS results(container_id INTEGER PRIMARY KEY, read_at_ms INTEGER NOT NULL,
@@ -47,7 +48,7 @@ CREATE TABLE IF NOT EXISTS rounds(begun_at_ms INTEGER PRIMARY KEY, ended_at_ms I
 
 
 def _error_of(error: Exception, message: str) -> SutureError:
-    """Return what is to be done about an error: only what is no history any more is removed."""
+    """Return the error to raise: only a file that is not a valid history should be removed."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & PRIMARY
     if code == sqlite3.SQLITE_FULL:
         hint = "free space at --state-dir: what it remembers is kept"
@@ -64,7 +65,7 @@ class History:
     """The history of one volume. One owner at a time."""
 
     def __init__(self, path: Path) -> None:
-        """Open it, or begin one. Raises Refused."""
+        """Open or create the history. Raise Refused."""
         self._path = path
         with self._told():
             self._base = sqlite3.connect(
@@ -98,7 +99,7 @@ class History:
                 yield self._base
                 self._base.execute("COMMIT")
             except BaseException:
-                if self._base.in_transaction:  # where the disk is full SQLite has ended it itself
+                if self._base.in_transaction:  # SQLite ends it itself if the disk is full
                     self._base.execute("ROLLBACK")
                 raise
 
@@ -109,9 +110,9 @@ class History:
     # results
 
     def put(self, result: ContainerResult, *, is_whole: bool) -> None:
-        """Remember what was found in a container, durably, instead of what was known of it.
+        """Store a container's result durably, replacing the earlier one.
 
-        With `is_whole` the read is over: its place and what could not be read before are forgotten.
+        With `is_whole` the read is complete: its cursor and unreadable record are removed.
         """
         facts, number = json.dumps(_facts(result)), result.container_id
         rows = [(number, at, encode_finding(item)) for at, item in enumerate(result.findings)]
@@ -140,7 +141,7 @@ class History:
         base.execute("DELETE FROM doubts WHERE container_id=?", (container_id,))
 
     def result(self, container_id: ContainerId) -> ContainerResult | None:
-        """Return what is known of a container; None for nothing."""
+        """Return the result of a container, or None."""
         with self._told():
             row = self._base.execute(
                 "SELECT facts FROM results WHERE container_id=?", (container_id,)
@@ -154,7 +155,7 @@ class History:
             return _result(json.loads(row[0]), findings)
 
     def results(self) -> Iterator[ContainerResult]:
-        """Yield what is known of every container, by ascending id."""
+        """Yield the results of all containers, by ascending id."""
         with self._told():
             rows = self._base.execute("SELECT container_id FROM results ORDER BY container_id")
             container_ids = [ContainerId(number) for (number,) in rows]
@@ -164,7 +165,7 @@ class History:
                 yield result
 
     def marks(self) -> dict[ContainerId, int]:
-        """Return of each container a number that changes with what is known of it."""
+        """Return, for each container, a number that changes with its result."""
         with self._told():
             rows: dict[int, list[bytes]] = {}
             for number, row in self._base.execute("SELECT container_id, row FROM findings"):
@@ -175,13 +176,13 @@ class History:
             }
 
     def read_at_ms(self) -> dict[ContainerId, int]:
-        """Return when each container was read whole last."""
+        """Return the time of each container's last whole read."""
         with self._told():
             rows = self._base.execute("SELECT container_id, read_at_ms FROM results")
             return {ContainerId(number): at_ms for number, at_ms in rows}
 
     def forget(self, container_ids: Sequence[ContainerId]) -> None:
-        """Forget containers that have left the volume."""
+        """Remove containers that have left the volume."""
         gone = [(container_id,) for container_id in container_ids]
         with self._change() as base:
             for table in ("results", "findings", "scans", "cursors", "doubts"):
@@ -190,7 +191,7 @@ class History:
     # places and doubts
 
     def cursor(self, container_id: ContainerId) -> ScanCursor | None:
-        """Return where an unfinished read goes on; a damaged one is none."""
+        """Return the cursor of an unfinished read; None if there is none, or a damaged one."""
         with self._told():
             row = self._base.execute(
                 "SELECT row FROM cursors WHERE container_id=?", (container_id,)
@@ -201,13 +202,13 @@ class History:
             return None
 
     def put_cursor(self, container_id: ContainerId, cursor: ScanCursor) -> None:
-        """Remember how far a read has come, durably."""
+        """Store the cursor of a read, durably."""
         with self._change() as base:
             row = (container_id, encode_cursor(cursor))
             base.execute("INSERT OR REPLACE INTO cursors VALUES(?,?)", row)
 
     def doubt(self, container_id: ContainerId) -> Doubt | None:
-        """Return what could not be read of a container before."""
+        """Return the unreadable record of a container."""
         with self._told():
             row = self._base.execute(
                 "SELECT row FROM doubts WHERE container_id=?", (container_id,)
@@ -215,7 +216,7 @@ class History:
         return None if row is None else decode_doubt(bytes(row[0]))
 
     def put_doubt(self, container_id: ContainerId, doubt: Doubt) -> None:
-        """Remember what could not be read, durably."""
+        """Store an unreadable record, durably."""
         with self._change() as base:
             row = (container_id, encode_doubt(doubt))
             base.execute("INSERT OR REPLACE INTO doubts VALUES(?,?)", row)
@@ -223,7 +224,7 @@ class History:
     # rounds
 
     def begin_round(self, now_ms: int, *, anew: bool) -> int:
-        """Return when the round under way began; begin one if there is none, or `anew`."""
+        """Return the start of the current round; begin one if there is none, or if `anew`."""
         with self._change() as base:
             row = base.execute(
                 "SELECT begun_at_ms FROM rounds WHERE ended_at_ms IS NULL "
@@ -239,7 +240,7 @@ class History:
         return now_ms
 
     def end_round(self, now_ms: int) -> None:
-        """Note that everything was read."""
+        """Record the end of the round: everything was read."""
         with self._change() as base:
             base.execute("UPDATE rounds SET ended_at_ms=? WHERE ended_at_ms IS NULL", (now_ms,))
 
@@ -247,7 +248,7 @@ class History:
 def _facts(result: ContainerResult) -> dict[str, Any]:
     facts = asdict(result)
     del facts["findings"]
-    # As before there were such facts: an older program reads it, too.
+    # In the format before these facts existed, so that an older program can read it.
     if result.is_verified:
         del facts["is_verified"]
     if not result.lost_rows:

@@ -1,4 +1,4 @@
-"""What the service shows over HTTP: metrics for Prometheus, and whether it is well."""
+"""The service's HTTP pages: Prometheus metrics and health."""
 
 import json
 from collections import Counter
@@ -29,23 +29,23 @@ SHOWN: Final = tuple(standing for standing in Standing if standing is not Standi
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What a history holds of one container or of all, counted."""
+    """Counts of a history's entries, for one container or all."""
 
     standings: Counter[Standing]
     findings: Counter[tuple[str, str]]
 
 
 class Counted:
-    """Counts what a history holds; a result is parsed again only when it has changed."""
+    """Counts a history's entries; a result is parsed again only after it changed."""
 
     def __init__(self) -> None:
         self._known: dict[ContainerId, tuple[int, _Known]] = {}
 
     def count(self, path: Path, refused: Collection[ContainerResult] = ()) -> _Known:
-        """Count what is known of a volume, of `refused` containers as they are now.
+        """Count the results of a volume, with `refused` containers as they are now.
 
-        With a connection of our own, beside the worker's. Any thread may: the last one's results
-        are kept.
+        Uses its own connection, beside the worker's. Thread-safe: the last caller's results are
+        kept.
         """
         known: dict[ContainerId, tuple[int, _Known]] = {}
         with closing(History(path)) as history:
@@ -71,7 +71,7 @@ def _counted(result: ContainerResult) -> _Known:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """One volume of the service, as it is shown."""
+    """One volume of the service, as shown."""
 
     volume: Volume
     worker: VolumeScanWorker
@@ -83,8 +83,9 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """A directory that held no volume that could be read when the service started, and whether it
-    is over: then it is watched."""
+    """A directory without a readable volume when the service started; once there is one, it is
+    watched.
+    """
 
     place: Path
     loop: Loop
@@ -92,7 +93,7 @@ class Awaited:
     why: str
 
     def last_error(self) -> str:
-        """Return why it is not read, as it was seen last."""
+        """Return the last reason why it is not read."""
         return self.loop.status().last_error or self.why
 
 
@@ -173,14 +174,14 @@ def _progress(watched: Sequence[Watched], awaited: Sequence[Awaited]) -> Iterato
 
 
 def metrics_page(watched: Sequence[Watched], awaited: Sequence[Awaited]) -> Page:
-    """Return the page of a scrape."""
+    """Return the metrics page."""
     registry = CollectorRegistry()
     registry.register(_Collector(watched, awaited))
     return Page(exposition(registry), CONTENT_TYPE)
 
 
 def health_page(watched: Sequence[Watched], awaited: Sequence[Awaited], quiet_max_s: float) -> Page:
-    """Return whether every volume that is there is being read: 200, or 503 with the reason."""
+    """Return 200 if every present volume is being read, else 503 with the reason."""
     volumes: dict[str, dict[str, object]] = {}
     for item in watched:
         status = item.loop.status()

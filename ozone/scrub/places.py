@@ -1,11 +1,11 @@
-"""Verdicts on what stands in each place of a volume.
+"""The verdicts on what is found in each place of a volume.
 
-A place is a name that Ozone gives to one file or directory. Something stands there, and the
-database has rows about it or has none: `RULES` has the verdict of each combination. docs/OZONE.md
-shows the table, tests/integration/ozone/test_ozone_places.py tries each cell.
+A place is a name that Ozone gives to a file or directory. The database has rows about it, or none:
+`RULES` has the verdict of each combination. docs/OZONE.md shows the table, and
+tests/integration/ozone/test_ozone_places.py tries each cell.
 
-Ozone follows symbolic links, so a link to what belongs in a place is read like that. The exception
-is a block file: Ozone never makes it a link, and a repair would write through it.
+Ozone follows symbolic links, so a link to the right kind of file is read like the file. The
+exception is a block file: Ozone never makes it a link, and a repair would write through it.
 """
 
 import errno
@@ -22,7 +22,7 @@ from scanner.finding import Fault
 
 
 class Place(StrEnum):
-    """A name that Ozone gives. The rows are those of the container, or of the block."""
+    """A name that Ozone gives. Its rows are those of the container, or of the block."""
 
     CONTAINER = "container directory"
     DESCRIPTOR = "`<id>.container`"
@@ -32,21 +32,21 @@ class Place(StrEnum):
 
 
 class Kind(StrEnum):
-    """What stands in a place."""
+    """The kind of file found in a place."""
 
     NOTHING = "nothing"
-    EMPTY = "directory without any file"  # told apart for containers only
+    EMPTY = "directory without any file"  # distinguished for containers only
     DIRECTORY = "directory"
     FILE = "file"
     LINK = "link to what belongs there"
-    OTHER = "something else"  # a pipe, a socket, a device, a link that leads nowhere
+    OTHER = "something else"  # a pipe, a socket, a device, or a dangling link
 
 
 class Ruling(StrEnum):
-    """The verdict on a container for what stands in a place."""
+    """The verdict on a container for what is found in a place."""
 
-    SILENT = "-"  # nothing is said
-    READ = "read"  # what is there is read, and its bytes have the verdict
+    SILENT = "-"  # nothing is reported
+    READ = "read"  # its contents are read, and its bytes have the verdict
     NOTED = "noted"  # a finding that costs no data
     SKIPPED = "SKIPPED"
     DOUBTFUL = "DOUBTFUL"
@@ -108,7 +108,7 @@ RULES: Final[Mapping[Place, Mapping[Kind, tuple[Rule, Rule]]]] = {
         Kind.OTHER: _whatever(_noted(Fault.TREE_DAMAGED)),
     },
     Place.CHUNKS: {
-        Kind.NOTHING: (_SILENT, _NO_CHUNKS),  # Ozone makes it when it starts (HDDS-6235)
+        Kind.NOTHING: (_SILENT, _NO_CHUNKS),  # Ozone creates it at its start (HDDS-6235)
         Kind.DIRECTORY: _whatever(_READ),
         Kind.FILE: _whatever(_NO_CHUNKS),
         Kind.LINK: _whatever(_READ),
@@ -130,14 +130,14 @@ _NOWHERE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What stands in a place, and in words."""
+    """What is found in a place, with a description."""
 
     kind: Kind
     words: str
 
 
 def look(place: Place, path: Path, dir_fd: int | None = None) -> Found:
-    """Return what stands in a place. Raise OSError."""
+    """Return what is in a place. Raise OSError."""
     words = kind_at(path, dir_fd)
     if words == NOTHING:
         return Found(Kind.NOTHING, words)
@@ -163,7 +163,7 @@ def look(place: Place, path: Path, dir_fd: int | None = None) -> Found:
 
 
 def is_empty(directory: Path) -> bool:
-    """Return whether a directory has no file in it, nor in any directory below. Raise OSError."""
+    """Return True if a directory and those below it contain no file. Raise OSError."""
     with os.scandir(directory) as entries:
         return all(
             entry.is_dir(follow_symlinks=False) and is_empty(Path(entry.path)) for entry in entries
@@ -171,5 +171,5 @@ def is_empty(directory: Path) -> bool:
 
 
 def rule_of(place: Place, kind: Kind, *, has_rows: bool) -> Rule:
-    """Return the rule for what stands in a place."""
+    """Return the rule for what is in a place."""
     return RULES[place][kind][has_rows]

@@ -1,9 +1,9 @@
-"""One replica of Ozone, as the scanner sees it (`scanner.ports.ReplicaReader`).
+"""A replica of Ozone as the scanner reads it (`scanner.ports.ReplicaReader`).
 
-The rows come from a view of the database that may be minutes old; what looks wrong in it is looked
-up again: at once in a view that is at most a minute older than the look, and when the walk is over,
-for all findings, in one that is not older than the last look (`settled`). A block whose row is gone
-by then, that Ozone was told to delete, or whose container has left its place, is no finding.
+The rows come from a view of the database that may be minutes old. A mismatch is looked up again: at
+once in a view that is at most a minute older than the look, and after the walk, for all findings,
+in one not older than the last look (`settled`). A block is no finding if its row is gone by then,
+Ozone was told to delete it, or its container has left its place.
 """
 
 import contextlib
@@ -46,9 +46,9 @@ from scanner.ports import Pieces, Structure, StructureFault
 from scanner.replica_scan import CHANGED, STOPPED
 from scanner.scan_outcome import ScanOutcome
 
-VIEW_AGE_S: Final = 60.0  # rows as old as this are good to begin with: what differs is looked up
+VIEW_AGE_S: Final = 60.0  # usable row age at the start: differences are looked up again
 SUFFIX: Final = ".block"
-SKIPPED_MAX: Final = 100  # blocks that cannot be judged, by name; their number is always told
+SKIPPED_MAX: Final = 100  # blocks that cannot be judged, by name; their count is always reported
 LENGTHS_MAX: Final = 4 * ROWS_PER_BATCH  # rows are read a batch ahead of the files
 DIRECTORY_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
@@ -57,25 +57,26 @@ RowsSince = Callable[[float], ContainerRows]
 
 
 def identity_of(paths: ContainerPaths) -> int:
-    """Return a number that a replica keeps while it stays in its place. Raises OSError."""
+    """Return a number that stays the same while a replica is in its place. Raise OSError."""
     here, chunks = paths.root.stat(), 0
-    with contextlib.suppress(OSError):  # lost, or it gives an error: who opens it tells
+    with contextlib.suppress(OSError):  # lost, or an error: its reader reports that
         chunks = paths.chunks.stat().st_ino
     return (here.st_ino << 20 ^ here.st_dev << 8 ^ chunks) & (1 << 63) - 1
 
 
 class _EndedError(Exception):
-    """Somebody ends the read. Never leaves this module."""
+    """Raised when the read is ended from outside. Never leaves this module."""
 
 
 def _is_of_row(finding: Finding) -> bool:
-    """Whether a finding is about a block that has a row."""
+    """Return True if a finding is about a block that has a row."""
     return finding.block_id != NO_BLOCK and finding.fault is not Fault.BLOCK_ROW_MISSING
 
 
 class _CommittedFile(BlockFile):
-    """A block file as far as its block was committed: what lies behind may be a client's that died
-    between writing and committing, and Ozone leaves it."""
+    """A block file up to its committed length: later bytes may be from a client that died between
+    writing and committing, and Ozone keeps them.
+    """
 
     def __init__(self, name: str, buffers: ReadBuffers, *, directory_fd: int, pieces: Pieces | None,
                  committed_bytes: int, surplus: Callable[[int], None]) -> None:  # fmt: skip
@@ -85,7 +86,7 @@ class _CommittedFile(BlockFile):
 
     @property
     def size_bytes(self) -> int:
-        """Length of the file, and of what was committed if that is less."""
+        """Length of the file, or of the committed data if that is less."""
         size_bytes = super().size_bytes
         if size_bytes > self._committed_bytes:
             self._surplus(size_bytes - self._committed_bytes)
@@ -106,17 +107,17 @@ class OzoneReader:
         pieces: Pieces | None = None,
         insists: bool = False,
     ) -> None:
-        """Begin to read the replica that had this identity, with rows as of `began_at_s`;
-        `insists`: what cannot be looked at is a fault (scanner.unreadable_verdict).
+        """Begin to read the replica with this identity, with rows as of `began_at_s`; `insists`: a
+        file that cannot be accessed is a fault (scanner.unreadable_verdict).
 
-        Raises Refused(CONTAINER_NOT_FOUND), Unavailable, BlockFailed.
+        Raise Refused(CONTAINER_NOT_FOUND), Unavailable or BlockFailed.
         """
         self._paths = paths
         self._identity = identity
         self._rows_since = rows_since
         self.rows = rows_since(began_at_s)
         self._looked_at_s = began_at_s
-        self._rows_age_s = VIEW_AGE_S  # to open a database takes a second, and there are many looks
+        self._rows_age_s = VIEW_AGE_S  # opening a database takes a second, and there are many looks
         self._buffers = buffers or ReadBuffers()
         self._pieces = pieces
         self._insists = insists
@@ -128,8 +129,8 @@ class OzoneReader:
         self._lengths_bytes: dict[BlockId, int] = {}
         self.ledger = Ledger()
         self._has_rows = False
-        self.links: dict[BlockId, str] = {}  # block files that are links, some, and where they lead
-        self.surplus: dict[BlockId, int] = {}  # bytes behind what was committed
+        self.links: dict[BlockId, str] = {}  # some block files that are links -> target
+        self.surplus: dict[BlockId, int] = {}  # bytes beyond the committed end
         self.skipped: dict[BlockId, str] = {}
         self.skipped_count = 0
         with block_errors(paths.tree):
@@ -183,7 +184,7 @@ class OzoneReader:
 
     @property
     def container_id(self) -> ContainerId:
-        """Whose replica this is."""
+        """Id of the container."""
         return self._paths.container_id
 
     # rows
@@ -191,8 +192,8 @@ class OzoneReader:
     def blocks(self) -> Iterator[tuple[BlockId, bytes]]:
         """Yield the blocks by ascending id, each as a row of ours (`merkle.blockrow`).
 
-        A row that is damaged is given as it is: nobody can read it. A block that we cannot judge is
-        left out, and named in `skipped`.
+        A damaged row is yielded unchanged. A block that cannot be judged is left out, and named in
+        `skipped`.
         """
         ledger, skipped, skipped_count = Ledger(), dict[BlockId, str](), 0
         for batch in self.rows.batches():
@@ -223,11 +224,11 @@ class OzoneReader:
                 ledger.add(stored)
                 self._note_lengths([block_id], [stored.block.length_bytes])
                 yield block_id, encode_block(stored.block)
-        # Only who has read all rows knows what they come to.
+        # Only valid once all rows were read.
         self.ledger, self.skipped, self.skipped_count = ledger, skipped, skipped_count
 
     def _simple(self, batch: RowBatch) -> SimpleRows:
-        """Parse what is simple of a batch; a block with a last chunk elsewhere is not."""
+        """Parse the simple rows of a batch; a block with a last chunk elsewhere is not simple."""
         rows = [
             row if tail is None and row is not None else b""
             for row, tail in zip(batch.rows, batch.tails, strict=True)
@@ -240,8 +241,9 @@ class OzoneReader:
         self._lengths_bytes.update(zip(block_ids, lengths_bytes, strict=True))
 
     def row(self, block_id: BlockId) -> bytes | None:
-        """Return the block's row as it is after the last look at its bytes, or, until `settled`, a
-        minute before; None when it is gone, or is to be."""
+        """Return the block's row after the last look at its bytes or, until `settled`, up to a
+        minute before; None if it is gone, or being deleted.
+        """
         if not self.is_current():
             return None
         rows = self._rows_since(self._looked_at_s - self._rows_age_s)
@@ -256,7 +258,7 @@ class OzoneReader:
             return row or tail
 
     def _tombstones_now(self) -> Mapping[BlockId, int]:
-        """Return the tombstones of Ozone's tree as it is now; none where it cannot be read."""
+        """Return the current tombstones of Ozone's tree; empty if it cannot be read."""
         try:
             status = self._paths.tree.stat()
             version = (status.st_ino, status.st_mtime_ns, status.st_size)
@@ -269,14 +271,15 @@ class OzoneReader:
         return self._buried[1]
 
     def tombstones(self) -> Mapping[BlockId, int]:
-        """Return the deleted blocks and their checksums, of Ozone's tree."""
+        """Return the deleted blocks and their checksums, from Ozone's tree."""
         return {} if self._tree is None else self._tree.tombstones
 
     # bytes
 
     def open_block(self, block_id: BlockId) -> BlockFile:
-        """Open the block's file, or the one to which a link in its place leads; raise
-        FileNotFoundError when there is none."""
+        """Open the block's file, or the target of a link in its place; raise FileNotFoundError if
+        there is none.
+        """
         directory_fd, name = self._checked_directory(), f"{block_id}{SUFFIX}"
         if stat.S_ISLNK(os.lstat(name, dir_fd=directory_fd).st_mode):
             path = self._paths.chunks / name
@@ -294,7 +297,7 @@ class OzoneReader:
         )
 
     def _committed_bytes(self, block_id: BlockId) -> int:
-        """Return how long the block is; looked up where it was not read lately."""
+        """Return the block's length; look it up if it was not read recently."""
         known = self._lengths_bytes.get(block_id)
         if known is None:
             block = self.block(block_id)
@@ -302,7 +305,7 @@ class OzoneReader:
         return known
 
     def block(self, block_id: BlockId) -> BlockData | None:
-        """Return a block as the rows had it when the read began; None where none can be read."""
+        """Return a block from the rows at the start of the read; None if none can be read."""
         row, tail = self.rows.pair(block_id)
         with contextlib.suppress(Damaged, Unknown):
             if row is not None or tail is not None:
@@ -310,7 +313,7 @@ class OzoneReader:
         return None
 
     def read_whole(self, block_id: BlockId, length_bytes: int) -> memoryview:
-        """Read a small block; one byte more than it has, so that a longer file shows."""
+        """Read a small block and one byte more, to detect a longer file."""
         name, fd = f"{block_id}{SUFFIX}", self._checked_directory()
         if not is_cut(self._pieces, length_bytes):
             view = read_at_once(name, fd, self._buffers.first, length_bytes)
@@ -331,14 +334,14 @@ class OzoneReader:
         return self._directory_fd
 
     def former_bytes(self, block_id: BlockId, offset: int) -> tuple[bytes, ...]:
-        """Return nothing: Ozone keeps nothing of what was here before."""
+        """Return nothing: Ozone keeps no earlier bytes."""
         del block_id, offset
         return ()
 
     # the rest
 
     def structure(self) -> Structure:
-        """List the replica's files and judge descriptor, tree file and directories."""
+        """List the replica's files, and judge descriptor, tree file and directories."""
         faults = [*self._tree_faults]
         self._looked_at_s, self._rows_age_s = time.monotonic(), 0.0  # all that follows is about it
         ids, foreign = np.empty(0, np.uint64), list[str]()
@@ -408,24 +411,26 @@ class OzoneReader:
         return None
 
     def _expected_blocks(self, files: U64s) -> U64s:
-        """Return the blocks that Ozone's tree has alive and that have a file: their rows must be
-        there. Ozone's tree is not synced to disk: a block that has neither file nor row may have
-        been deleted shortly before a power failure, so that is no fault; the comparison of the
-        trees shows it."""
+        """Return the blocks that are live in Ozone's tree and have a file: they must have rows.
+        Ozone does not sync its tree, so a block with neither file nor row may have been deleted
+        shortly before a power failure. That is no fault; the comparison of the trees shows it.
+        """
         live = [] if self._tree is None else sorted(self._tree.live)
         known = np.array(live, dtype=np.uint64)
         skipped = np.array(sorted(self.skipped), dtype=np.uint64)
         return np.setdiff1d(np.intersect1d(known, files, True), skipped, True)
 
     def _unreadable(self, path: Path, error: OSError) -> str:
-        """Say that a file cannot be read; raise the error again if that is not the file's fault."""
+        """Return the message for an unreadable file; raise the error again if the file is not at
+        fault.
+        """
         known = insisted(error) if self._insists else error
         if read_failure(known) is Verdict.TRANSIENT:
             raise error
         return f"{path.name}: read failed with {name_of(error)}"
 
     def is_current(self) -> bool:
-        """Whether the replica is still in its place."""
+        """Return True if the replica is still in its place."""
         try:
             return identity_of(self._paths) == self._identity
         except OSError:
@@ -434,9 +439,10 @@ class OzoneReader:
     # when the walk is over
 
     def settled(self, outcome: ScanOutcome, spend: Callable[[int], bool]) -> ScanOutcome:
-        """Return what is left of an outcome behind the last look: without blocks that were deleted
-        meanwhile, and with the names of files that lie in each other's place. `spend` takes account
-        of a read, and says whether to go on. Raises Unavailable."""
+        """Return the outcome as of the last look: without blocks deleted meanwhile, and naming
+        files that are in each other's place. `spend` accounts for a read and returns whether to
+        continue. Raise Unavailable.
+        """
         self._rows_age_s = 0.0
         outcome = self._standing(outcome)
         damaged = dict.fromkeys(one.block_id for one in outcome.findings if one.fault in OF_BYTES)
@@ -449,8 +455,9 @@ class OzoneReader:
         return replace(outcome, findings=tuple(explained(outcome.findings, theirs)))
 
     def _standing(self, outcome: ScanOutcome) -> ScanOutcome:
-        """Leave out the findings of blocks that are gone; where a row is another now, or those that
-        are gone took the place of others, the container has to be read again."""
+        """Leave out the findings of blocks that are gone. If a row changed, or if these findings
+        displaced others, mark the outcome CHANGED: the container must be read again.
+        """
         asked, gone = {item.block_id for item in outcome.findings if _is_of_row(item)}, set()
         if not asked or not self.is_current():
             return outcome
@@ -471,7 +478,9 @@ class OzoneReader:
     def _misplaced(
         self, block_ids: Sequence[BlockId], spend: Callable[[int], bool]
     ) -> Mapping[BlockId, BlockId]:
-        """Return of damaged blocks by block whose file is in its place, where it is another's."""
+        """Return, for damaged blocks, the block whose file is in their place, if it is
+        another's.
+        """
 
         def read(block_id: BlockId, offset: int, length_bytes: int) -> memoryview:
             name, fd = f"{block_id}{SUFFIX}", self._directory_fd
@@ -485,7 +494,7 @@ class OzoneReader:
             return view
 
         damaged = {}
-        with contextlib.suppress(OSError):  # the disk that is damaged may fail: then nobody knows
+        with contextlib.suppress(OSError):  # if the damaged disk fails here, it stays unknown
             for block_id in block_ids:
                 block = self.block(block_id)
                 if block is not None:

@@ -1,4 +1,4 @@
-"""What a scrub says of one container: values for a table, a JSON document and the history."""
+"""The result of a scrub of one container, for tables, JSON and the history."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,21 +14,21 @@ UNSETTLED: Final = frozenset({Verdict.SUSPECT_HOST, Verdict.TRANSIENT, Verdict.C
 
 
 class Standing(StrEnum):
-    """The one word for a container."""
+    """The one-word result of a container."""
 
-    WHOLE = "WHOLE"  # every byte was read and is as it was written
+    WHOLE = "WHOLE"  # every byte was read and is as written
     DAMAGED = "DAMAGED"
-    DOUBTFUL = "DOUBTFUL"  # nothing is damaged, and something needs a person's look
-    MISSING = "MISSING"  # the database has its rows, and its directory or all files are gone
-    NOT_READ = "NOT_READ"  # refused, or no verdict came of it: `why` says the reason
+    DOUBTFUL = "DOUBTFUL"  # nothing is damaged, but an operator should look
+    MISSING = "MISSING"  # the database has its rows, but its directory or all files are gone
+    NOT_READ = "NOT_READ"  # rejected, or without a verdict: `why` has the reason
     SKIPPED = "SKIPPED"  # being written: Ozone has not closed it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerResult:
-    """One container after a scrub.
+    """The result of one container.
 
-    `findings` are damage first, bounded; `finding_count` is all of them. `skipped` names blocks
+    `findings` are damage first, bounded; `finding_count` is their total. `skipped` names blocks
     that cannot be judged, with the reason, some of `skipped_count`. `unknown_row_count`: keys of
     the database that no block has; `lost_rows`: why it seems to lack some. `why`: the reason of
     MISSING, NOT_READ and SKIPPED. `is_verified`: the descriptor has a checksum.
@@ -56,7 +56,7 @@ class ContainerResult:
 
     @property
     def standing(self) -> Standing:
-        """The one word."""
+        """The one-word result."""
         if self.is_open:
             return Standing.SKIPPED
         if self.is_missing:
@@ -71,13 +71,13 @@ class ContainerResult:
 
     @property
     def settled_root(self) -> int | None:
-        """The root of what is here, whoever made Ozone's tree; None when that is not known."""
+        """The root of the present data, whoever made Ozone's tree; None if unknown."""
         if self.standing is Standing.WHOLE:
             return self.comparison.settled_root
         return self.comparison.read_root if self.standing is Standing.DAMAGED else None
 
     def doubts(self) -> tuple[str, ...]:
-        """Return what needs a look although no byte is known to be damaged."""
+        """Return what needs attention although no byte is known to be damaged."""
         said = []
         if not self.is_verified:
             said.append("the descriptor has no checksum, which Ozone always writes")
@@ -105,7 +105,7 @@ class ContainerResult:
         return tuple(said)
 
     def facts(self) -> dict[str, Any]:
-        """Return the JSON of it."""
+        """Return the result for JSON."""
         comparison = self.comparison
         return {
             "container_id": self.container_id,
@@ -140,7 +140,7 @@ def _hex(root: int | None) -> str | None:
 
 
 def finding_facts(finding: Finding) -> dict[str, Any]:
-    """Return the JSON of one finding."""
+    """Return a finding for JSON."""
     return {
         "verdict": finding.verdict.value,
         "fault": finding.fault.value,

@@ -1,8 +1,8 @@
-"""One scrub: every closed container of the volumes named, read once.
+"""One scrub: reads every closed container of the given volumes once.
 
-The volumes are read at once, one thread each, so that it takes the time of the slowest; one that
-fails, or is not there, stops no other. A scrub that was cut off goes on where it was: a round ends
-only when everything was read. Nobody else may scrub with the same state directory meanwhile.
+Volumes are read in parallel, one thread each, so that a scrub takes as long as the slowest. A
+failed or absent volume does not stop the others. An interrupted scrub is resumed: a round ends only
+when everything was read. No other scrub may use the same state directory meanwhile.
 """
 
 import fcntl
@@ -39,19 +39,19 @@ from scanner.ports import Pieces
 ROOT_STATE: Final = Path("/var/lib/suture-ozone")
 SCRATCH: Final = "views"
 LOCK: Final = "lock"
-BEGIN_BYTES_PER_S: Final = 64 * 1024**2  # slower from there on if somebody waits for the disk
-RESUMABLE_S: Final = 7 * 86_400.0  # what was read of a container before says too little then
+BEGIN_BYTES_PER_S: Final = 64 * 1024**2  # initial rate; lower while others wait for the disk
+RESUMABLE_S: Final = 7 * 86_400.0  # older partial reads of a container are discarded
 LEASE_WAIT_S: Final = 30.0
-WAIT_S: Final = 1.0  # so often is looked whether somebody pressed Ctrl-C
+WAIT_S: Final = 1.0  # poll interval for Ctrl-C
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OzoneTools:
-    """What the scans of one volume use (`agent.scan.container_scan.ScanKit`)."""
+    """The dependencies of one volume's scans (`agent.scan.container_scan.ScanKit`)."""
 
     store: OzoneStore
     leases: Leases = field(default_factory=Leases)
-    algorithm: Algorithm = Algorithm.CRC32C  # Ozone's: trees can be compared
+    algorithm: Algorithm = Algorithm.CRC32C  # Ozone's, so that trees can be compared
     guard: MarkingGuard = field(default_factory=MarkingGuard)
     memory: MemoryBudget = UNLIMITED
     clock: Clock = field(default_factory=SystemClock)
@@ -74,8 +74,10 @@ class OzoneTools:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScrubWish:
-    """What a scrub is to do. `container_ids`: these only; empty for all. `anew`: begin a round,
-    whatever an unfinished one has read. `bytes_per_s_max`: 0 for as fast as nobody is disturbed."""
+    """The options of a scrub. `container_ids`: only these; empty for all. `anew`: begin a round,
+    whatever an unfinished one has read. `bytes_per_s_max`: 0 = limited only by other users of the
+    disk.
+    """
 
     data_dirs: Sequence[Path]
     state_dir: Path
@@ -91,20 +93,20 @@ def _is_not_told(_volume: Volume | Path, _error: Exception) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """Who is told how a scrub gets on: by the threads of all volumes, one at a time.
+    """Progress callbacks of a scrub, called by the threads of all volumes, one at a time.
 
-    What one of them raises ends the scrub.
+    An exception in one of them ends the scrub.
     """
 
     begun: Callable[[Volume, int, int], None]  # the volume, containers and bytes to read
     read: Callable[[int], None]  # bytes, after each read
     done: Callable[[ContainerResult], None]
     failed: Callable[[Volume, Exception], None] = _is_not_told  # the volume could not be read
-    absent: Callable[[Path, Exception], None] = _is_not_told  # no volume is in this directory
+    absent: Callable[[Path, Exception], None] = _is_not_told  # the directory has no volume
 
 
 def default_state_dir() -> Path:
-    """Return where a scrub keeps its state: the system's place for root, else the user's."""
+    """Return the state directory of a scrub: the system's place for root, else the user's."""
     if os.geteuid() == 0:
         return ROOT_STATE
     try:
@@ -121,8 +123,9 @@ def default_state_dir() -> Path:
 def find_volumes(
     wish: ScrubWish, absent: Callable[[Path, Exception], None] = _is_not_told
 ) -> list[Volume]:
-    """Return the volumes that are to be read, and tell of directories that hold none. Raises
-    Refused where a path cannot be right, or, as OSError, what is wrong with the only one."""
+    """Return the volumes to read, and report directories without one. Raise Refused for an invalid
+    path, or the error of the only one, also as OSError.
+    """
     library()
     volumes: list[Volume] = []
     for path in wish.data_dirs:
@@ -139,7 +142,7 @@ def find_volumes(
 
 
 def check_place(path: Path, volume: Volume, others: Iterable[Volume], state_dir: Path) -> None:
-    """Refuse a volume that is one of the others, or has our state on it."""
+    """Raise Refused for a volume that is given twice, or that has our state on it."""
     if any(other.storage_id == volume.storage_id for other in others):
         raise Refused(Code.MALFORMED_REQUEST, f"{path}: volume {volume.storage_id} named twice")
     if state_dir.resolve().is_relative_to(volume.hdds.resolve()):
@@ -151,7 +154,7 @@ def check_place(path: Path, volume: Volume, others: Iterable[Volume], state_dir:
 
 
 def database_of(volume: Volume, others: Sequence[Path]) -> Path:
-    """Return where the volume's RocksDB lies: below one of `others`, or beside its containers."""
+    """Return the path of the volume's RocksDB: below one of `others`, or beside its containers."""
     for other in others:
         for top in (other / "db", other / HDDS, other):
             path = top / volume.cluster_id / volume.storage_id / DATABASE
@@ -162,7 +165,7 @@ def database_of(volume: Volume, others: Sequence[Path]) -> Path:
 
 @contextmanager
 def state(state_dir: Path) -> Iterator[Path]:
-    """Hold the state directory; give a place for views of databases. Raises Refused, OSError."""
+    """Lock the state directory; yield a place for views of databases. Raise Refused or OSError."""
     state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     fd = os.open(state_dir / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -182,8 +185,9 @@ def state(state_dir: Path) -> Iterator[Path]:
 
 
 def scrub(wish: ScrubWish, watched: Watched, clock: Clock | None = None) -> None:
-    """Read the volumes and tell of every container. A volume that cannot be read, or is not there,
-    is told of, and where only one was named its error raised. Raises SutureError, OSError."""
+    """Read the volumes and report every container. Report a volume that is absent or cannot be
+    read; if only one was given, raise its error. Raise SutureError or OSError.
+    """
     clock = clock or SystemClock()
     volumes = find_volumes(wish, watched.absent)
     if not volumes:
@@ -197,7 +201,7 @@ def scrub(wish: ScrubWish, watched: Watched, clock: Clock | None = None) -> None
                 while wait(futures, WAIT_S, FIRST_EXCEPTION).not_done:
                     if any(future.done() and future.exception() for future in futures):
                         break
-            finally:  # Ctrl-C comes here, too: what was read is kept before anybody leaves
+            finally:  # also after Ctrl-C: what was read is stored before the exit
                 shared.stop.set()
         for future in futures:
             future.result()
@@ -207,7 +211,7 @@ def scrub(wish: ScrubWish, watched: Watched, clock: Clock | None = None) -> None
 
 
 def _in_turns(watched: Watched) -> Watched:
-    """Return the same for several threads."""
+    """Return the callbacks made safe for several threads."""
     lock = threading.Lock()
 
     def one_at_a_time(tell: Callable[..., None]) -> Callable[..., None]:
@@ -227,7 +231,7 @@ def _in_turns(watched: Watched) -> Watched:
 
 
 class _Shared:
-    """What the scrubs of several volumes have in common."""
+    """The common parts of several volumes' scrubs."""
 
     def __init__(self, wish: ScrubWish, watched: Watched, clock: Clock, scratch: Path) -> None:
         self.wish = wish
@@ -334,7 +338,7 @@ class _VolumeScrub:
                 is_gone = error.code is Code.CONTAINER_NOT_FOUND
                 if is_gone:
                     check_there(self._store.volume)
-                if self._store.unkept is not None:  # told, although it cannot be remembered
+                if self._store.unkept is not None:  # reported, although it cannot be stored
                     return replace(self._store.unkept, why=said(error))
                 why = f"moved or deleted meanwhile: {error}" if is_gone else said(error)
                 return self._unread(item, why, is_open=is_gone)
@@ -366,6 +370,6 @@ class _VolumeScrub:
 
 
 def said(error: Exception) -> str:
-    """Say what is wrong, and what can be done."""
+    """Return the text of an error, with its hint."""
     hint = error.hint if isinstance(error, SutureError) else ""
     return f"{error} ({hint})" if hint else str(error)

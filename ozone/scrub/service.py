@@ -1,10 +1,10 @@
-"""The scrub that never ends: every byte of every closed container within the promised time.
+"""The continuous scrub: reads every byte of every closed container within the scan interval.
 
 volume ─► OzoneStore ─► the agent's own VolumeScanWorker in a Loop    one thread a volume
                              schedule, pace, resumption, breaker: as on volumes of ours
 
-A directory that holds no volume that can be read, because its disk is not mounted or gives errors,
-keeps no other from being read: it is told, looked at again and again, and read once it can be.
+A directory without a readable volume, because its disk is not mounted or fails, does not keep
+others from being read. It is reported, checked again regularly, and read once it can be.
 """
 
 import threading
@@ -49,8 +49,9 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceWish:
-    """What the service is to do. `interval_s` is the promise; `listen` is host:port of metrics and
-    health, "" for nowhere."""
+    """The options of the service. `interval_s` is the scan interval; `listen` is host:port of
+    metrics and health, "" for none.
+    """
 
     scrub: ScrubWish
     interval_s: float
@@ -58,7 +59,7 @@ class ServiceWish:
 
 
 def check_promise(volume: Volume, used_bytes: int, wish: ServiceWish) -> None:
-    """Raise Refused if the rate that is allowed cannot keep the promise."""
+    """Raise Refused if the allowed rate cannot meet the scan interval."""
     promise = Feasibility(
         volume=str(volume.hdds),
         used_bytes=used_bytes,
@@ -86,7 +87,7 @@ class _Begun:
 
 
 class _Waiting:
-    """The worker of a directory that holds no volume yet; the scan of the volume once it does."""
+    """The worker of a directory without a volume; once there is one, the volume's scan."""
 
     def __init__(self, place: Path, found: Callable[[], _Begun]) -> None:
         self._found = found
@@ -96,11 +97,11 @@ class _Waiting:
 
     @property
     def is_over(self) -> bool:
-        """Whether there is a volume now."""
+        """True if there is a volume now."""
         return self._scan is not None
 
     def step(self) -> Step:
-        """Look for the volume, or read it. Raises SutureError, OSError while it is not there."""
+        """Check for the volume, or read it. Raise SutureError or OSError while it is absent."""
         if self._scan is None:
             begun = self._found()
             self._scan = begun.scan
@@ -124,8 +125,9 @@ class _Scrubbing:
         self._histories: list[History] = []
 
     def add(self, volume: Volume) -> None:
-        """Read a volume; tell of it and try it again where that cannot begin now. Raises Refused
-        where the promise cannot be kept."""
+        """Read a volume; if that cannot begin now, report it and try again later. Raise Refused if
+        the scan interval cannot be met.
+        """
         pulse = Pulse(self._clock)
         try:
             worker = self._begun(volume, pulse)
@@ -139,7 +141,7 @@ class _Scrubbing:
         self.loops.add(loop)
 
     def wait_for(self, path: Path, error: Exception) -> None:
-        """Tell of a directory without a volume that can be read, and look at it again and again."""
+        """Report a directory without a readable volume, and check it again regularly."""
         pulse = Pulse(self._clock)
         place = path if path.name == HDDS else path / HDDS
         waiting = _Waiting(place, lambda: self._found(path, pulse))
@@ -156,7 +158,7 @@ class _Scrubbing:
         return self._begun(volume, pulse)
 
     def _begun(self, volume: Volume, pulse: Pulse) -> "_Begun":
-        """Open what reading a volume takes. Raises SutureError, OSError."""
+        """Open the parts needed to read a volume. Raise SutureError or OSError."""
         scrub = self._wish.scrub
         path = scrub.state_dir / f"{volume.storage_id}.sqlite"
         scratch = self._scratch / volume.storage_id
@@ -201,7 +203,7 @@ class _Scrubbing:
         log.info("ozone_scrub_started", volume_id=volume.storage_id, path=str(volume.hdds))
 
     def stop(self) -> Sequence[str]:
-        """Stop all; return the loops that did not."""
+        """Stop all loops; return those that did not stop."""
         self._stop.set()
         unfinished = self.loops.stop(STOP_DEADLINE_S, self._clock)
         if not unfinished:
@@ -217,7 +219,7 @@ def serve(
     clock: Clock | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> int:
-    """Scrub until `stop`; return the exit code. Raises Refused, OSError."""
+    """Scrub until `stop`; return the exit code. Raise Refused or OSError."""
     clock = clock or SystemClock()
     supervisor = Supervisor(environment)
     absent: dict[Path, Exception] = {}

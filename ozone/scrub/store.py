@@ -1,8 +1,7 @@
-"""One volume of Ozone as a store of replicas that may be scanned, and never changed.
+"""A volume of Ozone as a store of replicas that may be scanned, and never changed.
 
-What `agent.scan.container_scan` asks of a store is answered here, so that schedule, pace,
-resumption and judgement are the agent's own: nothing of them is written a second time. What a scan
-found goes into the history, which lies elsewhere.
+It implements the store for `agent.scan.container_scan`, so schedule, pace, resumption and judgement
+are the agent's own. The results of scans go into the history, which is elsewhere.
 """
 
 import time
@@ -39,8 +38,8 @@ from scanner.ports import Pieces
 from scanner.scan_outcome import ScanOutcome
 from scanner.unreadable_verdict import grown, is_over
 
-SURPLUS_MAX: Final = 100  # blocks with bytes behind their end that are named
-LOOKED_AT: Final = frozenset({Standing.DAMAGED, Standing.DOUBTFUL})  # by a person, in the end
+SURPLUS_MAX: Final = 100  # named blocks with bytes beyond their end
+LOOKED_AT: Final = frozenset({Standing.DAMAGED, Standing.DOUBTFUL})  # by an operator, in the end
 NOT_OVER: Final = "not everything in it was read and judged: it is read again"
 SCHEMA_SHARED: Final = 3  # one database for all containers of the volume
 
@@ -50,7 +49,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One container directory of the volume and what its descriptor says."""
+    """A container directory of the volume, and the contents of its descriptor."""
 
     paths: ContainerPaths
     descriptor: Descriptor
@@ -59,7 +58,7 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What lies on a volume. `refused`: containers whose descriptor cannot be used, and why."""
+    """The contents of a volume. `refused`: containers with an unusable descriptor, and why."""
 
     replicas: tuple[Replica, ...]
     refused: tuple[ContainerResult, ...]
@@ -67,28 +66,28 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class _Doubts:
-    """What could not be read of one container (`scanner.unreadable_verdict.KeptDoubts`)."""
+    """The unreadable record of one container (`scanner.unreadable_verdict.KeptDoubts`)."""
 
     history: History
     container_id: ContainerId
     clock: Clock
 
     def note(self, why: str) -> None:
-        """Count a scan that ended because something could not be read."""
+        """Count a scan that ended because of a read failure."""
         had = self.history.doubt(self.container_id)
         self.history.put_doubt(self.container_id, grown(had, self.clock.now_ms(), why))
 
     def are_over(self) -> bool:
-        """Return whether what fails now is to be called UNREADABLE."""
+        """Return True if a failure is now to be reported as UNREADABLE."""
         return is_over(self.history.doubt(self.container_id), self.clock.now_ms())
 
     def are_noted(self) -> bool:
-        """Return whether any scan since the last whole one could not read something."""
+        """Return True if any scan since the last whole one had a read failure."""
         return self.history.doubt(self.container_id) is not None
 
 
 class OzoneStore:
-    """The replicas of one volume. One owner; not for use from several threads at once."""
+    """The replicas of one volume. One owner; not thread-safe."""
 
     def __init__(
         self, volume: Volume, history: History, scratch: Path, clock: Clock, *, database: Path
@@ -100,20 +99,19 @@ class OzoneStore:
         self._clock = clock
         self._database = Database(database, scratch)
         self._known: dict[ContainerId, tuple[tuple[int, int, int], Descriptor]] = {}
-        self.unkept: ContainerResult | None = None  # what was found last and is not in the history
+        self.unkept: ContainerResult | None = None  # the last result, if it is not in the history
         self._held: dict[ContainerId, tuple[tuple[int, ...], int]] = {}
         self._reading: OzoneReader | None = None
         self._base: ScanBase | None = None
-        self._begun: Replica | None = (
-            None  # what is read now, as its descriptor was in the beginning
-        )
+        self._begun: Replica | None = None  # being read, as of its start
         self.refused: tuple[ContainerResult, ...] = ()  # of the last listing for a schedule
 
-    # what there is
+    # contents
 
     def listing(self) -> Listing:
-        """Look at every container's descriptor. Raises VolumeFailed where the volume has left,
-        OSError."""
+        """Read every container's descriptor. Raise VolumeFailed if the volume is gone, or
+        OSError.
+        """
         replicas: list[Replica] = []
         failed: dict[ContainerId, Exception] = {}
         for container_id in sorted(container_ids(self.volume)):
@@ -135,9 +133,9 @@ class OzoneStore:
         return Listing(tuple(replicas), tuple(refused))
 
     def forget_gone(self, listing: Listing) -> None:
-        """Forget containers that have left the volume, and none because the volume has left.
+        """Remove containers that have left the volume, but none because the volume is gone.
 
-        Raises Refused, VolumeFailed, OSError.
+        Raise Refused, VolumeFailed or OSError.
         """
         here = {replica.paths.container_id for replica in listing.replicas}
         here |= {result.container_id for result in listing.refused}
@@ -147,7 +145,7 @@ class OzoneStore:
             self.history.forget(gone)
 
     def replica(self, container_id: ContainerId) -> Replica:
-        """Return one container. Raises Damaged, Unknown, OSError."""
+        """Return one container. Raise Damaged, Unknown or OSError."""
         paths = self.volume.paths(container_id)
         status = paths.descriptor.stat()
         seen = (status.st_ino, status.st_mtime_ns, status.st_size)
@@ -163,7 +161,7 @@ class OzoneStore:
     def _used_bytes(
         self, paths: ContainerPaths, descriptor: Descriptor, seen: tuple[int, ...]
     ) -> int:
-        """Return about how much there is to read; 0 where nobody says."""
+        """Return the approximate number of bytes to read; 0 if unknown."""
         if descriptor.schema == SCHEMA_SHARED:
             try:
                 view = self._database.view(time.monotonic() - VIEW_AGE_S)
@@ -172,16 +170,17 @@ class OzoneStore:
             except SutureError as error:
                 if isinstance(error, Refused):
                     raise
-                return 0  # said of each container when it is to be read
+                return 0  # reported for each container when it is to be read
         try:
             return self._held_bytes(paths, seen)
         except OSError:
             return 0
 
     def _held_bytes(self, paths: ContainerPaths, seen: tuple[int, ...]) -> int:
-        """Return what the block files of a container hold. A schedule asks every minute, and there
-        may be millions: they are looked at once, and again when its descriptor changed (before, it
-        may have been written to) or a file came or went."""
+        """Return the size of a container's block files. The schedule calls this every minute for up
+        to millions of files. So they are examined once, and again after the descriptor changed
+        (before that it may have been written to) or a file came or went.
+        """
         status = paths.chunks.stat()
         version = (*seen, status.st_ino, status.st_mtime_ns)
         held = self._held.get(paths.container_id)
@@ -198,7 +197,7 @@ class OzoneStore:
         return self.volume.storage_id
 
     def columns(self, volume_id: str = "") -> Iterator[tuple[str, ReplicaColumns]]:
-        """Yield the replicas that may be scanned as columns."""
+        """Yield the replicas that may be scanned, as columns."""
         del volume_id
         listing = self.listing()
         self._tell_of(listing.refused)
@@ -235,7 +234,9 @@ class OzoneStore:
         self.refused = refused
 
     def begin_scan(self, container_id: ContainerId) -> ScanBase:
-        """Return what a scan starts from. Raises Refused for what may not be scanned, OSError."""
+        """Return the base of a scan. Raise Refused for a container that may not be scanned, or
+        OSError.
+        """
         self.unkept = None
         try:
             replica = self.replica(container_id)
@@ -270,21 +271,21 @@ class OzoneStore:
         return ScanBase(generation, facts, _Doubts(self.history, container_id, self._clock))
 
     def generation(self, container_id: ContainerId) -> int:
-        """Return what changes when another replica stands in its place; -1 where none does."""
+        """Return a value that changes when another replica takes its place; -1 if there is none."""
         try:
             return identity_of(self.volume.paths(container_id))
         except OSError:
             return -1
 
     def kept_cursor(self, container_id: ContainerId) -> ScanCursor | None:
-        """Return where an unfinished scan goes on."""
+        """Return the cursor of an unfinished scan."""
         cursor = self.history.cursor(container_id)
         if cursor is None or cursor.generation != self.generation(container_id):
             return None
         return cursor
 
     def keep_cursor(self, container_id: ContainerId, cursor: ScanCursor) -> None:
-        """Remember how far a scan has come."""
+        """Store the cursor of a scan."""
         self.history.put_cursor(container_id, cursor)
 
     def open_reader(
@@ -295,7 +296,7 @@ class OzoneStore:
         pieces: Pieces | None,
         insists: bool = False,
     ) -> OzoneReader:
-        """Begin to read the replica of `base`. Raises SutureError, OSError."""
+        """Begin to read the replica of `base`. Raise SutureError or OSError."""
         replica, container_id = self._begun, base.facts.container_id
         assert replica is not None
         assert replica.paths.container_id == container_id
@@ -324,15 +325,17 @@ class OzoneStore:
         return self._reading
 
     def _is_new(self, replica: Replica) -> bool:
-        """Whether the container may have come, or closed, after the oldest view that is used."""
+        """Return True if the container may have come, or closed, after the oldest usable view."""
         try:
             changed_s = replica.paths.descriptor.stat().st_mtime
-        except OSError:  # lost just now, perhaps: the reader tells
+        except OSError:  # possibly just lost: the reader reports that
             return True
         return (changed_s + 2 * VIEW_AGE_S) * 1000 > self._clock.now_ms()
 
     def tell_verdict(self, base: ScanBase, outcome: ScanOutcome, *, why: str) -> None:
-        """Do nothing: Ozone's volumes have no verification log, `ozone.scrub.history` remembers."""
+        """Do nothing: Ozone's volumes have no verification log; `ozone.scrub.history` is the
+        record.
+        """
 
     def commit_scan(
         self,
@@ -344,7 +347,7 @@ class OzoneStore:
         bytes_read: int,
         complete: bool,
     ) -> ScanCommit:
-        """Put what a scan found into the history, if the replica is still in its place."""
+        """Store a scan's results in the history, if the replica is still in its place."""
         assert self._reading is not None
         assert self._base is not None
         facts = self._base.facts
@@ -382,7 +385,7 @@ class OzoneStore:
         findings: Sequence[Finding],
         bytes_read: int,
     ) -> ContainerResult:
-        """Return what a whole read of a container came to."""
+        """Return the result of a whole read of a container."""
         now_ms = self._clock.now_ms()
         links = [
             Finding(
@@ -410,7 +413,7 @@ class OzoneStore:
             )
             for block_id, length_bytes in sorted(reader.surplus.items())[:SURPLUS_MAX]
         ]
-        replica = self._begun  # not as its descriptor is by now: that is a finding, if it is lost
+        replica = self._begun  # as its descriptor was: losing that is a finding
         assert replica is not None
         return ContainerResult(
             container_id=facts.container_id,
@@ -432,8 +435,9 @@ class OzoneStore:
         )
 
     def _added(self, result: ContainerResult) -> ContainerResult:
-        """Return what is known of a container after a read that is not over: what it found is
-        known from now on, what it did not reach is as it was before."""
+        """Return a container's result after an unfinished read: its findings are added, and the
+        earlier results for unread blocks stay.
+        """
         known = self.history.result(result.container_id) or replace(
             result, read_at_ms=0, findings=(), comparison=Comparison(Agreement.NO_TREE)
         )

@@ -1,10 +1,10 @@
-"""Damaged blocks whose file is whole, and another block's: files that were put back in the wrong
-place, or names that a file system mixed up.
+"""Finds damaged blocks whose file is another block's: put back in the wrong place, or mixed up by a
+file system.
 
-A chunk's checksums cover the chunk as it was cut for its own block, so a file in the wrong place
-looks damaged in each of its chunks. Where its length is that of other damaged blocks, their
-checksums are looked for in it: each chunk is read once, whoever it may belong to, and nothing
-behind the first window that is nobody's. Pure: who calls it brings the bytes.
+A chunk's checksums cover the chunk as divided for its own block, so a file in the wrong place looks
+damaged in each chunk. If its length is that of other damaged blocks, their checksums are searched
+in it: each chunk is read once for all candidates, and reading stops at the first window that
+matches none. Pure: the caller supplies the bytes.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,9 +17,9 @@ from merkle.replica import BlockData, BlockId, ChecksumType
 from scanner.finding import Fault, Finding, Forensic
 
 OF_BYTES: Final = frozenset({Fault.CHUNK_CHECKSUM, Fault.CHUNK_SHORT, Fault.CHUNK_MISSING})
-TRIED_MAX: Final = 100  # damaged blocks of one container: with more, something else is wrong
-TRIED_BYTES_MAX: Final = 64 * 1024**2  # of one file: as much by accident there is not
-FORMS_MAX: Final = 4  # of blocks of one length: a client cuts all of its blocks alike
+TRIED_MAX: Final = 100  # damaged blocks of one container: more have another cause
+TRIED_BYTES_MAX: Final = 64 * 1024**2  # of one file: this much does not match by accident
+FORMS_MAX: Final = 4  # of blocks of one length: a client divides all its blocks alike
 
 Read = Callable[[BlockId, int, int], bytes | memoryview]
 """Return bytes of a block's file: block, offset, length."""
@@ -30,14 +30,14 @@ Place: TypeAlias = tuple[int, int, int, ChecksumType, int]
 
 @dataclass(frozen=True, slots=True)
 class Misplaced:
-    """A damaged block, and how long the file in its place is."""
+    """A damaged block, and the length of the file in its place."""
 
     block: BlockData
     file_bytes: int
 
 
 def exchanges(damaged: Mapping[BlockId, Misplaced], read: Read) -> dict[BlockId, BlockId]:
-    """Return by block whose file is in its place, where it is another's. Raises OSError."""
+    """Return, by block, whose file is in its place, if it is another's. Raise OSError."""
     tried = list(islice(damaged.values(), TRIED_MAX))
     forms: dict[int, dict[tuple[Place, ...], list[BlockData]]] = {}
     for item in tried:
@@ -58,7 +58,7 @@ def exchanges(damaged: Mapping[BlockId, Misplaced], read: Read) -> dict[BlockId,
 
 
 def _form(block: BlockData) -> tuple[Place, ...]:
-    """Return how a block is cut, as far as there are checksums and it is tried."""
+    """Return how a block is divided into chunks and windows, as far as checksums are tried."""
     return tuple(
         (index, chunk.offset, chunk.length_bytes, chunk.checksum_type, chunk.bytes_per_checksum)
         for index, chunk in enumerate(block.chunks)
@@ -69,7 +69,7 @@ def _form(block: BlockData) -> tuple[Place, ...]:
 def _owners(
     form: Sequence[Place], others: Sequence[BlockData], at: BlockId, read: Read
 ) -> Sequence[BlockData]:
-    """Return of blocks that are cut alike those whose checksums the file at this block has."""
+    """Return those of the blocks with this form whose checksums match the file at this block."""
     index, offset, length_bytes, kind, window_bytes = form[0]
     first = (index, offset, min(window_bytes, length_bytes), kind, window_bytes)
     for index, offset, length_bytes, kind, window_bytes in (first, *form):
@@ -82,7 +82,7 @@ def _owners(
 
 
 def explained(findings: Sequence[Finding], theirs: Mapping[BlockId, BlockId]) -> Iterator[Finding]:
-    """Yield the findings; of a block in whose place another's file is, that is told."""
+    """Yield the findings; for a block with another's file in its place, add that."""
     for item in findings:
         if item.fault in OF_BYTES and item.block_id in theirs:
             whose = f"the file in its place has the bytes of block {theirs[item.block_id]}"

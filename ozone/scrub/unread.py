@@ -1,4 +1,4 @@
-"""Containers of a volume that cannot be read: what is said of each (`ozone.scrub.places`)."""
+"""Results for containers of a volume that cannot be read (`ozone.scrub.places`)."""
 
 import time
 from collections.abc import Set
@@ -19,8 +19,9 @@ from scanner.notebook import NO_BLOCK
 
 @dataclass(frozen=True, slots=True)
 class RowsBeside:
-    """Containers that have rows in the volume's database and were not read; `unknown`: why it
-    cannot be read."""
+    """Containers that have rows in the volume's database but were not read; `unknown`: why the
+    database cannot be read.
+    """
 
     held: frozenset[ContainerId] = frozenset()
     unknown: Unavailable | None = None
@@ -48,8 +49,9 @@ def unread(
     why: Exception | None,
     now_ms: int,
 ) -> ContainerResult | None:
-    """Return what is said of a container without a descriptor that can be used; None for nothing.
-    `why`: the error of the descriptor; None where nothing has the container's name."""
+    """Return the result of a container without a usable descriptor, or None. `why`: the error of
+    the descriptor; None if nothing has the container's name.
+    """
     try:
         rule, said = _judged(volume, container_id, rows, why)
     except OSError as error:
@@ -80,7 +82,7 @@ def _judged(
     if rule_of(place, found.kind, has_rows=has_rows).ruling is Ruling.READ:
         place, path = Place.DESCRIPTOR, paths.descriptor
         found = look(place, path)
-        if why is None:  # it has come since its directory was listed
+        if why is None:  # it appeared after its directory was listed
             return Rule(Ruling.SILENT), ""
     rule, said = rule_of(place, found.kind, has_rows=has_rows), f"{found.words} is at {path}"
     if rows.unknown is not None and rule != rule_of(place, found.kind, has_rows=True):

@@ -1,1 +1,1 @@
-"""An agent as a datanode of Ozone: it answers Ozone's peers and clients from its own store."""
+"""Serves an agent's store as a datanode of Ozone, to Ozone's peers and clients."""

@@ -1,11 +1,11 @@
-"""One conversation with a peer or client of Ozone: requests in, answers out, in order.
+"""A conversation with a peer or client of Ozone: requests and their answers, in order.
 
     send(stream ContainerCommandRequestProto) returns (stream ContainerCommandResponseProto)
 
-What goes wrong with a request is the `result` of its answer, and the conversation goes on; bytes
-that are no request end it. Ozone closes an answer with one message, but for ReadBlock. What is
-sent to another datanode is refused where Ozone refuses it: for replicas of erasure-coded
-containers, whose index says which shard they are.
+An error of a request is the `result` of its answer, and the conversation continues; invalid bytes
+end it. An answer is one message, except for ReadBlock. A request meant for another datanode is
+rejected where Ozone rejects it: for replicas of erasure-coded containers, whose index says which
+shard they are.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ from ozone.serving.edge import Edge, StreamEnds, arriving
 from ozone.serving.messages import ANSWER, BODIES, METHOD, Command, parse_request
 from ozone.serving.results import Result, result_of
 
-SAID_CHARS_MAX: Final = 500  # of what went wrong
+SAID_CHARS_MAX: Final = 500  # of an error message
 NOT_SERVED: Final[Mapping[Command, str]] = {
     Command.UPDATE_CONTAINER: "the metadata of a container is not changed here",
     Command.DELETE_BLOCK: "blocks are deleted by commands of the storage container manager",
@@ -52,9 +52,9 @@ Body = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request whose container may be asked for here, and who waits for its answer.
+    """A request for a container that may be accessed here, with its caller.
 
-    `remaining_s`: how long, if that is known; `place`: address and port, as gRPC writes it.
+    `remaining_s`: the time left to answer, if known; `place`: address and port, as gRPC writes it.
     """
 
     request: Any
@@ -69,7 +69,7 @@ Answering = Callable[[Asked], Body | Iterator[Body]]
 
 
 class Replicas(Protocol):
-    """The replicas, as far as it is to be known whose they are."""
+    """Access to the facts of replicas."""
 
     def replica(self, container_id: ContainerId) -> ReplicaFacts:
         """Return the facts of one replica. Raise Refused(CONTAINER_NOT_FOUND)."""
@@ -77,11 +77,11 @@ class Replicas(Protocol):
 
 
 class Group(Protocol):
-    """Some commands, and what carries them out."""
+    """A group of commands with their handlers."""
 
     @property
     def commands(self) -> Mapping[Command, Answering]:
-        """By the command: one answer, or several."""
+        """Handlers by command, each with one answer or several."""
         ...
 
 
@@ -96,7 +96,7 @@ class XceiverService(grpc.GenericRpcHandler):
         datanode_id: str,
         calls_per_s_max: int = 0,
     ) -> None:
-        """`calls_per_s_max`: requests of one caller; 0: no limit."""
+        """`calls_per_s_max`: requests per caller; 0 = no limit."""
         self._commands: dict[Command, Answering] = {}
         for group in groups:
             assert not self._commands.keys() & group.commands.keys()
@@ -108,7 +108,7 @@ class XceiverService(grpc.GenericRpcHandler):
         self._handler: Any = grpc.stream_stream_rpc_method_handler(self.send)
 
     def service(self, details: Any) -> Any:
-        """Return what answers a method of gRPC; None: another one does."""
+        """Return the handler of a gRPC method; None for another service's."""
         return self._handler if details.method == METHOD else None
 
     def send(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
@@ -148,7 +148,7 @@ class XceiverService(grpc.GenericRpcHandler):
             yield from found
 
     def _carried_out(self, request: Any) -> tuple[Answering, str]:
-        """Return what carries a request out, and its body. Raise Refused."""
+        """Return the handler of a request, and its body. Raise Refused."""
         command = COMMANDS.get(request.command)
         if command is None:
             raise Refused(Code.INELIGIBLE, f"command {request.command} is unknown here")
@@ -167,7 +167,7 @@ class XceiverService(grpc.GenericRpcHandler):
         return answering, name
 
     def _check_datanode(self, asked: Asked) -> None:
-        """Raise Refused if another datanode is meant, by who asks for a shard."""
+        """Raise Refused if a request for a shard is meant for another datanode."""
         named = asked.request.datanode_id.decode("utf-8", "replace")
         if named == self._datanode_id:
             return
@@ -187,7 +187,7 @@ class XceiverService(grpc.GenericRpcHandler):
 
 
 def _index_of(asked: Asked) -> int:
-    """Return the replica index that a request for a container that is not here names."""
+    """Return the replica index in a request for a container that is not here."""
     match asked.request.command:
         case Command.WRITE_CHUNK:
             index: int = asked.body.block_id.replica_index
@@ -199,7 +199,7 @@ def _index_of(asked: Asked) -> int:
 
 
 def _answer(request: Any, result: Result, body: Body) -> bytes:
-    """Return the bytes of an answer. What names the call comes back as it came."""
+    """Return the bytes of an answer. The caller's fields that identify the call are echoed."""
     answer = ANSWER(command=request.command, result=result, **body)
     for name in ("trace_id", "client_id", "call_id"):
         if request.HasField(name):
@@ -209,7 +209,7 @@ def _answer(request: Any, result: Result, body: Body) -> bytes:
 
 
 class _Answer:
-    """Keeps what went wrong with one request; a context manager sees all without catching."""
+    """Records the error of one request; a context manager needs no broad `except`."""
 
     def __init__(self, request: Any) -> None:
         self._request = request

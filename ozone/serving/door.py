@@ -1,7 +1,7 @@
-"""The server for Ozone's datanodes and clients: one address, over the agent's own store.
+"""The server for Ozone's datanodes and clients: one address, on the agent's own store.
 
-Bounded as the agent's own server is, with its slots and waits. Other services of Ozone's at the
-same address come in as handlers of gRPC.
+It has the agent's server limits, slots and waits. Other services of Ozone at the same address are
+added as gRPC handlers.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from ozone.serving.reading import Reading
 from ozone.serving.telling import Telling
 from ozone.serving.writing import Writing
 
-ANSWER_BYTES_MAX: Final = MESSAGE_BYTES_MAX + 1024**2  # 32 MiB of a chunk, and what is around it
+ANSWER_BYTES_MAX: Final = MESSAGE_BYTES_MAX + 1024**2  # a chunk of 32 MiB and its envelope
 
 
 class OzoneDoor:
@@ -32,8 +32,8 @@ class OzoneDoor:
     ) -> None:
         """Bind `listen`, host:port; port 0: any free one. Raise Refused(INVALID_CONFIG).
 
-        `handlers` are other services of Ozone's at the same address: their calls are attended
-        (agent.rpc.serving.waits), and bounded, as all are.
+        `handlers` are other services of Ozone at the same address: their calls are limited like all
+        others (agent.rpc.serving.waits).
         """
         limits = inside.limits
         self._server = grpc.server(
@@ -60,16 +60,16 @@ class OzoneDoor:
         self.address = f"{listen.rpartition(':')[0]}:{self.port}"
 
     def start(self) -> None:
-        """Serve from now on."""
+        """Start serving."""
         self._server.start()
 
     def stop(self, grace_s: float) -> Any:
-        """Refuse new calls, and give those under way so long; return what to wait for."""
+        """Reject new calls, and give running ones a grace period; return an object to wait for."""
         return self._server.stop(grace_s)
 
 
 def built_service(inside: Inside) -> XceiverService:
-    """Return the service over a host's store."""
+    """Return the service on a host's store."""
     return XceiverService(
         [
             Telling(inside.store),

@@ -1,4 +1,4 @@
-"""The edge of a call: what leaves it becomes a status of gRPC, and what came is read to its end."""
+"""The boundary of a call: converts its error to a gRPC status, and drains its requests."""
 
 from collections.abc import Iterator
 from types import TracebackType
@@ -13,7 +13,7 @@ log = structlog.get_logger()
 
 
 class StreamEnds(Exception):
-    """Ends a conversation with a status of gRPC, where Ozone's clients want one."""
+    """Raised to end a conversation with a gRPC status, where Ozone's clients expect one."""
 
     def __init__(self, status: grpc.StatusCode, message: str) -> None:
         super().__init__(message)
@@ -21,7 +21,7 @@ class StreamEnds(Exception):
 
 
 class Edge:
-    """Turns what leaves a call into a status; a context manager sees all without catching."""
+    """Ends a call with the status of its error; a context manager needs no broad `except`."""
 
     def __init__(self, context: grpc.ServicerContext, method: str) -> None:
         self._context = context
@@ -50,7 +50,7 @@ class Edge:
 
 
 def arriving(requests: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the messages of a stream; one that was cut off is no fault of ours."""
+    """Yield the messages of a stream; an interrupted stream just ends."""
     try:
         yield from requests
     except grpc.RpcError as error:

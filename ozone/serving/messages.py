@@ -1,7 +1,7 @@
-"""What Ozone's datanodes are asked and answer, as far as an agent takes part in it.
+"""Messages of Ozone's datanode protocol, as far as an agent serves it.
 
-The numbers are facts of Ozone's wire format (`DatanodeClientProtocol.proto`, 2.1 and 2.2). A text
-of a stranger may be no Unicode, so texts are bytes here, and are decoded where they are used.
+The numbers are facts of Ozone's wire format (`DatanodeClientProtocol.proto`, 2.1 and 2.2). Received
+texts may be invalid Unicode, so they are bytes here and are decoded where they are used.
 """
 
 from enum import IntEnum
@@ -14,11 +14,11 @@ from ozone.declaration import BOOL, BYTES, NUMBER, SIGNED, Fields, message_class
 
 METHOD: Final = "/hadoop.hdds.datanode.XceiverClientProtocolService/send"
 MESSAGE_BYTES_MAX: Final = 32 * 1024**2  # Ozone's own limit, both ways
-FRAME_BYTES_MAX: Final = 4 * 1024  # of an answer, around what it carries
+FRAME_BYTES_MAX: Final = 4 * 1024  # of an answer, around its payload
 
 
 class Command(IntEnum):
-    """All commands of Ozone, also those that no agent carries out."""
+    """All commands of Ozone, including those that agents do not carry out."""
 
     CREATE_CONTAINER = 1
     READ_CONTAINER = 2
@@ -194,7 +194,7 @@ BODIES: Final = {
 
 
 def parse_request(data: bytes) -> Any:
-    """Return the request that `data` holds. Raise Refused(MALFORMED_REQUEST)."""
+    """Return the request in `data`. Raise Refused(MALFORMED_REQUEST)."""
     try:
         return REQUEST.FromString(data)
     except DecodeError as error:

@@ -1,7 +1,7 @@
-"""What Ozone's clients name, told from what cannot be: ids, places of bytes, blocks with chunks.
+"""Validates the parameters of Ozone's clients: ids, ranges of bytes, blocks with chunks.
 
-Total: whatever a stranger sends is a value that keeps the rules of `merkle.replica`, or refused
-with the field that breaks them.
+Total: any input becomes a value that satisfies the rules of `merkle.replica`, or is rejected with
+the field that breaks them.
 """
 
 from typing import Any, Final
@@ -28,7 +28,7 @@ READ_BYTES_MAX: Final = 32 * 1024**2  # Ozone's own limit of one ReadChunk
 
 
 def parse_block_key(message: Any, asked: Asked) -> BlockId:
-    """Return which block of the request's container is named. Raise Refused."""
+    """Return the block that a request names in its container. Raise Refused."""
     codec.parse_container_id(asked.container_id)
     if message.container_id != asked.container_id:
         raise codec.malformed(
@@ -40,7 +40,7 @@ def parse_block_key(message: Any, asked: Asked) -> BlockId:
 
 
 def parse_span(offset: int, length_bytes: int, where: str) -> tuple[int, int]:
-    """Return a range of bytes that one message may bring. Raise Refused."""
+    """Return a range of bytes that fits one message. Raise Refused."""
     if length_bytes > READ_BYTES_MAX:
         raise Refused(
             Code.INELIGIBLE,
@@ -54,7 +54,7 @@ def parse_span(offset: int, length_bytes: int, where: str) -> tuple[int, int]:
 
 
 def parse_written_chunk(message: Any, block_id: BlockId, where: str) -> ChunkInfo:
-    """Return a chunk that a client writes. Whether its checksums fit it the store sees.
+    """Return a chunk that a client writes; the store verifies its checksums.
 
     Raise Refused.
     """
@@ -70,7 +70,7 @@ def parse_written_chunk(message: Any, block_id: BlockId, where: str) -> ChunkInf
 def parse_commit(message: Any, container_id: ContainerId, where: str) -> BlockData:
     """Return the block that a client commits, with the checksums of its stripes as notes.
 
-    Chunks without bytes, which Ozone allows, say nothing and are left out. Raise Refused.
+    Chunks without bytes, which Ozone allows, are left out. Raise Refused.
     """
     if len(message.chunks) > CHUNKS_PER_BLOCK_MAX:
         raise codec.malformed(
@@ -94,7 +94,7 @@ def parse_commit(message: Any, container_id: ContainerId, where: str) -> BlockDa
 
 
 def _check_notes(message: Any, where: str) -> None:
-    """Refuse notes that no text is, or that are more than a block of ours can have."""
+    """Raise Refused for notes that are not text, or more than a block may have."""
     codec.check_pair_count(len(message.metadata), f"{where}.metadata")
     notes = []
     for at, pair in enumerate(message.metadata):

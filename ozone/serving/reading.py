@@ -1,11 +1,11 @@
-"""Commands that read blocks: their rows as Ozone has them, their bytes as the disk has them.
+"""Commands that read blocks: rows in Ozone's form, and bytes as they are on disk.
 
     GetBlock, ListBlock          rows, in Ozone's form
     GetCommittedBlockLength      where a block ends
     ReadChunk                    any range of committed bytes, in one answer
     ReadBlock                    a range as a stream, with the checksums that were written with it
 
-As in Ozone, nothing is verified here: the reader does that. No lease is taken.
+As in Ozone, nothing is verified here: the reader verifies. No lease is taken.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -39,13 +39,13 @@ from ozone.serving.parsing import parse_block_key, parse_span
 
 BUFFERED: Final = 1  # readChunkVersion: the answer in buffers of a window each
 BUFFER_BYTES_MIN: Final = 4 * 1024
-PIECE_BYTES: Final = 1024**2  # of a block in one message of a stream, unless asked otherwise
+PIECE_BYTES: Final = 1024**2  # per message of a stream, unless requested otherwise
 PIECE_BYTES_MAX: Final = 16 * 1024**2
 ITEM_BYTES_MAX: Final = 8  # of an answer, around each row in it
 
 
 class ReadReplicas(ReadableReplicas, Protocol):
-    """What is needed of the store."""
+    """The store functions that are used here."""
 
     def block_rows(
         self, container_id: ContainerId, start: int = ...
@@ -60,7 +60,7 @@ class Reading:
     def __init__(
         self, store: ReadReplicas, *, on_read: Callable[[float], None] = lambda _: None
     ) -> None:
-        """`on_read` is told how many seconds each read of chunk data took."""
+        """`on_read` receives the seconds that each read of chunk data took."""
         self._store = store
         self._on_read = on_read
         self.commands: Mapping[Command, Answering] = {
@@ -80,8 +80,9 @@ class Reading:
         return {"get_block": {"block": row}}
 
     def _blocks(self, asked: Asked) -> Body:
-        """Return blocks by ascending id. All that are asked for, or none: who asks for all takes
-        what is not there for deleted."""
+        """Return blocks by ascending id: all that were requested or an error, because a caller that
+        lists all blocks takes absent ones for deleted.
+        """
         wish = asked.body
         if not wish.HasField("count"):
             raise codec.malformed("count", "is not there")
@@ -106,7 +107,7 @@ class Reading:
         return {"get_committed_block_length": answer}
 
     def _readable(self, asked: Asked, named: Any) -> Readable:
-        """Return the block, unless the asker knows of a later commit or means another shard."""
+        """Return the block, unless the caller knows a later commit or means another shard."""
         block_id = parse_block_key(named, asked)
         facts = self._store.replica(asked.container_id)
         if facts.replica_index and named.replica_index not in {0, facts.replica_index}:
@@ -144,7 +145,7 @@ class Reading:
         return {"read_chunk": {**answer, "buffers": {"buffers": buffers}}}
 
     def _stream(self, asked: Asked) -> Iterator[Body]:
-        """Send a range, from the window on in which it begins to that in which it ends."""
+        """Send a range, extended to whole windows."""
         wish = asked.body
         found = self._readable(asked, wish.block_id)
         begin, end = _range_of(found.block, wish)
@@ -165,9 +166,10 @@ class Reading:
 
 
 def _range_of(block: BlockData, wish: Any) -> tuple[int, int]:
-    """Return where the bytes that are asked for begin and end; a length of 0 is all of them.
+    """Return the begin and end of the requested bytes; a length of 0 means all.
 
-    Raises what ends the conversation where there are none: Ozone's clients want that by gRPC.
+    Raise the error that ends the conversation if there are none, because Ozone's clients expect a
+    gRPC status then.
     """
     if wish.offset >= block.length_bytes:
         raise StreamEnds(
@@ -179,8 +181,9 @@ def _range_of(block: BlockData, wish: Any) -> tuple[int, int]:
 
 
 def _pieces(chunk: ChunkInfo, begin: int, end: int, *, bytes_max: int) -> Iterator[tuple[int, int]]:
-    """Yield (offset, length) of the messages of one chunk: whole windows each, from that with
-    the byte at `begin` to that before `end`."""
+    """Yield (offset, length) of the messages of one chunk: whole windows each, from the one with
+    the byte at `begin` to the one with the byte before `end`.
+    """
     window_bytes = _window_bytes(chunk)
     first = max(begin - chunk.offset, 0) // window_bytes * window_bytes
     last = -(-(min(end, chunk.end) - chunk.offset) // window_bytes) * window_bytes
@@ -191,7 +194,7 @@ def _pieces(chunk: ChunkInfo, begin: int, end: int, *, bytes_max: int) -> Iterat
 
 
 def _window_bytes(chunk: ChunkInfo) -> int:
-    """Return the size of what can be verified by itself; any size can where nothing can be."""
+    """Return the smallest size that can be verified; any size without checksums."""
     if chunk.checksum_type is ChecksumType.NONE:
         return 1
     return chunk.bytes_per_checksum
@@ -210,7 +213,7 @@ def _sums(chunk: ChunkInfo, offset: int, length_bytes: int) -> Body:
 
 
 def _check_message(what: str, size_bytes: int) -> None:
-    """Refuse what no message of Ozone holds."""
+    """Raise Refused for more than a message of Ozone can hold."""
     if size_bytes > MESSAGE_BYTES_MAX - FRAME_BYTES_MAX:
         raise Refused(
             Code.INELIGIBLE,

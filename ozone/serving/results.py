@@ -1,4 +1,4 @@
-"""Ozone's result codes, and which of them an error of ours is. Pure."""
+"""Maps our errors to Ozone's result codes. Pure."""
 
 from enum import IntEnum
 from typing import Final
@@ -42,9 +42,9 @@ OTHERWISE: Final = {
     Code.BLOCK_NOT_COMMITTED: Result.NO_SUCH_BLOCK,  # Ozone knows committed blocks only
     Code.OVERLAPPING_CHUNK: Result.OVERWRITE_FLAG_REQUIRED,
     Code.CHUNK_GAP: Result.CHUNK_FILE_INCONSISTENCY,
-    # A client of Ozone that hears of it goes on in another container.
+    # On this code a client of Ozone continues in another container.
     Code.CONTAINER_NOT_OPEN: Result.CLOSED_CONTAINER_IO,
-    # Nothing is known to be wrong here: the caller asks another replica, or asks again.
+    # Nothing is known to be wrong with the data: the caller tries another replica, or retries.
     Code.BUSY: Result.IO_EXCEPTION,
     Code.CANCELLED: Result.IO_EXCEPTION,
     Code.UNAVAILABLE: Result.IO_EXCEPTION,
@@ -55,7 +55,7 @@ UNHEALTHY: Final = "UNHEALTHY"
 
 
 def result_of(error: SutureError) -> Result:
-    """Return Ozone's result code for what went wrong."""
+    """Return Ozone's result code for an error."""
     if error.code is Code.CONTAINER_NOT_OPEN and error.facts.get("state") == UNHEALTHY:
         return Result.CONTAINER_UNHEALTHY
     if error.code in OTHERWISE:

@@ -1,4 +1,4 @@
-"""Commands that tell of replicas as a whole: their trees, what they are, and that we are here."""
+"""Commands about whole replicas: their trees, their facts, and echo."""
 
 from collections.abc import Mapping
 from typing import Final, Protocol
@@ -14,7 +14,7 @@ from ozone.serving.trees import Folded, checked_size, ozone_view
 
 ECHO_BYTES_MAX: Final = 4 * 1024**2
 CONTAINERS_MAX: Final = 1_000  # in one list; some 40 bytes each
-KEY_VALUE: Final = 1  # Ozone's number for the only type of container that there is
+KEY_VALUE: Final = 1  # Ozone's number for its only type of container
 STATES: Final = {
     ReplicaState.OPEN: 1,
     ReplicaState.CLOSING: 2,
@@ -29,7 +29,7 @@ assert set(STATES) == set(ReplicaState)
 
 
 class ToldReplicas(ReadableReplicas, Folded, Protocol):
-    """What is needed of the store."""
+    """The store functions that are used here."""
 
 
 class Telling:
@@ -45,7 +45,7 @@ class Telling:
         }
 
     def _echo(self, asked: Asked) -> Body:
-        """Answer with as many bytes as are asked for. Nothing sleeps here."""
+        """Return as many bytes as requested, without sleeping."""
         count = asked.body.answer_bytes
         if not 0 <= count <= ECHO_BYTES_MAX:
             raise Refused(
@@ -61,7 +61,7 @@ class Telling:
         return {"read_container": {"container": _container_data(facts)}}
 
     def _containers(self, asked: Asked) -> Body:
-        """List replicas from the request's container on, which may be none that is here."""
+        """List replicas from the request's container id on, which need not exist here."""
         count = min(asked.body.count or CONTAINERS_MAX, CONTAINERS_MAX)
         start = max(asked.container_id, 0)
         facts = self._store.replicas(start=start, count=count)
@@ -77,7 +77,7 @@ class Telling:
 
 
 def _container_data(facts: ReplicaFacts) -> Body:
-    """Return a replica as Ozone tells of one; where it lies is nobody's business."""
+    """Return a replica's facts as Ozone does, without its location."""
     return {
         "container_id": facts.container_id,
         "used_bytes": facts.bytes_used,

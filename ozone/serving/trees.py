@@ -1,10 +1,10 @@
-"""A replica's tree as Ozone has it: CRC-32C, bit for bit (ADR 0032).
+"""A replica's tree in Ozone's form: CRC-32C, bit for bit (ADR 0032).
 
     the store's tree is crc32c   ── it is the answer
     it is xxh3_64                ── its rows, folded again; of damaged chunks, the bytes
 
-A tree of XXH3 cannot say what the CRC-32C of a deleted block was: with tombstones it has no root
-then, and no block in the place of a tombstone. Ozone takes a tree without a root as none yet.
+An XXH3 tree does not have the CRC-32C of deleted blocks: with tombstones it has no root in Ozone's
+form, and tombstones are left out. Ozone takes a tree without a root for no tree yet.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,15 +21,15 @@ from merkle.tree import Leaf, Tree
 from merkle.tree_building import TreeBuilder, build_from_rows
 from ozone.disk.treefile import CHECKSUM_MAX
 
-ATTEMPTS_MAX: Final = 4  # a scan may commit between our reads; not four times in a row
-REREAD_BYTES_MAX: Final = 64 * 1024**2  # of damaged chunks, for one tree: a moment of a disk
+ATTEMPTS_MAX: Final = 4  # a scan may commit between our reads, but not four times in a row
+REREAD_BYTES_MAX: Final = 64 * 1024**2  # of damaged chunks, per tree: a moment's reading
 
 
 class Folded(Protocol):
-    """Replicas whose trees are folded."""
+    """Access to replicas whose trees are folded."""
 
     def generation(self, container_id: ContainerId) -> int:
-        """Return what grows with every change that a tree depends on."""
+        """Return a number that grows with every change that a tree depends on."""
         ...
 
     def tree(self, container_id: ContainerId, /) -> Tree:
@@ -43,22 +43,22 @@ class Folded(Protocol):
     def read(
         self, container_id: ContainerId, block: BlockId, offset: int, length_bytes: int, /
     ) -> bytes:
-        """Return bytes as the disk has them. Raise SutureError."""
+        """Return bytes as they are on disk. Raise SutureError."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class OzoneView:
-    """A replica's tree in CRC-32C. `root` is None where no tree of Ozone's has one."""
+    """A replica's tree in CRC-32C. `root` is None if it has none in Ozone's form."""
 
     tree: Tree
     root: int | None
 
 
 def ozone_view(store: Folded, container_id: ContainerId) -> OzoneView:
-    """Return the tree of a replica as Ozone has it.
+    """Return the tree of a replica in Ozone's form.
 
-    Raises Refused(UNCLOSED_CONTAINER_IO) before it is closed, Unavailable while it changes.
+    Raise Refused(UNCLOSED_CONTAINER_IO) before it is closed, Unavailable while it changes.
     """
     for _ in range(ATTEMPTS_MAX):
         before = store.generation(container_id)
@@ -72,7 +72,7 @@ def ozone_view(store: Folded, container_id: ContainerId) -> OzoneView:
 
 
 def _viewed(tree: Tree) -> OzoneView:
-    """Return a tree of CRC-32C; not with tombstones that were made when it was another."""
+    """Return a CRC-32C tree, without tombstones that were made under another algorithm."""
     beyond = tree.deleted & (tree.block_checksums > np.uint64(CHECKSUM_MAX))
     if not beyond.any():
         return OzoneView(tree, tree.root)
@@ -96,7 +96,7 @@ def _is_same(live: Tree, written: Tree) -> bool:
 def _folded_around_damage(
     store: Folded, container_id: ContainerId, live: Tree, rows: Mapping[BlockId, bytes]
 ) -> Tree:
-    """Fold what a scan found as written from the rows, and the rest from what the disk has."""
+    """Fold the undamaged parts from the rows, and the damaged ones from the bytes on disk."""
     builder = TreeBuilder(Algorithm.CRC32C)
     left_bytes = REREAD_BYTES_MAX
     for block_id in map(BlockId, live.block_ids.tolist()):
@@ -127,7 +127,7 @@ def _leaf(algorithm: Algorithm, chunk: ChunkInfo) -> int:
 def _reread(
     store: Folded, container_id: ContainerId, block_id: BlockId, chunk: ChunkInfo, leaf: Leaf
 ) -> Leaf | None:
-    """Return the leaf of a damaged chunk as it is now; None if nothing of it can be read."""
+    """Return the current leaf of a damaged chunk; None if it cannot be read at all."""
     try:
         data = store.read(container_id, block_id, chunk.offset, leaf.length_bytes)
     except SutureError:

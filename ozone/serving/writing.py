@@ -1,11 +1,11 @@
-"""Commands that write: of erasure-coded containers, whose clients write to each datanode by itself.
+"""Commands that write erasure-coded containers, whose clients write to each datanode directly.
 
     CreateContainer ─ WriteChunk ─ PutBlock ─ ... ─ CloseContainer
 
-As in Ozone a container is made by the first write to it, and commits of shards have no sequence.
-All of it goes through the store as what any client writes, under the container's lease. Replicated
-containers are written through Raft, and closed and deleted by the word of the storage container
-manager: their writes are refused.
+As in Ozone a container is created by its first write, and commits of shards have no sequence.
+Everything goes through the store like any client's writes, under the container's lease. Replicated
+containers are written through Raft, and closed and deleted by the storage container manager: their
+writes are rejected.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,11 +27,11 @@ from ozone.serving.parsing import parse_block_key, parse_commit, parse_written_c
 
 OPEN: Final = 1  # Ozone's numbers of states
 RECOVERING: Final = 8
-NO_SEQUENCE: Final = Bcsid(0)  # of commits to shards, which no Raft has put in order
+NO_SEQUENCE: Final = Bcsid(0)  # of commits to shards, which no Raft has ordered
 
 
 class WrittenReplicas(WritableReplicas, Protocol):
-    """What is needed of the store."""
+    """The store functions that are used here."""
 
     def replica(self, container_id: ContainerId) -> ReplicaFacts:
         """Return the facts of one replica. Raise Refused(CONTAINER_NOT_FOUND)."""
@@ -100,7 +100,7 @@ class Writing:
         return {"write_chunk": _committed(wish.block_id, commit.length_bytes)}
 
     def _put(self, asked: Asked) -> Body:
-        """Commit a block whose chunks are all written, or one that has none."""
+        """Commit a block whose chunks are all written, or one without chunks."""
         message = asked.body.block
         block = self._commit(asked, message, "blockData")
         with self._hold(asked):
@@ -114,7 +114,9 @@ class Writing:
         return replace(parse_commit(message, asked.container_id, where), bcsid=NO_SEQUENCE)
 
     def _begin(self, asked: Asked, index: int) -> None:
-        """Make the container that a first write names, or refuse a write that is not for it."""
+        """Create the container that a first write names; raise Refused for an invalid first
+        write.
+        """
         try:
             here = self._store.replica(asked.container_id).replica_index
         except Refused as error:
@@ -133,7 +135,7 @@ class Writing:
     # closing and removing
 
     def _close(self, asked: Asked) -> Body:
-        """Close a shard. A replica that is UNHEALTHY stays so, and is no success."""
+        """Close a shard. An UNHEALTHY replica stays so, which is no success."""
         with self._hold(asked):
             self._check_shard(asked)
             facts = self._store.close_container(asked.container_id, force=True)
@@ -146,7 +148,7 @@ class Writing:
         return {"close_container": {"container_id": asked.container_id}}
 
     def _delete(self, asked: Asked) -> Body:
-        """Remove what a reconstruction began here and gave up; nothing that ever was whole."""
+        """Remove an unfinished, abandoned reconstruction; never a replica that was once whole."""
         with self._hold(asked):
             facts = self._check_shard(asked)
             is_given_up = facts.state is ReplicaState.UNHEALTHY and facts.former_state is None
@@ -177,7 +179,7 @@ class Writing:
         return self._leases.hold(asked.container_id, timeout_s)
 
     def _audited(self, action: str, carry_out: Callable[[Asked], Body]) -> Answering:
-        """Return what carries out a command and writes down how it ended."""
+        """Return a handler that carries out a command and writes its outcome to the audit log."""
 
         def written_down(asked: Asked) -> Body:
             result = Code.CONTAINER_INTERNAL_ERROR.value
@@ -202,7 +204,7 @@ class Writing:
 
 
 def _committed(block_id: Any, length_bytes: int) -> Body:
-    """Return how Ozone tells where a block ends now."""
+    """Return the block's new committed length in Ozone's form."""
     block_id.bcsid = NO_SEQUENCE
     return {"committed": {"block_id": block_id, "length": length_bytes}}
 

@@ -1,1 +1,1 @@
-"""Containers as Ozone's datanodes send them to each other: an archive of files, both ways."""
+"""Transfers of whole containers between Ozone's datanodes, as archives, in both directions."""

@@ -1,6 +1,6 @@
-"""The calls of one of Ozone's datanodes to another about whole containers.
+"""Calls between Ozone's datanodes about whole containers.
 
-Every field is sent, also where it is zero: Ozone's messages require some of them.
+Every field is sent, even if zero, because Ozone's messages require some of them.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ from ozone.transfer.parts import gathered, joined
 
 
 class ArchivePeer:
-    """A datanode, by its port REPLICATION. Every call raises SutureError."""
+    """A datanode at its REPLICATION port. Every call raises SutureError."""
 
     def __init__(self, address: str, security: Security) -> None:
         self.address = address
@@ -40,7 +40,7 @@ class ArchivePeer:
     def push(
         self, parts: Iterator[bytes], *, timeout_s: float, must_end: Callable[[], bool]
     ) -> None:
-        """Send an archive as `sent_parts` makes them; cancelled when `must_end` says so."""
+        """Push an archive made by `sent_parts`; cancel when `must_end` returns True."""
         try:
             upload(self._upload, parts, timeout_s=timeout_s, must_end=must_end)
         except SutureError as error:
@@ -49,7 +49,7 @@ class ArchivePeer:
     def pull(
         self, container_id: ContainerId, compression: Compression, *, timeout_s: float
     ) -> Iterator[bytes]:
-        """Begin to fetch an archive, and return its bytes as they come."""
+        """Begin to fetch an archive, and return its bytes as they arrive."""
         wish = WISH(container_id=container_id, offset=0, compression=compression)
         answers = stream(self._download, wish.SerializeToString(), timeout_s=timeout_s)
 
@@ -62,19 +62,20 @@ class ArchivePeer:
         return told()
 
     def hang_up(self) -> None:
-        """End what is under way; whoever waits for it hears so."""
+        """Cancel the running call; its waiting thread gets the error."""
         self._channel.close()
 
     def _named(self, error: SutureError) -> SutureError:
-        """Return an error that says who was asked."""
+        """Return an error that names the peer."""
         return type(error)(error.code, f"datanode {self.address}: {error}", hint=error.hint)
 
 
 def sent_parts(
     container_id: ContainerId, data: Iterator[bytes], compression: Compression, size_bytes: int
 ) -> Iterator[bytes]:
-    """Yield the messages of an archive. `size_bytes`: of the container, so that its target may look
-    for a volume with room for it."""
+    """Yield the messages of an archive. `size_bytes` is the container's, so that its target can
+    choose a volume with room for it.
+    """
     for part in gathered(data):
         if part.size_bytes or not part.position:
             about = UPLOADING(

@@ -1,11 +1,11 @@
-"""Copies of containers that Ozone's storage container manager orders, made as Ozone makes them.
+"""Carries out copies of containers that Ozone's storage container manager orders, as Ozone does.
 
     replicate, with a target    ─► share of the lease ─ archive, checked on its way out ─► upload
     replicate, with sources     ─► one after the other, in any order: download ─► as any arrival
 
-An order runs in the agent's pool of tasks. It ends when it is to stop, when its deadline is over,
-or when nothing passes for too long; the other side keeps nothing then. A stream that breaks on this
-side is cancelled, never ended: Ozone would take an early end for the end of the archive.
+A command runs in the agent's task pool. It ends if it is stopped, at its deadline, or after too
+long without progress; the other side keeps nothing then. A stream that breaks on this side is
+cancelled, never ended, because Ozone would take that for the end of the archive.
 """
 
 import random
@@ -38,8 +38,9 @@ Stop = Callable[[], bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copies:
-    """What every copy of this datanode uses. `executor` has a thread for each fetch; `ask_scan`
-    asks for a scan of a replica, and says why."""
+    """The dependencies of every copy of this datanode. `executor` has a thread for each fetch;
+    `ask_scan` requests a scan of a replica, with the reason.
+    """
 
     store: SentAsOzone
     leases: Leases
@@ -57,7 +58,7 @@ class Copies:
     ) -> scm_pb2.ReplicateOutcome:
         """Push a replica to the target of a command, or fetch it from one of its sources.
 
-        Raises SutureError.
+        Raise SutureError.
         """
         container_id = codec.parse_container_id(command.container_id)
         begun_s = self.monotonic_s()
@@ -107,7 +108,7 @@ class Copies:
         self.executor.shutdown(wait=True, cancel_futures=True)
 
     def _tell(self, container_id: ContainerId, failure: SutureError | None) -> None:
-        """Have a replica read of which a chunk was not what its row says."""
+        """Request a scan of a replica with a chunk that does not match its row."""
         if failure is not None and failure.code is Code.CHECKSUM_MISMATCH:
             self.ask_scan(container_id, DAMAGED)
 
@@ -119,7 +120,7 @@ class Copies:
         stop: Stop,
         timeout_s: float,
     ) -> scm_pb2.ReplicateOutcome:
-        """Take a container from whichever source gives it whole."""
+        """Fetch a container from the first source that provides it whole."""
         if not 1 <= len(addresses) <= SOURCES_MAX:
             raise codec.malformed(
                 "replicate.sources", f"are {len(addresses)}, possible are 1..{SOURCES_MAX}"
@@ -168,7 +169,7 @@ class Copies:
                     peer.hang_up()
                     break
             try:
-                return received.result()  # it may have been whole after all
+                return received.result()  # it may have completed after all
             except SutureError as error:
                 if stop():
                     raise Unavailable(Code.CANCELLED, "the transfer was stopped") from error
@@ -181,7 +182,7 @@ class Copies:
 
 
 class _Watch:
-    """Says whether a transfer stands still, and why it was ended then."""
+    """Detects a stalled transfer, and records why it was ended."""
 
     def __init__(self, watch: StallWatch, stall_s: float) -> None:
         self._watch = watch
@@ -191,7 +192,7 @@ class _Watch:
         return self._watch.has_stalled()
 
     def reason(self, address: str) -> SutureError | None:
-        """Return why a transfer was ended; None: not by this."""
+        """Return why a transfer was ended; None if not by this watch."""
         if not self._watch.stalled:
             return None
         return Unavailable(
@@ -200,7 +201,7 @@ class _Watch:
 
 
 class _Sending:
-    """The parts of an archive on their way out, drawn from by a thread of gRPC."""
+    """The parts of an outgoing archive, consumed by a gRPC thread."""
 
     def __init__(self, parts: Iterator[bytes], stop: Stop) -> None:
         self._parts = parts
@@ -212,8 +213,9 @@ class _Sending:
         self.sent_bytes = 0
 
     def parts(self) -> Iterator[bytes]:
-        """Yield them. Where one cannot be made the stream stays open until the call is cancelled:
-        to end it would be to say that this was all."""
+        """Yield the parts. If one cannot be made the stream stays open until the call is cancelled,
+        because ending it would mean that the archive is complete.
+        """
         try:
             for part in self._parts:
                 if self._stop():
@@ -227,12 +229,12 @@ class _Sending:
             self._released.get()
 
     def let_go(self) -> None:
-        """Let the thread go that waits for the end of the call."""
+        """Release the thread that waits for the end of the call."""
         self._released.put(None)
 
 
 class _Arriving:
-    """The bytes of an archive on their way in."""
+    """The bytes of an incoming archive."""
 
     def __init__(self, data: Iterator[bytes]) -> None:
         self._data = data
@@ -240,7 +242,7 @@ class _Arriving:
         self.parts_count = 0
 
     def data(self) -> Iterator[bytes]:
-        """Yield them."""
+        """Yield the bytes."""
         for piece in self._data:
             self.parts_count += 1
             yield piece
@@ -248,7 +250,7 @@ class _Arriving:
 
 
 def _has_ended(future: "Future[ReplicaFacts]") -> bool:
-    """Whether work ends within a moment."""
+    """Return True if the work ends within a moment."""
     ended: SimpleQueue[None] = SimpleQueue()
     future.add_done_callback(lambda _: ended.put(None))
     try:

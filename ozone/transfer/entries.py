@@ -1,9 +1,9 @@
-"""The files of an archive, one after the other, while it streams in.
+"""Reads the files of an archive one after the other while it arrives.
 
     container.yaml ─ <id>.tree ─ db/<table>.data ... ─ chunks/<block>.block ...
 
-Ozone writes them in this order. What a stranger sends may be anything: nothing is kept that was not
-announced, and nothing is announced that is larger than what it is.
+Ozone writes them in this order. The input is not trusted: data that was not announced is not
+stored, and an announcement has a size limit.
 """
 
 import tarfile
@@ -18,11 +18,11 @@ import zstandard
 from agent.errors import Code, Refused
 from ozone.transfer.messages import Compression
 
-HEADER_BYTES_MAX: Final = 1024**2  # between two files: headers, and what is read ahead
+HEADER_BYTES_MAX: Final = 1024**2  # between two files: headers and read-ahead
 STEP_BYTES: Final = 1024**2
 BUFFER_BYTES: Final = 64 * 1024  # read ahead by tarfile
-WINDOW_BYTES_MAX: Final = 32 * 1024**2  # of zstd; Ozone's own levels have 8 MiB at most
-END: Final = bytes(2 * tarfile.BLOCKSIZE)  # tarfile takes any end for one
+WINDOW_BYTES_MAX: Final = 32 * 1024**2  # of zstd; Ozone's own levels use at most 8 MiB
+END: Final = bytes(2 * tarfile.BLOCKSIZE)  # tarfile accepts any end
 DESCRIPTOR: Final = "container.yaml"
 TREE_SUFFIX: Final = ".tree"
 TABLES: Final = "db"
@@ -33,21 +33,21 @@ BLOCK_SUFFIX: Final = ".block"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One file of an archive. What is not taken of `pieces` is passed over."""
+    """One file of an archive. Unread `pieces` are skipped."""
 
     name: str
     size_bytes: int
     pieces: Iterator[memoryview]
 
     def data(self, bytes_max: int) -> bytes:
-        """Return the whole file. Raise Refused if it is larger."""
+        """Return the whole file. Raise Refused if it is larger than `bytes_max`."""
         if self.size_bytes > bytes_max:
             raise malformed(f"{self.name} has {self.size_bytes} bytes, at most {bytes_max}")
         return b"".join(self.pieces)
 
 
 def malformed(what: str) -> Refused:
-    """Return the error for an archive that no datanode of Ozone makes."""
+    """Return the error for an archive that Ozone's datanodes do not produce."""
     return Refused(Code.MALFORMED_REQUEST, f"archive of a container: {what}")
 
 
@@ -70,7 +70,7 @@ def entries(data: Iterator[bytes], compression: Compression) -> Iterator[Entry]:
 
 @contextmanager
 def _read() -> Iterator[None]:
-    """Say what is wrong with bytes that are no archive."""
+    """Convert the errors of an invalid archive."""
     try:
         yield
     except (tarfile.TarError, zstandard.ZstdError, EOFError, ValueError) as error:
@@ -105,25 +105,25 @@ def _entry(archive: tarfile.TarFile, member: tarfile.TarInfo, source: "_Source")
 
 
 class _Source:
-    """What tarfile reads from: bytes as they come, and never more than is allowed by now."""
+    """The input of tarfile: bytes as they arrive, and never more than currently allowed."""
 
     def __init__(self, data: Iterator[bytes]) -> None:
         self._data = data
-        self._kept = memoryview(b"")  # of the last piece that came
+        self._kept = memoryview(b"")  # rest of the last piece
         self._left_bytes = 0
-        self._last = b""  # of all that was read
+        self._last = b""  # the last bytes that were read
 
     @property
     def has_ended(self) -> bool:
-        """Whether what was read ends as an archive does."""
+        """True if the bytes read end as an archive does."""
         return self._last == END
 
     def allow(self, size_bytes: int) -> None:
-        """Let so many bytes more be read. What is left of a former allowance is not added up."""
+        """Allow this many more bytes to be read; the rest of an earlier allowance is dropped."""
         self._left_bytes = min(self._left_bytes, HEADER_BYTES_MAX) + size_bytes
 
     def read(self, size_bytes: int) -> bytes:
-        """Return so many bytes, fewer at the end only."""
+        """Return this many bytes; fewer only at the end."""
         self._left_bytes -= size_bytes
         if self._left_bytes < 0:
             raise malformed(f"more than {HEADER_BYTES_MAX} bytes of headers")
@@ -142,7 +142,7 @@ class _Source:
         return taken
 
     def rest(self) -> Iterator[bytes]:
-        """Yield what follows, but for the zeros that end an archive."""
+        """Yield the remaining bytes, except the zeros that end an archive."""
         zeros = 0
         for piece in chain([bytes(self._kept)], self._data):
             zeros += len(piece)
@@ -156,7 +156,7 @@ class _Source:
 
 
 def _unpacked(data: Iterator[bytes], compression: Compression) -> Iterator[bytes]:
-    """Return the bytes of an archive, in pieces. Raise Refused for what is not unpacked here."""
+    """Return the bytes of an archive, in pieces. Raise Refused for an unsupported compression."""
     match compression:
         case Compression.NO_COMPRESSION:
             return data
@@ -170,7 +170,7 @@ def _unpacked(data: Iterator[bytes], compression: Compression) -> Iterator[bytes
 
 
 def _decompressed(data: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield what a stream of zstd holds, a little at a time however much a piece of it becomes."""
+    """Yield the contents of a zstd stream in small pieces, however far a piece expands."""
     reader: Any = zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES_MAX).stream_reader(
         cast(IO[bytes], _Pieces(data)), read_size=STEP_BYTES, read_across_frames=True
     )
@@ -180,14 +180,14 @@ def _decompressed(data: Iterator[bytes]) -> Iterator[bytes]:
 
 
 class _Pieces:
-    """A source of compressed bytes, as zstandard wants it."""
+    """A source of compressed bytes with zstandard's interface."""
 
     def __init__(self, data: Iterator[bytes]) -> None:
         self._data = data
         self._kept = b""
 
     def read(self, size_bytes: int) -> bytes:
-        """Return some bytes, none at the end."""
+        """Return some bytes; empty at the end."""
         while not self._kept:
             piece = next(self._data, None)
             if piece is None:

@@ -1,4 +1,4 @@
-"""A container that another datanode of Ozone sends: judged while it streams, before it is served.
+"""Imports a container from another datanode of Ozone: verified while it arrives, then served.
 
     container.yaml  ─► what it is; its checksum
     <id>.tree       ─► which blocks were deleted; it folds
@@ -6,8 +6,8 @@
     chunks/         ─► each chunk checked against its row while it is written
     end             ─► every chunk came ─► synced, in place, reported
 
-Ozone's own datanode shows what arrived before it has read it. Here a chunk that does not fit its
-row, or that is missing, ends the import, and nothing of it can be seen.
+Ozone's own datanode serves an import before it has verified it. Here a chunk that does not match
+its row, or that is missing, ends the import, and nothing of it becomes visible.
 """
 
 from collections.abc import Callable, Iterator
@@ -54,12 +54,14 @@ from ozone.transfer.messages import Compression
 from ozone.transfer.scratch import Scratch
 from ozone.transfer.tables import SEQUENCE, keep_table, rows_of
 
-TREE_BYTES_MAX: Final = 64 * 1024**2  # twice what Ozone's datanodes can tell each other of one
+TREE_BYTES_MAX: Final = 64 * 1024**2  # twice the most that Ozone's datanodes can send each other
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveImporter:
-    """What every import of this datanode uses. `on_arrived` is told of each replica that came."""
+    """The dependencies of every import of this datanode. `on_arrived` is called with each
+    replica.
+    """
 
     store: ArrivingReplicas
     leases: Leases
@@ -76,7 +78,7 @@ class ArchiveImporter:
         *,
         replica_index: int = 0,
     ) -> ReplicaFacts:
-        """Receive one container, and of a coded one the shard of this index, 0 for any.
+        """Receive one container; of an erasure-coded one the shard of this index, 0 for any.
 
         Raise SutureError, with nothing of it left.
         """
@@ -107,7 +109,7 @@ class ArchiveImporter:
 
 
 class _Head:
-    """What comes before the bytes of blocks."""
+    """The parts of an archive before the bytes of blocks."""
 
     def __init__(self, container_id: ContainerId, replica_index: int) -> None:
         self.container_id = container_id
@@ -116,7 +118,7 @@ class _Head:
         self.tree: OzoneTree | None = None
 
     def take(self, files: Iterator[Entry], scratch: Scratch) -> Entry | None:
-        """Take descriptor, tree and tables; return the first file of a block, if there is one."""
+        """Read descriptor, tree and tables; return the first block file, if there is one."""
         for entry in files:
             if self._descriptor is None:
                 self._take_descriptor(entry)
@@ -129,7 +131,7 @@ class _Head:
         return None
 
     def announced(self, rows: ContainerRows, now_ms: int) -> Announced:
-        """Return what is to come, as descriptor and rows say it. Raise Refused."""
+        """Return what is to arrive, by descriptor and rows. Raise Refused."""
         descriptor = self._descriptor
         if descriptor is None:
             raise malformed(f"there is no {DESCRIPTOR}")
@@ -142,7 +144,8 @@ class _Head:
         return Announced(
             container_id=self.container_id,
             state=descriptor.state,
-            # Nobody says what it was: at most what is known to be whole here and short elsewhere.
+            # The earlier state is unknown: at most that of a replica that is whole here and short
+            # elsewhere.
             former_state=ReplicaState.QUASI_CLOSED if is_unhealthy else None,
             replica_index=descriptor.replica_index,
             bcsid=Bcsid(max(rows.number(SEQUENCE) or 0, 0)),
@@ -178,7 +181,7 @@ class _Head:
 
 @dataclass(slots=True)
 class _Reception:
-    """The state of one container whose blocks come."""
+    """The state of one container while its blocks arrive."""
 
     arrival: Arrival
     rows: ContainerRows
@@ -190,7 +193,7 @@ class _Reception:
     _tombstones: dict[BlockId, int] = field(default_factory=dict)
 
     def take_rows(self) -> None:
-        """Keep the rows, and which blocks have bytes that are to come."""
+        """Store the rows, and record which blocks have bytes to arrive."""
         condemned = self.rows.condemned()
         if self.head.tree is not None:
             self._tombstones |= self.head.tree.tombstones
@@ -221,7 +224,7 @@ class _Reception:
             raise malformed(str(error)) from error
 
     def _check_lost(self) -> None:
-        """Refuse a container whose tree has blocks alive that no row describes."""
+        """Raise Refused for a container whose tree has live blocks without a row."""
         tree = self.head.tree
         if tree is None or tree.root is None:
             return
@@ -230,7 +233,7 @@ class _Reception:
                 raise malformed(f"block {block_id} is in its tree, and has no row")
 
     def take_block(self, entry: Entry) -> None:
-        """Take the file of a block; what no row describes, or nobody has any more, is left."""
+        """Store the file of a block; ignore one without a row, or that was deleted."""
         folder, _, name = entry.name.rpartition("/")
         number = number_of(name.removesuffix(BLOCK_SUFFIX))
         if folder != CHUNKS or not name.endswith(BLOCK_SUFFIX) or number is None:
@@ -246,7 +249,7 @@ class _Reception:
         left_bytes = block.length_bytes
         self.arrival.begin_file(block.block_id, left_bytes)
         for piece in entry.pieces:
-            taken = piece[:left_bytes]  # behind it is what was never committed
+            taken = piece[:left_bytes]  # the rest was never committed
             if taken:
                 chunks.feed(taken)
                 self.arrival.append(taken)
@@ -261,7 +264,7 @@ class _Reception:
             )
 
     def judged(self, algorithm: Algorithm) -> Received:
-        """Return what came, once all of it has. Raise Refused."""
+        """Return the received data once all of it has arrived. Raise Refused."""
         for block_id in sorted(self._awaited)[:1]:
             raise malformed(
                 f"{len(self._awaited)} blocks have no file, the first is block {block_id}"
@@ -278,7 +281,7 @@ class _Reception:
 
 
 def _checksum_of(block: BlockData) -> int:
-    """Return what Ozone's tree has of a block once it is deleted."""
+    """Return the checksum of a deleted block in Ozone's tree."""
     leaves = [
         leaf_checksum(Algorithm.CRC32C, chunk.offset, chunk.length_bytes, chunk.window_checksums)
         for chunk in block.chunks

@@ -1,4 +1,4 @@
-"""Messages with which Ozone's datanodes send each other containers.
+"""Messages of the transfer of containers between Ozone's datanodes.
 
 upload      stream of SendContainerRequest ──► SendContainerResponse
 download    CopyContainerRequestProto ──► stream of CopyContainerResponseProto
@@ -18,7 +18,7 @@ DOWNLOAD: Final = f"{SERVICE}/download"
 
 
 class Compression(IntEnum):
-    """How an archive is compressed, by Ozone's numbers."""
+    """The compression of an archive, with Ozone's numbers."""
 
     NO_COMPRESSION = 1
     GZIP = 2
@@ -59,22 +59,22 @@ UPLOADED: Final[bytes] = _CLASSES["Uploaded"]().SerializeToString()
 
 
 def parse_upload(data: bytes) -> Any:
-    """Return the part of an archive that `data` holds. Raise Refused(MALFORMED_REQUEST)."""
+    """Return the part of an archive in `data`. Raise Refused(MALFORMED_REQUEST)."""
     return _parsed(UPLOADING, "SendContainerRequest", data)
 
 
 def parse_wish(data: bytes) -> Any:
-    """Return which container is wanted. Raise Refused(MALFORMED_REQUEST)."""
+    """Return the requested container. Raise Refused(MALFORMED_REQUEST)."""
     return _parsed(WISH, "CopyContainerRequestProto", data)
 
 
 def parse_part(data: bytes) -> Any:
-    """Return the part of an archive that a datanode answers. Raise Refused(MALFORMED_REQUEST)."""
+    """Return the part of an archive in a datanode's answer. Raise Refused(MALFORMED_REQUEST)."""
     return _parsed(PART, "CopyContainerResponseProto", data)
 
 
 def parse_compression(number: int) -> Compression:
-    """Return how an archive is compressed; not at all, if nobody says. Raise Refused."""
+    """Return the compression of an archive; none if it is not given. Raise Refused."""
     try:
         return Compression(number or Compression.NO_COMPRESSION)
     except ValueError as error:

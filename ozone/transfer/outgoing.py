@@ -1,11 +1,10 @@
-"""A replica of ours as Ozone's datanodes send one: an archive, made while it streams out.
+"""Exports a replica as Ozone's datanodes send it: an archive, made while it is sent.
 
     container.yaml ─ <id>.tree ─ db/<table>.data ... ─ chunks/<block>.block ... ─ end
 
-Ozone shows what arrives before it has read it, so every chunk is checked against its row on its way
-out: one that is not what it says ends the stream, and the receiver has nothing. Who copies holds a
-share of the container's lease, so that nobody writes a chunk meanwhile. A replica that lost rows is
-not sent.
+Ozone serves an import before it has verified it, so every chunk is checked against its row as it is
+sent: a mismatch ends the stream, and the receiver keeps nothing. The sender holds a share of the
+container's lease, so that no chunk is written meanwhile. A replica that lost rows is not sent.
 """
 
 import struct
@@ -40,21 +39,21 @@ from ozone.transfer.messages import Compression
 from ozone.transfer.scratch import Scratch
 from ozone.transfer.tables import SCHEMA, SEQUENCE, write_table
 
-DAMAGED: Final = "damage was met while it was sent"  # why a replica is scanned
-ROW_BYTES: Final = 1024  # of a block, about, without the checksums of its windows
-BYTES_PER_SUM_BYTE: Final = 4096  # Ozone's windows are of 16 KiB, with 4 bytes of checksum each
-PLACE: Final = "/suture"  # whoever imports a container names its own
+DAMAGED: Final = "damage was met while it was sent"  # the reason for scanning a replica
+ROW_BYTES: Final = 1024  # per block, approximately, without the checksums of its windows
+BYTES_PER_SUM_BYTE: Final = 4096  # Ozone's windows have 16 KiB and 4 bytes of checksum each
+PLACE: Final = "/suture"  # an importer of a container writes its own
 
 
 class SentAsOzone(Folded, Protocol):
-    """What is needed of the store. Every call raises SutureError."""
+    """The store functions that are used here. Every call raises SutureError."""
 
     def replica(self, container_id: ContainerId) -> ReplicaFacts:
         """Return the facts of one replica."""
         ...
 
     def readable(self, container_id: ContainerId, block_id: BlockId, /) -> Readable:
-        """Return a committed block with where it is."""
+        """Return a committed block with its location."""
         ...
 
     def blocks_without_row(self, container_id: ContainerId) -> Mapping[BlockId, int]:
@@ -69,13 +68,13 @@ class SentAsOzone(Folded, Protocol):
         length_bytes: int,
         /,
     ) -> bytes:
-        """Return bytes of a block as the disk has them."""
+        """Return bytes of a block as they are on disk."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveExport:
-    """One replica on its way to a datanode of Ozone."""
+    """One replica being sent to a datanode of Ozone."""
 
     store: SentAsOzone
     container_id: ContainerId
@@ -118,7 +117,9 @@ class ArchiveExport:
         yield bytes(2 * tarfile.BLOCKSIZE)
 
     def _check_rows(self) -> None:
-        """Refuse a replica with bytes that no row describes: an archive has no place for them."""
+        """Raise Refused for a replica with bytes without a row: an archive has no place for
+        them.
+        """
         for block_id, size_bytes in self.store.blocks_without_row(self.container_id).items():
             if size_bytes > 0:
                 raise Refused(
@@ -129,7 +130,7 @@ class ArchiveExport:
                 )
 
     def _write_tables(self, facts: ReplicaFacts, view: OzoneView, scratch: Path) -> list[BlockId]:
-        """Write the tables; return the blocks, in the order of their keys."""
+        """Write the tables; return the blocks in key order."""
         ids = sorted(
             (block_id for block_id, _ in self.store.block_rows(self.container_id)), key=str
         )
@@ -155,7 +156,7 @@ class ArchiveExport:
         return ids
 
     def _block(self, block_id: BlockId) -> Iterator[bytes]:
-        """Yield the file of a block; one without chunks has none."""
+        """Yield the file of a block; nothing for one without chunks."""
         found = self.store.readable(self.container_id, block_id)
         size_bytes = found.block.length_bytes
         if not size_bytes:
@@ -178,7 +179,7 @@ class ArchiveExport:
 
 
 def check_compression(compression: Compression) -> None:
-    """Refuse what archives are not packed with here."""
+    """Raise Refused for an unsupported compression."""
     if compression not in {Compression.NO_COMPRESSION, Compression.ZSTD}:
         raise Refused(
             Code.INELIGIBLE, f"archives compressed by {compression.name} are not made here"

@@ -1,4 +1,4 @@
-"""An archive in parts that follow each other without a gap, as Ozone's datanodes send it."""
+"""Splits an archive into consecutive parts, as Ozone's datanodes send it, and joins them."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ from agent.rpc.wire.varint import field_tag, varint
 from merkle.replica import ContainerId
 from ozone.transfer.entries import malformed
 
-PART_BYTES: Final = 1024**2  # of an archive in one message
+PART_BYTES: Final = 1024**2  # of an archive per message
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Bytes of an archive that belong into one message, from `position` on."""
+    """The bytes of an archive for one message, from `position` on."""
 
     position: int
     pieces: Sequence[bytes]
@@ -21,14 +21,16 @@ class Part:
     is_last: bool
 
     def encoded(self, about: bytes, number: int) -> bytes:
-        """Return a message: what is `about` it as protobuf writes it, and the bytes as its field
-        of this number. They are copied once, and by protobuf three times."""
+        """Return a message: the fields `about` it as encoded protobuf, and the bytes as its field
+        of this number. This copies them once; protobuf would copy them three times.
+        """
         return b"".join([about, field_tag(number), varint(self.size_bytes), *self.pieces])
 
 
 def gathered(data: Iterable[bytes]) -> Iterator[Part]:
-    """Yield an archive in parts of about a mebibyte; the last one is what is left, and may be
-    nothing."""
+    """Yield an archive in parts of about a mebibyte; the last part is the rest, and may be
+    empty.
+    """
     pieces: list[bytes] = []
     position = size_bytes = 0
     for piece in data:
@@ -42,7 +44,7 @@ def gathered(data: Iterable[bytes]) -> Iterator[Part]:
 
 
 def joined(container_id: ContainerId, parts: Iterable[Any]) -> Iterator[bytes]:
-    """Yield the bytes of parts of a container. Raise Refused where one is not the next."""
+    """Yield the bytes of a container's parts. Raise Refused if one is not the next."""
     position = 0
     for part in parts:
         if part.container_id != container_id or part.offset != position:

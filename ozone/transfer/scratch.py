@@ -1,9 +1,8 @@
-"""A directory for the tables of one archive.
+"""A temporary directory for the tables of one archive.
 
-In memory while they are small, as those of nearly all containers are: RocksDB syncs a dozen times
-while it opens a database and ingests a table, and what is read once and thrown away need not
-survive anything. A container's tables that outgrow it are moved to the disk. Nothing else clears
-them: what a killed process left in either place the next one removes.
+It is in memory while the tables are small, as nearly always: RocksDB syncs a dozen times while it
+opens a database and ingests a table, and temporary data need not be durable. Tables that outgrow it
+are moved to disk. The next process removes what a killed one left in either place.
 """
 
 import fcntl
@@ -21,14 +20,14 @@ from agent.store.files.durable import error_of
 
 MEMORY: Final = Path("/dev/shm")  # noqa: S108 - only private directories are made in it
 MEMORY_BYTES_MAX: Final = 8 * 1024**2  # of one archive; a database over them takes as much again
-MEMORY_FREE_BYTES_MIN: Final = 16 * MEMORY_BYTES_MAX  # several archives stream at a time
+MEMORY_FREE_BYTES_MIN: Final = 16 * MEMORY_BYTES_MAX  # several archives arrive at a time
 PREFIX: Final = "suture-archive-"
-YOUNG_S: Final = 60.0  # who just made a directory may not have locked it yet
+YOUNG_S: Final = 60.0  # a newly created directory may not be locked yet
 
 
 @contextmanager
 def scratch_errors() -> Iterator[None]:
-    """Say why tables are not kept: neither the archive is at fault, nor its peer, nor a volume."""
+    """Convert errors: neither the archive, nor its peer, nor a volume is at fault."""
     try:
         yield
     except OSError as error:
@@ -38,7 +37,9 @@ def scratch_errors() -> Iterator[None]:
 
 
 class Scratch:
-    """Belongs to one thread. `path` may change with each `reserve`; all is gone at the end."""
+    """Belongs to one thread. `path` may change with each `reserve`; everything is removed at the
+    end.
+    """
 
     def __init__(self, memory: Path = MEMORY) -> None:
         self._memory = memory
@@ -57,8 +58,9 @@ class Scratch:
         self._ends.close()
 
     def reserve(self, size_bytes: int) -> Path:
-        """Return where a file of so many bytes is to be written; what is there already is there
-        too. Raise Unavailable if it cannot be moved."""
+        """Return the directory for a file of this size; existing files are in it, too. Raise
+        Unavailable if they cannot be moved.
+        """
         self._reserved_bytes += size_bytes
         if self._is_in_memory and self._reserved_bytes > MEMORY_BYTES_MAX:
             self._is_in_memory = False
@@ -73,13 +75,13 @@ class Scratch:
         path = Path(self._ends.enter_context(made))
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         self._ends.callback(os.close, fd)
-        with suppress(OSError):  # where nothing can be locked, nothing is cleared
-            fcntl.flock(fd, fcntl.LOCK_EX)  # until we end, however that is
+        with suppress(OSError):  # without locks, nothing is cleared
+            fcntl.flock(fd, fcntl.LOCK_EX)  # held until this process ends
         return path
 
 
 def clear_abandoned(memory: Path = MEMORY) -> None:
-    """Remove what processes left that were killed; what is in use is locked."""
+    """Remove the directories of killed processes; those in use are locked."""
     places = [memory]
     with suppress(OSError):  # there is no place for it on a disk
         places.append(Path(tempfile.gettempdir()))

@@ -1,8 +1,7 @@
-"""`IntraDatanodeProtocolService`: by which Ozone's datanodes send each other whole containers.
+"""`IntraDatanodeProtocolService`: transfers whole containers between Ozone's datanodes.
 
-The parts of an archive have to follow each other without a gap. An error is a status of gRPC with
-the words of it: Ozone's sender takes any for a failure, and the storage container manager sends
-another.
+The parts of an archive must be consecutive. An error is a gRPC status with its text: Ozone's sender
+treats any as a failure, and the storage container manager chooses another source.
 """
 
 import time
@@ -38,7 +37,7 @@ ACTION: Final = "ImportContainer"
 
 
 class ArchiveService(grpc.GenericRpcHandler):
-    """Takes containers that Ozone's datanodes push, and gives those that they pull."""
+    """Receives containers that Ozone's datanodes push, and sends those that they pull."""
 
     def __init__(
         self,
@@ -52,7 +51,9 @@ class ArchiveService(grpc.GenericRpcHandler):
         lease_timeout_s: float,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`ask_scan` asks for a scan of a replica, and says why; `turns` are of those pushed."""
+        """`ask_scan` requests a scan of a replica, with the reason; `turns` limits pushed
+        containers.
+        """
         self._importer = importer
         self._store = store
         self._leases = leases
@@ -67,11 +68,11 @@ class ArchiveService(grpc.GenericRpcHandler):
         }
 
     def service(self, details: Any) -> Any:
-        """Return what answers a method of gRPC; None: another one does."""
+        """Return the handler of a gRPC method; None for another service's."""
         return self._handlers.get(details.method)
 
     def download(self, request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
-        """Give one container, as it is while nobody writes to it."""
+        """Send one container; it does not change meanwhile."""
         with Edge(context, SERVICE):
             wish = parse_wish(request)
             container_id = codec.parse_container_id(wish.container_id, "containerID")
@@ -86,7 +87,7 @@ class ArchiveService(grpc.GenericRpcHandler):
                 raise
 
     def upload(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
-        """Take one container; it is served before the answer."""
+        """Receive one container; it is served before the answer."""
         with Edge(context, SERVICE):
             parts = _Parts(requests)
             result = Code.CONTAINER_INTERNAL_ERROR.value
@@ -111,7 +112,7 @@ class ArchiveService(grpc.GenericRpcHandler):
 
 
 def _parts(container_id: ContainerId, data: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield an archive in parts of about a mebibyte; the last one says so."""
+    """Yield an archive in parts of about a mebibyte; the last one is marked."""
     for part in gathered(data):
         about = PART(
             container_id=container_id,
@@ -123,7 +124,7 @@ def _parts(container_id: ContainerId, data: Iterator[bytes]) -> Iterator[bytes]:
 
 
 class _Parts:
-    """The parts of one archive, of which the first says what it is. Raise Refused."""
+    """The parts of one archive; the first identifies it. Raise Refused."""
 
     def __init__(self, requests: Iterator[bytes]) -> None:
         self._requests = arriving(requests)
@@ -135,7 +136,7 @@ class _Parts:
         self.compression = parse_compression(self._first.compression)
 
     def data(self) -> Iterator[bytes]:
-        """Return the bytes of the archive, as they come."""
+        """Return the bytes of the archive as they arrive."""
         return joined(self.container_id, self._each())
 
     def _each(self) -> Iterator[Any]:

@@ -1,9 +1,8 @@
-"""What the blocks of a sorted table of RocksDB unpack to, by what stands before each: looked at
-before the library is given a table of somebody else.
+"""Checks the unpacked sizes of an untrusted RocksDB table's blocks before the library reads it.
 
-A block may say that it unpacks to 4 GiB, and the library believes it: it allocates as much, fills
-it from a few kilobytes if they say so, and ends the process where that fails. Index and properties
-are unpacked here, within the same bound, to find the others as the library will find them.
+A block may state that it unpacks to 4 GiB, and the library trusts that: it allocates as much, fills
+it from a few kilobytes if they say so, and ends the process if the allocation fails. Index and
+properties are unpacked here, within the same limit, to find the other blocks as the library will.
 
     blocks │ properties │ index │ metaindex: names and handles │ footer: handles, format, magic
     a block: content, its compression (1 byte), checksum (4); packed content begins with its size
@@ -19,14 +18,14 @@ import zstandard
 
 from merkle.damaged import Damaged
 
-BLOCKS_MAX: Final = 1_000_000  # of a table of 512 MiB, of 4 KiB each: eight times as many
+BLOCKS_MAX: Final = 1_000_000  # of a table of 512 MiB, with 4 KiB each: eight times as many
 MAGIC: Final = 0x88E241B785F4CFF7
 FOOTER: Final = struct.Struct("<B40sIQ")  # checksum type, handles, format, magic
 FORMATS: Final = range(2, 7)
-NAMED_SINCE: Final = 6  # from this format on the metaindex names the index, and has a size only
+NAMED_SINCE: Final = 6  # format in which the metaindex first names the index
 METAINDEX_SIZE: Final = struct.Struct("<12xI24x")
 TRAILER_BYTES: Final = 5
-NONE, SNAPPY, LZ4, LZ4HC, ZSTD = 0, 1, 4, 5, 7  # those whose size before the content binds
+NONE, SNAPPY, LZ4, LZ4HC, ZSTD = 0, 1, 4, 5, 7  # those that state their size before the content
 SIZED: Final = frozenset({SNAPPY, LZ4, LZ4HC, ZSTD})
 PROPERTIES: Final = b"rocksdb.properties"
 INDEX: Final = b"rocksdb.index"
@@ -38,15 +37,16 @@ COPY_TAGS: Final = {1: 1, 2: 2, 3: 4}  # of snappy: bytes of the distance
 
 
 class Handle(NamedTuple):
-    """Where a block lies, without its trailer."""
+    """The location of a block, without its trailer."""
 
     offset: int
     size_bytes: int
 
 
 def check_blocks(path: Path, block_bytes_max: int) -> None:
-    """Raise Damaged unless all blocks of a table lie in its file, one after the other, and unpack
-    to no more than that each; for what cannot be told, too. Raises OSError."""
+    """Raise Damaged unless all blocks of a table are in its file, consecutive, and unpack to at
+    most `block_bytes_max` each, or if that cannot be determined. Raise OSError.
+    """
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         try:
             _Table(data, block_bytes_max).check()
@@ -62,7 +62,7 @@ class _Table:
         self._block_bytes_max = block_bytes_max
 
     def check(self) -> None:
-        """Look at each block."""
+        """Check each block."""
         start = len(self._data) - FOOTER.size
         if start < 0:
             raise Damaged(f"{len(self._data)} bytes are no sorted table")
@@ -86,7 +86,7 @@ class _Table:
             end = handle.offset + handle.size_bytes + TRAILER_BYTES
 
     def _is_relative(self, properties: Handle | None) -> bool:
-        """Return the form of the index. Raises Damaged for one that is an index of indexes."""
+        """Return True for the relative form of the index. Raise Damaged for an index of indexes."""
         if properties is None:
             return False
         stated = dict(_entries(self._unpacked(properties)))
@@ -96,8 +96,9 @@ class _Table:
         return IS_RELATIVE in stated and _number(stated[IS_RELATIVE], 0)[0] != 0
 
     def _check(self, handle: Handle) -> tuple[int, int, int]:
-        """Return of a block its compression, where its content begins, and to how much it unpacks.
-        Raises Damaged where that may not be."""
+        """Return a block's compression, the start of its content, and its unpacked size. Raise
+        Damaged for invalid values.
+        """
         end = handle.offset + handle.size_bytes
         if handle.offset < 0 or end + TRAILER_BYTES > len(self._data) - FOOTER.size:
             raise Damaged(f"a block of {handle.size_bytes} bytes at byte {handle.offset}")
@@ -130,7 +131,7 @@ class _Table:
 
 
 def _number(data: bytes | mmap.mmap, at: int) -> tuple[int, int]:
-    """Return a number of at most 64 bits, seven of them a byte, and where it ends."""
+    """Return a varint of at most 64 bits and its end."""
     value = 0
     for index in range(NUMBER_BYTES_MAX):
         octet = int(data[at + index])
@@ -147,7 +148,7 @@ def _handle(data: bytes, at: int) -> tuple[Handle, int]:
 
 
 def _end_of(block: bytes) -> int:
-    """Return where the entries of a block end: behind them are restart points and their count."""
+    """Return the end of a block's entries; restart points and their count follow."""
     count: int = struct.unpack_from("<I", block, len(block) - 4)[0] & COUNT_MASK
     end = len(block) - 4 - 4 * count
     if end < 0:
@@ -156,7 +157,9 @@ def _end_of(block: bytes) -> int:
 
 
 def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield keys and values of a block; of each key only what the one before does not have."""
+    """Yield keys and values of a block; of each key only the part that differs from the one
+    before.
+    """
     at, end, key = 0, _end_of(block), b""
     while at < end:
         shared, at = _number(block, at)
@@ -171,8 +174,9 @@ def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _indexed(block: bytes, *, is_relative: bool) -> Iterator[Handle]:
-    """Yield the blocks of an index; `is_relative`: one whose key shares bytes with the one before
-    follows it, and only by how much its size differs is written."""
+    """Yield the blocks of an index. `is_relative`: an entry whose key shares bytes with the one
+    before follows it, and stores only the difference of its size.
+    """
     at, end, last = 0, _end_of(block), Handle(0, 0)
     while at < end:
         shared, at = _number(block, at)
@@ -192,7 +196,7 @@ def _indexed(block: bytes, *, is_relative: bool) -> Iterator[Handle]:
 
 
 def _copied(out: bytearray, *, distance: int, length_bytes: int, size_bytes: int) -> None:
-    """Repeat what was unpacked so far back, which may reach into what is repeated."""
+    """Repeat earlier output, which may overlap with the result."""
     if not 0 < distance <= len(out) or len(out) + length_bytes > size_bytes:
         raise Damaged("a copy of what is not there, or of too much")
     start = len(out) - distance

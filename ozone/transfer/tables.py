@@ -1,7 +1,7 @@
-"""The rows of an archive: Ozone's tables as RocksDB writes them for somebody else (`db/*.data`).
+"""The rows of an archive: Ozone's tables as RocksDB exports them (`db/*.data`).
 
-Each is one sorted table file, or an empty one where there are no rows. They are ingested into a
-database of our own beside nothing, and read there as those of a volume are (`ozone.disk.rows`).
+Each is one sorted table file, or an empty one if there are no rows. They are ingested into an empty
+database, and read there like a volume's (`ozone.disk.rows`).
 """
 
 import re
@@ -20,25 +20,25 @@ from ozone.transfer.entries import TABLE_SUFFIX, TABLES, Entry, malformed
 from ozone.transfer.scratch import Scratch, scratch_errors
 from ozone.transfer.sorted_table import check_blocks
 
-SCHEMA: Final = 3  # the only one whose rows are dumped to be sent
+SCHEMA: Final = 3  # the only one whose rows are exported for sending
 SEQUENCE: Final = "#BCSID"
-DISK_ERROR: Final = "IO error"  # how RocksDB begins to say that the disk fails, or is full
+DISK_ERROR: Final = "IO error"  # the prefix of RocksDB's messages for a failed or full disk
 FORMAT: Final = 5  # of sorted tables, which RocksDB 7.7 of Ozone 2.2 can read
 BUFFER_BYTES: Final = 64 * 1024  # of writes; there are none
 TABLE_BYTES_MAX: Final = {  # of each file, and of the rows in it, which may be compressed
     BLOCKS: 512 * 1024**2,  # several times the rows of the smallest blocks
     LAST_CHUNKS: 16 * 1024**2,  # of 100,000 files that nobody closed
     NUMBERS: 1024**2,
-    DELETES: 8 * 1024**2,  # of 800,000 blocks that are condemned
+    DELETES: 8 * 1024**2,  # of 800,000 blocks to delete
 }
 ROW_BYTES_MAX: Final = 8 * 1024**2  # a gibibyte in windows of a kibibyte
-BLOCK_BYTES_MAX: Final = 2 * ROW_BYTES_MAX  # a row that is too large is told as a row
+BLOCK_BYTES_MAX: Final = 2 * ROW_BYTES_MAX  # a row that is too large is reported as such
 STATED: Final = "rocksdb.aggregated-table-properties"
 SIZES: Final = re.compile(r"raw (?:key|value) size=(\d+);")
 
 
 def keep_table(entry: Entry, scratch: Scratch) -> None:
-    """Keep the file of one table. Raise Refused if none of ours reads it."""
+    """Store the file of one table. Raise Refused for an unused one."""
     name = entry.name.removeprefix(f"{TABLES}/").removesuffix(TABLE_SUFFIX)
     if entry.name != f"{TABLES}/{name}{TABLE_SUFFIX}" or name not in READ:
         raise malformed(f"{entry.name[:100]!r} is no table of schema V{SCHEMA}")
@@ -54,7 +54,7 @@ def keep_table(entry: Entry, scratch: Scratch) -> None:
 
 @contextmanager
 def rows_of(scratch: Path, container_id: ContainerId) -> Iterator[ContainerRows]:
-    """Open the tables that were kept. Raise Refused where one is damaged, or there are no rows."""
+    """Open the stored tables. Raise Refused if one is damaged, or there are no rows."""
     rocks = library()
     files = {name: scratch / f"{name}{TABLE_SUFFIX}" for name in READ}
     if not files[READ[0]].exists():
@@ -64,7 +64,7 @@ def rows_of(scratch: Path, container_id: ContainerId) -> Iterator[ContainerRows]
         _check_blocks(name, files[name])
     options = _options(rocks)
     options.create_missing_column_families(True)
-    with _refused():  # all at once: each one that is added later costs a new manifest
+    with _refused():  # all at once: each later one costs a new manifest
         families = {name: _options(rocks) for name in names}
         database = rocks.Rdict(str(scratch / "ingested"), options, column_families=families)
     try:
@@ -80,7 +80,9 @@ def rows_of(scratch: Path, container_id: ContainerId) -> Iterator[ContainerRows]
 
 
 def _check_blocks(name: str, path: Path) -> None:
-    """Refuse a table of which a block states more than any row needs: the library believes it."""
+    """Raise Refused for a table with a block that states more than any row needs, because the
+    library trusts it.
+    """
     try:
         with scratch_errors():
             check_blocks(path, BLOCK_BYTES_MAX)
@@ -90,10 +92,10 @@ def _check_blocks(name: str, path: Path) -> None:
 
 
 class _Tables(View):
-    """The tables of an archive: of little that they unpack to much is not kept."""
+    """The tables of an archive; their expansion is limited."""
 
     def batches(self, family: str, prefix: bytes) -> Iterator[tuple[list[bytes], list[bytes]]]:
-        """Yield what a view does. Raise Refused where a table has more than it states."""
+        """Yield batches as a view does. Raise Refused if a table has more than it states."""
         size_bytes = 0
         for keys, values in super().batches(family, prefix):
             size_bytes += sum(map(len, keys)) + sum(map(len, values))
@@ -116,7 +118,7 @@ def _check_size(name: str, size_bytes: int) -> None:
 def write_table(scratch: Path, name: str, rows: Iterator[tuple[bytes, bytes]]) -> None:
     """Write the file of one table, as Ozone ingests it: `rows` by ascending key; empty for none.
 
-    Raises Refused where the library is not installed, Unavailable where it cannot be written.
+    Raise Refused if the library is not installed, Unavailable if it cannot be written.
     """
     path = scratch / f"{name}{TABLE_SUFFIX}"
     first = next(rows, None)
@@ -138,7 +140,7 @@ def write_table(scratch: Path, name: str, rows: Iterator[tuple[bytes, bytes]]) -
 
 
 def _options(rocks: Any) -> Any:
-    """Return options for a few rows that are read once: little of what serves a large database."""
+    """Return options for a few rows that are read once."""
     options = rocks.Options(raw_mode=True)
     options.create_if_missing(True)
     options.set_write_buffer_size(BUFFER_BYTES)
@@ -149,7 +151,7 @@ def _options(rocks: Any) -> Any:
 
 @contextmanager
 def _refused() -> Iterator[None]:
-    """Say what the library cannot do; it has one exception for everything."""
+    """Convert the library's errors; it has one exception for everything."""
     try:
         yield
     except Exception as error:

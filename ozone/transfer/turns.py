@@ -1,9 +1,9 @@
-"""Archives that wait for their turn: so many containers arrive at once, and Ozone sends more.
+"""Limits concurrent imports of archives: Ozone sends more containers at once than can be stored.
 
-A push that is refused is lost for Ozone's storage container manager until its order is out of date,
-which by default are twelve minutes. One that waits costs its sender one of ten streams, and us a
-thread that sleeps: it gives its slot back, so that other calls are worked on meanwhile. So whoever
-has a turn has to use it: one that sends next to nothing is ended.
+A rejected push is lost for Ozone's storage container manager until its command expires, by default
+after twelve minutes. A waiting push costs its sender one of ten streams, and us a sleeping thread,
+whose slot other calls use meanwhile. So an import that sends next to nothing is ended, because it
+holds its turn.
 """
 
 import time
@@ -16,13 +16,15 @@ from agent.errors import Code, Unavailable
 from agent.rpc.serving.waits import WAIT_S_MAX, Slots
 from agent.store.operations.arrival import ARRIVALS_MAX
 
-WAIT_S: Final = 300.0  # below the twelve minutes; some full containers have arrived by then
-POLL_S: Final = 1.0  # whether the sender is still there
-BYTES_PER_S_MIN: Final = 16 * 1024  # a full container would take four days; also where it is packed
+WAIT_S: Final = 300.0  # below the twelve minutes; some full containers arrive in that time
+POLL_S: Final = 1.0  # for checks that the sender is still there
+BYTES_PER_S_MIN: Final = 16 * 1024  # a full container would take four days, even packed
 
 
 class Turns:
-    """As many at once as the store takes. Others wait in no order."""
+    """Limits concurrent imports to the store's capacity. Waiters are served in no
+    particular order.
+    """
 
     def __init__(
         self,
@@ -40,9 +42,9 @@ class Turns:
 
     @contextmanager
     def turn(self, is_wanted: Callable[[], bool]) -> Iterator[None]:
-        """Wait for a turn, and have it for the body. The caller has a slot.
+        """Wait for a turn, and hold it during the body. The caller has a slot.
 
-        Raises Unavailable: BUSY when none came in time; CANCELLED when nobody wants it any more.
+        Raise Unavailable: BUSY if none came in time, CANCELLED if it is no longer wanted.
         """
         try:
             self._free.get_nowait()
@@ -70,7 +72,7 @@ class Turns:
                 )
 
     def _is_free(self) -> bool:
-        """Whether a turn came within a moment; then it is the caller's."""
+        """Return True if a turn came within a moment; the caller then has it."""
         try:
             self._free.get(timeout=POLL_S)
         except Empty:
@@ -79,9 +81,9 @@ class Turns:
 
 
 def in_time(pieces: Iterator[bytes], monotonic_s: Callable[[], float]) -> Iterator[bytes]:
-    """Yield the bytes of an archive. Raise Unavailable once they come too slowly.
+    """Yield the bytes of an archive. Raise Unavailable if they arrive too slowly.
 
-    Only the time counts for which its sender is waited for, and any pause that a call may make.
+    Only the time spent waiting for the sender counts, and it may pause for WAIT_S_MAX.
     """
     left_s = WAIT_S_MAX
     while True:

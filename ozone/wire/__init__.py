@@ -1,1 +1,1 @@
-"""How Ozone's services are asked over the network: frames, messages, connections."""
+"""Clients of Ozone's services: frames, messages, connections."""

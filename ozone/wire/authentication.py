@@ -1,8 +1,8 @@
-"""Who asks, and how that is proven: the one place where it is chosen.
+"""The caller's identity and its authentication, chosen only here.
 
-Hadoop knows SIMPLE, which believes a name, and SASL with Kerberos or tokens. Here is SIMPLE only.
-SASL would be a second kind of Identity: another code in the greeting, and an exchange of RpcSasl
-messages (call id -33) between the greeting and the context.
+Hadoop knows SIMPLE, which trusts a name, and SASL with Kerberos or tokens. Only SIMPLE is
+implemented. SASL would be a second kind of Identity: another code in the greeting, and an exchange
+of RpcSasl messages (call id -33) between the greeting and the context.
 """
 
 import getpass
@@ -15,20 +15,20 @@ from ozone.wire import frames
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who asks, by SIMPLE authentication."""
+    """The caller's identity for SIMPLE authentication."""
 
     user: str
 
     def opening(self, client_id: bytes, protocol: str) -> bytes:
-        """Return all bytes that go before the first call."""
+        """Return all bytes that precede the first call."""
         greeting = frames.greeting(frames.SIMPLE)
         return greeting + frames.context_frame(client_id, self.user, protocol)
 
 
 def choose(user: str) -> Identity:
-    """Return the identity of `user`, or of the user that runs this process.
+    """Return the identity of `user`, or of the user of this process.
 
-    A user id without a name, as containers have it, stands for itself: Hadoop takes any text.
+    A user id without a name, as in containers, is used itself: Hadoop accepts any text.
     """
     try:
         return Identity(user or getpass.getuser())
@@ -37,7 +37,7 @@ def choose(user: str) -> Identity:
 
 
 def not_accepted(address: str, failure: frames.Failure) -> Refused:
-    """Return the error of a server that wants more than SIMPLE, or another user."""
+    """Return the error for a server that requires more than SIMPLE, or another user."""
     return Refused(
         Code.UNAUTHENTICATED,
         f"{address} does not let in who asks: {failure.text}",

@@ -1,4 +1,4 @@
-"""A chunk of a datanode of Ozone, with bytes that are what its row says."""
+"""Reads a chunk from a datanode of Ozone, verified by its row."""
 
 from collections.abc import Callable, Mapping
 
@@ -17,10 +17,10 @@ def read_checked(
     fits: Callable[[ChunkInfo, bytes], bool],
     meter: Meter | None,
 ) -> tuple[ChunkInfo, bytes]:
-    """Return the chunk at `offset` and its bytes, as the datanode serves them; `chunks` are those
-    of its row by their offsets, and `fits` says whether bytes are those of a chunk.
+    """Return the chunk at `offset` and its bytes, as the datanode serves them. `chunks` are those
+    of its row by offset, and `fits` returns whether bytes match a chunk.
 
-    Raises Refused: UNABLE_TO_FIND_CHUNK; CHECKSUM_MISMATCH when they are not.
+    Raise Refused: UNABLE_TO_FIND_CHUNK; CHECKSUM_MISMATCH if they do not match.
     """
     chunk = chunks.get(offset)
     if chunk is None:

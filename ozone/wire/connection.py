@@ -1,8 +1,8 @@
-"""One connection to one address of a service that speaks Hadoop's RPC.
+"""A connection to one address of a service with Hadoop's RPC.
 
-Blocking, for one thread: calls are sent ahead and their answers read afterwards, in whatever order
-the server gives them. What is sent ahead must fit into the kernel's buffers, else both sides
-would wait for each other; who calls keeps to that (`scm.WINDOW`).
+Blocking, for one thread: calls are sent ahead and their answers read afterwards, in the server's
+order. Calls sent ahead must fit into the kernel's buffers, otherwise both sides would wait for each
+other; the caller ensures that (`scm.WINDOW`).
 """
 
 import socket
@@ -22,7 +22,7 @@ PORT_MAX: Final = 65_535
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a service listens."""
+    """The address of a service."""
 
     host: str
     port: int
@@ -32,7 +32,7 @@ class Address:
 
 
 def parse_addresses(text: str) -> tuple[Address, ...]:
-    """Return the addresses of `HOST:PORT[,HOST:PORT...]`. Raises ValueError."""
+    """Return the addresses of `HOST:PORT[,HOST:PORT...]`. Raise ValueError."""
     found = []
     for part in text.split(","):
         host, colon, port = part.strip().rpartition(":")
@@ -44,7 +44,7 @@ def parse_addresses(text: str) -> tuple[Address, ...]:
 
 
 class Connection:
-    """An open connection. Every method raises Unavailable when it is of no use any more."""
+    """An open connection. Every method raises Unavailable once it is unusable."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Connection:
         timeout_s: float,
         hint: str = CLIENT_PORT,
     ) -> None:
-        """`hint`: which port it should be, for whoever gave that of another service."""
+        """`hint`: the expected port, for an error when it is another service's."""
         self.address = address
         self._timeout_s = timeout_s
         self._hint = hint
@@ -75,7 +75,7 @@ class Connection:
         return str(self._socket.getsockname()[0])
 
     def close(self) -> None:
-        """Close it; answers that are under way are lost."""
+        """Close it; outstanding answers are lost."""
         self._socket.close()
 
     def send(self, data: bytes) -> None:
@@ -86,7 +86,9 @@ class Connection:
             raise self._lost(_reason(error)) from error
 
     def receive(self) -> frames.Answer:
-        """Wait for an answer. Raises Refused when it lets nobody in, or speaks something else."""
+        """Wait for an answer. Raise Refused if the server rejects the caller, or has another
+        protocol.
+        """
         try:
             answer = frames.parse_answer(self._frame())
         except Damaged as error:
@@ -110,7 +112,7 @@ class Connection:
         return bytes(self._received[begin : self._at])
 
     def _fill(self, wanted_bytes: int) -> None:
-        """Have so many bytes that nobody took yet."""
+        """Read until this many unconsumed bytes are available."""
         if len(self._received) - self._at >= wanted_bytes:
             return
         del self._received[: self._at]

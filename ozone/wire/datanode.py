@@ -1,11 +1,11 @@
-"""A datanode of Ozone as its clients see it.
+"""A client of Ozone's datanodes.
 
     one channel ── a stream for each conversation ── requests ahead of their answers, in order
 
-Each answer that is no success makes Ozone read that container whole, so nothing is asked that is
-known to fail, and nothing is asked again that failed so. Trust nothing: answers are matched with
-their requests, bounded, and rows go through the same decoder as rows from disk. Security of Ozone's
-(tokens, TLS) is not spoken.
+Each unsuccessful answer makes Ozone read that container whole, so a request that is known to fail
+is not sent, and not repeated. Nothing is trusted: answers are matched with their requests and
+bounded, and rows go through the same decoder as rows from disk. Ozone's security (tokens, TLS) is
+not supported.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -31,17 +31,17 @@ from ozone.wire.datanode_messages import ANSWER, REQUEST, RESULTS, STATES, SUCCE
 
 METHOD: Final = "/hadoop.hdds.datanode.XceiverClientProtocolService/send"
 MESSAGE_BYTES_MAX: Final = 32 * 1024**2  # Ozone's own limit, both ways
-PIECE_BYTES: Final = 4 * 1024**2  # of a chunk, for each request
-AHEAD_MAX: Final = 8  # requests under way: 32 MiB of pieces
-REQUESTS_MAX: Final = 256  # of one conversation, whose deadline is one
+PIECE_BYTES: Final = 4 * 1024**2  # of a chunk, per request
+AHEAD_MAX: Final = 8  # requests in flight: 32 MiB of pieces
+REQUESTS_MAX: Final = 256  # per conversation, which has one deadline
 PAGE_BLOCKS: Final = 1_000
-BLOCKS_MAX: Final = 10_000_000  # of one container, for those who list them all
-ANSWER_S: Final = 30.0  # for a conversation to begin, a disk that is slow included
-BYTES_PER_S_MIN: Final = 1024**2  # slower than that is as good as down
-SAID_BYTES_MAX: Final = 300  # of what a datanode says went wrong: the rest is a stack trace
+BLOCKS_MAX: Final = 10_000_000  # of one container, for callers that list them all
+ANSWER_S: Final = 30.0  # for a conversation to begin, with a slow disk
+BYTES_PER_S_MIN: Final = 1024**2  # a slower one counts as down
+SAID_BYTES_MAX: Final = 300  # of a datanode's error message: the rest is a stack trace
 RECONNECT_MS_MAX: Final = 1_000
 CHECKSUM_NONE: Final = 1
-ANY_DATANODE: Final = "suture"  # required by the format; looked at for erasure-coded containers
+ANY_DATANODE: Final = "suture"  # required by the format; checked for erasure-coded containers
 OPTIONS: Final = (
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
@@ -53,7 +53,7 @@ OPTIONS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ContainerFacts:
-    """What a datanode says of its replica. `state` is Ozone's word, "" where it has none."""
+    """A datanode's facts about its replica. `state` is Ozone's, "" if it has none."""
 
     state: str
     used_bytes: int
@@ -62,8 +62,9 @@ class ContainerFacts:
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """One request: how many bytes of data come or go with it, and how long its answer may take
-    beside that."""
+    """One request, the bytes of data sent or returned with it, and the additional time for its
+    answer.
+    """
 
     request: Any
     data_bytes: int = 0
@@ -71,7 +72,7 @@ class _Question:
 
 
 class Datanode:
-    """One datanode, dialled on first use. Safe to use from many threads at once."""
+    """One datanode, connected on first use. Thread-safe."""
 
     def __init__(
         self,
@@ -81,8 +82,9 @@ class Datanode:
         replica_index: int = 0,
         answer_s: float = ANSWER_S,
     ) -> None:
-        """`datanode_id` has to be the datanode's own for erasure-coded containers only, of which it
-        has the shard `replica_index`: another one is refused there, and blocks have notes."""
+        """`datanode_id` must be right only for erasure-coded containers, of which the datanode has
+        the shard `replica_index`: it rejects another id then, and blocks have notes.
+        """
         self.address = address
         self._datanode_id = datanode_id or ANY_DATANODE
         self._replica_index = replica_index
@@ -103,15 +105,15 @@ class Datanode:
     # questions
 
     def container(self, container_id: ContainerId) -> ContainerFacts:
-        """Return what the datanode says of its replica. Raises Refused, Unavailable."""
+        """Return the datanode's facts about its replica. Raise Refused or Unavailable."""
         request = self._request(Command.READ_CONTAINER, container_id, read_container={})
         data = self._one(request).read_container.container
         return ContainerFacts(STATES.get(data.state, ""), data.used_bytes, data.block_count)
 
     def checksum_info(self, container_id: ContainerId) -> bytes:
-        """Return the bytes of the replica's tree, as a tree file has them.
+        """Return the bytes of the replica's tree, as in a tree file.
 
-        Raises Refused, also where they are more than one message holds, Unavailable.
+        Raise Refused, also if they exceed one message, or Unavailable.
         """
         request = self._request(
             Command.GET_CONTAINER_CHECKSUM_INFO,
@@ -122,7 +124,7 @@ class Datanode:
         return info
 
     def block(self, container_id: ContainerId, block_id: BlockId) -> BlockData:
-        """Return one block, its last chunk included. Raises Refused, Unavailable."""
+        """Return one block, including its last chunk. Raise Refused or Unavailable."""
         (_, found) = next(iter(self.blocks(container_id, [block_id])))
         if isinstance(found, SutureError):
             raise found
@@ -131,7 +133,7 @@ class Datanode:
     def blocks(
         self, container_id: ContainerId, block_ids: Iterable[BlockId]
     ) -> Iterator[tuple[BlockId, BlockData | Refused]]:
-        """Yield blocks in the order asked for, or why one is not to be had. Raises Unavailable."""
+        """Yield blocks in the order of `block_ids`, or the error of one. Raise Unavailable."""
         ids = list(block_ids)
         questions = [
             _Question(
@@ -155,12 +157,12 @@ class Datanode:
     def block_ids(self, container_id: ContainerId) -> Iterator[BlockId]:
         """Yield the ids of all blocks, in the order of their decimal text, page by page.
 
-        Raises Refused, Unavailable.
+        Raise Refused or Unavailable.
         """
         last: int | None = None
         count = 0
         while True:
-            # Which id is asked to begin with has to be a block: it comes again, and is dropped.
+            # A page must start with an existing block: it is returned again, and dropped.
             wish = {"count": PAGE_BLOCKS} | ({} if last is None else {"start_local_id": last})
             answer = self._one(self._request(Command.LIST_BLOCK, container_id, list_block=wish))
             ids = [self._named(container_id, row) for row in answer.list_block.blocks]
@@ -177,9 +179,9 @@ class Datanode:
             last = new[-1]
 
     def read(self, container_id: ContainerId, block_id: BlockId, chunk: ChunkInfo) -> bytes:
-        """Return the bytes that the replica has for a chunk, which nobody has verified.
+        """Return the replica's bytes of a chunk, unverified.
 
-        Raises Refused, also where they are fewer, Unavailable.
+        Raise Refused, also if they are fewer, or Unavailable.
         """
         ends = range(chunk.offset, chunk.end, PIECE_BYTES)
         pieces = [(offset, min(PIECE_BYTES, chunk.end - offset)) for offset in ends]
@@ -195,7 +197,7 @@ class Datanode:
         return bytes(data)
 
     def key(self, container_id: ContainerId, block_id: BlockId) -> dict[str, int]:
-        """Return how a block is named."""
+        """Return the key of a block in requests."""
         key = {"container_id": container_id, "local_id": block_id}
         if self._replica_index:
             key["replica_index"] = self._replica_index
@@ -210,8 +212,9 @@ class Datanode:
         wait_s: float = 0.0,
         **body: Any,
     ) -> None:
-        """Have a command carried out whose answer says nothing but that it was: one that may be
-        told again where the connection was lost. Raises Refused, Unavailable."""
+        """Have a command carried out whose answer only confirms it, and which may be repeated after
+        a lost connection. Raise Refused or Unavailable.
+        """
         self._one(self._request(command, container_id, **body), data_bytes, wait_s)
 
     # requests and answers
@@ -278,9 +281,9 @@ class Datanode:
         return answer
 
     def _all(self, questions: Sequence[_Question]) -> Iterator[Any]:
-        """Yield the answer to each question, or the Refused that it is. Raises Unavailable.
+        """Yield the answer to each request, or its Refused. Raise Unavailable.
 
-        What came before a connection was lost is not asked for again.
+        Answers received before a connection was lost are not requested again.
         """
         done = 0
         while done < len(questions):
@@ -298,7 +301,7 @@ class Datanode:
             done += len(batch)
 
     def _begun(self, questions: Sequence[_Question]) -> Iterator[Any]:
-        """Have the first answer, so that a connection that cannot be made is tried again."""
+        """Wait for the first answer, so that a failed connection is retried."""
         answers = self._conversation(questions)
         first = next(answers, None)
 
@@ -334,15 +337,15 @@ class Datanode:
                 yield self._answer(question, data)
         except grpc.RpcError as error:
             raise self._lost(error) from error
-        except ValueError as error:  # grpc's way to say that the channel is closed
+        except ValueError as error:  # how grpc reports a closed channel
             raise Unavailable(Code.UNAVAILABLE, "the connection was closed") from error
         finally:
-            requests.put(None)  # whoever waits for the next one
+            requests.put(None)  # ends the wait for the next request
             if stream is not None:
                 stream.cancel()
 
     def _lost(self, error: grpc.RpcError) -> SutureError:
-        """Return what a stream that broke means: to ask this datanode is no use now."""
+        """Return the error for a broken stream: this datanode is unusable now."""
         found = error_from(error, f"the datanode at {self.address}")
         message = f"datanode {self.address}: {found}"
         if found.code is Code.MALFORMED_REQUEST:  # too large for a message, or another service
@@ -350,7 +353,7 @@ class Datanode:
         return Unavailable(Code.UNAVAILABLE, message)
 
     def _answer(self, question: _Question, data: bytes) -> Any:
-        """Return an answer, or the Refused that it is."""
+        """Return an answer, or its Refused."""
         with suppress(Damaged):
             answer = parse(ANSWER, data)
             if answer.command != question.request.command:

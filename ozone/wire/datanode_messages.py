@@ -1,8 +1,8 @@
-"""What Ozone's datanodes are asked and answer, as far as it is used here.
+"""Messages of Ozone's datanode protocol, as far as the client uses them.
 
 The numbers are facts of Ozone's wire format (`DatanodeClientProtocol.proto`, 2.1 and 2.2). A block
-comes as the bytes of its row, which `ozone.disk.blockrow` reads wherever they come from, and goes
-as those that `ozone.disk.encoding` makes; so do chunks that are written.
+is received as the bytes of its row, which `ozone.disk.blockrow` decodes from any source, and sent
+as encoded by `ozone.disk.encoding`; the same applies to written chunks.
 """
 
 from enum import IntEnum
@@ -12,7 +12,7 @@ from ozone.declaration import BOOL, BYTES, NUMBER, SIGNED, TEXT, Fields, message
 
 
 class Command(IntEnum):
-    """What is asked: to read, and to fill shards that a reconstruction makes."""
+    """The commands in use: to read, and to fill shards that a reconstruction makes."""
 
     CREATE_CONTAINER = 1
     READ_CONTAINER = 2

@@ -1,4 +1,4 @@
-"""Hadoop's RPC as bytes: what opens a connection, what asks, what is answered. Pure.
+"""Encodes and decodes Hadoop's RPC: connection header, calls, answers. Pure.
 
 connection  "hrpc", version 9, service class 0, how who asks is proven; then the context
 frame       be32 length, then messages, each behind its length as a varint
@@ -33,7 +33,7 @@ _VARINT_BYTES_MAX: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An answer that says why there is none. `exception` is a Java class; `text` its first line."""
+    """An error answer. `exception` is a Java class; `text` its first line."""
 
     exception: str
     text: str
@@ -50,7 +50,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One frame from the server. `call_id` is negative where it is about the connection."""
+    """One frame from the server. `call_id` is negative if it is about the connection."""
 
     call_id: int
     body: bytes
@@ -63,7 +63,7 @@ def greeting(authentication: int) -> bytes:
 
 
 def context_frame(client_id: bytes, user: str, protocol: str) -> bytes:
-    """Return the frame that says who asks, and by which protocol."""
+    """Return the frame with the caller's identity and the protocol."""
     context = CONNECTION_CONTEXT(protocol=protocol)
     context.user.effective_user = user
     return _frame(_header(client_id, CONTEXT_CALL), context)
@@ -71,14 +71,14 @@ def context_frame(client_id: bytes, user: str, protocol: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A method of a protocol, for whoever calls it often: its header does not change."""
+    """A method of a protocol, for repeated calls: its header does not change."""
 
     client_id: bytes
     header: bytes
 
     @classmethod
     def of(cls, client_id: bytes, protocol: str, name: str, version: int) -> "Method":
-        """Return the method of that name."""
+        """Return the method with that name."""
         header = METHOD_HEADER(method=name, protocol=protocol, version=version)
         return cls(client_id, _delimited(header))
 
@@ -89,7 +89,7 @@ class Method:
 
 
 def parse_answer(frame: bytes) -> Answer:
-    """Return what a frame without its length says. Raises Damaged."""
+    """Return the contents of a frame without its length. Raise Damaged."""
     end, at = _length(frame, 0)
     try:
         header = ANSWER_HEADER.FromString(frame[at : at + end])
@@ -138,7 +138,7 @@ def _delimited(message: Any) -> bytes:
 
 
 def varint(number: int) -> bytes:
-    """Return a number as protobuf writes lengths: seven bits a byte, the lowest first."""
+    """Return a number as a protobuf varint: seven bits a byte, the lowest first."""
     written = bytearray()
     while number > 0x7F:
         written.append(number & 0x7F | 0x80)
@@ -148,7 +148,7 @@ def varint(number: int) -> bytes:
 
 
 def _length(frame: bytes, at: int) -> tuple[int, int]:
-    """Return a varint and where it ends. Raises Damaged."""
+    """Return a varint and its end. Raise Damaged."""
     number = 0
     for place in range(_VARINT_BYTES_MAX):
         if at + place >= len(frame):

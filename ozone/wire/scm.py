@@ -1,8 +1,8 @@
-"""The client of Ozone's storage container manager: finds the leader, asks much at once.
+"""The client of Ozone's storage container manager: finds the leader, and pipelines requests.
 
-Of several SCMs one leads; the others refuse, and the next is asked. A connection that breaks is
-made anew, and what was not answered is asked again, for as long as `patience_s` brings something.
-Everything that is asked again only reads; an order (`order_each`) is given once.
+One of several SCMs leads; the others reject calls, and the next is tried. A broken connection is
+reopened, and unanswered requests are repeated, as long as answers arrive within `patience_s`. Only
+reads are repeated; a command (`order_each`) is sent once.
 """
 
 import os
@@ -23,8 +23,8 @@ from ozone.wire.messages import REQUEST, RESPONSE, Ask
 PROTOCOL: Final = "org.apache.hadoop.hdds.scm.protocol.StorageContainerLocationProtocol"
 PROTOCOL_VERSION: Final = 1
 METHOD: Final = "submitRequest"
-CLIENT_VERSION: Final = 4  # of a client that knows erasure coding; to others the SCM hides it
-WINDOW: Final = 128  # calls under way; some 200 bytes each, so all of them fit into any buffer
+CLIENT_VERSION: Final = 4  # knows erasure coding, which the SCM hides from older clients
+WINDOW: Final = 128  # calls in flight; some 200 bytes each, so all of them fit into any buffer
 CALL_ID_END: Final = 2**31
 CLIENT_ID_BYTES: Final = 16
 STATUS_OK: Final = 1
@@ -39,7 +39,7 @@ WRONG_PORT: Final = frozenset({"RpcNoSuchProtocolException", "RpcNoSuchMethodExc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manners:
-    """How the SCM is asked."""
+    """Timeouts and limits of requests to the SCM."""
 
     timeout_s: float = 60.0
     """How long one answer may take; an SCM that collects garbage takes long."""
@@ -52,7 +52,7 @@ class Manners:
 
 @dataclass(slots=True)
 class Counts:
-    """What was asked, for whoever wants to know what it cost."""
+    """Request counts, to report the cost."""
 
     requests: int = 0
     connections: int = 0
@@ -60,7 +60,7 @@ class Counts:
 
 
 class _Again(Exception):
-    """What was asked must be asked again: elsewhere, or later."""
+    """Raised to repeat a request: elsewhere, or later."""
 
 
 @dataclass(slots=True)
@@ -90,7 +90,7 @@ class ScmClient:
             self._connection = None
 
     def ask(self, kind: Ask, **fields: Any) -> Any:
-        """Return the answer to one question. Raises Refused, Unavailable."""
+        """Return the answer to one request. Raise Refused or Unavailable."""
         ((_, answer),) = self.ask_each([0], lambda _: request(kind, **fields))
         if isinstance(answer, Failure):
             raise Refused(
@@ -101,16 +101,16 @@ class ScmClient:
 
     @property
     def leader(self) -> Address:
-        """Who was asked last."""
+        """The SCM that was called last."""
         return self.addresses[self._place]
 
     def ask_each(
         self, items: Iterable[int], request_of: Callable[[int], Any]
     ) -> Iterator[tuple[int, Any]]:
-        """Yield each item with its answer, or the Failure that stands for it, as they come.
+        """Yield each item with its answer, or its Failure, as they arrive.
 
-        Many questions are under way at once. Raises Refused, and Unavailable when nothing was
-        answered for `patience_s`.
+        Many requests are in flight at once. Raise Refused, or Unavailable if nothing was answered
+        for `patience_s`.
         """
         rest = iter(items)
         asked: dict[int, int] = {}
@@ -124,7 +124,7 @@ class ScmClient:
                     return
                 answer = connection.receive()
                 if answer.call_id not in asked:
-                    continue  # to a call of an iteration that nobody finished
+                    continue  # to a call of an unfinished iteration
                 told = self._told(answer)
             except (_Again, Unavailable) as error:
                 again += asked.values()
@@ -137,10 +137,10 @@ class ScmClient:
     def order_each(
         self, items: Iterable[int], request_of: Callable[[int], Any]
     ) -> Iterator[tuple[int, Any]]:
-        """Give an order about one item after the other; yield what each came to.
+        """Send a command for one item after the other; yield the outcomes.
 
-        What was sent and not answered is a Failure: nobody knows whether it was done. An SCM that
-        does not lead has done nothing, and the next is asked.
+        An unanswered command is a Failure: its effect is unknown. An SCM that is not the leader has
+        done nothing, and the next is tried.
         """
         for item in items:
             deadline_s = self.now_s() + self.manners.patience_s
@@ -191,7 +191,7 @@ class ScmClient:
             connection.send(b"".join(frames))
 
     def _told(self, answer: Answer) -> Any:
-        """Return the response or the Failure. Raises _Again, Refused."""
+        """Return the response or the Failure. Raise _Again or Refused."""
         failure = answer.failure
         if failure is None:
             self.counts.answered_bytes += len(answer.body)
@@ -239,7 +239,7 @@ class ScmClient:
             self._connection = None
 
     def _next(self, said: str, deadline_s: float) -> None:
-        """Turn to the next SCM; wait after a whole round. Raises Unavailable when time is up."""
+        """Switch to the next SCM; wait after a whole round. Raise Unavailable when time is up."""
         self._drop()
         self._said[self.leader] = said.removeprefix(f"{self.leader}: ")
         if self.now_s() >= deadline_s:
