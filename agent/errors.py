@@ -1,16 +1,16 @@
-"""Every error that leaves a function on purpose, by what its receiver must do.
+"""All errors that functions raise on purpose, classified by what the caller must do.
 
     SutureError
-    ├─ Unavailable    try again later; the world may change   -> UNAVAILABLE / RESOURCE_EXHAUSTED
-    ├─ Refused        never retry as is; the request is wrong -> INVALID_ARGUMENT and its kin
+    ├─ Unavailable    try again later; conditions may change   -> UNAVAILABLE / RESOURCE_EXHAUSTED
+    ├─ Refused        do not retry unchanged; invalid request  -> INVALID_ARGUMENT and its kin
     └─ VolumeFailed   stop touching this volume               -> INTERNAL
        └─ BlockFailed  leave this block's files alone, go on with the others
 
-Corruption is not here: finding it is our job, so it is a value, `scanner.finding.Finding`.
-A broken invariant is not here: that is `assert`; the task dies loudly and is counted.
+Corruption is not an error here but a value, `scanner.finding.Finding`, because finding it is the
+agent's job. A broken invariant is an `assert`: the task fails with a trace and is counted.
 
 `code` is stable: the wire's `ErrorInfo.reason`, the CLI's JSON, a metric's label. Messages are
-lower case, name the facts with units, and have no full stop; `hint` tells a person what to do.
+lower case, name the facts with units, and have no full stop; `hint` tells an operator what to do.
 """
 
 from enum import StrEnum
@@ -24,7 +24,7 @@ EXTRAS: Final = {  # package -> the extra that brings it
 
 
 class Code(StrEnum):
-    """Stable names of what went wrong. Where Ozone has a result code for it, ours has its name."""
+    """Stable names of errors. Where Ozone has a result code, the name is Ozone's."""
 
     # Refused
     MALFORMED_REQUEST = "MALFORMED_REQUEST"
@@ -52,16 +52,16 @@ class Code(StrEnum):
     INELIGIBLE = "INELIGIBLE"
     KEY_NOT_FOUND = "KEY_NOT_FOUND"
     KEY_EXISTS = "KEY_EXISTS"
-    KEY_LOST = "KEY_LOST"  # a container of it was given up
-    KEY_REPLACED = "KEY_REPLACED"  # while it was read
+    KEY_LOST = "KEY_LOST"  # one of its containers was declared lost
+    KEY_REPLACED = "KEY_REPLACED"  # replaced while it was read
     STALE_PLAN = "STALE_PLAN"
-    NOT_PROVEN = "NOT_PROVEN"  # that another datanode has, on its medium, what would go here
+    NOT_PROVEN = "NOT_PROVEN"  # no other datanode has proven to have the data to delete
     INVALID_CONFIG = "INVALID_CONFIG"
-    UNAUTHENTICATED = "UNAUTHENTICATED"  # the certificate says not who that is, or no longer
+    UNAUTHENTICATED = "UNAUTHENTICATED"  # no identity in the certificate, or it is no longer valid
     PERMISSION_DENIED = "PERMISSION_DENIED"  # the role in the certificate may not do this
     VOLUME_IN_USE = "VOLUME_IN_USE"
     INCONSISTENT_VOLUME = "INCONSISTENT_VOLUME"
-    CONTAINER_INTERNAL_ERROR = "CONTAINER_INTERNAL_ERROR"  # a defect of the server; its log knows
+    CONTAINER_INTERNAL_ERROR = "CONTAINER_INTERNAL_ERROR"  # a defect of the server; see its log
     # Unavailable
     DISK_OUT_OF_SPACE = "DISK_OUT_OF_SPACE"
     BUSY = "BUSY"
@@ -76,7 +76,7 @@ class Code(StrEnum):
 
 
 class SutureError(Exception):
-    """Base of all; never raised itself."""
+    """Base class of all errors; never raised itself."""
 
     def __init__(self, code: Code, message: str, *, hint: str = "", **facts: object) -> None:
         super().__init__(message)
@@ -86,24 +86,24 @@ class SutureError(Exception):
 
 
 class Unavailable(SutureError):
-    """Try again later: the world may change."""
+    """Try again later, because conditions may change."""
 
 
 class Refused(SutureError):
-    """Never retry as is: the request is wrong."""
+    """Do not retry unchanged, because the request is invalid."""
 
 
 class VolumeFailed(SutureError):
-    """Stop touching this volume."""
+    """Stop using this volume."""
 
 
 class BlockFailed(VolumeFailed):
-    """The files of one block fail: a bad sector, or something else in their place. The volume is
-    in doubt, and no more: who works on many blocks goes on with the others."""
+    """The files of one block fail because of a bad sector, or other objects in their place. The
+    volume is suspect but not failed, so work on other blocks continues."""
 
 
 def size_text(count_bytes: float) -> str:
-    """Return a size as people read it, in binary units, such as `5.0 GiB`."""
+    """Return a size in binary units, such as `5.0 GiB`."""
     value = float(count_bytes)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(value) < _KIB:
@@ -113,7 +113,7 @@ def size_text(count_bytes: float) -> str:
 
 
 def lacking(error: ModuleNotFoundError, who: str, *, extra: str = "") -> Refused:
-    """Return what to say where `who` lacks a package of an extra; raise any other error again.
+    """Return the refusal for `who` lacking a package of an extra; raise any other error again.
     `extra` names the extra if several bring the package."""
     package = (error.name or "").partition(".")[0]
     if package not in EXTRAS:

@@ -1,12 +1,12 @@
-"""`suture-agent`: build, wire, run, drain. Nothing is decided here.
+"""The `suture-agent` program: build, wire, run, drain. Nothing is decided here.
 
-config ─► who am I (volumes, else the SCM) ─► store (recovers) ─► server ─► loops ─► wait
-                                                                   stop: the same, backwards
+config ─► identity (volumes, else the SCM) ─► store (recovers) ─► server ─► loops ─► wait
+                                                                 stop: in reverse order
 """
 
 import os
 
-# Read when gRPC is imported: its core would tell of every stranger's handshake, and not in JSON.
+# Read when gRPC is imported: its core would log each failed handshake, and not as JSON.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import faulthandler
@@ -60,7 +60,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions
 
 
 def security_of(config: AgentConfig) -> Security:
-    """Return how we prove who we are. Raise Refused naming what is wrong with the certificates."""
+    """Return this agent's credentials. Raise Refused naming the fault of the certificates."""
     tls = config.tls
     files = None
     if tls.certificate is not None and tls.key is not None and tls.ca is not None:
@@ -73,7 +73,7 @@ def security_of(config: AgentConfig) -> Security:
 
 
 def node_of(security: Security) -> str:
-    """Return the datanode id in our certificate, "" where it names none."""
+    """Return the datanode id in this agent's certificate; "" if it has none."""
     if security.certificates is None:
         return ""
     return identity_of(security.certificates.material.certificate).node_id
@@ -87,11 +87,12 @@ def who_am_i(
 ) -> Who | None:
     """Return cluster and datanode id: from the volumes, else a new one in the SCM's cluster.
 
-    The first start waits for an SCM, because a volume is formatted for one cluster; None when
-    told to stop meanwhile. A certificate that names a datanode decides the id of a new one; raise
-    Refused if the volumes belong to another, or if all are empty and the SCM knows what was there.
-    If no volume can be read, the id is that of the datanode that the SCM knows at our address: a
-    host that lost its only disk has to report that; raise the disk's error if the SCM knows none.
+    The first start waits for an SCM, because a volume is formatted for one cluster; return None if
+    stopped meanwhile. A certificate that names a datanode determines the id of a new one. Raise
+    Refused if the volumes belong to another, or if all are empty and the SCM knows their former
+    replicas. If no volume can be read, the id is that of the datanode that the SCM knows at this
+    address, because a host that lost its only disk has to report that; raise the disk's error if
+    the SCM knows none.
     """
     unreadable: SutureError | None = None
     try:
@@ -131,9 +132,9 @@ def known_at(
 ) -> Who:
     """Return the datanode that a control plane knows by our certificate's id or at our address.
 
-    Without a certificate only a silent datanode may be us: one that calls is another host, to which
-    somebody gave the same address. Of several at one address, the newest caller had it last. Raise
-    Unavailable while it calls, or `unreadable` if the control plane knows none.
+    Without a certificate, only a silent datanode is accepted: one that sends heartbeats is another
+    host that was given the same address. Of several at one address, the last to call is chosen.
+    Raise Unavailable while it calls, or `unreadable` if the control plane knows none.
     """
     if not isinstance(scm, ScmClient):
         raise unreadable
@@ -158,8 +159,8 @@ def known_at(
 
 
 def cluster_at(scm: ScmClient | Leader, config: AgentConfig, certified_id: str) -> str:
-    """Ask a control plane which cluster a first start joins. Raise Unavailable; Refused where it
-    knows what was on our volumes."""
+    """Ask a control plane which cluster a first start joins. Raise Unavailable; Refused if it knows
+    replicas that were on our volumes."""
     if not isinstance(scm, ScmClient):
         return scm.cluster_id()
     answer = scm.list_nodes(scm_pb2.ListNodesRequest())
@@ -168,8 +169,8 @@ def cluster_at(scm: ScmClient | Leader, config: AgentConfig, certified_id: str) 
 
 
 def check_leaders(leaders: Sequence[Leader], who: Who) -> None:
-    """Refuse to start with one that leads another cluster, or will not have us. One that does not
-    answer is waited for later."""
+    """Raise Refused if a leader leads another cluster, or rejects this agent. A leader that does
+    not answer is tried again later."""
     for leader in leaders:
         try:
             theirs = leader.cluster_id()
@@ -186,8 +187,8 @@ def check_leaders(leaders: Sequence[Leader], who: Who) -> None:
 def replicas_elsewhere(
     answer: scm_pb2.ListNodesResponse, config: AgentConfig, certified_id: str
 ) -> str:
-    """Return what the control plane knows of a datanode of our name, or at our address, that has
-    replicas: "" for nothing. With empty volumes we would not be that one any more."""
+    """Return what the control plane knows of a datanode with our id or address that has replicas;
+    "" for nothing. With empty volumes this agent would not be that datanode any more."""
     address = config.node.advertise or config.node.listen
     for node in answer.nodes:
         is_us = node.datanode_id == certified_id or node.address == address
@@ -201,8 +202,8 @@ def replicas_elsewhere(
 
 
 def doors_of(config: AgentConfig) -> Sequence[MakeDoor]:
-    """Return how the doors are made that the config asks for. Nothing of Ozone's is imported
-    where none is."""
+    """Return the makers of the protocol servers in the config. Ozone's modules are imported only if
+    needed."""
     if not config.ozone.listen:
         return ()
     from ozone.composition import doors
@@ -211,7 +212,7 @@ def doors_of(config: AgentConfig) -> Sequence[MakeDoor]:
 
 
 def leaders_of(config: AgentConfig) -> Sequence[Leader]:
-    """Return the control planes of another kind that the config names."""
+    """Return the control planes of another kind in the config."""
     theirs = ozone_scms(config.node.scm)
     if not theirs:
         return ()
@@ -224,7 +225,7 @@ def run(config_path: Path, stop: StopRequest) -> int:
     """Run the agent until `stop` is set; return its exit code."""
     if not __debug__:
         raise SystemExit("suture-agent does not run under python -O: asserts carry invariants")
-    faulthandler.enable()  # what kills the process, a bad disk under a map, says where it was
+    faulthandler.enable()  # prints a trace of a fatal signal, such as a bad disk under a memory map
     take_short_turns()
     memory.share_heaps()
     raise_limit()
@@ -260,7 +261,7 @@ def run(config_path: Path, stop: StopRequest) -> int:
 
 
 def reload(host: Host, supervisor: Supervisor, config_path: Path) -> None:
-    """Read the options again; take those that are live. A file that is wrong changes nothing."""
+    """Reload the options, and apply the live ones. An invalid file changes nothing."""
     supervisor.reloading()
     host.security.reload()
     try:

@@ -1,4 +1,4 @@
-"""What those who may not own threads or locks need of the runtime that does."""
+"""Protocols of the runtime, for modules that may not own threads or locks."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -19,31 +19,31 @@ class Leases(Protocol):
     def share(
         self, container_id: ContainerId, timeout_s: float = ...
     ) -> AbstractContextManager[None]:
-        """Keep the container's chunks as they are; raise Unavailable(BUSY) after `timeout_s`."""
+        """Prevent changes of the container's chunks; raise Unavailable(BUSY) after `timeout_s`."""
         ...
 
     def is_shared(self, container_id: ContainerId) -> bool:
-        """Return whether somebody shares the container now."""
+        """Return whether the container is shared now."""
         ...
 
 
 class Future(Protocol):
     """The result of work that an executor does."""
 
-    def result(self) -> Any:  # what the work returned
+    def result(self) -> Any:  # the return value of the work
         """Wait for the result; raise what the work raised."""
         ...
 
     def cancel(self) -> bool:
-        """Take the work back if it has not begun."""
+        """Cancel the work if it has not begun."""
         ...
 
 
 class Executor(Protocol):
-    """Runs work side by side; a `concurrent.futures.ThreadPoolExecutor` is one."""
+    """Runs work concurrently, as a `concurrent.futures.ThreadPoolExecutor` does."""
 
     def submit(self, work: Callable[..., Any], /, *arguments: Any) -> Future:
-        """Begin `work(*arguments)`."""
+        """Start `work(*arguments)`."""
         ...
 
 
@@ -53,4 +53,4 @@ Pace: TypeAlias = Callable[[int, Callable[[], bool]], None]
 
 
 def at_once(length_bytes: int, is_interrupted: Callable[[], bool]) -> None:
-    """Go on: nobody is waited for."""
+    """Return at once: a pace without a limit."""

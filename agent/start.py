@@ -1,7 +1,7 @@
 """The entry point of `suture-agent`: handle signals first, then import the agent.
 
 The imports take seconds on a small host. Without a handler SIGHUP ends the process meanwhile, and
-process 1 of a container loses SIGTERM, because the kernel drops what process 1 has no handler for.
+process 1 of a container loses SIGTERM, because the kernel drops its unhandled signals.
 """
 
 from agent.runtime.standard_streams import open_standard_streams

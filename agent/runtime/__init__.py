@@ -1,1 +1,1 @@
-"""What every process of ours runs on: loops of workers, leases, clocks, threads, plain HTTP."""
+"""Runtime of every process: worker loops, leases, clocks, threads, HTTP listener."""

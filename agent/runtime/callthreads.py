@@ -1,12 +1,12 @@
-"""The threads of calls: many may wait for their callers, few work at once.
+"""Threads of gRPC calls: many may wait for their callers, few work at once.
 
-A call has a thread from its first byte on, whatever its caller does then. So there is one for every
-call that is let in, and a call that has its request takes one of a few slots for as long as it
-works; it gives the slot back while it waits for its caller. A thread that only waits costs some
-ten kilobytes, and is made when it is first needed.
+A call has a thread from its first byte on, whatever its caller does. So there is one for every
+admitted call, and a call with a complete request takes one of a few slots while it works; it
+returns the slot while it waits for its caller. A waiting thread costs about ten kilobytes, and is
+started when it is first needed.
 
-gRPC asks nothing of a call's future but when it has ended. `ThreadPoolExecutor` makes one that can
-be awaited, cancelled and has a result: 27 calls of Python for each call of gRPC, beside five here.
+gRPC only needs to know when a call's future has ended. `ThreadPoolExecutor` makes a full future,
+which costs 27 Python calls per gRPC call, as against five here.
 """
 
 import time
@@ -19,16 +19,16 @@ from typing import Any, Final
 
 import structlog
 
-LATE_S: Final = 5.0  # a call that found no slot for so long is a reason to say so
+LATE_S: Final = 5.0  # waiting time for a slot after which it is reported
 
 _Work = tuple["Ending", Callable[..., object], tuple[Any, ...]]
 
 
 class Ending:
-    """The end of a call: as much of a future as `grpc.server` uses.
+    """The end of a call: the part of a future that `grpc.server` uses.
 
-    Whoever adds a callback and the thread that ends the call may race: both run what is in the
-    list, and each callback leaves it once.
+    The threads that add a callback and that end the call may race: both run the listed callbacks,
+    and each callback is removed before it runs once.
     """
 
     __slots__ = ("_callbacks", "_has_come")
@@ -38,13 +38,13 @@ class Ending:
         self._has_come = False
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
-        """Have `callback` called with this when the call has ended, or now."""
+        """Call `callback` with this object when the call has ended, or now if it has."""
         self._callbacks.append(callback)
         if self._has_come:
             self.come()
 
     def come(self) -> None:
-        """Call what waits for it."""
+        """Run the waiting callbacks."""
         self._has_come = True
         while self._callbacks:
             try:
@@ -55,7 +55,7 @@ class Ending:
 
 
 class CallThreads(Executor):
-    """A pool for `grpc.server`, and the slots of what it runs."""
+    """A thread pool for `grpc.server`, with slots for working calls."""
 
     def __init__(
         self,
@@ -64,23 +64,23 @@ class CallThreads(Executor):
         *,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Let `slot_count` calls work at once, of `call_count_max` that are there."""
+        """Let `slot_count` of at most `call_count_max` calls work at once."""
         self._thread_count_max = max(slot_count, call_count_max)
         self._threads: list[Thread] = []
         self._work: SimpleQueue[_Work | None] = SimpleQueue()
-        self._idle: SimpleQueue[None] = SimpleQueue()  # one for each thread that nothing waits for
-        self._lacking = 0  # so much work waits though there is no idle thread
+        self._idle: SimpleQueue[None] = SimpleQueue()  # an entry per idle thread
+        self._lacking = 0  # amount of work that waits without an idle thread
         self._starting = Lock()
         self._is_shut = False
-        self._free: SimpleQueue[None] = SimpleQueue()  # a Semaphore takes ten times as long
+        self._free: SimpleQueue[None] = SimpleQueue()  # a Semaphore is ten times slower
         for _ in range(slot_count):
             self._free.put(None)
         self._monotonic_s = monotonic_s
         self._tickets = count()
-        self._waiting: dict[int, float] = {}  # since when, by ticket; the oldest first
+        self._waiting: dict[int, float] = {}  # start time by ticket; oldest first
 
     def submit(self, fn: Callable[..., object], /, *args: Any, **kwargs: Any) -> Any:
-        """Have a thread call `fn`; return the `Ending` of that.
+        """Run `fn` in a thread; return its `Ending`.
 
         Raise RuntimeError after `shutdown`, as executors do.
         """
@@ -96,7 +96,7 @@ class CallThreads(Executor):
         return ending
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more calls; end the threads when what they have is done, or begun."""
+        """Take no more calls; end the threads when their queued or running calls are done."""
         with self._starting:
             self._is_shut = True
             threads = list(self._threads)
@@ -118,8 +118,8 @@ class CallThreads(Executor):
                 dropped[0].come()
 
     def _start_one(self) -> None:
-        """Start a thread for work that no idle one takes. Where none can be had, as many are there
-        as there may be or as the host has, the work waits for the next thread that is through."""
+        """Start a thread for work without an idle thread. At the limit of threads, or if the host
+        has none left, the work waits for the next thread that becomes free."""
         with self._starting:
             if self._is_shut:
                 return
@@ -135,7 +135,7 @@ class CallThreads(Executor):
             self._lacking += 1
 
     def _become_idle(self) -> None:
-        """Note that a thread is through with its work, unless other work waits for just that."""
+        """Mark a thread as idle, unless other work is waiting for it."""
         if self._lacking:
             with self._starting:
                 if self._lacking:
@@ -153,9 +153,9 @@ class CallThreads(Executor):
                 call(*arguments)
             except BaseException as error:  # noqa: BLE001 - gRPC answers for its calls: this is its own
                 structlog.get_logger().error("rpc_thread_failed", exc_info=error)
-            self._become_idle()  # before anybody hears of the end, and calls again
+            self._become_idle()  # before the caller sees the end, and calls again
             ending.come()
-            del work, ending, call, arguments  # an idle thread keeps nothing of its last call
+            del work, ending, call, arguments  # an idle thread keeps no reference to its last call
 
     def take(self) -> None:
         """Wait for a slot."""
@@ -176,17 +176,17 @@ class CallThreads(Executor):
 
     @property
     def threads(self) -> tuple[Thread, ...]:
-        """All threads that were made."""
+        """All threads started so far."""
         return tuple(self._threads)
 
     @property
     def waiting_count(self) -> int:
-        """How many calls wait for a slot."""
+        """Number of calls that wait for a slot."""
         return len(self._waiting)
 
     @property
     def trouble(self) -> str:
-        """Why nothing may be answered now; "" while calls find their slots."""
+        """Reason why calls get no answers now; "" while they find slots."""
         begun_s = next(iter(list(self._waiting.values())), None)
         late_s = 0.0 if begun_s is None else self._monotonic_s() - begun_s
         if late_s < LATE_S:

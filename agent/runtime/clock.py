@@ -1,6 +1,6 @@
-"""Time, as the rest of the agent sees it: a value that somebody passed in.
+"""Clocks, which the rest of the agent receives as arguments.
 
-Two clocks, never mixed. Wall time names instants that leave the process (findings, reports); it
+Two clocks are never mixed. Wall time names instants that leave the process (findings, reports); it
 may jump. Monotonic time measures waits, ages and deadlines inside the process.
 """
 
@@ -9,19 +9,19 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What tells the time."""
+    """A source of time."""
 
     def now_ms(self) -> int:
         """Return wall time in milliseconds since the epoch."""
         ...
 
     def monotonic_s(self) -> float:
-        """Return seconds since an arbitrary start; never goes back."""
+        """Return seconds since an arbitrary start, which never decrease."""
         ...
 
 
 def monotonic_ms(clock: Clock) -> int:
-    """Return the monotonic time in whole milliseconds: what deadlines of tasks count in."""
+    """Return the monotonic time in whole milliseconds, the unit of task deadlines."""
     return int(clock.monotonic_s() * 1000)
 
 
@@ -33,5 +33,5 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
     def monotonic_s(self) -> float:
-        """Return seconds since an arbitrary start; never goes back."""
+        """Return seconds since an arbitrary start, which never decrease."""
         return time.monotonic()

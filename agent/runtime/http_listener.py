@@ -1,9 +1,9 @@
-"""The plain HTTP listener: metrics, health, a page to look at. It reads, and changes nothing.
+"""Read-only HTTP listener: metrics, health, and a status page.
 
-Threads are bounded, and so is the time of a connection, come its bytes slowly or not at all:
-it has one request and `REQUEST_S` for all of it, and `SLOW_S` when others wait. A page is given to
-who asks for this host by an address or by a name of its own, not by a name that somebody else had
-point here: a browser would show it to that somebody's script.
+Threads are bounded, and so is the time of a connection, however slow its client is: it has one
+request and `REQUEST_S` in total, or `SLOW_S` when others wait. A page is returned only if the
+request names this host by an address or one of its own names. Otherwise a browser would show the
+page to the script of a site whose name resolves to this host.
 """
 
 import ipaddress
@@ -25,9 +25,9 @@ import structlog
 
 from agent.errors import Code, Refused
 
-CONNECTION_COUNT_MAX: Final = 8  # a browser, Prometheus and its twin, and some to spare
-REQUEST_S: Final = 10.0  # of one connection, from its first byte to the last of the answer
-SLOW_S: Final = 2.0  # a connection that is as old gives way to others
+CONNECTION_COUNT_MAX: Final = 8  # a browser, two Prometheus servers, and some to spare
+REQUEST_S: Final = 10.0  # of one connection, from its first byte to the end of the answer
+SLOW_S: Final = 2.0  # an older connection is closed if others wait
 QUERY_FIELDS_MAX: Final = 8
 STOP_POLL_S: Final = 0.1
 HEADERS: Final = {
@@ -44,7 +44,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What one path answers."""
+    """Answer for one path."""
 
     body: bytes
     content_type: str = "text/html; charset=utf-8"
@@ -57,7 +57,7 @@ AskingPages = Mapping[str, Callable[[Mapping[str, str]], Page]]
 
 
 class WebListener:
-    """Serves pages by their exact path, from the moment it is started until it is stopped."""
+    """Serves pages by their exact path, from `start` to `stop`."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class WebListener:
     ) -> None:
         """Bind `address`, host:port; port 0 takes a free one. Raise Refused(INVALID_CONFIG).
 
-        `names`: by which this host may be asked for, beside its addresses and its own name.
+        `names` are further names for this host, beside its addresses and its own name.
         """
         host, _, port = address.rpartition(":")
         own = {"localhost", host, socket.gethostname(), *names}
@@ -92,15 +92,15 @@ class WebListener:
 
     @property
     def address(self) -> str:
-        """Where it listens."""
+        """Address of the listener."""
         return f"{self._host}:{self._server.server_address[1]}"
 
     def start(self) -> None:
-        """Answer from now on."""
+        """Start answering."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Answer no more. Safe before `start`."""
+        """Stop answering. Safe before `start`."""
         if self._thread.is_alive():
             self._server.shutdown()
             self._thread.join()
@@ -114,11 +114,11 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, *arguments: Any) -> None:
         self._free = threading.BoundedSemaphore(CONNECTION_COUNT_MAX)
-        self._open: dict[Any, float] = {}  # since when, by socket; the oldest first
+        self._open: dict[Any, float] = {}  # start time by socket; oldest first
         super().__init__(*arguments)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Hand a connection to a thread of its own, if there may be one more."""
+        """Give a connection a thread of its own, within the limit."""
         if not self._free.acquire(blocking=False):
             self._cut(SLOW_S, count_max=1)
             if not self._free.acquire(timeout=STOP_POLL_S):
@@ -128,14 +128,14 @@ class _Server(ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def service_actions(self) -> None:
-        """Cut off what takes too long; the library calls this a few times a second."""
+        """Close connections that take too long; the library calls this a few times a second."""
         self._cut(REQUEST_S, count_max=CONNECTION_COUNT_MAX)
 
     def _cut(self, age_s: float, *, count_max: int) -> None:
         now_s = time.monotonic()
         old = [one for one, since_s in list(self._open.items()) if now_s - since_s >= age_s]
         for connection in old[:count_max]:
-            with suppress(OSError):  # it may have ended by itself
+            with suppress(OSError):  # it may have ended already
                 connection.shutdown(socket.SHUT_RDWR)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
@@ -147,7 +147,7 @@ class _Server(ThreadingHTTPServer):
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is nobody's fault."""
+        """Ignore the error: a client that disconnects is no fault."""
 
 
 class _IpV6Server(_Server):
@@ -186,7 +186,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET  # noqa: N815 - the library's name
 
     def log_message(self, *_: object) -> None:
-        """Say nothing: a scrape every few seconds is no event."""
+        """Log nothing: a scrape every few seconds is no event."""
 
     def _send(self, page: Page) -> None:
         self.send_response(page.status)
@@ -199,7 +199,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _words(query: str) -> dict[str, str]:
-    """Return what a query asks for; what is no query asks for nothing."""
+    """Return the parameters of a query; none if it is invalid."""
     try:
         found = parse_qs(query, keep_blank_values=True, max_num_fields=QUERY_FIELDS_MAX)
     except ValueError:
@@ -208,7 +208,7 @@ def _words(query: str) -> dict[str, str]:
 
 
 def _framing(headers: Message) -> str:
-    """Return what is wrong with a request that brings a body: none of ours has one."""
+    """Return what is wrong with a request that has a body; no request here has one."""
     if headers.get_all("Transfer-Encoding") or any(
         value.strip() != "0" for value in headers.get_all("Content-Length", [])
     ):
@@ -217,10 +217,10 @@ def _framing(headers: Message) -> str:
 
 
 def _host_objection(headers: Message, names: frozenset[str]) -> str:
-    """Return why a page is not given to who asks for this host by that name."""
+    """Return why a page is refused for this Host name; "" if it is not."""
     hosts = headers.get_all("Host", [])
     if not hosts:
-        return ""  # no browser leaves it out
+        return ""  # all browsers send it
     if len(hosts) > 1:
         return "the request names several hosts"
     name = hosts[0].strip().lower()

@@ -1,35 +1,37 @@
-"""How the interpreter of a process that serves divides its time: among threads, and between these
-and the garbage collector, which stops them all while it looks at objects."""
+"""Interpreter settings of a server: the switch interval of threads, and garbage collection.
+
+A full collection stops all threads while it looks at objects.
+"""
 
 import gc
 import sys
 from typing import Any, Final
 
-SWITCH_S: Final = 0.0005  # Python's own is 5 ms, for each thread of a storm that a read waits for
+SWITCH_S: Final = 0.0005  # Python's default of 5 ms delays a read by that for each busy thread
 
 OBJECTS_MAX: Final = 50_000
 """That a full collection may find and leave to the next; it takes some 15 ms to look at them."""
 
 
 def take_short_turns() -> None:
-    """Let threads change places often.
+    """Let threads switch often.
 
-    A thread that holds a lock and waits for the interpreter, as after each call into LMDB, waits
-    for a turn of each thread that computes, and so does everybody who wants that lock: with
-    Python's own turns, some holds of the control plane's lock took more than 50 ms while a page of
-    ten million containers was made (`make bench NAME=page`).
+    A thread that holds a lock and waits for the GIL, as after each call into LMDB, waits for a turn
+    of each computing thread, and so do all threads that need the lock. With Python's default, the
+    control plane's lock was held for more than 50 ms at times while a page of ten million
+    containers was made (`make bench NAME=page`).
     """
     sys.setswitchinterval(SWITCH_S)
 
 
 def freeze_what_stays() -> None:
-    """Freeze the objects that there are, and from now on those that full collections leave, if
-    they are many. Call it when what is read at the start is in memory.
+    """Freeze the present objects, and from now on those that survive full collections, if they are
+    many. Call it when the data read at the start is in memory.
 
-    A full collection looks at every object that refers to others. Where a million rows came after
-    the start it took 0.4 s, with the control plane's lock held (`make bench NAME=judge`). What is
-    frozen it passes over. That is freed as before once nothing refers to it, but a circle of frozen
-    objects would stay for ever: so it is done once for each `OBJECTS_MAX` that stay.
+    A full collection visits every object that refers to others. With a million rows added after the
+    start it took 0.4 s, with the control plane's lock held (`make bench NAME=judge`). It skips
+    frozen objects. They are freed as usual when nothing refers to them, but a cycle of frozen
+    objects would stay for ever, so this is done only once per `OBJECTS_MAX` surviving objects.
     """
     gc.freeze()
     if _freeze_if_many not in gc.callbacks:

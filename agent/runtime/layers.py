@@ -1,7 +1,7 @@
-"""The methods of a server with what stands around each call: made once, not at every call.
+"""Methods of a gRPC server with layers around each call, combined once and not per call.
 
-gRPC's own interceptors are asked at each call for the handler to use: six calls of Python for one
-interceptor, whose answer would always be the same. Here they are handlers of gRPC like others.
+gRPC's own interceptors are called for each call to find its handler: six Python calls for one
+interceptor, always with the same result. Here they are ordinary gRPC handlers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,17 +11,17 @@ import grpc
 
 
 class Layer(Protocol):
-    """What is put around methods."""
+    """A wrapper around methods."""
 
     def wrap(self, method: str, handler: Any) -> Any:
-        """Return the handler of a method, by its path, with this layer around it."""
+        """Return the handler of a method, by its path, wrapped in this layer."""
         ...
 
 
 class Layers(grpc.GenericRpcHandler):
-    """All methods of a server, each within its layers, the first outermost.
+    """All methods of a server, each in its layers, the first outermost.
 
-    Give it to `grpc.server` as its only handler, and to generated code (`add_..._to_server`) in
+    Pass it to `grpc.server` as its only handler, and to generated code (`add_..._to_server`) in
     place of the server.
     """
 
@@ -33,14 +33,14 @@ class Layers(grpc.GenericRpcHandler):
         others: Sequence[grpc.GenericRpcHandler] = (),
         refusal: Callable[[Any], Any] | None = None,
     ) -> None:
-        """`at_each_call` is called before a call gets a thread, also when it will get none.
-        `refusal` returns, for the headers of a call, the handler that refuses it, or None.
-        `others` have methods that were not generated; they answer the same for a path always."""
+        """`at_each_call` is called before a call gets a thread, even if it gets none. `refusal`
+        returns the handler that refuses a call, by its headers, or None. `others` have methods that
+        were not generated; their handler for a path never changes."""
         self._layers = tuple(reversed(layers))
         self._at_each_call = at_each_call
         self._refusal = refusal
         self._others = tuple(others)
-        self._methods: dict[str, Any] = {}  # by their paths
+        self._methods: dict[str, Any] = {}  # by path
 
     def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Any]) -> None:
         """Add the methods of a service, as generated code does."""
@@ -48,10 +48,10 @@ class Layers(grpc.GenericRpcHandler):
             self._put(f"/{service}/{name}", handler)
 
     def add_generic_rpc_handlers(self, _handlers: object) -> None:
-        """Nothing: generated code adds the same methods both ways."""
+        """Do nothing, because generated code adds the same methods both ways."""
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
-        """Return the handler in its layers; None where there is no such method."""
+        """Return the handler in its layers; None if there is no such method."""
         self._at_each_call()
         if self._refusal is not None:
             refusing = self._refusal(handler_call_details.invocation_metadata)

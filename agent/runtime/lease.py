@@ -1,11 +1,11 @@
-"""The right to change one container: one holder at a time.
+"""Leases: the right to change one container, with one holder at a time.
 
-`agent/store/` has no locks of its own; whoever calls a mutating function of it holds the
-container's lease. A scan holds it only while it begins and commits, and does not write chunks, so
-it says `writes_chunks=False`: the change watch (`agent.scan.change_watch`) takes file events of a
-container for our own work while, and shortly after, a lease that writes chunks is held.
+`agent/store/` has no locks of its own; callers of its mutating functions must hold the container's
+lease. A scan holds it only to begin and to commit. It does not write chunks and passes
+`writes_chunks=False`, because the change watch (`agent.scan.change_watch`) attributes file events
+to the agent while a lease that writes chunks is held, and shortly after.
 
-Not re-entrant: a thread that asks twice has a bug, and is told so at once instead of after a
+Not re-entrant: a thread that requests a lease twice has a bug, and fails at once instead of after a
 timeout.
 """
 
@@ -21,7 +21,7 @@ from agent.runtime.clock import Clock, SystemClock
 from merkle.replica import ContainerId
 
 WAITERS_MAX: Final = 1_000  # threads that may wait for leases; the pools are far smaller
-RELEASES_REMEMBERED_MAX: Final = 10_000  # for `written_within`; forgetting costs one extra scan
+RELEASES_REMEMBERED_MAX: Final = 10_000  # for `written_within`; losing one costs an extra scan
 TIMEOUT_S_DEFAULT: Final = 30.0
 
 
@@ -67,9 +67,9 @@ class Leases:
     def share(
         self, container_id: ContainerId, timeout_s: float = TIMEOUT_S_DEFAULT
     ) -> Iterator[None]:
-        """Keep the container's chunks as they are for the length of a `with` block.
+        """Prevent changes of the container's chunks for the length of a `with` block.
 
-        Many may share at once, and a scan may begin and commit meanwhile; who writes chunks waits.
+        Many may share at once, and a scan may begin and commit meanwhile; writers of chunks wait.
         Raise Unavailable(BUSY) as `hold` does.
         """
         with self._changed:
@@ -85,11 +85,12 @@ class Leases:
                 self._changed.notify_all()
 
     def is_shared(self, container_id: ContainerId) -> bool:
-        """Return whether somebody copies the container now, so that a change has to wait."""
+        """Return whether the container is being copied, so that a change has to wait."""
         return container_id in self._shares
 
     def written_within(self, container_id: ContainerId, window_s: float) -> bool:
-        """Whether we write the container's chunks, or did in the last `window_s` seconds."""
+        """Return whether the agent writes the container's chunks, or did in the last `window_s`
+        seconds."""
         with self._changed:
             holder = self._holders.get(container_id)
             if holder is not None and holder.writes_chunks:

@@ -1,13 +1,13 @@
-"""The loop around a worker: it owns sleeping, errors, stopping and the worker's good name.
+"""The loop around a worker: sleeping, errors, stopping, and status.
 
-A worker does one unit of work per `step` and says what it wants next. The loop does the rest, so
-that no worker can die unseen: an exception is counted, kept as `last_error`, logged and followed
-by a growing pause, and the loop goes on. This is the only kind of place where `except Exception`
-may stand (docs/ARCHITECTURE.md).
+A worker does one unit of work per `step` and returns when to continue. The loop does the rest, so
+that no worker dies unnoticed: an exception is counted, kept as `last_error`, logged and followed by
+a growing pause, and the loop goes on. Loops are the only places with `except Exception`
+(docs/ARCHITECTURE.md).
 
     step() -> Busy        again at once
               Throttled   again after `delay_s`, or when woken
-              Resting     again after `delay_s`, whoever wakes it
+              Resting     again after `delay_s`, even if woken
               Idle        again when woken, at the latest after `idle_s`
               Done        never again
 """
@@ -25,8 +25,8 @@ from agent.runtime.clock import Clock, SystemClock
 IDLE_S_DEFAULT: Final = 5.0
 BACKOFF_MIN_S: Final = 1.0
 BACKOFF_MAX_S: Final = 60.0
-QUIET_MAX_S: Final = 300.0  # without a sign of life for so long it hangs, or lists a huge directory
-ERROR_TEXT_MAX: Final = 500  # characters of `last_error`: it travels in status messages
+QUIET_MAX_S: Final = 300.0  # without progress for longer, it hangs or lists a huge directory
+ERROR_TEXT_MAX: Final = 500  # characters of `last_error`, which is sent in status messages
 
 log = structlog.get_logger()
 
@@ -45,7 +45,7 @@ class Throttled:
 
 @dataclass(frozen=True, slots=True)
 class Resting:
-    """There is more to do, but not before `delay_s` has passed, also for those that wake it."""
+    """There is more to do, but not before `delay_s` has passed, even if woken."""
 
     delay_s: float
 
@@ -64,11 +64,12 @@ Step = Busy | Throttled | Resting | Idle | Done
 
 
 class Worker(Protocol):
-    """One unit of work per `step`; it must return within a stated time once stop is asked."""
+    """A worker does one unit of work per `step`, which must return within a bounded time after a
+    stop."""
 
     @property
     def name(self) -> str:
-        """Short, unique, stable: it names the thread, the metric and the status line."""
+        """A short, unique, stable name for the thread, the metric and the status line."""
         ...
 
     def step(self) -> Step:
@@ -77,7 +78,7 @@ class Worker(Protocol):
 
 
 class WorkerState(StrEnum):
-    """What a loop is doing."""
+    """State of a loop."""
 
     CREATED = "created"
     WORKING = "working"
@@ -85,7 +86,7 @@ class WorkerState(StrEnum):
     BACKING_OFF = "backing off"
     DONE = "done"
     STOPPED = "stopped"
-    DEAD = "dead"  # its thread ended without having been asked to
+    DEAD = "dead"  # its thread ended without a request
 
 
 ENDED: Final = frozenset({WorkerState.DONE, WorkerState.STOPPED})
@@ -93,7 +94,7 @@ ENDED: Final = frozenset({WorkerState.DONE, WorkerState.STOPPED})
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """A loop as the operator sees it. `quiet_s`: time since it last showed progress."""
+    """Status of a loop for operators. `quiet_s` is the time since its last progress."""
 
     name: str
     state: WorkerState
@@ -103,21 +104,21 @@ class WorkerStatus:
     quiet_s: float
 
     def is_stalled(self, quiet_max_s: float) -> bool:
-        """Whether it shows no life, although it should."""
+        """Return whether it should make progress and does not."""
         if self.state is WorkerState.DEAD:
             return True
         return self.state not in {*ENDED, WorkerState.CREATED} and self.quiet_s > quiet_max_s
 
 
 class Pulse:
-    """The sign of life that a long step gives: `beat()` after every read."""
+    """Progress signal of a long step, which calls `beat()` after every read."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         self._beat_at_s = self._clock.monotonic_s()
 
     def beat(self) -> None:
-        """Show that work progresses."""
+        """Record progress."""
         self._beat_at_s = self._clock.monotonic_s()
 
     def quiet_s(self) -> float:
@@ -126,23 +127,23 @@ class Pulse:
 
 
 class Bell:
-    """Ends a worker's wait. It is made before the worker and its loop, and given to both, and to
-    whoever may have something for the worker to do."""
+    """Ends a worker's wait. It is made before the worker and its loop, and given to both and to all
+    producers of work."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
         self._is_rung = False
 
     def ring(self) -> None:
-        """End the wait, or the next one: there is something to do."""
+        """End the current wait, or the next one, because there is work."""
         if self._is_rung:
-            return  # whoever waits will see it: a storm rings thousands of times
+            return  # the waiting thread will see it; a burst rings thousands of times
         with self._condition:
             self._is_rung = True
             self._condition.notify_all()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until it was rung; return whether it was, and forget that."""
+        """Wait for a ring; return whether there was one, and clear it."""
         with self._condition:
             rung = self._condition.wait_for(lambda: self._is_rung, timeout=timeout_s)
             self._is_rung = False
@@ -150,7 +151,7 @@ class Bell:
 
 
 class Loop:
-    """Runs one worker in one thread until it is done or told to stop."""
+    """Runs one worker in one thread until it is done or stopped."""
 
     def __init__(
         self,
@@ -176,15 +177,15 @@ class Loop:
         self._thread = threading.Thread(target=self._run, name=worker.name, daemon=True)
 
     def start(self) -> None:
-        """Start the thread. Once."""
+        """Start the thread. Call it once."""
         self._thread.start()
 
     def wake(self) -> None:
-        """End the worker's wait: there is something to do."""
+        """End the worker's wait, because there is work."""
         self._bell.ring()
 
     def request_stop(self) -> None:
-        """Ask the loop to end after the step under way; returns at once."""
+        """Ask the loop to end after the current step; return at once."""
         self._stopping.set()
         self._bell.ring()
 
@@ -196,7 +197,7 @@ class Loop:
         return not self._thread.is_alive()
 
     def status(self) -> WorkerStatus:
-        """Return what the operator wants to know."""
+        """Return the status for operators."""
         state = self._state
         if self._thread.ident is not None and not self._thread.is_alive() and state not in ENDED:
             state = WorkerState.DEAD
@@ -215,7 +216,7 @@ class Loop:
         Public so that tests can drive a worker through its loop without a thread.
         """
         self._state = WorkerState.WORKING
-        self._is_resting = False  # who fails is woken again
+        self._is_resting = False  # a failed worker may be woken again
         self._pulse.beat()
         try:
             wish = self._worker.step()
@@ -251,7 +252,7 @@ class Loop:
             error=self._last_error,
             error_count=self._error_count,
             retry_in_s=delay_s,
-            exc_info=error if self._errors_in_a_row == 1 else None,  # one trace a row of errors
+            exc_info=error if self._errors_in_a_row == 1 else None,  # one trace per row of errors
         )
         return delay_s
 
@@ -265,7 +266,7 @@ class Loop:
         self._state = WorkerState.STOPPED
 
     def _wait(self, delay_s: float) -> None:
-        """Wait in pieces, so that a long wait still shows life to the watchdog."""
+        """Wait in pieces, so that the watchdog sees progress during a long wait."""
         deadline_s = self._clock.monotonic_s() + delay_s
         while True:
             self._pulse.beat()
@@ -279,22 +280,23 @@ class Loop:
 
 
 class LoopSet:
-    """All loops of the process: started together, watched together, stopped together."""
+    """All loops of the process, which are started, watched and stopped together."""
 
     def __init__(self, loops: Iterable[Loop] = ()) -> None:
         self._loops = list(loops)
 
     def add(self, loop: Loop) -> None:
-        """Add a loop that was not started yet."""
+        """Add a loop that is not started yet."""
         self._loops.append(loop)
 
     def start(self) -> None:
-        """Start all."""
+        """Start all loops."""
         for loop in self._loops:
             loop.start()
 
     def stop(self, deadline_s: float, clock: Clock | None = None) -> tuple[str, ...]:
-        """Ask all to stop and wait until `deadline_s` from now; return who did not."""
+        """Ask all to stop and wait until `deadline_s` from now; return the names of those still
+        running."""
         clock = clock or SystemClock()
         for loop in self._loops:
             loop.request_stop()
@@ -310,5 +312,5 @@ class LoopSet:
         return tuple(loop.status() for loop in self._loops)
 
     def stalled(self, quiet_max_s: float) -> tuple[str, ...]:
-        """Return the names of loops that show no life: what keeps the watchdog from being fed."""
+        """Return the names of stalled loops, which keep the watchdog from being fed."""
         return tuple(status.name for status in self.status() if status.is_stalled(quiet_max_s))

@@ -1,11 +1,10 @@
-"""What this process holds of the machine's memory, and how it gives it back.
+"""Memory settings and limits of this process.
 
-Going through a hundred thousand replicas takes tens of megabytes for a moment, in whichever thread
-does it: glibc keeps them for each thread, and every page of a mapped index that was looked at stays
-mapped. What carries data is the opposite: as glibc comes, each message of a megabyte is new memory
-from the kernel, page by page, and goes back at once; that took half of the processor time of a
-gRPC stream (`make bench NAME=replicate`). Another C library may not have these calls: then nothing
-is kept and nothing is given back.
+Iterating over 100,000 replicas takes tens of megabytes for a moment, in any thread: glibc keeps
+them per thread, and every page of a mapped index that was read stays mapped. Data transfers are the
+opposite: with glibc's defaults, each message of a megabyte is new memory from the kernel, page by
+page, and is freed at once, which took half of the processor time of a gRPC stream (`make bench
+NAME=replicate`). Other C libraries may lack these calls; then nothing is changed.
 """
 
 import ctypes
@@ -22,22 +21,22 @@ from typing import Final
 
 from agent.errors import Code, Unavailable
 
-ARENAS_MAX: Final = 2  # what allocates most holds the interpreter lock; glibc: eight for each core
-KEPT_BYTES: Final = 32 * 1024**2  # free at the end of a heap: the messages of a few streams
+ARENAS_MAX: Final = 2  # most allocations hold the GIL; glibc's default: eight per core
+KEPT_BYTES: Final = 32 * 1024**2  # kept free at the end of a heap: the messages of a few streams
 MAPPED_BYTES_MIN: Final = 32 * 1024**2  # glibc's maximum: above any message, a chunk and more
-M_TRIM_THRESHOLD: Final = -1  # these three: malloc.h
+M_TRIM_THRESHOLD: Final = -1  # these three are from malloc.h
 M_MMAP_THRESHOLD: Final = -3
 M_ARENA_MAX: Final = -8
 MAPS: Final = Path("/proc/self/maps")
-OWN_BYTES: Final = 128 * 1024**2  # a process that serves nothing yet, and what it knows of replicas
-IN_FLIGHT_BYTES_MIN: Final = 128 * 1024**2  # two writes of the largest chunk, or less at a time
-WAIT_S: Final = 30.0  # for memory that others have
+OWN_BYTES: Final = 128 * 1024**2  # an idle process, and its data about replicas
+IN_FLIGHT_BYTES_MIN: Final = 128 * 1024**2  # two writes of the largest chunk
+WAIT_S: Final = 30.0  # for memory in use by others
 LOOK_S: Final = 0.25
 
 
 def share_heaps() -> None:
-    """Let all threads share a few heaps, which keep what streams use again and again; call it
-    before there are threads."""
+    """Let all threads share a few heaps, which keep memory that streams use repeatedly. Call it
+    before any thread is started."""
     with suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(M_ARENA_MAX, ARENAS_MAX)
@@ -46,16 +45,16 @@ def share_heaps() -> None:
 
 
 def give_back() -> None:
-    """Give freed memory back to the system: after work on all replicas, or on a whole one."""
+    """Return freed memory to the system, after work on all replicas or on a whole one."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def let_go_of_pages(file: Path) -> None:
-    """Take the pages of a file that is mapped shared out of this process's memory; they stay in
-    the page cache, and come back when they are looked at.
+    """Unmap the resident pages of a shared file mapping; they stay in the page cache, and return
+    when read.
 
-    The caller makes sure that the file stays mapped meanwhile: else its addresses may be another's.
+    The caller must keep the file mapped meanwhile, because its addresses might be reused otherwise.
     """
     with suppress(OSError, AttributeError):
         madvise = ctypes.CDLL(None).madvise
@@ -64,8 +63,8 @@ def let_go_of_pages(file: Path) -> None:
 
 
 def _mapped_at(file: bytes) -> list[tuple[int, int]]:
-    """Return the addresses at which a file is mapped shared: privately mapped pages may be the
-    only copy of what was written to them."""
+    """Return the addresses of a file's shared mappings. Private mappings are left out, because
+    their pages may be the only copy of written data."""
     places = []
     for line in MAPS.read_bytes().splitlines():
         fields = line.split(maxsplit=5)
@@ -76,8 +75,8 @@ def _mapped_at(file: bytes) -> list[tuple[int, int]]:
 
 
 def limit_bytes(root: Path = Path("/")) -> int:
-    """Return how much memory this process may have: the machine's, or the least that a control
-    group it is in has (cgroups v2 and v1)."""
+    """Return the memory limit of this process: the machine's memory, or the lowest limit of its
+    control groups (cgroups v2 and v1)."""
     found = [_kilobytes(root / "proc/meminfo", "MemTotal:")]
     with suppress(OSError, ValueError):
         for line in (root / "proc/self/cgroup").read_text().splitlines():
@@ -92,7 +91,7 @@ def limit_bytes(root: Path = Path("/")) -> int:
 
 
 def in_flight_bytes(configured: int, memory_bytes: int) -> int:
-    """Return how much may be in flight: as configured, or half of what there is beside our own."""
+    """Return the in-flight limit: as configured, or half of the memory beside the process's own."""
     return configured or max((memory_bytes - OWN_BYTES) // 2, IN_FLIGHT_BYTES_MIN)
 
 
@@ -105,15 +104,16 @@ def _kilobytes(file: Path, name: str) -> int:
 
 
 def _limit(file: Path) -> int:
-    """Return the limit in a file; a group that has none says "max", or a number beyond any."""
+    """Return the limit in a file; 0 if it has none. A group without a limit has "max" or a huge
+    number."""
     with suppress(OSError, ValueError):
         return int(file.read_text())
     return 0
 
 
 class MemoryBudget:
-    """Bytes that may be in flight at once. Of the owners that wait for some, the one that has least
-    is next; of several the one whose last turn was first."""
+    """Bytes that may be in flight at once. Among waiting owners the one that has least is next; of
+    several such owners, the one whose last turn was first."""
 
     def __init__(
         self, total_bytes: int, *, monotonic_s: Callable[[], float] = time.monotonic
@@ -122,15 +122,15 @@ class MemoryBudget:
         self._monotonic_s = monotonic_s
         self._used_bytes = 0
         self._used_by: Counter[str] = Counter()
-        self._waiting: dict[object, str] = {}  # owners, by ticket; the oldest first
+        self._waiting: dict[object, str] = {}  # owner by ticket; oldest first
         self._next: object = None
         self._turns = count(1)
-        self._last_turn: dict[str, int] = {}  # of owners that wait
+        self._last_turn: dict[str, int] = {}  # of waiting owners
         self._changed = threading.Condition()
 
     @property
     def used_bytes(self) -> int:
-        """How much is in flight."""
+        """Bytes in flight."""
         return self._used_bytes
 
     @contextmanager
@@ -143,8 +143,9 @@ class MemoryBudget:
         stop: Callable[[], bool] = lambda: False,
         while_short: Callable[[], object] = lambda: None,
     ) -> Iterator[None]:
-        """Have so much in flight in the body, all there is at most. `while_short` is called now and
-        then while it waits. Raises `Unavailable(BUSY)` when it has waited too long, or `stop`."""
+        """Reserve the bytes for the body, at most the whole budget. `while_short` is called from
+        time to time while it waits. Raise `Unavailable(BUSY)` after `timeout_s`, or when `stop`
+        returns True."""
         size_bytes = min(size_bytes, self.total_bytes)
         ticket = object()
         ends_at_s = self._monotonic_s() + timeout_s
@@ -179,7 +180,7 @@ class MemoryBudget:
                 self._choose()
 
     def _choose(self) -> None:
-        """Say who is next: of one owner the ticket that has waited longest."""
+        """Choose the next ticket; of one owner the one that has waited longest."""
         first = {owner: ticket for ticket, owner in reversed(self._waiting.items())}
         last_turn = {owner: self._last_turn.get(owner, 0) for owner in first}
         chosen = min(first, key=lambda owner: (self._used_by[owner], last_turn[owner]), default="")

@@ -1,10 +1,11 @@
-"""Which replicas others rest on for now: they were proven to somebody who deletes his own.
+"""Pledges: replicas that must stay for a while, because they were proven to a datanode that deletes
+its own.
 
     give ──► for a while no command deletes the replica here
-    leaving ──► while one is being deleted here, nobody is given a pledge of it
+    leaving ──► while a replica is being deleted here, no pledge for it is given
 
-So of two datanodes that are told to delete their replica of a container at the same moment, each
-resting on the other, none does.
+So if two datanodes are told to delete their replica of a container at the same moment, each with
+the other as witness, neither does.
 """
 
 import threading
@@ -21,7 +22,7 @@ PLEDGES_MAX: Final = 100_000
 
 
 class Pledges:
-    """The pledges of one datanode. They are forgotten when it ends: docs/PROOFS.md says why that is
+    """The pledges of one datanode. They end with the process; docs/PROOFS.md explains why that is
     enough."""
 
     def __init__(self, clock: Clock) -> None:
@@ -31,7 +32,7 @@ class Pledges:
         self._leaving: set[ContainerId] = set()
 
     def give(self, container_id: ContainerId, keep_s: float) -> None:
-        """Keep the replica so long. Raise Unavailable(BUSY): it is about to go itself."""
+        """Keep the replica for `keep_s`. Raise Unavailable(BUSY) if it is being deleted."""
         with self._lock:
             now_s = self._clock.monotonic_s()
             if container_id in self._leaving:
@@ -49,7 +50,7 @@ class Pledges:
 
     @contextmanager
     def leaving(self, container_id: ContainerId) -> Iterator[None]:
-        """Delete the replica in the body, or not. Raise Unavailable(BUSY): another rests on it."""
+        """Delete the replica in the body. Raise Unavailable(BUSY) if a pledge protects it."""
         with self._lock:
             left_s = self._until_s.get(container_id, 0.0) - self._clock.monotonic_s()
             if left_s > 0:

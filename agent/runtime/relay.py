@@ -1,7 +1,7 @@
-"""What happens in one place, passed on to those elsewhere who want to know.
+"""Relays of notifications between objects that are built at different times.
 
-A relay is made before either side: who tells is built with it and need not know who listens, who
-listens is built later. So objects that hear of each other need not be changed once they are built.
+A relay is made before either side. The notifier is built with it and need not know the listeners,
+which are built later. So objects that notify each other need not be changed after construction.
 """
 
 from collections.abc import Callable
@@ -11,16 +11,16 @@ P = ParamSpec("P")
 
 
 class Relay(Generic[P]):
-    """Calls every listener, in the order in which they began to listen, in the teller's thread."""
+    """Calls every listener, in the order of registration, in the notifier's thread."""
 
     def __init__(self) -> None:
         self._listeners: tuple[Callable[P, object], ...] = ()
 
     def listen(self, listener: Callable[P, object]) -> None:
-        """Pass on to `listener` what is told from now on."""
+        """Register `listener` for future notifications."""
         self._listeners = (*self._listeners, listener)
 
     def tell(self, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Pass on; what a listener raises is raised."""
+        """Call all listeners; raise what a listener raises."""
         for listener in self._listeners:
             listener(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""The supervisor: what the service manager is told, by sd_notify.
+"""Notifications to the service manager, by sd_notify.
 
 The protocol of sd_notify(3) is one datagram of `KEY=VALUE` lines to the Unix socket that
 NOTIFY_SOCKET names; a leading `@` means the abstract name space. Without the variable there is no
@@ -15,14 +15,14 @@ import structlog
 
 from agent.runtime.loop import Done, Step, Throttled
 
-WATCHDOG_SHARE: Final = 0.4  # of the supervisor's limit: one lost datagram must not kill us
+WATCHDOG_SHARE: Final = 0.4  # of the supervisor's limit, so that one datagram may be lost
 STATUS_TEXT_MAX: Final = 200
 
 log = structlog.get_logger()
 
 
 class Supervisor:
-    """What the service manager is told. Does nothing when there is none."""
+    """Notifies the service manager. Does nothing if there is none."""
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         environment = os.environ if environment is None else environment
@@ -31,24 +31,24 @@ class Supervisor:
 
     @property
     def is_present(self) -> bool:
-        """Whether a supervisor listens."""
+        """Return whether there is a supervisor."""
         return bool(self._address)
 
     @property
     def watchdog_interval_s(self) -> float:
-        """How often WATCHDOG=1 is due; 0.0 when the supervisor does not watch."""
+        """Interval at which WATCHDOG=1 is due; 0.0 if the supervisor does not watch."""
         return self._watchdog_us / 1e6 * WATCHDOG_SHARE if self.is_present else 0.0
 
     def ready(self, status: str = "") -> None:
-        """Say that start-up is over."""
+        """Report that start-up is complete."""
         self._send("READY=1", status)
 
     def reloading(self) -> None:
-        """Say that the options are read again; `ready` ends it."""
+        """Report that the options are being reloaded; `ready` ends it."""
         self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self, status: str = "") -> None:
-        """Say that shutdown has begun."""
+        """Report that shutdown has begun."""
         self._send("STOPPING=1", status)
 
     def alive(self) -> None:
@@ -69,7 +69,7 @@ class Supervisor:
                 sender.connect(self._address)
                 sender.send("\n".join(lines).encode())
         except OSError as error:
-            # The supervisor is a courtesy: losing it must not stop a healthy agent.
+            # The supervisor is optional: losing it must not stop a healthy agent.
             log.warning("supervisor_unreachable", address=self._address, error=str(error))
 
 
@@ -89,7 +89,7 @@ class WatchdogWorker:
         return "watchdog"
 
     def step(self) -> Step:
-        """Feed once, or say who hangs."""
+        """Feed the watchdog once, or log the stalled loops."""
         interval_s = self._supervisor.watchdog_interval_s
         if not interval_s:
             return Done()
@@ -102,14 +102,14 @@ class WatchdogWorker:
 
 
 def _socket_address(name: str) -> str:
-    """Translate NOTIFY_SOCKET: a path, or `@name` in the abstract name space."""
+    """Return the address in NOTIFY_SOCKET: a path, or `@name` in the abstract name space."""
     if name.startswith("@"):
         return "\0" + name[1:]
     return name if name.startswith("/") else ""
 
 
 def _watchdog_us(environment: Mapping[str, str]) -> int:
-    """Read WATCHDOG_USEC, when it is meant for this process."""
+    """Return WATCHDOG_USEC if it is meant for this process."""
     value, process_id = environment.get("WATCHDOG_USEC", ""), environment.get("WATCHDOG_PID", "")
     if process_id and process_id != str(os.getpid()):
         return 0

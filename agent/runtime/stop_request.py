@@ -1,10 +1,10 @@
 """The request to stop, or to reload: set by a signal or a thread, awaited by the main thread.
 
-A `threading.Event` does not do. CPython runs a signal's handler between two bytecodes of the main
-thread, so a signal that comes after the last of them and before the thread sleeps on a lock wakes
-nobody; and a handler that calls `Event.set` while the main thread is inside `Event.wait` waits for
-a lock that it holds itself. Here the interpreter's C handler writes to a pipe (the "self-pipe
-trick", D. J. Bernstein; `signal.set_wakeup_fd`), and a pipe forgets nothing.
+A `threading.Event` is not suitable. CPython runs a signal's handler between two bytecodes of the
+main thread, so a signal after the last of them and before the thread sleeps on a lock wakes no
+thread. And a handler that calls `Event.set` while the main thread is inside `Event.wait` deadlocks
+on its own lock. Here the interpreter's C handler writes to a pipe (the "self-pipe trick", D. J.
+Bernstein; `signal.set_wakeup_fd`), which loses nothing.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ DRAIN_BYTES: Final = 4096
 
 
 class StopRequest:
-    """Whether, and until when, the process goes on. Once set, it stays set."""
+    """The request to stop, with an optional wait. Once set, it stays set."""
 
     def __init__(self) -> None:
         self._is_set = False
@@ -32,10 +32,11 @@ class StopRequest:
         self._poll.register(self._reading, select.POLLIN)
 
     def on_signals(self, *, force_after: int = 2) -> None:
-        """Let SIGTERM and SIGINT set it; the `force_after`-th one ends the process at once.
-        SIGHUP asks to reload.
+        """Let SIGTERM and SIGINT set it; the `force_after`-th one ends the process at once. SIGHUP
+        requests a reload.
 
-        Call from the main thread. A signal that our parent had ignored stays so, as nohup wants it.
+        Call it from the main thread. A signal that the parent process ignored stays ignored, as
+        nohup needs.
         """
         seen = 0
 
@@ -56,28 +57,30 @@ class StopRequest:
                 signal.signal(number, handle if number in STOP_SIGNALS else handle_reload)
 
     def set(self) -> None:
-        """Ask to stop. Safe in a signal handler and in every thread."""
+        """Request a stop. Safe in a signal handler and in every thread."""
         self._is_set = True
-        with contextlib.suppress(BlockingIOError):  # a full pipe wakes just as well
+        with contextlib.suppress(BlockingIOError):  # a full pipe wakes the reader, too
             os.write(self._writing, b"\0")
 
     def is_set(self) -> bool:
-        """Whether it was asked to stop."""
+        """Return whether a stop was requested."""
         return self._is_set
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until asked to stop, or for `timeout_s`; return whether it was. One thread waits."""
+        """Wait for a stop request, or for `timeout_s`; return whether it came. Only one thread may
+        wait."""
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         while not self._is_set:
             left_s = None if deadline_s is None else deadline_s - time.monotonic()
             if left_s is not None and left_s <= 0:
                 break
             if self._poll.poll(None if left_s is None else left_s * 1000):
-                os.read(self._reading, DRAIN_BYTES)  # of a signal that is not ours, perhaps
+                os.read(self._reading, DRAIN_BYTES)  # perhaps from another signal
         return self._is_set
 
     def wait_or_reload(self) -> bool:
-        """Wait until asked to stop: True; or to reload: False, once for each wake-up."""
+        """Wait for a stop or a reload. Return True for a stop, False once per wake-up for a
+        reload."""
         while not self._is_set:
             if self._is_reload_wanted:
                 self._is_reload_wanted = False

@@ -1,10 +1,10 @@
-"""Spans for OpenTelemetry, when a process is started under it; else nothing, at no cost.
+"""OpenTelemetry spans if the process is started under it; otherwise nothing, at no cost.
 
     opentelemetry-instrument suture-agent --config ...
 
-That program loads OpenTelemetry, which finds its exporter in variables of its own (OTEL_*). Where
-it is not loaded, nothing of it is imported here. A call carries the span it belongs to
-(`traceparent`), so that a reconcile is one trace over all of its datanodes.
+That program loads OpenTelemetry, which is configured by its own variables (OTEL_*). If it is not
+loaded, no part of it is imported here. A call carries its span (`traceparent`), so that a reconcile
+is one trace across all of its datanodes.
 """
 
 import sys
@@ -17,11 +17,11 @@ import grpc
 TRACER: Final = "suture"
 Carried = tuple[tuple[str, str], ...]
 
-_Handler = Any  # grpc.RpcMethodHandler, of which the generic types do not matter here
+_Handler = Any  # grpc.RpcMethodHandler without its generic types
 
 
 def span(name: str, **facts: str | int) -> AbstractContextManager[object]:
-    """Return a span of this name around the body; what is within it belongs to it."""
+    """Return a span of this name for a `with` block."""
     trace = sys.modules.get("opentelemetry.trace")
     if trace is None:
         return nullcontext()
@@ -33,7 +33,7 @@ def span(name: str, **facts: str | int) -> AbstractContextManager[object]:
 
 
 def carried() -> Carried | None:
-    """Return the headers that tell a callee to which span a call belongs; None: no headers."""
+    """Return the headers that identify a call's span to the callee; None without a span."""
     if "opentelemetry.trace" not in sys.modules:
         return None
     from opentelemetry import propagate
@@ -44,9 +44,9 @@ def carried() -> Carried | None:
 
 
 class Traced:
-    """Puts a span around each call that is answered here: a layer (`agent.runtime.layers`).
+    """A layer (`agent.runtime.layers`) that puts a span around each call answered here.
 
-    OpenTelemetry is loaded before any call comes in, or not at all.
+    OpenTelemetry is loaded before the first call, or not at all.
     """
 
     def wrap(self, method: str, handler: Any) -> _Handler:
