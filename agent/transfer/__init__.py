@@ -1,1 +1,1 @@
-"""A whole replica from one datanode to another: what is sent, and how it is received."""
+"""Transfer of a whole replica from one datanode to another: sending and receiving."""

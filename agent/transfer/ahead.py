@@ -1,7 +1,7 @@
-"""Receiving the parts of a stream before they are wanted.
+"""Read-ahead of the parts of a stream.
 
-gRPC for Python does not begin with a message before it is asked for: the network would rest while
-a part is written, and the disk while the next one comes.
+gRPC for Python receives a message only on request. Without read-ahead the network would be idle
+while a part is written, and the disk while the next one arrives.
 """
 
 from collections.abc import Generator, Iterator
@@ -11,8 +11,8 @@ from typing import Final
 from agent.ports import Executor
 from agent.transfer.parts import Part
 
-AHEAD_PARTS: Final = 4  # one MiB each: a disk does not write evenly
-ASKED_PARTS: Final = 2  # at a time, so that a thread is woken for every other part alone
+AHEAD_PARTS: Final = 4  # one MiB each, because a disk does not write evenly
+ASKED_PARTS: Final = 2  # requested together, so that a thread is woken for every other part only
 NO_MORE: Final = 0
 
 assert AHEAD_PARTS >= ASKED_PARTS, "else either would wait for the other"
@@ -21,7 +21,8 @@ assert AHEAD_PARTS >= ASKED_PARTS, "else either would wait for the other"
 def read_ahead(parts: Iterator[Part], executor: Executor) -> Generator[Part]:
     """Yield the parts, while the next few are received in a thread of `executor`.
 
-    Raises what receiving them raises, behind the parts that came. Close it when it is left early.
+    Errors of receiving are raised after the parts that came. Close the generator when leaving it
+    early.
     """
     came: SimpleQueue[Part | None] = SimpleQueue()
     asked: SimpleQueue[int] = SimpleQueue()
@@ -34,7 +35,7 @@ def read_ahead(parts: Iterator[Part], executor: Executor) -> Generator[Part]:
             taken += 1
             if not taken % ASKED_PARTS:
                 asked.put(ASKED_PARTS)
-        receiving.result()  # raises what ended it
+        receiving.result()  # raises the error that ended it
     finally:
         asked.put(NO_MORE)
 
@@ -42,12 +43,12 @@ def read_ahead(parts: Iterator[Part], executor: Executor) -> Generator[Part]:
 def _receive(
     parts: Iterator[Part], came: "SimpleQueue[Part | None]", asked: "SimpleQueue[int]"
 ) -> None:
-    """Receive as many parts as are asked for, and None behind the last."""
+    """Receive as many parts as are requested, then None after the last."""
     wanted = 0
     try:
         for part in parts:
             came.put(part)
-            if part.kind == "end":  # nothing may follow, and nobody would wait for it
+            if part.kind == "end":  # nothing may follow
                 return
             wanted -= 1
             while wanted <= 0:

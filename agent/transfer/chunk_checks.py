@@ -1,7 +1,7 @@
-"""Checking chunks while they stream in: a chunk is judged with its last byte, and not kept.
+"""Streaming verification of chunks: each chunk is judged at its last byte, without being kept.
 
-    CRC32C        one running CRC, compared with the one that its windows' CRCs combine to
-    any other     the chunk is kept until it is whole: these are rare, and at most 32 MiB
+    CRC32C        one running CRC, compared with the combination of its windows' CRCs
+    any other     the chunk is kept until it is complete: these are rare, and at most 32 MiB
 
 Pure: no disk, no socket.
 """
@@ -17,7 +17,7 @@ CRC_BYTES: Final = 4
 
 
 class StreamedChunks:
-    """The chunks of one block whose bytes come piece by piece, from offset 0 on."""
+    """The chunks of one block whose bytes arrive piece by piece, from offset 0 on."""
 
     def __init__(self, chunks: Sequence[ChunkInfo]) -> None:
         self._left: Iterator[ChunkInfo] = iter(chunks)
@@ -29,9 +29,9 @@ class StreamedChunks:
         self.wrong: list[ChunkInfo] = []
 
     def feed(self, data: memoryview) -> None:
-        """Take the next bytes of the block; chunks that fail are in `wrong` afterwards.
+        """Take the next bytes of the block; `wrong` then has the chunks that fail.
 
-        Bytes that belong to no chunk are passed over.
+        Bytes that belong to no chunk are skipped.
         """
         while data:
             chunk = self._chunk
@@ -51,7 +51,7 @@ class StreamedChunks:
                 self._judge(chunk)
 
     def missing(self) -> list[ChunkInfo]:
-        """Return the chunks of which bytes never came, once the block has ended."""
+        """Return the chunks with missing bytes after the end of the block."""
         return [] if self._chunk is None else [self._chunk, *self._left]
 
     def _add(self, chunk: ChunkInfo, piece: memoryview) -> None:
@@ -78,7 +78,7 @@ class StreamedChunks:
 
 
 def whole_crc(chunk: ChunkInfo) -> int:
-    """Return the CRC32C that the chunk as a whole has if every window has its own."""
+    """Return the CRC32C of the whole chunk, combined from those of its windows."""
     if len(chunk.window_checksums) == CRC_BYTES:
         return int.from_bytes(chunk.window_checksums)
     return combined(

@@ -1,4 +1,4 @@
-"""The tree of the rows that arrive, folded as they come: at the end little is left to do.
+"""Incremental folding of a tree from arriving rows, so that little is left to do at the end.
 
 Pure: no disk, no socket.
 """
@@ -17,20 +17,20 @@ from scanner.rows.small_blocks import SimpleRun
 
 
 class Folding:
-    """A tree in the making, of rows by ascending block id."""
+    """A tree under construction, from rows by ascending block id."""
 
     def __init__(self, source: Tree) -> None:
-        """Begin a tree of the algorithm and with the tombstones of the source's."""
+        """Begin a tree with the algorithm and the tombstones of the source's tree."""
         self._builder = TreeBuilder(source.algorithm)
         self._tombstones = tombstones(source)
 
     def add_run(self, run: SimpleRun) -> None:
-        """Add blocks whose leaves are known."""
+        """Add blocks with known leaves."""
         counts = np.ones(len(run.rows), np.uint64)
         self._builder.add_blocks(run.block_ids, counts, run.spans, run.leaves)
 
     def add_block(self, block: BlockData) -> None:
-        """Add a block of any shape. Raises Refused where no tree holds its chunks."""
+        """Add a block of any shape. Raise Refused if no tree can hold its chunks."""
         self._builder.add_block(block.block_id)
         try:
             for chunk in block.chunks:
@@ -39,7 +39,7 @@ class Folding:
             raise codec.malformed("blocks.rows", str(error)) from error
 
     def tree(self) -> Tree:
-        """Return the tree of all that was added. Raises Refused."""
+        """Return the tree of everything added. Raise Refused."""
         for block_id, checksum in self._tombstones.items():
             self._builder.add_tombstone(block_id, checksum)
         try:
@@ -49,7 +49,7 @@ class Folding:
 
 
 def folded_anew(rows: Iterable[tuple[BlockId, bytes]], source: Tree, algorithm: Algorithm) -> Tree:
-    """Return the tree of whole rows by another algorithm than the source's. Raises Refused."""
+    """Return the tree of intact rows, by another algorithm than the source's. Raise Refused."""
     try:
         return build_from_rows(rows, tombstones(source), algorithm=algorithm)
     except Damaged as damage:
@@ -57,13 +57,13 @@ def folded_anew(rows: Iterable[tuple[BlockId, bytes]], source: Tree, algorithm: 
 
 
 def tombstones(tree: Tree) -> dict[BlockId, int]:
-    """Return the checksums of the blocks that were deleted."""
+    """Return the checksums of the deleted blocks."""
     dead = tree.deleted
     ids, checksums = tree.block_ids[dead].tolist(), tree.block_checksums[dead].tolist()
     return dict(zip(ids, checksums, strict=True))
 
 
 def plain(tree: Tree, excused: U64s) -> tuple[U64s, U64s]:
-    """Return ids and checksums of the live blocks that nobody called damaged."""
+    """Return ids and checksums of the live blocks that are not declared damaged."""
     kept = ~tree.deleted & ~np.isin(tree.block_ids, excused)
     return tree.block_ids[kept], tree.block_checksums[kept]

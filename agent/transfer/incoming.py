@@ -1,12 +1,12 @@
-"""Receiving a replica: every message is judged before it is believed, every window before it stays.
+"""Import of a replica: every message and every window is verified before it is accepted.
 
     header ─► room reserved, a place to build in
     tree   ─► folds from its own leaves
     blocks ─► windows checked against the rows while they are written
-    end    ─► all of it here, rows fold to the tree ─► synced, in place, reported
+    end    ─► complete, rows fold to the tree ─► synced, in place, reported
 
-Damage that the source declared is accepted and marked; any other fails the import, and nothing of
-it can be seen.
+Damage that the source declared is accepted and marked. Any other damage fails the import, which
+then leaves nothing visible.
 """
 
 from collections.abc import Callable, Iterator
@@ -50,14 +50,14 @@ from merkle.tree import Tree
 from scanner.finding import Fault, Finding, Verdict
 from scanner.rows.small_blocks import FIRST_SUM_END, SUMS_START, SimpleRun, runs
 
-TREE_BYTES_MAX: Final = 64 * hashes.ROWS_MAX  # a row has half of that, and more are no tree
+TREE_BYTES_MAX: Final = 64 * hashes.ROWS_MAX  # twice the size of the largest tree
 SMALL_BYTES_MAX: Final = PART_BYTES
 STEP_BYTES: Final = 512 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """What a stream has brought."""
+    """Result of an import."""
 
     facts: ReplicaFacts
     data_bytes: int
@@ -66,7 +66,8 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Importer:
-    """What every import of this datanode uses. `on_arrived` is told of each replica that came."""
+    """Services that every import of this datanode uses. `on_arrived` receives each imported
+    replica."""
 
     store: ArrivingReplicas
     leases: Leases
@@ -77,11 +78,11 @@ class Importer:
     on_arrived: Callable[[ContainerId], None] = lambda _: None
 
     def read_part(self, encoded: bytes) -> Part:
-        """Decode one message of a stream. Raises DecodeError."""
+        """Decode one message of a stream. Raise DecodeError."""
         return read_part(encoded)
 
     def receive(self, parts: Iterator[Part]) -> Arrived:
-        """Receive one replica. Raises SutureError, with nothing of it left."""
+        """Receive one replica. Raise SutureError; then nothing of it remains."""
         first = next(parts, None)
         if first is None or first.kind != "header":
             raise codec.malformed("parts", "the stream does not begin with a header")
@@ -90,7 +91,7 @@ class Importer:
         arrival = self.store.begin_arrival(announced, self.executor.submit)
         try:
             reception = _Reception(arrival, header, self.now_ms())
-            with closing(read_ahead(parts, self.executor)) as ahead:  # a thread for who was let in
+            with closing(read_ahead(parts, self.executor)) as ahead:  # a thread per import
                 reception.take_all(ahead)
             received = reception.judged(self.algorithm)
             with self.leases.hold(announced.container_id):
@@ -103,7 +104,7 @@ class Importer:
 
 
 def parse_header(header: pb.ImportHeader, cluster_id: str) -> Announced:
-    """Return what is announced. Raises Refused."""
+    """Return the announced replica. Raise Refused."""
     if header.cluster_id != cluster_id:
         raise Refused(
             Code.WRONG_CLUSTER, f"the sender is of cluster {header.cluster_id!r}, not of ours"
@@ -136,7 +137,7 @@ def parse_header(header: pb.ImportHeader, cluster_id: str) -> Announced:
 
 @dataclass(slots=True)
 class _OpenBlock:
-    """A block whose bytes are still coming. `block` is None when its row cannot be read."""
+    """A block whose bytes are still arriving. `block` is None if its row is unreadable."""
 
     block_id: BlockId
     block: BlockData | None
@@ -145,7 +146,7 @@ class _OpenBlock:
 
 
 class _Reception:
-    """The state of one stream."""
+    """State of one stream."""
 
     def __init__(self, arrival: Arrival, header: pb.ImportHeader, now_ms: int) -> None:
         self._arrival = arrival
@@ -187,10 +188,10 @@ class _Reception:
         raise cut_off()
 
     def judged(self, algorithm: Algorithm) -> Received:
-        """Return what came, once all of it has. Raises Refused when it contradicts itself.
+        """Return the received replica, once it is complete. Raise Refused if it is inconsistent.
 
-        A whole replica gets a tree of our own algorithm; a damaged one keeps the tree that tells
-        what its source read.
+        A healthy replica gets a tree of this datanode's algorithm; a damaged one keeps the source's
+        tree, which shows what the source read.
         """
         received = self._known_tree()
         tree = self._fold().tree()
@@ -211,14 +212,14 @@ class _Reception:
     # -- the tree
 
     def _add_page(self, page: pb.HashesPage) -> None:
-        """Keep a page of the tree until all have come."""
+        """Keep a page of the tree until all pages have arrived."""
         self._pages_bytes += page.ByteSize()
         if self._pages_bytes > TREE_BYTES_MAX:
             raise codec.malformed("tree", f"more than {TREE_BYTES_MAX} bytes")
         self._pages.append(page)
 
     def _known_tree(self) -> Tree:
-        """Return the tree of the source, complete once anything else has come."""
+        """Return the source's tree, which is complete once a later part arrives."""
         if self._tree is None:
             summary, tree = hashes.read_tree(iter(self._pages))
             if tree.summary() != replace(summary, generation=tree.generation):
@@ -229,13 +230,13 @@ class _Reception:
         return self._tree
 
     def _fold(self) -> Folding:
-        """Return what folds the rows that come to a tree of the source's algorithm."""
+        """Return the folding of arriving rows to a tree of the source's algorithm."""
         self._known_tree()
         assert self._folding is not None, "it begins with the tree"
         return self._folding
 
     def _check_rows(self, received: Tree, folded: Tree) -> None:
-        """Refuse rows that do not fold to what the tree says of the same blocks."""
+        """Raise Refused if the rows do not fold to the tree's checksums of the same blocks."""
         excused = received.unhealthy_block_ids()
         named = np.array(sorted(key for key in self._declared.evidence if key > 0), np.uint64)
         excused = np.union1d(excused, named)
@@ -261,8 +262,8 @@ class _Reception:
     def _take_begun(
         self, ids: list[BlockId], rows: list[bytes], sizes: list[int], data: memoryview, at: int
     ) -> int:
-        """Take the blocks that begin in a part, from `at` on; return where the last of them ends
-        in it."""
+        """Take the blocks that begin in a part, from `at` on; return the end of the last one in
+        it."""
         self._row_count += self._arrival.keep_rows(ids, rows)
         self._sent_count += len(ids)
         whole = len(ids)
@@ -305,7 +306,7 @@ class _Reception:
         starts: list[int],
         data: memoryview,
     ) -> None:
-        """Take the blocks whose bytes are all in this part: the simple ones in one go."""
+        """Take the blocks whose bytes are all in this part; simple ones together."""
         files: list[tuple[BlockId, memoryview]] = []
         index = 0
         algorithm = self._known_tree().algorithm
@@ -327,7 +328,8 @@ class _Reception:
     def _take_simple(
         self, run: SimpleRun, sizes: list[int], starts: list[int], data: memoryview
     ) -> list[tuple[BlockId, memoryview]]:
-        """Check small blocks of one chunk; return those to write. The others take the long way."""
+        """Check small blocks of one chunk; return those to write. Other blocks are taken one by
+        one."""
         ids = cast(list[BlockId], run.block_ids.tolist())
         count = len(ids)
         is_crc32c = run.checksum_type is ChecksumType.CRC32C
@@ -361,7 +363,7 @@ class _Reception:
         return files
 
     def _begin(self, block_id: BlockId, row: bytes, file_bytes: int, *, is_folded: bool) -> None:
-        """Begin a block that is not taken whole in one go."""
+        """Begin a block that is not taken in one step."""
         block = self._decoded(block_id, row)
         chunks: tuple[ChunkInfo, ...] = ()
         if block is not None:
@@ -390,12 +392,12 @@ class _Reception:
             return None
 
     def _go_on(self, data: memoryview) -> int:
-        """Give the open block what it still lacks; return how much it took."""
+        """Give the open block its missing bytes; return how many it took."""
         block = self._open
         if block is None:
             return 0
         piece = data[: block.left_bytes]
-        for start in range(0, len(piece), STEP_BYTES):  # checked and copied while it is in cache
+        for start in range(0, len(piece), STEP_BYTES):  # checked and copied while in the cache
             step = piece[start : start + STEP_BYTES]
             block.chunks.feed(step)
             self._arrival.append(step)
@@ -427,7 +429,7 @@ class _Reception:
     def _note(
         self, fault: Fault, block_id: BlockId, offset: int, length_bytes: int, what: str
     ) -> None:
-        """Mark damage that the source has declared. Raises Refused for any other."""
+        """Mark damage that the source declared. Raise Refused for any other."""
         if not self._declared.covers(self._known_tree(), block_id, offset):
             raise _undeclared(self._container_id, what)
         if len(self._findings) >= FINDINGS_MAX:
@@ -460,7 +462,7 @@ class _Reception:
 
 
 def small_count(tree: Tree) -> int:
-    """Return how many blocks have a single chunk, and that a small one."""
+    """Return the number of blocks with a single small chunk."""
     alone = tree.chunk_starts[:-1][tree.chunk_counts == 1]
     return int(np.count_nonzero(tree.chunk_lengths[alone] <= PACKED_BYTES_MAX))
 

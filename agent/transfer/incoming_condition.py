@@ -1,9 +1,8 @@
-"""What a source knows of its replica beside the tree, as it declares it before the first block.
+"""Condition of a replica as its source declares it before the first block.
 
-Damage is expected where it was declared and nowhere else, and is marked here when it arrives. Rows
-of which nobody knows to which blocks they belonged would be forgotten here: the source has to read
-itself first. Where peers contradict the source they contradict a copy of it just as well: the copy
-keeps that as it came, and it excuses no damage.
+Only declared damage is expected, and it is marked on arrival. If lost rows cannot be assigned to
+blocks, they would be forgotten here, so the source must be scanned first. If peers contradict the
+source, they contradict its copy as well: the copy keeps the contradictions, which excuse no damage.
 """
 
 from dataclasses import dataclass, field
@@ -18,12 +17,12 @@ from merkle.replica import BLOCK_BYTES_MAX, ID_MAX, ContainerId
 from merkle.tree import Tree
 from scanner.finding import CONTRADICTING, Fault, Finding, Verdict
 
-FINDINGS_MAX: Final = 10_000  # damage beyond it makes no replica that is worth a copy
+FINDINGS_MAX: Final = 10_000  # a replica with more damage is not worth copying
 
 
 @dataclass(slots=True)
 class Declared:
-    """The findings of the source: evidence of damage by block, its places, and contradictions."""
+    """Findings of the source: evidence of damage by block, the places, and contradictions."""
 
     container_id: ContainerId
     evidence: dict[int, str] = field(default_factory=dict)
@@ -32,7 +31,7 @@ class Declared:
     _damage_count: int = 0
 
     def add(self, message: pb.ImportFindings) -> None:
-        """Take a page of findings. Raises Refused."""
+        """Add a page of findings. Raise Refused."""
         for item in message.findings:
             if item.verdict == Verdict.CONTRADICTORY:
                 self._contradicted(item)
@@ -52,7 +51,7 @@ class Declared:
             self.places.add((item.local_id, item.offset))
 
     def covers(self, tree: Tree, block_id: int, offset: int) -> bool:
-        """Whether damage of this chunk (offset -1: of the row) is no news to the source."""
+        """Return whether the source declared damage of this chunk (offset -1: of the row)."""
         if (block_id, offset) in self.places or (block_id, -1) in self.places:
             return True
         if offset < 0:

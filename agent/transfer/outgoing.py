@@ -1,11 +1,11 @@
-"""A replica as a stream of messages: what a source sends.
+"""Export of a replica as a stream of messages.
 
     header ─ tree ─ findings ─ blocks: rows and data, read ahead by a few parts ─ end
 
-The source holds a share of the container's lease, so nobody writes a chunk meanwhile. It reads
-past the page cache and checks nothing: the target checks every window against the row, and damage
-that this side knows of is declared first. What turns out to be damaged without having been
-declared ends the stream: whoever sends reads the replica whole then, and sends it as it is.
+The source holds a share of the container's lease, so that no chunk is written meanwhile. It reads
+past the page cache and verifies nothing: the target checks every window against the row, and known
+damage is declared first. Undeclared damage ends the stream; the sender then reads the whole
+replica, and sends it again with its findings.
 """
 
 import errno
@@ -45,12 +45,12 @@ from merkle.tree import Tree
 from scanner.rows.small_blocks import SimpleRun, runs
 
 NO_DATA: Final = frozenset({errno.EIO, errno.ENOENT})
-READ_AHEAD_PARTS: Final = 4  # read, or being read, before they are sent: one MiB each
+READ_AHEAD_PARTS: Final = 4  # read ahead; one MiB each
 
 
 @dataclass(slots=True)
 class Export:
-    """One replica on its way out. Used by one thread at a time; readers work beside it."""
+    """The export of one replica. Used by one thread at a time; readers work beside it."""
 
     store: SentReplicas
     container_id: ContainerId
@@ -70,8 +70,8 @@ class Export:
     _ahead: ReadsAhead = field(init=False)
 
     def stream(self) -> Iterator[bytes]:
-        """Yield the encoded parts. Ends early when it must, with the reason in `failure`:
-        without its last part the stream is refused by the target."""
+        """Yield the encoded parts. On a failure end early, with the reason in `failure`; the target
+        refuses a stream without its last part."""
         try:
             for part in self._parts():
                 if self.stop():
@@ -137,7 +137,7 @@ class Export:
                 yield self._next_read(pending)
         finally:
             for _, future in pending:
-                if not future.cancel():  # it is reading in the directory that is closed below
+                if not future.cancel():  # it reads in the directory that is closed below
                     with suppress(Exception):
                         future.result()
             self._ahead.close()
@@ -151,11 +151,11 @@ class Export:
         return part
 
     def _pieces(self, tree: Tree, without_row: Mapping[BlockId, int]) -> Iterator[Piece]:
-        """Cut the replica into parts; rows that were lost are sent as empty ones."""
+        """Cut the replica into parts; lost rows are sent as empty ones."""
         known = self.store.block_rows(self.container_id)
         lost = lost_rows(self.store, self.container_id, without_row)
         rows = merge(known, lost, key=itemgetter(0)) if lost else known
-        named = [key for key in self.damaged_block_ids if key > 0]  # not the replica as a whole
+        named = [key for key in self.damaged_block_ids if key > 0]  # not the whole replica's
         damaged = np.array(sorted(named), np.uint64)
         batch = Batch()
         for item in runs(rows, tree.algorithm, PART_BYTES):
@@ -176,7 +176,7 @@ class Export:
         yield from batch.taken()
 
     def _single(self, block_id: BlockId, row: bytes) -> Iterator[Piece]:
-        """Cut one block, which may be large, or damaged in ways that are known."""
+        """Cut one block that is large or has known damage."""
         is_damaged = block_id in self.damaged_block_ids
         actual = self._files.size_bytes(block_id)
         size = actual
@@ -193,9 +193,9 @@ class Export:
             first = False
 
     def _begin(self, piece: Piece) -> Future:
-        """Begin to make the part of one piece: small files, and whole pages of one, come by
-        themselves. Threads that opened files would but wait for each other's turn of the
-        interpreter; all that wants more than opening takes one."""
+        """Start making the part of one piece. Small files, and whole pages of a file, are read
+        asynchronously, because threads that open files would only wait for the GIL. Everything else
+        takes a thread."""
         span = piece.span
         if self.compress or not self._ahead.is_possible:
             return self.executor.submit(self._read, piece)
@@ -206,21 +206,21 @@ class Export:
         if is_aligned and span.length_bytes and not span.is_damaged:
             about = (piece.local_ids, piece.rows, piece.file_bytes)
             part, hole = part_with_hole(*about, span.length_bytes)
-            with suppress(OSError):  # a thread will find out what it means
+            with suppress(OSError):  # a reader thread handles the error
                 number = self._ahead.begin(span.block_id, span.offset, hole)
                 finish = partial(self._finish, span, part, hole, number)
                 return _Later(finish, partial(self._ahead.count, number))
         return self.executor.submit(self._read, piece)
 
     def _finish(self, span: Span, part: bytes, hole: memoryview, number: int) -> bytes:
-        """Return the part of one piece once its hole is filled. Raises SutureError."""
+        """Return the part of one piece once its hole is filled. Raise SutureError."""
         try:
             count = self._ahead.count(number)
         except OSError as error:
             if error.errno not in REFUSED:
                 raise self._trouble(span.block_id, error) from error
             count = 0
-        if count < span.length_bytes:  # it has changed, or wants to be asked in another way
+        if count < span.length_bytes:  # the file changed, or needs another kind of read
             self._fill(span, hole)
         return part
 
@@ -237,12 +237,12 @@ class Export:
             self._files.give_back(buffer)
 
     def _small_files(self, piece: Piece) -> WholeFiles:
-        """Begin to read whole small blocks, none of which is known to be damaged."""
+        """Start reading whole small blocks without known damage."""
         files = list(zip(piece.local_ids, piece.file_bytes, strict=True))
         return WholeFiles(self._files, files, SPREAD_BYTES_MAX)
 
     def _finish_small(self, piece: Piece, small: WholeFiles) -> bytes:
-        """Return the part of small blocks whose reading was begun. Raises SutureError."""
+        """Return the part of small blocks whose read was started. Raise SutureError."""
         data = []
         with closing(small):
             blocks = zip(piece.local_ids, piece.file_bytes, small.found(), strict=True)
@@ -259,7 +259,7 @@ class Export:
         return blocks_part(*about, *data, compress=self.compress)
 
     def _fill(self, span: Span, target: memoryview) -> None:
-        """Fill memory from a file, of which parts may be missing if it is damaged: zeros there."""
+        """Fill memory from a file; missing parts of a damaged one become zeros."""
         count = 0
         try:
             count = self._files.read(span.block_id, span.offset, target) if target else 0
@@ -272,7 +272,7 @@ class Export:
             target[count:] = bytes(len(target) - count)
 
     def _trouble(self, block_id: BlockId, error: OSError | None) -> SutureError:
-        """Return what it means that a block cannot be read, or (None) ends too early."""
+        """Return the error for a block that cannot be read, or (None) ends too early."""
         if error is not None and error.errno not in NO_DATA:
             return error_of(error, self.store.paths(self.container_id).chunks)
         what = "ends too early" if error is None else f"fails with {error.strerror}"
@@ -281,24 +281,24 @@ class Export:
 
 @dataclass(frozen=True, slots=True)
 class _Later:
-    """A part that is made whole by the thread that wants it."""
+    """A part that is completed by the thread that needs it."""
 
     finish: Callable[[], bytes]
-    give_up: Callable[[], object]  # until its memory is not written to any more
+    give_up: Callable[[], object]  # returns when its memory is no longer written to
 
     def result(self) -> bytes:
-        """Return the part, whole."""
+        """Return the complete part."""
         return self.finish()
 
     def cancel(self) -> bool:
-        """Give it up; nobody has to wait for it then."""
+        """Cancel the part; it need not be awaited then."""
         with suppress(OSError):
             self.give_up()
         return True
 
 
 def check_exportable(facts: ReplicaFacts) -> None:
-    """Refuse a replica that may still change, or is no replica yet."""
+    """Raise Refused for a replica that may still change, or is incomplete."""
     if facts.state not in TREE_STATES:
         raise Refused(
             Code.INVALID_CONTAINER_STATE,

@@ -1,13 +1,13 @@
-"""What a source says of its replica before it sends it: a tree that fits its rows, and its damage.
+"""Statement of a source before it sends its replica: a tree that matches its rows, and its damage.
 
-A replica that is being repaired has rows that are newer than its tree: what was sent under the old
-tree would contradict it, and nobody would take it. So the tree of such a one is folded from its
-rows as they are now, without what findings call damaged. It claims no more than the rows do, and
-whoever receives it checks every byte against them. Where peers contradict the replica, that is
-said, too: nobody would know it of the copy until the next reconcile.
+A replica under repair has rows that are newer than its tree; sent with the old tree, it would be
+inconsistent, and every target would refuse it. So its tree is folded from its present rows, without
+the chunks that findings call damaged. It claims no more than the rows do, and the target checks
+every byte against them. Contradictions by peers are included, because otherwise they would be
+unknown of the copy until the next reconcile.
 
-Blocks whose rows are lost are sent with their bytes, each of them declared: the copy may be all
-that is left of them soon. Where no scan has said yet which they are, nothing is sent.
+Blocks whose rows are lost are sent with their bytes, each of them declared, because the copy may
+soon be their only one. If no scan has determined these blocks yet, nothing is sent.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,8 +26,8 @@ from scanner.finding import Fault, Finding, Verdict
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """The tree, and of blocks that are not deleted the damage and the contradictions; the sizes of
-    the files that no row describes."""
+    """The tree, the damage and contradictions of live blocks, and the sizes of files without a
+    row."""
 
     tree: Tree
     findings: Sequence[Finding]
@@ -37,9 +37,9 @@ class Statement:
 
 
 def statement_of(store: SentReplicas, facts: ReplicaFacts) -> Statement:
-    """Return what is to be said of a replica. Whoever asks holds a share of its lease.
+    """Return the statement about a replica. The caller holds a share of its lease.
 
-    Raises Refused(CHECKSUM_MISMATCH) where a scan has to find out first which rows are lost.
+    Raise Refused(CHECKSUM_MISMATCH) if a scan has to find the lost rows first.
     """
     container_id = facts.container_id
     tree = store.tree(container_id)
@@ -66,7 +66,7 @@ def statement_of(store: SentReplicas, facts: ReplicaFacts) -> Statement:
 def _unnamed(
     facts: ReplicaFacts, findings: Sequence[Finding], without_row: Mapping[BlockId, int]
 ) -> list[Finding]:
-    """Return findings of those blocks without a row that were too many for the scan to keep."""
+    """Return findings for blocks without a row that exceeded the scan's limit."""
     named = {item.block_id for item in findings}
     return [
         Finding(
@@ -85,13 +85,13 @@ def _unnamed(
 
 
 def undeclared(what: str) -> Refused:
-    """Return the refusal of damage that nobody had found before."""
+    """Return the refusal of undeclared damage."""
     return Refused(Code.CHECKSUM_MISMATCH, what, hint="a scan of the replica finds and declares it")
 
 
 def lost_rows(
     store: SentReplicas, container_id: ContainerId, without_row: Mapping[BlockId, int]
 ) -> list[tuple[BlockId, bytes]]:
-    """Return blocks that have no row: another peer's row may make them whole again."""
+    """Return blocks without a row; another peer's row may restore them."""
     rows = ((block_id, store.block_row(container_id, block_id)) for block_id in without_row)
     return [(block_id, b"") for block_id, row in rows if row is None]

@@ -1,14 +1,14 @@
-"""The stream of a replica as messages (`ImportPart`), made without copying the data twice.
+"""Messages of a replica's stream (`ImportPart`), made without copying the data twice.
 
-Chunk data dwarfs all else, and protobuf copies a field of bytes twice at either end. So the part
-that carries data is put together from its encoded head and the bytes themselves, the data in front,
-where the receiver finds it without a look at the rest. It is an ordinary `ImportPart` all the same,
-and a part whose fields come in another order is read the ordinary way.
+Chunk data is by far the largest part, and protobuf copies a field of bytes twice at either end. So
+a part with data is assembled from its encoded head and the bytes themselves. The data comes first,
+so that the receiver finds it without parsing the rest. It is an ordinary `ImportPart`, and a part
+with another order of fields is decoded in the ordinary way.
 
-What is read from a disk directly needs not be copied even once: the part is made with a hole for
-it, and a field of padding moves the hole to a whole page of memory.
+Data read directly from a disk is not copied at all: the part is made with a hole for it, and a
+field of padding aligns the hole to a page of memory.
 
-    tag, size ─ padding ─ tag, size ─ DATA ─ ids, rows, sizes ─ what is left of the padding
+    tag, size ─ padding ─ tag, size ─ DATA ─ ids, rows, sizes ─ rest of the padding
 """
 
 import ctypes
@@ -25,7 +25,7 @@ from agent.rpc.wire.varint import field_tag, read_varint, varint
 from agent.store.files.blockfile import ALIGNMENT_BYTES
 from merkle.replica import BlockId
 
-PART_BYTES: Final = 1024**2  # of data in one message: the sweet spot of a gRPC stream
+PART_BYTES: Final = 1024**2  # of data in one message: the best size for a gRPC stream
 PART_BLOCKS_MAX: Final = 1024
 FINDINGS_PER_PART: Final = 500
 ZSTD_LEVEL: Final = 1
@@ -54,8 +54,7 @@ def blocks_part(
     *data: memoryview,
     compress: bool,
 ) -> bytes:
-    """Return an encoded `ImportPart` of blocks, with `data` one behind the other. Safe to call in
-    many threads at once."""
+    """Return an encoded `ImportPart` of blocks with the concatenated `data`. Thread-safe."""
     data_bytes = sum(map(len, data))
     if compress and data_bytes:
         data = (memoryview(zstandard.compress(b"".join(data), ZSTD_LEVEL)),)
@@ -69,16 +68,17 @@ def blocks_part(
 def part_with_hole(
     local_ids: Sequence[BlockId], rows: Sequence[bytes], file_bytes: Sequence[int], data_bytes: int
 ) -> tuple[bytes, memoryview]:
-    """Return an encoded `ImportPart` of blocks, and the hole in it that their data is to fill: so
-    many bytes from a whole page on, as O_DIRECT wants it.
+    """Return an encoded `ImportPart` of blocks, and the hole in it for their data: `data_bytes`,
+    aligned to a page as O_DIRECT requires.
 
-    Nobody else may see the part before it is whole. The hole does not keep it: keep both.
+    No other code may see the part before it is complete. The hole does not keep it alive: keep
+    both.
     """
     encoded = _about(local_ids, rows, file_bytes)
     data_head = DATA_TAG + varint(data_bytes)
     inner = 2 * PADDING_HEAD_BYTES + PADDING_BYTES + len(data_head) + data_bytes + len(encoded)
     head = BLOCKS_TAG + varint(inner)
-    # The C API allows it to fill in bytes that nobody else has seen.
+    # The C API allows filling bytes that no other code has seen.
     part: bytes = _new_bytes(None, len(head) + inner)
     address = _place_of(part)
     view: memoryview = _view_of(address, len(part), WRITABLE)
@@ -92,31 +92,31 @@ def part_with_hole(
 
 
 def _about(local_ids: Sequence[BlockId], rows: Sequence[bytes], file_bytes: Sequence[int]) -> bytes:
-    """Return all that is said of blocks but their data, encoded."""
+    """Return everything about blocks except their data, encoded."""
     message = pb.ImportBlocks(local_ids=local_ids, rows=rows, file_bytes=file_bytes)
     return message.SerializeToString()
 
 
 def _padding(size_bytes: int) -> bytes:
-    """Return a field of so many zeros, whose head is as long for each size."""
+    """Return a field of `size_bytes` zeros, whose head has the same length for each size."""
     return PADDING_TAG + bytes([size_bytes & 0x7F | 0x80, size_bytes >> 7]) + bytes(size_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One received message; `data` is that of its blocks, and not in `message`."""
+    """A received message; `data` is that of its blocks, which `message` does not contain."""
 
     message: pb.ImportPart
     data: memoryview
 
     @property
     def kind(self) -> str:
-        """The name of the field that is set, "" for none."""
+        """Name of the field that is set; "" for none."""
         return self.message.WhichOneof("part") or ""
 
 
 def read_part(encoded: bytes) -> Part:
-    """Decode a message. Raises protobuf's DecodeError, as its own decoder does."""
+    """Decode a message. Raise protobuf's DecodeError, as its own decoder does."""
     view = memoryview(encoded)
     if encoded[:1] == BLOCKS_TAG:
         size_bytes, start = read_varint(view, 1)
@@ -129,15 +129,15 @@ def read_part(encoded: bytes) -> Part:
                 end = start + data_bytes
                 if end <= len(view):
                     rest = pb.ImportBlocks.FromString(encoded[end:])
-                    if not rest.data:  # given twice, the last one counts
+                    if not rest.data:  # if given twice, the last one counts
                         return Part(pb.ImportPart(blocks=rest), view[start:end])
     message = pb.ImportPart.FromString(encoded)
     return Part(message, memoryview(message.blocks.data))
 
 
 def unpacked(data: memoryview, *, compressed: bool) -> memoryview:
-    """Return the data of a part. Raises Refused(MALFORMED_REQUEST), also for data that would
-    unpack to more than a part may hold."""
+    """Return the data of a part, decompressed. Raise Refused(MALFORMED_REQUEST), also if it would
+    exceed the size of a part."""
     if compressed and data:
         try:
             frame = zstandard.get_frame_parameters(data)
@@ -152,5 +152,5 @@ def unpacked(data: memoryview, *, compressed: bool) -> memoryview:
 
 
 def cut_off() -> Refused:
-    """Return the refusal of a stream that ended before its end."""
+    """Return the refusal of a stream without its last part."""
     return codec.malformed("parts", "the stream ended before its end")

@@ -1,4 +1,4 @@
-"""What the parts of a replica carry: its blocks, cut into pieces.
+"""Division of a replica's blocks into pieces, one for each part of the stream.
 
     small blocks    as many whole ones together as a part holds
     a large block   one span after the other
@@ -17,7 +17,7 @@ from agent.store.operations.outflow import spread_bytes
 from agent.transfer.parts import PART_BLOCKS_MAX, PART_BYTES
 from merkle.replica import BlockId
 
-SPREAD_BYTES_MAX: Final = 2 * PART_BYTES  # of a part whose blocks each begin at a page
+SPREAD_BYTES_MAX: Final = 2 * PART_BYTES  # of a part whose blocks are each aligned to a page
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What one part carries: a span of one block, or (None) small blocks whole.
+    """Content of one part: a span of one block, or (None) whole small blocks.
 
     `local_ids` are the blocks that begin in it.
     """
@@ -44,13 +44,13 @@ class Piece:
 
     @property
     def data_bytes(self) -> int:
-        """Bytes of data in it."""
+        """Bytes of data in the piece."""
         return sum(self.file_bytes) if self.span is None else self.span.length_bytes
 
 
 @dataclass(slots=True)
 class Batch:
-    """Small blocks that go out together."""
+    """Small blocks that are sent together."""
 
     ids: list[BlockId] = field(default_factory=list)
     rows: list[bytes] = field(default_factory=list)
@@ -61,7 +61,7 @@ class Batch:
     def add(
         self, ids: Sequence[BlockId], rows: Sequence[bytes], sizes: npt.NDArray[np.int64]
     ) -> Iterator[Piece]:
-        """Add blocks of at most `PART_BYTES`; yield each batch that is full before the last."""
+        """Add blocks of at most `PART_BYTES`; yield each full batch."""
         data = np.cumsum(sizes)
         spread = np.cumsum(spread_bytes(sizes))
         start = 0
@@ -85,7 +85,7 @@ class Batch:
             start = end
 
     def taken(self) -> Iterator[Piece]:
-        """Yield what there is, and begin again."""
+        """Yield the rest, and begin again."""
         if self.ids:
             is_one = len(self.ids) == 1
             span = Span(self.ids[0], 0, self.sizes[0], is_damaged=False) if is_one else None

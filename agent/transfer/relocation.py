@@ -1,7 +1,7 @@
-"""One replica from a retiring volume to another one of the same host, as it travels between hosts.
+"""Move of a replica from a retiring volume to another volume of the same host, as between hosts.
 
-The bytes are read past the page cache, checked against their rows while they are written, and all
-of it is durable before it is served from there. The caller holds the lease all the time.
+The bytes are read past the page cache, checked against their rows while they are written, and made
+durable before they are served from there. The caller holds the lease throughout.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ from merkle.replica import ContainerId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mover:
-    """What every move of this datanode uses."""
+    """Services that every move of this datanode uses."""
 
     store: ReplicaStore
     executor: Executor
@@ -33,9 +33,9 @@ class Mover:
     now_ms: Callable[[], int]
 
     def move(self, container_id: ContainerId, *, stop: Callable[[], bool]) -> Arrived:
-        """Copy a replica and serve the copy. Raises SutureError: then nothing has changed.
+        """Copy a replica and serve the copy. Raise SutureError; then nothing has changed.
 
-        CHECKSUM_MISMATCH: there is damage that no scan has found yet.
+        CHECKSUM_MISMATCH means damage that no scan has found yet.
         """
         export = Export(
             store=self.store,
@@ -61,32 +61,32 @@ class Mover:
 
 @dataclass(frozen=True, slots=True)
 class _Moved:
-    """A store in which a replica arrives that is there already, on a volume that retires."""
+    """A store in which a replica arrives that exists already, on a retiring volume."""
 
     store: ReplicaStore
 
     def begin_arrival(self, announced: Announced, submit: Submit | None = None) -> Arrival:
-        """Reserve room on another volume. Its tree goes on where it is."""
+        """Reserve room on another volume. The replica's tree continues there."""
         following = self.store.generation(announced.container_id) + 1
         return self.store.services.begin_move(replace(announced, generation=following), submit)
 
     def finish_arrival(self, arrival: Arrival, received: Received) -> ReplicaFacts:
-        """Serve it from there."""
+        """Serve the replica from the new volume."""
         return self.store.services.finish_move(arrival, received)
 
 
 class _Held:
-    """The lease, which the caller has already."""
+    """The lease, already held by the caller."""
 
     @contextmanager
     def hold(self, container_id: ContainerId, timeout_s: float = 0.0) -> Iterator[None]:
-        """Go on."""
+        """Do nothing: the lease is held."""
         del container_id, timeout_s
         yield
 
     share = hold
 
     def is_shared(self, container_id: ContainerId) -> bool:
-        """Nobody asks."""
+        """Return False: no shares."""
         del container_id
         return False

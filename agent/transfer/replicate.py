@@ -1,8 +1,8 @@
-"""Carrying out a replicate command: push our replica to the target, and say what came of it.
+"""Execution of a replicate command: push this replica to the target, and report the outcome.
 
 share of the lease ─ one stream ─ the target's answer
-    "it is here already"      done, nothing was to be done
-    damage nobody declared    our replica is read whole now, and sent again with what was found
+    "it is here already"      done, without a transfer
+    undeclared damage         read this whole replica now, and send it again with the findings
 """
 
 from collections.abc import Callable
@@ -19,10 +19,10 @@ from agent.store.ports import SentReplicas
 from agent.transfer.outgoing import Export
 from merkle.replica import TREE_STATES, ContainerId
 
-TIMEOUT_S: Final = 6 * 3600.0  # of one transfer, when its command has no deadline
-LEFT_S_MIN: Final = 0.1  # of a deadline that has passed: the call says so itself
-STALL_S: Final = 60.0  # without a part taken by the target; a disk may be slow, not so slow
-FINISH_S: Final = 600.0  # after the last part: the target syncs all of it
+TIMEOUT_S: Final = 6 * 3600.0  # of one transfer whose command has no deadline
+LEFT_S_MIN: Final = 0.1  # after a deadline has passed; the call itself then fails
+STALL_S: Final = 60.0  # longest time until the target takes a part, even on a slow disk
+FINISH_S: Final = 600.0  # after the last part, while the target syncs everything
 
 Copy: TypeAlias = Callable[
     [scm_pb2.ReplicateCommand, Callable[[], bool], float], scm_pb2.ReplicateOutcome
@@ -35,8 +35,9 @@ _TREE_STATE_NUMBERS: Final = frozenset(codec.state_number(state) for state in TR
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replicator:
-    """What every push of this datanode uses. `scan` reads a replica whole and returns whether what
-    it found is kept; `on_damage` is told of news about our replica where that could not be done."""
+    """Services that every push of this datanode uses. `scan` reads a whole replica and returns
+    whether the result is kept; `on_damage` receives news about the replica where that was not
+    possible."""
 
     store: SentReplicas
     leases: Leases
@@ -59,15 +60,15 @@ class Replicator:
         stop: Callable[[], bool],
         timeout_s: float = TIMEOUT_S,
     ) -> scm_pb2.ReplicateOutcome:
-        """Push the replica of `container_id`, damaged or not. Raises SutureError.
+        """Push the replica of `container_id`, damaged or not. Raise SutureError.
 
-        Damage that nobody knew of is found by a scan at once, and the second try declares it: it
-        may be the best copy that there is, and it arrives marked. Where the scan finds none, and
-        another root than the one that was reported, the rows are not those that were written:
+        Unknown damage is found by an immediate scan, and declared in a second attempt: the replica
+        may be the best copy that exists, and arrives marked. If the scan finds no damage, but
+        another root than the reported one, the rows have changed since they were written. Then
         nothing is sent before the control plane has compared that root with the peers'.
         """
         begun_s = self.monotonic_s()
-        self.store.replica(container_id)  # where there is none, nobody is called
+        self.store.replica(container_id)  # raises without a call if there is no replica
         with self.leases.share(container_id):
             export = Export(
                 store=self.store,
@@ -94,8 +95,8 @@ class Replicator:
         return outcome
 
     def _read_again(self, container_id: ContainerId, error: SutureError) -> None:
-        """Find out what is damaged here; raise `error` again where that is not possible now, or
-        where the replica is whole and yet another than before."""
+        """Find the damage here. Raise `error` again if that is impossible now, or the replica is
+        healthy but different from before."""
         before = self.store.replica(container_id)
         try:
             is_kept = self.scan(container_id)
@@ -145,7 +146,7 @@ class Replicator:
     def _already_there(
         self, container_id: ContainerId, target: Peer, error: SutureError
     ) -> scm_pb2.ReplicateOutcome | None:
-        """Return the outcome when the target has a closed replica of the same index already."""
+        """Return the outcome if the target already has a closed replica of the same index."""
         if error.code is not Code.CONTAINER_EXISTS:
             return None
         report: container_pb2.ReplicaReport = target.replica(container_id)
@@ -170,21 +171,21 @@ class Replicator:
 
 
 class Progress(Protocol):
-    """A transfer under way."""
+    """A running transfer."""
 
     @property
     def parts_count(self) -> int:
-        """How many parts have passed."""
+        """Number of parts that were sent."""
         ...
 
     @property
     def is_finished(self) -> bool:
-        """Whether that was the last one."""
+        """Return whether the last part was sent."""
         ...
 
 
 class StallWatch:
-    """Notices that parts do not pass any more."""
+    """Detects a transfer that no longer progresses."""
 
     def __init__(
         self, export: Progress, monotonic_s: Callable[[], float], stall_s: float, finish_s: float
@@ -198,7 +199,7 @@ class StallWatch:
         self.stalled = False
 
     def has_stalled(self) -> bool:
-        """Whether nothing was taken for too long; asked again and again."""
+        """Return whether no part was taken for too long; polled by the caller."""
         now_s = self._monotonic_s()
         if self._export.parts_count != self._seen:
             self._seen, self._since_s = self._export.parts_count, now_s
