@@ -179,6 +179,7 @@ def serve(
                 audit=audit,
                 limits=limits,
                 slots=executor,
+                known=lambda: [view.node.address for view in control.queries.nodes()],
             )
             loops = LoopSet()
             loops.add(Loop(built.connections))

@@ -6,6 +6,7 @@ A query tries each control plane in turn until one answers.
 import random
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -55,6 +56,14 @@ class ControlPlanes:
             except SutureError as failure:
                 error = failure
         raise error
+
+    def datanode_addresses(self) -> list[str]:
+        """Return where the datanodes of the cluster are; an empty list if nobody answers."""
+        for scm in self._scms:
+            with suppress(SutureError):
+                nodes = scm.list_nodes(scm_pb2.ListNodesRequest()).nodes
+                return [node.address for node in nodes]
+        return []
 
 
 @dataclass(frozen=True, slots=True)

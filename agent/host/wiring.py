@@ -364,6 +364,7 @@ class Parts:
             waits=waits,
             memory=self.memory.calls,
             is_well=self.face.is_well,
+            known=ControlPlanes(self.scms).datanode_addresses,
         )
 
     def _inside(self, executor: Executor, limits: Limits, waits: Waits) -> Inside:

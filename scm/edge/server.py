@@ -1,5 +1,6 @@
 """Builds the gRPC server for `ScmService`, with the limits per connection and caller."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -55,19 +56,22 @@ def build_server(
     audit: Audit | None = None,
     limits: Limits | None = None,
     slots: Slots | None = None,
+    known: Callable[[], Iterable[str]] = tuple,
 ) -> BuiltServer:
-    """Bind `address` (port 0: any free one); the caller starts and stops the server.
+    """Bind `address` (port 0: any free one); the caller starts and stops the server. `known`
+    returns the addresses of the datanodes for which connections are kept free.
 
     Raise Refused(INVALID_CONFIG) if the address cannot be bound, or not without TLS.
     """
     limits = limits or Limits()
     waits = Waits(limits.rpc_count_max, slow_s=limits.patience.slow_s)
+    connections = Connections(limits.connections_max, prefix="suture_scm", known=known)
     gate = Gate(
         audit,
         calls_per_s_max=limits.calls_per_s_max,
         knows_callers=security.certificates is not None,
+        trust=connections.trust,
     )
-    connections = Connections(limits.connections_max, prefix="suture_scm")
     attended = Attended(waits, slots or Unlimited(), connections)
     methods = Layers([attended, Traced(), ErrorEdge(), gate], waits.sweep)
     scm_pb2_grpc.add_ScmServicer_to_server(service, methods)  # type: ignore[no-untyped-call]

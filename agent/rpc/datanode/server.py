@@ -5,7 +5,7 @@ allowed, `ErrorEdge` turns what they raise into a status. Each group has the cal
 same things, and together they have all of the contract.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -80,23 +80,26 @@ def build_server(
     waits: Waits | None = None,
     memory: MemoryBudget = UNLIMITED,
     is_well: Callable[[], bool] = lambda: True,
+    known: Callable[[], Iterable[str]] = tuple,
 ) -> BuiltServer:
     """Bind `address` (port 0: any free one) and return the server of `groups`, not yet started.
 
     Calls that are meant for another datanode than `datanode_id` are refused.
     `executor` should have a thread for each call that is let in, and `slots` be how many work.
-    `memory` is what calls may have of it together. `is_well` says whether the health service
+    `memory` is what calls may have of it together. `known` returns the addresses of the datanodes
+    for which connections are kept free. `is_well` says whether the health service
     answers that we serve.
     Raises Refused(INVALID_CONFIG) when the address cannot be bound, or not without TLS.
     """
+    connections = Connections(limits.connections_max, known=known)
     gate = Gate(
         audit,
         calls_per_s_max=limits.calls_per_s_max,
         knows_callers=security.certificates is not None,
+        trust=connections.trust,
     )
     edge = ErrorEdge(codecs_of(groups, "decoders"), codecs_of(groups, "encoders"))
     waits = waits or waits_of(limits)
-    connections = Connections(limits.connections_max)
     layers = (
         Budgeted(memory, COSTS, waits),
         Attended(waits, slots or Unlimited(), connections),

@@ -263,9 +263,12 @@ class Gate:
         now_s: Callable[[], float] = time.time,
         table: Mapping[str, Rule] = TABLE,
         knows_callers: bool = True,
+        trust: Callable[[str], object] = lambda _place: None,
     ) -> None:
         """`calls_per_s_max`: of one caller; 0: no limit. `knows_callers`: False for a server that
-        listens without TLS only, to which all callers are the same."""
+        listens without TLS only, to which all callers are the same. `trust` is told the place of
+        each caller with the certificate of a datanode or an operator."""
+        self._trust = trust
         self._audit = audit or Unrecorded()
         self._allowances = Allowances(calls_per_s_max) if calls_per_s_max else None
         self._now_s = now_s
@@ -314,6 +317,8 @@ class Gate:
         except Refused as error:
             self._write(method, rule, caller, request, error.code.value)
             raise
+        if caller.identity and caller.identity.roles & (PEER | ADMIN):
+            self._trust(caller.place)
         return caller
 
     def _write(

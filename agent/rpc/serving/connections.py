@@ -1,20 +1,22 @@
 """The connections of a server: one peer does not keep others from having any.
 
-    gRPC closes what is beyond `connections_max` when it comes ─ whoever that is
-    every second: a peer with more than its share, or few places left
-        ─► the idle ones of the peer with most are ended, first what was not used for longest
+    gRPC closes each new connection beyond `connections_max`, whoever makes it
+    a host with more than its share     ─► its idle connections are ended
+    less than a fifth of all is free    ─► idle ones of unknown hosts are ended, then of known ones
 
-gRPC knows no peers, and takes an idle connection for as good as any. So a client that connects a
-thousand times locked everybody out. Here a fifth of the places is kept free for whoever comes next:
-a datanode that restarts, an operator. A connection with a call under way is never ended, nor is one
-before it could make a call.
+gRPC knows no peers, and takes an idle connection for as good as any. So a client that connected a
+thousand times locked everybody out. Here a fifth of the places is kept free, and hosts are told
+apart. Known are this host, on which operators work, those of datanodes that the control plane
+knows, and those whose certificate was that of a datanode or an operator. Of one host the
+connections that were not used for longest are ended first. A connection with a call under way is
+never ended; of a known host within its share, a new one is left to make its first call.
 """
 
 import os
 import socket
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
@@ -28,7 +30,12 @@ from prometheus_client.registry import Collector
 from agent.runtime.loop import Step, Throttled
 
 LOOK_S: Final = 1.0
+CROWDED_LOOK_S: Final = 0.05  # while places are short: a flood takes hundreds in a second
+REST: Final = 4  # times what a look took, before the next one
 GRACE_S: Final = 2.0  # for the first call of a new connection
+KNOWN_S: Final = 60.0  # the addresses of known datanodes are asked for again then
+TRUSTED_COUNT_MAX: Final = 10_000  # hosts that showed a certificate, the last ones
+OWN_HOSTS: Final = frozenset({"127.0.0.1", "::1"})
 SHARE_OF_PEER: Final = 4  # of all connections, one peer has a quarter
 SHARE_FREE: Final = 5  # of all, a fifth is kept free
 DESCRIPTORS: Final = Path("/proc/self/fd")
@@ -48,10 +55,7 @@ class _Open:
 
 
 class Connections(Collector):
-    """The connections to the ports of one process: a worker, which any thread tells of calls.
-
-    Names of its metrics begin with `prefix`.
-    """
+    """The connections to the ports of one process: a worker, which any thread tells of calls."""
 
     name = "connections"
 
@@ -60,9 +64,16 @@ class Connections(Collector):
         count_max: int,
         *,
         prefix: str = "suture",
+        known: Callable[[], Iterable[str]] = tuple,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
+        """Names of its metrics begin with `prefix`. `known` returns the addresses of datanodes;
+        it is called only while many places are taken, and may take its time."""
         self._prefix = prefix
+        self._known_addresses = known
+        self._known_hosts: frozenset[str] = frozenset()
+        self._known_at_s = -KNOWN_S
+        self._trusted: dict[str, None] = {}  # hosts, as gRPC names them
         self._count_max = count_max
         self._monotonic_s = monotonic_s
         self._tickets = count()
@@ -84,6 +95,14 @@ class Connections(Collector):
         """Note the end of a call."""
         self._calls.pop(ticket, None)
 
+    def trust(self, name: str) -> None:
+        """Record that the caller on a connection is a datanode or an operator."""
+        host = name.rpartition(":")[0]
+        if host not in self._trusted:
+            self._trusted[host] = None
+            while len(self._trusted) > TRUSTED_COUNT_MAX:
+                self._trusted.pop(next(iter(self._trusted)), None)
+
     def collect(self) -> Iterator[Metric]:
         """Yield both metrics."""
         yield GaugeMetricFamily(
@@ -98,7 +117,9 @@ class Connections(Collector):
         )
 
     def step(self) -> Step:
-        """Look whether a peer has more than its share, or whether few places are left."""
+        """End idle connections of hosts that have more than their share, or where few places are
+        left; then learn which hosts are known, for the next time."""
+        begun_s = self._monotonic_s()
         share = max(2, self._count_max // SHARE_OF_PEER)
         descriptors = list(DESCRIPTORS.iterdir())
         if len(descriptors) <= share:
@@ -107,31 +128,63 @@ class Connections(Collector):
             return Throttled(LOOK_S)
         found = list(self._open(descriptors))
         self.count = len(found)
-        now_s = self._monotonic_s()
-        self._seen_at_s = {one.inode: self._seen_at_s.get(one.inode, now_s) for one in found}
+        self._seen_at_s = {one.inode: self._seen_at_s.get(one.inode, begun_s) for one in found}
         present = {one.name for one in found}
-        busy = set(self._calls.values())
         for name in [name for name in list(self._used_at_s) if name not in present]:
             self._used_at_s.pop(name, None)
         by_host: defaultdict[str, list[_Open]] = defaultdict(list)
         for one in found:
             by_host[one.host].append(one)
-        room = self._count_max - self._count_max // SHARE_FREE
-        excess = len(found) - room
-        for host, theirs in sorted(by_host.items(), key=lambda item: -len(item[1])):
+        excess = len(found) - (self._count_max - self._count_max // SHARE_FREE)
+        ended_count = self._ended_count(by_host, share, excess, begun_s)
+        took_s = self._monotonic_s() - begun_s
+        self._learn(begun_s)
+        return Throttled(max(CROWDED_LOOK_S, REST * took_s) if ended_count else LOOK_S)
+
+    def _ended_count(
+        self, by_host: dict[str, list[_Open]], share: int, excess: int, now_s: float
+    ) -> int:
+        """End what is too much, of unknown hosts first, and of the host with most."""
+        busy = set(self._calls.values())
+        ended_count = 0
+
+        def rank(theirs: list[_Open]) -> tuple[bool, int, float]:
+            used_at_s = max(self._used_at_s.get(one.name, 0.0) for one in theirs)
+            return self._is_known(theirs[0]), -len(theirs), used_at_s
+
+        for host, theirs in sorted(by_host.items(), key=lambda item: rank(item[1])):
             too_many = max(len(theirs) - share, excess)
             if too_many <= 0:
-                break
+                continue
+            is_spared = len(theirs) <= share and self._is_known(theirs[0])
+            grace_s = GRACE_S if is_spared else 0.0
             idle = [
                 one
                 for one in theirs
-                if one.name not in busy and now_s - self._seen_at_s[one.inode] >= GRACE_S
+                if one.name not in busy and now_s - self._seen_at_s[one.inode] >= grace_s
             ]
             idle.sort(
                 key=lambda one: (self._used_at_s.get(one.name, 0.0), self._seen_at_s[one.inode])
             )
-            excess -= self._close(host, idle[:too_many], len(theirs))
-        return Throttled(LOOK_S)
+            count = self._close(host, idle[:too_many], len(theirs))
+            excess -= count
+            ended_count += count
+        return ended_count
+
+    def _is_known(self, one: _Open) -> bool:
+        host = one.name.rpartition(":")[0]
+        return one.host in OWN_HOSTS or one.host in self._known_hosts or host in self._trusted
+
+    def _learn(self, now_s: float) -> None:
+        """Ask which datanodes there are, and where; keep the last answer where there is none."""
+        if now_s - self._known_at_s < KNOWN_S:
+            return
+        self._known_at_s = now_s
+        hosts: set[str] = set()
+        for host in {address.rpartition(":")[0].strip("[]") for address in self._known_addresses()}:
+            with suppress(OSError, UnicodeError):
+                hosts.update(str(found[4][0]) for found in socket.getaddrinfo(host, None))
+        self._known_hosts = frozenset(hosts) or self._known_hosts
 
     def _close(self, host: str, chosen: Sequence[_Open], open_count: int) -> int:
         ended_count = sum(self._shut(one) for one in chosen)

@@ -26,6 +26,7 @@ class ScriptedScm(scm_pb2_grpc.ScmServicer):
         self.statuses: dict[int, scm_pb2.CommandStatus] = {}
         self.replicas: set[tuple[str, int]] = set()  # of which datanode, of which container
         self.heartbeats = 0
+        self.nodes: list[scm_pb2.NodeInfo] = []
         self.term = 1
         self.start_id, self.state_number = "", 0
         self.seen_starts: list[scm_pb2.SeenStart] = []
@@ -46,7 +47,7 @@ class ScriptedScm(scm_pb2_grpc.ScmServicer):
         self, _request: scm_pb2.ListNodesRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.ListNodesResponse:
         """Answer from the script."""
-        return scm_pb2.ListNodesResponse(cluster_id=self.cluster_id, term=1)
+        return scm_pb2.ListNodesResponse(cluster_id=self.cluster_id, term=1, nodes=self.nodes)
 
     def Register(
         self, request: scm_pb2.RegisterRequest, _context: grpc.ServicerContext

@@ -44,9 +44,11 @@ class Frame:
 class RawHttp2:
     """One connection. Reads raise TimeoutError rather than wait for ever."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, source: str = "127.0.0.1") -> None:
         host, _, port = address.rpartition(":")
-        self.socket = socket.create_connection((host, int(port)), timeout=TIMEOUT_S)
+        self.socket = socket.create_connection(
+            (host, int(port)), timeout=TIMEOUT_S, source_address=(source, 0)
+        )
 
     def __enter__(self) -> Self:
         """Return the connection."""

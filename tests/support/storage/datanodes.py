@@ -1,6 +1,6 @@
 """Datanodes in one process: real stores on disk, real servers on loopback, real scans."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -79,6 +79,7 @@ class Datanode:
         limits: Limits = LIMITS,
         threads: CallThreads | None = None,
         recoveries: Recoveries | None = None,
+        known: Callable[[], Iterable[str]] = tuple,
     ) -> None:
         """Start the server on a free port of loopback; `reading`: how it tells of its replicas, if
         not as an honest datanode; `threads`: those of an agent."""
@@ -91,6 +92,7 @@ class Datanode:
             audit=audit,
             limits=limits,
             slots=threads,
+            known=known,
         )
         self.built.server.start()
 

@@ -1,5 +1,6 @@
 """The table of who may call what: whole, and closed to everything that it does not name."""
 
+from contextlib import suppress
 from dataclasses import replace
 from itertools import starmap
 from typing import Any
@@ -113,6 +114,32 @@ class TestTable:
 
 
 class TestCheck:
+    @pytest.mark.parametrize("role", Role)
+    def test_places_of_datanodes_and_operators_are_trusted(
+        self, role: Role, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """
+        Not those of clients, nor of callers whose certificate has expired.
+        """
+        places: list[str] = []
+        clock = FakeClock()
+        gate = Gate(
+            now_s=clock.monotonic_s,
+            trust=places.append,
+            table={"/s/Get": Rule(frozenset(Role) - {Role.SCM})},
+        )
+        caller = Caller("ipv4:10.0.0.1:1", replace(ADA, roles=frozenset({role})))
+        monkeypatch.setattr("agent.rpc.serving.access.caller_of", lambda _: caller)
+        handler = grpc.unary_unary_rpc_method_handler(lambda request, _: request)
+        guarded = gate.wrap("/s/Get", handler)
+
+        assert guarded is not None
+        for age_s in 0.0, ADA.expires_at_s:
+            clock.advance_s(age_s)
+            with suppress(Refused):
+                guarded.unary_unary(b"", None)
+        assert places == (["ipv4:10.0.0.1:1"] if role in {Role.PEER, Role.ADMIN} else [])
+
     def test_the_role_decides(self) -> None:
         """
         One of the rule's roles is let in, another is refused with both named.
