@@ -1,1 +1,1 @@
-"""The wire: protobuf messages to values and back, servers and clients."""
+"""The wire: conversion of protobuf messages, servers and clients."""

@@ -1,1 +1,1 @@
-"""Calling others: channels, datanodes as peers, the control plane."""
+"""Outgoing calls: channels, datanodes as peers, the control plane."""

@@ -1,7 +1,7 @@
-"""Dialling and calling: one way to open a channel, to bound a call, to retry it.
+"""Channels and calls: one way to open a channel, to bound a call, and to retry it.
 
-Every call has a deadline. Only what may be asked twice is retried, only when the answer was "try
-again later", and only while its deadline lasts. What comes back as an error is a `SutureError`.
+Every call has a deadline. A call is retried only if it is idempotent, if the answer was "try again
+later", and before its deadline. Errors of calls are `SutureError`s.
 """
 
 import time
@@ -19,18 +19,18 @@ from agent.rpc.wire.errors import error_from
 from agent.runtime.tracing import carried
 from merkle.replica import CHUNK_BYTES_MAX
 
-MESSAGE_BYTES_MAX: Final = CHUNK_BYTES_MAX + 1024**2  # a chunk and what describes it
+MESSAGE_BYTES_MAX: Final = CHUNK_BYTES_MAX + 1024**2  # a chunk and its description
 HEADERS_BYTES_MAX: Final = 16 * 1024
 KEEPALIVE_MS: Final = 20_000  # our servers refuse pings more often than every 10 s
 KEEPALIVE_TIMEOUT_MS: Final = 10_000
-RECONNECT_MS_MAX: Final = 1_000  # gRPC's own is two minutes: a peer that is back would wait for us
-NO_PROXY: Final = ("grpc.enable_http_proxy", 0)  # one in the environment is for the way out
+RECONNECT_MS_MAX: Final = 1_000  # gRPC's default of two minutes is too long for a peer that is back
+NO_PROXY: Final = ("grpc.enable_http_proxy", 0)  # a proxy in the environment is for external hosts
 ATTEMPTS_MAX: Final = 3
 PORT_MAX: Final = 65_535
 RETRY_WAIT_S: Final = 0.05
 UPLOAD_POLL_S: Final = 0.2
 RETRY_WAIT_S_MAX: Final = 1.0
-PATIENCE_S: Final = 120.0  # a control plane that restarts: its start, and three slow heartbeats
+PATIENCE_S: Final = 120.0  # restart of a control plane: its start, and three slow heartbeats
 
 _RETRIED_CODES: Final = frozenset({Code.UNAVAILABLE, Code.BUSY})
 
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 class Closed(Unavailable):
-    """Our own end of a connection was closed: nothing is repeated over it."""
+    """The connection was closed at our end; nothing is repeated over it."""
 
     def __init__(self) -> None:
         super().__init__(Code.UNAVAILABLE, "the connection was closed")
@@ -50,11 +50,11 @@ Method = Callable[..., Any]  # a grpc multi-callable; its stubs are untyped
 def open_channel(
     address: str, security: Security = LOOPBACK_ONLY, *, header: Header | None = None
 ) -> grpc.Channel:
-    """Return a channel to `address`; it connects on first use and notices a dead peer.
+    """Return a channel to `address`; it connects on first use and detects a dead peer.
 
     Every call over it carries `header`.
 
-    Raise Refused(INVALID_CONFIG) where plaintext is not allowed, and for what is no address.
+    Raise Refused(INVALID_CONFIG) if plaintext is not allowed, or the address is invalid.
     """
     check_address(address)
     options = [
@@ -79,7 +79,8 @@ def open_channel(
 
 
 def check_address(address: str) -> None:
-    """Refuse an address without a port, which gRPC would take for port 443, or without a host."""
+    """Raise Refused for an address without a port, which gRPC would treat as port 443, or without a
+    host."""
     host, _, port = address.rpartition(":")
     is_port = port.isdecimal() and int(port) <= PORT_MAX
     if is_port and host and not host.endswith(":") and "/" not in host:
@@ -97,9 +98,10 @@ def check_address(address: str) -> None:
 def call(
     method: Method, request: Any, *, timeout_s: float, party: str = ""
 ) -> Any:  # the method's answer
-    """Call a method that answers once. Raises SutureError.
+    """Call a method with one answer. Raise SutureError.
 
-    An error that gRPC itself made, such as that nobody listens, names the `party` that was called.
+    An error made by gRPC itself, for instance for a refused connection, names the `party` that was
+    called.
     """
     try:
         return method(request, timeout=timeout_s, metadata=carried())
@@ -108,8 +110,8 @@ def call(
 
 
 def _error_of(failure: grpc.RpcError | ValueError, party: str) -> SutureError:
-    """Return what a failed call means to its caller; it has the failure as its cause."""
-    error: SutureError = Closed()  # a ValueError is how gRPC says that the channel is closed
+    """Return the error for the caller of a failed call; its cause is the failure."""
+    error: SutureError = Closed()  # gRPC raises ValueError for a closed channel
     if isinstance(failure, grpc.RpcError):
         error = error_from(failure, party)
     error.__cause__ = failure
@@ -117,9 +119,9 @@ def _error_of(failure: grpc.RpcError | ValueError, party: str) -> SutureError:
 
 
 def stream(method: Method, request: Any, *, timeout_s: float) -> Iterator[Any]:
-    """Begin a call that is answered with many messages, and return them; leaving early cancels it.
+    """Begin a call with a stream of answers, and return them; leaving early cancels it.
 
-    The other end sends ahead, as far as gRPC's window lets it, from now on.
+    From now on the peer sends ahead as far as gRPC's window allows.
     """
     try:
         answers = method(request, timeout=timeout_s, metadata=carried())
@@ -138,7 +140,7 @@ def _messages(answers: Any) -> Iterator[Any]:
 
 
 def begun(method: Method, request: Any, *, timeout_s: float) -> Any:  # the call's future
-    """Begin a call that others may run beside. Raises Unavailable if the channel is closed."""
+    """Begin a call without waiting for its answer. Raise Unavailable if the channel is closed."""
     try:
         return method.future(  # type: ignore[attr-defined]
             request, timeout=timeout_s, metadata=carried()
@@ -154,12 +156,12 @@ def upload(
     timeout_s: float,
     must_end: Callable[[], bool],
 ) -> Any:  # the method's answer
-    """Send a stream and return the answer to it; cancelled soon after `must_end` turns true.
+    """Send a stream and return its answer; cancel it soon after `must_end` returns True.
 
-    `requests` is drawn from by a thread of gRPC. Raises SutureError.
+    A thread of gRPC draws from `requests`. Raise SutureError.
     """
     answer = begun(method, requests, timeout_s=timeout_s)
-    ended: SimpleQueue[None] = SimpleQueue()  # `result` would wake this thread for each message
+    ended: SimpleQueue[None] = SimpleQueue()  # `result` would wake this thread at each message
     answer.add_done_callback(lambda _: ended.put(None))
     try:
         while not _has_come(ended, UPLOAD_POLL_S):
@@ -175,7 +177,7 @@ def upload(
 
 
 def _has_come(queue: "SimpleQueue[None]", timeout_s: float) -> bool:
-    """Whether something comes within so many seconds."""
+    """Return whether an item arrives within `timeout_s`."""
     try:
         queue.get(timeout=timeout_s)
     except Empty:
@@ -186,7 +188,8 @@ def _has_come(queue: "SimpleQueue[None]", timeout_s: float) -> bool:
 def call_again(
     method: Method, request: Any, *, timeout_s: float, party: str = ""
 ) -> Any:  # the method's answer
-    """Call a method that answers once and is idempotent, as `retried` does. Raises SutureError."""
+    """Call an idempotent method with one answer, with the retries of `retried`. Raise
+    SutureError."""
     began_s = time.monotonic()
     try:
         return method(request, timeout=timeout_s, metadata=carried())
@@ -199,9 +202,9 @@ def call_again(
 
 
 def retried(work: Callable[[], T], *, timeout_s: float) -> T:
-    """Return what `work` returns; repeat it when it is idempotent and its peer was unavailable.
+    """Return the result of `work`; repeat it while the peer is unavailable.
 
-    Whether it is idempotent is the caller's knowledge.
+    `work` must be idempotent, which only the caller can know.
     """
     began_s = time.monotonic()
     try:
@@ -211,11 +214,11 @@ def retried(work: Callable[[], T], *, timeout_s: float) -> T:
 
 
 def _repeated(error: SutureError, work: Callable[[], T], left_s: float) -> T:
-    """Return what `work` returns when it is repeated after its first attempt, which failed."""
+    """Return the result of repeating `work` after a failed first attempt."""
     if not _is_worth_repeating(error):
         raise error
     failures = [error]
-    import tenacity  # a call that succeeds at once can do without
+    import tenacity  # not needed by a call that succeeds at once
 
     def again() -> T:
         if failures:
@@ -240,10 +243,10 @@ def patient(
     timeout_s: float = PATIENCE_S,
     sleep: Callable[[float], None] | None = None,
 ) -> T:
-    """Return what `work` returns; repeat it as long as it fails with one of `codes`.
+    """Return the result of `work`; repeat it while it fails with one of `codes`.
 
-    With the waits of `retried`, for as long as a restart takes; `waits` is told of the first such
-    failure. Raises the last one after `timeout_s`, or soon after `must_end` turns true.
+    The pauses are those of `retried`, over the time of a restart. `waits` receives the first
+    failure. Raise the last failure after `timeout_s`, or soon after `must_end` returns True.
     """
     import tenacity
 
@@ -261,7 +264,7 @@ def patient(
         wait=tenacity.wait_random_exponential(multiplier=RETRY_WAIT_S, max=RETRY_WAIT_S_MAX),
         retry=tenacity.retry_if_exception(lambda error: _may_end(error, codes)),
         before_sleep=tell,
-        sleep=sleep or time.sleep,  # as it is now: a default would be bound when this is imported
+        sleep=sleep or time.sleep,  # looked up now; a default would be bound at import
         reraise=True,
     )
     return attempts(work)
@@ -272,5 +275,6 @@ def _is_worth_repeating(error: BaseException) -> bool:
 
 
 def _may_end(error: BaseException, codes: Collection[Code]) -> bool:
-    """Whether what failed so, with one of `codes`, may succeed later over this connection."""
+    """Return whether a call that failed with one of `codes` may succeed later over this
+    connection."""
     return isinstance(error, Unavailable) and error.code in codes and not isinstance(error, Closed)

@@ -1,6 +1,7 @@
-"""Shards at a datanode as who reconstructs them fills them: RECOVERING, cell by cell, then closed.
+"""Writes of a shard to a datanode by the coordinator of a reconstruction.
 
-Nothing here is asked twice: a write whose answer was lost is the business of who coordinates.
+The shard is RECOVERING, filled cell by cell, then closed. Nothing here is retried: the coordinator
+handles writes whose answers were lost.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +22,7 @@ WholeBlock: TypeAlias = tuple[BlockData, bytes]
 def cells_of(
     block: BlockData, data: bytes
 ) -> Iterator[tuple[ChunkInfo, memoryview, BlockData | None]]:
-    """Yield the chunks of a whole block with their bytes, the last one with the commit."""
+    """Yield the chunks of a whole block with their bytes; the last one with the commit."""
     for chunk in block.chunks:
         cell = memoryview(data)[chunk.offset : chunk.end]
         yield chunk, cell, block if chunk is block.chunks[-1] else None
@@ -32,7 +33,7 @@ def write_singly(
     write_cell: Callable[[BlockId, ChunkInfo, memoryview, BlockData | None], None],
     commit_block: Callable[[BlockData], None],
 ) -> None:
-    """Write whole blocks one by one, where there is no call for many."""
+    """Write whole blocks one by one, if the peer has no call for several."""
     for block, data in blocks:
         for chunk, cell, commit in cells_of(block, data):
             write_cell(block.block_id, chunk, cell, commit)
@@ -41,14 +42,14 @@ def write_singly(
 
 
 class Filling:
-    """The part of a peer that writes shards; `stub` is its service, and beside it the method of
-    `WriteBlocks`, whose messages come encoded."""
+    """The part of a peer that writes shards. `stub` is its service; `WriteBlocks` has a method of
+    its own, because its messages are already encoded."""
 
     stub: datanode_pb2_grpc.DatanodeStub
     _write_blocks: Method
 
     def create_shard(self, container_id: ContainerId, index: int) -> None:
-        """Create a shard, RECOVERING. Raises Refused when there is a replica of this container."""
+        """Create a shard, RECOVERING. Raise Refused if there is a replica of this container."""
         request = datanode_pb2.CreateContainerRequest(
             container_id=container_id, replica_index=index, state=container_pb2.RECOVERING
         )
@@ -63,7 +64,7 @@ class Filling:
         data: memoryview,
         commit: BlockData | None,
     ) -> None:
-        """Write a cell, and commit its block if that is whole with it."""
+        """Write a cell, and commit its block if it is then complete."""
         request = datanode_pb2.WriteChunkRequest(
             block_id=container_pb2.BlockId(
                 container_id=container_id, local_id=block_id, replica_index=index
@@ -78,7 +79,7 @@ class Filling:
     def write_blocks(
         self, container_id: ContainerId, index: int, blocks: Sequence[WholeBlock]
     ) -> None:
-        """Write and commit whole small blocks, of which nothing is there."""
+        """Write and commit complete small blocks of which nothing exists there."""
         new = [
             newblocks.new_block_message(
                 container_pb2.BlockId(
@@ -97,7 +98,7 @@ class Filling:
         call(self._write_blocks, iter([message]), timeout_s=WRITE_TIMEOUT_S)
 
     def close_shard(self, container_id: ContainerId, bcsid: int) -> ReplicaState:
-        """Close a shard, so that it counts as a replica from here on; return what it is then."""
+        """Close a shard, which then counts as a replica; return its state."""
         request = datanode_pb2.CloseContainerRequest(
             container_id=container_id, bcsid=bcsid, force=True
         )
@@ -105,6 +106,6 @@ class Filling:
         return codec.parse_state(answer.replica.state, "answer.replica.state")
 
     def delete_shard(self, container_id: ContainerId) -> None:
-        """Delete a shard that was given up."""
+        """Delete an abandoned shard."""
         request = datanode_pb2.DeleteContainerRequest(container_id=container_id, force=True)
         call(self.stub.DeleteContainer, request, timeout_s=WRITE_TIMEOUT_S)

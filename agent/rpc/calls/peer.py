@@ -1,6 +1,6 @@
-"""A datanode as its peers, its clients and its operators call it.
+"""Client of a datanode, for its peers, clients and operators.
 
-Trust nothing: every answer goes through the codec, and chunk data is checked against the window
+Answers are not trusted: each goes through the codec, and chunk data is checked against the window
 checksums that came with it before it is returned.
 """
 
@@ -41,9 +41,9 @@ SAMPLE_TIMEOUT_S: Final = 7 * 86_400.0  # millions of chunks at the pace of scan
 SCAN_TIMEOUT_S: Final = 6 * 3600.0  # a full container on a busy disk
 READ_BLOCK_METHOD: Final = "/suture.v1.Datanode/ReadBlock"  # with a deserializer of its own
 IMPORT_METHOD: Final = "/suture.v1.Datanode/ImportContainer"  # with a serializer of its own
-READ_BYTES_PER_S_MIN: Final = 1024**2  # a block that comes slower than this is given up
-WRITE_BLOCKS_METHOD: Final = "/suture.v1.Datanode/WriteBlocks"  # likewise
-BLOCKS_MAX: Final = 1_000_000  # of one container, for those who list them all
+READ_BYTES_PER_S_MIN: Final = 1024**2  # a slower read of a block is cancelled
+WRITE_BLOCKS_METHOD: Final = "/suture.v1.Datanode/WriteBlocks"  # with a serializer of its own
+BLOCKS_MAX: Final = 1_000_000  # of one container, when all are listed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,11 +56,11 @@ class Timeouts:
 
 
 class NodeAddress(Protocol):
-    """A datanode and where it listens; many messages of the control plane are one."""
+    """A datanode with its address; several messages of the control plane implement it."""
 
     @property
     def datanode_id(self) -> str:
-        """Its id; empty if unknown, as when a person gives only an address."""
+        """Its id; empty if unknown, for instance if an operator gives only an address."""
         ...
 
     @property
@@ -70,7 +70,7 @@ class NodeAddress(Protocol):
 
 
 class Endpoint(NamedTuple):
-    """A datanode whose address did not come in a message of the control plane."""
+    """A datanode whose address did not come from a message of the control plane."""
 
     datanode_id: str
     address: str
@@ -78,14 +78,14 @@ class Endpoint(NamedTuple):
 
 @dataclass(slots=True)
 class Meter:
-    """What calls cost, in bytes as they were serialized. Belongs to the thread that calls."""
+    """Cost of calls in serialized bytes. Used by the calling thread only."""
 
     tree_bytes: int = 0
     data_bytes: int = 0
 
 
 class Peer(Filling):
-    """One datanode, dialled on first use. Safe to use from many threads at once."""
+    """A datanode, dialled on first use. Thread-safe."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class Peer(Filling):
         timeouts: Timeouts | None = None,
         security: Security = LOOPBACK_ONLY,
     ) -> None:
-        """With `datanode_id`, any other datanode that answers at `address` refuses each call."""
+        """With `datanode_id`, a different datanode at `address` refuses each call."""
         self.address = address
         self._party = f"the datanode at {address}"
         self._timeouts = timeouts or Timeouts()
@@ -121,7 +121,7 @@ class Peer(Filling):
         self.close()
 
     def close(self) -> None:
-        """End the connection; calls under way fail with Unavailable(CANCELLED)."""
+        """Close the connection; running calls fail with Unavailable(CANCELLED)."""
         self._channel.close()
 
     # Trees.
@@ -154,7 +154,7 @@ class Peer(Filling):
         ranges: Sequence[BlockRange] = (),
         meter: Meter | None = None,
     ) -> BlockRows:
-        """Return a row per block and tombstone in `ranges`, or of all."""
+        """Return a row per block and tombstone in `ranges`; all rows without `ranges`."""
         request = pb.GetContainerHashesRequest(
             container_id=container_id,
             level=pb.BLOCKS,
@@ -169,7 +169,8 @@ class Peer(Filling):
     def chunks(
         self, container_id: ContainerId, block_ids: U64s, meter: Meter | None = None
     ) -> tuple[Summary, Tree]:
-        """Return the summary, and the tree of the named blocks; none named is none wanted."""
+        """Return the summary, and the tree of the named blocks; an empty selection returns no
+        blocks."""
         assert len(block_ids) > 0, "no ids would mean all blocks"
         request = pb.GetContainerHashesRequest(
             container_id=container_id, level=pb.CHUNKS, block_ids=block_ids.tolist()
@@ -222,14 +223,14 @@ class Peer(Filling):
     def named_blocks(
         self, container_id: ContainerId, block_ids: Sequence[BlockId]
     ) -> dict[BlockId, BlockData]:
-        """Return those of the blocks whose metadata the peer sends in one message."""
+        """Return the metadata of those blocks that the peer sends in one message."""
         results = self._block_results(container_id, block_ids)
         return {block.block_id: block for block in results if isinstance(block, BlockData)}
 
     def _block_results(
         self, container_id: ContainerId, block_ids: Sequence[BlockId], meter: Meter | None = None
     ) -> Iterator[BlockData | SutureError]:
-        """Yield each block that was asked for, or why it did not come."""
+        """Yield each requested block, or its error."""
         asked = [_key(container_id, block_id) for block_id in block_ids]
         answer: pb.GetBlocksResponse = self._ask(
             self.stub.GetBlocks, pb.GetBlocksRequest(block_ids=asked)
@@ -247,7 +248,7 @@ class Peer(Filling):
             yield block
 
     def each_block(self, container_id: ContainerId) -> Iterator[BlockData]:
-        """Yield the metadata of all blocks, by id, asking page by page."""
+        """Yield the metadata of all blocks, by id, page by page."""
         start = count = last = 0
         while True:
             request = pb.ListBlocksRequest(container_id=container_id, start_local_id=start)
@@ -272,10 +273,10 @@ class Peer(Filling):
         offset: int,
         meter: Meter | None = None,
     ) -> tuple[ChunkInfo, bytes]:
-        """Return one chunk and its bytes, which have the window checksums it came with.
+        """Return one chunk and its bytes, verified against the window checksums it came with.
 
-        Raises Refused(CHECKSUM_MISMATCH) when they do not. A chunk of type NONE has nothing to
-        be checked against but its length.
+        Raise Refused(CHECKSUM_MISMATCH) if they do not match. For a chunk of type NONE only the
+        length is checked.
         """
         key = _key(container_id, block_id)
         request = pb.ReadChunkRequest(block_id=key, offset=offset)
@@ -289,8 +290,8 @@ class Peer(Filling):
     def read_chunks(
         self, container_id: ContainerId, keys: Sequence[tuple[BlockId, int]]
     ) -> dict[tuple[BlockId, int], tuple[ChunkInfo, bytes]]:
-        """Return those of the chunks, by block and offset, that the peer sends in one message and
-        whose bytes have the window checksums they came with."""
+        """Return the chunks, by block and offset, that the peer sends in one message and whose
+        bytes match the window checksums they came with."""
         request = pb.ReadChunksRequest(
             container_id=container_id,
             chunks=[pb.ChunkKey(local_id=block_id, offset=offset) for block_id, offset in keys],
@@ -301,8 +302,8 @@ class Peer(Filling):
     def prove_chunks(
         self, container_id: ContainerId, asked: Sequence[tuple[BlockId, int, bytes]]
     ) -> list[bytes | SutureError]:
-        """Return what the peer makes, with its nonce, of each chunk, which it reads for this, or
-        why it does not: asked are block, offset and nonce."""
+        """Return the peer's keyed hash of each chunk (block, offset, nonce), which it reads for
+        this, or its error."""
         request = pb.ProveChunksRequest(
             container_id=container_id,
             chunks=[
@@ -323,7 +324,7 @@ class Peer(Filling):
     def prove_replica(
         self, request: pb.ProveReplicaRequest, timeout_s: float
     ) -> tuple[Summary, pb.ReplicaProof]:
-        """Return what the peer proves of a replica; it may read all of it for this."""
+        """Return the peer's proof of a replica; the peer may read the whole replica for it."""
         proof: pb.ReplicaProof | None = None
         for message in stream(self.stub.ProveReplica, request, timeout_s=timeout_s):
             if message.HasField("proof"):
@@ -341,12 +342,12 @@ class Peer(Filling):
         *,
         patience_s: float | None = None,
     ) -> Iterator[tuple[int, Data]]:
-        """Yield a block from the chunk that holds the byte at `offset` to its end: parts, each with
-        where it begins; each is verified.
+        """Yield the verified parts of a block, with their offsets, from the chunk that holds the
+        byte at `offset` to the end.
 
-        The block should end at `end`, and does not go on behind it. Where little is left, it comes
-        in one message, which is waited for no longer than `patience_s`; else the datanode begins to
-        send now, ahead of who takes it. Raises as `read_chunk`, when the first part is taken.
+        The block should end at `end`, and no part extends beyond it. A short rest comes in one
+        message, which is awaited for at most `patience_s`. Otherwise the datanode starts sending
+        now, ahead of the reader. Raise as `read_chunk` does, when the first part is taken.
         """
         request = pb.ReadBlockRequest(block_id=_key(container_id, block_id), offset=offset)
         if end - offset <= SMALL_BYTES_MAX:
@@ -381,9 +382,9 @@ class Peer(Filling):
     def import_container(
         self, parts: Iterator[bytes], *, timeout_s: float, must_end: Callable[[], bool]
     ) -> pb.ImportContainerResponse:
-        """Push a replica, as encoded `ImportPart`s; cancelled when `must_end` says so.
+        """Push a replica as encoded `ImportPart`s; cancel it when `must_end` returns True.
 
-        Not retried here: the target keeps nothing of what was cut off.
+        Not retried here: the target keeps nothing of an interrupted import.
         """
         answer: pb.ImportContainerResponse = upload(
             self._import, parts, timeout_s=timeout_s, must_end=must_end
@@ -393,14 +394,14 @@ class Peer(Filling):
     def begin_blocks(self, messages: Iterator[bytes], timeout_s: float) -> Any:
         """Begin to write new blocks, as encoded `NewBlocks`; return the call's future.
 
-        `messages` is drawn from by a thread of gRPC, until the call ends.
+        A thread of gRPC draws from `messages` until the call ends.
         """
         return begun(self._write_blocks, messages, timeout_s=timeout_s)
 
-    # Replicas and judgement.
+    # Replicas and their state.
 
     def replica(self, container_id: ContainerId) -> container_pb2.ReplicaReport:
-        """Return what the datanode reports about its replica."""
+        """Return the datanode's report of its replica."""
         request = pb.GetContainerRequest(container_id=container_id)
         answer: pb.GetContainerResponse = self._ask(self.stub.GetContainer, request)
         return answer.replica
@@ -418,13 +419,13 @@ class Peer(Filling):
         return list(answer.findings)
 
     def history(self, container_id: ContainerId) -> list[pb.HistoryEntry]:
-        """Return what the replica was, the oldest first."""
+        """Return the replica's history, oldest entry first."""
         request = pb.ListHistoryRequest(container_id=container_id)
         answer: pb.ListHistoryResponse = self._ask(self.stub.ListHistory, request)
         return list(answer.entries)
 
     def changes(self, since_ms: int, *, count: int = 0) -> pb.ListChangesResponse:
-        """Return what was changed on the datanode since a moment, the newest of it."""
+        """Return the newest changes on the datanode since a time."""
         request = pb.ListChangesRequest(since_ms=since_ms, count=count)
         answer: pb.ListChangesResponse = self._ask(self.stub.ListChanges, request)
         return answer
@@ -432,9 +433,9 @@ class Peer(Filling):
     def scan(
         self, container_id: ContainerId, *, queue: bool = False, full_speed: bool = False
     ) -> Iterator[pb.ScanProgress]:
-        """Have the replica read whole, now; the last message has the result.
+        """Scan the whole replica now; the last message has the result.
 
-        With `queue` it only says that the scan is in line. With `full_speed` clients wait.
+        With `queue`, only queue the scan. With `full_speed`, clients wait for the scan.
         """
         request = pb.ScanContainerRequest(
             container_id=container_id, queue=queue, full_speed=full_speed
@@ -450,8 +451,8 @@ class Peer(Filling):
         waits: Callable[[SutureError], None] = lambda _: None,
         timeout_s: float = PATIENCE_S,
     ) -> pb.ScanResult:
-        """Return what a scan of the replica found; ask again while the datanode, or the container,
-        is busy with other work. `waits` is told of the first refusal."""
+        """Return the result of a scan of the replica; ask again while the datanode, or the
+        container, is busy. `waits` receives the first refusal."""
 
         def once() -> pb.ScanResult:
             for step in self.scan(container_id, full_speed=full_speed):
@@ -469,38 +470,38 @@ class Peer(Filling):
         )
 
     def sample(self, request: pb.SampleChunksRequest) -> Iterator[pb.SampleProgress]:
-        """Have chunks counted, or drawn and read; the last message has the result."""
+        """Count chunks, or read a random sample of them; the last message has the result."""
         yield from stream(self.stub.SampleChunks, request, timeout_s=SAMPLE_TIMEOUT_S)
 
     def trust(self, request: pb.TrustReplicaRequest) -> pb.TrustReplicaResponse:
-        """Have the replica become what a trusted one is, or say what that would change."""
+        """Make the replica equal to a trusted one, or return what that would change."""
         answer: pb.TrustReplicaResponse = call(
             self.stub.TrustReplica, request, timeout_s=SCAN_TIMEOUT_S
         )
         return answer
 
     def status(self) -> pb.StatusResponse:
-        """Return how the datanode is."""
+        """Return the datanode's status."""
         answer: pb.StatusResponse = self._ask(self.stub.Status, pb.StatusRequest())
         return answer
 
     def scrub_status(self) -> pb.ScrubStatusResponse:
-        """Return how far the background scans are."""
+        """Return the progress of the background scans."""
         answer: pb.ScrubStatusResponse = self._ask(self.stub.ScrubStatus, pb.ScrubStatusRequest())
         return answer
 
     def steer_scrub(self, request: pb.SteerScrubRequest) -> pb.ScrubStatusResponse:
-        """Pause, resume or cancel background scans; return how far they are."""
+        """Pause, resume or cancel background scans; return their progress."""
         answer: pb.ScrubStatusResponse = self._ask(self.stub.SteerScrub, request)
         return answer
 
     def steer_volume(self, request: pb.SteerVolumeRequest) -> pb.SteerVolumeResponse:
-        """Use a volume otherwise, or add one; return all volumes."""
+        """Change the service of a volume, or add one; return all volumes."""
         answer: pb.SteerVolumeResponse = self._ask(self.stub.SteerVolume, request)
         return answer
 
     def list_disks(self) -> pb.ListDisksResponse:
-        """Return what the disks of a datanode themselves, and its kernel, say."""
+        """Return the reports of a datanode's disks and its kernel."""
         answer: pb.ListDisksResponse = self._ask(self.stub.ListDisks, pb.ListDisksRequest())
         return answer
 
@@ -521,7 +522,7 @@ def _metered(
 
 
 def _check_count(results: Sequence[object], asked: Sequence[object]) -> None:
-    """Refuse an answer in which not each item that was asked for has its result."""
+    """Raise Refused for an answer that does not have a result for each requested item."""
     if len(results) != len(asked):
         raise codec.malformed("answer", f"has {len(results)} of {len(asked)} results")
 

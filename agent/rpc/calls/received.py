@@ -1,7 +1,7 @@
-"""What a datanode sends of its blocks, as the caller takes it: checked before anybody has it.
+"""Verification of received blocks before their use.
 
-Each function raises Refused(CHECKSUM_MISMATCH) for bytes without the window checksums that came
-with them, and Refused(MALFORMED_REQUEST) for messages that do not fit each other.
+Each function raises Refused(CHECKSUM_MISMATCH) for bytes that do not match the window checksums
+that came with them, and Refused(MALFORMED_REQUEST) for messages that do not match each other.
 """
 
 from collections.abc import Collection, Iterator
@@ -21,11 +21,12 @@ from merkle.checksum import (
 )
 from merkle.replica import BlockId, ChecksumType, ChunkInfo
 
-SMALL_BYTES_MAX: Final = 1024**2  # of a block in one message; a datanode sends no more so
+SMALL_BYTES_MAX: Final = 1024**2  # of a block in one message, as datanodes send it
 
 
 def joined(pieces: Iterator[pb.ReadChunkResponse], offset: int) -> tuple[ChunkInfo, bytes]:
-    """Return the chunk at `offset` and its bytes: no more than it says, and exactly as it says."""
+    """Return the chunk at `offset` and its bytes, which have exactly the chunk's length and
+    checksums."""
     first = next(pieces, None)
     if first is None or not first.HasField("chunk"):
         raise codec.malformed("answer", "does not begin with the chunk")
@@ -49,8 +50,8 @@ def joined(pieces: Iterator[pb.ReadChunkResponse], offset: int) -> tuple[ChunkIn
 def several(
     answer: pb.ReadChunksResponse, asked: Collection[tuple[BlockId, int]]
 ) -> dict[tuple[BlockId, int], tuple[ChunkInfo, bytes]]:
-    """Return those of the chunks that were asked for which came as they say, by block and offset:
-    what did not is asked for alone, and shows what is wrong with it."""
+    """Return the requested chunks that arrived intact, by block and offset. The caller requests the
+    others one by one, which shows their errors."""
     found: dict[tuple[BlockId, int], tuple[ChunkInfo, bytes]] = {}
     for served in answer.chunks:
         with suppress(Refused):
@@ -63,8 +64,7 @@ def several(
 
 
 def parts_of(answer: pb.GetSmallFileResponse, end: int) -> Iterator[tuple[int, Data]]:
-    """Yield the chunks of one message, with their places: all are there, and nothing else; none
-    goes on behind `end`."""
+    """Yield the chunks of one complete message, with their offsets; none extends beyond `end`."""
     chunks, expected_bytes = [], 0
     for item in answer.chunks:
         chunk = _due(item, end)
@@ -82,11 +82,11 @@ def parts_of(answer: pb.GetSmallFileResponse, end: int) -> Iterator[tuple[int, D
 
 
 def parts_as_they_come(answers: Iterator[BlockPiece], end: int) -> Iterator[tuple[int, Data]]:
-    """Yield the data of messages, with its places, as soon as whole windows of a chunk are there;
-    no chunk goes on behind `end`."""
+    """Yield the data of messages, with its offsets, as soon as whole windows of a chunk have
+    arrived; no chunk extends beyond `end`."""
     chunk: ChunkInfo | None = None
-    waiting: list[Data] = []  # for the rest of a window
-    at, waiting_bytes = 0, 0  # where what waits begins
+    waiting: list[Data] = []  # data that waits for the rest of its window
+    at, waiting_bytes = 0, 0  # offset and size of the waiting data
     for answer in answers:
         if answer.chunk is not None:
             if chunk is not None and at < chunk.end:
@@ -115,7 +115,7 @@ def parts_as_they_come(answers: Iterator[BlockPiece], end: int) -> Iterator[tupl
 
 
 def _due(message: container_pb2.ChunkInfo, end: int) -> ChunkInfo:
-    """Return a chunk that was sent. Raises Refused if the block goes on behind where it ends."""
+    """Return a received chunk. Raise Refused if the block extends beyond its end."""
     chunk = codec.parse_chunk(message, "answer.chunk")
     if chunk.end > end:
         raise Refused(
@@ -126,9 +126,11 @@ def _due(message: container_pb2.ChunkInfo, end: int) -> ChunkInfo:
 
 
 def _verify(chunk: ChunkInfo, data: Data, start: int = 0, *, each: bool = False) -> None:
-    """Refuse bytes of a chunk, from the window at `start` on, without the checksums they have.
+    """Raise Refused if a chunk's bytes, from the window at `start` on, do not match their
+    checksums.
 
-    A reader checks many windows as one, as scans do (ADR 0011); `each`: what will be written.
+    A reader checks many windows at once, as scans do (ADR 0011); `each` checks them singly, for
+    data that will be written.
     """
     if chunk.checksum_type is ChecksumType.NONE:
         return

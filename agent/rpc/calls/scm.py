@@ -1,7 +1,7 @@
-"""The SCM as datanodes, clients and operators call it.
+"""Client of the SCM, for datanodes, clients and operators.
 
-Messages go in and out as they are: what the SCM tells is shown or carried out by those who asked,
-who read the fields they need; a second model of it would only be something to keep in step.
+Messages pass unchanged: callers read the fields that they need, and a second model would only be
+more to maintain.
 """
 
 from collections.abc import Callable
@@ -14,13 +14,13 @@ from agent.rpc.v1 import scm_pb2 as pb
 from agent.rpc.v1 import scm_pb2_grpc
 
 CALL_TIMEOUT_S: Final = 15.0
-RECOVERY_TIMEOUT_S: Final = 600.0  # it goes through all containers and keys
-JUDGING_TIMEOUT_S: Final = 600.0  # it goes through all that datanodes hold
-EXPORT_TIMEOUT_S: Final = 600.0  # a snapshot of a large cluster takes its time
+RECOVERY_TIMEOUT_S: Final = 600.0  # the SCM visits all containers and keys
+JUDGING_TIMEOUT_S: Final = 600.0  # the SCM visits all replicas
+EXPORT_TIMEOUT_S: Final = 600.0  # a snapshot of a large cluster takes minutes
 
 
 class ScmClient:
-    """One SCM, dialled on first use. Safe to use from many threads at once."""
+    """An SCM, dialled on first use. Thread-safe."""
 
     def __init__(
         self,
@@ -42,10 +42,10 @@ class ScmClient:
         self.close()
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self._channel.close()
 
-    # For datanodes: their loop has its own pace, so nothing is repeated here.
+    # For datanodes, whose loop retries at its own pace: no retries here.
 
     def register(self, request: pb.RegisterRequest) -> pb.RegisterResponse:
         """Join the cluster, or join it again."""
@@ -53,29 +53,29 @@ class ScmClient:
         return answer
 
     def heartbeat(self, request: pb.HeartbeatRequest) -> pb.HeartbeatResponse:
-        """Report, and get orders."""
+        """Send a report, and return the SCM's commands."""
         answer: pb.HeartbeatResponse = self._once(self._stub.Heartbeat, request)
         return answer
 
     def confirm_deletes(self, request: pb.ConfirmDeletesRequest) -> pb.ConfirmDeletesResponse:
-        """Ask which deletes that a peer claims were ordered."""
+        """Ask which deletes claimed by a peer were ordered."""
         answer: pb.ConfirmDeletesResponse = self._repeated(self._stub.ConfirmDeletes, request)
         return answer
 
     # For clients.
 
     def allocate_blocks(self, request: pb.AllocateBlocksRequest) -> pb.AllocateBlocksResponse:
-        """Get blocks to write to."""
+        """Allocate blocks to write to."""
         answer: pb.AllocateBlocksResponse = self._once(self._stub.AllocateBlocks, request)
         return answer
 
     def commit_key(self, request: pb.CommitKeyRequest) -> pb.CommitKeyResponse:
-        """Make written blocks findable under their keys; the same commit twice is one."""
+        """Commit written blocks under their keys; a repeated commit has no effect."""
         answer: pb.CommitKeyResponse = self._repeated(self._stub.CommitKey, request)
         return answer
 
     def lookup_key(self, request: pb.LookupKeyRequest) -> pb.LookupKeyResponse:
-        """Find the blocks of a key, and who has them."""
+        """Return the blocks of a key, and their datanodes."""
         answer: pb.LookupKeyResponse = self._repeated(self._stub.LookupKey, request)
         return answer
 
@@ -113,12 +113,12 @@ class ScmClient:
         return answer
 
     def count_containers(self, request: pb.CountContainersRequest) -> pb.CountContainersResponse:
-        """Return how many containers are how."""
+        """Return the numbers of containers by state."""
         answer: pb.CountContainersResponse = self._repeated(self._stub.CountContainers, request)
         return answer
 
     def close_containers(self, request: pb.CloseContainersRequest) -> pb.ContainerDecisions:
-        """Order containers to be closed."""
+        """Order containers to close."""
         answer: pb.ContainerDecisions = self._once(self._stub.CloseContainers, request)
         return answer
 
@@ -128,7 +128,7 @@ class ScmClient:
         return answer
 
     def apply_plan(self, request: pb.ApplyPlanRequest) -> pb.ContainerDecisions:
-        """Have a plan checked against the state of now, and carried out."""
+        """Check a plan against the present state, and carry it out."""
         answer: pb.ContainerDecisions = self._once(self._stub.ApplyPlan, request)
         return answer
 
@@ -138,8 +138,8 @@ class ScmClient:
         *,
         waits: Callable[[SutureError], None] = lambda _: None,
     ) -> pb.ExportSnapshotResponse:
-        """Have the state written as a snapshot; ask again while another one is. `waits` is told of
-        the first refusal."""
+        """Write a snapshot of the state; ask again while another one is being written. `waits`
+        receives the first refusal."""
 
         def once() -> pb.ExportSnapshotResponse:
             answer: pb.ExportSnapshotResponse = call(
@@ -150,17 +150,17 @@ class ScmClient:
         return patient(once, codes={Code.BUSY}, must_end=lambda: False, waits=waits)
 
     def list_outcomes(self, request: pb.ListOutcomesRequest) -> pb.ListOutcomesResponse:
-        """Return what became of commands."""
+        """Return the outcomes of commands."""
         answer: pb.ListOutcomesResponse = self._repeated(self._stub.ListOutcomes, request)
         return answer
 
     def delete_keys(self, request: pb.DeleteKeysRequest) -> pb.DeleteKeysResponse:
-        """Delete keys; a key that is gone already is named."""
+        """Delete keys; return which were deleted and which did not exist."""
         answer: pb.DeleteKeysResponse = self._once(self._stub.DeleteKeys, request)
         return answer
 
     def show_deletions(self, request: pb.DeleteKeysRequest) -> pb.DeleteKeysResponse:
-        """Return what would be deleted, and which keys they are."""
+        """Return the keys that would be deleted, without deleting them."""
         assert request.dry_run, "a delete is not repeated"
         answer: pb.DeleteKeysResponse = self._repeated(self._stub.DeleteKeys, request)
         return answer
@@ -171,7 +171,7 @@ class ScmClient:
         return answer
 
     def delete_replicas(self, request: pb.DeleteReplicasRequest) -> pb.ContainerDecisions:
-        """Order a datanode's replicas of containers removed."""
+        """Order the deletion of a datanode's replicas of containers."""
         answer: pb.ContainerDecisions = self._once(self._stub.DeleteReplicas, request)
         return answer
 
@@ -181,29 +181,29 @@ class ScmClient:
         return answer
 
     def get_queues(self, request: pb.GetQueuesRequest) -> pb.GetQueuesResponse:
-        """Return what waits for each datanode."""
+        """Return the queued commands of each datanode."""
         answer: pb.GetQueuesResponse = self._repeated(self._stub.GetQueues, request)
         return answer
 
     def safe_mode(self, request: pb.SafeModeRequest) -> pb.SafeModeResponse:
-        """Return whether the SCM decides yet, or have it begin."""
+        """Return whether the SCM is in safe mode, or end it."""
         answer: pb.SafeModeResponse = self._once(self._stub.SafeMode, request)
         return answer
 
     def remove_nodes(self, request: pb.RemoveNodesRequest) -> pb.NodeDecisions:
-        """Strike dead datanodes off the books."""
+        """Remove dead datanodes and their replica records."""
         answer: pb.NodeDecisions = call(
             self._stub.RemoveNodes, request, timeout_s=JUDGING_TIMEOUT_S, party=self._party
         )
         return answer
 
     def forget_containers(self, request: pb.ForgetContainersRequest) -> pb.ForgetContainersResponse:
-        """Give up missing containers, or take them back."""
+        """Mark missing containers as lost, or undo it."""
         answer: pb.ForgetContainersResponse = self._once(self._stub.ForgetContainers, request)
         return answer
 
     def set_operational_states(self, request: pb.SetOperationalStatesRequest) -> pb.NodeDecisions:
-        """Let datanodes leave, rest or return."""
+        """Change datanodes' operational states: decommission, maintenance, in service."""
         answer: pb.NodeDecisions = call(
             self._stub.SetOperationalStates, request, timeout_s=JUDGING_TIMEOUT_S, party=self._party
         )
@@ -220,7 +220,7 @@ class ScmClient:
         return answer
 
     def foresee(self, request: pb.ForeseeRequest) -> pb.ForeseeResponse:
-        """Return what would be if datanodes or volumes were off."""
+        """Return the state that would follow if datanodes or volumes were off."""
         answer: pb.ForeseeResponse = self._repeated(self._stub.Foresee, request)
         return answer
 
@@ -230,17 +230,17 @@ class ScmClient:
         return answer
 
     def list_holds(self, request: pb.ListHoldsRequest) -> pb.ListHoldsResponse:
-        """Return what is suppressed or excluded."""
+        """Return the suppressed containers and excluded replicas."""
         answer: pb.ListHoldsResponse = self._repeated(self._stub.ListHolds, request)
         return answer
 
     def list_anchors(self, request: pb.ListAnchorsRequest) -> pb.ListAnchorsResponse:
-        """Return the heads of verification logs that are kept."""
+        """Return the stored heads of verification logs."""
         answer: pb.ListAnchorsResponse = self._repeated(self._stub.ListAnchors, request)
         return answer
 
     def balance(self, request: pb.BalanceRequest) -> pb.BalanceResponse:
-        """Begin, stop or show the moving of replicas from full datanodes to empty ones."""
+        """Start, stop or show the balancing of replicas from full datanodes to empty ones."""
         answer: pb.BalanceResponse = self._once(self._stub.Balance, request)
         return answer
 
@@ -252,14 +252,14 @@ class ScmClient:
         return answer
 
     def get_recovery(self, request: pb.GetRecoveryRequest) -> pb.GetRecoveryResponse:
-        """Return what must be looked into after a restore."""
+        """Return what to investigate after a restore."""
         answer: pb.GetRecoveryResponse = call(
             self._stub.GetRecovery, request, timeout_s=RECOVERY_TIMEOUT_S, party=self._party
         )
         return answer
 
     def recover(self, request: pb.RecoverRequest) -> pb.RecoverResponse:
-        """Bring back what was found of what a restored control plane does not know."""
+        """Restore containers and keys that a restored control plane does not know."""
         answer: pb.RecoverResponse = call(
             self._stub.Recover, request, timeout_s=RECOVERY_TIMEOUT_S, party=self._party
         )

@@ -1,7 +1,7 @@
-"""A channel whose methods are not registered with gRPC's core, and may carry a header of their own.
+"""A channel whose methods are not registered with gRPC's core, and may add a header to each call.
 
-Generated stubs ask for registration, which is for plugins that measure calls. It takes six calls of
-Python more for each call, and gives us nothing (docs/adr/0041-what-a-small-read-costs.md).
+Generated stubs request registration, which serves plugins that measure calls. It costs six more
+Python calls per call without any benefit here (docs/adr/0041-what-a-small-read-costs.md).
 """
 
 from collections.abc import Callable
@@ -14,38 +14,38 @@ Header = tuple[str, str]
 
 
 class Unregistered(grpc.Channel):
-    """A channel like that within it; every call over it carries `header`, if there is one."""
+    """A wrapper of a channel; every call over it carries `header`, if there is one."""
 
     def __init__(self, within: grpc.Channel, header: Header | None = None) -> None:
         self._within = within
         self._header = header
 
     def unary_unary(self, method: str, *arguments: Any, **options: Any) -> Any:
-        """As gRPC's."""
+        """Wrap gRPC's method."""
         return self._carrying(self._within.unary_unary(method, *arguments, **_without(options)))
 
     def unary_stream(self, method: str, *arguments: Any, **options: Any) -> Any:
-        """As gRPC's."""
+        """Wrap gRPC's method."""
         return self._carrying(self._within.unary_stream(method, *arguments, **_without(options)))
 
     def stream_unary(self, method: str, *arguments: Any, **options: Any) -> Any:
-        """As gRPC's."""
+        """Wrap gRPC's method."""
         return self._carrying(self._within.stream_unary(method, *arguments, **_without(options)))
 
     def stream_stream(self, method: str, *arguments: Any, **options: Any) -> Any:
-        """As gRPC's."""
+        """Wrap gRPC's method."""
         return self._carrying(self._within.stream_stream(method, *arguments, **_without(options)))
 
     def subscribe(self, callback: Callable[..., None], try_to_connect: bool = False) -> None:
-        """As gRPC's."""
+        """Call gRPC's method."""
         self._within.subscribe(callback, try_to_connect)
 
     def unsubscribe(self, callback: Callable[..., None]) -> None:
-        """As gRPC's."""
+        """Call gRPC's method."""
         self._within.unsubscribe(callback)
 
     def close(self) -> None:
-        """Close it; calls under way are cancelled."""
+        """Close it; running calls are cancelled."""
         self._within.close()
 
     def __enter__(self) -> "Unregistered":
@@ -59,7 +59,7 @@ class Unregistered(grpc.Channel):
 
 
 class _Carrying:
-    """A method whose calls carry one header more."""
+    """A method whose calls carry an additional header."""
 
     __slots__ = ("_header", "_method")
 
@@ -71,7 +71,7 @@ class _Carrying:
         return self._method(request, metadata=(self._header, *(metadata or ())), **options)
 
     def future(self, request: Any, *, metadata: Any = None, **options: Any) -> Any:
-        """As gRPC's."""
+        """Call gRPC's method with the header."""
         return self._method.future(request, metadata=(self._header, *(metadata or ())), **options)
 
 

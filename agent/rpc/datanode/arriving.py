@@ -1,4 +1,4 @@
-"""The call with which another datanode pushes a whole replica."""
+"""The call by which another datanode pushes a whole replica."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from agent.rpc.wire import reports
 
 
 class ImportHandlers:
-    """ImportContainer."""
+    """Handler of ImportContainer."""
 
     def __init__(self, importer: Importer) -> None:
         self._importer = importer
@@ -23,9 +23,9 @@ class ImportHandlers:
     def ImportContainer(
         self, requests: Iterator[Any], context: grpc.ServicerContext
     ) -> pb.ImportContainerResponse:
-        """Receive a whole replica that another datanode pushes; nothing shows before all is here.
+        """Receive a whole replica from another datanode; it becomes visible only when complete.
 
-        gRPC holds back a sender that is faster than we write.
+        gRPC's flow control slows down a sender that is faster than the disk.
         """
         del context
         arrived = self._importer.receive(requests)

@@ -1,4 +1,4 @@
-"""What the services need of those who do the work: the runtime hands them in."""
+"""Protocols of the backends that do the work of the services; the runtime provides them."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,21 +15,21 @@ UNREAD_KEPT_MAX: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class ScanStep:
-    """How far a scan is; the last step has its result."""
+    """Progress of a scan; the last step has its result."""
 
     bytes_read: int
     bytes_total: int
     commit: ScanCommit | None = None
     is_queued: bool = False
-    is_waiting: bool = False  # other requested scans have to end first
+    is_waiting: bool = False  # waits for other requested scans
 
 
 class ScanMode(Enum):
-    """How a scan is asked for."""
+    """Mode of a requested scan."""
 
     WAIT = "wait"  # now; clients go first
     FULL_SPEED = "full speed"  # now; clients wait
-    QUEUE = "queue"  # after those that were asked for before; the only step says that it is in line
+    QUEUE = "queue"  # after earlier requests; the only step confirms that it is queued
 
 
 Scan = Callable[[ContainerId, Callable[[], bool], ScanMode], Iterable[ScanStep]]
@@ -38,8 +38,8 @@ Scan = Callable[[ContainerId, Callable[[], bool], ScanMode], Iterable[ScanStep]]
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """A sample that somebody wants: so many of the chunks that were counted, by a seed; none of
-    none: they are only counted."""
+    """Parameters of a sample: `drawn_count` of `chunk_count` chunks, by a seed. With both 0 the
+    chunks are only counted."""
 
     chunk_count: int
     drawn_count: int
@@ -48,8 +48,9 @@ class Draw:
 
 @dataclass(slots=True)
 class Sampled:
-    """What was counted and drawn. `gone_count` of what was drawn: deleted or written anew since it
-    was counted. `undecided_count`: no two reads agreed, or it could not be read here and now."""
+    """Result of a sample. `gone_count` counts drawn chunks that were deleted or rewritten since
+    the count. `undecided_count` counts chunks without two agreeing reads, or unreadable at this
+    time."""
 
     chunk_count: int = 0
     read_count: int = 0
@@ -60,11 +61,11 @@ class Sampled:
     without_checksum_count: int = 0
     damaged_row_count: int = 0
     bad: list[Finding] = field(default_factory=list)
-    unread_count: int = 0  # replicas that nothing could be drawn from
+    unread_count: int = 0  # replicas without readable chunks
     unread: list[str] = field(default_factory=list)
 
     def note_unread(self, why: str) -> None:
-        """Note a replica whose chunks could not be counted or read, and why."""
+        """Record a replica whose chunks could not be counted or read, and why."""
         self.unread_count += 1
         if len(self.unread) < UNREAD_KEPT_MAX:
             self.unread.append(why)
@@ -72,7 +73,7 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class SampleStep:
-    """How far a sample is; the last step has its result."""
+    """Progress of a sample; the last step has its result."""
 
     read_count: int
     result: Sampled | None = None
@@ -83,10 +84,10 @@ Sample = Callable[[Draw, Callable[[], bool]], Iterable[SampleStep]]
 
 
 class Scrub(Protocol):
-    """The background scans, as an operator steers them."""
+    """Operator control of the background scans."""
 
     def status(self) -> pb.ScrubStatusResponse:
-        """Return how far every volume is."""
+        """Return the progress of every volume."""
         ...
 
     def pause(self, volume_id: str, duration_s: float) -> None:
@@ -98,15 +99,15 @@ class Scrub(Protocol):
         ...
 
     def skip(self, container_id: ContainerId) -> None:
-        """Cancel the scan of a container, if it is under way."""
+        """Cancel the running scan of a container, if any."""
         ...
 
 
 class Volumes(Protocol):
-    """The volumes of this datanode, as an operator steers them."""
+    """Operator control of this datanode's volumes."""
 
     def steer(self, volume_id: str, *, service: str, target_id: str) -> None:
-        """Use a volume otherwise from now on. Raise Refused."""
+        """Change the service of a volume. Raise Refused."""
         ...
 
     def add(self, path: str) -> None:
@@ -114,30 +115,30 @@ class Volumes(Protocol):
         ...
 
     def status(self) -> Sequence[pb.VolumeStatus]:
-        """Return how every volume is."""
+        """Return the state of every volume."""
         ...
 
     def disks(self) -> Sequence[pb.DiskReport]:
-        """Return what the disks themselves and the kernel say."""
+        """Return the reports of the disks and the kernel."""
         ...
 
 
 class Arrived(Protocol):
-    """A replica that came from another datanode."""
+    """A replica imported from another datanode."""
 
     @property
     def facts(self) -> ReplicaFacts:
-        """What it is here."""
+        """Facts of the imported replica."""
         ...
 
     @property
     def data_bytes(self) -> int:
-        """Bytes of chunk data that came, before compression."""
+        """Bytes of chunk data received, before compression."""
         ...
 
     @property
     def damaged_chunk_count(self) -> int:
-        """How much damage came with it, all of it declared."""
+        """Number of damaged chunks, all of them declared by the source."""
         ...
 
 
@@ -149,5 +150,5 @@ class Importer(Protocol):
         ...
 
     def receive(self, parts: Iterator[Any]) -> Arrived:
-        """Receive one replica whole. Raise SutureError, with nothing of it left."""
+        """Receive one whole replica. Raise SutureError; then nothing of it remains."""
         ...

@@ -1,4 +1,4 @@
-"""Calls that have a replica read and judged, and tell what was found."""
+"""Calls that scan or sample replicas, and return findings."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ from scanner.sampling import DRAWN_MAX
 
 
 class JudgeHandlers:
-    """ScanContainer, SampleChunks, ListFindings."""
+    """Handlers of ScanContainer, SampleChunks, ListFindings."""
 
     def __init__(
         self, store: ReadableReplicas, scan: Scan, sample: Sample, *, limits: Limits
@@ -27,16 +27,17 @@ class JudgeHandlers:
     def ScanContainer(
         self, request: pb.ScanContainerRequest, context: grpc.ServicerContext
     ) -> Iterator[pb.ScanProgress]:
-        """Read the replica whole, now, and say what was found; or queue that, and say so.
+        """Scan the whole replica now and return the result; or queue the scan.
 
-        Ends early when the caller goes."""
+        End early when the caller disconnects.
+        """
         container_id = codec.parse_container_id(request.container_id)
         if request.queue and request.full_speed:
             raise codec.malformed("full_speed", "a scan that is queued has the pace of the queue")
         mode = ScanMode.FULL_SPEED if request.full_speed else ScanMode.WAIT
         if request.queue:
             mode = ScanMode.QUEUE
-        self._store.replica(container_id)  # an unknown container is refused before a scan begins
+        self._store.replica(container_id)  # refuses an unknown container before a scan begins
         for step in self._scan(container_id, lambda: not context.is_active(), mode):
             progress = pb.ScanProgress(
                 bytes_read=step.bytes_read,
@@ -62,9 +63,10 @@ class JudgeHandlers:
     def SampleChunks(
         self, request: pb.SampleChunksRequest, context: grpc.ServicerContext
     ) -> Iterator[pb.SampleProgress]:
-        """Count the chunks that are here, or read some of them that are drawn at random.
+        """Count the chunks here, or read a random sample of them.
 
-        Ends early when the caller goes."""
+        End early when the caller disconnects.
+        """
         chunk_count = codec.parse_int(request.chunk_count, "chunk_count", low=0, high=ID_MAX)
         draw = Draw(
             chunk_count,
@@ -82,7 +84,7 @@ class JudgeHandlers:
     def ListFindings(
         self, request: pb.ListFindingsRequest, context: grpc.ServicerContext
     ) -> pb.ListFindingsResponse:
-        """Return findings by container; those of one container are never on two pages."""
+        """Return findings by container; those of one container are never split between pages."""
         del context
         count = page_size(request.count, self._limits.findings_page_max)
         if request.container_id:
@@ -97,7 +99,7 @@ class JudgeHandlers:
         if len(found) > count:
             next_id = found[count].container_id
             whole = [finding for finding in found if finding.container_id != next_id]
-            if not whole:  # one container fills the page: say what fits, go on behind it
+            if not whole:  # one container fills the page: return what fits, continue after it
                 next_id += 1
             found = whole or found[:count]
         return pb.ListFindingsResponse(

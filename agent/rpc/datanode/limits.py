@@ -1,4 +1,4 @@
-"""Bounds of one datanode's server: how many calls, how long they wait, how much is on a page."""
+"""Limits of one datanode's server: calls, waiting times, page sizes."""
 
 from dataclasses import dataclass
 
@@ -7,19 +7,19 @@ from agent.rpc.serving.binding import PATIENCE, Patience
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Bounds of one server. Beyond `rpc_count_max` callers get RESOURCE_EXHAUSTED at once."""
+    """Limits of one server. Calls beyond `rpc_count_max` get RESOURCE_EXHAUSTED at once."""
 
     rpc_count_max: int = 64
-    streams_max: int = 64  # of one connection at once; more wait at the caller, or are refused
+    streams_max: int = 64  # concurrent calls of one connection; more wait or are refused
     connections_max: int = 1_000
-    calls_per_s_max: int = 0  # of one caller; 0: no limit
+    calls_per_s_max: int = 0  # of one caller; 0 = unlimited
     patience: Patience = PATIENCE
-    lease_timeout_s: float = 30.0  # how long a call waits for a container that is being changed
+    lease_timeout_s: float = 30.0  # longest wait for a container that is being changed
     replicas_page_max: int = 1_000
     blocks_page_max: int = 1_000
     findings_page_max: int = 1_000
 
 
 def page_size(asked: int, most: int) -> int:
-    """Return how many rows a page has: as asked, or as the server's maximum."""
+    """Return the number of rows of a page: as requested, up to the server's maximum."""
     return min(asked, most) if asked else most

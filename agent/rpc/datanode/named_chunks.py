@@ -1,4 +1,4 @@
-"""Blocks and chunks as callers name them: one, or several of a container at once."""
+"""Parsing and lookup of the blocks and chunks that a call names."""
 
 from collections.abc import Sequence
 from typing import Final, TypeAlias
@@ -11,7 +11,7 @@ from agent.store.ports import ReadableReplicas
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
 
 COUNT_MAX: Final = 256  # named in one call
-BYTES_MAX: Final = 1024**2  # of them together, as in any message of chunk data
+BYTES_MAX: Final = 1024**2  # of their data, as in any message of chunk data
 
 Key: TypeAlias = tuple[BlockId, int]
 """A block, and where one of its chunks begins."""
@@ -19,14 +19,14 @@ Found: TypeAlias = tuple[Readable, ChunkInfo]
 
 
 def parse_keys(asked: Sequence[pb.ChunkKey] | Sequence[pb.ChunkChallenge]) -> list[Key]:
-    """Return which chunks are named. Raises Refused for too many, or the same twice."""
+    """Return the named chunks. Raise Refused for too many, or for duplicates."""
     keys = [(codec.parse_block_id(key.local_id, "chunks.local_id"), key.offset) for key in asked]
     check_names(keys, "chunks")
     return keys
 
 
 def check_names(named: Sequence[tuple[int, int]], where: str) -> None:
-    """Raise Refused for too many blocks or chunks, or the same one twice."""
+    """Raise Refused for too many blocks or chunks, or for duplicates."""
     if len(named) > COUNT_MAX:
         raise codec.malformed(where, f"{len(named)} of them, at most {COUNT_MAX} at once")
     if len(set(named)) < len(named):
@@ -34,15 +34,15 @@ def check_names(named: Sequence[tuple[int, int]], where: str) -> None:
 
 
 def no_room() -> Unavailable:
-    """Return why an item of a call is not answered that those before it filled."""
+    """Return the error of an item that earlier items of the call left no room for."""
     return Unavailable(Code.BUSY, f"what was asked for before it has {BYTES_MAX} bytes")
 
 
 def several_chunks(
     store: ReadableReplicas, container_id: ContainerId, keys: Sequence[Key]
 ) -> dict[Key, Found | SutureError]:
-    """Return each chunk with its block, or why not, in the order of `keys`: BUSY if it goes
-    beyond `BYTES_MAX` and is not the only one. A block is looked up once."""
+    """Return each chunk with its block, or the error, in the order of `keys`. The error is BUSY for
+    a chunk beyond `BYTES_MAX` that is not the only one. A block is looked up once."""
     blocks: dict[BlockId, Readable] = {}
     chosen: dict[Key, Found | SutureError] = {}
     left_bytes = BYTES_MAX
@@ -63,7 +63,7 @@ def several_chunks(
 
 
 def chunk_at(block: BlockData, offset: int) -> ChunkInfo:
-    """Return the chunk of a block that begins at `offset`. Raises Refused."""
+    """Return the chunk of a block that begins at `offset`. Raise Refused."""
     for chunk in block.chunks:
         if chunk.offset == offset:
             return chunk

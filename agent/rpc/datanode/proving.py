@@ -1,4 +1,4 @@
-"""Calls that prove to a peer what the medium holds: bytes read for it, past every cache."""
+"""Calls that prove to a peer what the medium holds, by reads past every cache."""
 
 from collections.abc import Callable, Iterator
 from typing import Final, Protocol
@@ -23,15 +23,15 @@ PROVING_STATES: Final = frozenset({ReplicaState.CLOSED, ReplicaState.QUASI_CLOSE
 
 
 class Keeping(Protocol):
-    """Remembers which replicas others rest on (`agent.runtime.pledges`)."""
+    """Records of replicas that must be kept for others (`agent.runtime.pledges`)."""
 
     def give(self, container_id: ContainerId, keep_s: float) -> None:
-        """Keep a replica so long. Raise Unavailable(BUSY): it is about to go itself."""
+        """Keep a replica for `keep_s`. Raise Unavailable(BUSY) if it is being deleted."""
         ...
 
 
 class ProofHandlers:
-    """ProveChunks, ProveReplica."""
+    """Handlers of ProveChunks, ProveReplica."""
 
     def __init__(
         self,
@@ -41,7 +41,8 @@ class ProofHandlers:
         clock: Clock,
         on_damage: Callable[[ContainerId, str], None] = lambda *_: None,
     ) -> None:
-        """`on_damage` is told where the medium has not what our own row says, and how it showed."""
+        """`on_damage` receives a container whose medium does not match its row, and how that was
+        found."""
         self._store = store
         self._scan = scan
         self._pledges = pledges
@@ -51,9 +52,10 @@ class ProofHandlers:
     def ProveChunks(
         self, request: pb.ProveChunksRequest, context: grpc.ServicerContext
     ) -> pb.ProveChunksResponse:
-        """Read chunks from the medium, and answer with what only their bytes make.
+        """Read chunks from the medium, and return hashes that only their bytes can give.
 
-        What a medium holds is the asker's to compare; what does not fit our own row is scanned.
+        The caller compares them with its own data; data that does not match this datanode's row is
+        scanned.
         """
         del context
         container_id = codec.parse_container_id(request.container_id)
@@ -89,7 +91,7 @@ class ProofHandlers:
     def ProveReplica(
         self, request: pb.ProveReplicaRequest, context: grpc.ServicerContext
     ) -> Iterator[pb.ProveReplicaResponse]:
-        """Read the replica whole, unless it was read lately; keep it; answer with its tree."""
+        """Read the whole replica, unless it was read recently; keep it; return its tree."""
         container_id = codec.parse_container_id(request.container_id)
         nonce = _nonce(request.nonce)
         age_max_ms = codec.parse_int(request.age_max_ms, "age_max_ms", low=0, high=ID_MAX)
@@ -112,12 +114,13 @@ class ProofHandlers:
         )
 
     def _is_in_tree(self, container_id: ContainerId, block_id: BlockId) -> bool:
-        """Whether the tree, which was made of the rows, names a block that is not deleted."""
+        """Return whether the tree, which was made of the rows, has the block as a live one."""
         tree = self._store.tree(container_id)
         return bool((tree.block_ids[~tree.deleted] == block_id).any())
 
     def _whole(self, container_id: ContainerId) -> ReplicaFacts:
-        """Return the facts of a replica that others may rest on. Raise Refused(INELIGIBLE)."""
+        """Return the facts of a healthy replica that others may rely on. Raise
+        Refused(INELIGIBLE)."""
         facts = self._store.replica(container_id)
         if facts.state in PROVING_STATES and not facts.finding_count:
             return facts

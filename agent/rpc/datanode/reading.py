@@ -1,4 +1,4 @@
-"""Calls that tell of replicas and read them. They take no lease."""
+"""Calls that describe replicas and read them. They take no lease."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -26,13 +26,13 @@ from agent.store.ports import ReadableReplicas
 from merkle.replica import ID_MAX, BlockData, ChunkInfo, ContainerId
 
 PIECE_BYTES_MAX: Final = 1024**2  # of chunk data in one message
-STREAM_PIECE_BYTES_MAX: Final = 2 * PIECE_BYTES_MAX  # of a block's: half as many cost less time
+STREAM_PIECE_BYTES_MAX: Final = 2 * PIECE_BYTES_MAX  # of a block's data: fewer messages cost less
 BLOCKS_PAGE_BYTES_MAX: Final = 1024**2
-CHANGES_PAGE_MAX: Final = 2_000  # some 200 bytes each, as a rule
+CHANGES_PAGE_MAX: Final = 2_000  # usually about 200 bytes each
 
 
 class ReadHandlers:
-    """GetContainer, ListContainers, GetBlocks, ListBlocks, ReadChunk, ReadChunks,
+    """Handlers of GetContainer, ListContainers, GetBlocks, ListBlocks, ReadChunk, ReadChunks,
     ReadBlock, GetSmallFile, GetContainerHashes, ListHistory, ListChanges."""
 
     def __init__(
@@ -42,8 +42,8 @@ class ReadHandlers:
         limits: Limits,
         on_read: Callable[[float], None] = lambda _: None,
     ) -> None:
-        """`on_read` is told how many seconds each read of chunk data took here, with the row that
-        was looked up for the first of them."""
+        """`on_read` receives the duration in seconds of each read of chunk data; the first read's
+        includes the lookup of the row."""
         self._store = store
         self._limits = limits
         self._on_read = on_read
@@ -52,7 +52,7 @@ class ReadHandlers:
     def GetContainer(
         self, request: pb.GetContainerRequest, context: grpc.ServicerContext
     ) -> pb.GetContainerResponse:
-        """Report one replica, also one that cannot be loaded."""
+        """Return the report of one replica, even of one that cannot be loaded."""
         del context
         container_id = codec.parse_container_id(request.container_id)
         for unloadable in self._store.unloadable():
@@ -64,7 +64,7 @@ class ReadHandlers:
     def ListContainers(
         self, request: pb.ListContainersRequest, context: grpc.ServicerContext
     ) -> pb.ListContainersResponse:
-        """Report replicas by ascending container id."""
+        """Return reports of replicas by ascending container id."""
         del context
         start = codec.parse_int(
             request.start_container_id, "start_container_id", low=0, high=ID_MAX
@@ -84,7 +84,7 @@ class ReadHandlers:
     def GetBlocks(
         self, request: pb.GetBlocksRequest, context: grpc.ServicerContext
     ) -> pb.GetBlocksResponse:
-        """Return the metadata of committed blocks; each has the reason if it does not come."""
+        """Return the metadata of committed blocks, or the error of each missing one."""
         del context
         keys = [codec.parse_block_key(asked, "block_ids") for asked in request.block_ids]
         check_names(keys, "block_ids")
@@ -104,7 +104,7 @@ class ReadHandlers:
         return answer
 
     def _readable(self, asked: container_pb2.BlockId) -> tuple[ContainerId, Readable]:
-        """Return the block, unless the asker knows of a later commit or another replica index."""
+        """Return the block, unless the caller knows a later commit or another replica index."""
         container_id, block_id = codec.parse_block_key(asked, "block_id")
         found = self._store.readable(container_id, block_id)
         if asked.replica_index not in {0, found.replica_index}:
@@ -153,10 +153,10 @@ class ReadHandlers:
     def ReadChunk(
         self, request: pb.ReadChunkRequest, context: grpc.ServicerContext
     ) -> Iterator[pb.ReadChunkResponse]:
-        """Send what the disk holds of one chunk, with the checksums written with it in the first
-        message: a small chunk is one message.
+        """Send the bytes of one chunk on the disk, with the checksums written with it in the first
+        message; a small chunk is one message.
 
-        When the caller has gone gRPC takes no further piece, so none is read.
+        After the caller disconnects, gRPC takes no further piece, so none is read.
         """
         del context
         begun_s = perf_counter()
@@ -172,7 +172,7 @@ class ReadHandlers:
     def ReadChunks(
         self, request: pb.ReadChunksRequest, context: grpc.ServicerContext
     ) -> pb.ReadChunksResponse:
-        """Send the same of several chunks in one message, as far as they can be read."""
+        """Send several chunks in one message, as far as they are readable."""
         del context
         container_id = codec.parse_container_id(request.container_id)
         keys = parse_keys(request.chunks)
@@ -181,7 +181,7 @@ class ReadHandlers:
             if isinstance(chosen, SutureError) or chosen[1].length_bytes > BYTES_MAX:
                 continue
             found, chunk = chosen
-            with suppress(SutureError):  # ReadChunk says why
+            with suppress(SutureError):  # ReadChunk returns the error
                 data = self._read(container_id, found, chunk.offset, chunk.length_bytes)
                 described = codec.chunk_message(chunk)
                 answer.chunks.add(local_id=found.block.block_id, chunk=described, data=data)
@@ -190,7 +190,7 @@ class ReadHandlers:
     def ReadBlock(
         self, request: pb.ReadBlockRequest, context: grpc.ServicerContext
     ) -> Iterator[BlockPiece]:
-        """Send chunk after chunk, as far ahead of their reader as gRPC's window lets us."""
+        """Send chunk after chunk, as far ahead of the reader as gRPC's window allows."""
         del context
         begun_s = perf_counter()
         container_id, found = self._readable(request.block_id)
@@ -222,7 +222,7 @@ class ReadHandlers:
         start = chunks[0].offset
         if start + length_bytes == chunks[-1].end:
             data = self._read(container_id, found, start, length_bytes, before_s)
-        else:  # there are holes between them
+        else:  # with holes between them
             data = b"".join(
                 self._read(container_id, found, chunk.offset, chunk.length_bytes)
                 for chunk in chunks
@@ -237,7 +237,7 @@ class ReadHandlers:
         length_bytes: int,
         before_s: float = 0.0,
     ) -> bytes:
-        """Read, and tell how long that took, with `before_s` that the call had taken before."""
+        """Read, and report the duration including `before_s`, which the call had taken before."""
         begun_s = perf_counter()
         data = self._store.read(container_id, found, offset, length_bytes)
         self._on_read(before_s + perf_counter() - begun_s)
@@ -246,7 +246,7 @@ class ReadHandlers:
     def GetContainerHashes(
         self, request: pb.GetContainerHashesRequest, context: grpc.ServicerContext
     ) -> Iterator[pb.HashesPage]:
-        """Send the tree as deep as it is asked for."""
+        """Send the tree to the requested depth."""
         del context
         container_id = codec.parse_container_id(request.container_id)
         selection = hashes.parse_selection(request)
@@ -255,7 +255,7 @@ class ReadHandlers:
     def ListHistory(
         self, request: pb.ListHistoryRequest, context: grpc.ServicerContext
     ) -> pb.ListHistoryResponse:
-        """Say what a replica was, the oldest first; the store bounds how much there is."""
+        """Return a replica's history, oldest entry first; the store bounds its length."""
         del context
         entries = self._store.history(codec.parse_container_id(request.container_id))
         return pb.ListHistoryResponse(entries=map(reports.history_message, entries))
@@ -263,7 +263,7 @@ class ReadHandlers:
     def ListChanges(
         self, request: pb.ListChangesRequest, context: grpc.ServicerContext
     ) -> pb.ListChangesResponse:
-        """Say what was changed here since a moment, the newest first to be kept."""
+        """Return the changes here since a time; if there are too many, the newest ones."""
         del context
         since_ms = codec.parse_int(request.since_ms, "since_ms", low=0, high=ID_MAX)
         count = page_size(request.count, CHANGES_PAGE_MAX)
@@ -279,7 +279,7 @@ class ReadHandlers:
 
 
 def _chunks_from(block: BlockData, offset: int) -> Sequence[ChunkInfo]:
-    """Return the chunks from that which holds the byte at `offset` to the end."""
+    """Return the chunks from the one that holds the byte at `offset` to the end."""
     chunks: Sequence[ChunkInfo] = block.chunks
     if offset or not chunks:
         chunks = [chunk for chunk in chunks if chunk.end > offset]
@@ -296,7 +296,7 @@ def _chunks_from(block: BlockData, offset: int) -> Sequence[ChunkInfo]:
 def pieces(chunk: ChunkInfo, piece_bytes_max: int = PIECE_BYTES_MAX) -> Iterator[tuple[int, int]]:
     """Yield (offset, length) of the messages of one chunk, each ending with a window.
 
-    Windows larger than a message cannot end with one: their messages are simply full.
+    With windows larger than a message, messages are simply full.
     """
     window_bytes = max(chunk.bytes_per_checksum, 1)
     step_bytes = piece_bytes_max // window_bytes * window_bytes or piece_bytes_max

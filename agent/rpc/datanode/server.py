@@ -1,8 +1,8 @@
-"""suture.v1.Datanode: the service of one storage host, put together from groups of handlers.
+"""suture.v1.Datanode: the service of one storage host, composed of groups of handlers.
 
-Handlers are thin: the codec decides whether a request makes sense, the store whether it is
-allowed, `ErrorEdge` turns what they raise into a status. Each group has the calls that need the
-same things, and together they have all of the contract.
+Handlers are thin: the codec checks whether a request is well-formed, the store whether it is
+allowed, and `ErrorEdge` converts errors to statuses. A group has the calls with the same
+dependencies, and together the groups have all calls of the contract.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -31,7 +31,7 @@ CALLS: Final = tuple(method.name for method in SERVICE.methods)
 
 
 def composed(groups: Sequence[object]) -> datanode_pb2_grpc.DatanodeServicer:
-    """Return the service whose calls are those of the groups; no two of them have the same."""
+    """Return the service with the calls of all groups, of which no two have the same."""
     servicer = datanode_pb2_grpc.DatanodeServicer()
     for call in CALLS:
         having = [group for group in groups if hasattr(group, call)]
@@ -42,8 +42,8 @@ def composed(groups: Sequence[object]) -> datanode_pb2_grpc.DatanodeServicer:
 
 
 def codecs_of(groups: Sequence[object], name: str) -> dict[str, Callable[[Any], Any]]:
-    """Return the `decoders` of requests, or `encoders` of answers, of groups that do that
-    themselves, by the call's path."""
+    """Return the groups' own `decoders` of requests, or `encoders` of answers, by the call's
+    path."""
     return {
         f"/{SERVICE.full_name}/{call}": convert
         for group in groups
@@ -53,7 +53,7 @@ def codecs_of(groups: Sequence[object], name: str) -> dict[str, Callable[[Any], 
 
 @dataclass(frozen=True, slots=True)
 class BuiltServer:
-    """A server that is bound and not started."""
+    """A server that is bound but not started."""
 
     server: grpc.Server
     port: int
@@ -63,14 +63,14 @@ class BuiltServer:
 
 
 def waits_of(limits: Limits) -> Waits:
-    """Return what knows of the calls that wait for their callers."""
+    """Return the record of calls that wait for their callers."""
     return Waits(limits.rpc_count_max, slow_s=limits.patience.slow_s)
 
 
 def build_server(
     groups: Sequence[object],
     address: str,
-    executor: Any,  # a concurrent.futures.ThreadPoolExecutor: threads are the runtime's
+    executor: Any,  # a concurrent.futures.ThreadPoolExecutor, provided by the runtime
     *,
     datanode_id: str,
     limits: Limits,
@@ -84,12 +84,11 @@ def build_server(
 ) -> BuiltServer:
     """Bind `address` (port 0: any free one) and return the server of `groups`, not yet started.
 
-    Calls that are meant for another datanode than `datanode_id` are refused.
-    `executor` should have a thread for each call that is let in, and `slots` be how many work.
-    `memory` is what calls may have of it together. `known` returns the addresses of the datanodes
-    for which connections are kept free. `is_well` says whether the health service
-    answers that we serve.
-    Raises Refused(INVALID_CONFIG) when the address cannot be bound, or not without TLS.
+    Calls for another datanode than `datanode_id` are refused. `executor` should have a thread for
+    each admitted call; `slots` limits the working ones. `memory` is the budget of all calls
+    together. `known` returns the addresses of the datanodes for which connections are kept free.
+    `is_well` determines the answer of the health service. Raise Refused(INVALID_CONFIG) when the
+    address cannot be bound, or requires TLS.
     """
     connections = Connections(limits.connections_max, known=known)
     gate = Gate(

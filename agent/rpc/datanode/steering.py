@@ -1,4 +1,4 @@
-"""Calls about the datanode itself: how it is, its background scans, and its volumes."""
+"""Calls about the datanode itself: its status, its background scans, and its volumes."""
 
 from collections.abc import Callable
 
@@ -13,12 +13,13 @@ Status = Callable[[], pb.StatusResponse]
 
 
 class HostHandlers:
-    """Status, ScrubStatus, SteerScrub, SteerVolume, ListDisks."""
+    """Handlers of Status, ScrubStatus, SteerScrub, SteerVolume, ListDisks."""
 
     def __init__(
         self, status: Status, scrub: Scrub | None = None, volumes: Volumes | None = None
     ) -> None:
-        """Without `scrub` nothing is scanned in the background, without `volumes` none changes."""
+        """Without `scrub` there are no background scans; without `volumes` no volume can be
+        changed."""
         self._status = status
         self._scrub = scrub
         self._volumes = volumes
@@ -26,7 +27,7 @@ class HostHandlers:
     def SteerVolume(
         self, request: pb.SteerVolumeRequest, context: grpc.ServicerContext
     ) -> pb.SteerVolumeResponse:
-        """Use a volume otherwise, or add one; say how all are."""
+        """Change the service of a volume, or add one; return the state of all."""
         del context
         if self._volumes is None:
             raise Refused(Code.INELIGIBLE, "the volumes of this datanode do not change")
@@ -46,21 +47,21 @@ class HostHandlers:
     def ListDisks(
         self, request: pb.ListDisksRequest, context: grpc.ServicerContext
     ) -> pb.ListDisksResponse:
-        """Say what the disks themselves and the kernel say."""
+        """Return the reports of the disks and the kernel."""
         del request, context
         return pb.ListDisksResponse(disks=() if self._volumes is None else self._volumes.disks())
 
     def ScrubStatus(
         self, request: pb.ScrubStatusRequest, context: grpc.ServicerContext
     ) -> pb.ScrubStatusResponse:
-        """Say how far the background scans are."""
+        """Return the progress of the background scans."""
         del request, context
         return pb.ScrubStatusResponse() if self._scrub is None else self._scrub.status()
 
     def SteerScrub(
         self, request: pb.SteerScrubRequest, context: grpc.ServicerContext
     ) -> pb.ScrubStatusResponse:
-        """Pause, resume or cancel background scans; say how far they are."""
+        """Pause, resume or cancel background scans; return their progress."""
         del context
         if self._scrub is None:
             raise Refused(Code.INELIGIBLE, "this datanode scans nothing in the background")
@@ -76,6 +77,6 @@ class HostHandlers:
         return self._scrub.status()
 
     def Status(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.StatusResponse:
-        """Say how this datanode is."""
+        """Return the status of this datanode."""
         del request, context
         return self._status()

@@ -1,4 +1,4 @@
-"""The call with which a person decides between replicas that contradict each other."""
+"""The call with which an operator decides between replicas that contradict each other."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ Trust = Callable[[pb.TrustReplicaRequest, Callable[[], bool]], pb.TrustReplicaRe
 
 
 class TrustHandlers:
-    """TrustReplica."""
+    """Handler of TrustReplica."""
 
     def __init__(self, trust: Trust) -> None:
         self._trust = trust
@@ -21,7 +21,7 @@ class TrustHandlers:
     def TrustReplica(
         self, request: pb.TrustReplicaRequest, context: grpc.ServicerContext
     ) -> pb.TrustReplicaResponse:
-        """Make the replica here what the trusted one is, or say what that would change."""
+        """Make the replica here equal to the trusted one, or return what that would change."""
         codec.parse_container_id(request.container_id)
         if not request.trusted_datanode_id or not request.trusted_address:
             raise Refused(Code.MALFORMED_REQUEST, "trusted_datanode_id, trusted_address: not set")

@@ -1,8 +1,8 @@
-"""Calls that make, fill, close and delete replicas.
+"""Calls that create, fill, close and delete replicas.
 
-A change happens under the container's lease, which is taken after the whole request is here and
-held for one call of the store: a slow or dead client holds nothing. A RECOVERING replica belongs to
-the reconstruction that created it: what writes to it shows that the run lives.
+A change happens under the container's lease, which is taken when the request is complete and held
+for one call of the store, so a slow or dead client holds nothing. A RECOVERING replica belongs to
+the reconstruction that created it; writes to it show that the run is active.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -26,23 +26,25 @@ CREATED: Final = frozenset({container_pb2.REPLICA_STATE_UNSPECIFIED, container_p
 
 
 class Recoveries(Protocol):
-    """The replicas that reconstructions are making here (`agent.host.recoveries`)."""
+    """The replicas under reconstruction here (`agent.host.recoveries`)."""
 
     def create(self, container_id: ContainerId, replica_index: int) -> None:
-        """Create a RECOVERING replica. The container's lease is held. Raise SutureError."""
+        """Create a RECOVERING replica. The caller holds the container's lease. Raise
+        SutureError."""
         ...
 
     def wrote(self, container_id: int) -> None:
-        """Note a write to a container."""
+        """Record a write to a container."""
         ...
 
     def closed(self, container_id: int) -> None:
-        """Note that a container was closed."""
+        """Record that a container was closed."""
         ...
 
 
 class WriteHandlers:
-    """CreateContainer, WriteChunk, PutBlock, WriteBlocks, CloseContainer, DeleteContainer."""
+    """Handlers of CreateContainer, WriteChunk, PutBlock, WriteBlocks, CloseContainer,
+    DeleteContainer."""
 
     def __init__(
         self,
@@ -53,8 +55,8 @@ class WriteHandlers:
         recoveries: Recoveries | None = None,
         submit: Submit | None = None,
     ) -> None:
-        """Without `recoveries` no reconstruction may make a replica here; `submit` has data
-        written beside the thread of a call."""
+        """Without `recoveries` no reconstruction may create a replica here. `submit` runs writes of
+        data beside the thread of a call."""
         self._store = store
         self._leases = leases
         self._recoveries = recoveries
@@ -82,7 +84,7 @@ class WriteHandlers:
     def WriteChunk(
         self, request: pb.WriteChunkRequest, context: grpc.ServicerContext
     ) -> pb.WriteChunkResponse:
-        """Write one chunk, and commit the block with it if the request says so."""
+        """Write one chunk, and commit its block if the request says so."""
         container_id, block_id = codec.parse_block_key(request.block_id, "block_id")
         chunk = codec.parse_written_chunk(request.chunk, "chunk")
         block = None
@@ -109,7 +111,7 @@ class WriteHandlers:
     def WriteBlocks(
         self, requests: Iterator[Any], context: grpc.ServicerContext
     ) -> pb.WriteBlocksResponse:
-        """Write whole new blocks of one container; those that a message made whole are committed
+        """Write whole new blocks of one container; blocks that a message completes are committed
         before the next message is taken."""
         owner: ContainerId | None = None
         new: NewBlocks | None = None
@@ -137,7 +139,7 @@ class WriteHandlers:
     def CloseContainer(
         self, request: pb.CloseContainerRequest, context: grpc.ServicerContext
     ) -> pb.CloseContainerResponse:
-        """Close the replica: its tree exists before the answer."""
+        """Close the replica; its tree exists before the answer."""
         container_id = codec.parse_container_id(request.container_id)
         bcsid = codec.parse_bcsid(request.bcsid, "bcsid")
         with self._hold(container_id, context):
@@ -149,21 +151,21 @@ class WriteHandlers:
     def DeleteContainer(
         self, request: pb.DeleteContainerRequest, context: grpc.ServicerContext
     ) -> pb.DeleteContainerResponse:
-        """Delete the replica; an open or non-empty one only by force."""
+        """Delete the replica; an open or non-empty one only with force."""
         container_id = codec.parse_container_id(request.container_id)
         with self._hold(container_id, context):
             self._store.delete_container(container_id, force=request.force)
         return pb.DeleteContainerResponse()
 
     def _note_write(self, container_id: ContainerId) -> None:
-        """Note that the reconstruction of a replica, if it has one, is alive."""
+        """Record that the reconstruction of a replica, if there is one, is active."""
         if self._recoveries is not None:
             self._recoveries.wrote(container_id)
 
     def _hold(
         self, container_id: ContainerId, context: grpc.ServicerContext
     ) -> AbstractContextManager[None]:
-        """Hold the lease, waiting no longer than the caller does."""
+        """Hold the lease; wait for it no longer than the caller does."""
         remaining_s = context.time_remaining()
         timeout_s = self._timeout_s
         if remaining_s is not None:
@@ -174,5 +176,5 @@ class WriteHandlers:
 
 
 def parse_commit(message: container_pb2.BlockData, where: str) -> tuple[ContainerId, BlockData]:
-    """Return the container and the block that a message commits. Raise Refused."""
+    """Return the container and the block of a commit. Raise Refused."""
     return codec.parse_block(message, where, parse=codec.parse_written_chunk)

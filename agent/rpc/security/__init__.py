@@ -1,1 +1,1 @@
-"""Certificates: whose they are, that they are renewed, and an authority that issues them."""
+"""Certificates: their identities, their renewal, and an authority that issues them."""

@@ -1,10 +1,10 @@
-"""Who a certificate says its holder is: a name, roles, perhaps the id of a datanode.
+"""Identity in a certificate: a name, roles, and optionally the id of a datanode.
 
     subject CN                                  the name, for people and the audit log
-    URI suture:role:peer|scm|admin|client       what the holder may do; several, or none
-    URI suture:node:<datanode id>               the one datanode that the holder may speak for
+    URI suture:role:peer|scm|admin|client       permissions of the holder; several, or none
+    URI suture:node:<datanode id>               the only datanode the holder may act as
 
-What a certificate is worth was decided in the handshake: it chains to an authority that we trust.
+The handshake has already verified that the certificate chains to a trusted authority.
 """
 
 from collections.abc import Iterator
@@ -20,34 +20,34 @@ if TYPE_CHECKING:
     from cryptography.x509 import Certificate
 
 URI_SCHEME: Final = "suture"
-KNOWN_COUNT_MAX: Final = 4096  # certificates; a cluster has some of each datanode
+KNOWN_COUNT_MAX: Final = 4096  # certificates; a cluster has a few per datanode
 UNNAMED: Final = "unnamed"
 
 
 class Role(StrEnum):
-    """What the holder of a certificate is in the cluster."""
+    """Role of a certificate's holder in the cluster."""
 
-    PEER = "peer"  # a datanode: serves, asks other datanodes, reports to the SCM
-    SCM = "scm"  # the control plane: serves; it calls nobody
-    ADMIN = "admin"  # an operator: sees all, orders, scans; writes no data
+    PEER = "peer"  # a datanode: serves, calls other datanodes, reports to the SCM
+    SCM = "scm"  # the control plane: serves, and calls no other process
+    ADMIN = "admin"  # an operator: reads everything, orders, scans; writes no data
     CLIENT = "client"  # stores and reads keys
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What one certificate says. Times are of the wall clock."""
+    """Content of one certificate. Times are wall clock times."""
 
     name: str
     roles: frozenset[Role]
-    node_id: str  # "": it may speak for any
+    node_id: str  # "" = any
     begins_at_s: float
     expires_at_s: float
 
 
 @lru_cache(maxsize=KNOWN_COUNT_MAX)
 def identity_of(certificate: bytes) -> Identity:
-    """Return what the first certificate of a PEM text says. Raise Refused(INVALID_CONFIG)."""
-    from cryptography import x509  # a tenth of a second that plaintext need not wait for
+    """Return the identity in the first certificate of a PEM text. Raise Refused(INVALID_CONFIG)."""
+    from cryptography import x509  # takes 0.1 s, not needed for plaintext
 
     try:
         parsed = x509.load_pem_x509_certificate(certificate)
@@ -80,7 +80,7 @@ def _identity(certificate: "Certificate") -> Identity:
 
 
 def uris_of(certificate: "Certificate") -> Iterator[str]:
-    """Yield the URIs among the names of a certificate."""
+    """Yield the URIs in a certificate's names."""
     from cryptography import x509
 
     try:
@@ -91,14 +91,14 @@ def uris_of(certificate: "Certificate") -> Iterator[str]:
 
 
 def expires_at_s(security: Security) -> float:
-    """Return when the certificate that is shown now expires; 0 without one."""
+    """Return when the present certificate expires; 0 without one."""
     if security.certificates is None:
         return 0.0
     return identity_of(security.certificates.material.certificate).expires_at_s
 
 
 def check_own(certificate: bytes, role: Role, now_s: float) -> Identity:
-    """Return who we are. Raise Refused(INVALID_CONFIG) where others would not believe it."""
+    """Return our own identity. Raise Refused(INVALID_CONFIG) if peers would reject it."""
     identity = identity_of(certificate)
     if now_s >= identity.expires_at_s:
         raise Refused(

@@ -1,11 +1,11 @@
-"""A channel that shows the certificate of now, whatever it showed when it was opened.
+"""A channel that always uses the present certificate.
 
-gRPC's credentials of a client are fixed when a channel is opened. Here each call goes over a
-channel of the current material; when that changes, a new channel is opened for the calls to come,
-and the old one is closed once its last call has ended. No lock is needed: a call notes itself in
-its line before it looks whether the line is still the current one, and a line is replaced before it
-is looked at for calls; whichever is second sees the other (as in Dekker's algorithm), and a set and
-a dictionary of Python are changed by one thread at a time.
+gRPC's client credentials are fixed when a channel is opened. Here each call goes over a channel
+with the present material. When the material changes, a new channel is opened for new calls, and the
+old one is closed after its last call. No lock is needed: a call registers in its line before it
+checks whether the line is still current, and a line is replaced before it is checked for calls. So
+whichever is second sees the other (as in Dekker's algorithm), and operations on a Python set and
+dictionary are atomic.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ OpenChannel = Callable[[Material], grpc.Channel]
 
 
 class Line:
-    """One channel, and the calls under way on it."""
+    """A channel, and its running calls."""
 
     def __init__(self, channel: grpc.Channel) -> None:
         self.channel = channel
@@ -36,10 +36,10 @@ class Line:
 
 
 class RenewingChannel(grpc.Channel):
-    """A channel over the current certificates. Safe to use from many threads at once."""
+    """A channel with the present certificates. Thread-safe."""
 
     def __init__(self, certificates: Certificates, open_one: OpenChannel) -> None:
-        """`open_one` opens a channel with the material that it is given."""
+        """`open_one` opens a channel with the given material."""
         self._certificates = certificates
         self._open = open_one
         self._lines: dict[Material, Line] = {}
@@ -48,7 +48,7 @@ class RenewingChannel(grpc.Channel):
         self._is_closed = False
 
     def begin(self, call: object) -> Line:
-        """Return the line that `call` goes over; `call` must be taken from its calls at the end."""
+        """Return the line for `call`; the caller must remove `call` from its calls at the end."""
         while not self._is_closed:
             material = self._certificates.material
             line = self._lines.get(self._material)
@@ -59,13 +59,13 @@ class RenewingChannel(grpc.Channel):
             if self._lines.get(self._material) is line:
                 return line
             line.calls.discard(call)
-        raise ValueError("Cannot invoke RPC on closed channel!")  # as gRPC says it
+        raise ValueError("Cannot invoke RPC on closed channel!")  # gRPC's message
 
     def _renew(self, material: Material) -> None:
-        """Go over to a new line, and close those that nobody uses any more."""
+        """Switch to a new line, and close lines without calls."""
         fresh = Line(self._open(material))
         if self._lines.setdefault(material, fresh) is not fresh:
-            fresh.channel.close()  # another thread was first
+            fresh.channel.close()  # another thread was faster
         self._material = material
         for old, line in list(self._lines.items()):
             if old != self._material and not line.calls:
@@ -73,33 +73,33 @@ class RenewingChannel(grpc.Channel):
                 line.channel.close()
 
     def close(self) -> None:
-        """Close every line; calls under way are cancelled."""
+        """Close every line; running calls are cancelled."""
         self._is_closed = True
         while self._lines:
             self._lines.popitem()[1].channel.close()
 
     def unary_unary(self, method: str, *_: Any, **options: Any) -> Any:
-        """As gRPC's."""
+        """Return gRPC's method on the present line."""
         return _Unary(self, "unary_unary", method, options)
 
     def unary_stream(self, method: str, *_: Any, **options: Any) -> Any:
-        """As gRPC's."""
+        """Return gRPC's method on the present line."""
         return _Streaming(self, "unary_stream", method, options)
 
     def stream_unary(self, method: str, *_: Any, **options: Any) -> Any:
-        """As gRPC's."""
+        """Return gRPC's method on the present line."""
         return _Unary(self, "stream_unary", method, options)
 
     def stream_stream(self, method: str, *_: Any, **options: Any) -> Any:
-        """As gRPC's."""
+        """Return gRPC's method on the present line."""
         return _Streaming(self, "stream_stream", method, options)
 
     def subscribe(self, callback: Callable[..., None], try_to_connect: bool = False) -> None:
-        """Watch the line of now."""
+        """Watch the present line."""
         self._lines[self._material].channel.subscribe(callback, try_to_connect)
 
     def unsubscribe(self, callback: Callable[..., None]) -> None:
-        """Watch no more."""
+        """Stop watching."""
         for line in list(self._lines.values()):
             line.channel.unsubscribe(callback)
 
@@ -111,7 +111,7 @@ class RenewingChannel(grpc.Channel):
 
 
 class _Method:
-    """A method of a renewing channel: each call goes over the line of its moment."""
+    """A method of a renewing channel; each call uses the line present at its start."""
 
     def __init__(
         self, channel: RenewingChannel, kind: str, path: str, options: dict[str, Any]
@@ -126,7 +126,7 @@ class _Method:
         return line, line.method(self._kind, self._path, self._options)
 
     def _until_it_ends(self, start: Callable[[Any], Any]) -> Any:
-        """Start a call that goes on behind our back; its line is in use until it ends."""
+        """Start a call that continues after this returns; its line stays in use until it ends."""
         token = object()
         line, method = self._begun(token)
         try:
@@ -135,12 +135,12 @@ class _Method:
             line.calls.discard(token)
             raise
         if not call.add_callback(lambda: line.calls.discard(token)):
-            line.calls.discard(token)  # it has ended already
+            line.calls.discard(token)  # ended already
         return call
 
 
 class _Unary(_Method):
-    """A method that answers once."""
+    """A method with one answer."""
 
     def __call__(self, request: Any, **options: Any) -> Any:
         with self._under_way() as method:
@@ -156,12 +156,12 @@ class _Unary(_Method):
             line.calls.discard(token)
 
     def future(self, request: Any, **options: Any) -> Any:
-        """As gRPC's."""
+        """Start gRPC's method on the present line."""
         return self._until_it_ends(lambda method: method.future(request, **options))
 
 
 class _Streaming(_Method):
-    """A method that answers with many messages."""
+    """A method with a stream of answers."""
 
     def __call__(self, request: Any, **options: Any) -> Any:
         return self._until_it_ends(lambda method: method(request, **options))

@@ -1,11 +1,11 @@
 """A private certificate authority in a directory, for a cluster that has none.
 
     DIR/ca.pem ca.key        the authority; the key stays with the operator
-    DIR/<name>.pem .key      what it issued
+    DIR/<name>.pem .key      issued certificates
 
-Keys are P-256, never leave the file they were made in, and nobody but their owner may read them.
-A certificate that is issued again under its name gets a new key, and keeps the id of its datanode.
-The rules are RFC 5280's; the arithmetic is the library's.
+Keys are P-256, never leave their file, and only the owner may read them. A certificate that is
+issued again under its name gets a new key, and keeps the id of its datanode. The rules are RFC
+5280's; the `cryptography` library implements them.
 """
 
 import ipaddress
@@ -39,7 +39,7 @@ NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")  # a file name, and
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What one certificate says, as people read it."""
+    """Content of one certificate for display."""
 
     name: str
     issuer: str
@@ -55,7 +55,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What to issue."""
+    """Certificate to issue."""
 
     name: str
     roles: Sequence[Role]
@@ -65,7 +65,7 @@ class Order:
 
 
 def create_authority(directory: Path, *, name: str, days: int, now: datetime) -> Path:
-    """Make a new authority; return its certificate. Raise Refused if the directory has one."""
+    """Create a new authority; return its certificate. Raise Refused if the directory has one."""
     paths = _paths(directory, CA_NAME)
     directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
     for path in paths:
@@ -98,10 +98,10 @@ def create_authority(directory: Path, *, name: str, days: int, now: datetime) ->
 
 
 def issue(directory: Path, order: Order, *, now: datetime) -> tuple[Path, Path]:
-    """Make a key and a certificate for it; return both paths, certificate first. Raise Refused.
+    """Create a key and a certificate for it; return both paths, certificate first. Raise Refused.
 
-    A server's certificate must name the hosts under which it is dialled. One of a datanode names
-    the datanode: `order.node_id`, else the one of before, else a new one.
+    A server's certificate must name the hosts under which it is dialled. That of a datanode has the
+    datanode's id: `order.node_id`, or else that of the former certificate, or else a new one.
     """
     _check(order)
     authority, authority_key = _authority(directory)
@@ -138,7 +138,7 @@ def issue(directory: Path, order: Order, *, now: datetime) -> tuple[Path, Path]:
 
 
 def shown(path: Path) -> list[Shown]:
-    """Return what the certificates in a PEM file say. Raise Refused(INVALID_CONFIG)."""
+    """Return the certificates in a PEM file for display. Raise Refused(INVALID_CONFIG)."""
     try:
         content = given_bytes(path, bytes_max=SETTINGS_BYTES_MAX)
     except OSError as error:
@@ -245,7 +245,8 @@ def _node_of_before(path: Path) -> str:
 
 
 def _purposes(roles: Sequence[Role]) -> x509.ExtendedKeyUsage:
-    """Only who serves may be taken for a server: an operator's certificate stands for no host."""
+    """Return the key usages: only roles that serve are valid for servers, and an operator is
+    not."""
     purposes = [ExtendedKeyUsageOID.CLIENT_AUTH]
     if SERVING & set(roles):
         purposes.append(ExtendedKeyUsageOID.SERVER_AUTH)
@@ -273,12 +274,12 @@ def _paths(directory: Path, name: str) -> tuple[Path, Path]:
 
 
 def _write(path: Path, content: bytes, mode: int) -> None:
-    """Replace a file; at no moment may others read a key, or is there half a file."""
+    """Replace a file atomically, so that others never read a key or a partial file."""
     temporary = path.with_name(path.name + ".new")
     temporary.unlink(missing_ok=True)
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
     with os.fdopen(fd, "wb") as file:
-        os.fchmod(fd, mode)  # whatever the umask
+        os.fchmod(fd, mode)  # regardless of the umask
         file.write(content)
         file.flush()
         os.fsync(fd)
@@ -286,5 +287,5 @@ def _write(path: Path, content: bytes, mode: int) -> None:
 
 
 def now() -> datetime:
-    """Return the wall clock, as certificates have it: whole seconds, UTC."""
+    """Return the wall clock in the format of certificates: whole seconds, UTC."""
     return datetime.now(UTC).replace(microsecond=0)

@@ -1,13 +1,13 @@
-"""Mutual TLS: the certificate files of one process, read again when they change.
+"""Mutual TLS: the certificate files of one process, reloaded when they change.
 
-    certificate + key    who we are, to those who call us and to those we call
-    ca                   whose certificates we believe
+    certificate + key    our identity, for callers and callees
+    ca                   authorities whose certificates are trusted
 
-Each handshake and each call takes what the files say now, so a renewed certificate, and a new
-certificate authority, need no restart. Files that do not fit each other (a renewal that is half
-written, a key that all may read) change nothing: what was good stays in use and the fault is logged
-once. They are read again until they are good: a certificate that is not valid yet will be. Without
-certificates a process speaks plaintext: on loopback, elsewhere only when told to.
+Each handshake and each call uses the present files, so a renewed certificate, and a new certificate
+authority, need no restart. Inconsistent files (a renewal that is half written, a key that all may
+read) change nothing: the former material stays in use and the fault is logged once. They are read
+again until they are valid, because for instance a certificate may become valid later. Without
+certificates a process uses plaintext: on loopback, elsewhere only if allowed.
 """
 
 import os
@@ -25,7 +25,7 @@ from agent.errors import Code, Refused
 from agent.runtime.loopback import is_loopback
 
 PEM_BYTES_MAX: Final = 1024**2
-LOOK_INTERVAL_S: Final = 1.0  # how often calls look whether the files are still the same
+LOOK_INTERVAL_S: Final = 1.0  # interval at which calls check the files for changes
 KEY_MODES_REFUSED: Final = stat.S_IWGRP | stat.S_IXGRP | stat.S_IRWXO
 FILE_MODES_REFUSED: Final = stat.S_IWGRP | stat.S_IWOTH
 
@@ -35,14 +35,15 @@ Signature = tuple[tuple[int, int, int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """The PEM files of one process: its certificate and issuers, its key, whom it believes."""
+    """The PEM files of one process: its certificate and issuers, its key, its trusted
+    authorities."""
 
     certificate: Path
     key: Path
     ca: Path
 
     def signature(self) -> Signature:
-        """Return what changes when a file does. Raise Refused naming a file that is not there."""
+        """Return a value that changes when a file does. Raise Refused naming a missing file."""
         found = []
         for path in (self.certificate, self.key, self.ca):
             try:
@@ -55,19 +56,19 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """What the files said at one moment, checked: the key belongs to the certificate."""
+    """Content of the files at one time, checked: the key belongs to the certificate."""
 
     certificate: bytes
     key: bytes
     ca: bytes
 
     def __repr__(self) -> str:
-        """Say nothing: a key must not come into a log."""
+        """Return no content, because a key must not be logged."""
         return "Material(...)"
 
 
 def read_files(files: TlsFiles) -> Material:
-    """Read and check the files. Raise Refused(INVALID_CONFIG) saying which is wrong, and how."""
+    """Read and check the files. Raise Refused(INVALID_CONFIG) naming the file and its fault."""
     material = Material(
         certificate=_content(files.certificate, FILE_MODES_REFUSED),
         key=_content(files.key, KEY_MODES_REFUSED),
@@ -92,7 +93,7 @@ def read_files(files: TlsFiles) -> Material:
 
 
 def _content(path: Path, modes_refused: int) -> bytes:
-    """Read a file that nobody else may have changed, or read if it is a key."""
+    """Read a file that only its owner may change, and, if it is a key, read."""
     try:
         with path.open("rb") as file:
             facts = os.fstat(file.fileno())
@@ -118,7 +119,7 @@ def _refused(message: str) -> Refused:
 
 
 class Certificates:
-    """The current material of one process. Safe to use from many threads at once."""
+    """The present material of one process. Thread-safe."""
 
     def __init__(
         self,
@@ -127,14 +128,14 @@ class Certificates:
         inspect: Callable[[Material], None] = lambda _: None,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Read the files. Raise Refused. `inspect` may refuse material for reasons of its own."""
+        """Read the files. Raise Refused. `inspect` may refuse material for other reasons."""
         self.files = files
         self._inspect = inspect
         self._monotonic_s = monotonic_s
         self._signature = files.signature()
         self._material = self._read()
         self._looked_at_s = monotonic_s()
-        self._told = ""  # what is wrong with the files, as the log has it
+        self._told = ""  # the fault of the files that was logged last
 
     def _read(self) -> Material:
         material = read_files(self.files)
@@ -143,15 +144,16 @@ class Certificates:
 
     @property
     def material(self) -> Material:
-        """What to use now. What is wrong with new files is logged, and the old ones go on."""
+        """The present material. A fault of new files is logged, and the former material stays in
+        use."""
         now_s = self._monotonic_s()
         if now_s - self._looked_at_s >= LOOK_INTERVAL_S:
             self.look()
         return self._material
 
     def look(self, *, is_asked: bool = False) -> None:
-        """Read the files if they changed. What is wrong with them is logged, once unless somebody
-        asked; the old ones go on."""
+        """Reload changed files. A fault is logged, once unless `is_asked`; the former material
+        stays in use."""
         self._looked_at_s = self._monotonic_s()
         try:
             self.reload()
@@ -162,16 +164,16 @@ class Certificates:
             self._told = str(error)
 
     def reload(self) -> bool:
-        """Read the files if they changed; return whether. Raise Refused, with nothing changed.
+        """Reload changed files; return whether they changed. Raise Refused, with nothing changed.
 
-        Files that were refused are read again each time: for a clock that was behind, or a read
-        that failed once, nobody changes them.
+        Refused files are read again each time, because a clock that was behind, or a failed read,
+        is corrected without a change of the files.
         """
         signature = self.files.signature()
         if signature == self._signature:
             return False
         material = self._read()
-        self._signature = signature  # of before the reading: a change meanwhile is seen next time
+        self._signature = signature  # from before the read: later changes are seen next time
         if material == self._material:
             return False
         self._material = material
@@ -181,15 +183,15 @@ class Certificates:
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """How one process proves who it is, and where it may speak without proof."""
+    """Credentials of a process, and whether it may use plaintext."""
 
     certificates: Certificates | None = None
     allow_plaintext: bool = False
 
     def server_credentials(self, address: str) -> grpc.ServerCredentials | None:
-        """Return what a server on `address` needs of its callers; None: plaintext.
+        """Return the TLS credentials of a server on `address`; None for plaintext.
 
-        Raise Refused where plaintext is not allowed.
+        Raise Refused if plaintext is not allowed.
         """
         if self.certificates is None:
             self.check_plaintext(address, "listen on")
@@ -202,12 +204,12 @@ class Security:
         )
 
     def reload(self) -> None:
-        """Read the certificates now. What is wrong with them is logged; the old ones go on."""
+        """Reload the certificates now. A fault is logged; the former material stays in use."""
         if self.certificates is not None:
             self.certificates.look(is_asked=True)
 
     def check_plaintext(self, address: str, what: str) -> None:
-        """Refuse to `what` (listen on, call) an address that is not on this machine."""
+        """Raise Refused for `what` (listen on, call) with an address of another machine."""
         if not self.allow_plaintext and not is_loopback(address):
             raise Refused(
                 Code.INVALID_CONFIG,
@@ -219,18 +221,18 @@ class Security:
 
 
 class _Configuration:
-    """What a server shows in a handshake; asked by gRPC before each."""
+    """A server's certificates in a handshake; gRPC calls it before each."""
 
     def __init__(self, certificates: Certificates) -> None:
         self._certificates = certificates
         self._shown = certificates.material
 
     def first(self) -> grpc.ServerCertificateConfiguration:
-        """Return the configuration of the start."""
+        """Return the configuration at the start."""
         return self._of(self._shown)
 
     def changed(self) -> grpc.ServerCertificateConfiguration | None:
-        """Return a new configuration, None when it is the one of before."""
+        """Return a new configuration; None if it is unchanged."""
         material = self._certificates.material
         if material is self._shown:
             return None
@@ -248,7 +250,8 @@ LOOPBACK_ONLY: Final = Security()
 
 
 def files_of(*, certificate: Path | None, key: Path | None, ca: Path | None) -> TlsFiles | None:
-    """Return the files of a process; None: there are none. Raise Refused if only some are named."""
+    """Return the files of a process; None if there are none. Raise Refused if only some are
+    named."""
     if certificate is not None and key is not None and ca is not None:
         return TlsFiles(certificate, key, ca)
     named = {"certificate": certificate, "key": key, "ca": ca}
@@ -268,17 +271,17 @@ def secured(
     allow_plaintext: bool = False,
     inspect: Callable[[Material], None] = lambda _: None,
 ) -> Security:
-    """Return the security that `files` give, or that of none. Raise Refused."""
+    """Return the security that `files` give, or that of plaintext. Raise Refused."""
     certificates = None if files is None else Certificates(files, inspect=inspect)
     return Security(certificates, allow_plaintext)
 
 
 def channel_credentials(material: Material) -> grpc.ChannelCredentials:
-    """Return what a client shows, and whom it believes."""
+    """Return a client's credentials and trusted authorities."""
     return grpc.ssl_channel_credentials(material.ca, material.key, material.certificate)
 
 
-def _log() -> Any:  # structlog's types say no more
-    import structlog  # a command that asks once has nothing to log, and is quicker without
+def _log() -> Any:  # structlog has no better type
+    import structlog  # a command with a single call logs nothing, and starts faster
 
     return structlog.get_logger("suture.tls")

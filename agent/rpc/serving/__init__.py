@@ -1,1 +1,1 @@
-"""What every server of ours has: an address, limits, who may call what, health."""
+"""Parts of every server: binding, limits, access control, health."""

@@ -1,9 +1,9 @@
-"""Who may call what: one table for both services, and the gate that asks it before every call.
+"""Access control: one table for both services, and the gate that checks it before every call.
 
-A method that is not in the table is for nobody. Over TLS a caller is who its certificate says, and
-may do what the table gives to its roles; over plaintext (loopback, or allowed on purpose) there are
-no callers to tell apart, and everything in the table is open. Each caller has an allowance of calls
-per second. What an operator may regret goes to the audit log, and every refusal does.
+A method that is not in the table is closed to all. Over TLS a caller has the identity and the roles
+of its certificate, and may call what the table allows them. Over plaintext (loopback, or allowed by
+an option) callers cannot be distinguished, and everything in the table is open. Each caller has a
+limit of calls per second. Risky actions go to the audit log, and so does every refusal.
 """
 
 import time
@@ -21,21 +21,21 @@ from agent.rpc.serving.waits import account_of
 
 PLAINTEXT: Final = "plaintext"
 DONE: Final = "OK"
-LISTED_COUNT_MAX: Final = 20  # of a list in the audit log; the rest is counted
+LISTED_COUNT_MAX: Final = 20  # items of a list in the audit log; the rest is counted
 
 PEER: Final = frozenset({Role.PEER})
 CLIENT: Final = frozenset({Role.CLIENT})
 ADMIN: Final = frozenset({Role.ADMIN})
-ANYBODY: Final = frozenset(Role)  # whose certificate was believed
+ANYBODY: Final = frozenset(Role)  # with a trusted certificate
 
 _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Who may call one method; which fields of its request go to the audit log, if it does.
+    """Access rule of one method: its callers, and the fields of its request for the audit log.
 
-    `node_field` names the field in which a datanode says who it is.
+    `node_field` is the field with the calling datanode's id.
     """
 
     roles: frozenset[Role]
@@ -135,54 +135,55 @@ TABLE: Final[Mapping[str, Rule]] = {
 
 
 class Audit(Protocol):
-    """Where actions are written down."""
+    """Receiver of audit entries."""
 
     def record(self, action: str, result: str, **facts: object) -> None:
-        """Write down one action, and how it ended. Never raises."""
+        """Record one action and its result. Never raise."""
         ...
 
 
 class Unrecorded:
-    """Writes nothing down: a server of a test, or a bench."""
+    """Records nothing; for servers of tests and benchmarks."""
 
     def record(self, action: str, result: str, **facts: object) -> None:
-        """Forget it."""
+        """Do nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who calls, as far as that is known. `identity` is None over plaintext."""
+    """The caller, as far as it is known. `identity` is None over plaintext."""
 
     place: str  # address and port
     identity: Identity | None
 
     @property
     def name(self) -> str:
-        """What the audit log calls it."""
+        """Name of the caller in the audit log."""
         return self.identity.name if self.identity else PLAINTEXT
 
     @property
     def account(self) -> str:
-        """Whose allowance it uses. On loopback, processes are told apart by their connection."""
+        """Account of the caller's limits. On loopback, processes are distinguished by their
+        connection."""
         if self.identity:
             return f"{self.identity.name} {self.identity.node_id}"
         return account_of(self.place)
 
 
 def caller_of(context: grpc.ServicerContext) -> Caller:
-    """Return who is at the other end."""
+    """Return the caller at the other end."""
     certificates = context.auth_context().get("x509_pem_cert")
     identity = identity_of(certificates[0]) if certificates else None
     return Caller(context.peer(), identity)
 
 
 def check(rule: Rule, method: str, caller: Caller, now_s: float) -> None:
-    """Raise Refused unless `rule` lets the caller in."""
+    """Raise Refused unless `rule` allows the caller."""
     identity = caller.identity
     if identity is None:
         return
     action = method.rpartition("/")[2]
-    if now_s >= identity.expires_at_s:  # it was valid when the connection was made
+    if now_s >= identity.expires_at_s:  # it may have expired since the connection was opened
         raise Refused(
             Code.UNAUTHENTICATED,
             f"the certificate of {identity.name} has expired",
@@ -204,7 +205,7 @@ def check(rule: Rule, method: str, caller: Caller, now_s: float) -> None:
 
 
 def check_node(rule: Rule, request: Any, caller: Caller) -> None:
-    """Raise Refused if a datanode speaks for another one than its certificate names."""
+    """Raise Refused if a request's datanode id is not the one in the caller's certificate."""
     if caller.identity is None or not rule.node_field or not caller.identity.node_id:
         return
     said = getattr(request, rule.node_field)
@@ -222,7 +223,7 @@ def _list(roles: frozenset[Role]) -> str:
 
 
 def facts_of(rule: Rule, request: Any) -> dict[str, object]:
-    """Return what the audit log says of a request; long lists are cut, with their length."""
+    """Return a request's facts for the audit log; long lists are cut, with their length."""
     facts: dict[str, object] = {}
     for name in rule.fields:
         value = getattr(request, name)
@@ -238,7 +239,7 @@ def facts_of(rule: Rule, request: Any) -> dict[str, object]:
 
 
 def outcome_of(answer: Any) -> dict[str, object]:
-    """Return what the audit log says of an answer: the decisions by their code, or the replica."""
+    """Return an answer's facts for the audit log: the decisions by their code, or the replica."""
     decisions = getattr(answer, "decisions", None)
     if decisions is not None:
         return {
@@ -249,10 +250,9 @@ def outcome_of(answer: Any) -> dict[str, object]:
 
 
 class Gate:
-    """Lets in whom the table names, within their allowance; writes down what it must.
+    """Admits the callers in the table within their limits, and writes the audit log.
 
-    The innermost layer of a server: `ErrorEdge` is around it, and makes statuses of what is raised
-    here.
+    It is the innermost layer of a server; `ErrorEdge` around it converts its errors to statuses.
     """
 
     def __init__(
@@ -265,9 +265,9 @@ class Gate:
         knows_callers: bool = True,
         trust: Callable[[str], object] = lambda _place: None,
     ) -> None:
-        """`calls_per_s_max`: of one caller; 0: no limit. `knows_callers`: False for a server that
-        listens without TLS only, to which all callers are the same. `trust` is told the place of
-        each caller with the certificate of a datanode or an operator."""
+        """`calls_per_s_max` is per caller; 0 = unlimited. `knows_callers` is False for a server
+        without TLS, which cannot distinguish callers. `trust` receives the place of each caller
+        with the certificate of a datanode or an operator."""
         self._trust = trust
         self._audit = audit or Unrecorded()
         self._allowances = Allowances(calls_per_s_max) if calls_per_s_max else None
@@ -294,17 +294,17 @@ class Gate:
         return _like(handler, behavior)
 
     def _is_open(self, rule: Rule) -> bool:
-        """Whether a call has nothing to pass: nobody to tell apart, to count, or to write down."""
+        """Return whether a call needs no check: no identities, no limits, no audit."""
         return not (self._knows_callers or self._allowances or rule.audited)
 
     def _only_counts(self, rule: Rule) -> bool:
-        """Whether an allowance is all that a call has to pass."""
+        """Return whether the rate limit is the only check of a call."""
         return not (self._knows_callers or rule.audited)
 
     def _admit(
         self, method: str, rule: Rule, request: Any, context: grpc.ServicerContext
     ) -> Caller:
-        """Return the caller, or raise why it may not. A request of None is a stream."""
+        """Return the caller, or raise the refusal. A stream has no request (None)."""
         caller = caller_of(context)
         try:
             if self._allowances is not None and not self._allowances.take(caller.account):
@@ -341,7 +341,7 @@ class Gate:
 
         def counted(request: Any, context: grpc.ServicerContext) -> Any:
             if not take(account_of(context.peer())):
-                self._admit(method, rule, request, context)  # says so, unless it has some again
+                self._admit(method, rule, request, context)  # raises, as a rule
             return behavior(request, context)
 
         return counted
@@ -375,7 +375,7 @@ class Gate:
             if not rule.audited:
                 yield from behavior(request, context)
                 return
-            result = Code.CANCELLED.value  # the caller went away
+            result = Code.CANCELLED.value  # the caller disconnected
             try:
                 yield from behavior(request, context)
                 result = DONE

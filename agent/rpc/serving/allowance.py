@@ -1,18 +1,18 @@
-"""How many calls a second each caller may make: a token bucket for each (Turner 1986).
+"""Rate limit of calls per caller: a token bucket for each (Turner 1986).
 
-Threads may race for the last of an allowance; then it is one more.
+Threads may race for the last token, in which case one call more is admitted.
 """
 
 import time
 from collections.abc import Callable
 from typing import Final
 
-BURST_S: Final = 2.0  # of calls at once, after a silence
+BURST_S: Final = 2.0  # of calls at once, after a pause
 ACCOUNT_COUNT_MAX: Final = 10_000
 
 
 class Allowances:
-    """What is left to each caller."""
+    """Remaining calls of each caller."""
 
     def __init__(
         self, calls_per_s_max: int, *, monotonic_s: Callable[[], float] = time.monotonic
@@ -20,7 +20,7 @@ class Allowances:
         self._calls_per_s_max = calls_per_s_max
         self._burst = calls_per_s_max * BURST_S
         self._monotonic_s = monotonic_s
-        self._left: dict[str, tuple[float, float]] = {}  # account -> left, at which moment
+        self._left: dict[str, tuple[float, float]] = {}  # account -> tokens left, and when
 
     def take(self, account: str) -> bool:
         """Take one call from the allowance; return whether there was one."""
@@ -28,6 +28,6 @@ class Allowances:
         left, at_s = self._left.get(account, (self._burst, now_s))
         left = min(self._burst, left + (now_s - at_s) * self._calls_per_s_max)
         if account not in self._left and len(self._left) >= ACCOUNT_COUNT_MAX:
-            self._left.clear()  # bounded, whoever connects; all begin again
+            self._left.clear()  # bounds the memory; all accounts restart
         self._left[account] = (left - 1 if left >= 1 else left, now_s)
         return left >= 1

@@ -1,4 +1,4 @@
-"""What our servers share: the limits of what a stranger may cost, and binding an address."""
+"""Common parts of the servers: connection limits, and binding an address."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -16,22 +16,22 @@ from agent.rpc.calls.channel import (
 from agent.rpc.security.tls import Security
 from agent.rpc.serving.waits import SLOW_S
 
-PING_INTERVAL_MS_MIN: Final = 10_000  # a client that pings more often is sent away
+PING_INTERVAL_MS_MIN: Final = 10_000  # a client that pings more often is disconnected
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long a connection may last.
+    """Limits on the age of a connection.
 
-    It is made again now and then, so that who lost our trust does not stay connected; the calls
-    under way may end: the longest is a scan of a full container on a busy disk.
+    It is renewed from time to time, so that a caller that is no longer trusted does not stay
+    connected. Running calls may finish; the longest is a scan of a full container on a busy disk.
     """
 
-    handshake_ms_max: int = 20_000  # who connects and says nothing is cut off
+    handshake_ms_max: int = 20_000  # then a silent new connection is closed
     idle_ms_max: int = 300_000  # without a call; heartbeats keep an agent's connection
     age_ms_max: int = 3_600_000
     grace_ms: int = 6 * 3_600_000
-    slow_s: float = SLOW_S  # a call that waits for its caller for so long gives way to others
+    slow_s: float = SLOW_S  # a longer wait for a caller is ended if others need the thread
 
 
 PATIENCE: Final = Patience()
@@ -45,9 +45,9 @@ def server_options(
     answer_bytes_max: int = 0,
     patience: Patience = PATIENCE,
 ) -> list[tuple[str, int]]:
-    """Return the channel options of our servers: what a stranger may cost us.
+    """Return the channel options of the servers, which limit what a stranger can use up.
 
-    `answer_bytes_max`: where answers may be longer than requests.
+    `answer_bytes_max` is set if answers may be longer than requests.
     """
     return [
         ("grpc.max_receive_message_length", message_bytes_max),
@@ -59,10 +59,13 @@ def server_options(
         ("grpc.max_connection_idle_ms", patience.idle_ms_max),
         ("grpc.max_connection_age_ms", patience.age_ms_max),
         ("grpc.max_connection_age_grace_ms", patience.grace_ms),
-        ("grpc.so_reuseport", 0),  # two servers on one port would share its calls, silently
+        (
+            "grpc.so_reuseport",
+            0,
+        ),  # else two servers on one port would share its calls
         ("grpc.http2.min_recv_ping_interval_without_data_ms", PING_INTERVAL_MS_MIN),
         ("grpc.keepalive_permit_without_calls", 1),
-        # A sender that has vanished must not keep a thread and reserved space for ever.
+        # A dead sender must not keep a thread and reserved space for ever.
         ("grpc.keepalive_time_ms", KEEPALIVE_MS),
         ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
     ]
@@ -71,11 +74,11 @@ def server_options(
 def bind(server: grpc.Server, address: str, security: Security) -> int:
     """Bind an address, over TLS if there are certificates; return the port.
 
-    Raise Refused(INVALID_CONFIG) if it cannot be bound, or not without TLS.
+    Raise Refused(INVALID_CONFIG) if it cannot be bound, or requires TLS.
     """
     credentials = security.server_credentials(address)
     wanted = address.rpartition(":")[2]
-    if wanted.isdecimal() and int(wanted) > PORT_MAX:  # gRPC would take the lower 16 bits of it
+    if wanted.isdecimal() and int(wanted) > PORT_MAX:  # gRPC would use its lower 16 bits
         raise Refused(
             Code.INVALID_CONFIG, f"cannot listen on {address}: a port is at most {PORT_MAX}"
         )
@@ -84,7 +87,7 @@ def bind(server: grpc.Server, address: str, security: Security) -> int:
             port = server.add_insecure_port(address)
         else:
             port = server.add_secure_port(address, credentials)
-    except RuntimeError:  # what grpc knows of it is in its own log only
+    except RuntimeError:  # grpc writes the cause to its own log only
         port = 0
     if port == 0:
         raise Refused(

@@ -1,4 +1,5 @@
-"""Calls take the memory that they may need before their request is taken, and wait for it."""
+"""Memory budget of calls: each reserves the memory that it may need before its request is
+received."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -16,36 +17,36 @@ from agent.runtime.memory import WAIT_S, MemoryBudget
 
 MIB: Final = 1024**2
 COSTS: Final[Mapping[str, int]] = {
-    # A piece as it is read, as a message, and as gRPC has it: until the caller takes it.
+    # Three copies of a piece until the caller takes it: as read, as a message, and in gRPC.
     "ReadBlock": 8 * MIB,
     "ReadChunk": 4 * MIB,
     "ReadChunks": 8 * MIB,
     "GetSmallFile": 4 * MIB,
     "GetContainerHashes": 8 * MIB,
-    # A message as gRPC has it, and its content; of streams also what is on its way to the disk.
+    # A message in gRPC, and its content; for streams also the data being written.
     "WriteChunk": 2 * MESSAGE_BYTES_MAX,
-    # Little, because the lanes of a put have it here while they wait for it at other datanodes.
+    # Little, because a put holds it here while its lanes wait for memory at other datanodes.
     "WriteBlocks": 6 * MIB,
     "ImportContainer": 48 * MIB,
 }
 
 
 class Budgeted:
-    """Has each call take the memory that it may need before its request is taken, and keep it until
-    it ends. Outside of `Attended`, whose handlers all take streams.
+    """Reserves the memory that each call may need before its request is received, until the call
+    ends. It is outside of `Attended`, whose handlers all take streams.
 
-    Calls whose caller keeps them waiting have memory, too: they are ended while others wait for it.
+    Calls that wait for their caller hold memory, too; they are ended if others need it.
     """
 
     def __init__(self, memory: MemoryBudget, costs: Mapping[str, int], waits: Waits) -> None:
-        """`costs`: bytes by the name of a method; others take so little that nobody counts it."""
+        """`costs` is in bytes by method name; other methods need too little to count."""
         self._memory = memory
         self._costs = costs
         self._waits = waits
         self._asking: Counter[str] = Counter()
 
     def wrap(self, method: str, handler: Any) -> Any:
-        """Have each call of a method that costs memory take it."""
+        """Reserve memory for each call of a method with a cost."""
         cost_bytes = self._costs.get(method.rpartition("/")[2], 0)
         if not cost_bytes:
             return handler

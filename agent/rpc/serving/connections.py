@@ -1,15 +1,15 @@
-"""The connections of a server: one peer does not keep others from having any.
+"""Connection limits of a server, so that one peer does not exclude others.
 
-    gRPC closes each new connection beyond `connections_max`, whoever makes it
+    gRPC closes each new connection beyond `connections_max`, from any host
     a host with more than its share     ─► its idle connections are ended
     less than a fifth of all is free    ─► idle ones of unknown hosts are ended, then of known ones
 
-gRPC knows no peers, and takes an idle connection for as good as any. So a client that connected a
-thousand times locked everybody out. Here a fifth of the places is kept free, and hosts are told
-apart. Known are this host, on which operators work, those of datanodes that the control plane
-knows, and those whose certificate was that of a datanode or an operator. Of one host the
-connections that were not used for longest are ended first. A connection with a call under way is
-never ended; of a known host within its share, a new one is left to make its first call.
+gRPC does not distinguish peers, and keeps idle connections. So a client that connected a thousand
+times excluded all others. Here a fifth of the places is kept free, and hosts are distinguished.
+Known hosts are this one, on which operators work, those of datanodes that the control plane knows,
+and those that showed the certificate of a datanode or an operator. Of one host, the connections
+unused for longest are ended first. A connection with a running call is never ended. A new
+connection of a known host within its share may make its first call.
 """
 
 import os
@@ -30,23 +30,23 @@ from prometheus_client.registry import Collector
 from agent.runtime.loop import Step, Throttled
 
 LOOK_S: Final = 1.0
-CROWDED_LOOK_S: Final = 0.05  # while places are short: a flood takes hundreds in a second
-REST: Final = 4  # times what a look took, before the next one
+CROWDED_LOOK_S: Final = 0.05  # while places are short: a flood opens hundreds per second
+REST: Final = 4  # pause after a check, in multiples of its duration
 GRACE_S: Final = 2.0  # for the first call of a new connection
 KNOWN_S: Final = 60.0  # the addresses of known datanodes are asked for again then
 TRUSTED_COUNT_MAX: Final = 10_000  # hosts that showed a certificate, the last ones
 OWN_HOSTS: Final = frozenset({"127.0.0.1", "::1"})
-SHARE_OF_PEER: Final = 4  # of all connections, one peer has a quarter
+SHARE_OF_PEER: Final = 4  # of all connections, one peer may have a quarter
 SHARE_FREE: Final = 5  # of all, a fifth is kept free
 DESCRIPTORS: Final = Path("/proc/self/fd")
-MAPPED: Final = "::ffff:"  # an IPv4 address where a socket takes both
+MAPPED: Final = "::ffff:"  # an IPv4 address on a socket for both versions
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class _Open:
-    """A connection: its descriptor, its socket's number, the peer's host, and as gRPC names it."""
+    """A connection: its descriptor, its socket's number, the peer's host, and its name in gRPC."""
 
     fd: int
     inode: str
@@ -55,7 +55,7 @@ class _Open:
 
 
 class Connections(Collector):
-    """The connections to the ports of one process: a worker, which any thread tells of calls."""
+    """The connections to the ports of one process: a worker, which any thread notifies of calls."""
 
     name = "connections"
 
@@ -67,8 +67,8 @@ class Connections(Collector):
         known: Callable[[], Iterable[str]] = tuple,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Names of its metrics begin with `prefix`. `known` returns the addresses of datanodes;
-        it is called only while many places are taken, and may take its time."""
+        """The names of its metrics begin with `prefix`. `known` returns the addresses of datanodes;
+        it is called only while many places are taken, and may block."""
         self._prefix = prefix
         self._known_addresses = known
         self._known_hosts: frozenset[str] = frozenset()
@@ -77,7 +77,7 @@ class Connections(Collector):
         self._count_max = count_max
         self._monotonic_s = monotonic_s
         self._tickets = count()
-        self._calls: dict[int, str] = {}  # under way: the connection, by ticket
+        self._calls: dict[int, str] = {}  # connection of each running call, by ticket
         self._used_at_s: dict[str, float] = {}
         self._seen_at_s: dict[str, float] = {}  # by socket
         self.ports: set[int] = set()
@@ -85,14 +85,14 @@ class Connections(Collector):
         self.ended_count = 0
 
     def begin(self, name: str) -> int:
-        """Note a call on a connection, named as gRPC does; return the ticket for `end`."""
+        """Record a call on a connection, named as in gRPC; return the ticket for `end`."""
         ticket = next(self._tickets)
         self._calls[ticket] = name
         self._used_at_s[name] = self._monotonic_s()
         return ticket
 
     def end(self, ticket: int) -> None:
-        """Note the end of a call."""
+        """Record the end of a call."""
         self._calls.pop(ticket, None)
 
     def trust(self, name: str) -> None:
@@ -117,8 +117,8 @@ class Connections(Collector):
         )
 
     def step(self) -> Step:
-        """End idle connections of hosts that have more than their share, or where few places are
-        left; then learn which hosts are known, for the next time."""
+        """End idle connections of hosts with more than their share, or when few places are left;
+        then update the known hosts."""
         begun_s = self._monotonic_s()
         share = max(2, self._count_max // SHARE_OF_PEER)
         descriptors = list(DESCRIPTORS.iterdir())
@@ -144,7 +144,7 @@ class Connections(Collector):
     def _ended_count(
         self, by_host: dict[str, list[_Open]], share: int, excess: int, now_s: float
     ) -> int:
-        """End what is too much, of unknown hosts first, and of the host with most."""
+        """End the excess connections: of unknown hosts first, and of the host with most."""
         busy = set(self._calls.values())
         ended_count = 0
 
@@ -176,7 +176,7 @@ class Connections(Collector):
         return one.host in OWN_HOSTS or one.host in self._known_hosts or host in self._trusted
 
     def _learn(self, now_s: float) -> None:
-        """Ask which datanodes there are, and where; keep the last answer where there is none."""
+        """Query the addresses of datanodes; keep the last answer if the query fails."""
         if now_s - self._known_at_s < KNOWN_S:
             return
         self._known_at_s = now_s
@@ -205,18 +205,19 @@ class Connections(Collector):
                         yield known
 
     def _known(self, one: socket.socket, fd: int, inode: str) -> _Open | None:
-        """Return what a socket is; None: it is no connection to one of our ports."""
+        """Return the connection of a socket; None if it is not a connection to one of the ports."""
         if one.family not in {socket.AF_INET, socket.AF_INET6}:
             return None
         if one.getsockname()[1] not in self.ports:
             return None
-        host, port = one.getpeername()[:2]  # a socket that listens has none: OSError
+        host, port = one.getpeername()[:2]  # OSError for a listening socket
         host = host.removeprefix(MAPPED)
         name = f"ipv6:%5B{host}%5D:{port}" if ":" in host else f"ipv4:{host}:{port}"
         return _Open(fd, inode, host, name)
 
     def _shut(self, chosen: _Open) -> bool:
-        """End a connection, if its descriptor is that one's still; gRPC notices, and closes it."""
+        """Shut a connection down, if the descriptor still belongs to it; gRPC notices, and closes
+        it."""
         with suppress(OSError), socket.socket(fileno=os.dup(chosen.fd)) as one:
             if self._known(one, chosen.fd, chosen.inode) == chosen:
                 one.shutdown(socket.SHUT_RDWR)

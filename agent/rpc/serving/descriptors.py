@@ -1,4 +1,4 @@
-"""File descriptors: the process's limit, and how many of them connections may take."""
+"""File descriptors: the limit of the process, and the share for connections."""
 
 import resource
 from contextlib import suppress
@@ -6,16 +6,16 @@ from typing import Final
 
 import structlog
 
-DESCRIPTORS_MAX: Final = 2**20  # more than connections and files can use; hard limits may be none
+DESCRIPTORS_MAX: Final = 2**20  # more than connections and files can use, if there is no hard limit
 
 log = structlog.get_logger()
 
 
 def raise_limit() -> int:
-    """Raise the soft limit of open files to the hard one; return what it is then.
+    """Raise the soft limit of open files to the hard one; return the new limit.
 
-    The soft limit of 1,024 is for programs that use select(2) (systemd's NEWS 240): this one does
-    not. Call it before there are connections.
+    The soft limit of 1,024 is for programs that use select(2) (systemd's NEWS 240), unlike this
+    one. Call it before there are connections.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = DESCRIPTORS_MAX if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_MAX)
@@ -32,8 +32,8 @@ def limit() -> int:
 
 
 def connections_that_fit(wanted: int, *, server_count: int = 1) -> int:
-    """Return how many connections each of some servers may have: half of the descriptors stays for
-    files, and callers that connect never take those."""
+    """Return how many connections each of `server_count` servers may have. Half of the descriptors
+    is kept for files, which connections must not use up."""
     fitting = limit() // 2 // server_count
     if fitting >= wanted:
         return wanted

@@ -1,9 +1,10 @@
 """The standard health service, without `Watch`.
 
-The library's `Watch` holds its lock while it waits for an answer to leave, and takes the same lock
-when a watcher goes away, on the thread that would have reported the answer as sent: one client that
-begins to watch while another leaves stops the whole server for good (grpcio-health-checking 1.85).
-Clients are told that it is not implemented, as the protocol provides; they ask `Check`.
+The library's `Watch` holds its lock while it waits for an answer to be sent, and takes the same
+lock when a watcher disconnects, on the thread that would have reported the answer as sent. So one
+client that starts to watch while another disconnects blocks the whole server
+(grpcio-health-checking 1.85). Clients get UNIMPLEMENTED, as the protocol provides, and call `Check`
+instead.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,21 +16,21 @@ from agent.runtime.layers import Layers
 
 
 class Health(health_pb2_grpc.HealthServicer):
-    """Says of each service whether it serves."""
+    """Returns the health of each service."""
 
     def __init__(self, services: Sequence[str], is_well: Callable[[], bool] = lambda: True) -> None:
-        """`is_well` is of who knows more than that we answer."""
+        """`is_well` returns health that goes beyond the ability to answer."""
         self.is_well = is_well
         self._statuses = health.HealthServicer()
         for name in ("", *services):
             self._statuses.set(name, health_pb2.HealthCheckResponse.SERVING)
 
     def add_to(self, methods: Layers) -> None:
-        """Put it among the methods of a server."""
+        """Add the service to a server's methods."""
         health_pb2_grpc.add_HealthServicer_to_server(self, methods)  # type: ignore[arg-type]
 
     def enter_graceful_shutdown(self) -> None:
-        """Say from now on that nothing serves."""
+        """Report from now on that nothing serves."""
         self._statuses.enter_graceful_shutdown()
 
     def Check(
@@ -44,7 +45,7 @@ class Health(health_pb2_grpc.HealthServicer):
     def Watch(
         self, request: health_pb2.HealthCheckRequest, context: grpc.ServicerContext
     ) -> Iterator[health_pb2.HealthCheckResponse]:
-        """Refuse: see above."""
+        """Refuse: see the module's docstring."""
         del request
         context.abort(grpc.StatusCode.UNIMPLEMENTED, "ask Check")
         yield

@@ -1,20 +1,20 @@
-"""Calls that wait for their caller: for a request that was begun, or for an answer to be taken.
+"""Calls that wait for their caller: for the rest of a request, or for an answer to be taken.
 
-gRPC gives a call its thread before its request is here, and lets its caller take any time for it.
-So whoever begins calls and never finishes them, or never reads what was asked for, would take every
-thread there is, and the keepalive would find nothing wrong. Here such calls are known, take none of
-the few slots in which calls are worked on, and are bounded:
+gRPC gives a call its thread before the request is complete, and lets the caller take any time. So a
+client that begins calls without finishing them, or never reads the answers, would take every
+thread, and the keepalive would find nothing wrong. Here such calls are recorded, do not hold the
+few slots for working calls, and are bounded:
 
     one connection    a share of all calls; HTTP/2 refuses more
-    one caller        as many that wait; the next is refused
+    one caller        the same number of waiting calls; the next is refused
     all together      when most calls wait, those that waited for `SLOW_S` are ended
     any call          is ended when it has waited for `WAIT_S_MAX`
     memory is short   those that waited for `SLOW_S` are ended (`agent.rpc.serving.budgeted`)
 
-gRPC asks for the handler of a call before it gets a thread, also when it will get none: there,
-calls are ended (`Waits.sweep`, by `agent.runtime.layers`). A request is taken as a stream of one
-message, which is the same on the wire, because gRPC tells of other calls only once their whole
-request is here.
+gRPC looks up the handler of a call before it gets a thread, even if it gets none: calls are ended
+there (`Waits.sweep`, by `agent.runtime.layers`). A single request is received as a stream of one
+message, which is the same on the wire, because gRPC reports other calls only once their request is
+complete.
 """
 
 import time
@@ -30,8 +30,8 @@ from google.protobuf.message import DecodeError
 
 from agent.rpc.serving.connections import Connections
 
-SLOW_S: Final = 3.0  # a caller that keeps its call waiting for so long gives way to others
-WAIT_S_MAX: Final = 120.0  # 16 MiB over 1 Mbit/s; and longer than any pause of a healthy reader
+SLOW_S: Final = 3.0  # a call that waits longer for its caller may be ended for others
+WAIT_S_MAX: Final = 120.0  # 16 MiB over 1 Mbit/s; longer than any pause of a healthy reader
 SWEEP_INTERVAL_S: Final = 0.25
 
 LOOPBACK: Final = frozenset({"ipv4:127.0.0.1", "ipv6:%5B::1%5D"})
@@ -45,48 +45,48 @@ def share(call_count_max: int) -> int:
 
 
 class Slots(Protocol):
-    """The right to work on a call: of these there are few."""
+    """The right to work on a call, of which there are few."""
 
     def take(self) -> None:
         """Wait for a slot."""
         ...
 
     def give(self) -> None:
-        """Give it back. Any thread may, for another."""
+        """Return a slot. Any thread may return another's."""
         ...
 
 
 class Unlimited:
-    """As many slots as threads: for a server whose pool is its only limit."""
+    """Slots without a limit, for a server whose pool is its only limit."""
 
     def take(self) -> None:
-        """Go on at once."""
+        """Return at once."""
 
     def give(self) -> None:
-        """Nothing was taken."""
+        """Do nothing."""
 
 
 @lru_cache(1024)
 def account_of(place: str) -> str:
-    """Return whose share a caller at `place` takes, an address and port as gRPC writes it.
+    """Return the account of a caller at `place`, an address and port as gRPC writes it.
 
-    A host has one; on loopback, processes are told apart by their connection.
+    A host has one account; on loopback, processes are distinguished by their connection.
     """
     host = place.rpartition(":")[0]
     return place if host in LOOPBACK else host
 
 
-_Wait: TypeAlias = tuple[str, float, Callable[[], object]]  # the caller, since when, how to end it
+_Wait: TypeAlias = tuple[str, float, Callable[[], object]]  # caller, start time, cancellation
 
 
 class Crowded(Exception):
-    """Of one caller as many calls wait as may."""
+    """The caller has reached its limit of waiting calls."""
 
 
 class Waits:
-    """The waits of one server. Each is begun and ended by its own thread, swept by any.
+    """The waiting calls of one server. Each is begun and ended by its own thread, swept by any.
 
-    Threads may race for the last place; then it is one more.
+    Threads may race for the last place, in which case one call more is admitted.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Waits:
         return len(self._waits)
 
     def begin(self, caller: str, cancel: Callable[[], object]) -> int:
-        """Note that a call waits from now on; return the ticket for `end`."""
+        """Record that a call waits from now on; return the ticket for `end`."""
         ticket = next(self._tickets)
         self._waits[ticket] = (caller, self._monotonic_s(), cancel)
         return ticket
@@ -115,9 +115,9 @@ class Waits:
     def first_of(
         self, requests: Iterator[bytes], caller: str, cancel: Callable[[], object]
     ) -> bytes | None:
-        """Return the request of a call, for which it waits as others do; None: there is none.
+        """Return a call's request, recording the wait; None if there is none.
 
-        Raises Crowded if one more of this caller may not wait.
+        Raise Crowded if this caller has too many waiting calls.
         """
         if len(self._waits) >= self._share and self._count(caller) >= self._share:
             raise Crowded
@@ -129,19 +129,19 @@ class Waits:
             self._waits.pop(ticket, None)
 
     def end(self, ticket: int) -> None:
-        """Note that it waits no more."""
+        """Record the end of a wait."""
         self._waits.pop(ticket, None)
 
     def has_room(self, caller: str) -> bool:
-        """Whether one more call of this caller may wait."""
+        """Return whether one more call of this caller may wait."""
         return len(self._waits) < self._share or self._count(caller) < self._share
 
     def _count(self, caller: str) -> int:
         return sum(waiting == caller for waiting, _, _ in list(self._waits.values()))
 
     def sweep(self, *, is_short: bool = False) -> int:
-        """End calls that have waited too long, or that others cannot wait for, because there are
-        many or memory `is_short`; return how many."""
+        """End calls that have waited too long, or that block others because there are many or
+        memory `is_short`; return their number."""
         now_s = self._monotonic_s()
         if now_s - self._swept_at_s < SWEEP_INTERVAL_S:
             return 0
@@ -155,7 +155,7 @@ class Waits:
         return len(doomed)
 
     def _doomed(self, now_s: float, *, is_short: bool) -> list[int]:
-        """Return what to end: of whom the most calls wait first, the oldest first."""
+        """Return the calls to end: those of the caller with most first, oldest first."""
         waits = list(self._waits.items())
         expired = [ticket for ticket, (_, since_s, _) in waits if now_s - since_s >= WAIT_S_MAX]
         if len(waits) < self._share and not is_short:
@@ -172,16 +172,16 @@ class Waits:
 
 
 class Attended:
-    """Has every call of a server known to its `Waits`. The outermost layer (`Layers`)."""
+    """Records the waits of every call of a server. The outermost layer (`Layers`)."""
 
     def __init__(self, waits: Waits, slots: Slots, connections: Connections | None = None) -> None:
-        """`connections` is told which of them have calls."""
+        """`connections` is notified of the calls of each connection."""
         self._waits = waits
         self._slots = slots
         self._connections = connections or Connections(0)
 
     def wrap(self, _method: str, handler: Any) -> _Handler:
-        """Have each call wait where it is seen."""
+        """Record the waits of each call."""
         if handler.request_streaming:
             both_ways = handler.response_streaming
             make_upload: Any = (
@@ -239,7 +239,7 @@ class Attended:
                         _abort_malformed(context)
                     for answer in handler.unary_stream(request, context):
                         with self._waiting(caller, context):
-                            yield answer  # until there is room for it on its way
+                            yield answer  # blocks until there is room to send it
                 finally:
                     self._slots.give()
 
@@ -266,21 +266,21 @@ class Attended:
                     arriving = self._arriving(requests, caller, context)
                     for answer in handler.stream_stream(arriving, context):
                         with self._waiting(caller, context):
-                            yield answer  # until there is room for it on its way
+                            yield answer  # blocks until there is room to send it
                 finally:
                     self._slots.give()
 
         return attended
 
     def _entered(self, context: grpc.ServicerContext) -> str:
-        """Return whose share a call takes; one that has taken all of it is sent away."""
+        """Return the account of a call. Abort the call if the account has used its share."""
         caller = account_of(context.peer())
         if not self._waits.has_room(caller):
             abort_crowded(context)
         return caller
 
     def _only(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
-        """Return the request of a call that has one, not parsed: it may wait for a slot yet."""
+        """Return the unparsed request of a unary call, which may still have to wait for a slot."""
         try:
             request = self._waits.first_of(requests, account_of(context.peer()), context.cancel)
         except Crowded:
@@ -293,7 +293,7 @@ class Attended:
     def _arriving(
         self, requests: Iterator[Any], caller: str, context: grpc.ServicerContext
     ) -> Iterator[Any]:
-        """Yield the messages of a caller's stream; no slot is kept while one is waited for."""
+        """Yield the messages of a caller's stream; no slot is held while waiting for one."""
         while True:
             with self._waiting(caller, context):
                 message = next(requests, None)
@@ -303,7 +303,7 @@ class Attended:
 
     @contextmanager
     def _connected(self, context: grpc.ServicerContext) -> Iterator[None]:
-        """Have the connection of a call known as one that is used."""
+        """Record that the connection of a call is in use."""
         ticket = self._connections.begin(context.peer())
         try:
             yield
@@ -312,7 +312,7 @@ class Attended:
 
     @contextmanager
     def _waiting(self, caller: str, context: grpc.ServicerContext) -> Iterator[None]:
-        """Wait for the caller, seen by all, and without a slot."""
+        """Wait for the caller, recorded, and without a slot."""
         ticket = self._waits.begin(caller, context.cancel)
         self._slots.give()
         try:
@@ -323,7 +323,7 @@ class Attended:
 
 
 def _parser(handler: Any) -> Callable[[bytes], Any]:
-    """Return what makes of bytes a request as the method takes it. It may raise DecodeError."""
+    """Return the parser of a method's requests. It may raise DecodeError."""
     return handler.request_deserializer or bytes
 
 
@@ -333,7 +333,7 @@ def _abort_malformed(context: grpc.ServicerContext) -> NoReturn:
 
 
 def abort_crowded(context: grpc.ServicerContext) -> NoReturn:
-    """End a call whose caller keeps as many waiting as it may."""
+    """Abort a call whose caller has too many waiting calls."""
     """End a call because its caller has too many calls that wait for it."""
     context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many calls of this caller wait for it")
     raise AssertionError("abort always raises")

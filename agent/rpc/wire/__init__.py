@@ -1,1 +1,1 @@
-"""Messages of the wire to values and back; errors as they cross it."""
+"""Conversion of wire messages and of errors."""

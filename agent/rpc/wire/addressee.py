@@ -1,8 +1,8 @@
-"""The datanode that a call is meant for, named by the caller and checked by the datanode.
+"""The addressee of a call: the datanode's id, named by the caller and checked by the datanode.
 
 An address is not an identity: after a reinstallation, behind NAT, or with one `advertise` copied to
-two hosts, another datanode answers there (issue 49). A caller that knows the datanode's id sends
-it in a header, and another datanode refuses the call before its handler runs.
+two hosts, another datanode answers there (issue 49). A caller that knows the datanode's id sends it
+in a header, and another datanode refuses the call before its handler runs.
 """
 
 from collections.abc import Callable, Iterable
@@ -32,7 +32,7 @@ def refusal_by(own_id: str) -> Callable[[Metadata], Any]:
 
 def _refusing(own_id: str, wanted_id: str) -> Any:
     """Return a handler for calls of every shape; it reads none of their messages."""
-    from grpc_status import rpc_status  # clients need the header's name only, and start without it
+    from grpc_status import rpc_status  # clients need only the header's name
 
     def refuse(_requests: object, context: grpc.ServicerContext) -> None:
         error = Refused(

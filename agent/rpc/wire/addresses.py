@@ -1,4 +1,4 @@
-"""Addresses of files that are on no disk of this machine, checked before they are used."""
+"""Addresses of files outside this machine's disks, checked before use."""
 
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -7,8 +7,8 @@ from agent.errors import Code, Refused
 
 
 def check_address(address: str) -> None:
-    """Refuse what is no address of a file system that can be opened, or holds credentials: it is
-    printed and logged."""
+    """Raise Refused for an invalid file system address, or one with credentials, because addresses
+    are printed and logged."""
     parts = urlsplit(address)
     if not parts.scheme or not (parts.netloc or parts.path.strip("/")):
         raise Refused(
@@ -20,15 +20,15 @@ def check_address(address: str) -> None:
 
 
 def below(address: str, name: str) -> str:
-    """Return the address of something in a directory."""
+    """Return the address of an entry of a directory."""
     parts = urlsplit(address)
     return urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{name}"))
 
 
 def opened(address: str) -> Any:
-    """Return the `Place` of an address or a path. Raises Refused(INVALID_CONFIG) for what is none,
-    holds credentials, or cannot be opened."""
-    # Only where files are read or written: other commands begin without Arrow.
+    """Return the `Place` of an address or a path. Raise Refused(INVALID_CONFIG) if it is invalid,
+    has credentials, or cannot be opened."""
+    # Only where files are read or written: other commands start without Arrow.
     from agent.rpc.wire.file_systems import Place
 
     place = Place.of(address)

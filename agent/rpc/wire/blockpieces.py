@@ -1,8 +1,8 @@
-"""The messages of a block that is read (`ReadBlockResponse`), with their data copied once.
+"""Messages of a block that is read (`ReadBlockResponse`), with the data copied once.
 
-Protobuf copies a field of bytes twice at either end. So the data is put behind the encoded rest,
-and found there; that is an ordinary message all the same, and one whose fields come in another
-order is read the ordinary way.
+Protobuf copies a field of bytes twice at either end. So the data is placed after the encoded rest,
+and found there. The result is an ordinary message, and a message with another order of fields is
+decoded in the ordinary way.
 """
 
 from dataclasses import dataclass
@@ -15,19 +15,19 @@ from agent.rpc.wire.varint import field_tag, read_varint, varint
 CHUNK_TAG: Final = field_tag(pb.ReadBlockResponse.CHUNK_FIELD_NUMBER)
 DATA_TAG: Final = field_tag(pb.ReadBlockResponse.DATA_FIELD_NUMBER)
 
-Data: TypeAlias = "bytes | memoryview"  # of a block; a view of the message it came in
+Data: TypeAlias = "bytes | memoryview"  # of a block; a view of its message
 
 
 @dataclass(frozen=True, slots=True)
 class BlockPiece:
-    """A piece of a chunk; the first one of a chunk describes it."""
+    """A piece of a chunk; the first piece of a chunk describes it."""
 
     chunk: container_pb2.ChunkInfo | None
     data: Data
 
 
 def encode_piece(piece: BlockPiece) -> bytes:
-    """Return the message."""
+    """Return the encoded message."""
     described = b""
     if piece.chunk is not None:
         described = pb.ReadBlockResponse(chunk=piece.chunk).SerializeToString()
@@ -35,7 +35,7 @@ def encode_piece(piece: BlockPiece) -> bytes:
 
 
 def decode_piece(encoded: bytes) -> BlockPiece:
-    """Read a message. Raises protobuf's DecodeError, as its own decoder does."""
+    """Decode a message. Raise protobuf's DecodeError, as its own decoder does."""
     view = memoryview(encoded)
     chunk, start = None, 0
     if encoded[:1] == CHUNK_TAG:

@@ -1,8 +1,8 @@
-"""Protobuf messages <-> values: the only door through which outside data becomes ours.
+"""Conversion of protobuf messages to values and back; the only entry of outside data.
 
-Every function here is total: whatever a stranger sends is either a value that keeps the rules of
-`merkle.replica`, or `Refused(MALFORMED_REQUEST)` naming the path of the field that broke them. The
-same door is used for requests and for answers of peers, because a peer is a stranger too.
+Every function here is total: any input gives either a value that obeys the rules of
+`merkle.replica`, or `Refused(MALFORMED_REQUEST)` naming the path of the wrong field. Requests and
+answers of peers are checked in the same way, because peers are not trusted.
 """
 
 import re
@@ -35,10 +35,10 @@ from merkle.tree import Summary
 
 METADATA_PAIRS_MAX: Final = 64  # per block; Ozone's clients set two
 METADATA_CHARS_MAX: Final = 4_096  # an object's key may be 1,024 and more
-METADATA_PAIR_BYTES: Final = 8  # what a pair costs a row beside its text
+METADATA_PAIR_BYTES: Final = 8  # overhead of a pair in a row, beside its text
 _PLAIN_NAME: Final = re.compile(r"|[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 REPLICA_INDEX_MAX: Final = NUMBERS["replica_index"].high
-NAME_CHARS_MAX: Final = 255  # ids, addresses, states: what a file name may be
+NAME_CHARS_MAX: Final = 255  # ids, addresses, states: the limit of file names
 UNSTATED: Final = cast(ChecksumType, None)
 """In a chunk to be written: the store computes CRC32C. Never in a chunk that is recorded."""
 
@@ -51,7 +51,7 @@ _STATE_NUMBERS: Final = {
     ReplicaState.DELETED: pb.DELETED,
     ReplicaState.RECOVERING: pb.RECOVERING,
 }
-STATES: Final[dict[int, ReplicaState]] = {  # enums are open: any number may come
+STATES: Final[dict[int, ReplicaState]] = {  # enums are open: any number may arrive
     number: state for state, number in _STATE_NUMBERS.items()
 }
 assert set(_STATE_NUMBERS) == set(ReplicaState)
@@ -99,14 +99,14 @@ def parse_text(value: str, where: str, *, chars_max: int = NAME_CHARS_MAX) -> st
 
 
 def parse_datanode_id(value: str, where: str) -> str:
-    """Return `value` if it is a plain name or empty: it becomes a line of files and of logs."""
+    """Return `value` if it is a plain name or empty, because it is written to files and logs."""
     if not _PLAIN_NAME.fullmatch(value):
         raise malformed(where, "is not up to 128 of letters, digits, '.', '_', '-'")
     return value
 
 
 def parse_container_id(value: int, where: str = "container_id") -> ContainerId:
-    """Return the id; 0 is what an unset field looks like and names no container."""
+    """Return the id. 0 is an unset field and names no container."""
     return ContainerId(parse_int(value, where, low=1, high=ID_MAX))
 
 
@@ -116,7 +116,7 @@ def parse_block_id(value: int, where: str = "block_id.local_id") -> BlockId:
 
 
 def parse_bcsid(value: int, where: str) -> Bcsid:
-    """Return the commit id; 0 is that of a container nobody committed to."""
+    """Return the commit id; 0 is that of a container without commits."""
     return Bcsid(parse_int(value, where, low=0, high=ID_MAX))
 
 
@@ -126,7 +126,7 @@ def parse_replica_index(value: int, where: str = "replica_index") -> int:
 
 
 def parse_block_key(message: pb.BlockId, where: str) -> tuple[ContainerId, BlockId]:
-    """Return which block of which container `message` names. Each read of a client's asks."""
+    """Return the container and block that `message` names; called for each read of a client."""
     container_id, block_id = message.container_id, message.local_id
     if (
         1 <= container_id <= ID_MAX
@@ -142,7 +142,7 @@ def parse_block_key(message: pb.BlockId, where: str) -> tuple[ContainerId, Block
 
 
 def parse_chunk(message: pb.ChunkInfo, where: str) -> ChunkInfo:
-    """Return the chunk with checksums of exactly the size its type and windows call for."""
+    """Return the chunk, with checksums of exactly the size that its type and windows require."""
     offset, length = _parse_span(message, where)
     told = message.checksum
     kind = _KINDS.get(told.type) or _parse_checksum_type(told.type, f"{where}.checksum.type")
@@ -159,10 +159,10 @@ def parse_chunk(message: pb.ChunkInfo, where: str) -> ChunkInfo:
 
 
 def parse_written_chunk(message: pb.ChunkInfo, where: str) -> ChunkInfo:
-    """Return a chunk that a client writes or commits; it may leave the checksums to us.
+    """Return a chunk that a client writes or commits; it may omit the checksums.
 
-    The store computes CRC32C for a chunk without a checksum type, and takes one in a commit for
-    the chunk that was written at its place.
+    The store computes CRC32C for a chunk without a checksum type. In a commit, such a chunk stands
+    for the chunk that was written at its place.
     """
     if message.checksum.type != pb.CHECKSUM_TYPE_UNSPECIFIED:
         return parse_chunk(message, where)
@@ -197,7 +197,7 @@ def _parse_checksum_type(number: int, where: str) -> ChecksumType:
 
 def _parse_window_bytes(message: pb.ChecksumData, kind: ChecksumType, where: str) -> int:
     if kind is ChecksumType.NONE and message.bytes_per_checksum == 0:
-        return WINDOW_BYTES_DEFAULT  # nothing depends on it, but no window may be empty
+        return WINDOW_BYTES_DEFAULT  # unused, but no window may be empty
     if WINDOW_BYTES_MIN <= message.bytes_per_checksum <= WINDOW_BYTES_MAX:
         return message.bytes_per_checksum
     return parse_int(
@@ -214,7 +214,7 @@ def parse_block(
     *,
     parse: Callable[[pb.ChunkInfo, str], ChunkInfo] = parse_chunk,
 ) -> tuple[ContainerId, BlockData]:
-    """Return the block, its chunks in order, its size the sum of them.
+    """Return the block with its chunks in order; its size is their sum.
 
     `parse` is `parse_written_chunk` for a commit of a client.
     """
@@ -236,7 +236,7 @@ def parse_block(
 
 
 def _check_order(chunks: Sequence[ChunkInfo], where: str) -> None:
-    """Ascending and apart; whether a hole is allowed is the store's question."""
+    """Raise Refused unless the chunks are ascending and disjoint; the store decides about holes."""
     for index in range(1, len(chunks)):
         if chunks[index].offset < chunks[index - 1].end:
             raise malformed(
@@ -247,7 +247,7 @@ def _check_order(chunks: Sequence[ChunkInfo], where: str) -> None:
 
 
 def parse_metadata(pairs: Sequence[pb.KeyValue], where: str) -> tuple[tuple[str, str], ...]:
-    """Return what a block says of itself, if it is not too much."""
+    """Return a block's metadata, if it is within the limits."""
     check_pair_count(len(pairs), where)
     metadata = tuple(
         (
@@ -265,7 +265,7 @@ def parse_metadata(pairs: Sequence[pb.KeyValue], where: str) -> tuple[tuple[str,
 
 
 def check_pair_count(count: int, where: str) -> None:
-    """Refuse more than a block can have, before any is looked at."""
+    """Raise Refused for more pairs than a block may have, before any is read."""
     if count > METADATA_PAIRS_MAX:
         raise malformed(where, f"{count} pairs are more than {METADATA_PAIRS_MAX}")
 
@@ -279,7 +279,7 @@ def parse_state(number: int, where: str) -> ReplicaState:
 
 
 def parse_summary(message: pb.TreeSummary, where: str) -> Summary:
-    """Return the summary of a tree; absence of one is the caller's to see (`HasField`)."""
+    """Return the summary of a tree. The caller checks its presence (`HasField`)."""
     algorithm = ALGORITHMS.get(message.algorithm)
     if algorithm is None:
         raise Refused(

@@ -1,4 +1,4 @@
-"""Erasure codes and reconstructions in the wire's words."""
+"""Conversion of erasure codes and reconstructions."""
 
 from typing import Final
 
@@ -8,11 +8,11 @@ from agent.errors import Code, Refused
 from agent.rpc.v1 import scm_pb2
 from agent.rpc.wire import codec
 
-ORPHANS_MAX: Final = 1_000  # named in an answer; the count says how many there were
+ORPHANS_MAX: Final = 1_000  # named in an answer, beside the full count
 
 
 def parse_scheme_message(message: scm_pb2.EcScheme, where: str) -> Scheme:
-    """Return the erasure code, which must be one that can be computed."""
+    """Return the erasure code. Raise Refused if it is not supported."""
     try:
         name = CodecName(message.codec)
     except ValueError:
@@ -36,7 +36,7 @@ def scheme_message(scheme: Scheme) -> scm_pb2.EcScheme:
 
 
 def parse_order(command: scm_pb2.ReconstructCommand) -> Order:
-    """Return what a command orders."""
+    """Return the order of a command."""
     return Order(
         container_id=codec.parse_container_id(command.container_id, "reconstruct.container_id"),
         scheme=parse_scheme_message(command.scheme, "reconstruct.scheme"),
@@ -59,7 +59,7 @@ def _shard(message: scm_pb2.EcShard, where: str) -> Shard:
 
 
 def reconstruction_message(result: Reconstruction) -> scm_pb2.ReconstructOutcome:
-    """Return the wire form of what a reconstruction did."""
+    """Return the wire form of a reconstruction's result."""
     return scm_pb2.ReconstructOutcome(
         bytes_read=result.read_bytes,
         bytes_written=result.written_bytes,

@@ -1,12 +1,12 @@
-"""Errors across the wire: a `SutureError` becomes a `google.rpc.Status` and comes back as itself.
+"""Errors on the wire: a `SutureError` becomes a `google.rpc.Status` and the same error again.
 
     handler raises Refused(CONTAINER_NOT_FOUND, ...)
       -> gRPC NOT_FOUND + ErrorInfo{domain "suture", reason "CONTAINER_NOT_FOUND", metadata facts}
         -> client raises Refused(CONTAINER_NOT_FOUND, ...)
 
 A status without our ErrorInfo comes from gRPC itself (no connection, deadline, message too large)
-and is translated by its gRPC code. What a handler raised by mistake leaves as INTERNAL without a
-word of what happened: paths and values stay in this process's log.
+and is translated by its gRPC code. An unexpected exception of a handler becomes INTERNAL without
+any details: paths and values stay in this process's log.
 """
 
 import re
@@ -29,8 +29,8 @@ PAGE_HINT: Final = (
 )
 REFUSED_STREAM: Final = re.compile(r"RST_STREAM with error code 7\b")  # RFC 9113, section 7
 
-# A status travels in HTTP/2 trailers, which peers cap at 8 KiB: the sum must stay below.
-# The message goes twice (percent-encoded, and inside the base64 of the details).
+# A status is sent in HTTP/2 trailers, which peers limit to 8 KiB: the sum must stay below. The
+# message is in them twice (percent-encoded, and in the base64 of the details).
 MESSAGE_BYTES_MAX: Final = 512
 FACT_BYTES_MAX: Final = 256
 FACTS_MAX: Final = 12
@@ -68,7 +68,7 @@ GRPC_CODES: Final[Mapping[Code, grpc.StatusCode]] = {
     Code.PERMISSION_DENIED: grpc.StatusCode.PERMISSION_DENIED,
     Code.VOLUME_IN_USE: grpc.StatusCode.FAILED_PRECONDITION,
     Code.INCONSISTENT_VOLUME: grpc.StatusCode.FAILED_PRECONDITION,
-    Code.STALE_TERM: grpc.StatusCode.ABORTED,  # ask for the new one, then try again
+    Code.STALE_TERM: grpc.StatusCode.ABORTED,  # get the new term, then try again
     Code.STALE_PLAN: grpc.StatusCode.ABORTED,
     Code.NOT_PROVEN: grpc.StatusCode.FAILED_PRECONDITION,
     Code.CONTAINER_INTERNAL_ERROR: grpc.StatusCode.INTERNAL,
@@ -109,7 +109,7 @@ _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"
 
 
 def error_class(code: Code) -> type[SutureError]:
-    """Return the class that says what to do about `code`."""
+    """Return the error class for `code`."""
     if code in _UNAVAILABLE_CODES:
         return Unavailable
     if code in _VOLUME_CODES:
@@ -118,7 +118,7 @@ def error_class(code: Code) -> type[SutureError]:
 
 
 def to_status(error: SutureError) -> status_pb2.Status:
-    """Return the wire form of `error`; over-long texts are cut, never refused."""
+    """Return the wire form of `error`; long texts are cut."""
     facts = dict(list(error.facts.items())[:FACTS_MAX])
     if error.hint:
         facts[HINT_KEY] = error.hint
@@ -137,9 +137,9 @@ def to_status(error: SutureError) -> status_pb2.Status:
 
 
 def error_from(rpc_error: grpc.RpcError, party: str = "") -> SutureError:
-    """Return the error that a failed call means to its caller; `raise error_from(e) from e`.
+    """Return the error for the caller of a failed call; use `raise error_from(e) from e`.
 
-    `party` is who was called, for messages that nobody at the other end wrote.
+    `party` is the called process, for messages made by gRPC itself.
     """
     code, details, info = _parts(rpc_error)
     if info is not None:
@@ -165,7 +165,7 @@ def _parts(
 
     try:
         status = rpc_status.from_call(rpc_error)
-    except (ValueError, DecodeError):  # trailers that contradict the status are not ours
+    except (ValueError, DecodeError):  # inconsistent trailers, not from a Suture server
         return code, details, None
     for detail in status.details if status is not None else ():
         info = error_details_pb2.ErrorInfo()
@@ -175,7 +175,7 @@ def _parts(
 
 
 def _foreign(code: grpc.StatusCode, details: str, party: str) -> SutureError:
-    """Translate a status that gRPC itself made."""
+    """Translate a status made by gRPC itself."""
     if code is grpc.StatusCode.UNAVAILABLE and REFUSED_STREAM.search(details):
         message = f"busy: {_cut(details, MESSAGE_BYTES_MAX)}"
         return Unavailable(Code.BUSY, f"{party} is {message}" if party else message)
@@ -195,7 +195,7 @@ def _foreign(code: grpc.StatusCode, details: str, party: str) -> SutureError:
     if code is grpc.StatusCode.CANCELLED:
         return Unavailable(Code.CANCELLED, message)
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
-        if "larger than max" in details:  # the only way gRPC tells a too large message from load
+        if "larger than max" in details:  # gRPC's only sign of a too large message
             return Refused(Code.MALFORMED_REQUEST, message)
         return Unavailable(Code.BUSY, message)
     if code in {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED}:
@@ -204,16 +204,17 @@ def _foreign(code: grpc.StatusCode, details: str, party: str) -> SutureError:
 
 
 def _cut(text: str, bytes_max: int) -> str:
-    """Bound a text in UTF-8; what is no Unicode (a file name, say) shows as question marks."""
+    """Cut a text to a length in UTF-8; invalid Unicode (in a file name, say) becomes question
+    marks."""
     encoded = text.encode("utf-8", "replace")
     return encoded[:bytes_max].decode("utf-8", "ignore")
 
 
 class ErrorEdge:
-    """Where every error of a Suture service becomes a status: a layer of both servers.
+    """Converts every error of a Suture service to a status; a layer of both servers.
 
-    It also answers what cannot be parsed: gRPC itself would log a traceback a message, and a
-    stranger must not be able to fill our log.
+    It also answers invalid messages: gRPC itself would log a traceback for each, and a stranger
+    must not be able to fill the log.
     """
 
     def __init__(
@@ -221,13 +222,13 @@ class ErrorEdge:
         parsers: Mapping[str, Callable[[bytes], Any]] | None = None,
         serializers: Mapping[str, Callable[[Any], bytes]] | None = None,
     ) -> None:
-        """`parsers`, `serializers`: methods whose requests are read, and whose answers are written,
-        otherwise than by their generated classes."""
+        """`parsers` and `serializers` replace the generated classes for the requests and answers of
+        some methods."""
         self._parsers = dict(parsers or {})
         self._serializers = dict(serializers or {})
 
     def wrap(self, method: str, handler: Any) -> Any:
-        """Guard a method of our services; health and others pass unchanged."""
+        """Guard a method of Suture's services; health and others pass unchanged."""
         if not method.startswith(SERVICE_PREFIX):
             return handler
         deserialize = self._parsers.get(method, handler.request_deserializer)
@@ -247,7 +248,7 @@ class ErrorEdge:
 
 
 class _Malformed:
-    """Stands for a message of an upload that is not of its type."""
+    """Placeholder for an invalid message of an upload."""
 
 
 def _parser(deserializer: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
@@ -306,7 +307,7 @@ def _guard_upload(method: str, behavior: Callable[..., Any]) -> Callable[..., An
 
 
 def _arriving(requests: Iterator[Any]) -> Iterator[Any]:
-    """Yield the messages of a stream; one that was cut off is no fault of ours."""
+    """Yield the messages of a stream; an interrupted stream is not logged as an error."""
     try:
         for request in requests:
             if type(request) is _Malformed:
@@ -321,11 +322,12 @@ def _refuse_malformed() -> NoReturn:
 
 
 def _abort(method: str, context: grpc.ServicerContext, error: Exception) -> None:
-    """Answer with the status of an error; what was raised by mistake is told to the log only."""
+    """Abort the call with the status of an error; the details of an unexpected one are only
+    logged."""
     from grpc_status import rpc_status
 
     if not isinstance(error, SutureError):
-        import structlog  # a client logs nothing, and is quicker without it
+        import structlog  # a client logs nothing, and starts faster without it
 
         structlog.get_logger().error("rpc_failed", method=method, exc_info=error)
         error = Refused(

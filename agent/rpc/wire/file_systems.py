@@ -3,12 +3,12 @@
     /var/lib/x   file:///var/lib/x   s3://bucket/x   s3a://bucket/x
     hdfs://name:8020/x
 
-A place is given to other processes as its text and opened there: credentials come from each
-machine's environment, and an address that holds any is refused, because addresses are printed. What
-an address needs beside stands in its query: `s3://bucket/x?endpoint_override=host:9000&scheme=http`.
+A place is passed to other processes as text and opened there. Credentials come from each machine's
+environment; an address with credentials is refused, because addresses are printed. Other options
+are in the address's query: `s3://bucket/x?endpoint_override=host:9000&scheme=http`.
 
-What is created appears whole or not at all: on a disk and in HDFS, where a file that grows is seen,
-by renaming; in a store because an object is there when its last byte is.
+A file appears complete or not at all: on a disk and in HDFS, where growing files are visible, by
+renaming; in an object store because an object appears with its last byte.
 """
 
 import os
@@ -37,10 +37,10 @@ HDFS: Final = frozenset({"hdfs", "viewfs"})
 UNUSABLE: Final = (
     pa.ArrowInvalid,
     pa.ArrowNotImplementedError,
-    OSError,  # libhdfs is not here
-    ImportError,  # nor fsspec
-    ValueError,  # a port that is no number, a token beside a name
-    TypeError,  # a query with an option that Arrow does not know
+    OSError,  # without libhdfs
+    ImportError,  # without fsspec
+    ValueError,  # a port that is no number, a token after a name
+    TypeError,  # an option in the query that Arrow does not know
 )
 """How a file system says that it cannot be used as it is asked for."""
 
@@ -64,8 +64,8 @@ class Place:
 
     @classmethod
     def of(cls, address: str | Path) -> "Place":
-        """Return the place of a path or an address. Raises Refused(INVALID_CONFIG) for one that
-        is none."""
+        """Return the place of a path or an address. Raise Refused(INVALID_CONFIG) if it is
+        invalid."""
         text = str(address)
         if "://" not in text:
             return cls(LOCAL, "", str(Path(text).absolute()))
@@ -91,14 +91,14 @@ class Place:
         return cls(scheme, "", (parts.netloc + parts.path).rstrip("/"), parts.query)
 
     def __str__(self) -> str:
-        """Return the path of a local place, the address of another; `of` reads both."""
+        """Return the path of a local place, or the address of another one; `of` parses both."""
         if self.is_local:
             return self.path
         query = f"?{self.query}" if self.query else ""
         return f"{self.scheme}://{self.host}{self.path}{query}"
 
     def __truediv__(self, name: str) -> "Place":
-        """Return a place in this directory."""
+        """Return the place of an entry of this directory."""
         return replace(self, path=f"{self.path}/{name}")
 
     @property
@@ -108,32 +108,32 @@ class Place:
 
     @property
     def parent(self) -> "Place":
-        """The directory it lies in."""
+        """The parent directory."""
         return replace(self, path=self.path.rpartition("/")[0])
 
     @property
     def is_local(self) -> bool:
-        """Whether it lies on a disk of this machine, or is mounted as if it did."""
+        """Return whether it is on a disk of this machine, or on a mounted file system."""
         return self.scheme == LOCAL
 
     @property
     def is_renaming(self) -> bool:
-        """Whether a file that grows there is seen, and is renamed when it is whole."""
+        """Return whether growing files are visible there, so that a complete file is renamed."""
         return self.is_local or self.scheme in HDFS
 
     @property
     def files(self) -> Any:
-        """The file system it lies in. Raises OSError where that cannot be reached."""
+        """Its file system. Raise OSError if that cannot be reached."""
         bucket = self.path.partition("/")[0]
         return _files(self.scheme, host=self.host, bucket=bucket, query=self.query)
 
     def is_file(self) -> bool:
-        """Whether a file is there."""
+        """Return whether a file exists there."""
         found: bool = self.files.get_file_info(self.path).type == pafs.FileType.File
         return found
 
     def listed(self, *, recursive: bool = False) -> list["Listed"]:
-        """Return what lies below, in the order of names; nothing where nothing is."""
+        """Return the entries below, in the order of names; an empty list if there are none."""
         selector = pafs.FileSelector(self.path, allow_not_found=True, recursive=recursive)
         found = [
             Listed(
@@ -147,7 +147,7 @@ class Place:
 
     @contextmanager
     def created(self) -> Iterator[Any]:
-        """Yield what is written to; the file is there when that ends well, and else is not."""
+        """Yield a file to write; it exists if the body succeeds, and otherwise does not."""
         target = self
         if self.is_renaming:
             target = self.parent / f".{self.name}.{uuid.uuid4().hex}"
@@ -165,22 +165,22 @@ class Place:
         if self.is_local:
             _sync(target.path)
         elif target is not self:
-            self.remove()  # HDFS does not rename over a file
+            self.remove()  # HDFS cannot rename onto a file
         if target is not self:
             target.move(self)
 
     def create(self) -> None:
-        """Create a local directory, and those above it; one that is there stays."""
+        """Create a local directory with its parents; an existing one stays."""
         self.files.create_dir(self.path, recursive=True)
 
     def move(self, target: "Place") -> None:
-        """Give a file or directory another name, durably, where that can be done at once."""
+        """Rename a file or directory durably, on file systems that can do so atomically."""
         self.files.move(self.path, target.path)
         if self.is_local:
             _sync(target.parent.path)
 
     def remove(self) -> None:
-        """Remove a file, or a directory and what is in it; what is not there is no error."""
+        """Remove a file, or a directory with its contents; a missing one is no error."""
         with suppress(FileNotFoundError):
             kind = self.files.get_file_info(self.path).type
             if kind == pafs.FileType.Directory:
@@ -191,7 +191,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """What lies in a directory."""
+    """An entry of a directory."""
 
     place: Place
     is_file: bool
@@ -200,7 +200,8 @@ class Listed:
 
 
 def _check_local(text: str) -> None:
-    """Refuse an address of a local disk that says more than a path: it would be another place."""
+    """Raise Refused for a local address with more than a path, because it would mean another
+    place."""
     parts = urlsplit(text)
     if parts.netloc not in ("", "localhost") or not parts.path or "?" in text:
         raise Refused(

@@ -1,12 +1,12 @@
-"""A tree over the wire: columns, in pages, as deep as the asker wants.
+"""Transfer of a tree: columns, in pages, to the requested depth.
 
     ROOT    the summary alone                     one small page
-    RANGES  a checksum per range of block ids     the asker names where ranges start
+    RANGES  a checksum per range of block ids     the caller names the starts of ranges
     BLOCKS  a row per block                       of the ranges that differ
     CHUNKS  and a row per chunk                   of the blocks that differ
 
-Bytes on the wire follow the damage. A page is bounded, so no container is too large for a message,
-and a row costs no Python of its own beyond numpy's conversion to and from lists.
+The traffic depends on the amount of damage. Pages are bounded, so no container is too large for a
+message, and a row costs no Python beyond numpy's conversion from and to lists.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,8 +25,8 @@ from merkle.descent import range_checksums
 from merkle.replica import CHUNK_BYTES_MAX, ID_MAX
 from merkle.tree import Summary, Tree
 
-PAGE_BYTES_MAX: Final = 1024**2  # the sweet spot of a gRPC stream
-SELECTION_MAX: Final = 65_536  # ids, ranges or starts in one request: half a MiB of them
+PAGE_BYTES_MAX: Final = 1024**2  # the best size for a gRPC stream
+SELECTION_MAX: Final = 65_536  # ids, ranges or starts in one request: half a MiB
 BLOCK_ROW_BYTES: Final = 21  # id, checksum, flag and a count, as protobuf packs them
 CHUNK_ROW_BYTES: Final = 20  # offset, length, checksum, flag
 ROWS_MAX: Final = 8 * 1024**2  # blocks, or chunks, of one answer: 200 MB of columns
@@ -34,7 +34,7 @@ ROWS_MAX: Final = 8 * 1024**2  # blocks, or chunks, of one answer: 200 MB of col
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What is asked of a tree. No ids and no ranges: all of it."""
+    """Requested part of a tree. Without ids and ranges, the whole tree."""
 
     level: int
     block_ids: U64s
@@ -44,7 +44,7 @@ class Selection:
 
 
 def parse_selection(request: pb.GetContainerHashesRequest) -> Selection:
-    """Return what is asked. Raises Refused(MALFORMED_REQUEST)."""
+    """Return the requested part. Raise Refused(MALFORMED_REQUEST)."""
     if request.level not in {pb.ROOT, pb.RANGES, pb.BLOCKS, pb.CHUNKS}:
         raise codec.malformed("level", f"level {request.level} is unknown")
     if request.block_ids and request.ranges:
@@ -81,7 +81,7 @@ def _ids(values: Sequence[int], where: str) -> U64s:
 
 
 def pages(tree: Tree, selection: Selection) -> Iterator[pb.HashesPage]:
-    """Yield the answer: the first page has the summary, even when no row is selected."""
+    """Yield the answer; the first page has the summary even if no row is selected."""
     summary = codec.summary_message(tree.summary())
     if selection.level == pb.ROOT:
         yield pb.HashesPage(summary=summary)
@@ -99,7 +99,7 @@ def pages(tree: Tree, selection: Selection) -> Iterator[pb.HashesPage]:
 
 
 def _selected(tree: Tree, selection: Selection) -> npt.NDArray[np.intp]:
-    """Indexes of the blocks asked for, ascending."""
+    """Indexes of the selected blocks, ascending."""
     if len(selection.block_ids):
         return np.flatnonzero(np.isin(tree.block_ids, selection.block_ids))
     if not len(selection.firsts):
@@ -113,7 +113,7 @@ def _selected(tree: Tree, selection: Selection) -> npt.NDArray[np.intp]:
 def _page_parts(
     tree: Tree, indexes: npt.NDArray[np.intp], *, with_chunks: bool
 ) -> Iterator[npt.NDArray[np.intp]]:
-    """Cut the blocks into pages; a block's chunks stay together, at least one page comes."""
+    """Divide the blocks into pages, at least one; the chunks of a block stay together."""
     sizes = np.full(len(indexes), BLOCK_ROW_BYTES, dtype=np.int64)
     if with_chunks:
         sizes += tree.chunk_counts[indexes] * CHUNK_ROW_BYTES
@@ -147,7 +147,7 @@ def _rows(tree: Tree, indexes: npt.NDArray[np.intp], *, with_chunks: bool) -> pb
 
 @dataclass(frozen=True, slots=True)
 class BlockRows:
-    """What a peer says about its blocks: as columns, ids ascending."""
+    """A peer's rows of its blocks as columns, ids ascending."""
 
     summary: Summary
     block_ids: U64s
@@ -156,12 +156,12 @@ class BlockRows:
 
 
 def read_summary(answer: Iterable[pb.HashesPage]) -> Summary:
-    """Return the summary that a peer's answer begins with."""
+    """Return the summary at the start of a peer's answer."""
     return _collect(answer).summary
 
 
 def read_ranges(answer: Iterable[pb.HashesPage], *, count: int) -> tuple[Summary, U64s]:
-    """Return the summary and one checksum per range that was asked for."""
+    """Return the summary and one checksum per requested range."""
     columns = _collect(answer)
     if len(columns.ranges) != count:
         raise _bad_answer(f"{len(columns.ranges)} range checksums, {count} were asked for")
@@ -180,7 +180,7 @@ def read_blocks(answer: Iterable[pb.HashesPage]) -> BlockRows:
 
 
 def read_tree(answer: Iterable[pb.HashesPage]) -> tuple[Summary, Tree]:
-    """Return the summary, and the selected blocks as a tree whose blocks fold from its chunks."""
+    """Return the summary, and the selected blocks as a tree folded from its chunks."""
     columns = _collect(answer)
     if (columns.lengths > CHUNK_BYTES_MAX).any() or (columns.lengths == 0).any():
         raise _bad_answer(f"chunk lengths beyond 1..{CHUNK_BYTES_MAX}")
@@ -217,7 +217,7 @@ class _Columns:
 
 
 def _collect(answer: Iterable[pb.HashesPage]) -> _Columns:
-    """Join the pages; a peer that never stops is cut off."""
+    """Join the pages. Raise if a peer sends too many."""
     received: list[pb.HashesPage] = []
     row_count = 0
     for page in answer:

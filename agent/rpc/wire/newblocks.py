@@ -1,8 +1,8 @@
-"""The messages of WriteBlocks (`NewBlocks`), made and read without copying the data twice.
+"""Messages of WriteBlocks (`NewBlocks`), made and read without copying the data twice.
 
-Protobuf copies a field of bytes at either end. So a message is put together from the bytes, which
-come first, and the encoded rest, and is taken apart likewise. It is an ordinary `NewBlocks` all the
-same, and one whose fields come in another order is read the ordinary way.
+Protobuf copies a field of bytes at either end. So a message is assembled from the bytes, which come
+first, and the encoded rest, and is decoded in the same way. It is an ordinary `NewBlocks`, and a
+message with another order of fields is decoded in the ordinary way.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,13 +15,13 @@ from agent.rpc.wire import codec
 from agent.rpc.wire.varint import field_tag, read_varint, varint
 from merkle.replica import CHUNKS_PER_BLOCK_MAX, BlockData, ChunkInfo, ContainerId
 
-BLOCKS_MAX: Final = 1_024  # of one message
+BLOCKS_MAX: Final = 1_024  # in one message
 DATA_TAG: Final = field_tag(pb.NewBlocks.DATA_FIELD_NUMBER)
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What one message brings of a block: its next chunks, and whether they are the last."""
+    """Part of a block in one message: its next chunks, and whether they complete it."""
 
     container_id: ContainerId
     block: BlockData
@@ -30,14 +30,14 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """One message that came; `data` is not in `message`."""
+    """A received message; `data` is not in `message`."""
 
     message: pb.NewBlocks
     data: memoryview
 
 
 def encode(blocks: Sequence[pb.NewBlock], data: Sequence[bytes]) -> bytes:
-    """Return an encoded message of blocks, with `data` one behind the other."""
+    """Return an encoded message of blocks with the concatenated `data`."""
     data_bytes = sum(map(len, data))
     rest = pb.NewBlocks(blocks=blocks).SerializeToString()
     return b"".join([DATA_TAG, varint(data_bytes), *data, rest])
@@ -50,7 +50,7 @@ def new_block_message(
     is_whole: bool,
     metadata: Sequence[tuple[str, str]],
 ) -> pb.NewBlock:
-    """Return the wire form of what a message brings of a block."""
+    """Return the wire form of a message's part of a block."""
     return pb.NewBlock(
         block_id=place,
         chunks=map(codec.chunk_message, chunks),
@@ -60,21 +60,21 @@ def new_block_message(
 
 
 def decode(encoded: bytes) -> Received:
-    """Decode a message. Raises protobuf's DecodeError, as its own decoder does."""
+    """Decode a message. Raise protobuf's DecodeError, as its own decoder does."""
     if encoded[:1] == DATA_TAG:
         view = memoryview(encoded)
         size_bytes, start = read_varint(view, 1)
         end = start + size_bytes
         if end <= len(view):
             rest = pb.NewBlocks.FromString(encoded[end:])
-            if not rest.data:  # given twice, the last one counts
+            if not rest.data:  # if given twice, the last one counts
                 return Received(rest, view[start:end])
     message = pb.NewBlocks.FromString(encoded)
     return Received(message, memoryview(message.data))
 
 
 def parse(received: Received) -> Iterator[tuple[Piece, memoryview]]:
-    """Yield what a message brings of each block, with its data. Raises Refused."""
+    """Yield a message's part of each block, with its data. Raise Refused."""
     blocks = received.message.blocks
     if len(blocks) > BLOCKS_MAX:
         raise codec.malformed("blocks", f"{len(blocks)} are more than {BLOCKS_MAX}")

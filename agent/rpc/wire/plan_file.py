@@ -1,4 +1,4 @@
-"""Reads the plan that the Spark verification wrote, for the SCM."""
+"""Reads the plan of the Spark verification for the SCM."""
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -15,9 +15,9 @@ UINT64 = 2**64
 PLAN_ORDER: Final = [(name, "ascending") for name in ("priority", "container_id", "action")]
 """Of the rows: most urgent first, equal plans in equal order."""
 
-ROWS_PER_PAGE: Final = 5_000  # in one message: as values and as a message each is some kilobytes
+ROWS_PER_PAGE: Final = 5_000  # in one message; a row takes kilobytes, twice
 
-SCAN: Final = "scan"  # rows that the SCM has no command for: who applies the plan asks the datanode
+SCAN: Final = "scan"  # rows without an SCM command: the applying process calls the datanode
 
 
 TABLES_BESIDE: Final = 3
@@ -33,7 +33,7 @@ SUCCESS: Final = "_SUCCESS"
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A finished run, wherever it lies: a path, or an address of any file system."""
+    """A finished run at a path, or at an address of any file system."""
 
     name: str
     """As it was given."""
@@ -45,8 +45,8 @@ class Run:
 
     @classmethod
     def opened(cls, name: str) -> "Run":
-        """Return the run of this name. Raises Refused when there is none, when it is not finished,
-        or cannot be read."""
+        """Return the run of this name. Raise Refused if there is none, or it is unfinished or
+        unreadable."""
         place = addresses.opened(name)
         try:
             is_whole = (place / SUCCESS).is_file()
@@ -67,7 +67,7 @@ class Run:
         return replace(run, manifest=manifest, attempt=attempt)
 
     def said(self, file: str) -> dict[str, Any]:
-        """Return what a file of JSON says. Raises Refused."""
+        """Return the content of a JSON file. Raise Refused."""
         text = self._read(file)
         try:
             found = json.loads(text)
@@ -89,7 +89,7 @@ class Run:
         return found
 
     def rows(self, table: str, columns: Collection[str]) -> list[dict[str, Any]]:
-        """Return columns of a table's rows, the most urgent first. Raises OSError,
+        """Return columns of a table's rows, the most urgent first. Raise OSError,
         ArrowException."""
         found: list[dict[str, Any]] = self.table(table, columns).to_pylist()
         return found
@@ -97,10 +97,9 @@ class Run:
     def table(
         self, table: str, columns: Collection[str] = (), *, only: str = "", but: str = ""
     ) -> Any:
-        """Return the rows of a table as Arrow has them, the most urgent first: those of an action,
-        or all but those of one, and with all columns, if none is named. Raises OSError,
-        ArrowException."""
-        import pyarrow.parquet  # only where a plan is read: other commands begin without it
+        """Return a table's rows from Arrow, the most urgent first: those with the action `only`, or
+        without the action `but`; all columns if none is named. Raise OSError, ArrowException."""
+        import pyarrow.parquet  # only where a plan is read: other commands start without it
 
         above, _, own = self.path.rpartition("/")
         is_beside = self.manifest.get("result_version", 0) >= TABLES_BESIDE
@@ -116,10 +115,10 @@ class Run:
             page_checksum_verification=True,
             filters=wanted or None,
         )
-        return read.sort_by(PLAN_ORDER)  # each of the files is sorted, but there may be several
+        return read.sort_by(PLAN_ORDER)  # each file is sorted, but there may be several
 
     def request(self, rows: Iterable[scm_pb2.PlanRow] = ()) -> scm_pb2.ApplyPlanRequest:
-        """Return rows of it as they are sent. Raises Refused."""
+        """Return rows of the plan as a request. Raise Refused."""
         try:
             snapshot_id, run_id = self.manifest["snapshot_id"], self.manifest["run_id"]
         except KeyError as error:
@@ -128,7 +127,7 @@ class Run:
 
     @property
     def scope(self) -> str:
-        """What a partial run knows nothing of; empty for a run of all containers."""
+        """Limits of a partial run, as text; empty for a run of all containers."""
         nodes = self.manifest.get("changed_nodes", [])
         if not nodes:
             return ""
@@ -139,15 +138,14 @@ class Run:
 
 
 def unreadable(name: str, error: Exception) -> Refused:
-    """Return the error about a run of which a file is missing or damaged."""
+    """Return the error for a run with a missing or damaged file."""
     return Refused(Code.MALFORMED_REQUEST, f"plan in {name} cannot be read: {error}")
 
 
 def read_plan(run: Run, *, only: str = "", but: str = "") -> scm_pb2.ApplyPlanRequest:
     """Read `reconcile_plan/` and `plan/` of a finished run, reconcile rows first.
 
-    `only` is the action of the rows that are wanted, `but` one whose rows are not; empty: all.
-    Raises Refused.
+    `only` selects the rows of an action, `but` excludes those of one; empty = all. Raise Refused.
     """
     request = run.request()
     for page in plan_pages(run, only=only, but=but):
@@ -156,10 +154,10 @@ def read_plan(run: Run, *, only: str = "", but: str = "") -> scm_pb2.ApplyPlanRe
 
 
 def plan_pages(run: Run, *, only: str = "", but: str = "") -> Iterator[scm_pb2.ApplyPlanRequest]:
-    """Yield the rows that `read_plan` does, but those of an action, some at a time. All files are
-    read before the first. Raises Refused.
+    """Yield the rows of `read_plan` with the same selection, a page at a time. All files are read
+    before the first page. Raise Refused.
 
-    Roots are signed in Parquet, which has no unsigned 64-bit type for Spark; here they become
+    Roots are signed in Parquet, because Spark has no unsigned 64-bit type; here they become
     unsigned again. A run without `_SUCCESS` is unfinished and refused.
     """
     import pyarrow
@@ -179,14 +177,14 @@ def plan_pages(run: Run, *, only: str = "", but: str = "") -> Iterator[scm_pb2.A
 
 @dataclass(frozen=True, slots=True)
 class Scans:
-    """The rows of a plan that want a scan, in their order: there may be a million, so they are kept
-    as Arrow has them, and made some at a time."""
+    """The rows of a plan that request a scan, in order. There may be a million, so they are kept in
+    Arrow and converted a few at a time."""
 
     table: Any
 
     @classmethod
     def of(cls, run: Run) -> "Scans":
-        """Read those of a run. Raises Refused, and nothing later."""
+        """Read the rows of a run. Raise Refused now rather than later."""
         import pyarrow
 
         try:
@@ -207,7 +205,7 @@ class Scans:
         return int(self.table.num_rows)
 
     def only(self, wanted: Sequence[bool]) -> "Scans":
-        """Return those that are wanted."""
+        """Return the selected rows."""
         import pyarrow
 
         return Scans(self.table.filter(pyarrow.array(wanted, pyarrow.bool_())))
@@ -242,7 +240,7 @@ def action_row(row: dict[str, Any]) -> scm_pb2.PlanRow:
 
 
 def plan_replica(replica: dict[str, object]) -> scm_pb2.PlanReplica:
-    """Return one replica as the plan saw it."""
+    """Return one replica as recorded in the plan."""
     result = scm_pb2.PlanReplica(
         datanode_id=str(replica["datanode_id"]),
         state=str(replica["state"]),

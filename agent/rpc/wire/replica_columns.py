@@ -1,11 +1,11 @@
-"""Replicas as columns: each field of a report declared once, with its width, bounds and place.
+"""Replicas as columns: each field of a report is declared once, with its width, bounds and place.
 
     ReplicaReport messages ──columns_of──┐
                                          ├──► Columns ──message_of──► ReplicaColumns
     ReplicaColumns ─────────columns_from─┘
 
-From here on a replica is a row of numbers: nothing is made of each before something about it is
-seen to be new. What `COLUMNS` declares is also what the control plane keeps, in this order.
+After that a replica is a row of numbers, and no object is made of it until something about it is
+new. The control plane keeps the fields of `COLUMNS` in this order, too.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -42,8 +42,8 @@ _UNKNOWN: Final = 255
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A number of a replica: its name in `ReplicaColumns`, its numpy type there, which field of a
-    `ReplicaReport` it is (behind a dot: of its tree), and its bounds; above `high` none without."""
+    """A number of a replica: its name in `ReplicaColumns`, its numpy type there, its field in
+    `ReplicaReport` (after a dot: in its tree), and its bounds; no upper bound without `high`."""
 
     name: str
     type: str
@@ -90,7 +90,7 @@ _NO_TREE: Final = (0,) * len(_OF_TREE)
 
 
 def _codes(words: Sequence[Any], numbers: Mapping[int, Any]) -> NDArray[np.uint8]:
-    """Return the place of a word by its number on the wire."""
+    """Return the index of each word by its number on the wire."""
     found = np.full(256, _UNKNOWN, np.uint8)
     for number, word in numbers.items():
         found[number] = words.index(word)
@@ -104,10 +104,10 @@ _UNHEALTHY: Final = tuple(ReplicaState).index(ReplicaState.UNHEALTHY)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
-    """Replicas of one datanode: value i of each array is about replica i."""
+    """Replicas of one datanode; value i of each array belongs to replica i."""
 
-    numbers: Mapping[str, NDArray[Any]]  # by name, of `ID`, `COLUMNS` and `WORDS`
-    words: Sequence[str]  # that `WORDS` name by place, the first empty
+    numbers: Mapping[str, NDArray[Any]]  # by name: `ID`, `COLUMNS` and `WORDS`
+    words: Sequence[str]  # words that `WORDS` index, the first one empty
     refused_ids: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     """Containers of replicas that broke a rule, and are left out."""
     refused: str = ""
@@ -117,7 +117,7 @@ class Columns:
         return len(self.numbers[ID.name])
 
     def without(self, is_out: NDArray[np.bool_], why: str) -> "Columns":
-        """Return these without the replicas that break a rule: the others are as good as before."""
+        """Return these without the replicas that break a rule; the others stay valid."""
         if not is_out.any():
             return self
         ids = self.numbers[ID.name][is_out]
@@ -134,7 +134,7 @@ def columns_of(messages: Sequence[pb.ReplicaReport], where: str) -> Columns:
     """Return reports as columns, without those that break a rule."""
     numbers: dict[str, NDArray[Any]] = {}
     for column, values in zip(_PLAIN, _turned(map(_PLAIN_OF, messages), _PLAIN), strict=True):
-        kind = np.int64 if column.name == "state" else np.uint64  # an enum may be negative
+        kind = np.int64 if column.name == "state" else np.uint64  # enums may be negative
         numbers[column.name] = np.array(values, kind)
     has_tree = [message.HasField("tree") for message in messages]
     trees = (
@@ -155,9 +155,9 @@ def columns_of(messages: Sequence[pb.ReplicaReport], where: str) -> Columns:
 
 
 def columns_from(message: scm_pb2.ReplicaColumns, where: str) -> Columns:
-    """Return columns as they came, without replicas that break a rule.
+    """Return received columns without the replicas that break a rule.
 
-    Raises Refused naming the column that says nothing about any.
+    Raise Refused naming a column that is invalid as a whole.
     """
     count = message.count
     if count > REPLICAS_MAX:
@@ -179,7 +179,7 @@ def columns_from(message: scm_pb2.ReplicaColumns, where: str) -> Columns:
 
 
 def message_of(columns: Columns) -> scm_pb2.ReplicaColumns:
-    """Return columns as they are sent."""
+    """Return columns as a message."""
     message = scm_pb2.ReplicaColumns(count=len(columns), words=columns.words[1:])
     for name, kind in (*((c.name, c.type) for c in (ID, *COLUMNS)), *_WORD_TYPES):
         values = columns.numbers[name]
@@ -193,16 +193,16 @@ def message_of(columns: Columns) -> scm_pb2.ReplicaColumns:
 
 
 class Known(Protocol):
-    """A replica as somebody knows it, with an attribute for each field of `COLUMNS`."""
+    """A known replica, with an attribute for each field of `COLUMNS`."""
 
     @property
     def state(self) -> ReplicaState:
-        """What its datanode calls it."""
+        """State reported by its datanode."""
         ...
 
     @property
     def tree(self) -> Summary | None:
-        """What its tree comes to; None: it has none yet."""
+        """Summary of its tree; None without a tree."""
         ...
 
     @property
@@ -217,12 +217,12 @@ class Known(Protocol):
 
     @property
     def is_empty(self) -> bool:
-        """Whether it certainly holds nothing."""
+        """Return whether it certainly holds nothing."""
         ...
 
 
 def report_of(known: Known, *, contradiction_count: int, load_error: str = "") -> pb.ReplicaReport:
-    """Return the report of one replica; no tree yet is the absence of the field."""
+    """Return the report of one replica; without a tree the field is absent."""
     return pb.ReplicaReport(
         state=state_number(known.state),
         origin_datanode_id=known.origin_datanode_id,
@@ -238,7 +238,7 @@ def report_of(known: Known, *, contradiction_count: int, load_error: str = "") -
 def column_report(page: scm_pb2.ContainerReport) -> scm_pb2.ColumnReport:
     """Return a page of a full report by columns.
 
-    Raises Refused where a replica breaks a rule: it may have no place there.
+    Raise Refused if a replica breaks a rule, because it may not fit into columns.
     """
     columns = columns_of(page.replicas, "replicas")
     if columns.refused:
@@ -262,12 +262,13 @@ _WIRE_CODES: Final = {
 
 
 def _turned(rows: Any, names: Sequence[Any]) -> list[tuple[Any, ...]]:
-    """Return rows as columns, also where there is none."""
+    """Return rows as columns, even if there are no rows."""
     return list(zip(*rows, strict=True)) or [()] * len(names)
 
 
 class _Sieve:
-    """Which replicas break a rule, and the first of them; `path` names a field of a replica."""
+    """Collects the replicas that break a rule, and the first error; `path` names a field of a
+    replica."""
 
     def __init__(self, count: int, path: Callable[[int, str], str]) -> None:
         self.is_out = np.zeros(count, np.bool_)
@@ -277,7 +278,7 @@ class _Sieve:
     def refuse(
         self, is_out: NDArray[np.bool_], field: str, values: NDArray[Any], what: str
     ) -> None:
-        """Leave these replicas out; `what` says it of a value."""
+        """Exclude these replicas; `what` describes the fault of a value."""
         if not is_out.any():
             return
         i = int(is_out.argmax())
@@ -288,7 +289,7 @@ class _Sieve:
 def _checked(
     numbers: dict[str, NDArray[Any]], words: Sequence[str], path: Callable[[int, str], str]
 ) -> Columns:
-    """Return columns that keep their bounds, with states and algorithms as places of words; `path`
+    """Return columns within their bounds, with states and algorithms as indexes of words; `path`
     names a field of a replica."""
     sieve = _Sieve(len(numbers[ID.name]), path)
     for column in (ID, *COLUMNS):
@@ -299,7 +300,7 @@ def _checked(
         bounds = f"{{}} is not within {column.low}..{column.high}"
         sieve.refuse(is_out, column.field or column.name, values, bounds)
     is_loaded = numbers["error"] == 0
-    # One that cannot be loaded has no state that could be believed.
+    # The state of a replica that cannot be loaded is unknown.
     state = np.where(is_loaded, _coded(numbers["state"], _STATE_CODES), _UNHEALTHY)
     sieve.refuse(state == _UNKNOWN, "state", numbers["state"], "replica state {} is unknown")
     has_tree = (numbers["flags"] & HAS_TREE).astype(np.bool_)
@@ -314,6 +315,6 @@ def _checked(
 
 
 def _coded(numbers: NDArray[Any], codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return the places of words by their numbers; enums are open: any number may come."""
+    """Return the indexes of words by their numbers. Enums are open: any number may arrive."""
     is_small = (numbers >= 0) & (numbers < len(codes))
     return np.where(is_small, codes[np.where(is_small, numbers, 0)], _UNKNOWN)

@@ -1,6 +1,6 @@
-"""What a datanode says about its replicas, in the wire's words: reports, findings, outcomes.
+"""Messages about a datanode's replicas: reports, findings, outcomes.
 
-One way only: nothing here is ever read back by an agent. What comes from outside enters through
+These conversions are one way: no agent reads the results. Outside data enters through
 `agent.rpc.wire.codec`.
 """
 
@@ -15,17 +15,17 @@ from agent.store.index.facts import ReplicaFacts, Unloadable
 from agent.store.index.replica_history import HistoryEntry
 from scanner.finding import Finding
 
-CHUNK_OUTCOMES_MAX: Final = 1_000  # in one heartbeat; the count says how many there were
+CHUNK_OUTCOMES_MAX: Final = 1_000  # in one heartbeat, beside the full count
 TEXT_CHARS_MAX: Final = 512
 
 
 def replica_report(facts: ReplicaFacts) -> container_pb2.ReplicaReport:
-    """Return the report of one replica; no tree yet is the absence of the field."""
+    """Return the report of one replica; without a tree the field is absent."""
     return report_of(facts, contradiction_count=facts.contradiction_count)
 
 
 def unloadable_report(unloadable: Unloadable) -> container_pb2.ReplicaReport:
-    """Return the report of a replica whose files are there and cannot be loaded."""
+    """Return the report of a replica whose files exist and cannot be loaded."""
     return container_pb2.ReplicaReport(
         container_id=unloadable.container_id,
         state=container_pb2.UNHEALTHY,
@@ -55,7 +55,7 @@ def finding_messages(findings: Iterable[Finding]) -> list[datanode_pb2.Finding]:
 
 
 def history_message(entry: HistoryEntry) -> datanode_pb2.HistoryEntry:
-    """Return the wire form of one entry of a replica's history; no tree is no root."""
+    """Return the wire form of one entry of a replica's history; without a tree it has no root."""
     return datanode_pb2.HistoryEntry(
         at_ms=entry.at_ms,
         state=state_number(entry.state),
@@ -70,7 +70,7 @@ def history_message(entry: HistoryEntry) -> datanode_pb2.HistoryEntry:
 
 
 def outcome_message(result: ReconcileResult) -> scm_pb2.ReconcileOutcome:
-    """Return the wire form of what a reconcile did."""
+    """Return the wire form of a reconcile's result."""
     return scm_pb2.ReconcileOutcome(
         container_id=result.container_id,
         result=result.result.value,
@@ -104,7 +104,8 @@ def _peer_messages(result: ReconcileResult) -> list[scm_pb2.PeerOutcome]:
 
 
 def _chunk_messages(result: ReconcileResult) -> list[scm_pb2.ChunkOutcome]:
-    """Unsigned on the wire: what is about no block or chunk has 0 there."""
+    """Return the wire form of the chunks' outcomes; 0 stands for no block or chunk, as the fields
+    are unsigned."""
     return [
         scm_pb2.ChunkOutcome(
             local_id=max(chunk.block_id, 0),
@@ -120,5 +121,5 @@ def _chunk_messages(result: ReconcileResult) -> list[scm_pb2.ChunkOutcome]:
 
 
 def _cut(text: str) -> str:
-    """Bound a text, and make it one that protobuf can carry."""
+    """Cut a text to a bounded length that protobuf can carry."""
     return text[:TEXT_CHARS_MAX].encode("utf-8", "replace").decode("utf-8")

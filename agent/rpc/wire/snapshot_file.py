@@ -1,12 +1,12 @@
-"""A snapshot of a cluster as files: what a control plane knew at one moment, for the Spark job.
+"""Snapshot of a control plane's tables at one instant, as files for the Spark job.
 
     <snapshot>/manifest.json              written last: no manifest, no snapshot
                containers/part-00000.parquet
                replicas/part-…  nodes/part-…  pending_ops/part-…
 
-Everything is written to a hidden directory beside, synced, and renamed: a reader sees a whole
-snapshot or none. Unsigned 64-bit checksums are stored as signed ones of the same bits, because
-Spark has no unsigned type.
+Everything is written to a hidden directory next to it, synced, and renamed: a reader sees a
+complete snapshot or none. Unsigned 64-bit checksums are stored as signed ones of the same bits,
+because Spark has no unsigned type.
 """
 
 import fcntl
@@ -28,11 +28,11 @@ from health.tables.snapshot_columns import SCHEMA_VERSION, TABLES, Row
 pa: Any = pyarrow  # compiled code without types
 pq: Any = pyarrow.parquet
 
-ROWS_PER_GROUP: Final = 100_000  # rows in memory as Python values at once
-ROWS_PER_PART: Final = 2_000_000  # one Spark task's worth
+ROWS_PER_GROUP: Final = 100_000  # rows in memory as Python values
+ROWS_PER_PART: Final = 2_000_000  # rows for one Spark task
 
 
-SNAPSHOT_ID: Final = "snapshot_id"  # the column that is the same in all rows
+SNAPSHOT_ID: Final = "snapshot_id"  # a column with the same value in all rows
 KINDS: Final = {
     "string": pa.string(),
     "long": pa.int64(),
@@ -49,10 +49,10 @@ SCHEMAS: Final[dict[str, Any]] = {
 
 @contextmanager
 def writing(target: Path, snapshot_id: str) -> Iterator["SnapshotFiles"]:
-    """Yield a snapshot that becomes `target` if it is finished; else nothing is left of it.
+    """Yield a snapshot that becomes `target` if it is finished; otherwise nothing of it remains.
 
-    Raises Unavailable(DISK_OUT_OF_SPACE) when it cannot be written, Refused when somebody else
-    writes it or it is there already.
+    Raise Unavailable(DISK_OUT_OF_SPACE) if it cannot be written, Refused if another process is
+    writing it or it exists already.
     """
     building = target.parent / f".{target.name}.building"
     try:
@@ -82,7 +82,7 @@ def writing(target: Path, snapshot_id: str) -> Iterator["SnapshotFiles"]:
 
 
 class SnapshotFiles:
-    """The tables of a snapshot that grows. Rows of any table may be added at any time."""
+    """The tables of a growing snapshot. Rows of any table may be added at any time."""
 
     def __init__(self, building: Path, snapshot_id: str) -> None:
         self._building = building
@@ -94,16 +94,16 @@ class SnapshotFiles:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Rows of each table."""
+        """Number of rows of each table."""
         return {name: table.count for name, table in self._tables.items()}
 
     def add(self, table: str, rows: Iterable[Row]) -> None:
         """Add rows to a table.
 
-        Raises OSError, pyarrow.ArrowInvalid for a value that its column cannot hold, KeyError for
-        one that is missing, and ValueError for one that no column is for.
+        Raise OSError, pyarrow.ArrowInvalid for a value that its column cannot hold, KeyError for a
+        missing one, and ValueError for one without a column.
 
-        They are kept in memory until they are worth a group of the file.
+        Rows are kept in memory until they fill a row group of the file.
         """
         self._tables[table].add(rows)
 
@@ -116,8 +116,8 @@ class SnapshotFiles:
         rules: Mapping[str, int],
         keys_at_risk: Mapping[str, object] | None = None,
     ) -> None:
-        """Write what is kept, and the manifest; `keys_at_risk` as `health.tables.snapshot_columns`
-        says it. Raises OSError, pyarrow.ArrowInvalid."""
+        """Write the remaining rows, and the manifest; `keys_at_risk` is described in
+        `health.tables.snapshot_columns`. Raise OSError, pyarrow.ArrowInvalid."""
         for table in self._tables.values():
             table.finish()
         manifest = {
@@ -138,13 +138,13 @@ class SnapshotFiles:
         self.is_finished = True
 
     def close(self) -> None:
-        """Close the files as they are."""
+        """Close the files in their present state."""
         for table in self._tables.values():
             table.close()
 
 
 class _Table:
-    """Parts of whole row groups; an empty table still has one part, with its schema."""
+    """Parts made of whole row groups; an empty table still has one part, with its schema."""
 
     def __init__(self, directory: Path, schema: Any, snapshot_id: str) -> None:
         self._directory = directory
@@ -211,7 +211,8 @@ class _Table:
 
 
 def _claim(building: Path) -> int:
-    """Make the directory again and lock it; return its descriptor. What was killed there goes."""
+    """Recreate the directory and lock it; return its descriptor. Remains of a killed run are
+    removed."""
     if building.exists():
         descriptor = os.open(building, os.O_RDONLY | os.O_DIRECTORY)
         try:
