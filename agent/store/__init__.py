@@ -1,1 +1,1 @@
-"""The only code that touches volumes."""
+"""The store: the only code that accesses volumes."""

@@ -1,1 +1,1 @@
-"""Files and directories of a volume: durable, past the page cache, one place for each thing."""
+"""Files and directories of a volume: layout, durable changes, and direct I/O."""

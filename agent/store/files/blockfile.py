@@ -1,7 +1,7 @@
-"""The bytes of blocks: one file per block, each chunk at its own offset.
+"""Block files: one file per block, each chunk at its own offset.
 
-Bytes behind the last recorded chunk belong to nobody: a write that was cut off before it was
-acknowledged. They are overwritten or cut off by the next write, never read.
+Bytes behind the last recorded chunk are garbage of a write that was interrupted before it was
+acknowledged. The next write overwrites them or cuts them off; they are never read.
 """
 
 import errno
@@ -26,7 +26,7 @@ from agent.store.files.durable import (
 from agent.store.files.kinds import no_file
 
 ALIGNMENT_BYTES: Final = 4096  # of offset, length and memory for O_DIRECT; a multiple of any sector
-REREADS_MAX: Final = 3  # of bytes that may be put back
+REREADS_MAX: Final = 3  # of bytes that may be restored
 ABSENT: Final = -1
 DIRECTORY_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
 FILE_FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -43,18 +43,18 @@ def size_bytes(path: Path) -> int:
 
 
 def _open(path: Path, flags: int) -> int:
-    """Open a block's file and follow no link, neither in its place nor in its directory's.
+    """Open a block file without following a link, of the file or of its directory.
 
-    Raises OSError; what is no regular file is not there: FileNotFoundError.
+    Raise OSError. An object other than a regular file counts as missing: FileNotFoundError.
     """
     return _open_in(path.parent, path.name, flags)
 
 
 def _open_in(directory: Path, name: str, flags: int) -> int:
-    """Open it by its directory's path and its name: another path would take as long as to open."""
+    """Open a file by its directory's path and its name; a longer path would double the time."""
     try:
         directory_fd = os.open(directory, DIRECTORY_FLAGS)
-    except NotADirectoryError as error:  # also of a link to one
+    except NotADirectoryError as error:  # also for a link to a directory
         raise FileNotFoundError(errno.ENOENT, "no directory", str(directory)) from error
     try:
         fd = os.open(name, flags | FILE_FLAGS, FILE_MODE, dir_fd=directory_fd)
@@ -72,7 +72,7 @@ def _open_in(directory: Path, name: str, flags: int) -> int:
 
 @contextmanager
 def opened(path: Path, flags: int) -> Iterator[int]:
-    """Open a file of a replica for the length of the body. Raises OSError."""
+    """Open a file of a replica for a `with` block. Raise OSError."""
     fd = _open(path, flags)
     try:
         yield fd
@@ -81,12 +81,12 @@ def opened(path: Path, flags: int) -> Iterator[int]:
 
 
 def read(path: Path, offset: int, length_bytes: int) -> bytes:
-    """Return what the file holds there; shorter where the file ends. Raises OSError."""
+    """Return the bytes at the range, fewer at the end of the file. Raise OSError."""
     return read_in(path.parent, path.name, offset, length_bytes)
 
 
 def read_in(directory: Path, name: str, offset: int, length_bytes: int) -> bytes:
-    """Return the same of the file with this name in a replica's directory."""
+    """Return the same for a file by its name in a replica's directory."""
     fd = _open_in(directory, name, os.O_RDONLY)
     try:
         data = os.pread(fd, length_bytes, offset)
@@ -96,9 +96,9 @@ def read_in(directory: Path, name: str, offset: int, length_bytes: int) -> bytes
 
 
 def read_past_cache(path: Path, offset: int, length_bytes: int) -> bytes:
-    """Return what the medium holds there, not what the page cache remembers. Raises OSError.
+    """Return the bytes on the medium, not those in the page cache. Raise OSError.
 
-    A file system without O_DIRECT is asked to drop its pages first.
+    On a file system without O_DIRECT its cached pages are dropped first.
     """
     try:
         fd = _open(path, os.O_RDONLY | os.O_DIRECT)
@@ -113,10 +113,10 @@ def read_past_cache(path: Path, offset: int, length_bytes: int) -> bytes:
 
 
 def read_each_past_cache(path: Path, spans: Sequence[tuple[int, int]]) -> list[bytes | None]:
-    """Return the same of several ranges (offset, length in bytes) of a file, which is opened once;
-    None for each that the medium does not give back."""
+    """Return the same for several ranges (offset, length in bytes) of a file, which is opened once;
+    None for each range that the medium cannot read."""
     if len(spans) > 1:
-        # What fails is asked for once more, by itself: the others must not suffer for it.
+        # A failed range is read once more, alone, so that it does not affect the others.
         with suppress(OSError), opened(path, os.O_RDONLY | os.O_DIRECT) as fd:
             return [_read_aligned(fd, offset, length_bytes) for offset, length_bytes in spans]
     found: list[bytes | None] = []
@@ -130,16 +130,16 @@ def read_each_past_cache(path: Path, spans: Sequence[tuple[int, int]]) -> list[b
 
 
 def checksum_of(data: bytes) -> bytes:
-    """Return by what the same bytes are known again, of two reads of the same place."""
+    """Return a checksum that identifies the same bytes in two reads of a place."""
     return xxhash.xxh3_128_digest(data)
 
 
 def read_agreed(read: Callable[[], bytes], before: bytes, seen: bytes = b"") -> bytes:
-    """Return what two reads in a row give, of which `before` was the first; nothing where none do.
+    """Return the bytes that two consecutive reads agree on, where `before` was the first read;
+    empty if none agree.
 
-    What one read gives may be what memory has made of it: it must not be put back over bytes that
-    were whole. `seen`: the checksum of what a read gave that came shortly before that one, if one
-    did. Raises OSError.
+    A single read may have been altered in memory, and must not be written back over intact bytes.
+    `seen` is the checksum of another read shortly before, if there was one. Raise OSError.
     """
     if seen and checksum_of(before) == seen:
         return before
@@ -159,14 +159,14 @@ def _read_aligned(fd: int, offset: int, length_bytes: int) -> bytes:
     while filled < end - start:
         count = os.preadv(fd, [view[filled:]], start + filled)
         filled += count
-        if count % ALIGNMENT_BYTES or not count:  # the end of the file
+        if count % ALIGNMENT_BYTES or not count:  # end of file
             break
     return bytes(view[offset - start : min(filled, offset - start + length_bytes)])
 
 
 def _aligned(length_bytes: int) -> memoryview:
-    """Return memory for O_DIRECT, of the heap: a mapping of its own would be new pages from the
-    kernel for each read, which took longer than to read."""
+    """Return aligned memory for O_DIRECT from the heap, because a mapping would mean new pages from
+    the kernel for each read, which take longer than the read."""
     memory = np.empty(length_bytes + ALIGNMENT_BYTES, np.uint8)
     skipped_bytes = -memory.__array_interface__["data"][0] % ALIGNMENT_BYTES
     return memory.data[skipped_bytes : skipped_bytes + length_bytes]
@@ -192,10 +192,10 @@ def _read(fd: int, offset: int, length_bytes: int) -> bytes:
 
 
 def append(path: Path, data: bytes, offset: int) -> None:
-    """Write `data` durably at `offset`, where the recorded part of the block ends.
+    """Write `data` durably at `offset`, the end of the recorded part of the block.
 
-    Whatever is behind is cut off first. Raises the store's errors; the file is as before then,
-    less what belonged to nobody.
+    Bytes behind it are cut off first. Raise the store's errors; the file then keeps its recorded
+    part.
     """
     created = False
     with disk_errors(path):
@@ -212,7 +212,7 @@ def append(path: Path, data: bytes, offset: int) -> None:
                 os.ftruncate(fd, offset)
             write_all(fd, data, offset)
             os.fdatasync(fd)
-            if offset == 0:  # also if a process that died had created it: was the name synced?
+            if offset == 0:  # also if a process created it and died before the sync of its name
                 sync_directory(path.parent)
         except BaseException:
             _take_back(fd, path, offset, created=created)
@@ -222,8 +222,8 @@ def append(path: Path, data: bytes, offset: int) -> None:
 
 
 def create(name: str, directory_fd: int) -> int | None:
-    """Create the file of a block to be written; return its descriptor, None where something has
-    the name. Raises OSError."""
+    """Create the file of a new block; return its descriptor, or None if the name exists. Raise
+    OSError."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | FILE_FLAGS
     try:
         return os.open(name, flags, FILE_MODE, dir_fd=directory_fd)
@@ -232,16 +232,16 @@ def create(name: str, directory_fd: int) -> int | None:
 
 
 def check_single(fd: int) -> None:
-    """Refuse to write into a file that has other names: they may be what is left of something
-    else. Raises OSError; `agent.store.replica.obstacles` gives a block a file of its own."""
+    """Refuse to write to a file with further hard links, which may belong to something else. Raise
+    OSError; `agent.store.replica.obstacles` gives such a block a file of its own."""
     names = os.fstat(fd).st_nlink
     if names > 1:
         raise OSError(errno.EMLINK, f"the file has {names} names and is not written in place")
 
 
 def forget_tail(path: Path, offset: int) -> None:
-    """Cut off what `append` wrote at `offset`: it could not be recorded. Best effort, because
-    bytes behind the recorded part mean nothing anyway."""
+    """Cut off the bytes that `append` wrote at `offset` and that could not be recorded. Best
+    effort, because bytes behind the recorded part are garbage anyway."""
     with suppress(OSError):
         if offset == 0:
             path.unlink()
@@ -258,7 +258,7 @@ def _take_back(fd: int, path: Path, offset: int, *, created: bool) -> None:
 
 
 def overwrite(path: Path, data: bytes, offset: int) -> None:
-    """Write `data` durably over what is there, or right behind it. Raises OSError, and
+    """Write `data` durably over existing bytes, or at the end of the file. Raise OSError, and
     `Refused(CHUNK_GAP)` for a hole."""
     overwrite_pieces(path, [(offset, data)])
     sync_directory(path.parent)
@@ -267,8 +267,8 @@ def overwrite(path: Path, data: bytes, offset: int) -> None:
 def overwrite_pieces(
     path: Path, pieces: Iterable[tuple[int, bytes]], *, is_synced: bool = True
 ) -> None:
-    """Write each piece at its offset, over what is there or right behind it, and sync the file, or
-    leave that to the caller; if it was made, its name is not durable yet. Raises as `overwrite`."""
+    """Write each piece at its offset, over existing bytes or at the end; sync the file, or leave
+    that to the caller. The name of a new file is not durable yet. Raise as `overwrite`."""
     with opened(path, os.O_RDWR | os.O_CREAT) as fd:
         check_single(fd)
         for offset, data in pieces:
@@ -279,7 +279,7 @@ def overwrite_pieces(
 
 
 def truncate(path: Path, length_bytes: int) -> None:
-    """Cut a file durably. Raises OSError."""
+    """Truncate a file durably. Raise OSError."""
     with opened(path, os.O_RDWR) as fd:
         check_single(fd)
         os.ftruncate(fd, length_bytes)
@@ -287,7 +287,7 @@ def truncate(path: Path, length_bytes: int) -> None:
 
 
 def check_reached(path: Path, size_bytes: int, offset: int) -> None:
-    """Refuse to write behind the end of a file: the hole would read as zeros."""
+    """Refuse to write beyond the end of a file, because the hole would read as zeros."""
     if size_bytes < offset:
         raise Refused(
             Code.CHUNK_GAP,

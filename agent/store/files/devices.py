@@ -1,8 +1,8 @@
-"""The disks below directories: which they are, and what the kernel counts of them.
+"""Disks below directories, and the kernel's I/O counters of them.
 
-    directory ─ st_dev ─ /sys/dev/block/8:17 ─► sdb1 ─► sdb    a device mapper's: what it rests on
+    directory ─ st_dev ─ /sys/dev/block/8:17 ─► sdb1 ─► sdb    a device mapper's: its lower disks
 
-What is not on a disk (memory, network, a union) has none, and nothing is known of it.
+A file system that is not on a disk (memory, network, a union) has none, and no counters.
 """
 
 import os
@@ -16,8 +16,8 @@ STAT_FIELDS_MIN: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What the kernel has counted since it booted: reads and writes that ended, and the
-    milliseconds that they took, queueing included."""
+    """The kernel's counters since boot: completed reads and writes, and their milliseconds
+    including queueing."""
 
     reads: int
     read_ms: int
@@ -26,8 +26,8 @@ class Counts:
 
 
 def block_device(directory: Path, *, sysfs: Path = SYSFS) -> Path | None:
-    """Return the kernel's directory of the block device that a directory lies on; None: it lies on
-    none, or cannot be looked at."""
+    """Return the kernel's directory of the block device below a directory; None if there is none,
+    or it cannot be determined."""
     try:
         number = directory.stat().st_dev
         place = sysfs / "dev" / "block" / f"{os.major(number)}:{os.minor(number)}"
@@ -37,7 +37,7 @@ def block_device(directory: Path, *, sysfs: Path = SYSFS) -> Path | None:
 
 
 def disks_of(device: Path) -> list[str]:
-    """Return the names of the disks that a block device is made of, as sda; never none."""
+    """Return the names of the disks of a block device, such as sda; at least one."""
     if (device / "partition").exists():
         return disks_of(device.parent)
     slaves = device / "slaves"
@@ -47,7 +47,7 @@ def disks_of(device: Path) -> list[str]:
 
 
 def counts_of(device: Path) -> Counts | None:
-    """Return what the kernel counts of a block device; None where it does not say."""
+    """Return the kernel's counters of a block device; None if it has none."""
     try:
         fields = [int(word) for word in (device / "stat").read_text().split()]
     except (OSError, ValueError):

@@ -1,8 +1,8 @@
-"""One file at a time written past the page cache while more of it arrives, from two buffers.
+"""Writes of a single file past the page cache while more data arrives, with two buffers.
 
-What a client has just written is read again by few, and in the page cache each byte costs the
-kernel a copy and pages of its own. A buffer is written by the executor while the other is filled.
-Buffers are kept from file to file: fresh memory would cost as much as the writing.
+Data just written by a client is rarely read soon, and the page cache would cost a copy and pages
+for each byte. The executor writes one buffer while the other is filled. Buffers are kept from file
+to file, because fresh memory would cost as much as the write.
 """
 
 import os
@@ -21,28 +21,27 @@ from agent.store.files.writebehind import (
     write_direct,
 )
 
-BUFFER_BYTES: Final = 2 * 1024**2  # in one write: enough for a disk with queues to be busy
-KEPT_COUNT: Final = 8  # buffers, for the files that are written at once most of the time
+BUFFER_BYTES: Final = 2 * 1024**2  # in one write, enough to keep a disk's queue busy
+KEPT_COUNT: Final = 8  # buffers, for the usual number of concurrent files
 
 assert BUFFER_BYTES % ALIGNMENT_BYTES == 0
 
 
 class Buffers:
-    """Buffers that nobody uses now. Threads may take and give at once: single operations on a
-    deque are atomic."""
+    """Unused buffers. Thread-safe, because single operations on a deque are atomic."""
 
     def __init__(self) -> None:
         self._free: deque[memoryview] = deque(maxlen=KEPT_COUNT)
 
     def take(self) -> memoryview:
-        """Return a buffer, aligned as O_DIRECT wants it."""
+        """Return a buffer, aligned for O_DIRECT."""
         try:
             return self._free.pop()
         except IndexError:
             return memoryview(huge_pages(BUFFER_BYTES))
 
     def give(self, buffer: memoryview) -> None:
-        """Take a buffer back; beyond what is kept it goes."""
+        """Return a buffer to the pool; beyond the limit it is freed."""
         self._free.append(buffer)
 
 
@@ -50,7 +49,7 @@ class DirectFile:
     """A new file; ends with `finish` or `abandon`. Every call raises OSError."""
 
     def __init__(self, path: Path, buffers: Buffers, submit: Submit | None) -> None:
-        """Create the file; what has the name is taken away."""
+        """Create the file; remove an existing one of that name."""
         self.path = path
         self.size_bytes = 0
         self._pool = buffers
@@ -58,10 +57,10 @@ class DirectFile:
         self._behind = WriteBehind(submit)
         self._buffers = [buffers.take(), buffers.take()]
         self._filled = 0
-        self._handed_bytes = 0  # to the writing
+        self._handed_bytes = 0  # handed to the executor
 
     def append(self, data: memoryview) -> None:
-        """Add bytes; raises also what the writing of those before raised."""
+        """Add bytes; also raise errors of earlier writes."""
         self.size_bytes += len(data)
         while data:
             count = min(len(data), BUFFER_BYTES - self._filled)
@@ -72,7 +71,7 @@ class DirectFile:
                 self._flush(BUFFER_BYTES)
 
     def finish(self) -> None:
-        """Make what was added durable, and close the file; its name is not durable yet."""
+        """Make the added bytes durable, and close the file; its name is not durable yet."""
         padded = -(-self._filled // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
         if padded:
             self._buffers[0][self._filled : padded] = bytes(padded - self._filled)
@@ -84,7 +83,7 @@ class DirectFile:
         self._close()
 
     def abandon(self) -> None:
-        """Close the file and remove it, unless it has another place by now."""
+        """Close the file and remove it, unless it was renamed."""
         self._behind.abandon()
         self._close()
         with suppress(OSError):  # the next start removes it

@@ -1,10 +1,10 @@
-"""Replacing, creating and removing files so that a crash leaves the old one or the new one.
+"""Durable replacement, creation and removal of files: a crash leaves the old or the new one.
 
     temporary file in the same directory ─ write ─ fsync ─ rename ─ fsync of the directory
 
 The only module that replaces files. A rename without the last step may be undone by a power cut
-(litestream's and Garage's persisters omit it). What `OSError` means to a caller is decided here,
-too: a full disk, a busy host or a failing volume.
+(litestream's and Garage's persisters omit it). It also classifies every `OSError` as a full disk, a
+busy host or a failing volume.
 """
 
 import ctypes
@@ -24,8 +24,8 @@ TEMPORARY_SUFFIX: Final = ".tmp"
 FILE_MODE: Final = 0o640
 DIRECTORY_MODE: Final = 0o750
 STATFS_WORDS: Final = 32  # more than the kernel fills
-PUNCH_HOLE: Final = 0x03  # and keep the size (linux/falloc.h)
-NO_FILE: Final = frozenset({errno.ELOOP, errno.ENXIO, errno.ENOTDIR})  # a link, a socket, no place
+PUNCH_HOLE: Final = 0x03  # punch a hole, keep the size (linux/falloc.h)
+NO_FILE: Final = frozenset({errno.ELOOP, errno.ENXIO, errno.ENOTDIR})  # link, socket, no directory
 HEAD_BYTES: Final = 128
 SYNC_FILE_WRITE: Final = 2  # linux/fs.h
 BTRFS: Final = 0x9123_683E  # linux/magic.h
@@ -41,21 +41,21 @@ SHORT_OF_RESOURCES: Final = frozenset(
 def is_shortage(error: BaseException) -> bool:
     """Return whether the process or the machine is short of descriptors, memory or threads.
 
-    It says nothing about the disk or about what is on it, and passes.
+    Such an error is temporary and says nothing about the disk or its contents.
     """
     return isinstance(error, MemoryError) or getattr(error, "errno", None) in SHORT_OF_RESOURCES
 
 
 def is_out_of_space(error: Exception) -> bool:
-    """Return whether a volume has no space, no inodes or no quota left for what failed."""
+    """Return whether an operation failed because the volume has no space, inodes or quota left."""
     if isinstance(error, SutureError):
         return error.code is Code.DISK_OUT_OF_SPACE
     return getattr(error, "errno", None) in OUT_OF_SPACE
 
 
 def raise_shortage(error: BaseException, path: Path) -> None:
-    """Raise `Unavailable(BUSY)` if `error` is a shortage: the caller takes any other error for what
-    the disk holds."""
+    """Raise `Unavailable(BUSY)` if `error` is a shortage; the caller attributes other errors to the
+    disk."""
     if is_shortage(error):
         raise _busy(error, path) from error
 
@@ -67,7 +67,7 @@ def _busy(error: BaseException, path: Path) -> Unavailable:
 
 
 def error_of(error: OSError, path: Path) -> SutureError:
-    """Return what `error` on `path` means to the caller: wait for space, retry, or fence."""
+    """Return the store's error for `error` on `path`: wait for space, retry, or fence."""
     if is_shortage(error):
         return _busy(error, path)
     name = errno.errorcode.get(error.errno or 0, "unknown")
@@ -81,7 +81,7 @@ def error_of(error: OSError, path: Path) -> SutureError:
 
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Turn every `OSError` of the body into the store's own error, naming `path`."""
+    """Convert every `OSError` of the body to the store's error, naming `path`."""
     try:
         yield
     except OSError as error:
@@ -90,7 +90,7 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 @contextmanager
 def block_errors(path: Path) -> Iterator[None]:
-    """As `disk_errors`, of the files of one block: what fails with them alone is `BlockFailed`."""
+    """Do the same for the files of one block; errors of these files alone become `BlockFailed`."""
     try:
         yield
     except OSError as error:
@@ -101,7 +101,7 @@ def block_errors(path: Path) -> Iterator[None]:
 
 
 def write_all(fd: int, data: bytes | memoryview, offset: int) -> None:
-    """Write the whole of `data` at `offset`; a short write is continued, never ignored."""
+    """Write all of `data` at `offset`; short writes are continued."""
     view = memoryview(data)
     while view:
         written = os.pwrite(fd, view, offset)
@@ -110,10 +110,10 @@ def write_all(fd: int, data: bytes | memoryview, offset: int) -> None:
 
 
 def open_file(path: Path) -> int:
-    """Open a file of ours to be read; returns its descriptor. Raises OSError.
+    """Open a file of the store for reading; return its descriptor. Raise OSError.
 
-    What is no regular file is no file of ours: a link or a pipe that somebody put in its place is
-    FileNotFoundError, and nothing of what it leads to is read.
+    An object other than a regular file, such as a link or a pipe put in its place, is
+    FileNotFoundError, and its target is not read.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -128,7 +128,7 @@ def open_file(path: Path) -> int:
 
 
 class TooLarge(OSError):
-    """A file claims to hold more than it ever can: nothing of it is read."""
+    """A file claims an impossible size; nothing of it is read."""
 
 
 def read_file(
@@ -138,10 +138,10 @@ def read_file(
     expected_bytes: Callable[[bytes], int] | None = None,
     read: Callable[[Path, int, int], bytes] | None = None,
 ) -> bytes:
-    """Return the content of a file of ours, see `open_file`.
+    """Return the content of a file of the store; see `open_file`.
 
-    `expected_bytes` says from its first HEAD_BYTES how long it must be, `read` reads it otherwise
-    than through the page cache. Raises OSError, `TooLarge` before more than that is in memory.
+    `expected_bytes` returns the required length from the first HEAD_BYTES. `read` replaces the read
+    through the page cache. Raise OSError; `TooLarge` before more than the limit is in memory.
     """
     fd = open_file(path)
     try:
@@ -160,8 +160,8 @@ def read_file(
 
 
 def read_head(path: Path, bytes_max: int) -> bytes:
-    """Return at most the first bytes of a file of ours that is small, or none of ours: a huge one
-    costs no memory. Raises OSError, see `open_file`."""
+    """Return the first bytes, at most `bytes_max`, of a small file of the store, so that a huge
+    file in its place costs no memory. Raise OSError; see `open_file`."""
     fd = open_file(path)
     try:
         return os.pread(fd, bytes_max, 0)
@@ -170,10 +170,11 @@ def read_head(path: Path, bytes_max: int) -> bytes:
 
 
 def open_new(path: Path, flags: int = 0, *, refused: Collection[int] = ()) -> int:
-    """Open an empty file under a name that only we use; returns its descriptor. Raises OSError.
+    """Open an empty file under a name that only the store uses; return its descriptor. Raise
+    OSError.
 
-    What has the name is taken away, whatever it is: nothing is written to where a link leads.
-    Where the file system refuses `flags` with one of the errors `refused`, they are left out.
+    Any object of that name is removed first, so that no link is followed. If the file system
+    refuses `flags` with one of the errors `refused`, they are omitted.
     """
     remove(path)
     create = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -182,7 +183,7 @@ def open_new(path: Path, flags: int = 0, *, refused: Collection[int] = ()) -> in
     except OSError as error:
         if error.errno not in refused:
             raise
-    remove_file(path)  # some file systems create it before they refuse
+    remove_file(path)  # some file systems create the file before they refuse the flags
     return os.open(path, create, FILE_MODE)
 
 
@@ -205,10 +206,9 @@ def sync_path(path: Path) -> None:
 
 
 def sync_file_system(fd: int) -> None:
-    """Make all that was written to the file system of `fd` durable, names included (syncfs(2)).
+    """Make everything written to the file system of `fd` durable, including names (syncfs(2)).
 
-    For many files at once: a journal commit for each of a hundred thousand would take an hour.
-    Raises OSError.
+    For many files at once: a journal commit for each of 100,000 would take an hour. Raise OSError.
     """
     library = ctypes.CDLL(None, use_errno=True)
     if library.syncfs(fd) != 0:
@@ -217,7 +217,7 @@ def sync_file_system(fd: int) -> None:
 
 
 def sync_all(directory: Path) -> None:
-    """Make all that was written to the file system of a directory durable. Raises OSError."""
+    """Make everything written to the file system of a directory durable. Raise OSError."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         sync_file_system(fd)
@@ -226,16 +226,12 @@ def sync_all(directory: Path) -> None:
 
 
 def is_in_memory(fd: int) -> bool:
-    """Return whether a file system has its files in the page cache alone (statfs(2)).
-
-    Raises OSError.
-    """
+    """Return whether a file system keeps its files in memory only (statfs(2)). Raise OSError."""
     return _file_system(fd) in IN_MEMORY
 
 
 def is_on_btrfs(directory: Path) -> bool:
-    """Return whether a directory is on btrfs, where what is there already needs space to be
-    written again. Raises OSError."""
+    """Return whether a directory is on btrfs, where overwriting needs free space. Raise OSError."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         return _file_system(fd) == BTRFS
@@ -244,7 +240,7 @@ def is_on_btrfs(directory: Path) -> bool:
 
 
 def _file_system(fd: int) -> int:
-    facts = (ctypes.c_ulong * STATFS_WORDS)()  # the type of the file system is the first
+    facts = (ctypes.c_ulong * STATFS_WORDS)()  # the first word is the type of the file system
     library = ctypes.CDLL(None, use_errno=True)
     if library.fstatfs(fd, facts) != 0:
         raise OSError(ctypes.get_errno(), "fstatfs failed")
@@ -252,17 +248,17 @@ def _file_system(fd: int) -> int:
 
 
 def allocate(fd: int, size_bytes: int) -> bool:
-    """Give a new file its size and its place on the disk (fallocate(2)), zeros until it is written;
-    return whether the file system can. Raises OSError, as when there is no room.
+    """Allocate the size and the space of a new file (fallocate(2)), which reads as zeros; return
+    whether the file system supports it. Raise OSError, for instance if there is no room.
 
-    glibc's own posix_fallocate would write where the file system cannot.
+    glibc's posix_fallocate is not used, because it writes where the file system lacks support.
     """
     return _fallocate(fd, 0, 0, size_bytes)
 
 
 def punch(fd: int, *, offset: int, length_bytes: int) -> bool:
-    """Give whole pages of a file back to the file system, which reads as zeros there then; return
-    whether it took them: some cannot, and a full one may want room for that. Raises OSError."""
+    """Return whole pages of a file to the file system, after which they read as zeros; return
+    whether it did: some cannot, and a full one may need room for it. Raise OSError."""
     try:
         return length_bytes == 0 or _fallocate(fd, PUNCH_HOLE, offset, length_bytes)
     except OSError as error:
@@ -272,10 +268,10 @@ def punch(fd: int, *, offset: int, length_bytes: int) -> bool:
 
 
 def begin_writing(fd: int) -> None:
-    """Have the kernel begin to write a file to the disk, and wait for nothing (sync_file_range(2)).
+    """Start writing a file to the disk without waiting (sync_file_range(2)).
 
-    Best effort: of many files that are synced one after the other then, the first sync finds the
-    others on their way. It makes nothing durable.
+    Best effort: if many files are synced one after the other, the first sync finds the others in
+    progress. It makes nothing durable.
     """
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).sync_file_range(fd, ctypes.c_long(0), ctypes.c_long(0), SYNC_FILE_WRITE)
@@ -296,8 +292,8 @@ def _fallocate(fd: int, mode: int, offset: int, length_bytes: int) -> bool:
 def make_directories(path: Path, *, below: Path) -> None:
     """Create `path` and its missing parents below `below`, each durable in its parent.
 
-    Also one that is there: who made it may not have come to sync its name yet, or may have been
-    killed before; a power cut would take all that is put into it.
+    An existing directory is synced, too: its creator may not have synced its name yet, or may have
+    been killed before, and a power cut would take everything in it.
     """
     chain = []
     while path != below:
@@ -311,10 +307,10 @@ def make_directories(path: Path, *, below: Path) -> None:
 
 @dataclass(slots=True)
 class Staged:
-    """A new file content that is durable under a temporary name and not yet visible.
+    """New file content that is durable under a temporary name and not yet visible.
 
-    Exactly one of `publish` and `discard` ends it; both may be called again without effect,
-    because a transaction that publishes may be run twice.
+    Exactly one of `publish` and `discard` ends it. Both may be called again without effect, because
+    a transaction that publishes may run twice.
     """
 
     path: Path
@@ -322,22 +318,22 @@ class Staged:
     ended: bool = False
 
     def publish(self) -> None:
-        """Put the content in the place of the old one, durably."""
+        """Replace the old content durably."""
         if not self.ended:
             self.temporary.replace(self.path)
             self.ended = True
             sync_directory(self.path.parent)
 
     def discard(self) -> None:
-        """Forget the content; the old one stays."""
+        """Drop the content; the old one stays."""
         if not self.ended:
             self.ended = True
-            with suppress(OSError):  # the next stage of the same file overwrites it anyway
+            with suppress(OSError):  # the next stage of the same file overwrites it
                 self.temporary.unlink()
 
 
 def stage(path: Path, data: bytes) -> Staged:
-    """Write `data` durably beside `path`. Raises OSError; nothing is left then."""
+    """Write `data` durably next to `path`. Raise OSError; then nothing remains."""
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     staged = Staged(path, temporary)
     try:
@@ -354,8 +350,8 @@ def stage(path: Path, data: bytes) -> Staged:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Replace the content of `path`, or create it: afterwards it is durable, or unchanged. Raises
-    the store's errors, `BlockFailed` where this file fails: the volume's others may not."""
+    """Replace the content of `path`, or create it: afterwards it is durable, or unchanged. Raise
+    the store's errors; `BlockFailed` if only this file fails."""
     with block_errors(path):
         staged = stage(path, data)
         try:
@@ -365,7 +361,7 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def move(source: Path, target: Path) -> None:
-    """Rename within one volume; the new name is durable before the old one is gone for good."""
+    """Rename within one volume; the new name is durable before the old one is gone."""
     source.rename(target)
     sync_directory(target.parent)
     if source.parent != target.parent:
@@ -373,7 +369,7 @@ def move(source: Path, target: Path) -> None:
 
 
 def remove_file(path: Path) -> bool:
-    """Unlink a file; returns whether it was there. The caller syncs the directory."""
+    """Unlink a file; return whether it existed. The caller syncs the directory."""
     try:
         path.unlink()
     except FileNotFoundError:
@@ -382,7 +378,7 @@ def remove_file(path: Path) -> bool:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a directory with all that is in it; never follows a symbolic link, nor is one kept."""
+    """Remove a directory with its contents, including links, without following any."""
     with suppress(FileNotFoundError):
         if path.is_symlink():
             path.unlink()
@@ -397,7 +393,7 @@ def remove_tree(path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove what has a name, a directory with all that is in it. Raises OSError."""
+    """Remove an object of any kind, a directory with its contents. Raise OSError."""
     if path.is_dir() and not path.is_symlink():
         remove_tree(path)
     else:

@@ -1,7 +1,7 @@
-"""Data and holes of a file: what is copied is what takes room, and a hole stays one.
+"""Data and holes of a file: only data is copied, and holes stay holes.
 
-A file can claim any size and hold nothing: whoever reads such a file from end to end, or copies it
-byte by byte, fills memory or disk with zeros that nobody ever wrote.
+A file can claim any size and hold nothing. Reading such a file to its end, or copying it byte by
+byte, would fill memory or the disk with zeros.
 """
 
 import errno
@@ -12,18 +12,18 @@ from typing import Final
 from agent.store.files.durable import write_all
 from merkle.checksum import crc32c
 
-COPY_BYTES: Final = 4 * 1024**2  # in memory at a time
-NO_HOLES: Final = frozenset({errno.EINVAL, errno.EOPNOTSUPP})  # a file system that knows of none
+COPY_BYTES: Final = 4 * 1024**2  # in memory at once
+NO_HOLES: Final = frozenset({errno.EINVAL, errno.EOPNOTSUPP})  # a file system without holes
 
 
 def runs(fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield where there is data in `[start, end)`, as (offset, end) in order. Raises OSError."""
+    """Yield the ranges with data in `[start, end)`, as (offset, end) in order. Raise OSError."""
     while start < end:
         try:
             first = os.lseek(fd, start, os.SEEK_DATA)
             behind = os.lseek(fd, first, os.SEEK_HOLE)
         except OSError as error:
-            if error.errno == errno.ENXIO:  # only a hole is left
+            if error.errno == errno.ENXIO:  # only a hole remains
                 return
             if error.errno not in NO_HOLES:
                 raise
@@ -37,7 +37,7 @@ def runs(fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
 def pieces(fd: int, start: int, end: int) -> Iterator[tuple[int, bytes]]:
     """Yield the data in `[start, end)` with its offsets, a bounded piece at a time.
 
-    Raises OSError, EIO also where the file ends before `end` says.
+    Raise OSError; EIO if the file ends before `end`.
     """
     for first, behind in runs(fd, start, end):
         offset = first
@@ -50,13 +50,13 @@ def pieces(fd: int, start: int, end: int) -> Iterator[tuple[int, bytes]]:
 
 
 def data_bytes(fd: int, start: int, end: int) -> int:
-    """Return how much of `[start, end)` takes room. Raises OSError."""
+    """Return how many bytes of `[start, end)` are data. Raise OSError."""
     return sum(behind - first for first, behind in runs(fd, start, end))
 
 
 def copy(*, source_fd: int, target_fd: int, start: int, end: int) -> None:
-    """Copy `[start, end)` to the beginning of an empty file, durably and with its holes; what was
-    written is read back. Raises OSError."""
+    """Copy `[start, end)` to the start of an empty file, durably and with its holes, and verify it
+    by reading it back. Raise OSError."""
     os.ftruncate(target_fd, end - start)
     sums = []
     for offset, data in pieces(source_fd, start, end):

@@ -1,4 +1,4 @@
-"""Kinds of files, in words: what stands where a file or a directory belongs."""
+"""Descriptions of objects that occupy the place of a file or a directory."""
 
 import errno
 import os
@@ -19,7 +19,7 @@ _WORDS: Final = {
 
 
 def kind_at(path: str | Path, dir_fd: int | None = None) -> str:
-    """Return what stands at `path` itself, as "a directory" or "nothing". Raise OSError."""
+    """Return the kind of object at `path` itself, as "a directory" or "nothing". Raise OSError."""
     try:
         mode = os.lstat(path, dir_fd=dir_fd).st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -28,7 +28,7 @@ def kind_at(path: str | Path, dir_fd: int | None = None) -> str:
 
 
 def no_file(path: str | Path, dir_fd: int | None = None) -> FileNotFoundError:
-    """Return the error for something that is no regular file and stands where one belongs."""
+    """Return the error for an object in the place of a regular file."""
     try:
         words = kind_at(path, dir_fd)
     except OSError:
@@ -37,7 +37,7 @@ def no_file(path: str | Path, dir_fd: int | None = None) -> FileNotFoundError:
 
 
 def absence(path: Path, error: OSError) -> str:
-    """Say that a file is not there, and what is in its place."""
+    """Return a text that a file is missing, and what is in its place."""
     if isinstance(error, FileNotFoundError) and error.strerror != os.strerror(errno.ENOENT):
         return f"{path.name}: {error.strerror}"
     return f"{path.name} does not exist"

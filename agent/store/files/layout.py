@@ -1,8 +1,8 @@
-"""Where things are on a volume, and the VERSION file that says whose volume it is.
+"""Directory layout of a volume, and its VERSION file, which identifies its owner.
 
     <volume>/hdds/VERSION                                    layout, cluster, datanode, volume id
     <volume>/hdds/in_use.lock                                held by the one agent that serves it
-    <volume>/hdds/NEW                                        an operator says: a new disk
+    <volume>/hdds/NEW                                        marks a new disk, by an operator
     <volume>/hdds/<cluster>/current/containerDir<N>/<id>/    N = (id >> 9) & 0xFF, as in Ozone
         metadata/<id>.container  metadata/<id>.tree
         chunks/<block id>.block  chunks/small.pack
@@ -12,9 +12,9 @@
     <volume>/hdds/<cluster>/tmp/probe/                       files that a volume check writes
     <volume>/hdds/<cluster>/canary/                          a planted fault that a scan has to find
     <volume>/hdds/<cluster>/quarantine/                      bytes that a repair replaced
-    <volume>/hdds/<cluster>/verification/                    what was verified, repaired, deleted
+    <volume>/hdds/<cluster>/verification/                    log of verifications, repairs, deletes
 
-Names only: nothing here is created or changed except by `VolumeVersion.encode`'s callers.
+This module only names paths; the callers of `VolumeVersion.encode` write VERSION.
 """
 
 import re
@@ -26,18 +26,18 @@ from agent.errors import Code, Refused
 from merkle.checksum import crc32c
 from merkle.replica import ID_MAX, LAYOUT_VERSION, BlockId, ContainerId
 
-QUARANTINE: Final = "quarantine"  # below the cluster's directory
-VERIFICATION: Final = "verification"  # the same
-PACK_NAME: Final = "small.pack"  # of the file that many small blocks share
+QUARANTINE: Final = "quarantine"  # in the cluster's directory
+VERIFICATION: Final = "verification"  # in the cluster's directory
+PACK_NAME: Final = "small.pack"  # the file that many small blocks share
 VERSION_BYTES_MAX: Final = 65_536
-SEAL: Final = "checksum"  # the last line of VERSION: CRC32C of those before it
+SEAL: Final = "checksum"  # key of VERSION's last line, the CRC32C of the others
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _BLOCK_FILE: Final = re.compile(r"([1-9][0-9]{0,18})\.block")
 _CONTAINER_DIRECTORY: Final = re.compile(r"[1-9][0-9]{0,18}")
 
 
 def block_name(block_id: BlockId) -> str:
-    """Return what the file of a block is called."""
+    """Return the file name of a block."""
     return f"{block_id}.block"
 
 
@@ -69,7 +69,7 @@ class Layout:
 
     @property
     def hdds(self) -> Path:
-        """The directory that is ours; beside it nothing is touched."""
+        """The directory of the agent; nothing outside it is touched."""
         return self.volume / "hdds"
 
     @property
@@ -79,12 +79,12 @@ class Layout:
 
     @property
     def lock(self) -> Path:
-        """The file whose lock makes one process the volume's agent."""
+        """The file whose lock makes a process the volume's only agent."""
         return self.hdds / "in_use.lock"
 
     @property
     def new(self) -> Path:
-        """The file with which an operator says that an empty volume is a new disk."""
+        """The file by which an operator marks an empty volume as a new disk."""
         return self.hdds / "NEW"
 
     @property
@@ -104,7 +104,7 @@ class Layout:
 
     @property
     def importing(self) -> Path:
-        """Replicas being built beside their place."""
+        """Replicas under construction."""
         return self.cluster / "tmp" / "importing"
 
     @property
@@ -124,12 +124,12 @@ class Layout:
 
     @property
     def canary(self) -> Path:
-        """A block with a planted fault; no replica, never reported."""
+        """A block with a planted fault; not a replica, never reported."""
         return self.cluster / "canary"
 
     @property
     def quarantine(self) -> Path:
-        """Bytes that were replaced."""
+        """Bytes that repairs replaced."""
         return self.cluster / QUARANTINE
 
     @property
@@ -139,11 +139,11 @@ class Layout:
 
     @property
     def known(self) -> Path:
-        """The volumes of the datanode."""
+        """The list of the datanode's volumes."""
         return self.cluster / "VOLUMES"
 
     def remade_directories(self) -> tuple[Path, ...]:
-        """Directories without which nothing is lost that a volume serves: a start makes them."""
+        """Directories without served data, which a start creates if they are missing."""
         return (
             self.importing.parent,
             self.importing,
@@ -155,7 +155,7 @@ class Layout:
         )
 
     def remade_files(self) -> tuple[Path, ...]:
-        """Files likewise, but the lock of the volume itself."""
+        """Files of the same kind, except the lock of the volume itself."""
         return (self.database / "lock.mdb", self.new, self.known)
 
     def directories(self) -> tuple[Path, ...]:
@@ -169,7 +169,7 @@ class Layout:
 
 
 def group_name(container_id: ContainerId) -> str:
-    """Return the directory that a replica's directory is in: 512 consecutive ids share one."""
+    """Return the name of a replica's parent directory, which 512 consecutive ids share."""
     return f"containerDir{(container_id >> 9) & 0xFF}"
 
 
@@ -185,26 +185,26 @@ def replica_paths(root: Path, container_id: ContainerId) -> ReplicaPaths:
 
 
 def block_id_of(name: str) -> BlockId | None:
-    """Return the block id that a file name in chunks/ stands for, None for a foreign file."""
+    """Return the block id of a file name in chunks/; None for a foreign file."""
     match = _BLOCK_FILE.fullmatch(name)
     value = int(match[1]) if match else 0
     return BlockId(value) if 0 < value <= ID_MAX else None
 
 
 def holds_data(name: str) -> bool:
-    """Return whether a file of this name in chunks/ is ours."""
+    """Return whether a file name in chunks/ is one of the store's."""
     return name == PACK_NAME or block_id_of(name) is not None
 
 
 def container_id_of(name: str) -> ContainerId | None:
-    """Return the container id that a directory name stands for, None for a foreign one."""
+    """Return the container id of a directory name; None for a foreign one."""
     value = int(name) if _CONTAINER_DIRECTORY.fullmatch(name) else 0
     return ContainerId(value) if 0 < value <= ID_MAX else None
 
 
 @dataclass(frozen=True, slots=True)
 class VolumeVersion:
-    """What VERSION says. Its keys are Ozone's."""
+    """Content of VERSION. Its keys are Ozone's."""
 
     layout_version: int
     cluster_id: str
@@ -226,7 +226,7 @@ class VolumeVersion:
 
 
 def decode_version(data: bytes, path: Path) -> VolumeVersion:
-    """Read VERSION. Raises `Refused(INCONSISTENT_VOLUME)` naming what is wrong with it."""
+    """Parse VERSION. Raise `Refused(INCONSISTENT_VOLUME)` naming the fault."""
     fields = {}
     for line in data.decode("utf-8", "replace").splitlines():
         name, separator, value = line.partition("=")
@@ -268,7 +268,8 @@ def _damaged(path: Path, why: str) -> Refused:
 
 
 def check_name(value: str, what: str) -> None:
-    """Refuse a cluster or datanode id that cannot be a directory name or one VERSION line."""
+    """Raise Refused for a cluster or datanode id that cannot be a directory name or one VERSION
+    line."""
     if not _NAME.fullmatch(value):
         raise Refused(
             Code.INVALID_CONFIG,

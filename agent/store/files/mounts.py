@@ -1,4 +1,4 @@
-"""What should be mounted and is not: a mount point without its disk looks like an empty disk."""
+"""Missing mounts: a mount point without its disk looks like an empty disk."""
 
 import re
 from pathlib import Path
@@ -11,9 +11,9 @@ _ESCAPE: Final = re.compile(rb"\\([0-7]{3})")
 
 
 def unmounted(path: Path, *, fstab: Path = FSTAB, mounts: Path = MOUNTS) -> Path | None:
-    """Return the mount point at or above `path` that `fstab` names and that is not mounted.
+    """Return the mount point at or above `path` that is in `fstab` and not mounted.
 
-    None where all are, and where nothing is known of either.
+    Return None if all are mounted, or nothing is known.
     """
     wanted = _column(fstab, 1)
     mounted = _column(mounts, 4)
@@ -24,7 +24,7 @@ def unmounted(path: Path, *, fstab: Path = FSTAB, mounts: Path = MOUNTS) -> Path
 
 
 def _column(file: Path, number: int) -> set[Path]:
-    """Return the paths in a column of a table of mounts; none if it cannot be read."""
+    """Return the paths in a column of a table of mounts; an empty set if it is unreadable."""
     try:
         with file.open("rb") as table:
             text = table.read(TEXT_BYTES_MAX)

@@ -1,10 +1,10 @@
-"""Reads that are handed to the kernel and waited for later (Linux AIO, io_submit(2)).
+"""Asynchronous reads by the kernel (Linux AIO, io_submit(2)).
 
-A small file that is read by itself costs a request to the disk, an interrupt and two switches of
-threads: several times what is done with its bytes. Reads that are submitted together go to the
-disk together, and what lies side by side there as one request. Of a large file the next parts are
-read while one is sent, and no thread has to be woken for it. glibc has no functions for these
-calls, so they are made by number; where the machine or its kernel has none, OSError says so.
+A small file that is read alone costs a disk request, an interrupt and two thread switches: several
+times the cost of processing its bytes. Reads that are submitted together reach the disk together,
+and adjacent data as one request. Of a large file the next parts are read while one is sent, without
+a thread. glibc has no functions for these system calls, so they are made by number; if the machine
+or its kernel lacks them, OSError is raised.
 """
 
 import ctypes
@@ -18,15 +18,15 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-READS_MAX: Final = 64  # at once; more gained nothing
+READS_MAX: Final = 64  # at once; more gave no gain
 REQUEST: Final = np.dtype(  # struct iocb of linux/aio_abi.h
     [("number", "<u8"), ("key", "<u4"), ("rw_flags", "<u4"), ("opcode", "<u2"),
      ("priority", "<i2"), ("fd", "<u4"), ("address", "<u8"), ("size_bytes", "<u8"),
      ("offset", "<i8"), ("reserved", "<u8"), ("flags", "<u4"), ("event_fd", "<u4")]
 )  # fmt: skip
-FIELDS: Final = ("fd", "address", "size_bytes", "offset")  # what a read says of its request
+FIELDS: Final = ("fd", "address", "size_bytes", "offset")  # fields that a read sets
 EVENT: Final = struct.Struct("<QQqq")  # struct io_event
-PREAD: Final = 0  # IOCB_CMD_PREAD, which a new request says by itself
+PREAD: Final = 0  # IOCB_CMD_PREAD, the value of a zeroed request
 INTERRUPTED: Final = -errno.EINTR
 
 Read: TypeAlias = tuple[int, int, int, int]
@@ -36,7 +36,7 @@ where in the file, at a page, to begin."""
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """The numbers of the calls on one kind of machine."""
+    """System call numbers of one kind of machine."""
 
     setup: int
     destroy: int
@@ -48,15 +48,15 @@ NUMBERS: Final = {"x86_64": Numbers(206, 207, 209, 208), "aarch64": Numbers(0, 1
 
 
 def address_of(view: memoryview) -> int:
-    """Return where the memory of a writable view begins. The view must outlive the address."""
+    """Return the address of a writable view. The view must outlive the address."""
     return ctypes.addressof(ctypes.c_char.from_buffer(view))
 
 
 class ReadQueue:
-    """One queue of the kernel. Used by one thread at a time; `close` ends it."""
+    """A queue of the kernel. Used by one thread at a time; `close` ends it."""
 
     def __init__(self) -> None:
-        """Open a queue. Raises OSError where there is none to be had."""
+        """Open a queue. Raise OSError if none is available."""
         numbers = NUMBERS.get(platform.machine())
         if numbers is None:
             raise OSError(errno.ENOSYS, "no numbers for the calls of this machine")
@@ -77,14 +77,14 @@ class ReadQueue:
             raise OSError(-made, os.strerror(-made))
 
     def close(self) -> None:
-        """Give the queue back; takes the kernel some milliseconds. Harmless when it was closed: the
-        kernel may have given its number to another queue since."""
+        """Return the queue to the kernel, which takes some milliseconds. A second call does
+        nothing, because the kernel may have reused its number."""
         context, self._context = self._context, ctypes.c_ulong(0)
         self._call(self._numbers.destroy, context)
 
     def begin_all(self, reads: Sequence[Read]) -> None:
-        """Begin to read so many parts of files; nothing else may be under way. `results` waits
-        for them. The descriptors may be closed at once: the kernel keeps the files open."""
+        """Start these reads; none may be running. `results` waits for them. The descriptors may be
+        closed at once, because the kernel keeps the files open."""
         assert len(reads) <= READS_MAX, "a queue has so many places"
         self._results, self._begun = [0] * len(reads), 0
         if not reads:
@@ -98,13 +98,13 @@ class ReadQueue:
             if taken > 0:
                 index += taken
                 self._begun += taken
-            elif taken != INTERRUPTED:  # which is said of the first that was not taken
+            elif taken != INTERRUPTED:  # reported for the first request that was not accepted
                 self._results[index] = taken or -errno.EAGAIN
                 index += 1
 
     def results(self) -> list[int]:
-        """Wait for all that `begin_all` has begun; return of each how many bytes came, or the error
-        number, negative. No memory is written to any more when this returns. Raises OSError."""
+        """Wait for all reads of `begin_all`; return the byte count of each, or its negative error
+        number. After that no memory is written any more. Raise OSError."""
         try:
             while self._begun:
                 ended = self.wait(self._begun)
@@ -112,14 +112,14 @@ class ReadQueue:
                     self._results[number] = result
                 self._begun -= len(ended)
         except OSError:
-            self.close()  # which waits for what is under way
+            self.close()  # waits for running reads
             self._begun = 0
             raise
         return self._results
 
     def begin(self, number: int, read: Read) -> None:
-        """Begin one read. `number` (below READS_MAX, of none that is
-        under way) is what `wait` calls it. Raises OSError."""
+        """Start one read. `number` (below READS_MAX, not in use) identifies it in `wait`. Raise
+        OSError."""
         request = self._requests[number]
         for field, value in zip(FIELDS, read, strict=True):
             request[field] = value
@@ -129,8 +129,8 @@ class ReadQueue:
                 raise OSError(code, os.strerror(code))
 
     def wait(self, count: int = 1) -> list[tuple[int, int]]:
-        """Wait until so many have ended; return the number of each that has, and how many bytes
-        came or the error number, negative. Raises OSError."""
+        """Wait until `count` reads have ended; return the number of each ended one, with its byte
+        count or negative error number. Raise OSError."""
         while True:
             ended = self._call(
                 self._numbers.getevents, self._context, count, READS_MAX, self._events, None
@@ -142,12 +142,12 @@ class ReadQueue:
                 raise OSError(-ended, os.strerror(-ended))
 
     def _submit(self, first: int, count: int) -> int:
-        """Hand over reads that were described; return how many were taken, or the error number."""
+        """Submit described reads; return how many were accepted, or the error number."""
         place = ctypes.byref(self._places, ctypes.sizeof(ctypes.c_void_p) * first)
         return self._call(self._numbers.submit, self._context, count, place)
 
     def _call(self, number: int, *arguments: Any) -> int:
-        """Make a call; return what it returned, or the error number, negative."""
+        """Make a system call; return its result, or the negative error number."""
         wide = [ctypes.c_long(item) if isinstance(item, int) else item for item in arguments]
         result = int(self._library.syscall(ctypes.c_long(number), *wide))
         return -ctypes.get_errno() if result < 0 else result

@@ -1,12 +1,11 @@
-"""Writing files past the page cache while more data arrives, through a few aligned buffers.
+"""Writes of files past the page cache while more data arrives, through a few aligned buffers.
 
-A replica that is copied is read again by nobody soon: in the page cache it would only push out
-what clients read. Large files are written with O_DIRECT, those between with RWF_DONTCACHE, each
-where the file system takes it. A large one gets its place on the disk first: as long as a file
-grows, file systems write to it in one place at a time. Small ones would each be a request to the
-disk of its own: some thousand go through the page cache, are synced together beside the writing of
-the next, and leave it then. A large file is synced beside, too; the rest is not durable before the
-caller has synced.
+A copied replica is not read again soon, and in the page cache it would only displace data that
+clients read. Large files are written with O_DIRECT, medium ones with RWF_DONTCACHE, each if the
+file system supports it. A large file gets its space first, because file systems write to a growing
+file at one place at a time. Small files would each be a disk request. So some thousand go through
+the page cache, are synced together while the next are written, and then leave it. A large file is
+synced in the background, too; the rest is not durable before the caller has synced it.
 """
 
 import errno
@@ -21,16 +20,16 @@ from typing import Final, Protocol
 from agent.store.files.blockfile import ALIGNMENT_BYTES
 from agent.store.files.durable import FILE_MODE, allocate, is_in_memory, sync_file_system, write_all
 
-BUFFER_BYTES: Final = 2 * 1024**2  # in one write: enough for a disk with queues to be busy
-BUFFERS_COUNT: Final = 8  # one is filled, the others are written: a disk does not write evenly
+BUFFER_BYTES: Final = 2 * 1024**2  # in one write, enough to keep a disk's queue busy
+BUFFERS_COUNT: Final = 8  # one being filled, the others written, as a disk writes unevenly
 WRITES_MAX: Final = BUFFERS_COUNT - 1
 SYNCS_MAX: Final = 2
-LARGE_BYTES_MIN: Final = 16 * 1024**2  # of a file worth its place and a flush of its own
-JOBS_MAX: Final = 2  # of whole files: one is done, one waits, as a directory has one lock
-SMALL_BYTES_MAX: Final = 64 * 1024  # of a file that others share a request to the disk with
+LARGE_BYTES_MIN: Final = 16 * 1024**2  # of a file with its own allocation and flush
+JOBS_MAX: Final = 2  # of whole files: one runs, one waits, because a directory has one lock
+SMALL_BYTES_MAX: Final = 64 * 1024  # of a file that shares a disk request with others
 CACHED_COUNT_MAX: Final = 4_096  # small files in the page cache before they are synced
 CACHED_BYTES_MAX: Final = 16 * 1024**2
-RWF_DONTCACHE: Final = 0x80  # linux 6.14: pages are dropped once they are written
+RWF_DONTCACHE: Final = 0x80  # Linux 6.14: pages are dropped once they are written
 CREATE_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 REFUSED: Final = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP})
 
@@ -38,7 +37,7 @@ assert BUFFER_BYTES % ALIGNMENT_BYTES == 0
 
 
 class Pending(Protocol):
-    """Work that was handed to an executor."""
+    """Work submitted to an executor."""
 
     def result(self) -> object:
         """Wait for its end; raise what it raised."""
@@ -49,15 +48,15 @@ Submit = Callable[[Callable[[], None]], Pending]
 
 
 class WriteBehind:
-    """Jobs under way, bounded; without `submit` each is done at once."""
+    """A bounded number of running jobs; without `submit` each runs at once."""
 
     def __init__(self, submit: Submit | None) -> None:
         self._submit = submit
         self._pending: deque[Pending] = deque()
 
     def run(self, job: Callable[[], None], *, others_max: int) -> Pending | None:
-        """Begin `job` when at most `others_max` are left under way; return it while it may not
-        have ended. Raises what one raised."""
+        """Start `job` when at most `others_max` are still running; return it if it may not have
+        ended. Raise the errors of earlier jobs."""
         self.make_room(others_max)
         if self._submit is None:
             job()
@@ -66,22 +65,22 @@ class WriteBehind:
         return self._pending[-1]
 
     def make_room(self, others_max: int) -> None:
-        """Wait until at most so many are under way. Raises what one raised."""
+        """Wait until at most `others_max` jobs are running. Raise the errors of earlier jobs."""
         while len(self._pending) > others_max:
             self._pending.popleft().result()
 
     def under_way(self) -> list[Pending]:
-        """Return what may not have ended."""
+        """Return the jobs that may not have ended."""
         return list(self._pending)
 
     def settle(self) -> None:
-        """Wait for all that is under way; raise what the first failure raised."""
+        """Wait for all running jobs; raise the first failure."""
         self.make_room(0)
 
     def abandon(self) -> None:
-        """Wait for all that is under way, whatever becomes of it."""
+        """Wait for all running jobs, ignoring their failures."""
         while self._pending:
-            with suppress(Exception):  # the caller gives up anyway; OSError and its kin
+            with suppress(Exception):  # the caller abandons the writes anyway
                 self._pending.popleft().result()
 
 
@@ -93,7 +92,7 @@ class FileWriter:
         self._behind = WriteBehind(submit)
         self._syncs = WriteBehind(submit)
         self.unsynced_count = 0
-        self._cached: list[str] = []  # names of small files, which may not be synced
+        self._cached: list[str] = []  # names of small files that may be unsynced
         self._cached_bytes = 0
         self._is_in_memory = is_in_memory(directory_fd)
         memory = memoryview(huge_pages(BUFFERS_COUNT * BUFFER_BYTES))
@@ -106,13 +105,13 @@ class FileWriter:
         self._flags = RWF_DONTCACHE
 
     def write_whole(self, files: Sequence[tuple[str, memoryview]]) -> None:
-        """Create small files with these bytes. The views must stay as they are."""
+        """Create small files with these bytes. The views must not change."""
         self.unsynced_count += len(files)
         self._behind.make_room(JOBS_MAX - 1)
         before = self._behind.under_way()
 
         def write() -> None:
-            for job in before:  # two at once would fight for the directory
+            for job in before:  # two at once would compete for the directory
                 job.result()
             self._write_each(files)
 
@@ -125,12 +124,12 @@ class FileWriter:
             self._sync_cached()
 
     def _sync_cached(self) -> None:
-        """Sync the small files and let them leave the page cache, soon."""
+        """Start syncing the small files, and drop them from the page cache."""
         names, self._cached, self._cached_bytes = self._cached, [], 0
         before = self._behind.under_way()
 
         def sync() -> None:
-            for job in before:  # all were handed to the executor before this
+            for job in before:  # all were submitted before this job
                 job.result()
             sync_file_system(self._directory_fd)
             self._drop_pages(names)
@@ -138,12 +137,12 @@ class FileWriter:
         self._syncs.run(sync, others_max=SYNCS_MAX - 1)
 
     def drop_cached(self) -> None:
-        """Let what was written leave the page cache, once the caller has synced it."""
+        """Drop written data from the page cache, after the caller has synced it."""
         self._drop_pages(self._cached)
         self._cached, self._cached_bytes = [], 0
 
     def _drop_pages(self, names: Sequence[str]) -> None:
-        if self._is_in_memory:  # the kernel would look for each on every processor, in vain
+        if self._is_in_memory:  # the kernel would search each on every processor for nothing
             return
         for name in names:
             fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._directory_fd)
@@ -153,8 +152,8 @@ class FileWriter:
                 os.close(fd)
 
     def begin(self, name: str, size_bytes: int) -> int:
-        """Create a file, to which so many bytes will be appended; return how many of them have
-        their place on the disk already. Raises OSError."""
+        """Create a file to which `size_bytes` will be appended; return how many of them are already
+        allocated. Raise OSError."""
         assert self._fd < 0, "one file at a time"
         self._fd = _open_direct(name, self._directory_fd)
         self._written = self._filled = 0
@@ -162,7 +161,7 @@ class FileWriter:
         return size_bytes if is_worth_it and allocate(self._fd, size_bytes) else 0
 
     def append(self, data: memoryview) -> None:
-        """Add bytes to the file. Raises OSError, also of what was added before."""
+        """Add bytes to the file. Raise OSError, also for earlier additions."""
         while data:
             buffer = self._buffers[0]
             count = min(len(data), BUFFER_BYTES - self._filled)
@@ -173,8 +172,8 @@ class FileWriter:
                 self._flush()
 
     def end(self) -> None:
-        """Write what is left and close the file, soon; a large one is synced before."""
-        self._behind.make_room(WRITES_MAX - 1)  # what fails now leaves the file to `abandon`
+        """Write the rest and close the file in the background; a large one is synced first."""
+        self._behind.make_room(WRITES_MAX - 1)  # after a failure here, `abandon` closes the file
         self._syncs.make_room(SYNCS_MAX - 1)
         before = self._behind.under_way()
         fd, buffer, filled, offset = self._fd, self._buffers[0], self._filled, self._written
@@ -185,7 +184,7 @@ class FileWriter:
         def finish() -> None:
             is_open = is_synced
             try:
-                for write in before:  # of this file; all were handed over before this
+                for write in before:  # of this file; all were submitted before this job
                     write.result()
                 if filled:
                     padded = -(-filled // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
@@ -205,12 +204,12 @@ class FileWriter:
             self._sync_behind(fd, written)
 
     def _sync_behind(self, fd: int, written: Pending | None) -> None:
-        """Sync and close a file once its last bytes are written. The job waits for one that was
-        handed to the executor before it, so two of them never wait for each other."""
+        """Sync and close a file after its last write. The job waits for a write that was submitted
+        before it, so two of them never wait for each other."""
 
         def sync() -> None:
             if written is not None:
-                written.result()  # which has closed the file if it failed
+                written.result()  # has closed the file if it failed
             try:
                 os.fsync(fd)
             finally:
@@ -219,12 +218,13 @@ class FileWriter:
         self._syncs.run(sync, others_max=SYNCS_MAX - 1)
 
     def settle(self) -> None:
-        """Wait until all is written. Raises OSError. `unsynced_count` files are not durable."""
+        """Wait until everything is written. Raise OSError. `unsynced_count` files are not
+        durable."""
         self._behind.settle()
         self._syncs.settle()
 
     def abandon(self) -> None:
-        """Stop writing; nothing is under way any more."""
+        """Stop writing; no job is running afterwards."""
         self._behind.abandon()
         self._syncs.abandon()
         if self._fd >= 0:
@@ -262,10 +262,10 @@ class FileWriter:
 
 
 def huge_pages(size_bytes: int) -> mmap.mmap:
-    """Return zeroed memory, page-aligned, in huge pages where there are some: the kernel pins it
-    for each direct read or write, page by page."""
+    """Return zeroed, page-aligned memory, in huge pages if available, because the kernel pins each
+    page for a direct read or write."""
     memory = mmap.mmap(-1, size_bytes)
-    with suppress(OSError):  # a kernel without them
+    with suppress(OSError):  # a kernel without huge pages
         memory.madvise(mmap.MADV_HUGEPAGE)
     return memory
 
@@ -276,13 +276,13 @@ def _open_direct(name: str, directory_fd: int) -> int:
     except OSError as error:
         if error.errno not in REFUSED:
             raise
-    with suppress(FileNotFoundError):  # some file systems create it before they refuse
+    with suppress(FileNotFoundError):  # created by some file systems before they refuse
         os.unlink(name, dir_fd=directory_fd)
     return os.open(name, CREATE_FLAGS, FILE_MODE, dir_fd=directory_fd)
 
 
 def write_direct(fd: int, data: memoryview, offset: int) -> None:
-    """Write whole aligned pages; where O_DIRECT is refused only now, through the page cache."""
+    """Write whole aligned pages; if O_DIRECT is refused only now, through the page cache."""
     try:
         write_all(fd, data, offset)
     except OSError as error:

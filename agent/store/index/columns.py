@@ -1,8 +1,8 @@
-"""Many replica rows at once, as columns of numbers: what is asked of all replicas of a host.
+"""Columns of many replica rows, for operations on all replicas of a host.
 
-A start, a census and a plan of scans go through a hundred thousand rows. One object for each costs
-ten times what the row's checksum does, so the numbers are taken out of the raw rows side by side.
-Which rows are damaged is judged as `agent.store.index.rows.decode_replica` judges.
+A start, a census and a plan of scans go through 100,000 rows. An object for each costs ten times
+the row's checksum, so the numbers are extracted from the raw rows in columns. The check for damaged
+rows is that of `agent.store.index.rows.decode_replica`.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -26,7 +26,7 @@ from merkle.checksum import U64s, crc32c
 from merkle.damaged import Damaged
 from merkle.replica import ContainerId, ReplicaState
 
-BATCH_COUNT: Final = 8192  # rows whose bytes are in memory together
+BATCH_COUNT: Final = 8192  # rows in memory together
 
 Numbers = npt.NDArray[Any]  # of an unsigned type
 Mask = npt.NDArray[np.bool_]
@@ -34,7 +34,7 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class ReplicaColumns:
-    """Replicas by ascending container id; `states` are positions in `rows.STATES`."""
+    """Replicas by ascending container id; `states` are indexes into `rows.STATES`."""
 
     container_ids: U64s
     states: Numbers
@@ -53,12 +53,12 @@ class ReplicaColumns:
         return len(self.container_ids)
 
     def are(self, states: Collection[ReplicaState]) -> Mask:
-        """Return which replicas are in one of these states."""
+        """Return a mask of the replicas in these states."""
         wanted = np.array([state in states for state in STATES])
         return np.asarray(wanted[self.states])
 
     def where(self, mask: Mask) -> Self:
-        """Return the replicas that `mask` is true for."""
+        """Return the replicas selected by `mask`."""
         return type(self)(*(getattr(self, field.name)[mask] for field in fields(self)))
 
 
@@ -68,7 +68,7 @@ DamagedRows = list[tuple[ContainerId, Damaged]]
 def decode_columns(
     items: Iterable[tuple[bytes, bytes]], after_batch: Callable[[], None] = lambda: None
 ) -> tuple[ReplicaColumns, DamagedRows]:
-    """Read raw rows by key. The second value are those that `decode_replica` would refuse."""
+    """Parse raw rows by key. The second value has the rows that `decode_replica` would refuse."""
     damaged: DamagedRows = []
     batches = []
     for batch in _batches(iter(items), damaged):
@@ -102,7 +102,7 @@ def _batches(
         keys = np.frombuffer(b"".join([key for key, _ in whole]), ">u8")[is_known]
         yield ReplicaColumns(
             keys.astype(np.uint64),
-            rows["state"].copy(),  # a view would keep the rows
+            rows["state"].copy(),  # a view would keep the rows in memory
             rows["replica_index"].astype(np.uint32),
             rows["bytes_used"].astype(np.uint64),
             rows["data_scan_at_ms"].astype(np.uint64),

@@ -1,4 +1,4 @@
-"""The handles of an index's named databases, while it is open."""
+"""Handles of an index's named databases, while it is open."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -12,7 +12,7 @@ DATABASES: Final = tuple(KEY_BYTES)
 
 @dataclass(frozen=True, slots=True)
 class Databases:
-    """One handle for each kind of row."""
+    """A handle for each kind of row."""
 
     replicas: lmdb._Database
     blocks: lmdb._Database

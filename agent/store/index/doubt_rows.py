@@ -1,7 +1,6 @@
-"""What an index keeps of a replica that scans could not read, again and again: one row.
+"""Index row that counts the failed reads of a replica by scans.
 
-It is there, so that the count does not begin again when the agent is restarted. What follows from
-it is decided in `scanner.unreadable_verdict`.
+It keeps the count over restarts of the agent. `scanner.unreadable_verdict` decides what follows.
 """
 
 import json
@@ -17,13 +16,13 @@ from scanner.unreadable_verdict import Doubt, grown, is_over
 
 @dataclass(frozen=True, slots=True)
 class Doubts:
-    """What an index keeps of one replica (`KeptDoubts`)."""
+    """The row of one replica (`KeptDoubts`)."""
 
     index: Index
     container_id: ContainerId
 
     def note(self, why: str) -> None:
-        """Count a scan that ended because something could not be read; durable when it returns."""
+        """Count a scan that ended because of an unreadable place; durable on return."""
         now_ms = self.index.now_ms()
 
         def change(rows: Change) -> None:
@@ -33,13 +32,13 @@ class Doubts:
         self.index.write(change)
 
     def are_over(self) -> bool:
-        """Return whether what fails now is to be called UNREADABLE."""
+        """Return whether a failure from now on is UNREADABLE."""
         with self.index.read() as rows:
             doubt = decode_doubt(rows.doubt_row(self.container_id))
         return is_over(doubt, self.index.now_ms())
 
     def are_noted(self) -> bool:
-        """Return whether any scan since the last whole one could not read something."""
+        """Return whether any scan since the last whole one failed to read something."""
         with self.index.read() as rows:
             return rows.doubt_row(self.container_id) is not None
 
@@ -51,7 +50,7 @@ def encode_doubt(doubt: Doubt) -> bytes:
 
 
 def decode_doubt(row: bytes | None) -> Doubt | None:
-    """Read the row of a doubt; a damaged one is none: the count begins again."""
+    """Parse the row of a doubt; a damaged row counts as none, which restarts the count."""
     try:
         fields = None if row is None else json.loads(bytes(unseal(row, "doubt row")))
     except Damaged:

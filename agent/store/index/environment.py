@@ -1,7 +1,7 @@
-"""The metadata of one volume: an LMDB environment, checked, opened, read and written.
+"""The LMDB environment with a volume's metadata: checked, opened, read and written.
 
-What is in it, `transactions` says. Every commit is synced. A read is one short transaction: long
-ones keep LMDB from reusing pages.
+`transactions` describes its content. Every commit is synced. A read is one short transaction,
+because long ones keep LMDB from reusing pages.
 """
 
 import os
@@ -25,7 +25,7 @@ from agent.store.index.sharedcommits import SharedCommits
 from agent.store.index.transactions import Change, Snapshot
 from agent.store.options import wall_clock_ms
 
-MAP_BYTES_MAX: Final = 16 * 1024**4  # a map beyond it would be a fault, not a need
+MAP_BYTES_MAX: Final = 16 * 1024**4  # a larger map would be a bug
 READERS_MAX: Final = 1024
 SPARE_READERS: Final = 8
 
@@ -34,16 +34,16 @@ T = TypeVar("T")
 
 @contextmanager
 def _lock_in_memory(path: Path) -> Iterator[None]:
-    """Have LMDB keep its table of readers in memory while it opens an environment in the body.
+    """Make LMDB keep its table of readers in memory while it opens an environment in the body.
 
-    It writes to that table through a map of LOCK_FILE. Where a file system copies on write (btrfs),
-    or the file is new, each such write needs space, and on a full disk the process ends by SIGBUS,
-    the sound volumes with it. Nobody else reads the table: `in_use.lock` keeps other agents out,
-    and what only reads takes no part in it.
+    LMDB writes to that table through a map of LOCK_FILE. If a file system copies on write (btrfs),
+    or the file is new, each such write needs space, and on a full disk SIGBUS ends the process with
+    all healthy volumes. No other process reads the table: `in_use.lock` excludes other agents, and
+    read-only access does not use it.
     """
     name = path / LOCK_FILE
     with disk_errors(path):
-        remove(name)  # of a dead process, or whatever has its name
+        remove(name)  # of a dead process, or any other object
         fd = os.memfd_create(LOCK_FILE, os.MFD_CLOEXEC)
         try:
             name.symlink_to(f"/proc/self/fd/{fd}")
@@ -54,7 +54,7 @@ def _lock_in_memory(path: Path) -> Iterator[None]:
 
 
 class Index:
-    """One open environment. Transactions of all threads; LMDB admits one writer at a time."""
+    """An open environment. Any thread may use transactions; LMDB admits one writer at a time."""
 
     def __init__(
         self,
@@ -65,7 +65,8 @@ class Index:
         check_whole: bool = True,
         now_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
-        """Check the file, then map it. `check_whole`: see `check_index`. Raises `VolumeFailed`."""
+        """Check the file, then map it. For `check_whole` see `check_index`. Raise
+        `VolumeFailed`."""
         check_index(path, key_bytes=KEY_BYTES, whole=check_whole)
         self._path = path
         self._file = path / DATA_FILE
@@ -79,7 +80,7 @@ class Index:
                 max_dbs=len(DATABASES),
                 max_readers=READERS_MAX,
                 max_spare_txns=SPARE_READERS,
-                readahead=False,  # the index is larger than memory, and its reads are points
+                readahead=False,  # the index exceeds memory, and reads are random
                 readonly=readonly,
                 lock=not readonly,
                 mode=0o640,
@@ -88,12 +89,12 @@ class Index:
                 name: self._env.open_db(name.encode(), create=not readonly) for name in DATABASES
             }
             if not readonly:
-                self._env.reader_check()  # slots of a killed process would keep old pages alive
+                self._env.reader_check()  # slots of a killed process would keep old pages in use
         self._databases = Databases(**handles)
         self._snapshot = partial(Snapshot, databases=self._databases, file=self._file)
 
     def now_ms(self) -> int:
-        """Return the time by the clock that dates what is kept of replicas."""
+        """Return the time for dating entries."""
         return self._now_ms()
 
     def close(self) -> None:
@@ -101,13 +102,13 @@ class Index:
         self._env.close()
 
     def read(self) -> Reading[Snapshot]:
-        """Return a snapshot for the length of a `with`. Keep it short, and keep nothing of it."""
+        """Return a snapshot for a `with` block. Keep it short, and keep no references to it."""
         return Reading(self._env, self._gate, self._path, self._snapshot)
 
     def write(self, change: Callable[[Change], T]) -> T:
         """Run `change` in a transaction and commit it durably; an exception changes nothing.
 
-        `change` may run again, and in another thread (`SharedCommits`): it gives the same result.
+        `change` may run twice, and in another thread (`SharedCommits`), so it must be repeatable.
         """
         result: T = self._commits.write(change)
         return result

@@ -1,4 +1,4 @@
-"""What the store tells about replicas, volumes and its start: values that any thread may keep."""
+"""Facts about replicas, volumes and the start; immutable values for any thread."""
 
 from dataclasses import dataclass, fields
 from operator import attrgetter
@@ -12,9 +12,9 @@ from scanner.unreadable_verdict import KeptDoubts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaFacts(ReplicaInfo):
-    """One replica, as reports and commands speak of it: what is known of it, and where it is.
+    """A replica for reports and commands: its facts, and its volume.
 
-    `tree` is absent while there is none: that is never 0 and never equal to anything.
+    `tree` is None while there is no tree, which never counts as 0 or as equal to another.
     """
 
     container_id: ContainerId
@@ -22,7 +22,7 @@ class ReplicaFacts(ReplicaInfo):
 
     @property
     def is_empty(self) -> bool:
-        """Whether the replica certainly holds nothing. A damaged index is no such certainty."""
+        """Return whether the replica certainly holds nothing; False if its index is damaged."""
         closed = self.state in TREE_STATES and self.state is not ReplicaState.UNHEALTHY
         return closed and self.block_count == 0 and self.bytes_used == 0
 
@@ -39,7 +39,7 @@ _KNOWN_OF: Final = attrgetter(*_KNOWN)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeFacts:
-    """One volume. `used_bytes` is what replicas hold; a failed volume says why in `error`."""
+    """A volume. `used_bytes` counts the replicas; `error` is the reason of a failed volume."""
 
     volume_id: str
     path: Path
@@ -50,12 +50,12 @@ class VolumeFacts:
     failed: bool = False
     error: str = ""
     log_count: int = 0  # entries of its verification log
-    log_checksum: str = ""  # of the last, in hexadecimal
+    log_checksum: str = ""  # of the last entry, in hexadecimal
 
 
 @dataclass(frozen=True, slots=True)
 class Unloadable:
-    """A replica whose files are there and cannot be served; they stay as they are."""
+    """A replica whose files exist and cannot be served; they stay as they are."""
 
     container_id: ContainerId
     volume_id: str
@@ -64,7 +64,7 @@ class Unloadable:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryStep:
-    """One thing that the start had to finish, take back or note."""
+    """A step of the start's recovery: something finished, rolled back or recorded."""
 
     volume_id: str
     container_id: ContainerId
@@ -73,15 +73,15 @@ class RecoveryStep:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """What the start found and did."""
+    """Result of the start's recovery."""
 
     steps: tuple[RecoveryStep, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ScanBase:
-    """What a scan starts from; `generation` goes back into `commit_scan`, and `doubts` keeps what
-    could not be read."""
+    """Starting state of a scan; `generation` is passed to `commit_scan`, and `doubts` records
+    failed reads."""
 
     generation: int
     facts: ReplicaFacts
@@ -90,7 +90,8 @@ class ScanBase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanCommit:
-    """What became of a scan. Not committed: something changed meanwhile, and it must run again."""
+    """Result of committing a scan. If not committed, something changed meanwhile, and it must run
+    again."""
 
     committed: bool
     state_before: ReplicaState

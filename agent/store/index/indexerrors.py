@@ -1,4 +1,4 @@
-"""What it means that the index fails: a full disk, a busy host, or a volume that is broken."""
+"""Classification of index errors: a full disk, a busy host, or a broken volume."""
 
 import errno
 import os
@@ -13,7 +13,7 @@ import lmdb
 from agent.errors import Code, SutureError, Unavailable, VolumeFailed
 from agent.store.files.durable import OUT_OF_SPACE, SHORT_OF_RESOURCES
 
-DATA_FILE: Final = "data.mdb"  # LMDB's name for it
+DATA_FILE: Final = "data.mdb"  # LMDB's file name
 LOCK_FILE: Final = "lock.mdb"
 NEARLY_FULL_BYTES: Final = 4 * 1024**2
 
@@ -24,7 +24,7 @@ class MapFull(Exception):
 
 @contextmanager
 def index_errors(path: Path) -> Iterator[None]:
-    """Turn what LMDB raises into the store's errors, or `MapFull`."""
+    """Convert LMDB's errors to the store's errors, or `MapFull`."""
     try:
         yield
     except lmdb.Error as error:
@@ -32,7 +32,7 @@ def index_errors(path: Path) -> Iterator[None]:
 
 
 def told(error: lmdb.Error, path: Path) -> Exception:
-    """Return what the store says for an error of LMDB."""
+    """Return the store's error for an error of LMDB."""
     return MapFull() if isinstance(error, lmdb.MapFullError) else _error_of(error, path)
 
 
@@ -50,7 +50,7 @@ def _error_of(error: lmdb.Error, path: Path) -> SutureError:
 
 
 def _is_nearly_full(path: Path) -> bool:
-    """LMDB calls a short write EIO: whether that was a full disk, the disk itself must say."""
+    """Return whether the disk is nearly full, because LMDB reports a short write as EIO."""
     space = os.statvfs(path)
     file_bytes_max = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
     if space.f_bavail * space.f_frsize < NEARLY_FULL_BYTES:

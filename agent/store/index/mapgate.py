@@ -1,4 +1,4 @@
-"""The gate before an index: it lets transactions through, and none while the map is replaced."""
+"""Gate before an index: admits transactions, except while the map is replaced."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -7,17 +7,17 @@ from typing import Final
 
 from agent.errors import Code, Unavailable
 
-MAP_WAIT_S: Final = 5.0  # transactions are short; one that lasts longer is a fault of ours
+MAP_WAIT_S: Final = 5.0  # transactions are short; a longer one is a bug
 
 
 class MapGate:
-    """Keeps transactions out while the memory map is replaced under them.
+    """Keeps transactions out while the memory map is replaced.
 
-    LMDB unmaps the file when the map grows: a transaction that is open then reads freed memory.
-    Who enters registers first and looks at the flag second; who closes sets the flag first and
-    looks at the register second; so one of the two sees the other. Both orders are of single
-    dictionary operations, which are atomic: a read takes no lock. Who has to wait does so on a
-    condition, which is told where the other sees that somebody may wait.
+    LMDB unmaps the file when the map grows, and an open transaction would then read freed memory. A
+    thread that enters registers first and checks the flag second; a thread that closes sets the
+    flag first and checks the register second. So one of the two sees the other. Both use single
+    dictionary operations, which are atomic, so a read takes no lock. Waiting uses a condition,
+    which is notified when the other side may be waiting.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class MapGate:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Be inside for the length of the body; waits while the gate is closed."""
+        """Be inside for a `with` block; wait while the gate is closed."""
         token = object()
         self.enter(token)
         try:
@@ -36,7 +36,7 @@ class MapGate:
             self.leave(token)
 
     def enter(self, token: object) -> None:
-        """Be inside until `leave` with the same token; waits while the gate is closed."""
+        """Be inside until `leave` with the same token; wait while the gate is closed."""
         self._inside[token] = None
         while self._closer:
             self.leave(token)
@@ -44,14 +44,14 @@ class MapGate:
             self._inside[token] = None
 
     def leave(self, token: object) -> None:
-        """Be outside again."""
+        """Leave."""
         del self._inside[token]
         if self._closer:
             self._tell()
 
     @contextmanager
     def closed(self) -> Iterator[None]:
-        """Be alone for the length of the body. Raises `Unavailable(BUSY)` after `MAP_WAIT_S`."""
+        """Be alone for a `with` block. Raise `Unavailable(BUSY)` after `MAP_WAIT_S`."""
         token = object()
         self._wait(lambda: self._closer.setdefault("by", token) is token)
         try:

@@ -1,11 +1,11 @@
-"""Which small blocks lie in a pack, and where: rows of the index, and the table in the file.
+"""Places of small blocks in a pack: rows of the index, and the table in the file.
 
-    chunks/small.pack    blocks by ascending id, each at a whole page, zeros up to the next
+    chunks/small.pack    blocks by ascending id, each page-aligned, padded with zeros
                          table: ids, pages, lengths, a column each
                          footer: magic, version, count, offset and CRC32C of the table; its CRC32C
 
-The rows decide: a block leaves a pack when its row goes, and what is written stays as it was. The
-table is for an index that was lost. Pure; docs/DISK_FORMAT.md has both byte by byte.
+The rows decide: a block leaves a pack when its row is deleted, and the pack stays unchanged. The
+table is for the loss of an index. Pure; docs/DISK_FORMAT.md describes both formats.
 """
 
 import struct
@@ -22,22 +22,22 @@ from merkle.checksum import Algorithm, U64s, crc32c, fold_each
 from merkle.damaged import Damaged
 from merkle.replica import BlockId
 
-PAGE_BYTES: Final = 4096  # where each block begins: read, given back and torn by itself
-PACKED_BYTES_MAX: Final = 64 * 1024  # of a block: a file costs a larger one little
+PAGE_BYTES: Final = 4096  # alignment of blocks, which are read, freed and torn independently
+PACKED_BYTES_MAX: Final = 64 * 1024  # of a block; larger ones have files of their own
 MAGIC: Final = b"SUTUPACK"
 VERSION: Final = 1
 FOOTER: Final = struct.Struct("<8sIIQI")
 FOOTER_BYTES: Final = FOOTER.size + SEAL_BYTES
 PLACE: Final = np.dtype([("page", "<u4"), ("length", "<u4")])
 ROW: Final = np.dtype([("place", PLACE), ("seal", ">u4")])
-MEMBER_BYTES: Final = 8 + PLACE.itemsize  # of the table
+MEMBER_BYTES: Final = 8 + PLACE.itemsize  # of a table entry
 
 U32s = npt.NDArray[np.uint32]
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Where a block lies in its pack."""
+    """Place of a block in its pack."""
 
     offset: int
     length_bytes: int
@@ -45,7 +45,7 @@ class Packed:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedBlocks:
-    """Blocks of one pack by ascending id: three columns of one length."""
+    """Blocks of one pack by ascending id, as three columns of equal length."""
 
     block_ids: U64s
     pages: U32s
@@ -58,7 +58,7 @@ class PackedBlocks:
 
     @classmethod
     def side_by_side(cls, block_ids: Sequence[int], lengths: Sequence[int]) -> Self:
-        """Return blocks of ascending ids that follow each other from the first page on."""
+        """Return consecutive places of blocks with ascending ids, from the first page on."""
         sizes = np.array(lengths, np.uint32)
         ends = np.cumsum(-(-sizes.astype(np.int64) // PAGE_BYTES))
         pages = np.concatenate([np.zeros(1, np.int64), ends])[: len(sizes)]
@@ -68,15 +68,15 @@ class PackedBlocks:
         return len(self.block_ids)
 
     def of(self, block_id: BlockId) -> Packed | None:
-        """Return where a block lies, None when it is not among these."""
-        ids = self.block_ids.data  # a look-up in it costs a third of numpy's
+        """Return the place of a block; None if it is not in the pack."""
+        ids = self.block_ids.data  # lookups cost a third of numpy's
         index = bisect_left(ids, block_id)
         if index == len(ids) or ids[index] != block_id:
             return None
         return Packed(int(self.pages[index]) * PAGE_BYTES, int(self.lengths[index]))
 
     def where(self, mask: npt.NDArray[np.bool_]) -> "PackedBlocks":
-        """Return those for which the mask holds."""
+        """Return the blocks selected by the mask."""
         return PackedBlocks(self.block_ids[mask], self.pages[mask], self.lengths[mask])
 
     def __iter__(self) -> Iterator[tuple[BlockId, Packed]]:
@@ -85,7 +85,7 @@ class PackedBlocks:
             yield BlockId(block_id), Packed(page * PAGE_BYTES, length)
 
 
-# -- rows of the index
+# -- index rows
 
 
 def encode_packed(blocks: PackedBlocks) -> Iterator[tuple[BlockId, bytes]]:
@@ -99,7 +99,7 @@ def encode_packed(blocks: PackedBlocks) -> Iterator[tuple[BlockId, bytes]]:
 
 
 def decode_place(row: bytes) -> Packed | None:
-    """Return where one block lies, None when its row is damaged."""
+    """Return the place of one block; None if its row is damaged."""
     try:
         page, length = struct.unpack("<II", unseal(row, "packed row"))
     except (Damaged, struct.error):
@@ -108,7 +108,7 @@ def decode_place(row: bytes) -> Packed | None:
 
 
 def decode_packed(rows: Iterable[tuple[BlockId, bytes]]) -> PackedBlocks:
-    """Return the blocks of rows by ascending id; those of damaged rows are in no pack."""
+    """Return the blocks of rows by ascending id; damaged rows are omitted."""
     whole = [(block_id, row) for block_id, row in rows if len(row) == ROW.itemsize]
     read = np.frombuffer(b"".join([row for _, row in whole]), ROW)
     seals = fold_each(Algorithm.CRC32C, pieces(read["place"].tobytes(), PLACE.itemsize), len(read))
@@ -119,16 +119,16 @@ def decode_packed(rows: Iterable[tuple[BlockId, bytes]]) -> PackedBlocks:
 
 
 def pieces(data: bytes, size_bytes: int) -> Iterator[memoryview]:
-    """Yield pieces of one size."""
+    """Yield pieces of equal size."""
     view = memoryview(data)
     return (view[start : start + size_bytes] for start in range(0, len(data), size_bytes))
 
 
-# -- the table behind the blocks
+# -- table after the blocks
 
 
 def encode_table(blocks: PackedBlocks, offset: int) -> bytes:
-    """Return what follows the blocks of a pack that end at `offset`."""
+    """Return the table and footer of a pack whose blocks end at `offset`."""
     table = b"".join(
         [
             blocks.block_ids.astype("<u8").tobytes(),
@@ -140,9 +140,9 @@ def encode_table(blocks: PackedBlocks, offset: int) -> bytes:
 
 
 def decode_footer(footer: bytes, file_bytes: int) -> tuple[int, int, int]:
-    """Return how many blocks a pack of this size has, and offset and checksum of its table.
+    """Return the block count of a pack of this size, and offset and checksum of its table.
 
-    Raises `Damaged`.
+    Raise `Damaged`.
     """
     body = unseal(footer, "footer of the pack")
     magic, version, count, offset, checksum = FOOTER.unpack(body)
@@ -154,7 +154,7 @@ def decode_footer(footer: bytes, file_bytes: int) -> tuple[int, int, int]:
 
 
 def decode_table(table: bytes, count: int, checksum: int) -> PackedBlocks:
-    """Return the blocks of a table. Raises `Damaged`."""
+    """Return the blocks of a table. Raise `Damaged`."""
     if len(table) != count * MEMBER_BYTES or crc32c(table) != checksum:
         raise Damaged("table of the pack: its checksum does not match")
     ids = np.frombuffer(table, "<u8", count)

@@ -1,7 +1,7 @@
-"""One reading transaction of an index, from the beginning of a `with` to its end.
+"""A read transaction of an index as a context manager.
 
-Each read of a block is one. Written out, because three nested generators in its place took half of
-the time of all that a small read does in the index.
+Each read of a block uses one. It is written out as a class, because three nested generators took
+half of the time that a small read spends in the index.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Reading(Generic[T]):
-    """Gives what `made` makes of the transaction. Errors of LMDB leave as the store's."""
+    """Provides the result of `made` for the transaction. LMDB's errors become the store's."""
 
     __slots__ = ("_env", "_gate", "_made", "_path", "_txn")
 
@@ -35,7 +35,7 @@ class Reading(Generic[T]):
         self._made = made
 
     def __enter__(self) -> T:
-        """Begin, when the map is not being replaced. Raises the store's errors."""
+        """Begin when the map is not being replaced. Raise the store's errors."""
         self._gate.enter(self)
         try:
             self._txn = self._env.begin()
@@ -52,7 +52,7 @@ class Reading(Generic[T]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End it."""
+        """End the transaction."""
         try:
             self._txn.abort()
         finally:

@@ -1,8 +1,8 @@
-"""What a replica was, and why it became something else: one entry for each change that shows.
+"""History of a replica: an entry, with its reason, for each visible change.
 
-An entry is made in the transaction that makes the change, from the rows before and after it: who
-changes a replica cannot forget to say so, and history never tells of what did not happen. A tree
-whose root stays, under another generation, is no change.
+An entry is made in the transaction of the change, from the rows before and after it, so no change
+can be left out, and no entry is without its change. A tree with the same root and another
+generation is no change.
 """
 
 import json
@@ -22,18 +22,18 @@ from merkle.damaged import Damaged
 from merkle.replica import ContainerId, ReplicaState
 from scanner.finding import Finding
 
-KEPT_COUNT: Final = 64  # of one replica: the newest
+KEPT_COUNT: Final = 64  # newest entries per replica
 FAULTS_TOLD_MAX: Final = 3
-_KEY: Final = struct.Struct(">QI")  # container, number of the entry
+_KEY: Final = struct.Struct(">QI")  # container, entry number
 _HEAD: Final = re.compile(rb'{"version":%d,"at_ms":(\d+),' % ROW_VERSION)
 """How the row of an entry begins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryEntry:
-    """What a replica was from one moment on. `root` is None while there is no tree.
+    """State of a replica from one moment on. `root` is None while there is no tree.
 
-    `why` says what made it so, in words.
+    `why` is the reason in words.
     """
 
     at_ms: int
@@ -50,7 +50,7 @@ class HistoryEntry:
 def entry_of(
     before: ReplicaRow | None, after: ReplicaRow, findings: Sequence[Finding], at_ms: int
 ) -> HistoryEntry:
-    """Return what is remembered of a change; `findings` are the replica's after it."""
+    """Return the entry for a change; `findings` are the replica's after it."""
     tree = after.tree
     return HistoryEntry(
         at_ms=at_ms,
@@ -68,7 +68,7 @@ def entry_of(
 def reasons(
     before: ReplicaRow | None, after: ReplicaRow, findings: Sequence[Finding]
 ) -> Iterator[str]:
-    """Yield why a replica is no longer what it was."""
+    """Yield the reasons for a change."""
     if before is None:
         yield f"appeared here as {after.state}"
     elif before.tree is None and after.tree is not None:
@@ -89,12 +89,12 @@ def reasons(
 
 
 def tombstones(row: ReplicaRow | None) -> int:
-    """Return how many tombstones the tree of a replica has."""
+    """Return the number of tombstones in a replica's tree."""
     return 0 if row is None or row.tree is None else row.tree.tombstone_count
 
 
 def was_repaired(before: ReplicaRow | None, after: ReplicaRow) -> bool:
-    """Return whether data changed since the tree before: repairs move the generation."""
+    """Return whether data has changed since the previous tree; repairs increment the generation."""
     if before is None or before.tree is None or after.tree is None:
         return False
     return before.generation > before.tree.generation
@@ -122,7 +122,7 @@ def encode_entry(entry: HistoryEntry) -> bytes:
 
 
 def append(cursor: "lmdb.Cursor[bytes]", container_id: ContainerId, entry: HistoryEntry) -> None:
-    """Add an entry behind those of its replica, and drop the oldest beyond what is kept."""
+    """Add an entry to its replica's history, and drop the oldest beyond the limit."""
     number = 0
     if cursor.prev() if cursor.set_range(_KEY.pack(container_id + 1, 0)) else cursor.last():
         owner, last = _KEY.unpack(cursor.key())
@@ -135,8 +135,7 @@ def append(cursor: "lmdb.Cursor[bytes]", container_id: ContainerId, entry: Histo
 def entries_of(
     rows: Iterable[tuple[bytes, bytes]],
 ) -> Iterator[tuple[ContainerId, HistoryEntry]]:
-    """Yield entries with their containers, in the order of their rows; damaged ones are passed
-    over."""
+    """Yield entries with their containers, in the order of their rows; damaged ones are skipped."""
     for key, row in rows:
         container_id = ContainerId(int.from_bytes(key[:8]))
         with suppress(Damaged):
@@ -145,18 +144,18 @@ def entries_of(
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The newest entries since a moment, the oldest first, each with its container."""
+    """The newest entries since a time, oldest first, each with its container."""
 
     entries: Sequence[tuple[ContainerId, HistoryEntry]]
-    left_out_count: int = 0  # older ones since then, of which there were too many
-    unread_paths: Sequence[str] = ()  # volumes that could not be read
+    left_out_count: int = 0  # number of older entries since then that were left out
+    unread_paths: Sequence[str] = ()  # unreadable volumes
 
 
 def newest(rows: Iterable[tuple[bytes, bytes]], *, since_ms: int, count: int) -> Changes:
-    """Return the newest `count` entries since a moment.
+    """Return the newest `count` entries since a time.
 
-    There may be millions of rows, and few are wanted: when one was made is read from its first
-    bytes, and only what is wanted is decoded.
+    There may be millions of rows of which few are selected. So the time is read from the first
+    bytes of a row, and only selected rows are decoded.
     """
     found: list[tuple[int, bytes, bytes]] = []
     left_out_count = 0
@@ -189,7 +188,7 @@ def together(found: Iterable[Changes], *, count: int) -> Changes:
 
 
 def decode_entry(container_id: ContainerId, row: bytes) -> HistoryEntry:
-    """Read one entry. Raises `Damaged`."""
+    """Parse one entry. Raise `Damaged`."""
     what = f"history row of container {container_id}"
     fields = json.loads(bytes(unseal(row, what)))
     if fields.pop("version", None) != ROW_VERSION:

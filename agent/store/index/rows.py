@@ -1,8 +1,8 @@
-"""The binary form of what the index remembers: replicas, chunks, findings, journal entries.
+"""Binary formats of the index's rows: replicas, chunks, findings, journal entries.
 
 Every row ends with the CRC-32C of what precedes it, so that a damaged row raises `Damaged` and is
 never read in part. Block rows have a format of their own, `merkle.blockrow`, because trees are
-built from them without parsing each. docs/DISK_FORMAT.md has the layouts byte by byte.
+built from them without parsing each. docs/DISK_FORMAT.md describes the layouts.
 """
 
 import json
@@ -38,10 +38,10 @@ KEY_BYTES: Final = {
     "journal": 25, "cursors": 8, "history": 12, "packed": 16, "doubts": 8,
 }  # fmt: skip
 NO_BCSID: Final = Bcsid(0)
-ALONE: Final = -1  # a journal entry whose copy in quarantine is of its own chunk only
-CONTRADICTION_COUNT_MAX: Final = 2**16 - 1  # more are counted as so many
+ALONE: Final = -1  # a journal entry whose quarantine copy has its own chunk only
+CONTRADICTION_COUNT_MAX: Final = 2**16 - 1  # upper limit of the count
 _SEAL: Final = struct.Struct(">I")
-_WORDS: Final = ("version", "state", "former_state", "algorithm")  # by their numbers, a byte each
+_WORDS: Final = ("version", "state", "former_state", "algorithm")  # as numbers, one byte each
 _NUMBERS: Final = (
     ("contradiction_count", ">u2"),
     *((name, NUMBERS[name].kept) for name in ("replica_index", "bcsid", "bytes_used")),
@@ -51,7 +51,7 @@ _NUMBERS: Final = (
     ("created_at_ms", ">u8"),
 )
 """The numbers of a `ReplicaRow` as they lie on disk."""
-_STANDING: Final = struct.Struct(">HHQ")  # the first three of them
+_STANDING: Final = struct.Struct(">HHQ")  # the first three of the fields
 _TREE: Final = ("root", "generation", "block_count", "tombstone_count", "tombstones_checksum")
 REPLICA_FIELDS: Final = np.dtype(
     [(name, "u1") for name in _WORDS] + list(_NUMBERS) + [(f"tree.{name}", ">u8") for name in _TREE]
@@ -71,8 +71,8 @@ _SHOWN: Final = tuple(
     if name in ("state", "algorithm") or (name.startswith("tree.") and name != "tree.generation")
 )
 SEAL_BYTES: Final = _SEAL.size
-STATES: Final = tuple(ReplicaState)  # the position is the number on disk: append only
-ALGORITHMS: Final = (None, *Algorithm)  # likewise
+STATES: Final = tuple(ReplicaState)  # the index is the number on disk: append only
+ALGORITHMS: Final = (None, *Algorithm)  # append only, too
 
 assert [state.value for state in STATES] == [
     "OPEN",
@@ -88,22 +88,22 @@ assert list(ALGORITHMS) == [None, "crc32c", "xxh3_64"], "the order of Algorithm 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaInfo(ReplicaNumbers):
-    """What is known of one replica, and told."""
+    """Facts of one replica, as reported."""
 
     state: ReplicaState
     former_state: ReplicaState | None = None
     bcsid: Bcsid = NO_BCSID
     tree: Summary | None = None
-    contradiction_count: int = 0  # what a peer's intact row, or tombstone, contradicts
+    contradiction_count: int = 0  # contradictions by a peer's intact row or tombstone
     origin_datanode_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaRow(ReplicaInfo):
-    """What the index keeps of one replica.
+    """Index row of one replica.
 
-    `generation` grows with every change of what a tree is made of; the tree's own generation is in
-    its summary. They differ while a repair has changed data that no scan has read since.
+    `generation` grows with every change of the tree's contents; the tree's own generation is in its
+    summary. They differ after a repair until a scan has read the changed data.
     """
 
     generation: int = 0
@@ -111,17 +111,17 @@ class ReplicaRow(ReplicaInfo):
 
 
 def moved_on(row: ReplicaRow) -> ReplicaRow:
-    """Return the row under the next generation: a scan that began before this must run again."""
+    """Return the row with the next generation, so that a scan that began earlier must run again."""
     return replace(row, generation=row.generation + 1)
 
 
 def seal(body: bytes) -> bytes:
-    """Append the checksum that `unseal` checks."""
+    """Append the checksum that `unseal` verifies."""
     return body + _SEAL.pack(crc32c(body))
 
 
 def unseal(row: bytes, what: str) -> memoryview:
-    """Return the body of a sealed row. Raises `Damaged` naming `what`."""
+    """Return the body of a sealed row. Raise `Damaged` naming `what`."""
     body = memoryview(row)[: -_SEAL.size]
     if len(row) < _SEAL.size or _SEAL.unpack_from(row, len(row) - _SEAL.size)[0] != crc32c(body):
         raise Damaged(f"{what}: checksum of the row does not match")
@@ -145,13 +145,13 @@ def encode_replica(row: ReplicaRow) -> bytes:
 
 
 def shown_part(row: bytes) -> bytes:
-    """Return what a report shows of a raw row, but for counts and times: its state, and its tree
-    without the tree's generation."""
+    """Return the part of a raw row that reports show, except counts and times: its state, and its
+    tree without the tree's generation."""
     return b"".join([row[part] for part in _SHOWN])
 
 
 def decode_replica(container_id: ContainerId, row: bytes) -> ReplicaRow:
-    """Read the row of one replica. Raises `Damaged`."""
+    """Parse the row of one replica. Raise `Damaged`."""
     what = f"replica row of container {container_id}"
     body = unseal(row, what)
     _check_head(body, what)
@@ -170,8 +170,8 @@ def decode_replica(container_id: ContainerId, row: bytes) -> ReplicaRow:
 
 
 def decode_standing(container_id: ContainerId, row: bytes) -> tuple[int, Bcsid]:
-    """Return the replica index and the commit id in such a row: all that a read of a block needs,
-    which would take a third of its time otherwise. Raises `Damaged`."""
+    """Return the replica index and the commit id in such a row. A read of a block needs only these,
+    and parsing the whole row would take a third of its time. Raise `Damaged`."""
     what = f"replica row of container {container_id}"
     body = unseal(row, what)
     _check_head(body, what)
@@ -180,7 +180,7 @@ def decode_standing(container_id: ContainerId, row: bytes) -> tuple[int, Bcsid]:
 
 
 def is_newer(row: bytes) -> bool:
-    """Whether a newer agent wrote the row of a replica: then it is not damaged."""
+    """Return whether a newer agent wrote the row of a replica, which then is not damaged."""
     if not row or row[0] <= ROW_VERSION:
         return False
     with suppress(Damaged):
@@ -190,7 +190,8 @@ def is_newer(row: bytes) -> bool:
 
 
 def _check_head(body: memoryview, what: str) -> None:
-    """Raise `Damaged` unless a replica's row has our version and reaches the name of its origin."""
+    """Raise `Damaged` unless a replica's row has this version and extends to the name of its
+    origin."""
     if len(body) < REPLICA_BYTES or body[0] != ROW_VERSION:
         raise Damaged(f"{what}: unknown version or cut short")
 
@@ -203,12 +204,12 @@ def _summary(algorithm_number: int, fields: list[int]) -> Summary | None:
 
 
 def encode_chunk(block_id: BlockId, chunk: ChunkInfo) -> bytes:
-    """Return the row of one chunk alone: a block row that holds nothing else."""
+    """Return the row of a single chunk: a block row with only this chunk."""
     return encode_block(BlockData(block_id, NO_BCSID, (chunk,)))
 
 
 def decode_chunk(block_id: BlockId, row: bytes) -> ChunkInfo:
-    """Read the row of one chunk alone. Raises `Damaged`."""
+    """Parse the row of a single chunk. Raise `Damaged`."""
     chunks = decode_block(block_id, row).chunks
     if len(chunks) != 1:
         raise Damaged(f"row of one chunk of block {block_id}: holds {len(chunks)}")
@@ -231,12 +232,12 @@ def encode_finding(finding: Finding) -> bytes:
 
 
 def decode_finding(container_id: ContainerId, row: bytes) -> Finding:
-    """Read one finding. Raises `Damaged`."""
+    """Parse one finding. Raise `Damaged`."""
     what = f"finding row of container {container_id}"
     try:
         fields = json.loads(bytes(unseal(row, what)))
         verdict, fault, block_id, offset, length_bytes, found_at_ms, evidence = fields[:7]
-        forensic = fields[7] if len(fields) > 7 else Forensic.UNKNOWN  # before it was kept
+        forensic = fields[7] if len(fields) > 7 else Forensic.UNKNOWN  # of older rows
         return Finding(
             container_id=container_id,
             verdict=Verdict(verdict),
@@ -254,17 +255,17 @@ def decode_finding(container_id: ContainerId, row: bytes) -> Finding:
         raise Damaged(f"{what}: {error}") from error
 
 
-# -- journal: what was begun and must be finished or taken back at the next start ---------------
+# -- journal: work to finish or roll back at the next start
 
 
 @dataclass(frozen=True, slots=True)
 class InstallEntry:
-    """Bytes of one chunk are being written over whatever is at their place.
+    """Bytes of one chunk are being written over existing ones.
 
-    `data_checksum` (CRC-32C) says whether the new bytes arrived; `quarantine` names the copy of
-    the old ones ("" where they could not be read); `old_length_bytes` is the file's, -1 if absent.
-    Of a batch, the copy holds the old bytes of all its chunks: `kept_bytes` of this one, from
-    `kept_start` on; the file is as long as what the batch writes before this chunk makes it.
+    `data_checksum` (CRC-32C) shows whether the new bytes arrived. `quarantine` names the copy of
+    the old ones ("" if they were unreadable). `old_length_bytes` is the file's length, -1 if
+    absent. For a batch, the copy has the old bytes of all its chunks: `kept_bytes` of this one,
+    from `kept_start` on. The file is then as long as the batch's writes before this chunk make it.
     """
 
     block_id: BlockId
@@ -275,11 +276,11 @@ class InstallEntry:
     pending: bool  # of an uncommitted block: a client's rewrite, not a repair
     kept_start: int = 0
     kept_bytes: int = ALONE
-    proof: str = ""  # of the peer that has the new bytes; "" where there was none
+    proof: str = ""  # of the peer that has the new bytes; "" if there was none
 
     @property
     def is_of_batch(self) -> bool:
-        """Whether other entries share its copy."""
+        """Return whether other entries share its copy."""
         return self.kept_bytes != ALONE
 
 
@@ -288,9 +289,9 @@ Texts: TypeAlias = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class UnlinkEntry:
-    """Blocks are tombstones and their rows are gone; their files are being unlinked. Those of
-    `kept` go to quarantine, with what their clients told of them: a peer's word deleted them, or an
-    order by which nobody deleted a key."""
+    """Blocks are tombstones and their rows are deleted; their files are being unlinked. Those in
+    `kept` go to quarantine with their client metadata, because their delete came from a peer's
+    claim, or from an order without a deleted key."""
 
     block_ids: tuple[BlockId, ...]
     kept: Mapping[BlockId, Texts] = field(default_factory=dict)
@@ -310,14 +311,14 @@ class DescriptorEntry:
 
 @dataclass(frozen=True, slots=True)
 class MovingEntry:
-    """All rows of a replica that has arrived are here; its directory is being put in place."""
+    """All rows of an imported replica are committed; its directory is being renamed into place."""
 
 
 JournalEntry: TypeAlias = InstallEntry | UnlinkEntry | TreeEntry | DescriptorEntry | MovingEntry
 
 
 def journal_key(container_id: ContainerId, entry: JournalEntry) -> bytes:
-    """Return the key: one entry of a kind at a time per container, one install per chunk."""
+    """Return the key: one entry of each kind per container at a time, one install per chunk."""
     match entry:
         case DescriptorEntry():
             place = (1, 0, 0)
@@ -367,8 +368,8 @@ def encode_journal(entry: JournalEntry) -> bytes:
 
 
 def decode_journal(container_id: ContainerId, row: bytes) -> JournalEntry:
-    """Read one journal entry. Raises `Damaged`: what it would have said is unknown, so nothing
-    may be finished or taken back on its behalf."""
+    """Parse one journal entry. Raise `Damaged`; its content is then unknown, so nothing may be
+    finished or rolled back for it."""
     what = f"journal row of container {container_id}"
     fields = json.loads(bytes(unseal(row, what)))
     match fields:
@@ -401,7 +402,8 @@ def decode_journal(container_id: ContainerId, row: bytes) -> JournalEntry:
 
 @dataclass(frozen=True, slots=True)
 class ScanCursor:
-    """How far an unfinished scan has come, and of what: another generation has other rows."""
+    """Progress of an unfinished scan, and its generation, because another generation has other
+    rows."""
 
     generation: int
     begun_at_ms: int
@@ -423,7 +425,7 @@ def encode_cursor(cursor: ScanCursor) -> bytes:
 
 
 def decode_cursor(container_id: ContainerId, row: bytes) -> ScanCursor:
-    """Read a scan's cursor. Raises `Damaged`."""
+    """Parse a scan's cursor. Raise `Damaged`."""
     what = f"cursor row of container {container_id}"
     fields = json.loads(bytes(unseal(row, what)))
     if fields.get("version") != ROW_VERSION:
@@ -436,7 +438,7 @@ def decode_cursor(container_id: ContainerId, row: bytes) -> ScanCursor:
 
 
 def not_found(container_id: ContainerId) -> Refused:
-    """Return the refusal of a container id that nothing is known of."""
+    """Return the refusal of an unknown container id."""
     return Refused(
         Code.CONTAINER_NOT_FOUND, f"no container {container_id}", container_id=container_id
     )

@@ -1,11 +1,11 @@
-"""Changes of many threads in few durable commits; alone, a change waits for nobody.
+"""Group commit: changes of many threads in few durable commits; a single change never waits.
 
-    first ──► leads: runs its change, commits             ──► wakes all that wait
-    those that come meanwhile wait ────────────────────────► one of them leads: one commit for all
+    first ──► leads: runs its change, commits             ──► wakes all waiting threads
+    later ones wait ───────────────────────────────────────► one of them leads: one commit for all
 
-A commit is a sync of the medium, during which others come: what waits then shares the next one. A
-group of which one change fails is taken back, and each is run by its own thread: so nobody fails
-for another.
+A commit is a sync of the medium, during which other changes arrive; they share the next commit. If
+a change of a group fails, the group is rolled back and each thread runs its own change, so that no
+change fails because of another.
 """
 
 import threading
@@ -22,18 +22,18 @@ C = TypeVar("C")
 
 
 class _Request(Generic[C]):
-    """One change, and what came of it."""
+    """A change and its result."""
 
     __slots__ = ("change", "has_ended", "result", "was_tried")
 
     def __init__(self, change: C) -> None:
         self.change = change
         self.result: Any = None
-        self.has_ended = False  # it is durable
-        self.was_tried = False  # with others; unless it has ended, its own thread runs it
+        self.has_ended = False  # its change is durable
+        self.was_tried = False  # in a group; unless it has ended, its own thread runs it
 
     def end(self, result: Any) -> None:
-        """Note that it is durable."""
+        """Record that it is durable."""
         self.result = result
         self.has_ended = True
 
@@ -44,16 +44,16 @@ class SharedCommits(Generic[C]):
     def __init__(
         self, attempt: Callable[[Sequence[C]], Sequence[Any]], grow: Callable[[], None]
     ) -> None:
-        """`attempt` makes all of some changes durable or none, and returns what they return; after
-        `grow` it is not MapFull any more. A change may be run twice."""
+        """`attempt` makes all of some changes durable or none, and returns their results. After
+        `grow` it does not raise MapFull again. A change may run twice."""
         self._attempt = attempt
         self._grow = grow
-        self._has_changed = threading.Condition()  # guards the two below, and `was_tried`
+        self._has_changed = threading.Condition()  # guards the next two, and `was_tried`
         self._waiting: deque[_Request[C]] = deque()
-        self._is_led = False  # a thread runs a group
+        self._is_led = False  # a thread is running a group
 
     def write(self, change: C) -> Any:
-        """Return what the change returned, once it is durable; raise what it raised."""
+        """Return the result of the change once it is durable; raise its error."""
         mine = _Request(change)
         group = self._group_to_lead(mine)
         if group:
@@ -66,7 +66,8 @@ class SharedCommits(Generic[C]):
         return mine.result
 
     def _group_to_lead(self, mine: _Request[C]) -> Sequence[_Request[C]]:
-        """Wait until another thread tried `mine`, or until this one leads; return what it runs."""
+        """Wait until another thread tried `mine`, or until this one leads; return the group to
+        run."""
         with self._has_changed:
             self._waiting.append(mine)
             while self._is_led and not mine.was_tried:
@@ -79,11 +80,11 @@ class SharedCommits(Generic[C]):
             return (mine, *(self._waiting.popleft() for _ in range(count)))
 
     def _run(self, group: Sequence[_Request[C]]) -> None:
-        """Make the changes of a group durable together; those that are not, their threads run."""
+        """Make the changes of a group durable together; otherwise their threads run them."""
         if len(group) == 1:
             group[0].end(self._run_alone(group[0].change))
             return
-        with suppress(Exception):  # whose it is shows when each runs by itself
+        with suppress(Exception):  # the failing change shows when each runs alone
             results = self._attempt([request.change for request in group])
             for request, result in zip(group, results, strict=True):
                 request.end(result)
@@ -96,7 +97,7 @@ class SharedCommits(Generic[C]):
                 self._grow()
 
     def _pass_on(self, group: Sequence[_Request[C]]) -> None:
-        """Let one that waits lead, and those that were served go."""
+        """Let one waiting thread lead, and release those whose changes were tried."""
         with self._has_changed:
             for request in group:
                 request.was_tried = True

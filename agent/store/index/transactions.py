@@ -1,4 +1,4 @@
-"""What one transaction of a volume's index sees and changes: rows, by database and key.
+"""Transactions of a volume's index: rows, by database and key.
 
     replicas    be64 container                        rows.ReplicaRow
     blocks      be64 container, be64 block            merkle.blockrow: committed blocks
@@ -6,10 +6,10 @@
     tombstones  be64 container, be64 block            be64 checksum of the deleted block
     findings    be64 container, be32 number           one finding
     journal     be64 container, kind, ...             work begun and not yet finished
-    cursors     be64 container                        how far an unfinished scan has come
-    history     be64 container, be32 number           what the replica was, and why; the newest
-    packed      be64 container, be64 block            where a small block lies in its pack
-    doubts      be64 container                        what scans could not read, and how often
+    cursors     be64 container                        progress of an unfinished scan
+    history     be64 container, be32 number           the replica's newest changes, with reasons
+    packed      be64 container, be64 block            place of a small block in its pack
+    doubts      be64 container                        count of scans that could not read it
 
 Keys are big-endian, so a cursor walks containers, blocks and chunks in order.
 """
@@ -67,7 +67,7 @@ _NUMBERED: Final = struct.Struct(">QI")
 
 
 class Snapshot:
-    """Reading: one consistent view of the index, for the length of a `with Index.read()`."""
+    """Read access: one consistent view of the index, for a `with Index.read()` block."""
 
     def __init__(
         self, transaction: "lmdb.Transaction[bytes]", databases: Databases, file: Path
@@ -77,15 +77,15 @@ class Snapshot:
         self._file = file
 
     def replica(self, container_id: ContainerId) -> ReplicaRow:
-        """Return the row of a replica. Raises `Refused(CONTAINER_NOT_FOUND)`, `Damaged`."""
+        """Return the row of a replica. Raise `Refused(CONTAINER_NOT_FOUND)`, `Damaged`."""
         return decode_replica(container_id, self._replica_row(container_id))
 
     def has_replica(self, container_id: ContainerId) -> bool:
-        """Return whether there is a row of a replica, readable or not."""
+        """Return whether a replica has a row, readable or not."""
         return self._txn.get(_U64.pack(container_id), db=self._dbs.replicas) is not None
 
     def standing(self, container_id: ContainerId) -> tuple[int, Bcsid]:
-        """Return the replica index and the commit id of a replica. Raises as `replica`."""
+        """Return the replica index and the commit id of a replica. Raise as `replica`."""
         return decode_standing(container_id, self._replica_row(container_id))
 
     def _replica_row(self, container_id: ContainerId) -> bytes:
@@ -95,7 +95,7 @@ class Snapshot:
         return row
 
     def replicas(self, start: int = 0) -> Iterator[tuple[ContainerId, ReplicaRow | Damaged]]:
-        """Yield all replicas from container `start` on; a damaged row as what is wrong with it."""
+        """Yield all replicas from container `start` on; a damaged row as its damage."""
         for key, row in self._walk(self._dbs.replicas, b"", _U64.pack(start)):
             container_id = ContainerId(_U64.unpack(key)[0])
             try:
@@ -104,7 +104,7 @@ class Snapshot:
                 yield container_id, damage
 
     def check_not_newer(self, path: Path) -> None:
-        """Raise Refused where a newer agent wrote the row of a replica on the volume at `path`."""
+        """Raise Refused if a newer agent wrote the row of a replica on the volume at `path`."""
         with self._txn.cursor(self._dbs.replicas) as cursor:
             for key, row in cursor:
                 if is_newer(row):
@@ -117,17 +117,17 @@ class Snapshot:
         self.let_go_of_pages()
 
     def columns(self) -> tuple[ReplicaColumns, DamagedRows]:
-        """Return all replicas as columns, and what is wrong with damaged rows.
+        """Return all replicas as columns, and the damage of damaged rows.
 
-        A walk over so many rows ends with none of their pages in this process's memory.
+        Afterwards the pages of these many rows are removed from this process's memory.
         """
         with self._txn.cursor(self._dbs.replicas) as cursor:
             return decode_columns(cursor, self.let_go_of_pages)
 
     def let_go_of_pages(self) -> None:
-        """Take the pages that were read out of this process's memory: they are not needed soon.
+        """Remove the pages read from this process's memory, because they are not needed soon.
 
-        The open transaction is what keeps the map where it is meanwhile.
+        The open transaction keeps the map in place meanwhile.
         """
         let_go_of_pages(self._file)
 
@@ -136,7 +136,7 @@ class Snapshot:
         return int(self._txn.id())
 
     def replica_count(self) -> int:
-        """Return how many replicas there are, without reading them."""
+        """Return the number of replicas without reading them."""
         return self._txn.stat(self._dbs.replicas)["entries"]
 
     def block(self, container_id: ContainerId, block_id: BlockId) -> bytes | None:
@@ -152,7 +152,7 @@ class Snapshot:
     def pending(
         self, container_id: ContainerId, block_id: BlockId | None = None
     ) -> Iterator[tuple[BlockId, ChunkInfo]]:
-        """Yield the chunks that are written and not committed, of one block or of all."""
+        """Yield the written, uncommitted chunks of one block or of all."""
         prefix = _U64.pack(container_id)
         if block_id is not None:
             prefix += _U64.pack(block_id)
@@ -177,7 +177,7 @@ class Snapshot:
             return decode_chunk(block_id, cursor.value())
 
     def tombstone(self, container_id: ContainerId, block_id: BlockId) -> int | None:
-        """Return the checksum that a deleted block's tombstone keeps."""
+        """Return the checksum in a deleted block's tombstone."""
         row = self._txn.get(_PAIR.pack(container_id, block_id), db=self._dbs.tombstones)
         return None if row is None else int.from_bytes(row)
 
@@ -190,8 +190,8 @@ class Snapshot:
         }
 
     def findings(self, container_id: ContainerId) -> Iterator[Finding]:
-        """Yield the unresolved findings of a container; a damaged row is passed over, because a
-        finding only repeats what the next scan finds again."""
+        """Yield the unresolved findings of a container. Damaged rows are skipped, because the next
+        scan finds the same again."""
         prefix = _U64.pack(container_id)
         for _, row in self._walk(self._dbs.findings, prefix, prefix):
             try:
@@ -200,7 +200,7 @@ class Snapshot:
                 continue
 
     def containers_with_findings(self, start: int) -> Iterator[ContainerId]:
-        """Yield the ids of containers that have findings, from `start` on."""
+        """Yield the ids of containers with findings, from `start` on."""
         with self._txn.cursor(self._dbs.findings) as cursor:
             found = cursor.set_range(_U64.pack(start))
             while found:
@@ -211,7 +211,7 @@ class Snapshot:
     def journal(
         self, container_id: ContainerId | None = None
     ) -> Iterator[tuple[ContainerId, JournalEntry | Damaged]]:
-        """Yield unfinished work, of one container or of all; a damaged entry as its damage."""
+        """Yield unfinished work of one container or of all; a damaged entry as its damage."""
         prefix = b"" if container_id is None else _U64.pack(container_id)
         for key, row in self._walk(self._dbs.journal, prefix, prefix):
             owner = ContainerId(_U64.unpack_from(key)[0])
@@ -221,41 +221,41 @@ class Snapshot:
                 yield owner, damage
 
     def packed(self, container_id: ContainerId, block_id: BlockId) -> Packed | None:
-        """Return where a block lies in its pack; a damaged row is no row."""
+        """Return the place of a block in its pack; a damaged row counts as none."""
         row = self._txn.get(_PAIR.pack(container_id, block_id), db=self._dbs.packed)
         return None if row is None else decode_place(row)
 
     def packed_rows(self, container_id: ContainerId) -> Iterator[tuple[BlockId, bytes]]:
-        """Yield the raw rows of blocks that lie in the pack of a container."""
+        """Yield the raw rows of a container's packed blocks."""
         prefix = _U64.pack(container_id)
         for key, row in self._walk(self._dbs.packed, prefix, prefix):
             yield BlockId(int.from_bytes(key[8:])), row
 
     def packed_blocks(self, container_id: ContainerId) -> PackedBlocks:
-        """Return all blocks that lie in the pack of a container, but for damaged rows."""
+        """Return all packed blocks of a container, except damaged rows."""
         return decode_packed(self.packed_rows(container_id))
 
     def cursor(self, container_id: ContainerId) -> ScanCursor | None:
-        """Return how far an unfinished scan has come; a damaged row is no row: it only saves
-        reading again."""
+        """Return the cursor of an unfinished scan. A damaged row counts as none, because it only
+        saves reading."""
         row = self._txn.get(_U64.pack(container_id), db=self._dbs.cursors)
         with suppress(Damaged):
             return None if row is None else decode_cursor(container_id, row)
         return None
 
     def doubt_row(self, container_id: ContainerId) -> bytes | None:
-        """Return the raw row of what scans could not read (agent.store.index.doubt_rows)."""
+        """Return the raw row of a replica's failed reads (agent.store.index.doubt_rows)."""
         return self._txn.get(_U64.pack(container_id), db=self._dbs.doubts)
 
     def history(self, container_id: ContainerId) -> Iterator[replica_history.HistoryEntry]:
-        """Yield what the replica was, the oldest first; a damaged row is passed over."""
+        """Yield the history of a replica, oldest first; damaged rows are skipped."""
         return (
             entry
             for _, entry in replica_history.entries_of(self.history_rows(_U64.pack(container_id)))
         )
 
     def history_rows(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """Yield the raw rows of what replicas were: of one by its key, or of all."""
+        """Yield the raw history rows of one replica by its key, or of all."""
         yield from self._walk(self._dbs.history, prefix, prefix)
 
     def _walk(
@@ -267,7 +267,7 @@ class Snapshot:
 
 
 class Change(Snapshot):
-    """Writing: what one durable transaction changes. All of it becomes true, or nothing."""
+    """Write access: the changes of one durable transaction, all of them or none."""
 
     def __init__(
         self,
@@ -280,7 +280,7 @@ class Change(Snapshot):
         self._now_ms = now_ms
 
     def put_replica(self, container_id: ContainerId, row: ReplicaRow) -> None:
-        """Set the row of a replica; what a report shows otherwise is remembered."""
+        """Set the row of a replica; record a visible change in its history."""
         key, raw = _U64.pack(container_id), encode_replica(row)
         had = self._txn.get(key, db=self._dbs.replicas)
         self._txn.put(key, raw, db=self._dbs.replicas)
@@ -289,7 +289,7 @@ class Change(Snapshot):
             self._remember(container_id, had, row)
 
     def _remember(self, container_id: ContainerId, had: bytes | None, row: ReplicaRow) -> None:
-        """Add an entry to the history, and drop the oldest beyond what is kept."""
+        """Add an entry to the history, and drop the oldest beyond the limit."""
         try:
             before = None if had is None else decode_replica(container_id, had)
         except Damaged:
@@ -307,15 +307,15 @@ class Change(Snapshot):
     def put_blocks(
         self, container_id: ContainerId, block_rows: Iterable[tuple[BlockId, bytes]]
     ) -> None:
-        """Set the raw rows of many committed blocks: fastest by ascending id."""
+        """Set the raw rows of many committed blocks; fastest by ascending id."""
         self._put_pairs(self._dbs.blocks, container_id, block_rows)
 
     def put_packed(self, container_id: ContainerId, blocks: PackedBlocks) -> None:
-        """Record where blocks lie in the container's pack."""
+        """Record the places of blocks in the container's pack."""
         self._put_pairs(self._dbs.packed, container_id, encode_packed(blocks))
 
     def delete_packed(self, container_id: ContainerId, block_ids: Iterable[BlockId]) -> None:
-        """Record that blocks lie in no pack any more."""
+        """Record that blocks are no longer in a pack."""
         for block_id in block_ids:
             self._txn.delete(_PAIR.pack(container_id, block_id), db=self._dbs.packed)
 
@@ -330,7 +330,7 @@ class Change(Snapshot):
             cursor.putmulti((key_of(container_id, block_id), row) for block_id, row in rows)
 
     def delete_block(self, container_id: ContainerId, block_id: BlockId) -> bool:
-        """Remove the row of a block; returns whether there was one."""
+        """Remove the row of a block; return whether there was one."""
         return self._txn.delete(_PAIR.pack(container_id, block_id), db=self._dbs.blocks)
 
     def put_pending(self, container_id: ContainerId, block_id: BlockId, chunk: ChunkInfo) -> None:
@@ -341,7 +341,7 @@ class Change(Snapshot):
     def delete_pending(
         self, container_id: ContainerId, block_id: BlockId | None = None, *, end: int | None = None
     ) -> None:
-        """Remove uncommitted chunks: of the container, of a block, or of a block before `end`."""
+        """Remove uncommitted chunks of the container, of a block, or of a block before `end`."""
         prefix = _U64.pack(container_id)
         if block_id is not None:
             prefix += _U64.pack(block_id)
@@ -350,27 +350,27 @@ class Change(Snapshot):
                 self._txn.delete(key, db=self._dbs.pending)
 
     def put_tombstone(self, container_id: ContainerId, block_id: BlockId, checksum: int) -> None:
-        """Record that a block was deleted, and the checksum it had."""
+        """Record that a block was deleted, with its checksum."""
         key = _PAIR.pack(container_id, block_id)
         self._txn.put(key, _U64.pack(checksum), db=self._dbs.tombstones)
 
     def replace_findings(self, container_id: ContainerId, findings: list[Finding]) -> None:
-        """Put these findings in the place of all that the container has."""
+        """Replace all findings of the container."""
         self._delete_all(self._dbs.findings, _U64.pack(container_id))
         for number, finding in enumerate(findings):
             key = _NUMBERED.pack(container_id, number)
             self._txn.put(key, encode_finding(finding), db=self._dbs.findings)
 
     def put_cursor(self, container_id: ContainerId, cursor: ScanCursor) -> None:
-        """Remember how far a scan has come."""
+        """Store the progress of a scan."""
         self._txn.put(_U64.pack(container_id), encode_cursor(cursor), db=self._dbs.cursors)
 
     def delete_cursor(self, container_id: ContainerId) -> None:
-        """Forget how far a scan had come."""
+        """Delete the progress of a scan."""
         self._txn.delete(_U64.pack(container_id), db=self._dbs.cursors)
 
     def put_doubt_row(self, container_id: ContainerId, row: bytes | None) -> None:
-        """Set or remove that row."""
+        """Set or remove the row of failed reads."""
         self._txn.delete(_U64.pack(container_id), db=self._dbs.doubts)
         if row is not None:
             self._txn.put(_U64.pack(container_id), row, db=self._dbs.doubts)
@@ -381,7 +381,7 @@ class Change(Snapshot):
         self._txn.put(key, encode_journal(entry), db=self._dbs.journal)
 
     def end_work(self, container_id: ContainerId, entry: JournalEntry) -> None:
-        """Remove a journal entry: its work is finished or taken back."""
+        """Remove a journal entry whose work is finished or rolled back."""
         self._txn.delete(journal_key(container_id, entry), db=self._dbs.journal)
 
     def delete_container(self, container_id: ContainerId) -> None:

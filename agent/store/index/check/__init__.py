@@ -1,1 +1,1 @@
-"""Whether the file of an index can be used: its pages and keys, read without LMDB."""
+"""Integrity check of an index file: its pages and keys, read without LMDB."""

@@ -1,15 +1,15 @@
-"""Whether an index can be opened: its file read, before anything maps it into memory.
+"""Integrity check of an index before it is mapped into memory.
 
-LMDB reads its file through a map, where a sector that cannot be read, a file that was cut and a
-page full of garbage do not end a call but the process: the whole host, for one bad disk. Read with
-pread(2) the same faults are an errno or a number that cannot be.
+LMDB reads its file through a map, where an unreadable sector, a truncated file or a page of garbage
+ends the process and so the whole host, for one bad disk. Read with pread(2), the same faults are an
+errno or an impossible number.
 
     both meta pages ─ the file has all pages ─ each database from its root: every page read, at its
     place, reached once, keys in order, as many rows as it counts ─ free pages are in bounds and in
     no other use
 
-A small index is checked at each start. A large one is only when its last process did not close it:
-one that died of its map, or was killed. It is read once then, at the speed of the disk.
+A small index is checked at each start. A large one is checked only if its last process did not
+close it, because it crashed or was killed. It is then read once, at the speed of the disk.
 """
 
 import errno
@@ -48,12 +48,12 @@ from agent.store.index.check.indexpages import (
 )
 from agent.store.index.indexerrors import DATA_FILE
 
-SMALL_BYTES: Final = 256 * 1024**2  # a disk reads that in two seconds
-BATCH_PAGES: Final = 1024  # read and judged at once
-UNWRITTEN_PAGES_MAX: Final = 2**20  # LMDB has at most an eighth of that in memory at once
+SMALL_BYTES: Final = 256 * 1024**2  # read in two seconds
+BATCH_PAGES: Final = 1024  # read and checked together
+UNWRITTEN_PAGES_MAX: Final = 2**20  # LMDB has at most an eighth of it in memory at once
 """Pages at the end that a transaction took and gave back are counted, and free, and not written: a
 file may be shorter than its pages, and well. Then it is read whole."""
-TRANSACTION_KEY_BYTES: Final = 8  # of the database of free pages
+TRANSACTION_KEY_BYTES: Final = 8  # keys of the database of free pages
 HINT: Final = (
     "check the disk and the kernel's log, then restart the agent; if the disk is lost, replace it: "
     "its replicas are copied from other datanodes"
@@ -61,10 +61,10 @@ HINT: Final = (
 
 
 def check_index(directory: Path, *, key_bytes: Mapping[str, int], whole: bool = False) -> int:
-    """Read an index and judge it; return the bytes that were read, 0 for one that is not there yet.
+    """Read and check an index; return the number of bytes read, 0 if it does not exist yet.
 
-    `key_bytes` is how long a key of each named database is. A file beyond SMALL_BYTES is read only
-    if `whole`; else only where it begins. Raises `VolumeFailed` naming file and page.
+    `key_bytes` is the key length of each named database. A file beyond SMALL_BYTES is read
+    completely only if `whole`; otherwise only its start. Raise `VolumeFailed` naming file and page.
     """
     file = directory / DATA_FILE
     try:
@@ -101,7 +101,7 @@ def _words(error: OSError) -> str:
 
 
 class _Check:
-    """One reading of one file."""
+    """A check of one file."""
 
     def __init__(self, fd: int, size_bytes: int) -> None:
         self.read_bytes = 0
@@ -121,7 +121,7 @@ class _Check:
         self._free: list[bytes] = []
 
     def run(self, key_bytes: Mapping[str, int], *, whole: bool) -> None:
-        """Judge it. Raises `PageFault`, OSError."""
+        """Check the file. Raise `PageFault`, OSError."""
         named = dict(self._named())
         if (strange := named.keys() - key_bytes.keys()) and key_bytes.keys() - named.keys():
             raise PageFault(
@@ -163,7 +163,7 @@ class _Check:
         node_count_min: int,
         keep: list[bytes] | None = None,
     ) -> None:
-        """Read a database whole; `keep` takes the data of its nodes."""
+        """Read a whole database; `keep` collects the data of its nodes."""
         entry_count = 0
         for pages, nodes in self._leaves(database, key_bytes, node_count_min=node_count_min):
             if (nodes.flags & ~BIG_DATA).any():
@@ -188,8 +188,8 @@ class _Check:
     def _leaves(
         self, database: Database, key_bytes: int | None, *, node_count_min: int
     ) -> Iterator[tuple[Bytes, Nodes]]:
-        """Yield the leaves of a database, and their nodes, level by level from its root: a level in
-        the order of its keys, read as it lies in the file."""
+        """Yield the leaves of a database with their nodes, level by level from its root. A level is
+        in the order of its keys, but read in the order of the file."""
         level = np.array([database.root] if database.depth else [], np.uint64).astype(np.int64)
         is_native = database.flags & INTEGER_KEY != 0
         keys = KeyOrder(key_bytes, is_native=is_native) if key_bytes and len(level) else None
@@ -224,7 +224,7 @@ class _Check:
                 level = _in_order(below)
 
     def _reach(self, numbers: Numbers, what: str) -> None:
-        """Note that these pages are used, each for one thing only."""
+        """Record that these pages are in use, each only once."""
         is_outside = (numbers < FIRST_PAGE) | (numbers >= len(self._is_reached))
         if is_outside.any():
             raise PageFault(f"page {numbers[is_outside][0]} is named, and there is none")
@@ -235,7 +235,7 @@ class _Check:
         self._is_reached[numbers] = True
 
     def _pages(self, level: Numbers) -> Iterator[tuple[Bytes, Numbers]]:
-        """Read pages as they lie in the file, in batches; yield which of the level each is, too."""
+        """Yield pages in batches, in the order of the file, with their positions in the level."""
         in_file = np.argsort(level)
         for begin in range(0, len(level), BATCH_PAGES):
             places = in_file[begin : begin + BATCH_PAGES]
@@ -258,7 +258,7 @@ class _Check:
             self.read_bytes += count
 
     def _overflow(self, first: int, data_bytes: int) -> bytes:
-        """Read data that has pages of its own."""
+        """Read data that has its own pages."""
         page_bytes = self._page_bytes
         needed = -(-(HEADER_BYTES + data_bytes) // page_bytes)
         if not FIRST_PAGE <= first <= len(self._is_reached) - needed:

@@ -1,10 +1,10 @@
-"""The pages of an index file: LMDB's format, and whether a page can be what it must be.
+"""Page format of an LMDB index file, and plausibility checks of pages.
 
     page    be: number u64, pad u16, flags u16, lower u16, upper u16; then one u16 a node
     node    size or child (u16, u16), flags or child u16, key length u16; key, data
 
-LMDB follows these numbers without a look at them, through a memory map: one that is wrong ends the
-process. Here they are looked at before, many pages at once, as columns. Nothing is read here.
+LMDB follows these numbers unchecked, through a memory map, and a wrong one ends the process. Here
+they are checked first, many pages at once, as columns. This module reads no files.
 """
 
 import struct
@@ -15,18 +15,18 @@ import numpy as np
 import numpy.typing as npt
 
 HEADER_BYTES: Final = 16
-NODE_BYTES: Final = 8  # before its key
+NODE_BYTES: Final = 8  # header of a node, before its key
 BRANCH, LEAF, OVERFLOW, META = 0x01, 0x02, 0x04, 0x08
-KINDS: Final = 0x6F  # flags that say what a page is; the others are of a running transaction
+KINDS: Final = 0x6F  # flags of a page's kind; the others are of a running transaction
 BIG_DATA, SUB_DATABASE = 0x01, 0x02  # flags of a node
 INTEGER_KEY: Final = 0x08  # flag of the database of free pages
 NO_PAGE: Final = 2**64 - 1
-FIRST_PAGE: Final = 2  # the two before it are the meta pages
+FIRST_PAGE: Final = 2  # after the two meta pages
 DEPTH_MAX: Final = 32  # LMDB's cursors go no deeper
 MAGIC: Final = 0xBEEF_C0DE
 FORMAT: Final = 1
 PAGE_SIZES: Final = frozenset(2**power for power in range(9, 17))
-META_BYTES: Final = 152  # of a meta page, header and all
+META_BYTES: Final = 152  # of a meta page with its header
 
 _META: Final = struct.Struct("=IIQQ")
 _DATABASE: Final = struct.Struct("=IHHQQQQQ")
@@ -38,14 +38,14 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 
 class PageFault(Exception):
-    """A page is not what it must be; the message says which, and why."""
+    """A page is invalid; the message names it and the fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """The root of one database. `depth` counts levels of pages, 0 for no page at all."""
+    """The root of one database. `depth` counts levels of pages; 0 = no page."""
 
-    page_bytes: int  # 0 but in the database of free pages
+    page_bytes: int  # set in the database of free pages only
     flags: int
     depth: int
     entry_count: int
@@ -54,7 +54,7 @@ class Database:
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """One of the two meta pages: what the index was after a transaction."""
+    """A meta page, of which there are two: the index after a transaction."""
 
     free: Database
     main: Database
@@ -64,22 +64,22 @@ class Meta:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Nodes:
-    """The nodes of many pages. `at` is where a node begins in all their bytes."""
+    """The nodes of many pages. `at` is the offset of each node in all their bytes."""
 
     at: Numbers
     key_bytes: Numbers
     flags: Numbers
-    data_bytes: Numbers  # of a leaf, wherever its data is
-    is_first: npt.NDArray[np.bool_]  # of its page
+    data_bytes: Numbers  # of a leaf's data, at any place
+    is_first: npt.NDArray[np.bool_]  # in its page
 
     @property
     def data_at(self) -> Numbers:
-        """Where the data of each node begins."""
+        """Offset of each node's data."""
         return self.at + NODE_BYTES + self.key_bytes
 
 
 def decode_database(data: bytes) -> Database:
-    """Read the root of a database. Raises `PageFault`."""
+    """Parse the root of a database. Raise `PageFault`."""
     if len(data) != _DATABASE.size:
         raise PageFault(f"the root of a database in {len(data)} bytes")
     page_bytes, flags, depth, _, _, _, entry_count, root = _DATABASE.unpack(data)
@@ -89,7 +89,7 @@ def decode_database(data: bytes) -> Database:
 
 
 def decode_meta(data: bytes, number: int) -> Meta:
-    """Read a meta page. Raises `PageFault`."""
+    """Parse a meta page. Raise `PageFault`."""
     if len(data) < META_BYTES:
         raise PageFault(f"meta page {number}: cut short")
     flags = int.from_bytes(data[10:12], "little")
@@ -107,7 +107,7 @@ def decode_meta(data: bytes, number: int) -> Meta:
 
 
 def judge_pages(pages: Bytes, numbers: Numbers, *, is_leaf: bool, node_count_min: int) -> Nodes:
-    """Return the nodes of pages that are all leaves or all branches. Raises `PageFault`."""
+    """Return the nodes of pages that are all leaves or all branches. Raise `PageFault`."""
     page_bytes = pages.shape[1]
     words = pages.view(np.uint16)
     _expect(pages.view(np.uint64)[:, 0] == numbers, numbers, "holds another page")
@@ -138,20 +138,20 @@ def judge_pages(pages: Bytes, numbers: Numbers, *, is_leaf: bool, node_count_min
 
 
 def children(pages: Bytes, nodes: Nodes) -> Numbers:
-    """Return the pages that branches lead to."""
+    """Return the child pages of branches."""
     flat, first = pages.reshape(-1).view(np.uint16), nodes.at // 2
     low, high, top = (flat[first + word].astype(np.int64) for word in range(3))
     return np.asarray(low | high << 16 | top << 32, dtype=np.int64)
 
 
 def numbers_at(pages: Bytes, at: Numbers) -> npt.NDArray[np.uint64]:
-    """Return the u64 at each place; places need not be aligned."""
+    """Return the u64 at each offset, which need not be aligned."""
     gathered = pages.reshape(-1)[at[:, None] + np.arange(8)]
     return np.ascontiguousarray(gathered).view(np.uint64)[:, 0]
 
 
 def free_pages(record: bytes) -> Numbers:
-    """Return the pages that a record of free ones lists. Raises `PageFault`."""
+    """Return the pages in a record of free pages. Raise `PageFault`."""
     words: npt.NDArray[Any] = np.frombuffer(record[: len(record) // 8 * 8], np.uint64)
     if not len(words) or int(words[0]) >= len(words):
         raise PageFault("a list of free pages is longer than its record")
