@@ -34,7 +34,8 @@ def test_restore_without_room_writes_nothing_and_names_the_room(
     backup: Path, tmp_path: Path
 ) -> None:
     """If the disk has room for the state but not for one change, the restore writes nothing and
-    reports the free bytes."""
+    reports the free bytes.
+    """
     size_bytes = (backup / "state" / "data.mdb").stat().st_size
     with small_disk(tmp_path / "disk", size_bytes=size_bytes + 20_480) as disk:
         with pytest.raises(Unavailable, match="bytes are free") as caught:
@@ -48,7 +49,8 @@ def test_restore_counts_leftovers_of_a_killed_restore_as_free_room(
     backup: Path, tmp_path: Path
 ) -> None:
     """The leftovers of a killed restore do not prevent a new one on a disk with room for one
-    state."""
+    state.
+    """
     size_bytes = (backup / "state" / "data.mdb").stat().st_size
     with small_disk(tmp_path / "disk", size_bytes=size_bytes * 3 // 2 + ROOM_BYTES) as disk:
         left = disk.path / "new" / GROWING
@@ -62,7 +64,8 @@ def test_disk_filled_during_restore_is_reported_with_what_to_remove(
     backup: Path, tmp_path: Path
 ) -> None:
     """Another writer fills the disk after the copy: the restore fails and its hint names the
-    directory to remove."""
+    directory to remove.
+    """
     with small_disk(tmp_path / "disk", size_bytes=DISK_BYTES) as disk:
         new = disk.path / "new"
 

@@ -13,7 +13,8 @@ pytestmark = [pytest.mark.fault, pytest.mark.slow]
 
 def test_scm_restore_loses_no_acknowledged_data_and_reuses_no_block_id(tmp_path: Path) -> None:
     """Three restores with real processes at random moments: data stored before and after the
-    backup reads back byte for byte, no block id is reused, and the cluster accepts new files."""
+    backup reads back byte for byte, no block id is reused, and the cluster accepts new files.
+    """
     seed = random.randrange(1_000_000)
     with Drill(tmp_path, seed, launch=forked).running() as drill:
         for number in range(3):

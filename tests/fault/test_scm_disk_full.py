@@ -60,7 +60,8 @@ def report_closed(world: ScmWorld) -> None:
 
 def test_rolled_back_change_on_a_full_disk_is_not_logged(world: ScmWorld, disk: SmallDisk) -> None:
     """The change is retried with every heartbeat. Logging each failed attempt would fill the log
-    with changes that never happened."""
+    with changes that never happened.
+    """
     with logged() as said:
         for _ in range(3):
             with pytest.raises(Unavailable, match="No space left on device"):

@@ -210,7 +210,8 @@ class TestProcess:
 
     def test_scm_logs_one_json_line_when_ready_and_stops_on_sigterm(self, tmp_path: Path) -> None:
         """The line says that the SCM is not highly available. SIGTERM ends the process with exit
-        code 0 while a client is connected."""
+        code 0 while a client is connected.
+        """
         scm = ScmProcess.start(tmp_path)
         FakeDatanode.dial(scm.address, "dn1").register()
 

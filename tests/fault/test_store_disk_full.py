@@ -58,7 +58,8 @@ def state_of(store: ReplicaStore) -> object:
 
 def test_full_disk_refuses_writes_and_keeps_acknowledged_data(disk: SmallDisk) -> None:
     """Writing ends with DISK_OUT_OF_SPACE. The refused chunk leaves no file, and writing resumes
-    when there is space."""
+    when there is space.
+    """
     store = open_store(disk.path)
     store.create_container(ONE)
     written = 0

@@ -53,7 +53,8 @@ def bench(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_passed_bounds_are_printed_and_written(folder: Path) -> None:
     """Each measure is one line, the same in results.json, and the exit code is 0 if no bound
-    fails."""
+    fails.
+    """
     ran = bench(folder, "fine")
 
     lines = ran.stdout.splitlines()
@@ -68,7 +69,8 @@ def test_passed_bounds_are_printed_and_written(folder: Path) -> None:
 @pytest.mark.parametrize("name", ["short", "broken"])
 def test_failed_bound_or_broken_benchmark_fails_the_run(name: str, folder: Path) -> None:
     """A failed bound and a benchmark that raises both end with exit code 1, after the others
-    ran."""
+    ran.
+    """
     ran = bench(folder, name, "bench_fine")
 
     results = json.loads((folder / "bench" / "out" / "results.json").read_text())

@@ -73,7 +73,8 @@ def are_heard() -> bool:
 
 def test_stored_file_survives_a_kill_and_new_containers() -> None:
     """A file is stored over mutual TLS, and read while a datanode is dead and from new
-    containers on the same volumes."""
+    containers on the same volumes.
+    """
     wait_until(are_heard, within_s=120)
     stored = (ROOT / "README.md").read_text()
     mounted = ("--volume", f"{ROOT}/README.md:/mnt/README.md:ro,z")

@@ -128,7 +128,8 @@ class TestMaking:
 
     def test_environment_is_made_without_a_network(self, package: Package) -> None:
         """A wheel that is not beside the script is not looked for elsewhere, even with a
-        network."""
+        network.
+        """
         (package.wheels / "requirements").write_text("suture\nwheel\n")
 
         failed = package.make()
@@ -149,7 +150,8 @@ class TestMaking:
 
     def test_failed_environment_keeps_the_old_one(self, package: Package) -> None:
         """A damaged wheel ends the script with an error and the programs keep working. The next
-        good run replaces the environment."""
+        good run replaces the environment.
+        """
         first = package.made()
         package.release("1-b")
         (package.wheels / "suture-1-py3-none-any.whl").write_bytes(b"no wheel")
@@ -199,7 +201,8 @@ class TestMaking:
         self, package: Package
     ) -> None:
         """Wheels in `more` are installed again after a change. One that does not fit is
-        reported, and the environment is made without it."""
+        reported, and the environment is made without it.
+        """
         package.made()
         wheel(package.home / "more", "added")
         package.made()

@@ -29,7 +29,8 @@ class TestContainerfile:
 
     def test_image_has_every_package_of_the_product(self) -> None:
         """The packages copied into the build are those of the wheel, and .containerignore
-        excludes none."""
+        excludes none.
+        """
         copied = set(re.findall(r"^COPY (\w+) \1$", STAGES["build"], re.MULTILINE))
         let_in = set(re.findall(r"^!(\w+)$", (ROOT / ".containerignore").read_text(), re.MULTILINE))
 

@@ -109,7 +109,8 @@ def test_options_stay_and_are_not_for_everybody(package: Path) -> None:
 @needs_rpm
 def test_rpm_scripts_do_the_steps_of_the_debian_package(package: Path) -> None:
     """They create user, folders and environment, and the environment again when the host's
-    Python changes."""
+    Python changes.
+    """
     scriptlets, triggers = asked(package, "--scripts"), asked(package, "--filetriggers")
 
     for step in ("systemd-sysusers", "systemd-tmpfiles", "make-environment", "daemon-reload"):

@@ -81,7 +81,8 @@ def test_a_unit_is_confined(service: Path) -> None:
 @pytest.mark.parametrize("service", SERVICES, ids=lambda path: path.name)
 def test_long_running_services_may_open_many_files(service: Path) -> None:
     """A thousand datanodes and their clients need more connections than systemd's default limit
-    permits."""
+    permits.
+    """
     text = service.read_text()
     limits = re.findall(r"^LimitNOFILE=(\d+)$", text, re.MULTILINE)
 

@@ -93,7 +93,8 @@ def test_chunks_healthy_on_any_replica_are_read(
 ) -> None:
     """For any placement of damage, the block is read whole, or up to the first chunk that no
     replica has. The error then names block, offset and each replica's answer. No replica is
-    asked twice for one chunk."""
+    asked twice for one chunk.
+    """
     replicas = [Replica(chunks, faults) for faults in damage]
     lost = [n for n in range(len(chunks)) if all(n in faults for faults in damage)]
     read, error = b"", None
@@ -277,7 +278,8 @@ def test_late_replica_is_skipped_without_a_fault(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The second replica is waited for without a limit, and so is the first if it is asked again
-    because the second has no data."""
+    because the second has no data.
+    """
     monkeypatch.setattr("agent.client.read_order.PATIENCE_S_MIN", 0.0)
     late = Replica([b"a" * 20], {0: "silent"})
     good = Replica([b"a" * 20], {})

@@ -128,7 +128,8 @@ class TestAgreement:
     @given(draw=DRAWS)
     def test_replica_that_makes_room_may_be_deleted(self, draw: random.Random) -> None:
         """This concerns containers for whose missing replica no datanode has room. An excluded
-        replica is never deleted."""
+        replica is never deleted.
+        """
         case = drawn(draw)
 
         victim = gives_way(case) if case.container.scheme else unblock_victim(case)

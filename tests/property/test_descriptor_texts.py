@@ -46,7 +46,8 @@ def test_written_descriptor_is_read_back(descriptor: Descriptor) -> None:
 @given(DESCRIPTORS)
 def test_libyaml_and_python_write_the_same_descriptor(descriptor: Descriptor) -> None:
     """The checksum is computed over the text, so both must write and accept the same one. Only
-    names that a datanode may have are drawn."""
+    names that a datanode may have are drawn.
+    """
     assume(descriptor.origin_datanode_id.isascii() and descriptor.origin_datanode_id.isprintable())
     data = encode_descriptor(descriptor)
 

@@ -46,7 +46,8 @@ def opinions(rows: SnapshotRows) -> dict[int, Opinion]:
 @pytest.mark.parametrize("seed", [5])
 def test_judge_and_reference_agree_on_random_clusters(seed: int) -> None:
     """Thousands of containers have every odd mix of states, nodes, origins, indexes and
-    operations."""
+    operations.
+    """
     rows = random_cluster(random.Random(seed), CONTAINERS)
 
     found, expected = opinions(rows), reference(rows)

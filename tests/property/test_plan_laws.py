@@ -144,7 +144,8 @@ class TestSafety:
         self, replicas: list[Replica], index: int
     ) -> None:
         """No chunk that is whole here is a target, and every source has exactly that chunk,
-        whole."""
+        whole.
+        """
         planned, views = planned_for(replicas, index)
 
         trees = {view.peer_id: view.tree for view in views}
@@ -231,7 +232,8 @@ class TestConvergence:
         self, replicas: list[Replica], order: list[int]
     ) -> None:
         """A tombstone of one replica deletes nothing elsewhere, and each replica that sees it
-        reports it."""
+        reports it.
+        """
         counts = Counter(block for one in replicas for block in one.tombstones)
         alone = {block for block, count in counts.items() if count == 1}
         before = [dict(one.leaves) for one in replicas]

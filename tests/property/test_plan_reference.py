@@ -75,7 +75,8 @@ def judged_wrongs(rows: SnapshotRows, count: Counter[str] | None = None) -> list
 @pytest.mark.slow
 def test_plan_of_a_random_cluster_agrees_with_the_reference() -> None:
     """For thousands of containers, the reference checks which are reconciled and why, the
-    sources of copies and reconstructions, and that no delete takes a needed replica."""
+    sources of copies and reconstructions, and that no delete takes a needed replica.
+    """
     count: Counter[str] = Counter()
 
     wrong = judged_wrongs(odd_cluster(random.Random(7), CONTAINERS), count)

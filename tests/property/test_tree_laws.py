@@ -47,7 +47,8 @@ class TestBuilding:
         self, content: list[BlockData], deleted: dict[int, int], algorithm: Algorithm
     ) -> None:
         """Built from rows, as in a scan, and plainly, it is one tree, and every node folds its
-        children."""
+        children.
+        """
         rows = rows_of(content)
 
         built = build_from_rows(rows, deleted, algorithm=algorithm)
@@ -228,7 +229,8 @@ class TestConvergence:
         self, family: Estranged, data: st.DataObject
     ) -> None:
         """Every replica repairs itself from every other once, in any order, and sees the earlier
-        repairs. All then have the written data, and every ordered delete is done."""
+        repairs. All then have the written data, and every ordered delete is done.
+        """
         replicas = list(family.replicas)
         pairs = data.draw(st.permutations(list(permutations(range(len(replicas)), 2))))
 
@@ -244,7 +246,8 @@ class TestConvergence:
         self, family: Estranged, data: st.DataObject
     ) -> None:
         """All replicas read the others as they were and then repair, each in an order of its
-        own."""
+        own.
+        """
         for index, replica in enumerate(family.replicas):
             others = family.replicas[:index] + family.replicas[index + 1 :]
             found = [diff(replica, other) for other in others]

@@ -207,7 +207,8 @@ def test_answer_to_the_confirmation_decides_about_the_plan(
     word: str, code: Exit, stage: Stage, plan: Path
 ) -> None:
     """All rows are on the screen before the question. A no sends no command, and a yes sends the
-    shown ones."""
+    shown ones.
+    """
     with Terminal(["scm", "apply", str(plan), "--scm", stage.address]) as terminal:
         assert "the plan deletes 1 replica and does 2 other things" in terminal.shown
         for row in (r"delete on dn\d", r"replicate dn\d to dn\d", r"reconcile on dn\d"):

@@ -112,7 +112,8 @@ class TestResult:
 
     def test_containers_that_scm_and_judge_see_differently_are_listed(self, done: Done) -> None:
         """Each container is listed with both states, also if nothing else is wrong with it.
-        Containers without a state of the control plane are not compared."""
+        Containers without a state of the control plane are not compared.
+        """
         assert {
             "compared": 3,
             "differing": 2,

@@ -307,7 +307,8 @@ def test_finished_result_is_returned_from_a_read_only_disk(
     tmp_path: Path, command: Command
 ) -> None:
     """A run that would have to be done is refused, and the error names the path that cannot be
-    written."""
+    written.
+    """
     snapshot = rows().write(tmp_path / "s")
     with small_disk(tmp_path / "disk") as disk:
         done, other = disk.path / "done", disk.path / "other"

@@ -64,7 +64,8 @@ def test_no_secret_is_shown(silent: str) -> None:
 
 def test_single_reachable_master_is_enough(silent: str, listening: str) -> None:
     """The masters of a cluster replace each other. A master that is no host and port is left to
-    Spark."""
+    Spark.
+    """
     check_reached(f"spark://{silent},{listening}")
     check_reached(f"sc://{listening}/;token=x")
     check_reached("local[*]")

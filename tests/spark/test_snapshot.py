@@ -118,7 +118,8 @@ class TestRefused:
         self, tmp_path: Path, column: str, value: object, words: str
     ) -> None:
         """A null, a negative number and an unknown word are named by a Spark task and by this
-        process alike."""
+        process alike.
+        """
         directory = rows().write(tmp_path / "snapshot", change={"replicas": put(column, 1, value)})
 
         with pytest.raises(SnapshotRefused) as raised:

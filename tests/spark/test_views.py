@@ -34,7 +34,8 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
 
 def test_leaving_nodes_are_listed_with_what_holds_them_back(result: Result) -> None:
     """The list has the stop condition, the progress and the containers that would be locked out.
-    The node that is held back most is first."""
+    The node that is held back most is first.
+    """
     shown = ("unclosed", "no_good_replica", "too_few", "in_progress", "locked_out_now", "may_go")
 
     found = [(n["datanode_id"], *(n[name] for name in shown)) for n in result.summary["leaving"]]

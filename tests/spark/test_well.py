@@ -63,7 +63,8 @@ def test_containers_accepted_by_spark_are_healthy_for_the_judge(
     spark: SparkSession, tmp_path: Path, kind: str
 ) -> None:
     """The judge writes the same row, with no plan, no divergence, no departure and no lost vote,
-    and the plain reference reports nothing either."""
+    and the plain reference reports nothing either.
+    """
     assert spark
     drawn = DRAWN[kind](random.Random(CONTAINERS), CONTAINERS)
     rows, racks = sound(drawn), len({n.rack for n in drawn.nodes if n.health != "DEAD"})

@@ -62,7 +62,8 @@ class TestKeys:
         self, suture: CommandLine, files: Path, tmp_path: Path
     ) -> None:
         """A directory that was stored is listed key by key, and each file reads back byte for
-        byte."""
+        byte.
+        """
         stored = suture.json("put", str(files), "--prefix", "keys/")
 
         listed = suture.json("ls", "keys/")

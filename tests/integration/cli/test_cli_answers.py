@@ -352,7 +352,8 @@ def test_error_names_the_missing_object_and_its_kind(
     cluster: Cluster, suture: CommandLine, damaged: int, tmp_path: Path
 ) -> None:
     """The error distinguishes a missing local file, a missing container, a datanode without a
-    port, and a datanode given in place of a volume. A dialled address is shown in full."""
+    port, and a datanode given in place of a volume. A dialled address is shown in full.
+    """
     address = cluster.nodes[1].address
     absent = tmp_path / "absent"
 

@@ -76,7 +76,8 @@ def test_statement_counts_reads_verdicts_repairs_and_deletes(
     volume: Path, key: Path, capsys: Capture
 ) -> None:
     """The statement has reads, verdicts, failures, repairs and deletes, each with its entry
-    number."""
+    number.
+    """
     code, answer = verified(stated(volume, key), public(key), capsys)
 
     [log] = answer["statement"]["logs"]

@@ -61,7 +61,8 @@ def test_recover_skips_a_container_lost_between_its_two_queries(
     world: ScmWorld, suture: CommandLine
 ) -> None:
     """A disk fails after the list of containers and before the query for their replicas.
-    Recovery does not stay in safe mode for that."""
+    Recovery does not stay in safe mode for that.
+    """
     report(world, 1, 2)
 
     with Client(suture.scm) as client:
@@ -78,7 +79,8 @@ class TestManyAtOnce:
         self, container_count: int, deleted_count: int
     ) -> None:
         """Deleted blocks are split into calls that the control plane accepts, whether they
-        belong to many containers or to one."""
+        belong to many containers or to one.
+        """
         ids = range(1, container_count + 1)
         seen = [Seen(number, deleted=list(range(1, deleted_count + 1))) for number in ids]
 
@@ -91,7 +93,8 @@ class TestManyAtOnce:
 
     def test_keys_with_parts_in_several_containers_are_all_sent(self) -> None:
         """Deleted blocks of those containers are sent once, also if an earlier call had sent
-        them."""
+        them.
+        """
         part_count = 3
         note = PutNote("one", part_count, part_count * 10, 1)
         seen = [

@@ -83,7 +83,8 @@ def test_sample_selects_a_datanode_by_id_prefix_or_address(
 
 def test_invalid_sample_arguments_are_refused(cluster: Cluster, suture: CommandLine) -> None:
     """An unknown datanode, an unreachable one, a volume together with a datanode, and a fraction
-    above 1 are refused."""
+    above 1 are refused.
+    """
     assert (
         "WRONG_DATANODE"
         == suture.json("scrub", "sample", "--datanode", "zz", code=1)["error"]["code"]

@@ -128,7 +128,8 @@ def test_full_stdout_is_reported_for_short_output(
     text: str, unbuffered: str, words: Sequence[str]
 ) -> None:
     """Python flushes buffered output at exit and would print its own message. A full stdout is
-    an error of this machine, not of the cluster."""
+    an error of this machine, not of the cluster.
+    """
     ended = printing(text, way='"$@" > /dev/full', words=words, PYTHONUNBUFFERED=unbuffered)
 
     assert Exit.FAILED == ended.returncode
@@ -179,7 +180,8 @@ print([name for name in {NEEDLESS} if name in sys.modules])
 
 def test_command_imports_only_the_modules_it_uses() -> None:
     """Imports take half the time of a short command. Help imports no command, and `status`
-    imports nothing that reads disks or draws."""
+    imports nothing that reads disks or draws.
+    """
     ended = subprocess.run(
         [sys.executable, "-c", IMPORTED], capture_output=True, text=True, timeout=60
     )

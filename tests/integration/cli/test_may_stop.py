@@ -227,7 +227,8 @@ class TestWhatIf:
         self, suture: CommandLine, keys: dict[str, int]
     ) -> None:
         """Stopping all holders of a container loses it. Stopping one datanode loses nothing, and
-        all its bytes are rebuilt."""
+        all its bytes are rebuilt.
+        """
         names = holders(suture)[1]
         assert keys
 

@@ -62,7 +62,8 @@ def store_and_damage(cluster: Cluster, suture: CommandLine, path: Path) -> None:
 
 def test_every_question_in_the_manual_has_a_command() -> None:
     """Every heading of the chapter has one command in the table of this test, and none is left
-    out."""
+    out.
+    """
     chapter = (ROOT / "docs" / "OPERATIONS.md").read_text().partition("\n## Questions")[2]
     headings = re.findall(r"^### (.+)$", chapter.partition("\n## ")[0], re.MULTILINE)
 
@@ -74,7 +75,8 @@ def test_commands_of_the_manual_print_the_documented_output(
     cluster: Cluster, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """Each command works, in the order of the document, and prints the documented columns or
-    first words."""
+    first words.
+    """
     store_and_damage(cluster, CommandLine(cluster.scm.address, capsys), tmp_path / "report.pdf")
     places = {
         "ADDRESS": cluster.nodes[1].address,

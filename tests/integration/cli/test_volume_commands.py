@@ -125,7 +125,8 @@ def test_retiring_volume_without_room_is_copied_to_other_datanodes(
     cluster: Cluster, suture: CommandLine, tmp_path: Path
 ) -> None:
     """No other volume of the host has room, so the control plane copies the replicas elsewhere
-    and then removes them here. `--wait` waits for it."""
+    and then removes them here. `--wait` waits for it.
+    """
     stored = store(suture, tmp_path)
     index, path = fullest(suture, cluster)
     cluster.nodes[index].stop()
@@ -211,7 +212,8 @@ def test_added_volume_that_cannot_be_scanned_in_time_is_refused(
     cluster: Cluster, suture: CommandLine, tmp_path: Path
 ) -> None:
     """The volume is refused before it serves anything, and the next start does not open it. With
-    a config that only warns, it is added and scanned."""
+    a config that only warns, it is added and scanned.
+    """
     full = {}
     for index, node in enumerate(cluster.nodes):
         empty, full[node.address] = map(str, cluster.volume_paths(index))
@@ -249,7 +251,8 @@ def test_unloadable_replicas_are_reported_after_volume_add(
     cluster: Cluster, suture: CommandLine, tmp_path: Path
 ) -> None:
     """The reason is reported at once. A retiring volume reports what is left on it, and becomes
-    empty when the leftover was removed."""
+    empty when the leftover was removed.
+    """
     node, (_, path) = cluster.nodes[0], cluster.volume_paths(0)
     node.stop()
     config = cluster.write_config(0, node.address)

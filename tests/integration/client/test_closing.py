@@ -147,7 +147,8 @@ def test_awaited_calls_end_when_the_async_client_closes(cluster: Cluster) -> Non
 
 def test_closed_own_connection_is_not_retried(cluster: Cluster) -> None:
     """A silent control plane may be restarting, so the client retries. A connection that the
-    client itself closed is not retried."""
+    client itself closed is not retried.
+    """
     waits: list[SutureError] = []
     with ScmClient(cluster.scm.address) as scm:
         scm.list_nodes(scm_pb2.ListNodesRequest())

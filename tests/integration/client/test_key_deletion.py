@@ -103,7 +103,8 @@ def test_a_delete_whose_answer_is_lost_succeeds(served: Served) -> None:
 
 def test_retried_delete_keeps_a_key_stored_again_meanwhile(served: Served) -> None:
     """The second attempt must not delete a key whose storing was acknowledged after the first
-    attempt."""
+    attempt.
+    """
     served.service.losses_left = 1
     served.service.meanwhile = lambda: served.world.write("b", "k", 20)
 

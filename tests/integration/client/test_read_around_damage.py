@@ -79,7 +79,8 @@ def read(nodes: list[Datanode]) -> bytes:
 
 def test_read_combines_replicas_with_different_bad_chunks(three: list[Datanode]) -> None:
     """The client returns to replicas that failed before, because every chunk is healthy in one
-    of them."""
+    of them.
+    """
     for node, numbers in zip(three, ((0, 3), (1,), (2, 3)), strict=True):
         for number in numbers:
             node.replica.flip(BLOCK, number * CHUNK_BYTES + 77)
@@ -91,7 +92,8 @@ def test_unhealthy_replicas_are_read_where_their_chunks_are_whole(
     three: list[Datanode],
 ) -> None:
     """All three replicas are marked unhealthy by their scans. The file reads whole, because each
-    is bad at another chunk."""
+    is bad at another chunk.
+    """
     for number, node in enumerate(three):
         node.replica.flip(BLOCK, number * CHUNK_BYTES + 77)
         node.scan()
@@ -104,7 +106,8 @@ def test_unhealthy_replicas_are_read_where_their_chunks_are_whole(
 
 def test_replica_with_a_bad_block_is_tried_last_for_the_next_block(three: list[Datanode]) -> None:
     """A client remembers failed replicas from block to block, so a bad disk is not tried first
-    for each block."""
+    for each block.
+    """
     three[0].replica.flip(BLOCK, 77)
     with Client("127.0.0.1:9") as client:
         first = b"".join(client.read(found_at(three)))
@@ -134,7 +137,8 @@ def test_a_datanode_that_hangs_costs_a_moment_and_not_a_deadline(three: list[Dat
 
 def test_unreadable_chunk_error_names_block_key_offset_and_causes(three: list[Datanode]) -> None:
     """The error has the block, the key and the offset, and for each replica the reason why it
-    cannot serve the chunk."""
+    cannot serve the chunk.
+    """
     three[0].replica.flip(BLOCK, CHUNK_BYTES + 5)
     three[1].replica.file(BLOCK).unlink()
     nodes = found_at(three)
@@ -205,7 +209,8 @@ class TestShards:
 
     def test_too_few_cells_ask_each_datanode_once(self, tmp_path: Path) -> None:
         """If one cell too few can be read, each datanode is asked once, and the error says how
-        many cells can be read."""
+        many cells can be read.
+        """
         with ec_cluster(tmp_path, RS_3_2, [STRIPE_BYTES]) as cluster:
             flip(cluster.nodes[1], 1, 7)
             cluster.serve()
@@ -258,7 +263,8 @@ class TestShards:
 
     def test_datanode_that_answers_between_silences_stays_in_use(self, tmp_path: Path) -> None:
         """Every second stripe needs the shard of the slow datanode. Each of its answers, to a
-        list or for a cell, resets the count of silences."""
+        list or for a cell, resets the count of silences.
+        """
         with ec_cluster(tmp_path, RS_3_2, [24 * STRIPE_BYTES, *[1] * 7]) as cluster:
             for stripe in range(1, 24, 2):
                 flip(cluster.nodes[4], 1, stripe * 4096 + 7)

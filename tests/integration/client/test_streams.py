@@ -361,7 +361,8 @@ def test_writer_retries_a_datanode_that_cancels_calls(
     tmp_path: Path, stack: ExitStack, scheme: Scheme | None
 ) -> None:
     """A datanode whose calls mostly wait for their callers cancels some. The retried calls find
-    room."""
+    room.
+    """
     world = World(tmp_path, stack, scheme)
     relay = world.refuse(1, 3, stack, CANCEL)
 
@@ -446,7 +447,8 @@ class Silent:
 @pytest.mark.parametrize("message_count", [1, WAITING_MAX + 100])
 def test_writer_drops_a_datanode_that_takes_no_messages(message_count: int) -> None:
     """A datanode that accepts no messages or does not answer delays the others once, and is then
-    dropped."""
+    dropped.
+    """
     call = Silent()
     lane = Lane(
         lambda _messages, _timeout_s: call, message_timeout_s=0.05, message_count=message_count

@@ -96,7 +96,8 @@ def test_agent_follows_the_first_of_two_scms_with_the_same_term(
     tmp_path: Path, scm: ScriptedScm
 ) -> None:
     """Both SCMs receive both start ids, also after a restart of the agent, and the orders of the
-    second one are ignored."""
+    second one are ignored.
+    """
     scm.start_id, scm.state_number = "first", 7
     with ScriptedScm() as second, Zygote(tmp_path / "agent.log") as zygote:
         second.start_id, second.state_number = "second", 8

@@ -141,7 +141,8 @@ def test_damaged_replica_is_deleted_for_a_whole_one(two: tuple[Datanode, Datanod
 
 def test_replica_is_kept_when_the_other_lacks_a_block(two: tuple[Datanode, Datanode]) -> None:
     """The replica stays also if the witness says that the block was deleted, unless the delete
-    was ordered."""
+    was ordered.
+    """
     mine, other = two
     remove_blocks(other.replica.store, CONTAINER, [BLOCK])
 
@@ -157,7 +158,8 @@ def test_replica_with_lost_rows_is_kept_if_the_other_lacks_the_block(
     two: tuple[Datanode, Datanode], way: str
 ) -> None:
     """A scan leaves a block whose row is lost or damaged out of the tree. Its bytes may be the
-    last ones, and the row of another replica would make them readable again."""
+    last ones, and the row of another replica would make them readable again.
+    """
     mine, other = two
     replica = mine.replica
     match way:
@@ -183,7 +185,8 @@ def test_replica_with_lost_rows_is_deleted_if_the_other_has_the_blocks(
     two: tuple[Datanode, Datanode],
 ) -> None:
     """A replica without rows is deleted in favour of a whole one. A witness that has nothing of
-    a block proves nothing."""
+    a block proves nothing.
+    """
     mine, other = two
     mine.replica.lose_index()
     mine.replica.scan()
@@ -291,7 +294,8 @@ def test_delete_needs_only_one_valid_witness(
 
 def test_witness_with_a_recent_scan_is_not_read_again(two: tuple[Datanode, Datanode]) -> None:
     """A scan within the configured age is enough. The presence of the chunks is proven all the
-    same."""
+    same.
+    """
     mine, other = two
     other.replica.scan()
     reads = told(other).count("verdict")

@@ -154,7 +154,8 @@ def test_quasi_closed_replica_with_blocks_of_its_own_is_kept(
     two: tuple[Datanode, Datanode], *, is_damaged: bool
 ) -> None:
     """The other replica reports as many commits. A block that is whole nowhere else is not
-    deleted."""
+    deleted.
+    """
     mine, other = two
     write(mine, WHOLE)
     write(other, WHOLE[:-1])
@@ -169,7 +170,8 @@ def test_quasi_closed_replica_with_blocks_of_its_own_is_kept(
 
 def test_uncommitted_chunks_do_not_prevent_a_delete(two: tuple[Datanode, Datanode]) -> None:
     """A dead writer left the chunks on some datanodes only, as usual for a quasi-closed
-    container. No other replica will ever have them."""
+    container. No other replica will ever have them.
+    """
     mine, other = two
     for one in two:
         write(one, WHOLE)

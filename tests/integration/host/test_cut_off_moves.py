@@ -71,7 +71,8 @@ class TestDelete:
         self, host: Host, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """In id order, hours of moves could come before it, and its container could not be
-        deleted for as long."""
+        deleted for as long.
+        """
         first, *_, last = map(ContainerId, host.on("a"))
         cut_off(host, monkeypatch, last)
 

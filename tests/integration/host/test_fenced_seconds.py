@@ -128,7 +128,8 @@ def test_replica_under_deletion_is_not_served_after_a_fence(
     host: Host, number: ContainerId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The fence chose it while its delete began. A replica that is served afterwards has to
-    exist."""
+    exist.
+    """
 
     def fenced(*args: Any, **options: Any) -> str:
         fail(host, "b")

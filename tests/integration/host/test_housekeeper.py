@@ -58,7 +58,8 @@ def kept(tmp_path: Path) -> Iterator[Kept]:
 
 def test_quarantined_bytes_are_removed_when_they_reach_the_age(kept: Kept) -> None:
     """The bytes stay for the whole period, and go less than half a day after it because the
-    volume may need the room."""
+    volume may need the room.
+    """
     kept.run(KEEP_S - HOUSEKEEPING_INTERVAL_S)
     assert 1 == kept.count
 

@@ -44,7 +44,8 @@ def seen_by_full_collection() -> int:
 
 def test_full_collection_passes_over_long_lived_objects() -> None:
     """A full collection takes a tenth of a second per few hundred thousand objects, and nothing
-    else runs meanwhile."""
+    else runs meanwhile.
+    """
     freeze_what_stays()
     freeze_what_stays()
     kept = []

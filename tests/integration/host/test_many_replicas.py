@@ -71,7 +71,8 @@ class TestLooks:
         self, host: Host, looks: Counter[str]
     ) -> None:
         """The worker runs every five seconds, and nothing changes for days while it waits for a
-        disk."""
+        disk.
+        """
         host.moves.steer(host.id_of("a"), Mode.RETIRING)
         host.work()
         looks.clear()
@@ -105,7 +106,8 @@ class TestLooks:
         self, host: Host, looks: Counter[str], *, is_given_back: bool
     ) -> None:
         """An operator's request is processed at once, whether the volume retires again or was
-        returned to service in between."""
+        returned to service in between.
+        """
         host.moves.steer(host.id_of("a"), Mode.RETIRING)
         host.work()
         looks.clear()
@@ -120,7 +122,8 @@ class TestLooks:
 
 def test_single_look_serves_many_moves(host: Host, looks: Counter[str]) -> None:
     """With a look for each replica, a hundred thousand replicas would take a hundred thousand
-    seconds."""
+    seconds.
+    """
     count = len(host.on("a"))
     assert count > 2
 
@@ -153,7 +156,8 @@ class TestStuck:
         self, host: Host, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """`retire --wait` ends when nothing moves any more, and then the SCM copies what has no
-        room. It waited for ever if more replicas were stuck than are named."""
+        room. It waited for ever if more replicas were stuck than are named.
+        """
         monkeypatch.setattr(volume_steering, "STUCK_SHOWN_MAX", 1)
         count = len(host.on("a"))
         host.moves.steer(host.id_of("a"), Mode.RETIRING)

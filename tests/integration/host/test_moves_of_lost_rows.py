@@ -45,7 +45,8 @@ def found(host: Host, container_id: int) -> set[int]:
 class TestRetire:
     def test_retiring_volume_moves_replicas_without_rows(self, host: Host) -> None:
         """The index of a volume is lost, the agent restarts, and the volume retires. The bytes
-        are the only ones on this host, and they must not be reported as whole."""
+        are the only ones on this host, and they must not be reported as whole.
+        """
         lost = host.on("a")
         host.lose_index("a")
 
@@ -97,7 +98,8 @@ class TestDrop:
 
     def test_unread_original_is_not_dropped_for_a_damaged_copy(self, host: Host) -> None:
         """The original lost all its rows. Bytes that are damaged in the copy may be whole in the
-        original."""
+        original.
+        """
         [one, *_] = map(ContainerId, host.on("a"))
         host.lose_index("a")
         host.store.services.change(host.id_of("a"), Mode.RETIRING)

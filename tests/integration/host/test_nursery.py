@@ -19,7 +19,8 @@ def test_forked_child_has_its_own_process_session_and_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The child works in the starter's current directory, and has no descriptor of another
-    child."""
+    child.
+    """
     first = spawn(tmp_path / "first")
     monkeypatch.chdir(tmp_path)
     second = spawn(tmp_path / "second")

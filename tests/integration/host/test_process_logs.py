@@ -34,7 +34,8 @@ raise RuntimeError("of the process")
 
 def test_uncaught_exceptions_and_warnings_are_logged_as_json() -> None:
     """Exceptions of the process, a thread and a destructor, a warning and library messages are
-    one JSON line each, with the traceback inside, and nothing between them."""
+    one JSON line each, with the traceback inside, and nothing between them.
+    """
     done = subprocess.run(
         [sys.executable, "-W", "always", "-c", DEFECTS], capture_output=True, text=True, check=False
     )

@@ -67,7 +67,8 @@ class TestCancelled:
         self, host: Host, monkeypatch: pytest.MonkeyPatch, mode: Mode, *, is_restarted: bool
     ) -> None:
         """If only the served replica were deleted, the next start would serve the other one. The
-        delete is BUSY until the worker has ended the move, which no retirement does any more."""
+        delete is BUSY until the worker has ended the move, which no retirement does any more.
+        """
         number = cut_off(host, monkeypatch)
         host.moves.steer(host.id_of("a"), mode)
         if is_restarted:
@@ -89,7 +90,8 @@ class TestCancelled:
         self, host: Host, monkeypatch: pytest.MonkeyPatch, *, is_restarted: bool
     ) -> None:
         """Otherwise the second replica would take room for ever, and only the next start would
-        report it."""
+        report it.
+        """
         number = cut_off(host, monkeypatch)
         host.moves.steer(host.id_of("a"), Mode.IN_SERVICE)
         if is_restarted:
@@ -129,7 +131,8 @@ class TestCancelled:
         self, host: Host, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The copy with the tombstone is damaged, so a start serves the other replica. The copy
-        stays until that one has the tombstone, too."""
+        stays until that one has the tombstone, too.
+        """
         number = cut_off(host, monkeypatch)
         remove_blocks(host.store, number, [ONE])
         file = host.store.paths(number).block_file(BlockId(2))
@@ -275,7 +278,8 @@ class TestReturnedDisk:
 
     def test_returned_open_replica_that_lacks_commits_is_removed(self, host: Host) -> None:
         """It lost its writer together with its disk and was never closed, so its root differs.
-        It does not delay a delete for ever."""
+        It does not delay a delete for ever.
+        """
         number = ContainerId(COUNT + 1)
         host.moves.steer(host.id_of("b"), Mode.READ_ONLY)
         host.write(number, closed=False)

@@ -79,7 +79,8 @@ class TestRetire:
 
     def test_retiring_volume_takes_no_new_replicas(self, host: Host) -> None:
         """New replicas go to the other volume, also after a restart, until the retirement is
-        cancelled."""
+        cancelled.
+        """
         volume_id = host.id_of("a")
         for mode in (Mode.READ_ONLY, Mode.RETIRING):
             host.store.services.change(volume_id, mode)
@@ -379,7 +380,8 @@ class TestAdd:
 
     def test_directory_that_is_no_usable_volume_is_refused(self, host: Host) -> None:
         """A directory with other content, a volume that is open already, and another datanode's
-        volume are refused."""
+        volume are refused.
+        """
         (host.at("full") / "hdds").mkdir()
         (host.at("full") / "hdds" / "stranger").write_bytes(b"")
         with ReplicaStoreOf(host.at("other")):

@@ -53,7 +53,8 @@ def host(tmp_path: Path) -> Iterator[Host]:
 class TestTakeBack:
     def test_added_volume_taken_back_into_service_is_remembered(self, host: Host) -> None:
         """The next start serves its acknowledged data though the config does not name the
-        volume."""
+        volume.
+        """
         added = host.store.services.add_volume(host.at("c")).volume_id
         host.moves.steer(added, Mode.RETIRING)
         host.work()
@@ -70,7 +71,8 @@ class TestTakeBack:
 
     def test_configured_volume_taken_back_is_missed_again(self, host: Host) -> None:
         """As before the retirement, its place is not formatted while its disk is away, and a
-        start whose config no longer names it does not open it."""
+        start whose config no longer names it does not open it.
+        """
         volume_id = host.id_of("a")
         host.moves.steer(volume_id, Mode.RETIRING)
         host.work()
@@ -148,7 +150,8 @@ class TestArrivals:
         self, host: Host, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """It was created after the look at the volume and before RETIRED was written. The volume
-        retires again."""
+        retires again.
+        """
         chosen = host.store.volume_set.by_id(host.id_of("a"))
         keep = host.store.services._keep
 
@@ -195,7 +198,8 @@ class TestWhatIsLeft:
 
     def test_volume_with_files_that_no_row_names_does_not_retire(self, host: Host) -> None:
         """This holds for files in their place and elsewhere. The volume retires when they were
-        removed."""
+        removed.
+        """
         volume_id = host.id_of("a")
         layout = host.store.volume_set.by_id(volume_id).layout
         lost, stray = layout.replica(ContainerId(777)).root, layout.current / "containerDir9" / "5"
@@ -220,7 +224,8 @@ class TestWhatIsLeft:
         self, host: Host, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A read-only volume is full: the failure is reported and retried, and its neighbour
-        retires."""
+        retires.
+        """
         host.write(1, closed=False)
         name, other = ("a", "b") if host.on("a") else ("b", "a")
         host.restart("a", "b", "c")
@@ -275,7 +280,8 @@ class TestWhatIsLeft:
 class TestAdd:
     def test_volume_that_cannot_be_scanned_in_time_is_not_opened(self, host: Host) -> None:
         """The scan interval is checked before anything is served. The volume stays as it was, is
-        not remembered, and is added when the config allows it."""
+        not remembered, and is added when the config allows it.
+        """
         host.store.services.change(host.id_of("b"), Mode.READ_ONLY)
         before = host.fill()
         host.restart("b", "c")

@@ -96,7 +96,8 @@ def test_write_and_command_paths_pass_through_few_modules(
     host: Host, walks: Walks, scm: ScriptedScm
 ) -> None:
     """The modules are counted in a running agent, from the call to the write of its bytes and
-    from the heartbeat to the store, including the threads and queues between them."""
+    from the heartbeat to the store, including the threads and queues between them.
+    """
     with grpc.insecure_channel(host.address) as channel:
         datanode = datanode_pb2_grpc.DatanodeStub(channel)  # type: ignore[no-untyped-call]
         made = datanode_pb2.CreateContainerRequest(container_id=1)

@@ -62,7 +62,8 @@ def status(answer: bytes) -> int:
 )
 def test_host_header_decides_the_status_code(listener: WebListener, host: str, code: int) -> None:
     """An address, localhost and the configured names are accepted. A foreign name that resolves
-    to this host is not."""
+    to this host is not.
+    """
     assert code == status(ask(listener, f"Host: {host}"))
 
 

@@ -100,7 +100,8 @@ def test_container_exported_by_ozone_is_imported(
     agent: tuple[OzoneAgent, OzoneClient], is_packed: bool
 ) -> None:
     """Rows, bytes, root, deleted blocks and pending deletes are imported; then the container is
-    scanned."""
+    scanned.
+    """
     made, client = agent
 
     if is_packed:
@@ -308,7 +309,8 @@ def test_decompression_bomb_behind_the_archive_is_not_unpacked(
     agent: tuple[OzoneAgent, OzoneClient],
 ) -> None:
     """A gibibyte of zeros in some kilobytes is not unpacked, because reading ends with the
-    archive."""
+    archive.
+    """
     made, client = agent
     bomb = zstandard.ZstdCompressor().compressobj()
     data = bomb.compress(plain("whole"))

@@ -341,7 +341,8 @@ def test_damage_is_reported_if_the_history_cannot_be_written(
     made: MadeVolume, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The disk of the state is full, or another process holds the history. The damage is
-    reported all the same."""
+    reported all the same.
+    """
     monkeypatch.setattr(history, "BUSY_S", 0.01)
     made.file(1, 10).unlink()
     made.add_container(2)

@@ -107,7 +107,8 @@ def test_blocks_deleted_during_a_scrub_are_not_reported_lost(
     made: MadeVolume, tmp_path: Path
 ) -> None:
     """Of the blocks without a file, only those that have a row after the last read are findings.
-    Blocks without a row and blocks marked for deletion are not."""
+    Blocks without a row and blocks marked for deletion are not.
+    """
     for block_id in DAMAGED:
         made.add_block(1, block_id, b"some" * block_id)
         made.file(1, block_id).unlink()
@@ -183,7 +184,8 @@ def test_search_for_swapped_files_is_paced_and_can_be_cancelled(
     made: MadeVolume, tmp_path: Path
 ) -> None:
     """Swapped files are read once more to find their blocks, beside a busy datanode. The bytes
-    count for the pace, and Ctrl-C ends the search; the next scrub reports the result."""
+    count for the pace, and Ctrl-C ends the search; the next scrub reports the result.
+    """
     for block_id, shift in ((11, 0), (12, 1)):
         made.add_block(1, block_id, BIG[shift:] + BIG[:shift])
     exchange(made, 11, 12)

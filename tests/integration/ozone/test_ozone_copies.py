@@ -141,7 +141,8 @@ def test_pushed_archive_is_an_ozone_archive(
     scm: StandInScm, tmp_path: Path, more: str, compression: int
 ) -> None:
     """Every message has the fields that Ozone requires, and the offsets of the parts are
-    contiguous."""
+    contiguous.
+    """
     with archive_peer() as peer, led_agent(tmp_path, scm.address, more=more) as host:
         fill(host)
         assert EXECUTED == answered(scm, 71, target=at(peer.port)).status

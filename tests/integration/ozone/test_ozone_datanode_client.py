@@ -140,7 +140,8 @@ def test_refusal_of_a_datanode_is_reported_and_not_retried(
     server: OzoneDatanode, datanode: Datanode
 ) -> None:
     """Each refusal makes Ozone read the container, so the client asks once. The message has the
-    datanode and its answer on one line."""
+    datanode and its answer on one line.
+    """
     with pytest.raises(Refused, match=f"{server.address}: CONTAINER_NOT_FOUND: no such thing$"):
         datanode.checksum_info(ContainerId(7))
     with pytest.raises(Refused, match="NO_SUCH_BLOCK") as refused:

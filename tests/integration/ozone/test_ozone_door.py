@@ -126,7 +126,8 @@ def test_ozone_listener_with_certificates_is_refused_by_the_config(
     tmp_path: Path, listen: str, more: str, named: str
 ) -> None:
     """Ozone's protocol is spoken without TLS and tokens, so an agent with certificates cannot
-    offer it."""
+    offer it.
+    """
     with pytest.raises(Refused, match=named) as caught:
         load(configured(tmp_path, listen, more))
 

@@ -238,7 +238,8 @@ def test_replica_with_lost_rows_is_not_exported(
     agent: tuple[OzoneAgent, OzoneClient], *, is_scanned: bool
 ) -> None:
     """An archive has no place for bytes without a row, and Ozone would take the archive for
-    complete."""
+    complete.
+    """
     made, client = agent
     index = made.replica.store.volume_set.places[WHOLE].index
     if is_scanned:

@@ -123,7 +123,8 @@ def test_chunk_corrupted_in_memory_is_restored_from_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A host with a bad DIMM takes whole bytes for damaged. The repair must not make Ozone's
-    file worse."""
+    file worse.
+    """
     prepare(tmp_path, "flipped")
     file_of(tmp_path).write_bytes(WHOLE)
     one = installer(tmp_path)
@@ -176,7 +177,8 @@ def test_recovery_keeps_a_chunk_that_was_fully_written(tmp_path: Path) -> None:
 
 def test_recovery_does_not_recreate_a_deleted_block_file(tmp_path: Path) -> None:
     """Ozone deleted the block after the kill. Recovery ends the journal entry and creates no
-    file."""
+    file.
+    """
     prepare(tmp_path, "flipped")
     file_of(tmp_path).unlink()
     one = begun(tmp_path, entry_of(tmp_path, kept="gone"))
@@ -277,7 +279,8 @@ def test_unfinishable_journal_entry_is_put_aside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The medium rejects the write. The chunk stays damaged as it was, its journal entry is kept
-    for the operator, and all other chunks of the volume are repaired."""
+    for the operator, and all other chunks of the volume are repaired.
+    """
     prepare(tmp_path, "flipped")
     one = installer(tmp_path)
     kept = "1-7-20000-1"
@@ -319,7 +322,8 @@ def test_retryable_journal_entry_blocks_only_its_own_container(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_own: bool
 ) -> None:
     """The host is short of descriptors. The journal entry stays, and other containers are
-    repaired."""
+    repaired.
+    """
     prepare(tmp_path, "flipped")
     one = begun(tmp_path, entry_of(tmp_path))
 

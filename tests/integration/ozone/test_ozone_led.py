@@ -66,7 +66,8 @@ def test_led_agent_reports_room_for_containers_but_not_for_pipelines(
     scm: StandInScm, agent: Host
 ) -> None:
     """The manager places Ratis pipelines by the free room of the metadata storage, which is
-    reported as 0."""
+    reported as 0.
+    """
     (volume,) = store_of(agent).volumes()
     for report in (scm.registers[0].nodeReport, scm.beats[0].nodeReport):
         (storage,) = report.storageReport

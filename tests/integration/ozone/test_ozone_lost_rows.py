@@ -97,7 +97,8 @@ def test_a_database_that_lost_all_it_had_leaves_no_container_that_is_whole(
 
 def test_volume_that_lost_rows_is_remembered_as_doubtful(tmp_path: Path) -> None:
     """The service shows what its history has. A history from before this doubt existed can still
-    be read."""
+    be read.
+    """
     wish = ScrubWish(data_dirs=[tmp_path / "data"], state_dir=tmp_path / "state")
     with running_volume(tmp_path / "data") as made:
         scrubbed(wish)

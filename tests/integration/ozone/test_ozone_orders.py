@@ -212,7 +212,8 @@ def test_command_with_nothing_to_do_is_answered_as_executed(
     scm: StandInScm, agent: Host, kind: str, payload: dict[str, Any]
 ) -> None:
     """Volumes of the agent have no layout of Ozone to finalize, and are measured for each
-    heartbeat."""
+    heartbeat.
+    """
     del agent
     status = answered(scm, command(kind, payload | {"cmdId": 76}, term=5), 76)
 

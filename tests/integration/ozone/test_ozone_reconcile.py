@@ -82,7 +82,8 @@ def ordered(scm: RecordedScm) -> list[int]:
 
 def test_reconcile_orders_succeed_or_fail_per_container(scm: RecordedScm, tmp_path: Path) -> None:
     """A container that Ozone refuses, because it is erasure-coded or open, does not stop the
-    others."""
+    others.
+    """
     rows = [{"container_id": key} for key in (1, 3, 5, 2)]
 
     orders = given(scm, finished_run(tmp_path / "run", *rows))
@@ -114,7 +115,8 @@ def test_container_that_only_lacks_a_commit_id_is_never_ordered(
     scm: RecordedScm, tmp_path: Path
 ) -> None:
     """Ozone takes over no commit id if the trees are equal, so the next plan would order the
-    same. If there is another reason, the container is ordered."""
+    same. If there is another reason, the container is ordered.
+    """
     rows = [
         {"container_id": 1, "reason": "commit id behind; no better source than dn2: suspect"},
         {"container_id": 2, "reason": "scan findings; commit id behind"},
@@ -175,7 +177,8 @@ def test_orders_keep_to_the_rate(scm: RecordedScm, tmp_path: Path) -> None:
 
 def test_rows_that_expire_during_the_orders_are_left_out(scm: RecordedScm, tmp_path: Path) -> None:
     """A plan row is valid until its expiry, whatever the rate. No waiting time is spent on
-    expired rows."""
+    expired rows.
+    """
     waits: list[float] = []
     lives_ms = (0, 1_000, 1_500, 2_500, 3_000)
     rows = [

@@ -171,7 +171,8 @@ def test_two_lost_shards_are_rebuilt_here_and_on_an_ozone_datanode(
     lost: tuple[int, int],
 ) -> None:
     """On the Ozone datanode the shard is created as RECOVERING, filled and closed by Ozone's own
-    calls."""
+    calls.
+    """
     mine, theirs = lost
     targets = {mine: here(agent), theirs: peers[SPARE].details()}
 

@@ -224,7 +224,8 @@ def test_block_deleted_here_does_not_prevent_mark_closed(
     whole: DamagedVolume, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A peer that has not executed a delete yet does not prevent it. The output lists the peers
-    that were compared."""
+    that were compared.
+    """
     with serving([{1: served((101, (FIRST_PART,)), (102, (SECOND_PART,)))}]) as peers:
         document = whole.document(capsys, 1, addresses(peers), "--yes", "--mark-closed")
 

@@ -163,7 +163,8 @@ def test_a_lost_row_is_found(made: MadeVolume, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["dn0-damaged", "v2"])
 def test_scrub_changes_nothing_on_the_volume(volumes: Path, tmp_path: Path, name: str) -> None:
     """Names, modes, sizes, links, times and checksums are as before, and inotify saw no change
-    during the scrub."""
+    during the scrub.
+    """
     before = snapshot(volumes / name)
 
     with changes(volumes / name) as seen:

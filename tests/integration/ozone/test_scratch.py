@@ -71,7 +71,8 @@ def test_without_room_in_memory_the_disk_is_used(
 @pytest.mark.parametrize("is_on_disk", [False, True])
 def test_scratch_of_a_killed_process_is_removed(memory: Path, is_on_disk: bool) -> None:
     """Directories in use, young directories and foreign ones stay. A killed import leaves up to
-    two gibibytes."""
+    two gibibytes.
+    """
     place = memory.parent / "disk" if is_on_disk else memory
     old_s = time.time() - 2 * YOUNG_S
     for name in (f"{PREFIX}left", f"{PREFIX}young", "another"):

@@ -206,7 +206,8 @@ class TestLostRow:
 
     def test_dead_holder_does_not_delay_the_repair_of_a_lost_row(self, cluster: Cluster) -> None:
         """A dead datanode may never return. If it returns with other bytes, both versions are
-        kept."""
+        kept.
+        """
         cluster.mine.replica.delete_row(BLOCK)
         cluster.mine.scan()
         cluster.wrong.stop_serving()
@@ -265,7 +266,8 @@ class TestTombstones:
         self, cluster: Cluster
     ) -> None:
         """Two of two holders are enough. They are not if a key names the block, or if a third
-        holder is silent, because a dead holder may return with the block."""
+        holder is silent, because a dead holder may return with the block.
+        """
         for node in (cluster.right, cluster.wrong):
             remove_blocks(node.replica.store, CONTAINER, [BLOCK])
         others = [cluster.right, cluster.wrong]
@@ -287,7 +289,8 @@ class TestKnowing:
         self, cluster: Cluster
     ) -> None:
         """A scan does not clear it, the report counts it, and its evidence is kept once. A
-        reconcile that reaches every holder and finds nothing clears it."""
+        reconcile that reaches every holder and finds nothing clears it.
+        """
         store = cluster.mine.replica.store
         cluster.mine.reconcile([cluster.right, cluster.wrong])
         [found] = cluster.contradictions()
@@ -385,7 +388,8 @@ class TestCopies:
         self, cluster: Cluster, fourth: Datanode
     ) -> None:
         """The copy clears it by a reconcile that reaches every holder and finds no
-        contradiction."""
+        contradiction.
+        """
         cluster.mine.reconcile([cluster.right, cluster.wrong])
         cluster.mine.replicate(fourth)
 

@@ -232,7 +232,8 @@ def test_peer_without_batch_proofs_is_asked_chunk_by_chunk(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If the peer cannot prove a chunk that way either, another peer proves it, or nothing is
-    written."""
+    written.
+    """
     served_by(*cluster[1:])
     before = cluster[0].files()
 

@@ -213,7 +213,8 @@ def test_peer_that_does_not_answer_a_challenge_is_not_blamed(two: Two) -> None:
 
 def test_challenges_keep_to_their_interval(two: Two) -> None:
     """At least half the interval lies between two challenges. With 0, or without a control plane
-    to name the peers, no challenge is sent."""
+    to name the peers, no challenge is sent.
+    """
 
     def silent(_: ContainerId) -> scm_pb2.ContainerInfo:
         raise Unavailable(Code.UNAVAILABLE, "nobody answers")
@@ -234,7 +235,8 @@ def test_challenges_keep_to_their_interval(two: Two) -> None:
 
 def test_challenge_status_counts_results_and_has_the_last_time(two: Two) -> None:
     """Each result is counted in the status of the datanode. Before the first challenge there is
-    no time."""
+    no time.
+    """
     with dialled([two.other]) as peers:
         worker = two.worker(peers["dn2"])
         before = worker.status()

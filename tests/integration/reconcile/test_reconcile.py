@@ -328,7 +328,8 @@ def hurt(datanode: Datanode, block: int, dice: random.Random) -> None:
 
 def test_reconcile_pauses_while_its_replica_is_copied(cluster: Cluster) -> None:
     """Nothing is written until the copy is complete, however often the lease times out. Then all
-    is repaired."""
+    is repaired.
+    """
     whole, asked = cluster[1].files(), threading.Semaphore(0)
     flip(cluster[0])
     serve_all(cluster)

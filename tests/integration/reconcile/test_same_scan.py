@@ -54,7 +54,8 @@ def after(reads: int) -> Callable[[], bool]:
 
 def test_damage_found_by_an_interrupted_scan_is_repaired(cluster: Cluster) -> None:
     """The scan finds damage and is stopped before it has read all. The known tree is from the
-    scan before, and shows the damaged chunks as whole. They are repaired all the same."""
+    scan before, and shows the damaged chunks as whole. They are repaired all the same.
+    """
     damaged, others = cluster[0], cluster[1:]
     whole = others[0].files()
     damage(damaged)

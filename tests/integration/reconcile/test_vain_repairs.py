@@ -126,7 +126,8 @@ class TestVainRepairs:
         self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, what: str
     ) -> None:
         """The peer is down or overloaded for a while, so nothing was written and nothing is
-        known about its bytes."""
+        known about its bytes.
+        """
         if what == "tail":
             with cluster[0].replica.file(1).open("ab") as file:
                 file.write(b"tail")
@@ -153,7 +154,8 @@ class TestVainRepairs:
         self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A proof of bytes other than those of the own row is useless, so the peer is not asked
-        for one."""
+        for one.
+        """
         with cluster[0].replica.file(1).open("ab") as file:
             file.write(b"tail")
         cluster[0].scan()

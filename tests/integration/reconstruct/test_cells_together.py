@@ -246,7 +246,8 @@ def test_source_without_the_batch_call_is_asked_cell_by_cell(
     cluster: EcCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An agent of an earlier version is asked for each cell, and the refusal does not count as a
-    failure."""
+    failure.
+    """
     monkeypatch.setattr(sources_module, "AHEAD_CALLS_MAX", 1)
     refusal = Refused(Code.MALFORMED_REQUEST, "no such method")
     with peers(cluster, dn1=Noted(cluster.nodes[1].address, refusal)) as dialled:
@@ -311,7 +312,8 @@ def test_silence_of_a_batch_counts_once(cluster: EcCluster) -> None:
 
 def test_cells_missing_from_a_silent_batch_are_asked_for_again(cluster: EcCluster) -> None:
     """With a fourth shard nothing is lost: one cell comes from there, and the others from their
-    own source."""
+    own source.
+    """
     with peers(cluster, dn1=SilentAtFirst(cluster.nodes[1].address)) as dialled:
         sources, account = opened(cluster, dialled, (1, 2, 3, 4))
 

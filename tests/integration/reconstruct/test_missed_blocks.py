@@ -61,7 +61,8 @@ def rows(cluster: EcCluster) -> list[tuple[BlockId, bytes]]:
 
 def test_late_shard_gets_its_missed_blocks_and_can_be_closed(tmp_path: Path) -> None:
     """The blocks include one without a cell in this shard. A close at the last commit then makes
-    the shard CLOSED."""
+    the shard CLOSED.
+    """
     with behind(tmp_path) as cluster:
         result = cluster.mend(LATE, OTHERS)
 
@@ -114,7 +115,8 @@ def test_block_that_too_few_shards_have_is_not_made(
     tmp_path: Path, block_id: int, bcsid: int
 ) -> None:
     """The block may never have been committed. If it may be committed, the commit id that covers
-    it is not taken over; an id older than the shard's own blocks is covered already."""
+    it is not taken over; an id older than the shard's own blocks is covered already.
+    """
     with behind(tmp_path, has=[3 - block_id]) as cluster:
         for index in (3, 4, 5):
             store = cluster.nodes[index].store

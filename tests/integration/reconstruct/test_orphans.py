@@ -79,7 +79,8 @@ class TestOrphans:
 
     def test_source_lost_after_listing_fails_a_needed_block(self, tmp_path: Path) -> None:
         """Enough sources have the block when the blocks are listed, and one less when they are
-        read."""
+        read.
+        """
 
         class Waning(CountingReads):
             lists_left = 1
@@ -131,7 +132,8 @@ class TestOrphans:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The block is deleted when some of its cells are at the target. The remains do not
-        count as damage."""
+        count as damage.
+        """
         monkeypatch.setattr(coordinator, "SMALL_BYTES_MAX", 0)
         monkeypatch.setattr(message_groups, "GROUP_COUNT_MAX", 1)  # the first come before the last
         with ec_cluster(tmp_path, RS_3_2, [5_000, 5_000, 400_000]) as cluster:
@@ -192,7 +194,8 @@ class TestOrphans:
 
     def test_silent_control_plane_fails_the_reconstruction(self, tmp_path: Path) -> None:
         """Without knowing which blocks the keys name, no block may be left out. The SCM orders
-        the reconstruction again later."""
+        the reconstruction again later.
+        """
         rest = groups_of(RS_3_2, LENGTHS)
         del rest[2]
 
@@ -228,7 +231,8 @@ class TestTwoOfOneShard:
     def test_block_row_lost_by_one_of_two_equal_shards_is_rebuilt(self, tmp_path: Path) -> None:
         """Two datanodes have the same shard, as after a datanode came back. One lost the row of
         a block and has not noticed. The block is rebuilt, also if it is unknown whether a key
-        names it."""
+        names it.
+        """
         with ec_cluster(tmp_path, RS_3_2, [20_000] * 3, spare=2) as cluster:
             write_shard(cluster.nodes[6].store, 2, cluster.groups)
             cluster.nodes[2].replica.delete_row(2, CONTAINER)
@@ -243,7 +247,8 @@ class TestTwoOfOneShard:
         self, tmp_path: Path
     ) -> None:
         """One datanode fails when its list is fetched again, and the other one has the whole
-        list."""
+        list.
+        """
 
         class Waning(CountingReads):
             lists_left = 1

@@ -62,7 +62,8 @@ class TestLostShards:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A commit for each of a million blocks takes hours, and a run that misses its deadline
-        starts again at the first. The blocks include empty ones."""
+        starts again at the first. The blocks include empty ones.
+        """
         writes: list[int] = []
         lengths = [5_000, 0, 13_000] * 120
         with ec_cluster(tmp_path, RS_3_2, lengths, spare=2) as cluster:
@@ -82,7 +83,8 @@ class TestLostShards:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: tuple[int, ...]
     ) -> None:
         """Only a few stripes are held in memory. A shard without a cell of a group has the
-        block, too."""
+        block, too.
+        """
         monkeypatch.setattr(coordinator, "SMALL_BYTES_MAX", 0)
         with ec_cluster(tmp_path, RS_3_2, (*LENGTHS, 0), spare=2) as cluster:
             cluster.serve()

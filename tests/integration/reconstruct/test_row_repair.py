@@ -115,7 +115,8 @@ def test_bytes_that_are_wrong_go_to_quarantine(tmp_path: Path) -> None:
 
 def test_lost_row_is_restored_from_a_second_holder_of_the_shard(tmp_path: Path) -> None:
     """Two other shards are gone, so the cells of the second holder count like those of any
-    source."""
+    source.
+    """
     with ec_cluster(tmp_path, RS_3_2, [100_000]) as cluster:
         DAMAGE["BLOCK_ROW_MISSING"](cluster.nodes[2])
         cluster.serve()

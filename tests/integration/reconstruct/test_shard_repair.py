@@ -34,7 +34,8 @@ class TestChunkRepair:
         self, tmp_path: Path, index: int
     ) -> None:
         """One flipped bit costs the reads of one stripe, and the shard is restored byte for
-        byte."""
+        byte.
+        """
         with ec_cluster(tmp_path, RS_3_2, [100_000]) as cluster:
             cluster.serve()
             flip(cluster.nodes[index], 1, 4096 + 5)
@@ -130,7 +131,8 @@ class TestChunkRepair:
 
     def test_rebuilt_chunk_that_contradicts_the_row_is_a_finding(self, tmp_path: Path) -> None:
         """The shards fit their own rows, and give a chunk other than the one that was written
-        here. The finding is in the status, and the rebuilt chunk is kept as evidence, once."""
+        here. The finding is in the status, and the rebuilt chunk is kept as evidence, once.
+        """
         with ec_cluster(tmp_path, RS_3_2, [50_000], instead=wrong_shard(RS_3_2)) as cluster:
             cluster.serve()
             flip(cluster.nodes[1], 1, 4096 + 5)
@@ -150,7 +152,8 @@ class TestChunkRepair:
     @pytest.mark.parametrize("index", [2, 5])
     def test_bytes_behind_the_last_chunk_go_to_quarantine(self, tmp_path: Path, index: int) -> None:
         """This holds also if a chunk is damaged, too. The shard is restored, and the log has the
-        reason."""
+        reason.
+        """
         with ec_cluster(tmp_path, RS_3_2, [50_000]) as cluster:
             cluster.serve()
             node = cluster.nodes[index]
@@ -246,7 +249,8 @@ class TestChunkRepair:
 
     def test_repaired_but_unverified_chunk_is_read_and_not_fetched(self, tmp_path: Path) -> None:
         """The process was killed between the last repair and the read that verifies it. The next
-        repair does that read first, and needs no source."""
+        repair does that read first, and needs no source.
+        """
         with ec_cluster(tmp_path, RS_3_2, [100_000, 50_000]) as cluster:
             cluster.serve()
             node = cluster.nodes[1]
@@ -351,7 +355,8 @@ class TestChunkRepair:
 
     def test_shard_repair_pauses_while_its_shard_is_copied(self, tmp_path: Path) -> None:
         """Nothing is written until the copy is complete, however often the lease times out. Then
-        all is repaired."""
+        all is repaired.
+        """
         with ec_cluster(tmp_path, RS_3_2, [100_000]) as cluster, ThreadPoolExecutor(1) as running:
             cluster.serve()
             flip(cluster.nodes[2], 1, 5)

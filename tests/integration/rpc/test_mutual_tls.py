@@ -79,7 +79,9 @@ class TestHandshake:
         self, datanode: Datanode, authority: Authority, tmp_path: Path
     ) -> None:
         """No call is answered without a certificate, with an expired one, with one of another
-        authority or in plaintext. The authority's own certificate is rejected, too."""
+        authority or in plaintext. A client that has only the authority's own certificate is
+        rejected, too.
+        """
         stranger = Authority(tmp_path / "strange", "Strange CA").issue("eve", Role.ADMIN)
         impostors = {
             "plaintext": Security(),
@@ -309,7 +311,8 @@ class TestReload:
         self, authority: Authority, tmp_path: Path
     ) -> None:
         """It was issued on a host whose clock is ahead. The files do not change again, and the
-        old certificate expires."""
+        old certificate expires.
+        """
         clock = FakeClock(int(pki.now().timestamp() * 1000))
         files = live(authority.issue("dn1", Role.PEER, age_days=1), tmp_path / "live")
 
@@ -334,7 +337,8 @@ class TestReload:
         self, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """No descriptor was free, or the disk failed, just after a renewal. The files are good,
-        and do not change again."""
+        and do not change again.
+        """
         clock = FakeClock()
         files = live(authority.issue("dn1", Role.PEER), tmp_path / "live")
         certificates = Certificates(files, monotonic_s=clock.monotonic_s)

@@ -115,10 +115,8 @@ def test_missing_chunk_is_left_out_of_a_batch(peer: Peer, missing: tuple[BlockId
     assert [True, False] == ["block" in str(answer) for answer in answers]
 
 
-def test_batch_for_a_missing_container_is_empty(peer: Peer) -> None:
-    """
-    The answer to each says why.
-    """
+def test_chunks_of_a_missing_container_are_not_served(peer: Peer) -> None:
+    """The proof of each chunk is answered with the reason."""
     assert {} == peer.read_chunks(ContainerId(9), KEYS)
     answers = peer.prove_chunks(ContainerId(9), [(*key, bytes(16)) for key in KEYS[:2]])
     assert [Code.CONTAINER_NOT_FOUND] * 2 == [codes(answer) for answer in answers]
@@ -171,7 +169,8 @@ def test_chunk_larger_than_a_message_is_proven_alone(datanode: Datanode, peer: P
 
 def test_chunk_proofs_use_one_nonce_each(datanode: Datanode, peer: Peer) -> None:
     """The test computes the expected answers from the disk, so one read cannot answer for two
-    chunks."""
+    chunks.
+    """
     nonces = [bytes([number]) * 16 for number in (1, 2, 3)]
 
     answers = peer.prove_chunks(

@@ -15,7 +15,8 @@ from agent.rpc.v1 import scm_pb2 as pb
 
 def test_scm_that_never_answers_is_named_in_the_error() -> None:
     """Users with several clusters, or a wrong --scm in the environment, see which address is
-    meant."""
+    meant.
+    """
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         with (

@@ -74,7 +74,8 @@ def test_contradicting_replicas_are_not_salvaged_as_whole(
     tmp_path: Path, bcsid: int, others: tuple[bytes, ...]
 ) -> None:
     """Both replicas verify, and one of them is wrong. The common part is written to the partial
-    file on request."""
+    file on request.
+    """
     one = stored(tmp_path / "one", (2, (FIRST, SECOND)))
     other = stored(tmp_path / "other", (bcsid, (FIRST, *others)))
 

@@ -35,7 +35,8 @@ def test_group_length_that_enough_shards_have_is_salvaged_whole(
     tmp_path: Path, stale: tuple[int, ...], stripe_count: int
 ) -> None:
     """All five shards acknowledged the group, and one or two are from before, as after a lost
-    sync or a restored copy. The salvaged file has its full length."""
+    sync or a restored copy. The salvaged file has its full length.
+    """
     made, summary, file = salvaged(tmp_path, stale, stripe_count)
 
     assert summary.is_whole, summary.lacks

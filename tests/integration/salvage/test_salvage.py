@@ -184,7 +184,8 @@ def test_replicas_with_different_damage_make_one_whole_file(root: Path, tmp_path
 
 def test_unreadable_file_is_named_and_not_written(root: Path, tmp_path: Path) -> None:
     """With the partial option it is written beside the others with zeros. All other files are
-    written."""
+    written.
+    """
     before = {path.name for path in block_files(root, PART_BYTES)}
     name = sorted(before)[0]
     for path in block_files(root, PART_BYTES):

@@ -101,7 +101,8 @@ def facts(findings: list[Finding]) -> set[tuple[Verdict, Fault, int]]:
 @pytest.mark.parametrize("code", LASTING)
 def test_block_unreadable_for_an_hour_is_reported_unreadable(aged: Aged, code: int) -> None:
     """The finding names the block, and the replica is UNHEALTHY, also if the agent was restarted
-    meanwhile."""
+    meanwhile.
+    """
     replica, clock = aged
     with failing(code, "2.block"):
         scans(replica, clock, TRIES_MIN, span_ms=SPAN_MS_MIN)

@@ -100,7 +100,8 @@ def test_suspicious_metadata_requests_a_scan(
     replica: StoredReplica, worker: MetadataScan, asked: Asked, name: str
 ) -> None:
     """The volume check is requested too. The scan, not the metadata check, decides the replica's
-    state."""
+    state.
+    """
     harm, words = DAMAGE[name]
     harm(replica)
 

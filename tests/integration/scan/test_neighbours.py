@@ -131,7 +131,8 @@ class TestOnDisk:
 
     def test_replicas_beside_damage_are_scanned_next(self, replica: StoredReplica) -> None:
         """They are scanned nearest first, by the extents that filefrag prints. No other replica
-        is scanned, and the damaged one is not scanned again."""
+        is scanned, and the damaged one is not scanned again.
+        """
         scrub = Scrub(replica.tools, CONFIG, "dn-1", threading.Event())
         names = {loop.status().name for loop in scrub.loops()}
         bad = filefrag(replica.file(2, ContainerId(4)))

@@ -141,7 +141,7 @@ def test_a_bad_chunk_is_told_and_its_replica_is_read_next(replica: StoredReplica
 def test_chunks_deleted_since_the_count_are_reported_gone(
     replica: StoredReplica,
 ) -> None:
-    """Deleted or rewritten chunks are counted as gone, and are neither bad nor read."""
+    """They are neither bad nor read."""
     sampler = Sampler(replica)
     counted = sampler.run().chunk_count
     replica.store.delete_container(ContainerId(5), force=True)
@@ -199,7 +199,8 @@ def test_a_damaged_row_and_a_replica_that_cannot_be_read_are_told(
 
 def test_bad_looking_chunk_is_read_again_under_the_lease(replica: StoredReplica) -> None:
     """Bytes that are being written under another row are no damage, because the writer holds the
-    lease."""
+    lease.
+    """
     replica.flip(1, 100)
     sampler = Sampler(replica)
 
@@ -216,7 +217,8 @@ def test_bad_looking_chunk_is_read_again_under_the_lease(replica: StoredReplica)
 
 def test_single_sample_runs_at_a_time_and_stops_with_its_caller(replica: StoredReplica) -> None:
     """A second sample is refused as busy. A sample ends if its caller has gone or its agent
-    stops."""
+    stops.
+    """
     sampler = Sampler(replica)
     first = sampler.samples.run(Draw(CHUNKS, CHUNKS, 1), lambda: True)
 

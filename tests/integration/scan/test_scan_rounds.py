@@ -127,7 +127,8 @@ class TestRounds:
         self, replica: StoredReplica, clock: FakeClock
     ) -> None:
         """Volumes are many and seldom read. Their buffers would be most of an idle agent's
-        memory."""
+        memory.
+        """
         worker = Rig(replica, clock).worker
         worker.step()
         memory = weakref.ref(worker._buffers.first.obj)

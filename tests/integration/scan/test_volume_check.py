@@ -200,7 +200,8 @@ def test_a_full_disk_is_no_broken_one(store: ReplicaStore) -> None:
 class TestStrikes:
     def test_single_probe_failure_does_not_fail_a_volume(self, store: ReplicaStore) -> None:
         """Two failures within the window fail it. The second probe comes soon, not after an
-        hour."""
+        hour.
+        """
         volume_id, _ = place(store, 1)
         rig = Rig(store, lambda checked: Probe("cough" if checked == volume_id else ""))
 

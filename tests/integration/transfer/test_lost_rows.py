@@ -51,7 +51,8 @@ class TestLostIndex:
 
     def test_replica_without_rows_above_a_mebibyte_is_copied(self, pair: Pair) -> None:
         """Room is reserved for bytes that no row counts. Otherwise such a replica could never
-        leave its datanode."""
+        leave its datanode.
+        """
         replica = pair.source.replica
         replica.store.create_container(CONTAINER)
         for number in range(1, 4):
@@ -65,7 +66,8 @@ class TestLostIndex:
 
     def test_replica_without_rows_is_not_sent_before_a_scan(self, pair: Pair) -> None:
         """Before the scan only the blocks with rows would be sent, and the target could not
-        notice."""
+        notice.
+        """
         pair.source.replica.create()
         pair.source.replica.lose_index()
         export = exported(pair.source)

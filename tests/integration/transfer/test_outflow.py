@@ -92,7 +92,8 @@ def test_files_are_read_one_by_one_without_kernel_queues(
 
 def test_unreadable_file_does_not_stop_the_other_reads(files: BlockFiles, chunks: Path) -> None:
     """A file is missing, a link, or shorter or longer than its row. Only its own read has an
-    error."""
+    error.
+    """
     (chunks / "2.block").unlink()
     (chunks / "3.block").unlink()
     (chunks / "3.block").symlink_to("4.block")

@@ -225,7 +225,8 @@ class TestDamage:
         self, pair: Pair, monkeypatch: pytest.MonkeyPatch, number: int
     ) -> None:
         """One bad sector must not affect the blocks beside it, and some file systems refuse
-        direct reads."""
+        direct reads.
+        """
         refused = break_reads(monkeypatch, number, lambda _, size: size > 2 * PACKED_BYTES_MAX)
 
         assert [] == findings(pair.target)

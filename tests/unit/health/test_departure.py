@@ -130,7 +130,8 @@ STAYING: tuple[tuple[str, str, str, int, bool], ...] = (
 
 def test_lacking_count_and_readability_are_computed() -> None:
     """An erasure-coded container needs as many indexes as there is data. A suppressed container
-    lacks nothing."""
+    lacks nothing.
+    """
     parts = [container(i, *line[:3]) for i, line in enumerate(STAYING)]
     hidden = container(len(STAYING), "R CLOSED 10", "C", suppressed=True)
 

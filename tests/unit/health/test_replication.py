@@ -228,7 +228,8 @@ class TestVictims:
     )
     def test_excluded_replica_is_no_victim(self, given: Case) -> None:
         """An operator looks at it first. Another replica is removed in its place if there is
-        one."""
+        one.
+        """
         [first] = victims(given)
 
         held = replace(given, excluded=frozenset({first.datanode_id}))

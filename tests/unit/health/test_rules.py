@@ -6,7 +6,8 @@ from health.rules import Rules
 def test_default_rules_have_ozones_numbers() -> None:
     """Two whole copies, or one shard more than data, stay online during maintenance. Three
     copies of the origin with the last commit and two of another are kept. There is no band, and
-    one rack."""
+    one rack.
+    """
     rules = Rules()
 
     assert (2, 1) == (rules.maintenance_min, rules.ec_redundancy)

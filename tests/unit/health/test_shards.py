@@ -348,7 +348,8 @@ def test_shard_to_delete_for_room_is_chosen(
     row: str, words: str, racks: str, expected: str
 ) -> None:
     """If a bad shard goes, four whole indexes stay, one more than reading needs. If a double
-    goes, as many indexes stay as there were."""
+    goes, as many indexes stay as there were.
+    """
     assert expected == yielding(shards(words, racks)), row
 
 

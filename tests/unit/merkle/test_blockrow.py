@@ -89,7 +89,8 @@ def sealed(content: bytes) -> bytes:
 @pytest.mark.parametrize("original", BLOCKS, ids=lambda block: str(block.block_id))
 def test_encoded_block_is_decoded_again(original: BlockData) -> None:
     """The blocks have every checksum type, no chunks, a hole in front, and metadata in any
-    script."""
+    script.
+    """
     row = encode_block(original)
 
     assert original == decode_block(original.block_id, row)

@@ -99,7 +99,8 @@ def test_windows_are_verified_in_the_fastest_way_for_their_number(
     monkeypatch: pytest.MonkeyPatch, checksum_type: ChecksumType
 ) -> None:
     """One window is verified by one call, eight or more by one call, and the numbers between
-    window by window."""
+    window by window.
+    """
     one = Noted(checksum.SHORT_CRCS[checksum_type])
     whole = Noted(checksum.long_crcs()[checksum_type])
     each = Noted(long_crc32())

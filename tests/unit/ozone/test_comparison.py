@@ -66,7 +66,8 @@ def test_every_root_of_a_whole_cluster_is_explained(tables: Path) -> None:
 
 def test_difference_made_by_ozones_own_scan_is_explained(tables: Path) -> None:
     """After Ozone's scan, each block that it leaves out has its reason, and no other block
-    differs."""
+    differs.
+    """
     replicas = [
         replica
         for replica in lines(tables / "scanned.jsonl")

@@ -31,7 +31,8 @@ def read(name: str, message: Any) -> Any:
 
 def test_datanode_details_have_the_id_and_the_operational_state() -> None:
     """The halves of the id have Java's signs, and the expiry is in seconds. Without a decision,
-    no state is reported."""
+    no state is reported.
+    """
     fresh = read("DatanodeDetailsProto", reports.details(ME, "10.0.0.7", NodeState()))
     told = read(
         "DatanodeDetailsProto",

@@ -114,7 +114,8 @@ class TestContainer:
     )
     def test_unknown_container_fields_are_refused(self, fields: dict[str, object]) -> None:
         """The fields are words of a later Ozone, a container without replicas, and an erasure
-        code without numbers."""
+        code without numbers.
+        """
         with pytest.raises(Strange):
             container_row(container(**fields), frozenset(), NOW)
 

@@ -50,7 +50,8 @@ def found(blocks: Sequence[BlockData], disk: Disk) -> dict[BlockId, BlockId]:
 
 def test_damaged_files_are_read_once_however_many_there_are() -> None:
     """A hundred damaged blocks of one length were tried on each other's files. A file of no
-    known block is read up to its first window only, and a swapped file once."""
+    known block is read up to its first window only, and a swapped file once.
+    """
     dice = random.Random(20_261_127)
     data = {number: dice.randbytes(3 * CHUNK_BYTES) for number in range(TRIED_MAX)}
     blocks = [block(number, data[number]) for number in data]

@@ -235,7 +235,8 @@ class TestRate:
 
     def test_measured_read_rate_is_the_ceiling_without_a_configured_one(self) -> None:
         """The ceiling is half more than that, and never below the floor. There is none before
-        the first measurement."""
+        the first measurement.
+        """
         control = RateControl(PaceLimits(), Latencies())
         control.begin_at(2.0**41)
         assert 2.0**40 == control.bytes_per_s
@@ -250,7 +251,8 @@ class TestRate:
 class TestBudget:
     def test_budget_delays_for_bytes_and_reads(self) -> None:
         """Bytes and reads have their own rates, and the longer delay counts. Time that has
-        passed is deducted."""
+        passed is deducted.
+        """
         budget = Budget(10.0)
 
         assert pytest.approx(2.0) == budget.delay_s(10.0, 200, 100)
@@ -341,7 +343,8 @@ class TestPressure:
 
 def test_pacing_constants_are_the_measured_ones() -> None:
     """A change to one of these numbers needs a new measurement of client latencies beside a
-    scan."""
+    scan.
+    """
     from scanner import pacing
 
     decided = {

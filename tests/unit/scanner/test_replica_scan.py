@@ -402,7 +402,8 @@ class TestReadErrors:
         self, replica: MemoryReplica
     ) -> None:
         """The second read is whole, so the chunk is noted and not marked. Its neighbours are not
-        even noted."""
+        even noted.
+        """
         span_and_first_chunk = failing(errno.EIO, times=2)
 
         outcome = scan(AlteredReader(replica, span_and_first_chunk))

@@ -107,7 +107,7 @@ def test_invalid_sample_parameters_are_refused(confidence: float, fraction: floa
         sample_size(10, confidence=confidence, fraction=fraction)
 
 
-def test_each_pair_of_chunks_is_as_likely_as_any_other() -> None:
+def test_pairs_of_chunks_are_drawn_with_equal_probability() -> None:
     """A draw whose chunks depend on each other would miss damage that lies together."""
     rounds, share = 4_000, 4 * 3 / (10 * 9)
     pairs: Counter[tuple[int, int]] = Counter()

@@ -109,7 +109,8 @@ class TestItem:
 class TestAgenda:
     def test_agenda_has_due_replicas_waiting_time_and_rate(self) -> None:
         """One replica was never read, one is overdue by a thousand seconds, and two are to be
-        read later."""
+        read later.
+        """
         never, overdue = candidate(3, 10, 0), candidate(5, 20, NOW_MS - 2 * INTERVAL_MS)
         later = [candidate(7, 40, NOW_MS - 1), candidate(9, 80, NOW_MS - 2)]
 

@@ -198,7 +198,8 @@ class TestPlanRows:
 
     def test_plan_rows_are_executed_all_or_none(self, world: ScmWorld, made: Container) -> None:
         """One of two containers changes: the other is not touched either, and both have the
-        reason."""
+        reason.
+        """
         second = world.made_closed()
         confirm(world, *NODES)
         rows = [

@@ -231,7 +231,8 @@ def test_decommissioning_with_a_full_scm_disk_stays_in_progress(
     world: ScmWorld, made: Container
 ) -> None:
     """The disk of the state is full when the last copy is there. The node keeps leaving, its
-    replicas count, and no event permits to switch it off."""
+    replicas count, and no event permits to switch it off.
+    """
     ask(world, OpState.DECOMMISSIONING, "dn1")
     run_turns(world)
     copy_all(world, made)

@@ -18,7 +18,8 @@ NODES = ("dn1", "dn2", "dn3", "dn4", "dn5")
 
 def test_plan_rows_that_remove_two_replicas_are_all_executed(tmp_path: Path) -> None:
     """The second row assumes that the first was ordered. A dry run shows both, and each is
-    judged again when its turn comes. A third row is refused."""
+    judged again when its turn comes. A third row is refused.
+    """
     options = ScmOptions(stale_after_ms=1_000_000, dead_after_ms=2_000_000)
     with ScmWorld(tmp_path / "scm", options).running() as world:
         world.join(*NODES)

@@ -78,7 +78,8 @@ def give_up(control: ControlPlane) -> str:
 
 def test_forget_shows_keys_asks_and_records_the_loss(world: ScmWorld, suture: CommandLine) -> None:
     """The dry run lists the keys by name. Afterwards `ls` and `get` report the keys as lost,
-    with the reason."""
+    with the reason.
+    """
     name = key_name(world)
     shown = suture("scm", "forget", "1", "--dry-run")
     before = world.state.containers.get(1)
@@ -125,7 +126,8 @@ def test_a_lost_key_is_removed_or_stored_again(world: ScmWorld) -> None:
 
 def test_returned_replica_of_a_forgotten_container_is_left_alone(world: ScmWorld) -> None:
     """No command is sent for it, also after a restart of the control plane. If forget is undone,
-    the container is as before."""
+    the container is as before.
+    """
     (first, *_rest) = held(world)
     give_up(world.control)
     world.restart()
@@ -230,7 +232,8 @@ class TestRefused:
 
 def test_forget_and_remove_node_drop_pending_commands(world: ScmWorld) -> None:
     """No command is left for a removed node or a forgotten container, on whichever datanode it
-    waits. The next snapshot has none."""
+    waits. The next snapshot has none.
+    """
     dead, living = held(world), left(world)
     orders = [
         (Kind.RECONCILE, 1, dead[0], ""),

@@ -49,7 +49,8 @@ def with_tombstone(*, container_id: int, local_id: int) -> Replica:
 class TestSafeMode:
     def test_safe_mode_ends_with_the_recovery_only(self, world: ScmWorld) -> None:
         """It does not end when all datanodes have reported, by an operator's request, or by a
-        restart."""
+        restart.
+        """
         report(world, 1, 2)
         assert "this is a backup of 2027-01-15T07:59:59" in world.control.queries.safe_mode().reason
         assert not world.control.queries.safe_mode().is_open
@@ -186,7 +187,8 @@ class TestKeys:
 
     def test_newer_of_two_recovered_puts_keeps_the_name(self, world: ScmWorld) -> None:
         """The older one gets another name, in whichever order they are found, and nothing is
-        deleted."""
+        deleted.
+        """
         report(world, 1, 2, 9)
         recover(world, put("twice", 9, 90), containers=(looked(9),))
         made = recover(world, put("twice", 9, 95), put("twice", 9, 80))
@@ -272,7 +274,8 @@ class TestKeys:
         self, world: ScmWorld
     ) -> None:
         """When its datanode is back, the recovery covers containers that were made between
-        backup and recovery and those that were open then, and no others."""
+        backup and recovery and those that were open then, and no others.
+        """
         report(world, 1, 2, 9)
         recover(world, containers=(looked(9),))
         recover(world, is_end=True)
@@ -379,7 +382,8 @@ class TestOlderState:
 
     def test_older_state_is_reported_in_log_status_and_verdict(self, older: ScmWorld) -> None:
         """Acknowledged keys are not found, so no query may report a whole cluster without the
-        reason. The event is logged once, however many containers are concerned."""
+        reason. The event is logged once, however many containers are concerned.
+        """
         with logged() as said:
             report(older, 1, 2, 3)
         older.control.tick()
@@ -406,7 +410,8 @@ class TestOlderState:
 
     def test_adopted_containers_are_managed_and_their_ids_not_reused(self, older: ScmWorld) -> None:
         """Without the recovery, such a container was not managed. After its replicas had gone,
-        its number would have been allocated again; nor is a block id allocated again."""
+        its number would have been allocated again; nor is a block id allocated again.
+        """
         report(older, 1, 2, 6)
         pass_time(older, 5, *NODES)
         puts = put("a", 2, 450), put("b", 6, 500)

@@ -63,7 +63,8 @@ class TestFarOff:
         self, far_off: int, world: ScmWorld
     ) -> None:
         """A table of all ids up to it would not fit into memory. The container stays as it is,
-        and is shown."""
+        and is shown.
+        """
         report(world, 1, 2, 9, far_off)
 
         made = recover(world, put("far", far_off, 90), containers=(looked(9), looked(far_off)))
@@ -103,7 +104,8 @@ def test_a_block_id_at_the_end_leaves_numbers_for_new_blocks(world: ScmWorld) ->
 
 def test_containers_of_a_busy_year_are_adopted(world: ScmWorld) -> None:
     """The age of the backup does not matter. Ids beyond the reach of one recovery are within
-    that of the next."""
+    that of the next.
+    """
     made_since = 3_000_000
     report(world, 1, 2, made_since, 2 * made_since)
 

@@ -93,7 +93,8 @@ class TestTaking:
 
     def test_interrupted_backup_is_not_listed(self, data: Path, tmp_path: Path) -> None:
         """Nothing that could be taken for a backup is left, and the next backup removes the
-        remains."""
+        remains.
+        """
 
         def die(_count: int) -> None:
             raise KeyboardInterrupt
@@ -148,7 +149,8 @@ class TestTaking:
         self, data: Path, tmp_path: Path
     ) -> None:
         """The configured history is there as soon as possible, and a longer one begins with the
-        backups of the shorter one."""
+        backups of the shorter one.
+        """
         made = [take(data, tmp_path / "to", hours=hours, keep=5) for hours in range(5)]
         assert made == [path for path, _ in list_backups(tmp_path / "to")]
 

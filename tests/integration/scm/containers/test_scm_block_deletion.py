@@ -112,7 +112,8 @@ def test_datanode_without_pending_deletes_costs_no_lookups(
     world: ScmWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every heartbeat of every datanode asks, and the pending deletes of another datanode may
-    stay for weeks."""
+    stay for weeks.
+    """
     made = world.made_closed()
     dead_end = replace(world.state.replicas.of(made.container_id)[2], load_error="its disk is gone")
     world.beat("dn3", dead_end)
@@ -142,7 +143,8 @@ def test_datanode_without_pending_deletes_costs_no_lookups(
 
 def test_unacknowledged_deletes_are_sent_again_after_a_restart(world: ScmWorld) -> None:
     """The datanode and the control plane restart. The transaction is durable, and the command is
-    not."""
+    not.
+    """
     world.made_closed()
     world.control.operators.delete_keys([name_of(world)], dry_run=False)
     sent(world, "dn1")
@@ -301,7 +303,8 @@ class TestManyDeletesOfOneContainer:
 
     def test_unsent_deletes_of_a_container_form_one_transaction(self, world: ScmWorld) -> None:
         """A command takes a hundred transactions. With one block in each, a million blocks would
-        take days of heartbeats, each of which walks over the rest."""
+        take days of heartbeats, each of which walks over the rest.
+        """
         names = self.made_with(world, 30)
 
         self.delete_each(world, names)
@@ -329,7 +332,8 @@ class TestManyDeletesOfOneContainer:
 
     def test_sent_transaction_is_not_extended(self, world: ScmWorld) -> None:
         """A datanode acknowledges what it received. A block added later would count as deleted,
-        and would stay on its disk for ever."""
+        and would stay on its disk for ever.
+        """
         first, second, third = self.made_with(world, 3)
         self.delete_each(world, [first])
         [command] = sent(world, "dn1")
@@ -348,7 +352,8 @@ class TestManyDeletesOfOneContainer:
         self, world: ScmWorld, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A delete that failed on a full disk leaves the key. The next one deletes its own block
-        only."""
+        only.
+        """
         first, second = self.made_with(world, 2)
         with monkeypatch.context() as broken:
             broken.setattr(world.state, "_commit", _disk_is_full)

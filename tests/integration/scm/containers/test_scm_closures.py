@@ -121,7 +121,8 @@ def run(world: ScmWorld, seconds: int, *alive: str) -> None:
 class TestByItself:
     def test_lost_unacknowledged_commit_does_not_delay_the_close(self, world: ScmWorld) -> None:
         """Two of three origins are there, and have all commits that were acknowledged to a
-        client."""
+        client.
+        """
         _first, *others = lose_disk(world)
 
         run(world, WAIT_S + 10, *NODES)
@@ -156,7 +157,8 @@ class TestByItself:
 
     def test_single_origin_is_not_enough_to_close(self, world: ScmWorld) -> None:
         """Two of three origins are needed, because the remaining one may have missed commits of
-        both others."""
+        both others.
+        """
         first, second, _third = lose_disk(world)
         world.beat(second, full=True)
 
@@ -283,7 +285,8 @@ class TestByAPerson:
 
     def test_forced_close_names_and_keeps_replicas_with_more_commits(self, world: ScmWorld) -> None:
         """The damaged replica with the last commit stays, although four replicas are more than
-        three."""
+        three.
+        """
         first, second, third = write(world, acknowledged=6, seen=6)
         world.beat(first, replica(first, U, bcsid=6, root=8), full=True)
         for node in (second, third, spare(first, second, third)):
@@ -451,7 +454,8 @@ class TestOrigins:
         self, world: ScmWorld
     ) -> None:
         """The only replica of another origin and a replica that differs stay. One is removed at
-        a time, the same one whoever plans."""
+        a time, the same one whoever plans.
+        """
         first, best, other = self.stuck(world)
         world.join("dn5", "dn6", "dn7")
         world.beat("dn7", replace(replica("dn7", Q, bcsid=4, root=4), origin_datanode_id=other))

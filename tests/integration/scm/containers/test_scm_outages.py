@@ -97,7 +97,8 @@ def test_a_node_that_never_takes_a_write_is_tried_ever_more_rarely(world: ScmWor
 
 def test_block_write_needs_two_of_three_replicas(world: ScmWorld) -> None:
     """With one more node away the container is not continued, and no block is promised on one
-    node alone."""
+    node alone.
+    """
     put(world, "away", away=[AWAY])
     (block,) = world.control.clients.allocate("b", [10])
     left = [endpoint.datanode_id for endpoint in block.replicas]

@@ -108,7 +108,8 @@ def test_last_remaining_replica_gets_the_acknowledged_deletes(
     world: ScmWorld, *, is_needed: bool
 ) -> None:
     """All others acknowledged the deletes and were lost. No reconcile can bring them, so the
-    replica would stay behind for ever."""
+    replica would stay behind for ever.
+    """
     made = world.made_closed()
     [key] = world.state.keys.values()
     world.beat(LATE, full=True)

@@ -314,7 +314,8 @@ def test_changed_nodes_are_verified_after_a_failed_round(
     world: ScmWorld, tmp_path: Path, failing: str, waited_s: float
 ) -> None:
     """Otherwise the containers of a dead node would wait for a whole interval because a disk was
-    full for a minute. A program that fails each time is started at most once per pause."""
+    full for a minute. A program that fails each time is started at most once per pause.
+    """
     made = loop(world, tmp_path, PROGRAM)
     program, told = tmp_path / "program.py", tmp_path / "runs" / "arguments.json"
     program.write_text(failing)

@@ -51,7 +51,8 @@ def test_every_state_is_the_judges(tmp_path: Path, seed: int) -> None:
 def test_scm_and_snapshot_judge_agree_on_reconcile_eligibility(tmp_path: Path, seed: int) -> None:
     """The control plane decides for one container before a command, and the judge decides for
     all. Only the control plane knows the possible peers, and it repairs shards where the judge
-    leaves them to Ozone."""
+    leaves them to Ozone.
+    """
     rows = sayable(random_cluster(random.Random(seed), CONTAINERS))
     peers, told = {"OK", "NOT_ENOUGH_REACHABLE_REPLICAS", "RECONCILE_PENDING"}, set[str]()
     with ScmWorld(tmp_path, OPTIONS).running() as world:
@@ -102,7 +103,8 @@ def one_rack(path: Path) -> ScmWorld:
 
 def test_second_rack_makes_all_containers_judged_again(tmp_path: Path) -> None:
     """Three replicas on one rack were enough while there was no other. A container has no state
-    until it is judged again, and after a round all have been, also the healthy ones."""
+    until it is judged again, and after a round all have been, also the healthy ones.
+    """
     with one_rack(tmp_path).running() as world:
         before, _ = told_and_judged(world.control.queries.export_snapshot())
         world.join("dn4", racks=("/rack-2",))

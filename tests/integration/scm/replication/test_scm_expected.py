@@ -119,7 +119,8 @@ def test_a_container_closes_when_one_of_its_nodes_is_down(world: ScmWorld) -> No
 
 def test_close_command_is_not_throttled_by_copies_and_deletes(world: ScmWorld) -> None:
     """The three throttled kinds have reached the limits of the datanode. A close has no limit,
-    because a writer waits for it."""
+    because a writer waits for it.
+    """
     world.queues["dn1"] = (("replicate", 20), ("reconstruct", 7), ("delete", 40))
     world.call("dn1")
     throttled = (Kind.REPLICATE, Kind.RECONSTRUCT, Kind.DELETE)

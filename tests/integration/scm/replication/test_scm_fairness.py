@@ -70,7 +70,8 @@ def test_every_container_gets_a_first_copy_before_any_second(
     tmp_path: Path, percent: int, expected: list[int]
 ) -> None:
     """Three containers lack two replicas each. The limit allows some of the 160 copies of eight
-    nodes."""
+    nodes.
+    """
     with ScmWorld(tmp_path, options(inflight_factor_percent=percent)).running() as world:
         made = filled(world, 3)
         lose(world, made, 2)

@@ -103,7 +103,8 @@ def made_on(world: ScmWorld) -> tuple[Container, list[str]]:
 
 def test_dead_open_replica_does_not_prevent_a_reconcile(world: ScmWorld) -> None:
     """Its last report was OPEN, and a closed container cannot be reconciled with an open
-    replica."""
+    replica.
+    """
     blocks = world.write("client", "key", 10)
     dead, *living = sorted(endpoint.datanode_id for endpoint in blocks[0].replicas)
     die(world, dead)

@@ -180,7 +180,8 @@ def test_replica_that_lacks_only_the_commit_id_gets_it_and_is_closed(
     world: ScmWorld,
 ) -> None:
     """The blocks that it lacked were deleted since, so it is not copied from the others, which
-    have the same blocks."""
+    have the same blocks.
+    """
     box = world.made_closed()
     behind = replace(held(world, "dn2", box), state=ReplicaState.QUASI_CLOSED, bcsid=0)
     world.beat("dn2", behind)
@@ -256,7 +257,8 @@ def test_repeated_damage_is_reconciled_again(world: ScmWorld) -> None:
 
 def test_replica_without_a_peer_is_reconciled_when_one_returns(tmp_path: Path) -> None:
     """No peer could answer when the reconcile was due. No new report is needed for another
-    attempt."""
+    attempt.
+    """
     with made(tmp_path, replace(OPTIONS, stale_after_ms=3_000, dead_after_ms=900_000)) as world:
         box = world.made_closed()
         world.beat("dn2", replace(held(world, "dn2", box), finding_count=1))
@@ -287,7 +289,8 @@ def test_failed_reconcile_is_repeated_when_a_silent_node_returns_or_dies(
     tmp_path: Path, fate: str
 ) -> None:
     """Two replicas are damaged, and the third, which could help or contradict, is silent. The
-    node returns with the same replica, or dies, and no datanode has anything new to report."""
+    node returns with the same replica, or dies, and no datanode has anything new to report.
+    """
     dead_after_ms = 600_000 if fate == "it dies" else 3_600_000
     with made(tmp_path, replace(OPTIONS, dead_after_ms=dead_after_ms)) as world:
         box = world.made_closed()
@@ -379,7 +382,8 @@ def test_a_turn_orders_in_portions(world: ScmWorld, monkeypatch: pytest.MonkeyPa
 
 def test_ineffective_reconcile_is_ordered_three_times_at_most(world: ScmWorld) -> None:
     """Each attempt comes after a longer pause. Then the replicas must change or an operator must
-    ask."""
+    ask.
+    """
     box = world.made_closed()
     world.beat("dn2", replace(held(world, "dn2", box), tree=summary(8)))
     seconds = []

@@ -134,7 +134,8 @@ def test_orders_are_made_in_portions(world: ScmWorld) -> None:
 
 def test_new_rack_makes_all_containers_judged_in_one_round(tmp_path: Path) -> None:
     """A container has no state until then. Each turn's part of the round is judged before the
-    next turn, and here that is all of them. Containers with ordered copies are judged once more."""
+    next turn, and here that is all of them. Containers with ordered copies are judged once more.
+    """
     impatient = replace(OPTIONS, check_interval_ms=OPTIONS.heartbeat_interval_ms)
     with filled(tmp_path, impatient) as world:
         world.join("dn4", racks=("/rack-2",))
@@ -171,7 +172,8 @@ def test_the_most_urgent_of_all_that_is_due_is_ordered_first(world: ScmWorld) ->
 
 def test_dead_nodes_containers_are_judged_before_those_due_from_a_start(world: ScmWorld) -> None:
     """All containers are due, as after a start, and the dead node's only container would be the
-    last. Its copy is ordered in the tick that records the death."""
+    last. Its copy is ordered in the tick that records the death.
+    """
     world.join("dn4", "dn5")
     world.beat("dn4", replica("dn4", container_id=COUNT), full=True)
     world.beat("dn5", full=True)

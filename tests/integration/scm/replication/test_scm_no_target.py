@@ -86,7 +86,8 @@ def copies(world: ScmWorld) -> dict[int, str]:
 
 def test_containers_without_a_possible_target_are_not_retried(tmp_path: Path) -> None:
     """With tens of thousands of them, the retries took half of each second, and the lock. Only
-    those that the regular round reaches, here one in a turn, are retried."""
+    those that the regular round reaches, here one in a turn, are retried.
+    """
     with filled(tmp_path, 100) as world:
         for _ in range(3):
             turn(world)
@@ -127,7 +128,8 @@ def test_containers_are_copied_when_a_target_appears(
     world: ScmWorld, comes: Callable[[ScmWorld], str]
 ) -> None:
     """They are copied in the next turn, and all of them, also if the target was there before and
-    left."""
+    left.
+    """
     for _ in range(5):
         turn(world)
     before = copies(world)
@@ -140,7 +142,8 @@ def test_containers_are_copied_when_a_target_appears(
 @pytest.mark.parametrize("turns", [1, 2, 5])
 def test_target_may_fill_up_and_have_room_again(world: ScmWorld, turns: int) -> None:
     """It had room for others, has none when the next container lacks a replica, and then has
-    some again."""
+    some again.
+    """
     for free_bytes in (0, 0, 1024**3):
         turn(world, free_bytes=free_bytes)
     others = set(copies(world))
@@ -160,7 +163,8 @@ def test_target_may_fill_up_and_have_room_again(world: ScmWorld, turns: int) -> 
 
 def test_container_blocked_by_a_held_double_shard_is_looked_at_again(tmp_path: Path) -> None:
     """One of two equal shards may be deleted when an operator releases them, which no other
-    event announces."""
+    event announces.
+    """
     nodes = tuple(f"dn{number}" for number in range(1, 6))
     box = replace(container(replication_factor=5), scheme="rs-3-2-1024k")
     with ScmWorld(tmp_path, OPTIONS).running() as world:
@@ -187,7 +191,8 @@ def test_container_blocked_by_a_held_double_shard_is_looked_at_again(tmp_path: P
 
 def test_container_blocked_by_a_damaged_replica_is_looked_at_again(world: ScmWorld) -> None:
     """The damaged replica may be deleted when no repair is expected any more, which only time
-    decides."""
+    decides.
+    """
     with world.state.change() as change:
         change.put(world.state.containers, container(replication_factor=4))
     world.beat("full", replica("full", ReplicaState.UNHEALTHY))
@@ -231,7 +236,8 @@ class TestNoUsefulRack:
         self, crowded: ScmWorld
     ) -> None:
         """If a rack is full, this may concern all containers of a cluster. Only those that the
-        regular round reaches, here one in a turn, are retried."""
+        regular round reaches, here one in a turn, are retried.
+        """
         for _ in range(3):
             self.turn(crowded)
         early = tries(crowded)

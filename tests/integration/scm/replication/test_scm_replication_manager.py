@@ -323,7 +323,8 @@ class TestDeletes:
 
     def test_delete_sent_to_a_node_that_died_causes_no_copies(self, world: ScmWorld) -> None:
         """It is unknown whether the delete was executed. Three replicas are there, so nothing is
-        to do."""
+        to do.
+        """
         made, victim = sent_to_the_surplus(world)
         others = [node for node in NODES if node != victim]
 
@@ -338,7 +339,8 @@ class TestDeletes:
         self, world: ScmWorld, told: OpState
     ) -> None:
         """The delete waits in the queue of its datanode, and the three other replicas are as
-        many as before."""
+        many as before.
+        """
         made, victim = sent_to_the_surplus(world)
         world.control.operators.set_operational_states(Request((victim,), told, is_forced=True))
         world.kept[victim] = (told, 0)

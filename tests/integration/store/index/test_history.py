@@ -129,7 +129,8 @@ def test_a_damaged_entry_is_passed_over(replica: StoredReplica) -> None:
 
 def test_recent_changes_of_all_replicas_are_listed(replica: StoredReplica) -> None:
     """The list has the newest entries since a moment, oldest first, and the number of entries
-    left out."""
+    left out.
+    """
     replica.flip(2, 10)
     replica.scan()
     repaired(replica, 2)

@@ -195,7 +195,8 @@ class TestCheck:
 
     def test_checked_index_never_kills_its_process(self, good: bytes, tmp_path: Path) -> None:
         """Seeded faults anywhere in the file are refused, or are harmless to reads and writes of
-        LMDB."""
+        LMDB.
+        """
         ends: Counter[str] = Counter()
         for seed in range(SEEDS):
             shutil.rmtree(tmp_path / "db", ignore_errors=True)

@@ -144,7 +144,8 @@ def test_index_with_misordered_keys_is_refused(
     good: bytes, tmp_path: Path, damage: Callable[[File], None], words: str
 ) -> None:
     """LMDB reads every page without an error. Rows that are there would not be found, so deleted
-    blocks would come back, and new rows would be written beside old ones."""
+    blocks would come back, and new rows would be written beside old ones.
+    """
     (tmp_path / "data.mdb").write_bytes(good)
     check_index(tmp_path, key_bytes=KEY_BYTES, whole=True)
     file = File(bytearray(good))

@@ -57,7 +57,8 @@ def test_bytes_misread_by_bad_memory_are_not_put_back(
     store: ReplicaStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whole bytes count as damaged, and the written ones as lost. The old bytes are restored as
-    they were, not as they were misread."""
+    they were, not as they were misread.
+    """
     before = held(store)
 
     with monkeypatch.context() as bad:

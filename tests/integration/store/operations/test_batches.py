@@ -81,7 +81,8 @@ class TestInstalled:
         self, tmp_path: Path, store: ReplicaStore
     ) -> None:
         """The chunks are damaged, missing and new. The note of the copy says which part belongs
-        to which chunk."""
+        to which chunk.
+        """
         before = files(store)
         blocks = {number: store.block(ONE, BlockId(number)) for number in (1, 2, 3)}
 
@@ -121,7 +122,8 @@ class TestInstalled:
         self, store: ReplicaStore, count: int, expected: tuple[int, object]
     ) -> None:
         """They come in the same commit, and only with all chunks, because a commit id covers
-        them all."""
+        them all.
+        """
         offers = [offer(9, 0), offer(9, 1)]
         chunks = tuple(one.chunk for one in offers)
         lent = BlockData(BlockId(9), Bcsid(44), chunks, (("key", "k9"),))
@@ -398,7 +400,8 @@ class TestInterrupted:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Half of each chunk arrived. The part that one entry restores is still there for the
-        next."""
+        next.
+        """
         store = open_store(tmp_path)
         closed_replica(store)
         damage(store)

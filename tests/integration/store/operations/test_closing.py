@@ -72,7 +72,8 @@ def test_quasi_closed_becomes_closed_when_it_has_caught_up(store: ReplicaStore) 
 
 def test_forced_close_takes_the_commit_id_of_the_container(store: ReplicaStore) -> None:
     """The commits that the replica lacks were given up, or never acknowledged, as the control
-    plane knows."""
+    plane knows.
+    """
     store.create_container(ONE)
     write_block(store, 1, 1, bcsid=5)
     short = store.close_container(ONE, bcsid=7)
@@ -148,7 +149,8 @@ def test_an_open_replica_is_never_called_empty(store: ReplicaStore) -> None:
 
 def test_uncommitted_bytes_go_to_quarantine_at_a_close(tmp_path: Path) -> None:
     """A closed replica holds its blocks and nothing else. The rest stays in quarantine for a
-    time."""
+    time.
+    """
     store = open_store(tmp_path)
     store.create_container(ONE)
     block = write_block(store, 1, 1, chunk_count=1)
@@ -169,7 +171,8 @@ def test_uncommitted_bytes_go_to_quarantine_at_a_close(tmp_path: Path) -> None:
 
 def test_empty_file_without_a_row_is_removed_at_a_close(tmp_path: Path) -> None:
     """A file is created before its bytes arrive. If they never arrive, nothing is worth keeping,
-    and a container with a file that no row names could not be deleted."""
+    and a container with a file that no row names could not be deleted.
+    """
     store = open_store(tmp_path)
     store.create_container(ONE)
     empty = BlockData(BlockId(1), Bcsid(1), ())

@@ -119,7 +119,8 @@ def test_obstacle_in_the_place_of_a_new_replica_goes_to_quarantine(
     store: ReplicaStore, tmp_path: Path, *, is_ours: bool
 ) -> None:
     """It is the remains of a failed creation, or a foreign directory. It is whole in quarantine
-    afterwards."""
+    afterwards.
+    """
     volume = store.volume_set.working[0]
     root = volume.paths(ONE).root
     if is_ours:

@@ -75,7 +75,8 @@ def entries() -> list[InstallEntry]:
 
 def test_read_of_several_places_returns_each_ones_bytes(store: ReplicaStore) -> None:
     """A place behind the end of the file gives no bytes, and a missing file gives None for each
-    place."""
+    place.
+    """
     path = store.paths(ONE).block_file(BLOCK)
 
     assert [*PIECES, b""] == blockfile.read_each_past_cache(path, SPANS)

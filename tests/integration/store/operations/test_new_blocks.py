@@ -151,7 +151,8 @@ class TestTogether:
         self, opened: ReplicaStore, tmp_path: Path, size_bytes: int
     ) -> None:
         """The obstacles are a hard link and a directory. Nothing is written through the link,
-        and the content of the directory is kept."""
+        and the content of the directory is kept.
+        """
         precious = tmp_path / "precious"
         precious.write_bytes(b"precious")
         paths = opened.paths(ONE)

@@ -32,7 +32,8 @@ def names_below(path: Path) -> list[str]:
 @pytest.mark.parametrize("is_there", [True, False])
 def test_remains_of_a_volume_are_not_formatted(tmp_path: Path, is_there: bool) -> None:
     """A volume that has VERSION but neither index nor replicas is left out as it is, until an
-    operator declares its data lost."""
+    operator declares its data lost.
+    """
     bad = filled(tmp_path, volume_count=2)[1]
     layout = Layout(bad.path, CLUSTER)
     layout.cluster.rename(tmp_path / "aside")

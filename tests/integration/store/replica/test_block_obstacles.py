@@ -127,7 +127,8 @@ class TestRepair:
         kind: str,
     ) -> None:
         """Descriptor, tree and block are treated alike: the finding names the obstacle, the file
-        is restored, and the obstacle is kept."""
+        is restored, and the obstacle is kept.
+        """
         monkeypatch.chdir(tmp_path)
         replica, whole = pair[0].replica, pair[1].files()
         (tmp_path / "elsewhere").write_bytes(b"somebody's")

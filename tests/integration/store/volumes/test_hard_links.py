@@ -139,7 +139,8 @@ def test_rollback_leaves_a_new_hard_link_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The link was made during a repair. Its bytes stay, and the block has the bytes from
-    before."""
+    before.
+    """
     path, backup = store.paths(ONE).block_file(BLOCK), tmp_path / "backup"
     torn = WHOLE[:CHUNK_BYTES] + bytes(CHUNK_BYTES)
     path.write_bytes(torn)

@@ -298,7 +298,8 @@ def test_names_left_by_a_killed_process_are_synced_at_a_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Names that it created and did not sync would count as present, and would never be synced
-    again."""
+    again.
+    """
     synced: list[Path] = []
     monkeypatch.setattr(volume, "sync_all", synced.append)
     open_as(tmp_path / "v0").close()

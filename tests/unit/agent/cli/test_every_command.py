@@ -90,7 +90,8 @@ def test_every_command_belongs_to_one_task(group: str) -> None:
 @pytest.mark.parametrize("words", [" ".join(words) for words in LEAVES])
 def test_every_command_has_a_sentence_and_the_common_options(words: str) -> None:
     """A datanode and a time are given in the same way everywhere, and the first sentence of the
-    help ends with a full stop."""
+    help ends with a full stop.
+    """
     command = LEAVES[tuple(words.split())]
     options = {one.name: one for one in command.params if one.param_type_name == "option"}
 

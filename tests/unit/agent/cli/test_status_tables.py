@@ -44,7 +44,8 @@ def test_no_container_is_no_trouble() -> None:
 
 def test_challenge_results_are_shown() -> None:
     """The line has the number of challenges, their results and the last time, or says that they
-    are off."""
+    are off.
+    """
     asked = datanode_pb2.Challenges(
         interval_ms=60_000,
         asked_at_ms=1_000_000,
@@ -69,7 +70,8 @@ def test_challenge_results_are_shown() -> None:
 
 def test_shadow_hashing_state_is_shown() -> None:
     """The line says whether it runs, how many chunks it compared, and in how many scans the two
-    differ."""
+    differ.
+    """
     running = datanode_pb2.ShadowHashing(running=True, compared_count=40, differing_count=2)
 
     assert [

@@ -96,7 +96,8 @@ def test_failed_replicas_of_an_unmoved_block_are_not_asked_again(
     client: Client, cluster: Cluster
 ) -> None:
     """Each was asked already, so the loss is reported at once and not after the deadlines of a
-    second round."""
+    second round.
+    """
     cluster.sends_until = {1: MIB}
     cluster.answers = [at_port(1)]
 

@@ -39,7 +39,8 @@ def slow_ones(conduct: Conduct) -> list[str]:
 
 def test_datanode_many_times_slower_than_others_is_slow() -> None:
     """A slightly slower datanode, a difference that is too small to matter, and equal datanodes
-    do not count."""
+    do not count.
+    """
     assert ["dn3"] == slow_ones(made(slow_s=0.5, usual_s=0.01)[0])
     assert [] == slow_ones(made(slow_s=0.02, usual_s=0.01)[0])
     assert [] == slow_ones(made(slow_s=SLOW_S_MIN * 0.9, usual_s=0.0001)[0])
@@ -89,7 +90,8 @@ def test_single_datanode_is_never_slow() -> None:
 
 def test_failed_datanode_is_asked_last_until_that_is_forgotten() -> None:
     """The more blocks it failed, the later it is asked. A slow but healthy datanode is asked
-    before it."""
+    before it.
+    """
     conduct, clock = made(slow_s=0.5, usual_s=0.01)
     for name in ("dn1", "dn1", "dn2"):
         conduct.failed(name)

@@ -44,7 +44,8 @@ def test_invalid_size_is_refused(text: str) -> None:
 @pytest.mark.parametrize("text", ["", "7", "7m", "12h1d", "1d1d", "1MiB", "-1s", "1d x", "9" * 70])
 def test_invalid_duration_is_refused(text: str) -> None:
     """`m` could be a minute or a month. Units in rising order or repeated units are typing
-    errors."""
+    errors.
+    """
     with pytest.raises(ValueError, match="write it like"):
         parse_duration_s(text)
 

@@ -55,7 +55,8 @@ class TestOzonesRecord:
 
     def test_ozone_record_is_not_copied_to_other_shards(self) -> None:
         """A row that serves as a model passes on the client's metadata, but neither Ozone's
-        record nor Suture's own."""
+        record nor Suture's own.
+        """
         found = group_metadata((("key", "a"), *self.NOTES), Group(SCHEME, 3000))
 
         assert (("key", "a"), ("blockGroupLen", "3000")) == found
@@ -93,7 +94,8 @@ class TestAgreement:
 
     def test_bytes_that_too_few_shards_have_are_not_part_of_the_group(self) -> None:
         """Two shards have a stripe that was never acknowledged to a client. The group ends
-        before it."""
+        before it.
+        """
         stripe = SCHEME.stripe_bytes
         known = {index: shard(index, 2 * stripe) for index in (1, 2)}
         known |= {index: shard(index, stripe) for index in (3, 5)}
@@ -106,7 +108,8 @@ class TestAgreement:
 
     def test_group_length_that_enough_shards_record_is_not_cut(self) -> None:
         """Three shards record two stripes and have lost chunks, so the block is an orphan and
-        not one stripe long."""
+        not one stripe long.
+        """
         stripe = SCHEME.stripe_bytes
         known = {index: shard(index, stripe) for index in (4, 5)}
         for index in (1, 2, 3):

@@ -71,7 +71,8 @@ def test_two_wrong_shards_of_ten_and_four_are_named() -> None:
 
 def test_wrong_shard_is_not_named_without_redundancy() -> None:
     """One parity shard shows that a shard is wrong, and not which. The same holds for two if one
-    shard is absent."""
+    shard is absent.
+    """
     single = encoded_group(XOR_2_1, XOR_2_1.stripe_bytes)
     double = encoded_group(RS_3_2, RS_3_2.stripe_bytes)
     cells = spoiled(double, (2,))

@@ -266,7 +266,8 @@ class TestScmAway:
     @pytest.mark.parametrize(("code", "longest_s"), [(Code.BUSY, 30.0), (Code.UNAVAILABLE, 1.0)])
     def test_heartbeat_retries_back_off_with_jitter(self, code: Code, longest_s: float) -> None:
         """Without a listener the delay does not exceed the SCM's interval, so that a restarted
-        SCM soon hears all datanodes."""
+        SCM soon hears all datanodes.
+        """
         scm = Scm()
         beat = heartbeat(scm, Replicas(1), FakeClock())
         run_until_quiet(beat)

@@ -49,7 +49,8 @@ def device(tmp_path: Path) -> Path:
 
 def test_disk_report_has_smart_data_and_kernel_lines(device: Path) -> None:
     """SMART data is that of the whole disk. Kernel lines are those that name the disk or the
-    partition, and no others."""
+    partition, and no others.
+    """
     run = answering({"smartctl": (0, HEALTHY, ""), "journalctl": (0, KERNEL, "")})
 
     [report] = disk_reports([VOLUME], run=run, device_of=lambda _: device)

@@ -49,7 +49,8 @@ def test_every_output_path_escapes_control_characters(
     hostile: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The paths are lines, titles, cells, parts of tables, errors, hints, remarks and the label
-    of a progress bar."""
+    of a progress bar.
+    """
     output.say(hostile)
     output.show(output.grid(hostile, ["a", "b"], [(hostile, MARKUP), (MARKUP, hostile)]))
     for part in output.parts_of(output.grid(hostile, ["a", "b"], [(hostile, hostile)]), 10):

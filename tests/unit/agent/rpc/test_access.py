@@ -105,7 +105,8 @@ class TestTable:
 
     def test_roles_that_compute_from_shards_may_read_them(self) -> None:
         """A client that reads a block group asks each datanode for its shard. A datanode that
-        verifies parity asks the control plane for the other holders."""
+        verifies parity asks the control plane for the other holders.
+        """
         assert Role.CLIENT in DATANODE["GetContainer"].roles
         assert {Role.PEER, Role.CLIENT} <= DATANODE["ReadChunk"].roles
         assert DATANODE["ReadChunk"].roles == DATANODE["ReadChunks"].roles
@@ -220,7 +221,8 @@ class TestFacts:
 class TestAllowance:
     def test_caller_above_its_rate_waits_and_others_do_not(self) -> None:
         """After its burst a caller has its rate, however often it tries. Each caller has its own
-        allowance."""
+        allowance.
+        """
         clock = FakeClock()
         allowances = Allowances(10, monotonic_s=clock.monotonic_s)
 
@@ -274,7 +276,8 @@ class TestGate:
 
     def test_gate_without_tls_still_audits_and_limits_calls(self) -> None:
         """A server without TLS passes a read through unchanged. Audited calls still go to the
-        audit log, and a rate limit still applies."""
+        audit log, and a rate limit still applies.
+        """
         notes = Notes()
         gate = Gate(notes, knows_callers=False)
         handler, read = self.guarded(gate, "GetSmallFile")

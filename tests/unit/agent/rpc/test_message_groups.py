@@ -15,7 +15,8 @@ SIZES = st.lists(st.integers(0, 2 * GROUP_BYTES_MAX), max_size=200)
 @example([GROUP_BYTES_MAX // 2] * 3)
 def test_message_groups_are_as_full_as_possible(sizes: list[int]) -> None:
     """No item is lost or reordered, and only an item that is too large by itself exceeds a
-    message."""
+    message.
+    """
     groups = list(grouped(sizes, int))
 
     assert sizes == [size for group in groups for size in group]

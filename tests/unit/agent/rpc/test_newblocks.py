@@ -29,7 +29,8 @@ def new_block(local_id: int, *datas: bytes, is_whole: bool = True) -> pb.NewBloc
 @given(st.lists(st.binary(min_size=1, max_size=300), max_size=6))
 def test_encoded_blocks_are_an_ordinary_protobuf_message(datas: list[bytes]) -> None:
     """Protobuf's own decoder reads it, and so does Suture's, which keeps the data out of the
-    message."""
+    message.
+    """
     blocks = [new_block(number, data) for number, data in enumerate(datas, 1)]
 
     encoded = newblocks.encode(blocks, datas)

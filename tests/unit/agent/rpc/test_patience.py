@@ -36,7 +36,8 @@ class Scripted:
 
 def test_starting_scm_is_retried_until_it_answers() -> None:
     """It is asked more often than three times, at growing intervals of a second at most. The
-    caller is notified once."""
+    caller is notified once.
+    """
     scripted = Scripted(*[STARTING] * 20)
 
     assert "answer" == scripted.asked(Code.SAFE_MODE)
@@ -82,7 +83,8 @@ def test_patience_ends_with_who_asks() -> None:
 
 def test_retry_sleeps_with_the_current_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """With simulated time, a real sleep would never end, because simulated time stands still
-    meanwhile."""
+    meanwhile.
+    """
     scripted = Scripted(STARTING)
     monkeypatch.setattr("time.sleep", scripted.slept_s.append)
 

@@ -58,7 +58,8 @@ def test_data_may_come_with_the_description_or_behind_it() -> None:
 
 def test_every_window_of_received_data_is_verified() -> None:
     """Damage to two windows may leave the CRC of the whole unchanged: a multiple of CRC32C's
-    polynomial (RFC 3720) across the edge of a window."""
+    polynomial (RFC 3720) across the edge of a window.
+    """
     multiple = (1 | 0x82F63B78 << 1).to_bytes(5, "little")
     data = bytes(16 * 512)
     bad = data[:1_022] + multiple + data[1_027:]
@@ -72,7 +73,8 @@ def test_every_window_of_received_data_is_verified() -> None:
 
 def test_received_chunks_must_be_requested_complete_and_verified() -> None:
     """One chunk is of another block, one is short and has no checksum, one has other bytes, and
-    one has no valid description."""
+    one has no valid description.
+    """
     data = content(1)
     chunk = chunk_of(data)
     unchecked = chunk._replace(checksum_type=ChecksumType.NONE, window_checksums=b"")

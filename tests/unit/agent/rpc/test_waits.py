@@ -69,7 +69,8 @@ def test_while_threads_are_left_a_slow_caller_is_left_alone() -> None:
 
 def test_slow_calls_are_ended_when_most_threads_wait() -> None:
     """Calls of the caller with the most waits end first, oldest first, until half a share waits.
-    Calls that have just begun are spared."""
+    Calls that have just begun are spared.
+    """
     world = World()
     world.begin("b", 1)
     world.clock.advance_s(0.1)

@@ -56,7 +56,8 @@ class TestEnding:
 class TestCallThreads:
     def test_admitted_calls_run_in_at_most_the_configured_threads(self) -> None:
         """Four calls run at once, and a fifth waits for one of them. Later calls create no
-        further thread."""
+        further thread.
+        """
         with CallThreads(2, 4) as threads:
             running, may_end = threading.Semaphore(0), threading.Event()
             names: list[str] = []

@@ -135,7 +135,8 @@ class TestThread:
 
     def test_resting_worker_is_not_woken_early(self) -> None:
         """A worker that is woken during its rest takes its next step on time. It has not missed
-        the calls: after a step without work it takes one more."""
+        the calls: after a step without work it takes one more.
+        """
         bell, seen_s = Bell(), list[float]()
         began, ended = threading.Event(), threading.Event()
 
@@ -160,7 +161,8 @@ class TestThread:
 
     def test_worker_that_failed_after_a_rest_is_woken(self) -> None:
         """An error ends the rest, so a call wakes the worker although it would wait for a
-        minute."""
+        minute.
+        """
         again = threading.Event()
 
         def step() -> Step:

@@ -31,7 +31,8 @@ def test_pledged_replica_stays_until_its_last_pledge_ends() -> None:
 
 def test_pledge_for_a_leaving_replica_is_refused() -> None:
     """Of two replicas that would rely on each other, neither goes. A replica that stays after
-    all can be pledged again."""
+    all can be pledged again.
+    """
     pledges = Pledges(FakeClock())
 
     with pledges.leaving(ONE), pytest.raises(Unavailable) as caught:

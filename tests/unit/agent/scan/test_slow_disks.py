@@ -83,7 +83,8 @@ def test_disk_is_compared_with_the_median_of_its_siblings(
 
 def test_slow_disk_is_reported_after_some_minutes_until_it_recovers() -> None:
     """There must be enough minutes first. The report has the latency, and ends after enough
-    healthy minutes."""
+    healthy minutes.
+    """
     disks = Disks()
     for minute in range(WINDOWS_MIN):
         assert set() == disks.slow(), minute

@@ -16,7 +16,8 @@ from health.words import Action
 
 def test_priorities_put_loss_before_routine_work() -> None:
     """The numbers are in rows that operators read. Below five they mean that data may still be
-    lost."""
+    lost.
+    """
     assert (5, 6, 7, 8) == (
         OUT_OF_SERVICE_PRIORITY,
         MISPLACED_PRIORITY,

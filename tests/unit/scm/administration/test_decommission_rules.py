@@ -106,7 +106,8 @@ class TestNeeds:
         self, row: str, given: Case, op_state: OpState, expected: tuple[int, int, bool, bool]
     ) -> None:
         """The result is the nodes, the bytes to copy, whether a copy is impossible, and whether
-        the container is locked out."""
+        the container is locked out.
+        """
         found = need(given, frozenset({"dn1"}), op_state)
 
         assert expected == (
@@ -206,7 +207,8 @@ class TestViolations:
 
     def test_violations_name_each_scheme_with_its_shortage(self) -> None:
         """They are the nodes for each scheme, the copies that cannot be made, and the space for
-        all."""
+        all.
+        """
         needs = [
             Need(1, "3 replicas", 3, 2 * GIB),
             Need(2, "3 replicas", 3, 0),

@@ -55,7 +55,8 @@ def if_lost(world: ScmWorld, *nodes: str) -> Foreseen:
 class TestMayStop:
     def test_stop_of_one_of_three_holders_is_permitted(self, world: ScmWorld) -> None:
         """Two copies stay, so nothing becomes unreadable. Each container lacks one replica,
-        which is copied elsewhere when the datanode counts as dead."""
+        which is copied elsewhere when the datanode counts as dead.
+        """
         hold(world, 1, "dn1", "dn2", "dn3")
         hold(world, 2, "dn1", "dn2", "dn4")
         hold(world, 3, "dn2", "dn3", "dn4")
@@ -206,7 +207,8 @@ class TestMayStop:
 
     def test_stop_does_not_rely_on_unreported_replicas(self, world: ScmWorld) -> None:
         """Safe mode was left, and two of three holders have not reported: their replicas may be
-        gone."""
+        gone.
+        """
         hold(world, 1, "dn1", "dn2", "dn3")
         world.restart()
         world.join(*NODES, boot_id=2)
@@ -339,7 +341,8 @@ class TestWhatIf:
 
     def test_loss_of_a_dead_node_counts_its_last_copies(self, world: ScmWorld) -> None:
         """A dead datanode that may return has copies that would be lost without it. Another dead
-        one that may return keeps its copies."""
+        one that may return keeps its copies.
+        """
         hold(world, 1, "dn1")
         hold(world, 2, "dn1", "dn2")
         hold(world, 3, "dn1", "dn3")

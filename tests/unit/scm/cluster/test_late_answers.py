@@ -78,7 +78,8 @@ def test_late_answer_replaces_the_failure_of_a_lost_datanode(
     world: ScmWorld, give_up: Callable[[ScmWorld, str], None]
 ) -> None:
     """The datanode was cut off and not dead, and answers when it is back. A repeated answer
-    changes nothing."""
+    changes nothing.
+    """
     command = copying(world)
     give_up(world, command.datanode_id)
     before = result(world, command)
@@ -138,7 +139,8 @@ def test_a_delete_that_was_sent_is_not_given_up_for_its_age(world: ScmWorld) -> 
 
 def test_executed_delete_survives_the_silence_of_its_datanode(world: ScmWorld) -> None:
     """The command waits to be sent again. A datanode that is cut off for a while may execute a
-    received command at any time."""
+    received command at any time.
+    """
     command = deleting(world)
     world.queues[command.datanode_id] = (("delete", DELETE_LIMIT),)
     pass_time(world, 101, *NODES)

@@ -194,7 +194,8 @@ class TestRegister:
 
     def test_operational_state_of_a_known_node_is_kept(self, cluster: Cluster) -> None:
         """The operator's state and the first registration stay, and everything else is as the
-        node reports it."""
+        node reports it.
+        """
         cluster.register(replace(registration("dn1"), op_state=OpState.DECOMMISSIONING))
         cluster.set_row(lambda node: replace(node, op_expiry_ms=5))
         cluster.clock.advance_s(3)

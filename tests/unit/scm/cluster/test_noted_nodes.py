@@ -275,7 +275,8 @@ class TestNoteHealth:
 class TestNotesInVain:
     def test_note_of_a_failed_change_is_repeated(self, cluster: Cluster) -> None:
         """All consequences of a death are in that change. If it counted as noted, the commands
-        and containers of a dead node would wait until the node returns."""
+        and containers of a dead node would wait until the node returns.
+        """
         cluster.join("dn1", "dn2")
         cluster.note()
         cluster.silence(Health.DEAD)
@@ -299,7 +300,8 @@ class TestNotesInVain:
 
     def test_return_of_a_node_is_noted_again_after_a_failed_change(self, cluster: Cluster) -> None:
         """The node was seen dead and has called since, so it is alive, and its return is yet to
-        be noted."""
+        be noted.
+        """
         cluster.join("dn1")
         cluster.silence(Health.DEAD)
         cluster.note()

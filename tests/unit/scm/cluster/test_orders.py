@@ -263,7 +263,8 @@ class TestAnswers:
         self, world: ScmWorld, code: str, is_sent_again: bool
     ) -> None:
         """The first of two duplicates is still running. A command of an old term is sent again
-        under the new one."""
+        under the new one.
+        """
         command_ids = self.ordered(world)
         ((command, _peers),) = world.call("dn1").commands
         answer = world.beat("dn1", outcomes=(outcome(command, OutcomeState.SKIPPED, code=code),))

@@ -94,7 +94,8 @@ def test_container_that_closes_by_itself_needs_no_decision(
     state: ContainerState, words: str
 ) -> None:
     """There is no decision either for a container without replicas, while it is written, or when
-    it is being deleted."""
+    it is being deleted.
+    """
     assert closure(box(state), placed(words), acknowledged_bcsid=0) is None
 
 

@@ -128,7 +128,8 @@ def test_unloadable_replica_gives_no_information(
     state: ContainerState, words: str, expected: Step
 ) -> None:
     """It proves neither that the container is empty nor that its data was deleted. The first
-    replica is unloadable."""
+    replica is unloadable.
+    """
     first, *others = replicas(words)
     unloadable = replace(first, load_error="no descriptor")
 

@@ -257,8 +257,9 @@ class TestSessions:
     def test_container_of_a_large_unfinished_key_stays_open(
         self, tmp_path: Path, *, says_so: bool
     ) -> None:
-        """Its container is full and was last written longer ago than the idle limit, and so is
-        the next one."""
+        """A writer that renews its session keeps the full container and the next one open beyond
+        the idle limit. Without renewals both are closed.
+        """
         options = replace(OPTIONS, session_idle_ms=60_000)
         nodes = ("dn1", "dn2", "dn3", "dn4")
         with ScmWorld(tmp_path, options).running() as world:
@@ -390,7 +391,8 @@ class TestListKeys:
 
     def test_keys_with_a_block_in_a_container_are_listed(self, world: ScmWorld) -> None:
         """They are listed page by page, of which some may be empty, and the prefix counts as
-        well."""
+        well.
+        """
         for name in ("a/1", "a/2", "a/3", "b/1"):
             world.write("s", name, 1)
         known, _ = world.control.clients.list_keys(prefix="a/", start_after="", count=9)

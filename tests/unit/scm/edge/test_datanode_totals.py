@@ -32,7 +32,8 @@ def view(
 @pytest.mark.parametrize("health", tuple(Health))
 def test_node_totals_count_heard_silent_and_gone_nodes(health: Health, op_state: OpState) -> None:
     """Only a decommissioned node may be silent. It counts then neither as heard nor for its
-    capacity."""
+    capacity.
+    """
     sums = summed([view("a"), view("b", health=health, op_state=op_state)])
 
     is_heard = health is Health.HEALTHY

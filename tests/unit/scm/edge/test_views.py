@@ -62,7 +62,8 @@ class TestLocations:
 
     def test_cached_location_of_a_container_follows_each_change(self, tmp_path: Path) -> None:
         """Clients are sent a replica's damage, lack of commits, return and end as soon as the
-        control plane knows. A read in between keeps no stale answer."""
+        control plane knows. A read in between keeps no stale answer.
+        """
         with ScmWorld(tmp_path).running() as world:
             world.join("a", "b")
 

@@ -198,7 +198,8 @@ class TestHowMuch:
 
     def test_moves_bring_both_nodes_to_the_average(self) -> None:
         """Five moves of 64 bytes lead from 832 and 192 to 512. The next replica ends the
-        reading."""
+        reading.
+        """
         replicas = Replicas({"full": [movable(i, 64) for i in range(1, 9)]})
 
         moves = plan(nodes_of(full=832, empty=192), replicas, QUARTER)

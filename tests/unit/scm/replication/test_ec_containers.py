@@ -228,7 +228,8 @@ class TestSurplus:
 
     def test_double_shard_makes_room_for_one_of_a_leaving_node(self, world: ScmWorld) -> None:
         """Every datanode has a shard, and two have the same. The shard of the leaving one cannot
-        be copied until one of the two has gone."""
+        be copied until one of the two has gone.
+        """
         nodes, container_id = closed(world, lost=[])
         [spare] = set(NODES) - set(nodes)
         twin = replica(spare, container_id=container_id, bcsid=1, replica_index=2)

@@ -55,7 +55,8 @@ def test_pending_replicas_have_their_shard_index(
     world: ScmWorld, given: Pending, expected: list[tuple[str, str, int]]
 ) -> None:
     """A copied or deleted shard keeps its index, and rebuilt shards are named. Commands about no
-    replica are not passed to the judge."""
+    replica are not passed to the judge.
+    """
     assert expected == list(op_rows(given, world.state))
 
 

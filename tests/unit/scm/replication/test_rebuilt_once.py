@@ -49,7 +49,8 @@ def test_are_rebuilt_by_the_target_with_the_least_to_do(tmp_path: Path, busy: in
 
 def test_rebuilt_shard_is_not_ordered_again_before_its_report(world: ScmWorld) -> None:
     """The coordinator answers with its heartbeat, and the other target's heartbeat may come much
-    later."""
+    later.
+    """
     command = ordered(world)
     (first, _other), (index, other) = command.shards
     made(world, command, first)

@@ -50,7 +50,8 @@ def world(tmp_path: Path) -> Iterator[ScmWorld]:
 
 def test_containers_short_of_their_last_commit_are_found(world: ScmWorld) -> None:
     """Before the close is decided, an earlier commit is normal, and a damaged replica that
-    claims the commit may be repaired. Replicas of a dead node are not there."""
+    claims the commit may be repaired. Replicas of a dead node are not there.
+    """
     look = world.control._parts.judge.look
 
     alive = look(range(1, DAMAGED + 1))[1].short

@@ -39,7 +39,8 @@ def begun(path: Path, audit: Lines) -> ScmWorld:
 
 def test_commands_and_their_results_are_in_the_audit_log(tmp_path: Path, audit: Lines) -> None:
     """The log has the node, the container, the target, the reason and the result of a close and
-    of a copy."""
+    of a copy.
+    """
     with begun(tmp_path, audit).running() as world:
         made = world.made_closed()
         [target] = set(NODES) - {r.datanode_id for r in world.state.replicas.of(made.container_id)}

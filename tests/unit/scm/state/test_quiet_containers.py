@@ -34,7 +34,8 @@ def test_unsettled_containers_are_found(
     first: int, stop: int, count_max: int, expected: list[int]
 ) -> None:
     """They include ids beyond all that were ever marked. The end and the maximum count are
-    respected."""
+    respected.
+    """
     settled = Settled()
     settled.add(4)
     settled.add_all(np.array([1, 2]))
@@ -77,7 +78,8 @@ def test_due_containers_are_taken_once_in_order(
 )
 def test_urgent_containers_are_taken_first(steps: list[tuple[bool, list[int]] | int]) -> None:
     """This holds whether they waited before or not, in the order in which they became urgent.
-    Each still waits once."""
+    Each still waits once.
+    """
     due, urgent, others = Due(), dict[int, None](), set[int]()
     for step in [*steps, 99]:
         match step:

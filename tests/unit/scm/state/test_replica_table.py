@@ -102,7 +102,8 @@ class TestTake:
     ) -> None:
         """The replicas are new, changed, unchanged and deleted, with one container named twice
         and ids of all sizes. The table reports those as changed that differ in more than the
-        time."""
+        time.
+        """
         table, model = ReplicaTable(), Model()
         for node, facts in reports:
             take(table, model, node, told(node, facts))
@@ -157,7 +158,8 @@ class TestTake:
         self, reports: list[tuple[str, list[tuple[int, ReplicaState, int, int]]]]
     ) -> None:
         """Rows and keys equal those of each replica alone, and a table read from them is the
-        same."""
+        same.
+        """
         table, model, disk = ReplicaTable(), Model(), dict[bytes, bytes]()
         for node, facts in reports:
             report = Reported.of(node, told(node, facts))
