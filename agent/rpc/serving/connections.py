@@ -138,7 +138,8 @@ class Connections(Collector):
         excess = len(found) - (self._count_max - self._count_max // SHARE_FREE)
         ended_count = self._ended_count(by_host, share, excess, begun_s)
         took_s = self._monotonic_s() - begun_s
-        self._learn(begun_s)
+        if len(found) > share:
+            self._learn(begun_s)
         return Throttled(max(CROWDED_LOOK_S, REST * took_s) if ended_count else LOOK_S)
 
     def _ended_count(

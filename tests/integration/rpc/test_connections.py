@@ -307,15 +307,14 @@ def test_processes_keep_connections_of_datanodes_that_the_scm_knows(
     process: Callable[[Path], AbstractContextManager[str]], tmp_path: Path
 ) -> None:
     """
-    Twenty unknown hosts have two connections each and use them; that of the datanode was not used
-    for longest.
+    Unknown hosts have one connection each and use it; the one of the datanode is the least recent.
     """
     with process(tmp_path) as address, ExitStack() as stack:
         known = stack.enter_context(RawHttp2(address, KNOWN.partition(":")[0]))
         known.greet()
-        first = use(address, [f"127.0.1.{n}" for n in range(COUNT_MAX * 3 // 4)], stack)
+        first = use(address, [f"127.0.1.{n}" for n in range(1, COUNT_MAX * 3 // 4)], stack)
         Event().wait(3 * GRACE_S)  # the process asks for datanodes meanwhile
-        use(address, [f"127.0.1.{n}" for n in range(COUNT_MAX // 4 - 1)], stack)
+        use(address, [f"127.0.2.{n}" for n in range(1, COUNT_MAX // 4)], stack)
         wait_until(lambda: any(is_ended(raw.socket) for raw in first))
 
         assert not is_ended(known.socket)
