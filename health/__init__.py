@@ -1,1 +1,1 @@
-"""The judge: whether a container is whole, what is wrong with it, and what follows. Pure."""
+"""The judge: decides the health of containers and the actions that follow. Pure."""

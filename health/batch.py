@@ -5,7 +5,7 @@
     ops         ascending by container
     nodes       ascending by name                     `node` is a place in nodes
 
-One container is a batch of one. Whoever makes a batch sorts it; `violations` tells what cannot be.
+One container is a batch of one. The caller sorts a batch; `violations` reports invalid rows.
 """
 
 from collections.abc import Callable
@@ -38,7 +38,7 @@ _NODE_OF_NO_OP, _NODE_OF_NO_REPLICA = -1, -2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Containers:
-    """What the control plane keeps of each container."""
+    """The control plane's facts about each container."""
 
     container_id: Ints
     kind: Ints
@@ -64,7 +64,7 @@ class Containers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replicas:
-    """What datanodes reported; `node` and `volume` are UNKNOWN where they are."""
+    """Replicas as datanodes reported them; unknown `node` and `volume` are UNKNOWN."""
 
     container: Ints
     node: Ints
@@ -103,7 +103,7 @@ class Replicas:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ops:
-    """Pending operations; `node` is UNKNOWN where no node of that name is known."""
+    """Pending operations; `node` is UNKNOWN if there is no node of that name."""
 
     container: Ints
     kind: Ints
@@ -113,7 +113,7 @@ class Ops:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nodes:
-    """Datanodes in the order of their names."""
+    """Datanodes, ordered by name."""
 
     names: tuple[str, ...]
     rack: Ints
@@ -129,7 +129,7 @@ class Nodes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """Containers and all that is known about them at one instant."""
+    """Containers and everything known about them at one instant."""
 
     containers: Containers
     replicas: Replicas
@@ -141,7 +141,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """A batch with what every rule asks of each replica, found out once."""
+    """A batch with the facts that every rule needs about each replica, computed once."""
 
     batch: Batch
     rows: Segments
@@ -185,12 +185,12 @@ class View:
     """Which containers rules and plans are about."""
 
     def of_container(self, column: NDArray[Any]) -> NDArray[Any]:
-        """Return a column of containers as one of their replicas."""
+        """Return a column of containers expanded to their replicas."""
         return column[self.rows.owner]
 
 
 def view(batch: Batch) -> View:
-    """Return the batch with what every rule asks of it."""
+    """Return the batch with the facts that every rule needs."""
     replicas, ops, nodes = batch.replicas, batch.ops, batch.nodes
     count = len(batch.containers.container_id)
     rows = Segments.of(replicas.container, count)
@@ -241,16 +241,17 @@ def view(batch: Batch) -> View:
 
 
 def _is_leaving(keys: Ints, deleted: Ints, asked: Ints) -> Bools:
-    """Return which replicas, of those `asked` about, are by their keys among the deleted ones."""
+    """Return which of the `asked` replicas are among the deleted ones, by their keys."""
     found = np.zeros(len(keys), dtype=np.bool_)
     found[asked] = is_among(keys[asked], np.sort(deleted))
     return found
 
 
 def violations(batch: Batch, name_of: Callable[[int], str]) -> list[tuple[int, str]]:
-    """Return container ids and what about their replicas cannot be, ascending; none is good.
+    """Return container ids and what is invalid about their replicas, ascending; empty if all are
+    valid.
 
-    `name_of` gives the datanode of a replica's row, also of one that is not among the nodes.
+    `name_of` returns the datanode of a replica's row, even if it is not among the nodes.
     """
     replicas, containers = batch.replicas, batch.containers
     container = replicas.container
@@ -274,16 +275,17 @@ def violations(batch: Batch, name_of: Callable[[int], str]) -> list[tuple[int, s
 
 
 def _of_node(column: NDArray[Any], node: Ints, default: int) -> Ints:
-    """Return a column of nodes for rows that name them; `default` where the node is unknown."""
+    """Return a column of nodes expanded to rows that name them; `default` for unknown nodes."""
     return np.append(column.astype(np.int64), default)[node]
 
 
 def _node_keys(container: Ints, node: Ints, nodes: Nodes, unknown: int) -> Ints:
-    """Return a number for container and node, the same for replicas and ops; `unknown` is that of
-    every node that is not known: a replica and an op of which neither is known do not meet."""
+    """Return a number for container and node, the same for replicas and ops. Unknown nodes get
+    `unknown`, so that a replica and an op on unknown nodes do not match.
+    """
     return np.where(node < 0, unknown, container * len(nodes.names) + node)
 
 
 def _table(words: tuple[str, ...], wanted: tuple[str, ...]) -> Bools:
-    """Return which codes are wanted; the last also answers for UNKNOWN."""
+    """Return which codes are wanted; the last entry also stands for UNKNOWN."""
     return np.array([word in wanted for word in words], dtype=np.bool_)

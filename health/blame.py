@@ -1,23 +1,23 @@
-"""Who is to blame: which volume, node, rack or software version lost votes that accident does not
-explain, and nobody who only stands beside it.
+"""Finds the volumes, nodes, racks or software versions that lost more votes than chance explains,
+without naming those that only share a place with them.
 
     votes of each volume ─► two versions that disagree ─► suspects, one after the other ─► each
                             (nobody knows who is right)   again, given all the others
 
-A replica counts where it could have lost (a row of `votes/`). What is expected of a suspect is what
-the others lose: the others of the innermost suspect that it lies in, so that a volume is compared
-within its node, a node within its rack or version, once these are named. Whoever stands out
-already, named or not, is no measure for others.
+A replica counts if it could have lost (a row of `votes/`). The expected losses of a suspect are
+those of the other members of the innermost suspect that contains it. So a volume is compared within
+its node, and a node within its rack or version, once these are named. A member that already stands
+out, named or not, is no measure for others.
 
-Volumes differ without being broken. So what is expected is not a number but a spread of rates
+Volumes differ without being broken. So the expectation is not a number but a distribution of rates
 (Poisson losses at a rate drawn from a gamma distribution), and the chance of accident is Chernoff's
-bound on its tail: never told smaller than it is. A suspect that has parts (a node its volumes, a
-rack its nodes) is named when its better half does badly, too; otherwise the parts are suspects.
+bound on its tail, which never understates it. A suspect that has parts (a node its volumes, a rack
+its nodes) is named if its better half also does badly; otherwise the parts are suspects.
 
-Where two versions disagree by their nature, each loses wherever it stands alone against the other,
-and neither among its own kind. The larger number wins such votes, not the right one. These losses
-are told as a case of their own, "one of these two versions", and count for nothing else. Nothing
-here is proof: it says where to look.
+If two versions disagree systematically, each loses where it stands alone against the other, and
+neither among its own kind. The larger number wins such votes, not the right one. These losses are
+reported separately, "one of these two versions", and count for nothing else. Nothing here is proof:
+it says where to look.
 """
 
 from collections.abc import Iterable, Sequence
@@ -66,7 +66,7 @@ NOT_COMPARED: Final = 0.0
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """Losses that are too many for accident; smaller `log10_chance` is worse."""
+    """Losses that are too many for chance; smaller `log10_chance` is worse."""
 
     attribute: str
     value: str
@@ -88,7 +88,7 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class _Evidence:
-    """Losses of the members of a level, beside what is expected of them."""
+    """The losses of a level's members, and their expected losses."""
 
     lost: Floats
     exposed: Floats
@@ -97,18 +97,19 @@ class _Evidence:
     """Of accident at one member alone; the worst of many is unlikely by nature."""
 
     def of_all(self) -> Floats:
-        """Return the chance that accident does as much to any member."""
+        """Return the chance of such losses in any member of the level."""
         return self.log10_chance + log10(max(1, int((self.exposed > 0).sum())))
 
     def is_sure(self) -> Bools:
-        """Return who may be named."""
+        """Return which members may be named."""
         is_much: Bools = (self.lost >= LOST_MIN) & (self.lost >= TIMES_MIN * self.expected)
         return is_much & (self.of_all() <= SURE_LOG10)
 
 
 def suspects(votes: Iterable[dict[str, Any]], nodes: Iterable[dict[str, Any]]) -> list[Suspect]:
-    """Return who is named, the most certain first, at most SHOWN_MAX. `votes` are rows of
-    `votes/`, `nodes` rows of `nodes/`."""
+    """Return the suspects, most certain first, at most SHOWN_MAX. `votes` are rows of `votes/`,
+    `nodes` rows of `nodes/`.
+    """
     units = Units.of(votes, nodes)
     pairs, is_explained = _disagreements(units)
     units = units.without(is_explained)
@@ -122,7 +123,7 @@ def suspects(votes: Iterable[dict[str, Any]], nodes: Iterable[dict[str, Any]]) -
 
 
 def _worst(units: Units, named: Sequence[_Group]) -> _Group | None:
-    """Return who is named next, given those that are; None when nobody is."""
+    """Return the next suspect, given those already named; None if there is none."""
     trial = _Trial(units, named)
     found: list[tuple[float, _Group]] = []
     for name in LEVELS:
@@ -137,8 +138,9 @@ def _worst(units: Units, named: Sequence[_Group]) -> _Group | None:
 
 
 def _confirmed(units: Units, named: Sequence[_Group]) -> list[_Group]:
-    """Return who still stands out, given all the others: who was named first was compared with
-    some that were named later."""
+    """Return the suspects that still stand out, given all others: the first were compared with some
+    that were named later.
+    """
     kept = list(named)
     while True:
         for group in reversed(kept):
@@ -171,7 +173,7 @@ def _told(units: Units, group: _Group, others: Sequence[_Group]) -> Suspect:
 
 
 class _Trial:
-    """What is said of everybody, given that some are named."""
+    """The evidence about all members, given that some are named."""
 
     def __init__(self, units: Units, named: Sequence[_Group]) -> None:
         self._units = units
@@ -181,8 +183,9 @@ class _Trial:
         self._find_measures()
 
     def evidence(self, name: str) -> _Evidence:
-        """Return what is said of each member of a level: of its units that lie in the innermost
-        named group which contains it whole. The others are explained."""
+        """Return the evidence about each member of a level, from its units in the innermost named
+        group that contains it whole. Other units are already explained.
+        """
         units, level = self._units, self._units.levels[name]
         place = level.of_unit * self._cells + self._cell
         shape = (level.count, self._cells)
@@ -209,7 +212,7 @@ class _Trial:
         return _Evidence(own_lost, own_exposed, safe, np.where(total > 0, chance, NOT_COMPARED))
 
     def _contains(self, name: str) -> Bools:
-        """Return for each member of a level which cells belong to a group that contains it."""
+        """Return, for each member of a level, which cells belong to a group that contains it."""
         level = self._units.levels[name]
         found = np.ones((level.count, self._cells), dtype=np.bool_)
         for number, group in enumerate(self._named, 1):
@@ -218,7 +221,7 @@ class _Trial:
         return found
 
     def is_bad_throughout(self, group: _Group) -> bool:
-        """Whether the better half of a group's parts does badly, too."""
+        """Return True if the better half of a group's parts also does badly."""
         if group.level not in PARTS_OF:
             return True
         units = self._units
@@ -231,7 +234,9 @@ class _Trial:
         return _is_throughout(lost, exposed)
 
     def _find_measures(self) -> None:
-        """Take out who stands out, again and again: one hides another. Half of a cell stays."""
+        """Exclude members that stand out from the measure, repeatedly, because one hides another.
+        Half of a cell stays.
+        """
         while True:
             out = np.zeros(len(self._is_measure), dtype=np.bool_)
             for name in LEVELS[:-1]:
@@ -248,14 +253,14 @@ class _Trial:
             self._is_measure = kept
 
     def _spread(self, name: str, lost: Floats, expected: Floats) -> Floats:
-        """Return how uncertain the rate of each member is, as the square of a coefficient."""
+        """Return the uncertainty of each member's rate, as the square of a coefficient."""
         level = self._units.levels[name]
         rate = (expected / np.maximum(level.total(self._units.exposed), 1))[level.of_unit]
         own = self._units.exposed * rate
         found = np.full(level.count, SPREADS[name])
         for finer in LEVELS[: LEVELS.index(name)]:
             if name == "version" and finer == "rack":
-                continue  # a version is of many racks, and cuts none
+                continue  # a version spans many racks
             parts = self._units.levels[finer]
             squares = np.zeros(level.count)
             of_part = np.zeros(parts.count, dtype=np.int64)
@@ -263,7 +268,7 @@ class _Trial:
             np.add.at(squares, of_part, parts.total(own) ** 2)
             found += SPREADS[finer] * squares / expected**2
         contains = self._contains(name)
-        for coarser in LEVELS[LEVELS.index(name) + 1 : -1]:  # all are alike in what they lie in
+        for coarser in LEVELS[LEVELS.index(name) + 1 : -1]:  # all share what they lie in
             place = LEVELS.index(coarser)
             inner = [i for i, g in enumerate(self._named, 1) if LEVELS.index(g.level) <= place]
             found += SPREADS[coarser] * ~contains[:, inner].any(axis=1)
@@ -272,8 +277,9 @@ class _Trial:
 
 
 def _cells(units: Units, named: Sequence[_Group]) -> tuple[Ints, int]:
-    """Return the innermost named group of each unit, and how many cells there are; the first is of
-    those in none."""
+    """Return the innermost named group of each unit, and the number of cells; the first cell has
+    the units in no group.
+    """
     cell = np.zeros(len(units.exposed), dtype=np.int64)
     size = np.full(len(cell), np.inf)
     for number, group in enumerate(named, 1):
@@ -286,8 +292,9 @@ def _cells(units: Units, named: Sequence[_Group]) -> tuple[Ints, int]:
 
 
 def _measured_spread(lost: Floats, expected: Floats) -> float:
-    """Return by how much rates differ, from the lower half of those of which enough is expected:
-    suspects are in the upper one."""
+    """Return the spread of rates, from the lower half of the members with enough expected losses:
+    suspects are in the upper half.
+    """
     is_told = expected >= EXPECTED_MIN
     if is_told.sum() < SPREAD_MEMBERS_MIN:
         return 0.0
@@ -302,10 +309,10 @@ def _measured_spread(lost: Floats, expected: Floats) -> float:
 
 
 def _disagreements(units: Units) -> tuple[list[Suspect], Bools]:
-    """Return pairs of versions of which one is to blame, and the votes that are explained so.
+    """Return pairs of versions of which one is to blame, and the votes that this explains.
 
-    One of two is, and nobody knows which, when a version loses alone against the other, and not
-    beside its own kind: what damages at random does so in any company.
+    The pair is named if a version loses alone against the other but not among its own kind, because
+    random damage appears in any company. It is unknown which of the two is wrong.
     """
     duels = units.duels
     versions = units.levels["version"]
@@ -329,7 +336,8 @@ def _disagreements(units: Units) -> tuple[list[Suspect], Bools]:
 
 def _alone(units: Units, mask: Bools, version: str) -> tuple[float, float]:
     """Return how many times as often as elsewhere a version lost alone against another, and the
-    chance of that; (0, 0) where it is no wonder, or the fault of some of its nodes."""
+    chance of that; (0, 0) if it is no surprise, or caused by some of its nodes.
+    """
     nothing = 0.0, NOT_COMPARED
     duels = units.duels
     lost, exposed = float(duels.lost[mask].sum()), float(duels.exposed[mask].sum())
@@ -346,7 +354,7 @@ def _alone(units: Units, mask: Bools, version: str) -> tuple[float, float]:
     others_lost, others = units.lost - alone[0], units.exposed - alone[1]
     level = units.levels["version"]
     kin = level.of_unit == level.names.index(version)
-    if others[kin].sum() * lost / exposed >= EXPECTED_MIN:  # what it would lose beside its own kind
+    if others[kin].sum() * lost / exposed >= EXPECTED_MIN:  # expected losses among its own kind
         others_lost, others = others_lost[kin], others[kin]
     rate = (others_lost.sum() + 0.5) / (others.sum() + 1)
     doubt = 1 / (others_lost.sum() + 0.5) + SPREADS["version"] + SPREADS["datanode"]
@@ -355,7 +363,7 @@ def _alone(units: Units, mask: Bools, version: str) -> tuple[float, float]:
 
 
 def _is_throughout(lost: Floats, exposed: Floats) -> bool:
-    """Whether the better half of some parts loses at least a part of its share."""
+    """Return True if the better half of some parts loses at least a fraction of its share."""
     there = np.flatnonzero(exposed)
     order = there[np.argsort(lost[there] / exposed[there], kind="stable")]
     half = np.cumsum(exposed[order]) <= exposed.sum() / 2
@@ -367,8 +375,9 @@ def _is_throughout(lost: Floats, exposed: Floats) -> bool:
 
 
 def tail_log10(lost: Floats, expected: Floats, shape: Floats) -> Floats:
-    """Return a bound on log10 of the chance of so many losses or more, where the rate is drawn from
-    a gamma distribution of this shape: Chernoff's, exact enough and never too small."""
+    """Return a bound on log10 of the chance of so many losses or more, with the rate drawn from a
+    gamma distribution of this shape. It is Chernoff's bound: close, and never too small.
+    """
     more = np.maximum(lost, expected)
     nats = (more + shape) * np.log((more + shape) / (expected + shape))
     nats -= more * np.log(np.maximum(more, 1e-300) / expected)
@@ -376,7 +385,7 @@ def tail_log10(lost: Floats, expected: Floats, shape: Floats) -> Floats:
 
 
 def chance_text(log10_chance: float) -> str:
-    """Return a chance as a person reads it."""
+    """Return a chance in readable form."""
     if log10_chance < -6:
         return f"1 in 10^{-log10_chance:.0f}"
     return f"1 in {1 / exp(log10_chance * log(10)):,.0f}"

@@ -1,10 +1,10 @@
 """The verdict of a cluster: whether its data is whole, and the reasons why it is not. Pure.
 
-Every program that speaks of a cluster as a whole says what `judge_cluster` says: `suture status`,
-`suture scm report` and their exit codes, the page, the history, and `suture_scm_verdict`.
+Every program that reports on a whole cluster uses `judge_cluster`: `suture status`, `suture scm
+report` and their exit codes, the page, the history, and `suture_scm_verdict`.
 
-WHOLE is said only where nothing is wrong and nothing is unknown: no datanode silent, no report
-missing, no container uncounted, no safe mode. What is wrong comes before what is not known.
+WHOLE means that nothing is wrong and nothing is unknown: no datanode silent, no report missing, no
+container uncounted, no safe mode. Problems are listed before unknown facts.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,24 +25,24 @@ _REFUSED: Final = "journalctl --unit suture-scm --grep 'refused|later_state_seen
 
 
 class Verdict(StrEnum):
-    """The verdict of the data as a whole."""
+    """The verdict on the data as a whole."""
 
     WHOLE = "WHOLE"
-    UNKNOWN = "UNKNOWN"  # nothing wrong is known, and not all is known
+    UNKNOWN = "UNKNOWN"  # no problem is known, but not everything is known
     UNWELL = "UNWELL"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Containers:
-    """Closed containers by what is wrong with them; one may be counted in several ways."""
+    """Closed containers by problem; one may be counted several times."""
 
     lost: int = 0  # no whole replica is known
     lacking: int = 0  # no replica can have all blocks that keys need
-    contradict: int = 0  # replicas contradict each other, each by rows that are intact
+    contradict: int = 0  # replicas contradict each other, each by intact rows
     damaged: int = 0
     differ: int = 0
     few: int = 0
-    misplaced: int = 0  # all replicas are there, on fewer racks than wanted
+    misplaced: int = 0  # all replicas exist, but on fewer racks than required
     stuck: int = 0
     unknown: int = 0  # not compared
 
@@ -71,27 +71,27 @@ _OPEN: Final = (Health.OPEN_UNHEALTHY, Health.OPEN_WITHOUT_PIPELINE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFacts:
-    """The facts that the verdict follows from, as of one moment."""
+    """The facts for the verdict, at one moment."""
 
     containers: Containers = Containers()  # as counted from replicas that are present
     conditions: Mapping[str, int] = field(default_factory=dict)  # by `Health`, but for HEALTHY
     closed_count: int = 0
-    stray_count: int = 0  # datanodes have them, no person let go of them, the state has them not
+    stray_count: int = 0  # on datanodes but not in the state, and not forgotten by an operator
     uncounted_count: int = 0  # not counted since they changed
-    unlooked_count: int = 0  # that the replication manager is behind with
+    unlooked_count: int = 0  # waiting for the replication manager
     node_count: int = 0
     heard_count: int = 0
-    silent: Sequence[str] = ()  # ids of datanodes that were not heard, and whose replicas count
-    unreported_count: int = 0  # datanodes that have not named all replicas since the start
+    silent: Sequence[str] = ()  # ids of silent datanodes whose replicas count
+    unreported_count: int = 0  # datanodes that have not reported all replicas since the start
     failed_volume_count: int = 0
-    safe_mode: str = ""  # why nothing is decided yet; empty: it is off
-    refused: Sequence[str] = ()  # lines about what datanodes say that was left out
+    safe_mode: str = ""  # why decisions are suspended; empty: they are not
+    refused: Sequence[str] = ()  # lines about invalid parts of datanodes' reports
     troubles: Sequence[str] = ()  # of the control plane itself
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One thing that is wrong or not known, and the command that tells more of it."""
+    """A problem or an unknown fact, and the command for details."""
 
     text: str
     is_wrong: bool
@@ -100,7 +100,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The verdict, its line, and all reasons, what is wrong first."""
+    """The verdict, its summary line, and all reasons, problems first."""
 
     verdict: Verdict
     text: str
@@ -125,7 +125,7 @@ def judge_cluster(facts: ClusterFacts) -> Judgement:
 
 
 def doubts_about(containers: Containers) -> list[str]:
-    """Return what keeps containers from being called whole, the worst first."""
+    """Return the reasons why containers are not all whole, worst first."""
     words = (
         (containers.lost, "without a whole replica"),
         (containers.lacking, LACKING),
@@ -141,12 +141,12 @@ def doubts_about(containers: Containers) -> list[str]:
 
 
 def in_trouble(troubles: Sequence[str]) -> list[str]:
-    """Return what the control plane says is wrong with itself."""
+    """Return the control plane's own problems."""
     return [f"the control plane: {text}" for text in troubles]
 
 
 def unheard(silent: Sequence[str], asked_count: int) -> str:
-    """Return that some datanodes were not heard, and which."""
+    """Return a text on silent datanodes, with their names."""
     names = [one[:NAME_CHARACTERS] for one in silent[:NAMES_SHOWN_MAX]]
     more = ["..."] if len(silent) > NAMES_SHOWN_MAX else []
     noun = "datanode was" if asked_count == 1 else "datanodes were"
@@ -162,7 +162,7 @@ def _whole(facts: ClusterFacts) -> str:
 
 
 def _wrong(facts: ClusterFacts) -> Iterator[Reason]:
-    """Yield what is wrong with containers and volumes, then what was not compared."""
+    """Yield the problems of containers and volumes, then the uncompared ones."""
     counted, judged = facts.containers, dict.fromkeys(Containers.__dataclass_fields__, 0)
     for name, count in facts.conditions.items():
         for word in _AS[Health[name]]:
@@ -187,7 +187,7 @@ def _wrong(facts: ClusterFacts) -> Iterator[Reason]:
 
 
 def _not_known(facts: ClusterFacts) -> Iterator[Reason]:
-    """Yield what keeps anybody from saying that all is whole."""
+    """Yield the unknown facts that prevent the verdict WHOLE."""
 
     def reason(text: str, command: str) -> Reason:
         return Reason(text, False, command)

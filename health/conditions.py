@@ -1,4 +1,4 @@
-"""What is wrong with a container, as independent conditions: none hides another."""
+"""The conditions of a container, which are independent: none hides another."""
 
 import numpy as np
 
@@ -21,7 +21,7 @@ def flags(view: View, counts: Counts, verdicts: Verdicts, compared: Comparison) 
 
 
 def _replication(view: View, counts: Counts, verdicts: Verdicts) -> dict[str, Bools]:
-    """What the counts of replicas say of containers that hold data."""
+    """Return the conditions of containers with data that follow from replica counts."""
     ec, n, quasi = counts.erasure, counts.ratis, counts.quasi
     state, is_ec = view.batch.containers.state, view.is_ec
     is_quasi = state == State.QUASI_CLOSED
@@ -41,7 +41,7 @@ def _replication(view: View, counts: Counts, verdicts: Verdicts) -> dict[str, Bo
         "MISSING": (holds & is_missing) | ((state == State.CLOSING) & none),
         "UNDER_REPLICATED": holds & is_under,
         "OVER_REPLICATED": holds & is_over,
-        # Replicas that are not there cannot stand on a rack: first enough, then well placed.
+        # Missing replicas cannot be on a rack: first enough, then well placed.
         "MIS_REPLICATED": holds & counts.is_misplaced & ~none & ~is_under & ~is_lost,
         "UNHEALTHY": holds & is_lost & ~is_missing,
         "VULNERABLE": holds & ~is_ec & quasi.has_vulnerable,

@@ -1,8 +1,8 @@
-"""What holds back a node that leaves, and what would be locked out if it went now.
+"""Decides which containers hold back a leaving node, and which its departure would lock out.
 
 A node may be switched off when every container on it is closed, has a good replica in service, and
-has enough replicas without it. Ozone asks one counter for that and does not see containers that
-are unhealthy, missing or stuck; here every one of them holds the node back.
+has enough replicas without it. Ozone uses one counter for that, which misses containers that are
+unhealthy, missing or stuck; here each of them holds the node back.
 """
 
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class Departures:
 
 
 def departures(view: View, counts: Counts, flags: Ints) -> Departures:
-    """Return what each replica on a leaving or resting node means for that node."""
+    """Return the meaning of each replica on a leaving or resting node for that node."""
     containers, rows = view.batch.containers, view.rows
     leaving = view.is_present & (view.service != Service.IN_SERVICE)
     row = np.flatnonzero(leaving & view.of_container(containers.is_known))
@@ -50,16 +50,17 @@ def departures(view: View, counts: Counts, flags: Ints) -> Departures:
 
 
 def obstacles(view: View, counts: Counts, flags: Ints) -> Ints:
-    """Return for each container why it needs its nodes that leave or rest: place in HELD_BY.
+    """Return, for each container, why it needs its leaving or resting nodes: index in HELD_BY.
 
-    One that only replicas name needs none: nothing is ordered about it, so that no waiting ends.
+    A container known only from replicas needs none: no command is sent for it, so a wait would
+    never end.
     """
     replicas, rows, state = view.batch.replicas, view.rows, view.batch.containers.state
     n, is_ec = counts.ratis, view.is_ec
     online = view.is_present & ~view.is_bad & (view.service == Service.IN_SERVICE)
     is_closed = (state == State.CLOSED) | (state == State.QUASI_CLOSED)
     is_closed &= ~rows.some(online & (replicas.state <= State.CLOSING))
-    only_bad = n.healthy == 0  # as many elsewhere as are wanted: waiting makes none of them whole
+    only_bad = n.healthy == 0  # the required number elsewhere, but waiting makes none of them whole
     at_risk = np.where(only_bad, n.need_with_bad > 0, n.online == 0) & ~is_ec
     at_risk |= is_ec & counts.erasure.is_unrecoverable
     at_risk |= flags & flag_bit("VULNERABLE") != 0
@@ -72,7 +73,7 @@ def obstacles(view: View, counts: Counts, flags: Ints) -> Ints:
 
 
 def _held(view: View, counts: Counts, flags: Ints, row: Ints) -> Ints:
-    """Return why each replica's container needs its node; of shards that leave only by index."""
+    """Return why each replica's container needs its node; for shards that leave, only by index."""
     owner = view.rows.owner[row]
     held = obstacles(view, counts, flags)[owner]
     online = view.is_present & ~view.is_bad & (view.service == Service.IN_SERVICE)
@@ -83,9 +84,9 @@ def _held(view: View, counts: Counts, flags: Ints, row: Ints) -> Ints:
 
 
 def lacking(view: View, counts: Counts) -> Ints:
-    """Return how many replicas of each container are to be made, beside those on their way.
+    """Return how many replicas of each container must be made, besides those in flight.
 
-    A shard that both leaves and rests is made only where too few others are in service.
+    A shard that both leaves and rests is made only if too few others are in service.
     """
     ec = counts.erasure
     shards = popcount(ec.unavailable) + popcount(ec.decommission_only) + ec.maintenance_copies
@@ -95,7 +96,7 @@ def lacking(view: View, counts: Counts) -> Ints:
 
 
 def is_readable(view: View) -> Bools:
-    """Return which containers can be read whole from nodes that answer."""
+    """Return which containers can be read completely from answering nodes."""
     replicas, rows = view.batch.replicas, view.rows
     here = np.flatnonzero(view.is_present & ~view.is_bad & view.is_reachable)
     indexes = Groups.of(replicas.container[here], replicas.index[here])
@@ -104,7 +105,7 @@ def is_readable(view: View) -> Bools:
 
 
 def _has_twin(view: View, online: Bools, row: Ints) -> Bools:
-    """Return which replicas have another one of their index that is online."""
+    """Return which replicas have another online replica of their index."""
     replicas = view.batch.replicas
     is_asked = np.zeros(view.rows.count, dtype=np.bool_)
     is_asked[replicas.container[row]] = True

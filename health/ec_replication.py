@@ -1,8 +1,8 @@
-"""Which indexes of an EC container are there, and whether they are enough.
+"""Counts the present indexes of EC containers, and decides whether they are enough.
 
-Sets of indexes are bit masks: bit i for index i. UNHEALTHY replicas are put aside: they never count
-for or against, except that data on them keeps a container from being MISSING (Ozone's
-ECContainerReplicaCount). A pending delete costs only a replica that counts (ADR 0045).
+Sets of indexes are bit masks: bit i for index i. UNHEALTHY replicas are counted separately: they
+count neither for nor against, except that their data keeps a container from being MISSING (Ozone's
+ECContainerReplicaCount). A pending delete only subtracts a replica that counts (ADR 0045).
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ _INDEX_BITS: Final = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasureCount:
-    """Index masks and what follows from them; nothing is lacking where a container is not EC."""
+    """Index masks and derived facts; all empty for containers that are not EC."""
 
     is_sufficient: Bools
     is_sufficient_after: Bools
@@ -140,7 +140,7 @@ def _sets(view: View) -> tuple[_Sets, Bools, Bools]:
 
 
 def _strays(view: View, keys: Ints) -> Ints:
-    """Return how many pending deletes of each container and index are of no reported replica."""
+    """Return how many pending deletes of each container and index match no reported replica."""
     ops = view.batch.ops
     rows = np.flatnonzero(view.is_stray_delete & view.is_ec[ops.container])
     found, counts = np.unique(_key(ops.container[rows], ops.index[rows]), return_counts=True)

@@ -5,7 +5,7 @@
     12 RatisUnhealthy  13 VulnerableUnhealthy
 
 Ozone gives a container one state, the last that its chain set; a container that is MISSING and
-OVER_REPLICATED shows only one of the two. `conditions` hides nothing, and is what plans use.
+OVER_REPLICATED shows only one of the two. `conditions` hides nothing, and plans use it.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from health.words import ContainerState, Health, Queue, State
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """All that was counted of a batch before anything is concluded."""
+    """All counts of a batch, before any verdict."""
 
     ratis: RatisCount
     erasure: ErasureCount
@@ -36,7 +36,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdicts:
-    """Per container: the state that the chain leaves, its queue, and whether 3 counted it."""
+    """Per container: the final state of the chain, its queue, and whether 3 counted it."""
 
     state: Ints
     queue: Ints
@@ -53,7 +53,7 @@ class _Chain:
         self.is_open = np.ones(count, dtype=np.bool_)
 
     def end(self, when: Bools, state: Health, queue: Ints | Queue = Queue.NONE) -> None:
-        """Give the containers for which `when` holds, and no earlier rule did, their verdict."""
+        """Set the verdict of the containers for which `when` is the first rule to hold."""
         hit = self.is_open & when
         np.copyto(self.state, state, where=hit)
         np.copyto(self.queue, queue, where=hit)
@@ -61,7 +61,7 @@ class _Chain:
 
 
 def is_empty(view: View) -> Bools:
-    """Return which containers handler 5 calls empty."""
+    """Return which containers are empty by handler 5."""
     containers, replicas, rows = view.batch.containers, view.batch.replicas, view.rows
     is_closed = containers.state == State.CLOSED
     is_quasi = containers.state == State.QUASI_CLOSED
@@ -125,7 +125,7 @@ def _erasure(chain: _Chain, view: View, counts: Counts) -> None:
 
 
 def _stuck(chain: _Chain, view: View, quasi: QuasiClosed) -> None:
-    """Handler 7; with nothing but unhealthy replicas the container is passed on."""
+    """Handler 7; a container with only unhealthy replicas is passed on."""
     under = _queued(view.adds == 0, Queue.UNDER)
     over = _queued(view.deletes == 0, Queue.OVER)
     has_healthy = view.rows.some(view.is_present & ~view.is_sick)
@@ -139,9 +139,11 @@ def _stuck(chain: _Chain, view: View, quasi: QuasiClosed) -> None:
 
 
 def _ratis(chain: _Chain, view: View, counts: Counts) -> None:
-    """Handlers 9 and 12; nothing healthy passes 9, and even bad replicas are counted and kept."""
+    """Handlers 9 and 12; without a healthy replica 9 passes, and bad replicas are counted
+    and kept.
+    """
     n = counts.ratis
-    # Only when enough replicas are in the container's own state: else close the others first.
+    # Only if enough replicas are in the container's own state: otherwise close the others first.
     is_safe = (n.mismatch == 0) & (n.match >= view.batch.containers.factor)
     is_quasi = view.batch.containers.state == State.QUASI_CLOSED
     is_short, none = n.need > 0, view.present == 0
@@ -158,7 +160,7 @@ def _ratis(chain: _Chain, view: View, counts: Counts) -> None:
     chain.end(is_over & may_spare, Health.OVER_REPLICATED, over)
     misplaced = _queued(counts.is_misplaced_after, Queue.UNDER)
     chain.end(~is_short & ~is_over & counts.is_misplaced, Health.MIS_REPLICATED, misplaced)
-    only_bad = ~has_healthy  # with no replica at all the container is missing
+    only_bad = ~has_healthy  # without any replica the container is missing
     under = _queued(n.need_with_bad_after > 0, Queue.UNDER)
     chain.end(only_bad & (n.need_with_bad > 0), Health.UNHEALTHY_UNDER_REPLICATED, under)
     over = _queued(n.need_with_bad < 0, Queue.OVER)

@@ -1,10 +1,10 @@
-"""The judge: a batch in, all that is concluded about it out.
+"""The judge: computes all verdicts on a batch.
 
     batch ─► view ─┬► counts (ratis, erasure, quasi-closed, placement) ─► verdicts ─► flags
                    └► comparison ─► reconciles                             └► actions, departures
 
-Whoever asks, the control plane about what changed or Spark about everything, gets the same answer:
-nothing else decides what a container's health is.
+The control plane, for changed containers, and Spark, for all containers, get the same answer: only
+this module decides the health of a container.
 """
 
 from dataclasses import dataclass, fields
@@ -32,7 +32,7 @@ from health.words import ROLES, UNHEALTHY, State
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """How the containers of one batch are."""
+    """The health of a batch's containers."""
 
     view: View
     counts: Counts
@@ -46,14 +46,14 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement(Diagnosis):
-    """How they are, and what follows."""
+    """The health of a batch's containers, and the actions that follow."""
 
     actions: Actions
     departures: Departures
 
 
 def diagnose(batch: Batch, rules: Rules) -> Diagnosis:
-    """Say of every container of a batch how it is; what follows costs as much again."""
+    """Return the health of every container of a batch; the actions would cost as much again."""
     seen = view(batch)
     good = is_good(seen)
     misplaced, misplaced_after = is_misplaced(seen, rules)
@@ -82,7 +82,7 @@ def diagnose(batch: Batch, rules: Rules) -> Diagnosis:
 
 
 def scene_of(found: Diagnosis) -> Scene:
-    """Return what the rules of the plan look at."""
+    """Return the input of the plan's rules."""
     return Scene(found.view, found.counts, found.verdicts, found.compared, found.doubts)
 
 
@@ -97,7 +97,7 @@ def judge(batch: Batch, rules: Rules) -> Judgement:
 
 
 def roles(judgement: Judgement) -> Ints:
-    """Return what each replica is to its container (`words.ROLES`)."""
+    """Return the role of each replica in its container (`words.ROLES`)."""
     seen = judgement.view
     replicas, containers = seen.batch.replicas, seen.batch.containers
     own = seen.of_container(containers.state)

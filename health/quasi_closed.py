@@ -1,8 +1,8 @@
-"""Quasi-closed containers: whether one may be closed, whether it is stuck, and what must be kept.
+"""Decides whether a quasi-closed container may be closed or is stuck, and what must be kept.
 
 An origin is the datanode that took the writes. `close_obstacle` is the only rule for closing: the
-judge, the Spark job, the control plane's close commands and `suture scm close` all ask it. Until
-it allows a close, every origin's data is kept.
+judge, the Spark job, the control plane's close commands and `suture scm close` all use it. Until it
+allows a close, every origin's data is kept.
 """
 
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ def majority(factor: Any) -> Any:
     """Return how many origins must be seen: as many as an acknowledged write needs.
 
     Any two majorities share an origin, so the closed replicas have every such write (fact S1.43).
-    Ozone's code wants all origins: one datanode that is lost then blocks the close for ever.
+    Ozone's code requires all origins: one lost datanode then blocks the close for ever.
     """
     return factor // 2 + 1
 
@@ -57,7 +57,9 @@ def close_obstacle(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origins:
-    """The origins of stuck containers, ascending by container: what each lacks or has too much."""
+    """The origins of stuck containers, ascending by container, with their missing and surplus
+    copies.
+    """
 
     container: Ints
     origin: Ints
@@ -71,7 +73,7 @@ class Origins:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuasiClosed:
-    """What holds for quasi-closed containers; nothing does for others."""
+    """Facts about quasi-closed containers; all false for others."""
 
     is_closable: Bools
     """`close_obstacle` finds nothing against a close at `last`."""

@@ -1,12 +1,12 @@
-"""On how many racks the replicas of a container stand, and whether that is enough.
+"""Checks the spread of a container's replicas over racks.
 
-Ozone's two policies. Rack aware (`SCMContainerPlacementRackAware`), for whole copies: they are on
-two racks, or on one if the cluster has no more, and never all on one of them. Rack scatter
-(`SCMContainerPlacementRackScatter`), for shards: they are on as many racks as there are shards, or
-on all racks evenly, so that the loss of a rack costs as few shards as it can.
+There are Ozone's two policies. Rack aware (`SCMContainerPlacementRackAware`), for whole copies:
+they are on two racks, or on one if the cluster has no more, and never all on one of several. Rack
+scatter (`SCMContainerPlacementRackScatter`), for shards: they are on as many racks as there are
+shards, or evenly on all racks, so that the loss of a rack costs as few shards as possible.
 
-All replicas count, also unhealthy ones and those on leaving nodes. Replicas beyond the factor widen
-what a rack may hold, so neither over-replication nor a leaving node looks mis-replicated.
+All replicas count, including unhealthy ones and those on leaving nodes. Replicas beyond the factor
+increase what a rack may hold, so neither over-replication nor a leaving node looks mis-replicated.
 """
 
 from collections import Counter
@@ -25,7 +25,7 @@ RACKS_AWARE = 2
 
 
 def racks_required(factor: Ints, rack_count: int, *, is_scattered: Bools) -> Ints:
-    """Return on how many of the cluster's racks each container should stand at least."""
+    """Return how many of the cluster's racks each container needs at least."""
     wanted = np.where(is_scattered, factor, np.minimum(factor, RACKS_AWARE))
     return np.maximum(np.minimum(wanted, rack_count), 1)
 
@@ -39,8 +39,9 @@ def rack_most(factor: Ints, rack_count: int, *, is_scattered: Bools) -> Ints:
 def misplaced_count(
     racks: Sequence[str], *, cluster_rack_count: int, required_count: int, is_scattered: bool
 ) -> int:
-    """Return how many replicas of one container would have to be elsewhere; `racks` has one entry
-    per replica."""
+    """Return how many replicas of one container are on the wrong rack; `racks` has one entry per
+    replica.
+    """
     if not racks or cluster_rack_count <= 1:
         return 0
     required, most = _of_one(required_count, cluster_rack_count, is_scattered=is_scattered)
@@ -61,7 +62,7 @@ def _of_one(factor: int, rack_count: int, *, is_scattered: bool) -> tuple[int, i
 
 
 def is_misplaced(view: View, rules: Rules) -> tuple[Bools, Bools]:
-    """Return which containers stand on too few racks: now, and once all pending ops are done."""
+    """Return which containers are on too few racks: now, and once all pending ops are done."""
     replicas, ops, nodes = view.batch.replicas, view.batch.ops, view.batch.nodes
     here = np.flatnonzero(view.is_present)
     now = _misplaced(view, rules, replicas.container[here], view.rack[here])

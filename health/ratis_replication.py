@@ -1,10 +1,9 @@
-"""How many replicas of a Ratis container count, and whether they are enough.
+"""Counts the replicas of Ratis containers, and decides whether they are enough.
 
-Two counts: A without unhealthy replicas, B with them. The rule of thumb behind both: assume that
-every pending add fails and every pending delete succeeds (Ozone's RatisContainerReplicaCount). A
-pending delete costs only what was counted: one of a bad replica, or on a node that is dead, leaves
-or rests, makes nothing lack (ADR 0045). STAND_ALONE containers are counted the same way: a count of
-replicas is a count of replicas.
+There are two counts: A without unhealthy replicas, B with them. Both assume that every pending add
+fails and every pending delete succeeds (Ozone's RatisContainerReplicaCount). A pending delete only
+subtracts a counted replica: that of a bad replica, or on a node that is dead, leaves or rests,
+makes nothing missing (ADR 0045). STAND_ALONE containers are counted in the same way.
 """
 
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from health.words import Service
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RatisCount:
-    """Counts per container; they mean nothing for erasure-coded ones."""
+    """Counts per container; not valid for erasure-coded ones."""
 
     healthy: Ints
     online: Ints
@@ -86,10 +85,10 @@ def count_ratis(view: View, rules: Rules) -> RatisCount:
 
 
 def _missing(view: View, rules: Rules, counted: Bools) -> tuple[Ints, Ints]:
-    """Return how many replicas the counted ones are short of what is enough, negative when they are
-    too many; and how many of those in service pending deletes take.
+    """Return how many replicas are needed beside the counted ones, negative if they are too many,
+    and how many in service are lost to pending deletes.
 
-    One that goes from a node that rests is not expected back.
+    A replica deleted on a node in maintenance is not expected back.
     """
     is_online = counted & (view.service == Service.IN_SERVICE)
     is_resting = counted & (view.service == Service.MAINTENANCE) & ~view.is_leaving

@@ -1,4 +1,4 @@
-"""Whether a container may be reconciled, why it should be, and what that costs."""
+"""Decides whether a container may and should be reconciled, and the cost."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -32,7 +32,7 @@ REDUNDANCY_UNKNOWN: Final = -(1 << 31)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reconciles:
-    """Per container."""
+    """Reconcile verdicts per container."""
 
     eligibility: Ints
     """Code of `words.ELIGIBILITY`."""
@@ -48,7 +48,7 @@ class Reconciles:
 
 
 def is_good(view: View) -> Bools:
-    """Return the countable replicas that nothing is known against."""
+    """Return the countable replicas without any known problem."""
     replicas = view.batch.replicas
     return view.is_countable & (replicas.state != UNHEALTHY) & (replicas.findings == 0)
 
@@ -80,8 +80,10 @@ def _is_closed(view: View) -> Bools:
 
 
 def _eligibility(view: View) -> Ints:
-    """What a dead node last said of its replica blocks nobody: Ozone's SCM forgets it. A replica
-    that cannot take part is left out: Ozone refuses the container because of one."""
+    """Return the eligibility of each container. A dead node's last report blocks none: Ozone's SCM
+    forgets it. A replica that cannot take part is left out; Ozone rejects the container because of
+    it.
+    """
     containers, rows = view.batch.containers, view.rows
     rules = {
         "CONTAINER_NOT_FOUND": ~containers.is_known,
@@ -116,8 +118,9 @@ def _reasons(view: View, compared: Comparison) -> Ints:
 
 
 def _is_late(view: View) -> Bools:
-    """Return the quasi-closed replicas that lack nothing they say they have, and were closed before
-    the last commit of their closed container."""
+    """Return the quasi-closed replicas that have all they claim to have, but were closed before the
+    last commit of their closed container.
+    """
     replicas = view.batch.replicas
     last = view.of_container(view.batch.containers.sequence_id)
     is_earlier = (replicas.bcsid != NO_BCSID) & (replicas.bcsid < last)
@@ -125,12 +128,12 @@ def _is_late(view: View) -> Bools:
 
 
 def _is_behind(view: View, compared: Comparison) -> Bools:
-    """Return the closed containers of which a replica is late, and nothing that is closed at the
-    last commit has anything else than it has.
+    """Return the closed containers with a late replica, in which every replica closed at the last
+    commit has the same data.
 
-    It takes over that commit's id in a reconcile, and is closed then; a shard first gets the blocks
-    that it missed. No other way leads there: a close needs the id, and where no other datanode has
-    room it cannot be replaced.
+    A reconcile gives the late one that commit's id, and it is closed then; a shard first gets the
+    blocks that it missed. There is no other way: a close needs the id, and without another datanode
+    with room the replica cannot be replaced.
     """
     replicas, rows = view.batch.replicas, view.rows
     last = view.of_container(view.batch.containers.sequence_id)
@@ -141,14 +144,15 @@ def _is_behind(view: View, compared: Comparison) -> Bools:
 
 
 def _is_mendable(view: View, compared: Comparison, eligibility: Ints, good: Bools) -> Bools:
-    """Ozone refuses to reconcile erasure-coded containers; our datanodes compute a damaged chunk
-    from its stripe. It takes as many other shards as the code has data shards, and a damaged one
-    is as good as another for what verifies of it: its damage is seldom in the same stripe.
+    """Return the erasure-coded containers that our datanodes can repair: they compute a damaged
+    chunk from its stripe, though Ozone rejects such reconciles. That takes as many other shards as
+    the code has data shards. A damaged shard is as good a source for its parts that verify, because
+    its damage is seldom in the same stripe.
 
-    Of shards of one index whose roots differ nothing says which is right. Where one of them is
-    whole and stays, they are not touched: the damaged one is removed, unless its node rests. Else
-    they are: what is computed has to be what the row of the damaged shard says, so it gets back
-    what it had, and is told from the others as before. A shard that is late gets what it missed.
+    If shards of one index have different roots, it is unknown which is right. If one of them is
+    whole and stays, they are not repaired: the damaged one is removed, unless its node is in
+    maintenance. Otherwise they are: a computed chunk must match the row of the damaged shard, so it
+    gets back its own data and differs from the others as before. A late shard gets what it missed.
     """
     containers, replicas, rows = view.batch.containers, view.batch.replicas, view.rows
     damaged = view.is_countable & ((replicas.state == UNHEALTHY) | (replicas.findings > 0))
@@ -174,7 +178,9 @@ def _is_mendable(view: View, compared: Comparison, eligibility: Ints, good: Bool
 
 
 def _redundancy(view: View, counts: Counts, compared: Comparison, good: Bools) -> Ints:
-    """With a split vote nobody knows who is right: each root counts for itself."""
+    """Return the redundancy; with a split vote each root counts for itself, as none is
+    known right.
+    """
     is_disputed = compared.checksum_class <= ChecksumClass.MISMATCH_MINORITY
     ratis = np.where(is_disputed, compared.agreeing_max, view.rows.tally(good)) - 1
     found = np.where(view.is_ec, counts.erasure.redundancy, ratis)
@@ -182,9 +188,9 @@ def _redundancy(view: View, counts: Counts, compared: Comparison, good: Bools) -
 
 
 def _bytes(view: View, compared: Comparison) -> Ints:
-    """About how many bytes a repair moves: what is missing, and the damaged chunks.
+    """Return the approximate bytes that a repair moves: missing data and damaged chunks.
 
-    A replica that differs has at least one damaged chunk, whether or not a scan found it yet.
+    A replica that differs has at least one damaged chunk, whether or not a scan has found it.
     """
     replicas, rows = view.batch.replicas, view.rows
     used = replicas.used_bytes

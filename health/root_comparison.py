@@ -1,15 +1,15 @@
-"""Do the replicas of a container hold the same bytes? The classes, and the vote.
+"""Compares the roots of a container's replicas: checksum classes, and a vote.
 
 Only replicas that can answer count: CLOSED, QUASI_CLOSED or UNHEALTHY, on a reachable node. For EC
-only replicas of the same index are comparable; a root of another tree algorithm is never compared;
-a root that is not known is never equal to anything.
+only replicas of the same index are compared; roots of different tree algorithms never are; an
+unknown root is never equal to anything.
 
-Trees of one replica may differ by who made them. Where whole reads say of all replicas that may be
-compared what their roots would be without that, these are compared: equal, they explain why the
-others differ. Where one was not read, a difference stays one.
+Trees of the same data may differ by their builder. If whole reads give the settled roots of all
+comparable replicas, these are compared: if equal, they explain the other difference. If one replica
+was not read, the difference stands.
 
-The vote orders work, it never decides truth: which bytes are right is known only to the datanode
-that reads them against the checksums written with them.
+The vote orders work and never decides which bytes are right: only the datanode that reads them
+against the checksums written with them knows.
 """
 
 from dataclasses import dataclass
@@ -32,7 +32,9 @@ _KEYS: Final = ("container", "index", "algorithm")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What the roots say; the first five per container, the last three per replica."""
+    """The comparison of roots; the first five fields are per container, the last three per
+    replica.
+    """
 
     checksum_class: Ints
     roots_differ: Bools
@@ -51,7 +53,7 @@ class Comparison:
 
 
 def why_not_compared(view: View, compared: Comparison) -> Ints:
-    """Return for each container why it is NOT_COMPARABLE; UNKNOWN for one that is not."""
+    """Return why each container is NOT_COMPARABLE; UNKNOWN for others."""
     state = view.batch.containers.state
     is_grey = compared.checksum_class == ChecksumClass.NOT_COMPARABLE
     is_written = (state != State.CLOSED) & (state != State.QUASI_CLOSED)
@@ -67,7 +69,7 @@ def why_not_compared(view: View, compared: Comparison) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class _Votes:
-    """The known roots: rows `known` fall into groups of one root, these into contests."""
+    """The known roots: rows `known` form groups of one root, and groups form contests."""
 
     known: Ints
     roots: Groups
@@ -81,7 +83,7 @@ class _Votes:
 
 
 def compare(view: View, is_good: Bools) -> Comparison:
-    """Compare the roots of every container; `is_good`: replicas with nothing against them."""
+    """Compare the roots of every container; `is_good`: replicas without any known problem."""
     replicas, rows = view.batch.replicas, view.rows
     is_compared = _with_companion(view)
     known = np.flatnonzero(is_compared & replicas.has_root)
@@ -114,14 +116,16 @@ def compare(view: View, is_good: Bools) -> Comparison:
 
 
 def _exposed(votes: _Votes, of_replica: Ints) -> Bools:
-    """Return which replicas stood in a contest that was decided, and that they could have lost."""
+    """Return which replicas were in a decided contest that they could have lost."""
     voters = np.bincount(votes.contest[votes.roots.of_row], minlength=len(votes.has_majority))
     is_real = votes.has_majority & (voters > MAJORITY_MIN)
     return np.append(is_real, False)[of_replica]
 
 
 def _with_companion(view: View) -> Bools:
-    """The countable replicas; for EC, those that another one of the same index answers beside."""
+    """Return the countable replicas; for EC, those with another answering replica of the same
+    index.
+    """
     replicas = view.batch.replicas
     coded = np.flatnonzero(view.is_countable & view.is_shard)
     same = Groups.of(replicas.container[coded], replicas.index[coded])
@@ -131,8 +135,9 @@ def _with_companion(view: View) -> Bools:
 
 
 def _told(view: View, known: Ints) -> Ints:
-    """Return the root by which each replica is compared: what a whole read says of it, where all
-    rows `known` of its contest were read; else what was reported."""
+    """Return the root by which each replica is compared: the settled root if all `known` rows of
+    its contest were read, else the reported one.
+    """
     replicas = view.batch.replicas
     if not replicas.has_settled.any():
         return replicas.root
@@ -148,7 +153,7 @@ def _told(view: View, known: Ints) -> Ints:
 
 
 def _explained(view: View, votes: _Votes) -> Bools:
-    """Return which containers have replicas of one contest that reported other roots."""
+    """Return the containers in which replicas of one contest reported different roots."""
     replicas = view.batch.replicas
     found = np.zeros(view.rows.count, dtype=np.bool_)
     if replicas.has_settled.any():
@@ -188,7 +193,7 @@ def _vote(view: View, known: Ints, told: Ints) -> _Votes:
 
 
 def _tombstones_differ(view: View, votes: _Votes) -> Bools:
-    """Whether two of one root have other tombstones."""
+    """Return the containers in which two replicas with the same root have different tombstones."""
     replicas = view.batch.replicas
     tells = replicas.has_tombstones[votes.known]
     group = votes.roots.of_row[tells]
@@ -220,7 +225,7 @@ def _unreachable_differs(view: View, votes: _Votes, told: Ints) -> Bools:
 
 
 def _of_contests(view: View, votes: _Votes, mask: Bools) -> Bools:
-    """Return which containers have a contest that passes."""
+    """Return which containers have a contest in the mask."""
     found = np.zeros(view.rows.count, dtype=np.bool_)
     found[view.batch.replicas.container[votes.known[votes.contest_first[mask]]]] = True
     return found

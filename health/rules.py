@@ -1,11 +1,11 @@
-"""The numbers of the rules: what an operator may choose; defaults are Ozone's."""
+"""The parameters of the rules that an operator may change; the defaults are Ozone's."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """One set of numbers for a whole batch."""
+    """The parameters for a whole batch."""
 
     maintenance_min: int = 2
     """Replicas of a Ratis container that stay online during maintenance."""

@@ -1,8 +1,8 @@
-"""What speaks against copying a replica although it is not called bad.
+"""Finds reasons against copying a replica that is not known to be bad.
 
-A replica with findings has chunks that are known to be damaged. Of replicas whose roots differ
-nobody knows which is right; the one that agrees with fewer is the likelier to be wrong. Such a
-replica is a source only where nothing better is left, and the plan says what speaks against it.
+A replica with findings has chunks that are known to be damaged. If roots differ, it is unknown
+which replica is right, but one that agrees with fewer is more likely wrong. Such a replica is a
+source only if there is no better one, and the plan states the doubt.
 """
 
 from enum import IntEnum
@@ -29,10 +29,10 @@ class Doubt(IntEnum):
 
 
 def doubts(view: View) -> Ints:
-    """Return what speaks against each replica.
+    """Return the doubt about each replica.
 
-    Only replicas that can answer and of which no damage is known vote, and only with those of the
-    same index and algorithm.
+    Only replicas that can answer and have no known damage vote, and only with those of the same
+    index and algorithm.
     """
     replicas = view.batch.replicas
     has_findings = view.is_present & (replicas.findings > 0)
@@ -47,7 +47,7 @@ def doubts(view: View) -> Ints:
 
 
 def _disputed(view: View, rows: Ints) -> Ints:
-    """Return those of the rows in whose container another one has another root: few."""
+    """Return the rows whose container has another root among them: few."""
     replicas = view.batch.replicas
     owner, root = replicas.container[rows], replicas.root[rows]
     any_root = np.empty(view.rows.count, dtype=np.int64)
@@ -58,7 +58,7 @@ def _disputed(view: View, rows: Ints) -> Ints:
 
 
 def _lost(view: View, rows: Ints, is_voter: Bools) -> Ints:
-    """Say how the vote went for each of the rows that gave one."""
+    """Return the doubt about each of the rows, by the votes for its root."""
     replicas = view.batch.replicas
     keys = [column[rows] for column in (replicas.container, replicas.index, replicas.algorithm)]
     roots = Groups.of(*keys, replicas.root[rows])
@@ -74,8 +74,9 @@ def _lost(view: View, rows: Ints, is_voter: Bools) -> Ints:
 
 
 def _best_rival(votes: Ints, contests: Groups) -> tuple[Ints, Bools]:
-    """Return the most votes of any other root of the same contest, and whether one root alone has
-    the most of all."""
+    """Return the most votes of another root in the same contest, and whether a single root has the
+    most.
+    """
     order = np.lexsort((-votes, contests.of_row))
     ranked = votes[order]
     contest = contests.of_row[order]
@@ -83,7 +84,7 @@ def _best_rival(votes: Ints, contests: Groups) -> tuple[Ints, Bools]:
     size = np.diff(starts)
 
     def at(place: int) -> Ints:
-        """Votes of the root that comes `place`-th in each contest; 0 where there is none."""
+        """Return the votes of the `place`-th root in each contest; 0 if there is none."""
         inside = np.minimum(starts[:-1] + place, len(ranked) - 1)
         return np.where(size > place, ranked[inside], 0)
 

@@ -1,4 +1,4 @@
-"""Votes as columns: which volumes could lose how many, where they are, and who contains whom.
+"""Votes as columns: the votes each volume could lose and lost, and the places of volumes.
 
 unit (a volume of a node) ─► datanode ─► rack
                                     └──► version
@@ -29,7 +29,7 @@ def summed_by(places: Ints, values: Floats | Ints | Bools, count: int) -> Floats
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """The members of one level, and which of them each unit is of."""
+    """The members of one level, and each unit's member."""
 
     names: tuple[str, ...]
     of_unit: Ints
@@ -38,7 +38,7 @@ class Level:
 
     @property
     def count(self) -> int:
-        """How many members there are."""
+        """Number of members."""
         return len(self.names)
 
     def total(self, values: Floats | Ints) -> Floats:
@@ -48,7 +48,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Duels:
-    """Votes of replicas that stood alone against one other version, by unit."""
+    """Votes of replicas that were alone against one other version, by unit."""
 
     unit: Ints
     against: tuple[str, ...]
@@ -58,7 +58,7 @@ class Duels:
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """Volumes that were exposed: what they could lose and lost, and what they are part of."""
+    """Volumes with votes that they could lose, their losses, and the members they belong to."""
 
     exposed: Floats
     lost: Floats
@@ -111,8 +111,9 @@ class Units:
 def _levels(
     columns: dict[str, list[str]],
 ) -> tuple[dict[str, Level], dict[tuple[str, str], tuple[str, str]]]:
-    """Return the levels. A node's only volume is told as the node, a rack of one node as well, and
-    a rack whose nodes are all those of a version as both."""
+    """Return the levels. A node's only volume is reported as the node, a rack of one node likewise,
+    and a rack whose nodes are all those of a version as both.
+    """
     names, codes = {}, {}
     for level, words in columns.items():
         found, of_unit = np.unique(np.array(words, dtype=object), return_inverse=True)

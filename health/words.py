@@ -1,8 +1,8 @@
-"""The words of the rules and their codes: states, flags, classes, reasons to refuse.
+"""The words of the rules and their codes: states, flags, classes, reasons for rejection.
 
-Words travel as text in files and messages. Here each is a small integer, its place in the tuple
-that lists it, so that a million of them are one array. Names and numbers of health states are
-Ozone's; reports of both read alike.
+Words are text in files and messages. Here each is a small integer, its place in the tuple that
+lists it, so that a million of them are one array. Names and numbers of health states are Ozone's,
+so reports of both look alike.
 """
 
 from enum import IntEnum
@@ -49,7 +49,7 @@ UNKNOWN: Final = -1
 
 
 class Kind(IntEnum):
-    """How a container is replicated."""
+    """The replication type of a container."""
 
     RATIS = 0
     EC = 1
@@ -81,7 +81,7 @@ RECOVERING: Final = REPLICA_STATES.index("RECOVERING")
 
 
 class NodeHealth(IntEnum):
-    """Whether a node was heard lately."""
+    """A node's health by its last heartbeat."""
 
     HEALTHY = 0
     STALE = 1
@@ -90,7 +90,7 @@ class NodeHealth(IntEnum):
 
 
 class Service(IntEnum):
-    """Operational states as the three that are counted apart."""
+    """Operational states, reduced to the three that are counted separately."""
 
     IN_SERVICE = 0
     DECOMMISSION = 1
@@ -109,7 +109,7 @@ SERVICE_OF: Final = {
 
 
 class Op(IntEnum):
-    """What is pending for a container on a datanode."""
+    """The kinds of pending operations for a container on a datanode."""
 
     ADD = 0
     DELETE = 1
@@ -118,7 +118,7 @@ class Op(IntEnum):
 
 
 class Health(IntEnum):
-    """Ozone's health states and their numbers; a container has one, the last that its chain set."""
+    """Ozone's health states and numbers; a container has one, the last that its chain set."""
 
     HEALTHY = 0
     UNDER_REPLICATED = 1
@@ -212,7 +212,7 @@ DIFFERING: Final = (*DISPUTED, "EXPLAINED")
 
 
 class ChecksumClass(IntEnum):
-    """Codes of `CLASSES`; down to MISMATCH_MINORITY nobody can say which replica is right."""
+    """Codes of `CLASSES`; up to MISMATCH_MINORITY it is unknown which replica is right."""
 
     CONTRADICTORY = 0
     """A replica reports that a peer contradicts it though both are right by their own rows,
@@ -278,7 +278,7 @@ def flag_names(flags: int) -> list[str]:
 
 
 def states_counted(health: int, *, is_stuck: bool) -> list[int]:
-    """Return every state that Ozone's report counts: stuck is counted beside others."""
+    """Return every state that Ozone's report counts: stuck is counted in addition to others."""
     stuck = int(Health.QUASI_CLOSED_STUCK)
     if not is_stuck:
         return [health] if health else []

@@ -1,1 +1,1 @@
-"""Pure: the nouns, the checksums, the tree of a replica, and what differs between two."""
+"""The data model, checksums and Merkle tree of a replica, and the diff of two trees. Pure."""

@@ -9,10 +9,10 @@
     ├ metadata: key and value, each behind its length
     └ zeros, CRC32C of all before, up to a word
 
-Why so: a chunk's part is, byte for byte, what its leaf folds, so a tree is built from rows without
-parsing one; everything begins at a word, so numpy gathers any field of many rows at once; and a
-CRC that stands little-endian at the end makes the CRC of the whole row a constant, so that
-checking a row is one call. docs/DISK_FORMAT.md has the same with a worked example.
+Reasons for this form: a chunk's part is, byte for byte, what its leaf folds, so a tree is built
+from rows without parsing them. Every field begins at a word, so numpy gathers it from many rows at
+once. A little-endian CRC at the end makes the CRC of the whole row a constant, so checking a row
+takes one call. docs/DISK_FORMAT.md has the same with a worked example.
 """
 
 import struct
@@ -56,10 +56,10 @@ TEXT: Final = struct.Struct("<II")
 CRC: Final = struct.Struct("<I")
 TYPE_SHIFT: Final = 28  # the low bits of that field hold the window size
 WINDOW_MASK: Final = (1 << TYPE_SHIFT) - 1
-_KINDS: Final = {int(kind): kind for kind in ChecksumType}  # to look up is faster than to convert
+_KINDS: Final = {int(kind): kind for kind in ChecksumType}  # a lookup is faster than a conversion
 ALIKE_MIN: Final = 4  # chunks: below, one by one is as fast
 INTACT_CRC: Final = 0x48674BC7  # CRC32C of any bytes followed by their CRC32C, little-endian
-ROWS_PER_BATCH: Final = 4_096  # some hundred KB of rows: parsed while they are in the CPU's cache
+ROWS_PER_BATCH: Final = 4_096  # some hundred KB of rows: parsed while in the CPU's cache
 METADATA_BYTES_MAX: Final = 64 * 1024  # a client's notes on a block, not a place for data
 
 assert max(ChecksumType) < 1 << (32 - TYPE_SHIFT)
@@ -67,7 +67,7 @@ assert WINDOW_BYTES_MAX < 1 << TYPE_SHIFT
 
 
 def encode_block(block: BlockData) -> bytes:
-    """Return the row of `block`. Raises ValueError if it breaks a limit or contradicts itself."""
+    """Return the row of `block`. Raise ValueError if it breaks a limit or contradicts itself."""
     check_block(block)
     metadata = b"".join([encode_text(key, value) for key, value in block.metadata])
     if len(metadata) > METADATA_BYTES_MAX:
@@ -153,7 +153,7 @@ def padded(data: bytes) -> bytes:
 
 
 def is_intact(block_id: BlockId, row: bytes) -> bool:
-    """Return whether `row` is as it was written, and written for this block."""
+    """Return True if `row` is as written, and written for this block."""
     return (
         len(row) >= HEADER.size + WORD_BYTES
         and len(row) % WORD_BYTES == 0
@@ -163,7 +163,7 @@ def is_intact(block_id: BlockId, row: bytes) -> bool:
 
 
 def decode_block(block_id: BlockId, row: bytes) -> BlockData:
-    """Return the block that `row` describes. Raises Damaged."""
+    """Return the block that `row` describes. Raise Damaged."""
     if not is_intact(block_id, row):
         raise Damaged(f"row of block {block_id}: {len(row)} bytes fail their checksum")
     magic, version, chunk_count, _, bcsid, metadata_bytes, _ = HEADER.unpack_from(row)
@@ -185,13 +185,13 @@ def decode_block(block_id: BlockId, row: bytes) -> BlockData:
 
 
 def check_layout(used_bytes: int, row_bytes: int) -> None:
-    """Raise ValueError unless a row ends in the word in which its content does."""
+    """Raise ValueError unless a row ends in the same word as its content."""
     if used_bytes + -used_bytes % WORD_BYTES != row_bytes:
         raise ValueError(f"{used_bytes} bytes of content in {row_bytes} bytes")
 
 
 def decode_chunks(row: bytes, chunk_count: int) -> tuple[list[ChunkInfo], int]:
-    """Return the chunks of a row, and where they end in it."""
+    """Return the chunks of a row, and their end in it."""
     if chunk_count > ALIKE_MIN:
         chunks, start = _alike_chunks(row, chunk_count)
     else:
@@ -214,8 +214,9 @@ def decode_chunks(row: bytes, chunk_count: int) -> tuple[list[ChunkInfo], int]:
 
 
 def _alike_chunks(row: bytes, chunk_count: int) -> tuple[list[ChunkInfo], int]:
-    """Return all chunks but the last at once, where they have equally many checksums of one kind,
-    as those of nearly every block; none otherwise. And where the next begins."""
+    """Return all chunks but the last, decoded together, if they have equally many checksums of one
+    kind, as in nearly every block; otherwise none. Also return the start of the next.
+    """
     start = HEADER.size + CHUNK.size * chunk_count
     count = chunk_count - 1
     first = row[HEADER.size : HEADER.size + CHUNK.size]
@@ -249,9 +250,9 @@ def decode_texts(data: bytes) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class RowColumns:
-    """Many rows at once, as far as a tree needs them. Chunk columns are in row order.
+    """The parts of many rows that a tree needs. Chunk columns are in row order.
 
-    `leaf_starts` and `leaf_lengths` cut the bytes that a leaf folds, position included, out of
+    `leaf_starts` and `leaf_lengths` mark the bytes that a leaf folds, position included, in
     `octets`.
     """
 
@@ -270,7 +271,8 @@ def batches(
 ) -> Iterator[tuple[Sequence[BlockId], Sequence[bytes]]]:
     """Yield the rows in batches for `read_columns`: ids, and rows.
 
-    Not by `zip(*batch)`: it makes an iterator for each row, and wakes the garbage collector.
+    Does not use `zip(*batch)`: it makes an iterator for each row, and triggers the garbage
+    collector.
     """
     iterator = iter(rows)
     while batch := list(islice(iterator, ROWS_PER_BATCH)):
@@ -278,7 +280,7 @@ def batches(
 
 
 def read_columns(block_ids: Sequence[BlockId], rows: Sequence[bytes]) -> RowColumns:
-    """Parse rows column by column. Raises Damaged, naming the first row that is."""
+    """Parse rows column by column. Raise Damaged, naming the first damaged row."""
     count = len(rows)
     ids = np.fromiter(block_ids, dtype=np.uint64, count=count)
     sizes_bytes = np.fromiter(map(len, rows), dtype=np.int64, count=count)
@@ -320,7 +322,9 @@ def read_columns(block_ids: Sequence[BlockId], rows: Sequence[bytes]) -> RowColu
 def read_table(
     words: U64s, starts: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return each leaf's bytes, the words it takes, and in which word of its row leaves begin."""
+    """Return each leaf's bytes, the words it takes, and the word of its row in which leaves
+    begin.
+    """
     chunk_count = int(counts.sum())
     firsts = np.cumsum(counts) - counts
     within = np.arange(chunk_count) - np.repeat(firsts, counts)
@@ -331,6 +335,6 @@ def read_table(
 
 
 def refuse(ids: U64s, wrong: npt.NDArray[np.bool_], what: str) -> None:
-    """Raise Damaged naming the first block whose row is wrong, if one is."""
+    """Raise Damaged naming the first block whose row is wrong, if any."""
     if wrong.any():
         raise Damaged(f"row of block {ids[int(wrong.argmax())]}: wrong {what}")

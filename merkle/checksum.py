@@ -5,9 +5,9 @@
     block   ── fold of (be64 block id, be64 leaf ... by offset)
     root    ── fold of (be64 block ... by block id), live blocks and tombstones
 
-The only file that names an algorithm; docs/DISK_FORMAT.md has the rules with test vectors.
+This is the only file that names an algorithm; docs/DISK_FORMAT.md has the rules with test vectors.
 `crc32c` folds as Apache Ozone does, bit for bit. `xxh3_64` also folds a chunk's offset and length
-into its leaf, so that a chunk cut at a window boundary differs, and has 64 bits: with 32, one in
+into its leaf, so that a chunk split at a window boundary differs, and has 64 bits: with 32, one in
 four billion damaged blocks would look whole.
 """
 
@@ -61,7 +61,7 @@ TABLE_ROWS: Final = 4_096
 
 
 class Algorithm(StrEnum):
-    """How a tree folds. Roots of different algorithms say nothing about each other."""
+    """The fold algorithm of a tree. Roots of different algorithms are not comparable."""
 
     CRC32C = "crc32c"
     XXH3_64 = "xxh3_64"
@@ -90,18 +90,19 @@ class LongCrc(Protocol):
 
 @cache
 def long_crc32c() -> LongCrc:
-    """Return the CRC-32C that is fastest over long data: twice as fast as `crc32c` where the
-    processor multiplies polynomials 512 bits at a time, as fast elsewhere (ADR 0012).
+    """Return the fastest CRC-32C for long data: twice as fast as `crc32c` if the processor
+    multiplies polynomials 512 bits at a time, equally fast elsewhere (ADR 0012).
 
-    Loaded when first asked for: it is a large library, and most commands read no data.
+    Loaded on first use: it is a large library, and most commands read no data.
     """
     return cast(LongCrc, import_module("awscrt.checksums").crc32c)
 
 
 @cache
 def long_crc32() -> LongCrc:
-    """Return the CRC-32 (IEEE, zlib's) that is fastest over long data: ISA-L's, four to six times
-    as fast as zlib's, where it is to be had. It is the default of Ozone's clients (ADR 0019)."""
+    """Return the fastest CRC-32 (IEEE, zlib's) for long data: ISA-L's, if available, which is four
+    to six times as fast as zlib's. It is the default of Ozone's clients (ADR 0019).
+    """
     library = isal_library()
     if library is None:
         return zlib.crc32
@@ -116,7 +117,7 @@ def long_crc32() -> LongCrc:
             return zlib.crc32(data, value)
         try:
             place = data if isinstance(data, bytes) else pointer_to(view_of(data))
-        except TypeError:  # a view that nobody may write through does not tell where it is
+        except TypeError:  # a read-only view does not expose its address
             return zlib.crc32(data, value)
         found: int = function(value, place, length_bytes)
         return found
@@ -126,12 +127,12 @@ def long_crc32() -> LongCrc:
 
 @cache
 def long_crcs() -> Mapping[ChecksumType, LongCrc]:
-    """Return, by checksum type, what is fastest over long data: for `whole_checksums`."""
+    """Return, by checksum type, the fastest function for long data: for `whole_checksums`."""
     return {ChecksumType.CRC32: long_crc32(), ChecksumType.CRC32C: long_crc32c()}
 
 
 def xxh3_64(*parts: Buffer) -> int:
-    """Return the XXH3-64, with seed 0, of the parts one after the other."""
+    """Return the XXH3-64, with seed 0, of the concatenated parts."""
     state = xxhash.xxh3_64()
     for part in parts:
         state.update(part)
@@ -145,7 +146,7 @@ FOLDS: Final[dict[Algorithm, Fold]] = {
 
 
 def checksum_width_bytes(checksum_type: ChecksumType) -> int:
-    """Return the bytes of one window's checksum: 0 for NONE."""
+    """Return the size of one window's checksum; 0 for NONE."""
     return WIDTH_BYTES[checksum_type]
 
 
@@ -159,7 +160,7 @@ def window_count(length_bytes: int, bytes_per_checksum: int) -> int:
 def window_checksums(checksum_type: ChecksumType, bytes_per_checksum: int, data: Buffer) -> bytes:
     """Return the checksums of all windows of `data`, concatenated as `ChunkInfo` keeps them.
 
-    The hot path of every read: one call into C per window, over slices that copy nothing.
+    The hot path of every read: one C call per window, on slices that are not copied.
     """
     if checksum_type is ChecksumType.NONE:
         return b""
@@ -191,13 +192,12 @@ SHORT_CRCS: Final[dict[ChecksumType, Callable[[Any], int]]] = {
 def windows_verify(
     checksum_type: ChecksumType, bytes_per_checksum: int, expected: bytes, data: Buffer
 ) -> bool:
-    """Return whether the windows of `data` have these checksums: the hot path of every scan.
+    """Return True if the windows of `data` have these checksums: the hot path of every scan.
 
-    The CRCs that are expected of many windows are combined into the one that is expected of the
-    whole, so that the bytes need one call into C, which releases the interpreter's lock. What
-    damages one window only is found as surely as window by window, and so is any change of at
-    most three bits (of two, with CRC32); damage to several windows escapes about as rarely as
-    damage to one (ADR 0011).
+    The expected CRCs of many windows are combined into that of the whole, so that the bytes need
+    one C call, which releases the interpreter's lock. Damage to a single window is found as surely
+    as window by window, and so is any change of at most three bits (two with CRC32); damage to
+    several windows escapes about as rarely as damage to one (ADR 0011).
     """
     polynomial = POLYNOMIALS.get(checksum_type)
     if polynomial is not None:
@@ -219,10 +219,10 @@ def windows_verify(
 
 
 def fits(chunk: ChunkInfo, data: Buffer, *, each: bool = True) -> bool:
-    """Return whether `data` are the bytes of a chunk, by the checksums of its row.
+    """Return True if `data` are the bytes of a chunk, by the checksums of its row.
 
-    A row of type NONE says their number only. `each`: compare window by window, as what will be
-    written is; else many windows as one, as scans do (ADR 0011).
+    A row of type NONE only has their number. `each`: compare window by window, as for data to be
+    written; otherwise many windows as one, as scans do (ADR 0011).
     """
     if len(data) != chunk.length_bytes:
         return False
@@ -239,8 +239,9 @@ def fits(chunk: ChunkInfo, data: Buffer, *, each: bool = True) -> bool:
 
 
 def whole_checksums(chunks: Sequence[ChunkInfo]) -> list[int]:
-    """Return the CRC to expect of each chunk's data as a whole; NO_WHOLE where it has to be
-    compared window by window. `windows_verify` for many chunks: compare with `long_crcs`."""
+    """Return the expected CRC of each chunk's data as a whole; NO_WHOLE if it must be compared
+    window by window. `windows_verify` for many chunks: compare with `long_crcs`.
+    """
     wholes = [NO_WHOLE] * len(chunks)
     alike: dict[tuple[int, int, int], list[int]] = {}
     for index, chunk in enumerate(chunks):
@@ -260,10 +261,10 @@ def whole_checksums(chunks: Sequence[ChunkInfo]) -> list[int]:
 def flipped_bit(
     checksum_type: ChecksumType, length_bytes: int, expected: bytes, actual: bytes
 ) -> tuple[int, int] | None:
-    """Return (byte, bit) of the one bit whose change explains a window's wrong CRC; None if none.
+    """Return (byte, bit) of the single bit flip that explains a window's wrong CRC, or None.
 
-    Needs only the two checksums: a CRC changes by an amount that depends on nothing but where the
-    bits changed, and no two single bits of a window change it alike. Bit 0 is a byte's lowest.
+    Needs only the two checksums: a CRC changes by an amount that depends only on the positions of
+    the changed bits, and no two single bits of a window change it alike. Bit 0 is a byte's lowest.
     """
     polynomial = POLYNOMIALS.get(checksum_type)
     if polynomial is None or length_bytes < 1:
@@ -277,7 +278,7 @@ def flipped_bit(
 
 
 def slices_of(data: Buffer, bytes_per_checksum: int) -> list[memoryview]:
-    """Return the windows of `data` without a copy."""
+    """Return the windows of `data` without copying."""
     view = memoryview(data).cast("B")
     count = window_count(len(view), bytes_per_checksum)
     starts = range(0, count * bytes_per_checksum, bytes_per_checksum)
@@ -290,7 +291,7 @@ def big_endian_32(values: Sequence[int]) -> bytes:
 
 
 def folds_position(algorithm: Algorithm) -> bool:
-    """Return whether a leaf folds the chunk's offset and length: Ozone's does not."""
+    """Return True if a leaf folds the chunk's offset and length: Ozone's does not."""
     return algorithm is not Algorithm.CRC32C
 
 
@@ -320,8 +321,9 @@ def fold_each(algorithm: Algorithm, inputs: Iterable[bytes | memoryview], count:
 
 @cache
 def byte_tables(length_bytes: int) -> tuple[int, npt.NDArray[np.uint32]]:
-    """Return the CRC-32C of so many zeros, and what each value of each byte changes in it: an
-    array of (length, 256)."""
+    """Return the CRC-32C of `length_bytes` zeros, and the change by each value of each byte: an
+    array of (length, 256).
+    """
     zeros = crc32c(bytes(length_bytes))
     changes = [
         [crc32c(bytes(place) + bytes([value]) + bytes(length_bytes - place - 1)) ^ zeros]
@@ -364,7 +366,7 @@ def fold_slices(
     octets = data.view(np.uint8).ravel()
     length = int(lengths[0])
     if 0 < length <= GATHER_BYTES_MAX and bool((lengths == length).all()):
-        # One item at every byte; numpy copies out those wanted, without looking into them.
+        # An item at every byte; numpy copies the selected ones without interpreting them.
         items: npt.NDArray[Any] = np.ndarray(
             len(octets) - length + 1, dtype=f"V{length}", buffer=octets.data, strides=(1,)
         )

@@ -1,11 +1,11 @@
-"""The CRC of data from the CRCs of its parts: linear algebra over single bits.
+"""Combines the CRCs of parts into the CRC of the whole: linear algebra over bits.
 
     crc(A ‖ B) = shift(crc(A), len(B)) ^ crc(B)
 
 `shift` multiplies by x^(8 len) modulo the polynomial, so it is linear: a table of 256 values for
-each byte of a CRC does it, and many shifts at once are one gather and one XOR. With it a chunk's
-256 window checksums become the chunk's CRC in a few microseconds, and the chunk's bytes need one
-call into C instead of 256. The method is Mark Adler's `crc32_combine` (zlib), in columns.
+each byte of a CRC computes it, and many shifts at once are one gather and one XOR. It turns a
+chunk's 256 window checksums into the chunk's CRC in a few microseconds, and the chunk's bytes need
+one C call instead of 256. The method is Mark Adler's `crc32_combine` (zlib), in columns.
 
 A value is in the reflected form in which CRCs are written: bit 31 is the coefficient of x^0.
 """
@@ -24,15 +24,15 @@ BITS: Final = 32
 BYTES: Final = 4
 BYTE_VALUES: Final = 256
 PARTS_PER_GATHER: Final = 256  # 1 MiB of tables: stays in the second-level cache
-TABLES_KEPT: Final = 8  # sizes of window in use at a time; nearly always one
+TABLES_KEPT: Final = 8  # window sizes in use at a time; nearly always one
 
 
 @dataclass(frozen=True, slots=True)
 class Shifts:
-    """How to join equal parts: one row of tables for each part of a gather, first part first.
+    """Tables that join equal parts: one row for each part of a gather, first part first.
 
-    `tables` is flat; `bases` says where each byte of each part begins in it. `row` moves what was
-    joined so far over one whole gather.
+    `tables` is flat; `bases` says where each byte of each part begins in it. `row` moves the joined
+    value over one whole gather.
     """
 
     tables: U32s
@@ -41,7 +41,7 @@ class Shifts:
 
 
 def zero_bit(polynomial: int) -> U32s:
-    """Return what one zero bit behind the data does to each bit of its CRC."""
+    """Return the effect of one zero bit after the data on each bit of its CRC."""
     operator = np.empty(BITS, dtype=np.uint32)
     operator[0] = polynomial
     operator[1:] = np.uint32(1) << np.arange(BITS - 1, dtype=np.uint32)
@@ -56,7 +56,7 @@ def apply(operator: U32s, values: U32s) -> U32s:
 
 
 def zero_bits(polynomial: int, count: int) -> U32s:
-    """Return what `count` zero bits behind the data do to each bit of its CRC."""
+    """Return the effect of `count` zero bits after the data on each bit of its CRC."""
     result = np.uint32(1) << np.arange(BITS, dtype=np.uint32)  # identity
     power = zero_bit(polynomial)
     while count:
@@ -82,7 +82,7 @@ def tabulated(operators: U32s) -> U32s:
 
 @lru_cache(maxsize=TABLES_KEPT)
 def shifts_of(polynomial: int, part_bytes: int) -> Shifts:
-    """Return the tables for parts of `part_bytes`; a millisecond, once."""
+    """Return the tables for parts of `part_bytes`; computed once, in a millisecond."""
     step = zero_bits(polynomial, 8 * part_bytes)
     operators = np.empty((PARTS_PER_GATHER + 1, BITS), dtype=np.uint32)
     operators[-1] = zero_bits(polynomial, 0)
@@ -100,7 +100,7 @@ def tail_table(polynomial: int, tail_bytes: int) -> U32s:
 
 
 def shifted(table: U32s, crcs: U32s) -> U32s:
-    """Return each CRC moved by the shift that the table of one operator stands for."""
+    """Return each CRC shifted by the table of one operator."""
     octets = crcs.astype(">u4").view(np.uint8).reshape(len(crcs), BYTES)
     moved: U32s = np.bitwise_xor.reduce(table[np.arange(BYTES), octets], axis=1)
     return moved
@@ -109,8 +109,8 @@ def shifted(table: U32s, crcs: U32s) -> U32s:
 def combined(polynomial: int, crcs: bytes, *, part_bytes: int, length_bytes: int) -> int:
     """Return the CRC of `length_bytes` of data from those of its parts of `part_bytes`.
 
-    `crcs` has 4 bytes a part, big-endian; the last part may be short. Raise ValueError when their
-    number does not fit the length.
+    `crcs` has 4 bytes per part, big-endian; the last part may be short. Raise ValueError if their
+    number does not match the length.
     """
     each = combined_each(polynomial, [crcs], part_bytes=part_bytes, length_bytes=length_bytes)
     return each[0]
@@ -119,8 +119,9 @@ def combined(polynomial: int, crcs: bytes, *, part_bytes: int, length_bytes: int
 def combined_each(
     polynomial: int, crcs: Sequence[bytes], *, part_bytes: int, length_bytes: int
 ) -> list[int]:
-    """Return what `combined` does for pieces of data of one length: for many in one sweep, while
-    the tables are in the processor's cache. Raise ValueError as it does."""
+    """Return `combined` for several pieces of data of one length, in one sweep while the tables are
+    in the processor's cache. Raise ValueError as it does.
+    """
     full_count, tail_bytes = divmod(length_bytes, part_bytes)
     row_bytes = BYTES * (full_count + (tail_bytes > 0))
     for item in crcs:
@@ -134,7 +135,7 @@ def combined_each(
     for end in range(first_end, full_count + 1, PARTS_PER_GATHER):
         rows = octets[:, BYTES * start : BYTES * end]
         places = shifts.bases[len(shifts.bases) - rows.shape[1] :] + rows
-        images = shifts.tables.take(places, mode="clip")  # no place lies outside: no check
+        images = shifts.tables.take(places, mode="clip")  # all places are valid: no check
         gathered = np.bitwise_xor.reduce(images, axis=1)
         if start:
             gathered ^= shifted(shifts.row, joined)
@@ -148,7 +149,7 @@ def combined_each(
 
 @lru_cache(maxsize=1)
 def bit_images(polynomial: int, bit_count: int) -> U32s:
-    """Return by how much a CRC changes when one bit changes, for each bit from the last one back.
+    """Return the change of a CRC by each single bit, from the last bit backwards.
 
     Bits count as the CRC reads them: from the highest of the last byte (entry 0) to the lowest of
     it (entry 7), then the byte before. The images differ from each other for up to 2^31 - 1 bits.

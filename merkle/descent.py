@@ -1,13 +1,13 @@
-"""The way from a root that differs down to the chunks that do, without a peer's whole tree.
+"""Descends from differing roots to the differing chunks, without a peer's whole tree.
 
     ROOT     one summary               compare; differ? go down
     RANGES   one checksum a range      I name the ranges, the peer folds its blocks in each
     BLOCKS   one row a block           of the ranges that differ
     CHUNKS   the chunks of a block     of the blocks that differ
 
-Each side computes range checksums of its own tree over the ranges of the asker, so replicas with
-different blocks need not agree on a shape beforehand. What is sent follows the damage: ten damaged
-blocks among half a million cost a thousand range checksums and ten ranges of rows.
+Each side computes range checksums of its own tree over the caller's ranges, so replicas with
+different blocks need no common shape. The traffic depends on the damage: ten damaged blocks among
+half a million cost a thousand range checksums and ten ranges of rows.
 """
 
 from collections.abc import Sequence
@@ -32,9 +32,10 @@ ROW: Final = np.dtype([("block_id", ">u8"), ("checksum", ">u8"), ("deleted", "u1
 
 
 def range_starts(tree: Tree, blocks_per_range: int = BLOCKS_PER_RANGE) -> U64s:
-    """Return where ranges of so many of my blocks begin. The first begins at 0, the last is open.
+    """Return the starts of ranges of `blocks_per_range` of my blocks. The first is 0, the last
+    range is open.
 
-    With the last, they cover every id, so that no block of the peer's falls between two.
+    They cover every id, so each block of the peer's is in one.
     """
     starts = tree.block_ids[::blocks_per_range].copy()
     if len(starts) == 0:
@@ -46,7 +47,7 @@ def range_starts(tree: Tree, blocks_per_range: int = BLOCKS_PER_RANGE) -> U64s:
 def range_checksums(tree: Tree, starts: Sequence[int] | U64s) -> U64s:
     """Return the fold of (be64 id, be64 checksum, deleted) of the blocks in each range.
 
-    Raises ValueError unless the starts ascend from 0.
+    Raise ValueError unless the starts ascend from 0.
     """
     bounds = check_starts(u64s(starts))
     rows = np.empty(len(tree.block_ids), dtype=ROW)
@@ -59,7 +60,7 @@ def range_checksums(tree: Tree, starts: Sequence[int] | U64s) -> U64s:
 
 
 def check_starts(starts: U64s) -> U64s:
-    """Return `starts`, or raise ValueError."""
+    """Return `starts`. Raise ValueError unless they ascend from 0."""
     if len(starts) == 0 or starts[0] != 0 or (starts[1:] <= starts[:-1]).any():
         raise ValueError("range starts must ascend from 0")
     return starts
@@ -72,11 +73,11 @@ def differing_ranges(
     *,
     also: Sequence[int] | U64s = (),
 ) -> list[BlockRange]:
-    """Return the ranges to descend into, neighbours joined.
+    """Return the ranges to descend into, with adjacent ones joined.
 
-    `also` names blocks whose ranges are wanted although they may agree: those with chunks that
-    are unhealthy here, since health is in no checksum. Raises Damaged when the peer answered
-    with another number of checksums than it was asked for.
+    `also` names blocks whose ranges are included although they may agree: those with chunks that
+    are unhealthy here, since checksums do not cover health. Raise Damaged if the peer returned
+    another number of checksums than requested.
     """
     bounds = check_starts(u64s(starts))
     mine, theirs = u64s(my_checksums), u64s(their_checksums)
@@ -98,10 +99,10 @@ def differing_blocks(
     block_checksums: Sequence[int] | U64s,
     deleted: Sequence[bool] | npt.NDArray[np.bool_],
 ) -> U64s:
-    """Return the ids, of the peer's rows, of the blocks whose chunks a diff needs.
+    """Return the ids in the peer's rows of the blocks whose chunks a diff needs.
 
-    They are live at the peer, and here they are absent, or live with another checksum or with an
-    unhealthy chunk. A tombstone needs no chunks, on whichever side it is.
+    They are live at the peer, and here absent, or live with another checksum or an unhealthy chunk.
+    A tombstone on either side needs no chunks.
     """
     ids, checksums = u64s(block_ids), u64s(block_checksums)
     if len(mine.block_ids) == 0:
@@ -124,11 +125,11 @@ def partial_tree(
     detailed: Tree,
     generation: int = 0,
 ) -> Tree:
-    """Return a peer's tree as far as it was fetched: rows of blocks, and the chunks of some.
+    """Return the fetched part of a peer's tree: rows of blocks, and the chunks of some.
 
     `detailed` is `Tree.from_columns` of the chunks, so each of its blocks is the fold of its
-    leaves; it must be what the rows say it is. Its other blocks are known by checksum only,
-    and have no chunks here. Raises Damaged.
+    leaves; it must match the rows. Other blocks are known by checksum only, without chunks. Raise
+    Damaged.
     """
     ids, checksums = u64s(block_ids), u64s(block_checksums)
     buried = np.array(deleted, dtype=np.bool_)
@@ -157,7 +158,7 @@ def check_detailed(
     detailed: Tree,
     index: npt.NDArray[np.intp],
 ) -> npt.NDArray[np.intp]:
-    """Return `index`, or raise Damaged if the chunks are not those of the rows."""
+    """Return `index`. Raise Damaged if the chunks do not match the rows."""
     known = index < len(ids)
     known &= ids[np.minimum(index, len(ids) - 1)] == detailed.block_ids if len(ids) else False
     if not known.all():
@@ -176,8 +177,8 @@ def check_ranges(
 ) -> None:
     """Raise Damaged unless the rows in `scope` fold to the range checksums sent before them.
 
-    Either the peer contradicts itself, or its tree changed in between, which its generation
-    tells: then ask again from the top.
+    If not, the peer contradicts itself, or its tree changed in between, which its generation shows:
+    then start again at the root.
     """
     bounds = u64s(starts)
     wrong = np.flatnonzero(range_checksums(theirs, bounds) != u64s(advertised))

@@ -1,10 +1,10 @@
-"""What differs between my replica and a peer's, and what I do about it.
+"""The differences between my replica and a peer's, and the action for each.
 
-One-sided: a difference is something that I may have to change; the peer finds what it has to
-change in its own diff. Total: nothing that differs goes without a kind, and every kind either says
-what to do or why nothing is done. Pure, and an algebra: when every replica has applied its diff
-against every other once, in any order, all trees are equal, provided that a healthy copy of
-each chunk was somewhere (tests/property/test_tree_laws.py).
+One-sided: a difference is something that I may have to change; the peer finds its own changes in
+its own diff. Total: every difference has a kind, and every kind has an action or a reason for none.
+Pure, and an algebra: once every replica has applied its diff against every other, in any order, all
+trees are equal, provided that a healthy copy of each chunk existed
+(tests/property/test_tree_laws.py).
 
     mine        theirs      kind
     absent      live        MISSING_BLOCK, and each of its chunks as below
@@ -24,7 +24,7 @@ each chunk was somewhere (tests/property/test_tree_laws.py).
     unhealthy   unhealthy   BOTH_UNHEALTHY
     healthy     healthy     IRRECONCILABLE
 
-The way down to a peer's chunks without its whole tree is in `merkle.descent`.
+`merkle.descent` finds a peer's differing chunks without its whole tree.
 """
 
 from bisect import bisect_left
@@ -46,24 +46,24 @@ from merkle.tree_columns import LENGTH_MASK, OFFSET_SHIFT, Column
 
 Indexes: TypeAlias = npt.NDArray[np.int64]
 ABSENT: Final = -1
-ALIKE_MIN: Final = 8  # chunks of a block: below, they are compared as fast one by one
+ALIKE_MIN: Final = 8  # chunks of a block: below, comparing one by one is as fast
 
 
 class Comparison(StrEnum):
-    """What two summaries say about each other."""
+    """The relation of two summaries."""
 
     EQUAL = "EQUAL"
     DIFFERENT = "DIFFERENT"
-    TOMBSTONES_DIFFER = "TOMBSTONES_DIFFER"  # equal roots, yet one still has what the other deleted
-    NOT_COMPARABLE = "NOT_COMPARABLE"  # folded by different algorithms: nothing is known
+    TOMBSTONES_DIFFER = "TOMBSTONES_DIFFER"  # equal roots, but one still has what the other deleted
+    NOT_COMPARABLE = "NOT_COMPARABLE"  # different fold algorithms: nothing is known
 
 
 class Summarised(Protocol):
-    """Whatever knows its root: a `Summary` or a `Tree`."""
+    """An object with a root: a `Summary` or a `Tree`."""
 
     @property
     def algorithm(self) -> Algorithm:
-        """How it folds."""
+        """The fold algorithm."""
 
     @property
     def root(self) -> int:
@@ -71,20 +71,22 @@ class Summarised(Protocol):
 
     @property
     def tombstones_checksum(self) -> int:
-        """The fold of the ids of the deleted ones."""
+        """The fold of the ids of the deleted blocks."""
 
 
 class DifferenceKind(StrEnum):
-    """What is different, hence what is done. Only the first four are repaired here."""
+    """The kind of a difference, which determines the action. Only the first four are
+    repaired here.
+    """
 
-    MISSING_BLOCK = "MISSING_BLOCK"  # create the block; its chunks follow, each as its own
+    MISSING_BLOCK = "MISSING_BLOCK"  # create the block; each of its chunks is a difference, too
     MISSING_CHUNK = "MISSING_CHUNK"  # fetch the chunk
-    CORRUPT_CHUNK = "CORRUPT_CHUNK"  # mine is unhealthy, the peer's is not: fetch the chunk
-    ADOPT_TOMBSTONE = "ADOPT_TOMBSTONE"  # the peer deleted it: so do I, once that is confirmed
+    CORRUPT_CHUNK = "CORRUPT_CHUNK"  # mine is unhealthy, the peer's is healthy: fetch the chunk
+    ADOPT_TOMBSTONE = "ADOPT_TOMBSTONE"  # the peer deleted it: so do I, once confirmed
     PEER_ADOPTS = "PEER_ADOPTS"  # my tombstone stands: the peer adopts it in its own diff
-    PEER_UNHEALTHY = "PEER_UNHEALTHY"  # nothing can be taken: the peer's chunk is damaged
-    BOTH_UNHEALTHY = "BOTH_UNHEALTHY"  # nothing can be taken, and mine needs another source
-    IRRECONCILABLE = "IRRECONCILABLE"  # two healthy truths: a write went wrong, a person decides
+    PEER_UNHEALTHY = "PEER_UNHEALTHY"  # nothing to fetch: the peer's chunk is damaged
+    BOTH_UNHEALTHY = "BOTH_UNHEALTHY"  # nothing to fetch: mine needs another source
+    IRRECONCILABLE = "IRRECONCILABLE"  # two healthy versions: an operator decides
     ONLY_MINE = "ONLY_MINE"  # nothing to do: the peer finds it in its own diff
 
 
@@ -100,7 +102,7 @@ REPAIRED_KINDS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One difference of one block, or of one chunk of it where a leaf is given.
+    """One difference of a block, or of a chunk if a leaf is given.
 
     `checksum` is the tombstone's: the peer's for ADOPT_TOMBSTONE, mine for PEER_ADOPTS.
     """
@@ -119,14 +121,14 @@ class Divergence:
     differences: tuple[Difference, ...] = ()
 
     def counts(self) -> dict[DifferenceKind, int]:
-        """Return how many there are of each kind that occurs."""
+        """Return the number of each kind that occurs."""
         return dict(Counter(difference.kind for difference in self.differences))
 
 
 def compare(mine: Summarised, theirs: Summarised) -> Comparison:
-    """Compare two trees by what their reports say.
+    """Compare two trees by their summaries.
 
-    EQUAL says nothing about health: a replica with unhealthy chunks is diffed all the same.
+    EQUAL says nothing about health: a replica with unhealthy chunks is diffed anyway.
     """
     if mine.algorithm != theirs.algorithm:
         return Comparison.NOT_COMPARABLE
@@ -138,11 +140,11 @@ def compare(mine: Summarised, theirs: Summarised) -> Comparison:
 
 
 def diff(mine: Tree, theirs: Tree, *, scope: Sequence[BlockRange] | None = None) -> Divergence:
-    """Return what differs, in `scope` or everywhere.
+    """Return the differences in `scope`, or all.
 
     `theirs` may be partial (`merkle.descent.partial_tree`): it needs every block of the scope, and
-    the chunks of those that differ. Raises ValueError for trees of different algorithms: whether
-    they are equal cannot be known, and `compare` says so.
+    the chunks of those that differ. Raise ValueError for trees of different algorithms, whose
+    equality is unknown (see `compare`).
     """
     if mine.algorithm != theirs.algorithm:
         raise ValueError(f"a {mine.algorithm} tree cannot be compared with {theirs.algorithm}")
@@ -179,7 +181,7 @@ def differing(
 
 
 def in_scope(block_ids: U64s, scope: Sequence[BlockRange] | None) -> Indexes | slice:
-    """Return where the ids are that are in one of the ascending, disjoint ranges."""
+    """Return the positions of the ids that are in one of the ascending, disjoint ranges."""
     if scope is None:
         return slice(None)
     parts = [
@@ -195,8 +197,8 @@ def in_scope(block_ids: U64s, scope: Sequence[BlockRange] | None) -> Indexes | s
 def align(mine: U64s, theirs: U64s) -> tuple[Indexes, Indexes]:
     """Return the indexes of the ids that are only in `mine`, and of those only in `theirs`.
 
-    Two ascending runs, one behind the other, are what a stable sort merges fastest: a fifth of
-    the time of a binary search for each id.
+    A stable sort merges two concatenated ascending runs in a fifth of the time of a binary search
+    for each id.
     """
     ids = np.sort(np.concatenate([mine, theirs]), kind="stable")
     alone = np.ones(len(ids), dtype=np.bool_)
@@ -209,7 +211,7 @@ def align(mine: U64s, theirs: U64s) -> tuple[Indexes, Indexes]:
 
 
 def indexes_of(block_ids: U64s, wanted: U64s) -> Indexes:
-    """Return where each id is in the ascending `block_ids`, ABSENT where it is not."""
+    """Return the position of each id in the ascending `block_ids`, or ABSENT."""
     if len(block_ids) == 0:
         return np.full(len(wanted), ABSENT)
     indexes = np.minimum(np.searchsorted(block_ids, wanted), len(block_ids) - 1)
@@ -217,7 +219,7 @@ def indexes_of(block_ids: U64s, wanted: U64s) -> Indexes:
 
 
 def without(column: Column, indexes: Indexes) -> Column:
-    """Return the column without the items at `indexes`: itself if there are none."""
+    """Return the column without the items at `indexes`; the column itself if there are none."""
     return np.delete(column, indexes) if len(indexes) else column
 
 
@@ -245,7 +247,7 @@ def of_block(mine: Tree, my_index: int, theirs: Tree, their_index: int) -> Itera
 
 
 def tombstone(kind: DifferenceKind, tree: Tree, index: int) -> Difference:
-    """Return the difference that a tombstone of `tree` makes."""
+    """Return the difference made by a tombstone of `tree`."""
     return Difference(
         kind, BlockId(int(tree.block_ids[index])), checksum=int(tree.block_checksums[index])
     )
@@ -258,7 +260,7 @@ def of_their_block(theirs: Tree, their_index: int) -> Iterator[Difference]:
         return
     block_id = BlockId(int(theirs.block_ids[their_index]))
     leaves = theirs.leaves_at(their_index)
-    # A block of damaged chunks only would come to exist here without content, and be a lie.
+    # A block with only damaged chunks would be created here without content, which is wrong.
     if not leaves or any(leaf.healthy for leaf in leaves):
         yield Difference(DifferenceKind.MISSING_BLOCK, block_id)
     yield from of_chunks(block_id, [], leaves)
@@ -267,10 +269,10 @@ def of_their_block(theirs: Tree, their_index: int) -> Iterator[Difference]:
 def of_live_block(
     block_id: BlockId, mine: Tree, my_index: int, theirs: Tree, their_index: int
 ) -> Iterator[Difference]:
-    """Yield the differences of a block that nobody deleted.
+    """Yield the differences of a block that is live on both sides.
 
-    Most blocks that differ are cut into the same chunks and differ in a few: only of those are
-    leaves made. No chunk lies across another one then, which is all that `of_chunks` asks besides.
+    Most differing blocks are divided into the same chunks and differ in a few: leaves are made only
+    for those. Then no chunk overlaps another, which is what `of_chunks` also checks.
     """
     my_chunks, their_chunks = mine.chunks_of(my_index), theirs.chunks_of(their_index)
     my_spans, their_spans = mine.chunk_spans[my_chunks], theirs.chunk_spans[their_chunks]
@@ -290,7 +292,7 @@ def of_live_block(
 
 
 def are_cut_alike(mine: U64s, theirs: U64s) -> bool:
-    """Return whether two blocks have chunks at the same places, none across another."""
+    """Return True if two blocks have chunks at the same places, none overlapping another."""
     if not np.array_equal(mine >> np.uint64(1), theirs >> np.uint64(1)):
         return False
     offsets = mine >> np.uint64(OFFSET_SHIFT)
@@ -316,8 +318,8 @@ def of_chunks(
             continue
         before = bisect_left(healthy, their_leaf.end, key=lambda leaf: leaf.offset)
         if kind in REPAIRED_KINDS and before and farthest[before - 1].end > offset:
-            # Replicas that cut a block into different chunks were written differently: no byte
-            # that verifies here is overwritten to make them alike.
+            # Replicas with different chunks for a block were written differently: no byte that
+            # verifies here is overwritten to make them alike.
             other = farthest[before - 1]
             yield Difference(DifferenceKind.IRRECONCILABLE, block_id, other, their_leaf)
         else:
@@ -330,7 +332,7 @@ def farther(one: Leaf, other: Leaf) -> Leaf:
 
 
 def kind_of(mine: Leaf | None, theirs: Leaf) -> DifferenceKind | None:
-    """Return how two chunks of one offset differ, None if they do not or mine is fine."""
+    """Return how two chunks at one offset differ; None if they do not, or mine is fine."""
     if mine is None:
         return DifferenceKind.MISSING_CHUNK if theirs.healthy else DifferenceKind.PEER_UNHEALTHY
     if not mine.healthy:

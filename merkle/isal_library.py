@@ -1,6 +1,6 @@
-"""Intel's ISA-L, where it is: for erasure codes, and for the CRC-32 of what Ozone's clients write.
+"""Loads Intel's ISA-L, for erasure codes and for the CRC-32 of data that Ozone's clients write.
 
-It comes with pyeclib's wheel; where pyeclib was built from source, the system's own is taken.
+It comes with pyeclib's wheel; if pyeclib was built from source, the system's library is used.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ LIBRARY: Final = "libisal"
 
 @cache
 def isal_library() -> ctypes.CDLL | None:
-    """Return the library, loaded when first asked for; None where there is none."""
+    """Return the library, loaded on first use; None if there is none."""
     for path in _candidates():
         with suppress(OSError):
             return ctypes.CDLL(path)
@@ -24,7 +24,7 @@ def isal_library() -> ctypes.CDLL | None:
 
 
 def _candidates() -> Iterator[str]:
-    """Yield where the library may be: beside pyeclib, then where the system has it."""
+    """Yield possible places of the library: beside pyeclib, then the system's."""
     for file in metadata.files("pyeclib") or ():
         if file.name.startswith(LIBRARY):
             yield str(file.locate())

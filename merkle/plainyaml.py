@@ -1,7 +1,7 @@
-"""YAML of descriptors: only what means no more than it says.
+"""A YAML loader for descriptors that rejects aliases and deep nesting.
 
-A text of a few hundred bytes can stand for gigabytes, by aliases and merge keys, and one that nests
-deep takes long to read. No descriptor has either, whoever wrote it.
+With aliases and merge keys, a few hundred bytes of text can expand to gigabytes, and deep nesting
+takes long to parse. No valid descriptor has either.
 """
 
 from typing import Any, Final
@@ -12,9 +12,9 @@ DEPTH_MAX: Final = 8  # ours have one level, Ozone's two
 
 
 class PlainLoader(yaml.SafeLoader):
-    """YAML's plain types; raises YAMLError for an alias, and for what nests too deep.
+    """Loads YAML's plain types; raises YAMLError for an alias or for too deep nesting.
 
-    In Python and not in C: there, what nests deep ends the process.
+    In Python and not in C, where deep nesting ends the process.
     """
 
     _depth = 0

@@ -1,8 +1,8 @@
-"""Keyed hashes that prove that somebody has bytes now: BLAKE2b, keyed with a nonce of the asker.
+"""Keyed hashes that prove current possession of bytes: BLAKE2b with the verifier's nonce as key.
 
-Who has only a checksum, a tree or an old answer cannot compute one. BLAKE2b takes a key by itself
-(RFC 7693, section 2.9), so no second pass is needed as with HMAC; of 16 bytes, a wrong answer fits
-by chance once in 2^128.
+A checksum, a tree or an old answer is not enough to compute one. BLAKE2b has a key input (RFC 7693,
+section 2.9), so no second pass is needed as with HMAC. With 16 bytes, a wrong answer matches by
+chance once in 2^128.
 """
 
 import hashlib
@@ -21,13 +21,14 @@ COLUMNS: Final = (
 
 
 def answer_of(nonce: bytes, data: Buffer) -> bytes:
-    """Return what proves, to who asked with `nonce`, that these bytes are here."""
+    """Return the proof for `nonce` that these bytes are here."""
     return hashlib.blake2b(data, digest_size=ANSWER_BYTES, key=nonce).digest()
 
 
 def tree_answer_of(nonce: bytes, container_id: ContainerId, tree: Tree) -> bytes:
-    """Return the same of a tree: its id and roots, 8 bytes each and big-endian, then its columns as
-    a `.tree` file has them. The generation is each replica's own, and no part of it."""
+    """Return the proof for a tree: over its id and roots, 8 bytes each and big-endian, then its
+    columns as in a `.tree` file. The generation is each replica's own and not included.
+    """
     proof = hashlib.blake2b(digest_size=ANSWER_BYTES, key=nonce)
     for number in (container_id, tree.root, tree.tombstones_checksum):
         proof.update(number.to_bytes(8, "big"))

@@ -1,12 +1,12 @@
-"""The nouns: what a container replica is made of.
+"""The data model of a container replica.
 
     container ── the unit of replication, about 5 GB
       block   ── one file `<block id>.block`; holds chunks by ascending offset
         chunk ── the unit of one read; carries one checksum per window of its bytes
 
-Words and meanings follow Apache Ozone (docs/VOCABULARY.md). Nothing here reads a disk or a clock.
-A chunk is a named tuple, and no frozen dataclass: it is made and compared in a third of the time,
-thousands of times where a container is described.
+Names and meanings follow Apache Ozone (docs/VOCABULARY.md). Nothing here reads a disk or a clock. A
+chunk is a named tuple instead of a frozen dataclass, because it is created and compared in a third
+of the time, thousands of times per container.
 """
 
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ ContainerId = NewType("ContainerId", int)
 BlockId = NewType("BlockId", int)  # Ozone: localID; unique within its container
 Bcsid = NewType("Bcsid", int)  # block commit sequence id
 
-LAYOUT_VERSION: Final = 1  # of what a datanode keeps on its volumes and gives to others
-ID_MAX: Final = 2**63 - 1  # Ozone's ids are signed 64-bit; we refuse what it cannot name
+LAYOUT_VERSION: Final = 1  # of the data that a datanode stores on its volumes and serves
+ID_MAX: Final = 2**63 - 1  # Ozone's ids are signed 64-bit; larger ones are rejected
 CONTAINER_BYTES_MAX: Final = 5 * 1024**3
 BLOCK_BYTES_MAX: Final = CONTAINER_BYTES_MAX
 CHUNK_BYTES_MAX: Final = 32 * 1024**2  # one chunk is one read buffer and one RPC
@@ -33,7 +33,7 @@ assert WINDOW_BYTES_MIN <= WINDOW_BYTES_DEFAULT <= WINDOW_BYTES_MAX
 
 
 class ReplicaState(StrEnum):
-    """A datanode's word for its replica (Ozone's names)."""
+    """A datanode's state of its replica (Ozone's names)."""
 
     OPEN = "OPEN"
     CLOSING = "CLOSING"
@@ -54,7 +54,7 @@ TREE_STATES: Final = frozenset(
 
 
 class ChecksumType(IntEnum):
-    """Algorithm of the window checksums; the numbers are Ozone's and go on wire and disk."""
+    """Algorithm of the window checksums; the numbers are Ozone's, on wire and disk."""
 
     NONE = 1
     CRC32 = 2
@@ -64,10 +64,10 @@ class ChecksumType(IntEnum):
 
 
 class ChunkInfo(NamedTuple):
-    """One chunk as its writer described it: `[offset, offset + length_bytes)` of the block.
+    """A chunk as its writer described it: `[offset, offset + length_bytes)` of the block.
 
-    `window_checksums` holds one value per window of `bytes_per_checksum` bytes, concatenated:
-    4 bytes big-endian for CRC32 and CRC32C, 32 raw bytes for SHA256, 16 for MD5, none for NONE.
+    `window_checksums` holds one value per window of `bytes_per_checksum` bytes, concatenated: 4
+    bytes big-endian for CRC32 and CRC32C, 32 raw bytes for SHA256, 16 for MD5, none for NONE.
     """
 
     offset: int
@@ -78,7 +78,7 @@ class ChunkInfo(NamedTuple):
 
     @property
     def end(self) -> int:
-        """First byte offset behind the chunk."""
+        """First offset after the chunk."""
         return self.offset + self.length_bytes
 
 
@@ -86,7 +86,7 @@ class ChunkInfo(NamedTuple):
 class BlockData:
     """A committed block: its chunks by ascending offset, without holes, and its commit id.
 
-    `metadata` is the client's, for instance the key that the block belongs to.
+    `metadata` is the client's, for instance the block's key.
     """
 
     block_id: BlockId
@@ -96,5 +96,5 @@ class BlockData:
 
     @property
     def length_bytes(self) -> int:
-        """Bytes of the block: where its last chunk ends."""
+        """Bytes of the block: the end of its last chunk."""
         return self.chunks[-1].end if self.chunks else 0

@@ -1,7 +1,7 @@
-"""The second witness: the same window checksums from an implementation that shares no code.
+"""The second witness: window checksums by an implementation that shares no code with the first.
 
-Nothing is called corrupt on the word of one library (invariant I3). Slow by nature: a twentieth of
-`merkle.checksum`, so it is asked only when a chunk has already failed once.
+Data is never called corrupt because of one library (invariant I3). This one takes twenty times as
+long as `merkle.checksum`, so it is used only after a chunk has failed once.
 
     type            first witness             this one
     CRC32C          crc32c (hardware)         crcmod (tables)
@@ -25,8 +25,8 @@ CRC_NAMES: Final = {ChecksumType.CRC32: "crc-32", ChecksumType.CRC32C: "crc-32c"
 def built_in(name: str, modules: tuple[str, ...]) -> Callable[..., Any]:
     """Return Python's own implementation of a hashlib algorithm.
 
-    A Python built without it (some FIPS builds) has only OpenSSL, and then so have we: such a
-    host cannot tell a faulty OpenSSL from a faulty disk for this checksum type.
+    A Python built without it (some FIPS builds) has only OpenSSL, which is then used here, too:
+    such a host cannot tell a faulty OpenSSL from a faulty disk for this checksum type.
     """
     for module in modules:
         try:
@@ -59,10 +59,10 @@ def witness_checksums(checksum_type: ChecksumType, bytes_per_checksum: int, data
 
 
 def witness_is_native() -> bool:
-    """Return whether crcmod runs as C.
+    """Return True if crcmod runs as C.
 
-    Without its extension it falls back to Python, silently, and is 40 times slower: a program
-    that means to ask the witness says so at start.
+    Without its extension it silently falls back to Python, which is 40 times slower: a program that
+    will use the witness reports that at its start.
     """
-    # The package rebinds the name of this submodule to itself, so it cannot be imported plainly.
+    # The package rebinds the name of this submodule to itself, so a plain import does not work.
     return bool(import_module("crcmod.crcmod")._usingExtension)

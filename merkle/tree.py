@@ -6,9 +6,9 @@
                │   └─ 4 .. 8 MiB
                └─ 23 deleted        tombstone: keeps the block's checksum, has no chunks
 
-A container holds a thousand chunks or half a million blocks, and both must be cheap: so the
-columns are numpy arrays, 37 bytes for a block of one chunk, and a `Leaf` is made only when
-somebody asks for one. A tree never changes: what alters it returns another.
+A container holds a thousand chunks or half a million blocks, and both must be cheap. So the columns
+are numpy arrays, 37 bytes for a block of one chunk, and a `Leaf` is created only on request. A tree
+is immutable: operations return another one.
 
 Nothing here reads a disk, a clock or a socket. The folds are in `merkle.checksum`, the file format
 in `merkle.tree_codec`, the meaning of every column in docs/DISK_FORMAT.md.
@@ -35,7 +35,7 @@ from merkle.tree_columns import (
 
 
 class Leaf(NamedTuple):
-    """One chunk as the medium holds it: `[offset, offset + length_bytes)` of its block."""
+    """A chunk as the medium holds it: `[offset, offset + length_bytes)` of its block."""
 
     offset: int
     length_bytes: int
@@ -44,15 +44,15 @@ class Leaf(NamedTuple):
 
     @property
     def end(self) -> int:
-        """First byte offset behind the chunk."""
+        """First offset after the chunk."""
         return self.offset + self.length_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a replica says about its tree in a report, and what is compared first.
+    """A tree's facts in a report, which are compared first.
 
-    `block_count` counts live blocks. No tree yet is no summary: never a root of 0.
+    `block_count` counts live blocks. A replica without a tree has no summary, never a root of 0.
     """
 
     algorithm: Algorithm
@@ -65,12 +65,12 @@ class Summary:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Tree:
-    """The tree of one replica. `merkle.tree_building` makes one from chunks or rows.
+    """The tree of one replica. `merkle.tree_building` builds one from chunks or rows.
 
-    Columns of blocks, by ascending id: `block_ids`, `block_checksums`, `deleted`; block i has
-    the chunks `chunk_starts[i]` up to `chunk_starts[i + 1]`. Columns of chunks: `chunk_spans`,
-    `chunk_checksums`. `generation` grows with every tree that the store keeps, and is what a
-    scan's result is compared with before it may replace what is there.
+    Columns of blocks, by ascending id: `block_ids`, `block_checksums`, `deleted`; block i has the
+    chunks `chunk_starts[i]` up to `chunk_starts[i + 1]`. Columns of chunks: `chunk_spans`,
+    `chunk_checksums`. `generation` grows with every tree that the store keeps; a scan's result may
+    replace a tree only if it has not changed.
     """
 
     algorithm: Algorithm
@@ -103,10 +103,10 @@ class Tree:
         chunk_healthy: Sequence[bool] | npt.NDArray[np.bool_],
         generation: int = 0,
     ) -> "Tree":
-        """Return the tree that was received as columns. Raises Damaged.
+        """Return the tree received as columns. Raise Damaged.
 
-        Every live block's checksum is computed again from its leaves: a peer's claim that its
-        own leaves do not support is refused here, before anything is planned on it.
+        Every live block's checksum is recomputed from its leaves: a peer's claim that its own
+        leaves do not support is rejected before anything is planned with it.
         """
         counts = np.asarray(chunk_counts, dtype=np.int64)
         sizes = {len(chunk_offsets), len(chunk_lengths), len(chunk_checksums), len(chunk_healthy)}
@@ -129,47 +129,47 @@ class Tree:
 
     @property
     def block_count(self) -> int:
-        """Live blocks."""
+        """Number of live blocks."""
         return len(self.block_ids) - self.tombstone_count
 
     @property
     def tombstone_count(self) -> int:
-        """Blocks of which only the checksum is left."""
+        """Number of blocks of which only the checksum is left."""
         return int(np.count_nonzero(self.deleted))
 
     @property
     def chunk_count(self) -> int:
-        """Chunks of all blocks."""
+        """Number of chunks of all blocks."""
         return len(self.chunk_spans)
 
     @property
     def unhealthy_count(self) -> int:
-        """Chunks that are not what their writer wrote."""
+        """Number of chunks that differ from what was written."""
         return self.chunk_count - int(np.count_nonzero(self.chunk_spans & np.uint64(1)))
 
     @property
     def chunk_offsets(self) -> U64s:
-        """A column made on demand."""
+        """Offsets of the chunks; computed on request."""
         return self.chunk_spans >> np.uint64(OFFSET_SHIFT)
 
     @property
     def chunk_lengths(self) -> npt.NDArray[np.uint32]:
-        """A column made on demand."""
+        """Lengths of the chunks; computed on request."""
         return (self.chunk_spans >> np.uint64(1) & np.uint64(LENGTH_MASK)).astype(np.uint32)
 
     @property
     def chunk_healthy(self) -> npt.NDArray[np.bool_]:
-        """A column made on demand."""
+        """Health of the chunks; computed on request."""
         return (self.chunk_spans & np.uint64(1)).astype(np.bool_)
 
     @property
     def chunk_counts(self) -> npt.NDArray[np.int64]:
-        """Chunks of each block; a column made on demand."""
+        """Number of chunks of each block; computed on request."""
         starts = self.chunk_starts.astype(np.int64)
         return starts[1:] - starts[:-1]
 
     def columns(self) -> tuple[Column, ...]:
-        """Return every array of the tree: what it costs in memory is the sum of their nbytes."""
+        """Return every array of the tree, whose nbytes add up to its memory use."""
         return (
             self.block_ids,
             self.block_checksums,
@@ -180,7 +180,7 @@ class Tree:
         )
 
     def summary(self) -> Summary:
-        """Return what a report says about this tree."""
+        """Return the facts of this tree for a report."""
         tombstone_count = self.tombstone_count
         return Summary(
             algorithm=self.algorithm,
@@ -192,13 +192,13 @@ class Tree:
         )
 
     def index_of(self, block_id: int) -> int:
-        """Return where the block is in the columns, -1 if it is not in the tree."""
+        """Return the block's index in the columns, -1 if it is not in the tree."""
         index = int(np.searchsorted(self.block_ids, np.uint64(block_id)))
         found = index < len(self.block_ids) and int(self.block_ids[index]) == block_id
         return index if found else -1
 
     def chunks_of(self, index: int) -> slice:
-        """Return where the chunks of the block at `index` are in the chunk columns."""
+        """Return the slice of the chunk columns for the block at `index`."""
         return slice(int(self.chunk_starts[index]), int(self.chunk_starts[index + 1]))
 
     def leaf(self, index: int) -> Leaf:
@@ -206,7 +206,7 @@ class Tree:
         return leaf_of(int(self.chunk_spans[index]), int(self.chunk_checksums[index]))
 
     def leaves(self, block_id: int) -> list[Leaf]:
-        """Return the chunks of a block by offset: none of a tombstone or an unknown block."""
+        """Return the chunks of a block by offset; empty for a tombstone or an unknown block."""
         index = self.index_of(block_id)
         return [] if index < 0 else self.leaves_at(index)
 
@@ -225,16 +225,16 @@ class Tree:
         return self.block_ids[np.unique(self.block_of(chunks))]
 
     def block_of(self, chunks: Column) -> npt.NDArray[np.int64]:
-        """Return the index of the block that each of these chunks belongs to."""
+        """Return the index of the block of each of these chunks."""
         return np.searchsorted(self.chunk_starts, chunks, side="right") - 1
 
     def select(self, block_ids: Iterable[int] | U64s) -> "Tree":
-        """Return the tree of only those of these blocks that are here."""
+        """Return the tree of those of these blocks that are here."""
         wanted = u64s(block_ids if isinstance(block_ids, np.ndarray) else list(block_ids))
         return take(self, np.flatnonzero(np.isin(self.block_ids, wanted)))
 
     def with_generation(self, generation: int) -> "Tree":
-        """Return the same tree under another generation."""
+        """Return the same tree with another generation."""
         return replace(self, generation=generation)
 
     def verify(self) -> None:
@@ -274,7 +274,7 @@ class Tree:
 
 
 def with_tombstones(tree: Tree, *, block_ids: U64s, checksums: U64s) -> Tree:
-    """Return `tree` where these blocks, here until now or not, are tombstones."""
+    """Return `tree` with these blocks, present before or not, as tombstones."""
     if len(block_ids) == 0:
         return tree
     rest = take(tree, np.flatnonzero(~np.isin(tree.block_ids, block_ids)))
@@ -321,7 +321,7 @@ def compose(
     chunk_spans: U64s,
     chunk_checksums: U64s,
 ) -> Tree:
-    """Return the tree of these columns, with the root computed. Raises Damaged on a bad shape."""
+    """Return the tree of these columns, with the root computed. Raise Damaged for a bad shape."""
     starts = np.zeros(len(chunk_counts) + 1, dtype=np.uint32)
     np.cumsum(chunk_counts, out=starts[1:])
     check_shape(block_ids, block_checksums, deleted, starts, chunk_spans, chunk_checksums)

@@ -1,4 +1,4 @@
-"""How a tree is built: from chunks as a scan reads them, or from rows that are believed."""
+"""Builds a tree: from chunks as a scan reads them, or from trusted rows."""
 
 from array import array
 from collections.abc import Iterable, Mapping
@@ -36,7 +36,7 @@ class TreeBuilder:
         self._tombstones: dict[int, int] = {}
 
     def add_block(self, block_id: int) -> None:
-        """Begin the next block. Ids ascend: sorting here would hide a caller out of step."""
+        """Begin the next block. Ids must ascend: sorting here would hide a caller's error."""
         if self._block_ids and block_id <= self._block_ids[-1]:
             raise ValueError(f"block {block_id} after block {self._block_ids[-1]}: ids must ascend")
         if not 0 <= block_id <= ID_MAX:
@@ -45,7 +45,7 @@ class TreeBuilder:
         self._chunk_counts.append(0)
 
     def add_blocks(self, block_ids: U64s, counts: Column, spans: U64s, leaves: U64s) -> None:
-        """Add the blocks that come next, as columns: chunks of each, their spans and leaves."""
+        """Add the next blocks, as columns: chunks of each, their spans and leaves."""
         if len(block_ids):
             self.add_block(int(block_ids[0]))
             self._chunk_counts[-1] = int(counts[0])
@@ -57,12 +57,12 @@ class TreeBuilder:
     def add_chunk(
         self, offset: int, length_bytes: int, window_checksums: bytes, healthy: bool = True
     ) -> None:
-        """Add the next chunk of the block begun last, from the checksums of its bytes."""
+        """Add the next chunk of the current block, from the checksums of its bytes."""
         checksum = leaf_checksum(self._algorithm, offset, length_bytes, window_checksums)
         self.add_leaf(Leaf(offset, length_bytes, checksum, healthy))
 
     def add_leaf(self, leaf: Leaf) -> None:
-        """Add the next chunk of the block begun last, already folded."""
+        """Add the next chunk of the current block, already folded."""
         if not self._block_ids:
             raise ValueError(f"chunk at {leaf.offset} before any block")
         if not (0 <= leaf.offset < 1 << OFFSET_BITS and 0 <= leaf.length_bytes <= LENGTH_MASK):
@@ -81,7 +81,7 @@ class TreeBuilder:
         self._tombstones[block_id] = checksum
 
     def build(self, generation: int = 0) -> Tree:
-        """Return the tree of all that was added."""
+        """Return the tree of everything that was added."""
         ids, leaves = u64s(self._block_ids), u64s(self._checksums)
         counts = np.array(self._chunk_counts, dtype=np.int64)
         return build_live(
@@ -105,9 +105,9 @@ def build_from_rows(
 ) -> Tree:
     """Return the tree that the rows of `merkle.blockrow` describe, by ascending block id.
 
-    The tree of a replica that is believed to hold what was written: every chunk is healthy.
-    Raises Damaged for a damaged row, ValueError for rows out of order. A tombstone wins over the
-    row of the same block: the delete wrote the one and had not yet removed the other.
+    It assumes that the replica holds what was written: every chunk is healthy. Raise Damaged for a
+    damaged row, ValueError for rows out of order. A tombstone wins over the row of the same block:
+    the delete wrote the one and had not yet removed the other.
     """
     ids, checksums, counts, spans, leaves = [], [], [], [], []
     for batch_ids, batch_rows in batches(rows):

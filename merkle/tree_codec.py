@@ -1,14 +1,14 @@
-"""A tree as the bytes of its `.tree` file.
+"""Encodes a tree as the bytes of its `.tree` file.
 
     ┌ 64 bytes  magic, version, algorithm, container id, generation, root, counts
     ├ the columns as memory holds them, the widest first: each begins aligned to its items
     ├ zeros up to a word
     └ XXH3-64 of all before
 
-Decoding copies nothing: the columns are views of what was read. It refuses, as Damaged, whatever
-is not byte for byte what was encoded, of another container, or of a version it does not know. It
-does not fold the blocks again, `Tree.verify` does: the file's own checksum says that it is what was
-written, and what was written had been folded. docs/DISK_FORMAT.md has the layout byte by byte.
+Decoding copies nothing: the columns are views of the input. It rejects, as Damaged, anything that
+is not byte for byte what was encoded, that is of another container, or of an unknown version. It
+does not fold the blocks again (`Tree.verify` does): the file's own checksum shows that it is what
+was written, and that had been folded. docs/DISK_FORMAT.md has the layout byte by byte.
 """
 
 import struct
@@ -36,7 +36,7 @@ assert HEADER.size == 64, "columns begin aligned for the widest of their items"
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What stands before the columns."""
+    """The fields before the columns."""
 
     algorithm: Algorithm
     container_id: int
@@ -97,9 +97,9 @@ def pack_header(header: Header) -> bytes:
 
 
 def decode_tree(data: Buffer, container_id: ContainerId) -> Tree:
-    """Return the tree in `data`, as views of it: the caller leaves `data` as it is.
+    """Return the tree in `data`, as views of it: the caller must not change `data`.
 
-    Raises Damaged.
+    Raise Damaged.
     """
     view = memoryview(data).cast("B")
     header = read_header(view, container_id)
@@ -115,13 +115,13 @@ def decode_tree(data: Buffer, container_id: ContainerId) -> Tree:
 
 
 def stored_bytes(head: Buffer, container_id: ContainerId) -> int:
-    """Return how long a file is that begins so. Raises Damaged."""
+    """Return the length of a file that begins with `head`. Raise Damaged."""
     columns_bytes = read_header(memoryview(head).cast("B"), container_id).columns_bytes
     return HEADER.size + columns_bytes + -columns_bytes % WORD_BYTES + TRAILER.size
 
 
 def read_header(view: memoryview, container_id: ContainerId) -> Header:
-    """Return the header, or raise Damaged when this is no tree that we can read."""
+    """Return the header. Raise Damaged if this is not a tree of a known version."""
     if len(view) < HEADER.size + TRAILER.size:
         raise damaged(container_id, f"{len(view)} bytes are too few")
     magic, version, code, _, stored_id, *numbers = HEADER.unpack_from(view)
@@ -145,7 +145,7 @@ def read_columns(view: memoryview, header: Header) -> dict[str, Column]:
 
 
 def check_content(columns: dict[str, Column], header: Header) -> Tree:
-    """Return the tree of the columns, or raise Damaged if a writer wrote nonsense."""
+    """Return the tree of the columns. Raise Damaged if their content is invalid."""
     tree = Tree(
         algorithm=header.algorithm,
         generation=header.generation,

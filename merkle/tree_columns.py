@@ -1,4 +1,4 @@
-"""The columns a tree is made of: their packing, their folds, and what makes them fit each other.
+"""The columns of a tree: packing, folding, and consistency checks.
 
 Arrays in, arrays out; `merkle.tree` gives them meaning.
 """
@@ -34,7 +34,7 @@ def spans_of(offsets: U64s, lengths_bytes: U64s, healthy: Column | np.bool_) -> 
 
 
 def fold_leaves(algorithm: Algorithm, columns: RowColumns) -> U64s:
-    """Return the leaves of many rows; `leaf_checksum` says what each folds."""
+    """Return the leaves of many rows, each as by `leaf_checksum`."""
     skipped_bytes = 0 if folds_position(algorithm) else POSITION.size
     return fold_slices(
         algorithm,
@@ -50,7 +50,7 @@ def fold_blocks(
     chunk_counts: npt.NDArray[np.int64],
     leaves: U64s,
 ) -> U64s:
-    """Return the checksums of blocks that own all of `leaves`; `block_checksum` has the rule."""
+    """Return the checksums of blocks that own all of `leaves`, each as by `block_checksum`."""
     words = np.empty(len(block_ids) + len(leaves), dtype=">u8")
     sizes = chunk_counts + 1
     heads = np.cumsum(sizes) - sizes
@@ -69,7 +69,7 @@ def check_shape(
     chunk_spans: U64s,
     chunk_checksums: U64s,
 ) -> None:
-    """Raise Damaged unless the columns of a tree fit each other and ascend."""
+    """Raise Damaged unless the columns of a tree match each other and ascend."""
     count = len(block_ids)
     lengths = (len(block_checksums), len(deleted), len(chunk_starts) - 1)
     if lengths != (count, count, count):
@@ -91,10 +91,10 @@ def check_shape(
 
 
 def joined(parts: list[Column], dtype: type[np.generic]) -> Column:
-    """Return the parts as one column, also when there are none."""
+    """Return the parts as one column, even if there are none."""
     return np.concatenate(parts) if parts else np.empty(0, dtype=dtype)
 
 
 def u64s(values: Sequence[int] | Column) -> U64s:
-    """Return a column of its own, so that freezing it freezes nothing of the caller's."""
+    """Return a separate column, so that freezing it does not freeze the caller's."""
     return np.array(values, dtype=np.uint64)

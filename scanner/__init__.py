@@ -1,1 +1,1 @@
-"""Reading one replica and judging it."""
+"""Scanning: reads one replica and judges it."""

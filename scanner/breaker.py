@@ -1,18 +1,18 @@
-"""The mass-verdict breaker: when many replicas look bad at once, doubt the host first.
+"""The mass-verdict breaker: when many replicas look bad at once, suspect the host first.
 
-Disks die one at a time. Half of the replicas of several volumes going bad within minutes is a
-controller, a cable, bad memory, a broken library or a wrong build of this agent, and marking them
-all UNHEALTHY would turn one sick host into a cluster's repair storm. So, within `window_s`:
+Disks die one at a time. If half of the replicas of several volumes go bad within minutes, the cause
+is a controller, a cable, bad memory, a broken library or a wrong build of this agent. Marking them
+all UNHEALTHY would turn one sick host into a repair storm. So, within `window_s`:
 
     one disagreement of the two checksum libraries                     -> hold
     `suspects_max` reads that this host got wrong and the medium right -> hold
     `damaged_max` damaged replicas on two or more volumes, and they
       are at least half of the replicas that were scanned              -> hold
 
-While it holds, damage is not marked; scanning, logging and clean results go on. It lets go by
-itself when the window no longer shows the cause.
+While it holds, damage is not marked; scanning, logging and clean results continue. It releases when
+the window no longer shows the cause.
 
-Pure: the caller brings the time. One owner; not for use from several threads at once.
+Pure: the caller supplies the time. One owner; not thread-safe.
 """
 
 from collections import deque
@@ -23,12 +23,12 @@ from merkle.replica import ContainerId
 from scanner.finding import Verdict
 from scanner.scan_outcome import ScanOutcome
 
-OBSERVATIONS_MAX: Final = 10_000  # bound of the memory; older ones are forgotten first
+OBSERVATIONS_MAX: Final = 10_000  # bound on memory; the oldest are dropped first
 
 
 @dataclass(frozen=True, slots=True)
 class BreakerLimits:
-    """What is too much, within `window_s`."""
+    """The thresholds within `window_s`."""
 
     window_s: float = 600.0
     damaged_max: int = 20
@@ -41,7 +41,7 @@ class BreakerLimits:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One finished scan, as far as the breaker cares."""
+    """The facts of a finished scan that the breaker needs."""
 
     at_s: float
     volume_id: str
@@ -52,7 +52,7 @@ class Observation:
 
 
 class Breaker:
-    """Remembers the scans of the last window and says whether damage may be marked."""
+    """Keeps the scans of the last window and decides whether damage may be marked."""
 
     def __init__(self, limits: BreakerLimits | None = None) -> None:
         self._limits = limits or BreakerLimits()
@@ -60,7 +60,7 @@ class Breaker:
 
     @property
     def window_s(self) -> float:
-        """For how long a scan is remembered."""
+        """How long a scan is kept."""
         return self._limits.window_s
 
     def observe(
@@ -81,7 +81,7 @@ class Breaker:
         return self.held_because(now_s)
 
     def held_because(self, now_s: float) -> str:
-        """Return the reason for which the breaker holds; "" when it does not."""
+        """Return the reason why the breaker holds; "" if it does not."""
         while self._seen and self._seen[0].at_s <= now_s - self._limits.window_s:
             self._seen.popleft()
         window = f"in {self._limits.window_s:.0f} s"

@@ -1,8 +1,8 @@
-"""From a suspicion to a verdict on one chunk.
+"""Turns a suspicion about one chunk into a verdict.
 
-A checksum that does not match is a suspicion: memory, a bus, a library or the medium may be
-wrong, and only the last is corruption. So the chunk is read again, past the page cache and into
-another buffer, and an independent implementation (`merkle.second_checksum`) speaks too:
+A mismatched checksum is a suspicion: memory, a bus, a library or the medium may be at fault, and
+only the last is corruption. So the chunk is read again, past the page cache and into another
+buffer, and checked by an independent implementation (`merkle.second_checksum`):
 
     the re-read verifies                      -> SUSPECT_HOST  this host lied, the medium did not
     the two libraries disagree on it          -> SUSPECT_HOST  one of them lies
@@ -11,7 +11,7 @@ another buffer, and an independent implementation (`merkle.second_checksum`) spe
     the device refuses twice                  -> UNREADABLE
 
 Google ("Cores that don't count", HotOS 2021) and CERN ("Data integrity", 2007) both found hosts
-that return wrong sums for right bytes; a scrubber that believes the first sum spreads that.
+that return wrong sums for right bytes; a scrubber that trusts the first sum spreads that.
 """
 
 import errno
@@ -32,8 +32,8 @@ from scanner.finding import Fault, Forensic, Verdict
 from scanner.forensics import explain
 from scanner.ports import BlockReader
 
-AGREEING_READS: Final = 3  # two bits that flip alike are rare, three are not seen
-REREADS_MAX: Final = 4  # two confirm, one clears; more are for reads that never agree
+AGREEING_READS: Final = 3  # two equal bit flips are rare, three were never observed
+REREADS_MAX: Final = 4  # two confirm, one clears; more are for reads that keep differing
 
 UNREADABLE_ERRNOS: Final = frozenset(
     {
@@ -67,9 +67,9 @@ Wholes = Callable[[Sequence[ChunkInfo]], Sequence[int]]
 class Witnesses:
     """The two implementations of the window checksums. They must not share code.
 
-    `quick` says whether data has given checksums, and may be cheaper than `primary`, which must
-    agree with it; without it `primary` is asked. `wholes` is cheaper still for large chunks: what
-    `long_crcs` gives for each, NO_WHOLE where `quick` is to be asked.
+    `quick` returns whether data has given checksums, and may be cheaper than `primary`, which must
+    agree with it; without it `primary` is used. `wholes` is cheaper still for large chunks: the
+    result of `long_crcs` for each, NO_WHOLE if `quick` must be used.
     """
 
     primary: Windows
@@ -84,7 +84,7 @@ class Witnesses:
         expected: bytes,
         data: bytes | memoryview,
     ) -> bool:
-        """Return whether `data` has these window checksums: the slow form of `quick`."""
+        """Return True if `data` has these window checksums: the slow form of `quick`."""
         return self.primary(checksum_type, bytes_per_checksum, data) == expected
 
 
@@ -98,11 +98,10 @@ WITNESSES: Final = Witnesses(
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The verdict on one chunk, and what the medium holds of it (the tree's leaf).
+    """The verdict on one chunk, and the medium's content of it (the tree's leaf).
 
-    `is_disagreement`: the two libraries gave different sums for the same bytes.
-    `is_decided`: False when not even the medium's content is known; `is_wavering`: because no reads
-    of it agree.
+    `is_disagreement`: the two libraries gave different sums for the same bytes. `is_decided`: False
+    if not even the medium's content is known; `is_wavering`: because no two reads agree.
     """
 
     verdict: Verdict
@@ -119,7 +118,7 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class FirstRead:
-    """What the hot path saw: how many bytes, their sums; `error` when the device refused."""
+    """The result of the hot path: bytes read and their sums; `error` if the device failed."""
 
     length_bytes: int
     window_checksums: bytes
@@ -127,28 +126,29 @@ class FirstRead:
 
 
 class RepeatedError(OSError):
-    """A failure that was met again and again over time: it does not pass."""
+    """A failure that recurred over time and is not transient."""
 
 
 def insisted(error: OSError) -> OSError:
-    """Return the failure as one that does not pass, unless this host is short of something."""
+    """Return the failure as a lasting one, unless this host lacks a resource."""
     if error.errno in HOST_ERRNOS:
         return error
     return RepeatedError(error.errno, error.strerror, error.filename)
 
 
 def is_lasting(stopped_because: str) -> bool:
-    """Return whether a scan ended with a failure that need not pass: not because this host was
-    short of something, nor because somebody stopped it or changed the replica."""
+    """Return True if a scan ended with a failure that may be lasting: not because this host lacked
+    a resource, the scan was stopped, or the replica changed.
+    """
     verdict, _, name = stopped_because.partition(": ")
     return verdict == Verdict.TRANSIENT and name not in HOST_NAMES
 
 
 def read_failure(error: OSError) -> Verdict:
-    """Say what a failed read means: UNREADABLE, or TRANSIENT for all that is not the device's.
+    """Return the verdict on a failed read: UNREADABLE, or TRANSIENT if it is not the device's.
 
-    An errno that nobody listed is TRANSIENT: unknown must never lead to a repair. Only where it
-    stays so for long, it is UNREADABLE.
+    An unlisted errno is TRANSIENT: an unknown error must never lead to a repair. It becomes
+    UNREADABLE only if it persists for long.
     """
     if isinstance(error, RepeatedError):
         return Verdict.UNREADABLE
@@ -166,9 +166,9 @@ def judge_chunk(
 ) -> Judgement:
     """Read `chunk` again until enough reads agree, and judge it.
 
-    `former` is asked what was in the chunk's place before, if it is corrupt. `insists`: earlier
-    scans came to no verdict, over so long a time that this one does. Raise OSError for a failure
-    that is neither the data's nor the device's.
+    `former` returns the earlier contents of the chunk's place, if it is corrupt. `insists`: earlier
+    scans had no verdict over so long a time that this one does. Raise OSError for a failure that is
+    neither the data's nor the device's.
     """
     previous = None if first.error else (first.length_bytes, first.window_checksums)
     alike = 0 if first.error else 1
@@ -245,7 +245,9 @@ def _disagreement(chunk: ChunkInfo, primary: bytes, second: bytes) -> Judgement:
 
 
 def _undecided(chunk: ChunkInfo, *, is_final: bool) -> Judgement:
-    """Say that reads never agree; `is_final`: as in earlier scans, so that it does not pass."""
+    """Return the judgement on reads that never agree; `is_final`: as in earlier scans, so that it
+    is lasting.
+    """
     told = f"{REREADS_MAX + 1} reads, none verifies and no {AGREEING_READS} in a row agree"
     if is_final:
         told = f"{told}, as in scans before"
@@ -272,7 +274,7 @@ def _unreadable(first: OSError, second: OSError) -> Judgement:
 
 
 def describe_windows(chunk: ChunkInfo, sums: bytes) -> str:
-    """Say which windows differ, and what the first one should be."""
+    """Return which windows differ, and what the first one should be."""
     count, index, expected, actual = _differing(chunk, sums)
     total = window_count(chunk.length_bytes, chunk.bytes_per_checksum)
     return (
@@ -297,7 +299,7 @@ def _differing(chunk: ChunkInfo, sums: bytes) -> tuple[int, int, str, str]:
 
 
 def name_of(error: OSError) -> str:
-    """Return the errno's symbol, which is what an operator searches for."""
+    """Return the errno's symbol, which an operator can search for."""
     name = errno.errorcode.get(error.errno or 0, f"errno {error.errno}")
     return f"{name}, as again and again before" if isinstance(error, RepeatedError) else name
 

@@ -1,6 +1,6 @@
-"""How many failures of a volume are too many: a sliding window, one may be an accident.
+"""Counts a volume's failures in a sliding window, in which one may be an accident.
 
-Pure: time comes in.
+Pure: the caller supplies the time.
 """
 
 from collections import deque
@@ -13,14 +13,14 @@ WINDOW_S: Final = 70 * 60.0
 
 @dataclass(slots=True)
 class Strikes:
-    """The failures of one volume; `add` returns whether it has failed for good."""
+    """The failures of one volume; `add` returns True once it has failed for good."""
 
     tolerated: int = TOLERATED
     window_s: float = WINDOW_S
     _at_s: deque[float] = field(default_factory=deque, init=False)
 
     def add(self, now_s: float) -> bool:
-        """Count a failure; return whether there are more in the window than are tolerated."""
+        """Count a failure; return True if there are more in the window than tolerated."""
         self._at_s.append(now_s)
         while self._at_s[0] <= now_s - self.window_s:
             self._at_s.popleft()

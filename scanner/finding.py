@@ -1,7 +1,7 @@
-"""What a scan, or a comparison with peers, can find, and what it means.
+"""The findings of scans and of comparisons with peers, and their verdicts.
 
-A finding is one fault of one replica, with the evidence for it. Corruption is a value here and
-never an exception: finding it is the scanner's job.
+A finding is one fault of one replica, with its evidence. Corruption is a value here and never an
+exception: finding it is the scanner's job.
 """
 
 from dataclasses import dataclass
@@ -12,39 +12,39 @@ from merkle.replica import BlockId, ContainerId
 
 
 class Verdict(StrEnum):
-    """The judgement on a chunk or a replica, and what follows from it."""
+    """The judgement on a chunk or a replica, which determines the consequences."""
 
     OK = "OK"
-    CORRUPT = "CORRUPT"  # the medium says so, again and again, to two witnesses: repair
-    SUSPECT_HOST = "SUSPECT_HOST"  # memory or a library lied; the medium is fine: do not repair
-    CHANGED = "CHANGED"  # written while we read: scan again, do not repair
-    GONE = "GONE"  # deleted while we read: forget it
+    CORRUPT = "CORRUPT"  # the medium is wrong repeatedly, by two witnesses: repair
+    SUSPECT_HOST = "SUSPECT_HOST"  # memory or a library is wrong, not the medium: no repair
+    CHANGED = "CHANGED"  # written during the read: scan again, do not repair
+    GONE = "GONE"  # deleted during the read: forget it
     UNREADABLE = "UNREADABLE"  # EIO: the volume is suspect; the bytes are not served
     TRANSIENT = "TRANSIENT"  # EMFILE, ENOMEM, EINTR: says nothing about the data
-    CONTRADICTORY = "CONTRADICTORY"  # rows that are each intact disagree: a person decides
+    CONTRADICTORY = "CONTRADICTORY"  # intact rows disagree: an operator decides
 
 
 class Fault(StrEnum):
-    """What is wrong, as the disk shows it."""
+    """The kind of fault, as found on disk."""
 
     CHUNK_CHECKSUM = "CHUNK_CHECKSUM"  # bytes differ from the checksums written with them
     CHUNK_SHORT = "CHUNK_SHORT"  # the file ends inside the chunk
     CHUNK_MISSING = "CHUNK_MISSING"  # the file ends before the chunk
     CHUNK_UNREADABLE = "CHUNK_UNREADABLE"  # the device answered with an error instead of bytes
     BLOCK_FILE_MISSING = "BLOCK_FILE_MISSING"
-    BLOCK_FILE_LINK = "BLOCK_FILE_LINK"  # a symbolic link in its place leads to the bytes
-    BLOCK_ROW_MISSING = "BLOCK_ROW_MISSING"  # a block file that no metadata row describes
+    BLOCK_FILE_LINK = "BLOCK_FILE_LINK"  # a symbolic link in its place points to the bytes
+    BLOCK_ROW_MISSING = "BLOCK_ROW_MISSING"  # a block file without a metadata row
     BLOCK_ROW_DAMAGED = "BLOCK_ROW_DAMAGED"
-    TRAILING_BYTES = "TRAILING_BYTES"  # bytes behind the last chunk that no checksum covers
-    FOREIGN_FILE = "FOREIGN_FILE"  # something in chunks/ that is no block file
+    TRAILING_BYTES = "TRAILING_BYTES"  # bytes after the last chunk that no checksum covers
+    FOREIGN_FILE = "FOREIGN_FILE"  # something in chunks/ that is not a block file
     DESCRIPTOR_DAMAGED = "DESCRIPTOR_DAMAGED"
     DESCRIPTOR_MISSING = "DESCRIPTOR_MISSING"
     TREE_DAMAGED = "TREE_DAMAGED"
     TREE_MISSING = "TREE_MISSING"
-    TREE_STALE = "TREE_STALE"  # older than the generation the index remembers
+    TREE_STALE = "TREE_STALE"  # older than the generation in the index
     CHUNKS_DIRECTORY_MISSING = "CHUNKS_DIRECTORY_MISSING"
-    PEER_CONTRADICTS = "PEER_CONTRADICTS"  # a peer's own row says otherwise of the same bytes
-    UNCONFIRMED_DELETE = "UNCONFIRMED_DELETE"  # a peer deleted the block, and nobody confirms it
+    PEER_CONTRADICTS = "PEER_CONTRADICTS"  # a peer's own row differs for the same bytes
+    UNCONFIRMED_DELETE = "UNCONFIRMED_DELETE"  # a peer deleted the block, without a known order
 
 
 CONTRADICTING: Final = frozenset({Fault.PEER_CONTRADICTS, Fault.UNCONFIRMED_DELETE})
@@ -58,24 +58,24 @@ NOTE_FAULTS: Final = frozenset(
 
 
 class Forensic(StrEnum):
-    """What kind of accident the bytes look like. It points at a culprit; it changes no verdict."""
+    """The kind of accident that the bytes suggest. It hints at a cause and changes no verdict."""
 
-    UNKNOWN = "UNKNOWN"  # nobody looked, or the bytes tell nothing
+    UNKNOWN = "UNKNOWN"  # not examined, or the bytes show nothing
     SINGLE_BIT = "SINGLE_BIT"  # one bit in each wrong window: memory, a bus, a failing cell
     ZEROED = "ZEROED"  # sectors that are zero: a lost write, a hole, a discarded range
-    TORN_512 = "TORN_512"  # from a sector on to the end it is not what was written
-    TORN_4096 = "TORN_4096"  # likewise, from a page on
+    TORN_512 = "TORN_512"  # wrong from a sector to the end
+    TORN_4096 = "TORN_4096"  # wrong from a page to the end
     TRUNCATED = "TRUNCATED"  # the file ends too early
-    MISDIRECTED = "MISDIRECTED"  # it is what belongs to another place of this replica
-    STALE = "STALE"  # it is what was here before the last write: a write that was lost
+    MISDIRECTED = "MISDIRECTED"  # the data of another place in this replica
+    STALE = "STALE"  # the data before the last write: a lost write
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One fault of one replica.
 
-    `block_id`, `offset` and `length_bytes` are -1 where the fault is not about a block or chunk.
-    `evidence` is what a person needs to believe it: expected and actual checksums, errno, sizes.
+    `block_id`, `offset` and `length_bytes` are -1 if the fault is not about a block or chunk.
+    `evidence` is what an operator needs to check it: expected and actual checksums, errno, sizes.
     """
 
     container_id: ContainerId
@@ -90,10 +90,10 @@ class Finding:
 
     @property
     def is_damage(self) -> bool:
-        """Whether the replica must be called UNHEALTHY for it."""
+        """True if the replica must be marked UNHEALTHY because of it."""
         return self.verdict in {Verdict.CORRUPT, Verdict.UNREADABLE}
 
     @property
     def is_contradiction(self) -> bool:
-        """Whether it is about the peers, too: no scan of this replica finds or ends it."""
+        """True if it involves the peers, so that no scan of this replica finds or clears it."""
         return self.verdict is Verdict.CONTRADICTORY

@@ -1,13 +1,13 @@
-"""What kind of accident damaged a chunk, as far as the bytes tell.
+"""Classifies the accident that damaged a chunk, as far as the bytes show it.
 
     one bit per wrong window      the two CRCs name it, without the good bytes
     zero sectors                  to the chunk's end: torn; otherwise: zeroed
     what was here before          all of it: stale; from a sector on: torn
     what belongs elsewhere        its window checksums are those of another place: misdirected
 
-The good bytes are rarely known when damage is found; where they are, a tear shows whatever lies
-behind it. The class changes no verdict. It tells an operator whether to suspect memory, a cable,
-a controller's cache or a disk ("An Analysis of Data Corruption in the Storage Stack", FAST 2008).
+The good bytes are rarely known when damage is found; if they are, a tear shows whatever follows it.
+The class changes no verdict. It tells an operator whether to suspect memory, a cable, a
+controller's cache or a disk ("An Analysis of Data Corruption in the Storage Stack", FAST 2008).
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,15 +27,15 @@ Octets = npt.NDArray[np.uint8]
 
 SECTOR_BYTES: Final = 512
 PAGE_BYTES: Final = 4096
-FLIPPED_WINDOWS_MAX: Final = 8  # with one bit wrong in each: more are no accident of bits
-BIT_WINDOW_BYTES_MAX: Final = 1024**2  # of a window in which one bit is looked for
-SOUGHT_WINDOWS_MAX: Final = 16  # of one chunk, in the rest of the replica
+FLIPPED_WINDOWS_MAX: Final = 8  # with one wrong bit each: more are not bit flips
+BIT_WINDOW_BYTES_MAX: Final = 1024**2  # of a window that is searched for one wrong bit
+SOUGHT_WINDOWS_MAX: Final = 16  # of one chunk, searched in the rest of the replica
 KEY_BYTES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A class and the words for it; `wrong_windows` are the indices that differ."""
+    """A class with its description; `wrong_windows` are the indices that differ."""
 
     forensic: Forensic
     words: str
@@ -44,9 +44,9 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class Sought:
-    """A chunk whose damage nothing explains: are its windows those of another place?
+    """A chunk with unexplained damage: its windows may be those of another place.
 
-    `windows`: index and checksum of what the medium holds. `position` is the caller's.
+    `windows`: index and checksum of the medium's content. `position` is the caller's.
     """
 
     position: int
@@ -63,9 +63,9 @@ def explain(
     former: Iterable[bytes] = (),
     good: bytes | None = None,
 ) -> Explanation:
-    """Say what happened to a chunk of which the medium holds `medium`, with checksums `sums`.
+    """Return what happened to a chunk with content `medium` and its checksums `sums`.
 
-    `former`: what is known to have been in this place before. `good`: what should be there.
+    `former`: known earlier contents of this place. `good`: the right content.
     """
     if len(medium) < chunk.length_bytes:
         edge = chunk.offset + len(medium)
@@ -87,7 +87,7 @@ def explain(
 
 
 def wrong_windows(chunk: ChunkInfo, sums: bytes) -> tuple[int, ...]:
-    """Return the indices of the windows whose checksum is not the one written."""
+    """Return the indices of the windows with a wrong checksum."""
     width = checksum_width_bytes(chunk.checksum_type)
     if not width or len(sums) != len(chunk.window_checksums):
         return ()
@@ -130,9 +130,10 @@ def _single_bits(
 def _zeroed(
     chunk: ChunkInfo, octets: Octets, wrong: Sequence[int], good: Octets | None
 ) -> tuple[Forensic, str] | None:
-    """Zero sectors in every wrong window are taken to be what is wrong with it.
+    """Return ZEROED or TORN if every wrong window has zero sectors, which are then assumed to be
+    the fault.
 
-    Without the good bytes that is a guess where data has sectors of zeros of its own.
+    Without the good bytes that is a guess, because data may have zero sectors of its own.
     """
     if good is not None and len(good) == len(octets) and octets[octets != good].any():
         return None
@@ -152,8 +153,8 @@ def _zeroed(
 def _zero_run(chunk: ChunkInfo, octets: Octets, window: slice) -> tuple[int, int] | None:
     """Return the longest run of zero sectors in a window, as offsets in the chunk.
 
-    Sectors are those of the file; the first and the last of a window may be parts of one, and
-    count only beside a whole one, or where they are all of the window.
+    Sectors are those of the file; the first and the last of a window may be partial, and count only
+    next to a whole one, or if they are all of the window.
     """
     part = octets[window]
     used = np.flatnonzero(part)
@@ -188,7 +189,7 @@ def _former(
 
 
 def _torn(chunk: ChunkInfo, octets: Octets, good: Octets | None) -> tuple[Forensic, str] | None:
-    """With the good bytes known, a tear is a difference that begins at a sector and stays."""
+    """Return TORN if the data differs from `good` from a sector to the end."""
     if good is None or len(good) != len(octets):
         return None
     different = octets != good
@@ -199,7 +200,7 @@ def _torn(chunk: ChunkInfo, octets: Octets, good: Octets | None) -> tuple[Forens
     edge = first - (chunk.offset + first) % SECTOR_BYTES
     if edge <= 0 or first - edge >= 8 or len(octets) - int(places[-1]) > 8:
         return None
-    if different[edge:].mean() < 0.9:  # two unlike texts agree in few bytes, by chance
+    if different[edge:].mean() < 0.9:  # different texts agree in few bytes by chance
         return None
     at = chunk.offset + edge
     return _tear(at), f"from byte {at} to the chunk's end it is something else{_grain(at)}"
@@ -221,16 +222,16 @@ def _grain(edge: int) -> str:
 def sought(
     position: int, block_id: BlockId, chunk: ChunkInfo, sums: bytes, wrong: Sequence[int]
 ) -> Sought | None:
-    """Return what to look for; None when there is nothing."""
+    """Return what to search for, or None."""
     windows = tuple((index, _sum(chunk, sums, index)) for index in wrong[:SOUGHT_WINDOWS_MAX])
     return Sought(position, block_id, chunk, windows) if windows else None
 
 
 def find_places(rows: Iterable[tuple[BlockId, bytes]], wanted: Sequence[Sought]) -> dict[int, str]:
-    """Return, by position, the words for each chunk whose bytes belong to another place.
+    """Return, by position, a description for each chunk whose bytes belong to another place.
 
-    One pass over the rows: all checksums of a batch are compared at once, and only rows that
-    have one are parsed.
+    One pass over the rows: all checksums of a batch are compared at once, and only matching rows
+    are parsed.
     """
     keys = {window[:KEY_BYTES] for item in wanted for _, window in item.windows}
     values = np.array([int.from_bytes(key) for key in keys], dtype=np.uint32)

@@ -1,4 +1,4 @@
-"""The tree that a scan grows: blocks in order, with what the medium holds of their chunks."""
+"""Builds the tree of a scan: blocks in order, with the medium's content of their chunks."""
 
 from typing import Final
 
@@ -16,7 +16,7 @@ UNREADABLE_LEAF: Final = b"unreadable"
 
 
 class Growth:
-    """A tree that grows, and how many blocks and chunks are in it."""
+    """A growing tree, and its number of blocks and chunks."""
 
     def __init__(self, algorithm: Algorithm) -> None:
         self._builder = TreeBuilder(algorithm)
@@ -29,18 +29,18 @@ class Growth:
         self._builder.add_tombstone(block_id, checksum)
 
     def begin(self, block_id: BlockId) -> None:
-        """Add the next block; chunks are its from now on."""
+        """Add the next block; following chunks belong to it."""
         self._add_clean()
         self.block_count += 1
         self._builder.add_block(block_id)
 
     def healthy(self, *chunks: ChunkInfo) -> None:
-        """Add chunks that are as they were written."""
+        """Add chunks that are as written."""
         self._clean += chunks
         self.chunk_count += len(chunks)
 
     def damaged(self, chunk: ChunkInfo, length_bytes: int, sums: bytes) -> None:
-        """Add what the medium holds of a chunk, by the sums of its windows."""
+        """Add the medium's content of a damaged chunk, by its window sums."""
         self._add_clean()
         self.chunk_count += 1
         self._builder.add_chunk(chunk.offset, length_bytes, sums, False)
@@ -72,8 +72,9 @@ class Growth:
         return self._builder.build()
 
     def _add_clean(self) -> None:
-        """Put the chunks into the tree that were found clean: many at once, because what is done
-        between two reads finds the processor's cache full of data."""
+        """Add the clean chunks to the tree, many at once, because between two reads the processor's
+        cache is full of data.
+        """
         for chunk in self._clean:
             self._builder.add_chunk(chunk.offset, chunk.length_bytes, chunk.window_checksums, True)
         self._clean.clear()

@@ -1,4 +1,4 @@
-"""What a scan writes down: every finding counted, as many kept as the index should hold."""
+"""The findings of a scan: every one is counted, and as many are kept as the index should hold."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -10,7 +10,7 @@ from scanner.finding import Fault, Finding, Forensic, Verdict
 from scanner.forensics import Sought, find_places, sought
 
 FINDINGS_PER_REPLICA_MAX: Final = 1_000  # a lost directory must not fill the index
-NOTES_PER_REPLICA_MAX: Final = 100  # findings that are no damage; never in the way of damage
+NOTES_PER_REPLICA_MAX: Final = 100  # findings that are no damage; they never displace damage
 NO_BLOCK: Final = BlockId(-1)
 
 
@@ -23,7 +23,7 @@ class Notebook:
         now_ms: Callable[[], int],
         doubt: Callable[[BlockId, int, int], None],
     ) -> None:
-        """`doubt` is told the place of every finding, kept or not."""
+        """`doubt` is called with the place of every finding, kept or not."""
         self._container_id = container_id
         self._now_ms = now_ms
         self._doubt = doubt
@@ -33,11 +33,11 @@ class Notebook:
         self.count = 0
 
     def findings(self) -> tuple[Finding, ...]:
-        """Return what is kept: damage first."""
+        """Return the kept findings: damage first."""
         return (*self._damage, *self._notes)
 
     def chunk(self, block_id: BlockId, chunk: ChunkInfo, judgement: Judgement) -> None:
-        """Write down the judgement on a chunk."""
+        """Record the judgement on a chunk."""
         kept_count = len(self._damage)
         self.note(
             judgement.verdict,
@@ -55,7 +55,7 @@ class Notebook:
                 self._sought.append(item)
 
     def trace(self, rows: Callable[[], Iterable[tuple[BlockId, bytes]]]) -> None:
-        """Look whether damage that nothing explains is data of another place of the replica."""
+        """Check whether unexplained damage is data of another place of the replica."""
         if not self._sought:
             return
         for position, words in find_places(rows(), self._sought).items():
@@ -75,7 +75,7 @@ class Notebook:
         length_bytes: int = -1,
         forensic: Forensic = Forensic.UNKNOWN,
     ) -> None:
-        """Write down one finding; -1 where it is not about a block or chunk."""
+        """Record a finding; -1 where it is not about a block or chunk."""
         finding = Finding(
             self._container_id,
             verdict,

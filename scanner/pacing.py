@@ -1,4 +1,4 @@
-"""How fast a scan reads: as fast as the disk is idle, as slow as the promise allows.
+"""Controls the rate of a scan: as fast as the idle disk allows, as slow as the interval allows.
 
     needed by the schedule ─► lowest rate ┐
     readChunk p99 beside the scan         ├─ AIMD ─► bytes/s ─► delay after a read
@@ -6,17 +6,17 @@
     pressure that is not the scan's own ──┤
     what its own reads reach ─► ceiling ──┘
 
-Slow increase, fast decrease, as in AIMD (Chiu and Jain 1989) but in proportion, because disks
-differ by a factor of a hundred; with doubling until the first sign of trouble, and slower still
-near the rate that was too much last time, as in CUBIC (RFC 9438). What the clients would have
-without the scan is not known from config: while they read, the scan pauses for a moment of every
-few seconds, and the two latencies are compared.
+Slow increase and fast decrease, as in AIMD (Chiu and Jain 1989), but proportional, because disks
+differ by a factor of a hundred. The rate doubles until the first sign of trouble, and grows more
+slowly near the rate that was too high last time, as in CUBIC (RFC 9438). The clients' latency
+without the scan is not known from config: while they read, the scan pauses briefly every few
+seconds, and the two latencies are compared.
 
-A rate far above what the disk gives means nothing, and coming down from it would take minutes. So
-where no ceiling is set it follows what the scan's own reads reach (as a TCP sender's window does
-what it uses, RFC 7661).
+A rate far above the disk's has no effect, and coming down from it would take minutes. So if no
+ceiling is set, it follows the speed of the scan's own reads (as a TCP sender's window follows its
+use, RFC 7661).
 
-Pure: time and measurements come in. One owner at a time, except `Latencies`.
+Pure: the caller supplies time and measurements. One owner at a time, except `Latencies`.
 """
 
 from collections import deque
@@ -26,35 +26,35 @@ from math import sqrt
 from typing import Final
 
 MIB: Final = 1024**2
-BURST_S: Final = 0.1  # of budget that an idle scan may save up: a client waits for it
+BURST_S: Final = 0.1  # of budget that an idle scan may save: a client waits that long
 ADJUST_S: Final = 1.0  # between two decisions
-CYCLE_S: Final = 5.0  # while clients read, every so often ...
-PAUSE_S: Final = 1.0  # ... the scan pauses so long, to see how they do without it
-SETTLE_S: Final = 2.0  # after a decrease: what was measured before says nothing any more
-CALM_S: Final = 10.0  # so long without client or pressure, and the disk counts as idle again
-KEPT_S: Final = 30.0  # a latency beside the scan counts so long
-KEPT_WITHOUT_S: Final = 180.0  # one without: there are fewer, and no rate of ours changed them
-ACTIVE_S: Final = 2.0  # a scan that has read nothing for so long disturbs nobody
-PIECE_BYTES: Final = 512 * 1024  # of one read while clients read: a disk of the old kind needs as
-# long to seek as for so much, and a client that comes meanwhile waits for no more than that
-SAMPLES_MIN: Final = 50  # of fewer reads the 99th percentile is an accident
+CYCLE_S: Final = 5.0  # while clients read, in each cycle ...
+PAUSE_S: Final = 1.0  # ... the scan pauses this long, to measure them without it
+SETTLE_S: Final = 2.0  # after a decrease, when earlier measurements no longer apply
+CALM_S: Final = 10.0  # without client or pressure, until the disk counts as idle
+KEPT_S: Final = 30.0  # validity of a latency beside the scan
+KEPT_WITHOUT_S: Final = 180.0  # of one without it: they are fewer, and independent of our rate
+ACTIVE_S: Final = 2.0  # without a read, after which a scan counts as inactive
+PIECE_BYTES: Final = 512 * 1024  # of one read while clients read: a hard disk seeks as long as it
+# reads this much, and an arriving client waits for no more
+SAMPLES_MIN: Final = 50  # with fewer reads the 99th percentile is random
 SAMPLES_MAX: Final = 4_000
 UNBOUNDED: Final = 2.0**40  # bytes a second, before anything was measured
 RATIO_MAX: Final = 1.1  # of the p99 beside the scan to the one without: below the promised 1.2
-DEVIATIONS: Final = 2.0  # standard ones, of the number of slow reads: fewer are chance
-NOISE_S: Final = 0.0005  # a difference so small is the machine's mood
-PRESSURE_MAX: Final = 0.2  # share of time in which others waited for a disk
+DEVIATIONS: Final = 2.0  # standard deviations of the number of slow reads: fewer are chance
+NOISE_S: Final = 0.0005  # a smaller difference is noise
+PRESSURE_MAX: Final = 0.2  # share of time in which other tasks waited for a disk
 DECREASE: Final = 0.5
 INCREASE: Final = 1.05  # per decision: half a minute makes up for one decrease
-CAREFUL: Final = 0.8  # of the rate that was too much ...
-CAREFUL_INCREASE: Final = 1.003  # ... per decision: some minutes until that is tried again
-REACH: Final = 1.5  # an automatic ceiling lies so far above what the reads reach
+CAREFUL: Final = 0.8  # of the rate that was too high ...
+CAREFUL_INCREASE: Final = 1.003  # ... per decision: some minutes until that rate is tried again
+REACH: Final = 1.5  # of an automatic ceiling to the speed of the reads
 
 
 class Latencies:
-    """How long clients' reads took, beside the scan and without it.
+    """Latencies of clients' reads, beside the scan and without it.
 
-    `add` may be called by any thread: appending to a deque is atomic.
+    `add` is thread-safe: appending to a deque is atomic.
     """
 
     def __init__(self) -> None:
@@ -73,15 +73,15 @@ class Latencies:
             self._beside.append((now_s, latency_s))
 
     def scanned(self, now_s: float) -> None:
-        """Note that a scan has read something."""
+        """Record that a scan has read something."""
         self._scanned_at_s = now_s
 
     def are_recent(self, now_s: float) -> bool:
-        """Whether clients read at all."""
+        """Return True if clients read recently."""
         return self._read_at_s > now_s - CYCLE_S
 
     def compared(self, now_s: float, since_s: float) -> "Compared | None":
-        """Return both p99s, of reads beside the scan since `since_s`; None when they are few."""
+        """Return both p99s, of reads beside the scan since `since_s`; None if there are too few."""
         beside = _since(self._beside, max(since_s, now_s - KEPT_S))
         without = _since(self._without, now_s - KEPT_WITHOUT_S)
         if min(len(beside), len(without)) < SAMPLES_MIN:
@@ -96,21 +96,22 @@ def _since(samples: Iterable[tuple[float, float]], since_s: float) -> list[float
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Clients' reads beside a scan: how many, and how many took too long by `too_slow_s`."""
+    """Clients' reads beside a scan: their number, and how many exceeded `too_slow_s`."""
 
     count: int
     slow_count: int
 
     @property
     def is_disturbed(self) -> bool:
-        """Whether the scan costs the clients more than it may: more than a hundredth of their
-        reads is too slow, and so many more that it is no accident."""
+        """True if the scan slows clients more than allowed: over a hundredth of their reads are too
+        slow, and so many more that it is not chance.
+        """
         expected = self.count / 100
         return self.slow_count > expected + DEVIATIONS * sqrt(expected)
 
 
 def too_slow_s(p99_without_s: float) -> float:
-    """Return what a hundredth of the reads beside a scan may exceed."""
+    """Return the latency that a hundredth of the reads beside a scan may exceed."""
     return max(p99_without_s * RATIO_MAX, p99_without_s + NOISE_S)
 
 
@@ -120,15 +121,17 @@ def p99_of(values: list[float]) -> float:
 
 
 def is_pause(now_s: float) -> bool:
-    """Whether all scans of this process pause now, if clients read: one rhythm for all volumes,
-    because they may share a bus, a controller or the processor."""
+    """Return True if all scans of this process pause now, if clients read. All volumes have one
+    rhythm, because they may share a bus, a controller or the processor.
+    """
     return now_s % CYCLE_S < PAUSE_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaceLimits:
-    """Bounds of one volume's scan. 0: none; of the ceiling: what its reads reach. With
-    `fixed_bytes_per_s` nothing is adjusted."""
+    """Bounds of one volume's scan. 0 = none; for the ceiling, the speed of its reads. With
+    `fixed_bytes_per_s` nothing is adjusted.
+    """
 
     floor_bytes_per_s: int = MIB
     ceiling_bytes_per_s: int = 0
@@ -136,7 +139,7 @@ class PaceLimits:
 
 
 class RateControl:
-    """Finds the rate of one volume's scan."""
+    """Controls the rate of one volume's scan."""
 
     def __init__(self, limits: PaceLimits, latencies: Latencies) -> None:
         self._limits = limits
@@ -145,22 +148,22 @@ class RateControl:
         self._needed = 0.0
         self._is_probing = True  # no sign of trouble yet
         self._too_much = float("inf")  # the rate at the last sign of trouble
-        self._reached = 0.0  # by reads, waits left out; 0.0 is not known
+        self._reached = 0.0  # by reads, without waits; 0.0 is unknown
         self._decreased_at_s = 0.0
 
     @property
     def bytes_per_s(self) -> float:
-        """The rate now."""
+        """The current rate."""
         return float(self._limits.fixed_bytes_per_s) or self._rate
 
     def change(self, limits: PaceLimits) -> None:
-        """Keep to other limits from now on; another thread may do so."""
+        """Apply other limits. Thread-safe."""
         self._limits = limits
         self._rate = min(max(self._rate, self.lowest_bytes_per_s), self._highest)
 
     @property
     def lowest_bytes_per_s(self) -> float:
-        """The rate that no latency can push the scan below: the promise and the floor."""
+        """The rate below which no latency can push the scan: for the interval, or the floor."""
         return min(max(self._needed, self._limits.floor_bytes_per_s), self._highest)
 
     @property
@@ -172,27 +175,28 @@ class RateControl:
         return max(REACH * self._reached, self._needed, self._limits.floor_bytes_per_s)
 
     def reached(self, bytes_per_s: float) -> None:
-        """Note the speed of the scan's own reads, without its waits."""
+        """Record the speed of the scan's own reads, without its waits."""
         self._reached = bytes_per_s
 
     def begin_at(self, bytes_per_s: float) -> None:
-        """Begin at a rate that was found good, if it is higher than the lowest."""
+        """Start at a known good rate, if it is above the lowest."""
         self._rate = min(max(self._rate, bytes_per_s), self._highest)
 
     def need(self, bytes_per_s: float) -> None:
-        """Note what the promise needs from now on."""
+        """Set the rate that the interval requires."""
         self._needed = bytes_per_s
         if not self._limits.fixed_bytes_per_s:
             self._rate = max(self._rate, self.lowest_bytes_per_s)
 
     def adjust(self, now_s: float, others_pressure: float) -> None:
-        """Decide once: faster or slower. `others_pressure`: share of time in which somebody else
-        than the scan waited for a disk."""
+        """Make one decision: faster or slower. `others_pressure`: share of time in which tasks
+        other than the scan waited for a disk.
+        """
         if self._limits.fixed_bytes_per_s:
             return
         since_s = self._decreased_at_s + SETTLE_S
         compared = self._latencies.compared(now_s, since_s)
-        if compared is not None:  # clients of ours know better: their reads are pressure, too
+        if compared is not None:  # takes precedence: clients' reads are pressure, too
             is_disturbed = compared.is_disturbed
         else:
             is_disturbed = others_pressure > PRESSURE_MAX
@@ -203,12 +207,12 @@ class RateControl:
                 self._too_much = self._rate
                 self._rate *= DECREASE
         elif not self._latencies.are_recent(now_s):
-            if now_s >= self._decreased_at_s + CALM_S:  # there is nobody any more for whom
-                self._is_probing, self._too_much = True, float("inf")  # it was too much
+            if now_s >= self._decreased_at_s + CALM_S:  # no client is left
+                self._is_probing, self._too_much = True, float("inf")  # for whom it was too much
             self._rate *= self._growth
         elif compared is not None:
             self._rate *= self._growth
-        # else clients read, and nothing is known yet of how the present rate hurts them
+        # otherwise clients read, and the effect of the present rate is still unknown
         self._rate = min(max(self._rate, self.lowest_bytes_per_s), self._highest)
 
     @property
@@ -225,48 +229,49 @@ class Budget:
         self._due_s = now_s
 
     def delay_s(self, now_s: float, length_bytes: int, bytes_per_s: float) -> float:
-        """Account for one read; return the seconds until the next. A rate of 0 is no limit."""
+        """Account for one read; return the seconds until the next. A rate of 0 is unlimited."""
         if bytes_per_s:
             self._due_s = max(self._due_s, now_s - BURST_S) + length_bytes / bytes_per_s
         return max(0.0, self._due_s - now_s)
 
 
 class Pacer:
-    """Says after each read of a scan how long to wait."""
+    """Computes the wait after each read of a scan."""
 
     def __init__(self, limits: PaceLimits, latencies: Latencies, now_s: float) -> None:
         self._limits = limits
         self._latencies = latencies
         self._budget = Budget(now_s)
-        self._is_changed = False  # the limits, since the last read
+        self._is_changed = False  # whether the limits changed since the last read
         self._adjusted_at_s = now_s
         self._read_bytes = 0
         self._reading_s = 0.0
         self.rate = RateControl(limits, latencies)
 
     def change(self, limits: PaceLimits) -> None:
-        """Keep to other limits from now on; another thread may do so. What was read before is paid
-        for: at a rate that was far too low it would take hours."""
+        """Apply other limits. Thread-safe. Debt of earlier reads is dropped: at a far too low rate
+        it would take hours to pay.
+        """
         self._limits = limits
         self.rate.change(limits)
         self._is_changed = True
 
     def piece_bytes(self, now_s: float) -> int:
-        """Return how much to read at once at most; 0 for no limit.
+        """Return the maximum size of one read; 0 = unlimited.
 
-        While clients read, a large read is a convoy that all who come wait behind: at a low rate
-        few of them do, and those few are the slowest hundredth.
+        While clients read, a large read makes all arriving ones wait: at a low rate these are few,
+        but they are the slowest hundredth.
         """
         if self._limits.fixed_bytes_per_s or not self._latencies.are_recent(now_s):
             return 0
         return PIECE_BYTES
 
     def is_time_to_adjust(self, now_s: float) -> bool:
-        """Whether `adjust` is due."""
+        """Return True if `adjust` is due."""
         return now_s - self._adjusted_at_s >= ADJUST_S
 
     def adjust(self, now_s: float, others_pressure: float) -> None:
-        """Let the rate follow what was measured."""
+        """Adjust the rate to the measurements."""
         self._adjusted_at_s = now_s
         if self._reading_s > 0:
             self.rate.reached(self._read_bytes / self._reading_s)
@@ -274,7 +279,7 @@ class Pacer:
         self.rate.adjust(now_s, others_pressure)
 
     def delay_s(self, now_s: float, length_bytes: int, took_s: float = 0.0) -> float:
-        """Account for a read that has ended; return how long to wait before the next."""
+        """Account for a finished read; return how long to wait before the next."""
         self._latencies.scanned(now_s)
         if self._is_changed:
             self._is_changed = False
@@ -298,13 +303,14 @@ class Stall:
 
     at_s: float
     total_us: int
-    own_s: float  # seconds that our own scans spent reading until then
+    own_s: float  # seconds that our own scans have spent reading
 
 
 def pressure_of_others(first: Stall, second: Stall) -> float:
-    """Return the share of time in which others than our scans waited for a disk, at least.
+    """Return a lower bound on the share of time in which tasks other than our scans waited for a
+    disk.
 
-    A scan waits for its reads, and the kernel counts that too; what exceeds it is others'.
+    A scan waits for its reads, and the kernel counts that too; only the excess is others'.
     """
     duration_s = second.at_s - first.at_s
     if duration_s <= 0:

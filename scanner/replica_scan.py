@@ -1,15 +1,15 @@
-"""Read one replica whole and judge it: rows and files in, a tree and findings out.
+"""Reads a whole replica and judges it: rows and files in, a tree and findings out.
 
     row (the witness written with the data) ─┐
                                              ├─ equal: a healthy leaf
     bytes on the medium ── window checksums ─┘  not equal: `chunk_verdict`, then a damaged leaf
 
-The tree says what the medium holds: a damaged chunk has the leaf of its damaged bytes and is not
-healthy, a missing chunk has no leaf, a block without a file or a row is not there. All faults are
-collected, not the first one only: the repair needs them all.
+The tree describes the medium's content: a damaged chunk has the leaf of its damaged bytes and is
+not healthy, a missing chunk has no leaf, a block without a file or a row is absent. All faults are
+collected, because the repair needs them all.
 
 Nothing here writes, marks or repairs, and nothing is reported about a block that was deleted or
-rewritten while it was read.
+rewritten during the read.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -40,17 +40,19 @@ from scanner.scan_outcome import ScanOutcome, ScanRecord
 from scanner.unreadable_verdict import Insistent
 
 READ_BYTES_MAX: Final = 4 * 1024**2  # larger reads gain nothing, measured on NVMe and SATA
-Attempt: TypeAlias = memoryview | OSError | None  # what a first, quick read of a block gave
+Attempt: TypeAlias = memoryview | OSError | None  # result of a first, quick read of a block
 STOPPED: Final = "stopped"
 CHANGED: Final = "changed"
 
 
 class _StopError(Exception):
-    """The walk ends here; its text becomes `stopped_because`. Never leaves this module."""
+    """Raised to end the walk; its text becomes `stopped_because`. Never leaves this module."""
 
 
 def _transient(error: OSError) -> _StopError:
-    """End the walk for what is no verdict on the data: a full file table, no memory."""
+    """Return the end of the walk for an error that says nothing about the data: a full file table,
+    no memory.
+    """
     return _StopError(f"{Verdict.TRANSIENT}: {name_of(error)}")
 
 
@@ -69,11 +71,11 @@ def scan_replica(
 ) -> ScanOutcome:
     """Read every chunk of the replica and judge it.
 
-    `progress` and `pace` are called after each read with the bytes it took; `pace` may wait.
-    `stop` is asked before each read. Of a block with nothing to read `progress` hears 0. A scan of
-    the same generation that was cut off goes on at `resume`, the last mark that `mark` was given.
-    One that `insists` calls UNREADABLE what earlier scans tried in vain. Raise SutureError when the
-    metadata cannot be read at all.
+    `progress` and `pace` are called after each read with the bytes it took; `pace` may wait. `stop`
+    is called before each read. For a block with nothing to read `progress` receives 0. An
+    interrupted scan of the same generation continues at `resume`, the last mark passed to `mark`.
+    One that `insists` reports as UNREADABLE what earlier scans failed to read. Raise SutureError if
+    the metadata cannot be read at all.
     """
     reader = Insistent(reader) if insists else reader
     scan = _Scan(reader, algorithm, now_ms, stop, progress, pace, witnesses, resume, mark)
@@ -142,12 +144,12 @@ class _Scan:
         self._notebook.trace(self._reader.blocks)
 
     def _scan_run(self, run: SimpleRun, tombstones: Mapping[BlockId, int]) -> None:
-        """Read small blocks, one look each; what is not as it should be is scanned by itself."""
+        """Read small blocks, one look each; a deviating one is scanned by itself."""
         read, verify, marker = self._reader.read_whole, self._verify, self._marker
         resume = self._resume
         kind = run.checksum_type
         resumed_id = -1 if self._resume is None else self._resume.block_id
-        start = 0  # of the blocks that are fine and not in the tree yet
+        start = 0  # of the clean blocks that are not in the tree yet
         block_ids = map(BlockId, run.block_ids.tolist())
         items = zip(
             block_ids, run.rows, run.lengths_bytes, run.window_bytes, run.sums_ends, strict=True
@@ -176,13 +178,13 @@ class _Scan:
         self._tree.run(run, start, len(run.rows))
 
     def _scan_alike(self, block: AlikeChunks, tombstones: Mapping[BlockId, int]) -> None:
-        """Read small chunks as if they were large ones; where that finds something, one by one."""
+        """Read small chunks as if they were large ones; if that finds something, one by one."""
         is_resumed = self._resume is not None and block.block_id <= self._resume.block_id
         file = None
         if not is_resumed and block.block_id not in tombstones:
             if self._stop():
                 raise _StopError(STOPPED)
-            with suppress(OSError):  # `_scan_row` opens it again, and tells
+            with suppress(OSError):  # `_scan_row` opens it again, and reports
                 file = self._reader.open_block(block.block_id)
         if file is None:
             self._scan_row(block.block_id, block.row, tombstones)
@@ -267,7 +269,7 @@ class _Scan:
         try:
             file = self._reader.open_block(block.block_id)
         except FileNotFoundError as error:
-            if not block.chunks:  # nothing was ever written to it
+            if not block.chunks:  # it has no data
                 self._tree.begin(block.block_id)
             elif self._stands(block.block_id, row):
                 self._record.without_file(block, error)
@@ -295,7 +297,7 @@ class _Scan:
         spans: Iterable[tuple[ChunkInfo, ...]],
         attempt: Attempt,
     ) -> None:
-        """Read what is left of a block; `attempt` is what reading the first span gave already."""
+        """Read the rest of a block; `attempt` is the result of reading the first span."""
         wholes = expected_wholes(block.chunks, self._witnesses)
         for span in spans:
             if self._stop():
@@ -329,9 +331,9 @@ class _Scan:
         wholes: Wholes,
         attempt: Attempt = None,
     ) -> None:
-        """Read chunks that lie side by side in one go, and compare each with its row.
+        """Read adjacent chunks in one go, and compare each with its row.
 
-        `attempt` is what reading them gave already, if that was done.
+        `attempt` is the result of reading them, if that was done.
         """
         start = span[0].offset
         try:
@@ -359,14 +361,12 @@ class _Scan:
                 suspects.append((chunk, first))
         for chunk, first in suspects:
             if first is None:
-                self._tree.healthy(
-                    chunk
-                )  # only waited for its turn: chunks enter the tree in order
+                self._tree.healthy(chunk)  # waited only because chunks enter the tree in order
             else:
                 self._judge(block, row, file, chunk, first)
 
     def _compare(self, chunk: ChunkInfo, data: memoryview, whole: int) -> FirstRead | None:
-        """Return what is to be judged; None when the data is as it was written."""
+        """Return what must be judged; None if the data is as written."""
         kind, window_bytes, expected = (
             chunk.checksum_type,
             chunk.bytes_per_checksum,
@@ -396,10 +396,10 @@ class _Scan:
             self._record.judged(block, chunk, judgement)
 
     def _stands(self, block_id: BlockId, row: bytes) -> bool:
-        """Whether what was seen in a block may be reported.
+        """Return True if findings about a block may be reported.
 
-        No, when its row went away: deleted while we read. A row or replica that changed ends the
-        scan, because what was read belongs to a replica that is no more.
+        Return False if its row is gone, because it was deleted during the read. A changed row or
+        replica ends the scan, because the data that was read no longer exists.
         """
         now = self._reader.row(block_id)
         if now is None:
@@ -409,7 +409,7 @@ class _Scan:
         return True
 
     def _look(self) -> None:
-        """Show life, and end the walk if it has to, where much is done and nothing is read."""
+        """Report progress, and end the walk if requested, during long work without reads."""
         if self._stop():
             raise _StopError(STOPPED)
         self._progress(0)

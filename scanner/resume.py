@@ -1,10 +1,10 @@
-"""Where an unfinished scan goes on: a mark inside a replica, small enough to be kept on disk.
+"""The mark of an unfinished scan: a position in a replica, small enough to keep on disk.
 
     blocks by id, chunks by offset
     ├── read, clean ──┼── doubt ──┼── read, clean ──┤ mark ├── not read yet ──►
 
-What lies before the mark is not read again, except chunks in doubt: damage is judged again, so that
-every finding rests on what this process has seen. A mark is good for one generation only.
+Data before the mark is not read again, except chunks in doubt: damage is judged again, so that
+every finding rests on this process's own reads. A mark is valid for one generation only.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -15,8 +15,8 @@ from typing import Final
 
 from merkle.replica import BLOCK_BYTES_MAX, ID_MAX, BlockData, BlockId, ChunkInfo
 
-MARK_BYTES_MIN: Final = 1024**2  # read between two marks that are offered
-DOUBTS_MAX: Final = 1_000  # beyond it the mark stays where it is
+MARK_BYTES_MIN: Final = 1024**2  # read between two marks
+DOUBTS_MAX: Final = 1_000  # with more, the mark does not advance
 
 
 Doubt = tuple[BlockId, int, int]
@@ -25,9 +25,9 @@ Doubt = tuple[BlockId, int, int]
 
 @dataclass(frozen=True)
 class ScanMark:
-    """How far a scan has come: before `offset` of block `block_id` everything was read.
+    """The progress of a scan: everything before `offset` of block `block_id` was read.
 
-    `doubts`: what was not clean there. `bytes_read`: by this scan so far.
+    `doubts`: places there that were not clean. `bytes_read`: by this scan so far.
     """
 
     block_id: BlockId
@@ -36,19 +36,19 @@ class ScanMark:
     bytes_read: int
 
     def covers_block(self, block: BlockData) -> bool:
-        """Whether the whole block was read and nothing about it is in doubt."""
+        """Return True if the whole block was read and nothing in it is in doubt."""
         return self.covers_id(block.block_id)
 
     def covers_id(self, block_id: BlockId) -> bool:
-        """The same of a block of which only the id is known."""
+        """Return the same for a block of which only the id is known."""
         return block_id < self.block_id and block_id not in self._doubts
 
     def covers(self, block_id: BlockId, span: tuple[ChunkInfo, ...]) -> bool:
-        """Whether these chunks of the block were read and are clean."""
+        """Return True if these chunks of the block were read and are clean."""
         return self.covers_range(block_id, span[0].offset, span[-1].end)
 
     def covers_range(self, block_id: BlockId, start: int, end: int) -> bool:
-        """Whether these bytes of the block were read and are clean."""
+        """Return True if these bytes of the block were read and are clean."""
         if (block_id, end) > (self.block_id, self.offset):
             return False
         return not any(
@@ -59,8 +59,9 @@ class ScanMark:
     def parts(
         self, block_id: BlockId, span: tuple[ChunkInfo, ...]
     ) -> Iterator[tuple[bool, tuple[ChunkInfo, ...]]]:
-        """Yield the span in parts that need to be read or not, and which; before the mark only what
-        is in doubt is, behind it all."""
+        """Yield the span in parts, with whether each must be read: before the mark only places in
+        doubt, after it everything.
+        """
         is_covered = self.covers(block_id, span)
         if is_covered or (block_id, span[-1].end) > (self.block_id, self.offset):
             yield is_covered, span
@@ -77,8 +78,9 @@ class ScanMark:
 
 
 def all_but(places: Iterable[Doubt]) -> ScanMark:
-    """Return the mark of a scan to which nothing is left but these places. Without an offset, or a
-    length, a place is the whole block."""
+    """Return the mark of a scan that has only these places left. A place without an offset or a
+    length is the whole block.
+    """
     doubts = frozenset(
         (block_id, offset, length_bytes)
         if offset >= 0 and length_bytes > 0
@@ -92,11 +94,11 @@ KeepMark = Callable[[ScanMark], None]
 
 
 def no_mark(_mark: ScanMark) -> None:
-    """Keep no mark: of a scan that is not resumed."""
+    """Keep no mark, for a scan that is not resumed."""
 
 
 class Marker:
-    """Offers marks while a scan walks on; never one before the mark that it resumed from."""
+    """Offers marks while a scan proceeds; never one before the mark that it resumed from."""
 
     def __init__(self, keep: KeepMark, resume: ScanMark | None) -> None:
         self._keep = keep
@@ -105,11 +107,11 @@ class Marker:
         self._offered_bytes = resume.bytes_read if resume else 0
 
     def doubt(self, block_id: BlockId, offset: int, length_bytes: int) -> None:
-        """Remember what has to be read again."""
+        """Remember a place that must be read again."""
         self._doubts.add((block_id, offset, length_bytes))
 
     def passed(self, block_id: BlockId, end: int, bytes_read: int) -> None:
-        """Offer a mark behind `end`, if enough was read since the last one."""
+        """Offer a mark after `end`, if enough was read since the last one."""
         if bytes_read - self._offered_bytes < MARK_BYTES_MIN or len(self._doubts) > DOUBTS_MAX:
             return
         if (block_id, end) <= self._behind:

@@ -1,11 +1,11 @@
-"""How many chunks a sample needs, and what it says, by the hypergeometric distribution. Pure.
+"""Computes sample sizes and their significance with the hypergeometric distribution. Pure.
 
-Of N chunks n are drawn without replacement. If K of them are bad, none of those is drawn with the
-probability C(N-K, n) / C(N, n), which is at most (1 - K/N)^n: so n = ln(1-c) / ln(1-f) chunks are
-enough for any N, and of few chunks fewer are.
+Of N chunks n are drawn without replacement. If K of them are bad, none of those is drawn with
+probability C(N-K, n) / C(N, n), which is at most (1 - K/N)^n. So n = ln(1-c) / ln(1-f) chunks are
+enough for any N, and fewer suffice if N is small.
 
-A sample in which nothing is bad bounds the share of bad chunks, with a confidence. It verifies
-nothing: of the chunks that were not drawn nobody knows anything.
+A sample without bad chunks bounds their share, with a confidence. It verifies nothing: the chunks
+that were not drawn remain unknown.
 """
 
 import math
@@ -18,15 +18,16 @@ from typing import Final
 import numpy as np
 
 FRACTION_MIN: Final = 1e-12
-DRAWN_MAX: Final = 1_000_000  # of one datanode: 100 MB while they are drawn, days of reading
+DRAWN_MAX: Final = 1_000_000  # of one datanode: 100 MB while drawing, and days of reading
 ROUNDING: Final = 1e-9  # of a count that should be whole, and of sums of logarithms
 
 
 @dataclass(frozen=True, slots=True)
 class SampleSize:
-    """What a sample of `drawn_count` of `chunk_count` chunks would show: if `bad_count` or more of
-    them are bad, it has one of those with the probability `power`. `endless_count` would be drawn
-    from endlessly many."""
+    """The significance of a sample of `drawn_count` of `chunk_count` chunks: if at least
+    `bad_count` of them are bad, it contains one with probability `power`. `endless_count` is the
+    sample size for an infinite number.
+    """
 
     chunk_count: int
     bad_count: int
@@ -36,9 +37,9 @@ class SampleSize:
 
 
 def miss_probability(chunk_count: int, *, bad_count: int, drawn_count: int) -> float:
-    """Return with which probability none of the bad chunks is drawn: C(N-K, n) / C(N, n).
+    """Return the probability that none of the bad chunks is drawn: C(N-K, n) / C(N, n).
 
-    As a product of min(K, n) factors; the two are the same by symmetry.
+    Computed as a product of min(K, n) factors, by symmetry.
     """
     if drawn_count > chunk_count - bad_count:
         return 0.0
@@ -47,18 +48,20 @@ def miss_probability(chunk_count: int, *, bad_count: int, drawn_count: int) -> f
 
 
 def endless_count(confidence: float, fraction: float) -> int:
-    """Return how many chunks of endlessly many have a bad one with this confidence, if this
-    fraction or more is bad: ln(1-c) / ln(1-f), rounded up."""
+    """Return the sample size of an infinite number of chunks that contains a bad one with this
+    confidence, if at least this fraction is bad: ln(1-c) / ln(1-f), rounded up.
+    """
     if fraction >= 1:
         return 1
     return math.ceil(math.log1p(-confidence) / math.log1p(-fraction) - ROUNDING)
 
 
 def sample_size(chunk_count: int, *, confidence: float, fraction: float) -> SampleSize:
-    """Return the smallest sample of `chunk_count` chunks that has a bad one with this confidence,
-    if the fraction or more of them is bad. Both are in (0, 1]; a confidence of 1 is not.
+    """Return the smallest sample of `chunk_count` chunks that contains a bad one with this
+    confidence, if at least the fraction of them is bad. Both are in (0, 1]; a confidence of 1 is
+    not.
 
-    Raises ValueError.
+    Raise ValueError.
     """
     if not 0 < confidence < 1:
         raise ValueError(f"a confidence of {confidence:g} is not between 0 and 1")
@@ -81,14 +84,15 @@ def sample_size(chunk_count: int, *, confidence: float, fraction: float) -> Samp
 
 
 def drawn(chunk_count: int, *, drawn_count: int, seed: int) -> list[int]:
-    """Return which chunks to read, by ascending number from 0: each sample of this size is as
-    likely as any other, and the seed makes it again. Raise ValueError: there are not so many."""
+    """Return the numbers of the chunks to read, ascending from 0. Each sample of this size is
+    equally likely, and the seed reproduces it. Raise ValueError if there are not so many.
+    """
     chance = random.Random(seed)  # noqa: S311 - to be repeated, and no secret
     return sorted(chance.sample(range(chunk_count), drawn_count))
 
 
 def split(numbers: Sequence[int], counts: Sequence[int]) -> list[int]:
-    """Return how many of the numbers fall into each of some portions that lie end to end."""
+    """Return how many of the numbers fall into each of consecutive portions."""
     ends = np.fromiter(accumulate(counts), np.int64, len(counts))
     hit = np.searchsorted(ends, np.asarray(numbers, np.int64), side="right")
     found: list[int] = np.bincount(hit, minlength=len(counts)).tolist()

@@ -1,4 +1,4 @@
-"""What one scan of a replica learns: a record while it reads, a value at the end."""
+"""The results of a replica scan: a record during the scan, a value at the end."""
 
 import errno
 import os
@@ -19,11 +19,11 @@ from scanner.ports import ReplicaReader, Structure
 
 @dataclass(frozen=True, slots=True)
 class ScanOutcome:
-    """What one scan learned.
+    """The results of one scan.
 
     `stopped_because` says why the walk ended early ("stopped", "changed", or a transient errno):
     then neither tree nor findings may be committed. `undecided_count` counts chunks of which not
-    even the medium's content is known: then the findings hold, the tree does not. `findings` is
+    even the medium's content is known: then the findings are valid, the tree is not. `findings` is
     bounded, `finding_count` is not. `disagreement_count` counts chunks on which the two checksum
     libraries differed.
     """
@@ -41,17 +41,17 @@ class ScanOutcome:
 
     @property
     def complete(self) -> bool:
-        """Whether every byte was read and judged, so that the tree may be committed."""
+        """True if every byte was read and judged, so that the tree may be committed."""
         return not self.stopped_because and not self.undecided_count
 
     @property
     def is_damaged(self) -> bool:
-        """Whether a finding calls for repair."""
+        """True if a finding calls for repair."""
         return any(finding.is_damage for finding in self.findings)
 
 
 class ScanRecord:
-    """What a scan has learned so far: the tree that it grows, its findings, what it counts."""
+    """The results so far: the growing tree, the findings, the counts."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class ScanRecord:
         now_ms: Callable[[], int],
         doubt: Callable[[BlockId, int, int], None],
     ) -> None:
-        """`doubt` is told the place of every finding."""
+        """`doubt` is called with the place of every finding."""
         self.tree = Growth(algorithm)
         self.notebook = Notebook(container_id, now_ms, doubt)
         self._disagreement_count = 0
@@ -69,7 +69,7 @@ class ScanRecord:
         self._wavering_count = 0
 
     def outcome(self, *, bytes_read: int, stopped_because: str = "") -> ScanOutcome:
-        """Return what was learned, for good."""
+        """Return the final results."""
         return ScanOutcome(
             tree=self.tree.build(),
             findings=self.notebook.findings(),
@@ -84,7 +84,7 @@ class ScanRecord:
         )
 
     def judged(self, block: BlockData, chunk: ChunkInfo, judgement: Judgement) -> None:
-        """Take in what was judged of the next chunk: this host's trouble, or damage."""
+        """Record the judgement on the next chunk: a fault of this host, or damage."""
         if judgement.verdict is Verdict.SUSPECT_HOST:
             self._suspect(block, chunk, judgement)
         else:
@@ -108,7 +108,7 @@ class ScanRecord:
         self.tree.damaged(chunk, length_bytes, leaf)
 
     def without_file(self, block: BlockData, error: FileNotFoundError) -> None:
-        """Take in that the file is missing of a block that has chunks, and what is in its place."""
+        """Record that the file of a block with chunks is missing, and what is in its place."""
         evidence = f"no file for {len(block.chunks)} chunks, {block.length_bytes} bytes"
         if error.strerror and error.strerror != os.strerror(errno.ENOENT):
             evidence += f"; {error.strerror}"
@@ -122,7 +122,7 @@ class ScanRecord:
         )
 
     def unreadable(self, block: BlockData, error: OSError) -> None:
-        """Take in that a block's file cannot be opened."""
+        """Record that a block's file cannot be opened."""
         self.tree.begin(block.block_id)
         for chunk in block.chunks:
             self.tree.damaged(chunk, chunk.length_bytes, UNREADABLE_LEAF)
@@ -144,16 +144,17 @@ class ScanRecord:
         *,
         look: Callable[[], None],
     ) -> None:
-        """Take in what is wrong with the replica as a whole: files and rows that lack each other,
-        of which `reader` says whether that is so still. `look` is called before each block: there
-        are as many as the replica has where its rows were lost."""
+        """Record faults of the replica as a whole: files without rows and rows without files;
+        `reader` confirms that each is still so. `look` is called before each block, of which there
+        may be as many as the replica has if its rows were lost.
+        """
         for item in found.faults:
             damage = Verdict.UNREADABLE if item.is_unreadable else Verdict.CORRUPT
             verdict = Verdict.OK if item.fault in NOTE_FAULTS else damage
             self.notebook.note(verdict, item.fault, item.evidence)
         buried = np.fromiter(tombstones, dtype=np.uint64, count=len(tombstones))
         lost = np.setdiff1d(np.setdiff1d(found.expected_blocks, rows), buried)
-        if len(rows) < found.block_count_min:  # of those that are lost, files are left of some
+        if len(rows) < found.block_count_min:  # files of some of the lost ones are left
             files = np.setdiff1d(np.setdiff1d(found.block_files, rows), buried)
             lost = np.union1d(lost, files)
         has_file = np.isin(lost, found.block_files).tolist()

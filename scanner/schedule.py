@@ -1,14 +1,14 @@
-"""When each replica is read, so that every byte is read again within the promised interval.
+"""Schedules the reads of replicas, so that every byte is read again within the scan interval.
 
     last read L ─┬─ rest ─┬─ slot ────────── due ─────────────┬─ deadline L + interval
                  └ 0.12 of the interval      rate rises with  ┘  the time that is left
 
-Slots come once a period, which is 0.8 of the interval. Where in the period a replica's slot lies
+Slots come once a period, which is 0.8 of the interval. The place of a replica's slot in the period
 follows from the container's and the datanode's id: the load of a host is even although all its
-replicas were written in one night, and the copies of one container are not read at the same time,
-although no datanode asks another.
+replicas were written in one night, and the copies of one container are read at different times,
+without communication between datanodes.
 
-Pure: no clock, no disk. Wall time comes in, because intervals outlive the process.
+Pure: no clock, no disk. Times are wall time, because intervals outlive the process.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,10 +23,10 @@ import numpy.typing as npt
 from merkle.checksum import Algorithm, U64s, leaf_checksum
 from merkle.replica import ContainerId
 
-PERIOD_SHARE: Final = 0.8  # of the interval: what is left is for days when the disk is busy
-REST_SHARE: Final = 0.15  # of the period: a slot so soon after a read is passed over
-MARGIN_SHARE: Final = 0.02  # of the interval: what is planned for the last moment comes too late
-HEADROOM: Final = 1.05  # a rate that just suffices does not
+PERIOD_SHARE: Final = 0.8  # of the interval: the rest is for days when the disk is busy
+REST_SHARE: Final = 0.15  # of the period: a slot this soon after a read is skipped
+MARGIN_SHARE: Final = 0.02  # of the interval: work planned for the last moment would be late
+HEADROOM: Final = 1.05  # a rate that is just sufficient would not be
 DAY_S: Final = 86_400
 MINUTES_OF_DAY: Final = 1_440
 CHECKSUMS: Final = 2**64
@@ -35,19 +35,20 @@ assert PERIOD_SHARE * (1 + REST_SHARE) + MARGIN_SHARE < 1, "a slot lies before t
 
 
 class Urgency(IntEnum):
-    """What is read first. A replica that was just imported is one that was never read."""
+    """Priority classes of reads. A replica that was just imported counts as never read."""
 
-    LAST_COPY = 0  # nobody else has a healthy one, and it was not read since that is known
+    LAST_COPY = 0  # no other copy is healthy, and it was not read since that is known
     NEVER_READ = 1
-    IN_DOUBT = 2  # its volume became suspect after it was read
+    IN_DOUBT = 2  # its volume became suspect after the last read
     ROUTINE = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A replica that may be read. `read_at_ms`: the end of its last whole read, 0 for never;
-    `doubt_since_ms`: when its volume became suspect, 0 for not. `last_copy_since_ms`: a read
-    before it does not count, because no other copy is healthy; 0 for others are."""
+    """A replica that may be read. `read_at_ms`: the end of its last whole read, 0 = never;
+    `doubt_since_ms`: when its volume became suspect, 0 = not. `last_copy_since_ms`: reads before it
+    do not count, because no other copy is healthy; 0 = others are.
+    """
 
     container_id: ContainerId
     used_bytes: int
@@ -57,7 +58,7 @@ class Candidate:
 
     @property
     def urgency(self) -> Urgency:
-        """Which queue it stands in."""
+        """The priority class of the replica."""
         if self.read_at_ms < self.last_copy_since_ms:
             return Urgency.LAST_COPY
         if not self.read_at_ms:
@@ -69,7 +70,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A candidate with its times. A deadline of a replica never read is not known: 0."""
+    """A candidate with its times. The deadline of a replica that was never read is 0, unknown."""
 
     candidate: Candidate
     due_at_ms: int
@@ -78,10 +79,10 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Agenda:
-    """What one volume has to read now, first things first.
+    """The reads of one volume that are due, most urgent first.
 
-    `needed_bytes_per_s` keeps the promise and no more. `wait_s`: until something is due.
-    `lag_s`: by how much the oldest read is overdue, beyond its deadline; 0.0 is the promise kept.
+    `needed_bytes_per_s` just meets the interval. `wait_s`: until something is due. `lag_s`: by how
+    much the oldest read is past its deadline; 0.0 means that the interval is met.
     """
 
     due: tuple[Item, ...]
@@ -96,7 +97,7 @@ class Agenda:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Many candidates of one volume as columns; `doubt_since_ms` is the volume's."""
+    """The candidates of one volume as columns; `doubt_since_ms` is the volume's."""
 
     container_ids: U64s
     used_bytes: U64s
@@ -113,7 +114,7 @@ class Candidates:
             yield Candidate(container_id, used_bytes, read_at_ms, self.doubt_since_ms, last_copy_ms)
 
     def where(self, mask: npt.NDArray[np.bool_]) -> "Candidates":
-        """Return those that `mask` is true for."""
+        """Return the candidates for which `mask` is true."""
         return Candidates(
             self.container_ids[mask],
             self.used_bytes[mask],
@@ -124,7 +125,7 @@ class Candidates:
 
 
 class Schedule:
-    """The times of one datanode's replicas under one promise."""
+    """The read times of one datanode's replicas for one scan interval."""
 
     def __init__(self, *, interval_s: float, datanode_id: str) -> None:
         if interval_s <= 0:
@@ -138,19 +139,19 @@ class Schedule:
 
     @property
     def interval_s(self) -> float:
-        """The promise."""
+        """The scan interval."""
         return self._interval_ms / 1000
 
     @property
     def rest_s(self) -> float:
-        """How soon after a read nothing makes it worth while to read again, but a doubt."""
+        """The time after a read in which only a doubt justifies another read."""
         return REST_SHARE * self._period_ms / 1000
 
     def item(self, candidate: Candidate, now_ms: int) -> Item:
-        """Return when the candidate is due and must be done.
+        """Return when the candidate is due and its deadline.
 
-        A read in the future is a clock that jumped: it counts as due, or nobody would read the
-        replica for years.
+        A read in the future means that the clock jumped: the replica counts as due, because
+        otherwise it would not be read for years.
         """
         read_at_ms = candidate.read_at_ms
         if not read_at_ms:
@@ -172,7 +173,7 @@ class Schedule:
         return phase
 
     def agenda_of(self, candidates: Candidates, now_ms: int) -> Agenda:
-        """Return what `agenda` returns, of a hundred thousand in a few hundredths of a second."""
+        """Return the same as `agenda`, for a hundred thousand in a few hundredths of a second."""
         read_at_ms = candidates.read_at_ms.astype(np.float64)  # whole milliseconds: exact
         is_read = candidates.read_at_ms > 0
         is_urgent = (
@@ -202,7 +203,7 @@ class Schedule:
         )
 
     def _phases_of(self, container_ids: U64s) -> npt.NDArray[np.float64]:
-        """Return the phases of ascending ids; those of the last call are kept."""
+        """Return the phases of ascending ids, cached from the last call."""
         if not np.array_equal(container_ids, self._phase_ids):
             known = dict(zip(self._phase_ids.tolist(), self._phase_column.tolist(), strict=True))
             phases = [
@@ -213,11 +214,11 @@ class Schedule:
         return self._phase_column
 
     def agenda(self, candidates: Iterable[Candidate], now_ms: int) -> Agenda:
-        """Return what is due now, in the order in which to read it, and how fast."""
+        """Return the due reads in order, and the required rate."""
         due = []
         used_bytes = never_read_count = 0
         later_ms = deadline_ms = oldest_ms = inf
-        for candidate in candidates:  # of those that are not due nothing is kept: they are many
+        for candidate in candidates:  # nothing is kept of those that are not due: they are many
             item = self.item(candidate, now_ms)
             used_bytes += candidate.used_bytes
             oldest_ms = min(oldest_ms, candidate.read_at_ms)
@@ -243,8 +244,8 @@ class Schedule:
     def _needed_bytes_per_s(self, due: Sequence[Item], used_bytes: int, now_ms: int) -> float:
         """Return the rate at which every due item ends before its deadline, in this order.
 
-        At least the rate that reads everything once a period: what becomes due meanwhile needs
-        it. A deadline that has passed cannot be met: then as fast as if it were a margin away.
+        It is at least the rate that reads everything once a period, for what becomes due meanwhile.
+        A missed deadline counts as if it were a margin away.
         """
         needed = used_bytes / self._period_ms * 1000
         margin_ms = MARGIN_SHARE * self._interval_ms
@@ -258,10 +259,10 @@ class Schedule:
 
 
 def phase_of(container_id: ContainerId, datanode_id: str) -> float:
-    """Return where in the period this datanode reads its replica, in [0, 1).
+    """Return the place in the period at which this datanode reads its replica, in [0, 1).
 
-    A place at random, which every datanode computes for itself: of three copies that leaves on
-    average 0.61 of a period without any being read, instead of a whole one.
+    A random place, which every datanode computes for itself: for three copies, the longest gap
+    without a read is on average 0.61 of a period, instead of a whole one.
     """
     score = leaf_checksum(Algorithm.XXH3_64, container_id, 0, datanode_id.encode())
     return score / CHECKSUMS
@@ -269,15 +270,15 @@ def phase_of(container_id: ContainerId, datanode_id: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Times of the day, UTC, in which background reading is allowed; none is always.
+    """Times of the day, UTC, in which background reading is allowed; empty = always.
 
-    Each is (first minute, end minute) of the day; an end before the start is the next day.
+    Each is (first minute, end minute) of the day; an end before the start is on the next day.
     """
 
     spans: tuple[tuple[int, int], ...] = ()
 
     def is_open(self, now_ms: int) -> bool:
-        """Whether reading is allowed now."""
+        """Return True if reading is allowed now."""
         minute = now_ms // 60_000 % MINUTES_OF_DAY
         return not self.spans or any(
             first <= minute < end if first < end else minute >= first or minute < end
@@ -285,7 +286,7 @@ class Windows:
         )
 
     def opens_in_s(self, now_ms: int) -> float:
-        """Return the seconds until reading is allowed; 0.0 when it is."""
+        """Return the seconds until reading is allowed; 0.0 if it is now."""
         if self.is_open(now_ms):
             return 0.0
         minute_of_day = now_ms / 60_000 % MINUTES_OF_DAY
@@ -293,13 +294,13 @@ class Windows:
 
     @property
     def share(self) -> float:
-        """Which part of the day is open."""
+        """Return the share of the day in which reading is allowed."""
         starts_ms = range(0, DAY_S * 1000, 60_000)
         return sum(map(self.is_open, starts_ms)) / MINUTES_OF_DAY
 
 
 def parse_window(text: str) -> tuple[int, int]:
-    """Read `22:00-06:00`. Raise ValueError."""
+    """Parse `22:00-06:00`. Raise ValueError."""
     first, _, end = text.partition("-")
     minutes = (_minute(first), _minute(end))
     if minutes[0] == minutes[1]:
@@ -318,10 +319,10 @@ def _minute(text: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feasibility:
-    """Whether one volume can be read within the interval, with the arithmetic.
+    """The check that one volume can be read within the interval, with its arithmetic.
 
-    `offered_bytes_per_s`: what config or disk allow, named by `offered_by`; 0 is not known.
-    `open_share`: part of the day in which reading is allowed.
+    `offered_bytes_per_s`: the rate that config or disk allow, named by `offered_by`; 0 = unknown.
+    `open_share`: share of the day in which reading is allowed.
     """
 
     volume: str
@@ -333,16 +334,16 @@ class Feasibility:
 
     @property
     def needed_bytes_per_s(self) -> float:
-        """The rate that keeps the promise."""
+        """The rate that meets the interval."""
         return HEADROOM * self.used_bytes / (self.interval_s * max(self.open_share, 1e-9))
 
     @property
     def is_possible(self) -> bool:
-        """Whether the promise can be kept; what is not known is not refused."""
+        """True if the interval can be met; an unknown rate is accepted."""
         return not self.offered_bytes_per_s or self.needed_bytes_per_s <= self.offered_bytes_per_s
 
     def __str__(self) -> str:
-        """The arithmetic, as an operator would do it."""
+        """The arithmetic, in readable form."""
         a_day = "" if self.open_share >= 1 else f", {self.open_share * 24:.1f} hours a day"
         needed = (
             f"volume {self.volume}: {self.used_bytes / 1e9:.1f} GB within "

@@ -1,10 +1,10 @@
-"""When is what cannot be read UNREADABLE: what failed three times, over an hour, does not pass.
+"""Decides when a read failure is UNREADABLE: after three failures over at least an hour.
 
-One failure says nothing about the data, whatever its errno, if nobody listed that as the device's:
-rights that somebody is just changing, a network that comes back, a medium of which no two reads of
-a chunk agree. Scans count them (`Doubt`); from the third on, an hour after the first, the next scan
-reads through `Insistent`: the same failure is then the verdict on what fails, block by block. A
-host that is short of something never is.
+One failure says nothing about the data unless its errno is listed as the device's: rights that are
+being changed, a network that comes back, a medium on which no two reads of a chunk agree. Scans
+count failures (`Doubt`). From the third on, an hour after the first, the next scan reads through
+`Insistent`: the same failure is then the verdict, block by block. A host that lacks a resource
+never leads to it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,15 +16,15 @@ from merkle.replica import BlockId, ContainerId
 from scanner.chunk_verdict import insisted
 from scanner.ports import BlockReader, ReplicaReader, Structure
 
-TRIES_MIN: Final = 3  # one may be an accident, and the second its echo
-SPAN_MS_MIN: Final = 3_600_000  # longer than an operator's slip, or a restart of what serves a disk
-FORGOTTEN_MS: Final = 30 * 24 * 3_600_000  # failures that lie further apart are not one trouble
+TRIES_MIN: Final = 3  # one may be an accident, and the second related to it
+SPAN_MS_MIN: Final = 3_600_000  # longer than an operator's slip, or a restart of a disk's server
+FORGOTTEN_MS: Final = 30 * 24 * 3_600_000  # failures further apart are unrelated
 WHY_CHARS_MAX: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """How often, since when and until when a replica could not be read, and why last."""
+    """How often and when a replica could not be read, and the last reason."""
 
     count: int
     first_at_ms: int
@@ -33,30 +33,30 @@ class Doubt:
 
 
 class KeptDoubts(Protocol):
-    """What is kept of one replica, wherever that is."""
+    """The stored read failures of one replica."""
 
     def note(self, why: str) -> None:
-        """Count a scan that ended because something could not be read; durable when it returns."""
+        """Count a scan that ended because of a read failure; durable on return."""
         ...
 
     def are_over(self) -> bool:
-        """Return whether what fails now is to be called UNREADABLE."""
+        """Return True if a failure is now to be reported as UNREADABLE."""
         ...
 
     def are_noted(self) -> bool:
-        """Return whether any scan since the last whole one could not read something."""
+        """Return True if any scan since the last whole one had a read failure."""
         ...
 
 
 def grown(had: Doubt | None, now_ms: int, why: str) -> Doubt:
-    """Return the doubt after one failure more."""
+    """Return the record after one more failure."""
     if had is None or not 0 <= now_ms - had.last_at_ms <= FORGOTTEN_MS:
         had = Doubt(0, now_ms, now_ms, "")
     return Doubt(had.count + 1, had.first_at_ms, now_ms, why[:WHY_CHARS_MAX])
 
 
 def is_over(doubt: Doubt | None, now_ms: int) -> bool:
-    """Return whether failures have become so many, over so long a time, that they do not pass."""
+    """Return True if the failures are so many, over so long a time, that they are lasting."""
     if doubt is None or doubt.count < TRIES_MIN:
         return False
     return now_ms - doubt.first_at_ms >= SPAN_MS_MIN
@@ -81,7 +81,7 @@ class _InsistentFile:
 
     @property
     def size_bytes(self) -> int:
-        """Length of the file now."""
+        """Current length of the file."""
         with _insisting():
             return self._file.size_bytes
 
@@ -91,13 +91,13 @@ class _InsistentFile:
             return self._file.read(offset, length_bytes)
 
     def reread_past_cache(self, offset: int, length_bytes: int) -> bytes:
-        """Ask the medium again as the file does."""
+        """Read from the medium again, as the file does."""
         with _insisting():
             return self._file.reread_past_cache(offset, length_bytes)
 
 
 class Insistent:
-    """A `ReplicaReader` over another."""
+    """A `ReplicaReader` over another whose failures are final."""
 
     def __init__(self, reader: ReplicaReader) -> None:
         self._reader = reader
@@ -107,7 +107,7 @@ class Insistent:
 
     @property
     def container_id(self) -> ContainerId:
-        """Whose replica this is."""
+        """Id of the container."""
         return self._reader.container_id
 
     def tombstones(self) -> Mapping[BlockId, int]:
@@ -115,7 +115,7 @@ class Insistent:
         return self._reader.tombstones()
 
     def open_block(self, block_id: BlockId) -> BlockReader:
-        """Open the block's file; raise FileNotFoundError when there is none."""
+        """Open the block's file; raise FileNotFoundError if there is none."""
         with _insisting():
             return _InsistentFile(self._reader.open_block(block_id))
 
@@ -125,9 +125,9 @@ class Insistent:
             return self._reader.read_whole(block_id, length_bytes)
 
     def former_bytes(self, block_id: BlockId, offset: int) -> Iterable[bytes]:
-        """Return what was at this place before."""
+        """Return the earlier contents of this place."""
         return self._reader.former_bytes(block_id, offset)
 
     def structure(self) -> Structure:
-        """List the replica's files as the reader does, which insists by itself."""
+        """List the replica's files with the reader, which insists by itself."""
         return self._reader.structure()

@@ -1,4 +1,4 @@
-"""The client of a cluster: `from suture import Client`; docs/CLIENT.md shows it by examples."""
+"""The client of a cluster: `from suture import Client`; docs/CLIENT.md has examples."""
 
 from suture.aio import AsyncClient
 from suture.client import Client, Content, KeyInfo, Stored

@@ -1,8 +1,8 @@
-"""The same for asyncio: calls wait in threads of the client's own, and never in the event loop's.
+"""The asyncio client: calls wait in threads of the client's own, never in the event loop's.
 
-A task that is cancelled leaves at once. What it read is not read on: the call to the datanode ends
-with the piece that is under way. What it stored or downloaded stops at the next piece, and is there
-whole or not at all; whether a key is, if that was its last moment, `info` says.
+A cancelled task ends at once. Its read does not continue: the call to the datanode ends with the
+current piece. A store or download stops at the next piece and has either completed or left nothing;
+if it was at its end, `info` shows whether the key exists.
 """
 
 import asyncio
@@ -19,11 +19,11 @@ from suture.client import Client, Content, KeyInfo, Progress, Stored, closed
 
 T = TypeVar("T")
 
-CALLS_MAX: Final = 16  # that wait at the same time; more wait for their turn
+CALLS_MAX: Final = 16  # that wait at the same time; others queue
 
 
 class Options(TypedDict, total=False):
-    """What `suture.Client` takes beside the address of the control plane."""
+    """The options of `suture.Client` besides the address of the control plane."""
 
     tls_certificate: str | os.PathLike[str] | None
     tls_key: str | os.PathLike[str] | None
@@ -32,13 +32,13 @@ class Options(TypedDict, total=False):
 
 
 class AsyncClient:
-    """One cluster, through its control plane. Use as an async context manager, in one event loop.
+    """A cluster, through its control plane. Use as an async context manager, in one event loop.
 
-    Methods are those of `suture.Client`; what yields there is read by `async for` here.
+    Methods are those of `suture.Client`; where that one yields, use `async for` here.
     """
 
     def __init__(self, scm: str, **options: Unpack[Options]) -> None:
-        """As `suture.Client`, with the same options."""
+        """Take the arguments and options of `suture.Client`."""
         self._client = Client(scm, **options)
         self._pool = ThreadPoolExecutor(CALLS_MAX, thread_name_prefix="suture")
 
@@ -49,21 +49,21 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close every connection. A call that waits fails with Unavailable, as does a later one."""
+        """Close every connection. Waiting and later calls fail with Unavailable."""
         await asyncio.to_thread(self._client.close)
         self._pool.shutdown(wait=False)
 
     async def put(
         self, key: str, content: Content, *, replace: bool = False, replication: str = ""
     ) -> Stored:
-        """Store `content` under `key`, durably. Raises KeyExists."""
+        """Store `content` under `key`, durably. Raise KeyExists."""
         (stored,) = await self.put_many({key: content}, replace=replace, replication=replication)
         return stored
 
     async def put_many(
         self, contents: Mapping[str, Content], *, replace: bool = False, replication: str = ""
     ) -> tuple[Stored, ...]:
-        """Store many keys, some at a time; return them in the order given."""
+        """Store many keys, some at a time; return them in the given order."""
 
         def put(progress: Progress) -> tuple[Stored, ...]:
             return self._client.put_many(
@@ -73,7 +73,7 @@ class AsyncClient:
         return await self._stoppable(put)
 
     async def get(self, key: str, *, start: int = 0, stop: int | None = None) -> bytes:
-        """Return what is stored under `key`, or its bytes from `start` to before `stop`."""
+        """Return the contents of `key`, or its bytes from `start` to before `stop`."""
         async with aclosing(self.stream(key, start=start, stop=stop)) as pieces:
             return b"".join([piece async for piece in pieces])
 
@@ -87,7 +87,7 @@ class AsyncClient:
                 yield piece
 
     async def download(self, key: str, path: str | os.PathLike[str]) -> None:
-        """Write what is stored under `key` to a file, which is there whole or as it was."""
+        """Write the contents of `key` to a file, which is then complete, or unchanged."""
 
         def download(progress: Progress) -> None:
             self._client.download(key, path, progress=progress)
@@ -102,25 +102,25 @@ class AsyncClient:
                     yield info
 
     async def info(self, key: str) -> KeyInfo:
-        """Return what is known of a key. Raises KeyNotFound."""
+        """Return the facts of a key. Raise KeyNotFound."""
         return await self._run(lambda: self._client.info(key))
 
     async def delete(self, key: str) -> None:
-        """Delete a key. Raises KeyNotFound."""
+        """Delete a key. Raise KeyNotFound."""
         await self._run(lambda: self._client.delete(key))
 
     async def _each(self, source: Generator[T, None, None]) -> AsyncGenerator[T, None]:
-        """Yield what `source` does, and close it when nobody reads on."""
+        """Yield the items of `source`, and close it when the consumer stops."""
         steps = _Steps(source)
         try:
             while taken := await self._run(steps.next):
                 yield taken[0]
         finally:
-            with suppress(RuntimeError):  # the client was closed, and with it every call
-                self._pool.submit(steps.close)  # after the step under way, which nobody awaits
+            with suppress(RuntimeError):  # the client was closed, which ended every call
+                self._pool.submit(steps.close)  # runs after the current step, without being awaited
 
     async def _stoppable(self, work: Callable[[Progress], T]) -> T:
-        """Run what hears of its progress; it stops there when the task is cancelled."""
+        """Run work with a progress callback; it stops there when the task is cancelled."""
         cancelled = Event()
 
         def heard(_: int) -> None:
@@ -137,26 +137,26 @@ class AsyncClient:
         loop = asyncio.get_running_loop()
         try:
             awaited = loop.run_in_executor(self._pool, lambda: context.run(work))
-        except RuntimeError as error:  # of a pool that takes nothing more
+        except RuntimeError as error:  # of a closed pool
             raise closed() from error
         return await awaited
 
 
 class _Steps(Generic[T]):
-    """An iterator that is advanced by one thread, and may be closed meanwhile by another."""
+    """An iterator that one thread advances and another may close meanwhile."""
 
     def __init__(self, source: Generator[T, None, None]) -> None:
         self._source = source
         self._lock = Lock()
 
     def next(self) -> tuple[T, ...]:
-        """Return what comes next, alone; nothing: that was all."""
+        """Return the next item in a tuple; an empty tuple at the end."""
         with self._lock:
             for item in self._source:
                 return (item,)
             return ()
 
     def close(self) -> None:
-        """End it, when no step is under way."""
+        """Close the iterator, once no step is running."""
         with self._lock:
             self._source.close()

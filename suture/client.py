@@ -29,7 +29,7 @@ Progress: TypeAlias = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class KeyInfo:
-    """A key that is stored. It `is_lost` if a container that holds some of it was given up."""
+    """A stored key. It `is_lost` if a container with some of its blocks was given up."""
 
     key: str
     size_bytes: int
@@ -39,7 +39,7 @@ class KeyInfo:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A key as it was just stored: durable on `replicas_min` datanodes or more."""
+    """A key that was just stored: durable on at least `replicas_min` datanodes."""
 
     key: str
     size_bytes: int
@@ -47,10 +47,10 @@ class Stored:
 
 
 class Client:
-    """One cluster, through its control plane. Use as a context manager. Many threads may call.
+    """A cluster, through its control plane. Use as a context manager. Thread-safe.
 
-    All methods raise what `suture.errors` lists. What is read was verified, every byte; what is
-    damaged in one replica comes from another.
+    All methods raise the errors of `suture.errors`. Every byte that is read is verified; if one
+    replica is damaged, another one is read.
     """
 
     def __init__(
@@ -62,10 +62,10 @@ class Client:
         tls_ca: str | os.PathLike[str] | None = None,
         allow_plaintext: bool = False,
     ) -> None:
-        """`scm`: host:port of the control plane. The three PEM files go together, and are read
-        again when they change; without them only this machine is called, unless `allow_plaintext`.
+        """`scm`: host:port of the control plane. The three PEM files go together, and are reloaded
+        when they change; without them only this machine is called, unless `allow_plaintext`.
 
-        Nobody is called yet. Raises Refused(INVALID_CONFIG) naming the file that is wrong.
+        Does not connect yet. Raise Refused(INVALID_CONFIG) naming an invalid file.
         """
         named = {"certificate": tls_certificate, "key": tls_key, "ca": tls_ca}
         files = files_of(
@@ -80,8 +80,9 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close every connection. What is under way in other threads fails with Unavailable, and so
-        does what is called later; a key that was being stored is there whole or not at all."""
+        """Close every connection. Running calls of other threads and later calls fail with
+        Unavailable; a key that was being stored is complete or absent.
+        """
         self._cluster.close()
 
     def put(
@@ -93,7 +94,7 @@ class Client:
         replication: str = "",
         progress: Progress = lambda _: None,
     ) -> Stored:
-        """Store `content` under `key`, durably, and return when it is. Raises KeyExists.
+        """Store `content` under `key`, and return when it is durable. Raise KeyExists.
 
         See `put_many`.
         """
@@ -110,12 +111,13 @@ class Client:
         replication: str = "",
         progress: Progress = lambda _: None,
     ) -> "tuple[Stored, ...]":
-        """Store many keys, some at a time; return them in the order given.
+        """Store many keys, some at a time; return them in the given order.
 
-        `replication` names an erasure code, as rs-6-3-1024k; else each replica is a whole copy.
-        The first failure stops the rest, and keys that were stored stay. While the control plane
-        restarts it is waited for, up to two minutes. `progress` hears from several threads how many
-        bytes have gone out, and of fewer than none when they go out again; what it raises stops it.
+        `replication` names an erasure code, such as rs-6-3-1024k; by default each replica is a
+        whole copy. The first failure stops the rest, and keys already stored stay. A restart of the
+        control plane is waited out, up to two minutes. `progress` receives, from several threads,
+        the number of bytes sent, and a negative number when they are sent again; an exception in it
+        stops the call.
         """
         scheme = parse_scheme(replication) if replication else None
         with Spool() as spool, self._asked():
@@ -127,16 +129,17 @@ class Client:
         return tuple(found[key] for key in contents)
 
     def get(self, key: str, *, start: int = 0, stop: int | None = None) -> bytes:
-        """Return what is stored under `key`, or its bytes from `start` to before `stop`.
+        """Return the contents of `key`, or its bytes from `start` to before `stop`.
 
-        As of a slice, what lies behind the end is left out. Blocks outside are not read.
+        As with slices, positions beyond the end are ignored. Blocks outside of the range are not
+        read.
         """
         return b"".join(self.stream(key, start=start, stop=stop))
 
     def stream(self, key: str, *, start: int = 0, stop: int | None = None) -> Pieces:
         """Yield the same in pieces of at most a few MiB; the datanodes send a little ahead.
 
-        Raises KeyNotFound here, before the first piece is taken.
+        Raise KeyNotFound here, before the first piece is taken.
         """
         if start < 0 or (stop is not None and stop < start):
             raise ValueError(f"not a range of bytes: {start} to {stop}")
@@ -145,8 +148,9 @@ class Client:
     def download(
         self, key: str, path: str | os.PathLike[str], *, progress: Progress = lambda _: None
     ) -> None:
-        """Write what is stored under `key` to a file, which is there whole and durable, or as it
-        was before. `progress` hears of bytes that were written; what it raises stops it."""
+        """Write the contents of `key` to a file, which is then complete and durable, or unchanged.
+        `progress` receives the number of bytes written; an exception in it stops the call.
+        """
 
         def told() -> Iterator[bytes]:
             for piece in self.stream(key):
@@ -156,12 +160,12 @@ class Client:
         write_whole(Path(path), told())
 
     def list(self, prefix: str = "") -> Iterator[KeyInfo]:
-        """Yield the keys that begin with `prefix`, by name; asks for up to a thousand at a time."""
+        """Yield the keys that begin with `prefix`, by name; fetches up to a thousand at a time."""
         for page in self.pages(prefix):
             yield from page
 
     def pages(self, prefix: str = "") -> Generator[tuple[KeyInfo, ...], None, None]:
-        """Yield the same as they come: page by page."""
+        """Yield the same page by page."""
         if fault := key_fault(prefix, is_beginning=True):
             raise ValueError(f"no key begins so: {prefix!r} {fault}")
         with self._asked():
@@ -169,14 +173,14 @@ class Client:
                 yield tuple(_info(key) for key in page)
 
     def info(self, key: str) -> KeyInfo:
-        """Return what is known of a key. Raises KeyNotFound."""
+        """Return the facts of a key. Raise KeyNotFound."""
         return _info(self._found(key).key)
 
     def delete(self, key: str) -> None:
-        """Delete a key; datanodes delete its blocks in the background. Raises KeyNotFound.
+        """Delete a key; datanodes delete its blocks in the background. Raise KeyNotFound.
 
-        While the control plane restarts it is waited for, up to two minutes. What somebody stores
-        under the key meanwhile stays.
+        A restart of the control plane is waited out, up to two minutes. A key that another client
+        stores under this name meanwhile stays.
         """
         with self._asked():
             (deletion,) = delete_keys(self._cluster.scm, [_checked(key)])
@@ -185,12 +189,17 @@ class Client:
 
     @contextmanager
     def _asked(self) -> Iterator[None]:
-        """Raise what the body raises, as what callers distinguish, and what is left of its call
-        where the client was closed as just that."""
+        """Convert errors of the body to those that callers distinguish; if the client was closed,
+        to that error.
+        """
         try:
             with by_kind():
                 yield
-        except (Unavailable, CancelledError, RuntimeError) as error:  # the last of closed threads
+        except (
+            Unavailable,
+            CancelledError,
+            RuntimeError,
+        ) as error:  # RuntimeError: of a closed pool
             if not self._cluster.is_closed:
                 raise
             facts = error.facts if isinstance(error, Unavailable) else {}
@@ -207,7 +216,7 @@ class Client:
 
 
 def closed(**facts: str) -> Unavailable:
-    """Return what a call ends with whose client was closed."""
+    """Return the error of a call whose client was closed."""
     return Unavailable(Code.UNAVAILABLE, "the client was closed", **facts)
 
 
@@ -223,7 +232,7 @@ def _info(key: scm_pb2.KeyInfo) -> KeyInfo:
 
 
 def _source(key: str, content: Content, spool: Spool) -> Source:
-    """Return a source that can be read more than once; its copy, if any, is in `spool`."""
+    """Return a source that can be read more than once; a copy, if needed, is in `spool`."""
     _checked(key)
     if isinstance(content, bytes | bytearray | memoryview):
         data = bytes(content)

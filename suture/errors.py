@@ -1,4 +1,4 @@
-"""What the client raises.
+"""The exceptions of the client.
 
     SutureError         has `code`, which is stable, `hint` for people, and `facts`
     ├─ Unavailable      try again later: the cluster, or what it has of the key, is not at hand
@@ -8,8 +8,8 @@
        ├─ KeyLost       a container of it was given up
        └─ KeyReplaced   while it was read: what was read is of no use with what is there now
 
-An argument that can never be right is a ValueError or a TypeError, before anything is asked. What
-keeps a file of one's own from being read is an OSError.
+An argument that can never be valid raises ValueError or TypeError, before any request. A local file
+that cannot be read raises OSError.
 """
 
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ class KeyLost(Refused):
 
 
 class KeyReplaced(Refused):
-    """The key was replaced while it was read: begin again, and keep nothing of what was read."""
+    """The key was replaced while it was read: discard what was read, and start again."""
 
 
 KINDS: Final[dict[Code, type[Refused]]] = {
@@ -48,7 +48,7 @@ KINDS: Final[dict[Code, type[Refused]]] = {
 
 @contextmanager
 def by_kind() -> Iterator[None]:
-    """Raise what the body raises, as what callers distinguish."""
+    """Convert errors of the body to those that callers distinguish."""
     try:
         yield
     except SutureError as error:

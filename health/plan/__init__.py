@@ -1,1 +1,1 @@
-"""What follows from a judgement: rows of a plan, each with its reason."""
+"""Plans: the actions that follow from a judgement, one per row, each with its reason."""

@@ -1,4 +1,4 @@
-"""Replicas that are to follow their container's state."""
+"""Rules for replicas that must follow their container's state."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""Replicas that are to be copied or computed, and from where."""
+"""Rules for replicas to copy or compute, and their sources."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -25,8 +25,9 @@ GIVEN_UP: Final = (Health.UNHEALTHY, Health.UNHEALTHY_UNDER_REPLICATED)
 
 
 def _best_of(is_sound: Bools, group: Ints, count: int, kinds: Sequence[Bools]) -> Bools:
-    """Return of each group the sound rows of the first kind that has any, else all of the first
-    kind. `group` numbers, below `count`, which group a row belongs to."""
+    """Return, for each group, the sound rows of the first kind that has any, else all of the first
+    kind. `group` is the group number of each row, below `count`.
+    """
     chosen = kinds[0]
     is_open = np.ones(count, dtype=np.bool_)
     for kind in kinds:
@@ -39,11 +40,11 @@ def _best_of(is_sound: Bools, group: Ints, count: int, kinds: Sequence[Bools]) -
 
 
 def ratis_sources(scene: Scene, asked: Bools) -> tuple[Bools, Ints]:
-    """Return which replicas of the containers asked about may be copied, and their rank:
-    quasi-closed ones last.
+    """Return which replicas of the `asked` containers may be copied, and their rank: quasi-closed
+    ones last.
 
-    The best kind there is, at the last commit; one in doubt only when all that have as many commits
-    are. In a container that needs no copy all the same.
+    These are the best kind present, at the last commit; a doubtful one only if all with as many
+    commits are. Containers that need no copy are included.
     """
     view, replicas, rows = scene.view, scene.view.batch.replicas, scene.view.rows
     containers = view.batch.containers
@@ -52,7 +53,7 @@ def ratis_sources(scene: Scene, asked: Bools) -> tuple[Bools, Ints]:
     quasi = usable & (replicas.state == State.QUASI_CLOSED)
     takes_quasi = ~rows.some(closed) | (containers.state == State.QUASI_CLOSED)
     healthy = closed | (quasi & view.of_container(takes_quasi))
-    # A good one that cannot be read now will be back: until then a bad one is no substitute.
+    # A good one that is unreadable now will return: until then a bad one is no substitute.
     has_healthy = view.of_container(rows.some(healthy) | (scene.counts.ratis.healthy > 0))
     chosen = healthy | (usable & (replicas.state == UNHEALTHY) & ~has_healthy)
     last = rows.highest(replicas.bcsid, -1, chosen)
@@ -66,11 +67,11 @@ def ratis_sources(scene: Scene, asked: Bools) -> tuple[Bools, Ints]:
 
 
 def replicate(scene: Scene) -> Iterable[Actions]:
-    """Copy what a Ratis container lacks, or what stands on too few racks."""
+    """Copy the missing replicas of a Ratis container, or one that improves its rack spread."""
     view, n, verdicts = scene.view, scene.counts.ratis, scene.verdicts
     only_bad = n.healthy == 0
     need = np.where(only_bad, n.need_with_bad_after, np.minimum(n.need_after, n.need_if_healed))
-    # A copy on another rack makes it one too many; whatever is on its way may do so already.
+    # A copy on another rack makes it surplus; one in flight may do so already.
     is_misplaced = (verdicts.state == Health.MIS_REPLICATED) & (verdicts.queue == Queue.UNDER)
     is_misplaced |= _is_crowded(scene)
     is_misplaced &= (view.adds == 0) & (view.deletes == 0)
@@ -102,8 +103,9 @@ def replicate(scene: Scene) -> Iterable[Actions]:
 
 
 def _is_crowded(scene: Scene) -> Bools:
-    """Return of which closed containers just enough good replicas are on too few racks, beside bad
-    ones that make them look like too many: a rack with nothing but a bad one is none."""
+    """Return which closed containers have just enough good replicas on too few racks, with bad ones
+    that make them look like too many. A rack with only a bad one does not count.
+    """
     view, n = scene.view, scene.counts.ratis
     asked = (scene.verdicts.state == Health.OVER_REPLICATED) & (n.need == 0) & ~view.is_ec
     asked &= view.batch.containers.state == State.CLOSED
@@ -115,7 +117,9 @@ def _is_crowded(scene: Scene) -> Bools:
 
 
 def replicate_origins(scene: Scene) -> Iterable[Actions]:
-    """Copy what a stuck quasi-closed container lacks of an origin, from replicas of that origin."""
+    """Copy the missing replicas of an origin of a stuck quasi-closed container, from that
+    origin's.
+    """
     view, verdicts, origins = scene.view, scene.verdicts, scene.counts.quasi.origins
     is_short = verdicts.state == Health.QUASI_CLOSED_STUCK_UNDER_REPLICATED
     is_short &= (verdicts.queue == Queue.UNDER) & view.is_judged
@@ -141,8 +145,9 @@ def replicate_origins(scene: Scene) -> Iterable[Actions]:
 
 
 def _last_of_origin(scene: Scene, rows: Ints) -> Bools:
-    """Return which of some replicas are the best of their origin: healthy ones where there are any,
-    at the last commit among them, in doubt only where all of these are."""
+    """Return which of these replicas are the best of their origin: healthy ones if there are any,
+    at their last commit, and doubtful ones only if all of these are.
+    """
     origins, replicas = scene.counts.quasi.origins, scene.view.batch.replicas
     group, count = origins.of_row[rows], len(origins.container)
     healthy = ~scene.view.is_sick[rows]
@@ -156,7 +161,7 @@ def _last_of_origin(scene: Scene, rows: Ints) -> Bools:
 
 
 def replicate_vulnerable(scene: Scene) -> Iterable[Actions]:
-    """Copy the UNHEALTHY replicas that alone hold an origin's last commit."""
+    """Copy the UNHEALTHY replicas that are the only ones with an origin's last commit."""
     view, quasi = scene.view, scene.counts.quasi
     count = view.rows.tally(quasi.is_vulnerable)
     applies = (
@@ -179,14 +184,14 @@ def replicate_vulnerable(scene: Scene) -> Iterable[Actions]:
 
 
 def reconstruct(scene: Scene) -> Iterable[Actions]:
-    """Compute missing indexes from one CLOSED replica per index, those in service preferred; those
-    in doubt only if they are needed, and last.
+    """Compute missing indexes from one CLOSED replica per index, preferring those in service;
+    doubtful ones last, and only if needed.
 
-    Where more is not CLOSED than the parity makes up for, UNHEALTHY ones are read as well: Ozone
-    gives such a container up, but what is damaged in two shards is seldom in the same stripe.
+    If more are not CLOSED than the parity can replace, UNHEALTHY ones are read as well: Ozone gives
+    up such a container, but damage in two shards is seldom in the same stripe.
     """
     view, ec, replicas = scene.view, scene.counts.erasure, scene.view.batch.replicas
-    # What a repair may heal in place, and what is just arriving, is not made a second time.
+    # Not rebuilt: a replica that a repair may heal, or that is just arriving.
     is_coming = (view.is_present & replicas.is_hopeful) | (
         ~view.is_gone & (replicas.state == RECOVERING)
     )
@@ -203,8 +208,9 @@ def reconstruct(scene: Scene) -> Iterable[Actions]:
 
 
 def _reconstructed(scene: Scene, lost: Ints, usable: Bools, text: str) -> Actions:
-    """Return how the `lost` indexes are computed where `usable` replicas are enough: of each index
-    the first that is CLOSED, in service, and beyond doubt."""
+    """Return how to compute the `lost` indexes where enough replicas are `usable`: of each index
+    the first that is CLOSED, in service, and not doubtful.
+    """
     view, replicas = scene.view, scene.view.batch.replicas
     containers = view.batch.containers
     rows = np.flatnonzero(usable)
@@ -255,7 +261,7 @@ def _index_reasons(text: str, masks: Ints) -> Reasons:
 def move_indexes(scene: Scene) -> Iterable[Actions]:
     """Copy the indexes whose only replica is on a leaving node, one row each.
 
-    Any of those that rest will do: one that is off already is no reason to wait with the others.
+    Any replica in maintenance is a possible source: one that is off is no reason to wait.
     """
     view, ec, replicas = scene.view, scene.counts.erasure, scene.view.batch.replicas
     offline = ec.decommission_only | ec.maintenance_only
@@ -286,9 +292,9 @@ def move_indexes(scene: Scene) -> Iterable[Actions]:
 
 
 def spread_indexes(scene: Scene) -> Iterable[Actions]:
-    """Copy a whole shard off the rack that holds the most of them, one row for each container.
+    """Copy a whole shard off the rack that holds the most of them, one row per container.
 
-    That makes it one too many, and the one on the crowded rack is then deleted.
+    That makes it surplus, and the one on the crowded rack is then deleted.
     """
     view, replicas, verdicts = scene.view, scene.view.batch.replicas, scene.verdicts
     applies = view.is_ec & (verdicts.state == Health.MIS_REPLICATED) & view.is_judged
@@ -316,7 +322,7 @@ def spread_indexes(scene: Scene) -> Iterable[Actions]:
 
 
 def _lowest(masks: Ints, counts: Ints) -> Ints:
-    """Return of each mask the `counts` lowest bits."""
+    """Return the `counts` lowest bits of each mask."""
     taken = np.zeros(len(masks), dtype=np.int64)
     left, wanted = masks.copy(), counts.copy()
     while (wanted > 0).any() and left.any():

@@ -1,8 +1,9 @@
-"""Replicas that are to be deleted, chosen most carefully.
+"""Rules for replicas to delete, which are chosen most carefully.
 
 Pending adds never count and pending deletes always do. Only replicas on answering nodes in service
-that have named all they hold may go, one per container and run, the same one whoever plans. As many
-whole and equal ones stay as are required, on as many racks; what has more commits than these stays.
+that have reported all their replicas may be deleted, one per container and run, and every planner
+chooses the same one. As many whole and equal ones stay as are required, on as many racks. A replica
+with more commits than these stays.
 """
 
 from collections.abc import Iterable
@@ -19,14 +20,14 @@ EXCESS, TWIN = "more replicas than needed", "unhealthy, its index has a good rep
 
 
 def _first(scene: Scene, rows: Ints, *keys: Ints) -> Ints:
-    """Return one of the rows of each container: the first by the keys, the last weighs most."""
+    """Return one row of each container: the first by the keys, of which the last weighs most."""
     order = np.lexsort((scene.places(rows), *keys, scene.view.rows.owner[rows]))
     rows = rows[order]
     return rows[first_of_run(scene.view.rows.owner[rows])]
 
 
 def _deletes(scene: Scene, rows: Ints, reason: Reasons | str, *, is_forced: bool) -> Actions:
-    """One row for each container, with all its victims; their owners ascend."""
+    """Return one row for each container, with all its victims; their owners ascend."""
     replicas = scene.view.batch.replicas
     box, place = np.unique(scene.view.rows.owner[rows], return_inverse=True)
     return rows_of(
@@ -41,14 +42,14 @@ def _deletes(scene: Scene, rows: Ints, reason: Reasons | str, *, is_forced: bool
 
 
 def _trees(scene: Scene, rows: Ints, *keys: Ints) -> Groups:
-    """Group rows that hold the same: all keys, and the tree with its tombstones."""
+    """Group rows with the same keys and the same tree, including its tombstones."""
     replicas = scene.view.batch.replicas
     tree = (replicas.algorithm[rows], replicas.root[rows], replicas.tombstones[rows])
     return Groups.of(*keys, *tree)
 
 
 def _agree(scene: Scene, mask: Bools) -> Bools:
-    """Return in which containers all replicas that pass have a tree, and the same one."""
+    """Return the containers in which all replicas in the mask have a tree, and the same one."""
     rows = np.flatnonzero(mask)
     owner = scene.view.rows.owner[rows]
     trees = _trees(scene, rows, owner)
@@ -57,10 +58,10 @@ def _agree(scene: Scene, mask: Bools) -> Bools:
 
 
 def delete_excess(scene: Scene) -> Iterable[Actions]:
-    """One replica of a closed container that has too many.
+    """Delete one replica of a closed container that has too many.
 
-    First what is not whole, the lowest commit id foremost; then a whole one whose absence costs no
-    rack. Nothing while whole ones differ: then nobody knows which is right.
+    First one that is not whole, lowest commit id first; then a whole one whose absence costs no
+    rack. None while whole ones differ, because it is unknown which is right.
     """
     view, replicas, rows = scene.view, scene.view.batch.replicas, scene.view.rows
     containers = view.batch.containers
@@ -88,9 +89,9 @@ def delete_excess(scene: Scene) -> Iterable[Actions]:
 
 
 def _keeps_racks(scene: Scene, applies: Bools) -> Bools:
-    """Return whose container, of some, stands on enough racks without it, or on no fewer.
+    """Return the replicas whose container, among these, keeps enough racks without it, or no fewer.
 
-    Only good replicas on nodes that answer and stay stand anywhere.
+    Only good replicas on answering nodes that stay count for racks.
     """
     view = scene.view
     seen = view.is_present & ~view.is_bad & view.is_reachable & ~view.is_leaving
@@ -104,14 +105,15 @@ def _keeps_racks(scene: Scene, applies: Bools) -> Bools:
 
 
 def delete_spare_of_origin(scene: Scene) -> Iterable[Actions]:
-    """One replica of a container that stays quasi-closed, while enough equal ones of its origin
-    stay that have as many commits: a damaged one first, of which others have all it may have."""
+    """Delete one replica of a permanently quasi-closed container, while enough equal ones of its
+    origin with as many commits stay: first a damaged one of whose data the others have everything.
+    """
     view, replicas, verdicts = scene.view, scene.view.batch.replicas, scene.verdicts
     origins, containers = scene.counts.quasi.origins, view.batch.containers
     by_origin = verdicts.state == Health.QUASI_CLOSED_STUCK_OVER_REPLICATED
     applies = by_origin | (verdicts.state == Health.OVER_REPLICATED)
     applies &= (verdicts.queue == Queue.OVER) & (view.deletes == 0) & view.is_judged
-    applies &= verdicts.is_stuck  # else it is about to be closed, and its origins become one
+    applies &= verdicts.is_stuck  # otherwise it will soon be closed, and its origins become one
     able = scene.staying & ~replicas.is_barred & view.of_container(applies)
     sound = able & (replicas.state == State.QUASI_CLOSED) & replicas.is_loaded
     sound &= (replicas.findings == 0) & replicas.has_root
@@ -134,8 +136,9 @@ def delete_spare_of_origin(scene: Scene) -> Iterable[Actions]:
 
 
 def _is_kept_by_origin(scene: Scene, sound: Ints, bad: Ints) -> Bools:
-    """Return of which bad replicas sound ones of the same origin have as many commits, those with
-    the most of them the same tree."""
+    """Return the bad replicas for which sound ones of their origin have as many commits, and those
+    with the most have the same tree.
+    """
     replicas, of_row = scene.view.batch.replicas, scene.counts.quasi.origins.of_row
     count = len(scene.counts.quasi.origins.container)
     last = np.full(count, NO_BCSID - 1, dtype=np.int64)
@@ -147,15 +150,16 @@ def _is_kept_by_origin(scene: Scene, sound: Ints, bad: Ints) -> Bools:
 
 
 def delete_spare_shard(scene: Scene) -> Iterable[Actions]:
-    """One replica of an erasure-coded container each of whose indexes has a whole one: a bad one,
-    else one of two of the same index, off the fullest rack."""
+    """Delete one replica of an erasure-coded container in which each index has a whole one: a bad
+    one, else one of two of the same index, from the fullest rack.
+    """
     view, replicas = scene.view, scene.view.batch.replicas
     containers = view.batch.containers
     applies = view.is_ec & (containers.state == State.CLOSED) & view.is_judged
     applies &= scene.compared.checksum_class != ChecksumClass.CONTRADICTORY
     applies &= (
         view.present > containers.factor
-    )  # else none is spare when each index has a whole one
+    )  # otherwise none is surplus when each index has a whole one
     whole = scene.whole & view.of_container(applies)
     every = (np.int64(2) << containers.data + containers.parity) - 2
     applies &= (view.rows.bits(replicas.index, whole) & every) == every
@@ -172,7 +176,7 @@ def delete_spare_shard(scene: Scene) -> Iterable[Actions]:
 
 
 def _last_of_index(scene: Scene, whole: Bools, asked: Bools) -> Ints:
-    """Return for each replica asked about the last commit of the whole ones of its index."""
+    """Return, for each `asked` replica, the last commit of the whole ones of its index."""
     replicas = scene.view.batch.replicas
     rows = np.flatnonzero(whole | asked)
     same = Groups.of(scene.view.rows.owner[rows], replicas.index[rows])
@@ -185,14 +189,14 @@ def _last_of_index(scene: Scene, whole: Bools, asked: Bools) -> Ints:
 
 
 def _twins(scene: Scene, whole: Bools) -> tuple[Bools, Ints]:
-    """Return the whole shards that another of their index makes needless, and how many whole ones
-    stand on the rack of each.
+    """Return the whole shards that another of their index makes unnecessary, and how many whole
+    ones are on each one's rack.
 
-    Equal trees make one needless. So does a shard that came back beside one that was rebuilt
-    meanwhile: a rebuilt shard has the blocks that live, and no tombstones of those deleted before,
-    hence another root for ever. It holds nothing more once no delete is owed and both hold as many
-    live blocks. The one with the tombstones stays: its root is the one that every replica of this
-    index had.
+    Equal trees make one unnecessary. So does a shard that came back beside one that was rebuilt
+    meanwhile: a rebuilt shard has the live blocks but no tombstones of those deleted before, so its
+    root differs for ever. It holds nothing more once no delete is pending and both hold as many
+    live blocks. The one with the tombstones stays, because its root is the one that every replica
+    of this index had.
     """
     view, replicas = scene.view, scene.view.batch.replicas
     rows = np.flatnonzero(whole)
@@ -227,7 +231,7 @@ def _twins(scene: Scene, whole: Bools) -> tuple[Bools, Ints]:
 
 
 def delete_empty(scene: Scene) -> Iterable[Actions]:
-    """Every replica of an emptied container that says itself that it is empty; never forced."""
+    """Delete every replica of an emptied container that reports itself as empty; never by force."""
     view, replicas = scene.view, scene.view.batch.replicas
     is_going = view.batch.containers.state == ContainerState.DELETING
     is_going = (is_going | scene.counts.is_empty) & view.is_judged

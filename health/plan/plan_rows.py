@@ -1,4 +1,4 @@
-"""Rows of a plan as columns, and how rules make them."""
+"""Rows of a plan as columns, and the functions that build them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ Reasons = NDArray[np.object_]
 
 @dataclass(frozen=True, slots=True)
 class Lists:
-    """A list of numbers a row: row i has `values[starts[i]:starts[i + 1]]`."""
+    """One list of numbers per row: row i has `values[starts[i]:starts[i + 1]]`."""
 
     starts: Ints
     values: Ints
@@ -34,12 +34,12 @@ class Lists:
 
     @classmethod
     def of(cls, place: Ints, values: Ints, count: int) -> "Lists":
-        """Return `count` lists of values whose places ascend."""
+        """Return `count` lists of values, given in ascending order of their places."""
         return cls(Segments.of(place, count).starts, values)
 
     @classmethod
     def joined(cls, parts: Sequence["Lists"]) -> "Lists":
-        """Return the lists of all parts, one after the other."""
+        """Return the lists of all parts, concatenated."""
         ends = np.cumsum([0, *(len(part.values) for part in parts)])
         starts = [part.starts[:-1] + end for part, end in zip(parts, ends, strict=False)]
         return cls(
@@ -85,7 +85,7 @@ def rows_of(
     is_forced: Bools | bool = False,
     bytes_estimated: Ints | int = 0,
 ) -> Actions:
-    """Return one row for each container; a single value stands for all of them."""
+    """Return one row for each container; a single value applies to all of them."""
     count = len(container)
     words = np.empty(count, dtype=np.object_)
     words[:] = reason
@@ -108,7 +108,7 @@ def _filled(value: Ints | Bools | int, count: int) -> Ints:
 
 
 def joined(parts: Sequence[Actions]) -> Actions:
-    """Return the rows of all parts, one after the other."""
+    """Return the rows of all parts, concatenated."""
 
     def column(name: str) -> NDArray[Any]:
         return np.concatenate([getattr(part, name) for part in parts])

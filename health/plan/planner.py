@@ -1,6 +1,6 @@
 """The plan besides reconcile: replicate, reconstruct, delete, close.
 
-Nothing here chooses a target node or spends a budget: the control plane does, on live state.
+The planner chooses no target node and spends no budget: the control plane does, on live state.
 """
 
 from collections.abc import Callable, Iterable
@@ -25,7 +25,7 @@ from health.plan.scene import Scene
 
 
 def plan(scene: Scene) -> Actions:
-    """Return the rows of the plan for a batch, in no order that means anything."""
+    """Return the rows of the plan for a batch, in arbitrary order."""
     rules: Iterable[Callable[[Scene], Iterable[Actions]]] = (
         replicate,
         replicate_origins,

@@ -1,4 +1,4 @@
-"""What every rule of the plan looks at."""
+"""The common input of the plan's rules."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +16,7 @@ from health.words import Service, State
 
 @dataclass(frozen=True)
 class Scene:
-    """What every rule looks at."""
+    """The common input of the rules."""
 
     view: View
     counts: Counts
@@ -31,16 +31,16 @@ class Scene:
 
     @cached_property
     def usable(self) -> Bools:
-        """What can be read: loaded, on a node that answers, not barred, not going."""
+        """Readable replicas: loaded, on an answering node, not barred, not being deleted."""
         view = self.view
         is_there = view.is_present & view.is_reachable & ~view.is_leaving
         return is_there & view.batch.replicas.is_loaded & ~view.batch.replicas.is_barred
 
     @cached_property
     def whole(self) -> Bools:
-        """The replicas that have all that was committed and are seen to, on nodes that stay:
-        CLOSED, loaded, without findings, not going, on an answering node in service that has named
-        all it holds."""
+        """Replicas known to have all commits, on nodes that stay: CLOSED, loaded, without findings,
+        not being deleted, on an answering node in service that has reported all its replicas.
+        """
         view, replicas = self.view, self.view.batch.replicas
         is_complete = replicas.state == State.CLOSED
         is_complete &= replicas.bcsid >= view.of_container(view.batch.containers.sequence_id)
@@ -48,15 +48,17 @@ class Scene:
 
     @cached_property
     def staying(self) -> Bools:
-        """The replicas of which the control plane may dispose: on an answering node in
-        service that has named all it holds, and not going already."""
+        """Replicas that the control plane may act on: on an answering node in service that has
+        reported all its replicas, and not being deleted.
+        """
         view = self.view
         is_here = view.is_present & view.is_reachable & view.is_confirmed
         return is_here & ~view.is_leaving & (view.service == Service.IN_SERVICE)
 
     def places(self, rows: Ints) -> Ints:
-        """Return the places of some replicas in an order that every planner agrees on: by a
-        checksum of container and datanode (HDDS-4589)."""
+        """Return the positions of replicas in an order that every planner agrees on: by a checksum
+        of container and datanode (HDDS-4589).
+        """
         batch = self.view.batch
         ids = batch.containers.container_id[self.view.rows.owner[rows]].tolist()
         nodes, names = batch.replicas.node[rows].tolist(), batch.nodes.names
@@ -64,9 +66,9 @@ class Scene:
         return np.fromiter(map(crc32, texts), dtype=np.int64, count=len(rows))
 
     def lists(self, containers: Ints, mask: Bools, order: Ints | None = None) -> Lists:
-        """Return for each of some containers its replicas that pass.
+        """Return the replicas in the mask of each of these containers.
 
-        `order` ranks replicas within their container; else it is that of the batch.
+        `order` ranks replicas within their container; the default is that of the batch.
         """
         place = np.full(self.view.rows.count, -1, dtype=np.int64)
         place[containers] = np.arange(len(containers))
@@ -79,7 +81,9 @@ class Scene:
         return Lists.of(own, rows, len(containers))
 
     def concerned(self, when: Bools, mask: Bools) -> tuple[Ints, Lists]:
-        """Return the containers for which a rule applies and of which replicas pass, and these."""
+        """Return the containers for which a rule applies and that have replicas in the mask, and
+        these.
+        """
         rows = np.flatnonzero(mask)
         owner = self.view.rows.owner[rows]
         is_meant = (when & self.view.is_judged)[owner]

@@ -1,1 +1,1 @@
-"""Tables that the control plane and the Spark job give each other: their columns, in one place."""
+"""Columns of the tables that the control plane and the Spark job exchange."""

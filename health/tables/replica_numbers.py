@@ -1,4 +1,4 @@
-"""The numbers that a datanode keeps of a replica and tells: declared once, for all on the way.
+"""The numbers that a datanode stores and reports for a replica, declared once for all stages.
 
     index of a volume ─► report ─► control plane ─► snapshot ─► Spark
                                          └────────► suture scm containers
@@ -16,8 +16,9 @@ ID_MAX: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """How one number is kept in an index (`kept`) and reported (`reported`): types of numpy; what
-    is above `high` is refused."""
+    """The numpy types of a number in an index (`kept`) and in reports (`reported`); values above
+    `high` are rejected.
+    """
 
     name: str
     kept: str
@@ -31,7 +32,7 @@ def _number(kept: str, *, reported: str = "<u8", high: int = ID_MAX) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaNumbers:
-    """What datanodes and control plane know of a replica alike, as far as it is a number."""
+    """The numeric facts about a replica that datanodes and the control plane share."""
 
     replica_index: int = _number(">u2", reported="|u1", high=REPLICA_INDEX_MAX)
     bcsid: int = _number(">u8")

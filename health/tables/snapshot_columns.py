@@ -1,15 +1,15 @@
-"""The columns of a snapshot of the cluster: one declaration for who writes it and who reads it.
+"""The columns of a snapshot of the cluster, declared once for its writer and its reader.
 
     containers   replicas   nodes   pending_ops
 
 The control plane writes the tables, the Spark job reads them. Kinds are words here, because this
-package needs no library of files: each side has its own types for them.
+package needs no file library: each side maps them to its own types.
 
-There is no unsigned 64-bit kind, because Spark has none: roots and checksums of tombstones travel
-as signed longs of the same bits.
+There is no unsigned 64-bit kind, because Spark has none: roots and checksums of tombstones are
+signed longs with the same bits.
 
-The manifest beside the tables may say which keys have blocks in containers that the control plane
-takes for lost or at risk: the first by name, and how many there are.
+The manifest beside the tables may list the keys with blocks in containers that the control plane
+considers lost or at risk: the first by name, and their number.
 
     "keys_at_risk": {"key_count": 1_003, "container_count": 2,
                      "keys": [{"key": "a", "container_ids": [7, 9]}, ...]}
@@ -49,7 +49,7 @@ Kind = Literal["long", "int", "string", "boolean"]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of a table: its words are checked when `words` is not empty."""
+    """A column of a table; its words are checked if `words` is not empty."""
 
     name: str
     kind: Kind

@@ -1,1 +1,1 @@
-"""Rows of a replica: which of its blocks and chunks are read, and compared, in one go."""
+"""Rows of a replica: which of its blocks and chunks are read and compared together."""

@@ -1,13 +1,13 @@
-"""Blocks of many small chunks that are alike, scanned as if they had few large ones.
+"""Scans blocks of many equal small chunks as if they had few large ones.
 
     64 KiB chunks of four windows each      ░░░░|░░░░|░░░░|░░░░|░░░░|░░░░|░░░░|░░░░|░░
     read, and compared, in one go           ──────── 4 MiB ────────┤ ───── 4 MiB ─────
 
-A client that syncs often writes chunks of some kilobytes. What a scan costs is then not the bytes
-but what is done for each chunk: its row decoded, its data cut, its sums compared, its leaf made.
-Where no window is cut by the end of a chunk, the windows of many chunks in a row are those of one
-large chunk. So they are compared in one go, and their leaves are made in columns; only where that
-finds something is each chunk looked at by itself.
+A client that syncs often writes chunks of some kilobytes. Then the work per chunk dominates a scan:
+decoding its row, slicing its data, comparing its sums, building its leaf. If no window is cut by
+the end of a chunk, the windows of many consecutive chunks are those of one large chunk. So they are
+compared together, and their leaves are built in columns; only on a mismatch is each chunk checked
+by itself.
 """
 
 from collections.abc import Sequence
@@ -25,12 +25,12 @@ from merkle.tree_columns import spans_of
 SIMPLE_TYPES: Final = (ChecksumType.CRC32, ChecksumType.CRC32C)
 """Of nearly every block that was ever written, by Ozone's clients and by ours."""
 
-SUM_BYTES: Final = 4  # of one window's, by either type
+SUM_BYTES: Final = 4  # of one window, for either type
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Chunks of one block that are read in one go: `[first, last)` of them, as if they were one."""
+    """Chunks of one block that are read together: `[first, last)`, as if they were one."""
 
     first: int
     last: int
@@ -39,10 +39,10 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class AlikeChunks:
-    """A block of small chunks side by side, of one checksum type and window, none cut by a chunk's
-    end but the last: so all windows of a stretch of it are those of one large chunk.
+    """A block of adjacent small chunks with one checksum type and window size, none cut by a
+    chunk's end but the last, so all windows of a stretch are those of one large chunk.
 
-    `ends`, `spans` and `leaves` have one item a chunk; `sums` are the checksums of all windows.
+    `ends`, `spans` and `leaves` have one item per chunk; `sums` are the checksums of all windows.
     """
 
     block_id: BlockId
@@ -56,11 +56,11 @@ class AlikeChunks:
 
     @property
     def length_bytes(self) -> int:
-        """Of the block."""
+        """Length of the block."""
         return int(self.ends[-1])
 
     def stretches(self, length_bytes_max: int) -> list[Stretch]:
-        """Return what to read in one go each: whole chunks, of at most `length_bytes_max`."""
+        """Return the stretches to read together: whole chunks, of at most `length_bytes_max`."""
         found = []
         first = start = 0
         while first < len(self.ends):
@@ -80,8 +80,9 @@ class AlikeChunks:
 def alike_blocks(
     parsed: RowColumns, raws: Sequence[bytes], leaves: U64s, length_bytes_max: int
 ) -> dict[int, AlikeChunks]:
-    """Return the blocks whose chunks are alike and have at most `length_bytes_max`, by their place
-    in the batch."""
+    """Return the blocks with equal chunks of at most `length_bytes_max`, by their place in the
+    batch.
+    """
     counts = parsed.chunk_counts
     if not (counts > 1).any():
         return {}
@@ -142,8 +143,9 @@ def _alike(
 
 
 def kinds_of(parsed: RowColumns, firsts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the type and window size of each chunk, as the table before a row's leaves has them;
-    `firsts` are the first chunks of the rows."""
+    """Return the type and window size of each chunk, from the table before a row's leaves; `firsts`
+    are the first chunks of the rows.
+    """
     counts = parsed.chunk_counts
     some = counts > 0
     tables = parsed.leaf_starts[firsts[some]] - CHUNK.size * counts[some]

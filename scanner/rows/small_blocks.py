@@ -1,10 +1,9 @@
-"""Many small blocks at once: what can be known of their rows without looking at each.
+"""Processes many small blocks at once: their rows are parsed together.
 
-A container may hold half a million blocks of one small chunk, and then what a scan costs is not
-the bytes but what is done for each block. So rows are parsed in columns, and the leaves that the
-tree will have if all is well are folded in columns too; left for each block is one look at its
-file. A block of several chunks, of another checksum type or with a damaged row is not simple, and
-is scanned by itself; or as `scanner.rows.alike` says.
+A container may hold half a million blocks of one small chunk. Then the work per block dominates a
+scan. So rows are parsed in columns, and the leaves of a healthy tree are folded in columns, too;
+only one read of the file remains per block. A block of several chunks, of another checksum type or
+with a damaged row is not simple, and is scanned by itself or by `scanner.rows.alike`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -48,9 +47,9 @@ FIRST_SUM_END: Final = SUMS_START + SUM_BYTES
 
 @dataclass(frozen=True, slots=True)
 class SimpleRun:
-    """Simple blocks that follow each other: one chunk at offset 0 each, all of one checksum type.
+    """Consecutive simple blocks: one chunk at offset 0 each, all with one checksum type.
 
-    All sequences have one item a block. `first_sums` are the checksums of the first windows,
+    All sequences have one item per block. `first_sums` are the checksums of the first windows,
     `sums_ends` says where those of all windows end in the row; `spans` and `leaves` are those of
     the tree if the chunk is healthy.
     """
@@ -69,7 +68,7 @@ class SimpleRun:
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """One value a block of a batch; nothing where `simple_types` is NOT_SIMPLE."""
+    """One value per block of a batch; invalid where `simple_types` is NOT_SIMPLE."""
 
     simple_types: npt.NDArray[np.int64]
     lengths_bytes: npt.NDArray[np.int64]
@@ -95,8 +94,8 @@ def runs(
 def runs_and_alike(
     rows: Iterable[Row], algorithm: Algorithm, length_bytes_max: int, *, are_sought: bool = True
 ) -> Iterator[SimpleRun | AlikeChunks | Row]:
-    """Yield the rows in order: runs of simple blocks, blocks of chunks that are alike and have
-    half of `length_bytes_max` or less each, if they `are_sought`, and every other row by itself.
+    """Yield the rows in order: runs of simple blocks, blocks of equal chunks of at most half of
+    `length_bytes_max` each, if they `are_sought`, and every other row by itself.
     """
     for block_ids, raws in batches(rows):
         try:
@@ -149,7 +148,7 @@ def _columns(parsed: RowColumns, leaves: U64s, length_bytes_max: int) -> _Column
     result.simple_types[one] = np.where(is_simple, types, NOT_SIMPLE)
     result.lengths_bytes[one] = lengths
     result.window_bytes[one] = window_bytes
-    sums_starts = parsed.leaf_starts[chunks] + POSITION.size  # without any, of what lies behind
+    sums_starts = parsed.leaf_starts[chunks] + POSITION.size  # without a sum, of what follows
     result.first_sums[one] = parsed.octets.view(">u4")[sums_starts // 4]
     result.sums_bytes[one] = sums_bytes
     result.spans[one] = spans_of(

@@ -1,4 +1,4 @@
-"""The chunks of one block as a scan reads them: several in one read, each compared as a whole."""
+"""Groups the chunks of one block for a scan: several per read, each compared as a whole."""
 
 from collections.abc import Iterator, Mapping
 from typing import TypeAlias
@@ -13,9 +13,9 @@ Wholes: TypeAlias = Mapping[tuple[int, int], int]
 def spans_of(
     chunks: tuple[ChunkInfo, ...], length_bytes_max: int
 ) -> Iterator[tuple[ChunkInfo, ...]]:
-    """Group chunks that lie side by side into reads of at most `length_bytes_max`.
+    """Group adjacent chunks into reads of at most `length_bytes_max`.
 
-    A chunk larger than that is a group of its own: a window must not be cut.
+    A larger chunk is a group of its own, because a window must not be cut.
     """
     first = 0
     for index in range(1, len(chunks) + 1):
@@ -30,7 +30,9 @@ def spans_of(
 
 
 def expected_wholes(chunks: tuple[ChunkInfo, ...], witnesses: Witnesses) -> Wholes:
-    """Return what to expect of chunks as a whole; nothing where the witnesses do not say."""
+    """Return the checksum to expect of each whole chunk; empty if the witnesses do not
+    support it.
+    """
     if witnesses.wholes is None:
         return {}
     wholes = zip(chunks, witnesses.wholes(chunks), strict=True)

@@ -37,7 +37,7 @@ def _switch(meaning: str, *, default: bool = False) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScmOptions:
-    """What may be set in the TOML file or with `--set NAME=VALUE`."""
+    """The control plane's options, from the TOML file and `--set NAME=VALUE`."""
 
     replication_factor: int = _option(3, "Replicas of every new container.", low=1, high=10)
     container_bytes_max: int = _option(
