@@ -1,4 +1,4 @@
-"""Generate agent/rpc/v1 from proto/, with the one pinned protoc (pyproject group `codegen`).
+"""Generate the modules of protobuf from proto/, with the pinned protoc (group `codegen`).
 
     python tools/gen_proto.py            write the generated modules
     python tools/gen_proto.py --check    exit 1 if what is committed is not what proto/ says
@@ -16,7 +16,7 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGE = Path("agent/rpc/v1")
+PACKAGES = (Path("agent/rpc/v1"), Path("ozone/messages"))
 
 
 def main() -> int:
@@ -30,26 +30,25 @@ def main() -> int:
         generated = generate(Path(scratch))
         if arguments.check:
             return compare(generated)
-        for path in generated.iterdir():
-            (ROOT / PACKAGE / path.name).write_bytes(path.read_bytes())
-            print(f"wrote {PACKAGE / path.name}")
+        for name, data in generated.items():
+            (ROOT / name).write_bytes(data)
+            print(f"wrote {name}")
     return 0
 
 
-def generate(scratch: Path) -> Path:
-    """Run the pinned protoc into `scratch`; return the folder of generated modules."""
+def generate(scratch: Path) -> dict[str, bytes]:
+    """Run the pinned protoc into `scratch`; return the generated modules by path."""
     python = protoc_python(scratch)
     out = scratch / "out"
     out.mkdir()
-    sources = sorted(
-        str(path.relative_to(ROOT / "proto")) for path in (ROOT / "proto").rglob("*.proto")
-    )
-    subprocess.run(
-        [python, "-m", "grpc_tools.protoc", "-I", str(ROOT / "proto"),
-         f"--python_out={out}", f"--pyi_out={out}", f"--grpc_python_out={out}", *sources],
-        check=True,
-    )  # fmt: skip
-    return out / PACKAGE
+    for package in PACKAGES:
+        paths = sorted((ROOT / "proto" / package).glob("*.proto"))
+        flags = [f"--python_out={out}", f"--pyi_out={out}"]
+        if any("\nservice " in path.read_text() for path in paths):
+            flags.append(f"--grpc_python_out={out}")
+        command = [python, "-m", "grpc_tools.protoc", "-I", str(ROOT / "proto"), *flags]
+        subprocess.run([*command, *map(str, paths)], check=True)
+    return {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*_pb2*")}
 
 
 def protoc_python(scratch: Path) -> str:
@@ -62,17 +61,18 @@ def protoc_python(scratch: Path) -> str:
     return python
 
 
-def compare(generated: Path) -> int:
+def compare(generated: dict[str, bytes]) -> int:
     """Return 1 and name the files if the committed modules are not the generated ones."""
-    expected = {path.name: path.read_bytes() for path in generated.iterdir()}
     committed = {
-        path.name: path.read_bytes() for path in (ROOT / PACKAGE).iterdir() if "_pb2" in path.name
+        str(path.relative_to(ROOT)): path.read_bytes()
+        for package in PACKAGES
+        for path in (ROOT / package).glob("*_pb2*")
     }
     stale = sorted(
-        name for name in expected | committed if expected.get(name) != committed.get(name)
+        name for name in generated | committed if generated.get(name) != committed.get(name)
     )
     for name in stale:
-        print(f"{PACKAGE / name} is not what proto/ says; run: python tools/gen_proto.py")
+        print(f"{name} is not what proto/ says; run: python tools/gen_proto.py")
     return 1 if stale else 0
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError
 
 from agent.errors import Code, Refused
-from ozone.declaration import BOOL, BYTES, NUMBER, SIGNED, Fields, message_classes
+from ozone.messages import archive_pb2
 
 SERVICE: Final = "/hadoop.hdds.datanode.IntraDatanodeProtocolService"
 UPLOAD: Final = f"{SERVICE}/upload"
@@ -27,35 +27,12 @@ class Compression(IntEnum):
     ZSTD = 5
 
 
-MESSAGES: Final[dict[str, Fields]] = {
-    "Upload": {
-        "container_id": (1, SIGNED, False),
-        "offset": (2, NUMBER, False),
-        "data": (3, BYTES, False),
-        "compression": (5, SIGNED, False),
-        "size": (6, SIGNED, False),
-    },
-    "Uploaded": {},
-    "Wish": {
-        "container_id": (1, SIGNED, False),
-        "offset": (2, NUMBER, False),
-        "compression": (5, SIGNED, False),
-    },
-    "Part": {
-        "container_id": (1, SIGNED, False),
-        "offset": (2, NUMBER, False),
-        "length": (3, NUMBER, False),
-        "is_last": (4, BOOL, False),
-        "data": (5, BYTES, False),
-    },
-}
-
-_CLASSES: Final = message_classes("suture.ozone.archive", MESSAGES)
-UPLOADING: Final = _CLASSES["Upload"]
-WISH: Final = _CLASSES["Wish"]
-PART: Final = _CLASSES["Part"]
-UPLOADING_DATA, PART_DATA = (MESSAGES[name]["data"][0] for name in ("Upload", "Part"))
-UPLOADED: Final[bytes] = _CLASSES["Uploaded"]().SerializeToString()
+UPLOADING: Final[Any] = archive_pb2.Upload
+WISH: Final[Any] = archive_pb2.Wish
+PART: Final[Any] = archive_pb2.Part
+UPLOADING_DATA: Final[int] = archive_pb2.Upload.DATA_FIELD_NUMBER
+PART_DATA: Final[int] = archive_pb2.Part.DATA_FIELD_NUMBER
+UPLOADED: Final = archive_pb2.Uploaded().SerializeToString()
 
 
 def parse_upload(data: bytes) -> Any:

@@ -55,6 +55,7 @@ def inputs_checksum() -> int:
         ROOT / "tools" / "gen_proto.py",
         *sorted((ROOT / "proto").rglob("*.proto")),
         *sorted((ROOT / "agent" / "rpc" / "v1").glob("*_pb2*")),
+        *sorted((ROOT / "ozone" / "messages").glob("*_pb2*")),
     ]
     checksum = 0
     for path in paths:

@@ -4,7 +4,15 @@ Field names and numbers are Ozone's; nothing here comes from the code under test
 tables. `COMMANDS` and `RESULTS` are Ozone's enumerations `Type` and `Result`.
 """
 
-from ozone.declaration import BOOL, BYTES, NUMBER, SIGNED, TEXT, Fields, message_classes
+from tests.support.ozone.declaration import (
+    BOOL,
+    BYTES,
+    NUMBER,
+    SIGNED,
+    TEXT,
+    Fields,
+    message_classes,
+)
 
 
 def _fields(text: str) -> Fields:

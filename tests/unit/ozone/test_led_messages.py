@@ -1,76 +1,66 @@
 """Messages between a datanode and Ozone's manager, against what Ozone's own classes say of them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from enum import IntEnum
+from typing import Any
 
 import pytest
+from google.protobuf.descriptor import Descriptor
 
-from ozone.declaration import BOOL, BYTES, NUMBER, SIGNED, TEXT, Fields
-from ozone.leading.messages import DATANODE, SCM, Ask, OpState, Order, State
+from ozone.leading.messages import REQUEST, RESPONSE, Ask, OpState, Order, State
+from tests.support.ozone.declaration import NUMBER, SIGNED, TEXT, message_classes
 from tests.support.ozone.standin_scm import POOL
 
 PREFIX = "hadoop.hdds."
-OZONE = {
-    "Request": "SCMDatanodeRequest",
-    "Response": "SCMDatanodeResponse",
-}
-"""Where ours begin; what they hold is followed from there."""
 NUMBERS = {"uint32", "uint64"}
 SIGNED_NUMBERS = {"int32", "int64", "enum"}
-KINDS = {TEXT: {"string"}, BYTES: {"string", "bytes"}, NUMBER: NUMBERS, BOOL: {"bool"},
-         SIGNED: SIGNED_NUMBERS}  # fmt: skip
+KINDS = {"string": {"string"}, "bytes": {"string", "bytes"}, "uint64": NUMBERS, "bool": {"bool"},
+         "int64": SIGNED_NUMBERS, "message": {"message"}}  # fmt: skip
 TYPES = {3: "int64", 4: "uint64", 5: "int32", 8: "bool", 9: "string", 11: "message",
          12: "bytes", 13: "uint32", 14: "enum"}  # fmt: skip
 
 
-def differences(
-    messages: Mapping[str, Fields], ours: str, theirs: str, seen: set[str]
-) -> Iterator[str]:
+def differences(ours: Descriptor, theirs: Descriptor, seen: set[str]) -> Iterator[str]:
     """Yield where a message of ours, or one in it, is not Ozone's."""
-    if ours in seen:
+    if ours.name in seen:
         return
-    seen.add(ours)
-    fields = POOL.FindMessageTypeByName(theirs).fields_by_number
-    for name, (number, kind, is_repeated) in messages[ours].items():
-        where = f"{ours}.{name} = {number} of {theirs}"
-        real = fields.get(number)
+    seen.add(ours.name)
+    for field in ours.fields:
+        where = f"{ours.name}.{field.name} = {field.number} of {theirs.full_name}"
+        real = theirs.fields_by_number.get(field.number)
         if real is None:
             yield f"{where} is not there"
-            continue
-        if is_repeated != real.is_repeated:
+        elif field.is_repeated != real.is_repeated:
             yield f"{where} is {real.name}, and repeated otherwise"
-        if kind in messages:
-            if real.message_type is None:
-                yield f"{where} is {real.name}, no message"
-            else:
-                yield from differences(messages, kind, real.message_type.full_name, seen)
-        elif TYPES[real.type] not in KINDS[kind]:
+        elif TYPES[real.type] not in KINDS[TYPES[field.type]]:
             yield f"{where} is {real.name}, of another type"
+        elif field.message_type is not None:
+            yield from differences(field.message_type, real.message_type, seen)
 
 
-@pytest.mark.parametrize(("messages", "first"), [(DATANODE, "Request"), (SCM, "Response")])
-def test_every_field_is_ozones(messages: dict[str, Fields], first: str) -> None:
+@pytest.mark.parametrize(
+    ("message", "theirs"), [(REQUEST, "SCMDatanodeRequest"), (RESPONSE, "SCMDatanodeResponse")]
+)
+def test_every_field_is_ozones(message: Any, theirs: str) -> None:
     """
     By number, type and whether it is repeated; and no message is left out of the comparison.
     """
     seen: set[str] = set()
+    real = POOL.FindMessageTypeByName(PREFIX + theirs)
 
-    assert [] == list(differences(messages, first, PREFIX + OZONE[first], seen))
-    assert seen == set(messages)
+    assert [] == list(differences(message.DESCRIPTOR, real, seen))
+    assert seen == set(message.DESCRIPTOR.file.message_types_by_name)
 
 
 def test_a_wrong_number_is_seen() -> None:
     """
     The comparison can fail: on a number, a type, and what is repeated.
     """
-    wrong: dict[str, Fields] = {
-        "Response": {"kind": (99, SIGNED, False), "success": (3, TEXT, False),
-                     "status": (5, SIGNED, True)},
-    }  # fmt: skip
+    fields = {"kind": (99, SIGNED, False), "success": (3, TEXT, False), "status": (5, NUMBER, True)}
+    wrong = message_classes("tests.wrong", {"Response": fields})["Response"]
+    real = POOL.FindMessageTypeByName(PREFIX + "SCMDatanodeResponse")
 
-    found = list(differences(wrong, "Response", PREFIX + OZONE["Response"], set()))
-
-    assert 3 == len(found)
+    assert 3 == len(list(differences(wrong.DESCRIPTOR, real, set())))
 
 
 LEFT_OUT = {"unknownScmCommand": "no command", "INVALID": "no datanode reports it any more"}
