@@ -59,7 +59,7 @@ def preload(folder: Path, bad: Path) -> dict[str, str]:
 def test_a_read_error_of_a_client_has_volume_and_container_looked_at(
     cluster: Cluster, suture: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody else asks: no background scan, no watch, no person."""
+    """No background scan, change watch or operator requests the check."""
     (tmp_path / "file").write_bytes(os.urandom(100_000))
     stored = suture.json("put", str(tmp_path / "file"), "--prefix", "p/", "--close")
     suture.wait_until_closed(stored["container_ids"])

@@ -83,9 +83,7 @@ def fill(disk: Path) -> None:
 
 
 def test_the_process_outlives_a_full_btrfs(tmp_path: Path, disk: Path) -> None:
-    """
-    It reads on, from that volume and from the sound one beside it.
-    """
+    """Reads continue on that volume and on the healthy one beside it."""
     stores = tmp_path / "stores"
     for volume_count in (1, 2):  # the second volume has more room
         made = open_store(stores, volume_count=volume_count)
@@ -117,9 +115,7 @@ def test_the_process_outlives_a_full_btrfs(tmp_path: Path, disk: Path) -> None:
 def test_new_volume_warns_of_btrfs(
     tmp_path: Path, disk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """
-    And says nothing of another file system.
-    """
+    """It prints no warning for another file system."""
     (tmp_path / "other").mkdir()
     (disk / "volume").mkdir()
 
@@ -130,9 +126,7 @@ def test_new_volume_warns_of_btrfs(
 
 
 def test_no_lock_file_of_the_index_is_left_on_the_volume(tmp_path: Path) -> None:
-    """
-    Nor is one believed that is there: whatever it is.
-    """
+    """An existing lock file is ignored and removed, whatever its type."""
     open_store(tmp_path).close()
     [database] = (tmp_path / "v0").glob("hdds/*/db")
     lock = database / "lock.mdb"

@@ -172,9 +172,7 @@ def test_killed_coordinators(stage: Stage) -> None:
 
 
 def test_killed_targets(stage: Stage) -> None:
-    """
-    The agent that is written to dies; who coordinates is told, and the sources stay as they are.
-    """
+    """The target agent dies. The coordinator gets an error, and the sources stay as they are."""
     address = stage.zygote.start_counted(stage.fresh(0))
     stage.reconstruct_here(address)
     last = stage.zygote.stop()["steps"]

@@ -134,9 +134,8 @@ def test_a_kill_before_every_step_leaves_old_bytes_or_new(
 
 
 def test_a_command_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
-    """
-    kill -9 while chunks come in: the second run heals the rest, and what was done is not done
-    again.
+    """After a kill -9 during the fetches, the second run repairs the rest, and does not repeat
+    finished repairs.
     """
     volumes = golden(tmp_path / "golden")
     volume = damaged_volume(volumes, tmp_path)
@@ -197,9 +196,8 @@ def fill(disk: Path, leave_bytes: int) -> Path:
 def test_a_full_disk_leaves_what_was_there(
     tmp_path: Path, disk: Path, full: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """
-    Where a lost file finds no room, or what is replaced has no place to be kept: the block is as it
-    was, the others are healed, and with room again it is healed, too.
+    """A lost file finds no room, or the replaced bytes cannot be kept. The block stays as it was
+    and the others are repaired. With room again, it is repaired, too.
     """
     volumes = golden(tmp_path / "golden")
     volume = damaged_volume(volumes, disk if full == "volume" else tmp_path / "elsewhere")

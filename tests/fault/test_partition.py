@@ -163,9 +163,7 @@ def test_reconciles_over_a_bad_line(datanodes: tuple[Datanode, Datanode]) -> Non
 
 
 def test_reconstructions_over_a_bad_line(tmp_path: Path) -> None:
-    """
-    Whether a source or the target is cut off, an order after the deadline makes the shard whole.
-    """
+    """A source or the target is cut off. An order after the deadline makes the shard whole."""
     chosen = random.Random(SEED)
     failed = 0
     with ec_cluster(tmp_path, SCHEME, LENGTHS) as cluster:

@@ -41,9 +41,8 @@ def restart_without(cluster: Cluster, index: int) -> None:
 
 
 def test_a_put_waits_for_the_end_of_safe_mode(tmp_path: Path) -> None:
-    """
-    Of a control plane that was just started: why is told once, and then everything is stored. Of
-    one that is away for good an error comes at once.
+    """The control plane has just started. The reason is reported once, and then everything is
+    stored. A control plane that is away for good gives an error at once.
     """
     file = source(tmp_path / "file")
     with Cluster(
@@ -84,7 +83,7 @@ def test_a_put_waits_for_the_end_of_safe_mode(tmp_path: Path) -> None:
 def test_safe_mode_ends_while_one_datanode_is_away(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], agents: int
 ) -> None:
-    """With the default options. Every command says what it waits for until then."""
+    """The default options are used. Until then every command states what it waits for."""
     files = [source(tmp_path / f"file{number}") for number in range(3)]
     with Cluster(
         tmp_path / "c", agents=agents, volumes=1, agent_sections=SECTIONS, launch=forked

@@ -61,9 +61,7 @@ def free_pages(replica: StoredReplica) -> None:
 
 
 def test_damage_is_recorded_without_a_tree(replica: StoredReplica, disk: SmallDisk) -> None:
-    """
-    Nobody repairs what nobody was told of, and the disk may be full for days.
-    """
+    """Unreported damage is never repaired, and the disk may be full for days."""
     free_pages(replica)
     replica.flip(2, 5)
     disk.fill()
@@ -95,9 +93,7 @@ def test_unchanged_replica_on_a_full_disk_counts_as_scanned(
 
 
 def test_a_tree_that_became_another_waits_for_room(replica: StoredReplica, disk: SmallDisk) -> None:
-    """
-    What the index says is healthy again has a tree that says so.
-    """
+    """A replica that is healthy in the index must have a tree that agrees."""
     free_pages(replica)
     replica.flip(2, 5)
     assert replica.scan().committed

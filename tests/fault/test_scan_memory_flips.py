@@ -113,7 +113,7 @@ def test_checksums_flipped_on_their_way_back_are_never_corruption(
 
 
 def test_a_stuck_bit_in_the_first_buffer_is_never_corruption(replica: MemoryReplica) -> None:
-    """One bad cell that is wrong in the same way every time is the case that fools a retry."""
+    """A bad cell with the same wrong bit at every read defeats a simple retry."""
     lies = Counter()
 
     def stuck(data: bytes) -> bytes:

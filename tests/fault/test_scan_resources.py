@@ -65,7 +65,7 @@ def test_no_descriptor_for_the_directory_is_a_busy_host(replica: StoredReplica) 
 
 
 def test_with_descriptors_again_the_scan_goes_on(replica: StoredReplica) -> None:
-    """What was transient has passed."""
+    """The failure was transient."""
     with free_descriptors(1):
         replica.scan()
 

@@ -50,8 +50,7 @@ def lose_some_nodes(file: Path) -> None:
 
 
 def test_a_start_names_the_state_and_the_way_out(tmp_path: Path) -> None:
-    """A process that dies of a signal, again and again, tells nobody at three in the morning that
-    a backup is to be restored."""
+    """A process that dies repeatedly of a signal gives an operator no hint to restore a backup."""
     lose_some_nodes(fill(tmp_path / "data"))
 
     process = spawn(tmp_path / "data")

@@ -78,9 +78,7 @@ def test_rolled_back_change_on_a_full_disk_is_not_logged(world: ScmWorld, disk: 
 
 
 def test_whoever_asks_is_told(world: ScmWorld) -> None:
-    """
-    Nothing is stored or repaired from then on: whoever watches must not read that all is well.
-    """
+    """Nothing is stored or repaired from then on, so no query may report a healthy cluster."""
     with pytest.raises(Unavailable) as caught:
         report_closed(world)
 

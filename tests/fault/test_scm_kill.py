@@ -198,7 +198,7 @@ class TestProcess:
     def test_a_second_one_on_the_same_state_is_refused_and_told_who_has_it(
         self, tmp_path: Path
     ) -> None:
-        """It stops with 1 before it listens; the first goes on."""
+        """The second process exits with 1 before it listens, and the first continues."""
         first = ScmProcess.start(tmp_path)
 
         second = spawn(tmp_path)

@@ -85,7 +85,9 @@ def wait_until(condition: Callable[[], bool]) -> None:
 def test_safe_mode_ends_within_three_heartbeats_of_a_restart(
     tmp_path: Path, is_killed: bool
 ) -> None:
-    """Every datanode registers again and names all it has; nobody waits for an hourly report."""
+    """Every datanode registers again and reports all its replicas, without waiting for the
+    hourly report.
+    """
     address = f"127.0.0.1:{free_port()}"
     scm = ScmProcess.start(tmp_path, listen=address, **DEFAULTS)
     clients = [Counted(address) for _ in NODES]

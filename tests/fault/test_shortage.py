@@ -195,9 +195,7 @@ class TestVolumeCheck:
         assert ["", ""] == [rig.checks.error_of(facts.volume_id) for facts in store.volumes()]
 
     def test_an_error_of_the_disk_is_one(self, store: ReplicaStore) -> None:
-        """
-        The shortages end; what the disk says counts as before.
-        """
+        """The shortages end, and later disk errors count as before."""
 
         def probe(_: str) -> Probe:
             raise OSError(errno.EIO, "I/O error")
@@ -290,9 +288,7 @@ def test_repair_without_descriptors_keeps_the_bytes_it_replaces(
 
 
 def test_a_block_in_a_pack_is_copied_out_whole_or_not(tmp_path: Path, opens: Opens) -> None:
-    """
-    A page that was not read for want of a descriptor is not where the block ends.
-    """
+    """A page that could not be read for lack of a descriptor is not the end of the block."""
     five = BlockId(5)
     with packed_pair(tmp_path) as pair:
         whole = contents(pair.source)

@@ -78,9 +78,7 @@ def test_a_seed_repeats_step_for_step() -> None:
 
 
 def test_a_schedule_in_which_little_happens_is_as_long_as_any() -> None:
-    """
-    What little was written is whole after each of the starts that make up for it.
-    """
+    """The few bytes written are whole after each of the additional starts."""
     short = "import json; from tools.simulation import schedule as s; whole = s.drawn(1); s.drawn ="
     short += " lambda seed: whole[:3]; r = s.simulate(1); print(json.dumps([r.step_count, r.counts,"
     short += " r.violations]))"

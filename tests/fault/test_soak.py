@@ -228,7 +228,7 @@ def test_a_process_says_what_its_threads_do(tmp_path: Path) -> None:
 
 
 def test_a_short_life_is_not_judged() -> None:
-    """What a process takes in its first minutes says nothing about an hour."""
+    """Memory use in the first minutes of a process says nothing about an hour."""
     short = Growth("new", LIFE_S_MIN - 1, 10**8, 10**9, 50, 1000, 40, 1000)
 
     assert [] == leaking([short])

@@ -132,7 +132,7 @@ class TestPowerCut:
             assert [0, "later"] == told(path)
 
     def test_a_first_line_that_is_torn_is_the_first_again(self, tmp_path: Path) -> None:
-        """Of the second file as well: the chain goes on where the first one ends."""
+        """This holds for the second file as well: the chain continues where the first one ends."""
         log = write(tmp_path, 9)
         name = files_of(tmp_path)[-1]
         content = (tmp_path / name).read_bytes()
@@ -145,7 +145,9 @@ class TestPowerCut:
         assert count < log.heads.now.count
 
     def test_more_than_a_torn_line_is_not_mended(self, tmp_path: Path) -> None:
-        """Two bad lines are nobody's power cut: they stay, and are named; the log goes on."""
+        """Two bad lines are not the result of a power cut. They stay and are named, and the log
+        continues.
+        """
         log = opened(tmp_path, file_bytes=10**6)
         for number in range(5):
             log.append(Kind.DELETE, {"what": number})
@@ -209,7 +211,7 @@ class TestWhatGoesWrong:
     def test_an_end_that_could_not_be_read_is_read_later(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
     ) -> None:
-        """One failed read at a start must not begin another chain over the one of years."""
+        """One failed read at a start must not begin a new chain in place of one of years."""
         write(tmp_path, 9)
         before = {name: (tmp_path / name).read_bytes() for name in files_of(tmp_path)}
         real = log_module.open_file
@@ -259,8 +261,9 @@ class TestWhatGoesWrong:
     def test_half_a_line_that_could_not_be_taken_back_is_taken_back_later(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A file system that becomes read-only in the middle of a write, and is mounted anew, was
-        edited by nobody."""
+        """A file system that becomes read-only during a write, and is mounted again, is no
+        manipulation.
+        """
         log = write(tmp_path, 1)
 
         def torn(fd: int, data: bytes, offset: int) -> None:
@@ -283,7 +286,9 @@ class TestWhatGoesWrong:
     def test_an_old_file_that_cannot_be_read_keeps_nothing_from_being_logged(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """It has no part in where the log ends: a bad sector in it must not end the log."""
+        """Only the newest file decides where the log ends, so a bad sector in an old one must
+        not end the log.
+        """
         write(tmp_path, 9)
         oldest, real = files_of(tmp_path)[0], log_module.open_file
 
@@ -321,7 +326,7 @@ class TestWhatGoesWrong:
     def test_a_newest_file_that_is_gone_is_followed_by_another(
         self, tmp_path: Path, left: str, keep_ms: int
     ) -> None:
-        """What happens from then on is logged, at once, and what is missing is named."""
+        """Later entries are logged at once, and the missing file is reported."""
         path = tmp_path / "log"
         log = write(path, 9, keep_ms=keep_ms)
         before, newest = log.heads.now, path / files_of(path)[-1]
@@ -414,8 +419,9 @@ class TestFiles:
     def test_a_file_that_says_not_when_it_began_keeps_no_older_one(
         self, tmp_path: Path, begun: str
     ) -> None:
-        """One file of an hour in which the clock was ten years ahead, or with a damaged first line,
-        must not let the log grow for ten years, or for ever."""
+        """A file from an hour with the clock ten years ahead, or with a damaged first line, must
+        not prevent the deletion of old files.
+        """
         time = Time()
         log = opened(tmp_path, time, keep_ms=10 * DAY_MS)
         for day in range(5):
@@ -464,7 +470,7 @@ class TestFiles:
         assert list(range(6)) == told(tmp_path)[:6]
 
     def test_old_files_that_somebody_removed_are_missed(self, tmp_path: Path) -> None:
-        """Nobody told that they go."""
+        """No entry of the log announced their removal."""
         write(tmp_path, 12)
         (tmp_path / files_of(tmp_path)[0]).unlink()
 

@@ -105,9 +105,7 @@ class TestKeys:
         assert [] == list(tmp_path.glob(".nothing*"))
 
     def test_a_path_that_is_not_there_is_refused(self, suture: CommandLine) -> None:
-        """
-        Putting a path that does not exist stores nothing and says which path.
-        """
+        """A path that does not exist stores nothing, and the error names it."""
         answer = suture.json("put", "/no/such/path", code=Exit.FAILED)
 
         assert "/no/such/path" in answer["error"]["message"]
@@ -132,8 +130,8 @@ class TestNames:
     def test_a_name_that_cannot_be_a_key_is_refused_before_anything_is_stored(
         self, suture: CommandLine, files: Path, name: bytes
     ) -> None:
-        """
-        One impossible name among many files stores none of them, and the message is printable.
+        """One impossible name among many files stops the whole put, and the message is
+        printable.
         """
         (files / os.fsdecode(name)).write_bytes(b"")
 
@@ -169,9 +167,7 @@ class TestNames:
         assert "dot/files/file0" in {item["key"] for item in suture.json("ls", "dot/")}
 
     def test_a_pipe_is_no_file(self, suture: CommandLine, tmp_path: Path) -> None:
-        """
-        What is there and is no file is refused as that, not as missing.
-        """
+        """The error says that it is neither a file nor a directory, and not that it is missing."""
         os.mkfifo(tmp_path / "pipe")
 
         answer = suture.json("put", str(tmp_path / "pipe"), code=Exit.FAILED)
@@ -181,9 +177,7 @@ class TestNames:
     def test_an_empty_directory_is_nothing_to_store(
         self, suture: CommandLine, tmp_path: Path
     ) -> None:
-        """
-        Nothing to store is said so, without sums over nothing.
-        """
+        """The output has no sums."""
         assert "nothing to store" in suture("put", str(tmp_path))
 
 
@@ -270,9 +264,7 @@ class TestGet:
     def test_a_datanode_is_named_by_the_beginning_of_its_id(
         self, suture: CommandLine, files: Path, tmp_path: Path
     ) -> None:
-        """
-        What the tables show of an id is enough; an id that no replica has is refused.
-        """
+        """The prefix that the tables show is enough. An id without a replica is refused."""
         stored = suture.json("put", str(files / "file0"), "--prefix", "chosen/")
         container = suture.wait_until_reported(stored["container_ids"][0])
         shown = container["replicas"][0]["datanode"]["datanode_id"][:8]
@@ -363,8 +355,8 @@ class TestReplicas:
     def test_damage_is_found_explained_and_healed(
         self, cluster: Cluster, suture: CommandLine, files: Path
     ) -> None:
-        """
-        Three replicas damaged differently: scan finds it, explain says it, reconcile mends it.
+        """Three replicas are damaged differently. Scan finds the damage, explain lists it, and
+        reconcile repairs it.
         """
         [container_id] = store(suture, files, "damaged/")
         flip_bit_under_warm_cache(target(cluster, 0, container_id, 1))
@@ -453,9 +445,7 @@ class TestReplicas:
         assert node["address"] in narrow
 
     def test_an_unknown_container_is_refused(self, suture: CommandLine) -> None:
-        """
-        Every command that names a container refuses one that nobody knows.
-        """
+        """Every command that takes a container id refuses an unknown one."""
         for command in (("tree",), ("diff",), ("explain",), ("scrub", "scan")):
             answer = suture.json(*command, "999999", code=Exit.FAILED)
             assert "CONTAINER_NOT_FOUND" == answer["error"]["code"]

@@ -94,9 +94,7 @@ def test_a_scan_that_nobody_waits_for_is_put_in_line(
 def test_status_answers_in_one_line(
     cluster: Cluster, suture: CommandLine, damaged: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """
-    The first line says how much was verified in time, what is old, and what awaits repair.
-    """
+    """The first line has the share verified in time, the oldest scan and the pending repairs."""
     first = suture("status", code=Exit.TO_DO).splitlines()[0]
     capsys.readouterr()
     alone_code = run(["status", "--datanode", cluster.nodes[1].address])
@@ -121,9 +119,7 @@ def status_code(capsys: pytest.CaptureFixture[str], address: str) -> int:
 def test_a_silent_datanode_stands_in_the_first_sentence(
     suture: CommandLine, tmp_path: Path
 ) -> None:
-    """
-    Nothing is claimed of what it has, and the exit code says that there is something to do.
-    """
+    """Its data is not included in any claim, and the exit code reports a problem."""
     with Cluster(tmp_path / "own", agents=2, volumes=1, launch=forked) as own:
         command = CommandLine(own.scm.address, suture.capsys)
         command.wait_until(lambda: len(command.json("scm", "nodes")) == 2)
@@ -140,9 +136,7 @@ def test_a_silent_datanode_stands_in_the_first_sentence(
 def test_a_silent_datanode_keeps_no_other_from_pausing_its_scans(
     suture: CommandLine, tmp_path: Path
 ) -> None:
-    """
-    It is named beside those that did as they were told; where nobody does, there is only an error.
-    """
+    """It is listed beside the datanodes that obeyed. If none obeys, there is only an error."""
     with Cluster(tmp_path / "own", agents=2, volumes=1, launch=forked) as own:
         command = CommandLine(own.scm.address, suture.capsys)
         command.wait_until(lambda: len(command.json("scm", "nodes")) == 2)
@@ -228,9 +222,7 @@ def test_history_tells_damage_and_repair(suture: CommandLine, damaged: int) -> N
 
 
 def test_the_history_of_nothing_is_refused(suture: CommandLine) -> None:
-    """
-    A container that nobody knows is an error with its code, not an empty table.
-    """
+    """An unknown container is an error with a code, not an empty table."""
     refused = suture.json("log", "99999", code=Exit.FAILED)
 
     assert "CONTAINER_NOT_FOUND" == refused["error"]["code"]
@@ -271,8 +263,8 @@ def test_the_evidence_is_bundled(suture: CommandLine, damaged: int, tmp_path: Pa
 
 
 def test_lists_show_only_what_is_on_some_datanodes(suture: CommandLine, damaged: int) -> None:
-    """
-    By id, a prefix of it, or rack; who is not there is said, so that nothing is taken for empty.
+    """The filter is an id, a prefix of it, or a rack. Silent datanodes are named, so that their
+    part does not look empty.
     """
     lists = ("nodes", "queues", "departures", "containers", "hold")
     rack_of = {node["datanode_id"]: node["rack"] for node in suture.json("scm", "nodes")}
@@ -321,8 +313,8 @@ def node_ids(what: str, answer: Any) -> list[str]:
 
 @pytest.mark.usefixtures("damaged")
 def test_an_order_is_told_however_its_datanode_is_named(suture: CommandLine) -> None:
-    """
-    By id or by address, and beside newer orders to others; without a control plane that is said.
+    """The datanode is given by id or address, and newer orders went to others. Without a control
+    plane, the output says that orders are missing.
     """
     node, other = suture.json_any("scm", "nodes")[:2]
     own, others = node["datanode_id"], other["datanode_id"]
@@ -371,9 +363,7 @@ def test_error_names_the_missing_object_and_its_kind(
 def test_a_page_that_is_called_is_told_from_a_server_that_is_down(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """
-    Whoever names the port of the page is told so.
-    """
+    """The error says that the port belongs to the web page."""
     page = WebListener("127.0.0.1:0", {})
     page.start()
     try:

@@ -119,7 +119,7 @@ def test_anybody_can_verify_it_without_this_program(volume: Path, key: Path) -> 
 
 
 def test_only_what_is_of_the_time_is_counted(volume: Path, key: Path, capsys: Capture) -> None:
-    """Of another time: that nothing was read, and which log says so."""
+    """For another period, the statement says that nothing was read, and names the log."""
     path = key.with_name("other.json")
     words = ("--from", "2020-01-01", "--to", "2020-02-01", "--output", str(path))
     assert Exit.OK == run(["attest", str(volume), *words, "--key", str(key)])
@@ -164,7 +164,7 @@ def test_a_statement_that_was_changed_does_not_hold(
 
 
 def test_another_key_is_named(volume: Path, key: Path, tmp_path: Path, capsys: Capture) -> None:
-    """Who verifies with the wrong key hears that, and not that something was changed."""
+    """The error names the wrong key, and does not claim that the statement was changed."""
     path = stated(volume, key)
     assert Exit.OK == run(["attest", "--make-key", str(tmp_path / "another")])
 
@@ -211,8 +211,9 @@ def test_attest_refuses_entries_that_no_agent_writes(
 
 
 def test_a_key_is_kept_from_others(volume: Path, key: Path, capsys: Capture) -> None:
-    """Nobody else may read it, it is never overwritten, and one that others may read signs
-    nothing."""
+    """Only its owner can read it, it is never overwritten, and a key that others can read signs
+    nothing.
+    """
     mode = stat.S_IMODE(key.stat().st_mode)
     content = key.read_bytes()
     path = key.with_name("statement.json")
@@ -292,7 +293,9 @@ def test_a_full_disk_leaves_no_part_of_a_statement(
 
 
 def test_a_statement_is_never_overwritten(volume: Path, key: Path, capsys: Capture) -> None:
-    """Whoever has it may have given it away; nor is what a link names."""
+    """The old statement may have been handed out. The target of a link is not overwritten
+    either.
+    """
     path = stated(volume, key)
     before = path.read_bytes()
     capsys.readouterr()

@@ -55,9 +55,7 @@ def test_a_wrong_file_is_refused_as_a_document(
 def test_every_option_is_shown_with_its_origin(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """
-    What is set names its file and line, the rest says that it is the default.
-    """
+    """A configured option has its file and line, and any other one is a default."""
     path = tmp_path / "agent.toml"
     path.write_text('[storage]\nvolumes = ["/a"]\n')
 
@@ -79,7 +77,7 @@ def test_an_option_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.slow
 def test_an_event_of_the_log_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
-    """Who reads a word in the journal asks here; what is no event is said."""
+    """The output describes the event and its fields. An unknown event is an error."""
     assert Exit.OK == run(["config", "explain", "--event", "volume_fenced"])
     told = capsys.readouterr().out
     assert Exit.OK != run(["config", "explain", "--event", "no_such"])

@@ -42,9 +42,7 @@ def suture(world: ScmWorld, capsys: pytest.CaptureFixture[str]) -> Iterator[Comm
 
 
 def test_a_container_that_is_not_taken_over_is_named(world: ScmWorld, suture: CommandLine) -> None:
-    """
-    Safe mode ends, and a person hears of what the control plane leaves where it is.
-    """
+    """Safe mode ends, and the output lists the containers that were not adopted."""
     report(world, 1, 2, 9, FAR_OFF)
 
     found = suture.json("scm", "recover", "--force", code=Exit.TO_DO)

@@ -296,7 +296,7 @@ def with_another_comparison(documents: Documents, _node: str) -> None:
     ],
 )
 def test_a_bundle_that_was_changed_is_found(bundle: Path, tmp_path: Path, change: Change) -> None:
-    """Whatever is changed in one place no longer fits the others, and it is said why."""
+    """A change in one place no longer fits the others, and the output has the reason."""
     documents = documents_of(bundle)
     change(documents, damaged_node(documents))
 

@@ -73,8 +73,7 @@ def test_bad_chunks_are_found_as_often_as_it_says(replica: StoredReplica, capsys
 def test_a_row_that_is_not_found_by_its_key_is_undecided(
     replica: StoredReplica, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    One bit of a key flips after the index was checked: the row beside it is seen in passing, and no
+    """One bit of a key flips after the index check. The row is seen beside its neighbour, and no
     search finds it.
     """
     monkeypatch.setattr(environment, "check_index", lambda *_, **__: 0)

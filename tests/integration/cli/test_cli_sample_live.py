@@ -54,7 +54,9 @@ def counts_of(answer: Any) -> tuple[int, int, int]:
 
 
 def test_a_clean_sample_of_a_cluster_says_a_probability(suture: CommandLine) -> None:
-    """Of all that its datanodes have, drawn as of one lot; not that anything was verified."""
+    """The sample is drawn from all datanodes as one lot. The output gives a probability, and
+    does not claim verification.
+    """
     answer = suture.json("scrub", "sample", "--seed", "1", "--fraction", "0.2")
     said = suture("scrub", "sample", "--seed", "1", "--fraction", "0.2")
 
@@ -97,7 +99,7 @@ def test_invalid_sample_arguments_are_refused(cluster: Cluster, suture: CommandL
 
 
 def test_a_bad_chunk_is_named_scanned_and_mended(cluster: Cluster, suture: CommandLine) -> None:
-    """A sample that has it says so, with its datanode; the replica is read, and mended."""
+    """The output names the chunk and its datanode. The replica is scanned and repaired."""
     container_id = min(
         int(block.parents[1].name) for block in cluster.volume_paths(1)[0].rglob("*.block")
     )
@@ -137,7 +139,7 @@ def test_sample_reports_a_silent_datanode_and_reads_the_others(
 
 
 def test_a_sample_is_written_down(cluster: Cluster, suture: CommandLine) -> None:
-    """Who asked for it and for what, on each datanode, as of a scan."""
+    """Each datanode logs the caller and the parameters, as for a scan."""
     suture("scrub", "sample", "--fraction", "1", "--seed", "7")
 
     logs = [(cluster.root / f"datanode{number}.log").read_text() for number in (1, 2, 3)]

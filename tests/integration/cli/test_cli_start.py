@@ -159,7 +159,7 @@ def test_a_reader_that_goes_before_a_short_answer_is_no_success(text: str) -> No
 
 
 def test_a_reader_that_goes_is_no_success() -> None:
-    """A pipeline that is judged by all its parts is told that nobody heard the end."""
+    """A pipeline that checks all its parts gets an exit code for the closed reader."""
     ended = printing("emit('x' * 1_000_000)", way='"$@" | true; exit ${PIPESTATUS[0]}')
 
     assert (Exit.READER_GONE, "") == (ended.returncode, ended.stderr)
@@ -211,9 +211,7 @@ class TestCommandLine:
     def test_no_command_at_all_is_answered_with_help(
         self, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        """
-        Who types `suture` alone sees how it is used, and nothing is called an error.
-        """
+        """`suture` alone prints the usage, and no error."""
         assert Exit.USAGE == run([])
 
         assert capsys.readouterr().err.startswith("Usage: suture")
@@ -227,9 +225,7 @@ class TestCommandLine:
         assert "[STALE_PLAN]" in capsys.readouterr().err.splitlines()[0]
 
     def test_no_scm_is_3(self, capsys: pytest.CaptureFixture[str]) -> None:
-        """
-        An SCM that cannot be reached is worth another try, and the exit code says so.
-        """
+        """An unreachable SCM is worth a retry, which the exit code expresses."""
         assert Exit.UNAVAILABLE == run(["status", "--scm", "127.0.0.1:1"])
 
         assert "UNAVAILABLE" in capsys.readouterr().err

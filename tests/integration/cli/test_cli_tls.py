@@ -143,9 +143,7 @@ def test_a_directory_without_a_certificate_is_refused(
 
 
 def test_a_key_is_no_certificate(directory: Path) -> None:
-    """
-    Showing a key says that it is one, and nothing of what is in it.
-    """
+    """The error says that the file is a key, and shows no part of it."""
     with pytest.raises(Refused, match="is a private key, not a certificate") as caught:
         pki.shown(directory / "ca.key")
 

@@ -107,9 +107,8 @@ def reconcile(contested: Contested) -> bool:
 
 
 def test_a_person_decides(contested: Contested) -> None:
-    """
-    What would be replaced is shown and asked about; without a yes nothing is changed, with one the
-    trusted version is everywhere, what it replaced is kept, and the audit log has it.
+    """The changes are shown before the question. A no changes nothing. A yes copies the trusted
+    version everywhere, keeps the replaced bytes, and is in the audit log.
     """
     right, also_right, wrong = before = contested.versions()
     assert (right, right) == (contested.content, also_right)

@@ -51,7 +51,7 @@ def asked(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dic
 
 
 def test_a_whole_log_is_proven(volume: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is said how long it is, and what its head is."""
+    """The output has the length and the head of the log."""
     code, answer = asked(capsys, str(volume))
 
     assert code == Exit.OK
@@ -59,7 +59,7 @@ def test_a_whole_log_is_proven(volume: Path, capsys: pytest.CaptureFixture[str])
 
 
 def test_a_gap_is_named(volume: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Which entry, in which file, and what became of it."""
+    """The output has the entry, the file and the kind of the gap."""
     path, lines = lines_of(volume)
     path.write_bytes(b"".join([*lines[:1], *lines[2:]]))
 
@@ -75,7 +75,7 @@ def test_a_gap_is_named(volume: Path, capsys: pytest.CaptureFixture[str]) -> Non
 def test_an_entry_that_no_agent_writes_is_a_gap(
     volume: Path, capsys: pytest.CaptureFixture[str], through: dict[str, object]
 ) -> None:
-    """Who forges a log can make each hash fit; the one who judges it must not stumble over that."""
+    """A forger can make every hash fit, and the check must not fail on invalid entries."""
     path, lines = lines_of(volume)
     head = Head(len(lines), lines[-1][:64].decode())
     line, _ = encode(head, {"kind": Kind.RETIRED, "at_ms": 1, **through})

@@ -112,9 +112,7 @@ class TestMayStop:
     def test_after_a_yes_every_key_can_be_read(
         self, cluster: Cluster, suture: CommandLine, keys: dict[str, int], tmp_path: Path
     ) -> None:
-        """
-        One datanode of five may be off: it is stopped, and every key is read.
-        """
+        """One datanode of five is stopped, and every key is readable."""
         name = holders(suture)[1][0]
         answer = suture.json("may-stop", name[:8])
         assert "YES" == answer["answer"]

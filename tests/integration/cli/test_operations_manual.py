@@ -74,9 +74,7 @@ def test_excused_commands_still_appear_in_the_manual() -> None:
 
 
 def test_every_pattern_finds_what_is_logged() -> None:
-    """
-    What the manual greps for in a journal is an event, or a field as the log writes it.
-    """
+    """A pattern that the manual greps for in the journal is an event or a field of the log."""
     patterns = [
         shlex.split(step.command)[-1]
         for step in STEPS

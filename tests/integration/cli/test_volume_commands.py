@@ -161,8 +161,8 @@ def test_retiring_volume_without_room_is_copied_to_other_datanodes(
 def test_migrate_read_only_and_cancel(
     cluster: Cluster, suture: CommandLine, tmp_path: Path
 ) -> None:
-    """
-    One volume takes all of another; a read-only one takes nothing; a cancelled one is as before.
+    """One volume takes all of another. A read-only one takes nothing, and a cancelled one is as
+    before.
     """
     stored = store(suture, tmp_path)
     index, path = fullest(suture, cluster)

@@ -192,7 +192,7 @@ def paths(value: Any, ids: frozenset[str], at: str = "") -> Iterator[str]:
 def test_command_shows_every_field_that_has_a_value(
     scene: Scene, name: str, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
 ) -> None:
-    """What is in the golden file is in the document; more may be there."""
+    """Every field of the golden file is in the document, which may have more."""
     suture = CommandLine(scene.cluster.scm.address, capsys)
     document = suture.json_any(*(word.format(**scene.names) for word in COMMANDS[name]))
     nodes = frozenset(str(node["datanode_id"]) for node in suture.json("scm", "nodes"))

@@ -63,8 +63,8 @@ def test_a_read_under_way_says_so(
 
 @SCHEMES
 def test_a_put_under_way_says_so_and_stores_nothing(cluster: Cluster, replication: str) -> None:
-    """
-    At once, and no datanode is told of as one that failed: it would get no more blocks.
+    """It fails at once, and no datanode is reported as failed, which would exclude it from
+    further blocks.
     """
     name = f"closing/put/{replication}"
     client = Client(cluster.scm.address)

@@ -60,9 +60,8 @@ def read_all(suture: CommandLine, files: Path, tmp_path: Path) -> dict[str, dict
 def test_files_come_back_while_two_of_five_agents_are_down(
     five: Cluster, suture: CommandLine, files: Path, tmp_path: Path
 ) -> None:
-    """
-    Five shards, then four, then three: every file is whole, and what is missing is told, but for a
-    file without bytes, for which nobody is asked. With two shards left it is refused and no file
+    """With five, four and three shards every file is whole, and the missing shards are reported,
+    except for an empty file, which needs none. With two shards the read is refused and no file
     appears.
     """
     stored = suture.json("put", str(files), "--replication", SCHEME, "--lanes", "1", "--close")
@@ -182,9 +181,7 @@ def test_a_damaged_shard_is_mended_in_place(
 def test_parity_is_verified_of_coded_containers_only(
     five: Cluster, suture: CommandLine, files: Path
 ) -> None:
-    """
-    Of a container of copies it is refused, and the message says what to use.
-    """
+    """A container of whole copies is refused, and the message names the right command."""
     stored = suture.json("put", str(files / "byte"), "--prefix", "copies/")
     [container_id] = stored["container_ids"]
     suture.wait_until_reported(container_id)
@@ -198,8 +195,8 @@ def test_parity_is_verified_of_coded_containers_only(
 def test_a_shard_is_asked_of_no_datanode_alone(
     five: Cluster, suture: CommandLine, files: Path
 ) -> None:
-    """
-    `get --datanode` is for whole copies, and says so; an unknown scheme is refused by name.
+    """`get --datanode` works for whole copies only, as the error says. An unknown scheme is
+    refused by name.
     """
     suture("put", str(files / "part"), "--replication", SCHEME, "--prefix", "files/")
 

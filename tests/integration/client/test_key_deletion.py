@@ -89,9 +89,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 
 def test_a_delete_whose_answer_is_lost_succeeds(served: Served) -> None:
-    """
-    The first try has deleted it: "no such key" is what the second has to hear, and no error.
-    """
+    """The first attempt deleted the key, so "no such key" is the second attempt's success."""
     served.service.losses_left = 2
 
     with Client(served.address) as client:
@@ -125,8 +123,8 @@ def test_delete_of_a_key_that_others_deleted_raises_key_not_found(served: Served
 def test_rm_says_what_was_deleted_whichever_try_it_was(
     served: Served, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """
-    One line for each key, in the order given, and the exit code of a success.
+    """There is one line for each key, in the given order, and the exit code is that of a
+    success.
     """
     served.world.write("a", "l", 30)
     served.service.losses_left = 1
@@ -140,9 +138,7 @@ def test_rm_says_what_was_deleted_whichever_try_it_was(
 
 
 def test_rm_names_what_was_never_there(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
-    """
-    Beside what it deletes, and with an exit code that says so.
-    """
+    """The missing key is listed beside the deleted ones, and the exit code reports it."""
     document = CommandLine(served.address, capsys).json("rm", "--yes", "nope", "k", code=1)
 
     assert ["KEY_NOT_FOUND", "OK"] == [one["code"] for one in document]

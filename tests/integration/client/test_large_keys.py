@@ -91,7 +91,7 @@ def is_clean(cluster: Cluster, client: Client) -> bool:
 def test_a_key_of_three_containers_comes_back_and_goes(
     cluster: Cluster, client: Client, scheme: Scheme | None
 ) -> None:
-    """Its blocks are as small as its containers want them, and none of these grows beyond that."""
+    """Its blocks are as small as the containers require, and no container grows beyond its size."""
     size_bytes = 3 * CONTAINER_BYTES * (scheme.data_count if scheme else 1) + 5
     source = source_of("large", size_bytes)
 

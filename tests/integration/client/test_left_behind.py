@@ -45,9 +45,9 @@ def states(client: Client, container_id: int) -> set[int]:
 def test_writes_go_on_and_the_replica_is_caught_up(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """
-    One of three agents is killed mid-write: all keys are stored on two, it closes QUASI_CLOSED
-    with a lower BCSID when it is back, and one reconcile makes it CLOSED and equal.
+    """One of three agents is killed during a write. All keys are stored on two. The returned
+    replica closes as QUASI_CLOSED with a lower BCSID, and one reconcile makes it CLOSED and
+    equal.
     """
     cluster = Cluster(
         tmp_path / "cluster",

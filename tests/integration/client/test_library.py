@@ -135,9 +135,7 @@ class TestReading:
 
     @pytest.mark.usefixtures("small_blocks")
     def test_blocks_outside_a_range_are_not_read(self, brittle: Cluster) -> None:
-        """
-        One that nobody has any more keeps nobody from reading the others.
-        """
+        """A lost block does not prevent reads of other blocks."""
         content = noise(SIZE_BYTES, seed=2)
         with Client(brittle.scm.address) as client:
             client.put("partly", content)
@@ -149,9 +147,7 @@ class TestReading:
                 client.get("partly", stop=10_000)
 
     def test_damage_is_read_around(self, brittle: Cluster) -> None:
-        """
-        Two of three replicas have a flipped bit, and the caller hears nothing of it.
-        """
+        """Two of three replicas have a flipped bit, and the caller gets no error."""
         content = noise(300_000, seed=3)
         with Client(brittle.scm.address) as client:
             client.put("damaged", content)

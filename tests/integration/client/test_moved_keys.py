@@ -90,9 +90,8 @@ def test_a_reader_goes_on_where_the_replicas_are_now(
 def test_two_versions_of_a_key_are_never_mixed(
     moving: Cluster, client: Client, replication: str, tmp_path: Path
 ) -> None:
-    """
-    Replaced by bytes of the same length, and no longer where it was: the reader is told so, gets
-    no byte of the new version, and a file that is downloaded stays as it was.
+    """The key was replaced by bytes of the same length, and its old blocks are gone. The reader
+    gets an error and no byte of the new version, and an existing download file stays as it was.
     """
     old, new = content(2), content(3)
     name = f"replaced/{replication}"
@@ -123,9 +122,7 @@ def test_two_versions_of_a_key_are_never_mixed(
 def test_a_key_that_is_deleted_meanwhile_is_not_told_of_as_lost(
     moving: Cluster, client: Client
 ) -> None:
-    """
-    It is said what happened, and not that no replica has the block.
-    """
+    """The error says that the key was deleted, and not that its blocks are lost."""
     client.put("deleted", content(4))
     pieces = client.stream("deleted")
     next(pieces)

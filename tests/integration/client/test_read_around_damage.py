@@ -172,8 +172,8 @@ class TestShards:
             assert cluster.groups[1].data == read_group(cluster, range(1, 6))
 
     def test_a_shard_with_many_bad_cells_in_a_row_is_not_given_up(self, tmp_path: Path) -> None:
-        """
-        Of four shards each has lost five stripes on end, and every stripe needs the other three.
+        """Each of four shards has lost five consecutive stripes, and every stripe needs the
+        other three.
         """
         with ec_cluster(tmp_path, RS_3_2, [20 * STRIPE_BYTES]) as cluster:
             for stripe in range(20):
@@ -283,9 +283,7 @@ class TestShards:
                 assert unsteady.silences > 2 * SILENT_COUNT_MAX
 
     def test_a_cell_that_is_not_the_listed_one_is_not_taken(self, tmp_path: Path) -> None:
-        """
-        It may fit its own row: that is not the row by which the stripe was agreed upon.
-        """
+        """It may fit its own row, which is not the row by which the stripe was agreed upon."""
         liar = {1: altered(groups_of(RS_3_2, [STRIPE_BYTES])[1], 0, 2)}
         with ec_cluster(tmp_path, RS_3_2, [STRIPE_BYTES], instead={2: liar}) as cluster:
             write_shard(cluster.nodes[6].store, 2, cluster.groups)

@@ -177,8 +177,8 @@ def test_datanode_known_by_two_ids_is_counted_once(tmp_path: Path, stack: ExitSt
 def test_runs_are_bounded(
     tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    What is acknowledged together has an end; order and commit ids go on over it.
+    """The amount that is acknowledged together is bounded. Order and commit ids continue across
+    runs.
     """
     monkeypatch.setattr(block_messages, "RUN_BYTES_MAX", 3 * MIB)
     world = World(tmp_path, stack)
@@ -190,9 +190,7 @@ def test_runs_are_bounded(
 
 @pytest.mark.parametrize("how", ["gone", "closed"])
 def test_a_replica_that_fails_is_left_behind(tmp_path: Path, stack: ExitStack, how: str) -> None:
-    """
-    Whether it cannot be reached or refuses: the others have all, and the SCM is told.
-    """
+    """The datanode is unreachable or refuses. The others have all data, and the SCM is notified."""
     world = World(tmp_path, stack)
     bad = world.nodes[1]
     if how == "gone":
@@ -223,9 +221,7 @@ def test_put_that_reaches_only_a_minority_is_refused(tmp_path: Path, stack: Exit
 
 
 def test_a_run_that_a_minority_takes_is_written_elsewhere(tmp_path: Path, stack: ExitStack) -> None:
-    """
-    Where most replicas refuse while they are written, all of the run goes to another container.
-    """
+    """If most replicas refuse during the write, the whole run goes to another container."""
     world = World(tmp_path, stack)
     for node in world.nodes[1:]:
         node.replica.store.create_container(ContainerId(101))
@@ -336,8 +332,8 @@ def test_a_group_whose_shard_fails_is_written_elsewhere(tmp_path: Path, stack: E
 def test_a_datanode_that_is_busy_is_not_left_behind(
     tmp_path: Path, stack: ExitStack, scheme: Scheme | None, is_created: bool
 ) -> None:
-    """
-    One that refuses a call took nothing: it is called again, whatever the call is, and has all.
+    """A refused call stored nothing. It is repeated, whatever call it is, and the datanode gets
+    all data.
     """
     world = World(tmp_path, stack, scheme)
     for number, node in enumerate(world.nodes, 1) if is_created else ():
@@ -374,9 +370,7 @@ def test_writer_retries_a_datanode_that_cancels_calls(
 
 
 def test_a_put_whose_connections_are_closed_ends(tmp_path: Path, stack: ExitStack) -> None:
-    """
-    Its calls are not repeated: nobody can be called any more.
-    """
+    """Its calls are not repeated, because every connection is closed."""
     world = World(tmp_path, stack)
 
     def close(_data_bytes: int) -> None:
@@ -411,9 +405,7 @@ def test_writer_drops_a_datanode_that_stays_busy(
 def test_a_session_that_is_stopped_does_not_wait_for_who_is_busy(
     tmp_path: Path, stack: ExitStack
 ) -> None:
-    """
-    Nor is the datanode told of as one that failed.
-    """
+    """The datanode is not reported as failed."""
     world = World(tmp_path, stack)
     world.refuse(1, 1_000_000, stack)
     world.session.stopped = True

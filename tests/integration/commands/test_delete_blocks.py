@@ -78,9 +78,7 @@ def test_every_transaction_is_acknowledged(replica: StoredReplica) -> None:
 
 
 def test_blocks_without_a_known_commit_go_to_quarantine(replica: StoredReplica) -> None:
-    """
-    With what their clients told of them; a block that a person deleted as well is gone.
-    """
+    """Their metadata is kept with them. A block that was also deleted by a client is removed."""
     files = {n: replica.store.paths(CONTAINER).block_file(BlockId(n)).read_bytes() for n in (1, 2)}
     told = {n: (("key", f"name {n}"),) for n in (1, 2)}
     unproven, proven = transaction(5, 1, 2, 3), transaction(6, 3)
@@ -106,8 +104,8 @@ def test_blocks_without_a_known_commit_go_to_quarantine(replica: StoredReplica) 
 
 
 def test_a_repeated_transaction_is_done(replica: StoredReplica) -> None:
-    """
-    What was deleted before, by this transaction or another, is acknowledged, and frees nothing.
+    """Blocks that were deleted before, by this transaction or another, are acknowledged and free
+    nothing.
     """
     carry_out(replica, transaction(5, 1, 2))
 
@@ -152,9 +150,7 @@ def test_a_transaction_that_cannot_be_done_holds_up_no_other(replica: StoredRepl
 
 
 def test_a_stop_leaves_the_rest_for_another_time(replica: StoredReplica) -> None:
-    """
-    When the agent stops, what was not begun is not done, and says so.
-    """
+    """When the agent stops, deletes that have not begun are cancelled and answered so."""
     results = delete_blocks(replica.store, replica.leases, [transaction(1, 1)], stop=lambda: True)
 
     assert [(False, "CANCELLED")] == [(item.done, item.code) for item in results]
@@ -238,9 +234,8 @@ def test_a_file_that_cannot_be_removed_fails_its_transaction_alone(
 
 
 def test_a_replica_whose_last_damage_was_deleted_is_read_soon(replica: StoredReplica) -> None:
-    """
-    With its damaged blocks gone it may be whole, and only a read says so. Nobody waits for its
-    slot, nor asks for a read where there was no damage, or some is left.
+    """Without its damaged blocks it may be whole, which only a scan can show. The scan does not
+    wait for its slot. It is not requested if there was no damage, or if some is left.
     """
     asked: list[ContainerId] = []
     for block_id in (1, 3):

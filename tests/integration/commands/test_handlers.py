@@ -175,9 +175,7 @@ def test_a_share_is_all_that_reconcile_and_reconstruct_get(
 
 
 def test_a_reconstruction_weighs_three(handlers: Handlers) -> None:
-    """
-    It reads from several datanodes: of four threads it leaves one.
-    """
+    """It reads from several datanodes, so it leaves one of four threads free."""
     [heavy] = tasks_of(handlers, "reconstruct", [scm_pb2.Command()])
     light = [Task("other", number) for number in range(THREADS)]
 
@@ -205,9 +203,7 @@ def test_a_disk_is_read_by_two_copies_at_once(handlers: Handlers) -> None:
 def test_a_reconstruction_asks_which_blocks_keys_name(
     replica: StoredReplica, tmp_path: Path, is_named: bool
 ) -> None:
-    """
-    One that too few sources know, and that a client gave up, is left out; that of a key is not.
-    """
+    """An abandoned block that too few sources have is left out. A block that a key names is not."""
     rest = groups_of(RS_3_2, [9_000, 9_000])
     del rest[2]
     asked: list[tuple[int, list[int]]] = []
@@ -268,9 +264,7 @@ def test_a_reconcile_ends_between_two_chunks_when_its_time_is_over(
     result: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """
-    What it may take at most is this datanode's to say, whatever the control plane allows.
-    """
+    """This datanode limits the duration, whatever the control plane permits."""
     peer = Datanode("dn-2", tmp_path / "peer")
     peer.replica.create(blocks=1)
     peer.serve()

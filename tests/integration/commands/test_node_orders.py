@@ -36,8 +36,8 @@ def state_order(number: int, op_state: str) -> scm_pb2.Command:
 
 
 def test_the_operational_state_survives_a_restart(tmp_path: Path, scm: ScriptedScm) -> None:
-    """
-    What the SCM decided is kept on the volumes, told in heartbeats, and at the next registration.
+    """The state set by the SCM is stored on the volumes, and sent in heartbeats and at the next
+    registration.
     """
     config = write_config(tmp_path / "agent.toml", tmp_path / "volume", scm.address)
     with Zygote(tmp_path / "agent.log") as zygote:
@@ -57,9 +57,7 @@ def test_the_operational_state_survives_a_restart(tmp_path: Path, scm: ScriptedS
 
 
 def test_a_state_that_nobody_knows_is_refused(tmp_path: Path, scm: ScriptedScm) -> None:
-    """
-    A state of a later version is answered, not half believed.
-    """
+    """A state of a later version is rejected as a whole."""
     config = write_config(tmp_path / "agent.toml", tmp_path / "volume", scm.address)
     with Zygote(tmp_path / "agent.log") as zygote:
         zygote.start(config)
@@ -131,9 +129,7 @@ def test_agent_follows_the_first_of_two_scms_with_the_same_term(
 
 
 def test_the_scm_with_the_highest_term_leads(tmp_path: Path, scm: ScriptedScm) -> None:
-    """
-    An agent talks to all SCMs; one that leads no more is heard, and its orders are stale.
-    """
+    """An agent reports to all SCMs. Orders of a former leader are stale."""
     with ScriptedScm() as former, Zygote(tmp_path / "agent.log") as zygote:
         scm.term = 2
         config = write_config(tmp_path / "agent.toml", tmp_path / "volume", scm.address)

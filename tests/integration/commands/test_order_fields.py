@@ -112,8 +112,8 @@ def test_a_delete_names_those_that_must_prove_what_it_removes(nodes: Nodes) -> N
 
 
 def test_blocks_without_a_known_commit_are_to_be_kept(nodes: Nodes) -> None:
-    """
-    Nobody deleted them: a block that was promised, and not committed before its container closed.
+    """No client deleted them: such a block was allocated, and not committed before its container
+    closed.
     """
     request = scm_pb2.AllocateBlocksRequest(client_id="client", sizes=[1_000])
     [block] = nodes.scm.AllocateBlocks(request).blocks
@@ -170,8 +170,8 @@ def test_state_that_a_datanode_saw_beyond_ours_stops_all_deletes(nodes: Nodes, c
 
 
 def test_a_reconcile_names_the_holders_that_cannot_be_asked(nodes: Nodes) -> None:
-    """
-    What each last reported: its tree, or that it is empty; and whether its datanode is dead.
+    """The order has the last report of each holder, which is its tree or that it is empty, and
+    whether its datanode is dead.
     """
     number = nodes.closed()
     for name, root in (("dn1", 7), ("dn2", 9), ("dn3", 7)):
@@ -243,8 +243,8 @@ def test_a_replica_is_kept_where_no_witness_proves_it(
 def test_an_order_whose_time_is_over_is_skipped(
     agent: Callable[[], tuple[ScriptedScm, ThreeReplicas]],
 ) -> None:
-    """
-    Of many that have a millisecond each, the last come too late; without a time none does.
+    """Many orders have a deadline of one millisecond, and the last come too late. Orders without
+    a deadline are never late.
     """
     scm, _ = agent()
     deletes = [
@@ -265,9 +265,7 @@ def test_an_order_whose_time_is_over_is_skipped(
 def test_low_orders_wait_for_others(
     agent: Callable[[], tuple[ScriptedScm, ThreeReplicas]],
 ) -> None:
-    """
-    They came first and are carried out last, but for those that had begun.
-    """
+    """They arrive first and are executed last, except those that had begun."""
     scm, _ = agent()
     copies = [
         scm_pb2.Command(

@@ -114,9 +114,7 @@ def test_replica_is_kept_when_the_other_is_damaged(
 def test_a_witness_that_forges_its_tree_is_found(
     two: tuple[Datanode, Datanode], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    It reads nothing, and tells a tree that is right: of its bytes it has to show some.
-    """
+    """It reads nothing and sends a correct tree, so it must also prove some of its bytes."""
     mine, other = two
     monkeypatch.setattr(datanodes, "scan_steps", lambda *_: iter(()))
     other.replica.flip(BLOCK, 5)
@@ -206,8 +204,8 @@ def test_replica_with_lost_rows_is_deleted_if_the_other_has_the_blocks(
 
 
 def test_two_do_not_go_because_of_each_other(two: tuple[Datanode, Datanode]) -> None:
-    """
-    Who has proven its replica keeps it; who is about to go proves nothing.
+    """A datanode that has proven its replica keeps it. One that is about to delete its replica
+    proves nothing.
     """
     mine, other = two
     with mine.pledges.leaving(CONTAINER):
@@ -252,9 +250,8 @@ def test_small_samples_are_proven_in_one_call(
 def test_the_witness_has_the_last_word_right_before(
     two: tuple[Datanode, Datanode], monkeypatch: pytest.MonkeyPatch, step: str, goes: bool
 ) -> None:
-    """
-    Proving may take long, and the witness says at its end that it keeps its replica; what waited
-    behind that is not believed.
+    """A proof may take long, and the witness pledges its replica at the end. A pledge that
+    waited too long is not accepted.
     """
     mine, other = two
     clock = FakeClock()
@@ -367,9 +364,7 @@ def test_a_delete_that_failed_halfway_is_finished(
 
 
 def test_without_witnesses_the_order_is_enough(two: tuple[Datanode, Datanode]) -> None:
-    """
-    Nobody has to have it any more: the control plane would have named who has.
-    """
+    """The control plane would have named the holders, so no other datanode needs the container."""
     mine, _ = two
 
     delete(mine, [])

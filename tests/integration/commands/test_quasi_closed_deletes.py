@@ -108,9 +108,8 @@ def test_quasi_closed_replica_is_kept_when_the_witness_lost_bytes(
 def test_a_stale_one_goes_when_another_has_more(
     two: tuple[Datanode, Datanode], state: ReplicaState, *, is_damaged: bool
 ) -> None:
-    """
-    It missed a chunk and a block, and its tree will never be that of the others: what it has of the
-    rest they have.
+    """It missed a chunk and a block, so its tree will never equal the others'. They have
+    everything else that it has.
     """
     mine, other = two
     write(mine, ((CHUNK_BYTES, 7), (CHUNK_BYTES,)))
@@ -128,8 +127,8 @@ def test_a_stale_one_goes_when_another_has_more(
 def test_a_damaged_one_goes_when_a_quasi_closed_one_is_whole(
     two: tuple[Datanode, Datanode], way: str
 ) -> None:
-    """
-    What is damaged of it, nobody has to prove; what it has bytes of, the other has.
+    """Damaged blocks need no proof. The other replica has every block of which this one has
+    bytes.
     """
     mine, other = two
     for one in two:

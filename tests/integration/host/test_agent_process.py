@@ -84,9 +84,7 @@ def test_an_agent_answers_every_call(cluster: Cluster, call: str) -> None:
 
 
 def test_sigterm_drains_and_ends_with_zero(tmp_path: Path) -> None:
-    """
-    An agent that is told to stop says goodbye, ends with 0, and leaves a clean volume.
-    """
+    """The agent announces its stop, exits with 0, and leaves a clean volume."""
     with Cluster(tmp_path, agents=1, volumes=1) as cluster:
         [process] = cluster.nodes
 

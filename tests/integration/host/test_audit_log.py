@@ -37,9 +37,7 @@ def test_the_files_are_bounded_and_hold_what_is_newest(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_renamed_is_made_anew(tmp_path: Path) -> None:
-    """
-    Another program may rotate it: nothing goes to where nobody looks.
-    """
+    """Another program may rotate the file. New lines go to a new file."""
     path = tmp_path / "audit.jsonl"
     audit = AuditLog(path)
     audit.record("first", "OK")
@@ -55,8 +53,8 @@ def test_a_file_that_is_renamed_is_made_anew(tmp_path: Path) -> None:
 
 
 def test_a_link_in_the_place_of_the_file_is_refused(tmp_path: Path) -> None:
-    """
-    Who can make names in the directory must not choose what an agent appends to.
+    """A user who can create names in the directory must not choose the file that an agent
+    appends to.
     """
     precious = tmp_path / "precious"
     precious.write_text("")

@@ -59,8 +59,9 @@ def fail(host: Host, name: str) -> tuple[ContainerId, ...]:
 
 
 def test_the_other_one_is_served(host: Host, number: ContainerId) -> None:
-    """It was refused and reported as gone until a restart, though all of it was there: where it was
-    the last copy nobody could read the container."""
+    """It was refused and reported as gone until a restart, although all its data was there. If
+    it was the last copy, the container was unreadable.
+    """
     others = set(host.on("b")) - {number}
 
     gone = fail(host, "b")

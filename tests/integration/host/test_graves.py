@@ -43,9 +43,7 @@ def graves(replica: StoredReplica) -> list[Path]:
 
 
 def test_an_error_that_has_passed_costs_no_room(replica: StoredReplica) -> None:
-    """
-    Agents run for months, and until the next start nobody would try again.
-    """
+    """Agents run for months, and the removal would otherwise be retried at the next start only."""
     keeper = Housekeeper(replica.store, 1.0, clock=FakeClock())
 
     keeper.step()
@@ -55,8 +53,8 @@ def test_an_error_that_has_passed_costs_no_room(replica: StoredReplica) -> None:
 
 
 def test_a_delete_that_is_under_way_is_left_to_it(replica: StoredReplica) -> None:
-    """
-    What has come since the last look may be its work: two that remove a directory fail both.
+    """New directories since the last check may belong to a running delete. Two removals of one
+    directory would both fail.
     """
     keeper = Housekeeper(replica.store, 1.0, clock=FakeClock())
     keeper.step()

@@ -54,9 +54,7 @@ def test_stop_before_start_is_harmless(tmp_path: Path) -> None:
 
 
 def test_stop_twice_is_harmless(tmp_path: Path) -> None:
-    """
-    Who is not sure whether it was stopped stops it.
-    """
+    """A second stop does nothing."""
     host = built(tmp_path)
     host.start()
 
@@ -65,9 +63,7 @@ def test_stop_twice_is_harmless(tmp_path: Path) -> None:
 
 
 def test_an_agent_that_cannot_be_built_lets_go_of_its_volumes(tmp_path: Path) -> None:
-    """
-    When the address is taken, the volumes are free for whoever comes next.
-    """
+    """If the address is taken, the volumes are free for the next agent."""
     first = built(tmp_path / "first")
     with pytest.raises(Refused) as raised:
         built(tmp_path / "second", listen=first.address)
@@ -80,9 +76,8 @@ def test_an_agent_that_cannot_be_built_lets_go_of_its_volumes(tmp_path: Path) ->
 def test_copies_give_way_to_clients_as_the_scans_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    Their pace comes from the same scans, which hear how long clients wait, with the floor that the
-    configuration sets.
+    """Their pace comes from the scans' pace control, which measures client latencies, with the
+    configured floor.
     """
     floors: list[int] = []
     real = Scrub.shared_pace

@@ -70,9 +70,7 @@ def test_quarantined_bytes_are_removed_when_they_reach_the_age(kept: Kept) -> No
 
 @pytest.mark.parametrize("is_at_start", [True, False])
 def test_a_clock_that_is_ahead_for_hours_takes_nothing_away(kept: Kept, is_at_start: bool) -> None:
-    """
-    Of a contradiction these bytes may be the right ones, and nobody has them twice.
-    """
+    """The kept bytes of a contradiction may be the right ones, and there is no second copy."""
     if not is_at_start:
         kept.run(DAY_S)
     kept.clock.set_wall_s(YEARS_S)

@@ -60,7 +60,7 @@ def test_full_collection_passes_over_long_lived_objects() -> None:
 
 
 def test_a_little_is_left_to_the_collector() -> None:
-    """What becomes a circle of garbage later is found, which among what is frozen is not."""
+    """Objects that become cyclic garbage later can be collected, unlike frozen ones."""
     freeze_what_stays()
     frozen = gc.get_freeze_count()
     circle: list[object] = list(rows(OBJECTS_MAX // 2))

@@ -139,7 +139,9 @@ def test_a_killed_scanner_is_dead_at_once(bench: Bench) -> None:
 
 
 def test_a_throwing_scanner_is_counted_and_goes_on(bench: Bench) -> None:
-    """The error is shown; the loop lives, so the watchdog is fed; the canary tells of the rest."""
+    """The error is in the status. The loop continues, so the watchdog is fed, and the canary
+    covers the rest.
+    """
     bench.trouble = bench.throw
     bench.loop.start()
     assert bench.entered.wait(WAIT_S)

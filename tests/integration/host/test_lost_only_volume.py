@@ -62,7 +62,7 @@ def test_agent_that_cannot_read_its_only_version_reports_the_volume(
 
 
 def test_agent_that_no_scm_knows_ends_with_the_error_of_its_volume(tmp_path: Path) -> None:
-    """Nothing says which datanode it is: a new id would hide the old one's data."""
+    """Its datanode id is unknown, and a new id would hide the old one's data."""
     with Cluster(tmp_path, agents=1, volumes=1, launch=forked) as cluster:
         agent = cluster.nodes[0]
         agent.stop()

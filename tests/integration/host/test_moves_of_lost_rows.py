@@ -79,9 +79,7 @@ class TestDrop:
     def test_a_copy_that_knows_nothing_of_a_block_does_not_stand_in(
         self, host: Host, *, is_scanned: bool
     ) -> None:
-        """
-        Whoever made it: the store itself asks for every block that the old one has bytes of.
-        """
+        """The store itself checks every block of which the old replica has bytes."""
         [one, *_] = map(ContainerId, host.on("a"))
         lose_rows(host, one, BlockId(2), and_replica=not is_scanned)
         host.restart()

@@ -137,9 +137,7 @@ def test_damage_and_its_repair_are_counted(
 
 
 def test_health_is_told_volume_by_volume(cluster: Cluster) -> None:
-    """
-    An agent that works says so with 200 and names its volumes.
-    """
+    """A healthy agent answers 200 and names its volumes."""
     status, text = fetched(web_address(cluster, 1), "/healthz")
 
     document = json.loads(text)
@@ -169,9 +167,7 @@ def test_grpc_health_says_what_healthz_says(cluster: Cluster) -> None:
 
 
 def test_everything_that_is_asked_for_is_in_a_scrape(cluster: Cluster) -> None:
-    """
-    What alerts and dashboard ask Prometheus is what a running agent tells it.
-    """
+    """Every metric that alerts and dashboard use is exported by a running agent."""
     told = set(re.findall(r"^# TYPE (\S+) ", fetched(web_address(cluster, 0), "/metrics")[1], re.M))
     names = {re.sub(r"_total$", "", name) for name in told}
 
@@ -197,9 +193,7 @@ def test_the_listener_only_reads(cluster: Cluster) -> None:
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 def test_promtool_finds_nothing_to_say(cluster: Cluster) -> None:
-    """
-    Names, types and help texts are as Prometheus wants them.
-    """
+    """Names, types and help texts follow the rules of Prometheus."""
     _, text = fetched(web_address(cluster, 0), "/metrics")
 
     checked = subprocess.run(

@@ -91,9 +91,8 @@ def went_on(stderr: BinaryIO | int) -> str:
 
 
 def test_a_full_disk_under_the_log_ends_no_worker() -> None:
-    """
-    A log that went to a file on a disk that is full, as after a rotation that failed, raised
-    ENOSPC out of each call that said something: the thread that logged its error died of that.
+    """A log on a full disk, as after a failed rotation, raised ENOSPC from each log call, and a
+    thread that logged its error died of it.
     """
     with Path("/dev/full").open("wb") as full:
         assert "done" == went_on(full)

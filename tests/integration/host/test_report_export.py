@@ -153,8 +153,8 @@ def test_a_stopping_agent_does_not_wait_for_a_report(
 def test_the_package_that_writes_reports_is_named_where_it_lacks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    The agent does not start: one sentence says what is missing, and one what to type.
+    """The agent does not start. One sentence names the missing package, and another the command
+    to type.
     """
     monkeypatch.setitem(sys.modules, NEEDED, None)
     config = load(written(tmp_path, "s3a://cluster/reports"))

@@ -109,9 +109,8 @@ class TestCancelled:
     def test_a_deleted_block_does_not_come_back(
         self, host: Host, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """
-        It was deleted in the copy, which is served; a start must not choose the other one, nor
-        throw away what says that the block is deleted.
+        """The block was deleted in the copy, which is served. A start must neither choose the
+        other replica nor lose the tombstone.
         """
         number = cut_off(host, monkeypatch)
         remove_blocks(host.store, number, [ONE])
@@ -160,10 +159,9 @@ class TestCancelledMeanwhile:
     def test_a_move_that_goes_on_leaves_nothing_to_tell_of(
         self, host: Host, monkeypatch: pytest.MonkeyPatch, *, is_read: bool
     ) -> None:
-        """
-        The copy is served and not read yet when somebody cancels; the move ends as it would have,
-        with one or the other. What was told of the second one would be told for ever, and keep a
-        later copy of the container away.
+        """The copy is served and not read yet when the move is cancelled. The move ends with
+        either replica. A report of the second one would stay for ever and block a later copy of
+        the container.
         """
         [number, *_] = map(ContainerId, host.on("a"))
         finish = host.store.services.finish_move
@@ -208,9 +206,8 @@ class TestTakenBack:
     def test_a_copy_that_could_not_be_removed_is_not_forgotten(
         self, host: Host, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """
-        It is whole, and on a volume that stays: a start would serve it after the delete of the
-        other one. It goes when it can, and what was moved in vain moves then.
+        """It is whole, and on a volume that stays. A start would serve it after the delete of
+        the other one. It is removed when possible, and the container moves then.
         """
         host.moves.steer(host.id_of("a"), Mode.RETIRING)
         [number, *_] = map(ContainerId, host.on("a"))
@@ -240,9 +237,8 @@ class TestTakenBack:
 class TestReturnedDisk:
     @pytest.mark.parametrize("is_restarted", [False, True])
     def test_an_equal_one_goes_before_any_delete(self, host: Host, *, is_restarted: bool) -> None:
-        """
-        The disk was away, the control plane had the container copied to the other one, and it is
-        back: nobody counts on the second one, and it would outlive the delete of the first.
+        """The disk was away, the container was copied to the other disk, and the first is back.
+        The second replica is not needed, and would outlive the delete of the first.
         """
         number = ContainerId(host.on("a")[0])
         returned_disk(host, number)
@@ -295,9 +291,7 @@ class TestReturnedDisk:
         assert BLOCKS + 1 == len(host.store.blocks(number))
 
     def test_another_shard_of_it_is_something_else(self, host: Host) -> None:
-        """
-        It stands in for nothing, nothing stands in for it, and it outlives the other's delete.
-        """
+        """It replaces no other shard, is not replaced by one, and outlives the other's delete."""
         number = ContainerId(host.on("a")[0])
         returned_disk(host, number)
         served = host.store.volume_set.places[number]
@@ -338,9 +332,7 @@ class TestReturnedDisk:
 
 
 def test_a_directory_that_nobody_can_load_is_none(host: Host) -> None:
-    """
-    What has no row is left alone as ever: nothing says what it is, and no delete waits for it.
-    """
+    """A directory without a row is left alone as always, and no delete waits for it."""
     number = ContainerId(host.on("b")[0])
     group = host.store.paths(number).root.parent
     host.store.close()

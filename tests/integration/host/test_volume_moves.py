@@ -98,9 +98,7 @@ class TestRetire:
         assert host.on("a")
 
     def test_a_cancelled_one_keeps_what_it_still_has(self, host: Host) -> None:
-        """
-        What was moved stays where it is now; the rest stays, too.
-        """
+        """Moved replicas stay at their new place, and the rest stays, too."""
         count = len(host.fill(6)["a"])
         assert count > 1
         host.moves.steer(host.id_of("a"), Mode.RETIRING)
@@ -159,9 +157,8 @@ class TestDamage:
     def test_a_copy_that_cannot_be_read_is_taken_back(
         self, host: Host, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """
-        What lies on the other medium is not what was written there: the old one is served again,
-        the copy goes, and it is told. Later, on a better day, it moves.
+        """The bytes on the other medium differ from those written. The old replica is served
+        again, the copy is removed, and the failure is reported. A later attempt moves it.
         """
         host.fill(2)
         name = "a" if 1 in host.on("a") else "b"
@@ -228,9 +225,7 @@ class TestDamage:
         assert Mode.RETIRED is host.store.services.of(volume_id).mode
 
     def test_without_room_nothing_moves(self, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-        """
-        It is told of each replica, and all stay.
-        """
+        """Each replica is reported as stuck, and all stay."""
         before = host.fill()
         monkeypatch.setattr("agent.store.operations.arrival.RESERVED_BYTES_MIN", 1 << 60)
 
@@ -244,9 +239,7 @@ class TestDamage:
         assert -1 == progress.eta_s(1, host.moves.now_s())
 
     def test_a_volume_that_is_not_empty_is_not_called_so(self, host: Host) -> None:
-        """
-        Whoever says that it is done: the store looks, and says what is left.
-        """
+        """The store checks for itself, whatever the caller claims, and reports what is left."""
         before = host.fill()
         volume_id = host.id_of("a")
         host.store.services.change(volume_id, Mode.RETIRING)

@@ -94,9 +94,7 @@ class TestArrivals:
     def test_a_volume_to_which_one_is_on_its_way_is_not_empty(
         self, host: Host, tmp_path: Path
     ) -> None:
-        """
-        It retires when that has arrived and was moved, too.
-        """
+        """It retires when the arriving replica has arrived and moved, too."""
         names: list[str] = []
 
         def slow(parts: list[bytes]) -> Iterator[Part]:
@@ -175,8 +173,8 @@ class TestArrivals:
 
 class TestWhatIsLeft:
     def test_a_volume_with_a_damaged_row_is_not_called_empty(self, host: Host) -> None:
-        """
-        It says which replica is left and why; the next start loads it, and then it moves.
+        """The status has the remaining replica and the reason. The next start loads it, and then
+        it moves.
         """
         [number, *_] = map(ContainerId, host.fill()["a"])
         volume_id = host.id_of("a")
@@ -256,9 +254,7 @@ class TestWhatIsLeft:
     def test_a_volume_that_cannot_be_looked_at_stops_no_other_one(
         self, host: Host, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """
-        What is wrong with it is raised when the others were looked at.
-        """
+        """Its error is raised when the other volumes have been handled."""
         host.restart("a", "b", "c")
         bad = host.id_of("a")
         left_on = host.store.services.left_on

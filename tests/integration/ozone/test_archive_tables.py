@@ -73,7 +73,7 @@ def test_little_that_becomes_much_is_refused(
 
 
 def test_a_tree_that_is_too_large_is_not_read(tmp_path: Path) -> None:
-    """By what its header says: of a tree a few bytes become a hundred."""
+    """The size in the header decides, because a few bytes become a hundred in memory."""
     files = files_of("whole")
     tree = tarfile.TarInfo("5.tree")
     tree.size = 64 * MiB + 1

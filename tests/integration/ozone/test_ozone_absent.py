@@ -83,9 +83,7 @@ def test_a_disk_that_is_not_mounted_costs_no_other(
 def test_disks_that_are_all_absent_are_all_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """
-    Nothing is read, and nobody has to mount one to be told of the next.
-    """
+    """Nothing is read, and one run names all disks to mount."""
     paths = [tmp_path / name for name in ("1", "2")]
     for path in paths:
         empty(path)
@@ -99,8 +97,7 @@ def test_disks_that_are_all_absent_are_all_named(
 
 
 def test_a_service_reads_the_others_and_waits_for_a_disk(volumes: Path, tmp_path: Path) -> None:
-    """
-    It tells of the absent one where Prometheus sees it, keeps trying, and reads it once it is
+    """The service exports the absent disk to Prometheus, keeps trying, and reads it once it is
     mounted, without a restart.
     """
     absent, log = tmp_path / "absent", tmp_path / "log"
@@ -148,9 +145,7 @@ def test_a_service_reads_the_others_and_waits_for_a_disk(volumes: Path, tmp_path
 def test_a_volume_whose_history_cannot_be_read_stops_no_service_of_others(
     volumes: Path, tmp_path: Path
 ) -> None:
-    """
-    What fails at the start is like what fails later: told, and tried again.
-    """
+    """A failure at the start is handled like a later one: it is reported and retried."""
     state, log = tmp_path / "state", tmp_path / "log"
     state.mkdir()
     version = (volumes / "dn0-damaged" / "hdds" / "VERSION").read_text()

@@ -129,7 +129,7 @@ def test_a_shard_is_taken(agent: tuple[OzoneAgent, OzoneClient]) -> None:
 
 
 def test_a_store_of_other_trees_takes_it_too(tmp_path: Path) -> None:
-    """What is alive is folded anew."""
+    """The live blocks are folded again with the other algorithm."""
     with served(tmp_path) as (made, client):
         client.upload(WHOLE, plain("whole"))
 
@@ -166,7 +166,7 @@ def answered(client: OzoneClient, data: bytes) -> grpc.StatusCode | None:
 
 
 def test_no_flipped_bit_is_taken(agent: tuple[OzoneAgent, OzoneClient]) -> None:
-    """It is refused, and nothing of it is here; or it was no bit of the container."""
+    """The archive is refused and leaves nothing, or the bit was not part of the container."""
     made, client = agent
     whole = plain("whole")
     dice = random.Random(20)
@@ -327,7 +327,7 @@ def test_decompression_bomb_behind_the_archive_is_not_unpacked(
 def test_a_container_that_is_here_is_not_taken_again(
     agent: tuple[OzoneAgent, OzoneClient],
 ) -> None:
-    """What is here stays as it is."""
+    """The existing container stays as it is."""
     made, client = agent
     client.upload(WHOLE, plain("whole"))
 

@@ -79,9 +79,8 @@ def test_a_directory_that_gives_an_error_costs_its_own_container(
 def test_a_directory_that_gives_errors_again_and_again_is_unreadable(
     three: MadeVolume, wish: ScrubWish, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    What does not pass is a finding in the end, with its blocks: a container cannot stay unread for
-    ever.
+    """A permanent error becomes a finding with its blocks, because a container cannot stay
+    unread for ever.
     """
     bad_inode(monkeypatch, three.folder(BAD) / "chunks", errno.EACCES)
     scrubbed(wish)
@@ -169,8 +168,8 @@ def test_a_descriptor_that_changes_while_its_container_is_read_ends_no_scrub(
     standing: Standing,
     fault: list[Fault],
 ) -> None:
-    """
-    What was read is told as it was when the read began, with what is wrong with the descriptor now.
+    """The result has the state from when the read began, and the present fault of the
+    descriptor.
     """
     results = scrubbed(wish, once(lambda: change(three.descriptor(1))))
 
@@ -185,9 +184,7 @@ def test_a_descriptor_that_changes_while_its_container_is_read_ends_no_scrub(
 def test_a_pipe_in_the_place_of_a_file_holds_up_no_scrub(
     three: MadeVolume, wish: ScrubWish, name: str
 ) -> None:
-    """
-    Who opens a pipe waits for somebody who writes. It is told of, and the others are read.
-    """
+    """Opening a pipe waits for a writer. It is reported, and the other containers are read."""
     path = three.folder(BAD) / "metadata" / name
     path.unlink(missing_ok=True)
     os.mkfifo(path)
@@ -202,9 +199,8 @@ def test_a_pipe_in_the_place_of_a_file_holds_up_no_scrub(
 def test_a_container_that_a_link_leads_to_is_read(
     three: MadeVolume, wish: ScrubWish, tmp_path: Path
 ) -> None:
-    """
-    Somebody moved it to another disk; Ozone follows the link and serves it. A link that leads to
-    nothing, as to a disk that is not mounted, is told of.
+    """An operator moved it to another disk, and Ozone follows the link. A link without a target,
+    as to an unmounted disk, is reported.
     """
     folder = three.folder(BAD)
     folder.rename(tmp_path / "moved")

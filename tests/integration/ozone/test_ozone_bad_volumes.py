@@ -66,9 +66,7 @@ def interrupted() -> Iterator[threading.Event]:
 def test_bad_containers_are_refused_by_name_and_the_rest_is_read(
     made: MadeVolume, tmp_path: Path
 ) -> None:
-    """
-    Each says what is wrong with it; the good one is read.
-    """
+    """Each has its reason, and the good one is read."""
     made.add_container(2, schemaVersion="'1'")
     made.add_container(3)
     made.descriptor(3).write_bytes(b"\x00garbage")
@@ -165,9 +163,7 @@ def test_unknown_column_families_do_no_harm(tmp_path: Path) -> None:
 def test_a_database_that_cannot_be_read_is_refused_by_name(
     two: tuple[MadeVolume, Path], tmp_path: Path, name: str, content: bytes
 ) -> None:
-    """
-    Its containers are not read, and each says why; another volume is read as ever.
-    """
+    """Each of its containers has the reason why it is not read. Another volume is read as usual."""
     made, other = two
     for path in made.database.glob(name):
         path.write_bytes(content)
@@ -183,9 +179,8 @@ def test_a_database_that_cannot_be_read_is_refused_by_name(
 def test_a_table_that_is_damaged_in_the_middle_is_no_end_of_the_rows(
     made: MadeVolume, tmp_path: Path
 ) -> None:
-    """
-    Rows behind the damage are not lost for that: nothing is said of a container whose rows cannot
-    all be read. Containers whose rows lie elsewhere in the file are read.
+    """Rows behind the damage are not lost. A container whose rows cannot all be read gets no
+    verdict, and containers with rows elsewhere in the file are read.
     """
     made.add_container(2)
     for number in range(3_000):
@@ -240,8 +235,8 @@ def test_tables_of_a_version_to_come_are_refused_by_name(
 
 
 def test_a_database_in_another_place_is_found_where_it_is_said_to_be(tmp_path: Path) -> None:
-    """
-    As Ozone lays it out below hdds.datanode.container.db.dir; who does not name that is told how.
+    """The layout is Ozone's below hdds.datanode.container.db.dir. Without the option, the error
+    names it.
     """
     made = MadeVolume(tmp_path / "data")
     made.add_container(1)
@@ -274,8 +269,8 @@ def test_a_log_that_was_torn_by_a_crash_is_read(made: MadeVolume, tmp_path: Path
 
 
 def test_a_volume_that_fails_stops_no_other(two: tuple[MadeVolume, Path], tmp_path: Path) -> None:
-    """
-    It is told of by name, and the other one is read to its end; alone, its error is raised.
+    """It is reported by name, and the other volume is read to its end. With a single volume the
+    error is raised.
     """
     made, other = two
     (tmp_path / "state").mkdir()
@@ -407,9 +402,7 @@ class CutOffError(Exception):
 
 
 def test_a_scrub_that_was_cut_off_goes_on(made: MadeVolume, tmp_path: Path) -> None:
-    """
-    What was read before is not read again; the next round reads everything.
-    """
+    """Finished reads are not repeated. The next round reads everything."""
     for number in (2, 3):
         made.add_container(number)
         made.add_block(number, 1, BIG)
@@ -434,9 +427,7 @@ def test_a_scrub_that_was_cut_off_goes_on(made: MadeVolume, tmp_path: Path) -> N
 
 
 def test_a_read_goes_on_inside_a_container(made: MadeVolume, tmp_path: Path) -> None:
-    """
-    A container of many chunks that was half read is not begun anew.
-    """
+    """A half-read container of many chunks is not started again."""
     made.add_container(2)
     made.add_block(2, 1, *[BIG] * 80)
     wish = ScrubWish(

@@ -131,9 +131,7 @@ def test_blocks_deleted_during_a_scrub_are_not_reported_lost(
 def test_a_row_that_is_another_behind_the_last_read_has_its_container_read_again(
     made: MadeVolume, tmp_path: Path
 ) -> None:
-    """
-    A reconcile wrote chunk and row anew: what was found is of a block that is no more.
-    """
+    """A reconcile rewrote chunk and row, so the finding is about a block that no longer exists."""
     flip(made.file(1, 9))
     made.add_block(1, 11, BIG)
 

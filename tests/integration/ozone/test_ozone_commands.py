@@ -58,9 +58,7 @@ def test_damage_is_shown_with_what_it_means(
 def test_the_json_document_has_everything(
     volumes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """
-    One document: each container's standing, findings and tree, and the sums.
-    """
+    """The document has each container's standing, findings and tree, and the totals."""
     code = scrub(volumes / "dn0-damaged", tmp_path / "state", "--json", "--container", "1")
 
     document = json.loads(capsys.readouterr().out)
@@ -101,9 +99,7 @@ def test_a_container_that_is_nowhere_is_no_success(
 def test_a_second_look_says_the_same(
     volumes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """
-    What the history gives back is what was found.
-    """
+    """The history returns what was found."""
     scrub(volumes / "dn0-damaged", tmp_path / "state", "--json")
     first = json.loads(capsys.readouterr().out)
     scrub(volumes / "dn0-damaged", tmp_path / "state", "--json", "--anew")

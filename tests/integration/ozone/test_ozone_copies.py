@@ -165,7 +165,7 @@ def test_pushed_archive_is_an_ozone_archive(
 
 
 def test_damage_in_the_middle_cancels_the_stream(scm: StandInScm, agent: Host) -> None:
-    """The target never hears that this was all, and the replica here is scanned."""
+    """The target never gets the end of the stream, and the local replica is scanned."""
     path = store_of(agent).paths(ONE).chunks / f"{LARGE}.block"
     with path.open("r+b") as file:
         file.seek((LARGE_CHUNKS - 1) * LARGE_BYTES)
@@ -300,9 +300,8 @@ def test_failed_fetch_names_every_source_and_leaves_nothing(
 
 
 def test_another_shard_than_was_ordered_is_not_taken(scm: StandInScm, agent: Host) -> None:
-    """
-    The answer says which one the source has, and nothing of it is left; the one that was ordered,
-    or any where none was named, comes.
+    """The answer names the shard of the source, and nothing of it stays. The ordered shard, or
+    any shard if none was named, is imported.
     """
     store = store_of(agent)
     with archive_peer(archive=plain("shard")) as peer:

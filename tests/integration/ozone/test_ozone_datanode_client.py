@@ -65,8 +65,8 @@ def made_row(container_id: int, block_id: int, *parts: bytes) -> bytes:
 
 
 def test_no_proxy_is_used(server: OzoneDatanode, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    One in the environment is for the way out; Ozone's managers are not asked through it either.
+    """A proxy in the environment is for outgoing traffic. Requests to Ozone's managers do not
+    use it either.
     """
     for name in ("grpc_proxy", "https_proxy", "http_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
@@ -159,9 +159,7 @@ def test_refused_block_does_not_end_the_other_reads(datanode: Datanode) -> None:
 
 
 def test_fewer_bytes_than_asked_are_refused(datanode: Datanode) -> None:
-    """
-    What a file that was cut gives is not taken for the chunk.
-    """
+    """Bytes of a truncated file are not taken for the chunk."""
     chunk = ChunkInfo(0, 6, ChecksumType.NONE, 0, b"")
 
     with pytest.raises(Refused, match="has 5 of 6 bytes at 0"):
@@ -184,17 +182,13 @@ def test_an_answer_to_another_question_is_refused(replica: Served) -> None:
 
 
 def test_a_datanode_that_is_down_is_unavailable() -> None:
-    """
-    Nobody listens: said with the address.
-    """
+    """The error has the address."""
     with Datanode("127.0.0.1:1") as client, pytest.raises(Unavailable, match=r"127\.0\.0\.1:1"):
         client.container(ONE)
 
 
 def test_a_stream_that_breaks_is_unavailable(server: OzoneDatanode, datanode: Datanode) -> None:
-    """
-    What came before is there; what did not come is not made up.
-    """
+    """Blocks received before are returned, and the missing ones are not invented."""
 
     def breaks_at_third(_: Any) -> int:
         return -1 if len(server.asked) > 2 else 0

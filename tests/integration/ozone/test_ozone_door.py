@@ -98,7 +98,7 @@ def test_ozone_server_frees_its_port_when_the_agent_stops(tmp_path: Path) -> Non
 
 
 def test_an_address_in_use_starts_nothing(tmp_path: Path, host: Host) -> None:
-    """The agent says which address it was, and lets go of its volumes."""
+    """The error has the address, and the volumes are released."""
     (address,) = host.door_addresses
     config = load(configured(tmp_path / "second", address))
 

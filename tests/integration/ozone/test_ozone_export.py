@@ -54,9 +54,7 @@ def rows(target: Path, table: str) -> list[dict[str, Any]]:
 
 
 def test_the_replicas_are_those_that_the_datanodes_have(scm: RecordedScm, tmp_path: Path) -> None:
-    """
-    What Ozone's datanodes said of themselves is beside the recording: state, index, commit, root.
-    """
+    """The recording is compared with the datanodes' own data: state, index, commit and root."""
     exported(scm, tmp_path / "snapshot")
 
     expected = {
@@ -152,9 +150,7 @@ def without_first_node(frame: bytes) -> bytes:
 
 
 def test_a_snapshot_is_whole_or_not_there(tmp_path: Path) -> None:
-    """
-    An SCM that falls silent on the way leaves nothing that a reader could believe.
-    """
+    """An SCM that stops answering midway leaves nothing that a reader could take for a snapshot."""
     with recorded_scm(silent_after=12) as scm, pytest.raises(Unavailable):
         exported(scm, tmp_path / "snapshot")
 
@@ -162,9 +158,7 @@ def test_a_snapshot_is_whole_or_not_there(tmp_path: Path) -> None:
 
 
 def test_a_killed_export_is_not_believed_and_not_in_the_way(tmp_path: Path) -> None:
-    """
-    It left a directory with a hidden name and no manifest; the next export removes it.
-    """
+    """It left a hidden directory without a manifest, which the next export removes."""
     target = tmp_path / "snapshot"
     with recorded_scm(silent_after=8) as scm:
         process = subprocess.Popen(

@@ -50,9 +50,7 @@ def begun(path: Path, entry: Entry) -> Installer:
 
 
 def test_bytes_that_are_not_the_rows_are_refused(tmp_path: Path) -> None:
-    """
-    Whoever offers them: nothing is changed or kept.
-    """
+    """Nothing is changed or kept, whoever offers the bytes."""
     prepare(tmp_path, "flipped")
 
     with pytest.raises(Refused, match="not what the row here says") as refused:
@@ -63,9 +61,7 @@ def test_bytes_that_are_not_the_rows_are_refused(tmp_path: Path) -> None:
 
 
 def test_bytes_that_verify_are_not_written_over(tmp_path: Path) -> None:
-    """
-    What somebody put right meanwhile is left: the file is not even opened to be written.
-    """
+    """A chunk repaired meanwhile is left alone, and its file is not opened for writing."""
     prepare(tmp_path, "flipped")
     before = file_of(tmp_path).stat().st_mtime_ns
 
@@ -141,9 +137,7 @@ def test_chunk_corrupted_in_memory_is_restored_from_the_file(
 def test_a_copy_that_reads_otherwise_each_time_is_not_put_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    What memory made of it is nobody's; it is kept, and told.
-    """
+    """Bytes spoiled by memory are kept and reported."""
     prepare(tmp_path, "flipped")
     one, reads = installer(tmp_path), iter(range(100))
     monkeypatch.setattr(
@@ -202,9 +196,7 @@ def test_recovery_does_not_truncate_bytes_written_since(tmp_path: Path) -> None:
 
 
 def test_a_journal_of_another_version_stops_everything(tmp_path: Path) -> None:
-    """
-    What nobody here understands is not guessed at.
-    """
+    """An unknown journal is not interpreted."""
     data = entry_of(tmp_path).encode()
     assert entry_of(tmp_path) == decode_entry(data, "journal")
     prepare(tmp_path, "flipped")
@@ -254,9 +246,7 @@ def test_old_bytes_that_are_kept_no_more_stop_no_repair(tmp_path: Path) -> None:
 def test_old_bytes_are_written_where_the_medium_gives_none_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    The bad sector that was to be repaired: that it cannot be read keeps nobody from repairing.
-    """
+    """The bad sector is the one to be repaired, so its read error does not stop the repair."""
     prepare(tmp_path, "flipped")
     one = installer(tmp_path)
     kept = "1-7-20000-1"

@@ -137,8 +137,8 @@ def test_changes_are_told_at_once(tmp_path: Path) -> None:
 
 
 def test_a_container_that_is_nearly_full_is_to_be_closed(tmp_path: Path) -> None:
-    """
-    The manager gives out blocks of it until a datanode says so; of one with room nobody does.
+    """The manager allocates blocks in it until a datanode reports that it is full. No action is
+    sent for a container with room.
     """
     config = load(written(tmp_path, NOWHERE))
     room = {"container_bytes_max": 100_000}
@@ -175,7 +175,7 @@ def test_a_shard_that_is_being_made_is_not_told(scm: StandInScm, agent: Host) ->
 def test_a_replica_that_cannot_be_read_is_told_as_unhealthy(
     scm: StandInScm, tmp_path: Path
 ) -> None:
-    """What lost its descriptor is not gone, and not to be counted on."""
+    """A replica without a descriptor is not gone, but does not count."""
     host = built(load(written(tmp_path, scm.address)))
     store_of(host).create_container(ONE)
     chunks = store_of(host).paths(ONE).root.parent / "2" / "chunks"
@@ -191,7 +191,7 @@ def test_a_replica_that_cannot_be_read_is_told_as_unhealthy(
 
 
 def test_a_manager_that_restarts_hears_all_again(scm: StandInScm, agent: Host) -> None:
-    """It has forgotten the datanode, and says so."""
+    """The manager has lost its state of the datanode, and says so."""
     store_of(agent).create_container(ONE)
     wait_until(lambda: 1 in scm.replicas())
 
@@ -218,7 +218,7 @@ def test_a_first_start_takes_the_cluster_from_the_manager(scm: StandInScm, tmp_p
 def test_the_manager_of_another_cluster_is_refused_at_start(
     scm: StandInScm, tmp_path: Path
 ) -> None:
-    """By name of both: nothing is told to it."""
+    """The error names both clusters, and nothing is reported to the manager."""
     found = leaders_of(load(written(tmp_path, scm.address)))
 
     with pytest.raises(
@@ -244,7 +244,7 @@ def test_a_manager_of_another_cluster_is_never_joined(scm: StandInScm, tmp_path:
 
 
 def test_a_secure_cluster_is_refused_with_a_sentence(tmp_path: Path) -> None:
-    """Its manager lets nobody in who proves nothing."""
+    """Its manager rejects callers without a Kerberos identity."""
     with standin_scm(lets_in=False) as scm:
         config = load(written(tmp_path, scm.address))
         found = leaders_of(config)

@@ -113,7 +113,7 @@ def checksums(host: Host) -> dict[int, int]:
 def test_damage_is_healed_from_datanodes_of_ozone(
     scm: StandInScm, agent: Host, peers: list[OzoneDatanode]
 ) -> None:
-    """Bytes come from whoever has them, and each block has the checksum that Ozone's has."""
+    """Bytes are fetched from any peer that has them, and each block has Ozone's checksum."""
     served = peers[0].containers[1]
     damage(agent, LARGE, 1_050_000)
     damage(agent, SMALL, 3)
@@ -182,7 +182,9 @@ def test_a_block_that_was_never_here_is_fetched(
 def test_peers_that_do_not_help_are_named(
     scm: StandInScm, agent: Host, peers: list[OzoneDatanode]
 ) -> None:
-    """One is gone, the other has a tree that does not fold: nothing is believed of it."""
+    """One is unreachable, and the other has a tree that does not fold, so none of its data is
+    used.
+    """
     damage(agent, SMALL, 3)
     peers[0].stop()
     tree = CHECKSUM_INFO.FromString(peers[1].containers[1].tree)
@@ -217,7 +219,7 @@ def test_a_peer_without_a_tree_takes_no_part(
 def test_a_chunk_that_is_damaged_there_is_not_asked_for(
     scm: StandInScm, agent: Host, peers: list[OzoneDatanode]
 ) -> None:
-    """What Ozone's scan found damaged at a peer is fetched from the other."""
+    """A chunk that Ozone's scan found damaged at a peer is fetched from the other one."""
     damage(agent, SMALL, 3)
     peers[0].containers[1].mark(1, SMALL, 0)
 
@@ -232,7 +234,7 @@ def test_a_chunk_that_is_damaged_there_is_not_asked_for(
 def test_bytes_that_are_not_the_rows_are_not_written(
     scm: StandInScm, agent: Host, peers: list[OzoneDatanode]
 ) -> None:
-    """Where all peers serve others, the damage stays, and is told."""
+    """If all peers serve other bytes, the damage stays and is reported."""
     damage(agent, SMALL, 3)
     damaged = file_of(agent, SMALL).read_bytes()
     for peer in peers:

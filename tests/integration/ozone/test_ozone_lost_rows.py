@@ -19,10 +19,9 @@ from tests.support.ozone.ozone_volumes import MadeVolume
 def test_a_list_of_files_that_was_cut_is_no_container_without_blocks(
     tmp_path: Path, has_tree: bool
 ) -> None:
-    """
-    RocksDB takes a manifest that ends early for one of earlier, without tables or with the first of
-    them: then every file of a block would be one that nobody committed, and its container whole.
-    Nowhere a cut makes a container whole that it is not.
+    """RocksDB takes a truncated manifest for an earlier one with fewer tables. Every block file
+    would then count as uncommitted, and the container as whole. No cut makes a damaged container
+    whole.
     """
     with running_volume(tmp_path / "data") as made:
         if has_tree:
@@ -60,9 +59,8 @@ def lose_log(made: MadeVolume) -> None:
 
 
 def test_rows_that_went_with_the_log_leave_no_container_that_is_whole(tmp_path: Path) -> None:
-    """
-    The log is lost whose rows had not come into a table yet, and the count of the blocks had. Each
-    block that is left is as it was written, and without a tree nothing else tells of the others.
+    """The lost log had rows that were in no table yet, while the count of blocks was. Each
+    remaining block is whole, and without a tree only the count reveals the others.
     """
     with running_volume(tmp_path / "data") as made:
         made.flush("block_data")

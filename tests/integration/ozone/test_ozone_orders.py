@@ -82,7 +82,7 @@ def test_a_close_by_force_is_for_good(
 
 
 def test_a_delete_without_force_spares_what_has_data(scm: StandInScm, agent: Host) -> None:
-    """By force it goes, and the manager hears that it is gone."""
+    """A forced delete removes it, and the manager is notified."""
     assert EXECUTED == answered(scm, close(71, force=True), 71).status
 
     spared = answered(scm, delete(72, 1, force=False), 72)
@@ -127,7 +127,7 @@ def test_a_shard_that_is_gone_is_told_with_its_index(scm: StandInScm, agent: Hos
 
 
 def test_blocks_are_deleted_and_each_transaction_acknowledged(scm: StandInScm, agent: Host) -> None:
-    """One that cannot be done says so, and holds up no other."""
+    """A transaction that fails is answered so, and does not delay the others."""
     answered(scm, close(71, force=True), 71)
     transactions = [
         {"txID": 501, "containerID": 1, "localID": [11], "count": 0},
@@ -147,7 +147,7 @@ def test_blocks_are_deleted_and_each_transaction_acknowledged(scm: StandInScm, a
 
 
 def test_a_root_outlives_deletes(scm: StandInScm, agent: Host) -> None:
-    """What is a tombstone keeps its checksum, so that replicas stay comparable."""
+    """A tombstone keeps its checksum, so replicas stay comparable."""
     answered(scm, close(71, force=True), 71)
     wait_until(lambda: scm.replicas()[1].dataChecksum > 0)
     before = scm.replicas()[1].dataChecksum

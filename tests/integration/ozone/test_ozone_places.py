@@ -164,9 +164,7 @@ def test_contents_of_each_place_have_the_expected_verdict(
 
 
 def test_the_table_of_verdicts_is_the_one_that_was_tried() -> None:
-    """
-    No cell without a test, and none that says otherwise.
-    """
+    """Every cell has a test, and none disagrees."""
     standing_of = {Ruling.SILENT: {None, WHOLE}, Ruling.READ: {WHOLE, DOUBTFUL}}
     standing_of[Ruling.NOTED] = {WHOLE}
     cells = {
@@ -273,9 +271,7 @@ def test_a_container_that_ozone_deletes_is_not_missing(
 def test_rows_of_a_database_that_cannot_be_read_are_not_taken_for_none(
     made: MadeVolume, tmp_path: Path
 ) -> None:
-    """
-    An empty directory may be all that is left of a container: nobody can tell.
-    """
+    """An empty directory may be all that is left of a container, so it gets no verdict."""
     put(made.folder(SUBJECT), Kind.EMPTY, tmp_path / "aside", "")
     (made.database / "CURRENT").write_bytes(b"garbage")
 

@@ -101,7 +101,7 @@ def test_a_block_is_told(agent: tuple[OzoneAgent, OzoneClient]) -> None:
 
 
 def test_the_length_of_a_block_is_told(agent: tuple[OzoneAgent, OzoneClient]) -> None:
-    """Where it ends."""
+    """The length is that of the committed block."""
     _, client = agent
 
     answer = client.ask("getCommittedBlockLength", blockID=block_id(3)).getCommittedBlockLength
@@ -126,7 +126,7 @@ def test_blocks_are_listed(
 
 
 def test_a_list_of_blocks_is_whole_or_refused(agent: tuple[OzoneAgent, OzoneClient]) -> None:
-    """Who reconstructs takes a block that is not listed for one that was deleted."""
+    """A reconstruction takes a block that is not listed for a deleted one."""
     made, _ = agent
     made.replica.damage_row(2)
     made.door.stop(0).wait()

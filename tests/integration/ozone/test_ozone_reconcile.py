@@ -129,9 +129,7 @@ def test_container_that_only_lacks_a_commit_id_is_never_ordered(
 
 
 def test_an_old_plan_is_not_believed(scm: RecordedScm, tmp_path: Path) -> None:
-    """
-    What it says may have been healed since.
-    """
+    """The damage may have been repaired since."""
     rows = [{"container_id": 1, "expires_at_ms": NOW_MS - 1}, {"container_id": 2}]
 
     orders = given(scm, finished_run(tmp_path / "run", *rows))

@@ -147,9 +147,8 @@ def test_a_lost_shard_is_rebuilt_here(
     container_id: ContainerId,
     lost: int,
 ) -> None:
-    """
-    Data or parity, of a group that fills its stripe or hardly begins one: with the group's length,
-    and the checksums of stripes where Ozone keeps them; and the manager hears of it.
+    """The shard is data or parity, of a full or a hardly begun stripe. It has the group's length
+    and the stripe checksums where Ozone keeps them, and is reported to the manager.
     """
     status = reconstruct(scm, container_id, left(peers, lost), {lost: here(agent)})
 
@@ -285,7 +284,7 @@ def test_failed_reconstruction_removes_the_shards_at_all_targets(
 def test_a_target_that_has_the_container_keeps_it(
     scm: StandInScm, agent: Host, peers: dict[int, ShardDatanode]
 ) -> None:
-    """It was not made by this run, so it is not removed either."""
+    """This run did not create it, so it does not remove it."""
     status = reconstruct(scm, LARGE, left(peers, 2, 4), {2: here(agent), 4: peers[4].details()})
 
     assert FAILED == status.status
@@ -298,7 +297,7 @@ def test_a_target_that_has_the_container_keeps_it(
 def test_a_datanode_that_has_another_shard_than_is_said_is_not_computed_with(
     scm: StandInScm, agent: Host, peers: dict[int, ShardDatanode]
 ) -> None:
-    """Ozone says so of each block; what is left does not suffice."""
+    """Ozone reports the index of each block, and the remaining sources are too few."""
     sources = left(peers, 2, 5)
     sources[4] = peers[5]
 

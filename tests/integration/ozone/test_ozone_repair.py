@@ -178,9 +178,8 @@ def test_a_repair_of_what_is_whole_asks_nobody(
 def test_bytes_that_fit_a_peers_row_and_not_ours_are_not_installed(
     volumes: Path, volume: DamagedVolume, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """
-    Both peers agree on other bytes: our row has the last word, the damage stays, and who
-    contradicts is told.
+    """Both peers agree on other bytes. The local row decides, the damage stays, and the
+    contradiction is reported.
     """
     replicas = golden_peers(volumes)
     for replica in replicas:
@@ -200,9 +199,7 @@ def test_bytes_that_fit_a_peers_row_and_not_ours_are_not_installed(
 def test_a_peer_that_serves_other_bytes_than_its_row_says_is_passed_over(
     volumes: Path, volume: DamagedVolume
 ) -> None:
-    """
-    What rotted at one peer since its scan comes from the other.
-    """
+    """Chunks that rotted at one peer since its scan come from the other one."""
     replicas = golden_peers(volumes)
     for number in LENGTHS:
         if FIRST + number in replicas[0][1].data:
@@ -217,8 +214,8 @@ def test_a_peer_that_serves_other_bytes_than_its_row_says_is_passed_over(
 def test_damage_that_nobody_can_heal_stays_and_is_told(
     volumes: Path, volume: DamagedVolume, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """
-    The same window is wrong everywhere: not a byte of the chunk is changed, and the rest is healed.
+    """The same window is wrong everywhere. No byte of that chunk is changed, and the rest is
+    repaired.
     """
     replicas = golden_peers(volumes)
     at = next(item["offset"] for item in volume.damage if f"{FLIPPED}.block" in item["file"])
@@ -241,9 +238,7 @@ def test_damage_that_nobody_can_heal_stays_and_is_told(
 def test_bytes_without_checksums_need_two_peers_that_agree(
     volumes: Path, volume: DamagedVolume, case: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """
-    Of what nothing vouches for, nothing is taken from one alone, nor where two differ.
-    """
+    """Bytes without a checksum are not taken from a single peer, nor if two peers differ."""
     replicas = golden_peers(volumes)[: 1 if case == "one peer" else 2]
     if case == "peers differ":
         for number in UNSUMMED:
@@ -264,9 +259,7 @@ def test_bytes_without_checksums_need_two_peers_that_agree(
 def test_without_any_peer_nothing_is_changed(
     volume: DamagedVolume, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """
-    Nobody answers: everything is as it was, and each peer has its reason.
-    """
+    """No peer answers. Everything is as it was, and each peer has its reason."""
     before = snapshot(volume.data_dir)
 
     document = volume.document(capsys, 1, ["127.0.0.1:1", "127.0.0.1:2"])
@@ -288,9 +281,7 @@ def test_repair_works_with_one_unreachable_peer(
 def test_a_peer_that_dies_in_the_middle_is_replaced(
     peers: list[OzoneDatanode], volume: DamagedVolume
 ) -> None:
-    """
-    After its second chunk one peer is gone: the other gives the rest.
-    """
+    """One peer stops after its second chunk, and the other one serves the rest."""
 
     def dies(request: Any) -> int:
         reads = [one for one in peers[0].asked if one.command == Command.READ_CHUNK]
@@ -328,9 +319,7 @@ def test_a_running_datanode_is_refused(
 def test_a_datanode_that_is_started_meanwhile_ends_the_repair(
     peers: list[OzoneDatanode], volume: DamagedVolume, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """
-    Between two chunks the database is opened by somebody: no further chunk is written.
-    """
+    """The database is opened between two chunks, and no further chunk is written."""
     with ExitStack() as stack:
 
         def start(request: Any) -> int:
@@ -380,9 +369,7 @@ def test_repair_without_confirmation_writes_nothing(
 def test_a_file_with_other_names_is_not_written_through(
     peers: list[OzoneDatanode], volume: DamagedVolume, tmp_path: Path
 ) -> None:
-    """
-    A damaged file that somebody linked elsewhere, as a backup, keeps its bytes there.
-    """
+    """A damaged file with a hard link elsewhere, as a backup, keeps its bytes there."""
     linked = tmp_path / "linked"
     os.link(volume.file(2, FLIPPED), linked)
     before = linked.read_bytes()
@@ -401,9 +388,7 @@ def test_a_link_in_the_place_of_a_file_is_not_followed(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """
-    What it leads to is not written, and the block is told of.
-    """
+    """The target of the link is not written, and the block is reported."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.write_bytes(b"somebody else's")
     volume.file(1, 3).symlink_to(elsewhere)
@@ -419,9 +404,7 @@ def test_a_link_in_the_place_of_a_file_is_not_followed(
 def test_files_belong_to_the_datanodes_user(
     peers: list[OzoneDatanode], volume: DamagedVolume
 ) -> None:
-    """
-    What is made has owner and mode of its neighbours, whoever repairs.
-    """
+    """New files have the owner and mode of their neighbours, whoever runs the repair."""
     owner = OWNER if os.geteuid() == 0 else os.geteuid()
     for path in volume.data_dir.rglob("*"):
         os.chown(path, owner, -1)
@@ -446,9 +429,7 @@ def test_files_belong_to_the_datanodes_user(
 def test_erasure_coded_shards_are_refused(
     volumes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """
-    No peer has a shard's bytes: nobody is asked for them.
-    """
+    """No peer has a shard's bytes, so none is asked."""
     volume = DamagedVolume(volumes / "dn4", tmp_path / "state", [])
 
     assert Exit.FAILED == volume.repair(3, ["127.0.0.1:1"], "--yes")
@@ -459,9 +440,8 @@ def test_erasure_coded_shards_are_refused(
 def test_schema_v2_wants_a_persons_word(
     volumes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """
-    Where no database is open all the time, no lock tells whether the datanode is stopped: somebody
-    has to say so.
+    """Without a permanently open database, no lock shows whether the datanode is stopped, so the
+    operator has to confirm it.
     """
     shutil.copytree(volumes / "v2", tmp_path / "data")
     volume = DamagedVolume(tmp_path / "data", tmp_path / "state", [])

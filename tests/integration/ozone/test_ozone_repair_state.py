@@ -101,8 +101,8 @@ def test_a_container_that_is_not_closed_elsewhere_is_not_marked_closed(
 def test_a_repair_that_cannot_be_ended_as_it_should_is_told(
     whole: DamagedVolume, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """
-    Killed in the middle, and its quarantine cleared by a person: the next repair says so and heals.
+    """The repair was killed midway, and an operator cleared its quarantine. The next repair
+    reports that and repairs.
     """
     (path,) = whole.data_dir.glob("hdds/*/current/containerDir0/1/chunks/101.block")
     path.write_bytes(b"?" + FIRST_PART[1:])

@@ -119,9 +119,7 @@ def test_unanswered_requests_are_repeated_after_a_hang_up() -> None:
 
 
 def test_an_order_is_given_once() -> None:
-    """
-    Where no answer came, nobody knows whether it was done; the next order is given.
-    """
+    """Without an answer it is unknown whether the order was executed. The next order is sent."""
     with recorded_scm(hang_up_after=1) as scm, closing(client_of(scm)) as client:
         given = list(
             client.order_each([1, 2, 3], lambda key: request(Ask.RECONCILE, container_id=key))
@@ -136,9 +134,7 @@ def test_an_order_is_given_once() -> None:
 
 
 def test_an_order_goes_to_the_leader() -> None:
-    """
-    One that does not lead has done nothing.
-    """
+    """A server that does not lead executes nothing."""
     with recorded_scm(leads=False) as follower, recorded_scm() as leader:
         with closing(client_of(follower, leader)) as client:
             ((_, answer),) = client.order_each(
@@ -163,9 +159,7 @@ def test_missing_leader_is_reported_with_address_and_reason() -> None:
 
 
 def test_a_server_that_says_nothing_is_given_up() -> None:
-    """
-    The error says for how long was waited.
-    """
+    """The error has the waiting time."""
     with (
         recorded_scm(silent_after=0) as scm,
         closing(client_of(scm, manners=IMPATIENT)) as client,
@@ -212,9 +206,7 @@ def test_another_port_of_the_scm_is_told(server: str, said: str) -> None:
 
 
 def test_an_answer_that_is_too_large_is_not_waited_for() -> None:
-    """
-    Its length is the only thing that is believed of it.
-    """
+    """Only its length is read."""
     with (
         recorded_scm(raw=b"\x7f\xff\xff\xff") as scm,
         closing(client_of(scm)) as client,

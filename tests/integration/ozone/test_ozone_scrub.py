@@ -71,9 +71,7 @@ def test_scrub_finds_all_damage_of_a_real_volume_and_nothing_else(
 
 
 def test_damage_is_classed(volumes: Path, tmp_path: Path) -> None:
-    """
-    One flipped bit, a lost page and a cut are called so, with the evidence.
-    """
+    """One flipped bit, a lost page and a truncation are classified, with the evidence."""
     wish = ScrubWish(data_dirs=[volumes / "dn0-damaged"], state_dir=tmp_path / "state")
 
     findings = scrubbed(wish)[1].findings
@@ -89,8 +87,8 @@ def test_damage_is_classed(volumes: Path, tmp_path: Path) -> None:
 
 
 def test_trees_that_ozone_made_of_damage_are_explained(volumes: Path, tmp_path: Path) -> None:
-    """
-    Ozone's scan saw the same damage, and left out what it never reads: both are told apart.
+    """Ozone's scan saw the same damage, and left out the chunks that it never reads. Both are
+    distinguished.
     """
     wish = ScrubWish(data_dirs=[volumes / "dn0-damaged"], state_dir=tmp_path / "state")
 
@@ -120,9 +118,8 @@ def test_shards_of_erasure_coded_keys_are_read(volumes: Path, tmp_path: Path) ->
 
 
 def test_a_volume_with_a_database_for_each_container_is_read(volumes: Path, tmp_path: Path) -> None:
-    """
-    Schema V2: what closed is whole, what is open is passed over; a client that died left bytes
-    behind its block, which are told and are no damage.
+    """In schema V2, closed containers are whole and open ones are skipped. Bytes that a dead
+    client left behind a block are reported and are no damage.
     """
     wish = ScrubWish(data_dirs=[volumes / "v2"], state_dir=tmp_path / "state")
 
@@ -141,9 +138,8 @@ def test_a_volume_with_a_database_for_each_container_is_read(volumes: Path, tmp_
 
 
 def test_a_lost_row_is_found(made: MadeVolume, tmp_path: Path) -> None:
-    """
-    A file that Ozone's tree has alive and no row describes is a loss; one that nobody expected was
-    never committed.
+    """A file that is alive in Ozone's tree and has no row is a loss. A file that was not
+    expected was never committed.
     """
     made.put_tree(1, {9: [], 10: [], 11: []})
     made.file(1, 11).write_bytes(b"its row is gone")
@@ -227,9 +223,7 @@ def test_a_block_that_is_deleted_while_it_is_read_is_no_finding(
 def test_a_block_that_is_about_to_be_deleted_is_no_finding(
     made: MadeVolume, tmp_path: Path
 ) -> None:
-    """
-    Ozone removes the file first, the row last, and knows meanwhile what it was told to delete.
-    """
+    """Ozone removes the file first and the row last, and records the pending delete meanwhile."""
     made.condemn(1, 9)
     made.file(1, 9).unlink()
 
@@ -260,9 +254,7 @@ def test_a_block_that_became_a_tombstone_while_it_was_read_is_no_finding(
 def test_a_file_that_is_missing_is_found_beside_others_that_go(
     made: MadeVolume, tmp_path: Path
 ) -> None:
-    """
-    What nobody deletes is missed: the forgiveness is for that block only.
-    """
+    """A missing file without a pending delete is a finding."""
     made.condemn(1, 9)
     made.file(1, 10).unlink()
 

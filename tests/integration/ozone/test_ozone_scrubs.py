@@ -240,9 +240,7 @@ def test_damage_is_counted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("agreement", ["DAMAGE", "UNEXPLAINED", "NO_TREE"])
 def test_only_a_tree_that_is_explained_explains(agreement: str, tmp_path: Path) -> None:
-    """
-    Whatever else the document says.
-    """
+    """The rest of the document does not matter."""
     tree = document()["volumes"][0]["containers"][0]["tree"]
 
     row = row_with(tmp_path, document(tree=tree | {"agreement": agreement}))

@@ -62,9 +62,8 @@ def fetched(address: str, path: str) -> tuple[int, str]:
 
 
 def test_a_service_reads_tells_and_ends(tmp_path: Path) -> None:
-    """
-    It says that it is ready, finds the damage, shows it to Prometheus, changes nothing on the
-    volume, and ends cleanly at SIGTERM.
+    """The service reports that it is ready, finds the damage, exports it to Prometheus, changes
+    nothing on the volume, and ends cleanly at SIGTERM.
     """
     data_dir, log = golden(tmp_path / "golden") / "dn0-damaged", tmp_path / "log"
     before = snapshot(data_dir)
@@ -151,9 +150,7 @@ def test_a_scrape_parses_only_what_has_changed(
 
 
 def test_containers_that_leave_are_forgotten_and_bad_ones_kept_in_mind(tmp_path: Path) -> None:
-    """
-    What a schedule no longer finds is no longer counted; what it cannot read has its reason.
-    """
+    """Containers that have gone are not counted, and unreadable ones keep their reason."""
     with running_volume(tmp_path / "data") as made:
         made.add_container(2)
         made.add_container(3, schemaVersion="'1'")

@@ -87,9 +87,7 @@ def test_a_view_is_used_again_until_something_was_written(made: MadeVolume, scra
 
 
 def test_a_database_that_is_not_there_is_named(tmp_path: Path, scratch: Path) -> None:
-    """
-    The hint says which option of Ozone may have put it elsewhere.
-    """
+    """The hint names the Ozone option that may have moved it."""
     with pytest.raises(Unavailable, match="does not exist") as refused:
         Database(tmp_path / "nowhere", scratch).view(0.0)
 
@@ -153,9 +151,7 @@ def test_a_database_that_cannot_be_opened_is_not_opened_for_each_container(
 def test_a_database_that_was_mended_is_opened_again(
     made: MadeVolume, scratch: Path, opened: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    A failure is believed for a time, a shorter one where something was written.
-    """
+    """A failure is remembered for a time, and for a shorter one if the volume was written to."""
     base, heal = Database(made.database, scratch), damaged(made)
     with pytest.raises(Unavailable, match=r"container\.db") as first:
         base.view(0.0)
@@ -293,9 +289,8 @@ def fill(history: History) -> None:
 
 
 def test_a_full_disk_is_no_reason_to_remove_a_history(tmp_path: Path) -> None:
-    """
-    Who is told to remove it loses all that was found, and the disk is full again the next day. Once
-    there is space, it goes on.
+    """Removing the history would lose all findings, and the disk would soon be full again. With
+    space, the scrub continues.
     """
     with closing(History(tmp_path / "history.sqlite")) as history:
         put(history, 1)
@@ -313,9 +308,7 @@ def test_a_full_disk_is_no_reason_to_remove_a_history(tmp_path: Path) -> None:
 def test_a_history_that_somebody_holds_is_not_to_be_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    Nor one that the disk does not give: the hint says where to look.
-    """
+    """The same holds if the disk cannot read it. The hint says where to look."""
     monkeypatch.setattr(history_module, "BUSY_S", 0.01)
     path = tmp_path / "history.sqlite"
     with closing(History(path)) as history, closing(sqlite3.connect(path)) as other:
@@ -335,9 +328,7 @@ def test_a_history_that_somebody_holds_is_not_to_be_removed(
 def test_a_read_that_cannot_begin_leaves_nothing_open(
     made: MadeVolume, tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    It is tried again and again, and fails for want of descriptors, as it may be.
-    """
+    """It is retried again and again, and may fail for lack of descriptors."""
     made.put_tree(1, {})
 
     def failing(path: Path, bytes_max: int) -> bytes:

@@ -105,7 +105,7 @@ def test_acknowledged_block_survives_a_restart(
 
 
 def test_a_chunk_and_its_commit_come_together(agent: tuple[OzoneAgent, OzoneClient]) -> None:
-    """The answer says where the block ends."""
+    """The answer has the end of the block."""
     _, client = agent
 
     plain = client.ask("writeChunk", EC, **writing())
@@ -129,7 +129,9 @@ def test_a_chunk_without_bytes_says_nothing(agent: tuple[OzoneAgent, OzoneClient
 
 
 def test_a_reconstruction_makes_its_own(agent: tuple[OzoneAgent, OzoneClient]) -> None:
-    """RECOVERING until it is closed, then read once; another run is told to wait."""
+    """The shard is RECOVERING until it is closed, and is then scanned once. Another run has to
+    wait.
+    """
     made, client = agent
     new = {"replicaIndex": INDEX, "state": RECOVERING}
 
@@ -226,7 +228,7 @@ def test_refused_write_has_ozones_result_code(
 
 
 def test_notes_are_counted_before_any_is_looked_at(agent: tuple[OzoneAgent, OzoneClient]) -> None:
-    """One message holds millions of empty ones, and each that is looked at costs memory."""
+    """One message can hold millions of empty notes, and each decoded note costs memory."""
     _made, client = agent
     request = client.request("putBlock", EC, **commit(metadata=[{"key": "~~~~"}] * 65))
 
@@ -280,7 +282,7 @@ def test_an_unhealthy_shard_is_not_closed(agent: tuple[OzoneAgent, OzoneClient])
 def test_a_write_waits_for_its_container_and_no_longer(
     agent: tuple[OzoneAgent, OzoneClient],
 ) -> None:
-    """While it is changed by another, the client hears that it may ask again."""
+    """The client gets a retryable error while another caller holds the lease."""
     made, client = agent
 
     with made.replica.leases.hold(EC):
@@ -292,7 +294,7 @@ def test_a_write_waits_for_its_container_and_no_longer(
 def test_a_shard_of_another_datanode_is_not_made_here(
     agent: tuple[OzoneAgent, OzoneClient],
 ) -> None:
-    """Before the container is here only the request says that it is of a shard."""
+    """Without the container, only the request shows that it is for another datanode."""
     made, _ = agent
 
     with OzoneClient(made.address, "another") as client:

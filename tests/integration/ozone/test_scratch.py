@@ -60,7 +60,7 @@ def test_archive_tables_that_outgrow_memory_move_to_disk(memory: Path) -> None:
 def test_without_room_in_memory_the_disk_is_used(
     memory: Path, monkeypatch: pytest.MonkeyPatch, free_bytes_min: int
 ) -> None:
-    """It is full, or there is no such directory."""
+    """The memory file system is full, or its directory does not exist."""
     monkeypatch.setattr(scratch, "MEMORY_FREE_BYTES_MIN", free_bytes_min)
     with Scratch(memory if free_bytes_min else memory / "absent") as tables:
         (tables.reserve(1) / "one").write_bytes(b"first")
@@ -89,7 +89,7 @@ def test_scratch_of_a_killed_process_is_removed(memory: Path, is_on_disk: bool) 
 
 
 def test_an_agent_without_room_for_tables_says_so(memory: Path) -> None:
-    """What is wrong is not the archive, nor who sends or takes it, nor a volume."""
+    """The error concerns neither the archive, nor its sender or receiver, nor a volume."""
     disk = memory.parent / "disk"
     disk.rmdir()
     with pytest.raises(Unavailable, match=r"tables of an archive: .*ENOENT"), Scratch(disk):
@@ -107,7 +107,7 @@ def test_an_agent_without_room_for_tables_says_so(memory: Path) -> None:
 
 @pytest.mark.skipif(not os.access(scratch.MEMORY, os.W_OK), reason="there is no memory to write to")
 def test_an_agent_that_starts_does_so(tmp_path: Path) -> None:
-    """Whoever takes containers in."""
+    """Every agent that imports containers does so."""
     left = scratch.MEMORY / f"{PREFIX}{tmp_path.name}-{os.getpid()}"
     left.mkdir()
     os.utime(left, (0, 0))

@@ -69,8 +69,8 @@ def table(
 @pytest.mark.parametrize("version", [2, 3, 4, 5, 6])
 @pytest.mark.parametrize("method", METHODS)
 def test_a_table_that_is_whole_passes(tmp_path: Path, method: str, version: int) -> None:
-    """
-    Of each format and method that the library writes: what is refused here is never copied.
+    """All formats and methods that the library writes pass, because a refused table is never
+    copied.
     """
     path = tmp_path / "table"
 
@@ -102,9 +102,7 @@ def test_tables_that_ozone_wrote_pass(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("method", ["zstd", "lz4", "snappy"])
 def test_a_block_that_unpacks_to_much_is_not_unpacked(tmp_path: Path, method: str) -> None:
-    """
-    A row of zeros that is a few kilobytes; and one that only says that it is much.
-    """
+    """One block is a row of zeros in a few kilobytes, and another only claims a large size."""
     path = tmp_path / "table"
     table(path, method, rows=1, row_bytes=64 * MiB)
     with pytest.raises(Damaged, match="unpacks to 6710"):

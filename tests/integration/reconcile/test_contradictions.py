@@ -100,7 +100,7 @@ class TestIntactRow:
     def test_with_the_right_peer_down_no_other_bytes_are_taken(
         self, tmp_path: Path, seed: int
     ) -> None:
-        """One flipped bit stays one flipped bit, however willingly a peer offers other bytes."""
+        """A flipped bit stays a flipped bit, whatever other bytes a peer offers."""
         with clustered(tmp_path, seed) as cluster:
             cluster.mine.replica.flip(BLOCK, 7)
             cluster.mine.scan()
@@ -139,7 +139,7 @@ class TestIntactRow:
         assert (b"", cluster.written) == (between, cluster.block(cluster.mine))
 
     def test_bytes_here_that_fit_a_peers_row_do_not_replace_ours(self, cluster: Cluster) -> None:
-        """What lies on the medium is the lie itself: our own row calls it damage all the same."""
+        """The medium has the wrong version, and the own row still marks it as damage."""
         cluster.mine.replica.overwrite(BLOCK, 0, cluster.lie)
         cluster.mine.scan()
         row = cluster.mine.replica.store.block(CONTAINER, BLOCK)
@@ -180,7 +180,9 @@ class TestStore:
 
 class TestLostRow:
     def test_two_versions_are_a_contradiction(self, cluster: Cluster) -> None:
-        """Nobody votes: neither is installed, also when the bytes here fit one of them."""
+        """There is no vote: neither version is installed, even if the local bytes fit one of
+        them.
+        """
         cluster.mine.replica.delete_row(BLOCK)
         cluster.mine.scan()
         before = cluster.mine.files()
@@ -226,7 +228,7 @@ class TestLostRow:
     def test_a_silent_holder_with_the_root_of_a_peer_has_what_that_peer_has(
         self, cluster: Cluster
     ) -> None:
-        """It contradicts nothing that the peer does not."""
+        """It contradicts no more than that peer does."""
         tree = cluster.right.replica.store.tree(CONTAINER).summary()
         cluster.mine.replica.delete_row(BLOCK)
         cluster.mine.scan()
@@ -312,7 +314,7 @@ class TestKnowing:
         assert 0 == cluster.mine.replica.store.replica(CONTAINER).contradiction_count
 
     def test_a_scan_that_was_cut_off_neither_ends_nor_doubles_it(self, cluster: Cluster) -> None:
-        """It adds what it found to what was known."""
+        """It adds its findings to the known ones."""
         store = cluster.mine.replica.store
         cluster.mine.reconcile([cluster.right, cluster.wrong])
         before = cluster.contradictions()
@@ -355,8 +357,9 @@ class TestCopies:
     def test_a_copy_arrives_with_what_contradicts_it(
         self, cluster: Cluster, fourth: Datanode
     ) -> None:
-        """It is no damage, and the copy is not called whole for it: a report tells it at once,
-        and neither a scan nor a start forgets it."""
+        """The contradiction is no damage, so the copy is CLOSED. It is reported at once, and
+        survives scans and restarts.
+        """
         cluster.mine.reconcile([cluster.right, cluster.wrong])
 
         outcome = cluster.mine.replicate(fourth)

@@ -95,9 +95,7 @@ def test_many_chunks_take_few_calls(cluster: Cluster, monkeypatch: pytest.Monkey
 
 
 def test_a_message_has_room_for_so_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    Of chunks of a hundred bytes a mebibyte would be more than a datanode lets be asked for.
-    """
+    """A mebibyte of 100-byte chunks would be more chunks than a datanode accepts in one call."""
     mine, whole = (Datanode(name, tmp_path / name) for name in ("dn1", "dn2"))
     for datanode in (mine, whole):
         datanode.replica.store.create_container(CONTAINER)
@@ -137,9 +135,9 @@ def test_a_chunk_by_itself_is_asked_for_alone(
 def test_a_chunk_that_is_not_what_the_tree_says_is_not_written(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    It has the checksums it came with, and its datanode proves it: it was written again after its
-    tree was asked for. Our own row, which would know better, is lost. What came is paid for.
+    """The chunk fits its checksums and its datanode proves it, because it was rewritten after
+    its tree was fetched. The own row, which would show that, is lost. The fetched bytes are
+    counted.
     """
     cluster[0].replica.delete_row(1)
     cluster[0].scan()
@@ -185,8 +183,8 @@ def test_a_chunk_that_is_not_what_the_tree_says_is_not_written(
 def test_bytes_here_are_not_taken_for_a_version_that_the_tree_does_not_have(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    The lender describes a chunk just as it is here, without a row; its tree says otherwise.
+    """The lender describes a chunk just as it is here, without a row, and its own tree
+    disagrees.
     """
     old = noise(CHUNK_BYTES, 5)
     cluster[0].replica.overwrite(1, 0, old)

@@ -96,9 +96,7 @@ def test_honest_peer_proves_every_challenge(two: Two) -> None:
 
 
 def test_a_medium_that_lost_something_is_found(two: Two) -> None:
-    """
-    Its tree still says what it said, and nobody has read the chunk since.
-    """
+    """Its tree is unchanged, and no scan has read the chunk since."""
     before = two.other.replica.store.tree(CONTAINER).root
     two.other.replica.flip(2, 7)
 

@@ -154,8 +154,8 @@ def test_a_nonce_has_its_length(peer: Peer, length_bytes: int) -> None:
 
 
 def test_another_peer_may_prove_it(tmp_path: Path, datanode: Datanode, peer: Peer) -> None:
-    """
-    The bytes are the same, whoever sent them; who cannot is named where nobody can.
+    """The bytes are the same, whoever sent them. If no peer can prove them, the error names the
+    peers.
     """
     data = good(datanode)
     other = Datanode("dn2", tmp_path / "dn2")

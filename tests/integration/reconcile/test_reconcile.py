@@ -174,7 +174,7 @@ class TestOneDamagedReplica:
     def test_stays_whole_after_a_restart(
         self, cluster: Cluster, damage: Callable[[Datanode], int]
     ) -> None:
-        """What reconcile wrote is durable, and a second reconcile has nothing to do."""
+        """The repaired bytes are durable, and a second reconcile has nothing to do."""
         damage(cluster[0])
         serve_all(cluster)
         cluster[0].reconcile(cluster[1:])
@@ -192,7 +192,7 @@ class TestOneDamagedReplica:
 
 class TestAllReplicasDamaged:
     def test_opposite_damage_is_healed_in_one_round(self, cluster: Cluster) -> None:
-        """Where only the union is whole, all three are whole after one round."""
+        """Only the union of the three is whole, and after one round each of them is."""
         whole, root = cluster[0].files(), cluster[0].replica.store.tree(CONTAINER).root
         damaged = flip(cluster[0]) + truncate(cluster[0])
         damaged += zero(cluster[1]) + delete_file(cluster[1]) + append_garbage(cluster[1])
@@ -246,7 +246,7 @@ class TestAllReplicasDamaged:
         assert [] == [read for datanode in cluster for read in datanode.reads]
 
     def test_a_chunk_lost_everywhere_stays_lost_and_is_told(self, cluster: Cluster) -> None:
-        """Nothing is invented: the result is partial, the rest is healed."""
+        """Nothing is invented: the result is partial, and the rest is repaired."""
         for datanode in cluster:
             datanode.replica.flip(1, 7)
         truncate(cluster[0])

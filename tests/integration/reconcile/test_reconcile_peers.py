@@ -84,7 +84,7 @@ class TestBadPeers:
         assert [ChunkResult.FAILED] == [chunk.result for chunk in result.chunks]
 
     def test_a_peer_that_dies_in_the_middle_is_replaced(self, cluster: Cluster) -> None:
-        """What it did not finish, another does."""
+        """Another peer serves the rest."""
         whole = cluster[2].files()
         for block in (1, 2, 3, 4):
             cluster[0].replica.flip(block, 5)
@@ -99,7 +99,7 @@ class TestBadPeers:
         assert 4 == peer_of(result, "dn3").chunk_count
 
     def test_a_peer_that_hangs_is_asked_a_few_times_only(self, tmp_path: Path) -> None:
-        """After its first deadline nobody waits for it again."""
+        """After its first deadline it is not waited for again."""
         mine, hanging, whole = (Datanode(name, tmp_path / name) for name in ("dn1", "dn2", "dn3"))
         for datanode in (mine, hanging, whole):
             datanode.replica.create(blocks=48)
@@ -167,7 +167,7 @@ class TestUnknownPeers:
         assert before == cluster[0].files()
 
     def test_an_unreachable_peer_is_named_and_the_rest_is_used(self, cluster: Cluster) -> None:
-        """One dead peer costs one line in the result, and the word partial."""
+        """One dead peer is one line in the result, which is partial."""
         whole = cluster[2].files()
         cluster[0].replica.flip(1, 5)
         cluster[0].scan()
@@ -182,7 +182,7 @@ class TestUnknownPeers:
         assert Result.PARTIAL is result.result
 
     def test_no_peer_at_all_judges_nothing(self, cluster: Cluster) -> None:
-        """Damage stays damage; no result says that all is well."""
+        """The damage stays, and no result reports success."""
         cluster[0].replica.flip(1, 5)
         cluster[0].scan()
 
@@ -192,7 +192,7 @@ class TestUnknownPeers:
         assert ReplicaState.UNHEALTHY is cluster[0].replica.store.replica(CONTAINER).state
 
     def test_an_open_replica_is_not_reconciled(self, tmp_path: Path) -> None:
-        """The error says so and nothing happens."""
+        """The error names the state, and nothing happens."""
         opened = Datanode("dn1", tmp_path / "dn1")
         opened.replica.store.create_container(CONTAINER)
 
@@ -239,7 +239,7 @@ class TestGivingUp:
 
 class TestStopping:
     def test_an_interrupted_reconcile_goes_on_where_it_ended(self, cluster: Cluster) -> None:
-        """What was written is not fetched again."""
+        """Written chunks are not fetched again."""
         whole = cluster[1].files()
         for block in (1, 2, 3, 4):
             cluster[0].replica.flip(block, 5)
@@ -298,7 +298,7 @@ class TestStopping:
         assert Code.CONTAINER_NOT_FOUND.value == refused
 
     def test_a_container_deleted_meanwhile_is_not_fetched_to_its_end(self, tmp_path: Path) -> None:
-        """What is fetched after the delete is what was on its way."""
+        """Only calls that were under way finish after the delete."""
         mine, peer = Datanode("dn1", tmp_path / "dn1"), Datanode("dn2", tmp_path / "dn2")
         for datanode in (mine, peer):
             datanode.replica.create(blocks=40)
@@ -360,7 +360,7 @@ class TestCommitIds:
     def test_a_closed_replica_takes_the_id_of_a_commit_that_was_deleted_since(
         self, behind: tuple[Datanode, Datanode]
     ) -> None:
-        """It was closed before that commit, and lacks nothing of it but the id."""
+        """It was closed before that commit, and lacks only its id."""
         late, ahead = behind
         late.replica.store.close_container(CONTAINER, bcsid=1, force=False)
         for datanode in behind:
@@ -378,7 +378,7 @@ class TestCommitIds:
         ]
 
     def test_no_commit_id_is_taken_over_a_hole(self, behind: tuple[Datanode, Datanode]) -> None:
-        """What the peer has damaged is missing here: neither block nor container claims it."""
+        """The peer's damaged chunk is missing here, so neither block nor container takes the id."""
         late, ahead = behind
         ahead.replica.flip(2, CHUNK_BYTES + 5)
         ahead.scan()

@@ -72,10 +72,9 @@ def test_damage_found_by_an_interrupted_scan_is_repaired(cluster: Cluster) -> No
 
 
 def test_a_repair_that_no_scan_followed_is_read_though_no_peer_is_whole(cluster: Cluster) -> None:
-    """
-    Of two damaged replicas one is repaired, and its process killed before that was read back; the
-    only peer that was whole dies. What is known is damage on both sides: the replica is read, is
-    whole, and lends to the other one.
+    """One of two damaged replicas is repaired, and its process is killed before the verifying
+    read. The only whole peer dies. Both are known as damaged. The repaired one is read, is
+    whole, and serves the other.
     """
     first, second, lender = cluster
     for datanode in (first, second):

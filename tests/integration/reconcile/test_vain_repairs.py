@@ -74,7 +74,7 @@ class Recovering(Garbler):
 
 class TestVainRepairs:
     def test_the_same_vain_repair_is_not_done_a_third_time(self, cluster: Cluster) -> None:
-        """Twice without effect is enough: then nothing is fetched, and the result says so."""
+        """After two attempts without effect nothing is fetched, and the result reports it."""
         reconciler = losing_writes(cluster[0])
         cluster[1].serve()
 

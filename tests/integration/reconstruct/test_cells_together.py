@@ -228,7 +228,7 @@ def test_small_cells_are_fetched_in_few_calls(cluster: EcCluster) -> None:
 def test_a_damaged_one_comes_from_another_shard_and_the_rest_as_before(
     cluster: EcCluster,
 ) -> None:
-    """It is asked for alone once, which shows what is wrong with it."""
+    """It is fetched alone once, which shows the damage."""
     flip(cluster.nodes[2], 7, 100)
     with peers(cluster) as dialled:
         sources, account = opened(cluster, dialled, (1, 2, 3, 4))
@@ -388,7 +388,7 @@ def test_a_call_that_others_wait_for_is_not_taken_back(cluster: EcCluster) -> No
 def test_no_more_is_asked_for_ahead_than_there_is_memory_for(
     cluster: EcCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of all sources together."""
+    """The bound covers all sources together."""
     monkeypatch.setattr(sources_module, "AHEAD_BYTES_MAX", TOGETHER_MAX * BLOCK_BYTES)
     with peers(cluster) as dialled:
         held = Held(cluster.executor, dialled["dn1"].address, [])

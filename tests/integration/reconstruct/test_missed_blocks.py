@@ -131,9 +131,7 @@ def test_block_that_too_few_shards_have_is_not_made(
 
 
 def test_a_block_that_is_shorter_here_keeps_the_id_as_it_is(tmp_path: Path) -> None:
-    """
-    It grew in a commit that was missed; what is missing whole is made all the same.
-    """
+    """It grew in a missed commit. Blocks that are missing as a whole are made all the same."""
     with behind(tmp_path) as cluster:
         store = cluster.nodes[LATE].store
         store.delete_container(CONTAINER, force=True)
@@ -147,8 +145,8 @@ def test_a_block_that_is_shorter_here_keeps_the_id_as_it_is(tmp_path: Path) -> N
 
 
 def test_without_one_of_the_others_the_id_is_not_taken_over(tmp_path: Path) -> None:
-    """
-    It may have what nobody else lists; what the others have is made all the same.
+    """It may have a block that no other shard lists. The blocks of the others are made all the
+    same.
     """
     with behind(tmp_path) as cluster:
         cluster.nodes[5].stop_serving()
@@ -204,9 +202,7 @@ def test_block_too_large_for_a_batch_keeps_the_commit_id(
 
 
 def test_damage_that_the_last_read_finds_keeps_the_id_as_it_is(tmp_path: Path) -> None:
-    """
-    What is damaged is not had.
-    """
+    """A damaged block does not count as present."""
     with behind(tmp_path) as cluster:
         node = cluster.nodes[LATE]
 
@@ -221,9 +217,7 @@ def test_damage_that_the_last_read_finds_keeps_the_id_as_it_is(tmp_path: Path) -
 
 
 def test_damage_comes_first(tmp_path: Path) -> None:
-    """
-    A shard that is not whole claims nothing; when it is, it gets the rest.
-    """
+    """A damaged shard takes over no commit id. When it is whole, it gets the missing blocks."""
     with behind(tmp_path) as cluster:
         flip(cluster.nodes[LATE], 1, 5)
 

@@ -30,8 +30,8 @@ DELETING = threading.Lock()
 
 class TestOrphans:
     def test_a_block_that_too_few_sources_know_is_left_out_and_named(self, tmp_path: Path) -> None:
-        """
-        What a writer left unfinished on two shards is not rebuilt; all else is.
+        """A block that a writer left unfinished on two shards is not rebuilt, and all others
+        are.
         """
         rest = groups_of(RS_3_2, LENGTHS)
         del rest[2]
@@ -166,9 +166,8 @@ class TestOrphans:
             assert [] == cluster.nodes[6].store.replica_ids()
 
     def test_silence_of_those_who_have_it_is_no_delete(self, tmp_path: Path) -> None:
-        """
-        One source says that it was deleted, the others say nothing: that is no word for its being
-        gone, also where nobody can say what keys name.
+        """One source reports the block as deleted, and the others do not answer. That does not
+        prove the delete, even if it is unknown whether a key names the block.
         """
 
         class Silenced(CountingReads):

@@ -95,9 +95,7 @@ class TestLostShards:
                 cluster.assert_shard(node, index)
 
     def test_cost_no_more_bytes_than_the_data_shards_have(self, tmp_path: Path) -> None:
-        """
-        Of full stripes, exactly as many bytes are read as the group has data.
-        """
+        """For full stripes, exactly as many bytes are read as the group has data."""
         length_bytes = 20 * RS_3_2.stripe_bytes
         with ec_cluster(tmp_path, RS_3_2, [length_bytes]) as cluster:
             cluster.serve()
@@ -154,9 +152,7 @@ class TestLostShards:
 
 class TestBadSources:
     def test_a_corrupt_cell_is_read_from_another(self, tmp_path: Path) -> None:
-        """
-        A flipped bit in a source: its shard is passed over for that stripe, and it is told.
-        """
+        """A source has a flipped bit. Its shard is skipped for that stripe and reported."""
         with ec_cluster(tmp_path, RS_3_2, [50_000]) as cluster:
             flip(cluster.nodes[2], 1, 100)
             cluster.serve()
@@ -202,9 +198,8 @@ class TestBadSources:
             assert "slow" in result.replaced["dn-2"]
 
     def test_a_shard_of_another_stripe_is_found_by_the_record(self, tmp_path: Path) -> None:
-        """
-        Wrong bytes with fitting checksums: the writer's stripe checksum says so, the other shards
-        say which it is, and what is rebuilt is right.
+        """The bytes are wrong and fit their checksums. The writer's stripe checksum detects it,
+        the other shards locate it, and the rebuilt shard is correct.
         """
         with ec_cluster(tmp_path, RS_3_2, [50_000], instead=wrong_shard(RS_3_2)) as cluster:
             cluster.serve()
@@ -215,9 +210,7 @@ class TestBadSources:
             assert "its cell is wrong" in result.replaced["dn-3"]
 
     def test_wrong_bytes_that_nothing_can_name_are_not_built_upon(self, tmp_path: Path) -> None:
-        """
-        When the record does not fit and no shard is left to ask, nothing is committed.
-        """
+        """If the record does not fit and no further shard is available, nothing is committed."""
         with ec_cluster(
             tmp_path, RS_3_2, [50_000], spare=2, instead=wrong_shard(RS_3_2)
         ) as cluster:
@@ -266,9 +259,7 @@ class TestParityScrub:
             assert (3,) == report.wrong
 
     def test_a_wrong_shard_of_a_thin_code_is_found_and_not_guessed(self, tmp_path: Path) -> None:
-        """
-        One parity shard and no record: something is wrong, and nobody is accused.
-        """
+        """With one parity shard and no record, the fault is reported without a suspect."""
         scheme = Scheme(CodecName.XOR, 2, 1, 4096)
         made = groups_of(scheme, [20_000])[1]
         wrong = {2: {1: altered(made, 0, 2)}}
@@ -281,8 +272,8 @@ class TestParityScrub:
             assert () == report.wrong
 
     def test_a_shard_that_lacks_a_block_is_named(self, tmp_path: Path) -> None:
-        """
-        Its index lost the row before the container was closed: no tree of its own tells.
+        """Its index lost the row before the container was closed, so its own tree does not show
+        it.
         """
         rest = groups_of(RS_3_2, LENGTHS)
         del rest[2]
@@ -323,9 +314,7 @@ class TestRefusals:
             assert [] == cluster.nodes[6].store.replica_ids()
 
     def test_a_source_that_dies_on_the_way_leaves_nothing_behind(self, tmp_path: Path) -> None:
-        """
-        When too few sources are left half way, what was made is removed and the sources stay.
-        """
+        """If too few sources remain midway, the new shard is removed and the sources stay."""
 
         class DyingService(CountingReads):
             def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]
@@ -395,9 +384,7 @@ class TestRefusals:
             assert [] == cluster.nodes[6].store.replica_ids()
 
     def test_a_source_with_another_index_is_not_read(self, tmp_path: Path) -> None:
-        """
-        A replica that is not the shard the order says is no source.
-        """
+        """A replica with another index than the order has is no source."""
         with ec_cluster(tmp_path, RS_3_2, LENGTHS) as cluster:
             cluster.serve()
             order = cluster.order([1])

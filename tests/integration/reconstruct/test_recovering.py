@@ -54,9 +54,7 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
 
 
 def test_a_second_run_is_refused_while_the_first_writes(desk: Desk) -> None:
-    """
-    A run that wrote lately is alive: another gets BUSY, and the replica stays as it is.
-    """
+    """A run that has just written is alive. The other gets BUSY, and the replica stays as it is."""
     desk.recoveries.create(MADE, 2)
     desk.clock.advance_s(TIMEOUT_S - 1)
     desk.recoveries.wrote(MADE)
@@ -98,9 +96,7 @@ def test_shard_interrupted_by_a_restart_is_replaced(desk: Desk) -> None:
 
 
 def test_a_shard_of_another_index_is_not_replaced(desk: Desk) -> None:
-    """
-    What was left of another shard is not this run's to remove.
-    """
+    """The remains of another shard are not removed by this run."""
     desk.recoveries.create(MADE, 2)
     desk.restart()
 
@@ -148,9 +144,7 @@ def test_a_completed_replica_is_scanned_and_forgotten(desk: Desk) -> None:
 
 
 def test_a_removed_replica_is_forgotten(desk: Desk) -> None:
-    """
-    What its run removed stands in nobody's way: the next run begins at once.
-    """
+    """The next run starts at once."""
     desk.recoveries.create(MADE, 2)
     desk.replica.store.delete_container(MADE, force=True)
 

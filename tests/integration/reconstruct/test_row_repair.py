@@ -95,8 +95,8 @@ def test_a_shard_in_which_the_group_has_nothing_gets_an_empty_block(tmp_path: Pa
 
 
 def test_bytes_that_are_wrong_go_to_quarantine(tmp_path: Path) -> None:
-    """
-    No row says that they are; what the other shards make of the chunk is proof enough.
+    """No row shows that they are wrong. The chunk computed from the other shards is proof
+    enough.
     """
     with ec_cluster(tmp_path, RS_3_2, [100_000]) as cluster:
         node = cluster.nodes[2]
@@ -201,8 +201,8 @@ def test_block_unknown_to_other_shards_is_left_without_a_row(tmp_path: Path) -> 
 
 
 def test_a_source_that_is_wrong_is_named_and_left_aside(tmp_path: Path) -> None:
-    """
-    Its checksums fit its bytes; what the writer recorded of the stripe tells it from the others.
+    """Its checksums fit its bytes. The writer's record of the stripe distinguishes it from the
+    others.
     """
     with ec_cluster(tmp_path, RS_3_2, [50_000], instead=wrong_shard(RS_3_2)) as cluster:
         DAMAGE["BLOCK_ROW_MISSING"](cluster.nodes[2])

@@ -65,9 +65,8 @@ class TestChunkRepair:
     def test_a_block_that_was_deleted_holds_up_no_other(
         self, tmp_path: Path, is_meanwhile: bool
     ) -> None:
-        """
-        Of two damaged blocks one is deleted before the mend, or while the other one is computed.
-        That one is mended, and the shard is whole.
+        """One of two damaged blocks is deleted before the repair, or while the other is
+        computed. The other one is repaired, and the shard is whole.
         """
         with ec_cluster(tmp_path, RS_3_2, [20_000] * 3) as cluster:
             cluster.serve()
@@ -217,8 +216,8 @@ class TestChunkRepair:
             assert 1 == node.store.replica(CONTAINER).contradiction_count
 
     def test_a_contradiction_ends_with_the_damage(self, tmp_path: Path) -> None:
-        """
-        With one more shard the row tells which of them is wrong: what fits it is installed.
+        """With one more shard, the row shows which of them is wrong, and the matching chunk is
+        installed.
         """
         with ec_cluster(tmp_path, RS_3_2, [50_000], instead=wrong_shard(RS_3_2)) as cluster:
             cluster.serve()
@@ -233,9 +232,7 @@ class TestChunkRepair:
             cluster.assert_shard(1, 1)
 
     def test_a_contradiction_that_was_not_looked_at_stays(self, tmp_path: Path) -> None:
-        """
-        A mend that was stopped before it came to the chunk says nothing about it.
-        """
+        """A repair that stopped before the chunk says nothing about it."""
         with ec_cluster(tmp_path, RS_3_2, [50_000], instead=wrong_shard(RS_3_2)) as cluster:
             cluster.serve()
             flip(cluster.nodes[1], 1, 4096 + 5)
@@ -285,9 +282,8 @@ class TestChunkRepair:
             cluster.assert_shard(1, 1)
 
     def test_a_read_that_fails_does_not_hide_what_was_repaired(self, tmp_path: Path) -> None:
-        """
-        The read at the end finds the replica busy: that is told beside what was mended, and the
-        next mend reads it.
+        """The final read finds the replica busy. That is reported beside the repairs, and the
+        next repair reads it.
         """
 
         def busy(_container_id: object) -> object:
@@ -323,9 +319,8 @@ class TestChunkRepair:
             assert [] == scans
 
     def test_a_shard_whose_index_is_lost_is_read_before_it_is_mended(self, tmp_path: Path) -> None:
-        """
-        Adopted from its files, it has one finding, which is about no block. A scan says which
-        blocks have lost their rows; then they are recorded again.
+        """The adopted shard has one finding, which is about no block. A scan finds the blocks
+        without rows, and then they are recorded again.
         """
         with ec_cluster(tmp_path, RS_3_2, [20_000, 5_000]) as cluster:
             cluster.nodes[1].close()
@@ -343,9 +338,7 @@ class TestChunkRepair:
             assert [1, 2] == [one.block_id for one in cluster.nodes[1].store.blocks(CONTAINER)]
 
     def test_too_few_peers_are_refused(self, tmp_path: Path) -> None:
-        """
-        With two of three needed shards the damage stays, and is told.
-        """
+        """With two of three needed shards the damage stays, and is reported."""
         with ec_cluster(tmp_path, RS_3_2, [50_000]) as cluster:
             cluster.serve()
             flip(cluster.nodes[1], 1, 5)
@@ -378,9 +371,7 @@ class TestChunkRepair:
             cluster.assert_shard(2, 2)
 
     def test_a_lease_that_stays_taken_ends_it(self, tmp_path: Path) -> None:
-        """
-        One chunk's stripe is read in vain, not those of all that are damaged.
-        """
+        """Only one chunk's stripe is read for nothing, not those of all damaged chunks."""
         with ec_cluster(tmp_path, RS_3_2, [100_000]) as cluster:
             cluster.serve()
             flip(cluster.nodes[2], 1, 5)

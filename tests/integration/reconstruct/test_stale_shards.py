@@ -45,9 +45,7 @@ class TestStale:
             cluster.close()
 
     def test_a_client_reads_all(self, tmp_path: Path, stripe_count: int) -> None:
-        """
-        It knows how much was stored, and four shards have it.
-        """
+        """The key has the stored length, and four shards have the data."""
         cluster = stale(tmp_path, stripe_count=stripe_count)
         try:
             cluster.serve()
@@ -77,9 +75,7 @@ class TestStale:
 
 
 def test_parity_names_it(tmp_path: Path) -> None:
-    """
-    The scrub tells which shard has the block not as the others have it, and of no wrong stripe.
-    """
+    """The parity scrub reports the shard whose block differs, and no wrong stripe."""
     cluster = stale(tmp_path, stripe_count=1)
     try:
         cluster.serve()
@@ -126,9 +122,8 @@ def test_a_restored_control_plane_learns_the_whole_length(tmp_path: Path) -> Non
 
 
 def test_with_too_many_stale_ones_what_all_have_is_rebuilt(tmp_path: Path) -> None:
-    """
-    Three of five took no stripe but the first, so nobody was told that a second one is stored, and
-    nothing can be computed of it: the group ends where enough shards have it.
+    """Three of five shards have the first stripe only, so a second one was never acknowledged
+    and cannot be computed. The group ends where enough shards have it.
     """
     groups = groups_of(RS_3_2, LENGTHS)
     groups[1] = cut_group(groups[1], 1)

@@ -135,7 +135,7 @@ class TestWriting:
         assert data == peer.read_chunk(OPEN, BlockId(5), 0)[1]
 
     def test_a_closed_container_takes_no_writes(self, peer: Peer) -> None:
-        """The refusal says which state it is in."""
+        """The refusal has the state of the container."""
         request = pb.WriteChunkRequest(
             block_id=container_pb2.BlockId(container_id=CONTAINER, local_id=99),
             chunk=container_pb2.ChunkInfo(length=1),
@@ -275,7 +275,7 @@ class TestReading:
     def test_bytes_that_were_damaged_end_a_block_where_they_are(
         self, peer: Peer, datanode: Datanode
     ) -> None:
-        """What came before them was verified and is taken, whichever call it came by."""
+        """The bytes before them were verified and are used, whichever call they came by."""
         ask(peer.stub.CreateContainer, pb.CreateContainerRequest(container_id=OPEN))
         datas = [noise(MiB, 1), noise(MiB, 2), noise(100, 3), noise(100, 4)]
         write(peer, 5, *datas)
@@ -349,8 +349,7 @@ class TestJudging:
     def test_a_scan_that_is_refused_as_busy_is_asked_for_again(
         self, peer: Peer, datanode: Datanode, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """
-        The caller is told once of what it waits for, and of each step; another refusal ends the
+        """The caller is notified once of the wait, and of each step. Any other refusal ends the
         wait.
         """
         asked, told, steps = [], list[str](), list[bool]()
@@ -401,7 +400,7 @@ class TestJudging:
         assert [finding] == list(every.findings)  # type: ignore[attr-defined]
 
     def test_status_is_the_runtimes(self, peer: Peer) -> None:
-        """The service passes on what it is told."""
+        """The service returns what the runtime reports."""
         assert "dn1" == peer.status().datanode_id
 
 
@@ -452,7 +451,7 @@ class TestLoad:
         assert CONTAINER == peer.replica(CONTAINER).container_id
 
     def test_a_caller_that_gave_up_frees_its_place(self, tmp_path: Path) -> None:
-        """Nobody waits for a lease on behalf of a caller whose deadline has passed."""
+        """No thread waits for a lease for a caller whose deadline has passed."""
         datanode = Datanode("dn1", tmp_path)
         datanode.replica.create(blocks=1)
         datanode.serve(limits=Limits(rpc_count_max=1, lease_timeout_s=30.0))
@@ -505,7 +504,7 @@ class TestServer:
         assert [health_pb2.HealthCheckResponse.SERVING] * 2 == answers
 
     def test_two_servers_cannot_share_a_port(self, datanode: Datanode) -> None:
-        """The second is refused, and told the address."""
+        """The second is refused, and the error has the address."""
         with ThreadPoolExecutor(1) as executor, pytest.raises(Refused) as raised:
             build_server(
                 datanode.groups(), datanode.address, executor, datanode_id="second", limits=Limits()
@@ -517,7 +516,7 @@ class TestServer:
         )
 
     def test_a_dead_server_is_unavailable_soon(self, datanode: Datanode) -> None:
-        """Retries end well before the deadline when nobody listens."""
+        """Without a listener, the retries end well before the deadline."""
         datanode.stop_serving()
         before_ms = SystemClock().now_ms()
 

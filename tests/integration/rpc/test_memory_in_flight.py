@@ -44,9 +44,8 @@ def connected(address: str, opened: ExitStack) -> datanode_pb2_grpc.DatanodeStub
 def test_streams_that_nobody_reads_hold_no_more_than_the_budget(
     tmp_path: Path, scm: ScriptedScm
 ) -> None:
-    """
-    120 streams are begun and none is read: without a bound they took 7 MB each. A client that
-    reads is served meanwhile, because those give way.
+    """120 streams are started and none is read. Without a bound each took 7 MB. A client that
+    reads is served meanwhile, because the idle streams are ended.
     """
     volume = tmp_path / "volume"
     stored = ReplicaStore.open(

@@ -163,9 +163,8 @@ class TestRoles:
     def test_refusals_name_the_role_and_are_written_down(
         self, datanode: Datanode, authority: Authority, tmp_path: Path
     ) -> None:
-        """
-        The wrong role is refused with both roles named; the audit log says who tried what on which
-        container, and who did what may be done.
+        """The refusal has both roles. The audit log has the caller, the method and the container
+        of refused and permitted calls.
         """
         with Peer(datanode.address, security=authority.security("bob", Role.CLIENT)) as client:
             denied = refusal(lambda: list(client.scan(CONTAINER)))
@@ -187,9 +186,7 @@ class TestRoles:
         assert lines[0]["place"].startswith("ipv4:127.0.0.1:")
 
     def test_a_method_outside_the_table_is_for_nobody(self) -> None:
-        """
-        What nobody put into the table is refused, even over plaintext.
-        """
+        """An unlisted method is refused, even over plaintext."""
 
         def answer(request: bytes, _context: grpc.ServicerContext) -> bytes:
             return request
@@ -242,9 +239,7 @@ class TestReload:
     def test_files_that_change_are_noticed_by_the_next_calls(
         self, datanode: Datanode, authority: Authority, tmp_path: Path
     ) -> None:
-        """
-        Nobody has to say that a certificate is new: within seconds calls show it.
-        """
+        """A new certificate needs no signal, and is used within seconds."""
         files = live(authority.issue("bob", Role.CLIENT), tmp_path / "shown")
         with Peer(datanode.address, timeouts=QUICK, security=Security(Certificates(files))) as peer:
             assert Code.PERMISSION_DENIED == refusal(lambda: peer.findings(CONTAINER)).code

@@ -199,7 +199,7 @@ class TestRandomBytes:
         assert [CONTAINER] == [facts.container_id for facts in datanode.replica.store.replicas()]
 
     def test_unknown_ids_are_not_found(self, datanode: Datanode) -> None:
-        """Of every method that names a container, for one that is not here."""
+        """Every method that takes a container id is called for a missing one."""
         with Raw(datanode.address) as raw:
             answers = {
                 method: raw.send(method, message(container_id=999).SerializeToString())  # type: ignore[call-arg]
@@ -214,7 +214,7 @@ class TestRandomBytes:
 @pytest.mark.slow
 class TestHugeMessages:
     def test_a_hundred_mebibytes_never_arrive(self, datanode: Datanode) -> None:
-        """They are refused by size, without being kept."""
+        """They are refused by size, and not kept in memory."""
         before = state_of(datanode)
         huge = pb.WriteChunkRequest(data=bytes(100 * MiB)).SerializeToString()
         peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -257,7 +257,7 @@ class TestHugeMessages:
             assert CONTAINER == peer.replica(ContainerId(CONTAINER)).container_id
 
     def test_a_hostile_count_of_drawn_chunks_is_refused(self, datanode: Datanode) -> None:
-        """Of chunks that are not here, too: their numbers alone would fill the memory."""
+        """This holds for missing chunks, too, because their numbers alone would fill the memory."""
         request = pb.SampleChunksRequest(chunk_count=2**62, drawn_count=DRAWN_MAX + 1, seed=1)
 
         with Raw(datanode.address) as raw:

@@ -74,7 +74,7 @@ def knock(address: str) -> None:
 
 
 def test_a_stranger_leaves_no_plain_text_in_the_logs(cluster: SecuredCluster) -> None:
-    """Logs are JSON, a line an event, also when somebody knocks who does not speak TLS."""
+    """The logs are JSON, one line for each event, also after a connection without TLS."""
     for address in (cluster.scm.address, cluster.nodes[0].address):
         knock(address)
 
@@ -180,9 +180,8 @@ def test_the_wrong_certificate_is_told_why(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """
-    A client may not order, an operator may not write, a datanode speaks for itself only; without a
-    certificate nothing is answered, and the hint says what is missing.
+    """A client may not send commands, an operator may not write, and a datanode may only report
+    for itself. Without a certificate no call is answered, and the hint says what is missing.
     """
     client, admin = suture("carol", Role.CLIENT), suture("ada", Role.ADMIN)
     source = tmp_path / "refused"
@@ -264,9 +263,7 @@ def test_certificates_are_exchanged_under_a_running_cluster(
 
 
 def test_the_expiry_of_the_certificate_is_a_metric(cluster: SecuredCluster) -> None:
-    """
-    Who watches the cluster hears of a certificate that runs out before it has.
-    """
+    """Monitoring can warn before the certificate expires."""
     [shown] = pki.shown(cluster.authority.directory / "datanode1.pem")
     with urlopen(f"http://{cluster.nodes[0].web_address}/metrics", timeout=10) as answer:
         text = answer.read().decode()

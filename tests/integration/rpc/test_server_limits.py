@@ -97,9 +97,8 @@ both = pytest.mark.parametrize("serve", [datanode, control_plane])
 
 @both
 def test_streams_beyond_the_limit_are_refused(serve: Serve, tmp_path: Path) -> None:
-    """
-    A connection has so many calls at once; a client that was told and begins more is refused each
-    of them, and those under way go on.
+    """A connection has a limit of concurrent calls. A client that ignores it gets each further
+    call refused, and those under way continue.
     """
     with serve(tmp_path, SHORT, LOOPBACK_ONLY) as address, RawHttp2(address) as raw:
         settings = raw.greet()
@@ -146,8 +145,8 @@ def test_silence_is_cut_off_over_tls_too(serve: Serve, tmp_path: Path) -> None:
 
 @both
 def test_a_connection_ends_by_age_and_by_idleness(serve: Serve, tmp_path: Path) -> None:
-    """
-    Whoever it is: a call under way may end, then the connection is made again or not at all.
+    """This holds for every caller. A call under way may end, and then the connection is closed
+    and may be made again.
     """
     for patience in (
         Patience(age_ms_max=200, grace_ms=200),
@@ -180,8 +179,8 @@ def test_a_client_that_pings_without_end_is_sent_away(serve: Serve, tmp_path: Pa
 
 @both
 def test_watchers_that_come_and_go_stop_nothing(serve: Serve, tmp_path: Path) -> None:
-    """
-    The library's own Watch could be made to stop a whole server; ours says that there is none.
+    """The library's own Watch could stop a whole server. Suture's answers that it is not
+    implemented.
     """
     with serve(tmp_path, SHORT, LOOPBACK_ONLY) as address:
         for _ in range(30):
@@ -202,9 +201,8 @@ def test_watchers_that_come_and_go_stop_nothing(serve: Serve, tmp_path: Path) ->
 
 @pytest.mark.parametrize("compression", [grpc.Compression.NoCompression, grpc.Compression.Gzip])
 def test_messages_and_headers_have_a_size(tmp_path: Path, compression: grpc.Compression) -> None:
-    """
-    What is larger is refused, also what is large only when it is unpacked; what is within the
-    bounds is looked at.
+    """Larger ones are refused, also those that are large only when unpacked. Those within the
+    bounds are processed.
     """
     unbounded = [("grpc.max_send_message_length", -1), ("grpc.max_metadata_size", 2**20)]
     headers = [("x-large", "x" * HEADERS_BYTES_MAX * 2)]

@@ -130,9 +130,8 @@ def test_single_connection_cannot_take_all_threads(serve: Serve, kind: str, tmp_
 
 @both
 def test_many_connections_cannot_keep_them(serve: Serve, tmp_path: Path) -> None:
-    """
-    Thirty connections with a share each: whoever does not finish gives way, and somebody else is
-    answered. When the connections are gone, nothing waits any more.
+    """Thirty connections use their full share. Unfinished calls are ended, and another client is
+    answered. When the connections are gone, no call waits.
     """
     with serve(tmp_path) as served:
         method = f"/suture.v1.{served.service}/" + (

@@ -250,9 +250,7 @@ class TestRefusals:
         assert Code.INVALID_CONFIG == refusal(volumes(root), volumes(root)[0] / "out")
 
     def test_a_directory_with_something_else_in_it(self, root: Path, tmp_path: Path) -> None:
-        """
-        It stays as it is.
-        """
+        """The directory is refused and stays as it is."""
         (tmp_path / "out").mkdir()
         (tmp_path / "out" / "mine").write_text("mine")
 
@@ -260,9 +258,7 @@ class TestRefusals:
         assert ["mine"] == [path.name for path in (tmp_path / "out").iterdir()]
 
     def test_a_link_that_leads_out(self, root: Path, tmp_path: Path) -> None:
-        """
-        Somebody put it in the place of a folder: nothing is written through it.
-        """
+        """A link took the place of a folder, and nothing is written through it."""
         salvage(volumes(root, 1), tmp_path / "out")
         shutil.rmtree(tmp_path / "out" / "keys")
         (tmp_path / "elsewhere").mkdir()
@@ -272,9 +268,7 @@ class TestRefusals:
         assert [] == list((tmp_path / "elsewhere").iterdir())
 
     def test_files_of_another_cluster(self, root: Path, tmp_path: Path) -> None:
-        """
-        They have the same ids.
-        """
+        """Their ids would be the same."""
         (tmp_path / "out").mkdir()
         (tmp_path / "out" / "salvage.json").write_text('{"cluster_id": "CID-other"}')
 
@@ -290,9 +284,7 @@ class TestRefusals:
 
 
 def test_the_command_line(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """
-    Says what it wrote, and exits with 2 when something is not whole.
-    """
+    """It prints what it wrote, and exits with 2 if a file is not whole."""
     words = ["salvage", *map(str, volumes(root)), "--to", str(tmp_path / "out")]
     assert 0 == run(words)
     said = capsys.readouterr().out

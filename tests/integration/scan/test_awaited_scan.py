@@ -38,7 +38,7 @@ class TestRequestedScans:
         return Requested(replica)
 
     def test_clients_go_first_while_somebody_waits_for_a_scan(self, requested: "Requested") -> None:
-        """What is asked for now is paced by the closed loop of its volume, like the background."""
+        """A requested scan is paced by the closed loop of its volume, like a background scan."""
         *_, last = requested.scans.run(CONTAINER, lambda: False)
 
         assert last.commit is not None
@@ -46,14 +46,14 @@ class TestRequestedScans:
         assert requested.waited_s > 0
 
     def test_at_full_speed_nothing_is_waited_for(self, requested: "Requested") -> None:
-        """Who says so has the disk's whole speed, and the result is the same."""
+        """The scan uses the whole speed of the disk, and the result is the same."""
         *_, last = requested.scans.run(CONTAINER, lambda: False, ScanMode.FULL_SPEED)
 
         assert last.commit is not None
         assert ([], 0.0) == (requested.paced, requested.waited_s)
 
     def test_a_scan_in_line_is_told_at_once(self, requested: "Requested") -> None:
-        """The only step says so; nothing was read yet; a line that is full refuses."""
+        """The only step reports it, and nothing was read yet. A full queue refuses."""
         (step,) = requested.scans.run(CONTAINER, lambda: False, ScanMode.QUEUE)
 
         assert (True, 0, None) == (step.is_queued, step.bytes_read, step.commit)
@@ -108,7 +108,7 @@ class TestRequestedScans:
     def test_wait_in_line_ends_with_its_caller_and_with_the_agent(
         self, requested: "Requested", who: str
     ) -> None:
-        """Nothing waits for a place that nobody wants any more."""
+        """No queue place is held for a caller that has gone."""
         has_gone = threading.Event()
         with requested.slow():
             running = [requested.scans.run(CONTAINER, lambda: False) for _ in range(SCANS_MAX)]

@@ -49,7 +49,7 @@ def test_the_planted_fault_is_found_again_and_again(canary: Canary, clock: FakeC
 
 
 def test_a_drill_is_not_logged_as_a_scan_of_a_replica(replica: StoredReplica) -> None:
-    """Who looks for container 1 in the log finds the one of this host, on a volume that it has."""
+    """A search for container 1 in the log finds that of this host, on one of its volumes."""
     [volume] = replica.store.volumes()
     directory = replica.store.volume_set.canary_directory(volume.volume_id)
     drill = Canary(

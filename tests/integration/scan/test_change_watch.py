@@ -169,7 +169,7 @@ class TestLimits:
     def test_a_directory_that_may_not_be_read_is_counted_and_the_others_watched(
         self, watched: Watched
     ) -> None:
-        """One forbidden directory blinds nobody to the next ones, and is said once."""
+        """One unreadable directory does not prevent the watch of the others, and is logged once."""
         watched.replica.create(ContainerId(2), blocks=1)
         watch = ChangeWatch(
             watched.replica.store,
@@ -188,7 +188,7 @@ class TestLimits:
         watch.close()
 
     def test_no_watch_left_is_counted_and_harmless(self, watched: Watched) -> None:
-        """It costs the hint, and the worker goes on."""
+        """The hint is lost, and the worker continues."""
         watch = ChangeWatch(
             watched.replica.store,
             watched.replica.leases,
@@ -225,7 +225,7 @@ class TestLimits:
         assert 1 == watched.watch.status().overflow_count
 
     def test_a_dead_inotify_thread_is_replaced(self, watched: Watched) -> None:
-        """Nobody goes blind in silence."""
+        """The change watch does not stop silently."""
         opened_fds: list[InotifyFD] = []
 
         def open_inotify() -> InotifyFD:

@@ -209,9 +209,7 @@ def test_a_scan_that_reads_all_ends_the_doubt(aged: Aged) -> None:
 
 
 def test_a_replica_that_can_be_read_again_is_healthy_again(aged: Aged) -> None:
-    """
-    UNREADABLE is what the medium said: when it says otherwise, a full read ends it.
-    """
+    """UNREADABLE is the state of the medium, and a full successful read ends it."""
     replica, clock = aged
     with failing(errno.EACCES, "2.block"):
         scans(replica, clock, TRIES_MIN, span_ms=SPAN_MS_MIN)

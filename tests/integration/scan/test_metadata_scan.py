@@ -131,7 +131,7 @@ def test_many_replicas_are_many_steps(
 def test_a_replica_deleted_meanwhile_is_no_fault(
     replica: StoredReplica, worker: MetadataScan, asked: Asked
 ) -> None:
-    """It is gone from the store before it is gone from the list."""
+    """It leaves the store before it leaves the list."""
     for number in range(3, REPLICAS_PER_STEP + 10):
         replica.store.create_container(ContainerId(number))
     worker.step()
@@ -149,7 +149,7 @@ def test_a_replica_that_is_being_closed_is_looked_at_another_time(
     asked: Asked,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What was seen may be half of a change of ours."""
+    """The state seen may be half of the agent's own change."""
 
     def closed_meanwhile(
         paths: ReplicaPaths, container_id: ContainerId, *, has_tree: bool

@@ -325,7 +325,7 @@ class TestByMap:
 
     @pytest.mark.parametrize("number", sorted(NOT_SUPPORTED | {errno.EIO}))
     def test_without_places_the_next_by_id_are_read(self, number: int) -> None:
-        """They were made about then."""
+        """They were written at about the same time."""
         files = {one: at(0) for one in (1, 7, 8, 9, 30)}
         rig = Rig(Map(files, error=OSError(number, os.strerror(number))))
 

@@ -106,9 +106,7 @@ def test_every_stripe_is_read_once_in_the_interval(tmp_path: Path) -> None:
 
 
 def test_a_wrong_shard_is_named_until_it_is_right(tmp_path: Path) -> None:
-    """
-    The status tells container, block, stripe and shard; a later clean verification takes it back.
-    """
+    """The status has container, block, stripe and shard. A later clean verification clears it."""
     with ec_cluster(tmp_path, RS_3_2, LENGTHS, spare=0, instead=wrong_shard()) as cluster:
         cluster.serve()
         bench = Bench(cluster)
@@ -209,8 +207,8 @@ def test_a_container_that_could_not_be_verified_is_tried_again_soon(tmp_path: Pa
 
 
 def test_a_stripe_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
-    """
-    Too few cells of one stripe verify: it is told as unread, and all others are judged.
+    """One stripe has too few verified cells. It is reported as unread, and all others are
+    verified.
     """
     with ec_cluster(tmp_path, RS_3_2, LENGTHS, spare=0) as cluster:
         for index in (1, 2, 4):
@@ -229,9 +227,7 @@ def test_a_stripe_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("down", [(1, 2, 3)])
 def test_too_few_shards_are_refused(tmp_path: Path, down: tuple[int, ...]) -> None:
-    """
-    With fewer shards than data shards there is nothing to tell of any stripe.
-    """
+    """With fewer shards than data shards no stripe can be verified."""
     with ec_cluster(tmp_path, RS_3_2, LENGTHS, spare=0) as cluster:
         cluster.serve()
         for index in down:

@@ -85,7 +85,7 @@ class TestChanged:
         assert (Proof.CHANGED, False, True) == (proof, was_found, is_found(replica))
 
     def test_a_finding_elsewhere_is_looked_at_again(self, tmp_path: Path) -> None:
-        """What was damaged and came right by itself, or by a repair before, is no finding then."""
+        """Damage that has gone, by itself or by an earlier repair, is no finding any more."""
         made = StoredReplica(tmp_path / "volume")
         made.create()
         made.flip(1, CHUNK_BYTES + 5)
@@ -140,7 +140,7 @@ class TestWhole:
         assert is_found(replica)
 
     def test_a_read_that_failed_since_does(self, replica: StoredReplica) -> None:
-        """Something could not be read, and nobody knows what."""
+        """A read error is unresolved, and its place is unknown."""
         hidden(replica)
         replica.store.begin_scan(CONTAINER).doubts.note("EACCES")
 
@@ -160,7 +160,7 @@ class TestWhole:
     def test_rows_that_are_not_those_that_were_read_do(
         self, replica: StoredReplica, change: Callable[[StoredReplica], None]
     ) -> None:
-        """Of a chunk beside the repaired one, too."""
+        """This includes the row of a chunk beside the repaired one."""
         hidden(replica)
         change(replica)
 
@@ -168,7 +168,7 @@ class TestWhole:
         assert is_found(replica)
 
     def test_a_repair_that_did_not_last_does(self, replica: StoredReplica) -> None:
-        """What is damaged again is found, and all else with it."""
+        """The new damage is found, and all other damage with it."""
         hidden(replica)
         replica.flip(1, CHUNK_BYTES + 9)
 

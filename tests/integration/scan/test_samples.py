@@ -88,7 +88,7 @@ def replica(tmp_path: Path) -> Iterator[StoredReplica]:
 
 
 def test_chunks_are_counted_and_none_is_read(replica: StoredReplica) -> None:
-    """Where nothing is to be drawn."""
+    """The sample size is zero."""
     sampler = Sampler(replica)
 
     result = sampler.run()
@@ -177,7 +177,7 @@ def test_chunks_deleted_during_the_draw_are_reported_gone(replica: StoredReplica
 def test_a_damaged_row_and_a_replica_that_cannot_be_read_are_told(
     replica: StoredReplica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What could not be drawn from is no clean sample."""
+    """A sample that could not cover everything is not clean."""
     replica.damage_row(1)
     rows = replica.store.block_rows
 

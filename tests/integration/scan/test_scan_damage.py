@@ -127,7 +127,7 @@ class TestClean:
 
 class TestChunkDamage:
     def test_a_bit_flip_under_a_warm_page_cache(self, replica: StoredReplica) -> None:
-        """One bit, and exactly its chunk is corrupt and marked in the tree."""
+        """Exactly the chunk with the flipped bit is corrupt and marked in the tree."""
         replica.file(2).read_bytes()
         replica.flip(2, CHUNK_BYTES + 70_000)
         before = replica.store.tree(CONTAINER)
@@ -162,7 +162,7 @@ class TestChunkDamage:
         ]
 
     def test_swapped_block_files(self, replica: StoredReplica) -> None:
-        """Whole files in each other's place: every chunk fails, and sizes tell more."""
+        """Two whole files are swapped. Every chunk fails, and the lengths differ as well."""
         first, second = replica.file(1), replica.file(2)
         aside = first.with_name("aside")
         first.rename(aside)
@@ -246,7 +246,9 @@ class TestStructureDamage:
     def test_a_row_that_is_lost_with_the_tree(
         self, replica: StoredReplica, junk: bytes | None
     ) -> None:
-        """The index counts more blocks than it has rows: a file that nobody knows is of one."""
+        """The index counts more blocks than it has rows, so an unknown file belongs to one of
+        them.
+        """
         tree = replica.store.paths(CONTAINER).tree
         tree.unlink() if junk is None else tree.write_bytes(junk)
         replica.delete_row(2)
@@ -279,7 +281,7 @@ class TestStructureDamage:
         assert [(CORRUPT, Fault.BLOCK_ROW_DAMAGED, 2, -1)] == found(replica)
 
     def test_a_stale_tree_file_costs_nothing(self, replica: StoredReplica) -> None:
-        """It is noted and replaced; the replica stays closed."""
+        """It is noted and replaced, and the replica stays closed."""
         paths = replica.store.paths(CONTAINER)
         old = paths.tree.read_bytes()
         replica.scan()
@@ -326,7 +328,7 @@ class TestStructureDamage:
         assert ReplicaState.CLOSED == replica.store.replica(CONTAINER).state
 
     def test_a_lost_chunks_directory(self, replica: StoredReplica) -> None:
-        """Said once for the directory and once for each block."""
+        """There is one finding for the directory and one for each block."""
         shutil.rmtree(replica.store.paths(CONTAINER).chunks)
 
         assert [
@@ -337,7 +339,7 @@ class TestStructureDamage:
         ] == found(replica)
 
     def test_foreign_files_are_noted(self, replica: StoredReplica) -> None:
-        """Somebody's files between ours are named, and are no damage."""
+        """Foreign files between the blocks are named, and are no damage."""
         chunks = replica.store.paths(CONTAINER).chunks
         (chunks / "core.1234").write_bytes(b"x")
         (chunks / "77.block").symlink_to("/dev/zero")
@@ -409,7 +411,7 @@ class TestAfterwards:
         replica.close()
 
     def test_containers_do_not_mix(self, replica: StoredReplica) -> None:
-        """Damage in one container says nothing about another."""
+        """Damage in one container does not affect another."""
         other = ContainerId(513)
         replica.create(other)
         replica.flip(1, 0)

@@ -99,7 +99,7 @@ def test_a_large_read_is_cut_into_pieces(stored: StoredReplica, direct: bool) ->
 def test_a_file_of_another_length_shows(
     stored: StoredReplica, reader: DiskReader, block_id: int
 ) -> None:
-    """One byte more or less in the file is seen in the length of the view."""
+    """One byte more or less changes the length of the view."""
     length_bytes = LENGTHS[block_id - 1]
     path = stored.file(block_id)
 

@@ -97,7 +97,7 @@ class TestRounds:
     def test_a_round_reads_every_replica_once_then_waits(
         self, replica: StoredReplica, clock: FakeClock
     ) -> None:
-        """One replica a step; when all are read, nothing is due."""
+        """Each step reads one replica. When all are read, none is due."""
         worker = Rig(replica, clock).worker
 
         steps = [worker.step() for _ in range(4)]
@@ -262,7 +262,7 @@ class TestRounds:
 
 class TestPause:
     def test_a_pause_ends_by_itself(self, replica: StoredReplica, clock: FakeClock) -> None:
-        """Nobody has to remember it."""
+        """No operator has to end it."""
         worker = Rig(replica, clock).worker
         worker.hold.pause(50)
 
@@ -274,7 +274,7 @@ class TestPause:
     def test_resume_ends_it_at_once_and_wakes_the_loop(
         self, replica: StoredReplica, clock: FakeClock
     ) -> None:
-        """The operator does not wait for the rest of the pause."""
+        """The rest of the pause is not waited for."""
         worker = Rig(replica, clock).worker
         woken = threading.Event()
         worker.hold.wake = woken.set
@@ -353,7 +353,7 @@ class TestStatus:
     def test_lag_is_what_exceeds_the_promise(
         self, replica: StoredReplica, clock: FakeClock
     ) -> None:
-        """Kept is zero; a host that was down for a week says how late it is."""
+        """It is zero if the promise is kept. A host that was down for a week reports its delay."""
         rig = Rig(replica, clock)
         while rig.worker.step() == Busy():
             pass
@@ -439,7 +439,7 @@ class TestCursor:
         assert large.store.kept_cursor(CONTAINER) is None
 
     def test_an_old_cursor_is_not_used(self, large: StoredReplica) -> None:
-        """What was read long ago says too little about now."""
+        """Reads from long ago say too little about the present."""
         self.scan(large, 1)
         cursor = large.store.kept_cursor(CONTAINER)
         assert cursor is not None
@@ -462,7 +462,7 @@ class TestCursor:
         assert 12 * MIB == sum(read)
 
     def test_damage_before_the_cursor_is_found_all_the_same(self, large: StoredReplica) -> None:
-        """What was not clean is read again."""
+        """Chunks that were not clean are read again."""
         large.flip(1, 5)
         self.scan(large, 2)
 

@@ -66,7 +66,7 @@ class TestMeanwhile:
     def test_a_replica_that_changes_all_the_time_is_left_for_later(
         self, replica: StoredReplica
     ) -> None:
-        """A bounded number of attempts, then the scan gives up and says why."""
+        """The attempts are bounded. Then the scan gives up and reports the reason."""
         reads = [0]
 
         def meddle(_: int) -> None:
@@ -80,7 +80,7 @@ class TestMeanwhile:
         assert 2 == replica.store.tree(CONTAINER).tombstone_count
 
     def test_a_deleted_container_is_refused(self, replica: StoredReplica) -> None:
-        """A scan of what is not there says so."""
+        """The error names the container."""
         replica.store.delete_container(CONTAINER, force=True)
 
         with pytest.raises(Refused, match="no container 1"):
@@ -100,7 +100,9 @@ class TestMeanwhile:
     def test_a_scan_that_is_stopped_tells_the_damage_that_it_found(
         self, replica: StoredReplica
     ) -> None:
-        """It is marked and counted at once; of what was not read nothing is said: no tree."""
+        """The damage is marked and counted at once. Unread blocks get no verdict, and no tree is
+        committed.
+        """
         replica.flip(1, 5)
         replica.flip(3, 5)
         before = replica.store.replica(CONTAINER)
@@ -139,7 +141,7 @@ class TestMeanwhile:
         assert {False} == set(held)
 
     def test_a_busy_container_is_not_scanned(self, replica: StoredReplica) -> None:
-        """Who holds the lease is not read behind his back."""
+        """The lease holder may be writing."""
         hasty = dataclasses.replace(replica.tools, lease_wait_s=0.01)
         refused: list[Code] = []
 
@@ -166,7 +168,7 @@ class TestMeanwhile:
 
 class TestBreaker:
     def test_mass_damage_is_held_back_and_nothing_is_marked(self, replica: StoredReplica) -> None:
-        """When too much looks bad at once, replicas keep their state."""
+        """If too much looks bad at once, replicas keep their state."""
         clock = FakeClock()
         limits = BreakerLimits(damaged_max=2)
         guard = MarkingGuard(Breaker(limits), clock)
@@ -243,7 +245,9 @@ class TestOnDemandScans:
         assert [True, True, False] == answers
 
     def test_hints_are_spaced_out(self, replica: StoredReplica) -> None:
-        """Somebody who writes all day causes a scan a minute; an operator is not made to wait."""
+        """A writer that writes all day causes one scan a minute. An operator's request is not
+        delayed.
+        """
         clock = FakeClock()
         scans = self.scans(replica, clock)
         scans.request(CONTAINER, reason="test", is_hint=True)
@@ -337,7 +341,9 @@ class TestOnDemandScans:
     def test_a_verdict_that_is_held_is_asked_for_once_more_when_it_may_be_believed(
         self, replica: StoredReplica, is_over: bool
     ) -> None:
-        """Each scan before would read all in vain, and have this host suspected for longer."""
+        """Each earlier scan would read everything for nothing, and extend the suspicion against
+        this host.
+        """
         clock = FakeClock()
         guard = MarkingGuard(Breaker(BreakerLimits(window_s=600.0, damaged_max=2)), clock)
         for number, container_id in enumerate((OTHER, THIRD)):

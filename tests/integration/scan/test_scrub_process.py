@@ -92,7 +92,7 @@ def test_a_killed_scan_goes_on_where_it_was(cluster: Cluster, suture: CommandLin
 def test_a_scan_is_paused_resumed_and_cancelled(
     cluster: Cluster, suture: CommandLine, container_id: int
 ) -> None:
-    """What the operator says is what happens, and what is shown."""
+    """The status follows each command."""
     address = cluster.nodes[0].address
     suture.wait_until(lambda: volume(suture, address)["state"] == "reading")
 
@@ -119,7 +119,7 @@ def test_people_see_a_table(suture: CommandLine) -> None:
 
 
 def test_a_planted_fault_was_found_on_every_volume(cluster: Cluster, suture: CommandLine) -> None:
-    """Without any wait for the first round: who trusts a scan wants to know at once."""
+    """The drill runs before the first round, so the scan can be trusted at once."""
 
     def found() -> bool:
         volumes = [volume(suture, node.address) for node in cluster.nodes]
@@ -155,7 +155,7 @@ def test_a_volume_that_vanishes_is_fenced_and_told(
 
 
 def test_an_unknown_volume_is_refused(suture: CommandLine) -> None:
-    """Nobody believes to have paused what goes on."""
+    """Otherwise an operator would assume that the volume is paused."""
     suture("scrub", "pause", "--volume", "nowhere", code=Exit.FAILED)
 
 
@@ -163,7 +163,7 @@ def test_an_unknown_volume_is_refused(suture: CommandLine) -> None:
 def test_a_promise_that_cannot_be_kept_is_refused_at_start(
     cluster: Cluster, suture: CommandLine
 ) -> None:
-    """With the arithmetic; or it is a warning, when the config says so."""
+    """The error has the calculation. With `promise = "warn"` it is a warning."""
     node = cluster.nodes[0]
     node.stop()
     config = cluster.root / "datanode1.toml"

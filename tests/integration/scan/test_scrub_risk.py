@@ -73,7 +73,7 @@ class Host:
 
 
 def test_a_last_copy_is_read_once_although_it_is_not_due(replica: StoredReplica) -> None:
-    """Said again with every heartbeat, it is read once; unknown ids do no harm."""
+    """Every heartbeat names it again, and it is read once. Unknown ids are ignored."""
     host = Host(replica)
     assert {CONTAINER, OTHER} == host.read()
     host.clock.advance_s(0.13 * INTERVAL_S)

@@ -151,7 +151,7 @@ class TestScans:
     def test_a_right_chunk_that_is_taken_for_wrong_is_one_though_the_scan_ends(
         self, replica: StoredReplica, shadow: ShadowHashing, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """What was judged before it ended would be marked."""
+        """Chunks judged before the end would be marked."""
         monkeypatch.setattr(replica_scan._Scan, "_compare", takes_all_for_wrong)
         reads: list[int] = []
 
@@ -215,7 +215,7 @@ class TestWhen:
         assert not ShadowHashing(lambda: 0, FakeClock()).is_active()
 
     def test_about_one_read_in_a_hundred(self) -> None:
-        """Of very many."""
+        """The share is measured over many draws."""
         shadow = ShadowHashing(lambda: 1, FakeClock())
 
         count = sum(shadow.draw() for _ in range(100_000))

@@ -139,7 +139,7 @@ def test_containers_of_a_failed_volume_are_absent_from_a_full_report(store: Repl
 
 
 def test_a_disk_that_is_gone_before_it_is_fenced_stops_no_report(store: ReplicaStore) -> None:
-    """The heartbeat goes on, and says which volume does not answer."""
+    """The heartbeat continues, and reports the volume that does not answer."""
     volume_id, path = place(store, 1)
     shutil.rmtree(path)
 
@@ -281,7 +281,7 @@ class TestStrikes:
         assert is_fenced is bool(rig.checks.error_of(volume_id))
 
     def test_a_request_during_a_check_is_not_forgotten(self, store: ReplicaStore) -> None:
-        """What the probe looked at may have failed behind it."""
+        """The place that the probe checked may have failed after it."""
         volume_id, _ = place(store, 1)
         begun, answer = threading.Semaphore(0), threading.Event()
 

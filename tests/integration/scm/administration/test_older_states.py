@@ -194,7 +194,7 @@ def test_memory_of_one_datanode_is_enough(world: ScmWorld, nodes: Remembering) -
 
 
 def test_two_control_planes_on_copies_of_one_state(world: ScmWorld, nodes: Remembering) -> None:
-    """Each is told of the other, neither deletes, and both say so."""
+    """Each is notified of the other, neither deletes, and both report it."""
     world.state.close()
     other = ScmWorld(world.path.parent / "older", OPTIONS)
     world.start()
@@ -212,8 +212,9 @@ def test_two_control_planes_on_copies_of_one_state(world: ScmWorld, nodes: Remem
 
 
 def test_copy_that_is_started_later_is_recognised(world: ScmWorld, nodes: Remembering) -> None:
-    """What was closed since the copy was made is looked into, too: the other one may have stored
-    something there."""
+    """Containers closed since the copy was made are recovered, too, because the other one may
+    have stored data there.
+    """
     other = ScmWorld(world.path.parent / "older", OPTIONS)
     nodes.see(other)
     nodes.join(world, *NODES)

@@ -79,7 +79,7 @@ class TestReplicate:
     def test_a_world_that_changed_aborts(
         self, world: ScmWorld, made: Container, change: str
     ) -> None:
-        """What was shown is not what would be done."""
+        """The execution would differ from what was shown."""
         ids, first = [made.container_id], holders(world, made)[0]
         (shown,) = world.control.operators.replicate_containers(
             ids, target_id="", worlds=[], dry_run=True
@@ -232,7 +232,7 @@ class TestPlanRows:
     def test_only_the_replica_that_everyone_would_choose_is_deleted(
         self, world: ScmWorld, made: Container
     ) -> None:
-        """Of four, the plan may name one; of three, none."""
+        """With four replicas the plan may name one, and with three none."""
         node = spare(world, made)
         three = world.control.operators.apply_plan(
             [row(made, "delete", targets=(holders(world, made)[0],), is_forced=True)], dry_run=True
@@ -293,7 +293,7 @@ class TestPlanRows:
         ]
 
     def test_in_safe_mode_no_row_is_applied(self, world: ScmWorld, made: Container) -> None:
-        """Nobody has reported yet."""
+        """No datanode has reported yet."""
         world.restart()
 
         answers = world.control.operators.apply_plan(
@@ -313,9 +313,8 @@ def test_datanodes_are_told_to_measure_or_register_again(world: ScmWorld) -> Non
 
 
 def test_the_replication_limit_of_a_datanode_is_an_option(tmp_path: Path) -> None:
-    """
-    Three copies at once in service and twice as many out of it; the rest waits.
-    The limit of the whole cluster follows, and the queues show it.
+    """Three copies at once are sent to a node in service and twice as many to one that leaves.
+    The rest waits. The cluster-wide limit follows, and the queues show it.
     """
     options = ScmOptions(replication_limit=3)
     with ScmWorld(tmp_path, options).running() as world:

@@ -80,7 +80,9 @@ def first_holder(world: ScmWorld, made: Container) -> str:
 def test_a_node_is_decommissioned_when_all_it_has_is_elsewhere(
     world: ScmWorld, made: Container
 ) -> None:
-    """And when it has written so on its volumes; until then the progress says what lacks."""
+    """It must also have stored the state on its volumes. Until then the progress shows what is
+    missing.
+    """
     node = first_holder(world, made)
     assert ["OK"] == ask(world, OpState.DECOMMISSIONING, node)
     run_turns(world)
@@ -187,7 +189,7 @@ def test_maintenance_begins_when_two_stay_online_and_ends_by_itself(
 
 
 def test_two_of_three_cannot_rest_without_a_copy(world: ScmWorld, made: Container) -> None:
-    """The cluster makes copies although it was told that the nodes only rest."""
+    """The cluster makes copies although the nodes only enter maintenance."""
     two = [r.datanode_id for r in world.state.replicas.of(made.container_id)][:2]
     ask(world, OpState.ENTERING_MAINTENANCE, *two)
     run_turns(world)
@@ -258,7 +260,7 @@ def test_an_unknown_node_is_named_and_nothing_is_done(world: ScmWorld) -> None:
 
 
 def test_s5_12_what_is_locked_out_is_said_before_and_meanwhile(world: ScmWorld) -> None:
-    """The only whole replicas are on nodes that are to rest together."""
+    """The only whole replicas are on nodes that enter maintenance together."""
     made = world.made_closed()
     two = [r.datanode_id for r in world.state.replicas.of(made.container_id)][:2]
     third = world.state.replicas.of(made.container_id)[2].datanode_id
@@ -382,7 +384,9 @@ def test_a_container_that_was_never_made_here_holds_no_node_back(
 def test_a_container_that_was_given_up_while_a_node_left_holds_it_back_no_more(
     world: ScmWorld,
 ) -> None:
-    """Its only replica is damaged; once the operator let go of it nobody makes it whole."""
+    """Its only replica is damaged. After the operator has forgotten the container, it is not
+    repaired.
+    """
     made = world.made_closed()
     held, *others = world.state.replicas.of(made.container_id)
     for other in others:
@@ -402,7 +406,7 @@ def test_a_container_that_was_given_up_while_a_node_left_holds_it_back_no_more(
 
 
 def test_progress_is_told_as_what_is_left() -> None:
-    """Of each node, and of the whole cluster: numbers that go down to 0."""
+    """The numbers of each node and of the whole cluster go down to 0."""
     going = scm_pb2.Departure(
         datanode_id="a" * 32, op_state="DECOMMISSIONING", required_count=402, copying_count=12
     )
@@ -419,7 +423,7 @@ def test_progress_is_told_as_what_is_left() -> None:
 def test_a_copy_that_comes_to_a_node_that_leaves_is_ordered_elsewhere(
     tmp_path: Path, state: OpState, is_sent: bool
 ) -> None:
-    """It was counted as if it were there to stay; the one under way is given up."""
+    """The copy counted as one that stays. The pending copy is dropped."""
     nodes = (*NODES, "dn5")
     with ScmWorld(tmp_path, OPTIONS).running() as world:
         world.join(*nodes)
@@ -445,7 +449,7 @@ def test_a_copy_that_comes_to_a_node_that_leaves_is_ordered_elsewhere(
 
 
 def test_readers_are_sent_to_those_that_leave_or_are_silent_last(tmp_path: Path) -> None:
-    """In service first, then what is to leave or rest, then what does not answer."""
+    """Nodes in service come first, then those that leave or enter maintenance, then silent ones."""
     options = replace(OPTIONS, stale_after_ms=20_000, dead_after_ms=200_000)
     with ScmWorld(tmp_path, options).running() as world:
         world.join(*NODES)

@@ -164,14 +164,14 @@ class TestNotNoted:
     """The disk of the state is full: what was answered with an error did not happen."""
 
     def test_a_container_that_is_not_forgotten_is_ours(self, world: ScmWorld) -> None:
-        """Nobody is sent to take over what was never let go of."""
+        """The failed forget does not make the container one to recover."""
         with logged(), unwritable(), pytest.raises(Unavailable):
             give_up(world.control)
 
         assert () == world.control.queries.to_recover().container_ids
 
     def test_a_container_that_is_not_taken_back_is_none(self, world: ScmWorld) -> None:
-        """What somebody has of it is a stranger's."""
+        """The failed recall leaves its replicas unknown."""
         assert "OK" == give_up(world.control)
         with logged(), unwritable(), pytest.raises(Unavailable):
             world.control.operators.recall_containers([1], is_dry_run=False)
@@ -179,7 +179,7 @@ class TestNotNoted:
         assert {1} == world.control._parts.reports.unknown_container_ids
 
     def test_a_stranger_that_is_not_noted_is_told_when_it_is(self, world: ScmWorld) -> None:
-        """The log tells of what is in the books."""
+        """The log has only durable changes."""
         (node, *_rest) = left(world)
         with logged() as said:
             with unwritable(), pytest.raises(Unavailable):
@@ -213,7 +213,7 @@ class TestRefused:
         assert world.state.containers.get(1) is not None
 
     def test_in_safe_mode(self, world: ScmWorld) -> None:
-        """Nobody knows yet what is missing."""
+        """It is not known yet what is missing."""
         world.restart()
 
         assert Code.SAFE_MODE == give_up(world.control)
@@ -259,7 +259,7 @@ def test_forget_and_remove_node_drop_pending_commands(world: ScmWorld) -> None:
 
 
 def test_dead_nodes_are_removed_from_the_command_line(world: ScmWorld, suture: CommandLine) -> None:
-    """What it would mean is said, and needs force where data would be out of reach."""
+    """The consequences are shown, and a removal that makes data unreadable needs --force."""
     dead, living = held(world), left(world)
     refused = suture("scm", "remove-node", *dead, "--yes", code=Exit.FAILED)
     done = suture("scm", "remove-node", *dead, "--yes", "--force")
@@ -271,8 +271,9 @@ def test_dead_nodes_are_removed_from_the_command_line(world: ScmWorld, suture: C
 
 
 def test_a_removal_is_repeated_as_it_was_given(world: ScmWorld, suture: CommandLine) -> None:
-    """Whoever lost the answer, or was cut off half way, need not find out which are gone: they are
-    named, and the others go."""
+    """After a lost answer or an interruption the operator repeats the command. Nodes that are
+    gone are named, and the others are removed.
+    """
     (first, *rest), living = held(world), left(world)
     suture("scm", "remove-node", first, "--yes", "--force")
 
@@ -289,7 +290,9 @@ def test_a_removal_is_repeated_as_it_was_given(world: ScmWorld, suture: CommandL
 
 
 def test_a_removal_that_another_was_faster_with_is_none(world: ScmWorld) -> None:
-    """Two people who remove one node at once are told so, and its removal is noted once."""
+    """Two operators remove one node at once. Both get an answer, and the removal is audited
+    once.
+    """
     (first, *_rest) = held(world)
     operators = world.control.operators
     (shown,) = operators.remove_nodes([first], is_forced=True, is_dry_run=True)
@@ -302,7 +305,7 @@ def test_a_removal_that_another_was_faster_with_is_none(world: ScmWorld) -> None
 
 
 def test_an_address_of_nobody_is_refused(world: ScmWorld, suture: CommandLine) -> None:
-    """Only an id says who is gone."""
+    """A removed node is named by its id only."""
     first, *_rest = held(world)
     suture("scm", "remove-node", "nobody:9859", first, "--yes", "--force", code=Exit.FAILED)
 

@@ -99,7 +99,9 @@ def test_a_replica_that_fails_again_and_again_is_excluded(
 
 
 def test_an_excluded_replica_gets_another_chance(world: ScmWorld, short: Container) -> None:
-    """An outage is over at some time, and nobody has to know; what a person holds stays held."""
+    """An outage ends at some time, without an operator's action. A replica held by an operator
+    stays held.
+    """
     number, [one, other] = short.container_id, world.state.replicas.of(short.container_id)
     for replica in (one, other):
         with world.state.change() as change:
@@ -137,7 +139,7 @@ def test_an_excluded_replica_gets_another_chance_when_the_clock_was_ahead(
 def test_a_replica_is_not_excluded_because_others_cannot_prove_what_it_has(
     world: ScmWorld,
 ) -> None:
-    """It is they that are damaged; excluded, the one that has all could not be copied."""
+    """The others are damaged. If the complete replica were excluded, it could not be copied."""
     made = world.made_closed()
     spare = ({*NODES} - {r.datanode_id for r in world.state.replicas.of(made.container_id)}).pop()
     [extra, *_] = world.state.replicas.of(made.container_id)
@@ -159,7 +161,9 @@ def test_a_replica_is_not_excluded_because_others_cannot_prove_what_it_has(
 
 
 def test_an_excluded_replica_is_not_reconciled_by_plans(world: ScmWorld) -> None:
-    """The others are; with all of them excluded nothing is ordered, and the plan is told why."""
+    """The other replicas are reconciled. If all are excluded, no command is sent, and the plan
+    gets the reason.
+    """
     made = world.made_closed(roots=(7, 7, 8))
     number, replicas = made.container_id, world.state.replicas.of(made.container_id)
     seen = tuple(

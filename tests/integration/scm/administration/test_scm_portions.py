@@ -103,7 +103,7 @@ def test_maintenance_check_counts_all_pages(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("at", [1, 2, 3])
 def test_nodes_that_begin_to_leave_meanwhile_are_not_counted_on(tmp_path: Path, at: int) -> None:
-    """Of four nodes one may leave; two that are asked about side by side must not both."""
+    """One of four nodes may leave. Of two concurrent requests only one is permitted."""
     with filled(tmp_path, 1) as world:
         others: list[str] = []
 
@@ -140,7 +140,7 @@ def test_maintenance_check_that_never_settles_is_refused_unless_forced(tmp_path:
 
 
 def test_a_node_that_is_removed_meanwhile_is_not_known(tmp_path: Path) -> None:
-    """It is not put back."""
+    """The removed node is not recorded again."""
     with filled(tmp_path, 1) as world:
 
         def remove(count: int) -> None:
@@ -260,7 +260,7 @@ class TestRemoved:
     def test_shards_are_counted_by_index(
         self, tmp_path: Path, gone: tuple[str, ...], is_needed: bool
     ) -> None:
-        """Of xor-2-1 one may go; that another one is there twice makes up for none."""
+        """One shard of xor-2-1 may go. A second copy of another shard does not replace it."""
         with filled(tmp_path, 1) as world:
             with world.state.change() as change:
                 row = replace(container(), scheme="xor-2-1-64k")

@@ -172,9 +172,7 @@ class TestKeys:
         assert ([], [("new", "KNOWN")]) == (again.adopted, codes(again))
 
     def test_a_dry_run_changes_nothing(self, world: ScmWorld) -> None:
-        """
-        It says the same.
-        """
+        """It returns the same result."""
         report(world, 1, 2, 9)
         before = names(world)
 
@@ -216,9 +214,7 @@ class TestKeys:
 
     @pytest.mark.parametrize("name", ["n" * KEY_BYTES_MAX, "\N{SNOWMAN}" * (KEY_BYTES_MAX // 3)])
     def test_the_other_name_is_one_that_calls_take(self, name: str, world: ScmWorld) -> None:
-        """
-        However long the key's own is: else nobody could read or remove it.
-        """
+        """This holds for long keys, too. Otherwise the key could be neither read nor removed."""
         report(world, 1, 2, 9)
         recover(world, put(name, 9, 80), containers=(looked(9),))
 
@@ -241,9 +237,7 @@ class TestKeys:
         assert [(key.name, "DELETED")] == codes(recover(world, key))
 
     def test_a_key_whose_block_is_buried_is_let_go(self, world: ScmWorld) -> None:
-        """
-        Its delete was carried out after the backup; one that nobody buried stays.
-        """
+        """Its delete was executed after the backup. A key without a tombstone stays."""
         report(world, 1, 2)
         (key,) = [one for one in world.state.keys.values() if one.blocks[0].container_id == 1]
         assert [] == list(recover(world, containers=(looked(1, 12_345),)).deleted)
@@ -312,9 +306,7 @@ class TestKeys:
         assert ([], [("nowhere", "CONTAINER_NOT_FOUND")]) == (made.adopted, codes(made))
 
     def test_shards_without_their_code_are_not_adopted(self, world: ScmWorld) -> None:
-        """
-        How many of them there are nobody knows; with it they are.
-        """
+        """Without the code, the number of shards is unknown."""
         world.join(*NODES)
         for index, node in enumerate(NODES, start=1):
             shard = replica(node, container_id=9, replica_index=index)
@@ -346,9 +338,7 @@ class TestKeys:
 
 
 def test_a_copy_of_the_directory_is_no_second_restore(world: ScmWorld, tmp_path: Path) -> None:
-    """
-    What a restore wrote stays in the state, wherever it is copied.
-    """
+    """The record of the restore is in the state, wherever it is copied."""
     world.state.close()
     shutil.copytree(tmp_path / "data", tmp_path / "moved")
     moved = ScmWorld(tmp_path / "moved")

@@ -74,9 +74,7 @@ class TestFarOff:
         assert [1, 2, 9, far_off] == [view.container_id for view in views]
 
     def test_ids_do_not_go_on_behind_it(self, far_off: int, world: ScmWorld) -> None:
-        """
-        They are never taken back: who goes through all of them would never come to the end.
-        """
+        """Ids are never taken back, so the far id must not consume the range."""
         report(world, 1, 2, 9, far_off)
         recover(world, containers=(looked(9),))
 
@@ -89,9 +87,8 @@ class TestFarOff:
 
 
 def test_a_block_id_at_the_end_leaves_numbers_for_new_blocks(world: ScmWorld) -> None:
-    """
-    Whoever wrote the block chose its id. Ids are never taken back, and without one nothing is
-    stored.
+    """The writer of the block chose its id. Ids are never taken back, and without one nothing
+    can be stored.
     """
     report(world, 1, 2)
 

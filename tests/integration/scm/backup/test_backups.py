@@ -82,9 +82,7 @@ class TestTaking:
         restore_backup(taken.path, tmp_path / "new", now_ms=NOW_MS + 1)
 
     def test_every_table_is_looked_at(self, data: Path) -> None:
-        """
-        What a state has, a backup counts: no table is left out of the look.
-        """
+        """The check of a backup covers every table of a state."""
         state = State.open(data, map_bytes=MAP_BYTES)
         names = {table.name for table in state._tables()}
         state.close()
@@ -108,9 +106,7 @@ class TestTaking:
         assert [".lock", path.name] == sorted(p.name for p in (tmp_path / "to").iterdir())
 
     def test_a_state_with_a_damaged_row_is_not_backed_up(self, data: Path, tmp_path: Path) -> None:
-        """
-        A copy that nobody could open is not called a backup, and the older ones stay.
-        """
+        """A copy that cannot be opened is no backup, and the older ones stay."""
         older = take(data, tmp_path / "to")
         environment = lmdb.open(str(data / "state"), max_dbs=16)
         with environment.begin(write=True) as transaction:
@@ -161,9 +157,7 @@ class TestTaking:
         assert [*made[-5:], longer] == [path for path, _ in list_backups(tmp_path / "to")]
 
     def test_a_new_one_stays_although_the_clock_went_back(self, data: Path, tmp_path: Path) -> None:
-        """
-        It is the newest, whatever its name says.
-        """
+        """It is the newest one, whatever its name."""
         take(data, tmp_path / "to", hours=5)
         late = take(data, tmp_path / "to", hours=6)
         new = take(data, tmp_path / "to", hours=1, keep=2)
@@ -220,9 +214,7 @@ class TestRestoring:
     def test_a_backup_of_what_is_not_recovered_is_not_either(
         self, data: Path, tmp_path: Path
     ) -> None:
-        """
-        What the first restore has yet to look into, the second has as well.
-        """
+        """Containers that the first restore has not recovered are open in the second one, too."""
         restore_backup(take(data, tmp_path / "to"), tmp_path / "new", now_ms=NOW_MS + 1_000)
         state = State.open(tmp_path / "new", map_bytes=MAP_BYTES)
         with state.change() as change:
@@ -278,9 +270,7 @@ class TestRestoring:
         assert not (tmp_path / "new").exists()
 
     def test_another_cluster_is_refused(self, data: Path, tmp_path: Path) -> None:
-        """
-        When it is said which one it must be.
-        """
+        """The operator gave the expected cluster id."""
         path = take(data, tmp_path / "to")
 
         with pytest.raises(Refused, match="not of CID-1") as caught:

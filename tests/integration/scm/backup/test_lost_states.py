@@ -89,7 +89,7 @@ def test_lost_state_is_refused_at_start(lose: Callable[[Path], None], tmp_path: 
 def test_new_cluster_begins_where_the_operator_says_so(
     lose: Callable[[Path], None], tmp_path: Path
 ) -> None:
-    """What is left of the lost state is set aside, and the option is refused ever after."""
+    """The remains of the lost state are set aside, and the option is refused from then on."""
     state = State.open(tmp_path, map_bytes=MAP_BYTES)
     state.close()
     lose(tmp_path)
@@ -136,7 +136,7 @@ def test_first_start_that_was_refused_begins_once_it_may(tmp_path: Path) -> None
 
 
 def test_suture_scm_ends_where_its_state_is_empty(tmp_path: Path) -> None:
-    """The process ends with 1 and says what to do; `--new-cluster` starts it."""
+    """The process exits with 1 and says what to do. `--new-cluster` starts it."""
     scm = ScmProcess.start(tmp_path)
     scm.kill()
     empty_data(tmp_path)

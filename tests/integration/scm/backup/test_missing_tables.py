@@ -49,7 +49,9 @@ def test_no_table_may_be_missing(table: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("table", HISTORY)
 def test_a_damaged_row_of_what_is_remembered_stops_nothing(table: str, tmp_path: Path) -> None:
-    """Nothing is decided by it: the control plane starts, and says so, and is backed up."""
+    """No decision depends on the row. The control plane starts, reports it, and can be backed
+    up.
+    """
     fill(tmp_path / "data")
     with lmdb.open(str(tmp_path / "data" / "state"), max_dbs=32) as environment:
         database = environment.open_db(table.encode())
@@ -68,7 +70,7 @@ def test_a_damaged_row_of_what_is_remembered_stops_nothing(table: str, tmp_path:
 
 
 def test_the_anchors_of_other_volumes_are_there(tmp_path: Path) -> None:
-    """Of two volumes one row is damaged: the other's evidence is as it was."""
+    """One row of two volumes is damaged, and the other's anchors are unchanged."""
     fill(tmp_path)
     whole = Anchored("dn2", "v2", (Anchor(NOW_MS, 7, "ab" * 32),))
     state = State.open(tmp_path, map_bytes=MAP_BYTES)
@@ -84,7 +86,7 @@ def test_the_anchors_of_other_volumes_are_there(tmp_path: Path) -> None:
 
 
 def test_a_backup_that_is_refused_leaves_nothing(tmp_path: Path) -> None:
-    """Whoever tries the next one into the same directory must not find it taken."""
+    """The next restore into the same directory must not find it occupied."""
     fill(tmp_path / "data")
     good = take_backup(tmp_path / "data", tmp_path / "to", now_ms=NOW_MS, version="1", keep_count=0)
     bad = take_backup(

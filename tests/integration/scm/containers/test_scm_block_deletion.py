@@ -79,9 +79,8 @@ def test_every_holder_is_told_until_it_acknowledges(world: ScmWorld) -> None:
 
 
 def test_a_delete_that_fails_is_ordered_again_with_growing_pauses(world: ScmWorld) -> None:
-    """
-    Of one datanode, for as long as its disk is full; the others are told at once, as is it of
-    other containers. A command is counted by its transactions, whatever it says of itself.
+    """The pauses concern one datanode with a full disk. The others, and other containers, get
+    their commands at once. The outcome of a command is decided by its transactions.
     """
     world.made_closed()
     world.control.operators.delete_keys([name_of(world)], dry_run=False)
@@ -272,7 +271,7 @@ def state_of(world: ScmWorld, made: Container) -> ContainerState:
 
 
 def test_unknown_keys_are_named_and_a_dry_run_changes_nothing(world: ScmWorld) -> None:
-    """One decision per name, in order."""
+    """There is one decision for each name, in order."""
     world.write("a", "k", 10)
 
     trial = world.control.operators.delete_keys(["k", "nope"], dry_run=True)

@@ -236,7 +236,7 @@ class TestByAPerson:
         assert ContainerState.QUASI_CLOSED is now(world).state
 
     def test_without_force_it_closes_what_is_proven(self, world: ScmWorld) -> None:
-        """A person who asks need not wait as long as nobody would."""
+        """An operator's request does not wait for the timeout of the automatic close."""
         _first, *others = lose_disk(world)
 
         (decision,) = world.control.operators.close_containers([1])
@@ -317,7 +317,7 @@ class TestByAPerson:
         assert ContainerState.CLOSED is now(world).state
 
     def test_without_any_replica_there_is_nothing_to_close(self, world: ScmWorld) -> None:
-        """Force does not make a container that nobody has a closed one."""
+        """A forced close needs a replica."""
         for node in lose_disk(world):
             world.beat(node, full=True)
 
@@ -348,7 +348,7 @@ class TestByAPerson:
         assert all(world.state.replicas.get((1, node)).state is C for node in others)  # type: ignore[union-attr]
 
     def test_force_is_not_needed_where_a_replica_has_everything(self, world: ScmWorld) -> None:
-        """It says so, and does what it would do without."""
+        """The decision says so, and the commands are the same as without it."""
         nodes = write(world, acknowledged=5, seen=5)
 
         (decision,) = world.control.operators.close_containers([1], force=True)
@@ -387,7 +387,7 @@ class TestPlans:
         assert (ContainerState.CLOSED, 5) == (now(world).state, now(world).sequence_id)
 
     def test_a_close_row_of_which_a_part_is_right_does_that_part(self, world: ScmWorld) -> None:
-        """One has closed since: the others are told, and it is named."""
+        """One replica has closed since. The others get their commands, and it is named."""
         nodes = write(world, acknowledged=5, seen=5)
         world.beat(nodes[0], replica(nodes[0], C, bcsid=5))
         row = PlanRow(1, (), "container is closing", "close", targets=nodes)
@@ -483,7 +483,7 @@ class TestOrigins:
 
 
 def test_a_node_that_died_before_it_wrote_anything_holds_nothing_up(world: ScmWorld) -> None:
-    """It was chosen and never reported a replica: nobody waits for it for ever."""
+    """It was chosen and never reported a replica, so it is not awaited for ever."""
     blocks = world.control.clients.allocate("a", [1])
     first, *others = (endpoint.datanode_id for endpoint in blocks[0].replicas)
     for node in others:
@@ -499,7 +499,7 @@ def test_a_node_that_died_before_it_wrote_anything_holds_nothing_up(world: ScmWo
 
 
 def test_open_replicas_of_a_dead_node_are_not_waited_for(world: ScmWorld) -> None:
-    """What a dead node said last keeps no container CLOSING."""
+    """The last report of a dead node keeps no container CLOSING."""
     nodes = write(world, acknowledged=5, seen=5)
     for node in nodes[1:]:
         world.beat(node, replica(node, U, bcsid=5), full=True)
@@ -512,7 +512,9 @@ def test_open_replicas_of_a_dead_node_are_not_waited_for(world: ScmWorld) -> Non
 def test_the_command_shows_what_is_given_up_and_asks(
     world: ScmWorld, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without force it exits with the reason; nobody to ask is no yes; --yes does it."""
+    """Without force it exits with the reason. Without a terminal the answer is no, and --yes
+    does it.
+    """
     lose_disk(world, acknowledged=6)
     with ThreadPoolExecutor(4) as threads:
         clock = Clock(world.clock.now_ms, world.clock.monotonic_s)

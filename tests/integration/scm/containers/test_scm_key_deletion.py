@@ -21,9 +21,7 @@ def world(tmp_path: Path) -> Iterator[ScmWorld]:
 
 
 def test_another_key_of_the_name_stays(world: ScmWorld) -> None:
-    """
-    Which one is meant a dry run says; also after a restart, and of a file without bytes.
-    """
+    """The dry run identifies the key, also after a restart and for an empty file."""
     world.write("a", "k", 10)
     world.write("a", "empty")
     shown = world.control.operators.delete_keys(["k", "empty"], dry_run=True)

@@ -83,7 +83,7 @@ def test_a_scrape_counts_what_is_there(world: ScmWorld) -> None:
 
 
 def test_every_metric_that_is_declared_is_there(world: ScmWorld) -> None:
-    """A name in the code that no scrape shows would be asked for in vain."""
+    """A metric that is declared but not exported could not be queried."""
     declared = set(
         re.findall(r"\"(suture_\w+)\"", (ROOT / "scm" / "edge" / "metrics.py").read_text())
     )
@@ -98,7 +98,7 @@ def test_every_metric_that_is_declared_is_there(world: ScmWorld) -> None:
 
 
 def test_everything_that_alerts_and_dashboard_ask_for_is_told(world: ScmWorld) -> None:
-    """A panel of a metric that nobody tells stays empty, and an alert silent."""
+    """A panel of a metric that is not exported stays empty, and an alert never fires."""
     declared = set(METRIC.findall((ROOT / "scm" / "edge" / "metrics.py").read_text()))
     asked = {without_suffix(name) for text in expressions() for name in METRIC.findall(text)}
 
@@ -113,7 +113,7 @@ def test_everything_that_alerts_and_dashboard_ask_for_is_told(world: ScmWorld) -
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 def test_promtool_finds_nothing_to_say(world: ScmWorld) -> None:
-    """Names, types and help texts are as Prometheus wants them."""
+    """Names, types and help texts follow the rules of Prometheus."""
     world.made_closed()
     with CallThreads(2, 4) as calls:
         watched = HttpStatus(world.control, calls, LoopSet([Loop(Finished())]), lambda: True)
@@ -131,7 +131,7 @@ def test_promtool_finds_nothing_to_say(world: ScmWorld) -> None:
 
 @pytest.mark.parametrize("verdict", ["WHOLE", "UNKNOWN", "UNWELL"])
 def test_the_verdict_is_told_with_all_its_words(world: ScmWorld, verdict: str) -> None:
-    """One of them is true: an alert that waits for another finds a 0 and not nothing."""
+    """Exactly one of them is 1, so an alert on another one sees a 0 instead of no data."""
     told = scraped(world)
 
     assert float(verdict == "UNKNOWN") == told[f'suture_scm_verdict{{verdict="{verdict}"}}']
@@ -157,7 +157,7 @@ def test_healthz_reports_a_stalled_clock_and_dead_workers(world: ScmWorld) -> No
 
 
 def test_calls_that_find_no_thread_are_said(world: ScmWorld) -> None:
-    """Nothing is answered then: whoever asks for the health must not hear that all is well."""
+    """No call is answered then, so the health check must not report success."""
     clock = FakeClock()
     with CallThreads(1, 4, monotonic_s=clock.monotonic_s) as calls:
         watched = HttpStatus(world.control, calls, LoopSet(), lambda: True)
@@ -202,7 +202,7 @@ def test_a_process_answers_and_stops(tmp_path: Path) -> None:
 
 
 def test_the_weeks_before_outlive_a_killed_process(tmp_path: Path) -> None:
-    """What was written down is on the medium; that nobody watched meanwhile is said."""
+    """The history is on the medium, and the page shows the time without a running control plane."""
     for term in (1, 2):
         scm = ScmProcess.start(tmp_path, observe_listen="127.0.0.1:0", heartbeat_interval_ms=100)
         try:

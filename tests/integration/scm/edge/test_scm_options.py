@@ -58,7 +58,7 @@ def call_with_volumes(world: ScmWorld, node: str, count: int, *, failed: int = 0
 
 
 def test_limits_follow_the_volumes_that_work(tmp_path: Path) -> None:
-    """A heartbeat says how many there are; the limit of the whole cluster follows."""
+    """A heartbeat has the number of volumes, and the cluster-wide limit follows."""
     options = ScmOptions(inflight_factor_percent=100)
     with cluster(tmp_path, options, "dn1", "dn2") as world:
         seen = []
@@ -71,7 +71,7 @@ def test_limits_follow_the_volumes_that_work(tmp_path: Path) -> None:
 
 
 def test_a_reconstruction_counts_for_three_copies(tmp_path: Path) -> None:
-    """Of the room for ten copies, the last one may exceed it."""
+    """With room for ten copies, the last reconstruction may exceed it."""
     options = ScmOptions(replication_limit=10)
     with cluster(tmp_path, options) as world, world.state.change() as change:
         for number in range(1, 15):
@@ -87,7 +87,9 @@ def test_a_reconstruction_counts_for_three_copies(tmp_path: Path) -> None:
 def test_a_large_copy_has_more_time_than_a_small_one(
     tmp_path: Path, bytes_per_s: int, patience_s: int
 ) -> None:
-    """A replica of 1,000 bytes is read and written at 200 bytes a second; the datanode is told."""
+    """A replica of 1,000 bytes is copied at 200 bytes a second, and the datanode gets the
+    deadline.
+    """
     options = ScmOptions(
         command_deadline_ms=10_000,
         deadline_bytes_per_s=bytes_per_s,
@@ -112,7 +114,7 @@ def test_a_large_copy_has_more_time_than_a_small_one(
 
 class TestDepartures:
     def test_a_datanode_leaves_when_enough_others_have_what_it_has(self, tmp_path: Path) -> None:
-        """Two of three replicas are enough if an operator says so: no fourth node is needed."""
+        """If the operator configures it, two of three replicas are enough without a fourth node."""
         ready = {}
         for enough in (0, 2):
             options = ScmOptions(decommission_replica_min=enough, check_interval_ms=1_000)
@@ -131,7 +133,7 @@ class TestDepartures:
         assert ("OK", OpState.DECOMMISSIONED) == ready[2]
 
     def test_resting_replicas_do_not_count_for_who_leaves(self, tmp_path: Path) -> None:
-        """What rests is not in service: one replica would stay."""
+        """A replica on a node in maintenance is not in service, so only one would stay."""
         options = ScmOptions(decommission_replica_min=1, check_interval_ms=1_000)
         with cluster(tmp_path, options, "dn1", "dn2", "dn3") as world:
             made = world.made_closed()
@@ -173,7 +175,9 @@ class TestDepartures:
 
 
 def test_only_datanodes_of_managed_racks_are_used(tmp_path: Path) -> None:
-    """What is elsewhere counts and stays: no new container, no copy, no delete, no balancing."""
+    """Replicas on other racks count and stay: they get no new container, copy, delete or
+    balancing.
+    """
     options = ScmOptions(managed_racks="/r1, /r3", check_interval_ms=1_000)
     with ScmWorld(tmp_path, options).running() as world:
         world.join("dn1", "dn2", "dn3", "dn4", "dn5", racks=("/r1", "/r1", "/r3", "/r1", "/r2"))

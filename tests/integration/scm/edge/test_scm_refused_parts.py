@@ -87,9 +87,7 @@ class TestHeard:
     and all that it has would be copied."""
 
     def test_a_volume_is_left_out_alone(self, served: Served) -> None:
-        """
-        The datanode is heard, its other volume counts, and what it says of replicas is believed.
-        """
+        """The heartbeat is accepted, and the other volume and the replicas count."""
         good, bad = (*served.node.volumes(), *served.node.volumes())
         bad.volume_id, bad.used_bytes = "volume-2", TOO_MUCH
         served.world.clock.advance_s(5)
@@ -139,9 +137,7 @@ class TestHeard:
         assert "command_statuses[0].command_id" in served.said()
 
     def test_queues_and_states_that_nobody_can_believe_are_left_out(self, served: Served) -> None:
-        """
-        They are hints, or are told again: the rest is worth more.
-        """
+        """They are hints or repeated later, and the rest of the heartbeat counts."""
         request = scm_pb2.HeartbeatRequest(
             datanode_id="dn1",
             boot_id=1,
@@ -216,9 +212,7 @@ class TestReplicas:
         assert {3} == set(served.held())
 
     def test_a_page_that_cannot_be_read_removes_nothing(self, served: Served) -> None:
-        """
-        Columns of different lengths say nothing of anybody, and the datanode is heard.
-        """
+        """Columns of different lengths are refused, and the heartbeat is accepted."""
         torn = scm_pb2.ReplicaColumns(count=2, container_id=bytes(15), state=b"\4\4")
         served.world.clock.advance_s(5)
 
@@ -265,9 +259,7 @@ class TestTold:
         assert ("OK", 0) == (done.code, served.control.queries.figures().refusing)
 
     def test_whoever_asks_for_the_status_is_told(self, served: Served) -> None:
-        """
-        `suture status` says so, as it says what troubles the control plane.
-        """
+        """`suture status` shows it beside the other problems of the control plane."""
         served.node.heartbeat(full(told(1), told(2, block_count=TOO_MUCH)))
 
         counts = served.node.stub.CountContainers(scm_pb2.CountContainersRequest())

@@ -357,7 +357,7 @@ class TestViews:
         assert [1, 2, 3, 4, 5] == shown
 
     def test_nodes_show_their_health_volumes_and_queues(self, cluster: Cluster) -> None:
-        """As their last heartbeat said."""
+        """They are those of the last heartbeat."""
         cluster.nodes["dn1"].heartbeat(queues={"reconcile": 3})
 
         node = cluster.scm.ListNodes(scm_pb2.ListNodesRequest()).nodes[0]
@@ -403,7 +403,7 @@ class TestManyAtOnce:
 
 
 def test_a_heartbeat_that_comes_too_late_changes_nothing(cluster: Cluster) -> None:
-    """One whose datanode has given up may be older than what was taken in since."""
+    """A heartbeat whose datanode timed out may be older than a later one that was processed."""
     node = cluster.nodes["dn1"]
     node.report_full(report(1), report(2))
     late = scm_pb2.HeartbeatRequest(

@@ -38,9 +38,8 @@ def verified(world: ScmWorld, out: Path) -> int:
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 def test_a_clock_that_was_ahead_once_ends_no_verification(world: ScmWorld, tmp_path: Path) -> None:
-    """
-    A container that was closed under the wrong clock says so for ever, and so does a datanode that
-    was heard last under it: nobody could mend that, and every snapshot was refused for years.
+    """A container closed under the wrong clock keeps that time, and so does a datanode last
+    heard then. Every snapshot would be refused for years.
     """
     world.clock.set_wall_s(TEN_YEARS_S)
     world.made_closed()
@@ -84,9 +83,8 @@ def tree_with(**fields: Any) -> Callable[[ScmWorld], None]:
 def test_a_number_of_one_datanode_ends_no_verification(
     world: ScmWorld, tmp_path: Path, say: Callable[[ScmWorld], None]
 ) -> None:
-    """
-    One that a snapshot has no room for, of a flipped bit or a defect there: the snapshot was
-    refused, or could not be written, for all of the cluster.
+    """A flipped bit or a defect gave a value that does not fit into a snapshot, and the snapshot
+    of the whole cluster was refused or could not be written.
     """
     world.made_closed()
     confirm(world, *NODES)

@@ -156,7 +156,9 @@ def loop(
 def test_a_round_orders_what_the_plan_says_and_the_rules_confirm(
     world: ScmWorld, tmp_path: Path
 ) -> None:
-    """And the report says how many rows were refused, and why; scans are the datanodes' own."""
+    """The report has the number of refused rows and the reasons. Scans are scheduled by the
+    datanodes.
+    """
     loop(world, tmp_path, PROGRAM).verify_once(["dn3"])
 
     report = world.control.queries.report()
