@@ -1,11 +1,11 @@
-"""What lies beside damage on the same disk: block files by their place on the device.
+"""Neighbours of damage on the same disk: block files by their place on the device.
 
     damaged chunks ─ FIEMAP ─► places ─┐
     each block file ─ FIEMAP ─► places ┴─► distance of each replica to the damage, in bytes
 
-A disk does not damage files, but places: what lies beside a bad one is the likeliest to be bad, too
-(Bairavasundaram et al., "An Analysis of Latent Sector Errors in Disk Drives", SIGMETRICS 2007). No
-file system tells whose a place is, so every block file of the volume is asked for its own.
+A disk damages places rather than files, and the neighbours of a bad place are the most likely to be
+bad, too (Bairavasundaram et al., "An Analysis of Latent Sector Errors in Disk Drives", SIGMETRICS
+2007). No file system can map a place to its file, so every block file of the volume is mapped.
 """
 
 import os
@@ -24,7 +24,7 @@ OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 @dataclass(frozen=True, slots=True)
 class BadPlace:
-    """A chunk that is not as it was written."""
+    """A damaged chunk."""
 
     container_id: ContainerId
     block_id: BlockId
@@ -34,14 +34,14 @@ class BadPlace:
 
 @dataclass(frozen=True, slots=True)
 class MappedFile:
-    """A block file, or a pack, and where it lies."""
+    """A block file, or a pack, and its extents."""
 
     container_id: ContainerId
     extents: tuple[Extent, ...]
 
 
 class StoredPlaces:
-    """Where the block files of a store lie (`agent.scan.neighbours.PlacesOfFiles`)."""
+    """Places of the block files of a store (`agent.scan.neighbours.PlacesOfFiles`)."""
 
     def __init__(self, store: ReplicaStore) -> None:
         self._store = store
@@ -55,16 +55,16 @@ class StoredPlaces:
         ]
 
     def bad(self, places: Iterable[BadPlace]) -> list[Extent]:
-        """Return where damaged chunks lie on their device; of files that are gone, nothing.
+        """Return the extents of damaged chunks on their device; nothing for files that are gone.
 
-        Raises OSError, with an errno of `fiemap.NOT_SUPPORTED` where the file system does not tell.
+        Raise OSError, with an errno of `fiemap.NOT_SUPPORTED` if the file system lacks support.
         """
         found: list[Extent] = []
         for place in places:
             try:
                 chunks = self._store.paths(place.container_id).chunks
                 packed = self._store.pack(place.container_id).of(place.block_id)
-            except SutureError:  # deleted meanwhile
+            except SutureError:  # deleted in the meantime
                 continue
             name = f"{place.block_id}.block" if packed is None else PACK_NAME
             start = place.offset + (0 if packed is None else packed.offset)
@@ -73,7 +73,7 @@ class StoredPlaces:
         return found
 
     def files(self, container_ids: Iterable[ContainerId]) -> Iterator[MappedFile]:
-        """Yield every block file of some replicas with its extents. Raises OSError."""
+        """Yield every block file of some replicas with its extents. Raise OSError."""
         for container_id in container_ids:
             try:
                 chunks = self._store.paths(container_id).chunks
@@ -95,8 +95,8 @@ def _mapped(path: os.PathLike[str], offset: int = 0, length_bytes: int = 1 << 62
 
 
 def distance(bad: Sequence[Extent], extents: Iterable[Extent]) -> int:
-    """Return how many bytes of the device lie between some extents and the nearest bad one; 0 where
-    they touch. Both must not be empty. Pure."""
+    """Return the distance in bytes on the device between extents and the nearest bad one; 0 if they
+    touch. Both must be non-empty. Pure."""
     return min(_between(one, other) for one in extents for other in bad)
 
 

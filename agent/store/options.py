@@ -1,4 +1,4 @@
-"""How a store behaves; every limit of it in one place."""
+"""Options of a store: all of its limits in one place."""
 
 import time
 from collections.abc import Callable

@@ -1,6 +1,7 @@
-"""What callers need of a store, in groups: each takes the one that it needs.
+"""Interfaces of a store, in groups by caller.
 
-`agent.store.replica_store.ReplicaStore` is all of them. Who changes a replica holds its lease.
+`agent.store.replica_store.ReplicaStore` implements all. Callers that change a replica hold its
+lease.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ BlockIds: TypeAlias = Collection[BlockId]
 
 
 class WritableReplicas(Protocol):
-    """Replicas that are made, filled, closed and deleted. Every call raises SutureError."""
+    """Replicas to create, fill, close and delete. Every call raises SutureError."""
 
     def create_container(
         self, container_id: ContainerId, *, replica_index: int = ...
@@ -44,7 +45,7 @@ class WritableReplicas(Protocol):
         *,
         commit: BlockData | None = ...,
     ) -> ChunkInfo:
-        """Write a chunk durably; with `commit`, commit its block too."""
+        """Write a chunk durably; with `commit`, also commit its block."""
         ...
 
     def put_block(self, container_id: ContainerId, block: BlockData, /) -> int:
@@ -64,12 +65,12 @@ class WritableReplicas(Protocol):
     def delete_container(
         self, container_id: ContainerId, *, force: bool = ..., proof: str = ...
     ) -> None:
-        """Delete a replica; an open or non-empty one only by force."""
+        """Delete a replica; an open or non-empty one only with force."""
         ...
 
 
 class ReadableReplicas(Protocol):
-    """Replicas as they are told of and read. Every call raises SutureError."""
+    """Replicas to describe and read. Every call raises SutureError."""
 
     def replica(self, container_id: ContainerId) -> ReplicaFacts:
         """Return the facts of one replica."""
@@ -80,7 +81,7 @@ class ReadableReplicas(Protocol):
         ...
 
     def unloadable(self) -> tuple[Unloadable, ...]:
-        """Return the replicas whose files are here and cannot be served."""
+        """Return the replicas whose files exist and cannot be served."""
         ...
 
     def block(self, container_id: ContainerId, block_id: BlockId, /) -> BlockData:
@@ -94,7 +95,7 @@ class ReadableReplicas(Protocol):
         ...
 
     def readable(self, container_id: ContainerId, block_id: BlockId, /) -> Readable:
-        """Return a committed block with where it is."""
+        """Return a committed block with its place."""
         ...
 
     def read(
@@ -105,13 +106,13 @@ class ReadableReplicas(Protocol):
         length_bytes: int,
         /,
     ) -> bytes:
-        """Return bytes of a block as the disk has them: the reader verifies."""
+        """Return bytes of a block from the disk; the reader verifies them."""
         ...
 
     def read_medium(
         self, container_id: ContainerId, block: Readable, offset: int, length_bytes: int, /
     ) -> bytes:
-        """Return the same as the medium has them, past the page cache."""
+        """Return the same from the medium, past the page cache."""
         ...
 
     def tree(self, container_id: ContainerId, /) -> Tree:
@@ -119,11 +120,11 @@ class ReadableReplicas(Protocol):
         ...
 
     def history(self, container_id: ContainerId) -> list[HistoryEntry]:
-        """Return what the replica was, the oldest first, and why it changed."""
+        """Return the replica's history with reasons, oldest first."""
         ...
 
     def changes(self, since_ms: int, *, count: int) -> Changes:
-        """Return the newest changes of all replicas since a moment."""
+        """Return the newest changes of all replicas since a time."""
         ...
 
     def findings(
@@ -134,16 +135,16 @@ class ReadableReplicas(Protocol):
 
 
 class RepairableReplicas(Protocol):
-    """Replicas as a repair sees and changes them. Every call raises SutureError."""
+    """Replicas to repair. Every call raises SutureError."""
 
     @property
     def on_change(self) -> Callable[[ContainerId], None]:
-        """Whom to tell of a change that a report shows."""
+        """Callback for changes that a report shows."""
         ...
 
     @property
     def on_trouble(self) -> Callable[[Trouble], None]:
-        """Whom to tell of a disk that failed."""
+        """Callback for failures of a disk."""
         ...
 
     def replica(self, container_id: ContainerId) -> ReplicaFacts:
@@ -151,7 +152,7 @@ class RepairableReplicas(Protocol):
         ...
 
     def generation(self, container_id: ContainerId, /) -> int:
-        """Return how often what the tree is made of has changed."""
+        """Return the number of changes of the tree's contents."""
         ...
 
     def block(self, container_id: ContainerId, block_id: BlockId, /) -> BlockData:
@@ -171,17 +172,18 @@ class RepairableReplicas(Protocol):
         ...
 
     def install_chunks(self, container_id: ContainerId, offers: Sequence[Offer]) -> frozenset[int]:
-        """Install peers' chunks together; return the positions of those that are installed. The
-        others are as they were, and are to be installed alone."""
+        """Install peers' chunks together; return the positions of the installed ones. The others
+        are unchanged, and must be installed one by one."""
         ...
 
     def keep_evidence(self, container_id: ContainerId, pieces: Mapping[str, bytes]) -> None:
-        """Keep bytes about a replica in its volume's quarantine, each under what it is."""
+        """Keep evidence about a replica in its volume's quarantine, each piece under its
+        description."""
         ...
 
 
 class ErasableBlocks(Protocol):
-    """Replicas of which blocks are deleted."""
+    """Replicas with blocks to delete."""
 
     def free_blocks(self, container_id: ContainerId, ids: BlockIds, kept: BlockIds = ()) -> Deleted:
         """Delete blocks of a closed replica; those `kept` go to quarantine. Raise SutureError."""
@@ -189,34 +191,34 @@ class ErasableBlocks(Protocol):
 
 
 class ArrivingReplicas(Protocol):
-    """Replicas that another datanode sends."""
+    """Replicas to import from another datanode."""
 
     def begin_arrival(self, announced: Announced, submit: Submit | None = ...) -> Arrival:
-        """Reserve room; the caller ends it, with `finish_arrival` and with `discard`."""
+        """Reserve room; the caller ends the import with `finish_arrival` and `discard`."""
         ...
 
     def finish_arrival(self, arrival: Arrival, received: Received) -> ReplicaFacts:
-        """Put a replica that has arrived in place: durable, and served from now on."""
+        """Put an imported replica in place: durable, and served from then on."""
         ...
 
 
 class SentReplicas(Protocol):
-    """Replicas as they are sent to another datanode. Every call raises SutureError."""
+    """Replicas to export to another datanode. Every call raises SutureError."""
 
     def replica(self, container_id: ContainerId) -> ReplicaFacts:
         """Return the facts of one replica."""
         ...
 
     def generation(self, container_id: ContainerId) -> int:
-        """Return the replica's generation: it grows with every change of a row."""
+        """Return the replica's generation, which grows with every change of a row."""
         ...
 
     def paths(self, container_id: ContainerId) -> ReplicaPaths:
-        """Return where the replica's files are."""
+        """Return the paths of the replica's files."""
         ...
 
     def pack(self, container_id: ContainerId) -> PackIndex:
-        """Return what is known of the file that small blocks of the replica share."""
+        """Return the index of the replica's pack."""
         ...
 
     def tree(self, container_id: ContainerId, /) -> Tree:
@@ -232,7 +234,7 @@ class SentReplicas(Protocol):
         ...
 
     def block_row(self, container_id: ContainerId, block_id: BlockId) -> bytes | None:
-        """Return the raw row of a block, None if it has none."""
+        """Return the raw row of a block; None if it has none."""
         ...
 
     def blocks_without_row(self, container_id: ContainerId) -> Mapping[BlockId, int]:

@@ -1,8 +1,8 @@
-"""Block files read past the page cache, into buffers that are made once.
+"""Reads of block files past the page cache, into reusable buffers.
 
-O_DIRECT reads what the medium holds, costs a fifth of the CPU of a buffered read and leaves the
-page cache to the clients. Where a file system refuses it, pages are dropped before and after a
-buffered read, which is the second best.
+O_DIRECT reads the medium, costs a fifth of the CPU of a buffered read and leaves the page cache to
+the clients. If a file system refuses it, pages are dropped before and after a buffered read
+instead.
 
 The buffers belong to one thread.
 """
@@ -24,9 +24,9 @@ from agent.store.replica.packs import size_in
 from merkle.replica import CHUNK_BYTES_MAX
 from scanner.ports import Pieces
 
-BUFFER_BYTES: Final = CHUNK_BYTES_MAX + 2 * ALIGNMENT_BYTES  # address space; touched when used
+BUFFER_BYTES: Final = CHUNK_BYTES_MAX + 2 * ALIGNMENT_BYTES  # address space; allocated on use
 HUGE_PAGE_BYTES: Final = 2 * 1024**2
-SMALL_BYTES: Final = 64 * 1024  # no read so small is cut
+SMALL_BYTES: Final = 64 * 1024  # smaller reads are not divided
 OPEN_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 DIRECT_FLAGS: Final = OPEN_FLAGS | os.O_DIRECT
 DIRECT_REFUSED: Final = frozenset({errno.EINVAL, errno.EOPNOTSUPP})
@@ -36,10 +36,10 @@ assert BUFFER_BYTES % ALIGNMENT_BYTES == 0
 
 
 class ReadBuffers:
-    """Two aligned buffers: one for reading, one for asking the medium again.
+    """Two aligned buffers: one for reads, one for rereads of the medium.
 
-    In huge pages where the system has them: a direct read then pins two pages instead of a
-    thousand, and the device gets a few large requests instead of many small ones.
+    They are in huge pages if available: a direct read then pins two pages instead of a thousand,
+    and the device gets a few large requests instead of many small ones.
     """
 
     def __init__(self) -> None:
@@ -51,14 +51,14 @@ def _huge_buffer() -> memoryview:
     """Return BUFFER_BYTES that begin at a huge page; the view keeps its memory alive."""
     private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # shared memory gets no huge pages on request
     memory = mmap.mmap(-1, BUFFER_BYTES + HUGE_PAGE_BYTES, flags=private)
-    with contextlib.suppress(OSError):  # a kernel without them: only slower
+    with contextlib.suppress(OSError):  # slower on a kernel without huge pages
         memory.madvise(mmap.MADV_HUGEPAGE)
     skipped_bytes = -np.frombuffer(memory, dtype=np.uint8).ctypes.data % HUGE_PAGE_BYTES
     return memoryview(memory)[skipped_bytes : skipped_bytes + BUFFER_BYTES]
 
 
 class BlockFile:
-    """One open block file (`scanner.ports.BlockReader`)."""
+    """An open block file (`scanner.ports.BlockReader`)."""
 
     def __init__(
         self,
@@ -70,9 +70,9 @@ class BlockFile:
         pieces: Pieces | None = None,
         packed: Packed | None = None,
     ) -> None:
-        """Open it, or the file that the block is a part of (`packed`).
+        """Open the file, or the pack that contains the block (`packed`).
 
-        Raise FileNotFoundError when there is no regular file of that name.
+        Raise FileNotFoundError if there is no regular file of that name.
         """
         self._packed = packed
         self._buffers = buffers
@@ -81,7 +81,7 @@ class BlockFile:
 
     @property
     def size_bytes(self) -> int:
-        """Length of the file, or of the part of it, now."""
+        """Present length of the file, or of the block's part of it."""
         size = os.fstat(self._fd).st_size
         return size if self._packed is None else size_in(size, self._packed)
 
@@ -91,12 +91,12 @@ class BlockFile:
         return self._read(self._buffers.first, offset, length_bytes, self._pieces)
 
     def reread_past_cache(self, offset: int, length_bytes: int) -> bytes:
-        """Ask the medium again, into the second buffer."""
+        """Reread the medium, into the second buffer."""
         offset, length_bytes = self._range(offset, length_bytes)
         return bytes(self._read(self._buffers.again, offset, length_bytes))
 
     def _range(self, offset: int, length_bytes: int) -> tuple[int, int]:
-        """Return what a range of the block is in the file."""
+        """Return the range of the file for a range of the block."""
         if self._packed is None:
             return offset, length_bytes
         left = max(self._packed.length_bytes - offset, 0)
@@ -115,7 +115,7 @@ class BlockFile:
             except OSError as error:
                 if error.errno not in DIRECT_REFUSED:
                     raise
-                self._stop_direct()  # some file systems refuse only when read
+                self._stop_direct()  # some file systems refuse only on read
         self._drop_pages(offset, length_bytes)
         try:
             return read_aligned(self._fd, buffer, offset, length_bytes, pieces)
@@ -158,7 +158,7 @@ def read_at_once(
 
 
 def is_cut(pieces: Pieces | None, length_bytes: int) -> bool:
-    """Whether a read is so large that others who want the disk are let in between."""
+    """Return whether a read is divided, so that others can use the disk in between."""
     if pieces is None or length_bytes <= SMALL_BYTES:
         return False
     return 0 < pieces.piece_bytes() < length_bytes
@@ -183,9 +183,9 @@ def open_regular(name: str, directory_fd: int, *, direct: bool) -> tuple[int, bo
 def read_aligned(
     fd: int, buffer: memoryview, offset: int, length_bytes: int, pieces: Pieces | None
 ) -> memoryview:
-    """Read the aligned range around what is asked; return the view of what is asked.
+    """Read the aligned range around the requested one; return the view of the requested one.
 
-    Shorter where the file ends. Raise OSError.
+    It is shorter at the end of the file. Raise OSError.
     """
     if length_bytes > CHUNK_BYTES_MAX:
         raise ValueError(f"a read of {length_bytes} bytes is larger than any chunk")
@@ -197,7 +197,7 @@ def read_aligned(
         end = min(wanted, filled + piece_bytes)
         count = os.preadv(fd, [buffer[filled:end]], start + filled)
         filled += count
-        if not count or count % ALIGNMENT_BYTES:  # the file ends here
+        if not count or count % ALIGNMENT_BYTES:  # end of file
             break
         if pieces and filled < wanted:
             pieces.rest(count)

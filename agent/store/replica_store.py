@@ -3,8 +3,8 @@
     clients ──► create, write_chunk, put_block, close          scans ──► begin_scan, commit_scan
     readers ──► block, blocks, read, tree, findings            reconcile ──► repair
 
-Only `agent/store` touches volumes. Nothing here locks: who changes a replica holds its lease
-(agent/runtime/lease.py), LMDB admits one writer at a time, and reading needs neither.
+Only `agent/store` accesses volumes. Nothing here locks: callers that change a replica hold its
+lease (agent/runtime/lease.py), LMDB admits one writer at a time, and reads need neither.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -72,10 +72,10 @@ FINDINGS_MAX: Final = 10_000
 
 
 class ReplicaStore:
-    """All replicas of one datanode; beside them its `volume_set`, and the `services` of that."""
+    """All replicas of one datanode, its `volume_set`, and the `services` of the volumes."""
 
     def __init__(self, volume_set: VolumeSet, options: StoreOptions) -> None:
-        """Use `open`: it recovers what a crash left."""
+        """Callers use `open`, which also recovers after a crash."""
         self._options = options
         self.volume_set = volume_set
         self.recovery = volume_set.recovery
@@ -95,11 +95,11 @@ class ReplicaStore:
     ) -> Self:
         """Open the volumes of a datanode, format empty ones, and recover.
 
-        A volume that does not work, or is not ours, is left out and shown as failed by `volumes`;
-        if none works, or one is in use (`Refused`), nothing is opened. With `keeps_failed` a
-        datanode none of whose volumes works is opened without any, to report them.
+        A volume that does not work, or belongs to another datanode, is left out and listed as
+        failed by `volumes`. If none works, or one is in use (`Refused`), nothing is opened. With
+        `keeps_failed` a datanode without working volumes is opened even so, to report them.
         """
-        long_crcs()  # loads libraries: when files are short there is no descriptor to do it with
+        long_crcs()  # loads libraries now, as descriptors may be short later
         chosen = options or StoreOptions()
         opened = open_volumes(
             volume_paths,
@@ -115,23 +115,23 @@ class ReplicaStore:
         """Close all volumes. No other call may be running."""
         self.volume_set.close()
 
-    # -- what there is
+    # -- facts
 
     def volumes(self) -> tuple[VolumeFacts, ...]:
         """Return the facts of every volume, failed ones last."""
         return self.volume_set.volumes()
 
     def unloadable(self) -> tuple[Unloadable, ...]:
-        """Return the replicas whose files are here and cannot be served."""
+        """Return the replicas whose files exist and cannot be served."""
         return self.volume_set.unloadable
 
     @property
     def algorithm(self) -> Algorithm:
-        """How new trees fold here."""
+        """Algorithm of new trees."""
         return self._options.algorithm
 
     def replica(self, container_id: ContainerId) -> ReplicaFacts:
-        """Return the facts of one replica. Raises `Refused(CONTAINER_NOT_FOUND)`."""
+        """Return the facts of one replica. Raise `Refused(CONTAINER_NOT_FOUND)`."""
         volume = self._volume(container_id)
         with volume.index.read() as rows:
             return facts_of(container_id, volume.volume_id, rows.replica(container_id))
@@ -162,19 +162,19 @@ class ReplicaStore:
                     yield facts_of(container_id, volume.volume_id, row)
 
     def replica_ids(self) -> list[ContainerId]:
-        """Return the ids of all replicas here, also of one whose row cannot be read any more."""
+        """Return the ids of all replicas here, including those with unreadable rows."""
         return sorted(self.volume_set.places.copy())
 
     def paths(self, container_id: ContainerId) -> ReplicaPaths:
-        """Return where a replica's files are."""
+        """Return the paths of a replica's files."""
         return self._volume(container_id).paths(container_id)
 
     def pack(self, container_id: ContainerId) -> PackIndex:
-        """Return what is known of the file that small blocks of a replica share."""
+        """Return the index of a replica's pack."""
         return PackIndex(self._volume(container_id).index, container_id)
 
     def generation(self, container_id: ContainerId) -> int:
-        """Return the replica's generation: it grows with every change that a tree depends on."""
+        """Return the replica's generation, which grows with every change of its tree's contents."""
         with self._volume(container_id).index.read() as rows:
             return rows.replica(container_id).generation
 
@@ -202,7 +202,7 @@ class ReplicaStore:
             created_at_ms=self._options.now_ms(),
         )
         create_replica(volume, container_id, row)
-        if self.services.of(volume.volume_id).mode is Mode.RETIRED:  # since we chose it
+        if self.services.of(volume.volume_id).mode is Mode.RETIRED:  # since it was chosen
             delete_replica(volume, container_id, force=True)
             raise Unavailable(
                 Code.BUSY,
@@ -212,17 +212,17 @@ class ReplicaStore:
         return self._appear(container_id, volume, row)
 
     def begin_arrival(self, announced: Announced, submit: Submit | None = None) -> Arrival:
-        """Reserve room for a replica that another datanode sends. The caller ends it, with
-        `finish_arrival` and with `discard`; `submit` has work done beside the caller's.
+        """Reserve room for a replica from another datanode. The caller ends the import with
+        `finish_arrival` and `discard`; `submit` runs work beside the caller's thread.
 
-        Raises `Refused(CONTAINER_EXISTS)`; `Unavailable`: BUSY, DISK_OUT_OF_SPACE.
+        Raise `Refused(CONTAINER_EXISTS)`; `Unavailable`: BUSY, DISK_OUT_OF_SPACE.
         """
         check_id(announced.container_id, "container id")
         self._check_absent(announced.container_id)
         return self.services.begin_arrival(announced, self.services.in_service(), submit)
 
     def finish_arrival(self, arrival: Arrival, received: Received) -> ReplicaFacts:
-        """Put a replica that has arrived in place: durable, and served from now on."""
+        """Put an imported replica in place: durable, and served from then on."""
         container_id = arrival.announced.container_id
         self._check_absent(container_id, arriving=True)
         return self._appear(container_id, arrival.volume, arrival.publish(received))
@@ -251,7 +251,7 @@ class ReplicaStore:
 
     def begin_blocks(self, container_id: ContainerId, submit: Submit | None = None) -> NewBlocks:
         """Begin to take whole new blocks of a container. The caller ends it with `discard`;
-        `submit` has data written beside the caller's thread."""
+        `submit` runs writes beside the caller's thread."""
         volume = self._volume(container_id)
         with volume.index.read() as rows:
             check_open(container_id, rows.replica(container_id))
@@ -267,15 +267,15 @@ class ReplicaStore:
         return self.replica(container_id)
 
     def expire_recovery(self, container_id: ContainerId) -> None:
-        """Make a RECOVERING replica, which nobody completes, UNHEALTHY for good."""
+        """Mark an abandoned RECOVERING replica as UNHEALTHY for good."""
         move_state(self._volume(container_id), container_id, Event.EXPIRED)
         self.on_change(container_id)
 
     def delete_container(
         self, container_id: ContainerId, *, force: bool = False, proof: str = ""
     ) -> None:
-        """Delete a replica; an open or non-empty one only by force. `proof` goes to the log. The
-        volume of files that are left is looked at. One that two volumes have is BUSY."""
+        """Delete a replica; an open or non-empty one only with force. `proof` goes to the log. If
+        files are left, the volume is checked. A replica on two volumes is BUSY."""
         volume = self._volume(container_id)
         self.services.check_alone(container_id)
         left = with_ballast(
@@ -289,7 +289,7 @@ class ReplicaStore:
             self.on_trouble(Trouble(container_id, is_disk=True, reason=left))
 
     def free_blocks(self, container_id: ContainerId, ids: BlockIds, kept: BlockIds = ()) -> Deleted:
-        """Delete blocks of a closed replica; the volume of files that are left is looked at."""
+        """Delete blocks of a closed replica; if files are left, the volume is checked."""
         volume, options = self._volume(container_id), self._options
         delete = partial(delete_blocks, volume, options, container_id, ids, kept)
         deleted = with_ballast(volume.layout, options.reserve_bytes, delete)
@@ -302,35 +302,35 @@ class ReplicaStore:
     # -- reading
 
     def block(self, container_id: ContainerId, block_id: BlockId) -> BlockData:
-        """Return a committed block. Raises `Refused`: NO_SUCH_BLOCK, BLOCK_NOT_COMMITTED."""
+        """Return a committed block. Raise `Refused`: NO_SUCH_BLOCK, BLOCK_NOT_COMMITTED."""
         return self.readable(container_id, block_id).block
 
     @noticed
     def blocks(
         self, container_id: ContainerId, *, start: int = 0, count: int = BLOCKS_MAX
     ) -> list[BlockData]:
-        """Return committed blocks from `start` on, at most `count`; damaged rows are left out."""
+        """Return committed blocks from `start` on, at most `count`; damaged rows are omitted."""
         rows = block_rows(self._volume(container_id), container_id, start)
         return list(islice(readable_blocks(rows), min(count, BLOCKS_MAX)))
 
     @noticed
     def readable(self, container_id: ContainerId, block_id: BlockId) -> Readable:
-        """Return a committed block with where its bytes are. Raises as `block`."""
+        """Return a committed block with its place. Raise as `block`."""
         return readable_block(self._volume(container_id), container_id, block_id)
 
     @noticed
     def read(
         self, container_id: ContainerId, block: BlockId | Readable, offset: int, length_bytes: int
     ) -> bytes:
-        """Return bytes of a block as the disk has them, also of one that is not committed and is
-        named by its id. Raises `Refused`: NO_SUCH_BLOCK, UNABLE_TO_FIND_CHUNK; `VolumeFailed`."""
+        """Return bytes of a block from the disk, also uncommitted ones if the block is given by its
+        id. Raise `Refused`: NO_SUCH_BLOCK, UNABLE_TO_FIND_CHUNK; `VolumeFailed`."""
         return read_block(self._volume(container_id), container_id, block, offset, length_bytes)
 
     @noticed
     def read_medium(
         self, container_id: ContainerId, block: Readable, offset: int, length_bytes: int
     ) -> bytes:
-        """Return the same as the medium has them, whatever the page cache remembers."""
+        """Return the same from the medium, past the page cache."""
         volume = self._volume(container_id)
         return read_block(volume, container_id, block, offset, length_bytes, past_cache=True)
 
@@ -338,7 +338,7 @@ class ReplicaStore:
     def tree(self, container_id: ContainerId) -> Tree:
         """Return the replica's tree, rebuilt if its file is absent, damaged or stale.
 
-        Raises `Refused(UNCLOSED_CONTAINER_IO)` before it is closed.
+        Raise `Refused(UNCLOSED_CONTAINER_IO)` before it is closed.
         """
         return load_tree(self._volume(container_id), self._options, container_id)
 
@@ -350,7 +350,7 @@ class ReplicaStore:
         return block_rows(self._volume(container_id), container_id, start)
 
     def block_row(self, container_id: ContainerId, block_id: BlockId) -> bytes | None:
-        """Return the raw row of a block, None if it has none."""
+        """Return the raw row of a block; None if it has none."""
         with self._volume(container_id).index.read() as rows:
             return rows.block(container_id, block_id)
 
@@ -366,26 +366,26 @@ class ReplicaStore:
             return rows.tombstones(container_id)
 
     def history(self, container_id: ContainerId) -> list[HistoryEntry]:
-        """Return what the replica was, the oldest first, and why it changed."""
+        """Return the replica's history with reasons, oldest first."""
         with self._volume(container_id).index.read() as rows:
             return list(rows.history(container_id))
 
     def changes(self, since_ms: int, *, count: int) -> Changes:
-        """Return the newest changes of all replicas since a moment."""
+        """Return the newest changes of all replicas since a time."""
         return changes_of(self.volume_set.working, since_ms=since_ms, count=count)
 
-    # -- judging and repairing
+    # -- scans and repairs
 
     def begin_scan(self, container_id: ContainerId) -> ScanBase:
-        """Return what a scan starts from."""
+        """Return the base state of a scan."""
         return begin_scan(self._volume(container_id), container_id)
 
     def keep_cursor(self, container_id: ContainerId, cursor: ScanCursor) -> None:
-        """Remember how far a scan has come. It is forgotten with the commit of a whole scan."""
+        """Store the progress of a scan, until a whole scan is committed."""
         keep_cursor(self._volume(container_id), container_id, cursor)
 
     def kept_cursor(self, container_id: ContainerId) -> ScanCursor | None:
-        """Return where a scan that was cut off may go on, None for at the start."""
+        """Return the cursor of an interrupted scan; None to begin at the start."""
         return kept_cursor(self._volume(container_id), container_id)
 
     def commit_scan(
@@ -399,7 +399,7 @@ class ReplicaStore:
         complete: bool,
         is_whole: bool = True,
     ) -> ScanCommit:
-        """Make a scan's outcome durable, if nothing changed since `begin_scan`."""
+        """Make a scan's result durable, if nothing has changed since `begin_scan`."""
         assert bytes_read >= 0
         commit = commit_scan(
             self._volume(container_id),
@@ -418,9 +418,9 @@ class ReplicaStore:
     def tell_verdict(
         self, base: ScanBase, outcome: ScanOutcome, *, why: str, is_whole: bool = True
     ) -> None:
-        """Put what a read came to into the verification log, before anything follows from it.
+        """Write the result of a read to the verification log, before anything follows from it.
 
-        `why` it is held back, "" if it is not; of a replica that is here no more there is no log.
+        `why` is the reason if it is held back, or else "". A replica that is gone has no log.
         """
         if (volume := self.volume_set.places.get(base.facts.container_id)) is not None:
             tell_verdict(volume.verification, base, outcome, why=why, is_whole=is_whole)
@@ -442,30 +442,31 @@ class ReplicaStore:
         return Repair(self._volume(container_id), self._options, container_id)
 
     def install_chunks(self, container_id: ContainerId, offers: Sequence[Offer]) -> frozenset[int]:
-        """Install chunks under the lease; return which. The others are to be installed alone."""
+        """Install chunks under the lease; return which. The others must be installed one by one."""
         return install_batch(self._volume(container_id), self._options, container_id, offers)
 
     def keep_evidence(self, container_id: ContainerId, pieces: Mapping[str, bytes]) -> None:
-        """Keep bytes about a replica in its volume's quarantine, each under what it is."""
+        """Keep evidence about a replica in its volume's quarantine, each piece under its
+        description."""
         keep_evidence(self._volume(container_id), self._options, container_id, pieces)
 
     def volume_id(self, container_id: ContainerId) -> str:
-        """Return the volume that a replica is on, "" when none that works has it. Reads nothing."""
+        """Return the volume of a replica; "" if no working one has it. Nothing is read."""
         return volume.volume_id if (volume := self.volume_set.places.get(container_id)) else ""
 
-    # -- what the above calls
+    # -- helpers
 
     def _appear(self, container_id: ContainerId, volume: Volume, row: ReplicaRow) -> ReplicaFacts:
-        """Serve a replica that was made on `volume`."""
+        """Serve a replica that was created on `volume`."""
         self.volume_set.places[container_id] = volume
-        if volume not in self.volume_set.working:  # fenced while we made it
+        if volume not in self.volume_set.working:  # fenced meanwhile
             self.volume_set.places.pop(container_id, None)
             raise VolumeFailed(Code.IO_EXCEPTION, f"volume {volume.volume_id} does not serve")
         self.on_change(container_id)
         return facts_of(container_id, volume.volume_id, row)
 
     def _check_absent(self, container_id: ContainerId, *, arriving: bool = False) -> None:
-        """Refuse to make a replica that is here, in whatever condition."""
+        """Refuse to create a replica that exists in any condition."""
         why = ""
         if container_id in self.volume_set.places:
             why = f"is here, {self.replica(container_id).state}"

@@ -1,7 +1,7 @@
-"""How a scan reads a replica off a volume: its rows, its files, and what describes it.
+"""Reader of a replica on a volume for a scan: its rows, files and descriptor.
 
-The bytes come past the page cache (`reads_past_cache`). One reader per scan, one scan per thread:
-the buffers are its own.
+The bytes are read past the page cache (`reads_past_cache`). There is one reader per scan and one
+scan per thread, so the buffers are its own.
 """
 
 import contextlib
@@ -42,8 +42,8 @@ from scanner.finding import Fault, Verdict
 from scanner.ports import Pieces, Structure, StructureFault
 from scanner.scan_outcome import ScanOutcome
 
-WINDOW_BYTES: Final = 512 * 1024  # of a pack: nobody waits for longer than for a piece
-FOREIGN_NAMES_MAX: Final = 100  # names kept of files that are none of ours
+WINDOW_BYTES: Final = 512 * 1024  # of a pack: other readers wait no longer than for a piece
+FOREIGN_NAMES_MAX: Final = 100  # names kept of foreign files
 ABSENT_FD: Final = -1
 CLUSTER_ABOVE_ROOT: Final = 2
 HDDS_ABOVE_ROOT: Final = 3  # <volume>/hdds/<cluster>/current/containerDir<N>/<id>
@@ -52,10 +52,10 @@ Decoded = TypeVar("Decoded")
 
 
 class DiskReader:
-    """One replica on a volume, as the scanner sees it (`scanner.ports.ReplicaReader`).
+    """A replica on a volume for the scanner (`scanner.ports.ReplicaReader`).
 
-    Close it: it keeps the chunks directory open, so that a name is one look-up and a directory
-    that is replaced while it is read cannot mix two replicas.
+    Close it: it keeps the chunks directory open, so that a name is one lookup, and a directory that
+    is replaced during the scan cannot mix two replicas.
     """
 
     def __init__(
@@ -69,8 +69,8 @@ class DiskReader:
         pieces: Pieces | None = None,
         insists: bool = False,
     ) -> None:
-        """Begin to read the replica whose scan began at `base`; `insists`: what cannot be looked at
-        is a fault (scanner.unreadable_verdict). Raise VolumeFailed, BlockFailed, Refused."""
+        """Begin to read the replica of the scan's `base`. `insists` makes unreadable places a fault
+        (scanner.unreadable_verdict). Raise VolumeFailed, BlockFailed, Refused."""
         self._insists = insists
         self._directory_error: OSError | None = None
         self._store = store
@@ -84,16 +84,16 @@ class DiskReader:
         self._kept = KeptPieces(folder, container_id)
         self._pack = store.pack(container_id)
         self._packed = self._pack.blocks()
-        self._window = memoryview(b"")  # what of the pack is in the first buffer
+        self._window = memoryview(b"")  # part of the pack in the first buffer
         self._window_offset = 0
-        self._apart_until = 0  # up to there each block of the pack is read by itself
+        self._apart_until = 0  # up to here each block of the pack is read alone
         self._directory_fd = self._opened_directory()
         self._pack_fd = self._opened_pack()
 
     def _opened_directory(self) -> int:
-        """Open the chunks directory; ABSENT_FD when it is missing although its volume is there.
+        """Open the chunks directory; ABSENT_FD if it is missing on a present volume.
 
-        Raise VolumeFailed when the volume is not: a disk that was unmounted is no damaged replica.
+        Raise VolumeFailed if the volume is absent, because an unmounted disk is no damaged replica.
         """
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
         with block_errors(self._paths.chunks):
@@ -110,12 +110,12 @@ class DiskReader:
         return ABSENT_FD
 
     def _opened_pack(self) -> int:
-        """Open the pack to read many blocks at once; ABSENT_FD where each is read by itself."""
+        """Open the pack to read many blocks at once; ABSENT_FD if each is read alone."""
         if self._directory_fd == ABSENT_FD or not self._direct or not len(self._packed):
             return ABSENT_FD
         try:
             fd, is_direct = open_regular(PACK_NAME, self._directory_fd, direct=True)
-        except OSError:  # what it means is said of each block
+        except OSError:  # each block's read reports the error
             return ABSENT_FD
         if is_direct:
             return fd
@@ -131,7 +131,7 @@ class DiskReader:
 
     @property
     def container_id(self) -> ContainerId:
-        """Whose replica this is."""
+        """Container of this replica."""
         return self._container_id
 
     def blocks(self) -> Iterator[tuple[BlockId, bytes]]:
@@ -139,7 +139,7 @@ class DiskReader:
         return self._store.block_rows(self._container_id)
 
     def row(self, block_id: BlockId) -> bytes | None:
-        """Return the block's row as it is now; None when the block is gone."""
+        """Return the block's present row; None if the block is gone."""
         return self._store.block_row(self._container_id, block_id)
 
     def tombstones(self) -> Mapping[BlockId, int]:
@@ -147,7 +147,7 @@ class DiskReader:
         return self._store.tombstones(self._container_id)
 
     def open_block(self, block_id: BlockId) -> BlockFile:
-        """Open the block's file; raise FileNotFoundError when there is none."""
+        """Open the block's file; raise FileNotFoundError if there is none."""
         if self._directory_error is not None:
             raise self._directory_error
         if self._directory_fd == ABSENT_FD:
@@ -164,10 +164,10 @@ class DiskReader:
         )
 
     def read_whole(self, block_id: BlockId, length_bytes: int) -> memoryview:
-        """Read a small block in three calls of the system: open, read, close.
+        """Read a small block in three system calls: open, read, close.
 
-        One byte more than the block has is asked for, so that a file that is too long shows
-        without asking for its size. Whatever is unusual, `open_block` deals with.
+        One byte more than the block's length is requested, which reveals a too long file without a
+        call for its size. `open_block` handles all unusual cases.
         """
         packed = self._packed.of(block_id)
         if packed is not None:
@@ -184,7 +184,7 @@ class DiskReader:
         return self._read_whole_slowly(block_id, length_bytes) if view is None else view
 
     def _read_packed(self, block_id: BlockId, packed: Packed, length_bytes: int) -> memoryview:
-        """Return a block out of a window of the pack, which is read in one go."""
+        """Return a block from a window of the pack, which is read in one call."""
         start = packed.offset - self._window_offset
         if not 0 <= start <= start + packed.length_bytes <= len(self._window):
             if self._pack_fd == ABSENT_FD or packed.offset < self._apart_until:
@@ -194,7 +194,7 @@ class DiskReader:
                 window = read_aligned(
                     self._pack_fd, self._buffers.first, packed.offset, WINDOW_BYTES, None
                 )
-            except OSError:  # of one block in it, perhaps: a bad sector takes its time to say so
+            except OSError:  # perhaps of one block in it: a bad sector answers slowly
                 self._apart_until = packed.offset + WINDOW_BYTES
                 return self._read_whole_slowly(block_id, length_bytes)
             self._window, self._window_offset, start = window, packed.offset, 0
@@ -208,20 +208,21 @@ class DiskReader:
             file.close()
 
     def former_bytes(self, block_id: BlockId, offset: int) -> Iterator[bytes]:
-        """Yield what repairs took away from this place and keep in quarantine, newest first."""
-        with contextlib.suppress(OSError):  # nothing that is needed to judge
+        """Yield the bytes that repairs removed from this place and keep in quarantine, newest
+        first."""
+        with contextlib.suppress(OSError):  # not needed for the verdict
             yield from self._kept.of(block_id, offset)
 
     def is_current(self) -> bool:
-        """Whether the replica still has the generation at which the scan began."""
+        """Return whether the replica still has the generation of the scan's start."""
         return self._store.generation(self._container_id) == self._base.generation
 
     def settled(self, outcome: ScanOutcome, _spend: Callable[[int], bool]) -> ScanOutcome:
-        """Return the outcome as it is: each row was looked up behind its look."""
+        """Return the outcome unchanged, because each row was read after its bytes."""
         return outcome
 
     def structure(self) -> Structure:
-        """List the replica's files and judge descriptor, tree file and directories."""
+        """List the replica's files and check descriptor, tree file and directories."""
         faults: list[StructureFault] = []
         if self._directory_fd == ABSENT_FD and self._directory_error is None:
             missing = f"{kind_at(self._paths.chunks)} is at {self._paths.chunks}"
@@ -243,7 +244,7 @@ class DiskReader:
         return Structure(tuple(faults), block_files, expected, count_min)
 
     def _list(self) -> tuple[U64s, list[str]]:
-        """Return the ids of blocks that have a file, ascending, and the names of other files."""
+        """Return the ids of blocks with a file, ascending, and the names of other files."""
         ids: array[int] = array("Q")
         foreign: list[str] = []
         has_pack = False
@@ -256,7 +257,7 @@ class DiskReader:
                     elif entry.name == PACK_NAME and entry.is_file(follow_symlinks=False):
                         has_pack = True
                     elif block_id is not None and self.row(block_id) is not None:
-                        pass  # it stands in the place of a block, whose file is missing
+                        pass  # in the place of a block, whose file then counts as missing
                     elif len(foreign) < FOREIGN_NAMES_MAX:
                         foreign.append(entry.name)
         packed = self._pack.blocks() if has_pack else PackedBlocks.none()
@@ -276,7 +277,7 @@ class DiskReader:
         return []
 
     def _stored_tree(self, faults: list[StructureFault]) -> Tree | None:
-        """Read the tree file, and note what is wrong with it."""
+        """Read the tree file, and record its faults."""
         known = self._base.facts.tree
         path = self._paths.tree
         try:
@@ -301,18 +302,19 @@ class DiskReader:
         return tree
 
     def _unreadable(self, path: Path, error: OSError) -> str:
-        """Say that a file cannot be read; raise the error again if that is not the file's fault."""
+        """Return a text that a file is unreadable; raise the error again if it is not the file's
+        fault."""
         known = insisted(error) if self._insists else error
         if read_failure(known) is Verdict.TRANSIENT:
             raise error
         return f"{path.name}: read failed with {name_of(known)}"
 
     def _expected_blocks(self, tree: Tree | None, block_files: U64s) -> U64s:
-        """Return the blocks that the replica is known to have had: no tree has one of which all is
-        missing, and only what was found then tells of it once its row is gone, too. Where that does
-        not name all that is lost, each that has a file may be one."""
+        """Return the blocks that the replica is known to have had. A tree omits a completely lost
+        block, so if its row is lost, too, only the findings name it. If they do not name all lost
+        blocks, each block with a file may be one."""
         damage = [one for one in self._store.findings(self._container_id) if one.is_damage]
-        lost = [one.block_id for one in damage if one.block_id > 0]  # not the replica as a whole
+        lost = [one.block_id for one in damage if one.block_id > 0]  # not of the whole replica
         live = np.empty(0, np.uint64) if tree is None else tree.block_ids[~tree.deleted]
         known = np.union1d(live, np.array(lost, dtype=np.uint64))
         is_bare = tree is None and any(map(is_unread_loss, damage))
@@ -320,7 +322,7 @@ class DiskReader:
 
 
 def _twice(decode: "Callable[[Callable[[Path, int, int], bytes] | None], Decoded]") -> Decoded:
-    """Read and decode a small file; a damaged one is read again before that is believed."""
+    """Read and decode a small file; read it again before accepting damage."""
     try:
         return decode(None)
     except Damaged:

@@ -1,4 +1,4 @@
-"""How fast a volume is read past the page cache: measured on what lies there, for a moment."""
+"""Measurement of a volume's read speed past the page cache, on its existing files."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -9,15 +9,15 @@ from agent.store.files.blockfile import read_past_cache
 from agent.store.files.layout import holds_data
 from agent.store.volumes.volume import Volume
 
-MEASURED_S: Final = 0.2  # a host with twelve disks must not start slowly
+MEASURED_S: Final = 0.2  # a host with twelve disks must start quickly
 PIECE_BYTES: Final = 4 * 1024**2
-BYTES_MIN: Final = 16 * 1024**2  # fewer bytes measure opening files
+BYTES_MIN: Final = 16 * 1024**2  # fewer bytes would measure the opening of files
 REPLICAS_MAX: Final = 16
 UNKNOWN: Final = 0.0
 
 
 def measured_bytes_per_s(volume: Volume) -> float:
-    """Return the speed of sequential reads, UNKNOWN when there is too little to read."""
+    """Return the speed of sequential reads; UNKNOWN if there is too little data."""
     read_bytes = 0
     begun_s = perf_counter()
     for length_bytes in _reads(volume):
@@ -29,7 +29,7 @@ def measured_bytes_per_s(volume: Volume) -> float:
 
 
 def _reads(volume: Volume) -> Iterator[int]:
-    """Read block files of a few replicas; yield the bytes of each read. Ends at any error."""
+    """Yield the byte count of each read of block files of a few replicas. End at any error."""
     with volume.index.read() as rows:
         container_ids = [key for key, _ in islice(rows.replicas(), REPLICAS_MAX)]
     for container_id in container_ids:
@@ -42,4 +42,4 @@ def _reads(volume: Volume) -> Iterator[int]:
                     yield len(data)
                     offset += len(data)
         except OSError:
-            return  # a scan will say what is wrong there
+            return  # a scan will report the error

@@ -1,7 +1,7 @@
-"""What callers of the store run into, told to those who look closer: checks and scans.
+"""Failures met by callers of the store, forwarded to checks and scans.
 
-A read that fails is the first sign of a failing disk, and it is a client who meets it, days before
-the next scan would. The caller still gets the error.
+A failed read is the first sign of a failing disk, and a client meets it days before the next scan.
+The caller still gets the error.
 """
 
 from collections.abc import Callable
@@ -18,8 +18,8 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """One call that failed. `is_disk`: the device or the index answered with an error; otherwise
-    the replica has not what it should have."""
+    """A failed call. `is_disk` means that the device or the index returned an error; otherwise the
+    replica lacks data that it should have."""
 
     container_id: ContainerId
     is_disk: bool
@@ -27,7 +27,7 @@ class Trouble:
 
 
 class Troubled(Protocol):
-    """Who is told."""
+    """An object with a callback for failures."""
 
     on_trouble: Callable[[Trouble], None]
 
@@ -38,7 +38,7 @@ S = TypeVar("S", bound=Troubled)
 def noticed(
     call: Callable[Concatenate[S, ContainerId, P], R],
 ) -> Callable[Concatenate[S, ContainerId, P], R]:
-    """Let a method on one replica tell of its failures; they are raised all the same."""
+    """Wrap a method on one replica so that it reports its failures; they are raised as well."""
 
     @wraps(call)
     def noticing(self: S, container_id: ContainerId, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -54,5 +54,5 @@ def noticed(
 
 
 def is_trouble(error: SutureError) -> bool:
-    """Whether the disk is to blame; a busy host or a full disk is not."""
+    """Return whether the disk is at fault; a busy host or a full disk is not."""
     return isinstance(error, VolumeFailed) or error.code is Code.UNAVAILABLE

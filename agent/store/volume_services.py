@@ -1,15 +1,15 @@
-"""What each volume is used for: in service, read-only, retiring; and replicas that change volumes.
+"""Service of each volume (in service, read-only, retiring), and moves of replicas between volumes.
 
-    begin_move ─ a copy arrives on another volume ─ finish_move: that one is served from now on
-        ─ the caller reads it whole ─ drop_moved: the one that is left behind goes
-                                   └ take_back_move: the copy goes, and all is as before
+    begin_move ─ a copy arrives on another volume ─ finish_move: the copy is served from now on
+        ─ the caller reads it whole ─ drop_moved: the original is deleted
+                                   └ take_back_move: the copy is deleted, as before
 
-At every moment one of the two is served, and the other is whole. After a crash the start serves the
-one that is not on the retiring volume if the two are equal, and the move goes on.
+At every moment one of the two is served, and the other is complete. After a crash, if the two are
+equal, the start serves the one that is not on the retiring volume, and the move continues.
 
-A volume may have a second replica of a container without retiring: its retirement was cancelled
-then, or its disk was away while the container came to another one. It is told of as one that is not
-served, goes as what a move has left goes, and nothing is deleted, or moved, before it has gone: a
+A volume may have a second replica of a container without retiring, because its retirement was
+cancelled, or its disk was away while the container was copied to another one. It is reported as not
+served, and deleted like the remains of a move. Nothing is deleted, or moved, before that, because a
 start would serve it.
 """
 
@@ -43,7 +43,8 @@ from merkle.replica import ContainerId, ReplicaState
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A replica that is still on a volume. `is_served`: from there, and not from another one."""
+    """A replica that is still on a volume. `is_served` means from there, and not from another
+    volume."""
 
     container_id: ContainerId
     state: ReplicaState
@@ -53,7 +54,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """How the volumes remember one of them: by which path, and whether an operator added it."""
+    """A volume as the volumes remember it: its path, and whether an operator added it."""
 
     volume: Volume
     path: str
@@ -61,7 +62,7 @@ class _Entry:
 
 
 class VolumeServices:
-    """What each volume of a set is used for."""
+    """Services of a set's volumes."""
 
     def __init__(
         self, volumes: VolumeSet, options: StoreOptions, on_change: Callable[[ContainerId], None]
@@ -70,17 +71,17 @@ class VolumeServices:
         self._options = options
         self._on_change = on_change
         self._services: dict[str, Service] = {}
-        self._forgotten: dict[str, _Entry] = {}  # of the retired ones: they may be taken back
+        self._forgotten: dict[str, _Entry] = {}  # retired volumes, which may be put back in service
 
     def of(self, volume_id: str) -> Service:
-        """Return what a volume is used for; one that is not open is as every other."""
+        """Return the service of a volume; a volume that is not open has the default."""
         for volume in self._set.working:
             if volume.volume_id == volume_id:
                 return self._service_of(volume)
         return Service()
 
     def change(self, volume_id: str, mode: Mode, *, target_id: str = "") -> Service:
-        """Use a volume otherwise from now on, durably. Raises Refused; then nothing is changed."""
+        """Change the service of a volume durably. Raise Refused; then nothing is changed."""
         volume = self._set.by_id(volume_id)
         before = self._service_of(volume)
         others = [other for other in self.in_service() if other is not volume]
@@ -102,7 +103,7 @@ class VolumeServices:
             return before
         total_bytes = volume_facts(volume).used_bytes if mode is Mode.RETIRING else 0
         service = Service(mode, target_id, total_bytes, self._options.now_ms())
-        if before.mode is Mode.RETIRED:  # first: what is acknowledged there is found by a start
+        if before.mode is Mode.RETIRED:  # first, so that a start finds what is acknowledged there
             own = _Entry(volume, str(volume.layout.volume), is_added=True)
             self._remember(self._forgotten.get(volume_id, own))
         if before.mode is Mode.RETIRING:
@@ -124,8 +125,8 @@ class VolumeServices:
         ]
 
     def seconds_on(self, volume_id: str) -> list[Left]:
-        """Return the replicas that a volume has and another one serves. Only what is told of is
-        looked at: of a volume that retires that is none, `left_on` has them."""
+        """Return the replicas on a volume that another one serves. Only reported ones are checked:
+        a retiring volume has none, because they are in `left_on`."""
         volume = self._set.by_id(volume_id)
         told = [one.container_id for one in self._set.unloadable if one.volume_id == volume_id]
         return [
@@ -136,15 +137,15 @@ class VolumeServices:
         ]
 
     def is_still(self, volume_id: str, left: Left) -> bool:
-        """Return whether a replica is on the volume, and served from there or not, as it was."""
+        """Return whether a replica is still on the volume, and served or not as before."""
         volume = self._set.by_id(volume_id)
         if left.is_served:
             return self._set.places.get(left.container_id) is volume
         return volume in self._set.others(left.container_id)
 
     def begin_move(self, announced: Announced, submit: Submit | None = None) -> Arrival:
-        """Reserve room on another volume for a replica that is on a retiring one. As
-        `begin_arrival`; the caller holds the container's lease until all is done."""
+        """Reserve room on another volume for a replica on a retiring one. As `begin_arrival`; the
+        caller holds the container's lease until the end."""
         source = self._retiring(announced.container_id)
         for other in self._set.others(announced.container_id):
             raise Unavailable(
@@ -160,8 +161,8 @@ class VolumeServices:
     def begin_arrival(
         self, announced: Announced, targets: Sequence[Volume], submit: Submit | None = None
     ) -> Arrival:
-        """Reserve room on one of `targets`. Raises as `Arrivals.begin`, and `Unavailable(BUSY)` if
-        that one takes no more replicas since: from then on only what is reserved holds it."""
+        """Reserve room on one of `targets`. Raise as `Arrivals.begin`, and `Unavailable(BUSY)` if
+        it no longer takes replicas: from then on only the reservation counts."""
         arrival = self._set.arrivals.begin(announced, targets, submit)
         if not self._service_of(arrival.volume).takes_replicas:
             arrival.discard()
@@ -173,21 +174,21 @@ class VolumeServices:
         return arrival
 
     def finish_move(self, arrival: Arrival, received: Received) -> ReplicaFacts:
-        """Put the copy in place, and serve it instead of the one that is left behind."""
+        """Put the copy in place, and serve it instead of the original."""
         container_id = arrival.announced.container_id
         source = self._retiring(container_id)
         row = arrival.publish(received)
         self._set.places[container_id] = arrival.volume
-        if arrival.volume not in self._set.working:  # fenced while we made it
+        if arrival.volume not in self._set.working:  # fenced meanwhile
             self._set.places[container_id] = source
         self._on_change(container_id)
         return facts_of(container_id, self._set.places[container_id].volume_id, row)
 
     def drop_moved(self, volume_id: str, container_id: ContainerId) -> None:
-        """Delete the replica that a move has left on a volume.
+        """Delete the original that a move has left on a volume.
 
-        Raises Refused(INELIGIBLE) unless the one that is served was read whole where it is now,
-        and is as good as the one that goes.
+        Raise Refused(INELIGIBLE) unless the served copy was read whole in its new place, and is at
+        least as good as the original.
         """
         left, served = self._set.by_id(volume_id), self._volume_of(container_id)
         why = "it is the one that is served"
@@ -204,8 +205,8 @@ class VolumeServices:
         self._set.has_gone(container_id, left)
 
     def take_back_move(self, volume_id: str, container_id: ContainerId) -> None:
-        """Serve the replica that was left on `volume_id` again, and delete its copy; not once the
-        delete of the other one has begun: then the copy is all there is."""
+        """Serve the original on `volume_id` again, and delete its copy. Refuse it after the delete
+        of the original has begun, because the copy is then the only one."""
         left, copy = self._set.by_id(volume_id), self._volume_of(container_id)
         if copy is left or _row(left, container_id).state is ReplicaState.DELETED:
             return
@@ -217,8 +218,8 @@ class VolumeServices:
         self._set.has_gone(container_id, copy)
 
     def check_alone(self, container_id: ContainerId) -> None:
-        """Refuse to delete a replica while another volume has one, too: a start would serve that
-        one, and it may be the better. Another shard is no such one. Raises Unavailable."""
+        """Refuse to delete a replica while another volume has one, too, because a start would serve
+        that one, and it may be the better. Another shard does not count. Raise Unavailable."""
         served = self._volume_of(container_id)
         for volume in self._set.others(container_id):
             if _are_one_shard(served, volume, container_id):
@@ -231,7 +232,7 @@ class VolumeServices:
                 )
 
     def end_retirement(self, volume_id: str) -> str:
-        """Write down that a volume is empty; return why it is not, "" if it is."""
+        """Record that a volume is empty; return why it is not, "" if it is."""
         volume = self._set.by_id(volume_id)
         before = self._service_of(volume)
         if before.mode is not Mode.RETIRING:
@@ -239,14 +240,15 @@ class VolumeServices:
         if why := self._contents(volume):
             return why
         self._keep(volume, Service(Mode.RETIRED, since_ms=self._options.now_ms()))
-        if why := self._contents(volume):  # it came meanwhile, from one who had asked before
+        if why := self._contents(volume):  # arrived meanwhile, by an earlier request
             self._keep(volume, before)
             return why
         self._remember()
         return ""
 
     def unmovable_on(self, volume_id: str) -> dict[ContainerId, str]:
-        """Return what is on a volume and cannot be moved, because it cannot be loaded, and why."""
+        """Return the replicas on a volume that cannot be moved because they cannot be loaded, with
+        the reasons."""
         volume = self._set.by_id(volume_id)
         found = Shelf()
         directories = replica_directories(volume, found)
@@ -256,7 +258,7 @@ class VolumeServices:
         reasons = {one.container_id: one.reason for one in found.unloadable}
         for container_id in sorted(directories - known.keys()):
             root = volume.paths(container_id).root
-            if root.is_dir():  # else it was deleted meanwhile
+            if root.is_dir():  # otherwise it was deleted meanwhile
                 one = told.get(container_id)
                 reasons[container_id] = f"{root}: {one.reason if one else 'no row in the index'}"
         for container_id, row in known.items():
@@ -268,11 +270,11 @@ class VolumeServices:
     def add_volume(
         self, path: Path, check: Callable[[VolumeFacts, float], object] = lambda *_: None
     ) -> VolumeFacts:
-        """Open a volume, formatting an empty one, and serve what is on it from now on. It is
-        remembered by the others, so that a start finds it without the config. `check` may refuse
-        it, by its facts and how fast it is read.
+        """Open a volume, formatting an empty one, and serve its replicas. The other volumes
+        remember it, so that a start finds it without the config. `check` may refuse it, by its
+        facts and read speed.
 
-        Raises Refused, VolumeFailed; then nothing is changed.
+        Raise Refused, VolumeFailed; then nothing is changed.
         """
         first = self._set.working[0].version
         layout = Layout(Path(os.path.realpath(path)), first.cluster_id)
@@ -304,7 +306,7 @@ class VolumeServices:
             self._on_change(container_id)
         return volume_facts(volume)
 
-    # -- what the above calls
+    # -- helpers
 
     def _service_of(self, volume: Volume) -> Service:
         return self._services.setdefault(volume.volume_id, read_service(volume.layout))
@@ -314,7 +316,7 @@ class VolumeServices:
         return is_served and volume in self._set.others(container_id)
 
     def _tell_seconds(self, volume: Volume) -> None:
-        """Tell of what moves have left on a volume; a move that goes on may end meanwhile."""
+        """Report the remains of moves on a volume; a continuing move may end meanwhile."""
         for left in self.left_on(volume.volume_id):
             if not left.is_served:
                 self._set.leave_second(left.container_id, volume)
@@ -327,7 +329,7 @@ class VolumeServices:
         return service
 
     def _recovered(self, volume: Volume) -> Shelf:
-        """Return what is on a volume that was opened. Raises SutureError."""
+        """Return the contents of an opened volume. Raise SutureError."""
         shelf = recover([volume], self._options)
         for _, failure in shelf.failed:
             raise failure
@@ -352,8 +354,8 @@ class VolumeServices:
         return volume
 
     def _contents(self, volume: Volume) -> str:
-        """Say what is on a volume or on its way to it; "" if it is empty."""
-        arriving = self._set.arrivals.on(volume)  # first: what has arrived has a row then
+        """Return a description of a volume's contents and imports; "" if it is empty."""
+        arriving = self._set.arrivals.on(volume)  # first, because a finished import has a row
         left_count = len(self.left_on(volume.volume_id))
         unmovable_count = len(self.unmovable_on(volume.volume_id))
         if left_count or unmovable_count:
@@ -362,7 +364,7 @@ class VolumeServices:
         return f"{len(arriving)} replicas are arriving" if arriving else ""
 
     def _remember(self, joins: _Entry | None = None) -> None:
-        """Have the volumes remember each other, as a start does; not one that is retired."""
+        """Make the volumes remember each other, as a start does, except retired ones."""
         new = joins.volume if joins else None
         modes = {volume: self._service_of(volume).mode for volume in self._set.working}
         gone = {
@@ -384,7 +386,7 @@ class VolumeServices:
 
 
 def worse_than(served: ReplicaRow, left: ReplicaRow) -> str:
-    """Say why a replica must not stand in for another one of this host; "": it may. Pure."""
+    """Return why a replica must not replace another one of this host; "" if it may. Pure."""
     if served.replica_index != left.replica_index:
         return f"its copy is shard {served.replica_index}, it is {left.replica_index}"
     if not served.data_scan_at_ms:
@@ -401,15 +403,15 @@ def worse_than(served: ReplicaRow, left: ReplicaRow) -> str:
     is_same_kind = served.tree.algorithm is left.tree.algorithm
     lacks_commits = left.state is not ReplicaState.CLOSED and left.bcsid < served.bcsid
     if served.state is ReplicaState.CLOSED and (left.state is sick or lacks_commits):
-        return ""  # its root is another one, as it must be
+        return ""  # its root must differ
     if is_same_kind and served.tree.root != left.tree.root:
         return "its copy has another root"
     return ""
 
 
 def forgotten(served: Volume, left: Volume, container_id: ContainerId) -> str:
-    """Say of which block one replica of this host has a row or bytes, and the other knows nothing,
-    neither alive nor deleted nor lost, or does not know that it was deleted; "" of none."""
+    """Return a block of which one replica has a row or bytes, and the other has no record (live,
+    deleted or lost), or does not know its delete; "" if there is none."""
     with served.index.read() as there, left.index.read() as here:
         lost = blocks_without_row(here, left.paths(container_id), container_id)
         with_bytes = (block_id for block_id, size_bytes in lost.items() if size_bytes > 0)
@@ -427,14 +429,14 @@ def forgotten(served: Volume, left: Volume, container_id: ContainerId) -> str:
 
 
 def _are_one_shard(served: Volume, left: Volume, container_id: ContainerId) -> bool:
-    """Whether two replicas have the same index; so it is where that cannot be known."""
+    """Return whether two replicas have the same index; True if unknown."""
     rows = _row_or_none(served, container_id), _row_or_none(left, container_id)
     indexes = {row.replica_index for row in rows if row is not None}
     return len(indexes) < 2
 
 
 def _row_or_none(volume: Volume, container_id: ContainerId) -> ReplicaRow | None:
-    """Return a replica's row, None for one that cannot be read, or is gone."""
+    """Return a replica's row; None if it is unreadable or gone."""
     try:
         return _row(volume, container_id)
     except (Damaged, Refused):

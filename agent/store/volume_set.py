@@ -1,4 +1,4 @@
-"""The volumes of one datanode, and which replica is on which: the lower half of its store."""
+"""The volumes of one datanode, and the volume of each replica: the lower half of its store."""
 
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -24,8 +24,8 @@ from merkle.replica import ContainerId
 
 
 class VolumeSet:
-    """What there is of volumes: those that are `working`, and which of them serves a replica
-    (`places`). Only the store and what it is made of change these."""
+    """The volumes: the `working` ones, and the one that serves each replica (`places`). Only the
+    store and its parts change them."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class VolumeSet:
         shelf: Shelf,
         failed: Sequence[VolumeFacts],
     ) -> None:
-        """Of volumes that are open, with what their recovery found."""
+        """Make a set of open volumes, with the results of their recovery."""
         self.working = tuple(volumes)
         self._options = options
         self.places = shelf.places
@@ -58,41 +58,41 @@ class VolumeSet:
 
     @property
     def unloadable(self) -> tuple[Unloadable, ...]:
-        """What is on a volume and is not served."""
+        """Replicas on a volume that are not served."""
         return tuple(self._unloadable)
 
     def leave_second(self, container_id: ContainerId, volume: Volume) -> None:
-        """Tell of a replica in place of which that of another volume is served."""
+        """Report a replica in whose place another volume's is served."""
         self._unloadable[_second(container_id, volume)] = None
 
     def forget_second(self, container_id: ContainerId, volume: Volume) -> None:
-        """Tell of it no more: it is gone, or served."""
+        """Stop reporting a second replica, because it is gone, or served."""
         for one in self.unloadable:
             if (one.container_id, one.volume_id) == (container_id, volume.volume_id):
                 self._unloadable.pop(one, None)
 
     def others(self, container_id: ContainerId) -> list[Volume]:
-        """Return the volumes with a row of a replica of which another one's is served."""
+        """Return the volumes with a row of a replica that another volume serves."""
         served = self.places.get(container_id)
         return [v for v in self.working if v is not served and _has_row(v, container_id)]
 
     def version(self) -> tuple[tuple[str, int], ...]:
-        """Return a value that is another one after every change of what the indexes hold."""
+        """Return a value that changes with every change of the indexes."""
         return tuple((volume.volume_id, index_version(volume)) for volume in self.working)
 
     def probe(self, volume_id: str) -> Probe:
-        """Try whether a volume works: write, sync, read, remove. May hang as its disk does."""
+        """Test a volume: write, sync, read, remove. May hang with its disk."""
         return probe(self.by_id(volume_id).layout)
 
     def canary_directory(self, volume_id: str) -> Path:
-        """Return where a volume keeps the fault that its scan has to find; it need not exist."""
+        """Return the directory for a volume's planted fault; it need not exist."""
         return self.by_id(volume_id).layout.canary
 
     def fail_volume(self, volume_id: str, reason: str) -> tuple[ContainerId, ...]:
         """Fence a volume until the next start: its replicas are refused and no longer reported, or
         served by another volume that has one, too.
 
-        Returns the containers that were on it. Nothing on the volume is touched.
+        Return its containers. Nothing on the volume is touched.
         """
         volume = self.by_id(volume_id)
         lost = tuple(key for key, place in dict(self.places).items() if place is volume)
@@ -110,7 +110,7 @@ class VolumeSet:
         return lost
 
     def _seconds_of(self, lost: Sequence[ContainerId]) -> dict[ContainerId, Volume]:
-        """Return the volumes that a start would serve these from, with the lost one left out."""
+        """Return the volumes from which a start would serve these, without the lost one."""
         found: dict[ContainerId, tuple[Rank, Volume]] = {}
         for volume in self.working:
             for container_id in _served_by_a_start(volume, lost):
@@ -121,13 +121,13 @@ class VolumeSet:
         return {container_id: volume for container_id, (_, volume) in found.items()}
 
     def has_gone(self, container_id: ContainerId, volume: Volume) -> None:
-        """Tell of a second one no more, nor serve it, which a fence may have begun meanwhile."""
+        """Stop reporting and serving a second replica; a fence may have begun to serve it."""
         self.forget_second(container_id, volume)
         if self.places.get(container_id) is volume:
             self.places.pop(container_id, None)
 
     def admit(self, volume: Volume, shelf: Shelf) -> None:
-        """Serve what is on a volume that was opened while others serve."""
+        """Serve the replicas of a volume that was opened at run time."""
         twice = self.places.keys() & shelf.places.keys()
         self.failed = tuple(one for one in self.failed if one.path != volume.layout.volume)
         self.working = (*self.working, volume)
@@ -142,23 +142,23 @@ class VolumeSet:
             self.leave_second(container_id, volume)
 
     def is_lost(self, container_id: ContainerId) -> bool:
-        """Return whether the replica was on a volume that is fenced, and no other one serves it:
-        gone until the next start."""
+        """Return whether the replica was on a fenced volume, and is not served by another one: lost
+        until the next start."""
         return container_id in self.lost and container_id not in self.places
 
     def let_go_of_pages(self) -> None:
-        """Take the indexes' pages out of this process's memory: after work on all replicas."""
+        """Remove the indexes' pages from this process's memory, after work on all replicas."""
         for volume in self.working:
             with volume.index.read() as rows:
                 rows.let_go_of_pages()
 
     def purge_quarantine(self, older_than_s: float) -> int:
-        """Remove what was quarantined longer ago; returns how many pieces went."""
+        """Remove pieces quarantined longer ago; return their number."""
         return purge_quarantine(self.working, self._options, older_than_s)
 
     def remove_graves(self, known: Mapping[str, Collection[Path]]) -> dict[str, Graves]:
-        """Try again to remove files of deleted replicas, of each volume those `known` from the last
-        look; return what came of it, by volume. One that cannot be looked at is left out."""
+        """Retry the removal of deleted replicas' files, on each volume those `known` from the last
+        check; return the results by volume. Unreadable volumes are omitted."""
         found = {}
         for volume in self.working:
             with suppress(SutureError):
@@ -169,22 +169,22 @@ class VolumeSet:
     # -- this datanode
 
     def upgraded_at_ms(self) -> int:
-        """Return when this version began to write here, of the volume where that was last; 0: no
-        other one was here before."""
+        """Return when this version first wrote here, on the volume with the latest time; 0 if no
+        other version wrote before."""
         return max((volume.verification.upgraded_at_ms for volume in self.working), default=0)
 
     def node_state(self) -> NodeState:
-        """Return what the SCM has decided about this datanode."""
+        """Return the SCM's decision about this datanode."""
         return newest_state([volume.layout for volume in self.working])
 
     def set_node_state(self, op_state: str, op_expiry_ms: int) -> None:
-        """Keep what the SCM has decided, durably, on every volume that works."""
+        """Store the SCM's decision durably, on every working volume."""
         self._change_node_state(
             lambda state: replace(state, op_state=op_state, op_expiry_ms=op_expiry_ms)
         )
 
     def keep_seen_starts(self, starts: Sequence[SeenStart], *, is_everywhere: bool) -> None:
-        """Keep durably which starts of SCMs were seen, on every volume that works or on one."""
+        """Store the seen starts of SCMs durably, on every working volume or on one."""
         self._change_node_state(
             lambda state: replace(state, seen_starts=tuple(starts)), is_everywhere=is_everywhere
         )
@@ -199,7 +199,7 @@ class VolumeSet:
             write_state(layouts, state, is_everywhere=is_everywhere)
 
     def by_id(self, volume_id: str) -> Volume:
-        """Return a volume that works. Raises VolumeFailed."""
+        """Return a working volume. Raise VolumeFailed."""
         for volume in self.working:
             if volume.volume_id == volume_id:
                 return volume
@@ -212,7 +212,7 @@ def _has_row(volume: Volume, container_id: ContainerId) -> bool:
 
 
 def _served_by_a_start(volume: Volume, container_ids: Sequence[ContainerId]) -> list[ContainerId]:
-    """Return those of which a volume has a replica that no start would remove, nor make another."""
+    """Return the containers whose replica on a volume a start would neither remove nor recreate."""
     found = []
     with suppress(SutureError), volume.index.read() as rows:
         for container_id in container_ids:

@@ -1,1 +1,1 @@
-"""What is done to a replica: write, read, close, delete, repair, receive, send, record scans."""
+"""Operations on a replica: write, read, close, delete, repair, import, export, record scans."""

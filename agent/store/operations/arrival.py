@@ -1,11 +1,11 @@
-"""A replica that arrives from another datanode: built beside, made whole, put in place at once.
+"""Import of a replica from another datanode: built aside, completed, and renamed into place.
 
     room reserved ─ tmp/importing/<id>: chunks, tree, descriptor ─ all of it synced
         ─ LMDB { rows, tombstones, findings, replica row, "moving in" } ─ rename ─ LMDB { moved in }
 
-Until the last step nobody is told of it. A crash before the big commit leaves what the next start
-sweeps out of tmp/; after it, the journal says "moving in": if the directory is in its place the
-replica is whole and stays, if not its rows are taken back.
+The replica is reported only after the last step. A crash before the big commit leaves files that
+the next start removes from tmp/. After the commit, the journal has "moving in": if the directory is
+in its place, the replica is complete and stays; otherwise its rows are rolled back.
 """
 
 import os
@@ -44,9 +44,9 @@ from merkle.tree import Tree
 from merkle.tree_codec import encode_tree
 from scanner.finding import Finding
 
-RESERVED_TIMES: Final = 2  # of the data: metadata, and a file system that is not exact
+RESERVED_TIMES: Final = 2  # of the data, for metadata and file system overhead
 RESERVED_BYTES_MIN: Final = 1024**2
-ARRIVALS_MAX: Final = 6  # each has a thread of the server and some megabytes
+ARRIVALS_MAX: Final = 6  # each takes a server thread and some megabytes
 ROWS_SUFFIX: Final = ".rows"
 FIRST_GENERATION: Final = 1
 _COUNT: Final = struct.Struct("<I")
@@ -54,7 +54,7 @@ _COUNT: Final = struct.Struct("<I")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Announced:
-    """What the sender says that it will send. `data_bytes` is about right."""
+    """The sender's announcement. `data_bytes` is approximate."""
 
     container_id: ContainerId
     state: ReplicaState
@@ -70,8 +70,8 @@ class Announced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Received:
-    """What came of it, as the receiver has judged it. `findings` are all damage;
-    `contradictions` are those that the source knows of."""
+    """Received replica as the receiver has judged it. `findings` are all damage; `contradictions`
+    are those known to the source."""
 
     tree: Tree
     findings: Sequence[Finding]
@@ -83,7 +83,7 @@ class Received:
 
 @dataclass(slots=True, eq=False)
 class _Claim:
-    """One arrival: the room that is still kept for it."""
+    """A running import and its remaining reserved room."""
 
     volume: Volume | None = None
     left_bytes: int = 0
@@ -91,8 +91,8 @@ class _Claim:
 
 @dataclass(slots=True)
 class Arrivals:
-    """The replicas on their way here. Nothing locks: single operations on a dict are atomic, and
-    of two that claim the last room both may be refused, never both admitted."""
+    """The running imports. Lock-free: single operations on a dict are atomic, and of two that claim
+    the last room both may be refused, but never both admitted."""
 
     options: StoreOptions
     _claims: dict[ContainerId, _Claim] = field(default_factory=dict)
@@ -103,7 +103,7 @@ class Arrivals:
     def begin(
         self, announced: Announced, volumes: Sequence[Volume], submit: Submit | None
     ) -> "Arrival":
-        """Reserve room and make the place to build in. Raises `Unavailable`: BUSY when the same
+        """Reserve room and create the directory to build in. Raise `Unavailable`: BUSY if the same
         container, or too many, are arriving; DISK_OUT_OF_SPACE."""
         container_id = announced.container_id
         if len(self._claims) >= ARRIVALS_MAX:
@@ -125,21 +125,22 @@ class Arrivals:
             raise
 
     def forget(self, container_id: ContainerId) -> None:
-        """Give up a claim and its room."""
+        """Release a claim and its room."""
         self._claims.pop(container_id, None)
 
     def on(self, volume: Volume) -> list[ContainerId]:
-        """Return what is arriving on a volume."""
+        """Return the containers arriving on a volume."""
         return [key for key, claim in list(self._claims.items()) if claim.volume is volume]
 
     def reserved_bytes(self, volume: Volume) -> int:
-        """Return the room that is kept on a volume for what is still to come."""
+        """Return the room reserved on a volume for data still to come."""
         return sum(
             claim.left_bytes for claim in list(self._claims.values()) if claim.volume is volume
         )
 
     def _reserve(self, claim: _Claim, wanted_bytes: int, volumes: Sequence[Volume]) -> None:
-        """Claim room first and look whether it was there then: no other can be in between."""
+        """Claim room first, then check that it was available, so that no other claim comes in
+        between."""
         by_room = sorted(volumes, key=self._free_bytes, reverse=True)
         for volume in by_room:
             claim.left_bytes, claim.volume = wanted_bytes, volume
@@ -159,7 +160,7 @@ class Arrivals:
 
 
 class Arrival:
-    """One replica while it arrives. Belongs to one thread; ends with `publish` or `discard`."""
+    """A replica during its import. Belongs to one thread; ends with `publish` or `discard`."""
 
     def __init__(
         self,
@@ -187,11 +188,12 @@ class Arrival:
         self._submit = submit
         self._files = FileWriter(self._directory_fd, submit)
         self._pack: PackWriter | None = None
-        self._allocated_bytes = 0  # of the file that was begun
+        self._allocated_bytes = 0  # of the current file
         self._is_open = True
 
     def _made(self) -> tuple[BinaryIO, int]:
-        """Make the place to build in; return the file for the rows, and the directory of chunks."""
+        """Create the directory to build in; return the file for the rows, and the directory of
+        chunks."""
         remove_tree(self._paths.root)
         self._paths.root.mkdir(DIRECTORY_MODE)
         self._paths.chunks.mkdir(DIRECTORY_MODE)
@@ -208,11 +210,11 @@ class Arrival:
         for path in (self._paths.root, self._rows_path):
             clear_away(self.volume, path)
 
-    # -- while it comes
+    # -- during the import
 
     def keep_rows(self, block_ids: Sequence[BlockId], rows: Sequence[bytes]) -> int:
-        """Keep the rows of blocks for the commit: on disk, because many may be much. An empty one
-        is none; returns how many there were."""
+        """Store the rows of blocks on disk for the commit, because they may be large. Empty rows
+        are skipped; return the number of the others."""
         kept = [(block_id, row) for block_id, row in zip(block_ids, rows, strict=True) if row]
         ids, rows = [block_id for block_id, _ in kept], [row for _, row in kept]
         head = struct.pack(f"<I{len(kept)}Q{len(kept)}I", len(kept), *ids, *map(len, rows))
@@ -221,12 +223,14 @@ class Arrival:
         return len(kept)
 
     def expect_small(self, count: int) -> None:
-        """Pack small blocks from now on if there will be so many that files for them cost more."""
+        """Pack small blocks from now on if there will be so many that a pack is cheaper than
+        files."""
         if count >= self._arrivals.options.packed_count_min:
             self._pack = PackWriter(self._directory_fd, self._submit)
 
     def write_whole(self, blocks: Sequence[tuple[BlockId, memoryview]]) -> None:
-        """Write blocks by ascending id, each whole, soon. The views must stay as they are."""
+        """Write blocks by ascending id, each whole, in the background. The views must not
+        change."""
         self._use(sum(len(data) for _, data in blocks))
         with disk_errors(self._paths.chunks):
             if self._pack is not None:
@@ -237,26 +241,26 @@ class Arrival:
                 self._files.write_whole(names)
 
     def begin_file(self, block_id: BlockId, size_bytes: int) -> None:
-        """Begin the file of a large block, which will have so many bytes."""
+        """Begin the file of a large block of `size_bytes`."""
         self._check_room(size_bytes)
         with disk_errors(self._paths.chunks):
             self._allocated_bytes = self._files.begin(f"{block_id}.block", size_bytes)
         self._use(self._allocated_bytes)
 
     def append(self, data: memoryview) -> None:
-        """Add to the file that was begun."""
+        """Append to the current file."""
         if not self._allocated_bytes:
             self._use(len(data))
         with disk_errors(self._paths.chunks):
             self._files.append(data)
 
     def end_file(self) -> None:
-        """End the file that was begun."""
+        """End the current file."""
         with disk_errors(self._paths.chunks):
             self._files.end()
 
     def rows(self) -> Iterator[tuple[BlockId, bytes]]:
-        """Yield the rows that were kept, in their order."""
+        """Yield the stored rows in their order."""
         with disk_errors(self._rows_path):
             self._rows.flush()
             with self._rows_path.open("rb") as stored:
@@ -270,12 +274,12 @@ class Arrival:
                         yield BlockId(block_id), data[start:end]
 
     def _use(self, size_bytes: int) -> None:
-        """Turn reserved room into used room."""
+        """Convert reserved room to used room."""
         self._check_room(size_bytes)
         self._claim.left_bytes -= size_bytes
 
     def _check_room(self, size_bytes: int) -> None:
-        """Refuse more than was reserved."""
+        """Raise if more is used than was reserved."""
         if size_bytes > self._claim.left_bytes:
             raise Refused(
                 Code.MALFORMED_REQUEST,
@@ -284,12 +288,12 @@ class Arrival:
                 container_id=self.announced.container_id,
             )
 
-    # -- its end
+    # -- end of the import
 
     def publish(self, received: Received) -> ReplicaRow:
         """Make it durable and put it in place. The caller holds the container's lease.
 
-        Raises SutureError with nothing visible; `discard` is still the caller's to call.
+        Raise SutureError with nothing visible; the caller must still call `discard`.
         """
         container_id = self.announced.container_id
         place = self.volume.paths(container_id)
@@ -315,8 +319,8 @@ class Arrival:
         return row
 
     def _sync(self) -> None:
-        """Make the files and their names durable. Where all data is already, nothing of others
-        that is still to be written to the same file system is waited for. Raises OSError."""
+        """Make the files and their names durable. If all data is durable already, do not wait for
+        other writes to the same file system. Raise OSError."""
         if self._files.unsynced_count or (self._pack is not None and self._pack.unsynced_count):
             sync_file_system(self._directory_fd)
             self._files.drop_cached()
@@ -328,7 +332,7 @@ class Arrival:
         sync_path(paths.root)
 
     def discard(self) -> None:
-        """Remove what is still in tmp/ and give the room back. Harmless after `publish`."""
+        """Remove the files in tmp/ and release the room. Harmless after `publish`."""
         if not self._is_open:
             return
         self._is_open = False
@@ -350,7 +354,7 @@ class Arrival:
         findings: list[Finding],
     ) -> None:
         container_id = self.announced.container_id
-        rows.delete_container(container_id)  # of an import whose taking back had failed
+        rows.delete_container(container_id)  # of an import whose rollback had failed
         rows.put_blocks(container_id, self.rows())
         rows.put_packed(container_id, packed)
         dead = tree.block_ids[tree.deleted].tolist()
@@ -362,8 +366,8 @@ class Arrival:
         rows.begin_work(container_id, MovingEntry())
 
     def _take_back(self) -> None:
-        """Remove what could not be put in place, and its rows; what of it stays is whole, and the
-        next start serves it, or takes its rows back."""
+        """Remove a replica that could not be put in place, and its rows. If something remains it is
+        complete, and the next start serves it, or rolls its rows back."""
         container_id = self.announced.container_id
         if take_away(self.volume, container_id):
             with suppress(SutureError):
@@ -371,7 +375,7 @@ class Arrival:
 
 
 def arrived_row(announced: Announced, received: Received, tree: Tree) -> ReplicaRow:
-    """Return the row of a replica that has arrived: never read here, and damaged if it came so."""
+    """Return the row of an imported replica: never read here, and damaged if it came so."""
     row = ReplicaRow(
         state=announced.state,
         former_state=announced.former_state,
@@ -392,7 +396,7 @@ def arrived_row(announced: Announced, received: Received, tree: Tree) -> Replica
 
 
 def finish_move(volume: Volume, container_id: ContainerId) -> str:
-    """Roll the journal entry of an arrival: it is in its place, or it never came."""
+    """Roll the journal entry of an import: it is in its place, or it never came."""
     if volume.paths(container_id).root.is_dir():
         volume.index.write(lambda rows: rows.end_work(container_id, MovingEntry()))
         return "arrival finished"

@@ -1,18 +1,18 @@
-"""Installing many chunks of a replica at once: a journal entry each, one sync of each kind for all.
+"""Batch install of chunks in a replica: a journal entry each, one sync of each kind for all.
 
     old bytes of all to one copy in quarantine ─ one commit: an entry each
         ─ pwrite, one fdatasync a file ─ one sync of the directory ─ each read back past the cache
           (of many files: one sync of the file system, names included)
         ─ one commit: all records, all entries removed
 
-What holds for one chunk (`agent.store.operations.repair`, `overwrite`) holds for each of a batch:
-no byte that verifies is overwritten, our own row has the last word, no hole is made, old bytes come
-back when anything fails. A batch takes only what is plain: what has something in the way, lies in a
-pack or is refused is left to be offered alone, where it gets its reason.
+The rules for one chunk (`agent.store.operations.repair`, `overwrite`) hold for each of a batch: no
+byte that verifies is overwritten, the local row decides, no hole is made, and old bytes are
+restored if anything fails. A batch takes only simple cases. A chunk that is obstructed, in a pack
+or refused is left to be offered alone, which gives its error.
 
-A start rolls the entries one by one, in the order of their offsets, and each leaves its chunk old
-or new: where an earlier chunk of a block is taken back, the file is cut to what it was before, and
-a later one that lay behind it is seen not to have arrived.
+A start rolls the entries one by one, in the order of their offsets, and each chunk ends up old or
+new. If an earlier chunk of a block is rolled back, the file is cut to its former length, and a
+later chunk behind it counts as not arrived.
 """
 
 import stat
@@ -47,20 +47,20 @@ from agent.store.volumes.volume import Volume, check_space
 from merkle.checksum import crc32c
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
 
-BATCH_BYTES_MAX: Final = 16 * 1024**2  # in memory twice: what comes, and what goes
+BATCH_BYTES_MAX: Final = 16 * 1024**2  # in memory twice: new bytes and old bytes
 BATCH_COUNT_MAX: Final = 1_024
-FILES_SYNCED_MAX: Final = 16  # more are synced with their file system: a commit of its journal each
+FILES_SYNCED_MAX: Final = 16  # more are synced with their file system, with one journal commit
 WHY: Final = "replaced by a repair"
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A chunk that a peer gave.
+    """A chunk offered by a peer.
 
-    `is_ordered`: an operator wants just these bytes. `lent`: its block, as the peer has it: when it
-    has all its chunks here, it takes over commit id and client metadata. `proof`: of a peer that
-    has it on its medium. `seen`: `checksum_of` what our medium held there shortly before, if it was
-    read: one read less is needed then.
+    `is_ordered` means that an operator wants exactly these bytes. `lent` is the peer's block: when
+    all its chunks are here, its commit id and client metadata are taken over. `proof` is of a peer
+    that has it on its medium. `seen` is the `checksum_of` our medium's bytes there shortly before,
+    if they were read, which saves a read.
     """
 
     block_id: BlockId
@@ -74,19 +74,19 @@ class Offer:
 
 @dataclass(slots=True)
 class _Block:
-    """A block as it is, and as the chunks of the batch that were taken so far make it."""
+    """A block as it is, with the chunks of the batch taken so far."""
 
     path: Path
-    recorded: Mapping[int, ChunkInfo]  # by offset, as it is
-    end_bytes: int  # where the last chunk ends
-    had_bytes: int  # of its file; blockfile.ABSENT without one
+    recorded: Mapping[int, ChunkInfo]  # present chunks by offset
+    end_bytes: int  # end of the last chunk
+    had_bytes: int  # size of its file; blockfile.ABSENT without one
     size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
-    """An offer that the batch writes. `old` is what is at its place, as far as it can be read;
-    `before_bytes` that of the file when all before it in the batch are written."""
+    """An offer that the batch writes. `old` has the readable bytes at its place; `before_bytes` is
+    the file's length after all earlier writes of the batch."""
 
     index: int
     offer: Offer
@@ -97,11 +97,12 @@ class _Taken:
 def install_batch(
     volume: Volume, options: StoreOptions, container_id: ContainerId, offers: Sequence[Offer]
 ) -> frozenset[int]:
-    """Install what of `offers` is plain; return the positions of those that are installed.
+    """Install the simple cases among `offers`; return the positions of the installed ones.
 
-    All others are as they were: offered alone, each gets its reason. So is the whole batch when
-    something fails. The caller holds the container's lease. Raises `Refused` when there is no such
-    replica, and what keeps the batch from being taken back: the next start does it then.
+    The others are unchanged; offered alone, each gets its error. The same applies to the whole
+    batch if something fails. The caller holds the container's lease. Raise `Refused` if there is no
+    such replica, and the error that keeps the batch from being rolled back; the next start does it
+    then.
     """
     with volume.index.read() as rows:
         row = tree_replica(rows, container_id)
@@ -161,7 +162,7 @@ def _plain_blocks(
 def _taken(
     container_id: ContainerId, blocks: Mapping[BlockId, _Block], offers: Sequence[Offer]
 ) -> Iterator[_Taken]:
-    """Yield what the batch may write; keeps in `blocks` what that makes of them."""
+    """Yield the offers that the batch may write, and update `blocks` accordingly."""
     seen: set[tuple[BlockId, int]] = set()
     held = _held(blocks, offers)
     for index, offer in enumerate(offers):
@@ -179,8 +180,8 @@ def _taken(
 
 
 def _held(blocks: Mapping[BlockId, _Block], offers: Sequence[Offer]) -> dict[int, bytes]:
-    """Return what the medium gives at the places of offers, by their positions: nothing where it
-    does not, or where a file ends before them."""
+    """Return the medium's bytes at the offers' places, by position; empty if unreadable or beyond
+    the end of the file."""
     indexes: dict[BlockId, list[int]] = defaultdict(list)
     for index, offer in enumerate(offers):
         block, chunk = blocks.get(offer.block_id), offer.chunk
@@ -196,9 +197,9 @@ def _held(blocks: Mapping[BlockId, _Block], offers: Sequence[Offer]) -> dict[int
 
 
 def _checked(container_id: ContainerId, block: _Block, offer: Offer, first: bytes) -> bytes:
-    """Return what the medium holds at the place of a chunk that may be written there, nothing where
-    it gives nothing back, or something else than `first`, and each time: then there is nothing to
-    bring back. Raises `Refused` as the install of one chunk does."""
+    """Return the medium's bytes at the place of a chunk that may be written there. Return nothing
+    if they are unreadable, or differ from `first` in each read, because there is then nothing to
+    restore. Raise `Refused` as the install of one chunk does."""
     chunk, block_id = offer.chunk, offer.block_id
     check_offered(block_id, chunk, offer.data)
     recorded = block.recorded.get(chunk.offset)
@@ -207,7 +208,7 @@ def _checked(container_id: ContainerId, block: _Block, offer: Offer, first: byte
     old = b""
     if first:
         read = partial(blockfile.read_past_cache, block.path, chunk.offset, chunk.length_bytes)
-        with suppress(OSError):  # why it is replaced
+        with suppress(OSError):  # unreadable, which is why it is replaced
             old = blockfile.read_agreed(read, first, offer.seen)
     if recorded is not None and not offer.is_ordered:
         check_damaged(container_id, block_id, recorded, old or first)
@@ -224,7 +225,7 @@ def _begin(
     blocks: Mapping[BlockId, _Block],
     taken: Sequence[_Taken],
 ) -> list[InstallEntry]:
-    """Keep the old bytes, then write the journal. Raises the store's errors, nothing begun then."""
+    """Keep the old bytes, then write the journal. Raise the store's errors, with nothing begun."""
     if not taken:
         return []
     grown_bytes = sum(block.size_bytes - max(block.had_bytes, 0) for block in blocks.values())
@@ -267,7 +268,8 @@ def _write(
     entries: Sequence[InstallEntry],
     taken: Sequence[_Taken],
 ) -> None:
-    """Write all, make it durable, and see that it arrived. Raises the store's errors."""
+    """Write all chunks, make them durable, and verify that they arrived. Raise the store's
+    errors."""
     paths = volume.paths(container_id)
     pieces: dict[BlockId, list[tuple[int, bytes]]] = defaultdict(list)
     for one in taken:
@@ -293,7 +295,7 @@ def _record(
     entries: Sequence[InstallEntry],
     lent: Mapping[BlockId, BlockData],
 ) -> None:
-    """Record the new bytes, and what else blocks have at their lenders; end the entries."""
+    """Record the new bytes, and the lenders' other metadata of the blocks; end the entries."""
     chunks: dict[BlockId, list[ChunkInfo]] = defaultdict(list)
     for entry in entries:
         chunks[entry.block_id].append(entry.chunk)
@@ -302,7 +304,7 @@ def _record(
 
 
 def _take_back(volume: Volume, container_id: ContainerId, entries: Sequence[InstallEntry]) -> None:
-    """Bring all old bytes back, if nothing of the new is recorded."""
+    """Restore all old bytes, if none of the new ones is recorded."""
     for entry in entries:
         if is_open(volume, container_id, entry):
             roll_back(volume, container_id, entry)

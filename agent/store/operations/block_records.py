@@ -1,6 +1,6 @@
-"""The rows of blocks of which chunks were repaired: what they, and their replica's row, say then.
+"""Rows of blocks after a repair of chunks, and the counts in their replica's row.
 
-Everything here is a part of one transaction, which its caller commits when the bytes are durable.
+All functions work within one transaction, which the caller commits when the bytes are durable.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from merkle.replica import Bcsid, BlockData, BlockId, ChunkInfo, ContainerId
 def readable_block(
     rows: Snapshot, container_id: ContainerId, block_id: BlockId
 ) -> BlockData | None:
-    """Return the block if its row can be read: a damaged row is as good as none, and replaced."""
+    """Return the block if its row is readable; a damaged row counts as missing, and is replaced."""
     row = rows.block(container_id, block_id)
     try:
         return None if row is None else decode_block(block_id, row)
@@ -28,7 +28,7 @@ def readable_block(
 def record_chunk(
     rows: Change, container_id: ContainerId, block_id: BlockId, chunk: ChunkInfo
 ) -> None:
-    """Record a chunk whose bytes are durable, new or in the place of a damaged one."""
+    """Record a chunk with durable bytes, new or in place of a damaged one."""
     record_chunks(rows, container_id, {block_id: [chunk]}, {})
 
 
@@ -38,10 +38,10 @@ def record_chunks(
     installed: Mapping[BlockId, Sequence[ChunkInfo]],
     lent: Mapping[BlockId, BlockData],
 ) -> None:
-    """Record chunks of some blocks whose bytes are durable.
+    """Record chunks with durable bytes of some blocks.
 
-    `lent`: blocks as peers have them. Ours gets the commit id of one of which it now has each
-    chunk, unless its own is higher, and the client's metadata, unless it has some.
+    `lent` has peers' blocks. A block gets the commit id of a lent one if it now has all its chunks,
+    unless its own is higher, and the client's metadata, unless it has some.
     """
     put_blocks(
         rows,
@@ -60,7 +60,7 @@ def _with_chunks(
     installed: Sequence[ChunkInfo],
     lent: BlockData | None,
 ) -> tuple[BlockData, int]:
-    """Return a block that has these chunks, too, and how many bytes they add."""
+    """Return a block with these chunks added, and the number of added bytes."""
     block = readable_block(rows, container_id, block_id) or BlockData(block_id, Bcsid(0))
     had = {chunk.offset: chunk for chunk in block.chunks}
     added_bytes = sum(chunk.length_bytes for chunk in installed if chunk.offset not in had)
@@ -73,27 +73,28 @@ def _with_chunks(
 
 
 def has_each_chunk(mine: Sequence[ChunkInfo], theirs: Sequence[ChunkInfo]) -> bool:
-    """Return whether each of their chunks is among mine: another one at its place is not."""
+    """Return whether each of their chunks is among mine; another chunk at its place does not
+    count."""
     return mine == theirs or set(theirs) <= set(mine)
 
 
 def put_blocks(
     rows: Change, container_id: ContainerId, blocks: Sequence[tuple[BlockData, int]]
 ) -> None:
-    """Set the rows of blocks, each with the bytes that it has more than before, and what the
-    replica's row counts."""
+    """Set the rows of blocks, each with its number of added bytes, and the counts in the replica's
+    row."""
     row = rows.replica(container_id)
     is_unknown = False
     for block, added_bytes in blocks:
         before = rows.block(container_id, block.block_id)
         rows.put_block(container_id, block.block_id, encode_block(block))
         if before is not None and not is_intact(block.block_id, before):
-            is_unknown = True  # nobody knows what the damaged row had added
+            is_unknown = True  # the share of the damaged row is unknown
         row = replace(
             row,
             block_count=row.block_count + (before is None),
             bytes_used=row.bytes_used + added_bytes,
         )
-    if is_unknown:  # the commit id stays: a block that is here says nothing of those that are not
+    if is_unknown:  # the commit id stays: a present block proves nothing about missing ones
         row = replace(recounted(rows, container_id, row), bcsid=row.bcsid)
     rows.put_replica(container_id, moved_on(row))

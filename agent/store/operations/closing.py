@@ -1,4 +1,4 @@
-"""Creating and closing replicas, and the descriptor that follows their state.
+"""Creation and closing of replicas, and the descriptor that follows their state.
 
 OPEN ─► CLOSING: no more writes ─ uncommitted bytes to quarantine ─ tree from metadata
      ─► CLOSED or QUASI_CLOSED, in the commit that puts the tree in place
@@ -47,13 +47,13 @@ BEHIND_STATES: Final = frozenset({ReplicaState.RECOVERING, ReplicaState.QUASI_CL
 
 
 def create_replica(volume: Volume, container_id: ContainerId, row: ReplicaRow) -> None:
-    """Make a new replica durable: built beside, renamed into place, then recorded. Where that
-    fails nothing is left in its place."""
+    """Create a durable replica: built aside, renamed into place, then recorded. On failure nothing
+    remains in its place."""
     paths = volume.paths(container_id)
     building = replica_paths(volume.layout.importing / str(container_id), container_id)
 
     def record(rows: Change) -> None:
-        rows.delete_container(container_id)  # of an arrival whose taking back had failed
+        rows.delete_container(container_id)  # of an import whose rollback had failed
         rows.put_replica(container_id, row)
 
     with disk_errors(paths.root):
@@ -67,7 +67,7 @@ def create_replica(volume: Volume, container_id: ContainerId, row: ReplicaRow) -
             move(building.root, paths.root)
             volume.index.write(record)
         except (OSError, SutureError):
-            take_away(volume, container_id)  # if it stays, the next start records it
+            take_away(volume, container_id)  # if that fails, the next start records it
             raise
         finally:
             clear_away(volume, building.root)
@@ -76,17 +76,17 @@ def create_replica(volume: Volume, container_id: ContainerId, row: ReplicaRow) -
 def close_replica(
     volume: Volume, options: StoreOptions, container_id: ContainerId, *, bcsid: int, force: bool
 ) -> None:
-    """Close a replica, from whatever step an earlier attempt has reached.
+    """Close a replica, continuing an earlier attempt at any step.
 
-    Below the BCSID that the control plane names it becomes QUASI_CLOSED, unless forced. Closed,
-    and UNHEALTHY, replicas stay as they are. One that was rebuilt has the BCSID of those that it
-    was rebuilt from: the last blocks may have been deleted, and its own say less then. So has one
-    that is closed by force though it lacks commits: these were given up, or never acknowledged.
+    Below the control plane's BCSID it becomes QUASI_CLOSED, unless forced. Closed and UNHEALTHY
+    replicas stay as they are. A reconstructed replica has the BCSID of its sources, because the
+    last blocks may have been deleted and its own would be lower. So has a replica that is closed by
+    force although it lacks commits, which were abandoned or never acknowledged.
     """
     with volume.index.read() as rows:
         row = rows.replica(container_id)
         lags = any(isinstance(work, DescriptorEntry) for _, work in rows.journal(container_id))
-    if lags:  # an earlier close changed the state and had no room for the descriptor
+    if lags:  # an earlier close had no room for the descriptor
         follow_state(volume, container_id)
     if row.state in {ReplicaState.CLOSED, ReplicaState.UNHEALTHY}:
         return
@@ -114,7 +114,7 @@ def put_first_tree(
 ) -> None:
     """Build the tree from metadata and change the state in the same commit.
 
-    A block row that is damaged cannot be in the tree: then the replica is UNHEALTHY at once.
+    A damaged block row cannot be in the tree, so the replica is then UNHEALTHY at once.
     """
     with volume.index.read() as rows:
         row = rows.replica(container_id)
@@ -141,7 +141,7 @@ def put_first_tree(
 
 
 def damaged_rows(rows: Snapshot, container_id: ContainerId, now_ms: int) -> list[Finding]:
-    """Return a finding for every block row that cannot be read."""
+    """Return a finding for every unreadable block row."""
     return [
         Finding(
             container_id=container_id,
@@ -159,7 +159,7 @@ def damaged_rows(rows: Snapshot, container_id: ContainerId, now_ms: int) -> list
 
 
 def unhealthy(container_id: ContainerId, row: ReplicaRow, *, finding_count: int) -> ReplicaRow:
-    """Return the row of a replica in which damage was found."""
+    """Return the row of a replica with damage."""
     former = row.former_state
     if row.state is not ReplicaState.UNHEALTHY:
         former = FORMER_STATE[row.state]
@@ -185,7 +185,7 @@ def move_state(volume: Volume, container_id: ContainerId, event: Event) -> None:
 
 
 def follow_state(volume: Volume, container_id: ContainerId) -> None:
-    """Write the descriptor that the row calls for, and end the journal entry that asks for it."""
+    """Write the row's descriptor, and end its journal entry."""
     with volume.index.read() as rows:
         row = rows.replica(container_id)
     paths = volume.paths(container_id)
@@ -198,11 +198,11 @@ def follow_state(volume: Volume, container_id: ContainerId) -> None:
 def quarantine_uncommitted(
     volume: Volume, options: StoreOptions, container_id: ContainerId, tree: Tree
 ) -> None:
-    """Take what no commit ever named out of the block files, so that a closed replica holds its
-    blocks and nothing else. A client that died may have left it; it is kept in quarantine, but for
-    files that were made and never written to, which go.
+    """Remove uncommitted bytes from the block files, so that a closed replica holds its blocks and
+    nothing else. A dead client may have left them. They are kept in quarantine, except empty files,
+    which are deleted.
 
-    A file whose row is damaged is left alone: nobody knows what it must hold.
+    A file whose row is damaged is left alone, because its proper content is unknown.
     """
     paths = volume.paths(container_id)
     with volume.index.read() as rows:
@@ -225,12 +225,12 @@ def quarantine_uncommitted(
                 block_id,
                 end,
                 why="never committed",
-                reserve_bytes=0,  # no close waits for room: it is what a client wrote, at most
+                reserve_bytes=0,  # a close needs no reserve: it moves only what a client wrote
             )
 
 
 def remove_unwritten(paths: ReplicaPaths, block_ids: Sequence[BlockId]) -> None:
-    """Remove the empty files of blocks that no row names."""
+    """Remove the empty files of blocks without a row."""
     for block_id in block_ids:
         path = paths.block_file(block_id)
         with block_errors(path):
@@ -241,7 +241,7 @@ def remove_unwritten(paths: ReplicaPaths, block_ids: Sequence[BlockId]) -> None:
 
 
 def block_ends(tree: Tree) -> dict[int, int]:
-    """Return where each live block ends."""
+    """Return the end of each live block."""
     counts = tree.chunk_counts
     ends = np.zeros(len(counts), dtype=np.uint64)
     last = tree.chunk_starts[1:][counts > 0].astype(np.int64) - 1
@@ -251,8 +251,8 @@ def block_ends(tree: Tree) -> dict[int, int]:
 
 
 def data_sizes(paths: ReplicaPaths, packed: PackedBlocks) -> dict[BlockId, int]:
-    """Return how many bytes there are of every block that has a file, or a part of one; foreign
-    files are the scan's to report."""
+    """Return the byte count of every block that has a file, or a part of one; foreign files are
+    left for the scan to report."""
     sizes_bytes = {}
     with suppress(FileNotFoundError), os.scandir(paths.chunks) as entries:
         for entry in entries:
@@ -275,11 +275,11 @@ def take_tail(
     why: str,
     reserve_bytes: int,
 ) -> int:
-    """Move what a block file holds from `end` on to quarantine; returns how many bytes.
+    """Move a block file's bytes from `end` on to quarantine; return their number.
 
-    The copy is durable before the file is cut, and holes take no room in it. A whole file is
-    moved, not copied. Raises `BlockFailed(DISK_OUT_OF_SPACE)` where the copy would leave less free
-    than `reserve_bytes`; nothing is changed then.
+    The copy is durable before the file is cut, and holes take no room in it. A whole file is moved,
+    not copied. Raise `BlockFailed(DISK_OUT_OF_SPACE)` if the copy would leave less than
+    `reserve_bytes` free; then nothing is changed.
     """
     path = volume.paths(container_id).block_file(block_id)
     unpack(volume, container_id, block_id)

@@ -1,10 +1,10 @@
-"""Deleting blocks and containers: first what says that they are gone, then what they were.
+"""Deletion of blocks and containers: first the record of the delete, then the data.
 
     blocks      one commit { tree with tombstones; tombstones; rows gone; journal } ─ unlink ─ done
     container   state DELETED ─ directory renamed away ─ rows gone ─ unlink
 
-So a crash leaves bytes that nobody names, never a name whose bytes are gone. The next start
-finishes what the journal, or the state, says was begun.
+So a crash leaves bytes without a name, never a name without its bytes. The next start finishes the
+deletes in the journal, or in the state.
 """
 
 import stat
@@ -41,17 +41,17 @@ from merkle.replica import TREE_STATES, BlockId, ContainerId, ReplicaState
 from merkle.tree import Tree
 from merkle.tree_building import build_from_rows
 
-GRAVES_MAX: Final = 1_000  # at once, of a volume
-GRAVES_FAILED_MAX: Final = 3  # each may take a disk half a minute
+GRAVES_MAX: Final = 1_000  # per check of a volume
+GRAVES_FAILED_MAX: Final = 3  # each may take half a minute on a failing disk
 
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """What a delete came to: the bytes of each block that was there, and why the files of some,
-    of this delete or of earlier ones, are still to be removed.
+    """Result of a delete: the bytes of each existing block, and why files of some blocks, of this
+    delete or earlier ones, still remain.
 
-    `was_last_damage`: with these blocks went all damage that was known. The replica may be whole
-    then, which only a read can say.
+    `was_last_damage` means that all known damage was in these blocks. The replica may then be
+    healthy, which only a read can show.
     """
 
     freed: Mapping[BlockId, int]
@@ -59,7 +59,7 @@ class Deleted:
     was_last_damage: bool
 
     def checked(self) -> "Deleted":
-        """Return it if no file is left; else raise the first failure."""
+        """Return it if no file is left; otherwise raise the first failure."""
         for failure in self.left.values():
             raise failure
         return self
@@ -72,8 +72,8 @@ def delete_blocks(
     block_ids: Iterable[BlockId],
     kept_ids: Collection[BlockId] = (),
 ) -> Deleted:
-    """Delete blocks of a closed replica. Repeating it is harmless, and tries again to remove the
-    files that are left. What `kept_ids` held goes to quarantine."""
+    """Delete blocks of a closed replica. Repeating it is harmless, and retries the removal of
+    remaining files. The data of `kept_ids` goes to quarantine."""
     with volume.index.read() as rows:
         row = rows.replica(container_id)
         if row.state not in TREE_STATES:
@@ -82,7 +82,7 @@ def delete_blocks(
                 f"container {container_id} is {row.state}: its blocks cannot be deleted",
                 container_id=container_id,
             )
-    tree = load_tree(volume, options, container_id)  # read after the row: never older than it
+    tree = load_tree(volume, options, container_id)  # read after the row, so never older than it
     with volume.index.read() as rows:
         tombstones = fresh_tombstones(rows, container_id, tree, sorted(set(block_ids)))
         freed = {key: row_bytes(key, rows.block(container_id, key) or b"") for key in tombstones}
@@ -90,7 +90,7 @@ def delete_blocks(
     left: Mapping[BlockId, SutureError] = {}
     if tombstones:
         left = bury(volume, options, container_id, row, tree, tombstones, kept_ids=kept_ids)
-    elif has_leftover:  # of an earlier delete whose files could not be removed
+    elif has_leftover:  # of an earlier delete with undeletable files
         left = unlink_blocks(volume, options, container_id)
     with volume.index.read() as rows:
         after = rows.replica(container_id)
@@ -103,11 +103,11 @@ def fresh_tombstones(
     tree: Tree,
     block_ids: Iterable[BlockId],
 ) -> dict[BlockId, int]:
-    """Return the checksum that each block's tombstone keeps: of those that live, and those of which
-    a scan found that their row is lost.
+    """Return the checksums for the tombstones of live blocks, and of blocks whose row a scan found
+    lost.
 
-    It comes from the metadata, not from what a scan read: so replicas agree on it even where one
-    of them was damaged. Without a readable row it comes from the tree.
+    A checksum comes from the metadata, not from a scan's read, so that replicas agree on it even if
+    one was damaged. Without a readable row it comes from the tree.
     """
     tombstones = {}
     damaged = {one.block_id for one in rows.findings(container_id) if one.is_damage}
@@ -138,8 +138,8 @@ def bury(
     *,
     kept_ids: Collection[BlockId] = (),
 ) -> Mapping[BlockId, SutureError]:
-    """Turn blocks into tombstones and remove what they were, or keep it in quarantine; returns why
-    the files of some are left. Raises `Refused` if the replica changed meanwhile."""
+    """Replace blocks by tombstones and remove their data, or keep it in quarantine; return why
+    files of some are left. Raise `Refused` if the replica changed meanwhile."""
 
     def alter(rows: Change, row: ReplicaRow) -> ReplicaRow:
         return record_tombstones(rows, container_id, row, tombstones, kept_ids=kept_ids)
@@ -164,8 +164,8 @@ def record_tombstones(
     *,
     kept_ids: Collection[BlockId] = (),
 ) -> ReplicaRow:
-    """Put tombstones in the place of rows, with the order to unlink, or to move the files to
-    quarantine; returns the replica's row."""
+    """Replace rows by tombstones, with the order to unlink the files or move them to quarantine;
+    return the replica's row."""
     bytes_gone = 0
     blocks_gone = 0
     told = dict[BlockId, Texts]()
@@ -193,8 +193,8 @@ def record_tombstones(
 def without_findings(
     rows: Change, container_id: ContainerId, row: ReplicaRow, block_ids: Collection[BlockId]
 ) -> ReplicaRow:
-    """Forget what was found of blocks that are deleted, which nobody can mend any more; return the
-    replica's row. Its state stays until a read says that the rest is whole."""
+    """Remove the findings of deleted blocks, which cannot be repaired any more; return the
+    replica's row. Its state stays until a read finds the rest healthy."""
     findings = list(rows.findings(container_id))
     gone = [one for one in findings if one.block_id in block_ids]
     if not gone:
@@ -210,7 +210,7 @@ def without_findings(
 
 
 def row_bytes(block_id: BlockId, raw: bytes) -> int:
-    """Return the bytes of a block; 0 when its row is damaged."""
+    """Return the bytes of a block; 0 if its row is damaged."""
     try:
         return sum(chunk.length_bytes for chunk in decode_block(block_id, raw).chunks)
     except Damaged:
@@ -218,7 +218,7 @@ def row_bytes(block_id: BlockId, raw: bytes) -> int:
 
 
 def _metadata(block_id: BlockId, raw: bytes) -> Texts:
-    """Return what a client told of a block; nothing when its row is damaged."""
+    """Return the client metadata of a block; none if its row is damaged."""
     try:
         return decode_block(block_id, raw).metadata
     except Damaged:
@@ -226,7 +226,7 @@ def _metadata(block_id: BlockId, raw: bytes) -> Texts:
 
 
 def to_unlink(rows: Snapshot, container_id: ContainerId) -> UnlinkEntry:
-    """Return what the journal says of the files to unlink."""
+    """Return the journal's record of the files to unlink."""
     for _, entry in rows.journal(container_id):
         if isinstance(entry, UnlinkEntry):
             return entry
@@ -236,10 +236,11 @@ def to_unlink(rows: Snapshot, container_id: ContainerId) -> UnlinkEntry:
 def unlink_blocks(
     volume: Volume, options: StoreOptions, container_id: ContainerId
 ) -> Mapping[BlockId, SutureError]:
-    """Remove the bytes of tombstones that the journal names, and the order to do so. Some go to
-    quarantine. The last of a pack takes the pack with it.
+    """Remove the bytes of tombstones in the journal, and the journal's order. Some go to
+    quarantine. The pack is removed with its last block.
 
-    What cannot be removed stays in the order; returns why, by block, after all others have gone.
+    Blocks that cannot be removed stay in the order; return the reasons, by block, after all others
+    are removed.
     """
     with volume.index.read() as rows:
         entry = to_unlink(rows, container_id)
@@ -276,8 +277,8 @@ def unlink_blocks(
 
 
 def remove_block(volume: Volume, container_id: ContainerId, block_id: BlockId) -> bool:
-    """Remove a block's file; returns whether there was one. A directory in its place is put aside:
-    nobody knows what it holds. Raises `BlockFailed`; the caller syncs the directory."""
+    """Remove a block's file; return whether it existed. A directory in its place is moved aside,
+    because its content is unknown. Raise `BlockFailed`; the caller syncs the directory."""
     path = volume.paths(container_id).block_file(block_id)
     with block_errors(path):
         try:
@@ -296,8 +297,8 @@ def keep_block(
     block_id: BlockId,
     metadata: Texts,
 ) -> None:
-    """Put what a block was into quarantine: its file is moved, its part of a pack copied. What
-    cannot be read any more is not kept. Its note has `metadata`, which names its key."""
+    """Move a block's file to quarantine, or copy its part of a pack. Unreadable bytes are not kept.
+    The note has `metadata`, which names its key."""
     with volume.index.read() as rows:
         place = place_of(rows, volume.paths(container_id), container_id, block_id)
     with block_errors(place.name):
@@ -321,8 +322,8 @@ def keep_block(
 def delete_replica(
     volume: Volume, container_id: ContainerId, *, force: bool, proof: str = ""
 ) -> str:
-    """Delete a replica. Unless forced, an open or non-empty one is refused. `proof`: why its bytes
-    are not the last. Returns what `finish_delete` does."""
+    """Delete a replica. Unless forced, an open or non-empty one is refused. `proof` shows that its
+    bytes are not the last. Return the result of `finish_delete`."""
     with volume.index.read() as rows:
         row = rows.replica(container_id)
         has_rows = next(rows.blocks(container_id), None) is not None
@@ -343,8 +344,8 @@ def delete_replica(
 def check_deletable(
     volume: Volume, container_id: ContainerId, row: ReplicaRow, *, has_rows: bool
 ) -> None:
-    """Refuse to delete what is open, or holds anything: a row, or bytes that no row describes,
-    because a lost index is no proof of emptiness."""
+    """Raise Refused for an open or non-empty replica: with a row, or with bytes without a row,
+    because a lost index does not prove emptiness."""
     if row.state not in TREE_STATES and row.state is not ReplicaState.DELETED:
         raise Refused(
             Code.DELETE_ON_OPEN_CONTAINER,
@@ -372,8 +373,8 @@ def _is_empty_file(path: Path) -> bool:
 
 
 def finish_delete(volume: Volume, container_id: ContainerId) -> str:
-    """Do what state DELETED stands for, from whatever step an earlier attempt has reached. Returns
-    why files of it are left, which no row names and `remove_graves` removes; "" if none are."""
+    """Complete the delete of a replica in state DELETED, from any step. Return why files without a
+    row are left for `remove_graves`; "" if none are."""
     root = volume.paths(container_id).root
     grave = volume.layout.deleting / str(container_id)
     with disk_errors(root):
@@ -390,8 +391,8 @@ def finish_delete(volume: Volume, container_id: ContainerId) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Graves:
-    """What a look at the files of deleted replicas came to: how many replicas went, whose files are
-    still there, those last that could not be removed, and why the first of these could not."""
+    """Result of a check of deleted replicas' files: the number of removed replicas, the remaining
+    paths with the failed ones last, and the first failure's reason."""
 
     removed_count: int
     left: tuple[Path, ...]
@@ -399,9 +400,9 @@ class Graves:
 
 
 def remove_graves(volume: Volume, known: Collection[Path]) -> Graves:
-    """Remove what deletes have left, and what was given up. `known` is what was there at the last
-    look, and only that is touched: of the rest a delete may be under way. A failing disk is not
-    asked long. Raises VolumeFailed."""
+    """Remove remains of deletes, and abandoned files. `known` has the paths of the last check; only
+    these are touched, because a delete of others may be running. On a failing disk, stop early.
+    Raise VolumeFailed."""
     with disk_errors(volume.layout.deleting):
         found = set(volume.layout.deleting.iterdir())
     old = [grave for grave in known if grave in found]
@@ -423,7 +424,7 @@ def remove_graves(volume: Volume, known: Collection[Path]) -> Graves:
 
 
 def changed_meanwhile(container_id: ContainerId) -> Refused:
-    """Return the refusal of a change whose ground has moved: its caller held no lease."""
+    """Return the refusal of a change whose base has changed: its caller held no lease."""
     return Refused(
         Code.INVALID_CONTAINER_STATE,
         f"container {container_id} changed while it was being changed",

@@ -1,12 +1,11 @@
-"""Whole new blocks that a client sends: durable beside their place, then in it, then committed.
+"""Whole new blocks from a client: durable aside, then in place, then committed.
 
     large    tmp/importing/<id>.<n>.new: written past the page cache ─ fdatasync ─ rename
-    small    each into its own file, side by side; then fdatasync of each
+    small    each in its own file, concurrently; then fdatasync of each
     all      one sync of the directory ─ one LMDB commit ─ acknowledged
 
-Nothing is in a replica's directory before the sender is done with the block, and no lease is held
-while it sends. A crash before the commit leaves files that no row names, or in tmp/: they belong to
-nobody.
+A block enters the replica's directory only when it is complete, and no lease is held while it is
+sent. A crash before the commit leaves garbage: files without a row, or in tmp/.
 """
 
 import os
@@ -39,7 +38,7 @@ from agent.store.volumes.volume import Volume, check_space
 from merkle.blockrow import encode_block
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
 
-OPEN_COUNT_MAX: Final = 64  # small files that one call has open at once
+OPEN_COUNT_MAX: Final = 64  # small files open at once in one call
 NEW_SUFFIX: Final = ".new"  # in tmp/importing, which a start empties
 NOTHING_KNOWN: Final = KnownBlock(None, 0)
 
@@ -49,7 +48,7 @@ _buffers = Buffers()
 
 @dataclass(slots=True)
 class _Growing:
-    """A block of which more is to come."""
+    """An incomplete block."""
 
     block_id: BlockId
     file: DirectFile
@@ -58,7 +57,7 @@ class _Growing:
 
 @dataclass(frozen=True, slots=True)
 class _Whole:
-    """A block that is here: in memory, or (`file`) durable beside its place."""
+    """A complete block: in memory, or (`file`) durable aside."""
 
     block: BlockData
     data: memoryview
@@ -75,7 +74,7 @@ class NewBlocks:
         submit: Submit | None,
         on_trouble: Callable[[Trouble], None],
     ) -> None:
-        """`submit` has large blocks written beside the caller's thread."""
+        """`submit` runs writes of large blocks beside the caller's thread."""
         self._volume = volume
         self._options = options
         self._submit = submit
@@ -85,22 +84,22 @@ class NewBlocks:
 
     @property
     def whole_count(self) -> int:
-        """How many blocks `commit` would commit."""
+        """Number of blocks that `commit` would commit."""
         return len(self._whole)
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether there is a block of which more is to come."""
+        """Return whether a block is incomplete."""
         return self._growing is not None
 
     @noticed
     def take(
         self, container_id: ContainerId, piece: BlockData, data: memoryview, *, is_whole: bool
     ) -> None:
-        """Take the next chunks of a block, and their data, which must stay as it is until `commit`;
-        what the block says of itself counts where it is whole.
+        """Take the next chunks of a block with their data, which must not change until `commit`.
+        The block's metadata counts when it is complete.
 
-        Needs no lease. Raises the store's errors; `discard` is the caller's to call then.
+        No lease is needed. Raise the store's errors; the caller must then call `discard`.
         """
         block_id = piece.block_id
         check_id(block_id, "block id")
@@ -127,10 +126,10 @@ class NewBlocks:
 
     @noticed
     def commit(self, container_id: ContainerId) -> int:
-        """Put what is whole in its place and commit it; return how many blocks that were.
+        """Put complete blocks in place and commit them; return their number.
 
-        All of them or none. The caller holds the container's lease. Blocks that are committed
-        already, exactly as they came, are committed.
+        All of them or none. The caller holds the container's lease. Blocks that are already
+        committed, identical, count as committed.
         """
         volume = self._volume
         whole, self._whole = self._whole, []
@@ -154,7 +153,7 @@ class NewBlocks:
         return len(whole)
 
     def discard(self) -> None:
-        """Remove what was not committed. Harmless after `commit`."""
+        """Remove uncommitted data. Harmless after `commit`."""
         growing, self._growing = self._growing, None
         if growing is not None:
             self._abandon(growing.file)
@@ -168,7 +167,7 @@ class NewBlocks:
         clear_away(self._volume, file.path)
 
     def _taken(self, whole: Iterable[_Whole]) -> ExitStack:
-        """Return what removes, when it ends, files that have not found their place."""
+        """Return a context that removes files without a place when it ends."""
         stack = ExitStack()
         for one in whole:
             if one.file is not None:
@@ -182,8 +181,8 @@ class NewBlocks:
         chunks: Sequence[ChunkInfo],
         data: memoryview,
     ) -> list[ChunkInfo]:
-        """Return the chunks as they will be recorded, if they follow each other and their data is
-        what their writer described."""
+        """Return the chunks to record, if they follow each other and their data matches the
+        writer's description."""
         end = before[-1].end if before else 0
         start = 0
         recorded = []
@@ -227,7 +226,7 @@ class NewBlocks:
         self._whole.append(_Whole(block, memoryview(b""), growing.file))
 
     def _place(self, container_id: ContainerId, whole: Sequence[_Whole]) -> None:
-        """Give blocks their files, durable with their names."""
+        """Put blocks' files in place, durable with their names."""
         chunks = self._volume.paths(container_id).chunks
         for one in whole:
             if one.file is not None:
@@ -236,7 +235,7 @@ class NewBlocks:
             small = [one for one in whole if one.file is None and one.data]
             try:
                 directory_fd = os.open(chunks, blockfile.DIRECTORY_FLAGS)
-            except OSError as error:  # lost with all that was in it, or another thing is there
+            except OSError as error:  # directory lost with its content, or replaced
                 raise_shortage(error, chunks)
                 self._clear(container_id, whole[0].block.block_id)
                 directory_fd = os.open(chunks, blockfile.DIRECTORY_FLAGS)
@@ -256,13 +255,13 @@ class NewBlocks:
     def _write_small(
         self, container_id: ContainerId, small: Sequence[_Whole], directory_fd: int
     ) -> None:
-        """Write small blocks side by side, then sync each."""
+        """Write small blocks concurrently, then sync each."""
         with ExitStack() as opened:
             fds = []
             for one in small:
                 block_id = one.block.block_id
                 fd = blockfile.create(f"{block_id}.block", directory_fd)
-                if fd is None:  # bytes that belong to nobody, or no file at all
+                if fd is None:  # garbage bytes, or not a regular file
                     self._clear(container_id, block_id)
                     path = self._volume.paths(container_id).block_file(block_id)
                     blockfile.append(path, bytes(one.data), 0)
@@ -280,7 +279,8 @@ class NewBlocks:
 
 
 def _is_committed(rows: Snapshot, container_id: ContainerId, block: BlockData) -> bool:
-    """Whether a block is committed exactly so. Raises `Refused` where it cannot be any more."""
+    """Return whether an identical block is committed. Raise `Refused` if it can no longer be
+    committed."""
     writable_replica(rows, container_id, block.block_id)
     known = known_block(rows, container_id, block.block_id)
     if known.committed == block and not any(map(_is_unsummed, block.chunks)):
@@ -297,7 +297,7 @@ def _is_committed(rows: Snapshot, container_id: ContainerId, block: BlockData) -
 
 
 def _is_unsummed(chunk: ChunkInfo) -> bool:
-    """Whether nothing tells if two chunks have the same bytes."""
+    """Return whether a chunk has no checksums to compare."""
     return chunk.checksum_type is ChecksumType.NONE
 
 
@@ -319,7 +319,7 @@ def _record(rows: Change, container_id: ContainerId, blocks: Sequence[BlockData]
 def _forget_unrecorded(
     volume: Volume, container_id: ContainerId, blocks: Sequence[BlockData]
 ) -> None:
-    """Remove the files of blocks that could not be recorded, only if the index itself says so."""
+    """Remove the files of blocks that could not be recorded, only if the index confirms that."""
     with suppress(SutureError), volume.index.read() as rows:
         for block in blocks:
             if known_block(rows, container_id, block.block_id) == NOTHING_KNOWN:

@@ -1,9 +1,9 @@
-"""Reading a replica's files to send them away: past the page cache, many readers at once.
+"""Reads of a replica's files for an export: past the page cache, by many readers at once.
 
-Unlike a scan this asks the medium nothing twice and judges nothing: whoever receives the bytes
-checks them. Whole pages are read with O_DIRECT, those of large files ahead of their use, and so are
-whole small files, many at once; what else there is, or cannot be read so, with RWF_DONTCACHE, where
-the kernel knows it.
+Unlike a scan this never reads the medium twice and judges nothing: the receiver verifies the bytes.
+Whole pages are read with O_DIRECT, those of large files ahead of their use, and whole small files
+many at once. Everything else, or what cannot be read so, is read with RWF_DONTCACHE if the kernel
+has it.
 """
 
 import errno
@@ -37,11 +37,11 @@ _Sizes = TypeVar("_Sizes", int, npt.NDArray[np.int64])
 
 
 class BlockFiles:
-    """The block files of one replica. `read` may be called by many threads; close it after them."""
+    """The block files of one replica. Many threads may call `read`; close it after them."""
 
     def __init__(self, chunks: Path, packed: PackedBlocks) -> None:
-        """Open the chunks directory, and the pack that some of the blocks lie in; raises
-        VolumeFailed. Without one every file is absent."""
+        """Open the chunks directory, and the pack of some of the blocks; raise VolumeFailed.
+        Without a directory every file is absent."""
         self._chunks = chunks
         self._packed = packed
         self._pack_fd = ABSENT
@@ -54,11 +54,11 @@ class BlockFiles:
             except (FileNotFoundError, NotADirectoryError):
                 self._directory_fd = ABSENT
             if self._directory_fd != ABSENT and len(packed):
-                with suppress(OSError):  # of each block in it a read will say what is wrong
+                with suppress(OSError):  # each read of a block in it raises the error
                     self._pack_fd = _open(PACK_NAME, self._directory_fd, direct=True)
 
     def close(self) -> None:
-        """Close the directory. Nobody may be reading."""
+        """Close the directory. No read may be running."""
         while self._queues:
             self._queues.pop().close()
         for fd in (self._directory_fd, self._pack_fd):
@@ -82,7 +82,8 @@ class BlockFiles:
                 return ABSENT
 
     def borrow(self, size_bytes: int) -> memoryview:
-        """Return an aligned buffer of at least that size, used or new; `give_back` ends its use."""
+        """Return an aligned buffer of at least that size, reused or new; return it with
+        `give_back`."""
         try:
             buffer = self._buffers.pop()
         except IndexError:
@@ -91,13 +92,13 @@ class BlockFiles:
         return buffer
 
     def give_back(self, buffer: memoryview) -> None:
-        """Let another read use the buffer."""
+        """Return a buffer for reuse."""
         self._buffers.append(buffer)
 
     def read(self, block_id: BlockId, offset: int, target: memoryview) -> int:
-        """Fill `target` from a file; return how many bytes there were. Raises OSError.
+        """Fill `target` from a file; return the number of bytes. Raise OSError.
 
-        What begins and ends at whole pages is read directly.
+        Page-aligned ranges are read directly.
         """
         is_aligned = not (offset | len(target)) % ALIGNMENT_BYTES
         name, start = f"{block_id}.block", 0
@@ -111,9 +112,10 @@ class BlockFiles:
             os.close(fd)
 
     def borrow_queue(self) -> ReadQueue | None:
-        """Return a queue, used or new, None where the kernel has none for us.
+        """Return a queue, reused or new; None if the kernel has none available.
 
-        `give_back_queue` ends its use."""
+        Return it with `give_back_queue`.
+        """
         try:
             return self._queues.pop()
         except IndexError:
@@ -122,33 +124,33 @@ class BlockFiles:
         return None
 
     def give_back_queue(self, queue: ReadQueue) -> None:
-        """Let others use the queue. Nothing may be under way."""
+        """Return the queue for reuse. No read may be running."""
         self._queues.append(queue)
 
     def open_direct(self, block_id: BlockId) -> tuple[int, int]:
-        """Return a descriptor for O_DIRECT and where in that file the block begins; `done_with`
-        ends its use. Raises OSError."""
+        """Return a descriptor for O_DIRECT and the offset of the block in that file; end its use
+        with `done_with`. Raise OSError."""
         packed = self._packed.of(block_id) if self._pack_fd != ABSENT else None
         if packed is not None:
             return self._pack_fd, packed.offset
         return os.open(f"{block_id}.block", DIRECT_FLAGS, dir_fd=self._directory_fd), 0
 
     def done_with(self, fd: int) -> None:
-        """Close a descriptor of `open_direct`; reads that were begun go on."""
+        """Close a descriptor of `open_direct`; running reads continue."""
         if fd != self._pack_fd:
             os.close(fd)
 
 
 class WholeFiles:
-    """Small files that are read whole, many at once; the first of them while nobody waits for them.
+    """Whole small files, read many at once; the first ones before they are needed.
 
-    Used by one thread. What it found is in its memory: `close` it after that was used.
+    Used by one thread. The data is in its memory: `close` it after use.
     """
 
     def __init__(
         self, files: BlockFiles, wanted: Sequence[tuple[BlockId, int]], room_bytes: int
     ) -> None:
-        """Begin to read files of these sizes, whose `spread_bytes` are at most `room_bytes`."""
+        """Start reading files of these sizes, whose `spread_bytes` are at most `room_bytes`."""
         self._files = files
         self._wanted = wanted
         self._buffer = files.borrow(room_bytes)
@@ -159,16 +161,16 @@ class WholeFiles:
         self._begin(0)
 
     def close(self) -> None:
-        """Wait for what is under way, and give back queue and memory."""
+        """Wait for running reads, and return queue and memory."""
         if self._queue is not None:
-            with suppress(OSError):  # a queue that breaks has waited for all
+            with suppress(OSError):  # a broken queue has waited for all reads
                 self._queue.results()
             self._files.give_back_queue(self._queue)
             self._queue = None
         self._files.give_back(self._buffer)
 
     def found(self) -> "list[memoryview | OSError]":
-        """Return what there was of each file, at most its size, or why it could not be read."""
+        """Return each file's data, at most its size, or its error."""
         found: list[memoryview | OSError] = []
         buffer = self._buffer
         for first in range(0, len(self._wanted), READS_MAX):
@@ -184,7 +186,7 @@ class WholeFiles:
         return found
 
     def _begin(self, first: int) -> None:
-        """Begin to read the next files, as many as a queue has places for."""
+        """Start reading the next files, as many as a queue holds."""
         if self._queue is None:
             return
         self._failed = {}
@@ -207,19 +209,19 @@ class WholeFiles:
                 self._files.done_with(fd)
 
     def _counts(self, count: int) -> list[int]:
-        """Return how many bytes of each file came that was begun, or the error number, negative."""
+        """Return the byte count of each started file, or its negative error number."""
         if self._queue is None:
             return [NOT_TOGETHER] * count
         try:
             counts = self._queue.results()
-        except OSError:  # the queue has broken, and has waited for all
+        except OSError:  # a broken queue has waited for all reads
             return [NOT_TOGETHER] * count
         for index, code in self._failed.items():  # by ascending index
             counts.insert(index, code)
         return counts
 
     def _found(self, block_id: BlockId, target: memoryview, count: int) -> "memoryview | OSError":
-        """Return what was read; what cannot be read together is read by itself now."""
+        """Return the data read; a file that cannot be read in the batch is read alone now."""
         if -count in REFUSED:
             try:
                 count = self._files.read(block_id, 0, target)
@@ -229,7 +231,7 @@ class WholeFiles:
 
 
 class ReadsAhead:
-    """Reads of whole pages that are under way. Used by one thread; wait for each before the end."""
+    """Running reads of whole pages. Used by one thread; wait for each before the end."""
 
     def __init__(self, files: BlockFiles) -> None:
         self._files = files
@@ -240,20 +242,20 @@ class ReadsAhead:
 
     @property
     def is_possible(self) -> bool:
-        """Whether the kernel reads so at all."""
+        """Return whether the kernel supports such reads."""
         return self._queue is not None
 
     def close(self) -> None:
-        """Give up the queue."""
+        """Return the queue."""
         assert not self._under_way, "their memory would be written to later"
         if self._queue is not None:
             self._files.give_back_queue(self._queue)
             self._queue = None
 
     def begin(self, block_id: BlockId, offset: int, target: memoryview) -> int:
-        """Begin to fill `target`, which is whole pages and stays where it is; return its number.
+        """Start filling `target`, whole pages that do not move; return the read's number.
 
-        Raises OSError also where there is no queue, or no place in it.
+        Raise OSError also if there is no queue, or no room in it.
         """
         if self._queue is None or not self._free:
             raise OSError(errno.EAGAIN, "no place in a queue")
@@ -267,13 +269,13 @@ class ReadsAhead:
         return number
 
     def count(self, number: int) -> int:
-        """Wait for a read; return how many bytes came. Raises OSError."""
+        """Wait for a read; return its byte count. Raise OSError."""
         assert self._queue is not None
         while number not in self._ended:
             try:
                 ended = self._queue.wait()
             except OSError:
-                self._queue.close()  # which waits for all that is under way
+                self._queue.close()  # waits for all running reads
                 ended = [(left, -errno.EIO) for left in self._under_way]
             for one, result in ended:
                 self._under_way.discard(one)
@@ -286,7 +288,7 @@ class ReadsAhead:
 
 
 def spread_bytes(size_bytes: _Sizes) -> _Sizes:
-    """Return what a file, or each of many, takes in a buffer where each begins at a page."""
+    """Return the page-aligned size of a file, or of each of many."""
     return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
@@ -301,7 +303,7 @@ def _open(name: str, directory_fd: int, *, direct: bool) -> int:
 
 
 def _fill(fd: int, offset: int, target: memoryview) -> int:
-    """Read until `target` is full or the file ends; leave no pages behind where that is known."""
+    """Read until `target` is full or the file ends; leave no pages in the cache if possible."""
     flags, filled = RWF_DONTCACHE, 0
     while filled < len(target):
         try:

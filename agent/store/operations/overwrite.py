@@ -1,11 +1,11 @@
-"""Writing over bytes in place so that a crash leaves the old ones or the new ones.
+"""In-place overwrites of bytes: a crash leaves the old ones or the new ones.
 
     old bytes to quarantine ─ journal entry ─ pwrite ─ fdatasync ─ read back past the cache
         ─ one LMDB commit: record, journal entry removed
 
-At the next start an entry that is still there is rolled forward if the new bytes arrived whole,
-else back from quarantine. `agent.store.operations.batch_repair` does the same for many chunks at
-once, with the same entries. Ozone overwrites in place without either.
+At the next start a remaining entry is rolled forward if all new bytes arrived, and otherwise back
+from quarantine. `agent.store.operations.batch_repair` does the same for many chunks at once, with
+the same entries. Ozone overwrites in place without a journal.
 """
 
 import errno
@@ -41,7 +41,7 @@ Record: TypeAlias = Callable[[Change], None]
 
 @dataclass(frozen=True, slots=True)
 class _Old:
-    """What the file held before: its size, and the name of the copy of the bytes."""
+    """Former state of the file: its size, and the name of the copy of the bytes."""
 
     length_bytes: int
     quarantine: str
@@ -59,10 +59,9 @@ def overwrite_chunk(
     pending: bool,
     proof: str = "",
 ) -> None:
-    """Put `data` at the chunk's place, verify it there, and `record` it in the same commit that
-    ends the journal entry. That keeps `proof`: of a peer that has them, too. Raises the store's
-    errors; the old bytes are back then.
-    """
+    """Write `data` at the chunk's place, verify it there, and `record` it in the commit that ends
+    the journal entry. The entry has `proof`, of a peer with the same bytes. Raise the store's
+    errors; the old bytes are then restored."""
     path = volume.paths(container_id).block_file(block_id)
     clear_place(volume, container_id, block_id, reserve_bytes=options.reserve_bytes)
     unpack(volume, container_id, block_id)
@@ -101,20 +100,20 @@ def finish(volume: Volume, container_id: ContainerId, entry: InstallEntry, recor
         rows.end_work(container_id, entry)
 
     volume.index.write(change)
-    if entry.pending and entry.quarantine:  # the client replaced its own bytes: nobody wants them
-        with suppress(SutureError):  # the write is done, whatever becomes of the copy
+    if entry.pending and entry.quarantine:  # the client replaced its own bytes: no copy is needed
+        with suppress(SutureError):  # the write is complete even if the copy stays
             quarantine.forget(volume.layout, entry.quarantine)
 
 
 def is_open(volume: Volume, container_id: ContainerId, entry: InstallEntry) -> bool:
-    """Return whether the index still has the entry: then nothing of the new bytes is recorded."""
+    """Return whether the index still has the entry, so that no new bytes are recorded."""
     with volume.index.read() as rows:
         return entry in (known for _, known in rows.journal(container_id))
 
 
 def check_arrived(path: Path, entries: Sequence[InstallEntry]) -> None:
-    """Raise `BlockFailed` if the medium does not give back what was written to one file, and the
-    store's errors for what else keeps it from being read."""
+    """Raise `BlockFailed` if the medium does not have the bytes written to one file, and the
+    store's errors if it cannot be read."""
     spans = [(entry.chunk.offset, entry.chunk.length_bytes) for entry in entries]
     for entry, data in zip(entries, blockfile.read_each_past_cache(path, spans), strict=True):
         is_here = arrived(path, entry) if data is None else _is_new(entry, data)
@@ -127,7 +126,7 @@ def check_arrived(path: Path, entries: Sequence[InstallEntry]) -> None:
 
 
 def arrived(path: Path, entry: InstallEntry) -> bool:
-    """Return whether the medium holds the new bytes, all of them."""
+    """Return whether the medium holds all of the new bytes."""
     with block_errors(path):
         if blockfile.size_bytes(path) < entry.chunk.end:
             return False
@@ -140,7 +139,7 @@ def _is_new(entry: InstallEntry, data: bytes) -> bool:
 
 
 def roll_back(volume: Volume, container_id: ContainerId, entry: InstallEntry) -> None:
-    """Restore what the file held before, as far as it could be read, and end the entry."""
+    """Restore the former content of the file, as far as it was readable, and end the entry."""
     path = volume.paths(container_id).block_file(entry.block_id)
     if entry.old_length_bytes != blockfile.ABSENT:
         clear_place(volume, container_id, entry.block_id, reserve_bytes=0)
@@ -154,13 +153,13 @@ def roll_back(volume: Volume, container_id: ContainerId, entry: InstallEntry) ->
             if blockfile.size_bytes(path) > entry.old_length_bytes:
                 blockfile.truncate(path, entry.old_length_bytes)
     volume.index.write(lambda rows: rows.end_work(container_id, entry))
-    if entry.quarantine and not entry.is_of_batch:  # others may need what they share
+    if entry.quarantine and not entry.is_of_batch:  # other entries may need the shared copy
         quarantine.forget(volume.layout, entry.quarantine)
 
 
 def kept_of(volume: Volume, entry: InstallEntry) -> bytes:
-    """Return the old bytes of an entry out of its copy. Raises OSError where the copy is short, or
-    reads otherwise each time."""
+    """Return the old bytes of an entry from its copy. Raise OSError if the copy is short, or
+    repeated reads of it differ."""
     kept = quarantine.content_path(volume.layout, entry.quarantine)
     if entry.is_of_batch:
         read = partial(blockfile.read, kept, entry.kept_start, entry.kept_bytes)
@@ -193,7 +192,7 @@ def _keep_old(
     read = partial(blockfile.read_past_cache, path, chunk.offset, chunk.length_bytes)
     try:
         old = blockfile.read_agreed(read, read())
-    except OSError as error:  # the medium does not give them back: that is why they are replaced
+    except OSError as error:  # unreadable, which is why they are being replaced
         raise_shortage(error, path)
         return _Old(size, "")
     if not old:

@@ -1,4 +1,4 @@
-"""Reading blocks and volumes: short snapshots of the index, bytes as the disk has them."""
+"""Reads of blocks and volumes: short snapshots of the index, bytes as they are on the disk."""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,10 +22,10 @@ from merkle.damaged import Damaged
 from merkle.replica import CHUNK_BYTES_MAX, Bcsid, BlockData, BlockId, ContainerId
 from scanner.finding import Finding
 
-ROWS_PER_READ: Final = 4_096  # bounds how long one read transaction lasts
+ROWS_PER_READ: Final = 4_096  # bounds the length of a read transaction
 USED: Final = "used"
-COUNT_COST_S: Final = 0.02  # below it, counting all rows again is cheap
-FEW_ROWS: Final = 1_000  # so is counting these, however long a busy machine took for it
+COUNT_COST_S: Final = 0.02  # below it, a recount of all rows is cheap
+FEW_ROWS: Final = 1_000  # a recount of so few is cheap, even if a busy machine was slow
 COUNTED_FOR: Final = 30.0
 READ_BYTES_MAX: Final = CHUNK_BYTES_MAX
 
@@ -44,7 +44,7 @@ def block_rows(
 
 
 def readable_blocks(rows: Iterable[tuple[BlockId, bytes]]) -> Iterator[BlockData]:
-    """Yield the blocks of rows; the scan reports those that are damaged."""
+    """Yield the blocks of rows; damaged ones are skipped, because the scan reports them."""
     for block_id, row in rows:
         try:
             yield decode_block(block_id, row)
@@ -53,7 +53,7 @@ def readable_blocks(rows: Iterable[tuple[BlockId, bytes]]) -> Iterator[BlockData
 
 
 class Readable(NamedTuple):
-    """A committed block to be read: its row, where its bytes are, and its replica's standing."""
+    """A readable block: its row, the place of its bytes, and its replica's index and commit id."""
 
     block: BlockData
     place: Place
@@ -62,8 +62,8 @@ class Readable(NamedTuple):
 
 
 def readable_block(volume: Volume, container_id: ContainerId, block_id: BlockId) -> Readable:
-    """Return a committed block and where it is. Raises `Refused`, and `Unavailable` while its row
-    is damaged."""
+    """Return a committed block and its place. Raise `Refused`, and `Unavailable` if its row is
+    damaged."""
     with volume.index.read() as rows:
         replica_index, bcsid = rows.standing(container_id)
         row = rows.block(container_id, block_id)
@@ -101,7 +101,7 @@ def read_block(
 ) -> bytes:
     """Return bytes of a block, with `past_cache` from the medium. The reader verifies them.
 
-    Who names it by its id gets what is written and not yet committed, too.
+    If the block is given by its id, uncommitted bytes are included.
     """
     if isinstance(block, Readable):
         block_id, place, end = block.block.block_id, block.place, block.block.length_bytes
@@ -124,7 +124,7 @@ def read_block(
     if place.packed is not None:
         with volume.index.read() as rows:
             if rows.tombstone(container_id, block_id) is not None:
-                data = b""  # its pages may be zeros already
+                data = b""  # its pages may already be zeros
             elif rows.packed(container_id, block_id) != place.packed:
                 return read_block(
                     volume, container_id, block_id, offset, length_bytes, past_cache=past_cache
@@ -139,7 +139,7 @@ def read_block(
 
 
 def _found(volume: Volume, container_id: ContainerId, block_id: BlockId) -> tuple[Place, int]:
-    """Return where the bytes of a block are, and where they end."""
+    """Return the place of a block's bytes, and their end."""
     with volume.index.read() as rows:
         rows.replica(container_id)
         place = place_of(rows, volume.paths(container_id), container_id, block_id)
@@ -150,7 +150,7 @@ def _found(volume: Volume, container_id: ContainerId, block_id: BlockId) -> tupl
 
 
 def damaged_block(container_id: ContainerId, damage: Damaged) -> Unavailable:
-    """Return the error for a block whose row is damaged: another replica has it."""
+    """Return the error for a block whose row is damaged; another replica may have it."""
     return Unavailable(
         Code.UNAVAILABLE,
         f"container {container_id}: {damage}",
@@ -161,7 +161,7 @@ def damaged_block(container_id: ContainerId, damage: Damaged) -> Unavailable:
 def findings_of(
     volumes: Iterable[Volume], places: Mapping[ContainerId, Volume], *, start: int, count: int
 ) -> list[Finding]:
-    """Return unresolved findings of the replicas that volumes serve, from container `start` on."""
+    """Return unresolved findings of the replicas served by volumes, from container `start` on."""
     found: list[Finding] = []
     for volume in volumes:
         with volume.index.read() as rows:
@@ -176,7 +176,7 @@ def findings_of(
 
 
 def changes_of(volumes: Iterable[Volume], *, since_ms: int, count: int) -> Changes:
-    """Return the newest changes of all replicas; a volume that cannot be read is named."""
+    """Return the newest changes of all replicas, naming unreadable volumes."""
 
     def read(volume: Volume) -> Changes:
         try:
@@ -189,7 +189,7 @@ def changes_of(volumes: Iterable[Volume], *, since_ms: int, count: int) -> Chang
 
 
 def facts_or_failure(volume: Volume) -> VolumeFacts:
-    """Return the facts of a volume; if its disk does not answer, those of a failed one."""
+    """Return the facts of a volume; those of a failed one if its disk does not answer."""
     try:
         return volume_facts(volume)
     except SutureError as error:
@@ -227,7 +227,7 @@ def volume_facts(volume: Volume) -> VolumeFacts:
 
 
 def served_columns(volume: Volume, places: Mapping[ContainerId, Volume]) -> ReplicaColumns:
-    """Return the replicas that a volume serves as columns."""
+    """Return the replicas served by a volume as columns."""
     with volume.index.read() as rows:
         columns, _ = rows.columns()
     is_here = (places.get(number) is volume for number in columns.container_ids.tolist())
@@ -241,10 +241,10 @@ def index_version(volume: Volume) -> int:
 
 
 def _used(volume: Volume) -> tuple[int, int]:
-    """Return the bytes and the number of a volume's replicas.
+    """Return the total bytes and the number of a volume's replicas.
 
-    All rows are read for it. That is not done again before the index has changed, nor where it took
-    long, again and again while it changes: then what is told is as old as COUNTED_FOR times that.
+    This reads all rows. They are not read again before the index has changed, nor, if reading took
+    long, for COUNTED_FOR times that duration; the result is then as old.
     """
     began_s = time.monotonic()
     kept = volume.counted.get(USED)

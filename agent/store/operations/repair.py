@@ -1,10 +1,10 @@
-"""What reconcile may do to a replica, each step journaled and none of it destructive.
+"""Repair operations on a replica, each journaled and none destructive.
 
-No byte that verifies here is ever overwritten: that is asked of the medium, right before, whatever
-the caller believes. Where our own row is intact it has the last word: bytes that do not fit it are
-refused, whoever offers them. Only an operator's order overrules both. What is replaced or cut off
-goes to quarantine first. Every step moves the replica's generation, so that a scan which began
-before it cannot put its tree in place.
+A byte that verifies here is never overwritten: the medium is read right before, whatever the caller
+believes. If the local row is intact it decides: bytes that do not match it are refused from any
+source. Only an operator's order overrides both. Replaced or cut bytes go to quarantine first. Every
+step increments the replica's generation, so that a scan that began earlier cannot put its tree in
+place.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -63,15 +63,14 @@ class Repair:
         is_ordered: bool = False,
         proof: str = "",
     ) -> None:
-        """Put a peer's chunk in the place of a missing or damaged one.
+        """Install a peer's chunk in place of a missing or damaged one.
 
-        `is_ordered`: an operator wants just these bytes, whatever our row says and though what is
-        there may verify. `proof`: of a peer that has them on its medium, goes to the journal; where
-        bytes are here of which no row of ours says that they are wrong, there is none without it.
-        Raises `Refused`: NOT_PROVEN, INELIGIBLE if what is there verifies, OVERLAPPING_CHUNK
-        if the chunk does not fit between those recorded, CHUNK_GAP if it would leave a hole,
-        CHECKSUM_MISMATCH if the data is not what `chunk` says, or not what our row says.
-        `VolumeFailed` if the medium does not keep it.
+        `is_ordered` means that an operator wants exactly these bytes, in spite of the local row and
+        of bytes that verify. `proof`, of a peer with the bytes on its medium, goes to the journal;
+        it is required where local bytes exist that no local row contradicts. Raise `Refused`:
+        NOT_PROVEN, INELIGIBLE if the existing bytes verify, OVERLAPPING_CHUNK if the chunk does not
+        fit between the recorded ones, CHUNK_GAP if it would leave a hole, CHECKSUM_MISMATCH if the
+        data does not match `chunk` or the local row. `VolumeFailed` if the medium does not keep it.
         """
         check_offered(block_id, chunk, data)
         block = self._fitting_block(block_id, chunk)
@@ -100,8 +99,8 @@ class Repair:
     ) -> bool:
         """Record a chunk whose bytes are on the medium while its row was lost.
 
-        Returns False if they do not verify, or cannot be verified, or our row is there and says
-        otherwise (unless `is_ordered` by an operator); nothing is changed then.
+        Return False if they do not verify, or cannot be verified, or the local row exists and
+        differs (unless `is_ordered` by an operator); then nothing is changed.
         """
         check_shape(block_id, chunk)
         block = self._fitting_block(block_id, chunk)
@@ -115,17 +114,17 @@ class Repair:
         return True
 
     def holds(self, block_id: BlockId, chunk: ChunkInfo) -> bool:
-        """Return whether the medium has the bytes of a chunk at its place. Needs no lease: it is
-        asked again before they are recorded, or written over."""
+        """Return whether the medium has a chunk's bytes at its place. No lease is needed, because
+        this is checked again before they are recorded or overwritten."""
         if chunk.checksum_type is ChecksumType.NONE:
             return False
         return verifies(chunk, self.held(block_id, chunk))
 
     def trim(self, block_id: BlockId, *, proof: str = "") -> int:
-        """Move the bytes behind the last recorded chunk to quarantine; returns how many.
+        """Move the bytes behind the last recorded chunk to quarantine; return their number.
 
-        A file without any row is moved whole. A row that cannot be read says nothing about where
-        the block ends: then nothing is trimmed.
+        A file without any row is moved whole. If the row is unreadable, the end of the block is
+        unknown, and nothing is moved.
         """
         check_id(block_id, "block id")
         with self._volume.index.read() as rows:
@@ -138,9 +137,9 @@ class Repair:
         return trim_block(self._volume, self._options, self._container_id, block_id, end)
 
     def adopt_tombstone(self, block_id: BlockId, checksum: int) -> None:
-        """Make a block what it is at a peer: deleted, with the checksum that the peer keeps.
+        """Delete a block as at a peer, with the checksum in the peer's tombstone.
 
-        That the delete is confirmed is the caller's to know; its bytes are kept in quarantine.
+        The caller must know that the delete is confirmed. The bytes are kept in quarantine.
         """
         check_id(block_id, "block id")
         if not 0 <= checksum < 2**64:
@@ -164,7 +163,8 @@ class Repair:
         check_removed(left, block_id)
 
     def adopt_bcsid(self, block_id: BlockId, bcsid: int) -> None:
-        """Raise a block's BCSID; it is never lowered. Full coverage is the caller's to know."""
+        """Raise a block's BCSID; it is never lowered. The caller must know that all of it is
+        here."""
         check_bcsid(bcsid)
 
         def change(rows: Change) -> None:
@@ -181,7 +181,7 @@ class Repair:
         self._volume.index.write(change)
 
     def adopt_metadata(self, block_id: BlockId, metadata: tuple[tuple[str, str], ...]) -> None:
-        """Give a block without client metadata what a peer's has; what is here stays."""
+        """Give a block without client metadata a peer's; existing metadata stays."""
 
         def change(rows: Change) -> None:
             row = rows.block(self._container_id, block_id)
@@ -198,7 +198,7 @@ class Repair:
         self._volume.index.write(change)
 
     def install_empty_block(self, block_id: BlockId) -> None:
-        """Record a block that has no chunks at a peer, and no row here that can be read."""
+        """Record a block that has no chunks at a peer, and no readable row here."""
         check_id(block_id, "block id")
 
         def change(rows: Change) -> None:
@@ -210,7 +210,7 @@ class Repair:
         self._volume.index.write(change)
 
     def advance_bcsid(self, bcsid: int) -> None:
-        """Raise the container's BCSID: it claims all blocks up to that one."""
+        """Raise the container's BCSID, which claims all blocks up to it."""
         check_bcsid(bcsid)
 
         def change(rows: Change) -> None:
@@ -222,7 +222,7 @@ class Repair:
         self._volume.index.write(change)
 
     def note_contradictions(self, found: Sequence[Finding], *, is_complete: bool) -> bool:
-        """Keep where peers contradict this replica; returns whether that is news."""
+        """Keep contradictions by peers as findings; return whether any is new."""
         return self._volume.index.write(
             lambda rows: note_contradictions(
                 rows, self._container_id, found, is_complete=is_complete
@@ -238,7 +238,7 @@ class Repair:
         keep(self._volume.layout, note, data)
 
     def rewrite_descriptor(self) -> None:
-        """Write the descriptor again from what the index knows."""
+        """Rewrite the descriptor from the index."""
         self._tell("rewrite_descriptor")
         follow_state(self._volume, self._container_id)
 
@@ -252,7 +252,7 @@ class Repair:
         return block
 
     def held(self, block_id: BlockId, chunk: ChunkInfo) -> bytes:
-        """Return what the medium holds at the place of a chunk, nothing if it gives nothing."""
+        """Return the medium's bytes at the place of a chunk; empty if unreadable."""
         with self._volume.index.read() as rows:
             place = place_of(rows, self._paths, self._container_id, block_id)
         try:
@@ -262,7 +262,7 @@ class Repair:
             return b""
 
     def held_of(self, block_id: BlockId, chunks: Sequence[ChunkInfo]) -> list[bytes]:
-        """Return the same of several chunks of a block, whose file is opened once."""
+        """Return the same for several chunks of a block, whose file is opened once."""
         with self._volume.index.read() as rows:
             place = place_of(rows, self._paths, self._container_id, block_id)
         spans = [(chunk.offset, chunk.length_bytes) for chunk in chunks]
@@ -275,7 +275,7 @@ class Repair:
         chunk: ChunkInfo | None = None,
         proof: str = "",
     ) -> None:
-        """Have the verification log tell of a repair before anything of it is done."""
+        """Write a repair step to the verification log before it begins."""
         with self._volume.index.read() as rows:
             row = rows.replica(self._container_id)
         log = self._volume.verification
@@ -297,7 +297,8 @@ class Repair:
 
 
 def verifies(chunk: ChunkInfo, data: bytes) -> bool:
-    """Return whether these bytes are the chunk. One without checksums is there if all of it is."""
+    """Return whether these bytes are the chunk. A chunk without checksums only needs its full
+    length."""
     if len(data) < chunk.length_bytes:
         return False
     actual = window_checksums(chunk.checksum_type, chunk.bytes_per_checksum, data)
@@ -307,7 +308,7 @@ def verifies(chunk: ChunkInfo, data: bytes) -> bool:
 def check_damaged(
     container_id: ContainerId, block_id: BlockId, recorded: ChunkInfo, held: bytes
 ) -> None:
-    """Refuse to write over a chunk that the medium holds as our row says."""
+    """Refuse to overwrite a chunk whose bytes on the medium match the local row."""
     if verifies(recorded, held):
         raise Refused(
             Code.INELIGIBLE,
@@ -317,7 +318,7 @@ def check_damaged(
 
 
 def check_proven(block_id: BlockId, chunk: ChunkInfo, held: bytes, proof: str) -> None:
-    """Refuse to write over bytes that may be right, unless a peer proved to have the new ones."""
+    """Refuse to overwrite bytes that may be right, unless a peer proved to have the new ones."""
     if held and not proof:
         raise Refused(
             Code.NOT_PROVEN,
@@ -327,13 +328,13 @@ def check_proven(block_id: BlockId, chunk: ChunkInfo, held: bytes, proof: str) -
 
 
 def check_removed(left: Mapping[BlockId, SutureError], block_id: BlockId) -> None:
-    """Raise why the files of this block are left; those of others are not its failure."""
+    """Raise why the files of this block are left; failures of other blocks are ignored."""
     if block_id in left:
         raise left[block_id]
 
 
 def check_offered(block_id: BlockId, chunk: ChunkInfo, data: bytes) -> None:
-    """Refuse data that is not the chunk it is offered as."""
+    """Refuse data that does not match the offered chunk."""
     check_shape(block_id, chunk)
     if len(data) != chunk.length_bytes:
         raise Refused(
@@ -345,7 +346,7 @@ def check_offered(block_id: BlockId, chunk: ChunkInfo, data: bytes) -> None:
 
 
 def check_recorded(block_id: BlockId, recorded: ChunkInfo, chunk: ChunkInfo) -> None:
-    """Refuse a chunk that is not the one that our own row says was written here."""
+    """Refuse a chunk that differs from the local row's."""
     if chunk != recorded:
         raise Refused(
             Code.CHECKSUM_MISMATCH,
@@ -356,7 +357,7 @@ def check_recorded(block_id: BlockId, recorded: ChunkInfo, chunk: ChunkInfo) -> 
 
 
 def check_shape(block_id: BlockId, chunk: ChunkInfo) -> None:
-    """Refuse a chunk that cannot exist."""
+    """Refuse an impossible chunk."""
     check_id(block_id, "block id")
     try:
         check_chunk(block_id, chunk)
@@ -375,7 +376,7 @@ def check_bcsid(bcsid: int) -> None:
 
 
 def refuse_tombstone(rows: Snapshot, container_id: ContainerId, block_id: BlockId) -> None:
-    """Refuse to bring a deleted block back."""
+    """Refuse to restore a deleted block."""
     if rows.tombstone(container_id, block_id) is not None:
         raise Refused(
             Code.NO_SUCH_BLOCK,
@@ -393,8 +394,8 @@ def chunk_at(block: BlockData | None, offset: int) -> ChunkInfo | None:
 def check_fits(
     block_id: BlockId, end_bytes: int, recorded: ChunkInfo | None, chunk: ChunkInfo
 ) -> None:
-    """Refuse a chunk that is neither exactly the one `recorded` at its offset nor right behind the
-    last, where the block ends."""
+    """Refuse a chunk that is neither the one `recorded` at its offset nor directly after the last
+    one, at the block's end."""
     if chunk.offset > end_bytes:
         raise Refused(
             Code.CHUNK_GAP,
@@ -412,8 +413,9 @@ def check_fits(
 def trim_block(
     volume: Volume, options: StoreOptions, container_id: ContainerId, block_id: BlockId, end: int
 ) -> int:
-    """Cut a block file to `end`. No journal: the copy in quarantine is durable before the cut, so
-    a crash between them leaves the file as it was, and a second copy when it is trimmed again."""
+    """Cut a block file to `end`. No journal is needed: the copy in quarantine is durable before the
+    cut, so a crash between them leaves the file unchanged, and a second copy when it is trimmed
+    again."""
     with volume.index.read() as rows:
         place = place_of(rows, volume.paths(container_id), container_id, block_id)
     with block_errors(place.name):

@@ -1,4 +1,4 @@
-"""What a scan leaves behind: its tree, its findings and the state that follows from them."""
+"""Results of a scan: its tree, its findings and the resulting state."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -26,7 +26,7 @@ NO_DOUBT: Final = frozenset({Verdict.OK, Verdict.GONE})
 
 
 def begin_scan(volume: Volume, container_id: ContainerId) -> ScanBase:
-    """Return what a scan starts from. Refuses a replica that has no tree to scan."""
+    """Return the base state of a scan. Refuse a replica without a tree."""
     with volume.index.read() as rows:
         row = tree_replica(rows, container_id)
     facts = facts_of(container_id, volume.volume_id, row)
@@ -34,7 +34,7 @@ def begin_scan(volume: Volume, container_id: ContainerId) -> ScanBase:
 
 
 def keep_cursor(volume: Volume, container_id: ContainerId, cursor: ScanCursor) -> None:
-    """Remember how far a scan has come, durably, if the replica is still what it reads."""
+    """Store a scan's progress durably, if the replica has not changed."""
 
     def change(rows: Change) -> None:
         if rows.replica(container_id).generation == cursor.generation:
@@ -44,7 +44,7 @@ def keep_cursor(volume: Volume, container_id: ContainerId, cursor: ScanCursor) -
 
 
 def kept_cursor(volume: Volume, container_id: ContainerId) -> ScanCursor | None:
-    """Return where to go on reading; None when nothing was read, or the replica has changed."""
+    """Return the cursor to continue at; None if there is none, or the replica has changed."""
     with volume.index.read() as rows:
         cursor = rows.cursor(container_id)
         if cursor is None or rows.replica(container_id).generation != cursor.generation:
@@ -63,14 +63,13 @@ def commit_scan(
     complete: bool,
     is_whole: bool = True,
 ) -> ScanCommit:
-    """Make the outcome of a scan durable, if the replica is still what the scan began with.
+    """Make the result of a scan durable, if the replica is unchanged since the scan began.
 
-    With `is_whole` False it is complete by what an earlier scan read: when that was stays known.
+    With `is_whole` False, it is complete only with the reads of an earlier scan, whose time stays.
 
-    A complete scan replaces tree and findings. One that was stopped only adds its findings: what
-    it did not read, it knows nothing of. Where there is no place for a tree any more (directories
-    that cannot be read, a full disk) damage is recorded all the same, and a replica whose tree is
-    the one that it has counts as read.
+    A complete scan replaces tree and findings. A stopped scan only adds its findings, because it
+    knows nothing of the rest. If a tree can no longer be written (unreadable directories, a full
+    disk), damage is recorded even so, and a replica with an unchanged tree counts as read.
     """
     with volume.index.read() as rows:
         before = tree_replica(rows, container_id)
@@ -78,7 +77,8 @@ def commit_scan(
         true = counted(rows, container_id, before) if complete else before
 
     def alter(rows: Change, row: ReplicaRow) -> ReplicaRow:
-        # Of the same generation, or this is not called: no block came or went since it was counted.
+        # Of the same generation, or this is not called: no block was added or deleted since the
+        # count.
         row = replace(row, block_count=true.block_count, bytes_used=true.bytes_used)
         after = judged(options, container_id, row, findings, complete=complete, is_whole=is_whole)
         replace_scanned(rows, container_id, findings)
@@ -112,7 +112,7 @@ def commit_scan(
     with volume.index.read() as rows:
         after = rows.replica(container_id)
     if after.state is not before.state:
-        # the journal has it written when there is a place for it
+        # the journal causes it to be written later
         with suppress(BlockFailed, Unavailable):
             follow_state(volume, container_id)
     return ScanCommit(
@@ -148,11 +148,11 @@ def judged(
 
 
 def counted(rows: Snapshot, container_id: ContainerId, row: ReplicaRow) -> ReplicaRow:
-    """Return the row with counts that its block rows bear out.
+    """Return the row with counts that match its block rows.
 
-    Rows that were lost, and found again by a repair, leave the counts behind. The BCSID is not
-    touched: it claims that every block up to it is here, which a count does not show. In a large
-    replica it takes seconds: not while others wait to write.
+    Rows that were lost, and found again by a repair, leave the counts outdated. The BCSID is
+    unchanged, because it claims that every block up to it is here, which a count cannot show. In a
+    large replica this takes seconds, so it must not run while others wait to write.
     """
     if row.block_count == sum(1 for _ in rows.blocks(container_id)):
         return row
@@ -161,14 +161,14 @@ def counted(rows: Snapshot, container_id: ContainerId, row: ReplicaRow) -> Repli
 
 
 def differs(before: Summary | None, after: Summary | None) -> bool:
-    """Return whether a report would say another root, algorithm or set of tombstones."""
+    """Return whether a report would show another root, algorithm or set of tombstones."""
     if before is None or after is None:
         return before is not after
     return replace(before, generation=0) != replace(after, generation=0)
 
 
 def _is_without_place(error: SutureError) -> bool:
-    """Return whether a tree was not written because there is no place for it."""
+    """Return whether a tree was not written because it has no place."""
     return isinstance(error, BlockFailed) or error.code is Code.DISK_OUT_OF_SPACE
 
 

@@ -1,7 +1,7 @@
-"""What a client may write: every rule of the write path, checked before anything changes.
+"""Rules for client writes, checked before anything changes.
 
-A block is a chain of chunks from offset 0 without holes. Committed chunks are final. Behind them
-may be written chunks that no commit has named yet; only those may be written again.
+A block is a chain of chunks from offset 0 without holes. Committed chunks are final. Uncommitted
+chunks may follow them; only those may be written again.
 """
 
 from collections.abc import Callable
@@ -34,20 +34,20 @@ from merkle.replica import (
     ReplicaState,
 )
 
-REPLICA_INDEX_MAX: Final = 255  # erasure coding has no wider group
+REPLICA_INDEX_MAX: Final = 255  # the widest group of erasure coding
 
 
 class Place(Enum):
-    """Where a chunk belongs that a client writes."""
+    """Place of a chunk that a client writes."""
 
-    END = auto()  # right behind what is recorded
-    RECORDED = auto()  # it is there already, byte for byte as its checksums say
-    AGAIN = auto()  # over an uncommitted chunk of the same range
+    END = auto()  # directly after the recorded chunks
+    RECORDED = auto()  # already recorded, with matching checksums
+    AGAIN = auto()  # overwrites an uncommitted chunk of the same range
 
 
 @dataclass(frozen=True, slots=True)
 class KnownBlock:
-    """What is recorded of one block. `end` counts uncommitted chunks too."""
+    """Recorded state of one block. `end` includes uncommitted chunks."""
 
     committed: BlockData | None
     end: int
@@ -59,18 +59,18 @@ class KnownBlock:
 
     @property
     def committed_end(self) -> int:
-        """Where the committed chunks end."""
+        """End of the committed chunks."""
         return self.committed.length_bytes if self.committed else 0
 
 
 def check_id(value: int, what: str) -> None:
-    """Refuse an id that Ozone could not name."""
+    """Refuse an id outside Ozone's range."""
     if not 1 <= value <= ID_MAX:
         raise Refused(Code.MALFORMED_REQUEST, f"{what} {value} is not within 1..{ID_MAX}")
 
 
 def check_new(container_id: ContainerId, replica_index: int, state: ReplicaState) -> None:
-    """Refuse to create a replica that cannot be."""
+    """Refuse to create an invalid replica."""
     check_id(container_id, "container id")
     if not 0 <= replica_index <= REPLICA_INDEX_MAX:
         raise Refused(Code.MALFORMED_REQUEST, f"replica index {replica_index} is out of range")
@@ -79,7 +79,7 @@ def check_new(container_id: ContainerId, replica_index: int, state: ReplicaState
 
 
 def check_same(facts: ReplicaFacts, replica_index: int, state: ReplicaState) -> ReplicaFacts:
-    """Return a replica that is to be created and is here, if it is the same."""
+    """Return the existing replica, if it is the one to be created."""
     if facts.state is state and facts.replica_index == replica_index:
         return facts
     raise Refused(
@@ -115,7 +115,7 @@ def check_open(container_id: ContainerId, row: ReplicaRow) -> None:
 
 
 def known_block(rows: Snapshot, container_id: ContainerId, block_id: BlockId) -> KnownBlock:
-    """Return what is recorded of a block. Raises `Damaged` if its row is."""
+    """Return the recorded state of a block. Raise `Damaged` if its row is."""
     row = rows.block(container_id, block_id)
     committed = None if row is None else decode_block(block_id, row)
     last = rows.last_pending(container_id, block_id)
@@ -126,9 +126,9 @@ def known_block(rows: Snapshot, container_id: ContainerId, block_id: BlockId) ->
 def checked_chunk(
     options: StoreOptions, block_id: BlockId, chunk: ChunkInfo, data: Buffer
 ) -> ChunkInfo:
-    """Return the chunk as it will be recorded, if `data` is what its writer described.
+    """Return the chunk to record, if `data` matches its writer's description.
 
-    A chunk without a checksum type gets CRC32C: what we keep, we must be able to check.
+    A chunk without a checksum type gets CRC32C, because stored data must be verifiable.
     """
     where = f"block {block_id}, chunk at {chunk.offset}"
     if not 0 < len(data) <= options.chunk_bytes_max or chunk.length_bytes != len(data):
@@ -153,13 +153,13 @@ def checked_chunk(
 
 
 def summed_chunk(offset: int, data: Buffer) -> ChunkInfo:
-    """Return the chunk that `data` is, with the default checksums."""
+    """Return the chunk of `data`, with the default checksums."""
     checksums = window_checksums(ChecksumType.CRC32C, WINDOW_BYTES_DEFAULT, data)
     return ChunkInfo(offset, len(data), ChecksumType.CRC32C, WINDOW_BYTES_DEFAULT, checksums)
 
 
 def check_checksums(where: str, chunk: ChunkInfo, data: Buffer) -> None:
-    """Refuse checksums that do not fit the chunk, or that `data` does not have."""
+    """Refuse checksums that do not fit the chunk, or do not match `data`."""
     if chunk.checksum_type is ChecksumType.NONE:
         if chunk.window_checksums:
             raise Refused(Code.MALFORMED_REQUEST, f"{where}: checksums given for type NONE")
@@ -194,12 +194,12 @@ def check_checksums(where: str, chunk: ChunkInfo, data: Buffer) -> None:
 
 
 def block_id_text(where: str) -> str:
-    """Return the block id that a message's place names."""
+    """Return the block id in a message's place."""
     return where.split()[1].rstrip(",")
 
 
 def differing_window(actual: bytes, given: bytes, width: int) -> int:
-    """Return the first window whose checksums differ."""
+    """Return the first window with different checksums."""
     return next(
         start // width
         for start in range(0, len(given), width)
@@ -215,9 +215,9 @@ def place_chunk(
     chunk: ChunkInfo,
     is_there: Callable[[], bool],
 ) -> Place:
-    """Return where the chunk belongs. Raises `Refused`: CHUNK_GAP, OVERLAPPING_CHUNK.
+    """Return the chunk's place. Raise `Refused`: CHUNK_GAP, OVERLAPPING_CHUNK.
 
-    `is_there` says whether the disk holds these very bytes: without checksums nothing else can.
+    `is_there` returns whether the disk holds these bytes, for chunks without checksums.
     """
     if chunk.offset == known.end:
         return Place.END
@@ -244,12 +244,12 @@ def place_chunk(
 
 
 def check_room(options: StoreOptions, row: ReplicaRow, chunk: ChunkInfo) -> None:
-    """Refuse a chunk that does not fit into its container any more."""
+    """Refuse a chunk that no longer fits into its container."""
     check_room_for(options, row, chunk.length_bytes)
 
 
 def check_room_for(options: StoreOptions, row: ReplicaRow, added_bytes: int) -> None:
-    """Refuse data that does not fit into its container any more."""
+    """Refuse data that no longer fits into its container."""
     if row.bytes_used + added_bytes > options.container_bytes_max:
         raise Refused(
             Code.INVALID_WRITE_SIZE,
@@ -260,10 +260,10 @@ def check_room_for(options: StoreOptions, row: ReplicaRow, added_bytes: int) -> 
 
 
 def resolved_commit(known: KnownBlock, written: list[ChunkInfo], block: BlockData) -> BlockData:
-    """Return the block as its commit records it: every chunk exactly as it was written.
+    """Return the block to record by a commit, with every chunk exactly as it was written.
 
-    `written` are the uncommitted chunks by offset. Raises `Refused` naming the first chunk that is
-    out of order, was never written, or was written otherwise.
+    `written` has the uncommitted chunks by offset. Raise `Refused` naming the first chunk that is
+    out of order, was never written, or was written differently.
     """
     check_commit(known, block)
     recorded = {chunk.offset: chunk for chunk in (*known.chunks, *written)}
@@ -297,7 +297,7 @@ def resolved_commit(known: KnownBlock, written: list[ChunkInfo], block: BlockDat
 
 
 def check_commit(known: KnownBlock, block: BlockData) -> None:
-    """Refuse a commit whose numbers are impossible, or older than what is committed."""
+    """Refuse a commit with impossible numbers, or older than the committed block."""
     check_id(block.block_id, "block id")
     if not 0 <= block.bcsid <= ID_MAX:
         raise Refused(Code.MALFORMED_REQUEST, f"bcsid {block.bcsid} is not within 0..{ID_MAX}")
@@ -315,7 +315,7 @@ def check_commit(known: KnownBlock, block: BlockData) -> None:
 
 
 def check_encodable(block: BlockData) -> None:
-    """Refuse what a row cannot hold, for instance too much metadata."""
+    """Refuse a block that a row cannot hold, for instance with too much metadata."""
     try:
         for chunk in block.chunks:
             check_chunk(block.block_id, chunk)
@@ -325,7 +325,7 @@ def check_encodable(block: BlockData) -> None:
 
 
 def recounted(rows: Snapshot, container_id: ContainerId, row: ReplicaRow) -> ReplicaRow:
-    """Return the row with block count, bytes and highest BCSID as the block rows say them.
+    """Return the row with block count, bytes and highest BCSID from the block rows.
 
     A damaged row counts as a block of no bytes.
     """
@@ -345,7 +345,7 @@ def recounted(rows: Snapshot, container_id: ContainerId, row: ReplicaRow) -> Rep
 
 
 def commit_block(rows: Change, container_id: ContainerId, block: BlockData) -> None:
-    """Make written chunks a committed block; the bytes are counted already."""
+    """Commit written chunks as a block; their bytes are already counted."""
     row = rows.replica(container_id)
     is_new = rows.block(container_id, block.block_id) is None
     rows.put_block(container_id, block.block_id, encode_block(block))

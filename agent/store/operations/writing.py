@@ -2,7 +2,7 @@
 
     check everything ─ pwrite ─ fdatasync ─ one LMDB commit ─ acknowledge
 
-A crash before the commit leaves bytes behind the recorded end, which belong to nobody.
+A crash before the commit leaves garbage bytes behind the recorded end.
 """
 
 from contextlib import suppress
@@ -40,9 +40,9 @@ def write_chunk(
     data: bytes,
     commit: BlockData | None,
 ) -> ChunkInfo:
-    """Write one chunk durably, and commit its block with it if `commit` is given.
+    """Write one chunk durably, and commit its block if `commit` is given.
 
-    Raises `Refused` or `Unavailable(DISK_OUT_OF_SPACE)` with nothing changed.
+    Raise `Refused` or `Unavailable(DISK_OUT_OF_SPACE)`, with nothing changed.
     """
     check_id(block_id, "block id")
     recorded = checked_chunk(options, block_id, chunk, data)
@@ -95,7 +95,7 @@ def _holds(
 
 
 def put_block(volume: Volume, container_id: ContainerId, block: BlockData) -> int:
-    """Commit a block whose chunks are written; returns its length in bytes."""
+    """Commit a block whose chunks are written; return its length in bytes."""
     check_id(block.block_id, "block id")
     with volume.index.read() as rows:
         writable_replica(rows, container_id, block.block_id)
@@ -162,7 +162,7 @@ def _append(
 def _forget_unrecorded(
     volume: Volume, container_id: ContainerId, block_id: BlockId, offset: int
 ) -> None:
-    """Free the bytes of a chunk that could not be recorded, only if the index itself says so."""
+    """Cut off the bytes of a chunk that could not be recorded, only if the index confirms that."""
     with suppress(SutureError), volume.index.read() as rows:
         if known_block(rows, container_id, block_id).end == offset:
             blockfile.forget_tail(volume.paths(container_id).block_file(block_id), offset)

@@ -1,1 +1,1 @@
-"""What a start makes right before anything is served, and fsck, which only looks."""
+"""Recovery at a start, before anything is served; and fsck, which only reads."""

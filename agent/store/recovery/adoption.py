@@ -1,7 +1,7 @@
-"""Replicas that lost a part of what describes them: their row, or their directory.
+"""Replicas that lost their row, or their directory.
 
-The files of one without a row are never touched: it is UNHEALTHY with what rows are left, its
-bytes may be salvaged by reconcile against a peer's metadata, and it cannot be deleted as empty.
+The files of a replica without a row are never touched: it becomes UNHEALTHY with the remaining
+rows, reconcile may salvage its bytes with a peer's metadata, and it cannot be deleted as empty.
 """
 
 from dataclasses import replace
@@ -24,9 +24,10 @@ from scanner.finding import Fault, Finding, Verdict
 
 
 def adopt_directory(volume: Volume, options: StoreOptions, container_id: ContainerId) -> str:
-    """Record a replica that the index does not know, from its descriptor. Returns what was done.
+    """Record a replica that is not in the index, from its descriptor. Return a description of the
+    step.
 
-    Raises `Damaged` or OSError, with nothing changed, when the descriptor cannot be read.
+    Raise `Damaged` or OSError, with nothing changed, if the descriptor is unreadable.
     """
     paths = volume.paths(container_id)
     descriptor = read_descriptor(paths.descriptor, container_id)
@@ -67,7 +68,8 @@ def adopt_directory(volume: Volume, options: StoreOptions, container_id: Contain
 
 
 def lost_directory(volume: Volume, options: StoreOptions, container_id: ContainerId) -> None:
-    """Make a replica UNHEALTHY whose directory is gone, with an empty place for its repair."""
+    """Mark a replica whose directory is gone as UNHEALTHY, with an empty directory for its
+    repair."""
     finding = finding_of(
         container_id,
         Fault.CHUNKS_DIRECTORY_MISSING,
@@ -78,7 +80,7 @@ def lost_directory(volume: Volume, options: StoreOptions, container_id: Containe
     def change(rows: Change) -> None:
         row = rows.replica(container_id)
         altered = unhealthy(container_id, row, finding_count=1)
-        # Never read since: the next scan takes it first and finds what exactly is lost.
+        # Counts as never read, so the next scan takes it first and finds the exact loss.
         rows.put_replica(
             container_id, replace(altered, data_scan_at_ms=0, generation=row.generation + 1)
         )
@@ -94,7 +96,7 @@ def lost_directory(volume: Volume, options: StoreOptions, container_id: Containe
 
 
 def finding_of(container_id: ContainerId, fault: Fault, now_ms: int, evidence: str) -> Finding:
-    """Return a finding about a replica as a whole."""
+    """Return a finding about a whole replica."""
     return Finding(
         container_id=container_id,
         verdict=Verdict.CORRUPT,

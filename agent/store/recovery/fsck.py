@@ -1,9 +1,9 @@
-"""fsck: judge one volume while no agent runs on it. It changes nothing.
+"""fsck: check of one volume while no agent runs on it. Read-only.
 
     VERSION and lock ─ journal and tmp/ ─ every row against its files
         ─ every directory against a row ─ with `read_data`: every chunk against its checksums
 
-A bug of the store must not hide itself, so counts and ends are summed here from the rows again.
+A bug of the store must not hide itself, so counts and ends are computed here from the rows again.
 """
 
 from collections.abc import Iterable
@@ -45,15 +45,15 @@ from merkle.replica import (
     ReplicaState,
 )
 
-PROBLEMS_MAX: Final = 10_000  # a volume with more is not read line by line
-MAP_BYTES: Final = 1024**3  # LMDB takes a larger one from the file itself
+PROBLEMS_MAX: Final = 10_000  # longest useful list
+MAP_BYTES: Final = 1024**3  # LMDB uses a larger size from the file itself
 GROWING: Final = WRITABLE_STATES | {ReplicaState.CLOSING}
 """States in which block files may hold more than their rows say: a write or close was cut off."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is not as it must be."""
+    """A fault of a volume."""
 
     path: str
     kind: str
@@ -62,7 +62,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FsckReport:
-    """What a check found. `problem_count` counts also what `problems` had no room for."""
+    """Result of a check. `problem_count` includes problems beyond the limit of `problems`."""
 
     problems: tuple[Problem, ...]
     problem_count: int
@@ -76,7 +76,7 @@ class FsckReport:
 
 @dataclass(slots=True)
 class _Tally:
-    """A report in the making."""
+    """A report under construction."""
 
     problems: list[Problem] = field(default_factory=list)
     problem_count: int = 0
@@ -106,8 +106,8 @@ class _Tally:
 
 
 def fsck(volume_path: Path, *, read_data: bool = False) -> FsckReport:
-    """Check a volume. Raises `Refused`: VOLUME_IN_USE while an agent runs on it,
-    INCONSISTENT_VOLUME if there is no volume to check, or a newer agent wrote it."""
+    """Check a volume. Raise `Refused`: VOLUME_IN_USE while an agent runs on it, INCONSISTENT_VOLUME
+    if there is no volume, or a newer agent wrote it."""
     layout = volume_layout(volume_path.resolve())
     tally = _Tally()
     with reading_lock(layout):
@@ -124,7 +124,7 @@ def fsck(volume_path: Path, *, read_data: bool = False) -> FsckReport:
 
 
 def volume_layout(path: Path) -> Layout:
-    """Return the layout that the volume's VERSION calls for."""
+    """Return the layout for the volume's VERSION."""
     version = Layout(path, "").version
     try:
         data = read_head(version, VERSION_BYTES_MAX)
@@ -150,7 +150,7 @@ def _check_directories(layout: Layout, tally: _Tally) -> None:
 
 
 def _check_not_newer(layout: Layout, index: Index) -> None:
-    with suppress(Unavailable), index.read() as rows:  # `_check_index` reports that
+    with suppress(Unavailable), index.read() as rows:  # `_check_index` reports the error
         rows.check_not_newer(layout.volume)
 
 

@@ -1,4 +1,4 @@
-"""Opening all volumes of a datanode: the working ones recovered, the others told of."""
+"""Opening of a datanode's volumes: working ones are recovered, the others reported."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -27,7 +27,7 @@ from agent.store.volumes.volume import (
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What a start has found."""
+    """Result of opening the volumes."""
 
     volumes: Sequence[Volume]
     shelf: Shelf
@@ -42,13 +42,14 @@ def open_volumes(
     options: StoreOptions,
     keeps_failed: bool = False,
 ) -> Opened:
-    """Open and recover volumes. One that does not work, or is not ours, is left out as it is.
+    """Open and recover volumes. A volume that does not work, or belongs to another datanode, is
+    left out unchanged.
 
-    If none is left, none stays open, and what is wrong with the first is raised; with
-    `keeps_failed` only if none of them is ours or cannot say whose it is: a host that the control
-    plane knows has to report the volumes that it lost. Raises `Refused(VOLUME_IN_USE)`, because two
-    agents must not share the volumes of a host between them, and `Unavailable(BUSY)`: a host that
-    is short of descriptors or memory says nothing of its disks.
+    If none works, none stays open, and the error of the first is raised; with `keeps_failed` only
+    if none belongs to this datanode or has an unknown owner, because a known host has to report its
+    lost volumes. Raise `Refused(VOLUME_IN_USE)`, because two agents must not divide a host's
+    volumes, and `Unavailable(BUSY)`, because a host short of descriptors or memory knows nothing
+    about its disks.
     """
     check_volume_paths(volume_paths)
     known = newest_known([_layout(path, cluster_id) for path in volume_paths])
@@ -112,7 +113,7 @@ def _close(volumes: Iterable[Volume]) -> None:
 
 
 def check_any_left(paths: Sequence[Path], retired: Sequence[Path]) -> None:
-    """Refuse to start with nothing but retired volumes."""
+    """Refuse to start with only retired volumes."""
     if not paths:
         raise Refused(
             Code.INVALID_CONFIG,
@@ -126,19 +127,18 @@ def _layout(path: Path, cluster_id: str) -> Layout:
 
 
 def _added(known: Known, volume_paths: Sequence[Path]) -> list[Path]:
-    """Return the volumes that an operator added while the agent ran, and the config does not
-    name."""
+    """Return the volumes that an operator added at run time, and that are not in the config."""
     named = {os.path.realpath(path) for path in volume_paths}
     return [Path(path) for path in known.added if os.path.realpath(path) not in named]
 
 
 def _is_retired(layout: Layout) -> bool:
-    """Whether the volume was emptied and may be pulled: nobody opens it any more."""
+    """Return whether the volume was emptied and may be removed; it is not opened any more."""
     return read_service(layout).mode is Mode.RETIRED
 
 
 def check_apart(layout: Layout, others: Iterable[Path]) -> None:
-    """Refuse a directory within another volume, or around one, as the config check does."""
+    """Refuse a directory inside another volume, or around one, as the config check does."""
     for path in others:
         other = Path(os.path.realpath(path))
         if layout.volume in other.parents or other in layout.volume.parents:

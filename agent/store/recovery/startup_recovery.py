@@ -1,10 +1,10 @@
-"""What a start does before anything is served: finish, take back, load, or say why not.
+"""Recovery at a start, before anything is served: finish, roll back, load, or report why not.
 
     tmp/ emptied ─ journal rolled ─ every row and every directory accounted for
 
-Nothing that is merely unknown is deleted. What is finished is what the journal or a state says was
-begun: a delete, an unlink, a repair. A replica that cannot be loaded is reported, with its files
-left as they are; Ozone's datanode is silent about it.
+Unknown things are never deleted. Only work that the journal or a state shows as begun is finished:
+a delete, an unlink, a repair. A replica that cannot be loaded is reported, and its files are left
+unchanged; Ozone's datanode does not report it.
 """
 
 import os
@@ -55,7 +55,7 @@ from merkle.replica import WRITABLE_STATES, ContainerId, ReplicaState
 
 @dataclass(slots=True)
 class Shelf:
-    """Where every replica is, what the start did, and what it could not load."""
+    """Result of startup recovery: replica locations, recovery steps, unloadable replicas."""
 
     places: dict[ContainerId, Volume] = field(default_factory=dict)
     steps: list[RecoveryStep] = field(default_factory=list)
@@ -63,17 +63,17 @@ class Shelf:
     failed: list[tuple[Volume, SutureError]] = field(default_factory=list)
 
     def note(self, volume: Volume, container_id: ContainerId, what: str) -> None:
-        """Remember a step for the report."""
+        """Record a step for the report."""
         self.steps.append(RecoveryStep(volume.volume_id, container_id, what))
 
     def leave(self, volume: Volume, container_id: ContainerId, reason: str) -> None:
-        """Remember a replica that is not served."""
+        """Record a replica that is not served."""
         self.unloadable.append(Unloadable(container_id, volume.volume_id, reason))
 
 
 def recover(volumes: list[Volume], options: StoreOptions) -> Shelf:
-    """Bring every volume to a state that can be served. A volume that fails is left out. Raises
-    `Unavailable(BUSY)` if the host is short of descriptors or memory."""
+    """Recover every volume. A volume that fails is left out. Raise `Unavailable(BUSY)` if the host
+    is short of descriptors or memory."""
     shelf = Shelf()
     for volume in volumes:
         try:
@@ -97,7 +97,7 @@ def recover(volumes: list[Volume], options: StoreOptions) -> Shelf:
 
 
 def failure_of(error: Exception, volume: Volume) -> SutureError:
-    """Return what ends the recovery of a volume as the store's error: no other volume pays."""
+    """Return the error that ends the recovery of this volume, and of no other."""
     if isinstance(error, SutureError):
         return error
     if isinstance(error, OSError):
@@ -110,8 +110,8 @@ def failure_of(error: Exception, volume: Volume) -> SutureError:
 
 
 def empty_temporary(volume: Volume, shelf: Shelf) -> None:
-    """Remove replicas that were being built or deleted when the last process ended. What cannot be
-    removed stays: it takes room, and stops nothing."""
+    """Remove replicas that were under construction or deletion when the last process ended. Entries
+    that cannot be removed stay, which costs only space."""
     for directory in (volume.layout.importing, volume.layout.deleting):
         with disk_errors(directory):
             left = list(directory.iterdir())
@@ -124,7 +124,7 @@ def empty_temporary(volume: Volume, shelf: Shelf) -> None:
 
 
 def roll_journal(volume: Volume, options: StoreOptions, shelf: Shelf) -> None:
-    """Finish or take back what was begun. An entry that cannot be rolled stays, and is noted."""
+    """Finish or roll back begun work. An entry that cannot be rolled stays, and is recorded."""
     with volume.index.read() as rows:
         entries = list(rows.journal())
     for container_id, entry in entries:
@@ -148,7 +148,7 @@ def roll_journal(volume: Volume, options: StoreOptions, shelf: Shelf) -> None:
 def roll(
     volume: Volume, options: StoreOptions, container_id: ContainerId, entry: JournalEntry
 ) -> str:
-    """Roll one journal entry; returns what was done."""
+    """Roll one journal entry; return a description of the step."""
     match entry:
         case InstallEntry():
             return roll_install(volume, container_id, entry)
@@ -167,10 +167,10 @@ def roll(
 
 
 def roll_install(volume: Volume, container_id: ContainerId, entry: InstallEntry) -> str:
-    """Keep the new bytes of an interrupted write if they are all there, else restore the old.
+    """Keep the new bytes of an interrupted write if all are there; otherwise restore the old ones.
 
-    Of a batch a chunk may have arrived without the one before it: it would be recorded behind a
-    hole, so it goes, too.
+    A chunk of a batch may have arrived without the previous one. It would be recorded behind a
+    hole, so it is rolled back, too.
     """
     where = f"block {entry.block_id}, chunk at {entry.chunk.offset}"
     if leaves_hole(volume, container_id, entry) or not arrived(
@@ -190,7 +190,7 @@ def roll_install(volume: Volume, container_id: ContainerId, entry: InstallEntry)
 
 
 def leaves_hole(volume: Volume, container_id: ContainerId, entry: InstallEntry) -> bool:
-    """Return whether a repair's chunk begins behind the end of its block as it is recorded."""
+    """Return whether a repair's chunk begins beyond the recorded end of its block."""
     if entry.pending:
         return False
     with volume.index.read() as rows:
@@ -203,9 +203,9 @@ def roll_tree(
 ) -> str:
     """Adopt a tree whose file is in place and whose commit is missing.
 
-    It is believed only if it is whole, of this container, and exactly the successor of what the
-    index knows. Its tombstones were decided when it was written: their deletes are finished. What
-    a scan found beside it is lost, so the replica counts as never read: it is read before others.
+    It is accepted only if it is intact, of this container, and exactly the successor of the index's
+    tree. Its tombstones were decided when it was written, so their deletes are finished. The scan's
+    other findings are lost, so the replica counts as never read, and is read before others.
     """
     tree = read_tree(volume, container_id)
 
@@ -262,9 +262,8 @@ def load_if_room(
     shelf: Shelf,
     load: Callable[[], None],
 ) -> None:
-    """Load a replica. On a disk that is too full for it even without the ballast, the replica is
-    not served until a later start, and the rest of the volume is: a full disk is not a failed one.
-    """
+    """Load a replica. If the disk is too full for it even without the ballast, only this replica is
+    not served until a later start, because a full disk is not a failed one."""
     try:
         with_ballast(volume.layout, options.reserve_bytes, load)
     except (SutureError, OSError) as error:
@@ -274,7 +273,7 @@ def load_if_room(
 
 
 def place_usual(volume: Volume, container_ids: set[ContainerId], shelf: Shelf) -> None:
-    """Serve replicas from this volume; one that another volume has, too, from the better."""
+    """Serve replicas from this volume; if another volume has one, too, from the better one."""
     twice = container_ids.intersection(shelf.places)
     shelf.places.update(dict.fromkeys(container_ids - twice, volume))
     for container_id in sorted(twice):
@@ -286,10 +285,10 @@ UNFINISHED = frozenset({ReplicaState.RECOVERING, ReplicaState.DELETED})
 
 
 def replica_directories(volume: Volume, shelf: Shelf) -> set[ContainerId]:
-    """Return the replicas that have a directory; report what is at a wrong place.
+    """Return the replicas that have a directory; report directories at a wrong place.
 
-    Names only: a hundred thousand replicas are listed without a look into any of them. A link in
-    the place of a replica is nothing we made: raise Refused, and the volume is left out.
+    Only names are read: 100,000 replicas are listed without opening any. A link in the place of a
+    replica was not made by the agent: raise Refused, and the volume is left out.
     """
     found = set()
     with disk_errors(volume.layout.current):
@@ -311,7 +310,7 @@ def replica_directories(volume: Volume, shelf: Shelf) -> set[ContainerId]:
 
 
 def entries_of(group: Path) -> Iterator[tuple[str, bool]]:
-    """Yield the names in a directory, and whether each is a link; the listing itself says so."""
+    """Yield the names in a directory, and whether each is a link, from the listing itself."""
     if group.is_dir():
         with os.scandir(group) as entries:
             for entry in entries:
@@ -332,7 +331,7 @@ def load_unusual(
             shelf.note(volume, container_id, left or "delete finished")
             return
         case ReplicaState.RECOVERING if row.replica_index == 0:
-            # A copy that never became one: its source is elsewhere, and nobody counts on it.
+            # An unfinished copy: its sources are elsewhere, and nothing relies on it.
             set_state(volume, container_id, Event.DELETE_BEGAN)
             left = finish_delete(volume, container_id)
             shelf.note(volume, container_id, left or "unfinished copy deleted")
@@ -350,7 +349,7 @@ def load_unusual(
 def load_directory(
     volume: Volume, options: StoreOptions, container_id: ContainerId, shelf: Shelf
 ) -> None:
-    """Load a replica whose row is lost or damaged, from its descriptor and what else is left."""
+    """Load a replica whose row is lost or damaged, from its descriptor and its other files."""
     try:
         what = adopt_directory(volume, options, container_id)
     except (Damaged, OSError) as error:
@@ -362,7 +361,7 @@ def load_directory(
 
 
 def set_state(volume: Volume, container_id: ContainerId, event: Event) -> None:
-    """Change the state of a replica durably; the descriptor is the caller's."""
+    """Change the state of a replica durably; the caller writes the descriptor."""
 
     def change(rows: Change) -> None:
         row = rows.replica(container_id)
@@ -374,7 +373,7 @@ def set_state(volume: Volume, container_id: ContainerId, event: Event) -> None:
 
 
 def place(volume: Volume, container_id: ContainerId, shelf: Shelf) -> None:
-    """Serve the replica from this volume, or from the one that has the better of two."""
+    """Serve the replica from this volume, or from the one with the better of two copies."""
     other = shelf.places.get(container_id)
     if other is None:
         shelf.places[container_id] = volume
@@ -395,9 +394,9 @@ Rank: TypeAlias = tuple[bool, int, bool, int, bool]
 
 
 def rank(volume: Volume, container_id: ContainerId) -> Rank:
-    """Return what makes one of two replicas the better: CLOSED, then BCSID, then health, then the
-    blocks of which it knows that they were deleted: none comes back with the other one. Of two
-    that are equal so far, the copy on a volume that stays."""
+    """Return the sort key of two replicas: CLOSED, then BCSID, then health, then the number of
+    known deletes, so that no deleted block is restored. If still equal, prefer the copy on a volume
+    that stays."""
     with volume.index.read() as rows:
         row = rows.replica(container_id)
     return (

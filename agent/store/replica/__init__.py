@@ -1,1 +1,1 @@
-"""What a replica is made of on its volume: descriptor, tree, packs, what is kept aside."""
+"""Files of a replica on its volume: descriptor, tree, packs, and quarantine."""

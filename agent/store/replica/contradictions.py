@@ -1,7 +1,7 @@
-"""Where this replica and its peers contradict each other: findings that no scan makes or ends.
+"""Contradictions between this replica and its peers: findings that scans neither make nor remove.
 
-They are kept among the findings of the replica, with their count in its row, until a reconcile
-that heard every holder finds them no more, or the block is deleted.
+They are kept among the replica's findings, with their count in its row, until a reconcile with
+answers from every holder no longer finds them, or the block is deleted.
 """
 
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ from agent.store.index.transactions import Change
 from merkle.replica import ContainerId
 from scanner.finding import Finding
 
-KEPT_MAX: Final = 1_000  # of one replica: a person looks at the first few
+KEPT_MAX: Final = 1_000  # per replica: an operator reads only the first few
 
 
 def replace_scanned(rows: Change, container_id: ContainerId, findings: Sequence[Finding]) -> None:
-    """Put these findings in the place of all that a scan of the replica has found."""
+    """Replace all findings of scans of the replica."""
     own = [finding for finding in findings if not finding.is_contradiction]
     kept = [finding for finding in rows.findings(container_id) if finding.is_contradiction]
     rows.replace_findings(container_id, own + kept)
@@ -25,9 +25,10 @@ def replace_scanned(rows: Change, container_id: ContainerId, findings: Sequence[
 def note_contradictions(
     rows: Change, container_id: ContainerId, found: Sequence[Finding], *, is_complete: bool
 ) -> bool:
-    """Keep what a reconcile found; if it did not hear every holder, beside what was known before.
+    """Record the contradictions found by a reconcile; keep the known ones if not every holder
+    answered.
 
-    What is known already keeps its time. Returns whether anything is different now.
+    Known ones keep their time. Return whether anything has changed.
     """
     known = list(rows.findings(container_id))
     before = {place_of(finding): finding for finding in known if finding.is_contradiction}
@@ -47,5 +48,5 @@ def note_contradictions(
 
 
 def place_of(finding: Finding) -> tuple[int, int, str]:
-    """Return what makes two findings the same fault."""
+    """Return the identity of a finding's fault."""
     return (finding.block_id, finding.offset, finding.fault)

@@ -1,7 +1,7 @@
-"""The descriptor `<id>.container`: what a replica is, for people and for a lost index.
+"""The descriptor `<id>.container` of a replica, for people and for the loss of an index.
 
 YAML with sorted keys and Ozone's names. `checksum` is the SHA-256 of the same document with
-`checksum` set to 64 zeros. The index decides where they differ: the descriptor follows it.
+`checksum` set to 64 zeros. If they differ the index decides, and the descriptor is rewritten.
 """
 
 import hashlib
@@ -27,8 +27,8 @@ _UNSUMMED_TEXT: Final = f"'{UNSUMMED}'".encode()
 DESCRIPTOR_BYTES_MAX: Final = 64 * 1024
 CONTAINER_TYPE: Final = "KeyValueContainer"
 
-# What we write ourselves, but for names that YAML may put between quotes. To parse it as YAML takes
-# half a millisecond, and every descriptor of a host is looked at every few hours.
+# The agent's own format, except names that YAML may quote. Parsing YAML takes half a millisecond,
+# and every descriptor of a host is read every few hours.
 _NUMBER: Final = rb"(0|[1-9][0-9]{0,18})"
 _WORD: Final = rb"(?!(?i:yes|no|on|off|true|false|null)\n)[A-Za-z][A-Za-z0-9-]{0,63}"
 _NAME: Final = rb"(%b|[0-9a-f]{8}-[0-9a-f-]{27})" % _WORD
@@ -42,7 +42,7 @@ _OURS: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Descriptor:
-    """What the file says. `bcsid` is that of the last state change."""
+    """Content of the file. `bcsid` is that of the last state change."""
 
     container_id: ContainerId
     state: ReplicaState
@@ -53,7 +53,7 @@ class Descriptor:
 
 
 def descriptor_of(container_id: ContainerId, row: ReplicaRow) -> Descriptor:
-    """Return the descriptor that a replica's row calls for."""
+    """Return the descriptor for a replica's row."""
     return Descriptor(
         container_id=container_id,
         state=row.state,
@@ -80,7 +80,7 @@ def encode_descriptor(descriptor: Descriptor) -> bytes:
 
 
 def decode_descriptor(data: bytes, container_id: ContainerId) -> Descriptor:
-    """Read a descriptor. Raises `Damaged` naming what is wrong with it."""
+    """Parse a descriptor. Raise `Damaged` naming the fault."""
     what = f"descriptor of container {container_id}"
     if len(data) > DESCRIPTOR_BYTES_MAX:
         raise Damaged(f"{what}: {len(data)} bytes")
@@ -104,8 +104,8 @@ def decode_descriptor(data: bytes, container_id: ContainerId) -> Descriptor:
 
 
 def own_fields(data: bytes) -> dict[str, Any] | None:
-    """Return the fields of a file as we write it, with the checksum that it names; None for every
-    other: YAML tells what it says, or what is wrong with it."""
+    """Return the fields of a file in the agent's own format, including its checksum; None for any
+    other file, which must be parsed as YAML."""
     match = _OURS.fullmatch(data)
     if match is None:
         return None
@@ -151,7 +151,7 @@ def read_descriptor(
     container_id: ContainerId,
     read: Callable[[Path, int, int], bytes] | None = None,
 ) -> Descriptor:
-    """Read a descriptor file. Raises `Damaged`, and OSError where there is none to read."""
+    """Read a descriptor file. Raise `Damaged`, and OSError if there is none."""
     try:
         data = read_file(path, bytes_max=DESCRIPTOR_BYTES_MAX, read=read)
     except TooLarge as error:

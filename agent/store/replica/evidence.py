@@ -1,4 +1,4 @@
-"""What is kept in quarantine on behalf of whole replicas, and how long anything is kept there."""
+"""Evidence about whole replicas in quarantine, and the expiry of quarantined files."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -9,21 +9,21 @@ from agent.store.replica import quarantine
 from agent.store.volumes.volume import Volume
 from merkle.replica import BlockId, ContainerId
 
-NO_BLOCK: Final = BlockId(0)  # of evidence that is about a whole replica; ids begin at 1
+NO_BLOCK: Final = BlockId(0)  # for evidence about a whole replica; ids begin at 1
 
 
 def keep_evidence(
     volume: Volume, options: StoreOptions, container_id: ContainerId, pieces: Mapping[str, bytes]
 ) -> None:
-    """Keep bytes about a replica in its volume's quarantine, each under what it is."""
+    """Keep evidence about a replica in its volume's quarantine, each piece under its
+    description."""
     for number, (why, data) in enumerate(pieces.items()):
         note = quarantine.Note(container_id, NO_BLOCK, number, len(data), options.now_ms(), why)
         quarantine.keep(volume.layout, note, data)
 
 
 def purge_quarantine(volumes: Sequence[Volume], options: StoreOptions, older_than_s: float) -> int:
-    """Remove what was quarantined longer ago and no journal entry needs; returns how many pieces
-    went."""
+    """Remove quarantined pieces that are older and not in the journal; return their number."""
     before_ms = options.now_ms() - int(older_than_s * 1000)
     purged = 0
     for volume in volumes:

@@ -1,7 +1,7 @@
-"""A quick look at a replica's files: are they there, and do they begin as they should.
+"""Quick check of a replica's files: they exist and begin correctly.
 
-Reads the descriptor and the head of the tree file, no data and no index: a whole host in minutes.
-What it sees is a reason to scan, never a verdict.
+It reads the descriptor and the head of the tree file, but no data and no index: a whole host in
+minutes. Its result is a reason to scan, never a verdict.
 """
 
 import os
@@ -19,7 +19,7 @@ HEAD_BYTES = 24  # magic, version, algorithm, zero, container id
 
 
 def glance(paths: ReplicaPaths, container_id: ContainerId, *, has_tree: bool) -> list[str]:
-    """Return what looks wrong. Raises OSError for what is no fault of the files."""
+    """Return what looks wrong. Raise OSError for errors that are not the files' fault."""
     return list(_faults(paths, container_id, has_tree=has_tree))
 
 

@@ -1,8 +1,8 @@
-"""Blocks of which a replica may have bytes, and no row that can be read.
+"""Blocks whose bytes a replica may have, without a readable row.
 
-A peer's row, or a person, makes them whole again: whoever takes a replica away asks for them, too.
-What a scan found names them. It keeps no more findings than so many, and of a replica that the
-index lost it has made none yet: then every file counts that no row names.
+A peer's row, or an operator, can restore them, so a task that removes a replica needs their list,
+too. A scan's findings name them, up to a limit. A replica that the index lost has no findings yet;
+then every file without a row counts.
 """
 
 import os
@@ -19,21 +19,21 @@ from scanner.notebook import FINDINGS_PER_REPLICA_MAX
 
 
 def is_unread_loss(finding: Finding) -> bool:
-    """Whether it says that rows are lost, and not yet of which blocks: a scan finds that out."""
+    """Return whether a finding reports lost rows of unknown blocks, which a scan must determine."""
     is_about_rows = finding.is_damage and finding.fault is Fault.BLOCK_ROW_MISSING
     return is_about_rows and finding.block_id < 1
 
 
 def is_cut_short(damage: Sequence[Finding]) -> bool:
-    """Whether a scan may have found more damage of a replica than it kept findings of."""
+    """Return whether a scan may have found more damage than it kept findings of."""
     return len(damage) >= FINDINGS_PER_REPLICA_MAX
 
 
 def blocks_without_row(
     rows: Snapshot, paths: ReplicaPaths, container_id: ContainerId
 ) -> Mapping[BlockId, int]:
-    """Return the size of the file of each block without a row that can be read, by ascending id;
-    `blockfile.ABSENT` without a file. Raises SutureError."""
+    """Return the file size of each block without a readable row, by ascending id;
+    `blockfile.ABSENT` without a file. Raise SutureError."""
     damage = [one for one in rows.findings(container_id) if one.is_damage]
     named = {one.block_id for one in damage if one.block_id > 0}
     if is_cut_short(damage) or any(map(is_unread_loss, damage)):
@@ -50,7 +50,7 @@ def blocks_without_row(
 
 
 def _with_file(rows: Snapshot, paths: ReplicaPaths, container_id: ContainerId) -> set[BlockId]:
-    """Return the blocks that have bytes, in a file of their own or in the pack."""
+    """Return the blocks with bytes in a file of their own or in the pack."""
     found = {BlockId(key) for key in rows.packed_blocks(container_id).block_ids.tolist()}
     if paths.chunks.is_dir():
         with block_errors(paths.chunks), os.scandir(paths.chunks) as entries:

@@ -1,13 +1,13 @@
-"""What can stand where a file of a replica is to be written, and how it is got out of the way.
+"""Obstacles in the place of a replica's file, and their removal before a write.
 
-    another name for the same file    a copy of it takes the name: nothing is written through a name
+    another name for the same file    replaced by a copy: nothing is written through a name
                                       that may be the good copy of something else
-    a directory, a link, a pipe       goes to quarantine as it is: never followed, never opened
-    no directory where one belongs    likewise, and the directory is made
-    a directory where none belongs    likewise, before a new replica takes its place
+    a directory, a link, a pipe       moved to quarantine: never followed, never opened
+    no directory where one belongs    moved to quarantine, and the directory is created
+    a directory where none belongs    moved to quarantine, before a new replica takes its place
 
-Each is one rename, after which the replica holds what it held: a crash before it changes nothing.
-The caller holds the container's lease.
+Each is one rename, after which the replica's content is unchanged, so a crash before it has no
+effect. The caller holds the container's lease.
 """
 
 import os
@@ -35,7 +35,7 @@ from agent.store.volumes.volume import Volume, check_space_of_block
 from merkle.replica import BlockId, ContainerId
 
 COPY_SUFFIX: Final = ".copy"  # in tmp/importing, which a start empties
-NO_BLOCK: Final = BlockId(0)  # of what stands where a directory of the replica belongs
+NO_BLOCK: Final = BlockId(0)  # for an object in the place of a replica's directory
 _numbers = count()
 
 
@@ -47,17 +47,16 @@ def clear_place(
     reserve_bytes: int,
     end: int | None = None,
 ) -> None:
-    """Make a block's place one that may be written: its own file, or nothing yet.
+    """Make a block's place writable: its own file, or nothing yet.
 
-    Of a file that has other names only what is before `end` is kept, where it is given. Raises
-    `BlockFailed`, with DISK_OUT_OF_SPACE for a copy that would touch the reserve; nothing is
-    changed then.
+    If the file has other names, keep only the part before `end`, if given. Raise `BlockFailed`,
+    with DISK_OUT_OF_SPACE for a copy that would use the reserve; then nothing is changed.
     """
     path = volume.paths(container_id).block_file(block_id)
     with block_errors(path):
         if _is_own(_facts(path)):
             return
-        make_home(volume, container_id)  # what was seen may be elsewhere, behind a link
+        make_home(volume, container_id)  # the object seen may be behind a link
         facts = _facts(path)
         if facts is None or _is_own(facts):
             return
@@ -84,7 +83,8 @@ def _is_own(facts: os.stat_result | None) -> bool:
 
 
 def _put_copy(fd: int, length_bytes: int, temporary: Path, path: Path) -> None:
-    """Let a copy of the first `length_bytes` have the name, so that the file keeps its others."""
+    """Replace the name by a copy of the first `length_bytes`; the original file keeps its other
+    names."""
     try:
         copy_fd = open_new(temporary)
         try:
@@ -97,9 +97,9 @@ def _put_copy(fd: int, length_bytes: int, temporary: Path, path: Path) -> None:
 
 
 def make_home(volume: Volume, container_id: ContainerId, *files: Path) -> ReplicaPaths:
-    """Make the directories of a replica, which can be lost with all that is in them, and return
-    its paths. What stands in the place of one, or of one of the `files` that are to be written, is
-    put aside. Raises OSError, SutureError."""
+    """Create the directories of a replica, which may have been lost with their content, and return
+    its paths. Objects in the place of a directory, or of one of the `files` to be written, are
+    moved aside. Raise OSError, SutureError."""
     paths = volume.paths(container_id)
     for directory in (paths.root, paths.chunks, paths.descriptor.parent):
         facts = _facts(directory)
@@ -116,16 +116,17 @@ def make_home(volume: Volume, container_id: ContainerId, *files: Path) -> Replic
 
 
 def make_way(volume: Volume, container_id: ContainerId) -> None:
-    """Put aside what stands where a new replica is to be: it has no row, so nobody is told of it.
-    One whose making failed may have been left there. Raises OSError, SutureError."""
+    """Move an object aside that is in the place of a new replica. It has no row, so it was never
+    reported; it may be the remains of a failed creation. Raise OSError, SutureError."""
     root = volume.paths(container_id).root
     if _facts(root) is not None:
         put_aside(volume, container_id, NO_BLOCK, root)
 
 
 def take_away(volume: Volume, container_id: ContainerId) -> bool:
-    """Remove a replica whose making failed, and of which nobody was told, in an order that leaves
-    no part of one in its place. Returns whether the place is free; the rest goes at a start."""
+    """Remove a replica whose creation failed and that was never reported, in an order that
+    leaves no part of it in its place. Return whether the place is free; the next start removes
+    the rest."""
     root, grave = volume.paths(container_id).root, volume.layout.deleting / str(container_id)
     with suppress(OSError):
         remove_tree(grave)
@@ -137,8 +138,8 @@ def take_away(volume: Volume, container_id: ContainerId) -> bool:
 
 
 def clear_away(volume: Volume, path: Path) -> None:
-    """Remove what was being built and is given up. Where that fails it is moved to where it is
-    tried again every hour, under a name that nobody else has; else it goes at the next start."""
+    """Remove an abandoned construction. If that fails, move it under a unique name to the directory
+    that is retried every hour; otherwise the next start removes it."""
     try:
         remove(path)
     except OSError:
@@ -147,13 +148,13 @@ def clear_away(volume: Volume, path: Path) -> None:
 
 
 def has_home(paths: ReplicaPaths) -> bool:
-    """Return whether the directory of a replica's blocks is there, and no link leads to it."""
+    """Return whether the directory of a replica's blocks exists, not through a link."""
     found = [_facts(directory) for directory in (paths.root, paths.chunks)]
     return all(facts is not None and stat.S_ISDIR(facts.st_mode) for facts in found)
 
 
 def put_aside(volume: Volume, container_id: ContainerId, block_id: BlockId, path: Path) -> None:
-    """Move what has the name of a file or directory of ours, and is none, to quarantine."""
+    """Move an object in the place of a replica's file or directory to quarantine."""
     facts = path.lstat()
     note = Note(
         container_id=container_id,

@@ -1,16 +1,16 @@
-"""Small blocks that lie side by side in one file, and the ways of their bytes in and out.
+"""Packs: one file with many small blocks, and the transfer of blocks to and from it.
 
-A replica that arrives with thousands of small blocks gets one file for them: creating, reading and
-deleting a file for each costs the file system several times what is done with their bytes
-(Beaver et al., "Finding a needle in Haystack", OSDI 2010; Swift keeps small objects so, too).
-A client's own writes make a file for each block, and so does a repair:
+An imported replica with thousands of small blocks gets one file for them, because creating, reading
+and deleting a file for each costs the file system several times the processing of their bytes
+(Beaver et al., "Finding a needle in Haystack", OSDI 2010; Swift stores small objects in this way,
+too). A client's writes create a file for each block, and so does a repair:
 
-    arrival ─► pack ─ row of the index      read, scanned, sent away where it lies
-    repair, trim ─► own file ─ row goes
-    delete ─► its pages given back ─ row goes
+    import ─► pack ─ row of the index       read, scanned, exported in place
+    repair, trim ─► own file ─ row deleted
+    delete ─► its pages freed ─ row deleted
 
-A block is where its row says, else in its own file: so a crash between two steps leaves a file
-that nobody asks for, until the step is done again.
+A block is in the place of its row, or else in its own file. So a crash between two steps leaves an
+unused file until the step is repeated.
 """
 
 import os
@@ -52,14 +52,14 @@ from merkle.checksum import U64s
 from merkle.damaged import Damaged
 from merkle.replica import BlockId, ContainerId
 
-TABLE_BYTES_MAX: Final = 128 * 1024**2  # of eight million blocks: no container has so many
+TABLE_BYTES_MAX: Final = 128 * 1024**2  # of eight million blocks, more than a container has
 ZEROS: Final = memoryview(bytes(PAGE_BYTES))
 
 assert PAGE_BYTES == blockfile.ALIGNMENT_BYTES
 
 
 class Place(NamedTuple):
-    """Where the bytes of one block are: its own file, or (`packed`) a part of the pack."""
+    """Place of one block's bytes: its own file, or (`packed`) a part of the pack."""
 
     paths: ReplicaPaths
     block_id: BlockId
@@ -67,18 +67,18 @@ class Place(NamedTuple):
 
     @property
     def name(self) -> Path:
-        """What to call it in a message."""
+        """Name of the place for messages."""
         own = self.paths.block_file(self.block_id)
         return own if self.packed is None else self.paths.pack / own.name
 
     def size_bytes(self) -> int:
-        """Return how many bytes there are, `blockfile.ABSENT` without a file. Raises OSError."""
+        """Return the number of bytes; `blockfile.ABSENT` without a file. Raise OSError."""
         if self.packed is None:
             return blockfile.size_bytes(self.paths.block_file(self.block_id))
         return size_in(blockfile.size_bytes(self.paths.pack), self.packed)
 
     def read(self, offset: int, length_bytes: int) -> bytes:
-        """Return what is there; shorter where it ends. Raises OSError."""
+        """Return the bytes at the range, fewer at the end. Raise OSError."""
         if self.packed is None:
             name = block_name(self.block_id)
             return blockfile.read_in(self.paths.chunks, name, offset, length_bytes)
@@ -86,12 +86,12 @@ class Place(NamedTuple):
         return blockfile.read(path, start, length_bytes)
 
     def read_past_cache(self, offset: int, length_bytes: int) -> bytes:
-        """Return what the medium holds there; shorter where it ends. Raises OSError."""
+        """Return the medium's bytes at the range, fewer at the end. Raise OSError."""
         path, start, length_bytes = self._range(offset, length_bytes)
         return blockfile.read_past_cache(path, start, length_bytes)
 
     def read_each_past_cache(self, spans: Sequence[tuple[int, int]]) -> list[bytes | None]:
-        """Return the same of several ranges; None for each that cannot be read."""
+        """Return the same for several ranges; None for each that is unreadable."""
         own = self.paths.block_file(self.block_id)
         path = own if self.packed is None else self.paths.pack
         return blockfile.read_each_past_cache(path, [self._range(*span)[1:] for span in spans])
@@ -104,7 +104,7 @@ class Place(NamedTuple):
 
 
 def size_in(pack_bytes: int, packed: Packed) -> int:
-    """Return how much of a block is in a pack of this size."""
+    """Return how many bytes of a block are in a pack of this size."""
     if pack_bytes == blockfile.ABSENT:
         return blockfile.ABSENT
     return max(0, min(packed.length_bytes, pack_bytes - packed.offset))
@@ -113,19 +113,19 @@ def size_in(pack_bytes: int, packed: Packed) -> int:
 def place_of(
     rows: Snapshot, paths: ReplicaPaths, container_id: ContainerId, block_id: BlockId
 ) -> Place:
-    """Return where the bytes of a block are now."""
+    """Return the present place of a block's bytes."""
     return Place(paths, block_id, rows.packed(container_id, block_id))
 
 
 @dataclass(frozen=True, slots=True)
 class PackIndex:
-    """What the index knows of one replica's pack."""
+    """Index of one replica's pack."""
 
     index: Index
     container_id: ContainerId
 
     def of(self, block_id: BlockId) -> Packed | None:
-        """Return where a block lies now, None when it is not in the pack."""
+        """Return the present place of a block; None if it is not in the pack."""
         with self.index.read() as rows:
             return rows.packed(self.container_id, block_id)
 
@@ -136,10 +136,10 @@ class PackIndex:
 
 
 class PackWriter:
-    """Writes a pack past the page cache while more arrives."""
+    """Writes a pack past the page cache while more data arrives."""
 
     def __init__(self, directory_fd: int, submit: Submit | None) -> None:
-        """Make a pack in this directory with its first block."""
+        """Create a pack in this directory with its first block."""
         self._files = FileWriter(directory_fd, submit)
         self._block_ids = array("Q")
         self._lengths = array("I")
@@ -147,11 +147,11 @@ class PackWriter:
 
     @property
     def unsynced_count(self) -> int:
-        """How many files are not durable once all is settled."""
+        """Number of files that are not durable after `end`."""
         return self._files.unsynced_count
 
     def add(self, blocks: Sequence[tuple[BlockId, memoryview]]) -> None:
-        """Add blocks by ascending id. Raises OSError, also of what was added before."""
+        """Add blocks by ascending id. Raise OSError, also for earlier additions."""
         if not blocks:
             return
         if not self._has_begun:
@@ -165,7 +165,8 @@ class PackWriter:
         self._lengths.extend(lengths)
 
     def end(self) -> PackedBlocks:
-        """Write the table, and wait until all is written; return the blocks. Raises OSError."""
+        """Write the table, and wait until everything is written; return the blocks. Raise
+        OSError."""
         if not self._has_begun:
             return PackedBlocks.none()
         blocks = PackedBlocks.side_by_side(self._block_ids, self._lengths)
@@ -176,12 +177,12 @@ class PackWriter:
         return blocks
 
     def abandon(self) -> None:
-        """Stop writing; nothing is under way any more."""
+        """Stop writing; no job is running afterwards."""
         self._files.abandon()
 
 
 def read_table(paths: ReplicaPaths) -> PackedBlocks:
-    """Return the blocks that a pack was made of, none without a pack. Raises `Damaged`, OSError."""
+    """Return the original blocks of a pack, none without a pack. Raise `Damaged`, OSError."""
     size = blockfile.size_bytes(paths.pack)
     if size == blockfile.ABSENT:
         return PackedBlocks.none()
@@ -194,9 +195,9 @@ def read_table(paths: ReplicaPaths) -> PackedBlocks:
 
 
 def recall(volume: Volume, container_id: ContainerId, dead_ids: U64s) -> PackedBlocks:
-    """Return the blocks that lie in a pack as far as its table can tell, for an index that lost
-    the replica: with the rows that are left, and without blocks that are dead or have a file of
-    their own since. Where the table cannot be read, that is those with rows."""
+    """Return the packed blocks according to the pack's table, for an index that lost the replica:
+    including the remaining rows, and without blocks that are dead or now have a file of their own.
+    If the table is unreadable, only the blocks with rows."""
     paths = volume.paths(container_id)
     with volume.index.read() as rows:
         known = rows.packed_blocks(container_id)
@@ -216,12 +217,12 @@ def recall(volume: Volume, container_id: ContainerId, dead_ids: U64s) -> PackedB
 
 
 def unpack(volume: Volume, container_id: ContainerId, block_id: BlockId) -> None:
-    """Give a block that lies in a pack a file of its own, durably: what is written to a block is
-    written there. Harmless for any other. The caller holds the container's lease. Raises the
-    store's errors; the block is still in the pack then.
+    """Move a packed block to a file of its own, durably, because writes go to that file. Harmless
+    for any other block. The caller holds the container's lease. Raise the store's errors; the block
+    is then still in the pack.
 
-    The file ends before a page that cannot be read: zeros could pass for data. The pages in the
-    pack stay as they are, because somebody may be reading there.
+    The file ends before an unreadable page, because zeros could pass for data. The pages in the
+    pack stay, because another thread may be reading them.
     """
     paths = volume.paths(container_id)
     with volume.index.read() as rows:
@@ -238,7 +239,7 @@ def unpack(volume: Volume, container_id: ContainerId, block_id: BlockId) -> None
 
 
 def _copy_out(place: Place, own: Path) -> None:
-    """Make a block's own file, durably. It may be there from an attempt that was cut off."""
+    """Create a block's own file, durably. It may exist from an interrupted attempt."""
     with suppress(FileNotFoundError):
         own.unlink()
     with blockfile.opened(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
@@ -248,8 +249,8 @@ def _copy_out(place: Place, own: Path) -> None:
 
 
 def remove_spent(paths: ReplicaPaths) -> bool:
-    """Remove a pack in which no block is left; returns whether it was there. One whose table cannot
-    be read stays: nobody knows what it holds. Raises OSError."""
+    """Remove a pack without blocks; return whether it existed. If its table is unreadable it stays,
+    because its content is unknown. Raise OSError."""
     try:
         read_table(paths)
     except (Damaged, OSError):
@@ -258,7 +259,7 @@ def remove_spent(paths: ReplicaPaths) -> bool:
 
 
 def _readable(place: Place) -> bytes:
-    """Return the bytes of a packed block up to the first that cannot be read."""
+    """Return the bytes of a packed block up to the first unreadable one."""
     found = []
     assert place.packed is not None
     for offset in range(0, place.packed.length_bytes, PAGE_BYTES):
@@ -271,8 +272,8 @@ def _readable(place: Place) -> bytes:
 
 
 def give_back_pages(paths: ReplicaPaths, gone: Iterable[Packed]) -> None:
-    """Give the pages of blocks back to the file system, where it takes them. A pack that has other
-    names keeps them: whoever made those wants the bytes. Raises OSError."""
+    """Return the pages of blocks to the file system, if it supports that. A pack with other hard
+    links keeps them, because their creator wants the bytes. Raise OSError."""
     with suppress(FileNotFoundError), blockfile.opened(paths.pack, os.O_RDWR) as fd:
         if os.fstat(fd).st_nlink > 1:
             return

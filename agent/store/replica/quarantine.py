@@ -1,11 +1,11 @@
-"""Bytes that were taken out of a replica, kept for a time because somebody may want them back.
+"""Quarantine: bytes removed from a replica, kept for a time in case they are needed again.
 
-    quarantine/<container>-<block>-<offset>-<ms>.bytes     what was there
-    quarantine/<container>-<block>-<offset>-<ms>.aside     what was no file of ours: moved as it was
-    quarantine/<container>-<block>-<offset>-<ms>.json      whose it was, when and why
+    quarantine/<container>-<block>-<offset>-<ms>.bytes     the removed bytes
+    quarantine/<container>-<block>-<offset>-<ms>.aside     a foreign object, moved unchanged
+    quarantine/<container>-<block>-<offset>-<ms>.json      origin, time and reason
 
-What one batch of a repair replaced is in one copy, of block 0; its note says which part is whose.
-A copy is durable before the original is touched. Only age removes it.
+The bytes replaced by one batch of a repair are in one copy, of block 0; its note assigns the parts.
+A copy is durable before the original is touched. Copies are removed by age only.
 """
 
 import json
@@ -38,16 +38,16 @@ from merkle.replica import CHUNK_BYTES_MAX, BlockId, ContainerId
 BYTES_SUFFIX: Final = ".bytes"
 ASIDE_SUFFIX: Final = ".aside"
 NOTE_SUFFIX: Final = ".json"
-NO_BLOCK: Final = BlockId(0)  # of what is about several blocks; ids begin at 1
+NO_BLOCK: Final = BlockId(0)  # for a piece of several blocks; ids begin at 1
 BATCH_OFFSET: Final = 0
-FORMER_MAX: Final = 4  # pieces that a damaged chunk is compared with
+FORMER_MAX: Final = 4  # pieces compared with a damaged chunk
 NOTE_BYTES_MAX: Final = 1024**2
 _NAME: Final = re.compile(r"\d+-\d+-\d+-(\d+)(?:-\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What a quarantined piece was."""
+    """Origin, time and reason of a quarantined piece."""
 
     container_id: ContainerId
     block_id: BlockId
@@ -55,11 +55,11 @@ class Note:
     length_bytes: int
     at_ms: int
     why: str
-    metadata: tuple[tuple[str, str], ...] = ()  # of a whole block: what its client told of it
+    metadata: tuple[tuple[str, str], ...] = ()  # of a whole block: its client metadata
 
 
 class Place(NamedTuple):
-    """What a copy of several places holds of one: `length_bytes` of it, from `start` on."""
+    """Part of a copy of several places: `length_bytes` of this one, from `start` on."""
 
     block_id: BlockId
     offset: int
@@ -72,7 +72,7 @@ Parts: TypeAlias = defaultdict[tuple[BlockId, int], list[tuple[Path, Place]]]
 
 
 def keep(layout: Layout, note: Note, data: bytes) -> str:
-    """Keep a durable copy of `data`; returns its name. Raises the store's errors."""
+    """Keep a durable copy of `data`; return its name. Raise the store's errors."""
     name = free_name(layout, note)
     _write_note(layout, name, note)
     replace_file(layout.quarantine / (name + BYTES_SUFFIX), data)
@@ -86,8 +86,8 @@ Part: TypeAlias = tuple[BlockId, int, bytes]
 def keep_together(
     layout: Layout, container_id: ContainerId, parts: Sequence[Part], *, at_ms: int, why: str
 ) -> tuple[str, list[int]]:
-    """Keep one durable copy of several places of a replica; return its name, and where in it each
-    begins. Raises the store's errors."""
+    """Keep one durable copy of several places of a replica; return its name, and the start of each
+    place in it. Raise the store's errors."""
     starts, end = [], 0
     for _, _, data in parts:
         starts.append(end)
@@ -106,15 +106,15 @@ def keep_together(
 
 
 class KeptPieces:
-    """What was kept of the places of one container; the folder is listed once, when it is asked."""
+    """Quarantined pieces of one container; the folder is listed once, at the first request."""
 
     def __init__(self, folder: Path, container_id: ContainerId) -> None:
         self._folder = folder
         self._prefix = f"{container_id}-"
 
     def of(self, block_id: BlockId, offset: int) -> Iterator[bytes]:
-        """Yield what was kept of one place, newest first: out of copies of its own, then out of
-        those of several places; a few of each. Raises OSError."""
+        """Yield the quarantined bytes of one place, newest first: from its own copies, then from
+        those of several places; a few of each. Raise OSError."""
         own, shared = self._places
         for name in sorted(own.get((block_id, offset), ()), reverse=True)[:FORMER_MAX]:
             yield read_file(self._folder / name, bytes_max=CHUNK_BYTES_MAX)
@@ -137,7 +137,7 @@ class KeptPieces:
         shared: Parts = defaultdict(list)
         for path in (self._folder / name for name in sorted(notes, reverse=True)[:FORMER_MAX]):
             copy = path.with_suffix(BYTES_SUFFIX)
-            with suppress(OSError):  # one that cannot be read stands in the way of no other
+            with suppress(OSError):  # an unreadable piece does not block others
                 for part in parts_of(path):
                     if isinstance(part.block_id, int) and isinstance(part.offset, int):
                         shared[part.block_id, part.offset].append((copy, part))
@@ -145,8 +145,8 @@ class KeptPieces:
 
 
 def parts_of(note_path: Path) -> list[Place]:
-    """Return what a copy of several places holds; nothing for a note of another kind, or a damaged
-    one. Raises OSError."""
+    """Return the parts of a copy of several places; none for a note of another kind, or a damaged
+    one. Raise OSError."""
     try:
         told = json.loads(read_file(note_path, bytes_max=NOTE_BYTES_MAX))
         return [Place(*part) for part in told.get("parts", ())]
@@ -155,7 +155,7 @@ def parts_of(note_path: Path) -> list[Place]:
 
 
 def keep_tail(layout: Layout, note: Note, path: Path) -> str:
-    """Keep a durable copy of the end of a block file, with its holes; returns its name."""
+    """Keep a durable copy of the end of a block file, with its holes; return its name."""
     name = free_name(layout, note)
     _write_note(layout, name, note)
     target = content_path(layout, name)
@@ -180,7 +180,7 @@ def keep_tail(layout: Layout, note: Note, path: Path) -> str:
 
 
 def keep_file(layout: Layout, note: Note, path: Path) -> str:
-    """Move a whole file into quarantine; returns its name."""
+    """Move a whole file into quarantine; return its name."""
     name = free_name(layout, note)
     _write_note(layout, name, note)
     with block_errors(path):
@@ -189,8 +189,8 @@ def keep_file(layout: Layout, note: Note, path: Path) -> str:
 
 
 def keep_aside(layout: Layout, note: Note, path: Path) -> str:
-    """Move what is no file of ours into quarantine, whatever it is; returns its name. Raises
-    OSError, with nothing changed."""
+    """Move a foreign object of any kind into quarantine; return its name. Raise OSError, with
+    nothing changed."""
     name = free_name(layout, note)
     _write_note(layout, name, note)
     try:
@@ -207,7 +207,7 @@ def _write_note(layout: Layout, name: str, note: Note) -> None:
 
 
 def free_name(layout: Layout, note: Note) -> str:
-    """Return a name that nothing in quarantine has: the same place may be replaced twice a ms."""
+    """Return an unused name, because the same place may be replaced twice in a millisecond."""
     name = f"{note.container_id}-{note.block_id}-{note.offset}-{note.at_ms}"
     number = 0
     while (layout.quarantine / (name + NOTE_SUFFIX)).exists():
@@ -217,7 +217,7 @@ def free_name(layout: Layout, note: Note) -> str:
 
 
 def content_path(layout: Layout, name: str) -> Path:
-    """Return the file with the bytes of a quarantined piece."""
+    """Return the path of a quarantined piece's bytes."""
     return layout.quarantine / (name + BYTES_SUFFIX)
 
 
@@ -229,9 +229,9 @@ def forget(layout: Layout, name: str) -> None:
 
 
 def remove_cut_off(layout: Layout) -> int:
-    """Remove copies that a crash cut off: their originals were not touched yet. Returns how many.
+    """Remove unfinished copies of a crash, whose originals are untouched. Return their number.
 
-    Only at the start, before anybody can be writing one.
+    Only at the start, before any copy is being written.
     """
     with disk_errors(layout.quarantine):
         cut_off = [path for path in layout.quarantine.iterdir() if is_cut_off(path.name)]
@@ -241,17 +241,17 @@ def remove_cut_off(layout: Layout) -> int:
 
 
 def is_cut_off(name: str) -> bool:
-    """Return whether a file in quarantine is one of our copies, unfinished."""
+    """Return whether a file in quarantine is an unfinished copy."""
     stem = name.removesuffix(TEMPORARY_SUFFIX)
     ours = stem.removesuffix(BYTES_SUFFIX).removesuffix(NOTE_SUFFIX)
     return stem != name and ours != stem and _NAME.fullmatch(ours) is not None
 
 
 def purge(layout: Layout, *, before_ms: int, in_use: frozenset[str]) -> int:
-    """Remove what was quarantined before `before_ms`, except what the journal may need back.
+    """Remove pieces quarantined before `before_ms`, except those in the journal.
 
-    Returns how many pieces went. Files that are not ours are left alone, and what was put aside
-    and cannot be removed stays until it can.
+    Return the number of removed pieces. Foreign files are left alone, and objects moved aside that
+    cannot be removed stay.
     """
     purged = set()
     with disk_errors(layout.quarantine):
@@ -266,7 +266,7 @@ def purge(layout: Layout, *, before_ms: int, in_use: frozenset[str]) -> int:
 
 
 def _remove(path: Path) -> bool:
-    """Remove a piece; return whether it has gone. Raises OSError for a file of ours."""
+    """Remove a piece; return whether it is gone. Raise OSError for one of the agent's files."""
     if not path.name.endswith(ASIDE_SUFFIX):
         return remove_file(path)
     try:

@@ -1,11 +1,11 @@
-"""The states of a replica and what moves it from one to another, as one table.
+"""State machine of a replica, as one table.
 
     OPEN ──► CLOSING ──► QUASI_CLOSED ──► CLOSED          any of them ──► UNHEALTHY, DELETED
     RECOVERING ─┘   └──────────────────────► CLOSED       UNHEALTHY ──► its former state, healed
 
-Everything that decides a state is in `NEXT`; an absent pair is refused. Ozone's UNHEALTHY is final;
-ours ends with a full clean read, but only if the replica was once closed: an OPEN replica that was
-damaged comes back as QUASI_CLOSED at most, and an unfinished reconstruction never.
+All transitions are in `NEXT`; an absent pair is refused. Ozone's UNHEALTHY is final; here it ends
+with a full clean read, but only if the replica was once closed. A damaged OPEN replica returns as
+QUASI_CLOSED at most, and an unfinished reconstruction never.
 """
 
 from collections.abc import Mapping
@@ -26,15 +26,15 @@ _DELETED = ReplicaState.DELETED
 
 
 class Event(StrEnum):
-    """What can happen to a replica."""
+    """Events of a replica."""
 
     CLOSE_BEGAN = "CLOSE_BEGAN"  # no more writes
-    CLOSED_WHOLE = "CLOSED_WHOLE"  # nothing that the control plane knows of is missing, or forced
-    CLOSED_SHORT = "CLOSED_SHORT"  # our BCSID is below the one the control plane names
+    CLOSED_WHOLE = "CLOSED_WHOLE"  # complete to the control plane's knowledge, or forced
+    CLOSED_SHORT = "CLOSED_SHORT"  # the BCSID is below the control plane's
     DAMAGE_FOUND = "DAMAGE_FOUND"
-    HEALED_CLOSED = "HEALED_CLOSED"  # a clean full read, and it was CLOSED before
+    HEALED_CLOSED = "HEALED_CLOSED"  # a clean full read of a replica that was CLOSED before
     HEALED_QUASI_CLOSED = "HEALED_QUASI_CLOSED"
-    EXPIRED = "EXPIRED"  # a reconstruction that a restart or a deadline ended
+    EXPIRED = "EXPIRED"  # a restart or a deadline ended the reconstruction
     DELETE_BEGAN = "DELETE_BEGAN"
 
 
@@ -85,7 +85,8 @@ _HEALED: Final[Mapping[ReplicaState | None, Event]] = MappingProxyType(
 
 
 def next_state(state: ReplicaState, event: Event, container_id: ContainerId) -> ReplicaState:
-    """Return where `event` leads. Raises `Refused(INVALID_CONTAINER_STATE)` for an absent pair."""
+    """Return the state after `event`. Raise `Refused(INVALID_CONTAINER_STATE)` for an absent
+    pair."""
     following = NEXT.get((state, event))
     if following is None:
         raise Refused(
@@ -98,5 +99,5 @@ def next_state(state: ReplicaState, event: Event, container_id: ContainerId) -> 
 
 
 def healing_event(former_state: ReplicaState | None) -> Event | None:
-    """Return the event of a clean full read of an UNHEALTHY replica, None if it cannot heal."""
+    """Return the event of a clean full read of an UNHEALTHY replica; None if it cannot heal."""
     return _HEALED.get(former_state)

@@ -1,8 +1,8 @@
-"""Trees on disk: read, rebuilt when they cannot be, replaced only by who saw the latest.
+"""Tree files: reading, rebuilding, and replacement only by the successor of the latest.
 
     stage the file ─ LMDB: intent ─ LMDB transaction { generation as expected? rename; replica row }
 
-The comparison and the rename are in one write transaction, so no older tree is put over a newer
+The comparison and the rename are in one write transaction, so an older tree never replaces a newer
 one (Ozone's open race HDDS-14908). A crash between rename and commit leaves an intent and a file
 one generation ahead: the next start adopts it (recovery.py).
 """
@@ -31,17 +31,17 @@ from merkle.tree_building import build_from_rows
 from merkle.tree_codec import decode_tree, encode_tree, stored_bytes
 from scanner.finding import Fault, Finding
 
-TREE_BYTES_MAX: Final = 256 * 1024**2  # of seven million blocks: no container has so many
-READ_ATTEMPTS_MAX: Final = 4  # a scan may commit between our two reads; not four times in a row
+TREE_BYTES_MAX: Final = 256 * 1024**2  # a tree of seven million blocks, more than any container has
+READ_ATTEMPTS_MAX: Final = 4  # a scan may commit between the two reads, but not four times in a row
 
 Alter: TypeAlias = Callable[[Change, ReplicaRow], ReplicaRow]
 
 
 def load_tree(volume: Volume, options: StoreOptions, container_id: ContainerId) -> Tree:
-    """Return the tree of a replica: its file, or one rebuilt when the file is not what the index
-    remembers. Nothing is written: the next scan finds and replaces a bad file.
+    """Return the tree of a replica: its file, or a rebuilt one if the file does not match the
+    index. Nothing is written, because the next scan finds and replaces a bad file.
 
-    Raises `Refused(UNCLOSED_CONTAINER_IO)` while the replica has no tree to have.
+    Raise `Refused(UNCLOSED_CONTAINER_IO)` while the replica has no tree.
     """
     with volume.index.read() as rows:
         row = tree_replica(rows, container_id)
@@ -71,8 +71,8 @@ def tree_replica(rows: Snapshot, container_id: ContainerId) -> ReplicaRow:
 
 
 def read_tree(volume: Volume, container_id: ContainerId) -> Tree | None:
-    """Return the tree in the file, None if there is none that can be believed. Raises
-    `Unavailable(BUSY)` if the host is short of descriptors or memory."""
+    """Return the tree in the file; None if there is no valid one. Raise `Unavailable(BUSY)` if the
+    host is short of descriptors or memory."""
     path = volume.paths(container_id).tree
     try:
         return read_tree_file(path, container_id)
@@ -86,8 +86,7 @@ def read_tree_file(
     container_id: ContainerId,
     read: Callable[[Path, int, int], bytes] | None = None,
 ) -> Tree:
-    """Return the tree in a file, of which no more is read than its head says that it has. Raises
-    OSError, `Damaged`."""
+    """Return the tree in a file; read no more than its head declares. Raise OSError, `Damaged`."""
     try:
         data = read_file(
             path,
@@ -101,15 +100,15 @@ def read_tree_file(
 
 
 def is_current(tree: Tree, summary: Summary | None) -> bool:
-    """Return whether a tree is the one that the index remembers."""
+    """Return whether a tree is the one in the index."""
     return summary is not None and tree.summary() == summary
 
 
 def rebuilt_tree(
     rows: Snapshot, algorithm: Algorithm, container_id: ContainerId, row: ReplicaRow
 ) -> Tree:
-    """Return the tree that the index knows of: block rows and tombstones, without what findings
-    call damaged, so that a rebuilt tree never claims more than the scan saw."""
+    """Return the tree from the index: block rows and tombstones, without the damage in findings, so
+    that a rebuilt tree never claims more than the scan saw."""
     tombstones = rows.tombstones(container_id)
     damage = [finding for finding in rows.findings(container_id) if finding.is_damage]
     blocks: Iterator[tuple[BlockId, bytes]] = iter(())
@@ -134,7 +133,7 @@ def rebuilt_tree(
 def whole_rows(
     blocks: Iterator[tuple[BlockId, bytes]], damage: list[Finding]
 ) -> Iterator[tuple[BlockId, bytes]]:
-    """Yield the rows that are intact, without the blocks and chunks that findings name."""
+    """Yield the intact rows, without the blocks and chunks in findings."""
     lost = {finding.block_id for finding in damage if finding.fault is Fault.BLOCK_FILE_MISSING}
     chunks: dict[BlockId, set[int]] = {}
     for finding in damage:
@@ -155,14 +154,14 @@ def _without(block_id: BlockId, row: bytes, offsets: set[int] | None) -> bytes:
 
 
 def bury_blocks(tree: Tree, tombstones: Mapping[BlockId, int]) -> Tree:
-    """Return the tree with these blocks deleted, whatever it said of them."""
+    """Return the tree with these blocks deleted."""
     ids = np.fromiter(tombstones.keys(), dtype=np.uint64, count=len(tombstones))
     checksums = np.fromiter(tombstones.values(), dtype=np.uint64, count=len(tombstones))
     return with_tombstones(tree, block_ids=ids, checksums=checksums)
 
 
 def sticky(rows: Snapshot, container_id: ContainerId, tree: Tree) -> Tree:
-    """Return the tree with every tombstone of the index that it does not have as one."""
+    """Return the tree with all tombstones of the index added."""
     known = rows.tombstones(container_id)
     dead = set(tree.block_ids[tree.deleted].tolist())
     missing = {block_id: known[block_id] for block_id in known if block_id not in dead}
@@ -177,15 +176,13 @@ def commit_tree(
     base_generation: int,
     alter: Alter,
 ) -> bool:
-    """Put `tree` in place as the successor of `base_generation`; `alter` changes the replica row
-    and whatever else belongs to the same commit. Returns False, with nothing changed, if the
-    replica has moved on.
-    """
+    """Put `tree` in place as the successor of `base_generation`; `alter` makes the other changes of
+    the same commit. Return False, with nothing changed, if the replica has changed."""
     numbered = tree.with_generation(base_generation + 1)
     entry = TreeEntry(numbered.generation)
     path = volume.paths(container_id).tree
     with block_errors(path):
-        make_home(volume, container_id, path)  # lost directories must not stop a new tree
+        make_home(volume, container_id, path)  # lost directories must not block a new tree
         staged = stage(path, encode_tree(numbered, container_id))
 
     def intend(rows: Change) -> bool:
@@ -213,7 +210,7 @@ def commit_tree(
         return volume.index.write(intend) and volume.index.write(change)
     except SutureError:
         if not staged.ended:
-            with suppress(SutureError):  # an intent without its file is dropped at the next start
+            with suppress(SutureError):  # the next start drops an intent without a file
                 volume.index.write(lambda rows: rows.end_work(container_id, entry))
         raise
     finally:

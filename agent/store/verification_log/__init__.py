@@ -1,1 +1,1 @@
-"""What was verified, repaired and deleted on a volume, written so that a change of it is found."""
+"""Verification log of a volume: verifications, repairs and deletes, in a tamper-evident form."""

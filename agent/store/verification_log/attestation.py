@@ -1,9 +1,9 @@
-"""A statement for auditors, from a verification log: what was verified when, what failed. Pure.
+"""Attestation for auditors from a verification log: verifications with times, and failures. Pure.
 
-    log, whole by its chain ─► entries of a period ─► counts, failures, repairs, deletes
+    log with an intact chain ─► entries of a period ─► counts, failures, repairs, deletes
 
-Nothing is concluded here that the log does not say: a replica that nobody read in the period is in
-no list, and what was not logged is counted as missing.
+Only facts of the log are stated: a replica that was not read in the period is in no list, and
+missing entries are counted as missing.
 """
 
 from collections import Counter
@@ -27,17 +27,17 @@ DELETE: Final = ("container_id", "index", "state", "root", "block_count", "bytes
 
 @dataclass(slots=True)
 class _Read:
-    """How a replica was read in the period."""
+    """Reads of a replica in the period."""
 
     reads: int = 0
-    whole_at_ms: int = 0  # 0: not read whole
+    whole_at_ms: int = 0  # 0 = not read whole
     verdict: str = ""
     root: str = ""
 
 
 @dataclass(slots=True)
 class _Account:
-    """What the entries of a period add up to."""
+    """Sums over the entries of a period."""
 
     owner: dict[str, str] = field(default_factory=dict)
     versions: list[str] = field(default_factory=list)
@@ -60,7 +60,7 @@ class _Account:
 def account(
     entries: Iterable[Entry], checked: Checked, *, from_ms: int, to_ms: int
 ) -> dict[str, object]:
-    """Return what a log, which is whole, says of `[from_ms, to_ms)`."""
+    """Return the statement of an intact log about `[from_ms, to_ms)`."""
     assert checked.gap is None, "who asks has refused a log with a gap"
     kept = _Account()
     for entry in entries:
@@ -90,7 +90,7 @@ def account(
 
 
 def _take(kept: _Account, entry: Entry, from_ms: int, to_ms: int) -> None:
-    """Add one entry: what it says of the log always, the rest if it is of the period."""
+    """Add one entry: facts about the log always, other facts if they are of the period."""
     facts, kind = entry.facts, entry.facts.get("kind")
     at_ms = int(facts.get("at_ms", 0))
     kept.first_at_ms = kept.first_at_ms or at_ms
@@ -133,7 +133,7 @@ def _take_verdict(kept: _Account, entry: Entry) -> None:
 
 
 def _told(entry: Entry, names: Sequence[str]) -> dict[str, object]:
-    """Return what an entry says, with its number, so that it can be found in the log."""
+    """Return an entry's facts, with its number, which locates it in the log."""
     named = {name: entry.facts[name] for name in (*names, *WHO) if name in entry.facts}
     return {"entry": entry.number, "at_ms": entry.facts["at_ms"], **named}
 

@@ -1,12 +1,12 @@
-"""The chain of the verification log: how an entry is written, and how a gap is named. Pure.
+"""Hash chain of the verification log: encoding of entries, and detection of gaps. Pure.
 
     <sha256 of the body, hex> <body>\\n        body: JSON, one line
         {"n":7,"prev":"<sha256 of entry 6>","at_ms":...,"kind":"verdict","container_id":5,...}
 
-An entry has its number and the hash of the one before, so a line tells by itself whether it was
-edited, and its neighbours whether one was removed, repeated or moved. Who may write the file may
-also rewrite all of it, or cut its end: only an anchor, a head that somebody else has kept, shows
-that. That old files go is an entry itself: what is missing at the beginning has to be told.
+An entry has its number and the hash of the previous one. So a line alone shows an edit, and its
+neighbours show whether an entry was removed, repeated or moved. A writer of the file can also
+rewrite all of it, or cut its end; only an anchor, a head stored elsewhere, shows that. The removal
+of old files is an entry itself, which explains what is missing at the start.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-GENESIS: Final = "0" * 64  # what the first entry names as the one before
+GENESIS: Final = "0" * 64  # the previous hash of the first entry
 SUFFIX: Final = ".log"
 ENTRY_BYTES_MAX: Final = 16_384
 _LINE: Final = re.compile(rb"([0-9a-f]{64}) (\{[^\n]*\})")
@@ -25,18 +25,18 @@ _NAME: Final = re.compile(r"([0-9]{16})\.log")
 
 
 class Kind(StrEnum):
-    """What an entry tells."""
+    """Kind of an entry."""
 
-    FILE = "file"  # a file begins: whose log this is, and which version writes
+    FILE = "file"  # start of a file: owner of the log, and writing version
     VERDICT = "verdict"  # a replica was read and judged
     REPAIR = "repair"  # bytes or rows of a replica are about to be changed by a repair
     DELETE = "delete"  # a replica is about to be deleted
-    TORN = "torn"  # a power cut left a part of a line, which was cut off
+    TORN = "torn"  # a partial line of a power cut was cut off
     RETIRED = "retired"  # old files are about to be removed
 
 
 class Fault(StrEnum):
-    """What is wrong with a log, at its first gap."""
+    """Fault of a log at its first gap."""
 
     EDITED = "edited"
     REMOVED = "removed"
@@ -49,7 +49,7 @@ class Fault(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """How many entries a log has, and the hash of the last."""
+    """Number of entries of a log, and the hash of the last."""
 
     count: int = 0
     checksum: str = GENESIS
@@ -57,7 +57,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry, as its line says."""
+    """A parsed entry."""
 
     number: int
     previous: str
@@ -66,13 +66,13 @@ class Entry:
 
     @property
     def head(self) -> Head:
-        """The head of a log that ends with it."""
+        """The head of a log that ends with this entry."""
         return Head(self.number, self.checksum)
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Where a log is not what was written. `line` counts from 1; 0: no line is to blame."""
+    """A gap in a log. `line` counts from 1; 0 = no particular line."""
 
     fault: Fault
     number: int
@@ -83,7 +83,7 @@ class Gap:
 
 @dataclass(slots=True)
 class Checked:
-    """What a walk through a log came to. `gap` is the first one; nothing behind it is believed."""
+    """Result of checking a log. `gap` is the first one; nothing after it is trusted."""
 
     first: int = 0
     head: Head = field(default_factory=Head)
@@ -92,7 +92,7 @@ class Checked:
 
 
 def encode(head: Head, facts: Mapping[str, object]) -> tuple[bytes, Head]:
-    """Return the line of the entry that follows `head`, and the head then."""
+    """Return the line of the entry that follows `head`, and the new head."""
     body = json.dumps(
         {"n": head.count + 1, "prev": head.checksum, **facts}, separators=(",", ":"), default=str
     ).encode("ascii")
@@ -103,7 +103,7 @@ def encode(head: Head, facts: Mapping[str, object]) -> tuple[bytes, Head]:
 
 
 def decode(line: bytes) -> Entry | None:
-    """Return the entry of a line without its end; None: nobody wrote this line so."""
+    """Return the entry of a line without its end; None if the line was altered."""
     match = _LINE.fullmatch(line)
     if match is None or hashlib.sha256(match[2]).hexdigest() != match[1].decode():
         return None
@@ -123,7 +123,7 @@ def file_name(first_number: int) -> str:
 
 
 def first_number_of(name: str) -> int:
-    """Return the number of a file's first entry by its name; 0: it is no file of a log."""
+    """Return the number of a file's first entry by its name; 0 if it is no log file."""
     match = _NAME.fullmatch(name)
     return int(match[1]) if match else 0
 
@@ -137,9 +137,10 @@ def entries(files: Iterable[tuple[str, bytes]]) -> Iterator[Entry]:
 
 
 def check(files: Sequence[tuple[str, bytes]], anchors: Iterable[Head] = ()) -> Checked:
-    """Walk through a log, its files by ascending names; name its first gap, by chain and anchors.
+    """Check a log, its files by ascending names, against its chain and anchors; return the first
+    gap.
 
-    An anchor is a head that was kept elsewhere, at whatever time.
+    An anchor is a head that was stored elsewhere, at any time.
     """
     wanted: dict[int, set[str]] = {}
     for anchor in anchors:
@@ -154,7 +155,7 @@ def check(files: Sequence[tuple[str, bytes]], anchors: Iterable[Head] = ()) -> C
 
 
 class _Walk:
-    """One walk through a log: what was seen, and what has to come next."""
+    """State of a check: the entries so far, and the next expected one."""
 
     def __init__(self, files: Sequence[tuple[str, bytes]], wanted: Mapping[int, set[str]]) -> None:
         self.checked = Checked()
@@ -165,7 +166,7 @@ class _Walk:
         self._last_file = ""
 
     def file_gap(self, name: str, content: bytes, *, is_last: bool) -> Gap | None:
-        """Walk through one file; return its first gap."""
+        """Check one file; return its first gap."""
         head = self.checked.head
         self._last_file = name
         if self.checked.first and first_number_of(name) != head.count + 1:
@@ -188,7 +189,7 @@ class _Walk:
         return None
 
     def end_gap(self) -> Gap | None:
-        """Return what is missing at the beginning or at the end."""
+        """Return what is missing at the start or at the end."""
         first, head = self.checked.first, self.checked.head
         if first > 1 and self._retired_through < first - 1:
             why = f"the log begins with entry {first}, and no entry tells that older ones went"
@@ -200,7 +201,7 @@ class _Walk:
         return None
 
     def _due(self, name: str) -> int:
-        """Return the number of the entry that has to come next."""
+        """Return the number of the next expected entry."""
         return self.checked.head.count + 1 if self.checked.first else first_number_of(name)
 
     def _entry_gap(self, name: str, at: int, entry: Entry) -> Gap | None:
@@ -244,7 +245,7 @@ class _Walk:
     def _misplaced(
         self, name: str, at: int, number: int, why: str, entry: Entry | None = None
     ) -> Gap:
-        """Return what it means that another number comes than the next."""
+        """Return the meaning of an unexpected entry number."""
         due = self.checked.head.count + 1
         if number < due:
             again = entry is not None and self._seen.get(number) == entry.checksum

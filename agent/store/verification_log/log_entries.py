@@ -1,4 +1,4 @@
-"""What the verification log tells of verdicts, repairs and deletes, in words and bounded."""
+"""Entries of the verification log about verdicts, repairs and deletes, in bounded length."""
 
 import hashlib
 from collections import Counter
@@ -14,15 +14,15 @@ from scanner.scan_outcome import ScanOutcome
 
 HEALTHY = "healthy"
 DAMAGED = "damaged"
-UNDECIDED = "undecided"  # not all of it could be judged; what was, is well
-HELD = "held"  # the read was cut off, or its verdict is not acted on; `why` says why
+UNDECIDED = "undecided"  # not all of it could be judged; the rest is healthy
+HELD = "held"  # interrupted, or its verdict is held; `why` has the reason
 
 
 def tell_verdict(
     log: VerificationLog, base: ScanBase, outcome: ScanOutcome, *, why: str, is_whole: bool
 ) -> None:
-    """Tell what a read of a replica came to. `why` it is held back, "" if it is not; `is_whole`:
-    all of it was read, and not only what a repair had changed."""
+    """Log the result of a read of a replica. `why` is the reason if it is held back, or else "";
+    `is_whole` means that all of it was read, and not only the places of a repair."""
     facts = base.facts
     told: dict[str, object] = {
         "container_id": facts.container_id,
@@ -47,7 +47,7 @@ def tell_verdict(
 
 
 def verdict_of(outcome: ScanOutcome, *, why: str) -> str:
-    """Return what a read came to, in a word."""
+    """Return the result of a read in a word."""
     if why:
         return HELD
     if outcome.is_damaged:
@@ -64,7 +64,7 @@ def tell_of_repair(
     chunk: ChunkInfo | None,
     proof: str = "",
 ) -> None:
-    """Tell of one step of a repair before anything of it is done."""
+    """Log one step of a repair before it begins."""
     told = {**told_of(container_id, row), "action": action}
     if block_id is not None:
         told["block_id"] = block_id
@@ -82,7 +82,7 @@ def tell_of_batch(
     chunks: Sequence[tuple[BlockId, ChunkInfo]],
     proofs: Sequence[str] = (),
 ) -> None:
-    """Tell of many chunks that are installed together, before it is done."""
+    """Log the joint install of many chunks before it begins."""
     block_ids = sorted({block_id for block_id, _ in chunks})
     told = {
         **told_of(container_id, row),
@@ -102,7 +102,8 @@ def tell_of_batch(
 def tell_of_delete(
     log: VerificationLog, container_id: ContainerId, row: ReplicaRow, *, forced: bool, proof: str
 ) -> None:
-    """Tell that a replica is about to be deleted, what it held, and who proved to hold it."""
+    """Log that a replica is about to be deleted, with its content and the peer that proved to have
+    it."""
     held: dict[str, object] = {
         "block_count": row.block_count,
         "bytes": row.bytes_used,
@@ -114,7 +115,7 @@ def tell_of_delete(
 
 
 def told_of(container_id: ContainerId, row: ReplicaRow) -> dict[str, object]:
-    """Return what each entry says of the replica that it is about."""
+    """Return the facts about a replica in each entry."""
     return {
         "container_id": container_id,
         "index": row.replica_index,
@@ -126,7 +127,7 @@ def told_of(container_id: ContainerId, row: ReplicaRow) -> dict[str, object]:
 
 
 def _root(tree: Summary | None) -> str | None:
-    """A replica without a tree has no root: that is never 0."""
+    """Return the root; None for a replica without a tree, never 0."""
     return None if tree is None else _hex(tree.root)
 
 

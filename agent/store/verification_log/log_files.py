@@ -1,13 +1,13 @@
-"""The verification log of one volume: files of chained entries, appended and never changed.
+"""Verification log files of one volume: chained entries, append-only.
 
     <volume>/hdds/<cluster>/verification/0000000000000001.log    named by its first entry
-                                         0000000000008211.log    the one that is written
+                                         0000000000008211.log    the current file
 
-An entry is durable when `append` returns. What a power cut tore of the last line is cut off at the
-next start, and an entry tells so. A file that is full, or whose end makes no sense, is followed by
-another one; the chain goes on with it. Nothing here fails its caller: no scan, repair or delete is
-refused because the log has no room. The next entry tells how many are missing. Before the end of
-the log is known nothing is written: another chain beside the old one would make it no proof.
+An entry is durable when `append` returns. A partial last line of a power cut is cut off at the next
+start, which logs an entry. A full file, or one with an invalid end, is followed by a new one that
+continues the chain. Nothing here fails its caller: no scan, repair or delete is refused because the
+log has no room. The next entry has the number of missing ones. Before the end of the log is known
+nothing is written, because a second chain would invalidate the log as a proof.
 """
 
 import errno
@@ -55,8 +55,8 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """Where a log is now, and where its last whole file ends. `missed_count` entries could not be
-    written since the last one that was."""
+    """Present head of a log, and the end of its last closed file. `missed_count` is the number of
+    failed entries since the last one."""
 
     now: Head
     closed: Head
@@ -65,16 +65,16 @@ class Heads:
 
 @dataclass(frozen=True, slots=True)
 class _Tail:
-    """How the newest file ends: the whole entries, and what is behind them."""
+    """End of the newest file: its complete entries, and the bytes after them."""
 
     head: Head
     whole_bytes: int
     torn: bytes = b""
-    is_known: bool = True  # else the end makes no sense, and nothing of it is touched
+    is_known: bool = True  # if False, the end is invalid, and stays untouched
 
 
 class VerificationLog:
-    """Appends to the log of one volume. Safe to use from many threads at once."""
+    """Appends to the log of one volume. Thread-safe."""
 
     def __init__(
         self,
@@ -85,8 +85,8 @@ class VerificationLog:
         keep_ms: int,
         file_bytes_max: int,
     ) -> None:
-        """Find the end of the log, and mend one that is torn. `about` is told as each file begins:
-        whose log it is. Files whose entries are all older than `keep_ms` go; 0: none does."""
+        """Find the end of the log, and repair a torn one. `about` identifies the log at the start
+        of each file. Files whose entries are all older than `keep_ms` are removed; 0 = never."""
         self._directory = directory
         self._about = about
         self._now_ms = now_ms
@@ -94,11 +94,11 @@ class VerificationLog:
         self._file_bytes_max = file_bytes_max
         self._lock = threading.Lock()
         self._missed_count = 0
-        self._name = ""  # of the file that is written; "" begins one
+        self._name = ""  # of the current file; "" = begin one
         self._size_bytes = 0
         self._head = Head()
         self._closed = Head()
-        self._is_open = False  # else where the log ends is not known
+        self._is_open = False  # if False, the end of the log is unknown
         self.upgraded_at_ms = 0
         """When the version that writes now began to write; 0: none wrote before it, or when is not
         known."""
@@ -110,12 +110,12 @@ class VerificationLog:
 
     @property
     def heads(self) -> Heads:
-        """Where the log is: all of it is durable."""
+        """Return the heads of the log, all of which is durable."""
         with self._lock:
             return Heads(self._head, self._closed, self._missed_count)
 
     def append(self, kind: Kind, facts: Mapping[str, object]) -> None:
-        """Add an entry, durably: what it tells, when, and on whose behalf this thread works."""
+        """Add a durable entry with its facts, its time, and the command of this thread."""
         with self._lock:
             try:
                 with disk_errors(self._directory):
@@ -125,11 +125,11 @@ class VerificationLog:
             except SutureError as error:
                 self._miss(error)
 
-    # -- the lock is held, or nobody else knows us yet
+    # -- the lock is held, or the object is not shared yet
 
     def _open(self) -> None:
-        """Find where the log ends, and mend it there: until both are done the next entry tries
-        again, and nothing is written behind a torn line."""
+        """Find the end of the log, and repair it. Until both succeed, each new entry tries again,
+        and nothing is written after a torn line."""
         names = self._files()
         self._find_end(names)
         self._is_open = True
@@ -146,7 +146,7 @@ class VerificationLog:
         if not tail.is_known:
             return
         if not tail.whole_bytes and self._head.count + 1 != first_number_of(names[-1]):
-            self._head = Head(first_number_of(names[-1]))  # what was before it is gone
+            self._head = Head(first_number_of(names[-1]))  # earlier entries are gone
             return
         self._name, self._size_bytes = names[-1], tail.whole_bytes
         if tail.torn:
@@ -155,8 +155,8 @@ class VerificationLog:
             self._append(Kind.TORN, facts)
 
     def _note_version(self, names: Sequence[str]) -> None:
-        """Begin a file where another version wrote the last one: each says who writes. Note since
-        when this version does."""
+        """Begin a new file if another version wrote the last one, because each names its writer.
+        Record since when this version writes."""
         own = self._about.get("software")
         if not self._name or not self._size_bytes or not own:
             return
@@ -175,7 +175,7 @@ class VerificationLog:
             self._name, self._closed = "", self._head
         if not self._name:
             self._begin_file()
-        elif not self._size_bytes:  # the last process was killed before it came to that
+        elif not self._size_bytes:  # the last process was killed before
             self._introduce()
         told: dict[str, object] = {"at_ms": self._now_ms(), "kind": kind, **facts}
         if self._missed_count:
@@ -188,7 +188,7 @@ class VerificationLog:
         self._directory.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
         sync_directory(self._directory.parent)
         path = self._directory / name
-        if os.path.lexists(path):  # whoever put it there: it is kept, and is none of ours
+        if os.path.lexists(path):  # a foreign object, which is kept
             path.rename(self._directory / f"{name}.aside-{self._now_ms()}")
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         os.close(os.open(path, flags, FILE_MODE))
@@ -225,14 +225,15 @@ class VerificationLog:
         return None
 
     def _take_back(self, fd: int) -> None:
-        """Cut off what was written of a line; where that fails, too, the next entry finds it."""
+        """Cut off a partial line; if that fails, too, the next entry finds it."""
         try:
             os.ftruncate(fd, self._size_bytes)
         except OSError:
             self._is_open = False
 
     def _write_elsewhere(self, facts: Mapping[str, object]) -> None:
-        """Go on in another file: the newest is gone, or is not what we left, and is left so."""
+        """Continue in a new file, because the newest is gone, or was changed, and must stay
+        unchanged."""
         volume_id = self._about["volume_id"]
         log.error("verification_file_changed", volume_id=volume_id, file=self._name)
         self._name = ""
@@ -240,12 +241,11 @@ class VerificationLog:
         self._write(facts)
 
     def _retire(self) -> None:
-        """Let go of files of which every entry is too old, having told so.
+        """Remove files whose entries are all too old, after logging it.
 
-        A file's entries are older than any file behind it. Ages are those of when the file before
-        this one was begun, if that is earlier than now: a clock that is years ahead for a while
-        must not take the evidence away. Nor does a file that was begun meanwhile say how old those
-        before it are: the next one does.
+        A file's entries are older than any later file. Ages are measured from the start of the file
+        before this one, if that is earlier than now, because a clock that is years ahead for a
+        while must not remove evidence. A file begun meanwhile does not count; the next one does.
         """
         names = self._files()
         if not self._keep_ms or len(names) < 2:
@@ -281,7 +281,7 @@ class VerificationLog:
             os.close(fd)
 
     def _files(self) -> list[str]:
-        """Return the names of those that are files: others may be in the place of one."""
+        """Return the names of regular files, because other objects may be in their place."""
         return [name for name in files_of(self._directory) if _is_file(self._directory / name)]
 
     def _miss(self, error: SutureError) -> None:
@@ -290,7 +290,7 @@ class VerificationLog:
 
 
 def files_of(directory: Path) -> list[str]:
-    """Return the names of a log's files, the oldest first. Raises OSError."""
+    """Return the names of a log's files, oldest first. Raise OSError."""
     try:
         return sorted(path.name for path in directory.iterdir() if first_number_of(path.name))
     except FileNotFoundError:
@@ -298,10 +298,10 @@ def files_of(directory: Path) -> list[str]:
 
 
 def tail_of(path: Path) -> _Tail:
-    """Return how a file ends. Raises OSError.
+    """Return the end of a file. Raise OSError.
 
-    At most the last line is torn: every entry before it was durable when it was begun. Where more
-    than that makes no sense, somebody else was there.
+    At most the last line is torn, because every earlier entry was durable before it began. If more
+    is invalid, another program has written to the file.
     """
     fd = open_file(path)
     try:
@@ -327,8 +327,7 @@ def tail_of(path: Path) -> _Tail:
 
 
 def first_facts(path: Path) -> Mapping[str, Any]:
-    """Return what the first entry of a file tells; nothing where that is no entry. Raises
-    OSError."""
+    """Return the facts of a file's first entry; nothing if it is invalid. Raise OSError."""
     fd = open_file(path)
     try:
         line, _, _ = os.pread(fd, ENTRY_BYTES_MAX, 0).partition(b"\n")
@@ -339,14 +338,14 @@ def first_facts(path: Path) -> Mapping[str, Any]:
 
 
 def first_at_ms(path: Path) -> int:
-    """Return when a file was begun. Raises OSError; of one that cannot be told: in the far future,
-    so that nothing is removed on a guess."""
+    """Return the start time of a file. Raise OSError; if it is unknown, return the far future, so
+    that nothing is removed on a guess."""
     at_ms = first_facts(path).get("at_ms")
     return at_ms if isinstance(at_ms, int) else 1 << 62
 
 
 def _is_file(path: Path) -> bool:
-    """Whether nobody put a link or a pipe in its place: that is no file of ours. Raises OSError."""
+    """Return whether it is a regular file, not a link or a pipe in its place. Raise OSError."""
     return stat.S_ISREG(path.lstat().st_mode)
 
 

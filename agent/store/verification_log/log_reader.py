@@ -1,4 +1,4 @@
-"""Reading a verification log where it lies: without an agent, and off a disk that was pulled."""
+"""Reading of a verification log without an agent, for instance from a removed disk."""
 
 from pathlib import Path
 from typing import Final
@@ -8,13 +8,13 @@ from agent.store.files.durable import read_file
 from agent.store.files.layout import VERIFICATION
 from agent.store.verification_log.log_files import files_of
 
-FILE_BYTES_MAX: Final = 64 * 1024**2  # read into memory; many times what is ever written
+FILE_BYTES_MAX: Final = 64 * 1024**2  # read into memory; many times the size ever written
 
 Files = list[tuple[str, bytes]]
 
 
 def log_directory(path: Path) -> Path:
-    """Return where the log of a volume is, or of a copy of one. Raise Refused: there is none."""
+    """Return the log directory of a volume, or of a copy of one. Raise Refused if there is none."""
     if files_of(path):
         return path
     found = sorted(path.glob(f"hdds/*/{VERIFICATION}"))
@@ -28,7 +28,7 @@ def log_directory(path: Path) -> Path:
 
 
 def read_log(path: Path) -> Files:
-    """Return the files of a log, by name and the oldest first. Raise Refused, OSError."""
+    """Return the files of a log, by name and oldest first. Raise Refused, OSError."""
     directory = log_directory(path)
     names = files_of(directory)
     return [(name, read_file(directory / name, bytes_max=FILE_BYTES_MAX)) for name in names]

@@ -1,1 +1,1 @@
-"""One volume: whose it is, that it is there, and that it works."""
+"""A volume: its owner, its presence, and its health."""

@@ -1,12 +1,12 @@
-"""Room on each volume that only deletes and a start may use: files that a full disk is relieved of.
+"""Ballast: files on each volume that deletes and starts may remove to get room on a full disk.
 
     volume opened ─► BALLAST_FILES files, allocated
-    delete or start: no space, no inode ─► they are removed, it is tried again, and they are made
-                                           again as far as there is room
+    delete or start: no space, no inode ─► remove them, try again, and recreate them
+                                           as far as there is room
 
-The agent's own writes leave `storage.reserve_bytes`; a log beside the volume does not. A delete
-needs room itself, for the tree with its tombstones and for the index: without that a full disk
-stays full. CockroachDB has ballast files, ZFS has slop space for the same reason.
+The agent's own writes leave `storage.reserve_bytes` free; other writers on the disk do not. A
+delete itself needs room, for the tree with its tombstones and for the index; without it a full disk
+would stay full. CockroachDB has ballast files, and ZFS slop space, for the same reason.
 """
 
 import os
@@ -21,7 +21,7 @@ from agent.errors import SutureError
 from agent.store.files.durable import DIRECTORY_MODE, allocate, is_out_of_space, open_new
 from agent.store.files.layout import Layout
 
-BALLAST_FILES: Final = 8  # each gives back an inode, too: a delete needs two at once
+BALLAST_FILES: Final = 8  # each also frees an inode, of which a delete needs two at once
 BYTES_MAX: Final = 16 * 1024**2  # a tree of half a million blocks
 BYTES_MIN: Final = 128 * 1024
 SHARE_OF_RESERVE: Final = 16
@@ -32,8 +32,8 @@ log = structlog.get_logger()
 
 
 def fill_ballast(layout: Layout, reserve_bytes: int) -> None:
-    """Make the files that are missing, as far as there is room. Best effort: the volume check finds
-    out what is wrong with a disk."""
+    """Create missing files, as far as there is room. Best effort: the volume check reports faults
+    of the disk."""
     with suppress(OSError):
         layout.ballast.mkdir(DIRECTORY_MODE, exist_ok=True)
         space = os.statvfs(layout.ballast)
@@ -72,7 +72,7 @@ def release_ballast(layout: Layout) -> bool:
 
 
 def with_ballast(layout: Layout, reserve_bytes: int, change: Callable[[], T]) -> T:
-    """Run `change`; if the disk is too full for it, run it again without the ballast."""
+    """Run `change`; if the disk is too full, run it again without the ballast."""
     try:
         return change()
     except (SutureError, OSError) as error:

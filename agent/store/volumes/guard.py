@@ -1,8 +1,8 @@
-"""Whether the directories of a volume are only ours: no links, no strangers.
+"""Guard of a volume's directories: no links, no foreign owners.
 
-Who may write into a volume's directories could put a link into the place of one, and have this
-process read or write files elsewhere with its own rights. Replicas and block files are opened
-without following links; what lies above them is looked at when a volume is opened.
+A user who may write into a volume's directories could replace one by a link, and make this process
+read or write files elsewhere with its rights. Replicas and block files are opened without following
+links; the directories above them are checked when a volume is opened.
 """
 
 import os
@@ -15,9 +15,9 @@ from agent.store.files.layout import Layout
 
 
 def check_volume(layout: Layout) -> None:
-    """Refuse a volume that others may write, or whose directories are links or another's.
+    """Refuse a volume that others may write, or whose directories are links or have another owner.
 
-    Directories that are not there yet are none of its business. Raise Refused(INCONSISTENT_VOLUME).
+    Missing directories are ignored. Raise Refused(INCONSISTENT_VOLUME).
     """
     with disk_errors(layout.volume):
         if layout.volume.exists():
@@ -25,7 +25,7 @@ def check_volume(layout: Layout) -> None:
     for path in (layout.hdds, layout.cluster, layout.current, layout.database):
         _check(path)
     for path in layout.remade_directories():
-        if not path.is_symlink():  # `own_places` moves it aside
+        if not path.is_symlink():  # `own_places` moves links aside
             _check(path)
 
 
@@ -58,7 +58,7 @@ def _check_writers(path: Path, facts: os.stat_result) -> None:
 
 
 def linked(path: Path) -> Refused:
-    """Return the refusal of a link where a directory must be."""
+    """Return the refusal of a link in the place of a directory."""
     return Refused(
         Code.INCONSISTENT_VOLUME,
         f"{path} is a symbolic link, where this agent makes only directories",

@@ -1,4 +1,4 @@
-"""Who this datanode is, as its volumes remember it."""
+"""Identity of this datanode, as its volumes remember it."""
 
 import os
 from collections import Counter
@@ -11,9 +11,9 @@ from agent.store.files.layout import VERSION_BYTES_MAX, Layout, VolumeVersion, d
 
 
 def read_versions(volumes: Sequence[Path]) -> Mapping[Path, VolumeVersion | SutureError | None]:
-    """Return what VERSION says on each volume: what is wrong with it where it cannot be read, and
-    None where there is none. Raises `Unavailable(BUSY)` if the host is short of descriptors or
-    memory: then no volume is judged."""
+    """Return the VERSION of each volume: its error if it is unreadable, and None if there is none.
+    Raise `Unavailable(BUSY)` if the host is short of descriptors or memory, so that no volume can
+    be judged."""
     return {path: _read_version(path) for path in volumes}
 
 
@@ -33,16 +33,16 @@ def _read_version(path: Path) -> VolumeVersion | SutureError | None:
 
 
 def is_of(version: VolumeVersion | SutureError | None, cluster_id: str, datanode_id: str) -> bool:
-    """Return whether a volume says that it is of this datanode."""
+    """Return whether a volume belongs to this datanode."""
     return isinstance(version, VolumeVersion) and _names(version) == (cluster_id, datanode_id)
 
 
 def remembered(volumes: Sequence[Path]) -> VolumeVersion | None:
-    """Return what the formatted volumes say of cluster and datanode; None if none is formatted.
+    """Return the cluster and datanode of the formatted volumes; None if none is formatted.
 
-    One that cannot be read, or says what most others do not, is left out by the store. Refuses
-    volumes of which as many say one thing as another: a disk of another host was put in, and
-    nobody can say which. Raises what is wrong with the first if none can be read.
+    A volume that is unreadable, or differs from the majority, is left out by the store. Refuse a
+    tie, because a disk of another host was inserted, and it is unknown which. Raise the first error
+    if none is readable.
     """
     found = read_versions(volumes)
     readable = {path: one for path, one in found.items() if isinstance(one, VolumeVersion)}

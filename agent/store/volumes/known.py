@@ -1,12 +1,12 @@
-"""Which volumes a datanode has: each of them remembers all, so that one that is gone is missed.
+"""Known volumes of a datanode: each volume lists all, so that a missing one is detected.
 
-A mount point whose disk is not mounted is an empty directory, as that of a new disk is. What was a
-volume is not formatted because it is empty now: the disk will come back, and until then its
-replicas would be written beside it, to the disk of the system.
+A mount point without its disk is an empty directory, like that of a new disk. A former volume is
+not formatted because it is empty now: the disk may return, and until then its replicas would be
+written to the system disk.
 
     <volume>/hdds/<cluster>/VOLUMES      one line of JSON, and one with its CRC32C
 
-Of files that differ, because a volume was away, the one with the highest version counts.
+If files differ, because a volume was away, the one with the highest version counts.
 """
 
 import os
@@ -23,14 +23,14 @@ from agent.store.index.indexerrors import DATA_FILE
 from agent.store.volumes.sealed_file import read_sealed, sealed
 
 FILE_BYTES_MAX: Final = 1024**2
-LOST_AND_FOUND: Final = "lost+found"  # a new file system of ext4 has it
+LOST_AND_FOUND: Final = "lost+found"  # exists on a new ext4 file system
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The id of the volume at each path of the config. `version` 0: nobody remembers any.
+    """The id of the volume at each path of the config. `version` 0 = no volume has a list.
 
-    `added` are the paths that an operator added while the agent ran, and no config needs to name.
+    `added` has the paths that an operator added at run time, which need not be in the config.
     """
 
     version: int = 0
@@ -38,13 +38,13 @@ class Known:
     added: tuple[str, ...] = ()
 
     def at(self, path: Path) -> str:
-        """Return the id of the volume that was at `path`, "" for none."""
+        """Return the id of the volume that was at `path`; "" for none."""
         return self.volumes.get(str(path.absolute()), "")
 
 
 def newest_known(layouts: Sequence[Layout]) -> Known:
-    """Return what was written last. A file that cannot be read or believed says nothing.
-    Raises what `read_sealed` does."""
+    """Return the latest list. An unreadable or invalid file is ignored. Raise as `read_sealed`
+    does."""
     known = [one for one in map(_read, layouts) if one is not None]
     return max(known, key=lambda one: one.version, default=Known())
 
@@ -56,7 +56,7 @@ def remember(
     *,
     added: Collection[str] = (),
 ) -> None:
-    """Write the volumes of today to each volume that has not just them."""
+    """Write the present volumes to each volume with another list."""
     named = {str(path.absolute()): volume_id for path, volume_id in sorted(volumes.items())}
     if named != known.volumes or tuple(sorted(added)) != known.added:
         known = Known(known.version + 1, named, tuple(sorted(added)))
@@ -64,15 +64,15 @@ def remember(
         try:
             if _read(layout) != known:
                 replace_file(layout.known, _encode(known))
-        except SutureError:  # the volume check deals with it; the others remember, too
+        except SutureError:  # the volume check handles it; the other volumes have the list, too
             continue
 
 
 def check_new(layout: Layout, expected: str, *, fstab: Path) -> None:
-    """Refuse to make a volume of what may be the place of one that is not mounted; or of a
-    directory that holds anything. `expected`: the volume that was here and is nowhere now.
+    """Refuse to format a directory that may be the mount point of a missing disk, or that has any
+    content. `expected` is the id of the volume that was here and is missing now.
 
-    Raises `Refused(INCONSISTENT_VOLUME)`. An operator who says NEW is believed.
+    Raise `Refused(INCONSISTENT_VOLUME)`. An operator's NEW file overrides it.
     """
     beside = _beside(layout)
     if beside:
@@ -105,10 +105,10 @@ def check_new(layout: Layout, expected: str, *, fstab: Path) -> None:
 
 
 def check_kept(layout: Layout) -> None:
-    """Refuse a volume whose VERSION is there, while its index and all of its replicas are not.
+    """Refuse a volume with a VERSION, but without its index and all of its replicas.
 
-    It was served once: the format keeps NEW until there is an index. Raises
-    `Refused(INCONSISTENT_VOLUME)`. An operator who says NEW is believed.
+    It was served before, because the format keeps NEW until there is an index. Raise
+    `Refused(INCONSISTENT_VOLUME)`. An operator's NEW file overrides it.
     """
     if is_lost(layout) and not layout.new.is_file():
         raise Refused(
@@ -120,7 +120,7 @@ def check_kept(layout: Layout) -> None:
 
 
 def is_lost(layout: Layout) -> bool:
-    """Whether there is neither an index nor the directory of any replica."""
+    """Return whether there is neither an index nor the directory of any replica."""
     with disk_errors(layout.cluster):
         if os.path.lexists(layout.database / DATA_FILE):
             return False
@@ -128,9 +128,9 @@ def is_lost(layout: Layout) -> bool:
 
 
 def check_first_start(volumes: Sequence[Path], elsewhere: str) -> None:
-    """Refuse a first start where all volumes are empty, and `elsewhere` says what was on them.
+    """Refuse a first start with empty volumes if `elsewhere` describes their former content.
 
-    Raises `Refused(INCONSISTENT_VOLUME)`, unless an operator says NEW of each.
+    Raise `Refused(INCONSISTENT_VOLUME)`, unless an operator marked each as NEW.
     """
     old = [path for path in volumes if not Layout(Path(os.path.realpath(path)), "").new.is_file()]
     if elsewhere and old:
@@ -143,10 +143,10 @@ def check_first_start(volumes: Sequence[Path], elsewhere: str) -> None:
 
 
 def declare_new(path: Path, *, fstab: Path) -> Path:
-    """Write down that an empty directory is a new disk, to be formatted by the next start.
+    """Mark an empty directory as a new disk, to be formatted by the next start.
 
-    So is a volume that has lost its index and all of its replicas: it begins again, empty, with
-    the id that it had. Raises `Refused(INCONSISTENT_VOLUME)` if it is none, or not empty.
+    A volume that has lost its index and all of its replicas may be marked, too; it restarts empty,
+    with the same id. Raise `Refused(INCONSISTENT_VOLUME)` if it is neither.
     """
     layout = Layout(Path(os.path.realpath(path)), "")
     with disk_errors(path):
@@ -166,7 +166,7 @@ def declare_new(path: Path, *, fstab: Path) -> Path:
 
 
 def _names(directory: Path) -> list[Path]:
-    """Return what a directory holds; nothing if it is none."""
+    """Return the entries of a directory; none if it is not one."""
     try:
         return list(directory.iterdir())
     except (FileNotFoundError, NotADirectoryError):
@@ -174,7 +174,7 @@ def _names(directory: Path) -> list[Path]:
 
 
 def _check_lost(layout: Layout) -> None:
-    """Refuse to begin again what still is a volume, or was never one."""
+    """Refuse to restart a volume that still has data, or was never one."""
     version = decode_version(read_head(layout.version, VERSION_BYTES_MAX), layout.version)
     if not is_lost(Layout(layout.volume, version.cluster_id)):
         raise Refused(
@@ -185,8 +185,8 @@ def _check_lost(layout: Layout) -> None:
 
 
 def _beside(layout: Layout) -> str:
-    """Return the name of anything beside hdds/ that a new file system does not have; snapshots and
-    quotas of one have hidden names."""
+    """Return the name of an entry beside hdds/ that a new file system does not have; hidden names,
+    such as snapshots and quotas, are ignored."""
     with disk_errors(layout.volume):
         names = sorted(path.name for path in _names(layout.volume))
     usual = {layout.hdds.name, LOST_AND_FOUND}
@@ -194,7 +194,7 @@ def _beside(layout: Layout) -> str:
 
 
 def _foreign(layout: Layout) -> str:
-    """Return the name of anything in hdds/ that the first steps of a format do not make."""
+    """Return the name of an entry in hdds/ that the first steps of a format do not create."""
     files = (layout.new, layout.version)
     ours = {layout.lock.name, layout.new.name}
     ours |= {file.name + TEMPORARY_SUFFIX for file in files}

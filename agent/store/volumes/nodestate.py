@@ -1,7 +1,7 @@
-"""What the SCM has decided about this datanode, and how far its state was: kept on every volume.
+"""The SCM's decision about this datanode, and the states of SCMs seen; stored on every volume.
 
-The SCM may be replaced or lose its memory: the datanode then tells it at registration. Of files
-that differ, because a volume could not be written then, the one with the highest version counts.
+The SCM may be replaced or lose its state; the datanode then reports the decision at registration.
+If files differ, because a volume could not be written, the one with the highest version counts.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ OP_STATES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class SeenStart:
-    """One start of an SCM, and the highest number of its state that it showed."""
+    """A start of an SCM, and the highest state number that it showed."""
 
     start_id: str
     term: int
@@ -33,8 +33,8 @@ class SeenStart:
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """The operational state; `op_state` is "" while nobody has told one. Expiry: wall clock, 0:
-    none. `seen_starts` are of SCMs of this cluster, the leader of a term before others of it."""
+    """The operational state; `op_state` is "" if none was received. The expiry is wall clock time,
+    0 = none. `seen_starts` are of this cluster's SCMs, of one term the leader first."""
 
     op_state: str = ""
     op_expiry_ms: int = 0
@@ -43,18 +43,18 @@ class NodeState:
 
     @property
     def is_out_of_service(self) -> bool:
-        """Whether this datanode is leaving, or away, so that its replicas must go elsewhere."""
+        """Return whether this datanode is leaving, or away, so that its replicas must be
+        elsewhere."""
         return self.op_state not in {"", IN_SERVICE}
 
 
 def state_path(layout: Layout) -> Path:
-    """Return the file of one volume."""
+    """Return the file's path on one volume."""
     return layout.cluster / NAME
 
 
 def read_state(layout: Layout) -> NodeState | None:
-    """Return what a volume remembers; None when it has no file, or none that can be believed.
-    Raises what `read_sealed` does."""
+    """Return a volume's state; None if it has no valid file. Raise as `read_sealed` does."""
     found = read_sealed(state_path(layout), FILE_BYTES_MAX)
     if found is None or found["op_state"] not in OP_STATES | {""}:
         return None
@@ -63,14 +63,14 @@ def read_state(layout: Layout) -> NodeState | None:
 
 
 def newest_state(layouts: Sequence[Layout]) -> NodeState:
-    """Return the state that was decided last."""
+    """Return the latest decision."""
     known = [state for state in map(read_state, layouts) if state is not None]
     return max(known, key=lambda state: state.version, default=NodeState())
 
 
 def write_state(layouts: Sequence[Layout], state: NodeState, *, is_everywhere: bool = True) -> None:
-    """Write the state durably to every volume, or to the first that takes it. Raises what the last
-    failure was if none took it."""
+    """Write the state durably to every volume, or to the first that accepts it. Raise the last
+    failure if none does."""
     failure: SutureError | None = None
     written_count = 0
     for layout in layouts:
@@ -79,7 +79,7 @@ def write_state(layouts: Sequence[Layout], state: NodeState, *, is_everywhere: b
             written_count += 1
             if not is_everywhere:
                 return
-        except SutureError as error:  # the volume check deals with it; one copy is enough
+        except SutureError as error:  # the volume check handles it; one copy is enough
             failure = error
     if failure is not None and not written_count:
         raise failure

@@ -1,8 +1,8 @@
-"""Places above the replicas that a start makes again: what else stands there is moved aside.
+"""Places above the replicas that a start recreates: foreign objects there are moved aside.
 
-A lock, an empty directory for what is under way, or the directory of quarantine holds nothing that
-a volume needs to serve. So something else in such a place fails no volume: it is renamed beside
-it, neither followed nor opened nor removed, and the place is made again.
+A lock, an empty directory for running work, or the quarantine directory hold nothing that a volume
+needs to serve. So a foreign object in such a place does not fail the volume: it is renamed, without
+being followed, opened or removed, and the place is recreated.
 """
 
 import os
@@ -19,14 +19,14 @@ from agent.store.files.kinds import kind_at
 from agent.store.files.layout import Layout
 
 ASIDE: Final = ".aside"
-ASIDE_MAX: Final = 100  # of one place: with more, something puts them there
+ASIDE_MAX: Final = 100  # per place: with more, a program keeps creating them
 
 log = structlog.get_logger()
 
 
 def free_places(layout: Layout) -> None:
-    """Move aside what stands in the place of a file or directory that a start makes again, but the
-    lock. Raises the store's errors."""
+    """Move aside foreign objects in the place of files or directories that a start recreates,
+    except the lock. Raise the store's errors."""
     for path in layout.remade_directories():
         free_place(path, stat.S_ISDIR)
     for path in layout.remade_files():
@@ -34,7 +34,7 @@ def free_places(layout: Layout) -> None:
 
 
 def free_place(path: Path, belongs: Callable[[int], bool]) -> None:
-    """Move aside what is not what belongs there. Raises the store's errors."""
+    """Move a foreign object aside. Raise the store's errors."""
     with disk_errors(path):
         try:
             mode = path.lstat().st_mode

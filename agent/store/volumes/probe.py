@@ -1,10 +1,10 @@
-"""Whether a volume works: the directories are there, and what is written is what is read.
+"""Probe of a volume: its directories exist, and written data can be read back.
 
-    directory and VERSION ─ gone: failed at once
-    write, fsync, read past the cache, compare, remove ─ a failure counts; a full disk is none
-    the process or the machine is short of something ─ nothing is known, the caller probes again
+    directory and VERSION ─ missing: failed at once
+    write, fsync, read past the cache, compare, remove ─ a failure counts; a full disk does not
+    the process or the machine is short of a resource ─ no result, the caller probes again
 
-The caller decides how many failures are too many, and lets the probe run where it may hang.
+The caller decides how many failures are too many, and runs the probe where it may hang.
 """
 
 import errno
@@ -23,8 +23,8 @@ GONE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EROFS, errno.EACCES,
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What a probe learned. `error` is empty when the volume works; `is_final`: it will not get
-    better by trying again. `shortage`: why the volume could not be tried, see `is_shortage`."""
+    """Result of a probe. `error` is empty if the volume works; `is_final` means that another
+    attempt cannot help. `shortage` is why the volume could not be tested, see `is_shortage`."""
 
     error: str = ""
     is_final: bool = False
@@ -32,7 +32,7 @@ class Probe:
 
 
 def probe(layout: Layout) -> Probe:
-    """Try the volume. Never raises for what the volume does."""
+    """Test the volume. Never raise for its faults."""
     try:
         for directory in (layout.hdds, layout.current, layout.database):
             if not directory.is_dir():
@@ -40,7 +40,7 @@ def probe(layout: Layout) -> Probe:
         layout.version.stat()
     except OSError as error:
         return _failure(layout, "looking", error)
-    path = layout.probes / "probe"  # one of a kill is overwritten by the next
+    path = layout.probes / "probe"  # a killed probe's file is overwritten by the next
     data = secrets.token_bytes(PROBE_BYTES)
     doing = "writing"
     try:
@@ -57,7 +57,7 @@ def probe(layout: Layout) -> Probe:
         path.unlink()
     except OSError as error:
         if error.errno in OUT_OF_SPACE:
-            return Probe()  # a full disk is no broken one
+            return Probe()  # a full disk is not broken
         return _failure(layout, doing, error)
     if found != data:
         return Probe(f"{layout.volume}: what was read is not what was written")

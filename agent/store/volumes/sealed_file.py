@@ -1,4 +1,4 @@
-"""Small files of a volume whose content proves itself: one line of JSON, one with its CRC32C."""
+"""Small self-verifying files of a volume: one line of JSON, one with its CRC32C."""
 
 import json
 from collections.abc import Mapping
@@ -16,9 +16,10 @@ def sealed(fields: Mapping[str, object]) -> bytes:
 
 
 def read_sealed(path: Path, bytes_max: int) -> dict[str, Any] | None:
-    """Return the fields in a file; None if it is not there, cannot be read or is damaged.
+    """Return the fields in a file; None if it is missing, unreadable or damaged.
 
-    Raises `Unavailable(BUSY)` if the host is short of descriptors or memory: the file may be whole.
+    Raise `Unavailable(BUSY)` if the host is short of descriptors or memory, because the file may be
+    intact.
     """
     try:
         data = read_head(path, bytes_max)

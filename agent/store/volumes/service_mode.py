@@ -1,10 +1,10 @@
-"""What a volume is used for, kept on the volume itself: a restart changes nothing about it.
+"""Service of a volume, stored on the volume itself, so that it survives restarts.
 
     IN_SERVICE ◄──► READ_ONLY            no new replicas, no new blocks; repairs and deletes go on
-        ▲  └──────► RETIRING ──empty──► RETIRED      it may be pulled, and is remembered no more
+        ▲  └──────► RETIRING ──empty──► RETIRED      may be removed, and is no longer listed
         └───────────────┘ cancelled
 
-The config says which directories are volumes, never what they are used for.
+The config names the volumes, never their service.
 
     <volume>/hdds/<cluster>/SERVICE      one line of JSON, and one with its CRC32C
 """
@@ -22,7 +22,7 @@ FILE_BYTES_MAX: Final = 4_096
 
 
 class Mode(StrEnum):
-    """What a volume is used for."""
+    """Service of a volume."""
 
     IN_SERVICE = "IN_SERVICE"
     READ_ONLY = "READ_ONLY"
@@ -32,7 +32,7 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What a volume is used for; of one that retires, where to, and how full it was at first."""
+    """Service of a volume; for a retiring one its target, and its fill at the start."""
 
     mode: Mode = Mode.IN_SERVICE
     target_id: str = ""
@@ -42,13 +42,13 @@ class Service:
 
     @property
     def takes_replicas(self) -> bool:
-        """Whether new replicas may be made there."""
+        """Return whether new replicas may be created there."""
         return self.mode is Mode.IN_SERVICE
 
 
 def read_service(layout: Layout) -> Service:
-    """Return what a volume is used for. A file that cannot be read or believed says nothing: then
-    nothing leaves the volume. Raises what `read_sealed` does."""
+    """Return the service of a volume. An unreadable or invalid file counts as none, so that no
+    replica leaves the volume. Raise as `read_sealed` does."""
     fields = read_sealed(layout.cluster / NAME, FILE_BYTES_MAX)
     if fields is None or fields["mode"] not in set(Mode):
         return Service()
@@ -58,5 +58,5 @@ def read_service(layout: Layout) -> Service:
 
 
 def write_service(layout: Layout, service: Service) -> None:
-    """Write durably what a volume is used for. Raises SutureError."""
+    """Write the service of a volume durably. Raise SutureError."""
     replace_file(layout.cluster / NAME, sealed(asdict(service)))

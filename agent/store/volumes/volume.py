@@ -1,7 +1,7 @@
-"""One volume: formatted once, served by one process at a time.
+"""A volume: formatted once, served by one process at a time.
 
-The lock is the kernel's (flock), so it ends with its process however that ends. The lock file says
-who holds it, for the message to the second one.
+The lock is the kernel's (flock), so it ends with its process in any case. The lock file names the
+holder, for the error of a second process.
 """
 
 import fcntl
@@ -45,14 +45,15 @@ from agent.store.volumes.known import check_kept, check_new
 from agent.store.volumes.own_places import free_place, free_places
 from merkle.replica import LAYOUT_VERSION, ContainerId
 
-PATHS_KEPT: Final = 1_024  # of replicas: to put them together costs a third of a small read
+PATHS_KEPT: Final = 1_024  # of replicas: building them costs a third of a small read
 COMMAND_CHARS_MAX: Final = 200
-ROOMY: Final = 0.9  # of the most free space: of about equal volumes, the one with fewest replicas
+ROOMY: Final = 0.9  # of the most free space: among such volumes the one with fewest replicas wins
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What all replicas of a volume sum up to: at which version of the index, when, how dear."""
+    """Sums over all replicas of a volume, with the index version, the time and the cost of
+    counting."""
 
     version: int
     at_s: float
@@ -63,8 +64,8 @@ class Counted:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Volume:
-    """An open volume. `counted` keeps sums over its rows, so that they are not read for nothing,
-    `paths_kept` the paths of some replicas."""
+    """An open volume. `counted` caches sums over its rows, `paths_kept` the paths of some
+    replicas."""
 
     layout: Layout
     version: VolumeVersion
@@ -76,11 +77,11 @@ class Volume:
 
     @property
     def volume_id(self) -> str:
-        """The id that reports name."""
+        """The id used in reports."""
         return self.version.volume_id
 
     def paths(self, container_id: ContainerId) -> ReplicaPaths:
-        """Return where a replica's files are."""
+        """Return the paths of a replica's files."""
         found = self.paths_kept.get(container_id)
         if found is None:
             if len(self.paths_kept) >= PATHS_KEPT:
@@ -101,7 +102,8 @@ class Volume:
         return space.f_blocks * space.f_frsize
 
     def close(self, *, is_well: bool = True) -> None:
-        """Close the index and let the next process in; it looks closer unless all `is_well`."""
+        """Close the index and release the lock; the next process checks closely unless all
+        `is_well`."""
         self.index.close()
         if is_well:
             self.lock.release()
@@ -117,11 +119,11 @@ def open_volume(
     options: StoreOptions,
     expected: str = "",
 ) -> Volume:
-    """Open a volume, formatting an empty one. Recovery is the caller's next step.
+    """Open a volume, formatting an empty one. The caller then runs the recovery.
 
-    `expected` is the id of the volume that was at this path and is nowhere now: an empty directory
-    is not formatted then. Raises `Refused`: VOLUME_IN_USE, WRONG_CLUSTER, WRONG_DATANODE,
-    INCONSISTENT_VOLUME; `VolumeFailed` when the disk or its index does not work.
+    `expected` is the id of the volume that was at this path and is missing now; an empty directory
+    is then not formatted. Raise `Refused`: VOLUME_IN_USE, WRONG_CLUSTER, WRONG_DATANODE,
+    INCONSISTENT_VOLUME; `VolumeFailed` if the disk or its index does not work.
     """
     check_name(cluster_id, "cluster id")
     check_name(datanode_id, "datanode id")
@@ -164,7 +166,7 @@ def open_volume(
 def verification_log(
     layout: Layout, version: VolumeVersion, options: StoreOptions
 ) -> VerificationLog:
-    """Open the verification log of a volume. It never fails: it tells later what it lacks."""
+    """Open the verification log of a volume. It never fails, but logs later what is missing."""
     about = {
         "cluster_id": version.cluster_id,
         "datanode_id": version.datanode_id,
@@ -181,18 +183,18 @@ def verification_log(
 
 
 def _keep_what_was_left(layout: Layout) -> None:
-    """Make durable what a process that was killed did and had not synced: names, too.
+    """Make the unsynced changes of a killed process durable, including names.
 
-    It is in the page cache, so this process takes it for what is there, and syncs none of it again.
-    Without this the power could be cut a day later, and take what rests on it.
+    They are in the page cache, so this process considers them done, and would not sync them again.
+    Without this, a power cut a day later could lose them and what depends on them.
     """
     with disk_errors(layout.hdds):
         sync_all(layout.hdds)
 
 
 def _free_lock(layout: Layout, datanode_id: str) -> None:
-    """Move aside what stands in the place of the lock, on a volume that says that it is ours."""
-    with suppress(OSError, SutureError):  # `_version` says what is wrong with it
+    """Move a foreign object in the place of the lock aside, on a volume of this datanode."""
+    with suppress(OSError, SutureError):  # `_version` reports the fault
         if stat.S_ISREG(layout.lock.lstat().st_mode):
             return
         version = decode_version(read_head(layout.version, VERSION_BYTES_MAX), layout.version)
@@ -238,33 +240,33 @@ def _format(layout: Layout, datanode_id: str, options: StoreOptions) -> VolumeVe
         volume_id=f"DS-{uuid.uuid4()}",
         created_at_ms=options.now_ms(),
     )
-    replace_file(layout.new, b"new\n")  # until there is an index: see known.check_kept
+    replace_file(layout.new, b"new\n")  # until there is an index; see known.check_kept
     replace_file(layout.version, version.encode())
     return version
 
 
 @dataclass(frozen=True, slots=True)
 class VolumeLock:
-    """A lock that is held. `was_left`: the last process that had it did not release it, because it
-    was killed, or died of what is on the volume."""
+    """A held lock. `was_left` means that the last holder did not release it, because it was killed,
+    or crashed because of the volume."""
 
     fd: int
     was_left: bool
 
     def release(self) -> None:
-        """Let the next process in, and let it know that all is well."""
-        with suppress(OSError):  # then it looks closer, and finds out why
+        """Release the lock, and record that all is well."""
+        with suppress(OSError):  # then the next process checks closely
             if os.fstat(self.fd).st_nlink == 1:
                 os.ftruncate(self.fd, 0)
         self.leave()
 
     def leave(self) -> None:
-        """Let the next process in, and let it look closer."""
+        """Release the lock, so that the next process checks closely."""
         os.close(self.fd)
 
 
 def lock_volume(layout: Layout) -> VolumeLock:
-    """Take the volume's lock. Raises `Refused(VOLUME_IN_USE)` naming the process that has it."""
+    """Take the volume's lock. Raise `Refused(VOLUME_IN_USE)` naming the process that has it."""
     with disk_errors(layout.lock):
         fd = os.open(layout.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
         try:
@@ -276,14 +278,14 @@ def lock_volume(layout: Layout) -> VolumeLock:
 
 @contextmanager
 def reading_lock(layout: Layout) -> Iterator[None]:
-    """Keep agents from a volume that is only read. Raises `Refused(VOLUME_IN_USE)`.
+    """Keep agents from a volume that is only read. Raise `Refused(VOLUME_IN_USE)`.
 
-    The lock is shared, and the kernel's; nothing is written, so that of a read-only mount will do.
+    The lock is shared, and the kernel's. Nothing is written, so it works on a read-only mount.
     """
     try:
         fd = os.open(layout.lock, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
-        yield  # there is none, or it cannot be read: nobody can have taken it here
+        yield  # there is no readable lock file, so no process can hold it
         return
     try:
         try:
@@ -303,7 +305,7 @@ def _locked(layout: Layout, fd: int) -> VolumeLock:
     except BlockingIOError as error:
         raise _in_use(layout, fd) from error
     facts = os.fstat(fd)
-    if facts.st_nlink == 1:  # else the lock holds, but what else would be written there?
+    if facts.st_nlink == 1:  # otherwise the file has other names, and is not written
         _sign(fd)
     return VolumeLock(fd, was_left=facts.st_size > 0)
 
@@ -328,13 +330,13 @@ def _in_use(layout: Layout, fd: int) -> Refused:
 
 
 def replica_count(volume: Volume) -> int:
-    """Return how many replicas a volume holds."""
+    """Return the number of replicas of a volume."""
     with volume.index.read() as rows:
         return rows.replica_count()
 
 
 def roomiest(volumes: Sequence[Volume], reserve_bytes: int) -> Volume:
-    """Return where a new replica goes. Raises `Unavailable(DISK_OUT_OF_SPACE)`."""
+    """Return the volume for a new replica. Raise `Unavailable(DISK_OUT_OF_SPACE)`."""
     available_bytes = {volume: volume.available_bytes() for volume in volumes}
     most_bytes = max(available_bytes.values(), default=-1)
     if most_bytes < reserve_bytes:
@@ -348,7 +350,7 @@ def roomiest(volumes: Sequence[Volume], reserve_bytes: int) -> Volume:
 
 
 def check_space(volume: Volume, length_bytes: int, *, reserve_bytes: int) -> None:
-    """Refuse data for which the volume has no room beside its reserve."""
+    """Refuse data for which the volume has no room besides its reserve."""
     available_bytes = volume.available_bytes()
     if available_bytes - length_bytes < reserve_bytes:
         raise Unavailable(
@@ -360,7 +362,7 @@ def check_space(volume: Volume, length_bytes: int, *, reserve_bytes: int) -> Non
 
 
 def check_space_of_block(volume: Volume, length_bytes: int, *, reserve_bytes: int) -> None:
-    """As `check_space`, where one block needs more than a chunk: others may be done meanwhile."""
+    """Do the same for one block that needs more than a chunk; other blocks may still fit."""
     try:
         check_space(volume, length_bytes, reserve_bytes=reserve_bytes)
     except Unavailable as error:
@@ -368,7 +370,7 @@ def check_space_of_block(volume: Volume, length_bytes: int, *, reserve_bytes: in
 
 
 def check_volume_paths(paths: Sequence[Path]) -> None:
-    """Refuse no volume at all, and one that is named twice."""
+    """Refuse an empty list of volumes, and duplicates."""
     if not paths:
         raise Refused(Code.INVALID_CONFIG, "no volume is configured")
     resolved = [os.path.realpath(path) for path in paths]
@@ -384,7 +386,7 @@ def check_any_opened(opened: Sequence[Volume], failed: Sequence[tuple[Path, Sutu
 
 
 def failed_volume(path: Path, error: SutureError, volume_id: str) -> VolumeFacts:
-    """Return the facts of a volume that could not be opened; its id may be "": nobody knows it."""
+    """Return the facts of a volume that could not be opened; its id may be "" if unknown."""
     return VolumeFacts(
         volume_id=volume_id,
         path=path,
