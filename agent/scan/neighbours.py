@@ -53,7 +53,7 @@ class PlacesOfFiles(Protocol):
 
 @dataclass(slots=True)
 class _Search:
-    """One search for the neighbours of one damage."""
+    """A search for the neighbours of damage in one replica."""
 
     volume_id: str
     container_id: ContainerId

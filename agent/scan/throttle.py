@@ -152,7 +152,7 @@ class ScanPace:
 
 
 class SharedPace:
-    """One pace for all threads of one kind of work: the copies sent from here.
+    """A shared pace for all threads of one kind of work: the copies sent from here.
 
     Without client reads it delays nothing. Beside clients it begins at the floor, adapts to their
     latency as a scan does, and pauses when the scans do, so that all background work is measured

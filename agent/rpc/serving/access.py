@@ -341,7 +341,7 @@ class Gate:
 
         def counted(request: Any, context: grpc.ServicerContext) -> Any:
             if not take(account_of(context.peer())):
-                self._admit(method, rule, request, context)  # raises, as a rule
+                self._admit(method, rule, request, context)  # raises, unless allowance has returned
             return behavior(request, context)
 
         return counted
