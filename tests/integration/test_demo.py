@@ -69,9 +69,7 @@ def processes_below(root: Path) -> list[str]:
 
 
 def test_a_directory_with_too_few_files_is_refused_at_once(tmp_path: Path) -> None:
-    """
-    Before anything is started the demo says how many files it found, and how many it needs.
-    """
+    """The error has the number of files found and of those needed, before anything starts."""
     for number in range(BLOCKS_MIN - 1):
         (tmp_path / str(number)).write_bytes(bytes(BLOCK_BYTES_MIN))
     (tmp_path / "small").write_bytes(b"")

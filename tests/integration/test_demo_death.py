@@ -49,9 +49,9 @@ def all_that_hold(stage: Stage, container_id: int) -> list[str]:
 
 
 def test_a_replica_that_was_left_behind_is_caught_up(cluster: Cluster, tmp_path: Path) -> None:
-    """
-    One of three replicas missed the last files, and another's datanode dies: with healing on again,
-    as the demo has it from there on, three equal replicas are there without the dead one.
+    """One of three replicas missed the last files, and the datanode of another dies. With
+    healing on again, as in the rest of the demo, there are three equal replicas without the dead
+    node.
     """
     files = tmp_path / "files"
     files.mkdir()

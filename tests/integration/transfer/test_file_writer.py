@@ -96,7 +96,7 @@ def test_files_written_by_many_threads_hold_what_was_appended(tmp_path: Path) ->
 
 
 def test_a_large_file_is_synced_after_its_last_byte_and_before_it_is_closed(tmp_path: Path) -> None:
-    """Nobody has to wait for it again, so it must not count as unsynced without having been."""
+    """It is not synced again, so it must not count as unsynced."""
     with directory(tmp_path) as fd:
         writer = FileWriter(fd, None)
         calls = calls_to_sync(writer, "1.block", bytes(LARGE_BYTES_MIN + 1))
@@ -115,7 +115,9 @@ def test_files_that_were_not_synced_are_counted(tmp_path: Path) -> None:
 
 
 def test_small_files_leave_the_page_cache_some_at_a_time(tmp_path: Path) -> None:
-    """They are synced together beside the writing, and only the last of them are the caller's."""
+    """They are synced together beside the writing, and the caller has to drop only the last
+    ones.
+    """
     early = [f"{number}.block" for number in range(CACHED_BYTES_MAX // SMALL_BYTES_MAX)]
     names = [*early, "late.block"]
     data = os.urandom(SMALL_BYTES_MAX)
@@ -152,7 +154,7 @@ def test_files_that_are_in_memory_alone_are_not_asked_to_leave_it() -> None:
 
 
 def test_files_between_small_and_large_pass_the_page_cache_by(tmp_path: Path) -> None:
-    """They wait for no others: each is a request to the disk that is worth it."""
+    """They do not wait for others, because each is worth a request to the disk."""
     with directory(tmp_path) as fd:
         writer = FileWriter(fd, None)
         writer.write_whole([("1.block", memoryview(bytes(SMALL_BYTES_MAX + 1)))])
@@ -224,7 +226,7 @@ def test_whole_files_are_created_by_one_thread_at_a_time(tmp_path: Path) -> None
 
 
 def test_a_large_file_has_its_place_before_its_bytes(tmp_path: Path) -> None:
-    """A full disk is told of before a byte is sent, and several writes go to one file at once."""
+    """A full disk is reported before a byte is sent, and several writes go to one file at once."""
     with directory(tmp_path) as fd:
         writer = FileWriter(fd, None)
         allocated_bytes = writer.begin("1.block", LARGE_BYTES_MIN)
@@ -251,8 +253,9 @@ def test_a_file_that_is_in_memory_alone_gets_no_place_before() -> None:
 def test_a_failed_write_is_told_and_leaves_no_descriptor_open(
     tmp_path: Path, has_threads: bool, is_announced: bool
 ) -> None:
-    """What one write failed with comes out of the next call, and `abandon` closes the rest; a file
-    that gets no place fails at once."""
+    """The error of a write is raised by the next call, and `abandon` closes the rest. A file
+    without room fails at once.
+    """
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     with directory(tmp_path) as fd, ThreadPoolExecutor(4) as executor:
         executor.submit(int).result()

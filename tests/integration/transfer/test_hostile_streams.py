@@ -72,9 +72,7 @@ class TestHostileStreams:
     def test_a_contradiction_of_hostile_values_is_refused(
         self, pair: Pair, field: str, value: int | str
     ) -> None:
-        """
-        It is kept, and printed: each part of it is what it claims to be.
-        """
+        """It is stored and printed, so each part must have its form."""
         parts = list(decoded(pair.source))
         told = contradiction()
         setattr(told, field, value)
@@ -84,9 +82,7 @@ class TestHostileStreams:
 
     @pytest.mark.parametrize("told", ["evidence", "sender"])
     def test_words_without_end_are_refused(self, pair: Pair, told: str) -> None:
-        """
-        They are kept with each finding: thousands of them, as many megabytes as a message holds.
-        """
+        """They are stored with each finding, and could be thousands, as large as a message."""
         parts = list(decoded(pair.source))
         damage = pb.Finding(verdict=Verdict.CORRUPT, fault=Fault.CHUNK_CHECKSUM, local_id=2)
         if told == "evidence":
@@ -115,9 +111,7 @@ class TestHostileStreams:
         pair.target_is_untouched()
 
     def test_contradictions_and_damage_without_end_are_refused(self, pair: Pair) -> None:
-        """
-        Each kind has its own bound: a source with many of one may tell all of the other.
-        """
+        """Each kind has its own bound, so many of one kind do not displace the other."""
         parts = list(decoded(pair.source))
         damage = pb.Finding(verdict=Verdict.CORRUPT, fault=Fault.CHUNK_CHECKSUM, local_id=2)
 
@@ -162,8 +156,8 @@ class TestHostileStreams:
     def test_a_header_of_hostile_values_is_refused(
         self, pair: Pair, field: str, value: int | str
     ) -> None:
-        """
-        What becomes a directory, a row or a line of the descriptor is a number, or a plain name.
+        """A value that becomes a directory, a row or a line of the descriptor must be a number
+        or a plain name.
         """
         parts = list(decoded(pair.source))
         if field == "former_state":

@@ -33,9 +33,7 @@ class TestLostIndex:
     def test_the_copy_has_every_byte_and_says_what_it_lacks(
         self, pair: Pair, *, is_scanned: bool
     ) -> None:
-        """
-        A decommission rests on the copy: one without the bytes, and clean, ends in their loss.
-        """
+        """A decommission relies on the copy. A clean copy without the bytes would lose them."""
         pair.source.replica.create()
         pair.source.replica.lose_index()
         if is_scanned:
@@ -77,8 +75,8 @@ class TestLostIndex:
         assert Code.CHECKSUM_MISMATCH is export.failure.code
 
     def test_a_source_that_cannot_say_which_is_not_taken_from(self, pair: Pair) -> None:
-        """
-        One of an earlier version sends what rows it has: the copy would pass for whole.
+        """A source of an earlier version sends only the blocks with rows, and the copy would
+        pass for whole.
         """
         pair.source.replica.create()
         parts = list(decoded(pair.source))
@@ -97,9 +95,8 @@ class TestLostTree:
     def test_a_scan_says_of_each_file_that_its_row_is_lost(
         self, pair: Pair, *, is_open: bool
     ) -> None:
-        """
-        Nothing tells any more which blocks there were. It is not clean, and not empty, for that:
-        its files may be what clients were told is stored.
+        """It is unknown which blocks there were. The replica is neither clean nor empty, because
+        its files may be acknowledged data.
         """
         replica = pair.source.replica
         replica.create()

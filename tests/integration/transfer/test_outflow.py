@@ -172,7 +172,9 @@ def test_reads_are_waited_for_in_any_order(ahead: ReadsAhead, chunks: Path) -> N
 
 
 def test_places_are_used_again(ahead: ReadsAhead, chunks: Path) -> None:
-    """Those under way are as many as a queue has places for; one more is told so and not begun."""
+    """The reads under way are as many as the queue's places. One more is refused and not
+    started.
+    """
     target = pages(1)
     numbers = [ahead.begin(BlockId(4), 0, target) for _ in range(READS_MAX)]
     with pytest.raises(BlockingIOError):
@@ -184,7 +186,9 @@ def test_places_are_used_again(ahead: ReadsAhead, chunks: Path) -> None:
 
 
 def test_a_read_that_cannot_begin_or_fails_says_so(ahead: ReadsAhead, files: BlockFiles) -> None:
-    """What is missing is told at once, what the kernel does not take when it is asked for."""
+    """A missing file fails at once. A read that the kernel rejects fails when its result is
+    requested.
+    """
     with pytest.raises(FileNotFoundError):
         ahead.begin(BlockId(999), 0, pages(1))
     number = ahead.begin(BlockId(6), 0, pages(2)[1 : ALIGNMENT_BYTES + 1])  # not at a page
@@ -206,7 +210,7 @@ def test_without_queues_nothing_is_read_ahead(
 
 
 def test_a_queue_tells_of_each_read_what_became_of_it(chunks: Path) -> None:
-    """One that the kernel does not take holds up none of those behind it."""
+    """A read that the kernel rejects does not delay those behind it."""
     memory = memoryview(huge_pages(3 * 4_096))
     fds = [os.open(chunks / "3.block", os.O_RDONLY | os.O_DIRECT) for _ in range(3)]
     os.close(fds[1])
@@ -241,7 +245,7 @@ def test_a_queue_reads_from_the_start_what_is_whole(chunks: Path) -> None:
 
 
 def test_a_queue_that_was_closed_reads_nothing(chunks: Path) -> None:
-    """It says so of each read, and leaves the memory as it is."""
+    """Each read gets an error, and the memory stays as it is."""
     memory = memoryview(huge_pages(4_096))
     fd = os.open(chunks / "3.block", os.O_RDONLY | os.O_DIRECT)
     queue = ReadQueue()
@@ -275,7 +279,7 @@ def test_a_queue_that_is_closed_twice_closes_no_other(chunks: Path) -> None:
 def test_a_queue_that_breaks_ends_what_is_under_way(
     ahead: ReadsAhead, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each read is told to have failed, none writes to its memory later, no descriptor is left."""
+    """Each read fails, none writes to its memory later, and no descriptor is left."""
     before = sorted(Path("/proc/self/fd").iterdir())
     numbers = [ahead.begin(BlockId(6), 0, pages(8)) for _ in range(3)]
 

@@ -114,9 +114,7 @@ class TestDamage:
         assert 11 == mended(pair)
 
     def test_a_packed_row_is_damaged(self, pair: Pair) -> None:
-        """
-        It is no row: the block counts as missing, and is fetched into a file of its own.
-        """
+        """The block counts as missing, and is fetched into a file of its own."""
         with packed_rows(pair) as transaction:
             transaction.put(row_key(2), b"rubbish")
         assert {"PACKED_ROW_DAMAGED", "BLOCK_FILE_MISSING"} == set(problems(pair))
@@ -177,9 +175,7 @@ class TestDamage:
         assert not pair.target.replica.file(2).exists()
 
     def test_the_table_is_damaged(self, pair: Pair) -> None:
-        """
-        No block needs it; fsck tells.
-        """
+        """No block needs the table, and fsck reports it."""
         size = pack_of(pair.target).stat().st_size
         with pack_of(pair.target).open("r+b") as file:
             file.seek(size - FOOTER_BYTES)
@@ -271,9 +267,7 @@ class TestLostIndex:
         assert {} == problems(pair)
 
     def test_without_a_tree_each_block_is_told_that_has_no_row(self, pair: Pair) -> None:
-        """
-        The pack's table is all that says that they were there.
-        """
+        """Only the pack's table shows that they existed."""
         self.lose(pair)
         pair.target.replica.store.paths(CONTAINER).tree.unlink()
 
@@ -297,9 +291,7 @@ class TestLostIndex:
         assert 0 == mended(pair, ReplicaState.QUASI_CLOSED)
 
     def test_a_damaged_table_recalls_nothing(self, pair: Pair) -> None:
-        """
-        What it says is not believed in part; the peer's bytes come instead.
-        """
+        """No part of it is used, and the peer's bytes are fetched."""
         os.truncate(pack_of(pair.target), pack_of(pair.target).stat().st_size - 1)
         self.lose(pair)
 

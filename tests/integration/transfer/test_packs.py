@@ -225,8 +225,8 @@ class TestDelete:
     def test_a_file_system_that_takes_no_pages_back_stops_no_delete(
         self, pair: Pair, monkeypatch: pytest.MonkeyPatch, number: int
     ) -> None:
-        """
-        A full one may want room for it, others cannot: the room comes back with the pack.
+        """A full file system may need room for it, and others do not support it. The room is
+        freed with the pack.
         """
         before = pack_of(pair.target).stat()
         asked: list[int] = []
@@ -270,9 +270,7 @@ class TestDelete:
         pair.target.replica.store.delete_container(CONTAINER)
 
     def test_a_pack_whose_table_cannot_be_read_is_not_thrown_away(self, pair: Pair) -> None:
-        """
-        Without rows and without a table nobody knows what it holds.
-        """
+        """Without rows and table its content is unknown."""
         with packed_rows(pair) as transaction:
             for block_id in SIZES:
                 transaction.delete(row_key(block_id))

@@ -96,9 +96,7 @@ class TestWholeReplicas:
         assert_same(pair)
 
     def test_an_empty_replica_arrives(self, pair: Pair) -> None:
-        """
-        A container that nobody wrote to is replicated like any other.
-        """
+        """A container without data is replicated like any other."""
         pair.source.replica.create(blocks=0)
 
         pair.source.replicate(pair.target)
@@ -106,8 +104,8 @@ class TestWholeReplicas:
         assert_same(pair)
 
     def test_the_target_reports_and_scans_what_arrived(self, pair: Pair) -> None:
-        """
-        The arrival is told at once, and a scan of it is asked for: it was never read here.
+        """The arrival is reported at once, and a scan is requested because it was never read
+        here.
         """
         pair.source.replica.create()
         changed: list[ContainerId] = []
@@ -139,9 +137,7 @@ class TestWholeReplicas:
         assert {False} == set(stops)
 
     def test_a_target_folds_trees_its_own_way(self, tmp_path: Path) -> None:
-        """
-        Where the datanodes fold trees by different algorithms, the target builds its own.
-        """
+        """The datanodes use different algorithms, and the target builds its own tree."""
         source = Datanode("dn-a", tmp_path / "a", algorithm=Algorithm.CRC32C)
         target = Datanode("dn-b", tmp_path / "b", algorithm=Algorithm.XXH3_64)
         source.replica.create()
@@ -179,9 +175,7 @@ class TestWholeReplicas:
     def test_a_stream_that_is_left_early_leaves_nothing_behind(
         self, pair: Pair, size_bytes: int
     ) -> None:
-        """
-        What is being read is waited for: its memory must not be written to later.
-        """
+        """Reads under way are awaited, because their memory must not be written to later."""
         replica = pair.source.replica
         replica.store.create_container(CONTAINER)
         for number in range(1, 20):
@@ -278,9 +272,7 @@ class TestRefusals:
         assert "CONTAINER_EXISTS" == code_of(lambda: pair.source.replicate(pair.target))
 
     def test_an_open_replica_is_not_sent(self, pair: Pair) -> None:
-        """
-        What may still be written to is no copy of anything.
-        """
+        """A replica that may still change is not copied."""
         pair.source.replica.store.create_container(CONTAINER)
 
         code = code_of(lambda: pair.source.replicate(pair.target))
@@ -289,9 +281,7 @@ class TestRefusals:
         pair.target_is_untouched()
 
     def test_the_same_container_arrives_once_at_a_time(self, pair: Pair) -> None:
-        """
-        While a replica arrives, a second stream and a create of it are told to come later.
-        """
+        """While a replica arrives, a second stream and a create are refused as busy."""
         store = pair.target.replica.store
         arrival = announce(pair.target, data_bytes=MIB)
 

@@ -89,7 +89,7 @@ class TestUnderRepair:
         assert [CONTAINER] == pair.target.on_demand
 
     def test_a_deleted_block_arrives_deleted_though_it_was_damaged(self, pair: Pair) -> None:
-        """What was found in it is no damage any more, and no file comes for it."""
+        """Its findings no longer count, and no file arrives for it."""
         replica = pair.source.replica
         replica.create()
         replica.flip(2, 5)
@@ -104,7 +104,7 @@ class TestUnderRepair:
         assert not pair.target.replica.file(2).exists()
 
     def test_the_first_stream_of_it_is_taken(self, pair: Pair) -> None:
-        """Nobody has to read the source once more for it."""
+        """The source is not scanned again for it."""
         pair.source.replica.create()
         half_repaired(pair.source)
 

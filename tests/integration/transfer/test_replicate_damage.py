@@ -93,9 +93,7 @@ class TestDamage:
         assert pair.target.replica.store.paths(CONTAINER).descriptor.exists()
 
     def test_damaged_parts_are_read_by_a_thread(self, pair: Pair) -> None:
-        """
-        It may take a disk long to say that it cannot read, and what it cannot is sent as zeros.
-        """
+        """A disk may take long to report an error, and unreadable parts are sent as zeros."""
         put_mixed(pair.source)
         pair.source.replica.flip(1, 100)
         pair.source.scan()
@@ -177,9 +175,7 @@ class TestDamage:
         assert "reading block 3 " in str(export.failure)
 
     def test_an_unhealthy_replica_that_arrives_whole_can_heal(self, pair: Pair) -> None:
-        """
-        What was UNHEALTHY arrives UNHEALTHY, and a clean read at the target makes it whole again.
-        """
+        """It arrives UNHEALTHY, and a clean scan at the target makes it CLOSED."""
         pair.source.replica.create()
         pair.source.replica.flip(2, 100)
         pair.source.scan()

@@ -171,9 +171,10 @@ def test_a_round_orders_what_the_plan_says_and_the_rules_confirm(
 def test_a_mass_of_scans_costs_a_round_no_memory(
     world: ScmWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a cluster that grows the plan may list millions, and the control plane has a use for none:
-    it was killed for its memory by its own verification, at each round. What it has a use for
-    comes in as many calls as it takes, and each row once."""
+    """In a growing cluster the plan may list millions of scans, which the control plane does not
+    need. Its own verification killed it for its memory in each round. The rows that it needs
+    come in bounded calls, each row once.
+    """
     monkeypatch.setattr(plan_file, "ROWS_PER_PAGE", 2)
     made = loop(world, tmp_path, PROGRAM)
     file = tmp_path / "plan" / "plan" / "part-0.parquet"
@@ -203,7 +204,7 @@ def test_a_mass_of_scans_costs_a_round_no_memory(
 def test_a_run_of_something_else_is_not_applied(
     world: ScmWorld, tmp_path: Path, old: str, new: str, words: str
 ) -> None:
-    """A result of another snapshot, or of other nodes, says nothing about what was asked."""
+    """A result for another snapshot or other nodes does not answer the request."""
     made = loop(world, tmp_path, PROGRAM)
     program = tmp_path / "program.py"
     assert old in PROGRAM
@@ -296,7 +297,7 @@ def test_spark_loop_beats_while_the_program_runs(world: ScmWorld, tmp_path: Path
 def test_nodes_that_change_keep_it_busy_twice_a_minute_at_most(
     world: ScmWorld, tmp_path: Path
 ) -> None:
-    """What changed meanwhile is verified after the pause, and only that."""
+    """Nodes that change meanwhile are verified after the pause, and only those."""
     made = loop(world, tmp_path, PROGRAM)
     told = tmp_path / "runs" / "arguments.json"
     made._ran_at_s = time.monotonic() - PAUSE_S_MIN + 10
@@ -338,7 +339,7 @@ def test_changed_nodes_are_verified_after_a_failed_round(
 
 
 def test_a_defect_is_noted_and_does_not_end_the_rounds(world: ScmWorld, tmp_path: Path) -> None:
-    """An error that nobody listed: the loop counts it, and tries again."""
+    """The loop counts the unexpected error and continues."""
     made = loop(world, tmp_path, 'print(\'{"snapshot_id": 5, "changed_nodes": null}\')')
     around = Loop(made)
     made._ran_at_s = -1e9  # long ago: it is due
@@ -418,7 +419,7 @@ def test_a_container_that_nothing_can_close_is_reported_as_stuck(world: ScmWorld
 
 
 def test_the_report_has_the_sections_that_operators_know() -> None:
-    """States, then what is not well with zeros, then the rest, then samples."""
+    """The order is states, problems with zeros, the rest, samples."""
     answer = scm_pb2.GetReportResponse(
         generated_at_ms=1_000,
         states={"CLOSED": 6, "OPEN": 1},

@@ -54,7 +54,9 @@ class TestHot:
     def test_s5_17_of_ten_nodes_only_the_eight_that_were_online_are_waited_for(
         self, world: ScmWorld
     ) -> None:
-        """One is dead, one rests; and one that reported and went again has been seen."""
+        """One node is dead and one in maintenance. A node that reported and left again counts as
+        seen.
+        """
         dead, resting, *online = POOLS
         rest(world, resting)
         pass_time(world, 61, *online)
@@ -236,9 +238,7 @@ def test_a_state_of_another_version_is_refused_by_name(tmp_path: Path, version: 
 
 
 def test_a_file_is_no_directory_of_a_state(tmp_path: Path) -> None:
-    """
-    Nor is a place where nothing can be made; it is said which.
-    """
+    """A place where no directory can be created is refused as well, and the error names it."""
     (tmp_path / "file").touch()
 
     for place in (tmp_path / "file", tmp_path / "file" / "below"):

@@ -85,9 +85,7 @@ class Slow:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_tick_that_moves_on_is_not_ended_and_one_that_hangs_is() -> None:
-    """
-    After a start there may be minutes of work in a tick: a restart would begin it anew, for ever.
-    """
+    """After a start a tick may have minutes of work. A restart would start it again, for ever."""
     clock = FakeClock()
     control, pulse = Slow(clock), Pulse(clock)
     ticker = Ticker(

@@ -134,9 +134,7 @@ def test_stale_state_of_a_dead_nodes_containers_is_not_exported(tmp_path: Path) 
 
 
 def test_a_container_that_is_whole_again_is_called_so(tmp_path: Path) -> None:
-    """
-    What was said of it while a replica was gone is not said for ever.
-    """
+    """The state from the time without the replica does not stay for ever."""
     with one_rack(tmp_path).running() as world:
         lost = world.state.replicas.get((1, "dn3"))
         assert lost is not None

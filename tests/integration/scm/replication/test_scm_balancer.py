@@ -63,7 +63,7 @@ def test_a_whole_replica_is_moved_off_a_full_node(world: ScmWorld) -> None:
 
 
 def test_replicas_that_differ_are_not_moved(world: ScmWorld) -> None:
-    """Nobody knows which is right; the container is healthy as far as numbers go."""
+    """It is unknown which one is right, although the number of replicas is healthy."""
     closed(world, 7, 8, 9)
 
     assert set() == moves(world)
@@ -89,7 +89,7 @@ def test_a_container_that_lacks_a_replica_is_not_moved(world: ScmWorld) -> None:
 
 
 def test_a_replica_with_findings_is_not_moved(world: ScmWorld) -> None:
-    """It is repaired where it is."""
+    """It is repaired in its place."""
     number = closed(world, 7, 7, 7)
     for node in FULL:
         world.beat(node, replica(node, container_id=number, bcsid=1, finding_count=1))
@@ -118,7 +118,7 @@ def test_a_move_is_given_longer_than_a_copy_that_somebody_needs(world: ScmWorld)
 
 
 def test_the_delete_of_a_move_has_no_priority(world: ScmWorld) -> None:
-    """It counts among the deletes of its datanode, as one of the replication manager does."""
+    """It counts among the deletes of its datanode, like one of the replication manager."""
     number = closed(world, 7, 7, 7)
     world.join(*EMPTY)
     beats(world)
@@ -141,7 +141,7 @@ def test_the_delete_of_a_move_has_no_priority(world: ScmWorld) -> None:
 
 
 def test_a_move_that_failed_ends_no_tick(world: ScmWorld) -> None:
-    """All that the next iteration looks at rests then, and nothing is to be asked of the judge."""
+    """The next iteration pauses, and the judge is not asked."""
     number = closed(world, 7, 7, 7)
     world.join(*EMPTY)
     beats(world)
@@ -162,8 +162,9 @@ def test_a_move_that_failed_ends_no_tick(world: ScmWorld) -> None:
 
 
 def test_a_move_that_could_not_be_noted_is_not_under_way(world: ScmWorld) -> None:
-    """The disk of the state is full: nobody was told to copy anything, and when there is room again
-    the iteration begins as if nothing had been."""
+    """The disk of the state is full, so no copy is ordered. With room again the iteration starts
+    from the beginning.
+    """
     number = closed(world, 7, 7, 7)
     world.join(*EMPTY)
     beats(world)
@@ -181,7 +182,7 @@ def test_a_move_that_could_not_be_noted_is_not_under_way(world: ScmWorld) -> Non
 
 
 def test_a_run_whose_end_could_not_be_noted_ends_once(world: ScmWorld) -> None:
-    """With what else the tick had to write: the log says it when it is so."""
+    """The end is written with the rest of the tick, and logged when it is durable."""
     closed(world, 7, 7, 7)
     world.control.operators.balance(10.0, 1, dry_run=False)
     with logged() as said:

@@ -52,7 +52,7 @@ def of_kind(world: ScmWorld, kind: Kind) -> list[Pending]:
 
 
 def test_every_container_is_looked_at_in_five_minutes(tmp_path: Path) -> None:
-    """Though nobody is told that something changed: the round finds it."""
+    """No change is reported, and the regular round finds the lack."""
     minute = ScmOptions(heartbeat_interval_ms=60_000, stale_after_ms=90_000, dead_after_ms=180_000)
     with ScmWorld(tmp_path, minute).running() as world:
         world.join(*NODES)
@@ -154,7 +154,7 @@ def test_a_node_at_its_limit_is_no_target_of_a_rebuild_until_it_says_it_has_room
 
 
 def test_a_rebuild_counts_each_replica_it_makes_until_a_report_shows_it(coded: ScmWorld) -> None:
-    """One command, two replicas on their way; the limit of the cluster is one of replicas."""
+    """One command makes two replicas, and the cluster-wide limit counts replicas."""
     _nodes, container_id = closed(coded, lost=[1, 4])
     [(command, _named)] = orders(coded)
     ordered = coded.control.queries.queues().pending_add_count

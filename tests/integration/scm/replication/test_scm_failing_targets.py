@@ -77,8 +77,8 @@ def test_a_copy_that_failed_goes_to_another_datanode_the_next_time(world: ScmWor
 
 
 def test_the_only_other_datanode_that_takes_nothing_excludes_no_source(world: ScmWorld) -> None:
-    """
-    Both sources fail, because of it alone; once it is mended nobody has to release them.
+    """Both sources fail because of the target alone. After its repair no operator has to release
+    them.
     """
     nodes = ("dn1", "dn2", "dn3")
     container = short_of_one(world, *nodes)

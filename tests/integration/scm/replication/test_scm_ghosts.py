@@ -132,7 +132,7 @@ def test_a_container_closes_though_a_dead_node_has_it_open(world: ScmWorld) -> N
 
 
 def test_a_container_that_was_never_written_ends_though_its_nodes_died(world: ScmWorld) -> None:
-    """They were chosen, said nothing, and are not waited for."""
+    """They were chosen, never reported, and are not awaited."""
     world.control.clients.allocate("client", [10])
     (opened,) = world.state.containers.open_all()
     die(world, *opened.pipeline)
@@ -210,7 +210,7 @@ class TestDecommissioned:
         assert gone in holders(world)
 
     def test_the_only_copy_stays_in_the_books(self, world: ScmWorld, gone: str) -> None:
-        """Somebody may want to know where it was."""
+        """An operator may want to know where it was."""
         for node in others(gone):
             world.beat(node, full=True)
         pass_time(world, 3, *others(gone))
@@ -220,7 +220,7 @@ class TestDecommissioned:
     def test_blocks_deleted_meanwhile_are_deleted_in_what_comes_back(
         self, world: ScmWorld, gone: str
     ) -> None:
-        """Nothing is owed any more, but its tombstones are not those of the others."""
+        """No delete is pending, but its tombstones differ from the others'."""
         pass_time(world, 3, *others(gone))
         delete_all(world, *others(gone))
         for node in others(gone):
@@ -248,7 +248,7 @@ class TestRemoved:
     def test_the_last_that_has_a_container_is_not_removed_unless_told(
         self, world: ScmWorld
     ) -> None:
-        """What it would mean is shown; with force the container is missing, and the node gone."""
+        """The consequences are shown. With force the container is missing and the node is gone."""
         _made, held = made_on(world)
         die(world, *held)
         shown = world.control.operators.remove_nodes(held, is_forced=False, is_dry_run=False)
@@ -284,7 +284,7 @@ class TestRemoved:
         assert dead in holders(world)
 
     def test_a_dry_run_changes_nothing(self, world: ScmWorld) -> None:
-        """It says how many replicas would leave the books."""
+        """It reports how many replicas would be removed."""
         _made, (dead, *_living) = made_on(world)
         die(world, dead)
         (decision,) = world.control.operators.remove_nodes([dead], is_forced=False, is_dry_run=True)

@@ -87,7 +87,7 @@ def test_a_finding_is_repaired_once_reports_have_settled(world: ScmWorld) -> Non
 def test_a_replica_that_cannot_take_part_holds_up_no_other(
     world: ScmWorld, change: dict[str, object]
 ) -> None:
-    """It is told to those that do as a holder that cannot be asked."""
+    """The participants get its id as that of a holder that cannot be asked."""
     box = world.made_closed()
     world.beat("dn3", replace(held(world, "dn3", box), **change))  # type: ignore[arg-type]
     world.beat("dn2", replace(held(world, "dn2", box), finding_count=1))
@@ -166,7 +166,7 @@ def test_undecidable_difference_is_not_ordered_reconciled(
 
 
 def test_a_contradiction_keeps_no_other_damage(world: ScmWorld) -> None:
-    """What can be repaired beside it is."""
+    """The other damage is repaired."""
     box = world.made_closed()
     world.beat("dn2", replace(held(world, "dn2", box), is_contradictory=True, finding_count=1))
 
@@ -330,7 +330,7 @@ def test_read_only_replica_is_reconciled_after_its_upgrade(world: ScmWorld) -> N
 def test_a_full_queue_is_no_reason_to_forget_a_container(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is tried again every ten seconds, until there is room."""
+    """It is retried every ten seconds, until there is room."""
     options = replace(OPTIONS, stale_after_ms=600_000, dead_after_ms=900_000)
     with made(tmp_path, options) as world:
         boxes = [world.made_closed() for _ in range(2)]
@@ -427,9 +427,7 @@ def test_a_shard_is_mended_from_its_stripe(tmp_path: Path) -> None:
 def test_a_container_that_stays_quasi_closed_is_copied_whatever_the_clock_said(
     tmp_path: Path, ahead_s: int
 ) -> None:
-    """
-    It was made while the clock was a day ahead, and nobody waits for that day.
-    """
+    """It was created while the clock was a day ahead, and the copy does not wait for that day."""
     with ScmWorld(tmp_path, ScmOptions()).running() as world:
         nodes = ("dn1", "dn2", "dn3", "dn4")
         world.join(*nodes)

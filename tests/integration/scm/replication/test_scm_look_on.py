@@ -204,7 +204,7 @@ def test_nodes_that_die_together_are_recorded_one_at_a_time(world: ScmWorld) -> 
 
 
 def test_in_safe_mode_nothing_is_looked_at(world: ScmWorld) -> None:
-    """What was true before a restart is no reason for anything."""
+    """The state from before a restart justifies no action."""
     world.restart()
     world.control._parts.manager.look_at(range(1, COUNT + 1))
 

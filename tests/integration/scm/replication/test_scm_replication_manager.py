@@ -158,7 +158,7 @@ class TestCopies:
         assert again.command_id > command.command_id
 
     def test_w35_without_a_target_it_waits_less_urgent_each_time(self, tmp_path: Path) -> None:
-        """What cannot be done does not stand in the way of what can."""
+        """An impossible copy does not delay the possible ones."""
         with ScmWorld(tmp_path / "three", OPTIONS).running() as world:
             world.join("dn1", "dn2", "dn3")
             made = world.made_closed()
@@ -191,7 +191,9 @@ class TestCopies:
                 assert len(world.call(node).commands) <= 20
 
     def test_w41_a_source_is_given_no_more_than_its_limit(self, world: ScmWorld) -> None:
-        """All that lacks has its last replica on one node: 20 copies, the rest waits its turn."""
+        """All lacking containers have their last replica on one node. It gets 20 copies, and the
+        rest waits.
+        """
         confirm(world, *NODES)
         for _ in range(30):
             world.made_closed()
@@ -279,7 +281,9 @@ class TestDeletes:
         assert 1 == len(queued(world, Kind.DELETE))
 
     def test_w49_an_expired_delete_is_sent_again(self, world: ScmWorld) -> None:
-        """The same command with a new deadline: nobody knows whether it will still be executed."""
+        """The same command gets a new deadline, because it is unknown whether it will still be
+        executed.
+        """
         self.over(world)
         world.control.tick()
         (command,) = queued(world, Kind.DELETE)
@@ -296,7 +300,7 @@ class TestDeletes:
         assert 2 <= len(sent)
 
     def test_before_it_leaves_the_world_is_looked_at_again(self, world: ScmWorld) -> None:
-        """Another replica went meanwhile: the delete is dropped, and says why."""
+        """Another replica was lost meanwhile. The delete is dropped, with the reason."""
         made = self.over(world)
         world.control.tick()
         (command,) = queued(world, Kind.DELETE)
@@ -311,7 +315,9 @@ class TestDeletes:
 
     @pytest.mark.parametrize("silent", ["dn1", "dn2", "dn3", "dn4"])
     def test_unconfirmed_replicas_delete_nothing(self, world: ScmWorld, silent: str) -> None:
-        """One of the four was not seen since it registered again: three are left, none is more."""
+        """One of the four has not reported since its node registered again. Only three count, so
+        none is surplus.
+        """
         self.over(world)
         world.join(silent, boot_id=2)
         for second in range(5):

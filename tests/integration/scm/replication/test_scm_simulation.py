@@ -13,10 +13,9 @@ NODES, RACKS, CONTAINERS = 16, 4, 120
 
 
 def test_every_container_is_whole_again_whatever_happens(tmp_path: Path) -> None:
-    """Deaths, returns, a decommission, a rack at rest, bad replicas, lost messages, kill -9.
-
-    And the same seed gives the same orders, each at the same moment: nothing depends on the
-    machine, or on the order of a hash.
+    """Deaths, returns, a decommission, a rack in maintenance, bad replicas, lost messages and
+    kill -9 occur. The same seed gives the same commands at the same time, so nothing depends on
+    the machine or on a hash order.
     """
     again = Days(tmp_path / "again", 7, NODES, RACKS, CONTAINERS)
     with again.running():

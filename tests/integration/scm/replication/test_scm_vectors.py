@@ -38,9 +38,8 @@ class Shown:
 def test_a_live_control_plane_finds_what_the_vectors_say(
     own: tuple[tuple[str, int], ...], tmp_path: Path
 ) -> None:
-    """
-    Datanodes report the replicas; the state it exports, and the rest of what it found, are those
-    of the table, but of containers that it brings further before it looks at them.
+    """Datanodes report the replicas. The exported state and the other results equal the table,
+    except for containers that the control plane advances before it judges them.
     """
     group = GROUPS[own]
     maintenance_min = dict(own).get("maintenance_min", ScmOptions().maintenance_replica_min)

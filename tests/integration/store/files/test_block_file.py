@@ -37,8 +37,6 @@ def test_a_read_that_the_kernel_cuts_short_is_gone_on_with(
 
 
 def test_a_read_past_the_end_gives_what_is_there(path: Path) -> None:
-    """
-    Whoever asked compares the length.
-    """
+    """The caller compares the length."""
     assert CONTENT[10_000:] == blockfile.read(path, 10_000, 5_000)
     assert not blockfile.read(path, len(CONTENT), 1)

@@ -25,9 +25,7 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
 
 
 def test_a_discarded_stage_leaves_the_old_content(tmp_path: Path) -> None:
-    """
-    Until it is published, nobody sees it.
-    """
+    """Its content is invisible until it is published."""
     path = tmp_path / "file"
     durable.replace_file(path, b"old")
 
@@ -90,9 +88,7 @@ def test_an_error_says_what_to_do(number: int, kind: type[SutureError], code: Co
 
 
 def test_a_tree_is_removed_without_following_links(tmp_path: Path) -> None:
-    """
-    What a link points at is not ours.
-    """
+    """The target of a link is not removed."""
     outside = tmp_path / "outside"
     outside.write_bytes(b"kept")
     inside = tmp_path / "inside"
@@ -185,9 +181,7 @@ def test_a_later_chunk_is_durable_when_it_is_appended(
 def test_bytes_written_over_others_are_durable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    They and the name are, before the journal forgets the old ones.
-    """
+    """The bytes and the name are synced before the journal entry of the old bytes ends."""
     path = tmp_path / "1.block"
     blockfile.append(path, b"first", 0)
     syncs = Syncs(monkeypatch)
@@ -224,9 +218,7 @@ def test_a_file_is_replaced_durably(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_directory_that_is_there_is_made_durable_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    Who made it may have been killed, or be a thread that has not come to sync its name yet.
-    """
+    """Its creator may have been killed, or be a thread that has not synced the name yet."""
     path = tmp_path / "group" / "replica"
     (tmp_path / "group").mkdir()
     synced: list[Path] = []

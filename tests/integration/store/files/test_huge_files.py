@@ -70,9 +70,7 @@ def test_a_huge_file_of_a_replica_is_damaged(
 def test_a_replica_without_a_row_is_not_loaded_from_a_huge_descriptor(
     replica: StoredReplica,
 ) -> None:
-    """
-    It is reported as one that cannot be loaded.
-    """
+    """It is reported as unloadable."""
     grow(replica.store.paths(CONTAINER).descriptor)
     replica.store.volume_set.places[CONTAINER].index.write(
         lambda rows: rows.delete_container(CONTAINER)
@@ -86,9 +84,7 @@ def test_a_replica_without_a_row_is_not_loaded_from_a_huge_descriptor(
 
 
 def test_a_huge_node_state_is_none(replica: StoredReplica) -> None:
-    """
-    As one that is damaged: the control plane tells it again.
-    """
+    """It is treated as damaged, and the control plane sends the state again."""
     replica.store.volume_set.set_node_state("DECOMMISSIONING", 0)
     layout = Layout(replica.path, CLUSTER)
     grow(state_path(layout))
@@ -97,9 +93,7 @@ def test_a_huge_node_state_is_none(replica: StoredReplica) -> None:
 
 
 def test_a_huge_pack_has_no_table(replica: StoredReplica) -> None:
-    """
-    What ends in a hole ends in no footer.
-    """
+    """A file that ends in a hole has no footer."""
     paths = replica.store.paths(CONTAINER)
     paths.pack.write_bytes(b"x")
     grow(paths.pack)

@@ -51,9 +51,7 @@ def check_kept(path: Path) -> None:
 
 
 def test_a_huge_sparse_tail_takes_no_room(store: ReplicaStore, tmp_path: Path) -> None:
-    """
-    It is trimmed at once, and its copy is as sparse as it was.
-    """
+    """It is trimmed at once, and its copy is as sparse as the original."""
     closed_replica(store)
     path = store.paths(ONE).block_file(BLOCK)
     add_huge_tail(path)
@@ -65,9 +63,7 @@ def test_a_huge_sparse_tail_takes_no_room(store: ReplicaStore, tmp_path: Path) -
 
 
 def test_a_close_takes_a_huge_sparse_tail_away(store: ReplicaStore, tmp_path: Path) -> None:
-    """
-    What was never committed goes to quarantine with its holes.
-    """
+    """Uncommitted bytes go to quarantine with their holes."""
     store.create_container(ONE)
     write_block(store, ONE, BLOCK)
     add_huge_tail(store.paths(ONE).block_file(BLOCK))
@@ -113,7 +109,7 @@ class TestReserve:
         store.close()
 
     def test_a_tail_that_would_touch_the_reserve_stays(self, tight: ReplicaStore) -> None:
-        """The answer says how much room is wanted; no byte has moved."""
+        """The error has the required room, and no byte is moved."""
         path = tight.paths(ONE).block_file(BLOCK)
         with path.open("ab") as file:
             file.write(b"trailing" * 10_000)
@@ -145,7 +141,7 @@ class TestCopy:
     def test_a_copy_that_reads_back_otherwise_fails(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """What was written is compared with what is there."""
+        """The written bytes are compared with those read back."""
         source, target = tmp_path / "source", tmp_path / "target"
         source.write_bytes(content("copied"))
         real = extents.write_all

@@ -80,8 +80,8 @@ def test_deleted_blocks_are_told(replica: StoredReplica) -> None:
 
 
 def test_history_survives_a_restart_and_ends_with_the_replica(replica: StoredReplica) -> None:
-    """
-    It is on the disk; a container that is deleted and made again begins again.
+    """It is on the disk. A container that is deleted and created again starts with an empty
+    history.
     """
     replica.store.close()
     replica.reopen()
@@ -115,9 +115,7 @@ def test_only_the_newest_entries_are_kept(replica: StoredReplica) -> None:
 
 
 def test_a_damaged_entry_is_passed_over(replica: StoredReplica) -> None:
-    """
-    An entry whose checksum fails, or of another version, tells nothing.
-    """
+    """An entry with a wrong checksum or another version is ignored."""
     (entry,) = replica.store.history(CONTAINER)
     row = encode_entry(entry)
 

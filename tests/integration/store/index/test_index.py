@@ -177,9 +177,7 @@ class TestTransactions:
         assert [10_000, 0, None] == [chunk and chunk.offset for chunk in ends]
 
     def test_a_damaged_replica_row_does_not_hide_its_neighbours(self, index: Index) -> None:
-        """
-        It is yielded as what is wrong with it.
-        """
+        """It is returned as a fault."""
         index.write(lambda rows: rows.put_replica(ONE, FULL_ROW))
         index.write(lambda rows: rows._txn.put((2).to_bytes(8), b"rubbish", db=rows._dbs.replicas))
         index.write(lambda rows: rows.put_replica(THREE, FULL_ROW))
@@ -228,9 +226,7 @@ class TestMap:
     def test_the_gate_admits_nobody_while_it_is_closed(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """
-        Who comes while the map is replaced waits, and gives up in the end.
-        """
+        """A caller waits while the map is replaced, and gives up in the end."""
         monkeypatch.setattr(mapgate, "MAP_WAIT_S", 0.05)
         gate = MapGate()
 
@@ -242,9 +238,8 @@ class TestMap:
     def test_a_read_that_fails_says_so_in_the_store_s_words_and_leaves(
         self, index: Index, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """
-        What LMDB raises, at the beginning or within, is an error of the volume; and nobody who
-        failed keeps the map from growing.
+        """An error of LMDB, at the beginning or within, is an error of the volume. A failed
+        reader does not prevent the map from growing.
         """
         with pytest.raises(VolumeFailed), index.read() as rows:
             rows._txn.put(b"k", b"v", db=rows._dbs.blocks)  # LMDB refuses: it only reads
@@ -260,7 +255,7 @@ class TestMap:
 
 
 def test_findings_keep_their_class_and_older_rows_have_none() -> None:
-    """A row that was written before classes were kept is read as one that nobody classed."""
+    """A row from before classes existed is read as unclassified."""
     finding = replace(damage(), forensic=Forensic.TORN_512)
     row = encode_finding(finding)
     older = seal(json.dumps(json.loads(row[:-4])[:-1]).encode())

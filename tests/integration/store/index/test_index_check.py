@@ -140,9 +140,8 @@ class TestCheck:
     def test_an_index_whose_last_pages_were_never_written_is_well(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large_bytes: int
     ) -> None:
-        """
-        One transaction made rows and removed the last again: LMDB counts the pages, and does not
-        write them. The volume was left out as one that was cut, at each start again.
+        """One transaction wrote rows and removed the last ones again. LMDB counts the pages
+        without writing them. The volume was left out as truncated at each start.
         """
         monkeypatch.setattr(indexcheck, "SMALL_BYTES", large_bytes)
         index = Index(tmp_path, map_bytes=MAP_BYTES)
@@ -170,9 +169,7 @@ class TestCheck:
     def test_a_large_one_that_is_short_is_read_whole(
         self, good: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """
-        Whether what it lacks is free only a look at everything says.
-        """
+        """Only a full check shows whether the missing pages are free."""
         monkeypatch.setattr(indexcheck, "SMALL_BYTES", 0)
         (tmp_path / "data.mdb").write_bytes(good[: len(good) // 2])
 
@@ -305,9 +302,7 @@ class TestVolumes:
         store.close()
 
     def test_fsck_says_what_is_wrong_with_an_index(self, tmp_path: Path) -> None:
-        """
-        It is what one runs when a volume was left out.
-        """
+        """An operator runs fsck when a volume was left out."""
         store = open_store(tmp_path)
         closed_replica(store)
         store.close()
@@ -323,8 +318,8 @@ class TestVolumes:
     def test_an_index_that_was_not_closed_is_read_whole(
         self, tmp_path: Path, is_clean: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """
-        Its process may have died of it; one fault in a late page tells whether it was read.
+        """The index may have killed its process. One fault in a late page shows whether it was
+        read.
         """
         store = open_store(tmp_path)
         closed_replica(store, 1, block_ids=range(1, 200))

@@ -158,7 +158,9 @@ def test_index_with_misordered_keys_is_refused(
 
 
 def test_a_database_of_a_later_version_is_no_fault(good: bytes, tmp_path: Path) -> None:
-    """Who goes back to this version, with all of its own databases there, is let in."""
+    """After a downgrade to this version the index is accepted if all of its own databases are
+    there.
+    """
     (tmp_path / "data.mdb").write_bytes(good)
     known = {name: size for name, size in KEY_BYTES.items() if name != "doubts"}
 

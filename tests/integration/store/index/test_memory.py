@@ -88,9 +88,8 @@ def test_pages_are_let_go_of_while_they_are_read(tmp_path: Path, index: Index) -
 
 
 def test_private_pages_are_never_let_go_of(tmp_path: Path) -> None:
-    """
-    What was written to a private mapping is nowhere else; what was written to a shared one is in
-    the file.
+    """Bytes written to a private mapping exist nowhere else. Those written to a shared one are
+    in the file.
     """
     file = tmp_path / "file"
     file.write_bytes(bytes(MIB))
@@ -119,9 +118,7 @@ def test_a_file_that_is_not_mapped_is_no_error(tmp_path: Path) -> None:
 
 
 def test_freed_memory_is_given_back() -> None:
-    """
-    Freed pieces between held ones stay with the C library until it is told.
-    """
+    """Freed blocks between used ones stay with the C library until it is asked to release them."""
     libc = ctypes.CDLL(None)
     if not hasattr(libc, "malloc_trim"):
         pytest.skip("this C library has no malloc_trim, and gives memory back as it likes")

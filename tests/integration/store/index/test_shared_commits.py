@@ -99,9 +99,7 @@ def test_waiting_changes_share_a_commit(index: Index) -> None:
 
 
 def test_alone_is_at_once(index: Index) -> None:
-    """
-    Nobody waits for company, and who comes later leads.
-    """
+    """No change waits for others, and a later one leads its own commit."""
     for number in range(1, 4):
         before = version(index)
         assert number == index.write(putting(number))
@@ -144,9 +142,8 @@ def test_a_crowd_is_served_in_groups(index: Index) -> None:
 
 
 def test_many_threads_lose_nothing() -> None:
-    """
-    Whoever comes when another gives up the lead: each change is made once, and nobody waits for
-    ever.
+    """A thread may arrive when another gives up the lead. Each change is made once, and no
+    thread waits for ever.
     """
     made: list[int] = []
 
@@ -197,9 +194,7 @@ def test_served_thread_leads_no_commit() -> None:
 
 
 def test_a_leader_that_fails_passes_the_lead_on() -> None:
-    """
-    Its own thread hears of it; who comes later leads.
-    """
+    """Its own thread gets the error, and a later thread leads."""
 
     def attempt(changes: list[int]) -> list[int]:
         if changes == [13]:

@@ -91,9 +91,7 @@ def test_batch_misread_by_bad_memory_is_not_put_back(
 def test_a_chunk_that_reads_whole_twice_is_not_written_over(
     store: ReplicaStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    One read that fails says nothing of the medium.
-    """
+    """One failed read says nothing about the medium."""
     with monkeypatch.context() as bad:
         failing_memory(bad, good=(2, 3))
         bad.setattr(blockfile, "overwrite_pieces", None)
@@ -145,9 +143,7 @@ def test_differing_earlier_read_does_not_count(
 def test_a_copy_that_reads_otherwise_each_time_restores_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    What was made up on the way is not put in the place; sound memory brings the old bytes back.
-    """
+    """Invented bytes are not restored. With sound memory the old bytes are back."""
     store = open_store(tmp_path)
     closed_replica(store)
     flip_bit(store.paths(ONE).block_file(BLOCK), CHUNK_BYTES + 5)

@@ -102,9 +102,7 @@ class TestInstalled:
         check_clean(store, tmp_path)
 
     def test_the_counts_of_the_replica_follow(self, store: ReplicaStore) -> None:
-        """
-        What was recorded before is not counted twice.
-        """
+        """Chunks recorded before are not counted twice."""
         before = store.replica(ONE)
 
         store.install_chunks(ONE, WANTED)
@@ -297,9 +295,7 @@ class TestLeftAlone:
         assert {(1, CHUNK_BYTES): content((1, 1))} == quarantined(tmp_path)
 
     def test_a_deleted_block_is_not_brought_back(self, store: ReplicaStore) -> None:
-        """
-        Whatever a peer that has not heard of the delete offers.
-        """
+        """The peer that offers it has not executed the delete yet."""
         remove_blocks(store, ONE, [BlockId(3)])
 
         done = store.install_chunks(ONE, WANTED)
@@ -310,9 +306,7 @@ class TestLeftAlone:
     def test_a_file_with_other_names_is_not_written(
         self, tmp_path: Path, store: ReplicaStore
     ) -> None:
-        """
-        It is copied first, alone.
-        """
+        """It is copied first, on its own."""
         path = store.paths(ONE).block_file(BlockId(1))
         (tmp_path / "other name").hardlink_to(path)
         before = path.read_bytes()
@@ -369,9 +363,7 @@ class TestFailing:
         assert [] == journal(store)
 
     def test_a_batch_without_room_is_not_begun(self, tmp_path: Path, store: ReplicaStore) -> None:
-        """
-        The reserve stays; each chunk is told so alone.
-        """
+        """The reserve stays. Each chunk alone is refused with the reason."""
         before = files(store)
 
         full = options_of_test(reserve_bytes=2**62)
@@ -455,9 +447,7 @@ class TestInterrupted:
     def test_a_copy_that_is_too_short_restores_nothing(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """
-        The entry stays, and is told; no other bytes are put in the place.
-        """
+        """The entry stays and is reported, and no other bytes are written."""
         store = open_store(tmp_path)
         closed_replica(store)
         damage(store)

@@ -42,8 +42,8 @@ ONE = ContainerId(1)
 def test_a_replica_below_the_bcsid_closes_quasi(
     store: ReplicaStore, bcsid: int, force: bool, expected: ReplicaState
 ) -> None:
-    """
-    A replica that missed a commit says so by its state, unless the control plane insists.
+    """A replica that missed a commit becomes QUASI_CLOSED, unless the control plane forces the
+    close.
     """
     store.create_container(ONE)
     write_block(store, 1, 1, bcsid=5)
@@ -191,9 +191,7 @@ def test_empty_file_without_a_row_is_removed_at_a_close(tmp_path: Path) -> None:
 
 
 def test_the_empty_file_of_a_damaged_row_is_left_alone(store: ReplicaStore) -> None:
-    """
-    What it must hold is not known: perhaps all of it was lost.
-    """
+    """Its expected content is unknown, so all of it may be lost."""
     store.create_container(ONE)
     write_block(store, 1, 1, chunk_count=1)
     file = store.paths(ONE).block_file(BlockId(1))
@@ -223,9 +221,7 @@ def test_a_replica_before_its_close_has_no_tree(store: ReplicaStore) -> None:
 
 
 def test_quarantine_is_purged_by_age(tmp_path: Path) -> None:
-    """
-    What was taken out is kept as long as configured, and not longer.
-    """
+    """Quarantined bytes are kept as long as configured, and not longer."""
     now_ms = [1_000_000]
     options = StoreOptions(reserve_bytes=0, lmdb_map_bytes=64 * 1024**2, now_ms=lambda: now_ms[0])
     store = open_store(tmp_path, options=options)
@@ -263,9 +259,7 @@ def test_quarantined_bytes_that_the_journal_needs_are_not_purged(tmp_path: Path)
 
 
 def test_a_block_of_no_chunks_survives_the_close(store: ReplicaStore) -> None:
-    """
-    It is in the tree, as the fold rules have it.
-    """
+    """It is in the tree, as the fold rules require."""
     store.create_container(ONE)
     store.put_block(ONE, BlockData(BlockId(4), Bcsid(1)))
 

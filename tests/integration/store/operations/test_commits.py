@@ -116,9 +116,7 @@ class TestPutBlock:
         assert [BlockData(BLOCK, Bcsid(1))] == opened.blocks(ONE)
 
     def test_an_uncommitted_block_is_not_a_block(self, opened: ReplicaStore) -> None:
-        """
-        It is told apart from one that nobody ever wrote.
-        """
+        """The error differs from that for an unknown block."""
         opened.write_chunk(ONE, BLOCK, CHUNK_A, A)
 
         for block_id, code in ((BLOCK, Code.BLOCK_NOT_COMMITTED), (99, Code.NO_SUCH_BLOCK)):

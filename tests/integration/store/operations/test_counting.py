@@ -12,7 +12,7 @@ from tests.support.storage.stores import closed_replica, open_store
 
 
 def test_sums_follow_every_change(tmp_path: Path) -> None:
-    """A few replicas are counted again after each change, and the version says that."""
+    """A few replicas are counted again after each change, and the version shows the change."""
     store = open_store(tmp_path)
     before, version = store.volumes()[0], store.volume_set.version()
 
@@ -31,7 +31,9 @@ def test_sums_follow_every_change(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("kept_count", "told"), [(1_000, 1), (1_001, 1_001)])
 def test_only_many_replicas_are_dear_to_count(tmp_path: Path, kept_count: int, told: int) -> None:
-    """A count that took long is told for a time though the index changes; one of few never is."""
+    """A count that took long is reused for a time although the index changes. A count of few
+    replicas never is.
+    """
     store = open_store(tmp_path)
     [volume] = store.volume_set.working
     reading.volume_facts(volume)
@@ -45,7 +47,7 @@ def test_only_many_replicas_are_dear_to_count(tmp_path: Path, kept_count: int, t
 
 
 def test_an_unchanged_index_is_not_counted_again(tmp_path: Path) -> None:
-    """What is kept is told as long as the index has the version that it was counted at."""
+    """The kept count is valid as long as the index has the same version."""
     store = open_store(tmp_path)
     closed_replica(store, 1)
     [volume] = store.volume_set.working

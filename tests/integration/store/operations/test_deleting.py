@@ -78,9 +78,8 @@ class TestBlocks:
         assert healthy.root == store.tree(ONE).root
 
     def test_damage_goes_with_its_block(self, store: ReplicaStore) -> None:
-        """
-        What was found of a deleted block can be mended by nobody. What was found of others stays,
-        and so does the state: only a read says that the rest is whole.
+        """Damage of a deleted block cannot be repaired any more. Findings of other blocks stay,
+        and so does the state, because only a scan shows that the rest is whole.
         """
         closed_replica(store)
         planted = [
@@ -107,9 +106,7 @@ class TestBlocks:
         assert [False, True] == [first.was_last_damage, last.was_last_damage]
 
     def test_an_open_replica_keeps_its_blocks(self, store: ReplicaStore) -> None:
-        """
-        What is still being written is not deleted block by block.
-        """
+        """A replica that is being written is not deleted block by block."""
         store.create_container(ONE)
 
         with pytest.raises(Refused) as refusal:

@@ -47,8 +47,8 @@ class TestLosses:
     def test_a_lost_row_makes_it_unhealthy_with_every_byte_in_place(
         self, tmp_path: Path, all_rows: bool
     ) -> None:
-        """
-        It is loaded from its descriptor, counts what rows are left, and cannot pass for empty.
+        """It is loaded from its descriptor, counts the remaining rows, and cannot pass for
+        empty.
         """
         store = open_store(tmp_path)
         closed_replica(store)
@@ -101,9 +101,7 @@ class TestLosses:
         check_clean(store, tmp_path)
 
     def test_without_row_and_descriptor_it_is_reported_and_left_alone(self, tmp_path: Path) -> None:
-        """
-        Its files stay, its id is taken, and the report says why it is not served.
-        """
+        """Its files stay, its id is taken, and the report has the reason why it is not served."""
         store = open_store(tmp_path)
         closed_replica(store)
         paths = store.paths(ONE)
@@ -121,9 +119,7 @@ class TestLosses:
         store.close()
 
     def test_a_lost_directory_is_unhealthy_and_ready_for_repair(self, tmp_path: Path) -> None:
-        """
-        It is not silently whole: nothing is claimed in its tree, and chunks can be installed.
-        """
+        """It does not pass for whole: its tree is empty, and chunks can be installed."""
         store = open_store(tmp_path)
         blocks = closed_replica(store)
         shutil.rmtree(store.paths(ONE).root)
@@ -144,9 +140,7 @@ class TestLosses:
         store.close()
 
     def test_a_directory_at_a_wrong_place_is_reported(self, tmp_path: Path) -> None:
-        """
-        What somebody moved by hand is not loaded and not removed.
-        """
+        """A directory that was moved by hand is neither loaded nor removed."""
         store = open_store(tmp_path)
         closed_replica(store)
         root = store.paths(ONE).root

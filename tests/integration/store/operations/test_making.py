@@ -101,9 +101,7 @@ def test_a_creation_whose_name_was_not_made_durable_is_tried_again(
 
 
 def test_a_creation_that_was_not_recorded_leaves_nothing(store: ReplicaStore) -> None:
-    """
-    A start would take what is in the place for a replica of which nobody was told.
-    """
+    """Otherwise a start would load a replica that was never acknowledged."""
     with pytest.MonkeyPatch.context() as patch:
         failing = Failing(patch)
         failing.commit(1)
@@ -234,9 +232,7 @@ def test_an_arrival_that_could_not_be_taken_away_is_served_by_the_next_start(pai
 
 
 def test_an_arrival_that_could_not_be_taken_away_gives_way_to_the_next(pair: Pair) -> None:
-    """
-    It goes to quarantine.
-    """
+    """The old one goes to quarantine."""
     broken_arrival(pair)
 
     pair.source.replicate(pair.target)

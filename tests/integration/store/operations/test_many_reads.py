@@ -88,9 +88,7 @@ def test_read_of_several_places_returns_each_ones_bytes(store: ReplicaStore) -> 
 
 @pytest.mark.usefixtures("a_bad_sector")
 def test_a_bad_sector_costs_its_chunk_only(store: ReplicaStore) -> None:
-    """
-    What cannot be read does not take the rest of its file with it.
-    """
+    """An unreadable chunk does not affect the rest of its file."""
     path = store.paths(ONE).block_file(BLOCK)
     chunks = [entry.chunk for entry in entries()]
 
@@ -130,9 +128,7 @@ def test_unreadable_piece_did_not_arrive(store: ReplicaStore) -> None:
 def test_a_host_without_descriptors_is_no_disk_that_lost_them(
     store: ReplicaStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    What was written may be there: nothing is said of the medium.
-    """
+    """The bytes may be written, so no error of the medium is reported."""
     path = store.paths(ONE).block_file(BLOCK)
 
     def none_left(_path: Path, _flags: int) -> int:
@@ -190,9 +186,8 @@ def test_a_lender_that_has_fewer_chunks_lends_its_commit_id(store: ReplicaStore)
 def test_rows_that_were_damaged_are_counted_again_once_and_claim_no_commit(
     tmp_path: Path, store: ReplicaStore
 ) -> None:
-    """
-    Blocks and bytes are what the rows say in the end. That a block of a later commit is here says
-    nothing of the blocks that are not: the replica's own commit id stays.
+    """Blocks and bytes are those of the rows in the end. A block of a later commit does not
+    prove the other blocks, so the replica's own commit id stays.
     """
     before = store.replica(ONE)
     index = store.volume_set.places[ONE].index

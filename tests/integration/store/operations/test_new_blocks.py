@@ -136,9 +136,7 @@ class TestTogether:
 
     @pytest.mark.parametrize("size_bytes", [100, LARGE])
     def test_bytes_that_nobody_acknowledged_go(self, opened: ReplicaStore, size_bytes: int) -> None:
-        """
-        What a crash left in the place of a block never becomes part of it.
-        """
+        """Bytes that a crash left in the place of a block never become part of it."""
         opened.paths(ONE).block_file(BlockId(1)).write_bytes(b"left by a crash" * 10_000)
         block, data = block_of(1, content(1, size_bytes))
 
@@ -264,9 +262,7 @@ class TestRefusals:
         filled.close()
 
     def test_a_block_must_be_whole_before_the_next(self, opened: ReplicaStore) -> None:
-        """
-        What was sent of it goes when the call ends.
-        """
+        """The bytes sent are removed when the call ends."""
         block, data = block_of(1, content(1))
         new = opened.begin_blocks(ONE)
         new.take(ONE, block, memoryview(data), is_whole=False)

@@ -41,9 +41,7 @@ def forgetful(path: Path, data: bytes, offset: int) -> None:
 def test_bytes_that_do_not_arrive_are_taken_back(
     store: ReplicaStore, blocks: dict[int, BlockData], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    What the medium gives back is compared with what was written; the old bytes are there again.
-    """
+    """The bytes read back are compared with those written, and the old bytes are restored."""
     path = store.paths(ONE).block_file(BLOCK)
     flip_bit(path, CHUNK_BYTES + 5)
     before = path.read_bytes()
@@ -94,9 +92,7 @@ def test_a_deleted_block_is_not_brought_back(
     blocks: dict[int, BlockData],
     step: Callable[[Repair, ChunkInfo], object],
 ) -> None:
-    """
-    Whatever a peer that has not heard of the delete offers.
-    """
+    """The peer that offers it has not executed the delete yet."""
     remove_blocks(store, ONE, [BLOCK])
 
     with pytest.raises(Refused) as caught:

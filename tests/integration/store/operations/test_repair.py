@@ -75,9 +75,7 @@ class TestInstall:
     def test_a_chunk_that_verifies_is_never_overwritten(
         self, store: ReplicaStore, blocks: dict[int, BlockData]
     ) -> None:
-        """
-        Whatever a tree or a caller says: what the medium holds is asked right before (I2).
-        """
+        """The medium is read right before the write, whatever a tree or a caller says (I2)."""
         other = content("other")
         path = store.paths(ONE).block_file(BLOCK)
 
@@ -93,9 +91,7 @@ class TestInstall:
     def test_a_chunk_without_checksums_is_not_overwritten_while_it_is_there(
         self, store: ReplicaStore
     ) -> None:
-        """
-        What cannot be checked is unknown, and unknown is no reason to overwrite.
-        """
+        """Bytes that cannot be checked are unknown, and unknown bytes are not overwritten."""
         store.create_container(ONE)
         chunk = chunk_of(FIRST, checksum_type=ChecksumType.NONE)
         block = BlockData(BLOCK, Bcsid(1), (chunk,))
@@ -133,9 +129,7 @@ class TestInstall:
     def test_a_block_that_was_never_here_is_added(
         self, store: ReplicaStore, blocks: dict[int, BlockData]
     ) -> None:
-        """
-        Row, counts and tree follow; BCSID and metadata are adopted when the caller says so.
-        """
+        """Row, counts and tree follow. BCSID and metadata are adopted if the caller requests it."""
         repair = store.repair(ONE)
         for number in range(2):
             data = content((9, number))
@@ -220,9 +214,7 @@ class TestInstall:
     def test_a_replaced_row_keeps_what_it_said_of_other_chunks(
         self, store: ReplicaStore, blocks: dict[int, BlockData]
     ) -> None:
-        """
-        A chunk that an operator wants otherwise becomes so, alone.
-        """
+        """Only the chunk that the operator ordered changes."""
         flip_bit(store.paths(ONE).block_file(BLOCK), 3)
         other = content("what the peers have")
 
@@ -237,9 +229,7 @@ class TestInstall:
 
 
 def test_a_medium_that_does_not_keep_what_was_written_fails(tmp_path: Path) -> None:
-    """
-    What reads back otherwise was not written, whatever the kernel said.
-    """
+    """Bytes that read back differently were not written, whatever the kernel reported."""
     path = tmp_path / "2.block"
     path.write_bytes(SECOND)
     entry = InstallEntry(BLOCK, chunk_of(FIRST), crc32c(FIRST), 0, "", pending=False)
@@ -382,9 +372,7 @@ class TestTrim:
     def test_a_file_without_a_row_goes_whole(
         self, tmp_path: Path, store: ReplicaStore, blocks: dict[int, BlockData]
     ) -> None:
-        """
-        Whoever trims an orphan has tried to salvage it before.
-        """
+        """The caller has tried to salvage the orphan before."""
         path = store.paths(ONE).block_file(BlockId(77))
         path.write_bytes(b"orphan")
 
@@ -396,9 +384,7 @@ class TestTrim:
     def test_a_damaged_row_stops_it(
         self, store: ReplicaStore, blocks: dict[int, BlockData]
     ) -> None:
-        """
-        Where nobody knows the end of a block, everything in its file may be data.
-        """
+        """If the end of a block is unknown, every byte of its file may be data."""
         store.volume_set.places[ONE].index.write(
             lambda rows: rows.put_block(ONE, BLOCK, b"damaged!" * 9)
         )
@@ -456,9 +442,7 @@ class TestTombstones:
 def test_a_damaged_descriptor_is_written_anew(
     store: ReplicaStore, blocks: dict[int, BlockData]
 ) -> None:
-    """
-    The index knows all that a descriptor says.
-    """
+    """The index has all facts of a descriptor."""
     path = store.paths(ONE).descriptor
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(Damaged):

@@ -31,9 +31,7 @@ def counts(replica: StoredReplica) -> tuple[int, int]:
 def test_rows_are_counted_while_others_may_write(
     replica: StoredReplica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    Of a replica of 300,000 blocks it takes seconds, in which the volume would take no write.
-    """
+    """With 300,000 blocks the count takes seconds, and the volume must take writes meanwhile."""
     before = counts(replica)
     read_by: list[type[Snapshot]] = []
     real = Snapshot.blocks

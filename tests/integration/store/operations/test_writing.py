@@ -64,9 +64,7 @@ class TestWriteChunk:
         assert (chunk,) == opened.block(ONE, BLOCK).chunks
 
     def test_a_chunk_without_checksums_gets_crc32c(self, opened: ReplicaStore) -> None:
-        """
-        What is kept can be checked, also when its writer did not care.
-        """
+        """Stored bytes can be verified even if their writer sent no checksums."""
         recorded = opened.write_chunk(ONE, BLOCK, bare_chunk(A), A)
 
         assert ChecksumType.CRC32C is recorded.checksum_type
@@ -100,9 +98,7 @@ class TestWriteChunk:
     def test_a_committed_chunk_without_checksums_may_be_repeated_byte_for_byte(
         self, opened: ReplicaStore
     ) -> None:
-        """
-        Without checksums the disk itself says whether a repetition is one.
-        """
+        """Without checksums the disk shows whether the chunk is a repetition."""
         chunk = chunk_of(A, checksum_type=ChecksumType.NONE)
         block = BlockData(BLOCK, Bcsid(1), (chunk,))
         opened.write_chunk(ONE, BLOCK, chunk, A, commit=block)
@@ -115,9 +111,7 @@ class TestWriteChunk:
         assert A == opened.read(ONE, BLOCK, 0, CHUNK_BYTES)
 
     def test_bytes_that_nobody_acknowledged_are_written_over(self, opened: ReplicaStore) -> None:
-        """
-        What a crash left behind the recorded end never becomes part of a block.
-        """
+        """Bytes that a crash left behind the recorded end never become part of a block."""
         opened.write_chunk(ONE, BLOCK, CHUNK_A, A)
         with opened.paths(ONE).block_file(BLOCK).open("ab") as file:
             file.write(b"left by a crash" * 5000)
@@ -280,9 +274,7 @@ def test_a_refusal_says_why_and_changes_nothing(tmp_path: Path, name: str) -> No
 
 
 def test_the_first_wrong_window_is_named(opened: ReplicaStore) -> None:
-    """
-    Who looks for the host that spoils data needs to know where it was spoiled.
-    """
+    """An operator who looks for a faulty host needs the place of the damage."""
     spoiled = A[:5000] + bytes([A[5000] ^ 1]) + A[5001:]
 
     with pytest.raises(Refused, match="block 11, chunk at 0: window 1 has CRC32C"):
@@ -334,9 +326,7 @@ class TestStates:
 
 
 def test_reading_is_bounded_by_what_is_recorded(opened: ReplicaStore) -> None:
-    """
-    Bytes behind the recorded end are nobody's, and no read goes there.
-    """
+    """Bytes behind the recorded end are not readable."""
     opened.write_chunk(ONE, BLOCK, CHUNK_A, A)
 
     for offset, length_bytes in ((1, CHUNK_BYTES), (-1, 10), (0, 0), (CHUNK_BYTES, 1)):

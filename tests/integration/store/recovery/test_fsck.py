@@ -151,8 +151,8 @@ PLANTED: dict[str, Callable[[Path], object]] = {
 
 
 def test_a_volume_in_order_has_no_problem(volume: Path) -> None:
-    """
-    Also with an open replica whose last write was cut off: nobody acknowledged it.
+    """This includes an open replica whose last write was cut off, because it was not
+    acknowledged.
     """
     report = fsck(volume, read_data=True)
 
@@ -168,9 +168,7 @@ def test_a_volume_in_order_has_no_problem(volume: Path) -> None:
 
 @pytest.mark.parametrize("kind", PLANTED)
 def test_every_kind_of_problem_is_seen(volume: Path, kind: str) -> None:
-    """
-    It is named with the file it is about, and it is the first thing to be reported of that file.
-    """
+    """The first problem reported for a file has its kind and its path."""
     PLANTED[kind](volume)
 
     report = fsck(volume, read_data=True)
@@ -182,9 +180,7 @@ def test_every_kind_of_problem_is_seen(volume: Path, kind: str) -> None:
 
 
 def test_a_tree_that_is_not_the_fold_of_its_children_is_damaged(volume: Path) -> None:
-    """
-    Its own checksum is right; what it says is not (I4).
-    """
+    """Its own checksum is right, and its content is wrong (I4)."""
     make_lying_tree(volume)
 
     assert "TREE_DAMAGED" in [problem.kind for problem in fsck(volume).problems]
@@ -253,9 +249,7 @@ def test_a_read_only_mount_is_checked(volume: Path) -> None:
 
 
 def test_no_agent_starts_while_it_reads(volume: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    It would change what is being read; who starts it is told who is there.
-    """
+    """The agent would change the volume. The error names the running fsck."""
     refusals: list[Refused] = []
 
     def start(*_: object) -> None:
@@ -284,9 +278,7 @@ def test_the_report_is_json(volume: Path) -> None:
 def test_a_hopeless_volume_is_counted_to_the_end_and_listed_to_a_bound(
     volume: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    Half a million lines help nobody.
-    """
+    """Half a million lines would be useless."""
     monkeypatch.setattr(fsck_module, "PROBLEMS_MAX", 3)
     for number in range(10):
         (paths_of(volume).chunks / f"foreign{number}").write_bytes(b"x")

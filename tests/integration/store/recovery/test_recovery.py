@@ -67,9 +67,8 @@ def test_a_clean_stop_needs_no_recovery(tmp_path: Path) -> None:
 
 
 def test_a_replica_that_a_newer_agent_wrote_is_not_taken_for_damaged(tmp_path: Path) -> None:
-    """
-    After a downgrade: its row has its checksum and one number more. Made anew out of the
-    descriptor, it would lack what only the row knows; the volume is left as it is.
+    """After a downgrade the row has a valid checksum and a newer version. A row made from the
+    descriptor would lack facts, so the volume is left as it is.
     """
     store = open_store(tmp_path, volume_count=2)
     for container_id in (1, 2):
@@ -116,9 +115,7 @@ def test_neither_fsck_nor_salvage_takes_what_a_newer_agent_wrote_for_damaged(
 
 
 def test_a_row_whose_version_is_damaged_costs_no_other(tmp_path: Path) -> None:
-    """
-    Without its checksum nothing says that a newer agent wrote it: the replica is adopted.
-    """
+    """Without a valid checksum it is not the row of a newer agent, so the replica is adopted."""
     store = open_store(tmp_path)
     for container_id in (1, 2):
         closed_replica(store, container_id, block_ids=(1,))
@@ -262,9 +259,7 @@ class TestInterruptedTrees:
     """Tree entries in the journal."""
 
     def test_a_tree_in_place_is_adopted(self, tmp_path: Path) -> None:
-        """
-        One generation ahead, whole, and intended: the commit is done now.
-        """
+        """It is one generation ahead, whole, and intended, so the commit is completed."""
         store = open_store(tmp_path)
         closed_replica(store)
         tree = store.tree(ONE).select([1, 3]).with_generation(2)
@@ -313,9 +308,7 @@ class TestInterruptedTrees:
         store.close()
 
     def test_without_an_intent_nothing_is_adopted(self, tmp_path: Path) -> None:
-        """
-        A file that somebody put there is not a tree of ours.
-        """
+        """A foreign file is not the agent's tree."""
         store = open_store(tmp_path)
         closed_replica(store)
         tree = store.tree(ONE)
@@ -362,9 +355,7 @@ def test_a_descriptor_that_lags_is_written_anew(tmp_path: Path) -> None:
 
 
 def test_a_damaged_journal_entry_is_left_alone_and_said(tmp_path: Path) -> None:
-    """
-    What cannot be read is neither finished nor taken back; the agent starts all the same.
-    """
+    """An unreadable entry is neither finished nor rolled back, and the agent starts."""
     store = open_store(tmp_path)
     closed_replica(store)
     index = store.volume_set.places[ONE].index

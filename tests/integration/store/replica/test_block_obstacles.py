@@ -154,7 +154,7 @@ class TestRepair:
     def test_a_directory_under_the_name_of_a_new_file_is_removed(
         self, pair: list[Datanode], place: str
     ) -> None:
-        """Nobody else has such names: it stops no repair."""
+        """No other program uses such names, so the directory does not stop a repair."""
         path = PLACES[place](pair[0].replica.store.paths(CONTAINER))
         path.unlink()
         (path.with_name(path.name + TEMPORARY_SUFFIX) / "deep").mkdir(parents=True)
@@ -226,7 +226,7 @@ class TestDelete:
     def test_a_directory_in_the_place_of_a_deleted_block_is_put_aside(
         self, pair: list[Datanode]
     ) -> None:
-        """Nobody knows what it holds."""
+        """Its content is unknown."""
         replica = pair[0].replica
         put("directory", replica.file(2), Path())
 
@@ -261,7 +261,7 @@ class TestDelete:
     def test_a_link_in_the_place_of_the_directory_is_not_followed(
         self, pair: list[Datanode], tmp_path: Path
     ) -> None:
-        """What has the names of deleted blocks elsewhere stays."""
+        """Files with the names of deleted blocks elsewhere stay."""
         replica = pair[0].replica
         chunks = replica.store.paths(CONTAINER).chunks
         chunks.rename(tmp_path / "elsewhere")
@@ -291,7 +291,7 @@ class TestFsck:
     def test_a_replica_that_cannot_be_listed_stops_no_other(
         self, pair: list[Datanode], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """It is named with the reason, and the next replica is checked."""
+        """It is reported with the reason, and the next replica is checked."""
         node = pair[0]
         node.replica.create(CONTAINER + 1)  # type: ignore[arg-type]
         node.replica.flip(1, 5)

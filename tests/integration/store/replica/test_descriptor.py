@@ -112,8 +112,6 @@ def test_invalid_descriptor_is_damaged(data: bytes) -> None:
     ],
 )
 def test_yaml_that_grows_when_it_is_read_is_not_read(text: str) -> None:
-    """
-    What refers to another place, or nests deep, may take hours and all memory, whatever its size.
-    """
+    """Aliases and deep nesting may take hours and all memory, whatever the size of the text."""
     with pytest.raises(Damaged, match="not YAML"):
         decode_descriptor(f"{signed(fields_of()).decode()}{text}\n".encode(), SEVEN)

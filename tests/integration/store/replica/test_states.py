@@ -57,9 +57,7 @@ EXPECTED: dict[ReplicaState, dict[Event, ReplicaState]] = {
 def test_every_pair_leads_where_the_design_says_or_is_refused(
     state: ReplicaState, event: Event
 ) -> None:
-    """
-    No event can bring a replica to a state that nobody decided.
-    """
+    """No event leads to a state outside the table."""
     expected = EXPECTED[state].get(event)
 
     if expected is None:
@@ -78,9 +76,7 @@ def test_deleted_state_has_no_successor() -> None:
 
 
 def test_an_open_replica_that_was_damaged_heals_to_quasi_closed_at_most() -> None:
-    """
-    Writes ended when it became UNHEALTHY, and nobody confirmed that it has all of them.
-    """
+    """Writes ended when it became UNHEALTHY, and no commit confirmed that it has all of them."""
     assert S.QUASI_CLOSED is FORMER_STATE[S.OPEN]
     assert Event.HEALED_QUASI_CLOSED is healing_event(FORMER_STATE[S.OPEN])
 

@@ -81,9 +81,7 @@ class TestRead:
         assert [False, True, False] == store.tree(ONE).deleted.tolist()
 
     def test_a_file_from_the_future_is_not_believed(self, store: ReplicaStore) -> None:
-        """
-        What the index has not committed has not happened.
-        """
+        """A change that the index has not committed did not happen."""
         closed_replica(store)
         tree = store.tree(ONE)
         path = store.paths(ONE).tree
@@ -265,9 +263,7 @@ class TestVerdicts:
     def test_a_doubt_neither_condemns_nor_heals(
         self, store: ReplicaStore, verdict: Verdict
     ) -> None:
-        """
-        What says nothing about the medium changes no state in either direction.
-        """
+        """A finding that is not about the medium changes no state in either direction."""
         closed_replica(store)
         doubt = damage(block_id=1, offset=0, verdict=verdict)
 
@@ -280,9 +276,7 @@ class TestVerdicts:
         assert ReplicaState.UNHEALTHY is store.replica(ONE).state
 
     def test_a_stopped_scan_adds_what_it_found_and_no_tree(self, store: ReplicaStore) -> None:
-        """
-        What was not read is not known to be whole, or gone.
-        """
+        """Unread blocks are not known to be whole or gone."""
         closed_replica(store)
         first = damage(block_id=1, offset=0)
         second = damage(block_id=2, offset=0)

@@ -83,7 +83,7 @@ class TestWhatIsTold:
         assert ["damaged", "repair", "healthy", "delete", "healthy"] == words[ROUNDS:]
 
     def test_a_verdict_says_what_was_read(self, written: Files) -> None:
-        """Container, root, generation, bytes, and by whom."""
+        """It has the container, the root, the generation, the bytes and the thread."""
         verdict = next(one.facts for one in entries(written) if one.facts["kind"] == Kind.VERDICT)
 
         assert verdict["container_id"] == CONTAINER
@@ -238,7 +238,7 @@ class TestTampering:
     """A log that is not what was written."""
 
     def test_every_change_is_found(self, written: Files, head: Head) -> None:
-        """Of 10,000, each of a kind, a place and an extent by the dice."""
+        """There are 10,000 random changes of all kinds, places and extents."""
         dice = Random(SEED)
         missed = []
         for number in range(TRIED_COUNT):
@@ -254,8 +254,9 @@ class TestTampering:
     def test_every_change_is_found_by_the_anchors_of_some_days(
         self, written: Files, head: Head
     ) -> None:
-        """Of 10,000, by heads that were told on the way: half of them as if written so, hash by
-        hash. What is only added behind the last of them changes nothing that was told."""
+        """There are 10,000 changes, and anchors from several days. Half of the changes rewrite
+        the hash chain. Entries appended behind the last anchor change nothing that was anchored.
+        """
         heads = [Head(one.number, one.checksum) for one in entries(written)]
         dice = Random(SEED + 1)
         missed, longer_count = [], 0
@@ -275,7 +276,7 @@ class TestTampering:
         assert longer_count < TRIED_COUNT / 100
 
     def test_only_an_anchor_shows_what_was_written_anew(self, written: Files, head: Head) -> None:
-        """The chain alone cannot: whoever may write the file may write all of it."""
+        """A writer of the file can rewrite the whole chain, so the chain alone is no proof."""
         anew = write_all_anew(Random(SEED), written)
 
         assert check(anew).gap is None

@@ -56,9 +56,8 @@ class TestLinks:
     def test_a_link_in_the_place_of_data_is_not_followed(
         self, tmp_path: Path, outside: Path, kind: str
     ) -> None:
-        """
-        A block file, or all of them, as a link to elsewhere: nobody is served what it leads to, and
-        the scan finds the block missing.
+        """A block file, or the directory of all, is a link. Its target is not served, and the
+        scan finds the block missing.
         """
         replica, layout = stored(tmp_path / "volume")
         chunks = layout.replica(CONTAINER).chunks
@@ -139,9 +138,8 @@ class TestLinks:
     def test_a_small_file_that_is_none_is_missing_and_made_anew(
         self, tmp_path: Path, kind: str
     ) -> None:
-        """
-        Descriptor and tree as links to good ones, or as pipes on which a reader would wait for
-        ever: nothing is read through them, a scan says so and puts files in their place.
+        """Descriptor and tree are links to good files, or pipes that would block a reader.
+        Nothing is read through them. A scan reports them and writes files in their place.
         """
         replica, layout = stored(tmp_path / "volume")
         paths = layout.replica(CONTAINER)
@@ -202,9 +200,7 @@ class TestLinks:
         assert [outside.name] == [path.name for path in (tmp_path / "elsewhere").iterdir()]
 
     def test_a_volume_itself_may_be_a_link(self, tmp_path: Path) -> None:
-        """
-        Where a disk is mounted is the operator's choice.
-        """
+        """The mount point of a disk is the operator's choice."""
         stored(tmp_path / "volume")[0].close()
         (tmp_path / "link").symlink_to(tmp_path / "volume")
 
@@ -233,9 +229,7 @@ def announced(container_id: int) -> Announced:
 class TestPermissions:
     @pytest.mark.parametrize("name", [".", "hdds", f"hdds/{CLUSTER}", f"hdds/{CLUSTER}/current"])
     def test_a_volume_that_every_user_may_write_is_refused(self, tmp_path: Path, name: str) -> None:
-        """
-        The message says which directory, its mode, and what to type.
-        """
+        """The error has the directory, its mode and the command to type."""
         stored(tmp_path / "volume")[0].close()
         path = (tmp_path / "volume" / name).resolve()
         path.chmod(0o777)

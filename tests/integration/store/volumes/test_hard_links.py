@@ -68,9 +68,7 @@ def test_a_repair_leaves_the_other_name_alone(
 
 
 def test_a_trim_leaves_the_other_name_alone(store: ReplicaStore, tmp_path: Path) -> None:
-    """
-    What is cut off one name is still behind the other.
-    """
+    """Bytes trimmed from one name are still behind the other."""
     closed_replica(store)
     path = store.paths(ONE).block_file(BLOCK)
     with path.open("ab") as file:
@@ -106,9 +104,7 @@ def close(store: ReplicaStore) -> None:
 def test_a_write_leaves_the_other_name_alone(
     store: ReplicaStore, tmp_path: Path, change: Callable[[ReplicaStore], None]
 ) -> None:
-    """
-    Somebody keeps links to the files of an open container, as `cp -al` does: none of them changes.
-    """
+    """Hard links to the files of an open container, as `cp -al` makes them, do not change."""
     store.create_container(OPEN)
     write_block(store, OPEN, 1, chunk_count=1)
     pending = content("pending")
@@ -183,9 +179,7 @@ def test_write_to_a_file_with_two_names_is_refused(
 
 
 def test_a_copy_that_would_touch_the_reserve_is_refused(tmp_path: Path) -> None:
-    """
-    The block stays as it is, and the answer says how much room is wanted.
-    """
+    """The block stays as it is, and the error has the required room."""
     store = open_store(tmp_path)
     try:
         blocks = closed_replica(store)
@@ -206,9 +200,7 @@ def test_a_copy_that_would_touch_the_reserve_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_lock_file_with_another_name_is_not_written(tmp_path: Path) -> None:
-    """
-    It locks as well without saying who has it.
-    """
+    """It locks as well without the name of its owner."""
     store = open_store(tmp_path)
     blocks = closed_replica(store)
     good = store.paths(ONE).block_file(BLOCK)
@@ -229,8 +221,8 @@ def test_a_lock_file_with_another_name_is_not_written(tmp_path: Path) -> None:
 
 
 def test_a_pack_with_another_name_keeps_its_pages(tmp_path: Path) -> None:
-    """
-    A block is deleted from a pack: its pages are not taken from whoever keeps a link to it.
+    """A block is deleted from a pack. Its pages are not freed, because a hard link still has
+    them.
     """
     store = open_store(tmp_path, options=options_of_test(packed_count_min=1))
     try:

@@ -90,9 +90,7 @@ class TestEmpty:
             assert bad.volume_id == left_out(open_store(tmp_path, volume_count=2)).volume_id
 
     def test_a_new_disk_is_taken_on_the_operators_word(self, tmp_path: Path) -> None:
-        """
-        It is formatted with an id of its own, and the old one is forgotten.
-        """
+        """It is formatted with a new id, and the old volume is forgotten."""
         bad = filled(tmp_path)[1]
         shutil.rmtree(bad.path)
         bad.path.mkdir()
@@ -184,7 +182,7 @@ class TestEmpty:
         assert before == tree_of(strange)
 
     def test_a_new_file_system_is_a_new_disk(self, tmp_path: Path) -> None:
-        """It has a directory for what its check finds, and hidden names."""
+        """It has lost+found and hidden names."""
         (tmp_path / "v0" / "lost+found").mkdir(parents=True)
         (tmp_path / "v0" / ".snapshot").touch()
         declare_new(tmp_path / "v0", fstab=NO_FSTAB)
@@ -196,9 +194,7 @@ class TestMounts:
     """What /etc/fstab names."""
 
     def test_a_mount_point_without_its_disk_is_no_volume(self, tmp_path: Path) -> None:
-        """
-        Also at the very first start, when nobody remembers anything; nothing is written to it.
-        """
+        """This holds also at the first start, and nothing is written to it."""
         disk = tmp_path / "a disk"
         disk.mkdir()
         fstab = tmp_path / "fstab"
@@ -268,9 +264,7 @@ class TestVersion:
 
     @pytest.mark.parametrize("kind", ["directory", "link", "pipe", "gone", "empty"])
     def test_something_else_in_its_place(self, tmp_path: Path, kind: str) -> None:
-        """
-        It is neither read nor formatted over; the other volume tells who we are.
-        """
+        """It is neither read nor formatted. The other volume has the identity."""
         one, two = filled(tmp_path)
         file = Layout(one.path, CLUSTER).version
         file.rename(tmp_path / "VERSION")
@@ -380,9 +374,7 @@ class TestFirstStart:
     """All volumes empty at once."""
 
     def test_the_control_plane_remembers(self, tmp_path: Path) -> None:
-        """
-        Its word stops a first start, until an operator says of each volume that it is new.
-        """
+        """Its record stops a first start until the operator declares each volume as new."""
         volumes = [tmp_path / "v0", tmp_path / "v1"]
         for path in volumes:
             path.mkdir()
@@ -475,8 +467,8 @@ class TestBroken:
     def test_a_host_opens_without_a_volume_if_the_failed_one_is_its_own(
         self, tmp_path: Path, owner: str
     ) -> None:
-        """
-        The control plane has to be told of it; a volume of another host is no part of this one.
+        """The control plane must be informed of the failed volume. A volume of another host is
+        not part of this one.
         """
         [volume] = filled(tmp_path, volume_count=1)
         current = Layout(volume.path, CLUSTER).current

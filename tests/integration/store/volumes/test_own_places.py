@@ -127,9 +127,7 @@ def test_something_else_in_an_own_place_is_moved_aside(tmp_path: Path, name: str
 
 
 def test_a_lock_is_not_moved_on_a_volume_of_another_host(tmp_path: Path) -> None:
-    """
-    What is not ours is left as it is, and said to be another's.
-    """
+    """The foreign volume is left as it is, and the error says that it is another's."""
     layout = closed_volume(tmp_path / "volume")
     lock = FILES["in_use.lock"](layout)
     lock.unlink()
@@ -162,8 +160,8 @@ def test_a_reader_moves_nothing(tmp_path: Path) -> None:
 def test_a_place_that_is_filled_again_and_again_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    Somebody has to look who puts it there: a volume is not filled with what was moved aside.
+    """An operator has to find the cause, and a volume must not fill up with files that were put
+    aside.
     """
     monkeypatch.setattr(own_places, "ASIDE_MAX", 2)
     layout = closed_volume(tmp_path / "volume")

@@ -34,9 +34,7 @@ class TestFormat:
     """Empty volumes, and others."""
 
     def test_an_empty_directory_becomes_a_volume(self, tmp_path: Path) -> None:
-        """
-        VERSION says whose it is, in Ozone's words.
-        """
+        """VERSION has its owner, in Ozone's words."""
         open_as(tmp_path / "v0").close()
 
         version = decode_version((tmp_path / "v0/hdds/VERSION").read_bytes(), tmp_path)
@@ -172,18 +170,14 @@ class TestOneProcess:
         store.close()
 
     def test_the_lock_ends_with_its_process(self, tmp_path: Path) -> None:
-        """
-        A lock file that a killed agent left stops nobody.
-        """
+        """The lock file of a killed agent does not stop the next one."""
         open_as(tmp_path / "v0").close()
         (tmp_path / "v0/hdds/in_use.lock").write_text("1\nsomebody else\n")
 
         open_as(tmp_path / "v0").close()
 
     def test_a_refused_start_lets_the_other_volumes_go(self, tmp_path: Path) -> None:
-        """
-        What was opened before the refusal is closed again.
-        """
+        """Volumes opened before the refusal are closed again."""
         held = open_as(tmp_path / "v1")
         with pytest.raises(Refused):
             ReplicaStore.open(
@@ -266,9 +260,7 @@ class TestSeveral:
     ],
 )
 def test_only_block_files_are_block_files(name: str, expected: int | None) -> None:
-    """
-    One name per block: no sign, no leading zero, no other digits, no id that cannot be.
-    """
+    """A block has one name: no sign, no leading zero, no other digits, and no impossible id."""
     assert expected == block_id_of(name)
 
 
