@@ -80,9 +80,7 @@ def test_failed_bound_or_broken_benchmark_fails_the_run(name: str, folder: Path)
 
 
 def test_an_unknown_name_is_refused(folder: Path) -> None:
-    """
-    A misspelt name runs nothing and is told the names there are.
-    """
+    """A misspelt name runs nothing, and the error lists the known names."""
     ran = bench(folder, "fien")
 
     assert 2 == ran.returncode

@@ -92,8 +92,8 @@ def test_stored_file_survives_a_kill_and_new_containers() -> None:
 
 @pytest.mark.parametrize("service", ["scm", "datanode1", "datanode2", "datanode3"])
 def test_a_server_has_no_rights_and_is_well(service: str) -> None:
-    """
-    In its container: no root, no capability, a root that nobody writes, 200 from /healthz.
+    """The container has no root user, no capability and a read-only root, and /healthz answers
+    200.
     """
     name = f"{PROJECT}_{service}_1"
     port = 9862 if service == "scm" else 9861

@@ -18,9 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.skipif(shutil.which("man") is None, reason="man is not installed")
 def test_a_man_page_has_every_command_and_no_fault(tmp_path: Path) -> None:
-    """
-    The formatter has nothing to complain about, and shows what the help says.
-    """
+    """The formatter prints no warning, and the page has the text of the help."""
     path = tmp_path / "suture-agent.1"
     path.write_text(page("suture-agent", Path(sys.executable)))
 
@@ -71,9 +69,7 @@ def test_the_package_has_units_options_and_documents(tmp_path: Path) -> None:
 
 
 def test_the_package_of_the_job_has_its_unit_timer_and_program(tmp_path: Path) -> None:
-    """
-    It asks for the other package of the same version and for a Java that Spark runs on.
-    """
+    """It depends on the other package of the same version and on a Java that Spark supports."""
     stage.place_verify_files(tmp_path, stage.DEBIAN)
 
     files = {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if not p.is_dir()}
@@ -126,9 +122,7 @@ def test_any_python_that_there_are_wheels_for_will_do() -> None:
 
 
 def test_the_manual_can_be_followed_by_a_program() -> None:
-    """
-    What `tools/try_deb.py` types on three hosts is found in the manual: every file, every step.
-    """
+    """The manual has every file and step that `tools/try_deb.py` types on three hosts."""
     steps = try_deb.STEP.findall((ROOT / "docs" / "OPERATIONS.md").read_text())
 
     files = [path for path, *_ in steps if path]

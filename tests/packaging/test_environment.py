@@ -115,9 +115,7 @@ class TestMaking:
         assert str(second) == package.says(WHERE)
 
     def test_a_damaged_one_is_made_again(self, package: Package) -> None:
-        """
-        Of the right wheels and the right Python is not enough: its programs have to start.
-        """
+        """The right wheels and the right Python are not enough: the programs must start."""
         first = package.made()
         shutil.rmtree(first / f"lib/python{VERSION}/site-packages/agent")
 
@@ -176,8 +174,8 @@ class TestMaking:
         assert f"install one of python4.1 python{VERSION} and run {package.home}" in failed.stderr
 
     def test_a_running_program_keeps_its_own(self, package: Package) -> None:
-        """
-        What a process has mapped stays until a later run, because it may still import from there.
+        """The files that a process has mapped stay until a later run, because it may still
+        import from them.
         """
         first = package.made()
         code = f"import mmap, time; f = open({str(first / 'made-of')!r}); "

@@ -62,9 +62,8 @@ def is_log(function: ast.expr) -> bool:
 
 
 def test_every_event_is_in_the_table_and_carries_its_ids() -> None:
-    """
-    What operators search for is written down, and each line says which container, volume,
-    datanode or command it is about.
+    """Every event that operators search for is declared, and each line has the ids of its
+    container, volume, datanode or command.
     """
     said = list(places())
 

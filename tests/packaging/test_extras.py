@@ -58,8 +58,8 @@ def without(package: str, *words: str | Path) -> subprocess.CompletedProcess[str
     ],
 )
 def test_an_absent_extra_is_named(package: str, extra: str, words: tuple[str, ...]) -> None:
-    """
-    One sentence says which package is missing and one what to type; the exit code is an error's.
+    """One sentence names the missing package and another the command to type. The exit code is
+    that of an error.
     """
     ended = without(package, *words)
 
@@ -72,8 +72,8 @@ def test_an_absent_extra_is_named(package: str, extra: str, words: tuple[str, ..
 def test_a_snapshot_without_arrow_is_refused_and_the_control_plane_serves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    Of storage hosts' packages none has Arrow: only what writes its files names the extra.
+    """The packages for storage hosts have no Arrow. Only the writer of Arrow files names the
+    extra.
     """
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     for module in ("agent.rpc.wire.snapshot_file", "scm.edge.spark.snapshot_upload"):
@@ -93,9 +93,7 @@ def test_missing_package_of_no_extra_shows_a_traceback() -> None:
 
 
 def test_the_sentences_know_every_package_of_an_extra() -> None:
-    """
-    Whoever adds a package to an extra says which extra it is where the package lacks.
-    """
+    """A package added to an extra must also be in the table of the error messages."""
     extras = {
         extra: {NAME.findall(requirement)[0] for requirement in requirements}
         for extra, requirements in PROJECT["optional-dependencies"].items()
@@ -109,9 +107,7 @@ def test_the_sentences_know_every_package_of_an_extra() -> None:
 
 
 def test_the_wheel_declares_the_extras(tmp_path: Path) -> None:
-    """
-    What pip reads of the wheel has each extra with each of its packages.
-    """
+    """The wheel's metadata has each extra with all its packages."""
     metadata = Parser().parsestr(metadata_of(built_wheel(tmp_path)))
 
     required = metadata.get_all("Requires-Dist") or []

@@ -12,9 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_a_promise_that_is_broken_without_a_guard_is_found() -> None:
-    """
-    A replica's generation goes back, and the tool says so, and after how many schedules.
-    """
+    """A replica's generation goes back. The tool reports it, with the number of schedules."""
     ended = subprocess.run(
         [sys.executable, "-m", "tools.simulation", "guards", "--count", "5",
          "--only", "rows.py:moved_on", "--without", "row.generation - 1"],

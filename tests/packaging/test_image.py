@@ -38,9 +38,8 @@ class TestContainerfile:
         assert copied <= let_in
 
     def test_images_run_as_nobody_and_have_only_what_they_need(self) -> None:
-        """
-        They run as a user with a number, and have neither compiler nor pip; only the image of the
-        Spark job has Java and Arrow. What is built without a target is for storage hosts.
+        """They run as a numeric user, and have neither compiler nor pip. Only the image of the
+        Spark job has Java and Arrow. The default target is that for storage hosts.
         """
         installed = {
             name: set(" ".join(re.findall(r"apt-get install (.+?)(?: \\)?$", text, re.M)).split())
@@ -90,8 +89,7 @@ class TestCompose:
 
     @pytest.mark.parametrize("name", SERVERS)
     def test_a_server_is_watched_and_keeps_its_data(self, name: str) -> None:
-        """
-        It has a health check, comes again by itself, starts after its certificate is there, and
+        """It has a health check, restarts by itself, starts after its certificate is there, and
         has a volume of its own.
         """
         service = SERVICES[name]
@@ -104,8 +102,8 @@ class TestCompose:
         assert f"{name}-options:/etc/suture:ro" in service["volumes"]
 
     def test_the_authority_is_seen_by_nobody_else(self) -> None:
-        """
-        Who makes certificates has no network, and is the only one to have the authority's key.
+        """The service that makes certificates has no network, and is the only one with the
+        authority's key.
         """
         seen = [name for name, s in SERVICES.items() if "authority:/authority" in s["volumes"]]
 
@@ -113,9 +111,7 @@ class TestCompose:
         assert "none" == SERVICES["setup"]["network_mode"]
 
     def test_commands_exist(self) -> None:
-        """
-        What the services start offers the options that it is given.
-        """
+        """The programs of the services have the options that they are given."""
         commands = [
             shlex.join(SERVICES["scm"]["command"]),
             shlex.join(SERVICES["operator"]["command"]),
@@ -153,8 +149,8 @@ class TestSetup:
 
     @pytest.mark.parametrize("name", DATANODES)
     def test_an_agent_takes_its_options(self, folder: Path, name: str) -> None:
-        """
-        They are accepted, name the host as others dial it, and every file that they name is there.
+        """The options are accepted, have the host's dialled name, and every file that they name
+        exists.
         """
         config = load(folder / "hosts" / name / "agent.toml")
 
@@ -164,9 +160,7 @@ class TestSetup:
             assert (folder / "hosts" / name / path.relative_to("/etc/suture")).exists()
 
     def test_the_control_plane_takes_its_options(self, folder: Path) -> None:
-        """
-        They are accepted, and have certificates.
-        """
+        """The options are accepted, and have certificates."""
         options = scm_options.load(folder / "hosts/scm/scm.toml", {})
 
         assert "/etc/suture/tls/key.pem" == str(options.tls_key)
@@ -182,9 +176,7 @@ class TestSetup:
         assert {0o600} == {file.stat().st_mode & 0o777 for file in files}
 
     def test_a_second_run_changes_no_certificate(self, folder: Path) -> None:
-        """
-        It runs each time the cluster is started.
-        """
+        """The setup runs at each start of the cluster."""
         before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
         set_up(folder)

@@ -35,9 +35,7 @@ def exit_code(*words: str) -> tuple[int, str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [[], ["-n", "1"]], ids=["one process", "several"])
 def test_a_skip_that_is_not_listed_fails_the_run_and_is_named(processes: list[str]) -> None:
-    """
-    Where it is asked for: a machine of a developer need not have a browser.
-    """
+    """This holds only with the option, because a developer's machine need not have a browser."""
     code, said = exit_code(BROWSER, *processes, "--known-skips")
     without = exit_code(BROWSER, *processes)
 
@@ -68,9 +66,7 @@ def test_installed_program_is_no_reason_to_skip() -> None:
 
 
 def test_the_list_is_short_and_each_entry_is_one_of_a_test() -> None:
-    """
-    What no test says any more is no reason.
-    """
+    """A reason that no test gives any more is removed."""
     sources = "".join(
         path.read_text() for path in (ROOT / "tests").rglob("*.py") if path.name != "known_skips.py"
     )

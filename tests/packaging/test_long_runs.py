@@ -21,8 +21,8 @@ def simulate(seed: int) -> Result:
 def test_a_schedule_that_does_not_end_is_told_and_ends_the_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """
-    Those before it count, its seed is told as a violation, and no process is left behind.
+    """The schedules before it count, its seed is reported as a violation, and no process is
+    left.
     """
     monkeypatch.setattr("tools.simulation.schedule.simulate", simulate)
     monkeypatch.setattr(command, "HUNG_S", 0.5)

@@ -90,9 +90,7 @@ class TestChanges:
         assert after == result_of(mutated("sample.py", SOURCE, mutant.index), *arguments)
 
     def test_every_change_of_a_module_compiles(self) -> None:
-        """
-        A change that is no Python would be killed by nobody's merit.
-        """
+        """A mutant that does not compile would count as killed without any test."""
         path = "scanner/rows/spans.py"
         source = (ROOT / path).read_text()
 
@@ -198,8 +196,8 @@ class TestTrials:
         assert before != rests_on(4, text.replace("assert LIMIT", "assert not LIMIT"))
 
     def test_a_function_that_made_a_table_is_tried_by_importing(self) -> None:
-        """
-        Where a test file called it during its import, or something that all import did.
+        """This holds if a test file called it during its import, or if a module that all import
+        did.
         """
         one, other = ("merkle/tree.py", "build"), ("merkle/tree.py", "bury")
         imports = suite.Imports(frozenset({other}), {"tests/a.py": frozenset({one})})
@@ -210,9 +208,7 @@ class TestTrials:
 
 
 def test_every_pattern_of_a_group_finds_a_module() -> None:
-    """
-    A module that was renamed would else no longer be tried, and nobody would notice.
-    """
+    """Otherwise a renamed module would no longer be tried, and nobody would notice."""
     lost = [text for group in GROUPS for text in group.modules if not list(ROOT.glob(text))]
 
     assert [] == lost
@@ -220,8 +216,8 @@ def test_every_pattern_of_a_group_finds_a_module() -> None:
 
 class TestResult:
     def test_every_module_is_well_tested(self) -> None:
-        """
-        Of each module in the results nine of ten changes are noticed, and it is still there.
+        """Nine of ten mutants of each module in the results are killed, and the module still
+        exists.
         """
         counts = Record.load().counts
 

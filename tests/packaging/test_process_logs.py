@@ -9,9 +9,7 @@ from tests.support.process_logs import log_events
 
 
 def test_a_line_under_way_is_none_yet(tmp_path: Path) -> None:
-    """
-    Of a line that is longer than a page a reader may see the beginning only.
-    """
+    """A reader may see only the beginning of a line longer than a page."""
     log = tmp_path / "log"
     log.write_text('{"event": "a"}\n{"event": "b", "why": "' + "x" * 4096)
     before = log_events(log)

@@ -78,9 +78,7 @@ def test_rpm_has_the_files_of_the_debian_package(package: Path, tmp_path: Path) 
 
 @needs_rpm
 def test_the_job_asks_for_java_and_the_other_package(verify_package: Path, tmp_path: Path) -> None:
-    """
-    It brings the files of Debian's package, and the environment is made again for its wheels.
-    """
+    """It has the files of Debian's package, and the environment is made again for its wheels."""
     stage.place_verify_files(tmp_path, stage.RPM)
     staged = {f"/{p.relative_to(tmp_path)}" for p in tmp_path.rglob("*") if not p.is_dir()}
 

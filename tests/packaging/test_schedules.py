@@ -32,9 +32,7 @@ def test_a_swarm_leaves_kinds_of_faults_out_and_misses_none() -> None:
 
 
 def test_a_swarm_has_fewer_bursts_and_no_fewer_faults_in_each() -> None:
-    """
-    What is saved is the length of a schedule, not what it goes through.
-    """
+    """Only the length of a schedule is reduced."""
 
     def faults_a_burst(seeds: range) -> float:
         events = [event for seed in seeds for event in drawn(seed)]

@@ -46,9 +46,7 @@ NOT_LIVE = 9
 
 
 def test_every_vector_of_health_is_in_the_table() -> None:
-    """
-    What the judge, the Spark job and a control plane are asked is nothing less than all of them.
-    """
+    """The judge, the Spark job and a control plane are asked all of them."""
     table = vectors()
 
     named = {vector.name.partition(" ")[0] for vector in table}

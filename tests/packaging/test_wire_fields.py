@@ -84,7 +84,5 @@ def test_fields_that_pass_are_recorded(tmp_path: Path) -> None:
     "key", [*COMMANDS, *random.Random(49).sample([k for k, t in HELD.items() if t], SAMPLE)]
 )
 def test_a_lost_field_is_noticed(key: str) -> None:
-    """
-    Nobody sends it, or nobody receives it, and the test that holds it is red.
-    """
+    """The field is not sent or not received, and the test that holds it fails."""
     assert {key: True} == tried([(key, HELD[key])])

@@ -93,9 +93,7 @@ def test_other_files_stay_whole() -> None:
 
 
 def test_the_longest_start_first() -> None:
-    """
-    What takes minutes does not start when the other processes have nothing more to do.
-    """
+    """Tests of several minutes must not start when the other processes are idle."""
     latest_first = (
         "unit/x",
         "property/x",

@@ -28,7 +28,9 @@ def candidates(rows: Rows, doubt_since_ms: int) -> Candidates:
 
 @given(st.lists(st.tuples(ROWS, SINCE_MS), min_size=1, max_size=3))
 def test_columns_make_the_same_agenda(rounds: list[tuple[Rows, int]]) -> None:
-    """What is due, in which order, how fast, and all sums; also when replicas come and go."""
+    """The due replicas, their order, the rate and all sums are equal, also when replicas come
+    and go.
+    """
     schedule = Schedule(interval_s=WEEK_S, datanode_id="dn")
 
     for number, (rows, doubt_since_ms) in enumerate(rounds):

@@ -79,7 +79,7 @@ CLUSTERS = st.builds(
 @settings(deadline=None, max_examples=150)
 @given(CLUSTERS)
 def test_moves_help_and_harm_nothing(cluster: Cluster) -> None:
-    """Nobody crosses the average, no container is spread worse, no limit is exceeded."""
+    """No node crosses the average, no container is spread worse, and no limit is exceeded."""
     before = cluster.nodes()
     average = average_share(before)
     shares = {node.datanode_id: used_share(node) for node in before}

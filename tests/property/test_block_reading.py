@@ -121,9 +121,7 @@ def test_chunks_healthy_on_any_replica_are_read(
 def test_replicas_that_cut_the_block_differently_still_make_it_whole(
     chunks: list[bytes], data: st.DataObject
 ) -> None:
-    """
-    One replica has the block as one chunk, damaged or not: the bytes are the same.
-    """
+    """One replica has the block as one chunk, damaged or not, and the bytes are the same."""
     whole = b"".join(chunks)
     first = Replica(chunks, data.draw(DAMAGE), piece_bytes=data.draw(st.integers(1, 9)))
     second = Replica([whole], {}, piece_bytes=data.draw(st.integers(1, 9)))
@@ -236,9 +234,7 @@ def test_a_chunk_beyond_the_length_of_the_key_is_not_taken() -> None:
 
 
 def test_a_replica_that_ends_too_early_leaves_the_rest_to_another() -> None:
-    """
-    What it has is taken; the rest comes from who has it, or is named.
-    """
+    """Its bytes are used. The rest comes from another replica, or the error names it."""
     short, whole = Replica([b"a" * 20], {}), Replica([b"a" * 20, b"b" * 20], {})
 
     assert b"a" * 20 + b"b" * 20 == b"".join(reader_of([short, whole], 40).read())
@@ -307,9 +303,7 @@ def test_late_replica_is_skipped_without_a_fault(
 
 
 def test_damage_that_comes_late_is_damage(monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    Who sends it is named, however long it took; it is not forgiven as slow.
-    """
+    """Its sender is reported however long it took, and does not only count as slow."""
     monkeypatch.setattr("agent.client.read_order.PATIENCE_S_MIN", 0.0)
     bad, good = Replica([b"a" * 20], {0: "corrupt"}), Replica([b"a" * 20], {})
     reader = hurried([bad, good])

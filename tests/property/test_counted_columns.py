@@ -58,8 +58,8 @@ def held(draw: st.DrawFn) -> list[Replica]:
 def test_side_by_side_as_one_by_one(
     world: list[tuple[Container | None, list[Replica], list[int]]], first_known: int
 ) -> None:
-    """
-    What the columns say is what `flags_of` says; they leave out what is not plain or comparable.
+    """The columns agree with `flags_of`, and leave out containers that are not plain or
+    comparable.
     """
     table = ReplicaTable()
     for number, (_made, replicas, _keys) in enumerate(world, 1):

@@ -60,7 +60,7 @@ def test_libyaml_and_python_write_the_same_descriptor(descriptor: Descriptor) ->
 
 @given(DESCRIPTORS)
 def test_without_yaml_the_same_is_read(descriptor: Descriptor) -> None:
-    """What is read quickly is what YAML reads; a name that YAML has an opinion on is left to it."""
+    """The fast reader gives the same fields as YAML, and leaves ambiguous names to YAML."""
     data = encode_descriptor(descriptor)
 
     fields = own_fields(data)

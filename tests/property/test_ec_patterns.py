@@ -32,8 +32,8 @@ def test_every_loss_within_the_parity_is_made_good(scheme: Scheme, length: str) 
 
 @pytest.mark.parametrize("scheme", SMALL_SCHEMES, ids=str)
 def test_every_greater_loss_is_refused(scheme: Scheme) -> None:
-    """
-    One lost shard more than parity, whichever they are: refused, nothing is returned.
+    """With one lost shard more than parity, whichever they are, the call is refused and returns
+    nothing.
     """
     [cells] = encoded_group(scheme, scheme.stripe_bytes).stripes
 

@@ -20,9 +20,7 @@ from tests.support.storage.trees import rows_of
 def test_rows_that_come_in_parts_fold_to_one_tree(
     content: list[BlockData], data: st.DataObject, algorithm: Algorithm, cuts: list[int]
 ) -> None:
-    """
-    Of any blocks, simple or not, cut anywhere, with the tombstones of any source.
-    """
+    """The blocks are simple or not, cut anywhere, with the tombstones of any source."""
     source: Tree = data.draw(trees(algorithm))
     folding = Folding(source)
     rows = rows_of(content)

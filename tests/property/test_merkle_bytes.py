@@ -46,9 +46,7 @@ def test_a_changed_byte_of_a_tree_is_noticed(tree: object, position: int, flip: 
 @laws
 @given(st.binary(max_size=300))
 def test_no_bytes_crash_the_reader(data: bytes) -> None:
-    """
-    What is no tree is called damaged, and nothing else happens.
-    """
+    """Bytes that are no tree are reported as damaged, and nothing else happens."""
     with pytest.raises(Damaged):
         decode_tree(b"SUTRTREE\x01\x00\x02\x00\x00\x00\x00\x00" + data, CONTAINER)
 
@@ -67,9 +65,7 @@ def test_blocks_come_back(content: list[BlockData]) -> None:
 def test_a_changed_byte_of_a_row_is_noticed(
     content: list[BlockData], position: int, flip: int
 ) -> None:
-    """
-    By whoever reads it: one block, or a whole tree.
-    """
+    """A reader of one block and a reader of a whole tree both notice it."""
     first = content[0].block_id
     damaged = bytearray(encode_block(content[0]))
     damaged[position % len(damaged)] ^= flip

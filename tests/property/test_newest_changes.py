@@ -26,9 +26,9 @@ ROWS = st.lists(st.tuples(st.integers(1, 4), st.integers(0, 20), st.sampled_from
 def test_newest(
     here: list[tuple[int, int, str]], there: list[tuple[int, int, str]], since_ms: int, count: int
 ) -> None:
-    """
-    Of two volumes: none before the moment, none left out that is newer than one that is told, and
-    none forgotten; damaged rows count nowhere.
+    """For two volumes, the result has no entry from before the moment and leaves out none that
+    is newer than a listed one. Every entry is listed or counted as left out, and damaged rows do
+    not count.
     """
 
     def rows(told: list[tuple[int, int, str]]) -> list[tuple[bytes, bytes]]:
@@ -51,9 +51,7 @@ def test_newest(
 
 
 def test_a_volume_that_cannot_be_read_is_named() -> None:
-    """
-    What is told of the others does not stand for it.
-    """
+    """The changes of the others do not hide it."""
     found = together([Changes((), unread_paths=("/data/1",)), Changes(())], count=5)
 
     assert ["/data/1"] == list(found.unread_paths)

@@ -87,9 +87,8 @@ PARTS = {
 def test_whatever_is_ordered_is_understood_or_refused(
     kind: int, parts: dict[str, Any], term: int, deadline_ms: int
 ) -> None:
-    """
-    What is accepted can be carried by the agent's own message, names what can be, and has the
-    lifetime that was left.
+    """An accepted command fits the agent's own message, is valid, and has the remaining
+    lifetime.
     """
     meant = understood(COMMAND(type=kind, term=term, deadline_ms=deadline_ms, **parts), NOW_MS)
 
@@ -160,9 +159,7 @@ def test_a_reconstruction_of_numbers_beyond_ours_is_refused(
 
 @given(st.binary(max_size=200))
 def test_any_bytes_of_ozones_own_are_read_alike(data: bytes) -> None:
-    """
-    What Ozone's classes read as a command with all that it needs is one of its type here.
-    """
+    """Bytes that Ozone's classes read as a complete command are a command of the same type here."""
     try:
         theirs = OZONE_COMMAND.FromString(data)
     except DecodeError:
@@ -214,9 +211,7 @@ def test_a_damaged_answer_is_no_order(scm: StandInScm, host: Host) -> None:
 
 
 def test_the_answer_to_another_call_is_none(scm: StandInScm, host: Host) -> None:
-    """
-    What was asked before, and is answered now, orders nothing.
-    """
+    """The answer to an earlier call sends no command."""
     accepted: list[scm_pb2.Command] = []
     outbox = Outbox()
     (leader,) = leaders([f"ozone://{scm.address}"])
@@ -236,9 +231,7 @@ def test_the_answer_to_another_call_is_none(scm: StandInScm, host: Host) -> None
 
 
 def test_news_that_did_not_arrive_are_told_again(scm: StandInScm, host: Host) -> None:
-    """
-    What the manager may not have heard stays to be said.
-    """
+    """Reports that the manager may not have received stay pending."""
     outbox = Outbox()
     (leader,) = leaders([f"ozone://{scm.address}"])
     worker = leader.worker(led(host, []), outbox, Terms().leads)

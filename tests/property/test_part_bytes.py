@@ -31,7 +31,7 @@ def filled(blocks: list[tuple[int, bytes, int]], data: bytes) -> tuple[bytes, in
 def test_a_part_with_a_hole_is_the_part_that_was_copied_together(
     blocks: list[tuple[int, bytes, int]], data: bytes
 ) -> None:
-    """But for the padding, which says nothing, and is as much wherever the memory lies."""
+    """Only the padding differs. It has no content, and its length does not depend on the memory."""
     ids = [BlockId(block_id) for block_id, _, _ in blocks]
     rows, sizes = [row for _, row, _ in blocks], [size for *_, size in blocks]
     copied = blocks_part(ids, rows, sizes, memoryview(data), compress=False)
@@ -49,7 +49,7 @@ def test_a_part_with_a_hole_is_the_part_that_was_copied_together(
 def test_data_is_found_without_copying_it(
     blocks: list[tuple[int, bytes, int]], data: bytes
 ) -> None:
-    """The view is of the message itself, and the rest is what protobuf reads."""
+    """The data is a view of the message itself, and the rest is what protobuf reads."""
     part, _ = filled(blocks, data)
 
     found = read_part(part)

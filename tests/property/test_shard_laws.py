@@ -121,7 +121,9 @@ def test_shard_deleted_to_make_room_leaves_enough_to_read(case: Case) -> None:
 def test_a_delete_that_leaves_at_its_turn_leaves_a_whole_twin_or_was_bad(
     case: Case, data: st.DataObject
 ) -> None:
-    """Whoever ordered it: upkeep, the balancer, a move between racks, an operator."""
+    """The delete may be ordered by the replication manager, the balancer, a move between racks
+    or an operator.
+    """
     if not case.placed:
         return
     doomed = data.draw(st.sampled_from(case.placed))

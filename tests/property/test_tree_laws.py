@@ -105,9 +105,8 @@ class TestDeleting:
     @laws
     @given(trees(), trees())
     def test_merging_keeps_tombstones(self, existing: Tree, fresh: Tree) -> None:
-        """
-        What was deleted in either is deleted, what lives is alive in the fresh one, and again
-        changes nothing.
+        """Blocks deleted in either tree are deleted, live ones are those of the fresh tree, and
+        a second merge changes nothing.
         """
         merged = merge(existing, fresh)
 
@@ -170,9 +169,7 @@ class TestDiff:
     @laws
     @given(trees(), trees())
     def test_no_delete_is_followed_that_nobody_confirms(self, mine: Tree, theirs: Tree) -> None:
-        """
-        What lives here stays, with all its healthy chunks, and the difference stays visible.
-        """
+        """Live blocks stay, with all their healthy chunks, and the difference stays visible."""
         repaired = apply_divergence(mine, diff(mine, theirs), are_deletes_confirmed=False)
 
         living = set(mine.block_ids.tolist()) - tombstones(mine)

@@ -123,9 +123,7 @@ ALL = [
 def test_a_dry_run_shows_bytes_minutes_and_copies_of_every_row(
     suture: CommandLine, stage: Stage, plan: Path
 ) -> None:
-    """
-    Of a delete, a copy and a reconcile; nothing is ordered.
-    """
+    """The rows are a delete, a copy and a reconcile. No command is sent."""
     shown = {d["container_id"]: d for d in suture.json("scm", "apply", str(plan), "--dry-run")}
 
     told = {
@@ -263,8 +261,8 @@ def test_a_plan_of_several_calls_is_looked_at_whole_before_the_first(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """
-    What changed is in the second call: the first is not made, and no row is called done.
+    """The changed container is in the second call. The first call is not made, and no row counts
+    as done.
     """
     monkeypatch.setattr(module, "PLAN_ROWS", 1)
     (tmp_path / "shown").write_text(json.dumps(suture.json("scm", "apply", str(plan), "--dry-run")))
@@ -365,8 +363,8 @@ def test_scans_are_made_when_they_are_asked_for_and_one_at_a_time(
 def test_a_plan_whose_scans_cannot_be_read_is_refused_before_anything_is_ordered(
     suture: CommandLine, stage: Stage, plan: Path, tmp_path: Path
 ) -> None:
-    """
-    They come last, and lie in files of their own: what is damaged there is found before.
+    """Scans come last and have files of their own. A damaged file is found before any command is
+    sent.
     """
     run = with_scans(plan, tmp_path)
     (path,) = (run.parent / "plan" / run.name).glob("attempt=*/part-9.parquet")
@@ -390,8 +388,8 @@ def test_scans_that_were_shown_are_those_that_are_done(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """
-    Of rows and scans alike: what would not be done is left out, and another plan is refused.
+    """This holds for rows and scans. Rows that would not be executed are left out, and another
+    plan is refused.
     """
     run = with_scans(plan, tmp_path)
     shown = suture.json("scm", "apply", str(run), "--dry-run", code=Exit.FAILED)

@@ -99,9 +99,7 @@ def old(once: Path, tmp_path: Path) -> Result:
 def test_a_damaged_old_result_does_not_stop_a_new_one(
     once: Path, old: Result, damage: Callable[[Path], None]
 ) -> None:
-    """
-    Attempts begin again, and what was damaged is told.
-    """
+    """The count of attempts starts again, and the damaged run is named."""
     (path,) = old.table("divergent").glob("*.parquet")
     damage(path)
     said: list[str] = []
@@ -184,9 +182,7 @@ class TestPartial:
     def test_the_full_run_of_the_same_snapshot_is_another_run(
         self, partial: tuple[Request, Result]
     ) -> None:
-        """
-        It does not return what was found on one node, and each can be had again.
-        """
+        """It does not return the partial result, and each result can be returned again."""
         request, result = partial
 
         full = verify(replace(request, changed_nodes=()))

@@ -155,9 +155,9 @@ def events(log: Path) -> list[dict[str, Any]]:
 def test_spark_submit_on_a_cluster_gives_the_local_result(
     cluster: SparkCluster, local: Result, tmp_path: Path
 ) -> None:
-    """
-    Row by row, from workers that have numpy, pyarrow and pyspark: the rest came with the wheel.
-    Ten thousand replicas of one container fit into the 512 MiB that the Python of a task has.
+    """The results agree row by row. The workers have only numpy, pyarrow and pyspark, and the
+    rest comes with the wheel. Ten thousand replicas of one container fit into the 512 MiB of a
+    task's Python.
     """
     shutil.copy(ROOT / "spark_verify" / "job.py", tmp_path)
     log = tmp_path / "log"
@@ -188,9 +188,7 @@ def test_spark_submit_on_a_cluster_gives_the_local_result(
 def test_a_worker_that_is_killed_in_the_middle_changes_nothing(
     cluster: SparkCluster, local: Result, tmp_path: Path
 ) -> None:
-    """
-    One of two dies with all it runs once the judge has begun: what it had done is done again.
-    """
+    """One of two workers is killed after the judge has started, and its work is done again."""
     log, out = tmp_path / "log", tmp_path / "out"
     snapshot, code = snapshot_of(local), local.summary["exit_code"]
     with command(cluster, log, snapshot, "--out", out) as job:

@@ -30,8 +30,8 @@ def test_culprits_are_named_and_nobody_else(draw: Callable[[int], Cluster]) -> N
 
 
 def test_only_who_could_lose_was_exposed() -> None:
-    """
-    Not one of two, an erasure-coded shard, a silent replica, or one whose root nobody knows.
+    """A replica does not count as exposed if it is one of two, an erasure-coded shard, silent,
+    or without a known root.
     """
     batch = cut(
         gather(

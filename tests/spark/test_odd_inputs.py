@@ -232,8 +232,8 @@ def test_equivalent_snapshots_get_the_same_result(
 
 
 def test_directories_may_be_called_anything(tmp_path: Path, command: Command) -> None:
-    """
-    What is a pattern, a code or an option to others is a name here, of the snapshot and the result.
+    """Characters that are patterns, codes or options elsewhere are part of the names of snapshot
+    and result.
     """
     named = tmp_path.joinpath(*NAMES)
     named.mkdir(parents=True)
@@ -269,8 +269,8 @@ def test_datanodes_named_like_sql_are_only_names(tmp_path: Path, command: Comman
 
 
 def test_clusters_in_which_nothing_can_differ_are_clean(tmp_path: Path, command: Command) -> None:
-    """
-    One without a container, and one of which no root is known yet: scanners come by on their own.
+    """One cluster has no container, and in the other no root is known yet. Scanners set the
+    roots on their own.
     """
     young = gather([container(i, "R CLOSED 10", "Cx3") for i in range(1, 5)])
     for name, cluster in (("none", SnapshotRows(nodes=[NodeRow("dn-1")])), ("young", young)):

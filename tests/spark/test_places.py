@@ -171,9 +171,7 @@ def test_an_address_that_says_too_much_is_refused(address: str, words: str) -> N
 
 
 def test_a_file_system_that_is_not_there_is_told_in_a_line(tmp_path: Path) -> None:
-    """
-    Of an unknown kind, or without its library.
-    """
+    """The kind is unknown, or its library is missing."""
     with pytest.raises(OSError, match=r"gopher://host/x: .*gopher"):
         verify(Request("gopher://host/x", tmp_path))
 

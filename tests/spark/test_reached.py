@@ -35,9 +35,7 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("scheme", ["sc", "spark"])
 def test_a_master_that_is_not_there_is_named_at_once(silent: str, scheme: str) -> None:
-    """
-    Spark asks for it again for minutes, and whoever started it does not know what it waits for.
-    """
+    """Spark retries for minutes without saying what it waits for."""
     with pytest.raises(SparkRefused, match=f"no Spark at {scheme}://{silent}: Connection refused"):
         open_session(row_count=0, master=f"{scheme}://{silent}")
 

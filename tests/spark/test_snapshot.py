@@ -131,9 +131,7 @@ class TestRefused:
     def test_an_op_on_nothing_is_named_wherever_it_is_read(
         self, tmp_path: Path, put_in: str
     ) -> None:
-        """
-        Of a container, or of a datanode, that is nowhere else.
-        """
+        """The container or the datanode is in no other table."""
         directory = rows().write(
             tmp_path / "snapshot",
             change={
@@ -145,9 +143,7 @@ class TestRefused:
             verify(Request(str(directory), tmp_path / "out"))
 
     def test_a_file_of_an_older_release_does_not_hide_among_others(self, tmp_path: Path) -> None:
-        """
-        One part file with another type spoils the table.
-        """
+        """One part file with another column type makes the table invalid."""
         directory = rows().write(tmp_path / "snapshot")
         table = rows().table("replicas")
         place = table.schema.get_field_index("root")
@@ -213,9 +209,7 @@ class TestRefused:
 
     @pytest.mark.parametrize("name", ["_part-00001.parquet", ".part-00001.parquet"])
     def test_a_file_that_spark_would_leave_out_is_missed(self, tmp_path: Path, name: str) -> None:
-        """
-        It skips hidden names without a word; the manifest has its rows.
-        """
+        """Spark skips hidden names without an error, and the manifest counts their rows."""
         directory = rows().write(tmp_path / "snapshot")
         table = rows().table("replicas")
         pq.write_table(table.slice(0, 5), directory / "replicas" / "part-00000.parquet")

@@ -65,9 +65,7 @@ def test_a_host_without_an_address_and_a_user_without_an_entry_run_spark(tmp_pat
 
 
 def test_a_start_that_fails_is_told_in_a_line(tmp_path: Path) -> None:
-    """
-    Here for want of a Java: what the shell said of it, without a stack.
-    """
+    """No Java is found. The message has the shell's error, without a traceback."""
     failed = verified(tmp_path, JAVA_HOME="/nonexistent")
 
     assert 1 == failed.returncode
@@ -161,7 +159,5 @@ def test_interrupt_during_the_imports_prints_no_traceback(tmp_path: Path) -> Non
     ],
 )
 def test_the_innermost_reason_is_told(said: str, reason: str) -> None:
-    """
-    Of all that Java says around it; what Python knows where Java said nothing.
-    """
+    """It is the cause in Java's output. Without one, it is Python's error."""
     assert reason == reason_of(RuntimeError("the gateway ended\nmore"), said)

@@ -19,9 +19,7 @@ RULES = {name: own for own in GROUPS for name, _ in own}
 
 @pytest.mark.usefixtures("spark")
 def test_the_spark_job_finds_what_the_vectors_say(tmp_path: Path) -> None:
-    """
-    One snapshot, exchanged and judged: `health/` holds what the table says.
-    """
+    """One snapshot is written and judged, and `health/` equals the table."""
     snapshot = world(GROUPS[()]).write(tmp_path / "snapshot")
 
     in_tasks = Request(str(snapshot), tmp_path / "out")
