@@ -38,7 +38,9 @@ def answer(**facts: object) -> scm_pb2.ListNodesResponse:
 def test_a_datanode_of_our_address_or_name_has_our_replicas(
     facts: dict[str, object], certified_id: str
 ) -> None:
-    """Where empty volumes would make a new datanode beside it, it is named with what it has."""
+    """Empty volumes would create a second datanode. The error names the existing one with its
+    replicas.
+    """
     words = replicas_elsewhere(answer(**facts), config(), certified_id)
 
     assert "datanode dn-1" in words

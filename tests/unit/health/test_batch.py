@@ -18,8 +18,8 @@ def seen(*parts: SnapshotRows) -> View:
 
 class TestReplicas:
     def test_a_replica_is_what_its_state_and_its_node_make_it(self) -> None:
-        """
-        One replica a line; flags are gone, present, sick, a tree's, reachable, countable.
+        """Each line has one replica. The flags are gone, present, sick, tree, reachable,
+        countable.
         """
         table = (
             ("C", "-P-TRC"),
@@ -91,9 +91,7 @@ class TestOps:
             assert found.deletes.tolist() == [int(place < 3), int(place >= 3)]
 
     def test_ops_are_counted_by_kind(self) -> None:
-        """
-        Only deletes remove anything; those of replicas that nobody reported are counted apart.
-        """
+        """Only deletes remove replicas. Deletes of unreported replicas are counted apart."""
         ops = ((1, "ADD", 0), (1, "DELETE", 1), (1, "DELETE", 2), (2, "CLOSE", 0), (2, "ADD", 1))
 
         rows = _cluster(*ops, (2, "ADD", 2), (2, "RECONCILE", 2), (2, "DELETE", 3))
@@ -187,9 +185,7 @@ class TestViolations:
         ]
 
     def test_the_same_node_may_hold_two_containers(self) -> None:
-        """
-        And an index says nothing of a container that only replicas name.
-        """
+        """An index has no effect on a container that only replicas name."""
         orphan = container(3, "EC CLOSED", "C#9")
         orphan.containers.clear()
 

@@ -91,9 +91,7 @@ class TestNobody:
         assert votes.named() == []
 
     def test_disks_differ_without_being_broken(self) -> None:
-        """
-        One loses twice what others do, however many that are.
-        """
+        """A disk may lose twice as often as others, however often that is."""
         votes = Votes()
         for node in range(40):
             for volume in ALL.split():
@@ -163,9 +161,7 @@ class TestSomebody:
         assert sorted(votes.named()) == [("datanode", f"dn{i}") for i in range(10, 14)]
 
     def test_a_volume_within_a_node_within_a_rack_within_a_version(self) -> None:
-        """
-        Each beside what it lies in, which is bad itself, and told by how much it is worse.
-        """
+        """Each is compared with its container, which is bad itself, and the excess is shown."""
         votes = Votes()
         for node in range(1, 40, 2):
             votes.lose(10, node=node, volumes=ALL)
@@ -197,18 +193,14 @@ class TestSomebody:
         assert sorted(votes.named()) == sorted(("volume", f"dn{i} v0") for i in bad)
 
     def test_the_only_volume_of_a_node_is_the_node(self) -> None:
-        """
-        Nobody can tell the two apart: the node is what a person can look for.
-        """
+        """The two cannot be distinguished, and an operator looks for a node."""
         votes = Votes(volumes=1)
         votes.lose(300, node=7)
 
         assert votes.named() == [("datanode", "dn7")]
 
     def test_a_rack_that_alone_runs_a_version_is_told_with_it(self) -> None:
-        """
-        One of both, and nobody knows which.
-        """
+        """It is unknown which of the two is to blame."""
         votes = Votes()
         for i, node in enumerate(votes.nodes):
             node["version"] = "2.0" if 10 <= i < 20 else "1.0"

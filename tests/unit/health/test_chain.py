@@ -38,9 +38,7 @@ MEETINGS: tuple[tuple[str, str, str, str, str], ...] = (
 
 
 def test_the_state_is_the_last_that_a_handler_set() -> None:
-    """
-    One container a line; several handlers apply to each.
-    """
+    """Each line has one container, and several handlers apply to each."""
     parts = [container(i, *line[:3]) for i, line in enumerate(MEETINGS)]
 
     rows = judged(parts)

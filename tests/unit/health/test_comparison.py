@@ -49,9 +49,7 @@ class TestClasses:
     )
 
     def test_a_difference_is_explained_by_whole_reads_of_all(self) -> None:
-        """
-        Nobody is in the minority then, no flag is set, and nothing is repaired.
-        """
+        """No replica is in the minority, no flag is set, and nothing is repaired."""
         parts = [container(i, "R CLOSED", v[0]) for i, v in enumerate(self.EXPLAINED)]
 
         rows = judged(parts)
@@ -112,9 +110,7 @@ class TestClasses:
         }
 
     def test_the_vote_names_the_replicas_that_lost(self) -> None:
-        """
-        The minority is listed by datanode; a split vote blames nobody.
-        """
+        """The minority is listed by datanode, and a split vote blames none."""
         parts = [
             container(1, "R CLOSED", "C=7 C=9 C=7"),
             container(2, "R CLOSED", "C=7 C=8 C=9"),
@@ -199,9 +195,7 @@ class TestEligibility:
     )
 
     def test_every_refusal_has_its_code(self) -> None:
-        """
-        One container per code; where two apply, the earlier one is given.
-        """
+        """There is one container for each code. If two codes apply, the earlier one is given."""
         parts = [
             container(i, v[0], v[1].replace(" x", ""), v[2]) for i, v in enumerate(self.VECTORS)
         ]
@@ -212,8 +206,8 @@ class TestEligibility:
         assert found == list(self.VECTORS)
 
     def test_a_container_only_replicas_name_is_not_found(self) -> None:
-        """
-        A datanode may hold what the SCM never heard of; it is shown, never planned.
+        """A datanode may have a container that the SCM does not know. It is shown and never
+        planned.
         """
         orphan = container(5, "R CLOSED", "C=7 C=9")
         orphan.containers.clear()

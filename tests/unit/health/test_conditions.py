@@ -42,9 +42,7 @@ FLAGGED: tuple[tuple[str, str, set[str]], ...] = (
 
 
 def test_every_condition_shows_whatever_the_state_is() -> None:
-    """
-    One container a line, all racks being enough.
-    """
+    """Each line has one container, and the racks suffice."""
     rows = judged(container(i, *line[:2]) for i, line in enumerate(FLAGGED))
 
     told = [(*line[:2], set(rows[i].opinion.flags)) for i, line in enumerate(FLAGGED)]
@@ -67,9 +65,7 @@ MISPLACED: tuple[tuple[str, str, bool], ...] = (
 
 
 def test_replicas_stand_on_too_few_racks_only_when_they_are_enough() -> None:
-    """
-    Of a cluster of three racks; with one rack nothing is misplaced.
-    """
+    """The cluster has three racks. With one rack no replica is misplaced."""
     parts = [container(i, *line[:2]) for i, line in enumerate(MISPLACED)]
 
     spread, flat = judged(parts, rack_count=3), judged(parts, rack_count=1)
@@ -82,9 +78,7 @@ def test_replicas_stand_on_too_few_racks_only_when_they_are_enough() -> None:
 
 
 def test_a_copy_on_its_way_to_another_rack_is_waited_for() -> None:
-    """
-    To whichever node; one that nobody lists stands on no rack.
-    """
+    """The target may be any node. A target that is not listed has no rack."""
     queues = {}
     for target in ("aa", "zz", "nobody"):
         rows = container(1, "R CLOSED 10", "C&ax3")

@@ -13,7 +13,7 @@ from tests.support.verification.snapshots import container, gather
 
 @pytest.mark.parametrize(("acknowledged", "is_stuck"), [(None, False), (10, False), (11, True)])
 def test_an_acknowledged_commit_is_waited_for(acknowledged: int | None, is_stuck: bool) -> None:
-    """All origins are there, at 10: nobody has what a client was told is stored at 11."""
+    """All origins are there with commit 10, and commit 11 was acknowledged to a client."""
     replicas = "Q@10^a Q@10^b Q@10^c"
     rows = container(1, "R QUASI_CLOSED 11", replicas, acknowledged_bcsid=acknowledged)
 
@@ -24,7 +24,7 @@ def test_an_acknowledged_commit_is_waited_for(acknowledged: int | None, is_stuck
 
 
 def test_a_replica_that_cannot_be_loaded_is_no_origin_and_its_commits_count() -> None:
-    """It may have what it reports, and nobody can read it."""
+    """It may have the reported commits, and cannot be read."""
     rows = gather(
         [
             container(1, "R QUASI_CLOSED 10", "Q@10 Q@10"),

@@ -43,8 +43,8 @@ def counted(
 def test_adds_fail_and_deletes_succeed(
     given: Case, missing: int, needed: int, excess: int, spare: int
 ) -> None:
-    """
-    What lacks now, what to make, what may go, and how many may still be lost.
+    """The counts are those of lacking, needed and surplus replicas, and of replicas that may
+    still be lost.
     """
     assert (missing, needed, excess, spare) == counts(given)[:4]
 

@@ -102,9 +102,8 @@ def test_reconcile_reasons_and_obstacles_are_given() -> None:
 @pytest.mark.parametrize("replicas", ["C=7%1 C=7%2x2", "C=7*1 C=7x2", "U=7 C=7x2", "C=7x2 C=7%5*2"])
 @pytest.mark.parametrize("what", ["R CLOSED", "R QUASI_CLOSED"])
 def test_empty_containers_are_left_out(what: str, replicas: str) -> None:
-    """
-    Nothing in them needs repair, whatever is said of their replicas, and the health rules
-    have them deleted. One replica that has a block is enough for the container not to be empty.
+    """Their replicas need no repair, and the health rules delete them. One replica with a block
+    is enough for the container not to be empty.
     """
     empty = " ".join(word[0] + "!" + word[1:] for word in replicas.split())
     one_is_not = re.sub("!", "", empty, count=1)

@@ -69,7 +69,9 @@ def test_pending_adds_are_not_ordered_again(row: str, words: str, adds: int, cop
 
 @pytest.mark.parametrize("minimum", [1, 2, 3])
 def test_maintenance_of_all_keeps_the_minimum_online(minimum: int) -> None:
-    """However many copies rest, and also where the published function asks for none."""
+    """This holds for any number of copies in maintenance, and also where the published function
+    requires none.
+    """
     for resting in range(1, 8):
         given = case(" ".join(["C/m"] * resting))
         assert minimum <= counts(given, maintenance_min=minimum)[0]
@@ -98,7 +100,7 @@ def test_a_container_is_judged_by_its_replicas(words: str, expected: Health) -> 
 
 
 def test_w20_three_on_one_rack_are_misplaced() -> None:
-    """One copy elsewhere; while that is pending nothing more is done."""
+    """One copy goes elsewhere. While it is pending, nothing more is ordered."""
     crowded = case("C C C", "aaa", cluster_rack_count=3)
     fixing = replace(crowded, adds=("dn9@/b",))
 
@@ -162,7 +164,9 @@ class TestSources:
 
 
 def test_w50_targets_stay_away_from_holders_but_not_from_the_dead() -> None:
-    """Good, maintenance and pending adds count for racks; the rest is only avoided."""
+    """Good replicas, those in maintenance and pending copies count for racks. The others are
+    only avoided.
+    """
     given = case("C C U C/d C/e C/m! C", adds=("dn9",), deletes=("dn7",))
 
     used, excluded = neighbours(given)
@@ -210,7 +214,7 @@ class TestVictims:
         assert {ReplicaState.CLOSED} >= {p.replica.state for p in victims(case(words))}
 
     def test_w28_the_last_of_a_rack_stays(self) -> None:
-        """Four on one rack, one on another: two of the four go, whoever is first in the order."""
+        """Four are on one rack and one on another. Two of the four go, whatever the order."""
         for lonely in range(5):
             racks = "".join("b" if i == lonely else "a" for i in range(5))
             chosen = victims(case("C C C C C", racks, cluster_rack_count=2))
@@ -246,7 +250,7 @@ class TestVictims:
         assert names(victims(given)) == names(victims(other))
 
     def test_while_roots_differ_nothing_goes(self) -> None:
-        """Nobody knows yet which of them is right."""
+        """It is unknown which of them is right."""
         given = case("C C C C")
         odd = replace(given.placed[0], replica=replica("dn1", root=8))
 

@@ -160,7 +160,7 @@ class TestVulnerable:
     def test_the_last_commits_do_not_leave_with_a_damaged_replica(
         self, row: str, words: str, is_copied: bool
     ) -> None:
-        """It is copied, as it is, and its node waits for that; three others have less."""
+        """It is copied as it is, and its node waits for that. Three others have less."""
         given = replace(case(words), container=container(QUASI_CLOSED, sequence_id=10))
 
         found = needs(given)
@@ -205,7 +205,9 @@ class TestShards:
     def test_w65_more_redundancy_than_parity_is_never_asked_for(
         self, words: str, copied: int
     ) -> None:
-        """Two of RS(3,2) rest: one more than reading needs stays online, whatever is configured."""
+        """Two shards of RS(3,2) are in maintenance. One more than reading needs stays online,
+        whatever is configured.
+        """
         given = shards(f"C#1{words} C#2{words} C#3 C#4 C#5")
 
         assert copied == len(to_copy(given))
@@ -283,7 +285,7 @@ class TestReconcile:
 
     @pytest.mark.parametrize("state", sorted(set(ContainerState) - {CLOSED, QUASI_CLOSED}))
     def test_w56_only_what_is_closed_is_reconciled(self, state: ContainerState) -> None:
-        """Of a container in any other state nobody knows yet what it should be."""
+        """The content of a container in any other state is not final."""
         found = judge(container(state), replicas("CCC"), lambda _: True)
 
         assert Eligibility.INELIGIBLE_CONTAINER_STATE is found.eligibility

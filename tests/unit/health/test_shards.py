@@ -180,7 +180,7 @@ def test_an_excluded_shard_is_neither_copied_nor_moved() -> None:
 
 
 def test_a_shard_goes_from_the_fullest_rack() -> None:
-    """Of two equal ones, the one whose rack holds more shards."""
+    """Of two equal shards, the one on the rack with more shards goes."""
     given = shards("C#1 C#2 C#3 C#4 C#5 C#5")
     racks = ["/a", "/b", "/c", "/c", "/c", "/d"]
     placed = tuple(replace(p, rack=rack) for p, rack in zip(given.placed, racks, strict=True))
@@ -214,7 +214,7 @@ def test_a_delete_is_looked_at_again_when_its_turn_comes() -> None:
 def test_a_bad_shard_gives_way_while_more_stay_than_reading_needs(
     row: str, words: str, victim: str
 ) -> None:
-    """Where no other node has room, the shard is rebuilt where the bad one was."""
+    """No other node has room, so the shard is rebuilt in place of the bad one."""
     found = gives_way(shards(words))
 
     assert (found.datanode_id if found else "") in (victim.split() or [""]), row
@@ -267,7 +267,7 @@ def test_shards_are_scattered_over_all_racks(
 
 
 def test_a_double_shard_gives_way_to_one_that_lacks() -> None:
-    """Where no other node has room; the last whole copy of an index never does."""
+    """No other node has room. The last whole copy of an index is never deleted."""
     given = shards("C#1 C#1 C#2 C#3 C#4")
 
     victim = gives_way(given)
@@ -452,7 +452,7 @@ def test_shard_may_be_removed_only_if_not_needed(
 def test_an_operator_may_remove_what_can_be_rebuilt(
     words: str, node: str, deletes: tuple[str, ...], count: int, expected: bool
 ) -> None:
-    """One more stays than the three that reading needs; what is being deleted does not count."""
+    """One more than the three that reading needs stays. Shards under deletion do not count."""
     given = replace(shards(words), deletes=deletes)
 
     assert count == whole_count(given)
@@ -497,7 +497,7 @@ def test_a_shard_that_cannot_be_loaded_crowds_no_rack() -> None:
 
 
 def test_a_shard_that_is_being_deleted_crowds_no_rack() -> None:
-    """It is as good as gone."""
+    """It counts as gone."""
     given = replace(shards("C#1 C#2 C#3 C#4 C#5", "abcda"), cluster_rack_count=5)
 
     assert not is_better_rack(replace(given, deletes=("dn1",)), given.placed[4], "/e")

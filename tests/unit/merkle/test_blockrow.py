@@ -100,9 +100,7 @@ def test_encoded_block_is_decoded_again(original: BlockData) -> None:
 
 @pytest.mark.parametrize("original", BLOCKS, ids=lambda block: str(block.block_id))
 def test_any_flipped_bit_is_noticed(original: BlockData) -> None:
-    """
-    One bit anywhere in a row, and neither reader takes it.
-    """
+    """One flipped bit anywhere in a row is detected by both readers."""
     row = encode_block(original)
     for position in range(len(row)):
         damaged = bytearray(row)
@@ -246,9 +244,7 @@ def test_nonsense_under_a_good_checksum_is_damage(row: bytes) -> None:
 
 
 def test_metadata_that_runs_past_its_end_is_damage() -> None:
-    """
-    The length of a value is believed only as far as the row goes.
-    """
+    """The length of a value is limited by the end of the row."""
     row = sealed(HEADER.pack(0x5242, 1, 0, 1, 0, 10, 0) + TEXT.pack(1, 50) + b"kv")
 
     with pytest.raises(Damaged, match="metadata entry at byte 0 runs past 10"):
@@ -280,9 +276,8 @@ def row_of_chunks(chunks: list[tuple[int, int]]) -> bytes:
 def test_a_chunk_that_cannot_be_is_damage(
     kind: int, length_bytes: int, message: str, count: int
 ) -> None:
-    """
-    What no writer may put in, no reader takes out: neither one alone nor many alike before one that
-    can be.
+    """A chunk that no writer may store is refused, alone or as one of many alike before a valid
+    one.
     """
     possible = (3 << 28 | 16_384, 10)
 

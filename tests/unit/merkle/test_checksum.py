@@ -202,9 +202,7 @@ def test_slices_fold_like_one_by_one(algorithm: Algorithm, lengths: list[int]) -
 def test_many_short_slices_fold_like_one_by_one(
     algorithm: Algorithm, length_bytes: int, count: int
 ) -> None:
-    """
-    Each as another library says, in the order in which they were asked for.
-    """
+    """Each fold agrees with another library, in the order of the request."""
     data = np.random.default_rng(length_bytes).integers(0, 256, 10_000, dtype=np.uint8)
     starts = np.random.default_rng(count).integers(0, len(data) - length_bytes, count)
     by_table = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
@@ -262,9 +260,7 @@ def test_windows_verify_as_one_by_one(
 def test_the_checksum_of_a_whole_chunk_is_known_from_eight_windows_on(
     checksum_type: ChecksumType, window_bytes: int, count: int, is_known: bool
 ) -> None:
-    """
-    It is that of all bytes; where it is not known the windows are compared.
-    """
+    """It covers all bytes. If it is unknown, the windows are compared."""
     data = bytes(number % 251 for number in range(window_bytes * count))
     piece = chunk(0, data, checksum_type, window_bytes)
 
@@ -273,9 +269,7 @@ def test_the_checksum_of_a_whole_chunk_is_known_from_eight_windows_on(
 
 
 def test_a_chunk_without_windows_has_no_checksum_as_a_whole() -> None:
-    """
-    What cannot be is compared window by window, where it is refused.
-    """
+    """An impossible chunk is compared window by window, and refused there."""
     piece = ChunkInfo(0, 64, ChecksumType.CRC32C, 0, bytes(32))
 
     assert [NO_WHOLE] == whole_checksums([piece])

@@ -42,9 +42,7 @@ class Isal:
 
 @pytest.mark.usefixtures("found_anew")
 def test_long_data_goes_to_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    From 4 KiB on, of whatever kind, unless nobody may write to it and only a view of it is given.
-    """
+    """It is used from 4 KiB on for any buffer, unless it is read-only and only a view."""
     isal = Isal()
     monkeypatch.setattr(checksum, "isal_library", lambda: isal)
     short, long = bytes(range(256)) * 16, bytes(range(1, 256)) * 17
@@ -122,7 +120,7 @@ def test_windows_are_verified_in_the_fastest_way_for_their_number(
 
 
 def test_too_few_checksums_are_combined_to_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 32 bytes in windows of four there are eight."""
+    """32 bytes in windows of four have eight checksums."""
     data = bytes(32)
     expected = checksum.window_checksums(ChecksumType.CRC32C, WINDOW_BYTES, data)
     whole = Noted(checksum.long_crcs()[ChecksumType.CRC32C])

@@ -41,7 +41,7 @@ def noise(length_bytes: int, seed: int = 1) -> bytes:
 
 @pytest.mark.parametrize(("window_bytes", "length_bytes"), LENGTHS)
 def test_windows_combine_to_the_crc_of_the_whole(window_bytes: int, length_bytes: int) -> None:
-    """What two libraries compute over the whole follows from the windows alone."""
+    """The result of two libraries over the whole follows from the windows alone."""
     data = noise(length_bytes)
 
     for checksum_type, polynomial, whole in (
@@ -68,7 +68,7 @@ def test_the_library_for_long_data_agrees_with_the_other() -> None:
 
 
 def test_isa_l_has_the_crc_32_of_zlib() -> None:
-    """Of any length, from any place in memory, continued from any value, of any buffer."""
+    """It agrees for any length, any place in memory, any initial value and any buffer."""
     memory = bytearray(noise(100_000))
     random = Random(6)
     crc32 = long_crc32()
@@ -128,7 +128,7 @@ def test_whole_chunk_passes_the_quick_check(
     "checksum_type", [item for item in ChecksumType if item is not ChecksumType.NONE]
 )
 def test_any_change_of_bytes_or_checksums_fails(checksum_type: ChecksumType) -> None:
-    """One bit of data, one bit of a checksum, a byte more or less: nothing passes."""
+    """One bit of data, one bit of a checksum, and one byte more or less are all detected."""
     random = Random(2)
     data = noise(16 * 4_096 + 100)
     sums = window_checksums(checksum_type, 4_096, data)
@@ -169,7 +169,7 @@ def test_a_single_flipped_bit_is_located_without_the_good_bytes(
 
 
 def test_two_flipped_bits_are_not_taken_for_one() -> None:
-    """CRC32C tells one flipped bit from two at any distance in a window."""
+    """CRC32C distinguishes one flipped bit from two at any distance in a window."""
     random = Random(4)
     data = noise(16_384)
     expected = window_checksums(ChecksumType.CRC32C, 16_384, data)
@@ -182,7 +182,7 @@ def test_two_flipped_bits_are_not_taken_for_one() -> None:
 
 
 def test_a_bit_is_not_sought_where_no_crc_is() -> None:
-    """A cryptographic checksum says nothing about where the damage is."""
+    """A cryptographic checksum does not locate damage."""
     sums = window_checksums(ChecksumType.MD5, 100, noise(100))
 
     assert flipped_bit(ChecksumType.MD5, 100, sums, bytes(16)) is None

@@ -182,9 +182,7 @@ class TestPartialTree:
         ids=["other chunks", "of a tombstone", "of no row", "deleted meanwhile"],
     )
     def test_chunks_must_be_those_of_the_rows(self, detailed: Tree) -> None:
-        """
-        A peer that says one thing and then another is not planned on.
-        """
+        """No plan is made from contradictory answers of a peer."""
         with pytest.raises(Damaged, match="chunks of block"):
             partial(self.whole, detailed)
 
@@ -218,9 +216,7 @@ class TestPartialTree:
             )
 
     def test_chunks_without_rows_are_refused(self) -> None:
-        """
-        No rows at all is no reason to believe chunks.
-        """
+        """Chunks need a row."""
         with pytest.raises(Damaged, match="which no row mentions"):
             partial(leaf_tree({}), leaf_tree({2: [good(0, 2)]}))
 

@@ -108,8 +108,8 @@ def test_blocks(mine: Side, theirs: Side, expected: list[Difference]) -> None:
     ],
 )
 def test_chunks(mine: Leaf | None, theirs: Leaf | None, expected: DifferenceKind | None) -> None:
-    """
-    One chunk of a block live on both sides; the others, one or many, are the same on both.
+    """One chunk of a block is live on both sides, and the others, one or many, are the same on
+    both.
     """
     differences = [Difference(expected, ONE, mine, theirs)] if expected else []
     for count in (1, 2 * ALIKE_MIN):
@@ -226,9 +226,7 @@ def test_differences_come_in_order() -> None:
 
 
 def test_counts() -> None:
-    """
-    A divergence says how much of each kind there is.
-    """
+    """The divergence counts each kind of difference."""
     repairable = diff(side([bad(0, 1)]), side([good(0, 1)]))
 
     assert {KINDS.CORRUPT_CHUNK: 1, KINDS.BOTH_UNHEALTHY: 1} == repairable.counts()
@@ -356,8 +354,8 @@ def test_larger_checksum_of_two_deletes_stays() -> None:
 def test_a_delete_that_nobody_confirms_buries_nothing(
     mine: Side, theirs: Side, repaired: Side
 ) -> None:
-    """
-    What was deleted here too takes the larger checksum: there is nothing left to bury.
+    """A block that is deleted on both sides takes the larger checksum, because nothing is left
+    to delete.
     """
     my_tree, their_tree = side(mine), side(theirs)
 
@@ -383,9 +381,8 @@ def test_a_repair_never_touches_what_is_healthy() -> None:
 def test_only_our_algorithm_sees_which_of_two_equal_chunks_is_lost(
     algorithm: Algorithm, expected: Comparison
 ) -> None:
-    """
-    Two chunks of zeros: one replica lost the first, the other the second. Ozone's fold, which has
-    no offsets, calls them equal; only the findings of the scan tell.
+    """Of two chunks of zeros, one replica lost the first and the other the second. Ozone's fold
+    has no offsets and gives equal roots, so only the findings of the scan differ.
     """
     trees = []
     for offset in (0, 4096):

@@ -78,9 +78,7 @@ def test_the_reference_is_the_one_of_the_rfc() -> None:
 
 
 def test_an_answer_is_blake2b_with_the_nonce_as_its_key() -> None:
-    """
-    Of no bytes, of part of a block, of whole blocks, and of more.
-    """
+    """The data is empty, part of a block, whole blocks, and more."""
     dice = Random(7)
     for length_bytes in (0, 1, 127, 128, 129, 256, 1_000):
         nonce, data = dice.randbytes(NONCE_BYTES), dice.randbytes(length_bytes)

@@ -21,27 +21,21 @@ def test_a_chunk_ends_behind_its_last_byte() -> None:
 def test_a_block_ends_where_its_last_chunk_ends(
     spans: list[tuple[int, int]], length_bytes: int
 ) -> None:
-    """
-    One without chunks is empty.
-    """
+    """A block without chunks is empty."""
     chunks = tuple(ChunkInfo(start, size, ChecksumType.NONE, 0, b"") for start, size in spans)
 
     assert length_bytes == BlockData(BlockId(1), Bcsid(1), chunks).length_bytes
 
 
 def test_checksum_types_have_ozones_numbers() -> None:
-    """
-    They go over the wire and onto disks.
-    """
+    """The numbers are used on the wire and on disks."""
     assert [("NONE", 1), ("CRC32", 2), ("CRC32C", 3), ("SHA256", 4), ("MD5", 5)] == [
         (each.name, each.value) for each in ChecksumType
     ]
 
 
 def test_limits_are_the_published_ones() -> None:
-    """
-    What a datanode accepts is promised to clients, and others refuse what is larger.
-    """
+    """Clients rely on the accepted sizes, and larger ones are refused."""
     limits = {
         "LAYOUT_VERSION": 1,
         "ID_MAX": 9_223_372_036_854_775_807,

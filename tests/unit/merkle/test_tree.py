@@ -49,9 +49,7 @@ def columns_of(tree: Tree) -> dict[str, object]:
 @pytest.mark.parametrize("algorithm", list(Algorithm))
 class TestBuild:
     def test_rows_and_scan_build_the_same_tree(self, algorithm: Algorithm) -> None:
-        """
-        What is folded on close is what a clean scan finds, chunk-less blocks included.
-        """
+        """The tree made at a close equals that of a clean scan, with blocks without chunks."""
         tombstones = {BlockId(1): 11, BlockId(7): 77, BlockId(12): 2**64 - 1}
 
         built = build_from_rows(rows_of(BLOCKS), tombstones, algorithm=algorithm, generation=4)
@@ -89,9 +87,7 @@ class TestBuild:
 
 class TestOrder:
     def test_rows_out_of_order_are_refused(self) -> None:
-        """
-        A caller that walks the index in the wrong order is told, not tolerated.
-        """
+        """A caller that walks the index in the wrong order gets an error."""
         with pytest.raises(ValueError, match="must ascend"):
             build_from_rows(rows_of(BLOCKS[::-1]), {}, algorithm=Algorithm.XXH3_64)
 
@@ -257,9 +253,7 @@ class TestQuestions:
         assert [2] == self.tree.unhealthy_block_ids().tolist()
 
     def test_the_summary_counts(self) -> None:
-        """
-        A report tells live blocks from tombstones.
-        """
+        """The summary distinguishes live blocks from tombstones."""
         expected = Summary(
             Algorithm.XXH3_64, self.tree.root, 8, 3, 1, self.tree.tombstones_checksum
         )
@@ -300,9 +294,7 @@ class TestQuestions:
         ],
     )
     def test_equal_roots_make_no_equal_trees(self, other: Tree) -> None:
-        """
-        What is damaged, or deleted, is in none of them.
-        """
+        """Damaged and deleted chunks are in none of the roots."""
         assert (self.tree.root, self.tree.generation) == (other.root, other.generation)
         assert self.tree != other
 

@@ -87,9 +87,7 @@ def test_the_tree_of_another_container_is_refused() -> None:
 def test_nonsense_under_a_good_checksum_is_damage(
     position: int, value: bytes, message: str
 ) -> None:
-    """
-    What a faulty or future writer sealed is refused, and the reason is named.
-    """
+    """Content sealed by a faulty or future writer is refused with the reason."""
     encoded = encode_tree(TREES["all kinds"], CONTAINER)
 
     with pytest.raises(Damaged, match=message):

@@ -64,9 +64,7 @@ def test_a_block_may_have_its_last_chunk_only() -> None:
 
 
 def test_a_last_chunk_that_was_overtaken_is_passed_over() -> None:
-    """
-    Where the row is not incremental, the other table is not asked: Ozone's clients do the same.
-    """
+    """If the row is not incremental, the other table is not read, as in Ozone's clients."""
     stored = decode_stored(HERE, BLOCK, row(A, B), row(B))
 
     assert (20_100, 0) == (stored.block.length_bytes, stored.tail_count)
@@ -102,9 +100,7 @@ def test_ozones_folds_of_a_block() -> None:
     ],
 )
 def test_a_row_that_cannot_have_been_written_is_damaged(data: bytes, why: str) -> None:
-    """
-    What contradicts itself is damaged, and the words say how.
-    """
+    """A row that contradicts itself is damaged, and the error says how."""
     with pytest.raises(Damaged, match=why):
         decode_stored(HERE, BLOCK, data, None)
 

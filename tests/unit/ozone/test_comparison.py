@@ -86,9 +86,7 @@ def test_difference_made_by_ozones_own_scan_is_explained(tables: Path) -> None:
 
 
 def test_damage_in_ozones_tree_is_never_explained_away(tables: Path) -> None:
-    """
-    Where Ozone saw damage and we read whole bytes, the blocks are named: nobody knows why.
-    """
+    """If Ozone saw damage and the bytes are whole here, the blocks are named as unexplained."""
     replicas = [
         replica
         for replica in lines(tables / "scanned.jsonl")

@@ -26,9 +26,7 @@ FIELDS: dict[str, Any] = {
 
 
 def test_a_descriptor_is_read_and_verified() -> None:
-    """
-    State, replica index and schema are told, and that the checksum fits.
-    """
+    """The result has the state, the replica index and the schema, and that the checksum fits."""
     found = decode_descriptor(descriptor_text(FIELDS), HERE)
 
     assert (ReplicaState.CLOSED, 5, 3, True) == (
@@ -48,9 +46,7 @@ def test_changed_letter_of_a_descriptor_is_detected() -> None:
 
 
 def test_a_descriptor_without_a_checksum_is_not_called_verified() -> None:
-    """
-    Where Ozone wrote none, the fields are taken as they are.
-    """
+    """Without Ozone's checksum the fields are taken as they are."""
     text = b"".join(
         line
         for line in descriptor_text(FIELDS).splitlines(keepends=True)

@@ -43,9 +43,8 @@ def named(rows: bytes) -> bytes:
 
 
 def test_rows_are_those_of_ozone(replicas: list[dict[str, Any]]) -> None:
-    """
-    A row that was read from Ozone and is written for it again is the same, in Ratis containers and
-    in shards, names of chunks apart; tails of files never closed are with the rest.
+    """A row read from Ozone and written for it again is the same, in Ratis containers and in
+    shards, except for the names of chunks. Tails of unclosed files are included.
     """
     count = 0
     for one in replicas:
@@ -82,9 +81,7 @@ def test_trees_are_those_of_ozone(replicas: list[dict[str, Any]]) -> None:
 
 
 def test_a_stripes_checksum_is_kept_and_given_back() -> None:
-    """
-    What Ozone notes of an erasure-coded chunk's stripe is there again in the row that is written.
-    """
+    """Ozone's record of an erasure-coded chunk's stripe is in the written row again."""
     chunk = {
         "name": "9_chunk_1",
         "offset": 0,
@@ -106,9 +103,7 @@ def test_a_stripes_checksum_is_kept_and_given_back() -> None:
     "value", ["", "AAAA", "!", base64.b64encode(bytes(8) + b"\xff" * 40).decode()]
 )
 def test_packed_stripes_that_are_none_are_left_out(value: str) -> None:
-    """
-    What a stranger noted under that key is no checksum, and no failure.
-    """
+    """A foreign value under that key is no checksum and no error."""
     chunk = ChunkInfo(0, 5, ChecksumType.NONE, 16384, b"")
     block = BlockData(BlockId(9), Bcsid(3), (chunk,), ((f"{STRIPES}0", value),))
 
@@ -200,9 +195,7 @@ def test_a_descriptor_is_as_ozone_writes_it(index: int) -> None:
 
 @pytest.mark.parametrize("place", ["a b", "x: y", "ü", "a\nstate: OPEN"])
 def test_a_descriptor_of_text_that_is_not_plain_is_refused(place: str) -> None:
-    """
-    What YAML could read as more than one plain value is not written.
-    """
+    """Text that YAML could read as more than one plain value is not written."""
     descriptor = Descriptor(
         container_id=ContainerId(7), state=ReplicaState.CLOSED, replica_index=0, schema=3,
         origin_node_id="", origin_pipeline_id="", scanned_at_ms=0, is_verified=True,
@@ -214,9 +207,7 @@ def test_a_descriptor_of_text_that_is_not_plain_is_refused(place: str) -> None:
 
 @pytest.mark.parametrize("part", [b"TYPE", b"KEY"])
 def test_a_note_that_is_no_text_is_damage(part: bytes) -> None:
-    """
-    protobuf hands it out as bytes and says nothing; it is no error of ours.
-    """
+    """protobuf returns it as bytes without an error. It is not an error of the agent."""
     message = BLOCK_DATA(block_id={"container_id": 1, "local_id": 9})
     message.metadata.add(key="TYPE", value="KEY")
     row = message.SerializeToString().replace(part, part[:-1] + b"\xff")

@@ -34,9 +34,7 @@ def test_bytes_behind_an_answer_are_not_passed_over() -> None:
 
 
 def test_a_failure_names_the_exception_and_its_first_line() -> None:
-    """
-    The rest is a stack trace of the SCM.
-    """
+    """The rest of the text is a stack trace of the SCM."""
     frame = next(a for a in recorded("scm").values() if b"Container #999 not found\n" in a)
 
     failure = parse_answer(frame).failure
@@ -62,17 +60,14 @@ def test_a_failure_of_the_connection_has_no_call() -> None:
 
 
 def test_an_answer_to_no_call_is_none() -> None:
-    """
-    An empty header is parsed by protobuf, and says nothing.
-    """
+    """An empty header is valid for protobuf and has no content."""
     with pytest.raises(Damaged, match="name no call"):
         parse_answer(b"\x00")
 
 
 def test_a_connection_begins_as_hadoop_wants_it() -> None:
-    """
-    Written out by hand: the magic word, version 9, service class 0, SIMPLE; then call -3, which
-    says user and protocol.
+    """The bytes are written out by hand: the magic word, version 9, service class 0, SIMPLE;
+    then call -3 with user and protocol.
     """
     header = b"\x08\x02\x10\x00\x18\x05\x22\x02ID\x28\x01"
     context = b"\x12\x04\x0a\x02me\x1a\x01P"

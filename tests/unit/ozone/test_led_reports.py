@@ -104,9 +104,7 @@ def test_without_a_volume_there_is_a_report() -> None:
     ],
 )
 def test_a_replica_has_ozones_state(state: PB.ReplicaState.ValueType, word: str) -> None:
-    """
-    And its origin is one that Java can read, whoever made it.
-    """
+    """Its origin is an id that Java can read, whoever created the replica."""
     ours = PB.ReplicaReport(container_id=7, state=state, replica_index=2, bcsid=9)
     ours.origin_datanode_id = OTHER if state == PB.CLOSED else "dn-without-uuid"
 
@@ -130,9 +128,7 @@ def test_replica_state_unknown_to_ozone_is_left_out(state: PB.ReplicaState.Value
 
 
 def test_queues_are_told_by_ozones_types() -> None:
-    """
-    What is no command of Ozone's is left out.
-    """
+    """Queues without an Ozone command type are left out."""
     queues = [
         scm_pb2.QueueCount(type="reconcile", count=3),
         scm_pb2.QueueCount(type="delete_blocks", count=0),

@@ -75,9 +75,7 @@ def one_by_one(block_id: int, data: bytes) -> tuple[int, bytes, int, int]:
 
 
 def test_rows_as_ozone_writes_them_are_simple() -> None:
-    """
-    Of any length and window, with a replica index or none, and any notes of the client.
-    """
+    """They have any length and window, a replica index or none, and any notes of the client."""
     rows = {FIRST + number: row(FIRST + number) for number in range(500)}
     notes = [{"key": "TYPE", "value": "KEY"}, {"key": "blockGroupLen", "value": "2109497"}]
     rows[FIRST + 500] = row(FIRST + 500, metadata=notes)

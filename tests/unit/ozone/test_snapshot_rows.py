@@ -59,7 +59,7 @@ class TestReplica:
     def test_no_tree_is_not_a_root_of_zero(
         self, fields: dict[str, object], root: int | None
     ) -> None:
-        """Ozone says 0 for both; where there are blocks it is no tree."""
+        """Ozone reports 0 for both. With blocks it means that there is no tree."""
         row = named("replicas", replica_row(replica(**fields), NOW))
 
         assert root == row["root"]

@@ -25,9 +25,7 @@ def tree(root: int | None, *blocks: dict[str, Any], container_id: int = HERE) ->
 
 
 def test_a_tree_is_read() -> None:
-    """
-    Live blocks and tombstones are told apart, with their checksums.
-    """
+    """Live blocks and tombstones are distinguished, with their checksums."""
     block = {"block_id": 1, "checksum": EMPTY_BLOCK}
 
     live = decode_tree(tree(EMPTY_BLOCK_ROOT, block), HERE)
@@ -39,8 +37,8 @@ def test_a_tree_is_read() -> None:
 
 
 def test_a_list_of_deleted_blocks_is_no_tree() -> None:
-    """
-    What was deleted before the first tree is noted without a root: that is never a root of 0.
+    """Blocks deleted before the first tree are recorded without a root, which is never a root of
+    0.
     """
     block = {"block_id": 1, "checksum": 7, "deleted": True}
 

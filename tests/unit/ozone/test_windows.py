@@ -30,9 +30,7 @@ def damaged(*offsets: int) -> bytes:
 
 
 def test_bytes_fit_only_as_they_were_written() -> None:
-    """
-    One bit, or one byte less, and they do not.
-    """
+    """One flipped bit or one missing byte is detected."""
     assert fits_twice(CHUNK, DATA)
     assert not fits_twice(CHUNK, damaged(4351))
     assert not fits_twice(CHUNK, DATA[:-1])
@@ -88,9 +86,7 @@ def test_bytes_that_end_inside_a_window_give_only_those_before(length_bytes: int
 
 
 def test_more_than_the_chunk_has_is_not_taken() -> None:
-    """
-    What follows the chunk in a file belongs to another one.
-    """
+    """Bytes behind the chunk in a file belong to another chunk."""
     assembly = Assembly(CHUNK)
 
     assembly.offer(0, DATA + b"and more")

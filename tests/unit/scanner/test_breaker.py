@@ -58,7 +58,7 @@ class TestMassDamage:
         assert "" == observed(Breaker(LIMITS), 3, DAMAGED)
 
     def test_many_damaged_replicas_on_two_volumes_hold(self) -> None:
-        """The reason is said in words that name the numbers."""
+        """The reason has the numbers."""
         assert "4 of 4 replicas on 2 volumes look damaged in 100 s" == observed(
             Breaker(LIMITS), 4, DAMAGED
         )
@@ -126,7 +126,7 @@ class TestSuspectHost:
 
 class TestLimits:
     def test_without_a_word_it_is_twenty_replicas_or_three_reads_in_ten_minutes(self) -> None:
-        """What the documents promise an operator who configures nothing."""
+        """These are the documented defaults."""
         damaged, suspect = Breaker(), Breaker()
         wrong = outcome(Verdict.SUSPECT_HOST)
 

@@ -74,7 +74,7 @@ def lying(truth: Windows) -> Windows:
 
 class TestVerdict:
     def test_two_reads_and_two_witnesses_that_agree_are_corruption(self) -> None:
-        """The medium is wrong, and everybody says the same."""
+        """The medium is wrong, and both witnesses agree."""
         judgement = judged(BAD, BAD)
 
         assert (Verdict.CORRUPT, Fault.CHUNK_CHECKSUM) == (judgement.verdict, judgement.fault)
@@ -119,7 +119,7 @@ class TestVerdict:
         assert judgement.is_decided
 
     def test_a_second_witness_that_lies_condemns_the_host_too(self) -> None:
-        """Disagreement alone says only that one of them is wrong."""
+        """A disagreement only shows that one of the two is wrong."""
         witnesses = Witnesses(primary=window_checksums, second=lying(witness_checksums))
 
         judgement = judged(BAD, BAD, witnesses=witnesses)
@@ -128,7 +128,7 @@ class TestVerdict:
         assert not judgement.is_decided
 
     def test_a_short_read_that_becomes_whole_is_the_host_s_fault(self) -> None:
-        """A length is believed no sooner than a checksum."""
+        """A length needs the same confirmation as a checksum."""
         assert Verdict.SUSPECT_HOST == judged(GOOD[:5_000], GOOD).verdict
 
     def test_a_file_that_ends_early_twice_is_short(self) -> None:
@@ -172,13 +172,13 @@ class TestReads:
     def test_only_the_device_s_errors_say_something_of_the_data(
         self, number: int | None, expected: Verdict
     ) -> None:
-        """What the host lacks, and what nobody listed, does not."""
+        """A shortage of the host and an unknown error say nothing about the data."""
         error = OSError() if number is None else OSError(number, "")
 
         assert expected is read_failure(error)
 
     def test_three_reads_in_a_row_decide_and_five_are_the_most(self) -> None:
-        """Counting the scan's own; nothing is read in vain."""
+        """The scan's own read counts, and no read is wasted."""
         alike, never = Medium(BAD), Medium(*(GOOD[:at] + b"!" + GOOD[at + 1 :] for at in range(9)))
         sums = window_checksums(ChecksumType.CRC32C, WINDOW_BYTES, BAD)
         first = FirstRead(len(BAD), sums)
@@ -191,7 +191,7 @@ class TestReads:
         assert "5 reads, none verifies and no 3 in a row agree" == undecided.evidence
 
     def test_a_read_that_failed_counts_for_nothing(self) -> None:
-        """Three others must agree; one that verifies clears the data and tells of the error."""
+        """Three other reads must agree. One that verifies clears the data and reports the error."""
         bad = Medium(BAD)
 
         assert Verdict.CORRUPT is after_an_error(bad).verdict
@@ -201,7 +201,7 @@ class TestReads:
         assert cleared.evidence.startswith("the first read failed (EIO)")
 
     def test_a_device_that_refuses_twice_is_unreadable(self) -> None:
-        """Both errors are named, and nothing is said of the content."""
+        """Both errors are named, and the content gets no verdict."""
         judgement = after_an_error(Failing([errno.ETIMEDOUT], GOOD))
 
         assert Verdict.UNREADABLE is judgement.verdict
@@ -245,7 +245,7 @@ class TestEvidence:
         assert "1 of 5 windows differ; window 2 at byte 9192: expected " in evidence
 
     def test_libraries_that_disagree_are_quoted(self) -> None:
-        """The first bytes of what each says."""
+        """The evidence has the first bytes of each result."""
         witnesses = Witnesses(primary=lying(window_checksums), second=witness_checksums)
         right = chunk_of(GOOD).window_checksums
 
@@ -262,7 +262,7 @@ class TestEvidence:
         ],
     )
     def test_the_shape_of_the_damage_is_named(self, bad: bytes, words: str) -> None:
-        """What the bytes alone tell, an operator reads in words."""
+        """The evidence describes the damage in words."""
         assert words in judged(bad, bad).evidence
 
     @pytest.mark.parametrize(

@@ -79,8 +79,8 @@ def window(data: bytes, index: int) -> str:
 
 
 def test_garbage_is_shown_by_its_windows() -> None:
-    """
-    How many, and of the first where it is and what it should be; nothing where nothing is known.
+    """The evidence has the number of wrong windows, and the place and the expected checksum of
+    the first. Without windows it has none of them.
     """
     found = judged(GARBAGE, GARBAGE)
 
@@ -321,16 +321,12 @@ class TestFailures:
 
     @pytest.mark.parametrize("why", ["", "stopped", "changed", "UNREADABLE: EACCES"])
     def test_no_other_end_of_a_scan_need_last(self, why: str) -> None:
-        """
-        Somebody stopped it, or changed the replica.
-        """
+        """The scan was stopped, or the replica changed."""
         assert not is_lasting(why)
 
 
 def test_the_slow_form_of_the_quick_check_compares_windows() -> None:
-    """
-    What was written verifies, anything else does not.
-    """
+    """Written data verifies, and any other does not."""
     chunk = chunk_of(GOOD)
     witnesses = Witnesses(primary=window_checksums, second=window_checksums)
 

@@ -172,7 +172,7 @@ def test_sectors_are_the_file_s_not_the_chunk_s() -> None:
 
 
 def test_two_zeroed_places_are_no_tear() -> None:
-    """A tear is zero all the way; data between two places says that they are two."""
+    """A tear is zero to its end. Data between two places separates them."""
     good = noise(CHUNK_BYTES)
     bad = good[:PAGE_BYTES] + bytes(PAGE_BYTES) + good[2 * PAGE_BYTES : -PAGE_BYTES]
 
@@ -243,7 +243,7 @@ class TestInAScan:
         assert Forensic.UNKNOWN == finding.forensic
 
     def test_former_bytes_are_asked_for_the_damaged_chunk_only(self) -> None:
-        """What quarantine keeps of this place explains a write that was lost."""
+        """The bytes that quarantine has for this place explain a lost write."""
         replica = self.misplaced()
         replica.former[2, 0] = [replica.files[2][: 10 * PAGE_BYTES]]
 

@@ -103,9 +103,7 @@ def test_the_last_window_may_be_short(start: int, end: int, expected: tuple[Fore
 def test_sectors_are_those_of_the_file(
     start: int, end: int, expected: tuple[Forensic, str]
 ) -> None:
-    """
-    Of a chunk that begins at byte 1000.
-    """
+    """The chunk begins at byte 1000."""
     assert expected == told(zeroed(start, end), offset=1_000)
 
 
@@ -173,9 +171,7 @@ class TestFormer:
         assert expected == told(bad, former=(OLD,))
 
     def test_a_tear_needs_all_of_the_old_bytes(self) -> None:
-        """
-        What lies behind those that are kept cannot be compared.
-        """
+        """Bytes beyond the kept ones cannot be compared."""
         assert NOTHING == told(GOOD[:1_024] + OLD[1_024:], former=(OLD[:-1],))
 
 
@@ -206,9 +202,7 @@ class TestGoodBytes:
         assert expected == told(bad, good=GOOD)
 
     def test_the_first_sector_of_a_chunk_may_be_part_of_one(self) -> None:
-        """
-        Then nobody sees where the tear begins.
-        """
+        """The beginning of the tear is then invisible."""
         assert NOTHING == told(GOOD[:20] + OLD[20:], offset=1_000, good=GOOD)
         assert (
             Forensic.TORN_512,
@@ -267,9 +261,7 @@ class TestBits:
 
 
 def test_wrong_windows_are_those_whose_checksums_differ() -> None:
-    """
-    Of as many; none where there are no checksums, or another number of them.
-    """
+    """There are none without checksums, or with another number of them."""
     chunk = ChunkInfo(0, 300, ChecksumType.CRC32, 100, b"aaaabbbbcccc")
 
     assert (0, 2) == wrong_windows(chunk, b"aaaxbbbbxccc")
@@ -325,9 +317,7 @@ class TestPlaces:
         assert {} == find_places(rows_of(self.rows), [Sought(0, BlockId(1), chunk, ((0, window),))])
 
     def test_rows_that_are_damaged_are_passed_over(self) -> None:
-        """
-        Whatever their length; the rest is looked at.
-        """
+        """Their length does not matter, and the other rows are searched."""
         rows = rows_of(self.rows)
         torn = [(BlockId(1), rows[0][1][:-3]), (BlockId(2), rows[0][1][:-8]), *rows]
 

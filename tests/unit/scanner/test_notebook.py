@@ -51,9 +51,7 @@ def swapped_sums() -> bytes:
 
 
 def test_a_finding_says_what_was_noted() -> None:
-    """
-    Of a block, of a chunk, or of neither.
-    """
+    """The finding is about a block, a chunk, or neither."""
     notes = Notes()
 
     notes.book.note(Verdict.CORRUPT, Fault.TREE_STALE, "old")

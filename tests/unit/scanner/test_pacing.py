@@ -121,7 +121,7 @@ class TestRate:
         assert (False, True) == (few.is_disturbed, many.is_disturbed)
 
     def test_clients_of_whom_little_is_known_hold_the_rate(self) -> None:
-        """The scan does not grow while it cannot tell whom it hurts."""
+        """The scan does not speed up while it cannot measure its effect."""
         latencies = Latencies()
         control = self.control(latencies)
         latencies.add(START_S, 0.010)
@@ -283,7 +283,9 @@ class TestPacer:
         assert 0.01 > pacer.delay_s(START_S + 0.25, 1000)
 
     def test_large_reads_are_cut_while_clients_read(self) -> None:
-        """Nobody waits behind megabytes; an idle disk and a fixed rate are read in large pieces."""
+        """No client waits behind megabytes. An idle disk and a fixed rate are read in large
+        pieces.
+        """
         latencies = Latencies()
         pacer = Pacer(PaceLimits(), latencies, START_S)
         fixed = Pacer(PaceLimits(fixed_bytes_per_s=MIB), latencies, START_S)
@@ -304,7 +306,7 @@ class TestPacer:
 
 class TestPressure:
     def test_the_scan_s_own_waiting_is_not_others_trouble(self) -> None:
-        """What the kernel counts beyond our own reading is."""
+        """Only the stall that the kernel counts beyond the scan's own reads is pressure."""
         first = Stall(0.0, 1_000_000, own_s=10.0)
 
         assert 0.0 == pressure_of_others(first, Stall(10.0, 10_000_000, own_s=19.0))

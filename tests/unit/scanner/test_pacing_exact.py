@@ -74,9 +74,7 @@ class TestLatencies:
     def test_a_read_that_began_beside_the_scan_and_ended_in_its_pause_counts_for_neither(
         self,
     ) -> None:
-        """
-        It waited for the scan, and not all the time.
-        """
+        """It waited for the scan during a part of its time."""
         latencies = Latencies()
         fill(latencies, START_S + 0.1, 0.2)
         fill(latencies, START_S + 2, 0.2)
@@ -194,9 +192,7 @@ class TestRate:
         assert MIB == control.bytes_per_s == control.lowest_bytes_per_s
 
     def test_the_promise_does_not_break_the_ceiling(self) -> None:
-        """
-        Whoever set it knows why.
-        """
+        """The operator set the ceiling on purpose."""
         control = RateControl(PaceLimits(ceiling_bytes_per_s=10 * MIB), Latencies())
 
         control.need(100 * MIB)

@@ -102,7 +102,7 @@ class TestDamagedChunk:
     def test_a_flipped_bit_is_corrupt_with_its_window_and_sums(
         self, replica: MemoryReplica
     ) -> None:
-        """The finding says which window, and both checksums."""
+        """The finding has the window and both checksums."""
         good = noise(10_000, 1)
         replica.flip(1, 5_000)
 
@@ -117,7 +117,7 @@ class TestDamagedChunk:
         assert NOW_MS == finding.found_at_ms
 
     def test_the_leaf_is_that_of_the_damaged_bytes(self, replica: MemoryReplica) -> None:
-        """The tree says what the medium holds, marks it, and leaves the other chunks alone."""
+        """The tree has the leaf of the medium, marks it, and keeps the other chunks."""
         replica.flip(1, 5_000)
         held = window_checksums(ChecksumType.CRC32C, WINDOW_BYTES, replica.files[1][:10_000])
 
@@ -198,7 +198,7 @@ class TestLargeChunk:
         assert clean.leaves(2) == outcome.tree.leaves(2)
 
     def test_a_wrong_checksum_of_the_whole_is_a_doubt_about_the_host(self) -> None:
-        """Where every window is right the data is, whatever the fast library says."""
+        """If every window is right, the data is right, whatever the fast library returns."""
         replica = MemoryReplica()
         replica.put(1, noise(LARGE_BYTES, 1), noise(LARGE_BYTES, 2))
 
@@ -280,7 +280,9 @@ class TestMissing:
     def test_faults_of_the_structure_are_passed_on(
         self, replica: MemoryReplica, fault: Fault, verdict: Verdict
     ) -> None:
-        """A tree is made again by this scan and a stranger's file costs nothing; the rest does."""
+        """A stale tree is replaced by this scan and a foreign file is harmless. Other faults are
+        damage.
+        """
         replica.faults.append(StructureFault(fault, "seen"))
 
         assert [(verdict, fault, -1, -1, -1)] == facts(scan(MemoryReader(replica)).findings)
@@ -309,7 +311,7 @@ class TestMeanwhile:
     def test_damage_in_a_replica_that_changed_ends_the_scan(
         self, replica: MemoryReplica, how: str
     ) -> None:
-        """What was read belongs to a replica that is no more: nothing is reported of it."""
+        """The bytes belong to a replica that no longer exists, so nothing is reported."""
         replica.flip(2, 50)
 
         class Changing(MemoryReader):
@@ -328,7 +330,9 @@ class TestMeanwhile:
     def test_a_repair_that_overtakes_the_scan_is_no_doubt_about_the_host(
         self, replica: MemoryReplica
     ) -> None:
-        """Bad when read, good when read again, because somebody mended it: the replica changed."""
+        """The chunk was bad at the first read and good at the second, because a repair changed
+        the replica.
+        """
         replica.flip(1, 5)
 
         def mended(data: bytes) -> bytes:
@@ -350,7 +354,7 @@ class TestMeanwhile:
         assert replica.metadata_tree() == outcome.tree
 
     def test_stop_ends_between_two_reads(self, replica: MemoryReplica) -> None:
-        """A scan that is stopped commits nothing and says so."""
+        """A stopped scan commits nothing and reports the stop."""
         answers: Iterator[bool] = iter([False, False, True])
 
         outcome = scan(MemoryReader(replica), stop=lambda: next(answers, True))

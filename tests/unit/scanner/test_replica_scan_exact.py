@@ -75,8 +75,8 @@ def test_scan_counts_blocks_chunks_and_bytes(replica: MemoryReplica) -> None:
 
 class TestOpening:
     def test_a_file_that_the_device_refuses_is_unreadable(self, replica: MemoryReplica) -> None:
-        """
-        One finding for the whole block, a leaf for each chunk, and the others are read.
+        """There is one finding for the whole block and one leaf for each chunk, and the others
+        are read.
         """
         outcome = scan(Refusing(replica, errno.EIO))
 
@@ -94,9 +94,7 @@ class TestOpening:
         assert outcome.complete
 
     def test_a_host_that_is_short_of_files_ends_the_scan(self, replica: MemoryReplica) -> None:
-        """
-        Nothing is said of the block.
-        """
+        """The block gets no finding."""
         outcome = scan(Refusing(replica, errno.EMFILE))
 
         assert "TRANSIENT: EMFILE" == outcome.stopped_because
@@ -128,9 +126,7 @@ class TestOpening:
         assert () == scan(reader).findings
 
     def test_bytes_behind_a_block_are_named(self, replica: MemoryReplica) -> None:
-        """
-        Where they begin and how many they are.
-        """
+        """The finding has their offset and length."""
         replica.files[5] += b"more"
 
         [finding] = scan(MemoryReader(replica)).findings
@@ -144,9 +140,7 @@ class TestOpening:
         assert "file of 7104 bytes, block of 7100" == finding.evidence
 
     def test_a_lost_file_is_one_finding(self, replica: MemoryReplica) -> None:
-        """
-        Of all its chunks.
-        """
+        """The finding covers all its chunks."""
         del replica.files[5]
 
         [finding] = scan(MemoryReader(replica)).findings
@@ -209,9 +203,7 @@ class TestStructure:
         assert () == scan(MemoryReader(replica)).findings
 
     def test_lost_rows_and_files_of_nobody_are_told_apart(self, replica: MemoryReplica) -> None:
-        """
-        What is expected is damage, with its file or without; what is not is a note.
-        """
+        """An expected block is damage, with or without its file. An unexpected file is a note."""
         del replica.rows[1], replica.rows[2], replica.files[2]
         replica.files[8] = replica.files[9] = b"left"
         replica.buried[BlockId(9)] = 1

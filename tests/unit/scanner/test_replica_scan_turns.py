@@ -94,9 +94,7 @@ def scanned(
 
 @SHAPES
 def test_after_a_stop_nothing_is_read(made: Made) -> None:
-    """
-    Whatever was read when somebody wants it to end, the next read does not happen.
-    """
+    """Whatever was read before the stop, no further read happens."""
     replica = made()
     _, all_reads, _ = scanned(MemoryReader(replica))
     for count in range(len(all_reads)):
@@ -143,9 +141,7 @@ def test_doubtful_chunk_before_the_mark_is_read_again(made: Made) -> None:
 
 
 def test_marks_lie_behind_what_is_read_of_large_blocks() -> None:
-    """
-    Each names the block and how far it was read; a scan that goes on there reads the rest.
-    """
+    """Each mark has the block and the offset reached. A scan resumed there reads the rest."""
     replica = various()
     outcome, reads, marks = scanned(MemoryReader(replica))
     middle = marks[len(marks) // 2]
@@ -218,9 +214,7 @@ class FailingOnce(MemoryReader):
 
 
 def test_a_quick_read_that_lacked_something_is_made_again() -> None:
-    """
-    It said nothing about the block; the next try does.
-    """
+    """The failed read says nothing about the block, and the next attempt does."""
     replica = small()
     outcome = scan(FailingOnce(replica))
 
@@ -230,9 +224,7 @@ def test_a_quick_read_that_lacked_something_is_made_again() -> None:
 
 @SHAPES
 def test_a_scan_that_insists_calls_unreadable_what_others_tried_in_vain(made: Made) -> None:
-    """
-    What may pass, and never did, is no reason to look away for ever.
-    """
+    """A failure that is possibly temporary and never ends becomes a finding."""
     lacking = AlteredReader(made(), failing(errno.EACCES), failing(errno.EACCES))
     assert scan(lacking).stopped_because.startswith(Verdict.TRANSIENT)
 
@@ -251,9 +243,7 @@ def test_a_scan_that_insists_calls_unreadable_what_others_tried_in_vain(made: Ma
 
 
 def test_bytes_behind_a_small_block_without_checksums_are_trailing() -> None:
-    """
-    Nothing but its length says what belongs to it.
-    """
+    """Only the length of the block shows which bytes belong to it."""
     replica = MemoryReplica()
     replica.put(1, noise(1_000), checksum_type=ChecksumType.NONE)
     replica.put(2, noise(1_000), checksum_type=ChecksumType.CRC32)
@@ -278,9 +268,7 @@ def test_bytes_read_to_confirm_damage_are_counted() -> None:
 
 @SHAPES
 def test_witnesses_without_a_quick_one_are_enough(made: Made) -> None:
-    """
-    The slow form says the same.
-    """
+    """The slow form gives the same result."""
     replica = made()
     witnesses = Witnesses(window_checksums, window_checksums)
     assert () == scan(MemoryReader(replica), witnesses=witnesses).findings
@@ -291,9 +279,7 @@ def test_witnesses_without_a_quick_one_are_enough(made: Made) -> None:
 
 
 def test_a_chunk_behind_the_end_of_its_file_is_damage() -> None:
-    """
-    Its row says where it is, and the file does not go that far.
-    """
+    """Its row has its place, and the file ends before it."""
     replica = small()
     hole = ChunkInfo(5_000, 10, ChecksumType.CRC32C, 4_096, bytes(4))
     replica.rows[2] = encode_block(BlockData(BlockId(2), Bcsid(1), (hole,)))

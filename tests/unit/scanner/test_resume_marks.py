@@ -103,9 +103,7 @@ class TestMarker:
 
     @pytest.mark.parametrize(("count", "is_offered"), [(1_000, True), (1_001, False)])
     def test_doubts_go_with_it_as_long_as_they_are_few(self, count: int, is_offered: bool) -> None:
-        """
-        Of a replica in ruins no mark is kept.
-        """
+        """No mark is kept for a replica with too many doubts."""
         marks: list[ScanMark] = []
         marker = Marker(marks.append, None)
         doubts = [(BlockId(number), 2, 3) for number in range(count)]

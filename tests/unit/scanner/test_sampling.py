@@ -26,7 +26,7 @@ def missed(chunk_count: int, bad_count: int, drawn_count: int) -> Fraction:
 
 @given(st.integers(1, 400), st.data())
 def test_the_probability_is_the_exact_one(chunk_count: int, data: st.DataObject) -> None:
-    """Of any sample and any number of bad chunks."""
+    """The sample and the number of bad chunks are arbitrary."""
     bad_count = data.draw(st.integers(1, chunk_count))
     drawn_count = data.draw(st.integers(1, chunk_count))
 

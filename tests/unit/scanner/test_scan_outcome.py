@@ -61,9 +61,7 @@ def record() -> ScanRecord:
 
 
 def test_a_scan_that_learned_nothing_is_whole(record: ScanRecord) -> None:
-    """
-    It counts nothing, and says how much it read.
-    """
+    """It has no counts but the bytes read."""
     outcome = record.outcome(bytes_read=7)
 
     counts = (outcome.disagreement_count, outcome.undecided_count, outcome.wavering_count)
@@ -123,9 +121,7 @@ def test_existing_but_unreadable_metadata_is_unreadable(
 
 
 def test_a_row_that_came_meanwhile_is_not_missing(record: ScanRecord) -> None:
-    """
-    Neither of a block that was expected nor of a file that nobody knew.
-    """
+    """Neither an expected block nor an unknown file is reported."""
     replica = MemoryReplica()
     replica.put(1, noise(10))
     replica.put(2, noise(10))
@@ -146,9 +142,7 @@ def test_a_row_that_came_meanwhile_is_not_missing(record: ScanRecord) -> None:
 def test_a_file_is_of_a_lost_block_where_rows_are_fewer_than_blocks_were(
     record: ScanRecord, count: int, verdict: Verdict
 ) -> None:
-    """
-    No tree says which; what was deleted is not among them.
-    """
+    """Without a tree it is unknown which one. Deleted blocks are not among them."""
     replica = MemoryReplica()
     replica.put(1, noise(10))
     rows, files = np.array([1], np.uint64), np.array([1, 2, 4], np.uint64)

@@ -55,14 +55,14 @@ class TestOrder:
         assert [10, 9, 8, 7, 3, 5] == [item.candidate.container_id for item in agenda.due]
 
     def test_a_last_copy_is_read_once_and_not_again(self) -> None:
-        """What was read since then waits for its slot like all others."""
+        """A replica read since then waits for its slot like all others."""
         after = candidate(8, 0.5, last_copy_since_ms=NOW_MS - DAY_MS)
 
         assert Urgency.ROUTINE is after.urgency
         assert () == SCHEDULE.agenda([after], NOW_MS).due
 
     def test_a_volume_in_doubt_is_read_once_and_not_again(self) -> None:
-        """What was read after the doubt arose waits for its slot like all others."""
+        """A replica read after the doubt arose waits for its slot like all others."""
         after = candidate(8, 0.5, doubt_since_ms=NOW_MS - DAY_MS)
 
         assert Urgency.ROUTINE is after.urgency

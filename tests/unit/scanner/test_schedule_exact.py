@@ -69,9 +69,7 @@ def test_a_schedule_says_what_it_promises() -> None:
 class TestItem:
     @pytest.mark.parametrize("number", range(12))
     def test_a_routine_read_waits_for_its_slot(self, number: int) -> None:
-        """
-        The first that lies behind its rest, and before its deadline.
-        """
+        """It is the first slot behind its rest and before its deadline."""
         one = candidate(number, 5, NOW_MS - 100_000)
 
         item = schedule().item(one, NOW_MS)

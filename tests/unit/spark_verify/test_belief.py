@@ -48,9 +48,7 @@ class TestAge:
         check_age(Manifest(1, "s", 5_000, 1, "c", {}), age_max_s, now_ms)
 
     def test_a_stale_snapshot_is_refused_with_its_age(self) -> None:
-        """
-        One second beyond is too old.
-        """
+        """One second beyond the limit is too old."""
         with pytest.raises(SnapshotRefused, match="snapshot s is 61 s old, at most 60 s"):
             check_age(Manifest(1, "s", 5_000, 1, "c", {}), 60, 66_000)
 
@@ -64,9 +62,7 @@ class TestAge:
             check_age(Manifest(2, "s", 3_601_000, 1, "c", {}), 0, 0)
 
     def test_the_job_asks_before_it_starts_spark_and_leaves_nothing(self, tmp_path: Path) -> None:
-        """
-        The snapshot has no tables at all: the age is what is said.
-        """
+        """The snapshot has no tables at all, and the error is about its age."""
         (tmp_path / "manifest.json").write_text(json.dumps(MANIFEST))
 
         with pytest.raises(SnapshotRefused, match="s old, at most 3600 s are allowed"):
@@ -90,9 +86,7 @@ class TestReporting:
         ids=["no nodes", "half stale", "half dead", "maintenance", "decommissioned"],
     )
     def test_enough_nodes_pass(self, nodes: list[dict[str, object]]) -> None:
-        """
-        Half is enough, and whoever may be silent is not counted.
-        """
+        """Half is enough, and a node that may be silent does not count."""
         check_reporting(nodes, REPORTING_MIN_PERCENT)
 
     def test_a_mostly_silent_cluster_is_refused_with_the_silent_nodes_named(self) -> None:
@@ -105,9 +99,8 @@ class TestReporting:
             check_reporting(nodes, REPORTING_MIN_PERCENT)
 
     def test_a_heartbeat_is_no_report(self) -> None:
-        """
-        A node that calls but has not named all its replicas since the control plane started says
-        nothing about what is lost.
+        """A node that calls without a full report since the start of the control plane says
+        nothing about lost replicas.
         """
         nodes = [node("a"), node("b", has_reported=False), node("c", has_reported=False)]
 
@@ -115,7 +108,5 @@ class TestReporting:
             check_reporting(nodes, REPORTING_MIN_PERCENT)
 
     def test_the_operator_may_lower_the_share(self) -> None:
-        """
-        Zero takes a cluster of which nobody answers.
-        """
+        """Zero accepts a cluster without any reporting node."""
         check_reporting([node("a", "DEAD")], 0)

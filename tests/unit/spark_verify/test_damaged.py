@@ -130,9 +130,7 @@ def put(column: str) -> Callable[[pa.Table], pa.Table]:
 def test_text_that_is_none_is_refused_with_its_column(
     tmp_path: Path, table: str, column: str
 ) -> None:
-    """
-    Wherever it would have been told first.
-    """
+    """The column is named in whichever table it is."""
     rows = gather([container(1, "R CLOSED 10", "C=7x2 C=8")])
     snapshot = rows.write(tmp_path / "s", change={table: put(column)})
 

@@ -57,9 +57,7 @@ def test_too_little_memory_is_told_in_a_line(
     error: Exception,
     message: str,
 ) -> None:
-    """
-    And as JSON, which the control plane tells: it had a piece of a stack.
-    """
+    """The JSON answer, which the control plane shows, had a piece of a traceback."""
 
     def verify(*_: object) -> None:
         raise error

@@ -50,9 +50,7 @@ class TestManifest:
             manifest_in(written(tmp_path, text))
 
     def test_keys_at_risk_arrive(self, tmp_path: Path) -> None:
-        """
-        Where whoever wrote the snapshot knows keys.
-        """
+        """The writer of the snapshot may know the keys."""
         manifest = manifest_in(written(tmp_path, json.dumps(GOOD | {"keys_at_risk": RISK})))
 
         assert manifest.keys_at_risk == KeysAtRisk(1, 1, (KeyAtRisk("a", (7,)),))

@@ -27,9 +27,7 @@ def options(directory: Path, text: str) -> Path:
 
 
 def test_a_flag_comes_before_the_file_and_the_file_before_the_snapshot(tmp_path: Path) -> None:
-    """
-    And each says whence it comes; the rest is the default.
-    """
+    """Each option has its origin, and the rest is the default."""
     file = options(tmp_path, "maintenance_min = 3\nec_redundancy = 4\n")
     chosen = Chosen.of({"maintenance_min": 5, "age_max_s": None}, file)
 
@@ -74,9 +72,8 @@ def test_every_rule_has_an_option() -> None:
 
 
 def test_a_chosen_rule_comes_before_the_control_planes(tmp_path: Path) -> None:
-    """
-    One replica of three rests: enough online by the snapshot's own number, too few by the one that
-    a person gave.
+    """One of three replicas is in maintenance. Enough are online by the snapshot's number, and
+    too few by the operator's.
     """
     rows = gather([container(1, "R CLOSED 10", "C=7x2 C=7/m")])
     snapshot = rows.write(tmp_path / "s", manifest={"rules": {"maintenance_min": 2}})

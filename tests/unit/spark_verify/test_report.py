@@ -68,9 +68,8 @@ def test_the_report_says_what_to_do_next(tmp_path: Path) -> None:
 
 
 def test_grey_containers_have_a_reason_and_lost_ones_their_keys(tmp_path: Path) -> None:
-    """
-    Each that cannot be compared for one of four reasons, which are told with the first ids; and
-    the command that names the keys in those at risk.
+    """Each container that cannot be compared has one of four reasons, with the first ids. The
+    page has the command that lists the keys of containers at risk.
     """
     rows = gather(
         [
@@ -103,9 +102,8 @@ def test_grey_containers_have_a_reason_and_lost_ones_their_keys(tmp_path: Path) 
 
 
 def test_keys_at_risk_are_named(tmp_path: Path) -> None:
-    """
-    Where the control plane knew them: in the page, whatever they are called, in the text and in the
-    summary, with how many there are. Without any nothing is said.
+    """If the control plane knows them, they are in the page, whatever their names, in the text
+    and in the summary, with their number. Without any, nothing is printed.
     """
     rows = gather([container(5, "R CLOSED 10", "U=7x3")])
     keys = {"keys": [{"key": "<b>a", "container_ids": [5]}, {"key": "b", "container_ids": [5]}]}

@@ -61,9 +61,8 @@ def finished(out: Path, name: str, **summary: object) -> None:
 
 @pytest.mark.parametrize("keep", [Keep(count=2), Keep(days=1), Keep(count=1, days=1)])
 def test_the_run_that_was_asked_for_stays(tmp_path: Path, keep: Keep) -> None:
-    """
-    Also where its snapshot is older than all others, as after a clock was set back; and nobody is
-    told that it goes.
+    """This holds also if its snapshot is older than all others, as after a clock was set back,
+    and it is not reported as removed.
     """
     out = LocalStorage(str(tmp_path))
     for instant in (1, 2, 3, 4):
@@ -80,9 +79,7 @@ def test_the_run_that_was_asked_for_stays(tmp_path: Path, keep: Keep) -> None:
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 def test_the_command_does_not_remove_what_it_made(tmp_path: Path) -> None:
-    """
-    Of an older snapshot than the one that is there.
-    """
+    """Its snapshot is older than that of the existing run."""
     said = {"cluster_id": "cluster-1", "as_of_ms": AS_OF_MS + 1, "changed_nodes": []}
     finished(tmp_path / "out", "newer", **said)
     snapshot = gather([container(1, "R CLOSED 10", "C=7x3")]).write(tmp_path / "s")

@@ -141,9 +141,7 @@ class TestReuse:
             finished(kept(tmp_path, summary), "r", inputs())
 
     def test_success_without_a_summary_is_no_result(self, tmp_path: Path) -> None:
-        """
-        It is neither returned nor replaced.
-        """
+        """The run is neither returned nor replaced."""
         storage = kept(tmp_path, {})
         (tmp_path / "run_id=r" / "summary.json").unlink()
 
@@ -160,9 +158,7 @@ class TestReuse:
         assert finished(storage, "r", inputs()) is None
 
     def test_the_code_has_a_version_that_nobody_needs_to_raise(self) -> None:
-        """
-        It follows from the sources of the job.
-        """
+        """It is computed from the sources of the job."""
         assert len(code_checksum()) == 12
         assert code_checksum() == code_checksum()
 

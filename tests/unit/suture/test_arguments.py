@@ -27,9 +27,7 @@ def test_a_key_that_cannot_be(key: str) -> None:
 
 @pytest.mark.parametrize("prefix", ["a\nb", "\udc80", "k" * 1_025])
 def test_a_prefix_that_no_key_can_have(prefix: str) -> None:
-    """
-    What is no key begins none, but for the empty text.
-    """
+    """Except for the empty text, a prefix must follow the rules for keys."""
     with Client(NOBODY) as client, pytest.raises(ValueError, match="no key begins so"):
         list(client.list(prefix))
 
@@ -51,9 +49,7 @@ def test_content_that_cannot_be_stored_is_refused(content: Any) -> None:
 
 
 def test_a_file_of_ones_own_that_cannot_be_read(tmp_path: Path) -> None:
-    """
-    It is the error that `open` raises.
-    """
+    """The error is the one that `open` raises."""
     with Client(NOBODY) as client:
         with pytest.raises(FileNotFoundError):
             client.put("key", tmp_path / "none")
@@ -72,18 +68,14 @@ def test_certificates_that_do_not_go_together() -> None:
 
 
 def test_another_machine_is_not_called_without_certificates() -> None:
-    """
-    Unless that is said.
-    """
+    """The caller has to allow plaintext explicitly."""
     with pytest.raises(Refused):
         Client("scm1.example:9860")
     Client("scm1.example:9860", allow_plaintext=True).close()
 
 
 def test_a_task_that_is_cancelled_ends_the_stream_behind_the_piece_under_way() -> None:
-    """
-    It leaves at once; the stream is closed when its thread comes back from the datanode.
-    """
+    """The task ends at once, and the stream is closed when its thread returns from the datanode."""
     asyncio.run(cancelled_in_the_middle())
 
 
@@ -113,9 +105,7 @@ async def cancelled_in_the_middle() -> None:
 
 
 def test_a_put_whose_task_is_cancelled_stops_at_its_next_piece() -> None:
-    """
-    It hears of it when it tells how far it is.
-    """
+    """The progress callback raises the cancellation."""
     asyncio.run(put_cancelled_in_the_middle())
 
 

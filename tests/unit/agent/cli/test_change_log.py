@@ -25,7 +25,7 @@ def changes(
 
 
 def test_a_change_says_when_where_and_what() -> None:
-    """As the datanode told it."""
+    """The facts are those of the datanode."""
     (line,) = changes_told([changes(5)])
 
     assert (5, "dn-1", 7, "UNHEALTHY", 2, "damaged: 2 CHUNK_MISSING") == (
@@ -39,7 +39,9 @@ def test_a_change_says_when_where_and_what() -> None:
 
 
 def test_orders_stand_beside_unless_they_touch_no_disk() -> None:
-    """A delete tells of what is gone; a message to a datanode is no change, an old one no news."""
+    """A delete is listed because it removes data. A message to a datanode is no change, and old
+    commands are left out.
+    """
 
     def outcome(kind: str, at_ms: int) -> scm_pb2.Outcome:
         status = scm_pb2.CommandStatus(

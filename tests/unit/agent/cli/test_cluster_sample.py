@@ -28,7 +28,7 @@ class ScriptedPeer:
 def test_a_datanode_that_draws_another_sample_is_asked_again(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """It says on stderr what it waits for, once."""
+    """The reason for the wait is on stderr, once."""
     busy = [Unavailable(Code.BUSY, "a sample is drawn here already") for _ in range(2)]
     end = pb.SampleProgress(read_count=7, result=pb.SampleResult(read_count=7))
     peer, read = ScriptedPeer(*busy, end), list[int]()
@@ -40,7 +40,7 @@ def test_a_datanode_that_draws_another_sample_is_asked_again(
 
 
 def test_another_refusal_is_final() -> None:
-    """What is wrong with the request does not pass."""
+    """An invalid request stays invalid."""
     peer = ScriptedPeer(Refused(Code.MALFORMED_REQUEST, "no"))
 
     with pytest.raises(Refused, match="no"):

@@ -180,9 +180,7 @@ def test_invalid_time_is_refused_with_an_example(
 def test_an_address_without_a_port_is_named(
     address: str, what: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """
-    Not that nobody answers there: gRPC would call another port.
-    """
+    """The error does not claim that the host is silent, because gRPC would call another port."""
     for words in (["status"], ["scm", "nodes"]):
         assert Exit.FAILED == run([*words, "--scm", address])
         said = capsys.readouterr().err

@@ -55,7 +55,7 @@ def test_outcomes_of_all_pages_are_read() -> None:
 
 
 def test_no_more_pages_are_read_than_it_takes() -> None:
-    """What is wanted is counted, and not what was looked at."""
+    """The count limits the matching outcomes, and not those examined."""
     keeper = Keeper(range(1, 32))
 
     found = newest_outcomes(asking(keeper), lambda o: o.datanode_id == "dn0", count=2)

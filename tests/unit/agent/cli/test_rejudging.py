@@ -108,7 +108,7 @@ def test_verdict_recomputed_from_checksums_equals_the_original(
 
 
 def test_other_bytes_than_the_scan_saw_are_no_evidence() -> None:
-    """What was read for the bundle counts only with the fold that is in the tree."""
+    """Bytes read for the bundle count only if they have the fold of the tree."""
     found, leaf = scanned(Disk(flipped(1, 9000)))
     sums = sums_of(DATA)
 

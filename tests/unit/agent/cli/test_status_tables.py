@@ -19,8 +19,8 @@ def test_healthy_cluster_line_counts_whole_containers() -> None:
 
 
 def test_every_trouble_is_named() -> None:
-    """
-    Lacking, damaged, different, few and unknown replicas are each told, beside what is whole.
+    """Lacking, damaged, differing, few and unknown replicas are each named, beside the whole
+    ones.
     """
     counts = scm_pb2.CountContainersResponse(
         all=6, open=2, whole=1, to_do=3, unhealthy=3, differ=2, few_replicas=1, unknown=4, lacking=5
@@ -81,9 +81,7 @@ def test_shadow_hashing_state_is_shown() -> None:
 
 
 def test_a_refuted_proof_and_hashes_that_differ_are_remarks_of_their_datanode() -> None:
-    """
-    Nobody who looks at all datanodes overlooks them; of one that is well nothing is remarked.
-    """
+    """They are visible in the table of all datanodes. A healthy one has no remark."""
     node = scm_pb2.NodeInfo(datanode_id="dn1", address="dn1:9861", health="HEALTHY")
     said = datanode_pb2.StatusResponse(datanode_id="dn1")
     wrong = datanode_pb2.ScrubStatusResponse(

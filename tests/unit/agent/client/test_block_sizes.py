@@ -73,5 +73,7 @@ def test_block_sizes_are_multiples_of_chunks_or_stripes(
 
 @pytest.mark.parametrize("says", ["", "many", "-1", "0", str(BLOCK_BYTES_DEFAULT), str(2**70)])
 def test_a_control_plane_that_takes_no_smaller_ones_is_asked_once(says: str) -> None:
-    """One of an earlier version says nothing of it; none can make a writer ask for ever."""
+    """One of an earlier version does not answer the question. No answer makes a writer repeat it
+    for ever.
+    """
     assert [[9 * MIB]] == asked(SmallContainers(MIB, says=says), 9 * MIB)

@@ -41,7 +41,7 @@ def test_row_of_the_later_commit_counts(order: tuple[int, int]) -> None:
     [((9, 9, 9, 4), 9), ((9, 9, 4, 4), 4), ((9, 9, None, None), 9), ((None, None), 0)],
 )
 def test_group_is_as_long_as_enough_shards_say(told: tuple[int | None, ...], expected: int) -> None:
-    """A shard that says nothing is no vote for an empty group."""
+    """A shard without a length is no vote for an empty group."""
     rows = BlockVote(7)
     for index, length_bytes in enumerate(told, 1):
         rows.add(shard(length_bytes), index)

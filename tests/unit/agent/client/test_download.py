@@ -7,9 +7,7 @@ from agent.client.download import write_whole
 
 
 def test_a_link_stays_and_its_target_is_replaced(tmp_path: Path) -> None:
-    """
-    Whoever links to a file of theirs means the file; and what only they may read stays so.
-    """
+    """The file behind the link is replaced, and keeps its mode."""
     target, link = tmp_path / "target", tmp_path / "folder" / "link"
     target.write_bytes(b"old")
     target.chmod(0o600)

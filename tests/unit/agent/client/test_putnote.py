@@ -104,8 +104,8 @@ def test_a_put_without_a_part_is_not_whole(missing: int) -> None:
 
 
 def test_without_notes_what_fits_is_taken_as_uncertain() -> None:
-    """
-    Of writers from before: parts without gaps, the last not longer; never a mixture of two puts.
+    """These are from earlier writers. The parts have no gaps, the last is not longer, and two
+    puts are never mixed.
     """
     (fits,) = files_of(parts("a", first_id=1, note=None, lengths=(10, 10, 4)))
     (gap,) = files_of(parts("a", first_id=1, note=None)[1:])

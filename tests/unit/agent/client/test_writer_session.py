@@ -114,9 +114,7 @@ def put(scm: Scm, datanodes: Datanodes, path: Path, size_bytes: int) -> int:
 def test_a_minority_that_fails_is_left_behind_and_named(
     tmp_path: Path, method: str, size_bytes: int
 ) -> None:
-    """
-    The key is stored on the others, and the SCM is told who does not have it.
-    """
+    """The key is stored on the others, and the SCM is notified of the missing replica."""
     scm, datanodes = Scm(), Datanodes(down=["dn2"], method=method)
 
     count = put(scm, datanodes, tmp_path / "file", size_bytes)

@@ -49,7 +49,7 @@ def taken(tasks: TaskQueue, now_ms: int = NOW_MS) -> list[Task]:
 class TestScenarios:
     @pytest.mark.parametrize("name", sorted(path.name for path in GOLDEN.glob("*.txt")))
     def test_the_queue_does_as_written(self, name: str, request: pytest.FixtureRequest) -> None:
-        """Every scenario in tests/golden/tasks is answered as the file says."""
+        """Every scenario in tests/golden/tasks gives the recorded answer."""
         rewrite = bool(request.config.getoption("--rewrite-golden"))
 
         count = check_transcript(GOLDEN / name, answer, rewrite=rewrite)
@@ -171,7 +171,7 @@ class TestRefusal:
 
 class TestDropping:
     def test_a_deadline_that_passes_in_the_queue_drops_the_task(self) -> None:
-        """It is counted as timed out, not run, and its key is free again."""
+        """It counts as timed out, does not run, and its key is free again."""
         late = reconcile(1, deadline_at_ms=NOW_MS + 10)
         tasks = submitted(queue(), late, reconcile(2))
 
@@ -206,7 +206,7 @@ class TestDropping:
         assert Refusal.QUEUE_FULL == tasks.submit(reconcile(3), NOW_MS)
 
     def test_a_stopped_queue_tells_of_what_was_stale_once(self) -> None:
-        """What a new leader made stale is dropped by the stop, and waits no more."""
+        """The stop drops the tasks that a new leader made stale."""
         old = reconcile(1, term=6)
         tasks = submitted(queue(), old)
         tasks.set_term(7)
@@ -236,7 +236,7 @@ class TestCounts:
         assert {"reconcile": expected} == tasks.counts()
 
     def test_finishing_what_does_not_run_is_a_bug(self) -> None:
-        """A pool that finishes twice is told at once."""
+        """A pool that finishes a task twice gets an error at once."""
         tasks = submitted(queue(), reconcile(1))
         (running,) = taken(tasks)
         tasks.finish(running, TaskOutcome.DONE)
@@ -257,7 +257,7 @@ class TestLimits:
             TaskLimits(*wrong)
 
     def test_a_task_without_weight_is_refused(self) -> None:
-        """It would never count towards what may run."""
+        """It would never count towards the limit of running tasks."""
         with pytest.raises(ValueError, match="weigh 0"):
             reconcile(1, weight=0)
 
@@ -274,7 +274,7 @@ class TestLimits:
         assert 5 == len(taken(tasks))
 
     def test_a_place_is_free_again_when_its_task_has_ended(self) -> None:
-        """One leaves, one may come: not two."""
+        """One task leaves and one may start, not two."""
         tasks = TaskQueue(TaskLimits(10, per_place_max=1))
         submitted(tasks, *(reconcile(key, place="disk1") for key in range(4)))
         (first,) = taken(tasks)
@@ -292,7 +292,7 @@ class TestLimits:
         assert [reconcile(1), reconcile(2)] == taken(tasks)
 
     def test_names_of_types_are_bounded(self) -> None:
-        """They label metrics: the thirty-third is a bug in our own code."""
+        """They are labels of metrics, so the thirty-third is a defect of the agent."""
         tasks = submitted(queue(), *(Task(f"type{number}", 1) for number in range(32)))
 
         with pytest.raises(AssertionError, match="too many task types: type32"):

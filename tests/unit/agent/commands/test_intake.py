@@ -78,7 +78,7 @@ def test_commands_waiting_in_the_intake_are_in_the_reported_queue() -> None:
 
 
 def test_no_more_waits_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is beyond the bound is refused at once, with a reason."""
+    """A command beyond the bound is refused at once, with a reason."""
     monkeypatch.setattr(module, "WAITING_MAX", 2)
     desk = Desk()
 

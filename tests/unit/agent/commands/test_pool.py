@@ -32,7 +32,7 @@ def failing(error: Exception) -> TaskBody:
 
 class TestRunning:
     def test_submitted_tasks_run_and_are_counted(self) -> None:
-        """What is submitted runs without further ado."""
+        """A submitted task needs no further call."""
         pool = TaskPool(TaskLimits(2))
 
         for key in range(20):
@@ -107,7 +107,7 @@ class TestRunning:
         assert pool.stop(WAIT_S)
 
     def test_the_room_of_a_heavy_task_is_taken_by_many_at_once(self) -> None:
-        """When it ends, all threads that its weight kept idle find work, not only its own."""
+        """When it ends, all threads that its weight kept idle get work, not only its own."""
         pool, first, heavy, light = TaskPool(TaskLimits(3)), Gate(), Gate(), Gate()
         for gate, tasks in (
             (first, [Task("replicate", key) for key in range(3)]),
@@ -142,7 +142,7 @@ class TestRunning:
         assert pool.stop(WAIT_S)
 
     def test_a_pool_that_grows_begins_what_waits_and_one_that_shrinks_ends_nothing(self) -> None:
-        """Nobody has to submit anything for it; what runs goes on, and then the old bound holds."""
+        """No further submit is needed. Running tasks continue, and then the old bound holds."""
         pool, gate = TaskPool(TaskLimits(1)), Gate()
         for number in range(3):
             pool.submit(Task("x", number), gate.body)
@@ -183,7 +183,7 @@ class TestDeadline:
         assert pool.stop(WAIT_S)
 
     def test_a_late_command_never_runs(self) -> None:
-        """It is refused, and the caller learns why."""
+        """It is refused with the reason."""
         clock = FakeClock()
         pool = TaskPool(TaskLimits(1), clock=clock)
 
@@ -193,7 +193,7 @@ class TestDeadline:
         assert 1 == pool.counts()["x"].timed_out
 
     def test_a_task_that_waited_too_long_is_dropped_and_says_so(self) -> None:
-        """Whoever gave the command learns that it will never run."""
+        """The sender of the command gets the reason."""
         clock, gate, told = FakeClock(), Gate(), threading.Event()
         pool, reasons = TaskPool(TaskLimits(1), clock=clock), []
 

@@ -114,8 +114,8 @@ class TestAnswers:
         assert "converged" == answers[2].reconcile.result
 
     def test_a_command_about_the_node_names_no_container(self) -> None:
-        """
-        What is not about a container runs without one, and once however often it is ordered.
+        """A command that concerns no container runs without one, and once however often it is
+        sent.
         """
         orders = [
             scm_pb2.Command(command_id=number, term=1, reregister=scm_pb2.ReregisterCommand())
@@ -131,9 +131,7 @@ class TestAnswers:
         assert 1 == desk.registered
 
     def test_a_refusal_is_answered_with_its_code(self) -> None:
-        """
-        What the store refuses is answered FAILED, with the stable code and the message.
-        """
+        """A refusal by the store is answered FAILED, with the stable code and the message."""
         order = scm_pb2.Command(command_id=3, term=1, delete=scm_pb2.DeleteCommand(container_id=5))
 
         answers = Desk().run(order)

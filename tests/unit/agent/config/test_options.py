@@ -144,9 +144,7 @@ def test_lock_file_of_an_editor_is_no_drop_in(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["c.toml", "conf.d/10.toml"])
 def test_pipe_in_place_of_a_config_file_is_refused_by_name(tmp_path: Path, name: str) -> None:
-    """
-    A pipe without a writer blocks whoever opens it: the agent would hang at start and at reload.
-    """
+    """A pipe without a writer blocks its reader, so the agent would hang at start and at reload."""
     (tmp_path / "conf.d").mkdir()
     if name != "c.toml":
         write(tmp_path / "c.toml", VOLUMES)
@@ -208,9 +206,7 @@ class TestContradictions:
 
     @pytest.mark.parametrize("volumes", ['["/a", "/a"]', '["/a", "/a/b"]', '["/b/c/d", "/b"]'])
     def test_volumes_do_not_share_a_directory(self, tmp_path: Path, volumes: str) -> None:
-        """
-        One directory is one disk.
-        """
+        """Each directory stands for one disk."""
         with pytest.raises(Refused, match="share a directory"):
             load(write(tmp_path / "c.toml", f"[storage]\nvolumes = {volumes}\n"))
 
@@ -232,9 +228,7 @@ class TestUnits:
 
 class TestReload:
     def test_only_live_options_change(self, tmp_path: Path) -> None:
-        """
-        A reload takes what is declared live and leaves the rest as it was.
-        """
+        """A reload applies the options declared live and leaves the others unchanged."""
         before = load(write(tmp_path / "c.toml", VOLUMES))
         text = VOLUMES + '[scan]\nfloor_bytes_per_s = "2MiB/s"\n[tasks]\nthreads = 3\n'
         after = load(write(tmp_path / "c.toml", text))
@@ -247,9 +241,7 @@ class TestReload:
 
 class TestReference:
     def test_the_sample_with_every_option_uncommented_is_valid(self, tmp_path: Path) -> None:
-        """
-        What the sample shows can be used as it is, and is the default.
-        """
+        """The sample can be used as it is, and has the defaults."""
         lines = [line for line in sample().splitlines() if not line.startswith(("# ", "#$"))]
         text = "\n".join(line.removeprefix("#") for line in lines)
 

@@ -37,7 +37,7 @@ listen = {said["listen"]}
 
 
 def test_ozones_managers_lead(tmp_path: Path) -> None:
-    """One or several, with the prefix before each."""
+    """There are one or several, each with the prefix."""
     config = load(written(tmp_path))
 
     assert ("ozone://scm1.example:9861", "ozone://scm2.example:9861") == ozone_scms(config.node.scm)

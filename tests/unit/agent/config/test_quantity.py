@@ -25,7 +25,7 @@ def test_a_size_is_read(text: str, expected: int) -> None:
     [("7d", 604_800), ("1d12h", 129_600), ("90 s", 90), ("250ms", 0.25), ("1h 30min", 5400)],
 )
 def test_a_time_is_read(text: str, expected: float) -> None:
-    """One unit or several, the largest first."""
+    """There are one or several units, the largest first."""
     assert expected == parse_duration_s(text)
 
 
@@ -59,11 +59,11 @@ def test_invalid_rate_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("value_bytes", [0, 1, 1000, 4096, 3 * 2**20, 5 * 2**30, 2**50])
 def test_a_shown_size_reads_as_itself(value_bytes: int) -> None:
-    """What is shown can be pasted into a file."""
+    """The shown form can be pasted into a config file."""
     assert value_bytes == parse_bytes(bytes_text(value_bytes))
 
 
 @pytest.mark.parametrize("duration_s", [0, 0.05, 1, 90, 900, 86_400, 90_061.5])
 def test_a_shown_time_reads_as_itself(duration_s: float) -> None:
-    """What is shown can be pasted into a file."""
+    """The shown form can be pasted into a config file."""
     assert duration_s == parse_duration_s(duration_text(duration_s))

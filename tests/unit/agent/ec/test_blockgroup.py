@@ -68,9 +68,7 @@ class TestOzonesRecord:
 
 class TestAgreement:
     def test_equal_lengths_are_the_group(self) -> None:
-        """
-        When all sources know one length, that is the group's, and all are of use.
-        """
+        """All sources have one length, which is that of the group, and all can be used."""
         known = {index: shard(index, 3000) for index in SCHEME.indexes}
 
         agreed = agree(SCHEME, BLOCK, known)
@@ -80,9 +78,7 @@ class TestAgreement:
         assert {1, 2, 3, 4, 5} == set(agreed.shards)
 
     def test_the_longest_length_that_enough_have_is_the_groups(self) -> None:
-        """
-        One shard that lost the last stripe takes nothing away that the others have in full.
-        """
+        """One shard without the last stripe does not reduce the group."""
         stripe = SCHEME.stripe_bytes
         known = {index: shard(index, 2 * stripe) for index in (1, 2, 4)} | {5: shard(5, stripe)}
 
@@ -122,9 +118,7 @@ class TestAgreement:
         assert f"of a group of {2 * stripe} bytes" in found.reason
 
     def test_a_length_that_no_group_has_is_left_out(self) -> None:
-        """
-        One shard whose length is nonsense costs that shard, not the block.
-        """
+        """One shard with an impossible length is left out, and the block is readable."""
         known = {index: shard(index, 3000) for index in (1, 2, 3)}
         known[4] = replace(shard(4, 3000), metadata=((GROUP_LENGTH_KEY, "9" * 19),))
 

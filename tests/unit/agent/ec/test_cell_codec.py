@@ -124,9 +124,7 @@ class TestTheWayBack:
         assert all(bytes(cells[index]) == bytes(cell) for index, cell in found.items())
 
     def test_finds_arithmetic_that_errs(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """
-        One octet that the processor gets wrong on the way there is found on the way back.
-        """
+        """One octet that the processor computes wrongly is found by the check."""
         multiply_at = isal.multiply_at
         erred = []
 

@@ -9,9 +9,7 @@ from agent.errors import Code, Refused
 class TestNames:
     @pytest.mark.parametrize("scheme", OFFERED, ids=str)
     def test_a_name_leads_back_to_its_scheme(self, scheme: Scheme) -> None:
-        """
-        What a scheme is called names it again.
-        """
+        """The name of a scheme is parsed as that scheme."""
         assert scheme == parse_scheme(str(scheme))
 
     def test_upper_case_and_no_cell_size_are_understood(self) -> None:

@@ -55,9 +55,7 @@ def ids_of(page: scm_pb2.ColumnReport) -> list[int]:
 
 class TestSpacing:
     def test_news_of_a_moment_go_together(self) -> None:
-        """
-        Woken again and again within the spacing, it waits and then tells all in one heartbeat.
-        """
+        """Several wake-ups within the spacing are reported in one heartbeat."""
         scm, clock = Scm(), FakeClock()
         beat = Heartbeat(
             scm, Replicas(1), IDENTITY, lambda *_: None, clock, outbox=Outbox(), spacing_s=0.5
@@ -118,9 +116,7 @@ class TestReports:
         assert [(2, 7)] == [(r.container_id, r.bcsid) for r in report.replicas]
 
     def test_a_deleted_replica_is_reported_as_such(self) -> None:
-        """
-        A replica that is gone is told of, not just left out.
-        """
+        """It is reported as deleted, and not just left out."""
         scm, replicas = Scm(), Replicas(2)
         beat = heartbeat(scm, replicas, FakeClock())
         run_until_quiet(beat)
@@ -150,8 +146,8 @@ class TestReports:
         assert [9] == [status.command_id for r in scm.heard for status in r.command_statuses]
 
     def test_a_full_report_that_was_cut_off_begins_anew(self) -> None:
-        """
-        When a page is lost, all pages come again under a new id: the SCM never counts a part.
+        """If a page is lost, all pages are sent again under a new id, so the SCM never counts a
+        part.
         """
         scm = Scm()
         beat = heartbeat(scm, Replicas(module.REPLICAS_PER_HEARTBEAT_MAX + 1), FakeClock())
@@ -180,9 +176,8 @@ class TestReports:
         assert [[1, 2, 3]] == list(map(ids_of, full_pages(scm)))
 
     def test_a_number_that_has_no_place_in_columns_silences_nobody(self) -> None:
-        """
-        Such a page goes with a message a replica: the control plane leaves out that replica alone,
-        and the datanode is heard.
+        """Such a page is sent with one message per replica. The control plane leaves out that
+        replica only, and accepts the heartbeat.
         """
         scm, replicas = Scm(), Replicas(3)
         replicas.bcsids[2] = 2**64 - 1
@@ -195,8 +190,8 @@ class TestReports:
         assert not any(request.column_reports for request in scm.heard)
 
     def test_a_change_that_could_not_be_read_is_told_later(self) -> None:
-        """
-        When one of the changed replicas cannot be read, all of them are told with the next call.
+        """If one of the changed replicas cannot be read, all of them are reported with the next
+        call.
         """
         scm, replicas = Scm(), Failing(3, broken=2)
         replicas.failures_left = 0
@@ -213,9 +208,7 @@ class TestReports:
         assert [1, 2] == sorted(incremental_ids(scm))
 
     def test_a_replica_made_during_a_full_report_is_told_after_it(self) -> None:
-        """
-        What is on no page because it is newer than the list is reported again behind the last.
-        """
+        """A replica newer than the list is on no page, and is reported after the last one."""
         scm = Scm()
         replicas = Replicas(module.REPLICAS_PER_HEARTBEAT_MAX + 1)
         beat = heartbeat(scm, replicas, FakeClock())
@@ -352,8 +345,8 @@ class TestScmAway:
         assert list(range(1, kept + 2)) == told
 
     def test_answers_with_much_to_tell_are_spread_over_heartbeats(self) -> None:
-        """
-        No heartbeat is larger than the SCM takes, whatever the answers tell; each is sent once.
+        """No heartbeat exceeds the SCM's limit, whatever the size of the answers, and each is
+        sent once.
         """
         scm = Scm()
         beat = heartbeat(scm, Replicas(0), FakeClock())
@@ -387,9 +380,7 @@ class TestScmAway:
 
 class TestCommands:
     def test_commands_are_handed_on(self) -> None:
-        """
-        What the SCM orders in an answer reaches whoever carries it out.
-        """
+        """Commands of an answer reach the handler."""
         scm = Scm()
         orders: list[scm_pb2.Command] = []
         beat = heartbeat(scm, Replicas(1), FakeClock(), orders)
@@ -403,7 +394,9 @@ class TestCommands:
 def test_last_copies_are_heard_with_each_answer_and_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What an answer does not name any more is no longer one; an endless list is cut."""
+    """A container that an answer does not name is no longer a last copy. An endless list is
+    truncated.
+    """
     monkeypatch.setattr(module, "LAST_COPIES_MAX", 2)
     scm = Scm()
     scm.answers = [

@@ -62,7 +62,7 @@ def test_bytes_are_counted_by_the_age_of_their_verification() -> None:
 
 
 def test_an_open_replica_is_no_part_of_the_promise() -> None:
-    """What is still written has no tree, and is not scanned."""
+    """A replica that is being written has no tree, and is not scanned."""
     census = census_of(replica(1, scanned_at_ms=0, state=ReplicaState.OPEN))
 
     summary = census.summary(NOW_MS)

@@ -85,9 +85,7 @@ def test_disk_report_has_the_reason_for_missing_data(
 
 
 def test_the_second_log_is_asked_when_the_first_is_silent(device: Path) -> None:
-    """
-    And of very many lines the newest are told.
-    """
+    """Of very many lines the newest are kept."""
     lines = "\n".join(f"sdb: line {number}" for number in range(3 * LINES_MAX))
     run = answering({"journalctl": (1, "", "no journal"), "dmesg": (0, lines, "")})
 
@@ -98,9 +96,7 @@ def test_the_second_log_is_asked_when_the_first_is_silent(device: Path) -> None:
 
 
 def test_a_volume_in_memory_is_on_no_disk() -> None:
-    """
-    That is said, and nothing is run.
-    """
+    """The report says so, and no program is run."""
 
     def never(words: Sequence[str]) -> tuple[int, str, str]:
         raise AssertionError(words)

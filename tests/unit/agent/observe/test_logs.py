@@ -25,7 +25,7 @@ class Writes(io.StringIO):
 
 
 def test_an_event_without_end_is_cut_and_counted() -> None:
-    """The next window tells how many were dropped; other events are not touched."""
+    """The next window has the number of dropped events. Other events are not affected."""
     now_s = 0.0
     bounded = Bounded(lambda: now_s)
     for _ in range(EVENT_COUNT_MAX):

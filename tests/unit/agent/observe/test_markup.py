@@ -6,7 +6,7 @@ from agent.observe.markup import Markup, age, bar, bullets, document, element, l
 
 
 def test_text_is_escaped_once_and_markup_never() -> None:
-    """Whoever puts a value into a page need not think of it."""
+    """The caller need not escape values."""
     inner = element("b", "<i> & co")
 
     assert "<p><b>&lt;i&gt; &amp; co</b>&quot;</p>" == element("p", inner, '"')
@@ -29,7 +29,7 @@ def test_a_link_cannot_leave_its_attribute() -> None:
     [(0, 9, "0 %"), (1, 9, "11 %"), (9, 9, "100 %"), (8.9999, 9, "99 %"), (20, 9, "100 %")],
 )
 def test_a_share_is_rounded_down(part: float, whole: float, share: str) -> None:
-    """What is not all is never called 100 %; what is more than all is all."""
+    """A partial share is never shown as 100 %. A share above the whole is shown as the whole."""
     assert f"{share}</span>" in bar(part, whole)
 
 
@@ -39,7 +39,9 @@ def test_share_of_an_empty_total_is_a_dash() -> None:
 
 
 def test_a_table_names_each_value_for_narrow_screens() -> None:
-    """Numbers stand right; an empty cell is left out there; without rows something is said."""
+    """Numbers are aligned right, empty cells are left out on narrow screens, and an empty table
+    has a text.
+    """
     text = table(("name", "#count"), [("a", 5), ("", 6)])
 
     assert '<td data-l="name">a</td><td class=n data-l="count">5</td>' in text

@@ -41,9 +41,7 @@ def damage_row(store: ReplicaStore, container_id: ContainerId) -> None:
 
 
 def test_a_replica_whose_row_is_damaged_is_not_gone(tmp_path: Path) -> None:
-    """
-    It is in every full report, as one that cannot be loaded; the others are reported as ever.
-    """
+    """It is in every full report as unloadable, and the others are reported as usual."""
     store = open_store(tmp_path)
     closed_replica(store, 1)
     closed_replica(store, 2)
@@ -60,9 +58,7 @@ def test_a_replica_whose_row_is_damaged_is_not_gone(tmp_path: Path) -> None:
 
 
 def test_a_replica_that_was_deleted_is_gone(tmp_path: Path) -> None:
-    """
-    Its report says so: the control plane forgets it.
-    """
+    """Its report says so, and the control plane forgets it."""
     store = open_store(tmp_path)
     closed_replica(store, 1)
     store.delete_container(ONE, force=True)
@@ -85,9 +81,7 @@ class InDoubt(ReplicaStore):
 
 
 def test_a_volume_in_doubt_is_not_a_replica_that_is_gone(tmp_path: Path) -> None:
-    """
-    A read that fails says nothing about the replica; a volume that was fenced does.
-    """
+    """A failed read says nothing about the replica. A fenced volume does."""
     store = InDoubt.open([tmp_path], cluster_id=CLUSTER, datanode_id=DATANODE)
     closed_replica(store, 1)
     [volume] = store.volumes()

@@ -35,10 +35,9 @@ def test_healthy_headline_says_that_nothing_is_damaged() -> None:
 
 
 def test_every_combination() -> None:
-    """
-    Reasons of the control plane, silent nodes, contradictory replicas, failed volumes, stalled
-    workers, findings, no bytes: whatever is the matter is said, and nothing is claimed beside.
-    Bytes whose turn has not come are said, and are nothing to do.
+    """The causes are reasons of the control plane, silent nodes, contradictions, failed volumes,
+    stalled workers, findings and no bytes. Each is named, and nothing else is claimed. Bytes
+    that are due later are named, and need no action.
     """
     seen = 0
     for silent, reasons, troubles, findings, share in product(
@@ -86,9 +85,7 @@ def test_a_reason_of_the_control_plane_is_said_once() -> None:
 
 
 def test_a_control_plane_in_trouble_is_said_first() -> None:
-    """
-    One that cannot write its state repairs nothing, whatever it counts.
-    """
+    """A control plane that cannot write its state repairs nothing, whatever it counts."""
     line = headline(told(reasons=("the control plane: the state is full",)), NOW_MS)
 
     assert line.text.startswith("the control plane: the state is full; ")
@@ -112,9 +109,7 @@ def test_headline_without_answers_says_nothing_of_data() -> None:
 
 
 def test_a_node_that_has_left_for_good_need_not_be_heard() -> None:
-    """
-    It may be switched off; one in maintenance still has replicas that count.
-    """
+    """It may be switched off. A node in maintenance still has replicas that count."""
     nodes = [
         scm_pb2.NodeInfo(datanode_id=name, op_state=state)
         for name, state in (

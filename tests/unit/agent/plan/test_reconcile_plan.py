@@ -19,7 +19,7 @@ GOLDEN = Path(__file__).parents[3] / "golden" / "reconcile"
 class TestScenarios:
     @pytest.mark.parametrize("name", sorted(path.name for path in GOLDEN.glob("*.txt")))
     def test_plan_is_as_written(self, name: str, request: pytest.FixtureRequest) -> None:
-        """Every scenario in tests/golden/reconcile is answered as the file says."""
+        """Every scenario in tests/golden/reconcile gives the recorded answer."""
         rewrite = bool(request.config.getoption("--rewrite-golden"))
 
         count = check_transcript(GOLDEN / name, answer, rewrite=rewrite)
@@ -43,7 +43,7 @@ class TestLaws:
         assert 50 == firsts.count("dn2") == firsts.count("dn3")
 
     def test_only_contradictions_wait_for_a_person(self) -> None:
-        """Of all reasons to leave something alone."""
+        """No other reason to skip a block waits for an operator."""
         lasting = {reason for reason in SkipReason if Skip(BlockId(1), 0, reason).is_contradiction}
 
         assert {SkipReason.CONTRADICTORY, SkipReason.UNCONFIRMED_DELETE} == lasting
@@ -67,7 +67,7 @@ class TestLaws:
         assert 0 == planned.wanted_bytes
 
     def test_a_doubt_about_this_host_is_no_damage(self) -> None:
-        """The medium is right: there is nothing to repair, and nothing that nobody has."""
+        """The medium is right, so nothing is to repair and nothing is missing."""
         tree = leaf_tree({1: [good(0, 1)]})
         doubt = Finding(
             ContainerId(7), Verdict.SUSPECT_HOST, Fault.CHUNK_CHECKSUM, BlockId(1), 0, 10, 0, "why"
@@ -76,7 +76,7 @@ class TestLaws:
         assert Plan() == plan(tree, [], [doubt])
 
     def test_wanted_bytes_are_those_of_the_damage(self) -> None:
-        """What is healthy here is not wanted from anybody."""
+        """Healthy chunks are not fetched."""
         planned, _ = read(
             [
                 "mine 1: 0+4M=aaaa 4M+4M=bbbb! 8M+1M=cccc",

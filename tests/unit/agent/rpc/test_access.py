@@ -43,9 +43,7 @@ def calls(identity: Identity | None) -> Caller:
 class TestTable:
     @pytest.mark.parametrize("service", SERVICES)
     def test_every_method_of_the_contract_is_in_it_and_nothing_else(self, service: str) -> None:
-        """
-        A new method is for nobody until somebody says whom it is for.
-        """
+        """A new method is refused until its roles are listed."""
         descriptor, rules = SERVICES[service]
 
         assert {method.name for method in descriptor.methods} == set(rules)
@@ -142,8 +140,8 @@ class TestCheck:
         assert places == (["ipv4:10.0.0.1:1"] if role in {Role.PEER, Role.ADMIN} else [])
 
     def test_the_role_decides(self) -> None:
-        """
-        One of the rule's roles is let in, another is refused with both named.
+        """A caller with one of the rule's roles is accepted. Another is refused, and the error
+        has both roles.
         """
         check(Rule(frozenset({Role.ADMIN, Role.PEER})), "/s/Scan", calls(ADA), 1.0)
 

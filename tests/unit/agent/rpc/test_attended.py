@@ -114,9 +114,7 @@ class TestAttended:
         assert (0, 0) == (world.slots.taken_count, len(world.waits))
 
     def test_a_call_that_fails_gives_its_slot_back(self, world: World, *, streams: bool) -> None:
-        """
-        The error goes on to whoever makes a status of it.
-        """
+        """The error reaches the layer that turns it into a status."""
         world.error = KeyError("a fault of ours")
 
         with pytest.raises(KeyError):
@@ -135,9 +133,7 @@ class TestAttended:
             world.call([ASKED], streams=streams)
 
     def test_a_call_without_a_request_is_ended(self, world: World, *, streams: bool) -> None:
-        """
-        It closed its side and sent nothing.
-        """
+        """The client closed its side and sent nothing."""
         with pytest.raises(Aborted, match="no request") as ended:
             world.call([], streams=streams)
         assert grpc.StatusCode.INVALID_ARGUMENT is ended.value.code

@@ -9,9 +9,7 @@ from agent.rpc.v1 import scm_pb2 as pb
 
 
 def test_an_export_waits_for_the_one_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    The caller is told once of what it waits for; a refusal that does not pass is final.
-    """
+    """The caller is notified once of the wait. A permanent refusal is final."""
     answers: list[Exception | pb.ExportSnapshotResponse] = [
         Unavailable(Code.BUSY, "another snapshot is being exported"),
         Unavailable(Code.BUSY, "another snapshot is being exported"),

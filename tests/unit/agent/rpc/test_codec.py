@@ -86,7 +86,7 @@ class TestChunk:
         ],
     )
     def test_a_broken_field_is_named(self, changes: dict[str, object], field: str) -> None:
-        """The refusal says which field broke which rule."""
+        """The refusal names the field and the rule."""
         assert (Code.MALFORMED_REQUEST, field) == refusal(codec.parse_chunk, chunk(**changes), "c")
 
     def test_an_unknown_checksum_type_is_its_own_error(self) -> None:
@@ -96,14 +96,14 @@ class TestChunk:
         )
 
     def test_a_chunk_without_checksums_is_only_for_writing(self) -> None:
-        """What is read back or sent by a peer must say what it is."""
+        """A chunk that is read back or sent by a peer must have its checksum type."""
         message = chunk(type=pb.CHECKSUM_TYPE_UNSPECIFIED, sums=b"")
 
         assert Code.NO_SUCH_ALGORITHM is refusal(codec.parse_chunk, message, "c")[0]
         assert codec.UNSTATED is codec.parse_written_chunk(message, "c").checksum_type
 
     def test_checksums_without_their_type_are_refused(self) -> None:
-        """Nobody guesses what they may be."""
+        """Their type is not guessed."""
         message = chunk(type=pb.CHECKSUM_TYPE_UNSPECIFIED)
 
         assert "c.checksum.type" == refusal(codec.parse_written_chunk, message, "c")[1]
@@ -138,7 +138,7 @@ class TestBlock:
         ],
     )
     def test_a_broken_field_is_named(self, message: pb.BlockData, field: str) -> None:
-        """The refusal says which field broke which rule."""
+        """The refusal names the field and the rule."""
         assert (Code.MALFORMED_REQUEST, field) == refusal(codec.parse_block, message, "b")
 
     def test_too_many_chunks_are_refused_before_one_is_looked_at(self) -> None:

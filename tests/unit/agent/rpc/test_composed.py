@@ -54,9 +54,7 @@ def test_a_call_goes_to_its_group() -> None:
 
 
 def test_two_groups_with_the_same_call_are_a_mistake() -> None:
-    """
-    Which of two handlers answers is not left to their order.
-    """
+    """The order of the groups does not decide which handler answers."""
     with pytest.raises(AssertionError, match="Status is in"):
         composed([HostHandlers(status), HostHandlers(status)])
 

@@ -143,7 +143,7 @@ def served(behavior: Behavior) -> Iterator[grpc.Channel]:
 
 class TestEdge:
     def test_a_defect_leaves_no_trace_of_values(self) -> None:
-        """What a handler raised by mistake stays in the log of the server."""
+        """Details of an unexpected exception stay in the log of the server."""
 
         def defect(_request: bytes, _context: grpc.ServicerContext) -> bytes:
             raise FileNotFoundError("/data/secret/path")

@@ -70,9 +70,7 @@ def test_patience_ends_with_its_time() -> None:
 
 
 def test_patience_ends_with_who_asks() -> None:
-    """
-    On Ctrl-C nobody waits for minutes.
-    """
+    """On Ctrl-C no call waits for minutes."""
     scripted = Scripted(*[GONE] * 9)
 
     with pytest.raises(Unavailable):

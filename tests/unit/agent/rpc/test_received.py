@@ -21,9 +21,7 @@ SIZE = 4_000
 
 
 def test_a_chunk_that_never_ends_is_cut_off() -> None:
-    """
-    No more is taken in than the chunk said it has, and one message.
-    """
+    """At most the stated length and one message are accepted."""
     data = content(1)
     taken: list[int] = []
 

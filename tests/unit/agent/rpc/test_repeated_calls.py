@@ -58,9 +58,7 @@ def test_a_peer_that_comes_back_answers() -> None:
 
 
 def test_a_peer_that_stays_away_is_asked_a_few_times() -> None:
-    """
-    The last error is told, with the party that was called.
-    """
+    """The last error is raised, with the party that was called."""
     method = Method(*[GONE] * 10)
 
     with pytest.raises(Unavailable, match="the SCM at scm1:9860") as failure:

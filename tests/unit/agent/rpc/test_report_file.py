@@ -100,9 +100,7 @@ def names_in(place: Place) -> list[str]:
 
 
 def test_a_report_has_a_row_for_each_replica_and_one_for_its_datanode(tmp_path: Path) -> None:
-    """
-    What a datanode does not know is null; a root is the signed long of the same bits.
-    """
+    """Unknown values are null. A root is the signed long of the same bits."""
     tree = pb.TreeSummary(
         algorithm=pb.TREE_CRC32C,
         root=2**64 - 5,
@@ -169,9 +167,8 @@ def test_a_report_has_a_row_for_each_replica_and_one_for_its_datanode(tmp_path: 
 
 
 def test_the_oldest_reports_are_removed(tmp_path: Path) -> None:
-    """
-    Those of other datanodes stay, and so does what is no report. The newest stays whatever its
-    clock says.
+    """Reports of other datanodes stay, and so do other files. The newest stays whatever its
+    clock.
     """
     other = tmp_path / "dn2" / NAME
     other.parent.mkdir()
@@ -227,9 +224,7 @@ def test_a_report_is_an_object_in_a_store(store: ObjectStore) -> None:
 
 @pytest.mark.parametrize("kind", ["file", "store", "address"])
 def test_a_place_that_takes_no_file_is_named(kind: str, tmp_path: Path, store: ObjectStore) -> None:
-    """
-    The process says so in a line.
-    """
+    """The process reports it in one line."""
     blocked = tmp_path / "file"
     blocked.write_text("")
     directory = {

@@ -22,9 +22,7 @@ class Noting:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_methods_are_asked_for_as_they_are_but_are_not_registered(kind: str) -> None:
-    """
-    Of every kind; all other options go on.
-    """
+    """This holds for every kind of method. All other options are passed on."""
     within: Any = Noting()
 
     getattr(Unregistered(within), kind)(
@@ -47,9 +45,7 @@ def test_no_method_of_a_generated_stub_is_registered() -> None:
 
 
 def test_the_rest_of_a_channel_is_that_of_the_one_within() -> None:
-    """
-    Who waits for it to be ready, and who closes it, also by leaving a block.
-    """
+    """They are the wait for readiness and the close, also at the end of a block."""
     within: Any = Noting()
     told: Any = object()
 

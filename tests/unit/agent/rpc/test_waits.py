@@ -29,8 +29,8 @@ class World:
 
 
 def test_a_share_leaves_threads_to_others() -> None:
-    """
-    Of few calls as of many; and never only one, which would make every caller wait in line.
+    """This holds for few calls and for many. A share is never one thread, which would serialize
+    a caller.
     """
     assert [2, 2, 2, 3, 6, 15] == [share(count) for count in (1, 2, 3, 4, 8, 20)]
 

@@ -33,9 +33,7 @@ class TestEnding:
         assert [ending, ending] == seen
 
     def test_an_end_that_comes_while_a_callback_is_added_calls_it_once(self) -> None:
-        """
-        Whoever adds it and whoever ends the call run at the same time, a thousand times.
-        """
+        """Both threads run at the same time, a thousand times."""
         with CallThreads(2, 2) as threads:
             for _ in range(1000):
                 called: list[Any] = []
@@ -116,9 +114,7 @@ class TestCallThreads:
                 assert all(end.wait(WAIT_S) for end in ends)
 
     def test_a_call_that_raises_takes_no_thread_with_it(self) -> None:
-        """
-        It is said in the log, the call ends, and the thread takes the next one.
-        """
+        """The error is logged, the call ends, and the thread takes the next one."""
 
         def fail() -> None:
             raise KeyError("a fault of ours")
@@ -129,8 +125,8 @@ class TestCallThreads:
         assert ["rpc_thread_failed"] == [entry["event"] for entry in entries]
 
     def test_after_shutdown_nothing_is_taken_and_no_thread_is_left(self) -> None:
-        """
-        What was begun ends first; what was not begun ends without having run, if it is dropped.
+        """Running work ends first. Work that has not started ends without running, if it is
+        dropped.
         """
         threads = CallThreads(1, 1)
         begun, may_end, ran = threading.Event(), threading.Event(), threading.Event()
@@ -156,9 +152,8 @@ class TestCallThreads:
     def test_without_a_new_thread_those_that_are_there_do_the_work(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """
-        Where a host has no thread left, calls wait for one that is through, or for the next that
-        can be had; and then there is no thread too few.
+        """If the host has no thread left, calls wait for a running one to finish, or for the
+        next that can be created. Later there is no thread too few.
         """
 
         def refuse(_self: threading.Thread) -> None:

@@ -35,18 +35,14 @@ def test_the_manual_has_the_table() -> None:
 
 
 def test_the_job_means_the_same_by_a_code() -> None:
-    """
-    It runs where no agent is installed and has names and numbers of its own: they are the same.
-    """
+    """The job runs without an agent and has its own names and numbers, which are the same."""
     ours = {code.name: code.value for code in Exit}
 
     assert {code.name: code.value for code in of_the_job.Exit}.items() <= ours.items()
 
 
 def test_the_help_names_what_commands_end_with() -> None:
-    """
-    Whoever asks `suture --help` finds each code that a command ends with.
-    """
+    """`suture --help` lists every exit code of a command."""
     named = {int(code) for code in re.findall(r"\b(\d+) [a-z]", CODES)}
 
     assert {*Exit} - {Exit.DATA_AT_RISK} == named
@@ -54,9 +50,7 @@ def test_the_help_names_what_commands_end_with() -> None:
 
 @pytest.mark.parametrize("package", ["agent", "ozone", "scm", "spark_verify", "suture"])
 def test_no_program_has_codes_of_its_own(package: str) -> None:
-    """
-    Nothing but the table says with which number a program ends.
-    """
+    """Only the table defines exit codes."""
     found = [
         f"{path.relative_to(ROOT)}:{number}"
         for path in (ROOT / package).rglob("*.py")
@@ -99,9 +93,7 @@ def test_a_wrong_command_line_is_the_same_everywhere(
 def test_a_control_plane_without_data_is_a_wrong_command_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """
-    It does not start anywhere else instead.
-    """
+    """It does not start in another place instead."""
     monkeypatch.setattr("sys.argv", ["suture-scm"])
 
     with pytest.raises(SystemExit) as ended:
@@ -114,9 +106,7 @@ def test_a_control_plane_without_data_is_a_wrong_command_line(
 def test_a_command_that_no_shell_could_read_is_a_wrong_command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """
-    It is told before anything is made.
-    """
+    """The error comes before any file is created."""
     monkeypatch.setattr("sys.argv", ["suture-scm", f"--data={tmp_path}/s", "--verify", "it's"])
 
     with pytest.raises(SystemExit) as ended:

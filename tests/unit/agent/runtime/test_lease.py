@@ -43,7 +43,7 @@ class Holder:
 
 class TestHold:
     def test_a_held_lease_refuses_the_second_as_busy(self) -> None:
-        """Who cannot wait any longer learns who is in the way."""
+        """The error of the timed-out waiter names the holder."""
         leases = Leases()
 
         with (
@@ -63,7 +63,7 @@ class TestHold:
             assert is_held(leases, ONE)
 
     def test_a_waiter_gets_the_lease_when_it_is_free(self) -> None:
-        """Letting go wakes who waits; nobody sits his timeout out."""
+        """A release wakes the waiter before its timeout."""
         leases, got_it = Leases(), threading.Event()
 
         def wait() -> None:
@@ -132,7 +132,7 @@ class TestHold:
 
 class TestOwnWrites:
     def test_writes_are_remembered_for_a_while(self) -> None:
-        """The change watch must not take our repair for somebody's meddling."""
+        """The change watch must not take the agent's own repair for a foreign change."""
         clock = FakeClock()
         leases = Leases(clock=clock)
 

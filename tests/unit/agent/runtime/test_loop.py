@@ -182,7 +182,7 @@ class TestThread:
         assert loop.join(WAIT_S)
 
     def test_a_set_stops_within_its_deadline_and_names_who_did_not(self) -> None:
-        """Shutdown takes as long as stated, and says who was in the way."""
+        """The shutdown has a deadline, and names the workers that missed it."""
         entered, go_on = threading.Event(), threading.Event()
 
         def hang() -> Step:

@@ -63,9 +63,7 @@ class TestLimit:
     def test_half_of_the_rest_may_be_in_flight(
         self, configured: int, memory_bytes: int, expected: int
     ) -> None:
-        """
-        Unless the operator has said how much.
-        """
+        """The operator may configure another size."""
         assert expected == in_flight_bytes(configured, memory_bytes)
 
 
@@ -118,9 +116,7 @@ class TestBudget:
         assert ["few", "many", "many"] == order
 
     def test_whoever_waits_too_long_is_told(self) -> None:
-        """
-        BUSY, and nothing is kept of the wish; nor of one that is called off.
-        """
+        """It gets BUSY and keeps no memory, and neither does a cancelled request."""
         budget = MemoryBudget(10)
         with budget.hold(10):
             for wish in ({"timeout_s": 0.0}, {"stop": lambda: True}):

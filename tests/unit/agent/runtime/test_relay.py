@@ -16,9 +16,7 @@ def test_relay_listeners_are_called_in_their_order() -> None:
 
 
 def test_before_anybody_listens_nothing_is_lost_but_the_news() -> None:
-    """
-    Telling nobody is no error; who listens later hears what is told later.
-    """
+    """A call without listeners is no error. A later listener receives later events only."""
     heard: list[int] = []
     relay = Relay[[int]]()
 

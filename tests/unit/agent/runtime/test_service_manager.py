@@ -54,7 +54,7 @@ class TestSupervisor:
     def test_ready_is_one_datagram_with_the_status(
         self, tmp_path: Path, listener: Listener
     ) -> None:
-        """State and status line travel together, as sd_notify(3) wants."""
+        """State and status are sent together, as sd_notify(3) requires."""
         supervisor(tmp_path).ready("serving 3 volumes")
 
         assert "READY=1\nSTATUS=serving 3 volumes" == listener.received()
@@ -85,7 +85,7 @@ class TestSupervisor:
         listener.close()
 
     def test_without_a_supervisor_nothing_happens(self) -> None:
-        """Started by hand, the agent tells nobody."""
+        """An agent started by hand notifies no supervisor."""
         nobody = Supervisor({})
 
         nobody.ready()
@@ -94,7 +94,7 @@ class TestSupervisor:
         assert 0.0 == nobody.watchdog_interval_s
 
     def test_a_dead_supervisor_does_no_harm(self, tmp_path: Path) -> None:
-        """A socket that nobody listens on is logged, not raised."""
+        """A socket without a listener is logged, and no error is raised."""
         supervisor(tmp_path).ready()
 
     def test_the_watchdog_is_fed_well_before_its_limit(self, tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ class TestSupervisor:
 
 class TestWatchdogWorker:
     def test_feeds_while_all_progress(self, tmp_path: Path, listener: Listener) -> None:
-        """One datagram a step, and the next one after the interval."""
+        """Each step sends one datagram, and the next step is after the interval."""
         worker = WatchdogWorker(supervisor(tmp_path, WATCHDOG_USEC="10000000"), lambda: ())
 
         assert Throttled(4.0) == worker.step()

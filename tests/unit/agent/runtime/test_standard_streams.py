@@ -19,7 +19,9 @@ sys.stderr.write("text")
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_descriptor_is_taken_by_no_other_file(closed: str) -> None:
-    """What a library prints would be written into a database that became descriptor 1."""
+    """Otherwise the output of a library would be written into a database that became descriptor
+    1.
+    """
     command = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-c", CHECK]
 
     assert 0 == subprocess.run(command, timeout=60, check=False).returncode

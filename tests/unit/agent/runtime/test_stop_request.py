@@ -99,7 +99,7 @@ def test_a_hang_up_during_another_wait_is_remembered(stop: StopRequest) -> None:
 
 
 def test_a_thread_can_ask_too() -> None:
-    """What a dying thread asks for wakes the main thread."""
+    """A request of a dying thread wakes the main thread."""
     request = StopRequest()
 
     thread = threading.Thread(target=request.set)
@@ -110,7 +110,7 @@ def test_a_thread_can_ask_too() -> None:
 
 
 def test_the_wait_ends_with_its_time() -> None:
-    """Nobody asks: the answer is no."""
+    """Without a request the answer is no."""
     assert not StopRequest().wait(0.001)
 
 

@@ -15,9 +15,8 @@ PATH_BYTES_MAX = 4_000
 
 @given(st.lists(KEYS, max_size=30))
 def test_every_path_is_safe_and_its_own(keys: list[str]) -> None:
-    """
-    No part means anything to a file system; no two are one, nor one the folder of another, on a
-    file system that does not tell cases apart either.
+    """No part has a special meaning to a file system. No two paths are equal, and none is the
+    folder of another, also on a file system that ignores case.
     """
     paths = paths_of(keys)
 
@@ -56,9 +55,7 @@ def test_every_path_is_safe_and_its_own(keys: list[str]) -> None:
     ],
 )
 def test_a_path_is_as_written(key: str, path: str) -> None:
-    """
-    What is harmless stays readable.
-    """
+    """Harmless characters stay readable."""
     assert path == path_of(key)
 
 

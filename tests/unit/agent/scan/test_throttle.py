@@ -51,7 +51,7 @@ def test_pieces_of_a_read_that_failed_are_forgotten() -> None:
 
 
 def test_a_budget_that_was_corrected_is_kept_to_at_once() -> None:
-    """What was read at one that was a thousand times too low is not waited for until the end."""
+    """The delay from a budget that was a thousand times too low does not last to its end."""
     clock = FakeClock()
     waits: list[float] = []
 
@@ -130,7 +130,7 @@ class TestCopies:
         assert FLOOR == copies.pace.bytes_per_s
 
     def test_clients_that_feel_nothing_let_copies_go_faster(self) -> None:
-        """On a host with room beside its clients nobody waits for the floor."""
+        """With unaffected clients, copies run above the floor."""
         copies = Copies()
 
         copies.sent_s(100 * FLOOR)

@@ -76,7 +76,7 @@ class Sender:
 
 
 def test_the_next_parts_are_asked_for_while_one_is_worked_on(executor: Threads) -> None:
-    """A transport that waits to be asked would else rest while we work, and we while it brings."""
+    """Otherwise transport and processing would wait for each other."""
     sender = Sender()
     with closing(read_ahead(sender.stream(), executor)) as parts:
         next(parts)
@@ -84,7 +84,7 @@ def test_the_next_parts_are_asked_for_while_one_is_worked_on(executor: Threads) 
 
 
 def test_no_more_than_a_few_parts_wait(executor: Threads) -> None:
-    """They are as large as messages may be, and a sender may be faster than any disk."""
+    """Parts may be as large as a message, and a sender may be faster than any disk."""
     sender = Sender()
     numbers, most = [], 0
     with closing(read_ahead(sender.stream(), executor)) as parts:
@@ -120,7 +120,7 @@ def test_read_ahead_stops_at_the_end_part(executor: Threads) -> None:
 def test_a_stream_that_breaks_gives_what_came_before_and_then_its_error(
     executor: Threads,
 ) -> None:
-    """What was received whole is not lost to an error behind it, and the error is not lost."""
+    """Parts received whole are returned, and then the error is raised."""
 
     def stream() -> Iterator[Part]:
         yield block_part(1)

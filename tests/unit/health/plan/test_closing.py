@@ -71,9 +71,7 @@ def test_close_rows_name_the_replicas_and_whether_by_force() -> None:
 
 
 def test_an_open_container_without_a_pipeline_is_closed() -> None:
-    """
-    Nobody can write to it, although all its replicas are open.
-    """
+    """No client can write to it, although all its replicas are open."""
     lost = container(1, "R OPEN 10", "O O O", pipeline_alive=False)
 
     [row] = judged([container(0, "R OPEN 10", "O O O"), lost])[1].plan

@@ -144,7 +144,7 @@ class TestOrders:
         assert {second: "too few replicas"} == ordered(world)
 
     def test_an_order_says_what_speaks_against_its_source(self, world: ScmWorld) -> None:
-        """Where nothing better is left."""
+        """No better source is left."""
         for node in ("dn1", "dn2"):
             world.beat(node, replica(node, finding_count=1))
         world.control.tick()

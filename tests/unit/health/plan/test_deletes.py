@@ -82,8 +82,8 @@ CHOICES: tuple[tuple[str, str, tuple[int, ...]], ...] = (
 
 
 def test_chance_picks_among_those_that_may_go_only() -> None:
-    """
-    Of each line six containers: whom the checksum puts first differs, not who is allowed.
+    """There are six containers for each line. The checksum decides the order, and not which
+    replicas may go.
     """
     ids = {
         (what, words): range(1 + len(SPREAD) * i, 1 + len(SPREAD) * (i + 1))

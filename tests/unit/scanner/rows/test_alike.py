@@ -137,9 +137,7 @@ def test_alike_chunks_are_read_together_and_counted_singly(replica: MemoryReplic
 
 
 def test_bytes_behind_the_last_chunk_are_told(replica: MemoryReplica) -> None:
-    """
-    Where they begin, and how many there are.
-    """
+    """The finding has their offset and length."""
     replica.files[1] += b"???"
 
     [found] = scan(MemoryReader(replica)).findings
@@ -185,9 +183,7 @@ def test_a_flip_in_memory_is_told_though_the_second_look_is_clean(replica: Memor
 
 
 def test_damage_in_a_later_read_leaves_the_chunks_before_it_whole(replica: MemoryReplica) -> None:
-    """
-    They were read and compared: the tree has them, though the rest is scanned one by one.
-    """
+    """They were read and compared, so the tree has them, and the rest is scanned one by one."""
     replica.flip(1, 10 * WINDOW_BYTES)
 
     outcome = scan(MemoryReader(replica))
@@ -199,9 +195,7 @@ def test_damage_in_a_later_read_leaves_the_chunks_before_it_whole(replica: Memor
 
 
 def test_a_read_that_fails_once_is_made_again_chunk_by_chunk(replica: MemoryReplica) -> None:
-    """
-    One bad sector must not condemn its neighbours, and here there is none.
-    """
+    """One bad sector must not affect its neighbours, and here there is none."""
     outcome = scan(AlteredReader(replica, failing(errno.EIO, times=1)))
 
     assert replica.metadata_tree() == outcome.tree
@@ -209,9 +203,7 @@ def test_a_read_that_fails_once_is_made_again_chunk_by_chunk(replica: MemoryRepl
 
 
 def test_a_host_that_is_short_of_something_ends_the_scan(replica: MemoryReplica) -> None:
-    """
-    That says nothing about the chunks.
-    """
+    """The shortage says nothing about the chunks."""
     outcome = scan(AlteredReader(replica, failing(errno.EMFILE)))
 
     assert "TRANSIENT: EMFILE" == outcome.stopped_because

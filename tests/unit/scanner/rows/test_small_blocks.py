@@ -58,7 +58,7 @@ def test_a_mixed_replica_has_the_tree_of_its_metadata(
 
 
 def test_chunks_that_are_alike_come_as_one_if_they_are_sought() -> None:
-    """Of at most half of what is read in one go; a push of rows takes them one by one."""
+    """They fill at most half of one read. A call for rows returns them one by one."""
     replica = MemoryReplica()
     replica.put(1, noise(WINDOW_BYTES, 1), noise(WINDOW_BYTES, 2))
     replica.put(2, noise(2 * WINDOW_BYTES, 1), noise(WINDOW_BYTES, 2))
@@ -110,7 +110,7 @@ def test_columns_tell_what_each_row_does(mixed: MemoryReplica) -> None:
 
 
 def test_blocks_of_different_polynomials_share_no_run() -> None:
-    """What is checked with one of them is not what the other one's blocks have."""
+    """A checksum of one polynomial cannot verify blocks of the other."""
     types = [ChecksumType.CRC32, ChecksumType.CRC32, ChecksumType.CRC32C, ChecksumType.CRC32]
     replica = MemoryReplica()
     for number, checksum_type in enumerate(types, 1):
@@ -173,7 +173,7 @@ def test_a_damaged_row_makes_its_batch_slow_and_nothing_else(mixed: MemoryReplic
 
 @pytest.mark.parametrize("block_id", [1, 5, 21, 39])
 def test_damage_to_a_simple_block_is_judged_as_ever(mixed: MemoryReplica, block_id: int) -> None:
-    """The quick look only says yes; a no is judged by the slow path, with evidence."""
+    """The quick check only confirms. A failure is judged by the slow path, with evidence."""
     healthy = mixed.metadata_tree()
     mixed.flip(block_id, 50)
 
@@ -229,7 +229,7 @@ def test_a_sector_that_fails_once_is_told(mixed: MemoryReplica) -> None:
 
 
 def test_a_quick_check_that_lies_is_never_corruption(mixed: MemoryReplica) -> None:
-    """When only the combined check says no, the host is in doubt, not the data."""
+    """If only the combined check fails, the host is in doubt and not the data."""
     witnesses = Witnesses(WITNESSES.primary, WITNESSES.second, lambda *_: False)
 
     outcome = scan(MemoryReader(mixed), witnesses=witnesses)

@@ -174,7 +174,7 @@ class TestNeeds:
     def test_only_what_is_closed_lacks_what_cannot_be_made(
         self, state: ContainerState, is_stuck: bool, expected: bool
     ) -> None:
-        """What is being written or deleted is copied nowhere."""
+        """A container that is being written or deleted is not copied."""
         loss = Loss(7, 0, is_stuck, False)
 
         found = need_of(container(state, container_id=7), loss, LEAVE, Rules(), size_bytes=10)
@@ -264,7 +264,7 @@ class TestViolations:
         assert found.endswith("the nodes that are left have 512.0 MiB free")
 
     def test_a_message_names_five_containers_at_most(self) -> None:
-        """The first by number; how many there are is said."""
+        """It has the first ids, and the number of containers."""
         needs = [
             Need(number, "1 replicas", 1, is_stuck=True, is_locked=True)
             for number in range(9, 2, -1)

@@ -72,8 +72,8 @@ class TestMayStop:
         assert 4 == found.stays_count
 
     def test_two_of_three_leave_last_copies(self, world: ScmWorld) -> None:
-        """
-        Judged together: the third copy is the last, which is said; with --keep 2 it is a no.
+        """They are judged together. The third copy is the last, which is reported. With --keep 2
+        the answer is no.
         """
         hold(world, 1, "dn1", "dn2", "dn3")
         hold(world, 2, "dn1", "dn4", "dn5")
@@ -108,9 +108,7 @@ class TestMayStop:
     def test_shards_are_counted_by_index(
         self, world: ScmWorld, off: tuple[str, ...], answer: Answer, last: int
     ) -> None:
-        """
-        Of rs-3-2 two may go, and then one more is too many.
-        """
+        """Two shards of rs-3-2 may go, and one more may not."""
         keep(world, replace(container(), scheme="rs-3-2-1024k", replication_factor=5))
         for index, node in enumerate(NODES, start=1):
             world.beat(node, replica(node, replica_index=index))
@@ -143,9 +141,8 @@ class TestMayStop:
         assert Answer.YES is may_stop(world, "dn3").answer
 
     def test_a_silent_datanode_is_not_relied_on(self, world: ScmWorld) -> None:
-        """
-        Whether one that was silent for some seconds still serves nobody can tell; without it the
-        answer is no more than that.
+        """It is unknown whether a datanode that has been silent for some seconds still serves,
+        so the answer is unknown without it.
         """
         hold(world, 1, "dn1", "dn2", "dn3")
         silence(world, "dn3", 15)
@@ -172,9 +169,7 @@ class TestMayStop:
         assert 0 == found.wait_ms
 
     def test_a_replica_in_doubt_is_not_relied_on(self, world: ScmWorld) -> None:
-        """
-        Where damage is known in what would be left, or it differs, nobody can tell.
-        """
+        """If a remaining replica is damaged or differs, the answer is unknown."""
         hold(world, 1, "dn1")
         world.beat("dn2", replica("dn2", finding_count=1))
         hold(world, 2, "dn1")
@@ -188,8 +183,8 @@ class TestMayStop:
         assert [1, 2, 3] == found.outlook.doubtful_ids
 
     def test_safe_mode_is_no_time_for_a_yes(self, world: ScmWorld) -> None:
-        """
-        After a restart nobody has reported: no answer; when all have, there is one.
+        """After a restart no datanode has reported, so there is no answer. When all have
+        reported, there is one.
         """
         hold(world, 1, "dn1", "dn2", "dn3")
         world.restart()
@@ -221,9 +216,8 @@ class TestMayStop:
         assert [1] == found.outlook.doubtful_ids
 
     def test_an_open_replica_must_have_all_commits(self, world: ScmWorld) -> None:
-        """
-        Of a container that is being written only a replica that is known to have the last commit
-        counts; open containers and their writers are told.
+        """While a container is written, only a replica with the last commit counts. Open
+        containers and their writers are reported.
         """
         [block] = world.write("writer", "key", 10)
         first, *others = sorted(endpoint.datanode_id for endpoint in block.replicas)
@@ -283,8 +277,8 @@ class TestMayStop:
 
 class TestVolumes:
     def test_only_what_lies_on_the_volume_counts(self, world: ScmWorld) -> None:
-        """
-        A volume takes its replicas with it, at once; the rest of the datanode stays.
+        """A volume takes its replicas with it at once, and the other volumes of the datanode
+        stay.
         """
         keep(world, container(container_id=1))
         keep(world, container(container_id=2))
@@ -356,9 +350,7 @@ class TestWhatIf:
         assert 0 == found.wait_ms
 
     def test_maintenance_is_no_promise_any_more(self, world: ScmWorld) -> None:
-        """
-        What rested and never comes back lacks like any other.
-        """
+        """A node in maintenance that never returns lacks like any other."""
         hold(world, 1, "dn1", "dn2", "dn3")
         row = world.state.nodes.get("dn1")
         assert row is not None

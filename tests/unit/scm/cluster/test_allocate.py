@@ -100,7 +100,7 @@ class TestChooseNodes:
         assert "bad" in choose(bad, node("a"), node("b"))
 
     def test_equal_nodes_share_the_containers(self) -> None:
-        """Ties fall differently for each container: nobody gets everything."""
+        """Ties are broken differently for each container, so no node gets all."""
         nodes = [node(f"n{i}") for i in range(6)]
         counts = dict.fromkeys((n.datanode_id for n in nodes), 0)
 

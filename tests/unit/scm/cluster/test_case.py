@@ -68,16 +68,12 @@ def test_case_has_no_pending_commands_by_default() -> None:
 def test_no_copy_goes_where_one_is_or_was(
     words: str, more: dict[str, tuple[str, ...]], used: str, out: str
 ) -> None:
-    """
-    What is bad, leaves or goes counts for no rack.
-    """
+    """Bad, leaving and deleting replicas count for no rack."""
     assert (set(used.split()), set(out.split())) == neighbours(case(words, **more))
 
 
 def test_a_copy_needs_twice_the_space_of_the_largest_replica() -> None:
-    """
-    It is whole beside itself for a moment; nothing is needed where nothing is held.
-    """
+    """During an import the replica exists twice. An empty container needs no space."""
     sizes = [
         replace(each, replica=replace(each.replica, bytes_used=used))
         for each, used in zip(placed("C C C"), (7, 30, 11), strict=True)

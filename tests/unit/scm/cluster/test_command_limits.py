@@ -138,7 +138,7 @@ class TestLimits:
 
 class TestDrain:
     def test_kinds_leave_in_the_order_of_their_need(self) -> None:
-        """What opens the way for others first, what only compares last."""
+        """Commands that unblock others come first, and those that only compare come last."""
         commands = [pending(i, kind) for i, kind in enumerate(reversed(Kind), start=1)]
 
         sending = drain(commands, reported={}, op_state=IN_SERVICE)
@@ -177,8 +177,9 @@ class TestDrain:
     def test_copies_share_their_room_with_reconstructions(
         self, sent: list[Pending], reported: dict[str, int], leaving: int
     ) -> None:
-        """One weighs three, whether the datanode tells of it or only we know; the last heartbeat
-        was at 5.0."""
+        """A reconstruction weighs three, whether the datanode reports it or only the SCM knows
+        it. The last heartbeat was at 5.0.
+        """
         waiting = [pending(i, Kind.REPLICATE) for i in range(1, 10)]
 
         sending = drain([*sent, *waiting], reported=reported, op_state=IN_SERVICE, heard_at_s=5.0)
@@ -205,7 +206,9 @@ class TestDrain:
         ],
     )
     def test_low_ones_have_the_room_that_nobody_uses(self, beside: Pending, leaving: int) -> None:
-        """What is under way takes room of its kind once, urgent or not, until it is answered."""
+        """A command under way uses the room of its kind once, urgent or not, until it is
+        answered.
+        """
         low = [replace(pending(i), priority=Priority.LOW) for i in range(1, 20)]
 
         sending = drain([beside, *low], reported={}, op_state=IN_SERVICE)

@@ -94,6 +94,6 @@ class TestTargets:
         assert has_room is node("d1", "a", **more).has_room(10)
 
     def test_load_is_a_share_of_the_capacity(self) -> None:
-        """In thousandths; a node that says it has no capacity divides nothing by nought."""
+        """The load is in thousandths. A node without capacity causes no division by zero."""
         assert 750 == node("d1", "a", used_bytes=50, scheduled_bytes=25).load
         assert 5_000 == node("d1", "a", capacity_bytes=0, used_bytes=5).load

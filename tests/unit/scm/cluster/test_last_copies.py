@@ -77,7 +77,7 @@ def test_last_copies_are_known_after_a_restart(world: ScmWorld) -> None:
 
 
 def test_shards_are_no_copies_of_each_other(world: ScmWorld) -> None:
-    """Of an erasure-coded container every shard is the only one of its index."""
+    """Every shard of an erasure-coded container is the only one of its index."""
     world.beat("a", replica("a", container_id=2, replica_index=1))
 
     assert {"a": ()} == told(world, "a")
@@ -85,7 +85,7 @@ def test_shards_are_no_copies_of_each_other(world: ScmWorld) -> None:
 
 
 def test_the_list_is_bounded_by_age(world: ScmWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of more than the bound those that were read longest ago are named."""
+    """Beyond the bound, those that were scanned longest ago are named."""
     monkeypatch.setattr(last_copies, "LAST_COPIES_MAX", 2)
     ages = {11: 300, 12: 100, 13: 200}
     world.beat("a", *(aged(number, read_at_ms) for number, read_at_ms in ages.items()))

@@ -122,9 +122,8 @@ def deleting(world: ScmWorld) -> Pending:
 
 
 def test_a_delete_that_was_sent_is_not_given_up_for_its_age(world: ScmWorld) -> None:
-    """
-    It may be stuck at a disk that hangs while the datanode takes no other: if it were forgotten,
-    another replica could be deleted before this one goes, too.
+    """It may be stuck on a hanging disk. If it were forgotten, another replica could be deleted
+    before this one.
     """
     command = deleting(world)
     world.queues[command.datanode_id] = (("delete", DELETE_LIMIT),)
@@ -167,7 +166,7 @@ def test_delete_ends_when_no_report_has_the_replica(world: ScmWorld) -> None:
 
 
 def test_an_old_one_that_is_answered_waits_for_the_report(world: ScmWorld) -> None:
-    """It was done, and is neither sent nor taken for failed before the report that shows it."""
+    """It was executed, and is neither sent again nor failed before the report shows it."""
     command = deleting(world)
     world.queues[command.datanode_id] = (("delete", DELETE_LIMIT),)
     grow_old(world)

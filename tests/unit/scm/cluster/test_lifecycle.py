@@ -108,7 +108,7 @@ class TestObserve:
     def test_sequence_id_is_the_highest_committed(
         self, before: ContainerState, reports: str, expected: int
     ) -> None:
-        """What replicas hold raises it until CLOSED; UNHEALTHY ones do not count."""
+        """Commits of replicas raise it until CLOSED. Those of UNHEALTHY ones do not count."""
         assert expected == seen(container(before, sequence_id=5), reports).sequence_id
 
     def test_the_time_of_a_state_is_when_it_began(self) -> None:
@@ -128,14 +128,14 @@ class TestObserve:
     def test_the_last_one_that_was_awaited_may_be_the_one_that_is_damaged(
         self, before: ContainerState
     ) -> None:
-        """With its report nobody is awaited any more: at once, not at the next look."""
+        """After its report no replica is awaited, and the state changes at once."""
         awaiting = container(before, pipeline=("dn1", "dn2"))
 
         assert CLOSING is seen(awaiting, "U5").state
         assert QUASI_CLOSED is seen(awaiting, "U5 U5").state
 
     def test_a_container_nobody_ever_wrote_ends_as_deleted(self) -> None:
-        """Only when every chosen node said so and nothing was committed."""
+        """Every chosen node must have reported none, and nothing may be committed."""
         empty = container(CLOSING, sequence_id=0, pipeline=("dn1", "dn2"), committed_count=0)
 
         one_left = without_replica(empty, "dn1")
@@ -145,7 +145,7 @@ class TestObserve:
         assert DELETED is seen(none_left, "").state
 
     def test_while_one_is_awaited_nobody_says_that_none_can_be_written(self) -> None:
-        """It may have everything."""
+        """The awaited replica may have everything."""
         awaiting = container(CLOSING, pipeline=("dn9",))
 
         assert CLOSING is seen(awaiting, "U5").state
@@ -245,7 +245,7 @@ class TestTable:
     def test_written_is_what_ever_held_anything(
         self, sequence_id: int, committed_count: int, expected: bool
     ) -> None:
-        """A commit that somebody saw, or that a writer was told of."""
+        """A commit was seen by a datanode, or acknowledged to a writer."""
         box = container(sequence_id=sequence_id, committed_count=committed_count)
 
         assert expected is is_written(box)
@@ -304,13 +304,15 @@ class TestClosesDue:
     def test_orders(
         self, state: ContainerState, reports: str, expected: Sequence[tuple[str, bool]]
     ) -> None:
-        """Who gets a close command, and whether it is forced; committed bcsid is 5."""
+        """Each row has the replicas that get a close command, and whether it is forced. The
+        committed bcsid is 5.
+        """
         orders = closes_due(container(state, sequence_id=5), replicas(reports))
 
         assert [CloseCommand(node, 5, force) for node, force in expected] == orders
 
     def test_a_chosen_node_that_never_reported_is_told_too(self) -> None:
-        """It may hold a replica whose report is still on its way."""
+        """It may have a replica whose report is still on its way."""
         orders = closes_due(container(CLOSING, pipeline=("dn9",)), replicas("O5"))
 
         assert [CloseCommand(node, 5, force=False) for node in ("dn1", "dn9")] == orders
@@ -365,7 +367,9 @@ class TestClosesDue:
     def test_a_shard_that_lacks_only_what_nobody_was_told_of_is_closed(
         self, reports: str, acknowledged_bcsid: int | None, expected: Sequence[str]
     ) -> None:
-        """It then claims the container's last commit; whole copies are made equal instead."""
+        """It then takes the container's last commit id. Whole copies are made equal by a
+        reconcile instead.
+        """
         pairs = [word.partition("#") for word in reports.split()]
         held = replicas(" ".join(head + "!" * rest.endswith("!") for head, _, rest in pairs))
         shards = [

@@ -55,7 +55,7 @@ def choose(loads: dict[str, int], states: dict[str, OpState] | None = None) -> s
 
 
 def test_w41_seventeen_replicates_and_a_reconstruct_are_too_many() -> None:
-    """On all sources: nobody may be given more; one less, and one may."""
+    """No source may get more. With one less, one may."""
     busy = 17 + RECONSTRUCT_WEIGHT
 
     assert choose({"a": busy, "b": busy, "c": busy}) is None

@@ -52,7 +52,7 @@ class TestHealth:
         assert expected is health_of(age_s, has_called=has_called, options=OPTIONS)
 
     def test_a_silent_node_becomes_stale_then_dead_and_comes_back(self, tmp_path: Path) -> None:
-        """One call makes a dead node healthy again."""
+        """One heartbeat makes a dead node healthy again."""
         with ScmWorld(tmp_path, OPTIONS).running() as world:
             world.join("dn1")
             seen = []
@@ -67,7 +67,7 @@ class TestHealth:
     def test_after_a_restart_nobody_is_healthy_or_dead_before_its_time(
         self, tmp_path: Path
     ) -> None:
-        """A restarted SCM neither trusts nor buries a node it has not heard."""
+        """A restarted SCM neither trusts a silent node nor declares it dead."""
         with ScmWorld(tmp_path, OPTIONS).running() as world:
             world.join("dn1")
             world.clock.advance_s(1_000)
@@ -126,7 +126,7 @@ class TestRegister:
         assert {"dn1", "dn2"} == names
 
     def test_an_unknown_or_older_process_must_register(self, tmp_path: Path) -> None:
-        """What a process that did not register last says is not believed."""
+        """Reports of a process that did not register last are ignored."""
         with ScmWorld(tmp_path).running() as world:
             unknown = world.beat("dn1")
             world.join("dn1", boot_id=2)
@@ -136,7 +136,9 @@ class TestRegister:
         assert [False, False, True] == [unknown.is_known, older.is_known, current.is_known]
 
     def test_with_a_restarted_scm_everybody_registers_again(self, tmp_path: Path) -> None:
-        """It knows the process, but not what that has: a registration brings the full report."""
+        """The SCM knows the process, and not its replicas. A registration brings the full
+        report.
+        """
         with ScmWorld(tmp_path).running() as world:
             world.join("dn1", boot_id=2)
             world.restart()
@@ -218,7 +220,7 @@ class TestRegister:
         )
 
     def test_the_same_process_again_is_no_other(self, cluster: Cluster) -> None:
-        """Whether commands sent to it are lost depends on this."""
+        """The answer decides whether commands sent to it are lost."""
         answers = [cluster.register(registration("dn1", boot_id=boot)) for boot in (1, 1, 2, 2)]
 
         assert [True, False, True, False] == answers
@@ -287,7 +289,7 @@ class TestStandings:
         takes_commands: bool,
         is_gone: bool,
     ) -> None:
-        """Only a healthy node in service takes replicas; who rests is expected back."""
+        """Only a healthy node in service takes replicas. A node in maintenance is expected back."""
         cluster.join("dn1")
         cluster.set_row(lambda node: replace(node, op_state=op_state, layout_version=layout))
         cluster.silence(health)
@@ -311,7 +313,7 @@ class TestStandings:
             assert health is cluster.nodes.health("dn1")
 
     def test_a_node_that_never_registered(self, cluster: Cluster) -> None:
-        """It is dead and gone, on no rack; that orders may not be for it says nobody."""
+        """It is dead and gone, and on no rack. No rule forbids commands for it."""
         nodes = cluster.nodes
 
         assert (Health.DEAD, True) == (nodes.health("dn9"), nodes.is_gone("dn9"))
@@ -375,7 +377,9 @@ class TestStandings:
         assert 1_000_000 == cluster.nodes.heartbeat_at_ms(cluster.row())
 
     def test_a_node_not_heard_since_the_start_has_its_full_time(self, cluster: Cluster) -> None:
-        """It counts from our start: 60 s later it is stale, a moment more and it is dead."""
+        """The time counts from the start of the SCM: after 60 s the node is stale, and a moment
+        later dead.
+        """
         cluster.join("dn1")
         cluster.clock.advance_s(500)
         cluster.restart()

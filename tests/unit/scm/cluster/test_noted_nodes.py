@@ -35,7 +35,7 @@ class TestForget:
         assert ["dn1"] == nodes.unnoted()
 
     def test_a_node_nobody_heard_of_can_be_forgotten(self, cluster: Cluster) -> None:
-        """It may have failed to register; others are not touched."""
+        """It may have failed to register. Other nodes are not affected."""
         cluster.join("dn1")
         cluster.nodes.write_failed("dn1")
         cluster.nodes.forget("dn9")
@@ -73,7 +73,7 @@ class TestRacks:
         assert [2, 1, 2, 2, 0] == counts
 
     def test_a_stale_nodes_rack_counts(self, cluster: Cluster) -> None:
-        """It is still there."""
+        """The node is still there."""
         cluster.join("dn1")
         cluster.silence(Health.STALE)
 
@@ -129,7 +129,7 @@ class TestFailedWrites:
         assert [False, True, False, False] == seen
 
     def test_a_registration_ends_the_pause_of_this_node_only(self, cluster: Cluster) -> None:
-        """It is another process, most likely; that it failed lately is still so."""
+        """It is probably another process. The recent failure is still recorded."""
         cluster.join("dn1", "dn2")
         cluster.nodes.write_failed("dn1")
         cluster.nodes.write_failed("dn2")
@@ -172,7 +172,7 @@ class TestNoteHealth:
         )
 
     def test_only_those_that_changed_are_noted(self, cluster: Cluster) -> None:
-        """Of three, one has stayed healthy."""
+        """One of three nodes has stayed healthy."""
         cluster.join("a", "b", "c")
         cluster.note()
         cluster.silence(Health.STALE)
@@ -205,7 +205,9 @@ class TestNoteHealth:
         assert len(asked) <= 2 * len(names)
 
     def test_after_a_restart_only_what_is_new_is_a_change(self, cluster: Cluster) -> None:
-        """Who has not called yet is none; who has called, or had its time to, is."""
+        """A node that has not called yet is no change. One that has called, or missed its time,
+        is.
+        """
         cluster.join("calls", "silent")
         cluster.restart()
         first = cluster.note()
@@ -219,7 +221,7 @@ class TestNoteHealth:
         assert {"silent"} == cluster.nodes.dead
 
     def test_dead_at_the_first_look_is_a_change(self, cluster: Cluster) -> None:
-        """Nobody looked before its time was over."""
+        """No check happened before its time was over."""
         cluster.join("dn1")
         cluster.restart()
         cluster.silence(Health.DEAD)
@@ -227,7 +229,7 @@ class TestNoteHealth:
         assert (["dn1"], {"dn1"}) == (cluster.note(), cluster.nodes.dead)
 
     def test_a_dead_node_seen_stale_next_is_not_dead(self, cluster: Cluster) -> None:
-        """It called, and fell silent again, between two looks; online it was not seen."""
+        """It called and fell silent again between two checks, and was never seen online."""
         cluster.join("dn1")
         seen = []
         for health, calls in [
@@ -257,7 +259,7 @@ class TestNoteHealth:
         assert 1_004_000 == cluster.row().last_heartbeat_at_ms
 
     def test_the_log_warns_of_everything_but_good_news(self, cluster: Cluster) -> None:
-        """One line for each change."""
+        """There is one line for each change."""
         cluster.join("dn1")
         with logged() as said:
             for health in (Health.HEALTHY, Health.STALE, Health.DEAD):
@@ -289,7 +291,7 @@ class TestNotesInVain:
         assert {"dn1"} == cluster.nodes.dead
 
     def test_the_next_call_begins_with_all_of_them(self, cluster: Cluster) -> None:
-        """What failed is not put off until those behind it were looked at, and then once more."""
+        """A failed note is repeated before the nodes behind it."""
         cluster.join("dn1", "dn2")
         cluster.note()
         cluster.silence(Health.DEAD)
@@ -312,7 +314,7 @@ class TestNotesInVain:
         assert ["dn1"] == cluster.note()
 
     def test_a_first_note_that_failed_was_none(self, cluster: Cluster) -> None:
-        """Nobody was seen before, and nobody is after."""
+        """No node was noted before, and none is after."""
         cluster.join("dn1")
         cluster.note_in_vain()
 

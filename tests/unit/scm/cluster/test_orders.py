@@ -176,7 +176,7 @@ class TestReconcile:
     def test_a_command_whose_world_changed_before_its_turn_is_dropped(
         self, world: ScmWorld
     ) -> None:
-        """It is answered as skipped, so that nobody waits for it."""
+        """It is answered as skipped, so that no caller waits for it."""
         made = world.made_closed()
         (decision,) = world.control.operators.reconcile_containers([made.container_id])
         world.beat("dn2", full=True)
@@ -190,7 +190,7 @@ class TestReconcile:
         assert {("SKIPPED", "INELIGIBLE")} == {(o.state, o.code) for o in outcomes}
 
     def test_the_budget_holds_and_every_answer_makes_room(self, world: ScmWorld) -> None:
-        """More containers than the limit: the rest waits its turn."""
+        """There are more containers than the limit, and the rest waits."""
         made = [world.made_closed().container_id for _ in range(RECONCILE_LIMIT + 3)]
         world.control.operators.reconcile_containers(made)
 
@@ -331,7 +331,7 @@ class TestAnswers:
         ]
 
     def test_a_lost_answer_is_repeated_unless_the_datanode_is_at_it(self, world: ScmWorld) -> None:
-        """What it reports as queued or running has arrived."""
+        """A command that the datanode reports as queued or running has arrived."""
         self.ordered(world)
         first = world.call("dn1")
         world.queues["dn1"] = (("reconcile", 1),)
@@ -363,7 +363,7 @@ class TestPlan:
         assert ("OK", 3) == (decision.code, len(decision.command_ids))
 
     def test_a_dry_run_says_the_same_and_orders_nothing(self, world: ScmWorld) -> None:
-        """Nobody is sent anything."""
+        """No command is sent."""
         made = world.made_closed()
 
         (decision,) = world.control.operators.apply_plan(
@@ -375,7 +375,7 @@ class TestPlan:
         assert [] == [c for node in NODES for c in kinds(world.call(node))]
 
     def test_a_stale_row_is_refused_and_the_others_go_on(self, world: ScmWorld) -> None:
-        """One moved container does not stop a plan."""
+        """One changed container does not stop a plan."""
         moved, still = world.made_closed(), world.made_closed()
         rows = [plan_row(world, c.container_id) for c in (moved, still)]
         world.beat("dn1", replica("dn1", container_id=moved.container_id, root=99))
@@ -389,7 +389,7 @@ class TestPlan:
     def test_a_plan_may_not_repeat_itself_at_once_but_an_operator_may(
         self, world: ScmWorld
     ) -> None:
-        """What reconcile could not mend, the next plan would order again and again."""
+        """Otherwise the next plan would order a failed reconcile again and again."""
         made = world.made_closed()
         row = plan_row(world, made.container_id)
         world.control.operators.apply_plan([row], dry_run=False)

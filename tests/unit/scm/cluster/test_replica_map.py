@@ -57,7 +57,7 @@ class TestFullReport:
     def test_only_the_last_page_removes(
         self, tmp_path: Path, reports: list[Report], expected: set[int]
     ) -> None:
-        """What a complete full report does not name is gone, and nothing else."""
+        """Only replicas that a complete full report does not name are removed."""
         with ScmWorld(tmp_path).running() as world:
             world.join("dn1")
             for report in reports:
@@ -77,7 +77,7 @@ class TestFullReport:
             assert [Kind.REREGISTER] == [c.kind for c, _ in asked], "it is to name them all again"
 
     def test_a_lost_page_that_could_not_be_noted_is_not_remembered(self, tmp_path: Path) -> None:
-        """The disk of the state is full: the datanode is told nothing, and goes on as before."""
+        """The disk of the state is full. The datanode gets no command, and continues as before."""
         with ScmWorld(tmp_path).running() as world:
             world.join("dn1")
             world.call("dn1", page(1, 0, 1))
@@ -93,7 +93,9 @@ class TestFullReport:
             assert [(), ()] == [answer.commands for answer in answers]
 
     def test_a_report_that_could_not_be_noted_ends_no_doubt(self, tmp_path: Path) -> None:
-        """Whoever lost a page and names all anew, in vain, is asked for all again."""
+        """A datanode that lost a page and whose full report could not be recorded is asked for
+        another one.
+        """
         with ScmWorld(tmp_path).running() as world:
             world.join("dn1")
             world.call("dn1", page(1, 1, 2))
@@ -113,7 +115,7 @@ class TestFullReport:
             assert {1, 3, 5} == held(world)
 
     def test_a_page_sent_again_does_not_spoil_the_report(self, tmp_path: Path) -> None:
-        """When the answer to a page is lost, the datanode repeats the page."""
+        """If the answer to a page is lost, the datanode repeats the page."""
         with ScmWorld(tmp_path).running() as world:
             world.join("dn1")
             world.call("dn1", some(5))

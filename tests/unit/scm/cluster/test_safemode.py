@@ -109,7 +109,7 @@ def test_a_node_that_was_dead_and_reported_counts_as_a_host() -> None:
 def test_a_cold_start_waits_for_whoever_comes(
     seen: list[str], expected: list[str], waited_s: float, is_open: bool
 ) -> None:
-    """With nobody known the whole time is waited; else for those that are known."""
+    """Without known nodes the whole time is waited for, otherwise the known nodes."""
     answer = judged(
         expected, seen, away=expected[7:], waited_s=waited_s, wait_s=1_200.0, is_cold=True
     )
@@ -118,7 +118,7 @@ def test_a_cold_start_waits_for_whoever_comes(
 
 
 def test_a_new_cluster_is_open() -> None:
-    """There is nobody to wait for and nothing to lose."""
+    """No node is to be awaited and no data can be lost."""
     assert gate(
         [],
         ["dn1"],
@@ -330,7 +330,7 @@ class TestWarmStart:
         assert "all 3 nodes that were online have reported" == opened.reason
 
     def test_a_person_can_open_it(self, warm: Start) -> None:
-        """Who was missing can still be read; a look does not close it."""
+        """The missing nodes can still be listed, and a later check does not close it."""
         warm.mode.look(("b",))
         opened = warm.mode.leave()
 
@@ -339,7 +339,7 @@ class TestWarmStart:
         assert opened is warm.mode.look(())
 
     def test_a_person_can_open_it_before_the_first_look(self, warm: Start) -> None:
-        """Nothing is known yet, and nobody asked who is missing."""
+        """Nothing is known yet, and the missing nodes were not listed."""
         assert Gate(True, "opened by an operator", (), False, 0, 0.0) == warm.mode.leave()
 
 

@@ -135,7 +135,7 @@ def test_unloadable_replica_is_no_witness_for_a_close() -> None:
 def test_most_origins_must_be_seen(
     words: str, factor: int, count: int, is_complete: bool, obstacle: str
 ) -> None:
-    """An acknowledged write is on most of them; nobody is waited for once all are seen."""
+    """An acknowledged write is on most of them. When all are seen, no one is awaited."""
     found = decided(box(replication_factor=factor), placed(words))
 
     assert (count, factor) == (found.origin_count, found.required_count)
@@ -154,7 +154,9 @@ def test_most_origins_must_be_seen(
 def test_a_replica_with_the_last_known_commit_needs_a_person_against_the_rule(
     words: str, bcsid: int, obstacle: str
 ) -> None:
-    """Nothing closes it by itself, so `suture scm close` says why, and force gives nothing up."""
+    """It does not close by itself, so `suture scm close` gives the reason, and force gives
+    nothing up.
+    """
     found = decided(box(), placed(words))
 
     assert (obstacle, bcsid, 9) == (found.obstacle, found.bcsid, found.last_bcsid)
@@ -171,7 +173,9 @@ def test_a_replica_that_cannot_be_loaded_blocks_with_what_it_has() -> None:
 
 
 def test_copies_of_one_origin_are_one_origin() -> None:
-    """They say what the same datanode took; without its name the holder counts as such."""
+    """They have the commits of the same datanode. Without its name the holder counts as the
+    origin.
+    """
     copies = tuple(
         replace(p, replica=replace(p.replica, origin_datanode_id="dn7")) for p in placed("Q@4 Q@4")
     )
@@ -213,7 +217,7 @@ def test_copies_of_one_origin_are_one_origin() -> None:
 def test_only_a_person_closes_what_may_lose_something(
     state: ContainerState, words: str, more: dict[str, Any], obstacle: str
 ) -> None:
-    """Somebody is still closing, or a commit that was acknowledged or is seen would be lost."""
+    """A close is still pending, or a commit that was acknowledged or seen would be lost."""
     assert obstacle == decided(box(state), placed(words), **more).obstacle
 
 
@@ -303,7 +307,7 @@ def test_kept_replicas_are_named_with_state_and_commit() -> None:
 def test_why_a_replica_is_not_closed(
     state: ReplicaState, bcsid: int, load_error: str, expected: str
 ) -> None:
-    """Asked where no close of it is due; nothing is said of one that is."""
+    """The reason is given if no close of the replica is due. Otherwise it is empty."""
     held = replica("dn1", state, bcsid=bcsid, load_error=load_error)
 
     assert expected == standing(box(ContainerState.CLOSED), held)

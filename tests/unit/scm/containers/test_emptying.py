@@ -150,7 +150,7 @@ def test_unloadable_replica_on_a_leaving_node_blocks_the_delete() -> None:
 
 
 def test_a_good_replica_goes_with_the_others_also_where_it_leaves() -> None:
-    """It is no obstacle, and no exception."""
+    """It neither blocks the delete nor is left out."""
     held = replicas("C! C! C!")
 
     found = next_step(container(), held, is_unused=True, leaving=frozenset({"dn3"}))

@@ -71,7 +71,7 @@ class TestAllocate:
         assert 0 == len(world.state.containers)
 
     def test_without_three_healthy_nodes_nothing_is_promised(self, world: ScmWorld) -> None:
-        """Silence of two nodes is enough; the answer says how many there are."""
+        """Two silent nodes are enough. The error has the number of healthy nodes."""
         world.clock.advance_s(60)
         world.keep_alive("dn1", "dn2")
 
@@ -82,7 +82,9 @@ class TestAllocate:
         assert "2 healthy" in str(caught.value)
 
     def test_a_container_with_a_silent_node_takes_no_more_blocks(self, world: ScmWorld) -> None:
-        """The session goes on elsewhere; what it owes in the old one it may still commit."""
+        """The session continues in another container, and may still commit its blocks in the old
+        one.
+        """
         blocks = world.control.clients.allocate("a", [1])
         silent = blocks[0].replicas[0].datanode_id
         world.clock.advance_s(60)
@@ -96,7 +98,7 @@ class TestAllocate:
         assert ContainerState.CLOSING is state_of(world, blocks[0].container_id)
 
     def test_ids_are_not_given_again_after_a_restart(self, world: ScmWorld) -> None:
-        """A promise is durable before the writer hears of it."""
+        """A promise is durable before the writer gets it."""
         before = world.control.clients.allocate("a", [1, 1])
         world.restart()
         world.join("dn1", "dn2", "dn3", "dn4", racks=("/r1", "/r2"))
@@ -173,7 +175,7 @@ class TestCommit:
         assert twice.value.code is Code.BLOCK_NOT_COMMITTED
 
     def test_a_commit_after_the_close_is_refused_with_the_reason(self, world: ScmWorld) -> None:
-        """The writer must write again; the answer says why."""
+        """The writer must write again, and the error has the reason."""
         blocks = world.control.clients.allocate("a", [5])
         world.control.operators.close_containers([1])
         node = blocks[0].replicas[0].datanode_id
@@ -238,7 +240,7 @@ class TestSessions:
         assert ContainerState.CLOSING is state_of(world, 1)
 
     def test_an_idle_container_is_closed(self, world: ScmWorld) -> None:
-        """A writer that died says nothing; time does."""
+        """A dead writer sends no message, so the time decides."""
         world.write("a", "k", 5)
         nodes = ("dn1", "dn2", "dn3", "dn4")
         for _ in range(60):
@@ -281,7 +283,7 @@ class TestSessions:
         assert clients.renew_ms * 2 <= min(30_000, options.session_idle_ms)
 
     def test_a_full_container_closes_when_nothing_is_owed(self, world: ScmWorld) -> None:
-        """Rolling over is enough; nobody needs to finish anything."""
+        """The writer moves on to another container, and no finish is needed."""
         blocks = world.write("a", "k", 10 * MIB)
         before = state_of(world, blocks[0].container_id)
         world.control.clients.allocate("a", [1])
@@ -310,7 +312,7 @@ class TestBlocksThatWereNeverCommitted:
         assert mine.local_id not in transaction.local_ids
 
     def test_stay_where_they_were_promised_before_a_backup(self, world: ScmWorld) -> None:
-        """Whether they were committed since nobody knows before the recovery, nor after it."""
+        """Before and after the recovery it is unknown whether they were committed since."""
         [old] = world.control.clients.allocate("a", [5])
         world.state.note_restore(Restored(0, 0, 2, ()), None)
         world.control.operators.close_containers([1])
@@ -335,7 +337,7 @@ class TestBlocksThatWereNeverCommitted:
 def test_a_shard_that_missed_what_was_never_committed_is_closed_all_the_same(
     tmp_path: Path, *, is_restored: bool
 ) -> None:
-    """After a restore nobody knows what was committed: then it stays."""
+    """After a restore it is unknown what was committed, so it stays."""
     nodes = [f"dn{number}" for number in range(1, 6)]
     with ScmWorld(tmp_path, OPTIONS).running() as world:
         world.join(*nodes)
@@ -361,7 +363,7 @@ def test_a_shard_that_missed_what_was_never_committed_is_closed_all_the_same(
 
 class TestListKeys:
     def test_pages_join_to_the_whole(self, world: ScmWorld) -> None:
-        """The last page says so."""
+        """The last page has no continuation."""
         for name in ("a/1", "a/2", "a/3", "b/1"):
             world.write("s", name, 1)
 

@@ -60,7 +60,9 @@ def test_verdict_history_records_since_when_all_is_whole(world: ScmWorld) -> Non
 
 
 def test_a_restart_is_remembered_as_a_time_nobody_watched(world: ScmWorld) -> None:
-    """What was before is still there; whole is only said again when all have reported."""
+    """Earlier samples are kept. The cluster is whole again only when all datanodes have
+    reported.
+    """
     wait(world, 600)
     before = world.control.queries.survey().past
     world.clock.advance_s(7_200)

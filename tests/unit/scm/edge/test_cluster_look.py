@@ -129,7 +129,7 @@ def test_reasons_for_a_verdict_are_all_given_and_faults_come_first() -> None:
 
 
 def test_a_process_in_trouble_knows_nothing() -> None:
-    """What stands still tells what was."""
+    """A stalled process only has old facts."""
     found = judged(look(), ["time stands still: no tick has ended lately"])
 
     assert Verdict.UNKNOWN is found.verdict
@@ -137,7 +137,7 @@ def test_a_process_in_trouble_knows_nothing() -> None:
 
 
 def test_a_surplus_or_emptied_container_is_whole() -> None:
-    """It endangers no byte."""
+    """It endangers no data."""
     conditions = {"OVER_REPLICATED": 3, "EMPTY": 1}
 
     assert Verdict.WHOLE is judged(look(conditions=conditions)).verdict

@@ -170,7 +170,7 @@ def test_hostile_names_are_shown_and_do_nothing(world: ScmWorld) -> None:
 def test_a_volume_has_the_word_that_it_has_everywhere(
     world: ScmWorld, service: str, word: str
 ) -> None:
-    """One that takes nothing new is not full: how much is free on it nobody said."""
+    """A volume that takes no new replicas is not full, because its free space is unknown."""
     join(world, "dn-1", replace(volume(), service=service, available_bytes=0))
 
     volumes = page(world).partition("<h2>Volumes</h2>")[2].partition("<h2>")[0]
@@ -205,7 +205,7 @@ def test_unknown_rack_or_datanode_gives_404(world: ScmWorld) -> None:
 
 
 def test_a_large_cluster_shows_what_most_needs_a_look(world: ScmWorld) -> None:
-    """The silent, the broken, the leaving come first; the rest is a number and a link away."""
+    """Silent, broken and leaving ones come first. The rest is a number, and one link away."""
     names = [f"dn{i:03d}" for i in range(300)]
     for i, name in enumerate(names):
         join(world, name, volume(failed=i == 44, error="gone"), rack=f"/rack-{i % 100}")

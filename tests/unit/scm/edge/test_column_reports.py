@@ -120,7 +120,7 @@ class TestForms:
         assert expected == taken(column_report(page))
 
     def test_a_page_is_where_it_was(self) -> None:
-        """Which page of which report, and whether it is the last."""
+        """The page has its report id, its number and whether it is the last."""
         page = scm_pb2.ContainerReport(full=True, report_id=7, page=3, last=True)
         request = scm_pb2.HeartbeatRequest(datanode_id="dn1", column_reports=[column_report(page)])
         (report,) = datanode_wire.heartbeat_from(request, now_ms=1).reports

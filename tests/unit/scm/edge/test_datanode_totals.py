@@ -46,7 +46,7 @@ def test_node_totals_count_heard_silent_and_gone_nodes(health: Health, op_state:
 
 
 def test_a_node_that_named_not_all_is_unreported_only_while_it_is_heard() -> None:
-    """A silent one is silent; that is said once."""
+    """A silent node is reported as silent only."""
     sums = summed(
         [
             view("a", has_reported=False),
@@ -58,7 +58,7 @@ def test_a_node_that_named_not_all_is_unreported_only_while_it_is_heard() -> Non
 
 
 def test_the_oldest_verification_is_that_of_data_that_can_be_read() -> None:
-    """Of a failed or empty volume there is none; what was never read is the oldest."""
+    """A failed or empty volume has none. A volume that was never read is the oldest."""
     failed = replace(DISK, failed=True, oldest_scan_at_ms=1)
     empty = replace(DISK, container_count=0, data_bytes=0, oldest_scan_at_ms=0)
     never = replace(DISK, path="/never", oldest_scan_at_ms=0)

@@ -151,7 +151,7 @@ def world(tmp_path: Path) -> ScmWorld:
 
 
 def test_counts_follow_every_change(world: ScmWorld) -> None:
-    """What a report shows is counted at once; healed, it is whole again."""
+    """A reported fault is counted at once, and the repaired container is whole again."""
     all_well = replace(NONE, all=1, whole=1)
     assert all_well == world.control.queries.count_containers()
 
@@ -228,7 +228,7 @@ def test_after_a_restart_all_is_counted_a_part_at_a_time(
 def test_between_ticks_many_portions_are_counted_with_pauses(
     world: ScmWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A start need not wait for somebody who asks; and others get the lock in between."""
+    """No query has to wait for a start, and others get the lock in between."""
     monkeypatch.setattr(health_totals, "COUNTED_MAX", 2)
     with world.state.change() as change:
         for container_id in range(2, 8):
@@ -244,7 +244,7 @@ def test_between_ticks_many_portions_are_counted_with_pauses(
 
 
 def test_replicas_of_a_dead_datanode_are_not_present(world: ScmWorld) -> None:
-    """They are again when it is back; one in maintenance is expected back."""
+    """They count again when it is back. One in maintenance is expected back."""
     before = world.control.queries.count_containers()
     pass_time(world, 61, "a", "b")
     dead = world.control.queries.count_containers()

@@ -109,7 +109,7 @@ class TestExport:
         assert ["RECONCILE"] * 3 == [row["op"] for row in rows(exported, "pending_ops")]
 
     def test_a_node_has_reported_once_all_its_replicas_are_named(self, world: ScmWorld) -> None:
-        """A report of changes is not enough, nor is what an earlier process of it said."""
+        """Neither a report of changes nor that of an earlier process is enough."""
         world.made_closed()
         world.beat("dn1", full=True)
         world.beat("dn2", replica("dn2", container_id=77))
@@ -214,7 +214,7 @@ class TestExport:
     def test_a_snapshot_that_cannot_be_written_leaves_nothing(
         self, world: ScmWorld, tmp_path: Path
     ) -> None:
-        """The error says why, and no half snapshot looks like a whole one."""
+        """The error has the reason, and no partial snapshot looks complete."""
         blocked = tmp_path / "file"
         blocked.write_text("in the way")
 
@@ -238,9 +238,7 @@ class TestExport:
     def test_a_clock_that_was_set_back_does_not_remove_the_new_snapshot(
         self, world: ScmWorld
     ) -> None:
-        """
-        It is the oldest by its name then, and it is the one that was asked for.
-        """
+        """By its name it is the oldest then, and it is the requested one."""
         directory = world.path / "snapshots"
         for instant in (5, 6, 1):
             newest = export(World(instant, 1, "c", [], [], [], []), directory, keep_count=2)

@@ -28,7 +28,7 @@ class TestHint:
     def test_unknown_is_neither_match_nor_difference(
         self, replicas: list[Replica], expected: str
     ) -> None:
-        """One proven difference is enough; a match needs all."""
+        """One proven difference is enough, and a match needs all replicas."""
         assert expected == checksums_hint(replicas)
 
 

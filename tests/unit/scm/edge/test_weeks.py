@@ -28,7 +28,7 @@ def boxes(text: str) -> list[tuple[str, float, float]]:
 
 
 def test_hours_of_one_kind_are_one_box_and_a_gap_is_none() -> None:
-    """Where nobody watched nothing is drawn: it is not whole."""
+    """Time without samples is not drawn, because it is not known to be whole."""
     samples = [*map(hour, range(100)), hour(100, Verdict.UNWELL), *map(hour, range(200, 504))]
 
     shown = boxes(weeks(samples, NOW_MS))

@@ -255,7 +255,7 @@ class TestValues:
         assert 0 == with_root.tree.root
 
     def test_an_outcome_too_large_to_keep_loses_rows_and_not_counts(self) -> None:
-        """What was done is still known; which chunks, is in the datanode's log."""
+        """The counts are kept, and the chunks are in the datanode's log."""
         detail = scm_pb2.ReconcileOutcome(
             container_id=1,
             result="converged",
@@ -321,8 +321,9 @@ class TestValues:
         assert (True, "EIO") == (found.failed, found.error)
 
     def test_a_failed_volume_may_have_no_id(self) -> None:
-        """One disk whose VERSION cannot be read does not silence its datanode; a good one has an
-        id."""
+        """One disk with an unreadable VERSION does not silence its datanode. A healthy volume
+        has an id.
+        """
         nameless = datanode_pb2.VolumeStatus(path="/d", failed=True, error="EIO")
         message = scm_pb2.HeartbeatRequest(datanode_id="dn1", volumes=[nameless])
 

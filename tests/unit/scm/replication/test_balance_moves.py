@@ -191,7 +191,7 @@ class TestSources:
 
 class TestHowMuch:
     def test_a_move_is_told_whole(self) -> None:
-        """Which replica, from where, to where, how large."""
+        """The move has the replica, its source, its target and its size."""
         found = plan(nodes_of(full=800, empty=224), Replicas({"full": [movable(7, 10)]}), QUARTER)
 
         assert [Move(7, "full", "empty", 10)] == found
@@ -262,7 +262,7 @@ class TestHowMuch:
         assert [(1, "full", "empty", 1)] == found
 
     def test_the_bytes_of_all_nodes_are_limited_together(self) -> None:
-        """What the first source moved is missing to the second, which is not read."""
+        """The bytes moved from the first source leave none for the second, which is not read."""
         limits = Limits(25.0, 100, moved_bytes_max=100, node_bytes_max=PLENTY)
         replicas = Replicas({"a": [movable(1, 100)], "b": [movable(2, 1), movable(3, 1)]})
 
@@ -291,7 +291,9 @@ class TestHowManyNodes:
         ("percent", "expected"), [(0, 2), (19, 2), (20, 2), (29, 2), (30, 3), (39, 3), (40, 4)]
     )
     def test_a_part_of_the_nodes_takes_part(self, percent: int, expected: int) -> None:
-        """Of ten nodes; two at least, for it takes two to move. The others' turn comes later."""
+        """At least two of ten nodes take part, because a move needs two. The others follow
+        later.
+        """
         limits = Limits(25.0, percent, PLENTY, PLENTY)
         nodes = [node("full", 1_024), *(node(f"dn{i}", 100) for i in range(9))]
 
@@ -312,7 +314,9 @@ class TestHowManyNodes:
         assert [1, 2] == replicas.read
 
     def test_the_source_is_counted_before_its_target(self) -> None:
-        """Of four nodes three may take part: the second source leaves no place for the emptiest."""
+        """Three of four nodes may take part. The second source leaves no place for the emptiest
+        node.
+        """
         found = planned(
             nodes_of(a=1_000, b=900, c=0, d=10),
             Limits(25.0, 75, PLENTY, PLENTY),

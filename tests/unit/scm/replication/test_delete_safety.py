@@ -86,7 +86,7 @@ class TestEqual:
     )
     @pytest.mark.parametrize("number", [1, 2, 3])
     def test_while_any_two_differ_none_is_good(self, tree: Summary | None, number: int) -> None:
-        """Nobody knows who is right; a whole one may be moved all the same."""
+        """It is unknown which is right. A whole replica may be moved all the same."""
         given = changed(case("C C C"), number, {"tree": tree})
 
         assert [] == good(given)

@@ -49,15 +49,18 @@ class TestQuasiClosed:
     def test_a_stale_one_names_who_has_all_of_it_and_none_that_differs(
         self, tmp_path: Path
     ) -> None:
-        """Another origin with other blocks can prove nothing, and would read its replica whole in
-        vain each time."""
+        """A replica of another origin with other blocks can prove nothing, and each time would
+        be read for nothing.
+        """
         held = of_origin("dn1", *quasi("dn1", "dn2", "dn3", bcsid=5), *quasi("dn4", bcsid=4))
         other = of_origin("dn5", *quasi("dn5", "dn6", bcsid=4, root=8))
 
         assert {"dn4": {"dn1", "dn2", "dn3"}} == named(tmp_path, STUCK, *held, *other)
 
     def test_a_damaged_one_names_who_has_its_origins_commits(self, tmp_path: Path) -> None:
-        """What is whole of it may be the last: only who has as many commits can have it all."""
+        """Its whole blocks may be the last ones, and only a replica with as many commits can
+        have them all.
+        """
         held = of_origin("dn1", *quasi("dn1", "dn2", "dn3"), replica("dn4", BAD, root=9))
         other = of_origin("dn5", *quasi("dn5", "dn6", root=8))
 

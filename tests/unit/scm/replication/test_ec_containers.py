@@ -50,9 +50,8 @@ def test_a_group_goes_to_as_many_nodes_as_it_has_shards(world: ScmWorld) -> None
 
 
 def test_groups_and_whole_blocks_never_share_a_container(world: ScmWorld) -> None:
-    """
-    One session that writes both ways has two containers, and a released one is not adopted by
-    the other kind.
+    """A session that writes both ways has two containers, and the other kind does not take over
+    a released one.
     """
     whole = world.control.clients.allocate("a", [1])[0]
     coded = world.control.clients.allocate("a", [1], scheme=SCHEME)[0]
@@ -115,9 +114,7 @@ class TestLostShards:
         assert container_id == command.container_id
 
     def test_are_not_ordered_twice_because_of_a_restart(self, world: ScmWorld) -> None:
-        """
-        What a datanode was told before goes on there, and counts: it is sent again as it was.
-        """
+        """The running command of a datanode counts, and is sent again unchanged."""
         nodes, container_id = closed(world, lost=[2])
         [(command, named)] = orders(world)
         world.restart()
@@ -135,9 +132,7 @@ class TestLostShards:
         assert nodes[1] not in {r.datanode_id for r in world.state.replicas.of(container_id)}
 
     def test_two_are_rebuilt_by_one_command(self, tmp_path: Path) -> None:
-        """
-        The command names both targets; its message says who makes which shard.
-        """
+        """The command names both targets, and the shard that each of them makes."""
         with ScmWorld(tmp_path, OPTIONS).running() as world:
             world.join(*NODES, "dn7")
             closed(world, lost=[1, 4])
@@ -210,8 +205,8 @@ class TestSurplus:
         assert [nodes[3]] == [delete.datanode_id for delete, _ in after]
 
     def test_a_shard_that_comes_back_is_one_too_many(self, world: ScmWorld) -> None:
-        """
-        Its twin was rebuilt meanwhile: one of the two goes, and the container is told of as such.
+        """Its twin was rebuilt meanwhile. One of the two is deleted, and the container is
+        reported as over-replicated.
         """
         _nodes, container_id = closed(world, lost=[])
         [spare] = set(NODES) - set(_nodes)
@@ -295,8 +290,8 @@ class TestOperators:
 
 class TestPlans:
     def test_rows_that_are_right_are_confirmed_and_others_are_stale(self, tmp_path: Path) -> None:
-        """
-        Rebuilding and removing shards needs no plan; a row about them says whether it is right.
+        """Shards are rebuilt and removed without a plan. A row about them is only confirmed or
+        stale.
         """
         with ScmWorld(tmp_path, OPTIONS).running() as world:
             world.join(*NODES[:5])
@@ -339,7 +334,9 @@ class TestPlans:
 def test_a_rebuilt_shard_goes_when_its_twin_with_tombstones_is_back_and_none_owes_a_delete(
     world: ScmWorld,
 ) -> None:
-    """While a delete of blocks is owed, neither is known to have all that the other has."""
+    """While a delete of blocks is pending, it is unknown whether either has everything that the
+    other has.
+    """
     nodes, container_id = closed(world, lost=[])
     [spare] = set(NODES) - set(nodes)
     owed = Transaction(1, container_id, (9,), 1)
@@ -366,9 +363,7 @@ def test_a_rebuilt_shard_goes_when_its_twin_with_tombstones_is_back_and_none_owe
 def test_a_shard_that_is_being_rebuilt_while_all_others_died_stops_no_tick(
     world: ScmWorld, state: ContainerState
 ) -> None:
-    """
-    There is no commit in it to close at: the container waits, and a person is told for what.
-    """
+    """It has no commit to close at. The container waits, and the operator gets the reason."""
     coded = facts_replace(container(state, replication_factor=5), scheme=SCHEME)
     with world.state.change() as change:
         change.put(world.state.containers, coded)
@@ -383,7 +378,7 @@ def test_a_shard_that_is_being_rebuilt_while_all_others_died_stops_no_tick(
 
 
 def test_an_excluded_shard_is_no_source_of_a_reconstruction() -> None:
-    """It counts as there, and nothing is ordered of it until a person releases it."""
+    """It counts as present, and no command reads it until an operator releases it."""
     coded = facts_replace(container(), scheme=SCHEME, replication_factor=5)
     placed = tuple(
         Placed(replica(f"dn{i}", replica_index=i), Health.HEALTHY, OpState.IN_SERVICE, "/r1")
@@ -414,9 +409,8 @@ class TestShortage:
         ],
     )
     def test_by_index(self, replicas: str, rebuilt: tuple[int, ...], sources: list[int]) -> None:
-        """
-        What is lost is rebuilt by index if enough is left; of unhealthy shards only if too few are
-        whole, and none of them has missed a commit.
+        """Lost shards are rebuilt by index if enough are left. Unhealthy ones are sources only
+        if too few are whole, and never one that missed a commit.
         """
         coded = facts_replace(container(), scheme=SCHEME, replication_factor=5)
         placed = [
@@ -468,7 +462,7 @@ def test_a_shard_that_missed_the_last_commit_gets_it_in_place(world: ScmWorld) -
 
 
 def test_a_spare_shard_goes_where_the_last_commit_is_on_none(world: ScmWorld) -> None:
-    """Who had that commit is gone, and no key needs it: without it, all shards are whole."""
+    """The holder of that commit is gone, and no key needs it. Without it all shards are whole."""
     nodes, container_id = closed(world, lost=[])
     [spare] = set(NODES) - set(nodes)
     made = world.state.containers.get(container_id)

@@ -55,7 +55,7 @@ class TestOrder:
         assert expected is judged(made, *replicas).eligibility
 
     def test_shards_are_mended_where_their_code_is_known(self) -> None:
-        """And refused where nobody knows how many of them make the data."""
+        """They are refused if the number of data shards is unknown."""
         shards = [replica("a", replica_index=1), replica("b", replica_index=2)]
         coded = replace(container(replication_factor=5), scheme="rs-3-2-1024k")
 
@@ -92,7 +92,7 @@ class TestOrder:
 
     @pytest.mark.parametrize("state", [ReplicaState.QUASI_CLOSED, ReplicaState.UNHEALTHY])
     def test_damaged_and_late_replicas_take_part(self, state: ReplicaState) -> None:
-        """They are what reconcile is for, and what is good in them may help others."""
+        """Reconcile exists for them, and their good chunks may help others."""
         found = judged(container(), replica("a", state), replica("b"))
 
         assert ("a", "b") == found.targets
@@ -101,7 +101,7 @@ class TestOrder:
 
 class TestPeers:
     def test_a_peer_is_reachable_has_a_tree_and_can_be_loaded(self) -> None:
-        """One without a tree is still a target: it may build one and be repaired."""
+        """A replica without a tree is still a target: it may build one and be repaired."""
         found = judged(
             container(),
             replica("dead"),

@@ -34,7 +34,9 @@ def sent_to(world: ScmWorld, command: Pending) -> list[int]:
 
 
 def test_a_shard_that_came_back_is_not_rebuilt_though_another_is_lost(world: ScmWorld) -> None:
-    """Its datanode was silent, and calls again; what is lost now is not what the command says."""
+    """Its datanode was silent, and calls again. The lost shard is now another one than that of
+    the command.
+    """
     nodes, _container_id = closed(world, lost=[])
     for _ in range(OPTIONS.dead_after_ms // 60_000 + 2):
         world.clock.advance_s(60)

@@ -99,7 +99,7 @@ def test_doubtful_replica_of_an_origin_keeps_the_others(
 def test_a_damaged_one_may_go_where_its_origin_has_all_it_had(
     words: str, of: str, keep_count: int, expected: list[int]
 ) -> None:
-    """And as many whole ones stay, of whichever origin, as whoever asks wants."""
+    """As many whole ones as the caller requires must stay, of whichever origin."""
     given = quasi(words, of)
     unloadable = changed(given, len(given.placed), {"load_error": "no descriptor"})
 
@@ -117,7 +117,7 @@ def test_origin_with_differing_best_replicas_keeps_them_all() -> None:
 
 
 def test_an_operator_may_choose_how_many_of_an_origin_are_kept() -> None:
-    """Of containers to which fewer origins wrote than they should have copies."""
+    """The containers have fewer origins than copies."""
     stuck, written = quasi("Q@5 Q@5 Q@5 Q@4 Q@4", "aaabb"), quasi("Q@5 Q@5 Q@5", "abc")
     fewer = Rules(best_origin_copies=2, other_origin_copies=1)
     more = Rules(best_origin_copies=5, other_origin_copies=4)
@@ -160,7 +160,7 @@ def test_a_closed_container_is_counted_whole() -> None:
 def test_an_origin_with_the_last_commit_has_three_copies_and_another_two(
     words: str, of: str, expected: list[tuple[str, int]]
 ) -> None:
-    """One origin alone has as many as any container."""
+    """A single origin has as many copies as any container."""
     found = origins(quasi(words, of), Rules())
 
     assert expected == [
@@ -169,7 +169,7 @@ def test_an_origin_with_the_last_commit_has_three_copies_and_another_two(
 
 
 def test_a_replica_without_an_origin_is_its_own() -> None:
-    """Nobody said whose writes it took."""
+    """It is unknown whose writes it took."""
     given = quasi("Q@5 Q@5", "aa")
     unnamed = changed(changed(given, 1, {"origin_datanode_id": ""}), 2, {"origin_datanode_id": ""})
 

@@ -95,7 +95,7 @@ def test_a_copy_counts_until_it_is_there(world: ScmWorld, made: Container) -> No
 
 @pytest.mark.usefixtures("made")
 def test_a_copy_to_a_node_that_is_to_leave_counts_for_nothing(world: ScmWorld) -> None:
-    """It is ordered elsewhere."""
+    """The copy is ordered elsewhere."""
     target = outside(world)
     pending(world, Kind.REPLICATE, holders(world)[0], target_id=target)
     node = world.state.nodes.get(target)
@@ -114,7 +114,7 @@ def holders(world: ScmWorld) -> list[str]:
 def test_the_delete_of_what_died_with_its_node_holds_no_other_back(
     world: ScmWorld, made: Container
 ) -> None:
-    """Nobody will ever say that it is done; the judge does not count it, and no guard waits."""
+    """No report will ever confirm it, so the judge does not count it and no guard waits for it."""
     first, *others = holders(world)
     pending(world, Kind.DELETE, first, force=True)  # type: ignore[arg-type]
     [command] = [c for c in world.state.commands.values() if c.kind is Kind.DELETE]
@@ -155,7 +155,7 @@ class TestAsIf:
         assert others == [batch.nodes.names[node] for node in batch.replicas.node]
 
     def test_a_node_were_leaving(self, world: ScmWorld) -> None:
-        """What would its containers need?"""
+        """The question is what its containers would need."""
         first, *_ = holders(world)
 
         plain = batches(world).of([1])

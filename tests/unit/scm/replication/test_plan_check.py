@@ -124,7 +124,7 @@ class TestCheck:
     def test_a_refusal_says_why(
         self, made: Container | None, live: Sequence[Replica], code: str, message: str
     ) -> None:
-        """It is about the row's container, in the judge's words."""
+        """It has the row's container and the judge's reason."""
         found = check(replace(row(*SEEN), container_id=7), made, live, everybody)
 
         assert Decision(7, code, message) == found

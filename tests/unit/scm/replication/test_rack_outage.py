@@ -11,7 +11,7 @@ RACKS = ("/a", "/b")  # in turn: dn1, dn3 and dn5 are on the first
 
 
 def test_a_host_that_never_comes_back_keeps_its_rack_for_no_copy(tmp_path: Path) -> None:
-    """What the books say of it holds nothing; the other datanodes of its rack have room."""
+    """Its recorded replica counts for nothing, and the other datanodes of its rack have room."""
     held = [replica("dn1"), replica("dn3"), replica("dn2")]
 
     with cluster(tmp_path, container(), *held, node_count=6, racks=RACKS) as made:
@@ -28,7 +28,7 @@ def test_a_host_that_never_comes_back_keeps_its_rack_for_no_copy(tmp_path: Path)
 
 
 def test_a_damaged_one_with_more_commits_keeps_its_rack_for_no_copy(tmp_path: Path) -> None:
-    """It is kept for somebody to look at; the whole ones are spread as if it were not there."""
+    """It is kept for an operator to inspect. The whole ones are spread as if it did not exist."""
     held = [replica(node) for node in ("dn1", "dn3", "dn5")]
     bad = replica("dn2", ReplicaState.UNHEALTHY, bcsid=9)
 

@@ -29,9 +29,7 @@ def world(tmp_path: Path) -> Iterator[ScmWorld]:
 
 @pytest.mark.parametrize("busy", [0, 1])
 def test_are_rebuilt_by_the_target_with_the_least_to_do(tmp_path: Path, busy: int) -> None:
-    """
-    One of the two targets coordinates, and none of the sources, which have nothing to do.
-    """
+    """One of the two targets coordinates, and not a source, which would have nothing to do."""
     with ScmWorld(tmp_path, OPTIONS).running() as world:
         world.join(*NODES[:5])
         nodes, container_id = closed(world, lost=[1, 4])
@@ -120,7 +118,7 @@ class TestATargetThatIsToLeave:
         assert [] == [*orders(world), *orders(world), *orders(world)]
 
     def test_gets_nothing_that_has_not_left_yet(self, world: ScmWorld) -> None:
-        """What still waits here is ordered elsewhere at once."""
+        """A command that has not been sent is ordered elsewhere at once."""
         closed(world, lost=list(LOST))
         world.clock.advance_s(1)
         world.control.tick()
@@ -162,7 +160,7 @@ def test_a_target_that_dies_does_not_free_the_other_shards_while_they_are_made(
 
 
 def test_a_restart_does_not_forget_that_something_may_run(world: ScmWorld) -> None:
-    """Who was told by the control plane before goes on: what it does is not ordered elsewhere."""
+    """A datanode continues its earlier command, so its work is not ordered elsewhere."""
     command = ordered(world)
     world.restart()
     world.join(*NODES, *SPARE)

@@ -43,7 +43,7 @@ class TestQuasiClosed:
             assert [QUASI] * 3 == [made.held[node].state for node in ("dn1", "dn2", "dn3")]
 
     def test_a_damaged_one_stays_where_nobody_else_has_its_origin(self, tmp_path: Path) -> None:
-        """What it has may be all that is left of what its origin took; nothing is tried either."""
+        """Its blocks may be all that is left of its origin, so no delete is tried."""
         held = of_origin("dn1", replica("dn1", QUASI), replica("dn2", QUASI))
         alone = of_origin("dn3", replica("dn3", BAD, bcsid=4))
 
@@ -68,7 +68,7 @@ class TestQuasiClosed:
 
 class TestClosed:
     def test_a_damaged_one_stays_while_the_others_differ(self, tmp_path: Path) -> None:
-        """Nobody knows which of them is right, and the damaged one may help to tell."""
+        """It is unknown which of them is right, and the damaged one may help to decide."""
         held = [replica("dn1", root=7), replica("dn2", root=8), replica("dn3", BAD)]
 
         with cluster(tmp_path, container(), *held, node_count=3) as made:
@@ -137,7 +137,9 @@ class TestExcluded:
             assert "dn3" in made.held
 
     def test_a_shard_that_a_person_keeps_is_no_reason_to_wait(self, tmp_path: Path) -> None:
-        """Another gives way, if there is one; nobody is told that the excluded one does."""
+        """Another one makes room, if possible, and the log does not claim that the excluded one
+        does.
+        """
         held = [shard(f"dn{index}", index) for index in range(1, 5)]
         bad = [shard("dn5", 5, BAD), shard("dn6", 4)]
 
@@ -162,7 +164,7 @@ class TestLeaving:
     def test_the_last_of_a_rack_in_service_stays_while_another_there_leaves(
         self, tmp_path: Path
     ) -> None:
-        """What leaves will not be there: all that stayed would be on one rack."""
+        """The leaving one will be gone, and all the remaining ones would be on one rack."""
         for number in range(1, 9):
             box = container(container_id=number)
             self._drain(tmp_path / str(number), box)

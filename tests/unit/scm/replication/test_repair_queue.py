@@ -34,7 +34,7 @@ def queue(datanodes: Datanodes) -> RepairQueue:
 
 
 def test_the_most_urgent_comes_first(queue: RepairQueue) -> None:
-    """Of equal ones that with the lower id; and no more than are asked for."""
+    """Equal ones are ordered by id, and no more than requested are returned."""
     assert [2, 3] == queue.choose(2)
     assert [2, 3, 1] == queue.choose(9)
 

@@ -83,9 +83,7 @@ def test_abandoned_command_is_audited(tmp_path: Path, audit: Lines) -> None:
 
 
 def test_a_change_that_is_undone_leaves_no_note(tmp_path: Path, audit: Lines) -> None:
-    """
-    What did not become durable was not sent.
-    """
+    """A change that did not become durable was not sent."""
     with begun(tmp_path, audit).running() as world:
         world.write("a", "k", 1)
         world.control.clients.finish("a", close=True)

@@ -24,7 +24,7 @@ DAY_MS = 86_400_000
 
 
 def test_a_look_falls_into_its_five_minutes_its_hour_and_its_day() -> None:
-    """Intervals begin where the clock says, so that a restart goes on with the same."""
+    """Intervals begin at fixed times of the clock, so a restart continues with the same ones."""
     seven_ms = 20 * DAY_MS + 7 * 3_600_000
     taken = Sample(0, seven_ms + 13 * 60_000 + 5, Verdict.WHOLE)
 
@@ -45,7 +45,7 @@ def test_worst_verdict_of_an_interval_is_kept(first: Verdict, second: Verdict) -
 
 
 def test_counts_of_what_is_wrong_are_the_worst_sizes_the_last_and_work_is_added() -> None:
-    """Each number keeps what a person wants to know of an interval."""
+    """Counts of faults keep the worst value and sizes the last one, and work is added up."""
     before = Sample(2, 0, Verdict.WHOLE, 9, 5, 1, 100, 7, 2, 1000, 500, 400, 300, 50, 3, 1, 10)
     after = Sample(2, 0, Verdict.WHOLE, 8, 0, 2, 101, 3, 0, 1001, 400, 401, 401, 60, 4, 0, 20)
 
@@ -98,7 +98,7 @@ def test_samples_survive_a_restart(tmp_path: Path) -> None:
 
 
 def test_a_damaged_row_of_history_keeps_nobody_from_starting(tmp_path: Path) -> None:
-    """It is left out and told; a whole one is read."""
+    """It is left out and reported, and a whole row is read."""
     state = State.open(tmp_path, map_bytes=MAP_BYTES)
     row = bytearray(state.samples.row(SAMPLE))
     whole = bytes(row)

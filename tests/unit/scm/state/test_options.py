@@ -12,7 +12,7 @@ class TestLoad:
     def test_the_command_line_wins_over_the_file_and_the_file_over_the_default(
         self, tmp_path: Path
     ) -> None:
-        """One place each."""
+        """Each value is read from one place."""
         path = tmp_path / "scm.toml"
         path.write_text("rpc_threads = 4\nreplication_factor = 2\n")
 
@@ -74,7 +74,7 @@ class TestLoad:
         assert 4 * 1024**3 == options.lmdb_map_bytes
 
     def test_a_file_that_every_user_may_write_is_refused(self, tmp_path: Path) -> None:
-        """Else any of them could choose the key, or whom to believe."""
+        """Otherwise any user could choose the key or the trusted authority."""
         path = tmp_path / "scm.toml"
         path.write_text("rpc_threads = 1\n")
         path.chmod(0o666)
@@ -119,7 +119,7 @@ class TestLoad:
     def test_without_a_word_safety_has_these_numbers(
         self, option: str, expected: int | str
     ) -> None:
-        """Whoever changes one changes what clusters do that never set it."""
+        """A change of a default changes all clusters that do not set it."""
         assert expected == getattr(ScmOptions(), option)
 
     def test_explain_names_every_option(self) -> None:

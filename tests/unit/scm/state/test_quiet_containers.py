@@ -103,7 +103,7 @@ def test_urgent_containers_are_taken_first(steps: list[tuple[bool, list[int]] | 
 
 
 def test_an_id_of_any_size_waits() -> None:
-    """It has no mark, so that no memory is spent on those before it."""
+    """It has no mark, so no memory is used for the ids before it."""
     due = Due()
     due.add([2**62, 3, MARKED_MAX])
     due.add([3])
@@ -154,7 +154,7 @@ ROWS = (
 
 @pytest.mark.parametrize(("table", "row"), ROWS, ids=[table.name for table, _ in ROWS])
 def test_any_row_about_a_container_unsettles_it(table: Table[object, object], row: object) -> None:
-    """One that comes as well as one that goes; and no other container."""
+    """A new row and a removed one do, and no other container is affected."""
     settled = Settled()
     table.settled.append(settled)
     states = []

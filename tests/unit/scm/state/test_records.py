@@ -70,7 +70,7 @@ class TestRows:
             replica_rows.replica_from(bytes(row))
 
     def test_fields_lie_in_their_order(self) -> None:
-        """Of nouns whose row is derived: another order would be another format."""
+        """The rows are derived from the fields, so another order would be another format."""
         node = Node("dn1", "dn1:1", "/r", "0.1", 9, OpState.IN_SERVICE, 3, 1, 2, False, 1)
         container = Container(
             container_id=1,

@@ -165,7 +165,7 @@ class TestAtomicity:
         again.close()
 
     def test_a_change_that_cannot_be_written_is_undone(self, tmp_path: Path) -> None:
-        """When the disk says no, memory does not claim otherwise."""
+        """If the write fails, the memory has the old state."""
         state = open_state(tmp_path, map_bytes=256 * 1024)
         blob = Outcome(1, "dn1", 1, OutcomeState.EXECUTED, "", 1, "", "", b"x" * 1024**2)
 
@@ -183,8 +183,9 @@ class TestAtomicity:
         state.close()
 
     def test_a_row_that_can_never_be_kept_is_no_trouble_of_the_disk(self, tmp_path: Path) -> None:
-        """One caller's name that is too long for a key must not have everybody told, on a healthy
-        disk, that nothing can be written."""
+        """A name that is too long for a key, from one caller, must not report a healthy disk as
+        unwritable.
+        """
         state = open_state(tmp_path)
         name = "\U0001f600" * 128
 
@@ -219,7 +220,7 @@ class TestAtomicity:
 class TestStrangers:
     @pytest.mark.parametrize("harm", ["writable", "state is a link", "lock is a link"])
     def test_a_directory_that_others_may_change_is_refused(self, tmp_path: Path, harm: str) -> None:
-        """Nobody else chooses what this process reads as its state, or where it writes."""
+        """No other user may choose what this process reads as its state, or where it writes."""
         directory = tmp_path / "scm"
         open_state(directory).close()
         match harm:

@@ -59,7 +59,9 @@ class TestReplicaTable:
     def test_indexes_agree_with_a_plain_dict(
         self, steps: list[tuple[int, str, ReplicaState | None]]
     ) -> None:
-        """By container, by node, count and unsettled set: all say what one dict says."""
+        """The indexes by container and by node, the count and the unsettled set agree with one
+        dict.
+        """
         table, model = ReplicaTable(), dict[tuple[int, str], Replica]()
 
         for container_id, node, state in steps:

@@ -6,9 +6,8 @@ from tests.support.heard import logged
 
 
 def test_a_disk_that_takes_some_changes_is_not_called_well() -> None:
-    """
-    Where there is hardly any room small changes succeed between large ones that fail; who looks
-    in such a moment must not see that all is well, and the log is not told each time.
+    """With little room, small changes succeed between large ones that fail. A query in such a
+    moment must not report success, and the log has no line for each change.
     """
     clock = FakeClock()
     found = Writability(clock.monotonic_s)
@@ -30,9 +29,7 @@ def test_a_disk_that_takes_some_changes_is_not_called_well() -> None:
 
 
 def test_time_alone_ends_no_trouble() -> None:
-    """
-    Where nothing was written since, nobody knows that it could be.
-    """
+    """Without a write it is unknown whether the disk accepts one."""
     clock = FakeClock()
     found = Writability(clock.monotonic_s)
     found.failed("no space")
