@@ -195,11 +195,7 @@ class Client:
         try:
             with by_kind():
                 yield
-        except (
-            Unavailable,
-            CancelledError,
-            RuntimeError,
-        ) as error:  # RuntimeError: of a closed pool
+        except (Unavailable, CancelledError, RuntimeError) as error:  # RuntimeError: a closed pool
             if not self._cluster.is_closed:
                 raise
             facts = error.facts if isinstance(error, Unavailable) else {}

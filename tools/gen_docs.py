@@ -23,7 +23,7 @@ GENERATED = {
 
 
 def main() -> int:
-    """Write, or compare."""
+    """Write the files, or compare them."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

@@ -3,8 +3,8 @@
     python tools/gen_proto.py            write the generated modules
     python tools/gen_proto.py --check    exit 1 if what is committed is not what proto/ says
 
-The newest protoc would emit code that refuses older protobuf runtimes, so the oldest supported one
-is used, in a throw-away environment: it pins protobuf below what the project itself runs on.
+The newest protoc would emit code that rejects older protobuf runtimes. So the oldest supported one
+is used in a temporary environment, because it pins protobuf below the project's own.
 """
 
 import argparse
@@ -52,7 +52,7 @@ def generate(scratch: Path) -> dict[str, bytes]:
 
 
 def protoc_python(scratch: Path) -> str:
-    """Return an interpreter that has the pinned grpcio-tools."""
+    """Return an interpreter with the pinned grpcio-tools."""
     pins = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]["codegen"]
     environment = scratch / "venv"
     venv.create(environment, with_pip=True)
@@ -62,7 +62,7 @@ def protoc_python(scratch: Path) -> str:
 
 
 def compare(generated: dict[str, bytes]) -> int:
-    """Return 1 and name the files if the committed modules are not the generated ones."""
+    """Return 1 and name the files if the committed modules differ from the generated ones."""
     committed = {
         str(path.relative_to(ROOT)): path.read_bytes()
         for package in PACKAGES

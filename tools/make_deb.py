@@ -3,7 +3,7 @@
     python tools/make_deb.py [--out DIR]
 
 On the host they become a virtual environment of its own Python, without a network, when a package
-is configured; a trigger makes it again when that Python changes. Nothing is started or enabled;
+is configured; a trigger recreates it when that Python changes. Nothing is started or enabled;
 options are conffiles; removing keeps all data.
 """
 
@@ -108,7 +108,7 @@ def main() -> int:
 
 
 def pack(root: Path, package: str, out: Path) -> Path:
-    """Add what dpkg reads of a package and build it; return its path."""
+    """Add the package metadata for dpkg and build it; return its path."""
     architecture = subprocess.run(
         [stage.tool("dpkg", "dpkg"), "--print-architecture"],
         check=True,
@@ -132,7 +132,7 @@ def pack(root: Path, package: str, out: Path) -> Path:
 
 
 def control(text: str, architecture: str) -> str:
-    """Return what a package says of itself; any one Python that there are wheels for will do."""
+    """Return a package's control file; it needs any one of the Pythons with wheels."""
     is_job = text is VERIFY_CONTROL
     return text.format(
         version=stage.PROJECT["version"],

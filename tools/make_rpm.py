@@ -1,9 +1,9 @@
-"""Build the RPM packages: the same files, and the same done on the host, as in Debian's.
+"""Build the RPM packages: the same files and scripts as in Debian's.
 
     python tools/make_rpm.py [--out DIR]
 
-Needs rpmbuild. The host's Python is one of those that there are wheels for; where it changes, a
-file trigger makes the virtual environment again.
+Needs rpmbuild. The host's Python must be one of those with wheels; when it changes, a file trigger
+recreates the virtual environment.
 """
 
 import argparse
@@ -20,7 +20,7 @@ sys.path.insert(0, str(ROOT))  # a bare checkout, nothing installed
 from tools.packages import scripts, stage  # noqa: E402
 from tools.packages.wheels import PYTHONS  # noqa: E402
 
-# AutoReqProv: our libraries are our own; nothing is to be found in, or provided by, the wheels.
+# AutoReqProv: our libraries are private; nothing is required by, or provided from, the wheels.
 SPEC = """\
 Name: suture
 Version: {version}
@@ -136,8 +136,9 @@ def spec(root: Path) -> str:
 
 
 def listed(root: Path) -> list[str]:
-    """Return the lines of %files: files and links, which of them are options or documents, and the
-    folders that are nobody else's; that of the options stays when the package goes."""
+    """Return the lines of %files: files and links, marked if options or documents, and the folders
+    that only this package has; that of the options stays when the package is removed.
+    """
     lines = []
     for folder, _, names in sorted(os.walk(root)):
         where = Path(folder).relative_to(root)

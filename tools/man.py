@@ -1,4 +1,4 @@
-"""Man pages from what the programs say of themselves."""
+"""Generates man pages from the programs' help texts."""
 
 import os
 import re
@@ -23,7 +23,7 @@ COMMAND = re.compile(r"^  ([a-z][a-z-]*)  ", re.MULTILINE)
 
 
 def page(program: str, python: Path) -> str:
-    """Return the man page of `program` in troff: its help, and that of each command below it."""
+    """Return the man page of `program` in troff: its help, and that of each subcommand."""
     lines = [
         f'.TH {program.upper()} 1 "" "Suture" "User Commands"',
         ".SH NAME",
@@ -38,7 +38,7 @@ def page(program: str, python: Path) -> str:
 
 
 def helps(program: str, python: Path, words: list[str]) -> Iterator[tuple[list[str], str]]:
-    """Yield (words, help) of a command and of all below it."""
+    """Yield (words, help) of a command and of all its subcommands."""
     text = help_text(program, python, words)
     yield words, text
     for name in COMMAND.findall(text.partition("\nOptions:\n")[2].partition("\n\n")[2]):
@@ -46,7 +46,7 @@ def helps(program: str, python: Path, words: list[str]) -> Iterator[tuple[list[s
 
 
 def help_text(program: str, python: Path, words: list[str]) -> str:
-    """Return what a command says of itself."""
+    """Return a command's help text."""
     code = f"import sys; sys.argv[0] = {program!r}; from {MODULES[program]} import main; main()"
     return subprocess.run(
         [python, "-c", code, *words, "--help"],
@@ -58,6 +58,6 @@ def help_text(program: str, python: Path, words: list[str]) -> str:
 
 
 def escaped(line: str) -> str:
-    """Return a line as troff shows it as it is."""
+    """Return a line escaped for troff."""
     line = line.replace("\\", "\\e").replace("-", "\\-")
     return f"\\&{line}" if line.startswith((".", "'")) else line

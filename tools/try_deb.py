@@ -1,12 +1,12 @@
-"""Try the Debian package as its user would: three hosts, the first hour, then remove it.
+"""Try the Debian package like its user: three hosts, the first hour, then remove it.
 
     python tools/try_deb.py dist/suture_*.deb [--suite trixie] [--base DIR]
 
-A host is a Debian root of its own: made once by debootstrap below --base, and an overlay of it for
-each host. No systemd runs in a root, so the commands of the units are started by hand, as the user
-and with the folders that the units name; each host has a loopback address of its own. What is typed
-comes from the operations manual in the package, `## Three hosts` and `## The first hour`.
-Needs root, debootstrap, and a minute. Exit code 1, and why, when something is not as documented.
+A host is a Debian root: created once by debootstrap below --base, with an overlay for each host. No
+systemd runs in a root, so the commands of the units are started by hand, as the user and with the
+folders that the units name; each host has its own loopback address. The commands come from the
+operations manual in the package, `## Three hosts` and `## The first hour`. Needs root, debootstrap,
+and a minute. Exit code 1, with the reason, if something is not as documented.
 """
 
 import argparse
@@ -28,7 +28,7 @@ HOST_COUNT = 3
 README = "usr/share/doc/suture/README.md"
 MANUAL = "usr/share/doc/suture/OPERATIONS.md"
 SCM = "--scm scm.example.org:9860"
-STEP = re.compile(  # a file and what is in it, or commands and what they print
+STEP = re.compile(  # a file and its content, or commands and their output
     r"^`(/[^`]+)`[^\n]*:\n\n```(sh|toml)\n(.*?)```|^```console\n(.*?)```", re.DOTALL | re.MULTILINE
 )
 START_S = 60
@@ -37,7 +37,7 @@ GONE = ("opt/suture/venv", "opt/suture/environments", "usr/bin/suture",
 
 
 def main() -> int:
-    """Try the package; say what was typed and what it printed."""
+    """Try the package; print the commands and their output."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -88,7 +88,7 @@ def tried(hosts: Sequence[Host], package: Path) -> None:
 
 
 def installed(hosts: Sequence[Host], package: Path) -> None:
-    """Install everywhere, and do what `## Three hosts` says. Raise Fault."""
+    """Install everywhere, and follow `## Three hosts`. Raise Fault."""
     for host in hosts:
         shutil.copy(package, host.root / "suture.deb")
         shown(host, "dpkg --install /suture.deb")
@@ -97,7 +97,7 @@ def installed(hosts: Sequence[Host], package: Path) -> None:
             names.writelines(f"{h.address} {h.name}\n" for h in hosts)
     follow(hosts[0], part("### On the first host", hosts[0]))
     for host in hosts:
-        own = host.root / "etc/suture/conf.d/try.toml"  # they share the ports of one machine
+        own = host.root / "etc/suture/conf.d/try.toml"  # they share one machine's ports
         own.parent.mkdir()
         own.write_text(f'[observe]\nlisten = "{host.address}:9861"\n')
         if host is not hosts[0]:
@@ -107,7 +107,7 @@ def installed(hosts: Sequence[Host], package: Path) -> None:
 
 
 def follow(host: Host, text: str) -> None:
-    """Write the files and type the commands of a part of the manual. Raise Fault."""
+    """Write the files and run the commands of a part of the manual. Raise Fault."""
     for path, _, content, commands in STEP.findall(text):
         if path:
             file = host.root / path.removeprefix("/")
@@ -126,7 +126,7 @@ def follow(host: Host, text: str) -> None:
 
 
 def part(heading: str, host: Host) -> str:
-    """Return what the manual in the package says below a heading. Raise Fault."""
+    """Return the text below a heading of the manual in the package. Raise Fault."""
     text = (host.root / MANUAL).read_text().partition(f"\n{heading}\n")[2]
     if not text:
         raise Fault(f"the manual has no {heading}")
@@ -153,7 +153,7 @@ def registered(operator: Host) -> None:
 
 
 def removed(host: Host) -> None:
-    """Remove the package; the programs go, options and data stay."""
+    """Remove the package; the programs are removed, options and data stay."""
     shown(host, "dpkg --remove suture")
     left = [name for name in GONE if (host.root / name).exists()]
     if left:
@@ -163,20 +163,20 @@ def removed(host: Host) -> None:
 
 
 def identity(host: Host, operator: Host) -> str:
-    """Return who the datanode says it is."""
+    """Return the datanode's own id."""
     told = operator.run(f"suture status --datanode {host.name}:9859 --json")
     return str(json.loads(told)["datanode_id"])
 
 
 def shown(host: Host, command: str, *, folder: str = "/") -> str:
-    """Type a command, and show it with what it prints."""
+    """Run a command, and print it with its output."""
     printed = host.run(f"cd {folder} && {command}")
     print(f"{host.name} # {command}\n{printed}", end="", flush=True)
     return printed
 
 
 def words_of(text: str) -> set[str]:
-    """Return the words of a text that are not of the moment."""
+    """Return the words of a text that do not vary."""
     return set(re.findall(r"[a-zA-Z]{4,}", text))
 
 

@@ -1,11 +1,11 @@
-"""Try the RPM package: dependencies, contents, scriptlets, and what it installs at work.
+"""Try the RPM package: dependencies, contents, scriptlets, and the installed programs.
 
     python tools/try_rpm.py dist/suture-*.rpm [--suite trixie] [--base DIR]
 
-The host is a Debian root, into which this machine's rpm installs; a package without files says
-there that the host has its Python and systemd. A control plane and an agent are started by the
-commands of the units and find each other; the package is removed and installed again, and they are
-the same. Needs root, debootstrap, rpm, and a minute. Exit code 1, and why, when something is wrong.
+The host is a Debian root, into which this machine's rpm installs; an empty package declares there
+that the host has its Python and systemd. A control plane and an agent are started by the commands
+of the units and connect; the package is removed and installed again, and they are the same. Needs
+root, debootstrap, rpm, and a minute. Exit code 1, with the reason, if something is wrong.
 """
 
 import argparse
@@ -46,7 +46,7 @@ GONE = (
 
 
 def main() -> int:
-    """Try the package; say what was done and what it printed."""
+    """Try the package; print the steps and their output."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -89,7 +89,7 @@ def tried(host: Host, package: Path) -> None:
 
 
 def package_of(provided: str, scratch: Path) -> Path:
-    """Build a package without files that provides something; return its path."""
+    """Build a package without files that provides a capability; return its path."""
     spec = scratch / "the-host.spec"
     spec.write_text(HOST_SPEC.format(provides=provided))
     run(
@@ -100,9 +100,9 @@ def package_of(provided: str, scratch: Path) -> Path:
 
 
 def registered(host: Host) -> str:
-    """Start control plane and agent, wait until they know each other, and stop them.
+    """Start control plane and agent, wait until they are connected, and stop them.
 
-    Return who the datanode is. Raise Fault.
+    Return the datanode's id. Raise Fault.
     """
     host.start("suture-scm.service")
     host.start("suture-agent.service")
@@ -118,7 +118,7 @@ def registered(host: Host) -> str:
 
 
 def said(host: Host, *words: str | Path, expected: int = 0) -> str:
-    """Run this machine's rpm on the host's root; return what it prints. Raise Fault."""
+    """Run this machine's rpm on the host's root; return its output. Raise Fault."""
     rpm = shutil.which("rpm")
     if rpm is None:
         raise Fault("rpm is needed and not here; on Debian: apt-get install rpm")

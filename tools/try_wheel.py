@@ -1,10 +1,10 @@
-"""Try the wheel with each extra in a fresh environment, on each Python that is named.
+"""Try the wheel with each extra in a fresh environment, on each given Python.
 
     python tools/try_wheel.py [PYTHON ...]
 
-PYTHON is an interpreter, for instance python3.12; without any, the one that runs this. An extra is
-installed by pip and its program started; without the extra the program has to name it. Exit code 1,
-and why, when something is not so. Half a minute for each Python where pip has all in its cache.
+PYTHON is an interpreter, for instance python3.12; without any, the one that runs this. pip installs
+an extra and its program is started; without the extra the program must name it. Exit code 1, with
+the reason, if something is wrong. Half a minute for each Python if pip has everything in its cache.
 """
 
 import argparse
@@ -20,15 +20,15 @@ from tools.packages import wheels  # noqa: E402
 from tools.packages.hosts import Fault  # noqa: E402
 
 BARE = ("suture --version", "suture-agent --help")
-STARTS = {  # what an extra makes start
+STARTS = {  # the commands that an extra enables
     "ozone": 'python -c "from ozone.disk.database import library; print(library().__name__)"',
     "scm": 'python -c "import agent.rpc.wire.snapshot_file"',
-    # Its cluster has containers that are not well: only those go through Python.
+    # Its cluster has unhealthy containers, because only those go through Python.
     "spark": "python {root}/bench/verification/synthetic.py generate {scratch}/s --containers 9 "
     "--faults-per-million 900000 && "
     "{place}/bin/suture-verify {scratch}/s --out {scratch}/o || test $? = 4",
 }
-LACKING = {  # what has to name the extra where it is absent
+LACKING = {  # the commands that must name a missing extra
     "ozone": "suture ozone scrub .",
     "scm": "suture-scm --data /nowhere --set snapshot_address=file:///nowhere",
     "spark": "suture-verify --help",
@@ -36,7 +36,7 @@ LACKING = {  # what has to name the extra where it is absent
 
 
 def main() -> int:
-    """Build the wheel and try it; say what was started."""
+    """Build the wheel and try it; print the commands."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -55,7 +55,7 @@ def main() -> int:
 
 
 def tried(wheel: Path, python: str, folder: Path) -> None:
-    """Install the wheel bare, then with each extra in an environment of its own. Raise Fault."""
+    """Install the wheel bare, then with each extra in a separate environment. Raise Fault."""
     print(f"{python}: {typed(f'{python} --version').stdout}", end="", flush=True)
     bare = environment(python, folder / "bare", str(wheel))
     for command in BARE:
@@ -70,7 +70,7 @@ def tried(wheel: Path, python: str, folder: Path) -> None:
 
 
 def environment(python: str, place: Path, wanted: str) -> Path:
-    """Return a fresh environment with what pip makes of `wanted`. Raise Fault."""
+    """Return a fresh environment with `wanted` installed by pip. Raise Fault."""
     for command in (f"{python} -m venv {place}", f"{place}/bin/pip install --quiet '{wanted}'"):
         ended = typed(command)
         if ended.returncode:
@@ -79,7 +79,7 @@ def environment(python: str, place: Path, wanted: str) -> Path:
 
 
 def started(place: Path, command: str) -> None:
-    """Run a command of an environment, which has to end well. Raise Fault."""
+    """Run a command of an environment, which must succeed. Raise Fault."""
     command = command.format(root=ROOT, place=place, scratch=place.parent / "scratch")
     ended = typed(f"{place}/bin/{command}")
     if ended.returncode:
@@ -88,7 +88,7 @@ def started(place: Path, command: str) -> None:
 
 
 def typed(command: str) -> subprocess.CompletedProcess[str]:
-    """Run a command line outside of the checkout, whose modules are not to be found."""
+    """Run a command line outside of the checkout, whose modules must not be found."""
     return subprocess.run(
         ["/bin/sh", "-c", command], capture_output=True, text=True, check=False, cwd="/"
     )

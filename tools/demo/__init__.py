@@ -1,1 +1,1 @@
-"""`suture demo`: a small cluster from nothing, damaged and healed before your eyes."""
+"""`suture demo`: a small cluster from scratch, damaged and healed before your eyes."""

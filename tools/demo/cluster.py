@@ -28,7 +28,7 @@ FREE_PORTS: Final = (20_000, 32_768)  # 32768: net.ipv4.ip_local_port_range begi
 
 
 class Running(Protocol):
-    """A child process, as subprocess.Popen is one."""
+    """A child process with the interface of subprocess.Popen."""
 
     pid: int
     stdout: IO[bytes] | None
@@ -62,7 +62,7 @@ def launched(
 ) -> Running:
     """Start `python -m WORD ...`, which dies with this process.
 
-    `module` is what ties it to this process; `environment` is added to our own.
+    `module` ties it to this process; `environment` is added to our own.
     """
     return subprocess.Popen(
         [sys.executable, "-m", module, str(os.getpid()), *words],
@@ -70,18 +70,18 @@ def launched(
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=log,
-        start_new_session=True,  # a Ctrl-C at the terminal reaches the parent only
+        start_new_session=True,  # a Ctrl-C at the terminal reaches only the parent
     )
 
 
 def _search_path() -> str:
-    """Return where a child finds this harness, which no installation carries."""
+    """Return the path at which a child finds this harness, which is not installed."""
     return os.pathsep.join(filter(None, (str(CHECKOUT), os.environ.get("PYTHONPATH"))))
 
 
 @dataclass(slots=True)
 class Process:
-    """One child: what was started, and where it says it listens."""
+    """A child process: its command line, and the address at which it listens."""
 
     name: str
     arguments: Sequence[str]
@@ -102,7 +102,7 @@ class Process:
             self.popen = self.launch(self.arguments, log)
 
     def wait_until_listening(self) -> None:
-        """Read the line on stdout that a child prints once it serves."""
+        """Read the line that a child prints on stdout once it serves."""
         assert self.popen is not None
         assert self.popen.stdout is not None
         deadline_s = time.monotonic() + START_TIMEOUT_S
@@ -120,7 +120,7 @@ class Process:
         self.address, self.web_address = str(said["address"]), str(said.get("web", ""))
 
     def stop(self) -> int | None:
-        """Ask it to stop, wait, and kill it if it does not; return its exit code."""
+        """Terminate it, and kill it if that takes too long; return its exit code."""
         if self.popen is None:
             return None
         self.popen.terminate()
@@ -140,17 +140,17 @@ class Process:
         return code
 
     def kill(self) -> None:
-        """Kill it with SIGKILL, as a crash would."""
+        """Kill it with SIGKILL, like a crash."""
         assert self.popen is not None
         self.popen.send_signal(signal.SIGKILL)
         self.wait()
 
 
 def free_port() -> int:
-    """Return a TCP port of loopback that nobody listens on and that stays free over restarts.
+    """Return a free TCP port on loopback that stays free over restarts.
 
-    Below Linux's range of ephemeral ports: the kernel gives a port of that range, once its server
-    was killed, to the next socket of anybody, and a restart or a peer then meets a stranger.
+    It is below Linux's range of ephemeral ports. A port of that range may be assigned to any socket
+    once its server was killed, and a restart or a peer would then meet a stranger.
     """
     while True:
         port = random.randrange(*FREE_PORTS)  # noqa: S311 - no secret
@@ -161,7 +161,7 @@ def free_port() -> int:
 
 
 def tail(path: Path, count: int = 5) -> str:
-    """Return the last lines of a log, in one line."""
+    """Return the last lines of a log, joined into one."""
     lines = path.read_text(errors="replace").splitlines() if path.exists() else []
     return " | ".join(lines[-count:])
 
@@ -199,7 +199,7 @@ class Cluster:
         self.stop()
 
     def start(self) -> None:
-        """Start the SCM, then all agents side by side."""
+        """Start the SCM, then all agents in parallel."""
         self.nodes = []
         self.scm = Process(
             "scm",
@@ -221,7 +221,7 @@ class Cluster:
             process.wait_until_listening()
 
     def start_again(self, index: int) -> None:
-        """Start agent `index`, which was stopped or killed, at the address that it had."""
+        """Restart agent `index`, which was stopped or killed, at its earlier address."""
         process = self.nodes[index]
         self.write_config(index, process.address)
         process.start()
@@ -261,7 +261,7 @@ class Cluster:
         return config
 
     def stop(self) -> None:
-        """Stop everything; agents first, so that their last reports are heard."""
+        """Stop everything; agents first, so that their last reports arrive."""
         running = [process for process in getattr(self, "nodes", []) if process.popen is not None]
         for process in running:
             assert process.popen is not None

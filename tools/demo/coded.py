@@ -1,9 +1,10 @@
-"""The demo's erasure-coded files: one shard is lost, another damaged, and all of it is mended.
+"""The demo's erasure-coded files: one shard is lost, another damaged, and both are repaired.
 
 store ─► close ─► lose a shard ─► rebuilt ─► flip a bit ─► (scan, plan, reconcile) ─► prove
 
-The lost shard is rebuilt by the control plane as soon as it hears of it. The flipped bit goes the
-way of all other damage: a scan finds it, Spark plans it, and the chunk is computed from its stripe.
+The control plane rebuilds the lost shard as soon as it is reported. The flipped bit is handled like
+all other damage: a scan finds it, Spark plans the repair, and the chunk is computed from its
+stripe.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +25,7 @@ from tools.demo.damage_choice import Harm, target_of
 from tools.demo.readback import checksum_of
 
 CODED_BYTES_MAX: Final = 8 * 1024**2
-SCHEMES: Final = ("rs-3-2-64k", "xor-2-1-64k")  # the first that the datanodes suffice for
+SCHEMES: Final = ("rs-3-2-64k", "xor-2-1-64k")  # the first one for which there are enough datanodes
 PREFIX: Final = "coded/"
 DAMAGED_INDEX: Final = 1
 
@@ -35,7 +36,7 @@ WaitUntil = Callable[[Callable[[], bool], str], None]
 
 @dataclass(slots=True)
 class Coded:
-    """What was stored erasure-coded, what was done to it, and what became of that."""
+    """The stored erasure-coded data, the damage, and its repair."""
 
     scheme: str = ""
     files: int = 0
@@ -53,17 +54,17 @@ class Coded:
 
     @property
     def lost_index(self) -> int:
-        """The shard to lose: the first of parity, which has something of every file."""
+        """The shard to lose: the first parity shard, which has a part of every file."""
         return self.code.data_count + 1
 
 
 def scheme_for(datanode_count: int) -> str:
-    """Return the code that so many datanodes suffice for."""
+    """Return an erasure code for this number of datanodes."""
     return next(s for s in SCHEMES if parse_scheme(s).shard_count <= datanode_count)
 
 
 def chosen(sources: Sequence[Source]) -> list[Source]:
-    """Return the first sources, up to a few megabytes, under keys of their own."""
+    """Return the first sources, up to a few megabytes, under separate keys."""
     found: list[Source] = []
     for source in sources:
         if sum(item.size_bytes for item in found) + source.size_bytes <= CODED_BYTES_MAX:
@@ -72,7 +73,7 @@ def chosen(sources: Sequence[Source]) -> list[Source]:
 
 
 def store(client: Client, sources: Sequence[Source], datanode_count: int) -> Coded:
-    """Store some of the sources erasure-coded, and have their containers closed."""
+    """Store some of the sources erasure-coded, and close their containers."""
     scheme = scheme_for(datanode_count)
     wanted = chosen(sources)
     stored, containers = client.put(wanted, lanes=1, close=True, scheme=parse_scheme(scheme))
@@ -81,7 +82,7 @@ def store(client: Client, sources: Sequence[Source], datanode_count: int) -> Cod
 
 
 def is_complete(coded: Coded, info: scm_pb2.ContainerInfo) -> bool:
-    """Whether every shard of a container is there, once, CLOSED and with a tree."""
+    """Return True if every shard of a container is present once, CLOSED and with a tree."""
     indexes = [item.replica.replica_index for item in info.replicas]
     return sorted(indexes) == list(coded.code.indexes) and all(
         item.replica.state == container_pb2.CLOSED and item.replica.HasField("tree")
@@ -99,7 +100,7 @@ def harm(
     look: Callable[[], scm_pb2.ContainerInfo],
     wait_until: WaitUntil,
 ) -> None:
-    """Lose one shard and wait until it is rebuilt; then flip a bit of another one."""
+    """Lose one shard and wait until it is rebuilt; then flip a bit in another one."""
     lost = holder(info, coded.lost_index)
     request = datanode_pb2.DeleteContainerRequest(container_id=info.container_id, force=True)
     root = lost.replica.tree.root
@@ -130,7 +131,7 @@ def read_to_rebuild(client: Client, container_id: int) -> int:
 def prove(
     coded: Coded, infos: Sequence[scm_pb2.ContainerInfo], client: Client, sources: Sequence[Source]
 ) -> Iterator[str]:
-    """Compute all shards from each other, and read all files back; yield what is wrong."""
+    """Compute all shards from each other, and read all files back; yield the errors."""
     with ThreadPoolExecutor(SHARDS_MAX) as executor:
         for info in infos:
             report = parity_of(coded, info, client, executor)

@@ -1,4 +1,4 @@
-"""demo: the main job, end to end, in front of your eyes."""
+"""suture demo: damage and repair a small cluster, from start to end."""
 
 import shutil
 import signal
@@ -62,7 +62,7 @@ def demo(
             for below in (*root.glob("datanode*/"), root / "scm", root / "source"):
                 shutil.rmtree(below, ignore_errors=True)
         with suppress(OSError):
-            root.rmdir()  # only if it did not come to a report or a log
+            root.rmdir()  # fails if there is a report or a log
     if as_json:
         emit(as_facts(evidence))
     else:
@@ -71,10 +71,10 @@ def demo(
 
 
 class Steps:
-    """Tells the steps of the story, until SIGINT or SIGTERM: one clean way out for both.
+    """Reports the steps of the story, until SIGINT or SIGTERM, for both of which it ends cleanly.
 
-    The exception alone is not enough: one that is raised while a library runs a callback of its
-    own is printed and lost. Then the story ends with the step.
+    The exception alone is not enough: if it is raised in a library's callback, it is printed and
+    lost. Then the story ends with the step.
     """
 
     def __init__(self, tell: Say) -> None:
@@ -82,25 +82,25 @@ class Steps:
         self._tell = tell
 
     def listen(self) -> None:
-        """Take the signals; one that our parent had ignored stays so, as nohup wants it."""
+        """Handle the signals; one that our parent ignored stays ignored, as nohup expects."""
         for number in (signal.SIGINT, signal.SIGTERM):
             if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, self.interrupt)
 
     def interrupt(self, _signal: int, _frame: FrameType | None) -> None:
-        """Remember the signal, and interrupt what is under way."""
+        """Record the signal, and interrupt the current step."""
         self.is_interrupted = True
         raise KeyboardInterrupt
 
     def __call__(self, text: str) -> None:
-        """Tell one step, unless the story is to end."""
+        """Report a step, unless the story must end."""
         if self.is_interrupted:
             raise KeyboardInterrupt
         self._tell(text)
 
 
 def silence(_text: str) -> None:
-    """Print nothing: machines get one document at the end."""
+    """Print nothing: JSON output is one document at the end."""
 
 
 class Printer:
@@ -110,16 +110,16 @@ class Printer:
         self.number = 0
 
     def __call__(self, text: str) -> None:
-        """Print one step."""
+        """Print a step."""
         self.number += 1
         line = Text.assemble((f"{self.number}.", "bold"), f" {printable(text)}")
         aside.print(line, soft_wrap=True)
 
 
 def run(root: Path, agents: int, directories: list[Path], steps: Say) -> Evidence:
-    """Start the cluster, tell the story, stop the cluster."""
+    """Start the cluster, run the story, stop the cluster."""
     sources = freeze(collect(directories), root / "source")
-    quiet = "[scan]\nenabled = false\nwatch = false\n"  # nobody finds damage before the story does
+    quiet = "[scan]\nenabled = false\nwatch = false\n"  # no scan finds damage before the story does
     cluster = Cluster(root, agents=agents, agent_sections=quiet, scm_settings=TIMES)
     with cluster, Client(cluster.scm.address) as client:
         steps(f"started an SCM and {agents} datanodes, two volumes each, below {root}")
@@ -127,7 +127,7 @@ def run(root: Path, agents: int, directories: list[Path], steps: Say) -> Evidenc
 
 
 def tell(evidence: Evidence) -> None:
-    """Print the table, the sums and the verdict."""
+    """Print the table, the totals and the verdict."""
     columns = [
         "damage",
         "container#",
@@ -160,7 +160,7 @@ def tell(evidence: Evidence) -> None:
 
 
 def row(evidence: Evidence, harm: Harm) -> tuple[object, ...]:
-    """Return one damage with what became of it."""
+    """Return a damage and its outcome."""
     healed = healed_of(evidence, harm)
     return (
         harm.damage.way,
@@ -175,7 +175,7 @@ def row(evidence: Evidence, harm: Harm) -> tuple[object, ...]:
 
 
 def contest_rows(evidence: Evidence) -> list[tuple[object, ...]]:
-    """Return the flipped bit beside a liar, and the liar."""
+    """Return the two rows of the contradiction: the flipped bit and the lie."""
     told = evidence.contest
     if told.flip is None or told.lie is None:
         return []
@@ -205,7 +205,7 @@ def contest_rows(evidence: Evidence) -> list[tuple[object, ...]]:
 
 
 def death_row(evidence: Evidence) -> tuple[object, ...]:
-    """Return the datanode that died."""
+    """Return the row of the datanode that died."""
     told = evidence.death
     return (
         "datanode killed, back later",
@@ -221,7 +221,7 @@ def death_row(evidence: Evidence) -> tuple[object, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Healed:
-    """What the scan and the repair said about one damage."""
+    """The results of the scan and the repair for one damage."""
 
     found_as: list[str]
     results: list[str]
@@ -230,7 +230,7 @@ class Healed:
 
 
 def healed_of(evidence: Evidence, harm: Harm) -> Healed:
-    """Return what the scan found of one damage, and what the repair did about it."""
+    """Return what the scan found of one damage, and how it was repaired."""
     damage = harm.damage
     found = evidence.findings.get((harm.datanode_id, damage.container_id), [])
     about_block = [f for f in found if f.local_id in damage.block_ids[: damage.blocks_hit]]
@@ -254,14 +254,14 @@ def healed_of(evidence: Evidence, harm: Harm) -> Healed:
 def chunk_belongs(
     chunk: scm_pb2.ChunkOutcome, block_ids: tuple[int, ...], file_faults: tuple[str, ...]
 ) -> bool:
-    """Whether a repaired chunk is one that this damage spoiled."""
+    """Return True if a repaired chunk is one that this damage spoiled."""
     if file_faults:
         return chunk.difference in file_faults
     return chunk.local_id in block_ids
 
 
 def as_facts(evidence: Evidence) -> dict[str, object]:
-    """Return the whole run as JSON shows it."""
+    """Return the whole run for JSON."""
     return {
         "files": evidence.files,
         "stored_bytes": evidence.stored_bytes,
@@ -300,7 +300,7 @@ def as_facts(evidence: Evidence) -> dict[str, object]:
 
 
 def contest_facts(told: Contest) -> dict[str, object]:
-    """Return the contradiction as JSON shows it."""
+    """Return the contradiction for JSON."""
     return {
         "container_id": told.container_id,
         "block_id": told.block_id,
@@ -316,7 +316,7 @@ def contest_facts(told: Contest) -> dict[str, object]:
 
 
 def death_facts(told: Death) -> dict[str, object]:
-    """Return the dead datanode as JSON shows it."""
+    """Return the dead datanode for JSON."""
     return {
         "datanode_id": told.datanode_id,
         "container_ids": told.containers,

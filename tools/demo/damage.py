@@ -1,7 +1,8 @@
-"""Ways in which disks and file systems damage a replica, done to real files.
+"""Damages real files in the ways of disks and file systems.
 
-Each way returns what it did, with the chunk bytes it spoiled; the demo and the tests compare that
-with what the scan finds and the repair fetches. Every way checks that the damage is really there.
+Each function returns a description with the chunk bytes that it spoiled; the demo and the tests
+compare that with the scan's findings and the repair's fetches. Every function checks that the
+damage is really there.
 """
 
 import mmap
@@ -24,15 +25,15 @@ GARBAGE: Final = b"not written by any client; " * 37
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """What was done to one replica."""
+    """The damage done to one replica."""
 
     way: str
     container_id: int
     block_ids: tuple[int, ...]
-    blocks_hit: int  # how many of them it damaged; a second may only have lent its bytes
+    blocks_hit: int  # number of damaged blocks; a second one may only be a source of bytes
     spoiled_bytes: int  # size of the chunks that no longer verify here
     detail: str
-    file_faults: tuple[str, ...] = ()  # as the scan calls damage that hits no block
+    file_faults: tuple[str, ...] = ()  # the scan's names of damage that affects no block
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Target:
     container_id: int
     root: Path  # the replica's directory
     block_ids: tuple[int, ...]
-    chunk_bytes: tuple[int, ...]  # size of the chunk of each block that the way spoils
+    chunk_bytes: tuple[int, ...]  # size of the chunk to spoil in each block
     block_bytes: tuple[int, ...]
 
     def block_file(self, index: int = 0) -> Path:
@@ -61,7 +62,7 @@ def flip_bit_under_warm_cache(target: Target) -> Damage:
 
 
 def zero_page(target: Target) -> Damage:
-    """Overwrite one page with zeros, as a lost write or a failed remap leaves it."""
+    """Overwrite one page with zeros, like a lost write or a failed remap."""
     path = target.block_file()
     data = path.read_bytes()
     size = min(PAGE_BYTES, len(data))
@@ -96,9 +97,9 @@ def delete_metadata_row(target: Target) -> Damage:
 
 
 def rewrite_with_row(target: Target) -> Damage:
-    """Change all bytes of the first chunk, and the row, so that it fits them: a lie.
+    """Change all bytes of the first chunk, and its row to match: a lie.
 
-    Do it while the agent is stopped: it may have the row in memory.
+    Do it while the agent is stopped, because it may have the row in memory.
     """
     size = target.chunk_bytes[0]
     path = target.block_file()
@@ -120,7 +121,7 @@ def rewrite_with_row(target: Target) -> Damage:
 def block_rows(
     target: Target,
 ) -> "Iterator[tuple[lmdb.Transaction[bytes], lmdb._Database, bytes]]":
-    """Open the block rows of the target's volume to change them; with the key of its block."""
+    """Open the block rows of the target's volume for writing; yield them with the block's key."""
     database = next(parent / "db" for parent in target.root.parents if (parent / "db").is_dir())
     key = target.container_id.to_bytes(8, "big") + target.block_ids[0].to_bytes(8, "big")
     with (
@@ -131,7 +132,7 @@ def block_rows(
 
 
 def swap_blocks(target: Target) -> Damage:
-    """Exchange the files of two blocks, as a file system that lost its way would."""
+    """Exchange the files of two blocks, like a corrupt file system."""
     first, second = target.block_file(0), target.block_file(1)
     assert first.read_bytes() != second.read_bytes(), "the blocks are equal"
     aside = first.with_suffix(".swap")
@@ -152,7 +153,7 @@ def append_garbage(target: Target) -> Damage:
 
 
 def misdirect_write(target: Target) -> Damage:
-    """Put the first bytes of another block where this block's belong."""
+    """Write the first bytes of another block in place of this block's."""
     other = target.block_file(1).read_bytes()[:PAGE_BYTES]
     path = target.block_file()
     data = path.read_bytes()
@@ -171,7 +172,7 @@ def damage_descriptor(target: Target) -> Damage:
 
 
 def tree_restorer(target: Target) -> Callable[[], Damage]:
-    """Keep today's tree file; the returned call puts it back over a newer one."""
+    """Keep the current tree file; the returned function restores it over a newer one."""
     path = target.root / "metadata" / f"{target.container_id}.tree"
     old = path.read_bytes()
 
@@ -212,7 +213,7 @@ def result(
     blocks_hit: int = 1,
     file_faults: tuple[str, ...] = (),
 ) -> Damage:
-    """Describe the damage; by default one chunk is spoiled."""
+    """Return the damage; by default one chunk is spoiled."""
     spoiled = target.chunk_bytes[0] if spoiled_bytes is None else spoiled_bytes
     return Damage(
         way, target.container_id, target.block_ids, blocks_hit, spoiled, detail, file_faults
@@ -230,7 +231,7 @@ def overwrite(path: Path, offset: int, data: bytes) -> None:
 
 
 def sync(path: Path) -> None:
-    """Sync what was changed through another descriptor."""
+    """Sync changes made through another descriptor."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -239,7 +240,7 @@ def sync(path: Path) -> None:
 
 
 def write_direct(path: Path, offset: int, data: bytes) -> None:
-    """Change bytes inside one page past the page cache; falls back to a synced plain write."""
+    """Change bytes within one page past the page cache; fall back to a synced plain write."""
     start = offset // PAGE_BYTES * PAGE_BYTES
     size = path.stat().st_size
     assert offset + len(data) <= start + PAGE_BYTES, "the change crosses a page"

@@ -1,7 +1,7 @@
-"""Chooses what the demo damages: every way once or more, never the last good copy of a chunk.
+"""Chooses the demo's damage: each way at least once, never the last good copy of a chunk.
 
-Within one container no block is damaged on two replicas, so a healthy copy of each chunk exists;
-the three replicas are damaged differently, so no single one of them is whole.
+Within one container no block is damaged on two replicas, so a healthy copy of each chunk exists.
+The three replicas are damaged differently, so none of them is whole.
 """
 
 import random
@@ -25,13 +25,13 @@ from tools.demo.damage import (
     zero_page,
 )
 
-BLOCKS_MIN: Final = 2 * (len(WAYS) + 1)  # two for each way, and for the old tree put back
-BLOCK_BYTES_MIN: Final = 2 * PAGE_BYTES  # smaller blocks make some ways look alike
+BLOCKS_MIN: Final = 2 * (len(WAYS) + 1)  # two for each way, and for the restored old tree
+BLOCK_BYTES_MIN: Final = 2 * PAGE_BYTES  # with smaller blocks some ways look alike
 
 
 @dataclass(frozen=True, slots=True)
 class Harm:
-    """One damage, and the replica it was done to."""
+    """A damage and its replica."""
 
     datanode_id: str
     damage: Damage
@@ -43,7 +43,7 @@ def harm_cluster(
     client: Client,
     indexes: dict[str, int],
 ) -> list[Harm]:
-    """Damage replicas of every container in turn, until each way was used on some replica."""
+    """Damage replicas of every container in turn, until each way was used."""
     harms: list[Harm] = []
     blocks = {info.container_id: damageable_blocks(client, info) for info in infos}
     roomy = [info for info in infos if len(blocks[info.container_id]) >= BLOCKS_MIN]
@@ -74,7 +74,7 @@ def harm_cluster(
 def replica_with_descriptor(
     info: scm_pb2.ContainerInfo, harms: Sequence[Harm]
 ) -> scm_pb2.ContainerInfoReplica:
-    """Return a replica to scan in the middle of the damage: a scan would write its descriptor."""
+    """Return a replica that can be scanned between damages: a scan would rewrite its descriptor."""
     taken = {
         harm.datanode_id
         for harm in harms
@@ -92,7 +92,7 @@ def stale_tree(
     replica: scm_pb2.ContainerInfoReplica,
     blocks: list[BlockData],
 ) -> Iterator[Harm]:
-    """Damage a page, let a scan write a newer tree, and put the older tree back."""
+    """Damage a page, let a scan write a newer tree, and restore the older tree."""
     target = target_of(cluster, indexes, info.container_id, replica, [blocks.pop(), blocks.pop()])
     restore: Callable[[], Damage] = tree_restorer(target)
     yield Harm(replica.datanode.datanode_id, zero_page(target))

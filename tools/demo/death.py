@@ -1,4 +1,4 @@
-"""The demo's dead node: one agent is killed, stays away for a time, and comes back.
+"""The demo's dead node: one agent is killed, stays away for a while, and comes back.
 
 an open container ─► kill ─► said so, read on, replicas made elsewhere ─► back ─► surplus removed
 """
@@ -21,23 +21,23 @@ TIMES: Final = {
     "dead_after_ms": 20_000,
     "close_retry_ms": 250,
     "heal_after_ms": 2_000,
-    "reconcile_cooldown_ms": 1_000,  # what healed alone is damaged again, and planned at once
+    "reconcile_cooldown_ms": 1_000,  # what healed by itself is damaged again, and planned at once
 }
 """Options of the demo's SCM: what takes minutes elsewhere takes seconds."""
 
 
 @dataclass(slots=True)
 class Death:
-    """Which datanode died, and what became of the containers that it had."""
+    """The datanode that died, and the outcome of its containers."""
 
     datanode_id: str = ""
-    open_id: int = 0  # a container that was open when it died
-    containers: list[int] = field(default_factory=list)  # of whole copies, on that datanode
+    open_id: int = 0  # open when it died
+    containers: list[int] = field(default_factory=list)  # whole copies on that datanode
     checksums: Checksums = field(default_factory=dict)
-    headline: str = ""  # of `suture status`, when it is dead
+    headline: str = ""  # of `suture status`, while it is dead
     made_count: int = 0  # replicas made elsewhere
     made_bytes: int = 0
-    removed_count: int = 0  # when it was back
+    removed_count: int = 0  # after its return
 
 
 def store(death: Death, stage: Stage, sources: Sequence[Source]) -> None:
@@ -48,7 +48,7 @@ def store(death: Death, stage: Stage, sources: Sequence[Source]) -> None:
 
 
 def kill(death: Death, stage: Stage, container_ids: Sequence[int]) -> Iterator[str]:
-    """Kill a datanode that has a replica of the open container; yield what is not as expected."""
+    """Kill a datanode that has a replica of the open container; yield deviations."""
     [info] = stage.infos_of([death.open_id])
     if info.state != OPEN:
         yield f"container {death.open_id} is {info.state}, not open"
@@ -62,7 +62,7 @@ def kill(death: Death, stage: Stage, container_ids: Sequence[int]) -> Iterator[s
 
 
 def containers_on(stage: Stage, datanode_id: str, container_ids: Sequence[int]) -> list[int]:
-    """Return which of these containers a datanode has."""
+    """Return which of these containers are on a datanode."""
     return [
         info.container_id
         for info in stage.infos_of(container_ids)
@@ -71,7 +71,7 @@ def containers_on(stage: Stage, datanode_id: str, container_ids: Sequence[int]) 
 
 
 def outlive(death: Death, stage: Stage, checksums: Checksums) -> Iterator[str]:
-    """Read while it is dead, and wait until there are enough replicas without it."""
+    """Read while it is dead, and wait until there are enough replicas elsewhere."""
     yield from fetch_through_keys(stage.client, checksums)
     yield from fetch_through_keys(stage.client, death.checksums)
 
@@ -86,7 +86,7 @@ def outlive(death: Death, stage: Stage, checksums: Checksums) -> Iterator[str]:
     if answer["well"] or "not heard" not in death.headline:
         yield f"suture status does not say that a datanode is dead: {death.headline}"
     if len(stage.cluster.nodes) <= REPLICAS:
-        return  # nobody is left to make replicas on
+        return  # no other datanode is left to copy to
     wait_until(
         lambda: all(is_whole_without(death, info) for info in stage.infos_of(death.containers)),
         "all replicas of the dead datanode are made elsewhere",
@@ -97,7 +97,7 @@ def outlive(death: Death, stage: Stage, checksums: Checksums) -> Iterator[str]:
 
 
 def is_whole_without(death: Death, info: scm_pb2.ContainerInfo) -> bool:
-    """Whether the living datanodes alone have three equal replicas."""
+    """Return True if the live datanodes have three equal replicas."""
     alive = [
         item.replica
         for item in info.replicas
@@ -107,7 +107,7 @@ def is_whole_without(death: Death, info: scm_pb2.ContainerInfo) -> bool:
 
 
 def come_back(death: Death, stage: Stage) -> Iterator[str]:
-    """Start it again with all that it had, and wait until nothing is there once too often."""
+    """Restart it with all its data, and wait until no replica is surplus."""
     index = stage.indexes[death.datanode_id]
     on_disk = sum(count_on_disk(stage, container_id) for container_id in death.containers)
     stage.cluster.start_again(index)
@@ -128,7 +128,7 @@ def come_back(death: Death, stage: Stage) -> Iterator[str]:
 
 
 def count_on_disk(stage: Stage, container_id: int) -> int:
-    """Return how many replicas of a container lie on the disks of all datanodes, dead or alive."""
+    """Return how many replicas of a container are on the disks of all datanodes, dead or alive."""
     return sum(
         1
         for index in range(len(stage.cluster.nodes))

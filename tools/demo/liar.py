@@ -1,9 +1,9 @@
-"""The demo's liar: a replica with wrong bytes under a row of its own that fits them.
+"""The demo's liar: a replica with wrong bytes and a matching row of its own.
 
 store ─► one replica lies, another has a flipped bit ─► (scan, plan, reconcile) ─► a person decides
 
-All three replicas tell of the same chunk: one is right, one is damaged under an intact row, and
-one is wrong though everything it has fits together. No scan can see the lie, only a comparison.
+All three replicas have the same chunk: one is right, one is damaged under an intact row, and one is
+wrong but consistent with itself. No scan can find the lie, only a comparison.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,17 +20,17 @@ from tools.demo.readback import Checksums, source_checksums
 from tools.demo.stage import Stage, is_whole, wait_until
 
 PREFIX: Final = "contested/"
-FILES: Final = 2  # so few, and the smallest, always fit into one container
+FILES: Final = 2  # this few of the smallest always fit into one container
 CONTRADICTORY: Final = "CONTRADICTORY"
 
 
 @dataclass(slots=True)
 class Contest:
-    """One container whose replicas contradict each other, and what became of it."""
+    """One container whose replicas contradict each other, and its outcome."""
 
     container_id: int = 0
     block_id: int = 0
-    right_id: str = ""  # the datanode whose replica is what was written
+    right_id: str = ""  # the datanode with the right replica
     targets: dict[str, Target] = field(default_factory=dict)  # the chunk, by datanode id
     flip: Harm | None = None
     lie: Harm | None = None
@@ -41,7 +41,7 @@ class Contest:
     repaired_bytes: int = 0
     reported_by: list[str] = field(default_factory=list)  # datanodes with the finding
     headline: str = ""  # of `suture status`, before the decision
-    replaced_bytes: int = 0  # on the word of a person
+    replaced_bytes: int = 0  # by an operator's decision
 
     @property
     def flip_id(self) -> str:
@@ -54,20 +54,20 @@ class Contest:
         return self.lie.datanode_id if self.lie else ""
 
     def chunk_of(self, datanode_id: str) -> bytes:
-        """Return the bytes of the contested chunk that lie on a datanode's disk."""
+        """Return the bytes of the contested chunk on a datanode's disk."""
         target = self.targets[datanode_id]
         return target.block_file().read_bytes()[: target.chunk_bytes[0]]
 
 
 def store(client: Client, sources: Sequence[Source]) -> Contest:
-    """Store some of the sources again, in a container of their own."""
+    """Store some of the sources again, in a separate container."""
     wanted = smallest_of(sources, PREFIX)
     stored, [container_id, *_] = client.put(wanted, lanes=1, close=True)
     return Contest(container_id=container_id, checksums=source_checksums(wanted, stored))
 
 
 def smallest_of(sources: Sequence[Source], prefix: str) -> list[Source]:
-    """Return the smallest files that are worth damaging, under keys of their own."""
+    """Return the smallest files that are worth damaging, under separate keys."""
     large = [source for source in sources if source.size_bytes >= BLOCK_BYTES_MIN]
     smallest = sorted(large, key=lambda source: source.size_bytes)[:FILES]
     return [replace(source, key=prefix + source.key) for source in smallest]
@@ -76,7 +76,7 @@ def smallest_of(sources: Sequence[Source], prefix: str) -> list[Source]:
 def harm(contest: Contest, stage: Stage) -> None:
     """Flip a bit of one replica, and make another one lie about the same chunk.
 
-    The liar's agent is stopped meanwhile: what it has in memory must not survive the change.
+    The liar's agent is stopped meanwhile, so that its memory does not keep the earlier state.
     """
     [info] = stage.infos_of([contest.container_id])
     right, flipped, liar = (item.datanode.datanode_id for item in info.replicas)
@@ -101,7 +101,7 @@ def harm(contest: Contest, stage: Stage) -> None:
 
 
 def note_repair(contest: Contest, outcomes: Sequence[scm_pb2.Outcome]) -> None:
-    """Note what reconciling did about the flipped bit."""
+    """Record how reconciling handled the flipped bit."""
     chunks = [
         chunk
         for outcome in outcomes
@@ -115,10 +115,10 @@ def note_repair(contest: Contest, outcomes: Sequence[scm_pb2.Outcome]) -> None:
 
 
 def judge(contest: Contest, stage: Stage, outcomes: Sequence[scm_pb2.Outcome]) -> Iterator[str]:
-    """Have all three hear each other once more; yield what is not as it must be.
+    """Let all three compare once more; yield deviations.
 
-    The flipped bit is repaired from the replica that is right, the lie is installed nowhere, and
-    whoever sees the contradiction says so.
+    The flipped bit must be repaired from the right replica, the lie installed nowhere, and each
+    datanode that sees the contradiction must report it.
     """
     request = scm_pb2.ReconcileContainersRequest(container_ids=[contest.container_id])
     [decision] = stage.client.scm.reconcile_containers(request).decisions
@@ -139,7 +139,7 @@ def judge(contest: Contest, stage: Stage, outcomes: Sequence[scm_pb2.Outcome]) -
 
 
 def headline_with(stage: Stage, words: str) -> str:
-    """Wait until the first line of `suture status` has these words; return it."""
+    """Wait until the first line of `suture status` contains these words; return it."""
     lines: list[str] = []
 
     def is_said() -> bool:
@@ -151,7 +151,7 @@ def headline_with(stage: Stage, words: str) -> str:
 
 
 def reports(contest: Contest, stage: Stage, datanode_id: str) -> bool:
-    """Whether a datanode has a finding about the contradiction."""
+    """Return True if a datanode has a finding about the contradiction."""
     found = stage.peer(datanode_id).findings(ContainerId(contest.container_id))
     return any(
         finding.verdict == CONTRADICTORY and finding.local_id == contest.block_id
@@ -160,7 +160,7 @@ def reports(contest: Contest, stage: Stage, datanode_id: str) -> bool:
 
 
 def decide(contest: Contest, stage: Stage) -> Iterator[str]:
-    """Trust the replica that is right, as an operator does; yield what is not well afterwards."""
+    """Trust the right replica, as an operator does; yield remaining problems."""
     shown = stage.suture(
         "reconcile", str(contest.container_id), "--trust", contest.right_id, "--yes"
     )

@@ -1,4 +1,4 @@
-"""Reads every stored file back from every replica, and compares it with its source."""
+"""Reads every stored file from every replica, and compares it with its source."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,14 +16,14 @@ from agent.rpc.wire.blockpieces import Data
 from merkle.replica import BlockData, ContainerId
 
 READERS: Final = 4
-FETCHED_THROUGH_KEYS_MAX: Final = 25  # files also fetched as `suture get` does
+FETCHED_THROUGH_KEYS_MAX: Final = 25  # files that are also fetched with `suture get`
 
 Checksums = dict[tuple[str, int], str]
 """XXH3-128 of each block, by key and part."""
 
 
 def source_checksums(sources: Sequence[Source], stored: Sequence[Stored]) -> Checksums:
-    """Read the sources; return the checksum of each block that they became."""
+    """Read the sources; return the checksum of each of their blocks."""
     blocks = {item.key: item.blocks for item in stored}
     return {
         (source.key, piece.part): checksum_of(chunks_of(piece))[0]
@@ -33,14 +33,14 @@ def source_checksums(sources: Sequence[Source], stored: Sequence[Stored]) -> Che
 
 
 def _pieces(source: Source, sizes_bytes: Sequence[int]) -> Iterator[Piece]:
-    """Yield the parts of a source that are so long."""
+    """Yield the parts of a source with these lengths."""
     offsets = accumulate(sizes_bytes, initial=0)
     for part, (size_bytes, offset) in enumerate(zip(sizes_bytes, offsets, strict=False)):
         yield Piece(source, part, size_bytes, offset)
 
 
 def checksum_of(pieces: Iterator[Data]) -> tuple[str, int]:
-    """Return the checksum and the count of some bytes."""
+    """Return the checksum and the number of some bytes."""
     checksum, count = xxhash.xxh3_128(), 0
     for piece in pieces:
         checksum.update(piece)
@@ -51,7 +51,7 @@ def checksum_of(pieces: Iterator[Data]) -> tuple[str, int]:
 def read_back(
     client: Client, infos: Sequence[scm_pb2.ContainerInfo], expected: Checksums
 ) -> tuple[int, list[str]]:
-    """Read all blocks of all replicas; return the bytes read and what is not as stored."""
+    """Read all blocks of all replicas; return the bytes read and the deviations."""
     replicas = [
         (ContainerId(info.container_id), rank, replica)
         for info in infos
@@ -82,7 +82,7 @@ def read_replica(
     replica: scm_pb2.ContainerInfoReplica,
     expected: Checksums,
 ) -> tuple[int, list[str], set[tuple[str, int]]]:
-    """Read one replica; return its bytes, what is wrong, and the blocks it has."""
+    """Read one replica; return its bytes, the deviations, and its blocks."""
     peer = client.peer(replica.datanode)
     read_bytes, wrong, seen = 0, [], set()
     for block in peer.blocks_of(container_id):
@@ -114,7 +114,7 @@ def block_bytes(
 
 
 def fetch_through_keys(client: Client, expected: Checksums) -> list[str]:
-    """Fetch some files by their key, as a user does; return what is wrong."""
+    """Fetch some files by key, like a user; return the deviations."""
     whole = [key for key, part in expected if part == 0 and (key, 1) not in expected]
     step = max(1, len(whole) // FETCHED_THROUGH_KEYS_MAX)
     return [

@@ -1,4 +1,4 @@
-"""The demo's first act: one flipped bit, found by a scan and healed with no Spark anywhere.
+"""The demo's first act: one flipped bit, found by a scan and repaired without Spark.
 
 flip ─► scan ─► report ─► the control plane's own order ─► equal again; then it is told to leave
 the rest of the story to the plan of Spark
@@ -17,16 +17,16 @@ from tools.demo.stage import Stage, is_whole, wait_until
 
 @dataclass(slots=True)
 class Selfheal:
-    """What became of the bit."""
+    """The outcome of the flipped bit."""
 
     container_id: int = 0
     datanode_id: str = ""
-    seconds: float = 0.0  # from the end of the scan that found it
+    seconds: float = 0.0  # since the end of the scan that found it
     fetched_bytes: int = 0
 
 
 def flip_and_watch(told: Selfheal, stage: Stage, info: scm_pb2.ContainerInfo) -> None:
-    """Flip a bit of one replica, have it scanned, and wait until the container is whole."""
+    """Flip a bit of one replica, scan it, and wait until the container is whole."""
     replica = info.replicas[0]
     told.container_id, told.datanode_id = info.container_id, replica.datanode.datanode_id
     blocks = damageable_blocks(stage.client, info)[:1]
@@ -39,13 +39,13 @@ def flip_and_watch(told: Selfheal, stage: Stage, info: scm_pb2.ContainerInfo) ->
     wait_until(lambda: not is_sound(stage, told), "the SCM hears of the flipped bit")
     wait_until(lambda: is_sound(stage, told), "the control plane has it healed")
     told.seconds = round(time.monotonic() - started_s, 1)
-    # What became of a command may come a heartbeat after the report of the healed replica.
+    # The outcome of a command may arrive a heartbeat after the healed replica's report.
     wait_until(lambda: fetched_bytes(stage, before) > 0, "the datanode says what it fetched")
     told.fetched_bytes = fetched_bytes(stage, before)
 
 
 def fetched_bytes(stage: Stage, before: Collection[int]) -> int:
-    """Return what commands fetched that were not over `before`."""
+    """Return the bytes fetched by commands that are not in `before`."""
     return sum(
         outcome.status.reconcile.bytes_fetched
         for command_id, outcome in outcomes(stage).items()
@@ -54,27 +54,27 @@ def fetched_bytes(stage: Stage, before: Collection[int]) -> int:
 
 
 def is_sound(stage: Stage, told: Selfheal) -> bool:
-    """Whether the container's replicas are equal, and none reports damage."""
+    """Return True if the container's replicas are equal, and none reports damage."""
     [info] = stage.infos_of([told.container_id])
     return is_whole(info) and not any(item.replica.finding_count for item in info.replicas)
 
 
 def outcomes(stage: Stage) -> dict[int, scm_pb2.Outcome]:
-    """Return how the latest commands ended, by their ids."""
+    """Return the outcomes of the latest commands, by id."""
     answer = stage.client.scm.list_outcomes(scm_pb2.ListOutcomesRequest(count=100))
     return {outcome.status.command_id: outcome for outcome in answer.outcomes}
 
 
 def leave_the_rest_to_plans(stage: Stage) -> None:
-    """Start the control plane again with `heal = false`; wait until it decides again."""
+    """Restart the control plane with `heal = false`; wait until it decides again."""
     _start_again(stage, heal="false")
 
 
 def heal_again(stage: Stage) -> None:
-    """Start the control plane again, healing by itself; wait until it decides again.
+    """Restart the control plane with healing; wait until it decides again.
 
-    Who has to do without a datanode needs it: a writer on a busy machine leaves a replica behind,
-    which nothing else catches up; it counts as one that a repair will heal, and no other is made.
+    Needed while a datanode is absent: a writer on a busy machine leaves a replica behind, which
+    nothing else catches up. It counts as one that a repair will heal, so no other is made.
     """
     _start_again(stage, heal="true")
 

@@ -1,4 +1,4 @@
-"""What every act of the demo works with: the cluster, a client, and the command line."""
+"""The common basis of the demo's acts: the cluster, a client, and the command line."""
 
 import json
 import subprocess
@@ -27,15 +27,15 @@ Place = tuple[str, int]
 
 @dataclass(slots=True)
 class Stage:
-    """A running cluster with a client; `addresses` and `indexes` go by datanode id."""
+    """A running cluster with a client; `addresses` and `indexes` are by datanode id."""
 
     cluster: Cluster
     client: Client
     addresses: dict[str, str] = field(default_factory=dict)
-    indexes: dict[str, int] = field(default_factory=dict)  # number of the process
+    indexes: dict[str, int] = field(default_factory=dict)  # process number
 
     def learn_addresses(self) -> None:
-        """Wait for all datanodes; map their ids to addresses and to the processes that serve."""
+        """Wait for all datanodes; map their ids to addresses and to processes."""
         by_address = {process.address: i for i, process in enumerate(self.cluster.nodes)}
 
         def registered() -> bool:
@@ -46,7 +46,7 @@ class Stage:
         self.indexes = {d: by_address[address] for d, address in self.addresses.items()}
 
     def nodes(self) -> list[scm_pb2.NodeInfo]:
-        """Return what the SCM knows of the datanodes."""
+        """Return the SCM's facts about the datanodes."""
         return list(self.client.scm.list_nodes(scm_pb2.ListNodesRequest()).nodes)
 
     def peer(self, datanode_id: str) -> Peer:
@@ -54,7 +54,7 @@ class Stage:
         return self.client.peer(Endpoint(datanode_id, self.addresses[datanode_id]))
 
     def is_heard(self, datanode_id: str) -> bool:
-        """Whether the SCM hears a datanode, and it answers us."""
+        """Return True if a datanode is healthy at the SCM and answers us."""
         healthy = {node.datanode_id for node in self.nodes() if node.health == HEALTHY}
         if datanode_id not in healthy:
             return False
@@ -65,7 +65,7 @@ class Stage:
         return True
 
     def infos_of(self, container_ids: Collection[int]) -> list[scm_pb2.ContainerInfo]:
-        """Return what the SCM knows of some containers."""
+        """Return the SCM's facts about some containers."""
         request = scm_pb2.ListContainerInfosRequest(start_container_id=1, count=LISTED_MAX)
         answer = self.client.scm.list_container_infos(request)
         return [info for info in answer.containers if info.container_id in container_ids]
@@ -83,10 +83,10 @@ class Stage:
         wait_until(answered, "all commands end")
         return outcomes
 
-    def suture(self, *arguments: str) -> Any:  # whatever JSON the command prints
-        """Run `suture` as an operator does, and return the JSON that it printed.
+    def suture(self, *arguments: str) -> Any:  # any JSON that the command prints
+        """Run `suture` like an operator, and return the JSON that it printed.
 
-        Raises Unavailable if it printed none; its exit code may say that there is work to do.
+        Raise Unavailable if it printed none; its exit code may say that there is work to do.
         """
         done = subprocess.run(
             [
@@ -113,12 +113,12 @@ class Stage:
 
 
 def is_whole(info: scm_pb2.ContainerInfo) -> bool:
-    """Whether a container has three CLOSED replicas with one root."""
+    """Return True if a container has three CLOSED replicas with one root."""
     return are_equal([item.replica for item in info.replicas])
 
 
 def are_equal(replicas: Sequence[container_pb2.ReplicaReport]) -> bool:
-    """Whether these are three CLOSED replicas with one root."""
+    """Return True if these are three CLOSED replicas with one root."""
     roots = {r.tree.root if r.HasField("tree") else None for r in replicas}
     states = {r.state for r in replicas}
     return (
@@ -132,8 +132,9 @@ def are_equal(replicas: Sequence[container_pb2.ReplicaReport]) -> bool:
 def are_known(
     scanned: Mapping[Place, container_pb2.ReplicaReport], infos: Sequence[scm_pb2.ContainerInfo]
 ) -> bool:
-    """Whether the SCM knows each replica as a scan left it. A root that it hears of after the
-    snapshot makes the plan stale."""
+    """Return True if the SCM knows each replica as a scan left it. A root reported after the
+    snapshot would make the plan stale.
+    """
     known = {
         (one.datanode.datanode_id, info.container_id): _standing(one.replica)
         for info in infos
@@ -147,7 +148,7 @@ def _standing(report: container_pb2.ReplicaReport) -> tuple[int, int | None]:
 
 
 def wait_until(condition: Callable[[], bool], what: str, wait_s: float = WAIT_S) -> None:
-    """Poll `condition`; raise when it does not come true in time."""
+    """Poll `condition`; raise an error if it does not become true in time."""
     deadline_s = time.monotonic() + wait_s
     while not condition():
         if time.monotonic() > deadline_s:

@@ -1,4 +1,4 @@
-"""The whole story of the demo, step by step, over the same calls that users make.
+"""The whole story of the demo, step by step, with the calls that users make.
 
 store ─► close ─► a flipped bit ─► scan ─► the control plane heals it by itself
      ─► damage on disk ─► scan ─► snapshot ─► Spark ─► plan ─► reconcile ─► prove
@@ -33,7 +33,7 @@ from tools.demo.selfheal import Selfheal
 from tools.demo.stage import Place, Stage, are_known, is_whole, wait_until
 
 SKIPPED_DIRECTORIES: Final = frozenset({"__pycache__", "site-packages", "node_modules", "out"})
-SHORT: Final = 8  # characters that tell datanode ids apart
+SHORT: Final = 8  # characters that distinguish datanode ids
 DEMO_BYTES_MAX: Final = 300 * 1024**2
 VERDICTS: Final[dict[int, str]] = {
     Exit.TO_DO: "there is work to do",
@@ -45,7 +45,7 @@ Say = Callable[[str], None]
 
 @dataclass(slots=True)
 class Evidence:
-    """What the demo saw, for the table, for JSON and for the verdict."""
+    """The observations of the demo, for the table, JSON and the verdict."""
 
     files: int = 0
     stored_bytes: int = 0
@@ -79,7 +79,7 @@ class Evidence:
 
     @property
     def coded_fetched_bytes(self) -> int:
-        """Cells that the repair of the damaged shard read from the others."""
+        """Bytes of cells that the repair of the damaged shard read from the others."""
         return sum(
             outcome.status.reconcile.bytes_fetched
             for outcome in self.outcomes
@@ -98,7 +98,7 @@ def default_directories() -> list[Path]:
 
 
 def collect(directories: Sequence[Path]) -> list[Source]:
-    """Return the regular files below `directories`, hidden and derived ones left out."""
+    """Return the regular files below `directories`, without hidden and derived ones."""
     sources: list[Source] = []
     total_bytes = 0
     for number, directory in enumerate(directories):
@@ -125,13 +125,13 @@ def collect(directories: Sequence[Path]) -> list[Source]:
 
 
 def lanes_for(sources: Sequence[Source]) -> int:
-    """Return how many sessions store, so that each container has blocks enough to damage."""
+    """Return the number of sessions to store with, so that each container has enough blocks."""
     large = sum(source.size_bytes >= BLOCK_BYTES_MIN for source in sources)
     return max(1, min(LANES_DEFAULT, large // (2 * BLOCKS_MIN)))
 
 
 def freeze(sources: Sequence[Source], directory: Path) -> list[Source]:
-    """Copy the files aside and return the copies: a tree in use would change under the demo."""
+    """Copy the files and return the copies: a tree in use would change during the demo."""
     frozen: list[Source] = []
     for source in sources:
         path = directory / source.key
@@ -155,7 +155,7 @@ def walk(directory: Path) -> Iterator[Path]:
 
 @dataclass(slots=True)
 class Story:
-    """One run of the demo against a running cluster."""
+    """One run of the demo on a running cluster."""
 
     stage: Stage
     say: Say
@@ -165,7 +165,7 @@ class Story:
     scanned: dict[Place, container_pb2.ReplicaReport] = field(default_factory=dict)
 
     def run(self, sources: Sequence[Source]) -> Evidence:
-        """Tell the story from beginning to end; return what was seen."""
+        """Run the story from start to end; return the observations."""
         steps: dict[str, Callable[[], None]] = {
             "store": lambda: self.store(sources),
             "close": self.wait_until_closed,
@@ -211,21 +211,21 @@ class Story:
         )
 
     def infos(self) -> list[scm_pb2.ContainerInfo]:
-        """Return what the SCM knows of the demo's containers of whole copies."""
+        """Return the SCM's facts about the demo's containers of whole copies."""
         return self.stage.infos_of(self.evidence.containers)
 
     def coded_infos(self) -> list[scm_pb2.ContainerInfo]:
-        """Return what the SCM knows of the demo's erasure-coded containers."""
+        """Return the SCM's facts about the demo's erasure-coded containers."""
         return self.stage.infos_of(self.evidence.coded.containers)
 
     def all_infos(self) -> list[scm_pb2.ContainerInfo]:
-        """Return what the SCM knows of all containers that the demo made and closed."""
+        """Return the SCM's facts about all containers that the demo made and closed."""
         told = self.evidence
         contested = told.contest.container_id
         return self.stage.infos_of({*told.containers, *told.coded.containers, contested})
 
     def is_all_whole(self) -> bool:
-        """Whether all copies are equal, and all shards there."""
+        """Return True if all copies are equal and all shards present."""
         shards = all(coded.is_complete(self.evidence.coded, i) for i in self.coded_infos())
         return shards and all(is_whole(info) for info in self.infos())
 
@@ -235,7 +235,7 @@ class Story:
         self.say("all containers are closed; the roots of their replicas agree")
 
     def heal_alone(self) -> None:
-        """Flip a bit, have it found, and watch the control plane heal it by itself."""
+        """Flip a bit, find it by a scan, and wait until the control plane heals it by itself."""
         told, [info, *_] = self.evidence.selfheal, self.infos()
         selfheal.flip_and_watch(told, self.stage, info)
         self.say(
@@ -264,7 +264,7 @@ class Story:
         )
 
     def damage(self) -> None:
-        """Damage replicas on disk, in every way we know."""
+        """Damage replicas on disk in every known way."""
         self.evidence.harms = harm_cluster(
             self.infos(), self.stage.cluster, self.stage.client, self.stage.indexes
         )
@@ -276,7 +276,7 @@ class Story:
         )
 
     def lie(self) -> None:
-        """Store one container more, of whose replicas one lies and another is damaged."""
+        """Store another container, in which one replica lies and another is damaged."""
         self.evidence.contest = contest = liar.store(self.stage.client, self.sources)
         ids = [contest.container_id]
         wait_until(lambda: all(map(is_whole, self.stage.infos_of(ids))), "it closes alike")
@@ -287,7 +287,7 @@ class Story:
         )
 
     def scan_all(self) -> None:
-        """Let every datanode read every replica again."""
+        """Scan every replica on every datanode again."""
         results = self.scan_replicas()
         self.scanned = {place: result.replica for place, result in results.items()}
         self.evidence.findings = {
@@ -303,7 +303,7 @@ class Story:
         )
 
     def scan_replicas(self) -> dict[Place, datanode_pb2.ScanResult]:
-        """Scan every replica of the demo; datanodes work side by side."""
+        """Scan every replica of the demo, in parallel on the datanodes."""
         places = [
             (replica.datanode.datanode_id, info.container_id)
             for info in self.all_infos()
@@ -319,11 +319,11 @@ class Story:
         return peer.scanned(ContainerId(container_id), waits=self.waits)
 
     def waits(self, error: SutureError) -> None:
-        """Say what a step waits for."""
+        """Print what a step waits for."""
         self.say(f"waits: {error}")
 
     def verify(self) -> None:
-        """Export a snapshot once the SCM has heard everything, and run the Spark job on it."""
+        """Export a snapshot once the SCM has all reports, and run the Spark job on it."""
         wait_until(
             lambda: are_known(self.scanned, self.all_infos()), "the SCM hears of all that was found"
         )
@@ -361,7 +361,7 @@ class Story:
         )
 
     def reconcile(self) -> None:
-        """Feed the plan back and wait for every command's outcome."""
+        """Apply the plan and wait for every command's outcome."""
         request = read_plan(Run.opened(str(self.evidence.report.parent)), only="reconcile")
         answer = self.stage.client.scm.apply_plan(request)
         refused = [f"{d.container_id}: {d.code}" for d in answer.decisions if d.code != "OK"]
@@ -376,7 +376,7 @@ class Story:
         )
 
     def decide(self) -> None:
-        """See what the contradiction has come to; then end it as an operator does."""
+        """Show the state of the contradiction; then resolve it like an operator."""
         told = self.evidence.contest
         self.evidence.not_healed += liar.judge(told, self.stage, self.evidence.outcomes)
         sources = ", ".join(one[:SHORT] for one in told.repaired_from) or "nobody"
@@ -392,12 +392,12 @@ class Story:
         )
 
     def adopt(self, container_ids: Sequence[int], checksums: Checksums) -> None:
-        """Have containers proven with all others."""
+        """Include containers in the final proof."""
         self.evidence.containers += container_ids
         self.checksums |= checksums
 
     def die(self) -> None:
-        """Kill a datanode while a container on it is open; the others have to do without it."""
+        """Kill a datanode while a container on it is open; the others must do without it."""
         told = self.evidence.death
         selfheal.heal_again(self.stage)
         wait_until(self.is_all_whole, "all that was repaired is whole")
@@ -414,7 +414,7 @@ class Story:
         )
 
     def come_back(self) -> None:
-        """Start the dead datanode again: surplus replicas go."""
+        """Restart the dead datanode: surplus replicas are removed."""
         told = self.evidence.death
         self.evidence.not_healed += death.come_back(told, self.stage)
         self.adopt([told.open_id], told.checksums)

@@ -1,1 +1,1 @@
-"""Suture beside a real cluster of Apache Ozone: `make interop`."""
+"""Tests of Suture with a real cluster of Apache Ozone: `make interop`."""

@@ -1,4 +1,4 @@
-"""`make interop`: containers move between a real Ozone and agents, and what is damaged heals."""
+"""`make interop`: moves containers between a real Ozone and agents, and heals damage."""
 
 import sys
 

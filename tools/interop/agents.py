@@ -1,4 +1,4 @@
-"""Agents that are led by the SCM of a real cluster, and what that SCM says of them."""
+"""Agents under the SCM of a real Ozone cluster, and that SCM's reports about them."""
 
 import json
 import re
@@ -45,7 +45,7 @@ heartbeat_interval_s = 1
 
 
 def awaited(what: str, condition: Callable[[], bool], wait_s: float = WAIT_S) -> None:
-    """Ask until it holds. Raises RuntimeError."""
+    """Poll until the condition holds. Raise RuntimeError if it does not."""
     deadline_s = time.monotonic() + wait_s
     while not condition():
         if time.monotonic() > deadline_s:
@@ -54,7 +54,7 @@ def awaited(what: str, condition: Callable[[], bool], wait_s: float = WAIT_S) ->
 
 
 class Agent:
-    """A real process of `suture-agent`."""
+    """A process of `suture-agent`."""
 
     def __init__(self, place: Path, port: int) -> None:
         self._place = place
@@ -89,29 +89,29 @@ class Agent:
         self._door = int(self.door.rpartition(":")[2])
 
     def end(self, how: int = signal.SIGTERM) -> int:
-        """End it; return its exit code."""
+        """Stop it; return its exit code."""
         self._process.send_signal(how)
         return self._process.wait(60)
 
     def file(self, container_id: int, block_id: int) -> Path:
-        """Where a block lies."""
+        """Return the path of a block's file."""
         pattern = f"hdds/*/current/*/{container_id}/chunks/{block_id}.block"
         (path,) = (self._place / "volume").glob(pattern)
         return path
 
     def events(self, event: str) -> list[dict[str, Any]]:
-        """Return its log's lines of an event."""
+        """Return the log lines of an event."""
         found = f'"event": "{event}"'
         return [json.loads(line) for line in log_lines(self.log) if found in line]
 
     def said(self, event: str) -> int:
-        """How often it logged an event."""
+        """Return how often an event was logged."""
         return self.log.read_text().count(f'"event": "{event}"')
 
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """What the SCM has of a replica; `index`: of a shard, 0 for a copy."""
+    """The SCM's facts about a replica; `index`: of a shard, 0 for a copy."""
 
     state: str
     root: int
@@ -119,13 +119,13 @@ class Replica:
 
 
 class Scm:
-    """What the SCM says, by the protocol of its clients."""
+    """The SCM's answers, through its client protocol."""
 
     def __init__(self, port: int) -> None:
         self._client = ScmClient(parse_addresses(f"127.0.0.1:{port}"), Identity("suture"))
 
     def node(self, uuid: str) -> str:
-        """Return health and state of a datanode, "" where it is not known."""
+        """Return health and state of a datanode, "" if it is unknown."""
         for node in self._client.ask(Ask.QUERY_NODES, scope=WHOLE_CLUSTER).query_nodes.nodes:
             if datanode_id(node.datanode) == uuid:
                 health = "HEALTHY" if HEALTHY in node.states else str(list(node.states))
@@ -158,7 +158,7 @@ class Scm:
         }
 
     def reconcile(self, container_id: int) -> str:
-        """Order it; return why it was refused, "" when it was not."""
+        """Order a reconcile; return why it was rejected, "" if it was not."""
         ((_, answer),) = self._client.order_each(
             [container_id], lambda key: request(Ask.RECONCILE, container_id=key)
         )
@@ -174,21 +174,21 @@ class Scm:
 
 
 class Steps:
-    """What a trial saw, line by line."""
+    """The observations of a trial, line by line."""
 
     def __init__(self, *, is_quiet: bool = False) -> None:
         self.rows: list[tuple[str, str, bool]] = []
         self._is_quiet = is_quiet
 
     def tell(self, what: str, value: object, holds: bool) -> None:
-        """Add a row: what it was, and what came of it."""
+        """Add a row: an observation and its result."""
         self.rows.append((what, str(value), holds))
         if not self._is_quiet:
             print(f"{'ok  ' if holds else 'FAIL'}  {what:44}  {value}", flush=True)
 
     @property
     def holds(self) -> bool:
-        """Whether all of it is as it should be."""
+        """True if all results are as expected."""
         return all(holds for _, _, holds in self.rows)
 
 

@@ -1,7 +1,7 @@
-"""A cluster of Apache Ozone: built through Maven, started in one Java process, led by lines.
+"""A cluster of Apache Ozone: built through Maven, run in one Java process, controlled by lines.
 
-INTEROP_REPOSITORY names a Maven repository that has Ozone already; else 262 MB come into
-build/interop.
+INTEROP_REPOSITORY names a Maven repository that has Ozone already; otherwise 262 MB are fetched
+into build/interop.
 """
 
 import os
@@ -26,13 +26,13 @@ OPENED: Final = ("java.base/java.lang", "java.base/java.nio", "java.base/sun.nio
 
 
 class Absent(Exception):
-    """Something that a cluster needs is not here; the text says what."""
+    """Raised if a requirement of the cluster is missing; the text names it."""
 
 
 def build() -> str:
-    """Compile the drivers and fetch Ozone, if that is to be done; return the class path.
+    """Compile the drivers and fetch Ozone, if needed; return the class path.
 
-    Raises Absent.
+    Raise Absent.
     """
     missing = [name for name in PROGRAMS if shutil.which(name) is None]
     if missing:
@@ -64,7 +64,7 @@ def build() -> str:
 
 
 def _is_built(classes: Path, listed: Path) -> bool:
-    """Whether all was built after what it is built of was changed."""
+    """Return True if the build is newer than its sources."""
     sources = [*(HERE / name for name in DRIVERS), HERE / "pom.xml", HERE / "standin.xml"]
     made = [(classes / name).with_suffix(".class") for name in DRIVERS]
     jars = listed.read_text().split(":")
@@ -92,11 +92,11 @@ class Node:
 
     @property
     def peer(self) -> str:
-        """How `suture ozone repair` names it."""
+        """The name of the datanode for `suture ozone repair`."""
         return f"127.0.0.1:{self.port}/{self.datanode_id}"
 
     def file(self, container_id: int, block_id: int) -> Path:
-        """Where a block lies, wherever its container is."""
+        """Return the path of a block's file, wherever its container is."""
         pattern = f"hdds/*/current/*/{container_id}/chunks"
         (chunks,) = self.data_dir.glob(pattern)
         return chunks / f"{block_id}.block"
@@ -115,7 +115,7 @@ class Ozone:
         self._process = process
 
     def tell(self, line: str) -> str:
-        """Have something done; return the answer. Raises RuntimeError."""
+        """Send a command line; return the answer. Raise RuntimeError."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{line}\n")
         self._process.stdin.flush()
@@ -148,11 +148,11 @@ class Ozone:
         return found
 
     def settled_nodes(self, wait_s: float) -> list[Node]:
-        """Return the datanodes, of which one may just be starting. Raises RuntimeError."""
+        """Return the datanodes; wait for one that is starting. Raise RuntimeError."""
         return self._settled(self.nodes, wait_s)
 
     def settled_replicas(self, wait_s: float) -> dict[tuple[int, int], tuple[str, str]]:
-        """Return the replicas, of which one's datanode may just be starting."""
+        """Return the replicas; wait for a datanode that is starting."""
         return self._settled(self.replicas, wait_s)
 
     def _settled(self, ask: Callable[[], T], wait_s: float) -> T:
@@ -176,9 +176,9 @@ class Ozone:
 
 @contextmanager
 def running(class_path: str, directory: Path, *how: str) -> Iterator[Ozone]:
-    """Start a cluster with its data below `directory`; it ends with the block. Raises Absent.
+    """Start a cluster with its data below `directory`; it ends with the block. Raise Absent.
 
-    `how`: "led" for a replication manager that acts when it is told to, and how many datanodes.
+    `how`: "led" for a replication manager that acts on command, and the number of datanodes.
     """
     with _driven(class_path, directory, "OzoneDriver", *how) as process:
         yield Ozone(process)
@@ -186,7 +186,7 @@ def running(class_path: str, directory: Path, *how: str) -> Iterator[Ozone]:
 
 @contextmanager
 def _driven(class_path: str, directory: Path, *words: str) -> Iterator["subprocess.Popen[str]"]:
-    """Start a driver and wait until it is ready; it ends with the block. Raises Absent."""
+    """Start a driver and wait until it is ready; it ends with the block. Raise Absent."""
     opened = [word for name in OPENED for word in ("--add-opens", f"{name}=ALL-UNNAMED")]
     command = [
         "java",
@@ -224,7 +224,7 @@ def _driven(class_path: str, directory: Path, *words: str) -> Iterator["subproce
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """One of Ozone's datanodes without a cluster (OzoneNodes)."""
+    """A datanode of Ozone without a cluster (OzoneNodes)."""
 
     index: int
     datanode_id: str
@@ -234,7 +234,7 @@ class Stack:
 
     @property
     def peer(self) -> str:
-        """How OzoneNodes is told of it."""
+        """The name of the datanode for OzoneNodes."""
         return f"127.0.0.1:{self.port}:{self.datanode_id}"
 
 
@@ -254,6 +254,6 @@ class Stacks(Ozone):
 
 @contextmanager
 def stacks(class_path: str, directory: Path, count: int) -> Iterator[Stacks]:
-    """Start datanodes of Ozone below `directory`; they end with the block. Raises Absent."""
+    """Start datanodes of Ozone below `directory`; they end with the block. Raise Absent."""
     with _driven(class_path, directory, "OzoneNodes", str(directory), str(count)) as process:
         yield Stacks(process)

@@ -1,15 +1,15 @@
-"""Damage a hundred containers of a real cluster at once, on random sides, and count what heals.
+"""Damages a hundred containers of a real cluster at once, on random sides, and counts repairs.
 
     stored     small closed containers, each with three replicas, of which agents have one or two
     damaged    in each one replica, an agent's or an Ozone datanode's; in some another on the other
                side, never the last good one: a bit flipped, 4 KiB of zeros, a file cut, a file gone
     healed     when everybody has read what he has, and the SCM orders containers to be reconciled
 
-A round is an order to reconcile a container; two of them have to be enough. What was moved is what
-agents say that they fetched, and the chunks that Ozone's log says were taken from a peer, beside
-the bytes that were damaged and those of the chunks in which they are.
+A round is one order to reconcile a container; two must suffice. The moved bytes are those that
+agents report as fetched, and the chunks that Ozone's log reports as taken from a peer. They are
+shown beside the damaged bytes and the bytes of the damaged chunks.
 
-The seed decides sizes, sides, and damage; which datanodes have a container is decided by Ozone.
+The seed determines sizes, sides, and damage; Ozone determines which datanodes have a container.
 """
 
 import os
@@ -35,7 +35,7 @@ from tools.interop.scrub import flip
 
 CONTAINERS: Final = 100
 SEED: Final = 20
-KEYS_AT_ONCE: Final = 8  # Ozone spreads them over the containers that are open
+KEYS_AT_ONCE: Final = 8  # Ozone spreads them over its open containers
 KEY_BYTES: Final = (4_096, 2**20)
 MOVED_AT_ONCE: Final = 20
 ORDERS_MAX: Final = 10
@@ -44,7 +44,7 @@ TWICE: Final = 0.25  # of the containers are damaged on both sides
 ZEROED_BYTES: Final = 4_096
 ROUNDS_ALLOWED: Final = 2
 ROUNDS_MAX: Final = 4
-STALLED_S: Final = 30.0  # nothing more heals by what was ordered
+STALLED_S: Final = 30.0  # without further repairs by the earlier orders
 TAKEN: Final = re.compile(
     r"Successfully ingested chunk at offset (\d+) into block (\d+) of container (\d+) from"
 )
@@ -55,9 +55,9 @@ HEADS: Final = ("where", "damage", "replicas", "1 round", "2", "more", "not", "b
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """What was done to a replica, and what came of it.
+    """The damage to a replica, and its outcome.
 
-    `rounds`: 0 is not healed; `moved_bytes`: by whoever repaired it.
+    `rounds`: 0 = not healed; `moved_bytes`: by the repairing datanode.
     """
 
     container_id: int
@@ -73,7 +73,7 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class Spoiled:
-    """A file that was damaged, and what it was."""
+    """A damaged file, and its earlier bytes."""
 
     damage: Damage
     uuid: str
@@ -82,12 +82,12 @@ class Spoiled:
 
     @property
     def is_as_before(self) -> bool:
-        """Whether it is, byte by byte."""
+        """Return True if it has its earlier bytes again."""
         return self.path.exists() and self.path.read_bytes() == self.before
 
 
 def zero(path: Path, offset: int) -> None:
-    """Write zeros over up to 4 KiB."""
+    """Overwrite up to 4 KiB with zeros."""
     length_bytes = min(ZEROED_BYTES, path.stat().st_size - offset)
     with path.open("r+b") as file:
         file.seek(offset)
@@ -95,7 +95,7 @@ def zero(path: Path, offset: int) -> None:
 
 
 def remove(path: Path, _: int) -> None:
-    """Remove a file, wherever it would have been damaged."""
+    """Remove a file, whatever the offset."""
     path.unlink()
 
 
@@ -108,7 +108,7 @@ KINDS: Final[Mapping[str, Callable[[Path, int], None]]] = {
 
 
 class Trial(Mixed):
-    """One cluster, damaged once."""
+    """A cluster that is damaged once."""
 
     def __init__(
         self, ozone: Ozone, place: Path, ends: ExitStack, is_quiet: bool, *, chosen: Namespace
@@ -136,10 +136,10 @@ class Trial(Mixed):
             "damages": [asdict(one) for one in self.damages],
         }
 
-    # what is stored
+    # storing
 
     def fill(self) -> None:
-        """Write keys and close what they are in, until there are enough containers."""
+        """Write keys and close their containers, until there are enough."""
         self.tell("seed", self._seed, True)
         self._join()
         self._join()
@@ -162,7 +162,7 @@ class Trial(Mixed):
         return blocks
 
     def spread(self) -> None:
-        """Have one or two of three replicas of each container at agents, by the SCM's orders."""
+        """Have one or two of three replicas of each container on agents, by the SCM's orders."""
         containers = sorted(self._blocks)
         for at in range(0, len(containers), MOVED_AT_ONCE):
             self._move(containers[at : at + MOVED_AT_ONCE])
@@ -188,8 +188,9 @@ class Trial(Mixed):
         awaited("equal replicas", lambda: all(self._is_equal(one) for one in old))
 
     def _push(self, pushes: Sequence[tuple[int, str, str]]) -> None:
-        """Order copies until they are there: an agent takes in so many at once, and refuses more,
-        which the SCM's replication manager orders again in time."""
+        """Order copies until they are present. An agent limits concurrent imports and rejects more,
+        which the SCM's replication manager orders again later.
+        """
         left = list(pushes)
         for _ in range(ORDERS_MAX):
             for container, source, target in left:
@@ -203,14 +204,14 @@ class Trial(Mixed):
         raise RuntimeError(f"not copied after {ORDERS_MAX} orders: {left}")
 
     def _is_equal(self, container: int) -> bool:
-        """Whether it has as many replicas as it should, all with one root."""
+        """Return True if it has the required number of replicas, all with one root."""
         roots = [root for _, root in self._scm.replicas(container).values()]
         return len(roots) == COPIES and len(set(roots)) == 1
 
     # damage
 
     def spoil(self) -> None:
-        """Damage a replica of each container, and of some another on the other side."""
+        """Damage a replica of each container, and in some containers another on the other side."""
         for container in sorted(self._blocks):
             replicas = sorted(self._scm.replicas(container), key=self._name)
             sides = self._rng.sample(tuple(SIDES), 1 + (self._rng.random() < TWICE))
@@ -244,7 +245,7 @@ class Trial(Mixed):
         self._spoiled.append(Spoiled(damage, uuid, path, before))
 
     def scan(self) -> None:
-        """Have all that is damaged read, and the SCM told of it."""
+        """Scan all damaged replicas, and report them to the SCM."""
         for one in self._spoiled:
             self._scan(one.uuid, one.damage.container_id)
         unknown = list(self._spoiled)
@@ -260,7 +261,7 @@ class Trial(Mixed):
     # healing
 
     def heal(self) -> None:
-        """Have the SCM order it until all is well, or nothing more comes of it."""
+        """Have the SCM order reconciles until all are whole, or no progress is made."""
         healed: dict[int, int] = {}
         left = sorted(self._blocks)
         for number in range(1, ROUNDS_MAX + 1):
@@ -280,7 +281,7 @@ class Trial(Mixed):
             self.tell(f"container {container} is not healed", self._scm.replicas(container), False)
 
     def _well(self, containers: Sequence[int]) -> list[int]:
-        """Wait until these are well, or no more of them become so; return which are."""
+        """Wait until these are whole, or no more of them become so; return which are."""
         well: list[int] = []
         ends_at_s = time.monotonic() + STALLED_S
         while len(well) < len(containers) and time.monotonic() < ends_at_s:
@@ -296,7 +297,7 @@ class Trial(Mixed):
         return self._is_equal(container) and all(one.is_as_before for one in damaged)
 
     def _moved_to_agents(self) -> Counter[tuple[int, bool]]:
-        """Return what agents say that they fetched, by container."""
+        """Return the bytes that agents report as fetched, by container."""
         moved: Counter[tuple[int, bool]] = Counter()
         for agent in self._agents:
             for one in agent.events("replica_reconciled"):
@@ -304,15 +305,16 @@ class Trial(Mixed):
         return moved
 
     def _moved_to_ozone(self) -> Counter[tuple[int, bool]]:
-        """Return the chunks that Ozone's log says were taken from a peer, by container: nobody but
-        the one datanode whose replica is damaged takes any."""
+        """Return the chunks that Ozone's log reports as taken from a peer, by container: only the
+        datanode with the damaged replica takes any.
+        """
         moved: Counter[tuple[int, bool]] = Counter()
         for offset, block_id, container in TAKEN.findall((self._place / "log").read_text()):
             chunks = self._chunks[int(container), int(block_id)]
             moved[int(container), False] += chunks[int(offset)]
         return moved
 
-    # what came of it
+    # results
 
     def count(self) -> None:
         """Judge what was healed, and in how many rounds."""
@@ -342,7 +344,7 @@ class Trial(Mixed):
         self.tell(
             "the SCM has",
             ", ".join(f"{count} {state}" for state, count in sorted(states.items())),
-            # Ozone takes none of its own back, whole or not
+            # Ozone does not replace its own, whole or not
             states["UNHEALTHY at agents"] == 0 and states["UNHEALTHY at Ozone's datanodes"] <= bad,
         )
 

@@ -1,5 +1,5 @@
-"""Lose a datanode of Ozone for ever, and let the SCM have its replicas made anew; then send home
-what agents got.
+"""Loses a datanode of Ozone for ever while the SCM restores its replicas; then moves the agents'
+replicas back to Ozone.
 
     stored     closed containers with three copies on four datanodes of Ozone
     dead       kill -9 of the datanode that has most, which never comes back: the SCM orders copies
@@ -9,11 +9,11 @@ what agents got.
     judged     every container has three equal replicas at Ozone's datanodes, every key reads back,
                and a copy to or from an agent is as fast as one between datanodes of Ozone
 
-Rates are of the same minutes, and of a copy under way: containers a minute for as long as each
-took, from its begin at the source to its end. How many a side had in a phase is shown too, and says
-less: the SCM draws who is a target, and all are busy until the last copy ends. Exits 1 where
-something does not hold, or agents are slower than 0.8 of Ozone's; 0 also where there is no cluster
-to be had. `--json` prints one document.
+Rates are of the same period, per running copy: containers a minute, from a copy's start at the
+source to its end. The number of copies per side in a phase is shown, too, but means less: the SCM
+draws the targets, and all are busy until the last copy ends. Exits 1 if a check fails, or agents
+are slower than 0.8 of Ozone's rate; 0 also if no cluster is available. `--json` prints one
+document.
 """
 
 import argparse
@@ -41,7 +41,7 @@ KEYS_AT_ONCE: Final = 18
 KEY_BYTES: Final = 1_400_000
 WRITERS: Final = 4
 LEAST: Final = 0.8  # of Ozone's rate
-SPREAD_S: Final = 420.0  # until all is copied that is to be
+SPREAD_S: Final = 420.0  # until all copies are made
 POLL_S: Final = 1.0
 SETTINGS: Final[Mapping[str, str]] = {
     "ozone.scm.stale.node.interval": "12s",
@@ -58,7 +58,7 @@ FAILED: Final = re.compile(r"Container (\d+) replication was unsuccessful")
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """One container that was copied; times are of the clock, `s`."""
+    """One copied container; times are of the clock, `s`."""
 
     container_id: int
     source: str
@@ -70,11 +70,12 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """What the copies of one kind came to.
+    """The rate of one kind of copies.
 
     `duration_s`: of the phase, `copying_s`: of all copies together; `share`: of the rate of Ozone's
     own, in containers; `bytes_share`: in bytes; `phase_share`: in containers, each side over the
-    whole phase."""
+    whole phase.
+    """
 
     phase: str
     kind: str
@@ -89,12 +90,12 @@ class Rate:
 
     @property
     def per_minute(self) -> float:
-        """Containers a minute of one copy under way."""
+        """Containers a minute of one running copy."""
         return 60 * self.count / self.copying_s
 
     @property
     def bytes_per_s(self) -> float:
-        """Bytes a second of one copy under way."""
+        """Bytes a second of one running copy."""
         return self.used_bytes / self.copying_s
 
     @property
@@ -104,7 +105,7 @@ class Rate:
 
 
 class Trial(Sited):
-    """One cluster that loses a datanode."""
+    """A cluster that loses a datanode."""
 
     def __init__(
         self, site: Site, place: Path, ends: ExitStack, *, chosen: argparse.Namespace
@@ -117,7 +118,7 @@ class Trial(Sited):
         self._dead = -1
 
     def live(self) -> None:
-        """All of it, in its order."""
+        """Run all steps in order."""
         self.fill()
         self.join()
         self.lose()
@@ -135,10 +136,10 @@ class Trial(Sited):
             ],
         }
 
-    # what is stored
+    # storing
 
     def fill(self) -> None:
-        """Write keys, and close what they are in, until there are enough containers."""
+        """Write keys and close their containers, until there are enough."""
         client = self.site.client
         with ThreadPoolExecutor(WRITERS) as pool:
             while len(self._used) < self._wanted:
@@ -160,7 +161,7 @@ class Trial(Sited):
         return blocks
 
     def _is_whole(self, container: int) -> bool:
-        """Whether it has three closed replicas that are alike, at datanodes that are in service."""
+        """Return True if it has three equal closed replicas on datanodes in service."""
         replicas = self._living(container).values()
         roots = {one.root for one in replicas}
         return len(replicas) == COPIES and len(roots) == 1 and 0 not in roots
@@ -182,10 +183,12 @@ class Trial(Sited):
                 raise RuntimeError(f"not within {SPREAD_S:g} s: {what}")
             time.sleep(POLL_S)
 
-    # what is copied
+    # copying
 
     def lose(self) -> None:
-        """Kill the datanode that has most, and wait until all has three copies elsewhere."""
+        """Kill the datanode with the most replicas, and wait until all have three copies
+        elsewhere.
+        """
         before = self._holders()
         counts = Counter(uuid for holders in before.values() for uuid in holders)
         uuid, count = counts.most_common(1)[0]
@@ -199,7 +202,7 @@ class Trial(Sited):
         self._judge("dead", before, began_s, lambda copy: copy.target)
 
     def leave(self) -> None:
-        """Decommission both agents, and wait until they may go."""
+        """Decommission both agents, and wait until they may be switched off."""
         before = self._holders()
         began_s = time.time()
         for agent in self.agents:
@@ -252,7 +255,7 @@ class Trial(Sited):
         )
 
     def _copies(self, before: Mapping[int, set[str]], since_s: float) -> list[Copy]:
-        """Return what was copied since then, as those say it who sent it."""
+        """Return the copies since then, as their senders report them."""
         after = self._holders()
         ended = self._ended(since_s)
         copies = []
@@ -268,7 +271,7 @@ class Trial(Sited):
         return copies
 
     def _ended(self, since_s: float) -> dict[int, tuple[str, float, float]]:
-        """Return who sent each container, from when to when."""
+        """Return the sender of each container, with start and end."""
         found: dict[int, tuple[str, float, float]] = {}
         for index, process in enumerate(self.site.datanodes):
             began: dict[int, float] = {}
@@ -287,10 +290,12 @@ class Trial(Sited):
                     found[int(one["container_id"])] = (f"agent {number}", began_s, at_s)
         return found
 
-    # what came of it
+    # results
 
     def look_back(self) -> None:
-        """Every key is what was written; nobody in Ozone complains of the agents."""
+        """Check every key against what was written, and Ozone's logs for errors about the
+        agents.
+        """
         with ThreadPoolExecutor(WRITERS) as pool:
             found = Counter(pool.map(self._read, self._keys))
         self.tell("keys read by Ozone's client", dict(found), found["equal"] == len(self._keys))
@@ -343,7 +348,7 @@ def _rate(
 
 
 def _ozone_s(text: str) -> float:
-    """Return when a line of Ozone's log was written; its clock is that of this machine."""
+    """Return the time of a line of Ozone's log; its clock is this machine's."""
     return datetime.strptime(text, "%Y-%m-%d %H:%M:%S,%f").astimezone().astimezone(UTC).timestamp()
 
 

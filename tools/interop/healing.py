@@ -1,4 +1,4 @@
-"""A real cluster of Apache Ozone with two agents in it: containers move, and what is damaged heals.
+"""Moves containers in a real Ozone cluster with two agents, and heals damage there.
 
     moved      an Ozone datanode pushes a container to an agent, an agent pulls it from another; an
                agent pushes it to an Ozone datanode, an Ozone datanode pulls it from an agent
@@ -6,11 +6,11 @@
                of an erasure-coded container at an agent, another at an Ozone datanode
     healed     by whom it is, when the SCM orders reconciles, or its replication manager acts
 
-A round is an order to reconcile, or one of the replication manager's; what was moved is the bytes
-that an agent fetched of a copy, and the size of a shard that was made anew.
+A round is one order to reconcile, or one round of the replication manager. The moved bytes are
+those that an agent fetched of a copy, or the size of a rebuilt shard.
 
-Exits 1 where something is not healed or not as it was, 0 also where there is no cluster to be had:
-then it says why. `--json` prints one document.
+Exits 1 if something is not healed or differs from before. Exits 0 also if no cluster is available,
+and says why. `--json` prints one document.
 """
 
 import os
@@ -32,7 +32,7 @@ from tools.interop.scrub import flip
 COPIED: Final = 4 * (40_000, 700_000, 3_000_000)  # bytes of the keys with three copies
 CODED: Final = (7 * 1024**2 + 12_345, 100)  # two stripes and a part; one cell
 INDEXES: Final = frozenset(range(1, 6))
-ROUND_S: Final = 20.0  # for what was ordered to be done, until it is ordered again
+ROUND_S: Final = 20.0  # for an order to be carried out, before it is repeated
 ROUNDS_MAX: Final = 6
 SPOILED_BYTES: Final = 4096
 HEADS: Final = ("what was damaged", "where", "healed by", "bytes", "moved", "rounds", "whole")
@@ -40,8 +40,9 @@ HEADS: Final = ("what was damaged", "where", "healed by", "bytes", "moved", "rou
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A container that went from one datanode to another, and has the same root there; `index`: of
-    a shard, 0 for a copy."""
+    """A container moved from one datanode to another with the same root; `index`: of a shard, 0 for
+    a copy.
+    """
 
     how: str
     source: str
@@ -52,8 +53,9 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Healed:
-    """Something that was damaged, and what came of it. `moved_bytes`: 0 where Ozone does not tell;
-    `is_whole`: it is as it was before, byte by byte."""
+    """A damage and its outcome. `moved_bytes`: 0 if Ozone does not report it; `is_whole`: it has
+    its earlier bytes again.
+    """
 
     what: str
     where: str
@@ -65,7 +67,7 @@ class Healed:
 
 
 class Story(Mixed):
-    """What happens in one cluster."""
+    """The steps in one cluster."""
 
     def __init__(self, ozone: Ozone, place: Path, ends: ExitStack, is_quiet: bool) -> None:
         super().__init__(ozone, place, ends, is_quiet=is_quiet)
@@ -81,20 +83,22 @@ class Story(Mixed):
                     self.look_back)  # fmt: skip
 
     def told(self) -> Mapping[str, Any]:
-        """Return what moved and what was healed."""
+        """Return the moves and the repairs."""
         return {
             "moves": [asdict(move) for move in self.moves],
             "healed": [asdict(row) for row in self.healed],
         }
 
     def table(self) -> str:
-        """Return what was healed as lines."""
+        """Return the repairs as lines."""
         return spaced(HEADS, [_cells(row) for row in self.healed], frozenset({3, 4, 5}))
 
-    # what is stored
+    # storing
 
     def fill(self) -> None:
-        """Write keys: with three copies on Ozone's datanodes, and over all of them and an agent."""
+        """Write keys: with three copies on Ozone's datanodes, and erasure-coded over them and an
+        agent.
+        """
         first = self._join()
         for number, size_bytes in enumerate(COPIED):
             key = f"copied{number}"
@@ -169,12 +173,13 @@ class Story(Mixed):
     # healing copies
 
     def heal_copy_at_agent(self) -> None:
-        """Spoil what an agent has."""
+        """Damage an agent's copy."""
         self._heal_copy(self._agents[0].datanode_id, "a copy: 4 KiB", self._largest())
 
     def heal_copy_at_ozone(self) -> None:
-        """Spoil what the only datanode of Ozone has that still has a copy: a bit in one block, the
-        file of another."""
+        """Damage the only copy left on Ozone's datanodes: a bit in one block, the file of
+        another.
+        """
         container = self._copied[0][0]
         mine = {agent.datanode_id for agent in self._agents}
         last, *others = set(self._scm.replicas(container)) - mine
@@ -217,11 +222,11 @@ class Story(Mixed):
     # healing shards
 
     def heal_shard_at_agent(self) -> None:
-        """Spoil the shard of the agent that has one."""
+        """Damage the shard of the agent that has one."""
         self._heal_shard(self._agents[0].datanode_id)
 
     def heal_shard_at_ozone(self) -> None:
-        """Spoil that of an Ozone datanode; there is room where the first one was."""
+        """Damage the shard of an Ozone datanode; there is room where the first one was."""
         shards = self._scm.shards(self._coded[0])
         there = next(uuid for uuid in shards if not self._is_agent(uuid))
         self._heal_shard(there)
@@ -257,7 +262,7 @@ class Story(Mixed):
         )
 
     def _row(self, uuid: str, index: int) -> BlockData:
-        """Return the row of a shard's block, with all that its client noted."""
+        """Return the row of a shard's block, with all its client's notes."""
         container, block_id = self._coded
         with Datanode(self._address(uuid), uuid, replica_index=index) as datanode:
             block = datanode.block(ContainerId(container), BlockId(block_id))
@@ -275,7 +280,7 @@ class Story(Mixed):
     # around both
 
     def _rounds(self, is_over: Callable[[], bool], order: Callable[[], object]) -> int:
-        """Order something until it has done what it is for; return how often."""
+        """Repeat an order until it has its effect; return how often."""
         for number in range(1, ROUNDS_MAX + 1):
             order()
             ends_at_s = time.monotonic() + ROUND_S
@@ -291,7 +296,7 @@ class Story(Mixed):
 
 
 def spoil(path: Path) -> int:
-    """Change bytes in the middle of a file; return how many."""
+    """Change bytes in the middle of a file; return their number."""
     with path.open("r+b") as file:
         file.seek(path.stat().st_size // 2)
         data = file.read(SPOILED_BYTES)

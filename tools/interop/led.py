@@ -1,9 +1,9 @@
-"""An agent that is led by the SCM of a real cluster of Apache Ozone, beside three of its datanodes.
+"""An agent under the SCM of a real cluster of Apache Ozone, with three of its datanodes.
 
 It joins, is in no pipeline while keys are written, holds a copy of a closed container, has damage
 healed by a reconcile that the SCM orders, deletes what clients deleted, survives kill -9 and a
-restart of the SCM, is decommissioned and taken back. Of four copies the SCM has one deleted, and
-of the last one it has the agent send two.
+restart of the SCM, and is decommissioned and recommissioned. Of four copies the SCM deletes one,
+and of the last one it makes the agent send two.
 """
 
 import os
@@ -28,7 +28,7 @@ KEY_BYTES: Final = (5, 900, 40_000, 700_000, 3_000_000)
 
 
 class Trial(Steps):
-    """One cluster's trial. Each step adds a row to the table."""
+    """A trial of one cluster. Each step adds a row to the table."""
 
     def __init__(self, ozone: Ozone, place: Path) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Trial(Steps):
         self._container = 0
 
     def join(self) -> None:
-        """The SCM lists it as healthy, and none of its pipelines has it while keys are written."""
+        """Check that the SCM lists it as healthy, and in no pipeline while keys are written."""
         uuid = self.agent.datanode_id
         awaited("healthy", lambda: self._scm.node(uuid) == "HEALTHY IN_SERVICE")
         self.tell("the SCM's list of datanodes has it", self._scm.node(uuid), True)
@@ -58,7 +58,7 @@ class Trial(Steps):
         )
 
     def hold(self) -> None:
-        """Give it a copy of a closed container, as its clients wrote it."""
+        """Copy a closed container to it, with the bytes that clients wrote."""
         containers = [block[0] for blocks in self._keys.values() for block in blocks]
         self._container = max(set(containers), key=containers.count)
         self._close()
@@ -105,7 +105,7 @@ class Trial(Steps):
         return len(ids)
 
     def _equal(self) -> int:
-        """How many replicas are CLOSED with one root; 0 where there are two."""
+        """Return the number of CLOSED replicas with one root; 0 if there are two roots."""
         replicas = set(self._scm.replicas(self._container).values())
         if len(replicas) != 1 or next(iter(replicas))[0] != "CLOSED":
             return 0
@@ -115,7 +115,7 @@ class Trial(Steps):
         return max(root for _, root in self._scm.replicas(self._container).values())
 
     def heal(self) -> None:
-        """Damage its copy; the SCM hears of it, and orders the reconcile that heals it."""
+        """Damage its copy; the SCM gets the report and orders the reconcile that heals it."""
         container_id, block_id = self._largest()
         path = self.agent.file(container_id, block_id)
         before = path.read_bytes()
@@ -145,9 +145,9 @@ class Trial(Steps):
         return max(files, key=files.__getitem__)
 
     def delete(self) -> None:
-        """Delete a key; its blocks go everywhere, and the SCM's log of deletes gets empty.
+        """Delete a key; its blocks are deleted everywhere, and the SCM's delete log becomes empty.
 
-        Ozone deletes nothing in containers that have another number of replicas than they should.
+        Ozone deletes nothing in containers with a wrong number of replicas.
         """
         key, blocks = next(
             (key, blocks)
@@ -167,7 +167,7 @@ class Trial(Steps):
         )
 
     def die(self) -> None:
-        """Kill it, start it again: it says what it has."""
+        """Kill and restart it: it reports its replicas."""
         self.agent.end(signal.SIGKILL)
         self.agent.start()
         awaited("registered again", lambda: self.agent.said("registered") == 2)
@@ -175,7 +175,7 @@ class Trial(Steps):
         self.tell("kill -9 and a start", "registered, three equal replicas", True)
 
     def lose_scm(self) -> None:
-        """Restart the SCM, which has forgotten what datanodes said."""
+        """Restart the SCM, which loses the datanodes' reports."""
         self._ozone.tell("restart-scm")
         ports = [int(word) for word in self._ozone.tell("scm").split()]
         self._scm = Scm(ports[1])
@@ -186,7 +186,7 @@ class Trial(Steps):
         self.tell("a restart of the SCM", "registered again, three equal replicas", True)
 
     def leave(self) -> None:
-        """Decommission it and take it back; it remembers what it was told."""
+        """Decommission and recommission it; it remembers its operational state."""
         uuid, states = self.agent.datanode_id, []
         self._ozone.tell(f"decommission {self.agent.door}")
         awaited("leaving", lambda: "DECOMMISSION" in self._scm.node(uuid))
@@ -199,11 +199,12 @@ class Trial(Steps):
 
     def _kept(self) -> str:
         paths = self._place.glob("agent/volume/hdds/*/NODE_STATE")
-        return "".join(path.read_text() for path in paths)  # none yet: nobody has decided anything
+        return "".join(path.read_text() for path in paths)  # none yet: nothing was decided
 
     def manage(self) -> None:
-        """Let the SCM's replication manager see that there is a copy too many; have three of which
-        the agent has one."""
+        """Show the SCM's replication manager a surplus copy; keep three, one of them on the
+        agent.
+        """
 
         def is_settled() -> bool:
             self._ozone.tell("manage")
@@ -222,7 +223,7 @@ class Trial(Steps):
         awaited("three replicas, one here", lambda: self._equal() == 3)
 
     def send(self) -> None:
-        """Lose the copies of Ozone's datanodes: the SCM has the agent send its own to two."""
+        """Lose the copies of Ozone's datanodes: the SCM makes the agent send its own to two."""
         mine = self.agent.datanode_id
         theirs = set(self._scm.replicas(self._container)) - {mine}
         for node in self._ozone.nodes():
@@ -242,7 +243,7 @@ class Trial(Steps):
         )
 
     def look_back(self) -> None:
-        """No error in Ozone's log is about it, and it ends as it should."""
+        """Check that Ozone's log has no error about it, and that it stops cleanly."""
         errors = errors_about(self._place / "log", self.agent.datanode_id)
         code = self.agent.end()
         self.tell("errors in Ozone's log that name it", len(errors), not errors)
@@ -252,7 +253,7 @@ class Trial(Steps):
 
 
 def conduct(class_path: str) -> bool:
-    """Run the trial and print its table; return whether all of it holds."""
+    """Run the trial and print its table; return True if everything holds."""
     with tempfile.TemporaryDirectory(prefix="interop-") as name, ExitStack() as ends:
         place = Path(name)
         ozone = ends.enter_context(running(class_path, place, "led"))

@@ -1,8 +1,8 @@
-"""A real cluster of Apache Ozone with two agents in it, as the trials have it that damage replicas.
+"""A real Ozone cluster with two agents, for the trials that damage replicas.
 
-Each trial is a `Mixed` with steps of its own. What `judged` runs exits 1 where something does not
-hold, 0 also where there is no cluster to be had: then it says why. `--json` prints one document.
-INTEROP_KEEP names a directory that keeps what a trial leaves that does not hold.
+Each trial is a `Mixed` with its own steps. `judged` exits 1 if a check fails, and 0 also if no
+cluster is available, and says why. `--json` prints one document. INTEROP_KEEP names a directory for
+the files of a failed trial.
 """
 
 import argparse
@@ -22,12 +22,12 @@ from merkle.replica import ContainerId
 from tools.interop.agents import Agent, Scm, Steps, awaited, errors_about
 from tools.interop.cluster import Absent, Block, Node, Ozone, build, running
 
-DATANODES: Final = 4  # with an agent enough for rs-3-2; the other agent is to spare then
+DATANODES: Final = 4  # with an agent enough for rs-3-2; the other agent is spare then
 COPIES: Final = 3  # of a key by default
 
 
 class Mixed(Steps, ABC):
-    """Ozone's datanodes and agents, under one SCM."""
+    """Ozone's datanodes and two agents under one SCM."""
 
     def __init__(self, ozone: Ozone, place: Path, ends: ExitStack, *, is_quiet: bool) -> None:
         super().__init__(is_quiet=is_quiet)
@@ -43,15 +43,15 @@ class Mixed(Steps, ABC):
 
     @abstractmethod
     def steps(self) -> Iterator[Callable[[], None]]:
-        """Return what is done, in its order."""
+        """Return the steps in order."""
 
     @abstractmethod
     def told(self) -> Mapping[str, Any]:
-        """Return what a document has beside the steps."""
+        """Return the document's content besides the steps."""
 
     @abstractmethod
     def table(self) -> str:
-        """Return what came of it, for people."""
+        """Return the result for display."""
 
     def _join(self) -> Agent:
         agent = Agent(self._place / f"agent{len(self._agents) + 1}", self._port)
@@ -84,7 +84,7 @@ class Mixed(Steps, ABC):
         return uuid in {agent.datanode_id for agent in self._agents}
 
     def _scan(self, uuid: str, container: int) -> None:
-        """Have a replica read by whoever has it; Ozone's datanodes do it later."""
+        """Scan a replica now if an agent has it; Ozone's datanodes do it later."""
         for agent in self._agents:
             if agent.datanode_id == uuid:
                 with Peer(agent.address) as peer:
@@ -94,7 +94,7 @@ class Mixed(Steps, ABC):
                 self._ozone.tell(f"scan {node.index} {container}")
 
     def _is_known_bad(self, uuid: str, container: int) -> bool:
-        """Whether the SCM knows that a replica is damaged."""
+        """Return True if the SCM knows that a replica is damaged."""
         return self._scm.replicas(container)[uuid][0] == "UNHEALTHY"
 
     def _close(self, container: int, count: int) -> None:
@@ -119,7 +119,9 @@ class Mixed(Steps, ABC):
             raise RuntimeError(f"container {container} is not reconciled: {refused}")
 
     def look_back(self) -> None:
-        """Every key is what was written, and nobody in Ozone complains of the agents."""
+        """Check every key against what was written, and Ozone's logs for errors about the
+        agents.
+        """
         found = [
             self._ozone.tell(f"read {key} {size_bytes} {seed}")
             for key, (size_bytes, seed) in self._keys.items()
@@ -133,7 +135,7 @@ class Mixed(Steps, ABC):
 
 
 def spaced(heads: Sequence[str], rows: Sequence[Sequence[str]], numbers: frozenset[int]) -> str:
-    """Return rows as lines; columns of numbers end where the others begin."""
+    """Return rows as aligned lines; columns of numbers are right-aligned."""
     cells = [heads, *rows]
     widths = [max(len(line[at]) for line in cells) for at in range(len(heads))]
     lines = [
@@ -172,7 +174,7 @@ def _conduct(begin: Begin, class_path: str, *, as_json: bool) -> bool:
 
 
 def parser_of(name: str, document: str) -> argparse.ArgumentParser:
-    """Return what reads a trial's arguments; all have `--json`."""
+    """Return the argument parser of a trial; all have `--json`."""
     parser = argparse.ArgumentParser(prog=name, description=document.splitlines()[0])
     parser.add_argument("--json", action="store_true", help="print one document")
     return parser

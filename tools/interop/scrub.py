@@ -1,12 +1,12 @@
-"""Scrub and repair beside a real cluster of Apache Ozone, and say what came of it.
+"""Scrubs and repairs volumes of a real cluster of Apache Ozone, and prints the result.
 
     scrub     all volumes, again and again, while keys are written and deleted: every flip that was
               planted is found, in synced tails too, and nothing else; no file is changed by it
     repair    one container damaged on all three datanodes, each elsewhere, and every planted flip;
               then Ozone's own scan finds nothing and the roots agree
 
-INTEROP_MINUTES (10) is how long it scrubs. Exits 1 when a bound fails, 0 also where there is no
-cluster to be had: then it says why.
+INTEROP_MINUTES (10) is the scrub time. Exits 1 if a check fails, 0 also if no cluster is available,
+and says why.
 """
 
 import json
@@ -26,7 +26,7 @@ from tools.interop.cluster import ROOT, Absent, Block, Node, Ozone, build, runni
 
 SUTURE: Final = Path(sys.executable).parent / "suture"
 SYNCED: Final = 6  # keys that are synced and never closed
-KEEPERS: Final = 40  # keys that stay: in their blocks damage is planted
+KEEPERS: Final = 40  # keys that stay: damage is placed in their blocks
 KEY_BYTES: Final = (5, 900, 40_000, 700_000, 3_000_000)
 SETTLED_S: Final = 90.0
 ROCKSDB: Final = ("MANIFEST-", "OPTIONS-", "LOG", "CURRENT", "IDENTITY", "LOCK")
@@ -40,13 +40,13 @@ Place = tuple[int, int, int]
 
 @dataclass
 class Tally:
-    """What is counted."""
+    """The counts of the trial."""
 
     rounds: int = 0
     scrubs: int = 0
     written: int = 0
     deleted: int = 0
-    planted: dict[Place, float] = field(default_factory=dict)  # when
+    planted: dict[Place, float] = field(default_factory=dict)  # time of each
     found: Counter[Place] = field(default_factory=Counter)
     missed: list[Place] = field(default_factory=list)
     false: list[str] = field(default_factory=list)
@@ -65,7 +65,7 @@ def suture(*words: object) -> tuple[int, Any]:
 
 
 def flip(path: Path, offset: int) -> None:
-    """Flip one bit, behind everybody's back."""
+    """Flip one bit, without the datanode's knowledge."""
     status = path.stat()
     with path.open("r+b") as file:
         file.seek(offset)
@@ -77,16 +77,16 @@ def flip(path: Path, offset: int) -> None:
 
 
 class Trial:
-    """One cluster's trial."""
+    """A trial of one cluster."""
 
     def __init__(self, ozone: Ozone, place: Path, rng: random.Random) -> None:
         self._ozone = ozone
         self._place = place
         self._rng = rng
         self.tally = Tally()
-        self._keepers: list[tuple[Block, int]] = []  # and where their last byte is
+        self._keepers: list[tuple[Block, int]] = []  # with the place of their last byte
         self._tails: list[tuple[Block, int]] = []
-        self._reserved: Block | None = None  # to be damaged everywhere
+        self._reserved: Block | None = None  # to be damaged on all datanodes
         self._leavers: list[str] = []
         self._nodes = ozone.nodes()
 
@@ -121,7 +121,7 @@ class Trial:
         raise RuntimeError(f"containers {sorted(containers)} do not close: {states}")
 
     def churn(self) -> None:
-        """Write keys, delete some, and close what is open now and then."""
+        """Write keys, delete some, and close open containers now and then."""
         for _ in range(6):
             key = f"leave{self.tally.written}"
             self._ozone.write(key, self._rng.choice(KEY_BYTES), self.tally.written)
@@ -137,7 +137,7 @@ class Trial:
 
     def plant(self) -> None:
         """Flip bits in whole blocks that stay, one of them in a synced tail while there is one."""
-        # On one datanode each: what is damaged everywhere alike, nobody heals.
+        # On one datanode each: the same damage everywhere cannot be repaired.
         damaged = {place[1:] for place in self.tally.planted}
         free = [
             (block, length_bytes, is_tail)
@@ -156,7 +156,7 @@ class Trial:
                 self.tally.tails.add((node.index, *block))
 
     def scrub_round(self) -> None:
-        """Scrub every volume beside what is going on, and compare."""
+        """Scrub every volume during the load, and compare."""
         for node in self._nodes:
             begun_s = time.monotonic()
             before = self._facts(node)
@@ -196,8 +196,9 @@ class Trial:
                     self.tally.missed.append(place)
 
     def _facts(self, node: Node) -> dict[Path, tuple[object, ...]]:
-        """Return what is known of the files that the datanode leaves alone: those of blocks that
-        stay, and VERSION."""
+        """Return the facts of files that the datanode does not change: those of blocks that stay,
+        and VERSION.
+        """
         files = [node.data_dir / "hdds" / "VERSION"]
         files += [node.file(*block) for block, _ in (*self._keepers, *self._tails)]
         return {path: _facts_of(path) for path in files}
@@ -217,7 +218,7 @@ class Trial:
     # repair
 
     def damage_everywhere(self) -> int:
-        """Damage one container on all datanodes, each elsewhere; return its id."""
+        """Damage one container at a different place on each datanode; return its id."""
         assert self._reserved is not None
         container_id, block_id = self._reserved
         damaged = {place[1:] for place in self.tally.planted}
@@ -264,13 +265,14 @@ class Trial:
         return dict(written)
 
     def scanned_by_ozone(self) -> tuple[list[str], int]:
-        """Have Ozone scan what was repaired; return who is not CLOSED or differs, and how many
-        containers it was."""
+        """Have Ozone scan the repaired containers; return those not CLOSED or unequal, and their
+        number.
+        """
         containers = {place[1] for place in self.tally.planted}
         for node in self._nodes:
             for container_id in containers:
                 self._ozone.tell(f"scan {node.index} {container_id}")
-        time.sleep(10)  # Ozone says nowhere when it is through
+        time.sleep(10)  # Ozone does not report the end of its scan
         known = self._ozone.replicas()
         bad = []
         for container_id in sorted(containers):
@@ -280,7 +282,7 @@ class Trial:
         return bad, len(containers)
 
     def scrub_last(self) -> int:
-        """Return how many findings of damage are left."""
+        """Return how many damage findings are left."""
         count = 0
         for node in self._nodes:
             _, document = suture("scrub", node.data_dir, "--anew",
@@ -297,7 +299,7 @@ def _facts_of(path: Path) -> tuple[object, ...]:
 
 
 def conduct(class_path: str, minutes: float) -> bool:
-    """Run the trial and print its table; return whether every bound holds."""
+    """Run the trial and print its table; return True if every check passes."""
     with tempfile.TemporaryDirectory(prefix="interop-") as name:
         place = Path(name)
         with running(class_path, place) as ozone:

@@ -1,8 +1,8 @@
-"""Ozone's unmodified clients, coordinator and datanodes against agents, and what came of it.
+"""Runs Ozone's unmodified clients, coordinator and datanodes against agents.
 
     .venv/bin/python -m tools.interop.serving
 
-Each line is one thing that Ozone did with an agent. Exits 1 when one of them failed.
+Each line is one operation of Ozone with an agent. Exits 1 if one of them failed.
 """
 
 import logging
@@ -27,18 +27,18 @@ from ozone.composition import doors
 from tools.interop.cluster import Absent, Stacks, build, stacks
 from tools.interop.scrub import flip
 
-NOWHERE: Final = "127.0.0.1:1"  # there is no control plane
+NOWHERE: Final = "127.0.0.1:1"  # no control plane
 CLUSTER: Final = "CID-6a4dbe9c-5f0e-4b4e-9d6a-2d1f3a7c0001"
 KEY_BYTES: Final = 7 * 1024**2 + 12_345  # of three cells a stripe: two whole stripes and a part
 CELL_BYTES: Final = 1024**2 - 777
 EQUAL: Final = "equal"
 DONE: Final = ""
-SMALL_BYTES: Final = 100  # one cell, and padding in its place elsewhere
+SMALL_BYTES: Final = 100  # one cell, and padding in the other cells' places
 
 
 @contextmanager
 def agent(place: Path, number: int) -> Iterator[str]:
-    """Start an agent; yield how OzoneNodes is told of it."""
+    """Start an agent; yield its name for OzoneNodes."""
     volume = place / f"agent{number}"
     volume.mkdir()
     config = place / f"agent{number}.toml"
@@ -65,7 +65,7 @@ def agent(place: Path, number: int) -> Iterator[str]:
 
 
 class Trial:
-    """What Ozone does with agents, step by step."""
+    """Ozone's operations with agents, step by step."""
 
     def __init__(self, ozone: Stacks, agents: list[str]) -> None:
         self._ozone = ozone
@@ -74,7 +74,7 @@ class Trial:
         self.failed = 0
 
     def say(self, what: str, wanted: str, line: str) -> None:
-        """Have one step done, and print what came of it."""
+        """Run one step, and print its result."""
         try:
             found = self._ozone.tell(line)
         except RuntimeError as error:
@@ -84,7 +84,7 @@ class Trial:
         print(f"{'ok  ' if is_right else 'FAIL'} {what}{'' if is_right else f': {found}'}")
 
     def single(self) -> None:
-        """Read a block that one shard holds whole, by Ozone's two readers of replicated blocks."""
+        """Read a block that is in one shard, with Ozone's two readers of replicated blocks."""
         peers = [self._agents[0], *(stack.peer for stack in self._stacks[:4])]
         key = f"30 13 {CELL_BYTES} 13"
         self._ozone.tell(f"ecwrite {key} {' '.join(peers)}")
@@ -92,7 +92,7 @@ class Trial:
             self.say(f"block of an agent read {name}", EQUAL, f"{how} {key} {peers[0]}")
 
     def mixed(self) -> None:
-        """Write keys over agents and datanodes of Ozone, read them with shards away, rebuild."""
+        """Write keys over agents and datanodes of Ozone, read them without some shards, rebuild."""
         one, two = self._agents[:2]
         three, four, five = (stack.peer for stack in self._stacks[:3])
         peers = [one, three, four, two, five]
@@ -108,7 +108,7 @@ class Trial:
             self.rebuilt(9 + block, key, peers)
 
     def healed(self) -> None:
-        """Damage a replica of Ozone's in three ways; it heals itself from an agent that has one."""
+        """Damage a replica of Ozone's in three ways; it heals itself from an agent's copy."""
         container, agent = 50, self._agents[0]
         tell = self._ozone.tell
         tell(f"create 0 {container} 0")
@@ -124,7 +124,7 @@ class Trial:
         self.say(
             "a replica of Ozone damaged, and scanned", f"(?!.* {root} ).*", f"scan 0 {container}"
         )
-        for _ in range(2):  # Ozone repairs what is missing first, what is damaged the next time
+        for _ in range(2):  # Ozone repairs missing parts first, damaged ones the next time
             tell(f"reconcile 0 {container} {agent}")
         self.say("  healed by Ozone from an agent", f".* {root} .*", f"scan 0 {container}")
         found = {path.name: path.read_bytes() for path in chunks.iterdir()}
@@ -132,7 +132,7 @@ class Trial:
         print(f"{'ok  ' if found == whole else 'FAIL'}   every byte of it")
 
     def rebuilt(self, container: int, key: str, peers: list[str]) -> None:
-        """Rebuild shards by Ozone's coordinator: on agents and on a datanode of Ozone."""
+        """Rebuild shards with Ozone's coordinator: on agents and on a datanode of Ozone."""
         for index, target, name in (
             (2, self._agents[2], "2 (of Ozone) on an agent"),
             (5, self._agents[3], "5 (parity, of Ozone) on an agent"),
@@ -165,7 +165,7 @@ class Trial:
             self.say("  read there", EQUAL, f"{read} {agent}")
             self.say("  pulled by Ozone", "[0-9]+", f"pull 1 {container} {agent} {compression}")
             self.say("  read there", EQUAL, f"{read} {self._stacks[1].peer}")
-            # By a scan of both: Ozone's leaves out what has no checksums.
+            # Both scan first: Ozone's tree omits data without checksums.
             root = self._ozone.tell(f"scan 0 {container}")
             self.say("  scanned by Ozone: the root is the same", root, f"scan 1 {container}")
             self._ozone.tell(f"remove 1 {container}")

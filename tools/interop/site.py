@@ -1,6 +1,6 @@
-"""An Ozone cluster of processes, each of which can be killed: SCM, OM, datanodes, and a client.
+"""An Ozone cluster of separate processes, each of which can be killed: SCM, OM, datanodes, client.
 
-Ports are chosen once, so that who comes back is found where it was.
+Ports are chosen once, so that a restarted process has its earlier address.
 """
 
 import socket
@@ -16,7 +16,7 @@ from xml.sax.saxutils import escape
 
 from tools.interop.cluster import OPENED, PREFIX, Absent, Block
 
-PORTS_FROM: Final = 21_000  # below those that a kernel gives to whoever asks for any
+PORTS_FROM: Final = 21_000  # below the kernel's ephemeral ports
 PORTS_TO: Final = 29_000
 START_S: Final = 180.0
 ANSWER_S: Final = 900.0  # Ozone's clients try for minutes
@@ -97,13 +97,13 @@ DATANODE_PORTS: Final = (
 
 
 class Ports:
-    """Ports that are free now, each given once."""
+    """Free ports, each given out once."""
 
     def __init__(self) -> None:
         self._next = PORTS_FROM
 
     def one(self) -> int:
-        """Return the next one. Raises Absent: there is none."""
+        """Return the next one. Raise Absent if there is none."""
         while self._next < PORTS_TO:
             self._next += 1
             with socket.socket() as probe:
@@ -117,7 +117,7 @@ class Ports:
 
 @dataclass
 class Process:
-    """One of Ozone's, which has its own configuration, data and log below `place`."""
+    """A process of Ozone's, with its own configuration, data and log below `place`."""
 
     name: str
     main: str
@@ -127,7 +127,7 @@ class Process:
     running: "subprocess.Popen[bytes] | None" = None
 
     def command(self, *words: str) -> list[str]:
-        """Return how it is started."""
+        """Return its command line."""
         opened = [word for name in OPENED for word in ("--add-opens", f"{name}=ALL-UNNAMED")]
         return [
             "java",
@@ -144,7 +144,7 @@ class Process:
 
     @property
     def log(self) -> Path:
-        """Where it logs."""
+        """Path of its log."""
         return self.place / "log"
 
     def configure(self) -> None:
@@ -160,7 +160,7 @@ class Process:
         (self.place / "log4j.properties").write_text(LOG)
 
     def init(self) -> None:
-        """Have it make what it keeps. Raises Absent."""
+        """Initialise its data. Raise Absent."""
         with (self.place / "out").open("ab") as out:
             done = subprocess.run(
                 self.command("--init"), stdout=out, stderr=out, cwd=self.place, check=False
@@ -177,7 +177,7 @@ class Process:
             )
 
     def kill(self) -> None:
-        """kill -9, if it runs."""
+        """Send kill -9, if it runs."""
         if self.running is not None:
             self.running.kill()
             self.running.wait()
@@ -185,13 +185,13 @@ class Process:
 
     @property
     def is_dead(self) -> bool:
-        """Whether it ended by itself."""
+        """Return True if it ended by itself."""
         return self.running is not None and self.running.poll() is not None
 
 
 @dataclass
 class Client:
-    """Ozone's clients in a process of their own; what is asked is carried out side by side."""
+    """Ozone's clients in one process; commands run in parallel."""
 
     process: "subprocess.Popen[str]"
     _asked: dict[int, "Future[str]"] = field(default_factory=dict)
@@ -199,7 +199,7 @@ class Client:
     _count: int = 0
 
     def tell(self, line: str, wait_s: float = ANSWER_S) -> str:
-        """Have something done; return the answer. Raises RuntimeError: refused, or not answered."""
+        """Send a command; return the answer. Raise RuntimeError if it fails or is not answered."""
         answer: Future[str] = Future()
         assert self.process.stdin is not None
         with self._lock:
@@ -220,7 +220,7 @@ class Client:
         return rest
 
     def listen(self) -> None:
-        """Hand answers to who asked, until it ends."""
+        """Pass answers to their callers, until the process ends."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if not line.startswith(PREFIX):
@@ -236,7 +236,7 @@ class Client:
             self._asked.clear()
 
     def write(self, how: str, key: str, length_bytes: int, seed: int) -> list[Block]:
-        """Write a key; return its blocks. Raises RuntimeError: it may be there or not."""
+        """Write a key; return its blocks. Raise RuntimeError; the key may then exist or not."""
         pairs = (
             text.split(":") for text in self.tell(f"{how} {key} {length_bytes} {seed}").split()
         )
@@ -256,14 +256,14 @@ class Client:
         return {uuid: int(port) for uuid, port in pairs}
 
     def report(self) -> tuple[int, dict[str, int]]:
-        """Return when the replication manager made its last report, in ms, and what it counted."""
+        """Return the time of the replication manager's last report, in ms, and its counts."""
         at, *counts = self.tell("report", 120.0).split()
         pairs = (text.split("=") for text in counts)
         return int(at), {name: int(count) for name, count in pairs}
 
 
 class Site:
-    """All processes of Ozone, below `place`. `more` is set for all of them."""
+    """All processes of Ozone, below `place`. `more` applies to all of them."""
 
     def __init__(
         self, class_path: str, place: Path, count: int, more: Mapping[str, str] | None = None
@@ -303,12 +303,12 @@ class Site:
         return int(self._shared[name].rpartition(":")[2])
 
     def ports_of(self, index: int) -> tuple[int, int]:
-        """Return where a datanode serves clients, and where archives."""
+        """Return a datanode's ports for clients and for archives."""
         settings = self.datanodes[index].settings
         return int(settings[DATANODE_PORTS[0]]), int(settings["hdds.datanode.replication.port"])
 
     def begin(self) -> None:
-        """Make and start all of it. Raises Absent."""
+        """Initialise and start all processes. Raise Absent."""
         for process in self.processes:
             process.configure()
         self.scm.init()
@@ -353,7 +353,7 @@ class Site:
             time.sleep(0.5)
 
     def close(self) -> None:
-        """End all of it."""
+        """Stop all processes."""
         for process in self.processes:
             process.kill()
         if hasattr(self, "client"):

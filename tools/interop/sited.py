@@ -1,8 +1,7 @@
-"""A real Ozone cluster of processes, led by its SCM, with two agents in it: what its trials share.
+"""A real Ozone cluster of separate processes with two agents, shared by its trials.
 
-What `judged` runs exits 1 where something does not hold, 0 also where there is no cluster to be
-had: then it says why. INTEROP_KEEP names a directory that keeps what a trial leaves that does not
-hold.
+`judged` exits 1 if a check fails, and 0 also if no cluster is available, and says why. INTEROP_KEEP
+names a directory for the files of a failed trial.
 """
 
 import argparse
@@ -31,14 +30,14 @@ VALUE_CHARS: Final = 160
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a datanode is asked: its name for people, its address."""
+    """A datanode's display name and address."""
 
     name: str
     address: str
 
 
 class Sited(Steps, ABC):
-    """One cluster's life. `places` are its datanodes by their ids."""
+    """The life of one cluster. `places` are its datanodes by id."""
 
     def __init__(self, site: Site, place: Path, ends: ExitStack, *, is_quiet: bool) -> None:
         super().__init__(is_quiet=is_quiet)
@@ -51,14 +50,14 @@ class Sited(Steps, ABC):
 
     @abstractmethod
     def live(self) -> None:
-        """All of it, in its order."""
+        """Run all steps in order."""
 
     @abstractmethod
     def told(self) -> Mapping[str, Any]:
-        """Return what a document has beside the steps."""
+        """Return the document's content besides the steps."""
 
     def join(self) -> None:
-        """Two agents join, and everybody is known."""
+        """Start two agents, and wait until all datanodes are known."""
         for number in range(1, AGENTS + 1):
             agent = Agent(
                 self.place / f"agent{number}", self.site.port_of("ozone.scm.datanode.address")
@@ -77,18 +76,18 @@ class Sited(Steps, ABC):
         self.tell("datanodes", ", ".join(sorted(one.name for one in self.places.values())), True)
 
     def is_agent(self, uuid: str) -> bool:
-        """Whether it is no datanode of Ozone's."""
+        """Return True if it is an agent, not a datanode of Ozone's."""
         return uuid in {agent.datanode_id for agent in self.agents}
 
     def is_healthy(self) -> bool:
-        """Whether the SCM has all of them in service, and hears them."""
+        """Return True if the SCM has all of them healthy and in service."""
         try:
             return all(self.scm.node(uuid) == "HEALTHY IN_SERVICE" for uuid in self.places)
         except SutureError:
             return False
 
     def end_agents(self) -> None:
-        """End them as an operator does."""
+        """Stop the agents like an operator."""
         codes = [agent.end() for agent in self.agents]
         self.tell("SIGTERM to the agents", f"exit codes {codes}", codes == [0] * AGENTS)
 

@@ -1,13 +1,13 @@
-"""Change the pure modules, one small change at a time, and see whether a test notices.
+"""Mutate the pure modules, one small change at a time, and check that a test fails.
 
     python -m tools.mutants                      all of them
     python -m tools.mutants merkle scm.cluster.commands.command_limits  a group, or a module
     python -m tools.mutants invariants           each guard of guards.tsv against its test
 
-Prints killed, timed out and survived for each module, then what survived. `--write` puts all that
-is known of these modules into results.tsv and survivors.tsv, with a reason beside each survivor.
-Exit code 1 when fewer than 90 % of a module are killed, or a survivor has no reason; 2 when a name
-is unknown.
+Prints killed, timed out and survived for each module, then the survivors. `--write` stores all
+results of these modules in results.tsv and survivors.tsv, with a reason beside each survivor. Exit
+code 1 if less than 90 % of a module are killed, or a survivor has no reason; 2 if a name is
+unknown.
 """
 
 import argparse
@@ -38,7 +38,7 @@ from tools.mutants.verdicts import (
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Try the mutants that are asked for."""
+    """Try the requested mutants."""
     options = parse(words)
     if options.names == ["invariants"]:
         return invariants.main(options.only, Path(options.json) if options.json else None)
@@ -63,7 +63,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def parse(words: Sequence[str] | None) -> argparse.Namespace:
-    """Return what was asked for."""
+    """Return the parsed arguments."""
     parser = argparse.ArgumentParser(
         prog="python -m tools.mutants",
         description=__doc__,
@@ -81,7 +81,7 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
 
 
 def picked(paths: Sequence[str], options: argparse.Namespace) -> list[Mutant]:
-    """Return the mutants of modules, or those of changed lines, or some of them."""
+    """Return the mutants of modules, or those of changed lines, or a sample."""
     found: list[Mutant] = []
     earlier = Verdicts.load()
     for path in paths:
@@ -99,7 +99,7 @@ def picked(paths: Sequence[str], options: argparse.Namespace) -> list[Mutant]:
 
 
 def changed_lines(path: str, revision: str) -> set[int]:
-    """Return the lines of a file that are not as they were in a revision."""
+    """Return the lines of a file that differ from a revision."""
     text = subprocess.run(
         ("git", "diff", "-U0", revision, "--", path),  # noqa: S607  whichever git is there
         cwd=ROOT,
@@ -152,7 +152,7 @@ class Trials:
     def _collected(
         self, items: list[Any], imports: Imports, mutants: list[Mutant]
     ) -> tuple[Knowledge, dict[tuple[str, int], Verdict]]:
-        """Try what can be tried by changing functions that are loaded. Runs in the session."""
+        """Try the mutants that can be applied to loaded functions. Runs in the session."""
         known = self._know(items, imports)
         by_name = {item.nodeid: item for item in items}
         self._functions = suite.functions_loaded()
@@ -165,7 +165,7 @@ class Trials:
         return known, found
 
     def _know(self, items: list[Any], imports: Imports) -> Knowledge:
-        """Find out what each test calls, unless it is known."""
+        """Find out which functions each test calls, unless known."""
         by_file: dict[str, list[Any]] = {}
         for item in items:
             by_file.setdefault(item.nodeid.split("::")[0], []).append(item)
@@ -186,7 +186,9 @@ class Trials:
         return Knowledge(tests, imports)
 
     def _order(self, mutant: Mutant, known: Knowledge) -> list[Seen]:
-        """Return the tests of a mutant: first what killed it, or others of its function, before."""
+        """Return the tests of a mutant: first those that killed it, or others of its function,
+        before.
+        """
         group = self._group
         tests = suite.chosen_tests(
             mutant, known, group.package, shared=group.shared, own_budget_s=group.own_budget_s
@@ -202,8 +204,9 @@ class Trials:
         )
 
     def _loaded(self, mutant: Mutant, known: Knowledge, items: dict[str, Any]) -> Verdict | None:
-        """Try a mutant in the functions that are loaded; None if it has to be imported, because
-        no test that can be asked like this notices it."""
+        """Try a mutant in the loaded functions; None if it must be imported, because no test that
+        can run this way detects it.
+        """
         tests = self._order(mutant, known)
         earlier = self._verdicts.still_true(mutant, tests)
         if earlier is not None:
@@ -247,7 +250,7 @@ class Trials:
         def work(items: list[Any], _: object) -> Verdict:
             by_name = {item.nodeid: item for item in items}
             present = [by_name[seen.test] for seen in left if seen.test in by_name]
-            if len(present) < len(left):  # a table of cases that became shorter is noticed
+            if len(present) < len(left):  # a shortened table of test cases counts as detected
                 return Verdict("killed", "", len(present))
             return suite.run_tests(present, times_s)
 
@@ -266,7 +269,7 @@ class Trials:
         return self._judge(mutant, child.run(trial), tests)
 
     def _judge(self, mutant: Mutant, ended: child.Ended, tests: Sequence[Seen]) -> Verdict:
-        """Turn the end of a trial into a verdict and keep it."""
+        """Convert the end of a trial to a verdict and store it."""
         verdict = Verdict("timed out") if ended.timed_out else ended.result
         if verdict is None:  # the change broke the process itself: out of memory, or a crash
             verdict = Verdict("killed")
@@ -278,12 +281,12 @@ class Trials:
 
 
 def file_of(seen: Seen) -> str:
-    """Return the test file that a test is in."""
+    """Return the file of a test."""
     return seen.test.split("::")[0]
 
 
 class Progress:
-    """One line on standard error that says how far a run is."""
+    """A progress line on standard error."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -293,15 +296,15 @@ class Progress:
         self._said = 0.0
 
     def expect(self, count: int) -> None:
-        """Say how many there will be."""
+        """Set the expected number."""
         self._expected = count
 
     def say(self, text: str) -> None:
-        """Print what is going on."""
+        """Print the current activity."""
         print(f"{self._name}: {text}", file=sys.stderr, flush=True)
 
     def add(self, mutant: Mutant, verdict: Verdict) -> Verdict:
-        """Count a verdict and hand it on."""
+        """Count a verdict and return it."""
         self._count += 1
         if verdict.outcome == "survived":
             self.say(f"survived {mutant.path}:{mutant.line} {mutant.key}")
@@ -311,7 +314,7 @@ class Progress:
         return verdict
 
     def end(self) -> None:
-        """Say how long it took."""
+        """Print the duration."""
         self.say(f"{self._expected} mutants, {time.monotonic() - self._begun:.0f} s")
 
 

@@ -1,7 +1,7 @@
-"""Runs one function in a forked process that may be killed, loop for ever or eat memory.
+"""Runs one function in a forked process that may be killed, loop for ever or exhaust memory.
 
-The process that forks has imported everything that is slow to import and has started no thread, so
-that a trial costs a few milliseconds instead of the start of an interpreter.
+The forking process has imported all slow modules and has started no thread, so a trial costs a few
+milliseconds instead of the start of an interpreter.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ WAIT_S = 20
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a process ended: with a result, or killed because it used up its time, or broken."""
+    """The end of a process: with a result, killed because its time was up, or broken."""
 
     result: Any = None
     timed_out: bool = False
@@ -43,7 +43,7 @@ def run(
                 silence()
             resource.setrlimit(resource.RLIMIT_AS, (memory_max_bytes, memory_max_bytes))
             message = pickle.dumps(Ended(work()))
-        finally:  # whatever happened, nothing may run on in the child
+        finally:  # whatever happened, nothing may continue in the child
             message = message or pickle.dumps(Ended(fault=traceback.format_exc()))
             with contextlib.suppress(OSError), os.fdopen(sender, "wb") as stream:
                 stream.write(message)
@@ -62,7 +62,7 @@ def run(
 
 
 def silence() -> None:
-    """Send what the process prints nowhere."""
+    """Discard the output of the process."""
     sys.stdout.flush()
     sys.stderr.flush()
     nowhere = os.open(os.devnull, os.O_RDWR)
@@ -71,6 +71,6 @@ def silence() -> None:
 
 
 def limit_time(cpu_s: float) -> None:
-    """Let the process be killed when it has used so much processor time from now on, or hangs."""
+    """Limit the processor time of the process from now on, and its total time."""
     signal.setitimer(signal.ITIMER_PROF, cpu_s)
     signal.setitimer(signal.ITIMER_REAL, 6 * cpu_s + WAIT_S)

@@ -1,4 +1,4 @@
-"""What is mutated, and whose tests must notice."""
+"""The groups of mutated modules and their tests."""
 
 import re
 from collections.abc import Iterable
@@ -9,11 +9,11 @@ from tools.mutants.suite import OWN_BUDGET_S, ROOT, files_of
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Modules, the folders or files of tests that are theirs, and the words of other test files.
+    """Modules, the folders or files of their tests, and words in the names of other test files.
 
-    A test file outside of `tests` is asked, too, if it imports one of the group's modules. Files
-    in `shared`, or below a folder there, count as named after each module: tests of what the
-    modules say together. Tests that are named after a module have `own_budget_s` together.
+    A test file outside of `tests` is included if it imports one of the group's modules. Files in
+    `shared`, or below a folder there, count as named after each module: tests of several modules
+    together. Tests that are named after a module have `own_budget_s` together.
     """
 
     name: str
@@ -24,14 +24,14 @@ class Group:
     own_budget_s: float = OWN_BUDGET_S
 
     def paths(self) -> list[str]:
-        """Return the modules by path from the top, without those that only declare."""
+        """Return the module paths from the repository root, without those that only declare."""
         found: set[str] = set()
         for pattern in self.modules:
             found |= {str(file.relative_to(ROOT)) for file in ROOT.glob(pattern)}
         return sorted(path for path in found if not path.endswith("__init__.py"))
 
     def test_files(self) -> list[str]:
-        """Return the test files of the group, and the laws that import it."""
+        """Return the test files of the group, and the property tests that import it."""
         imports = re.compile(
             "|".join(
                 rf"^(from|import) {re.escape(path.removesuffix('.py').replace('/', '.'))}\b"
@@ -120,11 +120,11 @@ GROUPS = (
 
 
 def chosen(names: Iterable[str]) -> list[tuple[Group, list[str]]]:
-    """Return the groups and modules that names stand for; all for no name.
+    """Return the groups and modules for these names; all if there are none.
 
     A name is a group, or a module as `merkle.diff`, `merkle/diff.py` or `diff`.
 
-    Raises LookupError for a name that is neither.
+    Raise LookupError for any other name.
     """
     wanted: dict[str, set[str]] = {}
     for name in names:

@@ -1,11 +1,11 @@
-"""Each guard of `guards.tsv` against the one test that is named beside it.
+"""Checks each guard of `guards.tsv` against the test that is named beside it.
 
-Every check of the guard's function is taken out in turn, until the named test is red. A guard that
-can be taken out check by check while its test stays green is not tested by it. A test that is red
-because the code now stumbles (over None, for instance) has not noticed that the check is gone.
+Each check in the guard's function is removed in turn, until the named test fails. A guard whose
+checks can all be removed while its test passes is not tested by it. A failure because the code now
+crashes (on None, for instance) does not count as detecting the missing check.
 
-The test runs in a forked process that imports the changed module. Where it starts processes of its
-own, which would import the file, it runs once more in a copy of the repository that has the change.
+The test runs in a forked process that imports the changed module. If it starts processes of its
+own, which would import the file, it runs once more in a copy of the repository with the change.
 """
 
 import ast
@@ -67,7 +67,7 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What was taken out when the test became red; nothing if it never did."""
+    """The change with which the test failed; empty if it never did."""
 
     guard: Guard
     tried: int
@@ -102,13 +102,13 @@ def main(only: str, out: Path | None) -> int:
 
 
 def guards_listed() -> list[Guard]:
-    """Return all rows of `GUARDS`. Raises TypeError if one has other columns."""
+    """Return all rows of `GUARDS`. Raise TypeError for wrong columns."""
     with GUARDS.open(newline="") as file:
         return [Guard(*row) for row in list(csv.reader(file, csv.excel_tab))[1:]]
 
 
 def proof(guard: Guard) -> str:
-    """Return what must stay as it is for an answer to hold: guard, test, and what tests share."""
+    """Return a checksum of everything an answer depends on: guard, test, and shared test code."""
     return checksum(
         f"{guard.function} {guard.test}",
         *map(content, (guard.path, guard.test_file, "tests/support")),
@@ -127,13 +127,13 @@ def load() -> dict[str, Answer]:
 
 
 def save(known: dict[str, Answer]) -> None:
-    """Keep answers for the next run."""
+    """Store answers for the next run."""
     FOLDER.mkdir(exist_ok=True)
     ANSWERS.write_text(json.dumps({key: as_json(answer) for key, answer in known.items()}))
 
 
 def as_json(answer: Answer) -> dict[str, Any]:
-    """Return an answer as a program reads it."""
+    """Return an answer for JSON."""
     guard = answer.guard
     return {
         "invariant": guard.invariant,
@@ -148,14 +148,14 @@ def as_json(answer: Answer) -> dict[str, Any]:
 
 
 def checks_of(guard: Guard) -> list[Mutant]:
-    """Return the changes that take a check of the guard out."""
+    """Return the changes that remove a check of the guard."""
     return checks_in(guard.path, (ROOT / guard.path).read_text(), guard.function)
 
 
 def checks_in(path: str, source: str, function: str) -> list[Mutant]:
-    """Return the changes that take a check of a function out, those that surely do so first.
+    """Return the changes that remove a check of a function, the surest first.
 
-    All its changes where it checks nothing: then what it computes is the guard.
+    If it has no checks, return all its changes: then its result is the guard.
     """
     tree = ast.parse(source)
     lines = lines_of(tree, function)
@@ -170,7 +170,7 @@ def checks_in(path: str, source: str, function: str) -> list[Mutant]:
 
 
 def lines_of(tree: ast.Module, function: str) -> set[int]:
-    """Return the lines of every function or method of a name."""
+    """Return the lines of every function or method with a name."""
     return {
         line
         for node in ast.walk(tree)
@@ -180,7 +180,7 @@ def lines_of(tree: ast.Module, function: str) -> set[int]:
 
 
 def rank(mutant: Mutant, change: Change) -> int | None:
-    """Return how surely a change takes a check out; None if it does something else."""
+    """Return how surely a change removes a check; None if it does something else."""
     node, spot = change.spot.node(), change.spot
     is_condition = spot.field == "test" and isinstance(spot.parent, ast.If | ast.IfExp)
     if mutant.after == "False" and is_condition:
@@ -199,7 +199,7 @@ def rank(mutant: Mutant, change: Change) -> int | None:
 
 
 class Trials:
-    """Runs named tests with one check less."""
+    """Runs named tests with one check removed."""
 
     def __init__(self, folder: Path) -> None:
         self._scratch = folder / "tests"
@@ -207,7 +207,7 @@ class Trials:
         self._green: dict[tuple[str, bool], bool] = {}
 
     def answer(self, guard: Guard) -> Answer:
-        """Take out check after check until the test is red."""
+        """Remove check after check until the test fails."""
         test = guard.test_id()
         checks = checks_of(guard)
         if not checks:
@@ -229,7 +229,7 @@ class Trials:
         return Answer(guard, tried, trouble="" if tried else "(red without any change)")
 
     def _is_green(self, test: str, *, in_copy: bool) -> bool:
-        """Whether the test passes without any change."""
+        """Return True if the test passes without any change."""
         if (test, in_copy) not in self._green:
             complaint = self._complaint(test, None, "", in_copy=in_copy)
             self._green[test, in_copy] = complaint is None
@@ -238,7 +238,7 @@ class Trials:
     def _complaint(
         self, test: str, mutant: Mutant | None, source: str, *, in_copy: bool
     ) -> str | None:
-        """Return what the test says when it is red, None when it is green."""
+        """Return the test's failure message, None if it passes."""
         if in_copy:
             return self._complaint_in_copy(test, mutant, source)
 
@@ -284,7 +284,7 @@ class Trials:
 
 
 def first_complaint(items: Sequence[Any], _: object) -> tuple[str | None]:
-    """Run the tests; return what the first that is red says."""
+    """Run the tests; return the first failure message."""
     following: Iterator[Any] = iter([*items[1:], None])
     for item, after in zip(items, following, strict=True):
         for report in suite.reports_of(item, after):
@@ -296,7 +296,7 @@ def first_complaint(items: Sequence[Any], _: object) -> tuple[str | None]:
 
 
 def starts_processes(test_file: str) -> bool:
-    """Whether a test file, or what it imports, seems to start processes that import the product."""
+    """Return True if a test file, or what it imports, seems to start processes of the product."""
     text = (ROOT / test_file).read_text()
     return test_file.startswith("tests/fault/") or bool(
         re.search(r"subprocess|process|victim|zygote|BIN\b", text)
@@ -304,7 +304,7 @@ def starts_processes(test_file: str) -> bool:
 
 
 def copy_repository(target: Path) -> None:
-    """Copy what git would, so that a changed file harms nobody."""
+    """Copy the files in git, so that a changed file has no other effect."""
     shutil.copytree(
         ROOT,
         target,

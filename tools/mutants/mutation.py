@@ -1,4 +1,4 @@
-"""What is changed in a module to see whether a test notices: one small change at a time.
+"""The mutations: small changes of a module, made one at a time to see whether a test fails.
 
     comparisons     a < b      ->  a <= b, a >= b (a flip of True and False where it is a test)
     logic           a and b    ->  a or b, a, b             not a  ->  a
@@ -11,8 +11,8 @@
     loops           for a in b ->  for a in ()
     handlers        except A:  the body becomes `raise`
 
-Words (strings), annotations, decorators, assertions and docstrings stay as they are: a word that
-leaves the process is a wire vector's business, and an assertion has no behaviour of its own.
+Words (strings), annotations, decorators, assertions and docstrings stay unchanged: golden tests
+cover words that leave the process, and an assertion has no behaviour of its own.
 """
 
 import ast
@@ -86,13 +86,13 @@ class Mutant:
 
     @property
     def key(self) -> str:
-        """The function and the change, with a number where both occur several times."""
+        """The function and the change, with a number if both occur several times."""
         number = f" #{self.occurrence}" if self.occurrence > 1 else ""
         return f"{self.place}: {self.before} -> {self.after}{number}"
 
     @property
     def is_in_function(self) -> bool:
-        """Whether the change is in code that runs when a function is called."""
+        """True if the change is in code that runs when a function is called."""
         return not self.place.startswith(MODULE)
 
 
@@ -124,19 +124,19 @@ def mutants_of(path: str, source: str) -> list[Mutant]:
 
 
 def mutated(path: str, source: str, index: int) -> ast.Module:
-    """Return the tree of a module with its change number `index` made."""
+    """Return the tree of a module with change number `index` applied."""
     tree = ast.parse(source, path)
     list(changes(tree))[index].make()
     return ast.fix_missing_locations(tree)
 
 
 def changes(tree: ast.Module) -> list[Change]:
-    """Return every change of a tree; the tree stays as it is until one is made."""
+    """Return every change of a tree; the tree is unchanged until one is made."""
     return list(Walk().body_of(tree, MODULE))
 
 
 class Walk:
-    """Walks the code of a module and names the function in which each change is."""
+    """Walks the code of a module and names the function of each change."""
 
     def body_of(self, node: ast.AST, place: str) -> Iterator[Change]:
         """Yield the changes below a node, in fields that hold code."""
@@ -166,7 +166,7 @@ class Walk:
         if isinstance(node, (*FUNCTION_NODES, ast.ClassDef)):
             inside = qualified(node, place)
             if isinstance(node, FUNCTION_NODES):
-                # Defaults belong to the place where the function is made.
+                # Defaults are evaluated where the function is defined.
                 yield from self.body_of(node.args, outside(inside))
                 for position, part in enumerate(node.body):
                     yield from self.one(part, Slot(node, "body", position), inside)
@@ -175,7 +175,7 @@ class Walk:
 
 
 def qualified(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, place: str) -> str:
-    """Return the name of a function or class as Python qualifies it, or the function it is in."""
+    """Return the qualified name of a function or class, or that of the enclosing function."""
     if not place.startswith(MODULE):
         return place  # an inner function changes with the outer one
     holder = place.removeprefix(MODULE).removeprefix(" ")
@@ -190,20 +190,20 @@ def outside(place: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Where a node hangs in the tree."""
+    """The position of a node in the tree."""
 
     parent: ast.AST
     field: str
     position: int | None = None
 
     def node(self) -> ast.AST:
-        """Return what hangs there now."""
+        """Return the node in this position."""
         value = getattr(self.parent, self.field)
         found: ast.AST = value if self.position is None else value[self.position]
         return found
 
     def put(self, node: ast.AST) -> None:
-        """Hang something else there."""
+        """Put another node into this position."""
         for name in ("lineno", "col_offset", "end_lineno", "end_col_offset"):
             if hasattr(self.node(), name):
                 setattr(node, name, getattr(self.node(), name))
@@ -217,7 +217,7 @@ Replacement = tuple[Slot | None, ast.AST]
 
 
 def replacements(node: ast.AST, slot: Slot) -> Iterator[Replacement]:
-    """Yield what may hang in the place of a node, or of a part of it."""
+    """Yield the replacements of a node, or of a part of it."""
     if isinstance(node, ast.stmt):
         yield from of_statement(node)
     elif isinstance(node, ast.Compare):
@@ -244,7 +244,7 @@ def replacements(node: ast.AST, slot: Slot) -> Iterator[Replacement]:
 
 
 def of_statement(node: ast.stmt) -> Iterator[Replacement]:
-    """Yield what may stand instead of a statement, or of its test."""
+    """Yield the replacements of a statement, or of its condition."""
     if isinstance(node, ast.If):
         yield Slot(node, "test"), ast.Constant(value=False)
         yield Slot(node, "test"), ast.Constant(value=True)
@@ -253,7 +253,7 @@ def of_statement(node: ast.stmt) -> Iterator[Replacement]:
     elif isinstance(node, ast.For):
         yield Slot(node, "iter"), ast.Tuple(elts=[], ctx=ast.Load())
     elif isinstance(node, ast.Return):
-        # None instead of False is no change where truth is asked; True instead of it is another.
+        # None instead of False makes no difference in a condition; True makes one.
         if node.value is not None and ast.unparse(node.value) not in ("None", "False"):
             yield Slot(node, "value"), ast.Constant(value=None)
     elif isinstance(node, ast.AugAssign):
@@ -265,7 +265,7 @@ def of_statement(node: ast.stmt) -> Iterator[Replacement]:
 
 
 def is_left_out(node: ast.stmt) -> bool:
-    """Whether the statement does something that the next one does not need a name from."""
+    """Return True if the statement has an effect and defines no name that others need."""
     if isinstance(node, ast.Raise | ast.Break | ast.Continue | ast.Delete):
         return True
     if isinstance(node, ast.Assign):
@@ -274,7 +274,7 @@ def is_left_out(node: ast.stmt) -> bool:
 
 
 def of_comparison(node: ast.Compare, slot: Slot) -> Iterator[Replacement]:
-    """Yield comparisons that move the boundary by one, or say the opposite."""
+    """Yield comparisons with the boundary moved by one, or negated."""
     is_test = isinstance(slot.parent, TEST_NODES) or slot.field == "ifs"
     for position, operator in enumerate(node.ops):
         tables = [NEIGHBOURS] if is_test and len(node.ops) == 1 else [NEIGHBOURS, OPPOSITES]
@@ -286,7 +286,7 @@ def of_comparison(node: ast.Compare, slot: Slot) -> Iterator[Replacement]:
 
 
 def of_constant(node: ast.Constant, slot: Slot) -> Iterator[Replacement]:
-    """Yield the next numbers, or the other truth."""
+    """Yield the adjacent numbers, or the negated boolean."""
     value = node.value
     if isinstance(value, bool):
         yield None, ast.Constant(value=not value)
@@ -299,7 +299,7 @@ def of_constant(node: ast.Constant, slot: Slot) -> Iterator[Replacement]:
 
 
 def of_logic(node: ast.BoolOp) -> Iterator[Replacement]:
-    """Yield the other connection, and what is left when one part goes."""
+    """Yield the other operator, and each operand alone."""
     other = ast.Or() if isinstance(node.op, ast.And) else ast.And()
     yield None, changed(node, op=other)
     for position in range(len(node.values)):
@@ -308,7 +308,7 @@ def of_logic(node: ast.BoolOp) -> Iterator[Replacement]:
 
 
 def of_call(node: ast.Call) -> Iterator[Replacement]:
-    """Yield calls with the first arguments swapped, or of the opposite function."""
+    """Yield calls with the first two arguments swapped, or of the opposite function."""
     if isinstance(node.func, ast.Name) and node.func.id in FUNCTIONS:
         yield None, changed(node, func=ast.Name(id=FUNCTIONS[node.func.id], ctx=ast.Load()))
         return
@@ -322,7 +322,7 @@ def of_call(node: ast.Call) -> Iterator[Replacement]:
 
 
 def changed(node: Node, **fields: object) -> Node:
-    """Return a copy of a node with other fields."""
+    """Return a copy of a node with some fields replaced."""
     twin = copy(node)
     for name, value in fields.items():
         setattr(twin, name, value)
@@ -330,12 +330,12 @@ def changed(node: Node, **fields: object) -> Node:
 
 
 def is_raise(node: ast.stmt) -> bool:
-    """Whether a statement passes an exception on as it is."""
+    """Return True if a statement re-raises an exception unchanged."""
     return isinstance(node, ast.Raise) and node.exc is None
 
 
 def brief(node: ast.AST) -> str:
-    """Return the code of a node on one line, without what is inside a compound statement."""
+    """Return the code of a node on one line, without the body of a compound statement."""
     if isinstance(node, ast.Pass):
         return "nothing"
     if isinstance(node, ast.ExceptHandler):

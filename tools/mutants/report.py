@@ -1,4 +1,4 @@
-"""The result: on the screen, as JSON, and in two tables, with a reason beside each survivor."""
+"""Results: on the terminal, as JSON, and in two tables, with a reason for each survivor."""
 
 import csv
 from collections.abc import Mapping, Sequence
@@ -21,14 +21,14 @@ Tried = tuple[int, Counts]
 
 
 def counts_of(found: Sequence[tuple[Mutant, Verdict]]) -> Counts:
-    """Return how many were killed, timed out, survived."""
+    """Return the counts of killed, timed out and survived."""
     outcomes = [verdict.outcome for _, verdict in found]
     killed, late, survived = (outcomes.count(outcome) for outcome in OUTCOMES)
     return killed, late, survived
 
 
 def percent(counts: Counts) -> float:
-    """Return the share that the tests noticed; a test that never ends is noticed, too."""
+    """Return the share that the tests detected; a test that never ends counts as detection."""
     return 100 * (counts[0] + counts[1]) / (sum(counts) or 1)
 
 
@@ -68,7 +68,7 @@ def show(results: Results, reasons: Mapping[tuple[str, str], str]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is known of each module: the counts of its changes, and a reason for each survivor."""
+    """The stored results of each module: the counts, and a reason for each survivor."""
 
     counts: Mapping[str, Tried]
     reasons: Mapping[tuple[str, str], str]
@@ -84,7 +84,7 @@ class Record:
         return cls(counts, reasons)
 
     def with_results(self, results: Results) -> "Record":
-        """Return the record with the modules of a run replaced; reasons stay."""
+        """Return the record with the modules of a run replaced; reasons are kept."""
         counts = dict(self.counts)
         for path, found in results.items():
             change_count = len(mutants_of(path, (ROOT / path).read_text()))

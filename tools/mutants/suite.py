@@ -1,14 +1,14 @@
-"""The tests that look at a module, and what they say about a change of it.
+"""Selects and runs the tests of a module on its mutants.
 
     zygote ── fork ── collected: every test file is imported, no test has run
        |                 |── fork per test file: which functions does each test call, how long?
        |                 └── fork per mutant: new code into the functions that exist, run the tests
        └── fork per mutant that is seen at import time only: import all with it, run the tests
 
-New code goes into existing functions (`__code__`), so it does not matter who imported them under
-which name, or wrapped them. That misses constants, defaults and classes: those mutants are imported
-as a whole. So are mutants of a function that was called during an import, for the test files that
-have something of the unchanged function in their tables.
+New code is put into existing functions (`__code__`), so it does not matter who imported or wrapped
+them. That does not cover constants, defaults and classes: those mutants are imported as a whole. So
+are mutants of a function that was called during an import, for the test files that keep results of
+the unchanged function.
 """
 
 import ast
@@ -53,7 +53,7 @@ Place = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What one test calls, and how much processor time it takes."""
+    """The functions that one test calls, and its processor time."""
 
     test: str
     cpu_s: float
@@ -63,20 +63,21 @@ class Seen:
 
 @dataclass(slots=True)
 class Imports:
-    """The functions of ours that were called during imports: of what the test files import, and of
-    each test file itself."""
+    """Our functions called during imports: of the modules that test files import, and of each test
+    file.
+    """
 
     shared: frozenset[Place] = frozenset()
     by_file: dict[str, frozenset[Place]] = field(default_factory=dict)
 
     def spare(self, place: Place, file: str) -> bool:
-        """Whether nothing that this test file works with came from the function."""
+        """Return True if nothing in this test file depends on a call of the function at import."""
         return place not in self.shared and place not in self.by_file.get(file, frozenset())
 
 
 @dataclass(slots=True)
 class Knowledge:
-    """What is known about the tests: one entry a test, and what imports alone call.
+    """The facts about the tests: one entry per test, and functions called only by imports.
 
     `asked`: functions whose mutants are tried in loaded functions first.
     """
@@ -88,7 +89,7 @@ class Knowledge:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the tests said about a mutant: `killed` (by which), `timed out` or `survived`."""
+    """The tests' verdict on a mutant: `killed` (by which), `timed out` or `survived`."""
 
     outcome: str
     killer: str = ""
@@ -96,12 +97,12 @@ class Verdict:
 
 
 def arguments(scratch: Path) -> list[str]:
-    """Return the options of pytest that make a run repeatable and leave nothing behind."""
+    """Return the pytest options that make a run repeatable and leave nothing behind."""
     return [
         "-q",
         "--capture=no",
         "--no-header",
-        "--tb=native",  # nobody reads why a mutant is red, and rendering it takes longer than it
+        "--tb=native",  # failures are not read, and rendering them takes longer than this
         f"--rootdir={ROOT}",
         f"--basetemp={scratch}",
         "-pno:cacheprovider",
@@ -111,7 +112,7 @@ def arguments(scratch: Path) -> list[str]:
 
 
 def steady() -> None:
-    """Let hypothesis try the same examples every time, and not shrink what fails."""
+    """Make hypothesis try the same examples every time, without shrinking failures."""
     settings.register_profile(
         "mutants",
         derandomize=True,
@@ -125,7 +126,9 @@ def steady() -> None:
 
 
 def shorten(items: Sequence[pytest.Item]) -> None:
-    """Let laws try few examples: there are thousands of mutants, and most die at the first."""
+    """Reduce the examples of property tests: there are thousands of mutants, and most fail the
+    first.
+    """
     for item in items:
         function = getattr(item, "function", None)
         function = getattr(function, "__func__", function)
@@ -146,7 +149,7 @@ HEALTH_CHECKS = tuple(HealthCheck)
 
 
 def place_of(code: types.CodeType) -> Place | None:
-    """Return the function that a piece of code belongs to, if it is one of ours."""
+    """Return the function that a code object belongs to, if it is ours."""
     file = code.co_filename
     if not file.startswith(ROOT_PREFIX):
         return None
@@ -161,14 +164,14 @@ PRODUCT_PREFIXES = tuple(f"{name}/" for name in PRODUCT)
 
 
 def calls_during(work: Callable[[], Any]) -> tuple[Any, frozenset[Place]]:
-    """Return what `work` returns, and the functions of ours that it called."""
+    """Return the result of `work`, and our functions that it called."""
     profile = cProfile.Profile(builtins=False)
     result = profile.runcall(work)
     return result, places_in(profile)
 
 
 def places_in(profile: cProfile.Profile) -> frozenset[Place]:
-    """Return the functions of ours that a profile has seen."""
+    """Return our functions in a profile."""
     codes = [entry.code for entry in profile.getstats()]
     places = (place_of(code) for code in codes if isinstance(code, types.CodeType))
     return frozenset(place for place in places if place is not None)
@@ -178,7 +181,7 @@ Work = Callable[[list[pytest.Item], Imports], Any]
 
 
 class Collected:
-    """A pytest session that stops after it has collected, and does `work` instead of running."""
+    """A pytest session that stops after the collection, and runs `work` instead of the tests."""
 
     def __init__(self, files: Sequence[str], work: Work) -> None:
         self._files = files
@@ -188,14 +191,14 @@ class Collected:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_collection(self) -> Iterator[None]:
-        """Import what the test files import first, so that each file's own calls stand out."""
+        """Import the test files' dependencies first, so that each file's own calls are distinct."""
         names = sorted({name for file in self._files for name in imported_by(file)})
         _, self._imports.shared = calls_during(lambda: [import_module(name) for name in names])
         return (yield)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_make_collect_report(self, collector: pytest.Collector) -> Iterator[None]:
-        """Note which functions are called while a test file is imported."""
+        """Record which functions are called while a test file is imported."""
         profile = cProfile.Profile(builtins=False)
         profile.enable()
         try:
@@ -206,7 +209,7 @@ class Collected:
             by_file[file] = by_file.get(file, frozenset()) | places_in(profile)
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        """Do the work instead of the tests."""
+        """Run the work instead of the tests."""
         if session.testsfailed:
             raise session.Interrupted(f"{session.testsfailed} errors while collecting")
         shorten(session.items)
@@ -215,7 +218,7 @@ class Collected:
 
 
 def imported_by(file: str) -> Iterator[str]:
-    """Yield the modules of ours, and of the tests' support, that a test file imports."""
+    """Yield our modules, and the tests' support modules, that a test file imports."""
     for node in ast.walk(ast.parse((ROOT / file.split("::")[0]).read_text())):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -227,7 +230,7 @@ PACKAGES = tuple(f"{name}." for name in PRODUCT)
 
 
 def in_session(files: Sequence[str], scratch: Path, work: Work) -> Any:
-    """Collect test files here, and return what `work` makes of the tests."""
+    """Collect test files here, and return the result of `work` on the tests."""
     steady()
     plugin = Collected(files, work)
     code = pytest.main([*arguments(scratch), *files], plugins=[plugin])
@@ -237,7 +240,7 @@ def in_session(files: Sequence[str], scratch: Path, work: Work) -> Any:
 
 
 def run_tests(items: Sequence[pytest.Item], times_s: dict[str, float]) -> Verdict:
-    """Run tests until one is red, each for a time that follows from what it took before."""
+    """Run tests until one fails, each for a time based on its earlier duration."""
     for number, item in enumerate(items):
         child.limit_time(TEST_GRACE_CPU_S + TEST_SLOWER * times_s[item.nodeid])
         following = items[number + 1] if number + 1 < len(items) else None
@@ -248,7 +251,7 @@ def run_tests(items: Sequence[pytest.Item], times_s: dict[str, float]) -> Verdic
 
 
 def reports_of(item: pytest.Item, following: pytest.Item | None) -> list[pytest.TestReport]:
-    """Run one test, with what it needs before and after."""
+    """Run one test, with its setup and teardown."""
     from _pytest.runner import runtestprotocol
 
     random.seed(0)
@@ -256,7 +259,7 @@ def reports_of(item: pytest.Item, following: pytest.Item | None) -> list[pytest.
 
 
 def look(items: Sequence[pytest.Item]) -> list[Seen]:
-    """Run tests and note what each calls. In a process of its own."""
+    """Run tests and record the calls of each. In a separate process."""
     seen: list[Seen] = []
     for number, item in enumerate(items):
         following = items[number + 1] if number + 1 < len(items) else None
@@ -270,22 +273,22 @@ def look(items: Sequence[pytest.Item]) -> list[Seen]:
 
 
 def functions_loaded() -> list[types.FunctionType]:
-    """Return every function of ours that exists, wrapped ones too; then keep the heap as it is."""
-    gc.unfreeze()  # what tests/conftest.py froze is not among the objects
+    """Return all our functions, including wrapped ones; then freeze the heap."""
+    gc.unfreeze()  # objects frozen by tests/conftest.py would not be listed
     gc.collect()
     found = [
         thing
         for thing in gc.get_objects()
         if isinstance(thing, types.FunctionType) and place_of(thing.__code__) is not None
     ]
-    gc.freeze()  # a forked process that collects would copy every page
+    gc.freeze()  # a garbage collection in a forked process would copy every page
     return found
 
 
 def new_code(mutant: Mutant, source: str, functions: Sequence[types.FunctionType]) -> None:
-    """Put the code of a mutant into the functions that this process has.
+    """Put the code of a mutant into the functions of this process.
 
-    In a process that ends with the trial: the change is made in the tree that `prepared` keeps.
+    For a process that ends with the trial: the change is made in the tree that `prepared` keeps.
     """
     file = str(ROOT / mutant.path)
     tree, found = prepared(file, source)
@@ -313,13 +316,13 @@ def new_code(mutant: Mutant, source: str, functions: Sequence[types.FunctionType
 
 @cache
 def prepared(file: str, source: str) -> tuple[ast.Module, list[Change]]:
-    """Return the tree of a module and its changes: found once, in the process that forks."""
+    """Return the tree of a module and its changes, computed once in the forking process."""
     tree = ast.parse(source, file)
     return tree, changes(tree)
 
 
 def codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
-    """Yield the code of every function and class in a module, not of those inside functions."""
+    """Yield the code of every function and class in a module, except those inside functions."""
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield constant
@@ -341,7 +344,7 @@ class ImportMutant(importlib.abc.MetaPathFinder):
         path: Sequence[str] | None = None,  # noqa: ARG002  the protocol's name
         target: types.ModuleType | None = None,  # noqa: ARG002
     ) -> importlib.machinery.ModuleSpec | None:
-        """Return where the changed module comes from."""
+        """Return the spec of the changed module."""
         if fullname != self._name:
             return None
         file = str(ROOT / self._mutant.path)
@@ -362,7 +365,7 @@ class ChangedLoader(importlib.machinery.SourceFileLoader):
 
 
 def checksum(*texts: str) -> str:
-    """Return a short name of contents."""
+    """Return a short checksum of texts."""
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
 
 
@@ -374,7 +377,7 @@ def chosen_tests(
     shared: Sequence[str] = (),
     own_budget_s: float = OWN_BUDGET_S,
 ) -> list[Seen]:
-    """Return the tests to run for a mutant, its module's first, while their time lasts.
+    """Return the tests to run for a mutant, its module's first, within the time budget.
 
     `shared` are test files, or folders, that count as named after every module.
     """
@@ -416,7 +419,7 @@ def rank(test: str, stem: str, package: str) -> int:
 
 
 def files_of(folders: Sequence[str]) -> list[str]:
-    """Return the test files below folders, by path from the top."""
+    """Return the test files below folders, as paths from the repository root."""
     return sorted(
         str(file.relative_to(ROOT))
         for folder in folders
@@ -425,7 +428,7 @@ def files_of(folders: Sequence[str]) -> list[str]:
 
 
 def preload() -> None:
-    """Import what is slow to import and not ours, so that each fork has it."""
+    """Import slow third-party modules, so that each fork has them."""
     for name in THIRD_PARTY:
         __import__(name)
     os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", os.devnull)
@@ -437,5 +440,5 @@ THIRD_PARTY = (
     *("google.protobuf.message", "grpc", "grpc_status.rpc_status", "pydantic", "structlog"),
     *("typer", "rich.console", "tenacity", "prometheus_client", "_pytest.runner"),
     *("hypothesis.stateful", "hypothesis.extra.numpy", "unittest.case"),
-    *("pandas", "pyarrow.pandas_compat"),  # pyarrow imports them when it first makes a table
+    *("pandas", "pyarrow.pandas_compat"),  # pyarrow imports them when it creates its first table
 )

@@ -1,8 +1,8 @@
-"""What was found before, so that a second run costs only what changed.
+"""Stores verdicts, so that a second run costs only what changed.
 
-A killed mutant stays killed while its module and the test that killed it stay; one that survived
-stays so while its module, its tests and what they share stay. One line of JSON a verdict is added
-to `.mutants/verdicts.jsonl`, so a run that is interrupted goes on where it was.
+A killed mutant stays killed while its module and the test that killed it are unchanged; a survivor
+stays one while its module, its tests and their shared code are unchanged. Each verdict is a line of
+JSON in `.mutants/verdicts.jsonl`, so an interrupted run resumes.
 """
 
 import ast
@@ -31,7 +31,7 @@ def content(path: str) -> str:
 
 @cache
 def content_for(file: str, test: str) -> str:
-    """Return the checksum of a test file without its other tests: what one test rests on."""
+    """Return the checksum of a test file without its other tests: the basis of one test."""
     tree = ast.parse((ROOT / file).read_text()) if (ROOT / file).is_file() else ast.Module([], [])
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef):
@@ -40,12 +40,12 @@ def content_for(file: str, test: str) -> str:
 
 
 def is_other_test(node: ast.stmt, test: str) -> bool:
-    """Whether a statement of a test file is a test, and not this one."""
+    """Return True if a statement of a test file is another test."""
     return isinstance(node, ast.FunctionDef) and node.name.startswith("test_") and node.name != test
 
 
 def proof(verdict: Verdict, tests: Sequence[Seen]) -> str:
-    """Return what must stay as it is for a verdict to hold, besides the module."""
+    """Return a checksum of everything besides the module that a verdict depends on."""
     if verdict.outcome == "killed" and verdict.killer:
         file, *names = verdict.killer.split("[")[0].split("::")
         return content_for(file, names[-1])
@@ -56,7 +56,7 @@ def proof(verdict: Verdict, tests: Sequence[Seen]) -> str:
 
 @dataclass(slots=True)
 class Verdicts:
-    """The verdicts of earlier runs, and of this one."""
+    """The verdicts of earlier runs and of this one."""
 
     _lines: dict[str, dict[str, str]] = field(default_factory=dict)
 
@@ -75,11 +75,11 @@ class Verdicts:
         return self._lines.get(name(mutant), {}).get("killer", "")
 
     def outcome(self, mutant: Mutant) -> str:
-        """Return what became of the mutant last time, whatever has changed since."""
+        """Return the mutant's last outcome, whatever has changed since."""
         return self._lines.get(name(mutant), {}).get("outcome", "")
 
     def of_module(self, path: str) -> list[tuple[Mutant, Verdict]]:
-        """Return the last verdict on each change of a module as it is now, where there is one."""
+        """Return the last verdict on each current change of a module, if there is one."""
         found = []
         for mutant in mutants_of(path, (ROOT / path).read_text()):
             line = self._lines.get(name(mutant))
@@ -96,7 +96,7 @@ class Verdicts:
         return verdict if line["proof"] == proof(verdict, tests) else None
 
     def add(self, mutant: Mutant, verdict: Verdict, tests: Sequence[Seen]) -> None:
-        """Keep a verdict."""
+        """Store a verdict."""
         line = {
             "mutant": name(mutant),
             "module": content(mutant.path),
@@ -111,12 +111,12 @@ class Verdicts:
 
 
 def name(mutant: Mutant) -> str:
-    """Return the name of a mutant that stays the same when lines move."""
+    """Return a name of a mutant that stays the same when lines move."""
     return f"{mutant.path} {mutant.key}"
 
 
 def load_tests() -> dict[str, tuple[dict[str, str], list[Seen]]]:
-    """Return what each test file calls, with the contents that this was seen with."""
+    """Return each test file's recorded calls, with the checksums at the time."""
     if not TESTS.is_file():
         return {}
     return {
@@ -137,7 +137,7 @@ def load_tests() -> dict[str, tuple[dict[str, str], list[Seen]]]:
 
 
 def save_tests(known: dict[str, tuple[dict[str, str], list[Seen]]]) -> None:
-    """Keep what each test file calls."""
+    """Store each test file's calls."""
     FOLDER.mkdir(exist_ok=True)
     entries = {
         file: {
@@ -160,11 +160,11 @@ def save_tests(known: dict[str, tuple[dict[str, str], list[Seen]]]) -> None:
 
 
 def contents_behind(file: str, tests: Sequence[Seen]) -> dict[str, str]:
-    """Return what must stay as it is for the calls of a test file to stay what they are: the file,
-    and which functions there are in what it calls.
+    """Return what the recorded calls of a test file depend on: the file, and the functions in the
+    files that it calls.
 
-    A function that is called since its caller was changed is missed until then: a mutant of it may
-    survive for want of a test, none is killed for it.
+    A function that a changed caller calls now is missed until the next recording: a mutant of it
+    may survive for lack of a test, but none is killed because of it.
     """
     paths = {path for seen in tests for path, _ in seen.places}
     return {file: content(file)} | {path: functions_of(path) for path in sorted(paths)}
@@ -180,7 +180,7 @@ def functions_of(path: str) -> str:
 
 
 def is_fresh(file: str, contents: dict[str, str]) -> bool:
-    """Whether what a test file calls is known from these contents."""
+    """Return True if a test file's calls were recorded with these contents."""
     return all(
         then == (content(path) if path == file else functions_of(path))
         for path, then in contents.items()

@@ -1,1 +1,1 @@
-"""What the packages of Debian and of RPM share: files, wheels, what is done on a host."""
+"""Common parts of the Debian and RPM packages: files, wheels, host scripts."""

@@ -1,4 +1,4 @@
-"""Roots of Debian in which packages are tried: no systemd runs there, its units' commands do."""
+"""Debian roots in which packages are tried: no systemd runs there, but its units' commands do."""
 
 import re
 import subprocess
@@ -12,7 +12,7 @@ STOP_S = 60
 
 
 class Fault(Exception):
-    """Something is not as documented."""
+    """Raised if something is not as documented."""
 
 
 class Host:
@@ -25,7 +25,7 @@ class Host:
         self._running: list[subprocess.Popen[str]] = []
 
     def run(self, command: str) -> str:
-        """Type a command into a shell of this host; return what it prints. Raise Fault."""
+        """Run a shell command on this host; return its output. Raise Fault."""
         done = subprocess.run(
             ["chroot", self.root, "/bin/bash", "-c", command],  # noqa: S607
             capture_output=True,
@@ -33,12 +33,12 @@ class Host:
             timeout=300,
             env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
         )
-        if done.returncode not in {0, 2}:  # 2: there is something to do
+        if done.returncode not in {0, 2}:  # 2: there is work to do
             raise Fault(f"{command}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
         return done.stdout
 
     def start(self, unit: str) -> None:
-        """Start what a unit starts, and wait until it says that it listens. Raise Fault."""
+        """Start the command of a unit, and wait until it reports that it listens. Raise Fault."""
         text = (self.root / "usr/lib/systemd/system" / unit).read_text()
         (command,) = re.findall(r"^ExecStart=(.+)$", text, re.MULTILINE)
         (folder,) = re.findall(r"^StateDirectory=(.+)$", text, re.MULTILINE)
@@ -63,7 +63,7 @@ class Host:
             raise Fault(f"{unit} does not listen: {log.read_text()}")
 
     def stop(self) -> None:
-        """Stop the units' processes; they drain. Raise Fault where one does not end well."""
+        """Stop the units' processes; they drain. Raise Fault if one does not end cleanly."""
         for process in reversed(self._running):
             process.terminate()
             if process.wait(STOP_S) != 0:
@@ -71,21 +71,21 @@ class Host:
         self._running.clear()
 
     def kill(self) -> None:
-        """End whatever still runs."""
+        """Kill all remaining processes."""
         for process in self._running:
             process.kill()
             process.wait()
 
 
 def this_suite() -> str:
-    """Return the name of the release that this machine runs."""
+    """Return the name of this machine's Debian release."""
     codename = re.search(r"VERSION_CODENAME=(\w+)", Path("/etc/os-release").read_text())
     assert codename is not None
     return codename[1]
 
 
 def made(base: Path, suite: str) -> Path:
-    """Return a Debian root, made by debootstrap unless it is there."""
+    """Return a Debian root, created by debootstrap unless it exists."""
     if not (base / "usr/bin/dpkg").exists():
         base.mkdir(parents=True, exist_ok=True)
         subprocess.run(
@@ -98,7 +98,7 @@ def made(base: Path, suite: str) -> Path:
 
 @contextmanager
 def a_host(base: Path, number: int) -> Iterator[Host]:
-    """Mount a root of its own over the common one; take it away in the end."""
+    """Mount an overlay of the common root; remove it at the end."""
     with tempfile.TemporaryDirectory(prefix="suture-host-", dir=base.parent) as scratch:
         upper, work, root = (Path(scratch) / name for name in ("upper", "work", "root"))
         for folder in (upper, work, root):

@@ -1,6 +1,6 @@
-"""What is done on a host when a package comes, goes, or the host's Python changes.
+"""Host scripts for installing and removing a package, and for a change of the host's Python.
 
-Nothing is started or enabled. What is stored, and the control plane's state, stays in any case.
+Nothing is started or enabled. Stored data and the control plane's state are always kept.
 """
 
 MAKE = "/opt/suture/make-environment"

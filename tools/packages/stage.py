@@ -1,4 +1,4 @@
-"""The files of two packages, laid out below a folder as they lie on a host.
+"""The files of two packages, laid out below a folder as on a host.
 
 suture          agent, control plane, command line, and an environment of their wheels
 suture-verify   the Spark job: wheels that this environment gets as well, its unit and timer
@@ -32,7 +32,7 @@ OPTIONS: Final = Path("etc/suture/agent.toml")
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where distributions differ."""
+    """The paths that differ between distributions."""
 
     units: str
     zsh: str
@@ -57,7 +57,7 @@ def stage(root: Path, verify_root: Path, layout: Layout) -> None:
 
 
 def place_verify_files(root: Path, layout: Layout) -> None:
-    """Copy what the system reads of `suture-verify`: its unit, timer, drop-in and manual."""
+    """Copy the system files of `suture-verify`: its unit, timer, drop-in and manual."""
     for unit in units(VERIFY):
         place(root / layout.units / unit.name, unit.read_bytes())
     drop_in = "suture-scm-verify.conf"
@@ -74,7 +74,7 @@ def units(prefix: str) -> list[Path]:
 
 
 def place_files(root: Path, layout: Layout) -> None:
-    """Copy what the system reads of `suture`: units, users, folders, options, documents."""
+    """Copy the system files of `suture`: units, users, folders, options, documents."""
     own = [unit for unit in units("suture") if unit not in units(VERIFY)]
     copies: dict[Path, str | Path] = {
         **{unit: f"{layout.units}/{unit.name}" for unit in own},
@@ -114,7 +114,7 @@ def place_programs(root: Path, layout: Layout) -> None:
 
 
 def place_manuals(root: Path, programs: Sequence[str]) -> None:
-    """Write the man pages; each command is asked for its help."""
+    """Write the man pages from each command's help."""
     for program in programs:
         text = page(program, Path(sys.executable))
         target = root / f"usr/share/man/man1/{program}.1.gz"
@@ -122,14 +122,14 @@ def place_manuals(root: Path, programs: Sequence[str]) -> None:
 
 
 def place(target: Path, content: bytes) -> None:
-    """Write a file that everybody may read."""
+    """Write a file that is readable by all."""
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(content)
     target.chmod(0o644)
 
 
 def readable(root: Path) -> None:
-    """Let everybody enter the folders, whatever the umask was, and read the wheels."""
+    """Make the folders accessible and the wheels readable by all, whatever the umask was."""
     for path in [root, *root.rglob("*")]:
         if path.is_dir() and not path.is_symlink():
             path.chmod(0o755)
@@ -138,7 +138,7 @@ def readable(root: Path) -> None:
 
 
 def tool(name: str, package: str) -> str:
-    """Return the path of a program that packs; exit where it is absent."""
+    """Return the path of a packaging program; exit if it is absent."""
     path = shutil.which(name)
     if path is None:
         sys.exit(f"{name} is needed and not here; on Debian: apt-get install {package}")

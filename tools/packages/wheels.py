@@ -1,4 +1,4 @@
-"""The wheels of every Python that a package is for, gathered for hosts without a network."""
+"""Gathers the wheels for every supported Python, for hosts without a network."""
 
 import hashlib
 import platform
@@ -25,11 +25,11 @@ GLIBC_MINORS: Final = range(5, 29)  # manylinux_2_5 to manylinux_2_28, that of R
 
 
 class Incomplete(Exception):
-    """A host would lack something."""
+    """Raised if a host would lack something."""
 
 
 def gather(folder: Path) -> None:
-    """Put all wheels into an empty folder, and what to install of them. Raise Incomplete."""
+    """Put all wheels and the list of requirements into an empty folder. Raise Incomplete."""
     folder.mkdir(parents=True)
     wheel = build(folder)
     for python in PYTHONS:
@@ -42,8 +42,9 @@ def gather(folder: Path) -> None:
 
 
 def gather_spark(folder: Path, present: Path) -> None:
-    """Put the wheels into an empty folder that `suture-verify` needs beside those `present`. Raise
-    Incomplete."""
+    """Put the additional wheels of `suture-verify` into an empty folder; `present` has the others.
+    Raise Incomplete.
+    """
     folder.mkdir(parents=True)
     (wheel,) = present.glob("suture-*.whl")
     needed = needed_by(metadata_of(wheel), {"spark"}, PYTHONS[0])
@@ -82,7 +83,7 @@ def build(folder: Path) -> Path:
 
 
 def download(folder: Path, requirement: str, python: str) -> None:
-    """Fetch what a Python needs; that Python need not be here. Nothing is compiled."""
+    """Fetch the requirements of a Python, which need not be installed. Nothing is compiled."""
     platforms = [f"--platform={name}" for name in platforms_here()]
     subprocess.run(
         [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check",
@@ -93,18 +94,18 @@ def download(folder: Path, requirement: str, python: str) -> None:
 
 
 def platforms_here() -> list[str]:
-    """Return the names of this machine's kind as wheels have them, the newest first."""
+    """Return the wheel names of this machine's platform, newest first."""
     machine = platform.machine()
     names = [f"manylinux_2_{minor}_{machine}" for minor in reversed(GLIBC_MINORS)]
     return [*names, *(f"manylinux{year}_{machine}" for year in ("2014", "2010", "1"))]
 
 
 def checksum(folder: Path) -> str:
-    """Return eight digits that tell these wheels from others of the same version."""
+    """Return eight digits that distinguish these wheels from others of the same version."""
     total = hashlib.sha256()
     for wheel in sorted(folder.glob("*.whl")):
         total.update(f"{wheel.name}\n".encode())
-        if wheel.name.startswith("suture-"):  # the others never change under one name
+        if wheel.name.startswith("suture-"):  # others never change under the same name
             total.update(wheel.read_bytes())
     return total.hexdigest()[:8]
 
@@ -112,8 +113,8 @@ def checksum(folder: Path) -> str:
 def absent(folder: Path, python: str, wanted: list[str]) -> Iterator[str]:
     """Yield what a host with this Python would not find in the folder.
 
-    pip asks the markers of the Python that it runs on when it downloads for another one, so what
-    is needed on older Pythons only could be forgotten.
+    When pip downloads for another Python, it evaluates markers for the one that it runs on, so
+    requirements of older Pythons only could be missed.
     """
     tags = tags_of(python)
     here = {
@@ -135,7 +136,7 @@ def absent(folder: Path, python: str, wanted: list[str]) -> Iterator[str]:
 
 
 def needed_by(metadata: Message, extras: set[str], python: str) -> Iterator[Requirement]:
-    """Yield what a package needs on a Python, with some of its extras."""
+    """Yield the requirements of a package on a Python, with some of its extras."""
     versions = {"python_version": python, "python_full_version": f"{python}.0"}
     for text in metadata.get_all("Requires-Dist") or []:
         requirement = Requirement(text)
@@ -146,7 +147,7 @@ def needed_by(metadata: Message, extras: set[str], python: str) -> Iterator[Requ
 
 
 def tags_of(python: str) -> frozenset[Tag]:
-    """Return what wheels may be tagged with that a Python of this machine's kind installs."""
+    """Return the wheel tags that a Python on this platform installs."""
     major, minor = map(int, python.split("."))
     platforms = platforms_here()
     return frozenset(
@@ -158,7 +159,7 @@ def tags_of(python: str) -> frozenset[Tag]:
 
 
 def metadata_of(wheel: Path) -> Message:
-    """Return what a wheel says of itself."""
+    """Return a wheel's metadata."""
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
         return Parser().parsestr(archive.read(name).decode())

@@ -1,1 +1,1 @@
-"""A real cluster of processes under load and faults, for as long as one likes."""
+"""A soak test: a real cluster of processes under load and faults, for any time."""

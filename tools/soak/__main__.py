@@ -2,8 +2,8 @@
 
     python -m tools.soak --minutes 60 --root /var/tmp/soak
 
-An agent is a process with two disks; disks are loop devices where they can be had (as root), so
-that they can lose power and fill up. Exits 1 where anything is wrong, and says what.
+Each agent is a process with two disks. Disks are loop devices if possible (as root), so that they
+can lose power and fill up. Exits 1 if anything is wrong, and says what.
 """
 
 import argparse
@@ -28,14 +28,14 @@ from tools.soak.site import Site, build
 from tools.soak.verdict import Result, judge
 
 WORKERS: Final = 3
-SCM_SHARE: Final = 0.3  # of the time, in which the control plane is killed, too
+SCM_SHARE: Final = 0.3  # of the time in which the control plane is also killed
 JOIN_S: Final = 300.0
 
 
 def main() -> int:
-    """Run it as the command line says; return the exit code."""
+    """Run as the command line says; return the exit code."""
     options = parsed()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that disks are given back
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that disks are released
     root = Path(tempfile.mkdtemp(prefix="suture-soak-", dir=options.root))
     site = build(root, agents=options.agents, volumes=2)
     result = Result(options.seed, options.minutes, options.agents, disks_of(site))
@@ -54,7 +54,7 @@ def main() -> int:
 
 
 def parsed() -> argparse.Namespace:
-    """Return what the command line says."""
+    """Return the parsed command line."""
     parser = argparse.ArgumentParser(prog="python -m tools.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=60.0, help="of load and faults")
     parser.add_argument("--agents", type=int, default=4)
@@ -66,14 +66,14 @@ def parsed() -> argparse.Namespace:
 
 
 def disks_of(site: Site) -> str:
-    """Say what the disks are."""
+    """Return a description of the disks."""
     if site.without_loops:
         return f"directories: no power cuts, no full disks ({site.without_loops[:200]})"
     return "ext4 on loop devices"
 
 
 def soak(result: Result, site: Site) -> None:
-    """Load it and harm it, then let it be quiet and judge it."""
+    """Apply load and faults, then wait until it is quiet and judge it."""
     wait_until(site.learn, "all datanodes register")
     oracle = Oracle(result.seed)
     loading, harming, watching = threading.Event(), threading.Event(), threading.Event()
@@ -95,13 +95,13 @@ def soak(result: Result, site: Site) -> None:
             judge(result, site, oracle, harms, watch)
             watching.set()
             result.wrong += ended([watched])
-        finally:  # else the pool waits for threads that nobody stops
+        finally:  # otherwise the pool waits for threads that are never stopped
             for event in (harming, loading, watching):
                 event.set()
 
 
 def say_how_it_goes(oracle: Oracle, harms: Harms, harm: Future[None], end_s: float) -> None:
-    """Print a line a minute, until the time is over or the harms have died."""
+    """Print a line a minute, until the time is over or the faults have failed."""
     pause, said_count = threading.Event(), 0
     while (left_s := end_s - time.monotonic()) > 0 and not harm.done():
         pause.wait(min(60.0, left_s))
@@ -112,7 +112,7 @@ def say_how_it_goes(oracle: Oracle, harms: Harms, harm: Future[None], end_s: flo
 
 
 def ended(futures: Sequence[Future[None]]) -> list[str]:
-    """Wait until threads have come to an end; return what ended them too early."""
+    """Wait until threads have ended; return what ended them too early."""
     wait(futures, JOIN_S)
     return [
         f"a thread does not end: {one}" if not one.done() else f"a thread died of {error!r}"
@@ -122,14 +122,14 @@ def ended(futures: Sequence[Future[None]]) -> list[str]:
 
 
 def told(oracle: Oracle, harms: Harms) -> str:
-    """Say how far it is."""
+    """Return the progress."""
     done = ", ".join(f"{count} {what}" for what, count in sorted(oracle.counts.items()))
     faults = ", ".join(f"{count} {what}" for what, count in sorted(harms.counts.items()))
     return f"{done}; {faults}; {len(oracle.wrong) + len(harms.told)} wrong"
 
 
 def table(result: Result) -> str:
-    """Return the result as docs/SOAK.md has it."""
+    """Return the result as a row of docs/SOAK.md."""
     rows = [
         ("load and faults", f"{result.minutes:g} min, seed {result.seed}, {result.agents} agents"),
         ("disks", result.disks),

@@ -1,11 +1,11 @@
-"""Runs a program of the cluster, and writes down every few seconds what its threads do.
+"""Runs a program of the cluster, and records the state of its threads every few seconds.
 
     python -m tools.soak.child PARENT agent.main --config ...
 
-A pool makes a thread when all that it has are busy, and keeps it: the number of threads grows for
-an hour and more, each time that more came together than ever before. So the kernel's count says
-little of leaks. Here each thread is told by its name, and by whether it is at rest: an idle worker
-of a pool, which has no more work than any other.
+A pool creates a thread when all its threads are busy, and keeps it. So the number of threads grows
+for an hour and more, whenever more work coincides than ever before, and the kernel's count says
+little about leaks. Here each thread is recorded with its name, and whether it is an idle worker of
+a pool.
 """
 
 import json
@@ -27,13 +27,13 @@ from tools.demo import child
 from tools.demo.cluster import Running, launched
 
 EVERY_S: Final = 5.0
-DIRECTORY: Final = "SOAK_THREADS"  # environment variable: where the files are
+DIRECTORY: Final = "SOAK_THREADS"  # environment variable: the directory of the files
 AT_REST: Final = {(thread.__file__, "_worker"), (pool.__file__, "_next")}
 NUMBER: Final = re.compile(r"[-_]?\d+( \(.*\))?$")
 
 
 def main() -> None:
-    """Watch the threads of this process, then be the program that is named."""
+    """Watch the threads of this process, then run the named program."""
     path = path_of(Path(os.environ[DIRECTORY]), os.getpid())
     bounds: dict[str, int] = {}
     note_pools(bounds)
@@ -43,17 +43,17 @@ def main() -> None:
 
 
 def path_of(directory: Path, pid: int) -> Path:
-    """Return where the threads of a process are told."""
+    """Return the path of a process's thread record."""
     return directory / f"{pid}.json"
 
 
 def launched_watched(directory: Path, words: Sequence[str], log: IO[bytes]) -> Running:
-    """Start the program that the words name, watched."""
+    """Start the program of a command line, watched."""
     return launched(words, log, module=__name__, environment={DIRECTORY: str(directory)})
 
 
 def note_pools(bounds: dict[str, int]) -> None:
-    """Have every pool of this process note how many threads it may have, by its name."""
+    """Make every pool of this process record its maximum number of threads, by name."""
     made, made_tasks = ThreadPoolExecutor.__init__, TaskPool.__init__
 
     def noted(self: ThreadPoolExecutor, *given: Any, **named: Any) -> None:
@@ -72,7 +72,9 @@ def note_pools(bounds: dict[str, int]) -> None:
 
 
 def note(bounds: dict[str, int], name: str, bound: int) -> None:
-    """Note a pool. Of several by one name the largest counts: more than one at a time is a leak."""
+    """Record a pool. Of several with one name the largest counts: more than one at a time is a
+    leak.
+    """
     name = kind_of(name)
     bounds[name] = max(bound, bounds.get(name, 0))
 
@@ -83,15 +85,15 @@ def kind_of(name: str) -> str:
 
 
 def is_at_rest(frame: FrameType | None) -> bool:
-    """Whether a thread that is here waits for work as a worker of a pool."""
+    """Return True if a thread at this frame is an idle worker of a pool."""
     while frame is not None and frame.f_code.co_filename == threading.__file__:
         frame = frame.f_back
     return frame is not None and (frame.f_code.co_filename, frame.f_code.co_name) in AT_REST
 
 
 def told(bounds: Mapping[str, int]) -> dict[str, object]:
-    """Return the threads of this process, by kind, and which of them are at rest."""
-    frames = sys._current_frames()  # documented as for debugging: this is
+    """Return the threads of this process by kind, and the idle ones."""
+    frames = sys._current_frames()  # documented as for debugging, which this is
     threads = threading.enumerate()
     resting = (one for one in threads if is_at_rest(frames.get(one.ident or 0)))
     return {
@@ -102,7 +104,7 @@ def told(bounds: Mapping[str, int]) -> dict[str, object]:
 
 
 def watch(path: Path, bounds: Mapping[str, int]) -> None:
-    """Write it down for as long as the process lives."""
+    """Record the threads for as long as the process lives."""
     pause, draft = threading.Event(), path.with_suffix(".new")
     while not pause.wait(EVERY_S):
         draft.write_text(json.dumps(told(dict(bounds))))

@@ -1,8 +1,8 @@
-"""The disks of the soak: file systems on loop devices, which can lose power and fill up.
+"""Disks of the soak test: file systems on loop devices, which can lose power and fill up.
 
-A power cut is the file system's own: `EXT4_IOC_SHUTDOWN` without a flush of the log ends it at
-once, and nothing is written any more that was not synced, as xfstests does it. Mounted again, its
-journal is replayed. Where this process may mount nothing, a disk is a directory without accidents.
+The file system itself cuts the power: `EXT4_IOC_SHUTDOWN` without a flush of the log ends it at
+once, and nothing unsynced is written any more, as in xfstests. At the next mount its journal is
+replayed. If this process cannot mount, a disk is a directory without faults.
 """
 
 import fcntl
@@ -18,15 +18,15 @@ EXT4_IOC_SHUTDOWN: Final = 0x8004587D
 NO_LOG_FLUSH: Final = 2
 FILLER: Final = "filler"
 FILL_PIECE_BYTES: Final = 4 * 1024**2
-LEFT_BYTES: Final = 64 * 1024  # of a full disk: less than any chunk that is written
+LEFT_BYTES: Final = 64 * 1024  # on a full disk: less than any chunk that is written
 
 
 class NoLoopDevices(Exception):
-    """This process may not mount a file system."""
+    """Raised if this process may not mount a file system."""
 
 
 def run(*words: str | Path) -> str:
-    """Run a command; return its output. Raise NoLoopDevices: it failed."""
+    """Run a command; return its output. Raise NoLoopDevices if it fails."""
     try:
         done = subprocess.run(
             [str(word) for word in words], capture_output=True, check=True, text=True, timeout=60
@@ -39,30 +39,30 @@ def run(*words: str | Path) -> str:
 
 @dataclass
 class Disk:
-    """A directory that is a disk; here without accidents."""
+    """A directory as a disk, without faults."""
 
     path: Path
 
     def make(self) -> None:
-        """Make it, and use it."""
+        """Create it, and use it."""
         self.path.mkdir(parents=True, exist_ok=True)
 
     def cut_power(self) -> bool:
-        """Lose what was not synced; return whether that was possible."""
+        """Lose unsynced data; return True if that was possible."""
         return False
 
     def power_on(self) -> None:
         """Use it again."""
 
     def fill(self) -> bool:
-        """Take all room; return whether that was possible."""
+        """Use up all space; return True if that was possible."""
         return False
 
     def free(self) -> None:
-        """Give the room back."""
+        """Release the space."""
 
     def remove(self) -> None:
-        """Give back what it took of the system."""
+        """Release its system resources."""
 
 
 @dataclass
@@ -74,7 +74,7 @@ class LoopDisk(Disk):
     device: str = field(default="", init=False)
 
     def make(self) -> None:
-        """Make the file system, and mount it. Raises NoLoopDevices."""
+        """Create the file system, and mount it. Raise NoLoopDevices."""
         self.path.mkdir(parents=True, exist_ok=True)
         with self.image.open("wb") as file:
             file.truncate(self.size_bytes)
@@ -82,7 +82,7 @@ class LoopDisk(Disk):
         self.power_on()
 
     def cut_power(self) -> bool:
-        """End the file system at once; what still has a file of it open gets errors."""
+        """End the file system at once; processes with open files on it get errors."""
         fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.ioctl(fd, EXT4_IOC_SHUTDOWN, struct.pack("I", NO_LOG_FLUSH))
@@ -91,7 +91,7 @@ class LoopDisk(Disk):
         return True
 
     def power_on(self) -> None:
-        """Mount it, after a cut also: whoever had files of it open has ended."""
+        """Mount it, also after a cut, once processes with open files on it have ended."""
         if self.device:
             run("umount", self.path)
             run("losetup", "-d", self.device)
@@ -99,7 +99,7 @@ class LoopDisk(Disk):
         run("mount", self.device, self.path)
 
     def fill(self) -> bool:
-        """Take all room but a little, with one file."""
+        """Use up nearly all space, with one file."""
         with (self.path / FILLER).open("wb") as file:
             offset = 0
             while (left := self._free_bytes()) > LEFT_BYTES:
@@ -116,7 +116,7 @@ class LoopDisk(Disk):
         (self.path / FILLER).unlink(missing_ok=True)
 
     def remove(self) -> None:
-        """Unmount it, and give the device back."""
+        """Unmount it, and release the device."""
         with suppress(NoLoopDevices):
             run("umount", self.path)
         if self.device:

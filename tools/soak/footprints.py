@@ -1,7 +1,7 @@
-"""What processes hold over time: memory, descriptors, threads; and how fast that grows.
+"""Tracks memory, descriptors and threads of processes over time, and their growth.
 
-Memory is what is theirs alone (RssAnon): the pages of an index are a cache, which may fill up.
-Threads are held while they do anything; idle workers of pools are capacity, which the pools bound
+Memory is private memory only (RssAnon): the pages of an index are a cache, which may fill up.
+Threads count while they work; idle workers of pools are capacity, which the pools bound
 (`child.py`).
 """
 
@@ -21,24 +21,24 @@ from tools.soak.child import path_of
 from tools.soak.site import Site
 
 EVERY_S: Final = 5.0
-WARM_SHARE: Final = 0.25  # of a process's life: caches fill, pools grow to their size
+WARM_SHARE: Final = 0.25  # of a process's life: caches fill, and pools reach their size
 SAMPLES_MIN: Final = 24
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What one process holds at one moment."""
+    """The resources of one process at one moment."""
 
     at_s: float
     anon_bytes: int
     descriptors: int
     threads: int
-    resting: int = 0  # of these: idle workers of pools
+    resting: int = 0  # of these, idle workers of pools
 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """How a process that lived for `life_s` grew once it was warm; per hour, by least squares."""
+    """The growth of a process over `life_s` after its warm-up; per hour, by least squares."""
 
     name: str
     life_s: float
@@ -57,11 +57,11 @@ class Watch:
     site: Site
     stop: threading.Event
     lives: dict[tuple[str, int], list[Sample]] = field(default_factory=dict)
-    beyond: set[str] = field(default_factory=set)  # pools with more threads than they may have
-    loaded_until_s: float = math.inf  # what is compared is a process under load with itself
+    beyond: set[str] = field(default_factory=set)  # pools with more threads than allowed
+    loaded_until_s: float = math.inf  # a process under load is compared with itself
 
     def run(self) -> None:
-        """Sample until told to stop."""
+        """Sample until stopped."""
         while not self.stop.wait(EVERY_S):
             for name, pid in self._pids():
                 threads = threads_of(self.site.threads, pid)
@@ -77,7 +77,7 @@ class Watch:
                 yield process.name, popen.pid
 
     def growths(self) -> list[Growth]:
-        """Return how the longest life of each process went for as long as there was load."""
+        """Return the growth in the longest life of each process, while there was load."""
         longest: dict[str, list[Sample]] = {}
         for (name, _), lived in self.lives.items():
             samples = [one for one in lived if one.at_s <= self.loaded_until_s]
@@ -92,7 +92,7 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class Threads:
-    """What a process says of its threads, by kind."""
+    """A process's threads, by kind."""
 
     threads: Mapping[str, int] = field(default_factory=dict)
     resting: Mapping[str, int] = field(default_factory=dict)
@@ -100,11 +100,11 @@ class Threads:
 
     @property
     def resting_count(self) -> int:
-        """How many are idle workers of pools."""
+        """Number of idle workers of pools."""
         return sum(self.resting.values())
 
     def beyond(self) -> list[str]:
-        """Say which pools have more threads than one pool of this name may have."""
+        """Return the pools with more threads than a pool of this name may have."""
         return [
             f"{self.threads[kind]} threads called {kind}, of a pool of {bound}"
             for kind, bound in self.bounds.items()
@@ -113,7 +113,7 @@ class Threads:
 
 
 def threads_of(directory: Path, pid: int) -> Threads:
-    """Return what a process has written of its threads; nothing: it has not yet."""
+    """Return a process's recorded threads; empty if it has not recorded any yet."""
     try:
         return Threads(**json.loads(path_of(directory, pid).read_text()))
     except FileNotFoundError:
@@ -121,7 +121,7 @@ def threads_of(directory: Path, pid: int) -> Threads:
 
 
 def sampled(pid: int, resting_count: int = 0) -> Sample | None:
-    """Return what a process holds; None: it has ended."""
+    """Return the resources of a process; None if it has ended."""
     directory = Path(f"/proc/{pid}")
     with suppress(OSError, KeyError, ValueError):
         status = dict(
@@ -138,7 +138,7 @@ def sampled(pid: int, resting_count: int = 0) -> Sample | None:
 
 
 def growth(name: str, samples: list[Sample]) -> Growth:
-    """Return what is left of a life once it is warm, and how fast it grew."""
+    """Return the growth in a life after its warm-up."""
     life_s = samples[-1].at_s - samples[0].at_s
     warm = [one for one in samples if one.at_s - samples[0].at_s >= WARM_SHARE * life_s]
     hours = np.array([one.at_s for one in warm]) / 3600

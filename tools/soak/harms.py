@@ -1,7 +1,7 @@
-"""What the soak does to the cluster, one fault at a time, and undoes before the next.
+"""Faults of the soak test, injected one at a time and undone before the next.
 
-Damage is the exception: it stays until the cluster has found and mended it. Of one container only
-ever one replica is damaged, so that good bytes are somewhere.
+Damage is the exception: it stays until the cluster has found and repaired it. Only one replica of a
+container is ever damaged, so good bytes exist elsewhere.
 """
 
 import random
@@ -53,18 +53,18 @@ START_TRIES: Final = 5  # a minute each
 
 @dataclass
 class Harms:
-    """Injects faults until it is told to stop."""
+    """Injects faults until stopped."""
 
     site: Site
     stop: threading.Event
     chance: random.Random
-    scm_until_s: float  # the control plane is killed until then: its memory is watched after that
+    scm_until_s: float  # end of the control plane's kills: then its memory is watched
     counts: Counter[str] = field(default_factory=Counter)
-    damaged: dict[int, str] = field(default_factory=dict)  # container: the datanode that is damaged
+    damaged: dict[int, str] = field(default_factory=dict)  # container -> datanode with the damage
     told: list[str] = field(default_factory=list)
 
     def run(self) -> None:
-        """Do one fault after the other."""
+        """Inject one fault after the other."""
         doers = self._doers()
         while not self.stop.wait(self.chance.uniform(*BETWEEN_S)):
             possible = {kind: weight for kind, weight in WEIGHTS.items() if self._may(kind)}
@@ -94,7 +94,7 @@ class Harms:
     # one fault each
 
     def kill_agent(self) -> bool:
-        """Kill an agent, and start it again some time later."""
+        """Kill an agent, and restart it later."""
         index = self._victim()
         self.site.cluster.nodes[index].kill()
         self._away()
@@ -102,11 +102,11 @@ class Harms:
         return True
 
     def power_cut(self) -> bool:
-        """Cut the power of a host: all that was not synced is lost, on all its disks."""
+        """Cut the power of a host: unsynced data on all its disks is lost."""
         index = self._victim()
         process, disks = self.site.cluster.nodes[index], self.site.disks[index]
         assert process.popen is not None
-        process.popen.send_signal(signal.SIGSTOP)  # so that it sees nothing of it
+        process.popen.send_signal(signal.SIGSTOP)  # so that it does not notice
         were_possible = [disk.cut_power() for disk in disks]
         process.kill()
         for disk in disks:
@@ -116,7 +116,7 @@ class Harms:
         return all(were_possible)
 
     def partition(self, *, from_all: bool) -> bool:
-        """Cut an agent off from the control plane, or from everybody."""
+        """Disconnect an agent from the control plane, or from all peers."""
         index = self.chance.randrange(len(self.site.cluster.nodes))
         lines = [self.site.cluster.to_scm[index]]
         if from_all:
@@ -132,7 +132,7 @@ class Harms:
         return True
 
     def disk_full(self) -> bool:
-        """Take all room of one disk for a while."""
+        """Fill one disk for a while."""
         index = self.chance.randrange(len(self.site.cluster.nodes))
         disk = self.chance.choice(self.site.disks[index])
         try:
@@ -143,7 +143,7 @@ class Harms:
         return was_possible
 
     def freeze(self) -> bool:
-        """Stop a process without ending it, as a host does that swaps, or pauses for its copy."""
+        """Stop a process without ending it, like a host that swaps or is suspended."""
         index = self._victim()
         popen = self.site.cluster.nodes[index].popen
         assert popen is not None
@@ -155,14 +155,14 @@ class Harms:
         return True
 
     def kill_scm(self) -> bool:
-        """Kill the control plane, and start it again."""
+        """Kill and restart the control plane."""
         self.site.cluster.scm.kill()
         self.stop.wait(self.chance.uniform(0, 3))
         self.site.cluster.restart_scm()
         return True
 
     def damage(self) -> bool:
-        """Damage a block or two of one replica of a container that is whole."""
+        """Damage a block or two of one replica in a whole container."""
         whole = [info for info in self.site.containers() if is_whole(info)]
         self.chance.shuffle(whole)
         for info in whole:
@@ -177,7 +177,7 @@ class Harms:
         return False
 
     def _damageable(self, info: scm_pb2.ContainerInfo) -> scm_pb2.ContainerInfoReplica | None:
-        """Return the replica of a container that may be damaged: always the same."""
+        """Return the replica of a container that may be damaged: always the same one."""
         mine = self.damaged.get(info.container_id)
         fit = [one for one in info.replicas if one.datanode.datanode_id in self.site.indexes]
         if mine is not None:
@@ -192,7 +192,7 @@ class Harms:
         try:
             root = replica_root(cluster, index, info.container_id)
             blocks = damageable_blocks(self.site.client, info)
-        except SutureError:  # deleted meanwhile, or its datanode cannot be asked
+        except SutureError:  # deleted meanwhile, or its datanode does not answer
             return []
         with_files = [b for b in blocks if (root / "chunks" / f"{b.block_id}.block").exists()]
         done: list[Damage] = []
@@ -200,7 +200,7 @@ class Harms:
             target: Target = target_of(cluster, indexes, info.container_id, replica, [block])
             try:
                 done.append(self.chance.choice(WAYS)(target))
-            except (OSError, AssertionError):  # a client deleted it, or it was damaged so before
+            except (OSError, AssertionError):  # deleted by a client, or damaged in this way before
                 continue
         return done
 
@@ -214,8 +214,7 @@ class Harms:
         self.stop.wait(self.chance.uniform(*AWAY_S))
 
     def _start(self, index: int) -> None:
-        """Start an agent. On a machine that is busy with other things that takes its time: as long
-        as the process lives it is waited for."""
+        """Start an agent. On a busy machine that takes long: wait as long as the process lives."""
         process = self.site.cluster.nodes[index]
         listen = self.site.cluster.start_again
         for tries_left in reversed(range(START_TRIES)):

@@ -1,7 +1,6 @@
-"""Mixed load, and what has to be read back: every key has bytes that its seed makes again.
+"""Mixed load, and the check of its results: the bytes of every key are derived from a seed.
 
-What was acknowledged is stored, or gone, whatever happens; what failed may be either, but never
-something else.
+An acknowledged operation holds whatever happens; a failed one may have either result, but no other.
 """
 
 import hashlib
@@ -14,13 +13,13 @@ from typing import Final
 
 from suture import Client, KeyNotFound, SutureError
 
-BYTES_MAX: Final = 350 * 1024**2  # stored at once; three times that on disks
+BYTES_MAX: Final = 350 * 1024**2  # stored at a time; three times that on disks
 SIZES: Final = ((0.6, 1, 20_000), (0.3, 50_000, 900_000), (0.1, 1_000_000, 9_000_000))
-PUTS, GETS, LISTS = 0.45, 0.40, 0.02  # shares of all that is done; the rest deletes
+PUTS, GETS, LISTS = 0.45, 0.40, 0.02  # shares of all operations; the rest deletes
 
 
 class Fate(Enum):
-    """What is known of a key."""
+    """The expected state of a key."""
 
     STORED = auto()
     GONE = auto()
@@ -30,7 +29,7 @@ class Fate(Enum):
 
 @dataclass(slots=True)
 class Key:
-    """One key: what it holds, and what is known of it."""
+    """A key with its content and expected state."""
 
     name: str
     size_bytes: int
@@ -38,13 +37,13 @@ class Key:
     is_busy: bool = True
 
     def content(self) -> bytes:
-        """Return its bytes."""
+        """Return the content."""
         return random.Random(self.name).randbytes(self.size_bytes)
 
 
 @dataclass
 class Oracle:
-    """All keys, and what was wrong with them."""
+    """All keys, and the errors found."""
 
     seed: int
     keys: dict[str, Key] = field(default_factory=dict)
@@ -68,7 +67,7 @@ class Oracle:
         return key
 
     def take(self, chance: random.Random) -> Key | None:
-        """Return a stored key that nobody else uses."""
+        """Return a stored key that no other worker uses."""
         with self.lock:
             free = [k for k in self.keys.values() if k.fate is Fate.STORED and not k.is_busy]
             if not free:
@@ -78,7 +77,7 @@ class Oracle:
             return key
 
     def settle(self, key: Key, fate: Fate, what: str) -> None:
-        """Note what became of a key."""
+        """Record the outcome of an operation on a key."""
         with self.lock:
             was, key.fate, key.is_busy = key.fate, fate, False
             self.counts[what] += 1
@@ -89,23 +88,23 @@ class Oracle:
                 self.stored_bytes -= key.size_bytes
 
     def count(self, what: str, number: int = 1) -> None:
-        """Count what was done."""
+        """Count operations."""
         with self.lock:
             self.counts[what] += number
 
     def failed_count(self) -> int:
-        """Return how many operations ended with an error."""
+        """Return how many operations failed."""
         with self.lock:
             return sum(count for what, count in self.counts.items() if ":" in what)
 
     def blame(self, why: str) -> None:
-        """Note what must never be."""
+        """Record a violation."""
         with self.lock:
             self.wrong.append(why)
 
 
 class Worker:
-    """One client that puts, gets, lists and deletes until it is told to stop."""
+    """A client that puts, gets, lists and deletes until stopped."""
 
     def __init__(self, oracle: Oracle, scm: str, number: int, stop: threading.Event) -> None:
         self._oracle, self._stop = oracle, stop
@@ -113,7 +112,7 @@ class Worker:
         self._chance = random.Random(f"{oracle.seed}-{number}")
 
     def run(self) -> None:
-        """Do one thing after the other. What is raised here is a defect of the client."""
+        """Run one operation after the other. An exception here is a bug of the client."""
         with Client(self._scm) as client:
             while not self._stop.is_set():
                 failed_count = self._oracle.failed_count()
@@ -170,7 +169,7 @@ class Worker:
 
 
 def look(client: Client, key: Key, oracle: Oracle) -> str:
-    """Read a key and compare it with what it has to be; return why it could not be read."""
+    """Read a key and compare it with its expected state; return why it could not be read."""
     try:
         content = client.get(key.name)
     except KeyNotFound:
@@ -187,5 +186,5 @@ def look(client: Client, key: Key, oracle: Oracle) -> str:
 
 
 def checksum_of(content: bytes) -> str:
-    """Return the hash of some bytes, of another kind than any that the product uses for data."""
+    """Return the hash of bytes, of a kind that the product does not use for data."""
     return hashlib.blake2b(content).hexdigest()

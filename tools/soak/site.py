@@ -1,4 +1,6 @@
-"""The cluster of the soak: real processes on disks, each agent behind lines that can be cut."""
+"""The cluster of the soak test: real processes on disks, each agent behind lines that can
+be cut.
+"""
 
 import json
 from contextlib import ExitStack, suppress
@@ -17,9 +19,7 @@ from tools.soak.disks import Disk, LoopDisk, NoLoopDevices
 
 DISK_BYTES: Final = 640 * 1024**2
 CONTAINER_BYTES: Final = 16 * 1024**2
-SPARED: Final = (
-    0  # this agent is never killed: its memory is watched from the first minute to the last
-)
+SPARED: Final = 0  # this agent is never killed: its memory is watched all the time
 AGENT_SECTIONS: Final = """[scan]
 data_interval_s = "2min"
 gap_min_s = "5s"
@@ -39,7 +39,7 @@ SCM_SETTINGS: Final = {
 
 @dataclass(slots=True)
 class LinedCluster(Cluster):
-    """A cluster whose agents call the control plane, and are called, over lines of their own."""
+    """A cluster in which all calls to and from agents go over separate lines."""
 
     lines: ExitStack = field(default_factory=ExitStack)
     to_scm: dict[int, BadLine] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class LinedCluster(Cluster):
     ports: dict[int, int] = field(default_factory=dict)
 
     def write_config(self, index: int, listen: str = "") -> Path:
-        """Write the config file of agent `index`; it keeps its port over restarts."""
+        """Write the config file of agent `index`; its port stays the same over restarts."""
         del listen
         if index not in self.ports:
             self.ports[index] = free_port()
@@ -66,24 +66,24 @@ class LinedCluster(Cluster):
         return config
 
     def restart_scm(self) -> None:
-        """Start the control plane where it was."""
+        """Restart the control plane at its earlier address."""
         self.scm.arguments = self.scm_arguments(self.scm.address)
         self.scm.start()
 
 
 @dataclass
 class Site:
-    """The cluster with its disks, and what its control plane says of it."""
+    """The cluster with its disks, and the control plane's view of it."""
 
     cluster: LinedCluster
     disks: dict[int, list[Disk]]
-    without_loops: str  # why there are no loop devices; "": there are
+    without_loops: str  # why there are no loop devices; "" if there are
     client: Client
-    threads: Path  # where processes say what their threads do
-    indexes: dict[str, int] = field(default_factory=dict)  # of datanode ids
+    threads: Path  # directory of the processes' thread records
+    indexes: dict[str, int] = field(default_factory=dict)  # by datanode id
 
     def learn(self) -> bool:
-        """Map datanode ids to processes; return whether all are known."""
+        """Map datanode ids to processes; return True if all are known."""
         by_address = {line.address: i for i, line in self.cluster.to_agent.items()}
         nodes = self.client.scm.list_nodes(scm_pb2.ListNodesRequest()).nodes
         self.indexes = {
@@ -105,7 +105,7 @@ class Site:
         return found
 
     def close(self) -> None:
-        """Stop everything, and give the disks back."""
+        """Stop everything, and release the disks."""
         with suppress(Exception):
             self.client.close()
         self.cluster.stop()
@@ -116,7 +116,7 @@ class Site:
 
 
 def build(root: Path, *, agents: int, volumes: int) -> Site:
-    """Make disks and start a cluster on them."""
+    """Create disks and start a cluster on them."""
     threads = root / "threads"
     threads.mkdir(parents=True, exist_ok=True)
     cluster = LinedCluster(
@@ -143,7 +143,9 @@ def build(root: Path, *, agents: int, volumes: int) -> Site:
 
 
 def made_disks(cluster: Cluster, agents: int) -> tuple[dict[int, list[Disk]], str]:
-    """Make the disks of all agents; plain directories, and why, where nothing can be mounted."""
+    """Create the disks of all agents; if mounting is impossible, plain directories, with the
+    reason.
+    """
     made: dict[int, list[Disk]] = {}
     why = ""
     for index in range(agents):

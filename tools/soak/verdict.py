@@ -1,4 +1,4 @@
-"""The end of a soak: let it be quiet, and judge what is left.
+"""The end of a soak test: waits until the cluster is quiet, and judges it.
 
 quiet ─► all closed, read, whole, equal ─► every key read back ─► room and processes judged
 """
@@ -26,9 +26,9 @@ POLL_S: Final = 2.0
 READERS: Final = 4
 READ_TRIES: Final = 3
 UNFINISHED: Final = ("tmp/importing", "tmp/deleting")
-ROOM_SHARE: Final = 1.25  # of three copies of what is stored; blocks of 4 KiB are not full
+ROOM_SHARE: Final = 1.25  # of three copies of the stored data; blocks of 4 KiB are not full
 ROOM_MORE_BYTES: Final = 64 * 1024**2
-LIFE_S_MIN: Final = 1800.0  # in a shorter life caches fill, and a slope says little
+LIFE_S_MIN: Final = 1800.0  # in a shorter life caches fill, and a slope means little
 THREADS_PER_H_MAX: Final = 6.0
 DESCRIPTORS_PER_H_MAX: Final = 30.0
 ANON_BYTES_PER_H_MAX: Final = 96 * 1024**2
@@ -36,7 +36,7 @@ ANON_BYTES_PER_H_MAX: Final = 96 * 1024**2
 
 @dataclass
 class Result:
-    """What a soak came to; `wrong` is empty when all is as it has to be."""
+    """The result of a soak test; `wrong` is empty if everything is right."""
 
     seed: int
     minutes: float
@@ -56,12 +56,12 @@ class Result:
     wrong: list[str] = field(default_factory=list)
 
     def document(self) -> dict[str, object]:
-        """Return it as JSON."""
+        """Return the result for JSON."""
         return asdict(self)
 
 
 def judge(result: Result, site: Site, oracle: Oracle, harms: Harms, watch: Watch) -> None:
-    """Wait until it is quiet; note all that is wrong."""
+    """Wait until it is quiet; record all errors."""
     began_s = time.monotonic()
     for what in (not_quiet, unread_since(int(time.time() * 1000)), not_quiet):
         why = until(partial(what, site), QUIET_S)
@@ -81,7 +81,7 @@ def judge(result: Result, site: Site, oracle: Oracle, harms: Harms, watch: Watch
 
 
 def until(why_not: Callable[[], str], wait_s: float) -> str:
-    """Wait until there is no reason why not; return the last one."""
+    """Wait until there is no reason left; return the last one."""
     pause, deadline_s = Event(), time.monotonic() + wait_s
     why = why_not()
     while why and time.monotonic() < deadline_s:
@@ -91,7 +91,7 @@ def until(why_not: Callable[[], str], wait_s: float) -> str:
 
 
 def not_quiet(site: Site) -> str:
-    """Say what is yet to be done, "" for nothing: every container is closed and whole."""
+    """Return the remaining work, "" if every container is closed and whole."""
     try:
         nodes = site.client.scm.list_nodes(scm_pb2.ListNodesRequest()).nodes
         silent = [node.datanode_id for node in nodes if node.health != HEALTHY]
@@ -111,12 +111,12 @@ def not_quiet(site: Site) -> str:
 
 
 def is_sound(info: scm_pb2.ContainerInfo) -> bool:
-    """Whether a container has three equal replicas in which nothing is found."""
+    """Return True if a container has three equal replicas without findings."""
     return is_whole(info) and not any(item.replica.finding_count for item in info.replicas)
 
 
 def unread_since(since_ms: int) -> Callable[[Site], str]:
-    """Return what says which replicas were not read whole since then."""
+    """Return a function that reports replicas not read whole since then."""
 
     def unread(site: Site) -> str:
         try:
@@ -134,13 +134,13 @@ def unread_since(since_ms: int) -> Callable[[Site], str]:
 
 
 def read_back(result: Result, site: Site, oracle: Oracle) -> None:
-    """Read every key; note those that are lost, wrong, or back."""
+    """Read every key; record those that are lost, wrong, or undeleted."""
     keys = list(oracle.keys.values())
     with Client(site.cluster.scm.address) as client, ThreadPoolExecutor(READERS) as pool:
         said = list(pool.map(lambda key: read_key(client, key, oracle), keys))
     result.keys_written = oracle.counts["put"]
     found = (key for key, why in zip(keys, said, strict=True) if not why)
-    result.stored_bytes = sum(key.size_bytes for key in found)  # with what failed and is there
+    result.stored_bytes = sum(key.size_bytes for key in found)  # also after failed operations
     for key, why in zip(keys, said, strict=True):
         if key.fate is not Fate.STORED:
             continue
@@ -151,7 +151,7 @@ def read_back(result: Result, site: Site, oracle: Oracle) -> None:
 
 
 def read_key(client: Client, key: Key, oracle: Oracle) -> str:
-    """Read one key, more than once if need be; return why not, "" where it is as it has to be."""
+    """Read one key, with retries; return the error, "" if it is as expected."""
     why = ""
     for _ in range(READ_TRIES):
         why = look(client, key, oracle)
@@ -161,7 +161,7 @@ def read_key(client: Client, key: Key, oracle: Oracle) -> str:
 
 
 def judge_room(result: Result, site: Site) -> None:
-    """Compare the room that is taken with what is stored; look for what was left unfinished."""
+    """Compare the used space with the stored data; look for leftovers."""
     limit = ROOM_SHARE * 3 * result.stored_bytes + ROOM_MORE_BYTES
     why = until(lambda: "too much" if room_bytes(site) > limit else "", QUIET_S / 3)
     result.room_bytes = room_bytes(site)
@@ -180,7 +180,7 @@ def volumes(site: Site) -> Iterator[Path]:
 
 
 def room_bytes(site: Site) -> int:
-    """Return the room that block files take."""
+    """Return the space that block files take."""
     total = 0
     for current in volumes(site):
         for path in current.glob("containerDir*/*/chunks/*"):
@@ -192,7 +192,7 @@ def room_bytes(site: Site) -> int:
 
 
 def unfinished(site: Site) -> list[Path]:
-    """Return what copies and writes have left behind that nobody goes on with."""
+    """Return leftovers of copies and writes that no task continues."""
     return [
         path
         for current in volumes(site)
@@ -203,7 +203,7 @@ def unfinished(site: Site) -> list[Path]:
 
 
 def leaking(growths: Sequence[Growth]) -> list[str]:
-    """Say which processes grow faster than any that is well."""
+    """Return the processes that grow faster than a healthy one may."""
     said = []
     for one in (growth for growth in growths if growth.life_s >= LIFE_S_MIN):
         for what, per_h, most in (

@@ -1,1 +1,1 @@
-"""An hour, or as long as one likes, of load and harm in a real Ozone cluster with agents in it."""
+"""An hour (or another time) of load and faults in a real Ozone cluster with agents."""

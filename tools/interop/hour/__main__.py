@@ -1,4 +1,4 @@
-"""Load a real Ozone cluster with two agents in it, kill its processes, and judge what is left.
+"""Loads a real Ozone cluster with two agents, kills its processes, and judges the result.
 
     led        SCM, OM and four datanodes of Ozone, two agents, each a process of its own
     load       Ozone's client writes keys with three copies and erasure-coded ones, reads, deletes,
@@ -8,8 +8,8 @@
     judged     with nothing more under way: keys, blocks, roots, the replication manager's report,
                what agents' scans find, errors in Ozone's logs
 
-Exits 1 where something does not hold, 0 also where there is no cluster to be had: then it says why.
-`--json` prints one document. `--spoil` breaks something before the end, and has to exit 1.
+Exits 1 if a check fails. Exits 0 also if no cluster is available, and says why. `--json` prints one
+document. `--spoil` breaks something before the end, and must exit 1.
 """
 
 import argparse
@@ -43,7 +43,7 @@ SPOILED: Final = ("key", "block", "replica")
 
 
 class Trial(Sited):
-    """One cluster's hour."""
+    """One cluster for one run."""
 
     def __init__(
         self, site: Site, place: Path, ends: ExitStack, *, chosen: argparse.Namespace
@@ -55,17 +55,17 @@ class Trial(Sited):
         self._facts: dict[str, Any] = {"seed": chosen.seed, "minutes": chosen.minutes}
 
     def live(self) -> None:
-        """Join, be loaded and harmed, be judged."""
+        """Join, apply load and faults, judge."""
         self.join()
         self.harm()
         self.judge()
 
     def told(self) -> Mapping[str, Any]:
-        """Return what was counted."""
+        """Return the counts."""
         return self._facts
 
     def harm(self) -> None:
-        """Load it and kill, for as long as it was told."""
+        """Apply load and kill processes for the given time."""
         stop = threading.Event()
         chance = random.Random(self._chosen.seed)  # noqa: S311 - when who is killed is no secret
         self._harms = Harms(self.site, self.agents, chance, stop, self.is_healthy)
@@ -104,10 +104,10 @@ class Trial(Sited):
             print(f"      {left_s / 60:4.1f} min left: {listed(self._load.counts)}; "
                   f"{listed(self._harms.counts)}", flush=True)  # fmt: skip
 
-    # what is left
+    # judging
 
     def judge(self) -> None:
-        """Let it settle, break what is to be broken, and look at all of it."""
+        """Wait until it is settled, break what `--spoil` names, and check everything."""
         looks = Looks(self.site, self.scm, self.agents, self.places)
         began_s = time.monotonic()
         why = looks.settle()
@@ -181,7 +181,7 @@ class Trial(Sited):
         self._facts[what] = {"said": said, "wrong": list(wrong)}
 
     def _scanned(self) -> tuple[int, list[str]]:
-        """Have the agents read all they have; return how many replicas, and what they found."""
+        """Have the agents scan all replicas; return their number, and the findings."""
         count, found = 0, []
         for agent in self.agents:
             with Peer(agent.address) as peer:
@@ -204,7 +204,7 @@ class Trial(Sited):
         return self.places[agent.datanode_id].name
 
     def _spoil(self, looks: Looks, what: str) -> None:
-        """Break something, to see that it is noticed."""
+        """Break something, to check that it is detected."""
         stored = [key for key in self._load.keys if key.fate is Fate.STORED]
         keys = [key for key in stored if key.how == "write"]
         if what == "key":
@@ -216,7 +216,7 @@ class Trial(Sited):
             there = [uuid for uuid in looks.replicas[container] if uuid in mine]
             if what == "replica" and there:
                 with suppress(ValueError):  # a shard of a short key may have no file
-                    flip(mine[there[0]].file(container, block), 1)  # another bit than of `block`
+                    flip(mine[there[0]].file(container, block), 1)  # not the same bit as of `block`
                     return
             if what == "block":
                 for path in self.place.glob(

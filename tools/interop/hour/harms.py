@@ -1,4 +1,4 @@
-"""kill -9 of agents, Ozone's datanodes and its SCM, at times and in an order that a seed draws."""
+"""Kills agents, Ozone's datanodes and its SCM (kill -9), at times and in an order from a seed."""
 
 import random
 import signal
@@ -15,16 +15,16 @@ from tools.interop.site import Site
 WEIGHTS: Final = {"agent": 4, "datanode": 4, "SCM": 2}
 BETWEEN_S: Final = (4.0, 20.0)
 AWAY_S: Final = (0.5, 15.0)
-LONG_S: Final = (62.0, 80.0)  # so that the SCM takes it for dead, and copies what it had
+LONG_S: Final = (62.0, 80.0)  # so that the SCM counts it as dead and copies its replicas
 LONG: Final = 0.12  # of the harms
-DEAD_S: Final = 55.0  # from a kill until all is healthy: the SCM may have taken it for dead
+DEAD_S: Final = 55.0  # from a kill until all are healthy: the SCM may have counted it as dead
 HEALTHY_S: Final = 400.0
-TWO: Final = 0.2  # of the harms hit another one as well
+TWO: Final = 0.2  # of the faults hit another process as well
 
 
 @dataclass
 class Harms:
-    """Kills and starts until it is told to stop; then all run."""
+    """Kills and restarts processes until it is stopped; then all run."""
 
     site: Site
     agents: Sequence[Agent]
@@ -36,7 +36,7 @@ class Harms:
     """When one was back that may have been taken for dead, of the clock that only goes on."""
 
     def run(self) -> None:
-        """Do one harm after the other, the next when all are healthy again."""
+        """Apply one fault after the other, each when all are healthy again."""
         while not self.stop.wait(self.chance.uniform(*BETWEEN_S)):
             count = 2 if self.chance.random() < TWO else 1
             victims = {self._victim() for _ in range(count)}

@@ -1,7 +1,7 @@
-"""Mixed load on a cluster of Ozone by its own client, and what each key has to be afterwards.
+"""Mixed load on an Ozone cluster by its own client, and the expected state of each key.
 
-What was acknowledged is stored, or gone, whatever happens to datanodes and the SCM; what failed may
-be either, but never something else.
+An acknowledged operation holds whatever happens to datanodes and the SCM; a failed one may have
+either result, but no other.
 """
 
 import random
@@ -15,16 +15,16 @@ from typing import Final
 from tools.interop.cluster import Block
 from tools.interop.site import Client
 
-BYTES_MAX: Final = 400 * 1024**2  # stored at once, without copies and parity
+BYTES_MAX: Final = 400 * 1024**2  # stored at a time, without copies and parity
 SIZES: Final = ((0.55, 1, 60_000), (0.3, 60_000, 900_000), (0.15, 900_000, 7_000_000))
-WRITTEN, DELETED, READ = 0.5, 0.16, 0.31  # shares of all that is done; the rest closes
+WRITTEN, DELETED, READ = 0.5, 0.16, 0.31  # shares of all operations; the rest closes containers
 CODED: Final = 0.45  # of the keys
-FAILED_S: Final = 2.0  # after what was not possible
-PAUSE_S: Final = (0.05, 0.6)  # so that other processes have the machine as well
+FAILED_S: Final = 2.0  # after a failed operation
+PAUSE_S: Final = (0.05, 0.6)  # so that other processes get processor time as well
 
 
 class Fate(Enum):
-    """What is known of a key."""
+    """The expected state of a key."""
 
     STORED = auto()
     GONE = auto()
@@ -33,7 +33,7 @@ class Fate(Enum):
 
 @dataclass(slots=True)
 class Key:
-    """One key: what it holds, where, and what is known of it."""
+    """A key with its content, blocks and expected state."""
 
     name: str
     how: str
@@ -46,13 +46,13 @@ class Key:
 
     @property
     def words(self) -> str:
-        """How the client is told of it."""
+        """The key as arguments of the client."""
         return f"{self.name} {self.size_bytes} {self.seed}"
 
 
 @dataclass
 class Load:
-    """All keys, who works on them, and what was wrong with them."""
+    """All keys, their workers, and the errors found."""
 
     client: Client
     seed: int
@@ -66,7 +66,7 @@ class Load:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, number: int) -> None:
-        """Work until it is told to stop; worker `number` draws from the seed."""
+        """Work until stopped; worker `number` draws from the seed."""
         chance = random.Random(f"{self.seed}/{number}")  # noqa: S311 - no secret
         while not self.stop.wait(chance.uniform(*PAUSE_S)):
             draw = chance.random()
@@ -113,7 +113,7 @@ class Load:
         key.is_busy = False
 
     def _taken(self, chance: random.Random) -> Key | None:
-        """Return a stored key that nobody else works on."""
+        """Return a stored key that no other worker uses."""
         with self._lock:
             free = [key for key in self.keys if key.fate is Fate.STORED and not key.is_busy]
             if not free:
@@ -165,7 +165,7 @@ class Load:
 
 
 def kind_of(error: RuntimeError) -> str:
-    """Return the class of an error of the client."""
+    """Return the class of a client error."""
     words = str(error).partition(": ")[2].split()
     name = words[0].rstrip(":") if words else "?"
     return name.rpartition(".")[2]

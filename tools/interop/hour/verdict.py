@@ -1,4 +1,4 @@
-"""What is left when a cluster was loaded and harmed: let it settle, then look at every replica.
+"""Judges a cluster after load and faults: waits until it is settled, then checks every replica.
 
 settled: all datanodes healthy, every container closed, no delete under way, the replication
 manager's report without anything but healthy containers, each with the replicas that it should have
@@ -21,7 +21,7 @@ from tools.interop.site import Site
 from tools.interop.sited import Place
 
 SETTLE_S: Final = 1200.0
-FORGOTTEN_S: Final = 90.0  # deletes that are all that is left, and get no less
+FORGOTTEN_S: Final = 90.0  # pending deletes that are the only work left, and do not decrease
 POLL_S: Final = 2.0
 READ_TRIES: Final = 3
 READERS: Final = 4
@@ -36,12 +36,12 @@ COPIES: Final = 3
 
 @dataclass
 class Looks:
-    """Looks at the cluster from outside."""
+    """Checks the cluster from outside."""
 
     site: Site
     scm: Scm
     agents: list[Agent]
-    places: Mapping[str, Place]  # by id of the datanode
+    places: Mapping[str, Place]  # by datanode id
     replicas: dict[int, dict[str, Replica]] = field(default_factory=dict)
     kinds: dict[int, str] = field(default_factory=dict)
     stuck: list[int] = field(default_factory=list)
@@ -59,12 +59,12 @@ class Looks:
     """How far below none the SCM counts deletes that are not acknowledged: it keeps a sum of them
     apart from themselves, and one that was killed counts some as done twice. What is really left of
     deleted keys is looked for at every replica."""
-    woken: int = 0  # how often the SCM had to be restarted to go on with deletes
+    woken: int = 0  # SCM restarts needed to continue deletes
 
     # settling
 
     def settle(self) -> str:
-        """Wait until nothing is under way; return what still is after a long time, or ""."""
+        """Wait until nothing is in progress; return what still is after a long time, or ""."""
         ends_at_s = time.monotonic() + SETTLE_S
         since_ms, since_s, last = int(time.time() * 1000), time.monotonic(), ""
         while True:
@@ -78,7 +78,7 @@ class Looks:
                 last, since_s = why, time.monotonic()
             elif why.endswith(UNACKNOWLEDGED) and time.monotonic() - since_s > FORGOTTEN_S:
                 if self.hollow and self.woken:
-                    return ""  # what could be ordered again was
+                    return ""  # everything that could be ordered again was
                 self._wake_scm()
                 since_s = time.monotonic()
             time.sleep(POLL_S)
@@ -86,8 +86,8 @@ class Looks:
     def _wake_scm(self) -> None:
         """Restart the SCM, which has forgotten deletes that all datanodes have acknowledged.
 
-        Seen with Ozone 2.2.0 where a replica changed its place meanwhile: it orders them of nobody
-        any more, and counts them as not done. After a restart it orders them again, and they go.
+        Observed with Ozone 2.2.0 if a replica moved meanwhile: the SCM no longer orders the deletes
+        and counts them as not done. After a restart it orders them again, and they complete.
         """
         self.woken += 1
         self.site.scm.kill()
@@ -149,7 +149,7 @@ class Looks:
     # keys
 
     def read_back(self, load: Load) -> tuple[Counter[str], list[str]]:
-        """Read every key; return what they are, and what is wrong with which."""
+        """Read every key; return the counts of their states, and the errors."""
         found: Counter[str] = Counter()
         wrong: list[str] = []
         with ThreadPoolExecutor(READERS) as pool:
@@ -179,7 +179,7 @@ class Looks:
     # replicas
 
     def unequal(self) -> dict[int, dict[str, Replica]]:
-        """Return the containers of which replicas with the same bytes have different roots."""
+        """Return the containers in which replicas with the same bytes have different roots."""
         found = {}
         for container, replicas in self.replicas.items():
             roots: dict[int, set[int]] = {}
@@ -202,11 +202,12 @@ class Looks:
     def misplaced(
         self, keys: Iterable[Key], returned_s: Sequence[float]
     ) -> tuple[list[str], list[str]]:
-        """Return blocks that are missing where they should be, or are where they should be gone;
-        and apart those of keys that were deleted before a datanode came back from the dead.
+        """Return blocks that are missing or that should have been deleted, separately for keys
+        deleted before a dead datanode returned.
 
-        Ozone's SCM counts a delete as done when all have acknowledged it that it hears then. Who
-        was taken for dead, and comes back with his replica, is never told, nor who copies from him.
+        Ozone's SCM counts a delete as done when all datanodes that it then considers alive have
+        acknowledged it. A datanode that was considered dead and returns with its replica never
+        receives it, and neither does one that copies from it.
         """
         held = self.blocks()
         wrong: list[str] = []
@@ -226,7 +227,7 @@ class Looks:
 
 
 def errors_naming(site: Site, agents: Iterable[Agent]) -> list[str]:
-    """Return the errors in Ozone's logs that name an agent, by its id or its address."""
+    """Return the errors in Ozone's logs that name an agent, by its id or address."""
     names = [name for agent in agents for name in (agent.datanode_id, agent.door)]
     return [
         f"{process.name}: {line}"
