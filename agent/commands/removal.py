@@ -16,7 +16,7 @@ from agent.errors import Code, SutureError, Unavailable
 from agent.ports import Leases
 from agent.rpc.v1 import scm_pb2
 from agent.rpc.wire import codec
-from agent.store.ports import ErasableBlocks
+from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockId, ContainerId
 
 BLOCKS_PER_BATCH: Final = 20_000  # under one lease, for which other changes of the container wait
@@ -34,7 +34,7 @@ class _Transaction:
 
 
 def delete_blocks(
-    store: ErasableBlocks,
+    store: ReplicaStore,
     leases: Leases,
     messages: Sequence[scm_pb2.DeleteTransaction],
     *,
@@ -94,7 +94,7 @@ def batches(
 
 
 def _delete_batch(
-    store: ErasableBlocks,
+    store: ReplicaStore,
     leases: Leases,
     container_id: ContainerId,
     transactions: Sequence[_Transaction],

@@ -10,7 +10,7 @@ from typing import Final
 from agent.errors import SutureError
 from agent.plan.actions import Skip, SkipReason, WantedChunk
 from agent.reconcile.fetch import Sources
-from agent.store.ports import RepairableReplicas
+from agent.store.replica_store import ReplicaStore
 from merkle.replica import ContainerId
 from scanner.finding import Fault, Finding, Verdict
 
@@ -47,7 +47,7 @@ def findings_of(
 
 
 def keep_versions(
-    store: RepairableReplicas, container_id: ContainerId, fresh: Sequence[Skip], sources: Sources
+    store: ReplicaStore, container_id: ContainerId, fresh: Sequence[Skip], sources: Sources
 ) -> None:
     """Keep the peers' contradicting versions, up to a bounded number and size.
 

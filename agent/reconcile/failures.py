@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from agent.errors import BlockFailed, Code, Refused, SutureError, VolumeFailed
-from agent.store.ports import RepairableReplicas
+from agent.store.replica_store import ReplicaStore
 from agent.store.trouble import Trouble
 from merkle.replica import ContainerId
 
@@ -25,7 +25,7 @@ that keeps nothing must not have everything fetched for it."""
 class Failures:
     """The consecutive failures of one repair."""
 
-    store: RepairableReplicas
+    store: ReplicaStore
     container_id: ContainerId
     count: int = 0
 

@@ -26,7 +26,7 @@ from agent.reconcile.witnesses import (
 )
 from agent.rpc.calls.peer import Meter
 from agent.store.operations.repair import verifies
-from agent.store.ports import RepairableReplicas
+from agent.store.replica_store import ReplicaStore
 from merkle.checksum import Algorithm, leaf_checksum
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
 from merkle.tree import Leaf
@@ -199,7 +199,7 @@ class Sources:
         """Return one peer's proof that its medium has these bytes, or why there is none."""
         return proof_of_chunk(self.provers, asked, self.container_id, block_id, offset, data)
 
-    def proven_end(self, store: RepairableReplicas, action: Trim, block: BlockData | None) -> Word:
+    def proven_end(self, store: ReplicaStore, action: Trim, block: BlockData | None) -> Word:
         """Return a peer's proof of its last chunk, which is also ours, where our block is to be
         cut. A block without chunks has nothing to prove. If our own chunk does not match its row,
         although no scan found damage, that says nothing about the peer."""

@@ -39,7 +39,7 @@ from agent.store.files.blockfile import checksum_of
 from agent.store.operations.batch_repair import BATCH_BYTES_MAX, BATCH_COUNT_MAX, Offer
 from agent.store.operations.block_records import has_each_chunk
 from agent.store.operations.repair import verifies
-from agent.store.ports import RepairableReplicas
+from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
 from scanner.finding import Finding
 
@@ -62,7 +62,7 @@ class MendLimits:
 class Mender:
     """Executes the plan of one reconcile."""
 
-    store: RepairableReplicas
+    store: ReplicaStore
     leases: Leases
     executor: Executor
     container_id: ContainerId

@@ -40,7 +40,7 @@ from agent.reconcile.survey import (
 from agent.reconcile.trusting import TrustedChange, changes_of
 from agent.reconcile.witnesses import Proving
 from agent.store.index.facts import ReplicaFacts
-from agent.store.ports import RepairableReplicas
+from agent.store.replica_store import ReplicaStore
 from merkle.damaged import Damaged
 from merkle.descent import BlockRange
 from merkle.diff import REPAIRED_KINDS, DifferenceKind
@@ -90,7 +90,7 @@ class Reconciler:
 
     def __init__(
         self,
-        store: RepairableReplicas,
+        store: ReplicaStore,
         leases: Leases,
         executor: Executor,
         *,

@@ -24,7 +24,7 @@ from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.runtime.clock import Clock
 from agent.store.operations.repair import verifies
-from agent.store.ports import ReadableReplicas
+from agent.store.replica_store import ReplicaStore
 from merkle.possession_proof import NONCE_BYTES, answer_of, tree_answer_of
 from merkle.replica import BlockId, ChunkInfo, ContainerId
 from merkle.tree import Summary, Tree
@@ -127,7 +127,7 @@ class ReplicaWitnesses:
     `confirmed` returns which blocks deleted at a witness were ordered deleted. `age_max_s` is the
     greatest age of its read; `keep_s` how long it keeps its replica after its last proof."""
 
-    store: ReadableReplicas
+    store: ReplicaStore
     witnesses: Mapping[PeerId, Peer]
     confirmed: Callable[[ContainerId, Sequence[BlockId]], frozenset[BlockId]]
     age_max_s: float

@@ -21,7 +21,7 @@ from agent.reconcile.pauses import held_between_copies
 from agent.reconstruct.row_repair import RowMender
 from agent.reconstruct.sources import Sources
 from agent.rpc.calls.peer import Peer
-from agent.store.ports import RepairableReplicas
+from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockData, ContainerId, ReplicaState
 
 MISSING_BLOCK = "MISSING_BLOCK"
@@ -32,7 +32,7 @@ BCSID = "BCSID"
 class MissedBlocks:
     """Adds the missed blocks, in one repair of one shard."""
 
-    store: RepairableReplicas
+    store: ReplicaStore
     leases: Leases
     rows: RowMender
     lease_timeout_s: float

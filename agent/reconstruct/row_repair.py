@@ -24,7 +24,7 @@ from agent.reconcile.pauses import held_between_copies
 from agent.reconstruct.made_cells import BlockDraft, CellMaker, stripes_of
 from agent.reconstruct.sources import Sources
 from agent.store.operations.batch_repair import BATCH_BYTES_MAX, Offer
-from agent.store.ports import RepairableReplicas
+from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockId, ChecksumType, ChunkInfo, ContainerId
 from scanner.finding import Fault, Finding
 
@@ -34,7 +34,7 @@ ROW_FAULTS: Final = frozenset({Fault.BLOCK_ROW_MISSING, Fault.BLOCK_ROW_DAMAGED}
 class RowMender:
     """Restores lost rows of blocks in one store."""
 
-    def __init__(self, store: RepairableReplicas, leases: Leases, lease_timeout_s: float) -> None:
+    def __init__(self, store: ReplicaStore, leases: Leases, lease_timeout_s: float) -> None:
         self._store = store
         self._leases = leases
         self._lease_timeout_s = lease_timeout_s

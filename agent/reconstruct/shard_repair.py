@@ -43,7 +43,7 @@ from agent.reconstruct.row_repair import ROW_FAULTS, RowMender
 from agent.reconstruct.sources import Sources
 from agent.rpc.calls.peer import Peer
 from agent.store.index.facts import ReplicaFacts
-from agent.store.ports import RepairableReplicas
+from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
 from scanner.finding import Fault, Finding, Verdict
 
@@ -92,7 +92,7 @@ class ShardMender:
 
     def __init__(
         self,
-        store: RepairableReplicas,
+        store: ReplicaStore,
         leases: Leases,
         executor: Executor,
         *,

@@ -7,7 +7,7 @@ Only `agent/store` accesses volumes. Nothing here locks: callers that change a r
 lease (agent/runtime/lease.py), LMDB admits one writer at a time, and reads need neither.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -47,7 +47,6 @@ from agent.store.operations.scans import begin_scan, commit_scan, keep_cursor, k
 from agent.store.operations.write_rules import check_id, check_new, check_open, check_same
 from agent.store.operations.writing import put_block, write_chunk
 from agent.store.options import StoreOptions
-from agent.store.ports import BlockIds
 from agent.store.recovery.opening import open_volumes
 from agent.store.replica.evidence import keep_evidence
 from agent.store.replica.lost_rows import blocks_without_row
@@ -288,7 +287,9 @@ class ReplicaStore:
         if left:
             self.on_trouble(Trouble(container_id, is_disk=True, reason=left))
 
-    def free_blocks(self, container_id: ContainerId, ids: BlockIds, kept: BlockIds = ()) -> Deleted:
+    def free_blocks(
+        self, container_id: ContainerId, ids: Collection[BlockId], kept: Collection[BlockId] = ()
+    ) -> Deleted:
         """Delete blocks of a closed replica; if files are left, the volume is checked."""
         volume, options = self._volume(container_id), self._options
         delete = partial(delete_blocks, volume, options, container_id, ids, kept)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Final, cast
+from typing import Final, Protocol, cast
 
 import numpy as np
 
@@ -22,10 +22,10 @@ from agent.ports import Executor, Leases
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import codec, hashes
 from agent.runtime.memory import give_back
+from agent.store.files.writebehind import Submit
 from agent.store.index.facts import ReplicaFacts
 from agent.store.index.packformat import PACKED_BYTES_MAX
 from agent.store.operations.arrival import Announced, Arrival, Received
-from agent.store.ports import ArrivingReplicas
 from agent.transfer.ahead import read_ahead
 from agent.transfer.chunk_checks import StreamedChunks
 from agent.transfer.folding import Folding, folded_anew, plain
@@ -62,6 +62,16 @@ class Arrived:
     facts: ReplicaFacts
     data_bytes: int
     damaged_chunk_count: int
+
+
+class ArrivingReplicas(Protocol):
+    """Replicas that another datanode sends: a `ReplicaStore`, or one that moves its own replica."""
+
+    def begin_arrival(self, announced: Announced, submit: Submit | None = ...) -> Arrival:
+        """Reserve room; the caller ends it, with `finish_arrival` and with `discard`."""
+
+    def finish_arrival(self, arrival: Arrival, received: Received) -> ReplicaFacts:
+        """Put a replica that has arrived in place: durable, and served from now on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

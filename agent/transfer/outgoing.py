@@ -29,7 +29,7 @@ from agent.store.files.durable import error_of
 from agent.store.files.writebehind import REFUSED
 from agent.store.index.facts import ReplicaFacts
 from agent.store.operations.outflow import ABSENT, BlockFiles, ReadsAhead, WholeFiles
-from agent.store.ports import SentReplicas
+from agent.store.replica_store import ReplicaStore
 from agent.transfer.outgoing_condition import Statement, lost_rows, statement_of, undeclared
 from agent.transfer.parts import (
     FINDINGS_PER_PART,
@@ -52,7 +52,7 @@ READ_AHEAD_PARTS: Final = 4  # read ahead; one MiB each
 class Export:
     """The export of one replica. Used by one thread at a time; readers work beside it."""
 
-    store: SentReplicas
+    store: ReplicaStore
     container_id: ContainerId
     cluster_id: str
     datanode_id: str

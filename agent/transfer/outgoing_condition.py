@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 from agent.errors import Code, Refused
 from agent.store.index.facts import ReplicaFacts
-from agent.store.ports import SentReplicas
 from agent.store.replica.lost_rows import is_unread_loss
 from agent.store.replica.trees import whole_rows
+from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockId, ContainerId
 from merkle.tree import Tree
 from merkle.tree_building import build_from_rows
@@ -36,7 +36,7 @@ class Statement:
     without_row: Mapping[BlockId, int]
 
 
-def statement_of(store: SentReplicas, facts: ReplicaFacts) -> Statement:
+def statement_of(store: ReplicaStore, facts: ReplicaFacts) -> Statement:
     """Return the statement about a replica. The caller holds a share of its lease.
 
     Raise Refused(CHECKSUM_MISMATCH) if a scan has to find the lost rows first.
@@ -90,7 +90,7 @@ def undeclared(what: str) -> Refused:
 
 
 def lost_rows(
-    store: SentReplicas, container_id: ContainerId, without_row: Mapping[BlockId, int]
+    store: ReplicaStore, container_id: ContainerId, without_row: Mapping[BlockId, int]
 ) -> list[tuple[BlockId, bytes]]:
     """Return blocks without a row; another peer's row may restore them."""
     rows = ((block_id, store.block_row(container_id, block_id)) for block_id in without_row)

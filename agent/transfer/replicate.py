@@ -15,7 +15,7 @@ from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import container_pb2, scm_pb2
 from agent.rpc.wire import codec
 from agent.runtime.memory import give_back
-from agent.store.ports import SentReplicas
+from agent.store.replica_store import ReplicaStore
 from agent.transfer.outgoing import Export
 from merkle.replica import TREE_STATES, ContainerId
 
@@ -39,7 +39,7 @@ class Replicator:
     whether the result is kept; `on_damage` receives news about the replica where that was not
     possible."""
 
-    store: SentReplicas
+    store: ReplicaStore
     leases: Leases
     executor: Executor
     cluster_id: str

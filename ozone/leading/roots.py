@@ -10,9 +10,10 @@ import structlog
 
 from agent.errors import SutureError
 from agent.rpc.v1 import container_pb2
+from agent.store.replica_store import ReplicaStore
 from merkle.damaged import Damaged
 from merkle.replica import ContainerId
-from ozone.serving.trees import Folded, ozone_view
+from ozone.serving.trees import ozone_view
 
 NO_ROOT: Final = 0  # Ozone's value for no tree yet
 
@@ -22,7 +23,7 @@ log = structlog.get_logger()
 class Roots:
     """Roots of replicas, each folded once per tree. For one thread."""
 
-    def __init__(self, store: Folded) -> None:
+    def __init__(self, store: ReplicaStore) -> None:
         self._store = store
         self._folded: dict[int, tuple[int, int]] = {}  # container -> generation of the tree, root
 

@@ -20,7 +20,7 @@ from agent.errors import Code, Refused, SutureError
 from agent.observe.printable import printable
 from agent.rpc.serving.allowance import Allowances
 from agent.rpc.serving.waits import account_of
-from agent.store.index.facts import ReplicaFacts
+from agent.store.replica_store import ReplicaStore
 from merkle.replica import ID_MAX, ContainerId
 from ozone.serving.edge import Edge, StreamEnds, arriving
 from ozone.serving.messages import ANSWER, BODIES, METHOD, Command, parse_request
@@ -68,14 +68,6 @@ class Asked:
 Answering = Callable[[Asked], Body | Iterator[Body]]
 
 
-class Replicas(Protocol):
-    """Access to the facts of replicas."""
-
-    def replica(self, container_id: ContainerId) -> ReplicaFacts:
-        """Return the facts of one replica. Raise Refused(CONTAINER_NOT_FOUND)."""
-        ...
-
-
 class Group(Protocol):
     """A group of commands with their handlers."""
 
@@ -91,7 +83,7 @@ class XceiverService(grpc.GenericRpcHandler):
     def __init__(
         self,
         groups: Sequence[Group],
-        replicas: Replicas,
+        replicas: ReplicaStore,
         *,
         datanode_id: str,
         calls_per_s_max: int = 0,

@@ -11,14 +11,14 @@ As in Ozone, nothing is verified here: the reader verifies. No lease is taken.
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from time import perf_counter
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import grpc
 
 from agent.errors import Code, Refused
 from agent.rpc.wire import codec
 from agent.store.operations.reading import Readable, damaged_block
-from agent.store.ports import ReadableReplicas
+from agent.store.replica_store import ReplicaStore
 from merkle.blockrow import decode_block
 from merkle.checksum import checksum_width_bytes
 from merkle.damaged import Damaged
@@ -26,10 +26,8 @@ from merkle.replica import (
     BLOCK_BYTES_MAX,
     ID_MAX,
     BlockData,
-    BlockId,
     ChecksumType,
     ChunkInfo,
-    ContainerId,
 )
 from ozone.disk.encoding import encode_row
 from ozone.serving.conversation import Answering, Asked, Body
@@ -44,21 +42,11 @@ PIECE_BYTES_MAX: Final = 16 * 1024**2
 ITEM_BYTES_MAX: Final = 8  # of an answer, around each row in it
 
 
-class ReadReplicas(ReadableReplicas, Protocol):
-    """The store functions that are used here."""
-
-    def block_rows(
-        self, container_id: ContainerId, start: int = ...
-    ) -> Iterator[tuple[BlockId, bytes]]:
-        """Yield raw rows from `start` on by ascending id."""
-        ...
-
-
 class Reading:
     """GetBlock, ListBlock, GetCommittedBlockLength, ReadChunk, ReadBlock."""
 
     def __init__(
-        self, store: ReadReplicas, *, on_read: Callable[[float], None] = lambda _: None
+        self, store: ReplicaStore, *, on_read: Callable[[float], None] = lambda _: None
     ) -> None:
         """`on_read` receives the seconds that each read of chunk data took."""
         self._store = store

@@ -1,16 +1,16 @@
 """Commands about whole replicas: their trees, their facts, and echo."""
 
 from collections.abc import Mapping
-from typing import Final, Protocol
+from typing import Final
 
 from agent.errors import Code, Refused
 from agent.store.index.facts import ReplicaFacts
-from agent.store.ports import ReadableReplicas
+from agent.store.replica_store import ReplicaStore
 from merkle.replica import CONTAINER_BYTES_MAX, ReplicaState
 from ozone.disk.encoding import encode_tree_file
 from ozone.serving.conversation import Answering, Asked, Body
 from ozone.serving.messages import FRAME_BYTES_MAX, MESSAGE_BYTES_MAX, Command
-from ozone.serving.trees import Folded, checked_size, ozone_view
+from ozone.serving.trees import checked_size, ozone_view
 
 ECHO_BYTES_MAX: Final = 4 * 1024**2
 CONTAINERS_MAX: Final = 1_000  # in one list; some 40 bytes each
@@ -28,14 +28,10 @@ STATES: Final = {
 assert set(STATES) == set(ReplicaState)
 
 
-class ToldReplicas(ReadableReplicas, Folded, Protocol):
-    """The store functions that are used here."""
-
-
 class Telling:
     """Echo, ReadContainer, ListContainer, GetContainerChecksumInfo."""
 
-    def __init__(self, store: ToldReplicas) -> None:
+    def __init__(self, store: ReplicaStore) -> None:
         self._store = store
         self.commands: Mapping[Command, Answering] = {
             Command.ECHO: self._echo,

@@ -7,13 +7,14 @@ An XXH3 tree does not have the CRC-32C of deleted blocks: with tombstones it has
 form, and tombstones are left out. Ozone takes a tree without a root for no tree yet.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
 from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.store.replica_store import ReplicaStore
 from merkle.blockrow import decode_block, is_intact
 from merkle.checksum import Algorithm, leaf_checksum, window_checksums
 from merkle.replica import BlockId, ChunkInfo, ContainerId
@@ -25,28 +26,6 @@ ATTEMPTS_MAX: Final = 4  # a scan may commit between our reads, but not four tim
 REREAD_BYTES_MAX: Final = 64 * 1024**2  # of damaged chunks, per tree: a moment's reading
 
 
-class Folded(Protocol):
-    """Access to replicas whose trees are folded."""
-
-    def generation(self, container_id: ContainerId) -> int:
-        """Return a number that grows with every change that a tree depends on."""
-        ...
-
-    def tree(self, container_id: ContainerId, /) -> Tree:
-        """Return the tree. Raise Refused(UNCLOSED_CONTAINER_IO)."""
-        ...
-
-    def block_rows(self, container_id: ContainerId) -> Iterator[tuple[BlockId, bytes]]:
-        """Yield all raw rows by ascending id."""
-        ...
-
-    def read(
-        self, container_id: ContainerId, block: BlockId, offset: int, length_bytes: int, /
-    ) -> bytes:
-        """Return bytes as they are on disk. Raise SutureError."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class OzoneView:
     """A replica's tree in CRC-32C. `root` is None if it has none in Ozone's form."""
@@ -55,7 +34,7 @@ class OzoneView:
     root: int | None
 
 
-def ozone_view(store: Folded, container_id: ContainerId) -> OzoneView:
+def ozone_view(store: ReplicaStore, container_id: ContainerId) -> OzoneView:
     """Return the tree of a replica in Ozone's form.
 
     Raise Refused(UNCLOSED_CONTAINER_IO) before it is closed, Unavailable while it changes.
@@ -79,7 +58,7 @@ def _viewed(tree: Tree) -> OzoneView:
     return OzoneView(tree.select(tree.block_ids[~beyond]), None)
 
 
-def _folded(store: Folded, container_id: ContainerId, tree: Tree) -> Tree:
+def _folded(store: ReplicaStore, container_id: ContainerId, tree: Tree) -> Tree:
     """Return the live blocks of a tree in CRC-32C."""
     rows = [row for row in store.block_rows(container_id) if is_intact(*row)]
     live = tree.select(tree.block_ids[~tree.deleted])
@@ -94,7 +73,7 @@ def _is_same(live: Tree, written: Tree) -> bool:
 
 
 def _folded_around_damage(
-    store: Folded, container_id: ContainerId, live: Tree, rows: Mapping[BlockId, bytes]
+    store: ReplicaStore, container_id: ContainerId, live: Tree, rows: Mapping[BlockId, bytes]
 ) -> Tree:
     """Fold the undamaged parts from the rows, and the damaged ones from the bytes on disk."""
     builder = TreeBuilder(Algorithm.CRC32C)
@@ -125,7 +104,7 @@ def _leaf(algorithm: Algorithm, chunk: ChunkInfo) -> int:
 
 
 def _reread(
-    store: Folded, container_id: ContainerId, block_id: BlockId, chunk: ChunkInfo, leaf: Leaf
+    store: ReplicaStore, container_id: ContainerId, block_id: BlockId, chunk: ChunkInfo, leaf: Leaf
 ) -> Leaf | None:
     """Return the current leaf of a damaged chunk; None if it cannot be read at all."""
     try:

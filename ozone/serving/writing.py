@@ -11,7 +11,7 @@ writes are rejected.
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.ports import Leases
@@ -19,7 +19,7 @@ from agent.rpc.datanode.writing import Recoveries
 from agent.rpc.serving.access import DONE, PLAINTEXT, Audit
 from agent.rpc.wire import codec
 from agent.store.index.facts import ReplicaFacts
-from agent.store.ports import WritableReplicas
+from agent.store.replica_store import ReplicaStore
 from merkle.replica import Bcsid, BlockData, ContainerId, ReplicaState
 from ozone.serving.conversation import Answering, Asked, Body
 from ozone.serving.messages import Command
@@ -30,20 +30,12 @@ RECOVERING: Final = 8
 NO_SEQUENCE: Final = Bcsid(0)  # of commits to shards, which no Raft has ordered
 
 
-class WrittenReplicas(WritableReplicas, Protocol):
-    """The store functions that are used here."""
-
-    def replica(self, container_id: ContainerId) -> ReplicaFacts:
-        """Return the facts of one replica. Raise Refused(CONTAINER_NOT_FOUND)."""
-        ...
-
-
 class Writing:
     """CreateContainer, WriteChunk, PutBlock, CloseContainer, DeleteContainer."""
 
     def __init__(
         self,
-        store: WrittenReplicas,
+        store: ReplicaStore,
         leases: Leases,
         recoveries: Recoveries,
         audit: Audit,

@@ -23,12 +23,13 @@ from agent.rpc.v1 import scm_pb2
 from agent.rpc.wire import codec
 from agent.runtime.memory import give_back
 from agent.store.index.facts import ReplicaFacts
+from agent.store.replica_store import ReplicaStore
 from agent.transfer.replicate import FINISH_S, LEFT_S_MIN, STALL_S, StallWatch
 from merkle.replica import ContainerId
 from ozone.transfer.calls import ArchivePeer, sent_parts
 from ozone.transfer.incoming import ArchiveImporter
 from ozone.transfer.messages import Compression
-from ozone.transfer.outgoing import DAMAGED, ArchiveExport, SentAsOzone
+from ozone.transfer.outgoing import DAMAGED, ArchiveExport
 
 POLL_S: Final = 0.2
 SOURCES_MAX: Final = 64
@@ -42,7 +43,7 @@ class Copies:
     `ask_scan` requests a scan of a replica, with the reason.
     """
 
-    store: SentAsOzone
+    store: ReplicaStore
     leases: Leases
     importer: ArchiveImporter
     executor: Executor

@@ -19,7 +19,7 @@ from agent.ports import Leases
 from agent.store.files.writebehind import Submit
 from agent.store.index.facts import ReplicaFacts
 from agent.store.operations.arrival import Announced, Arrival, Received
-from agent.store.ports import ArrivingReplicas
+from agent.store.replica_store import ReplicaStore
 from agent.transfer.chunk_checks import StreamedChunks
 from merkle.blockrow import encode_block
 from merkle.checksum import Algorithm, block_checksum, leaf_checksum
@@ -63,7 +63,7 @@ class ArchiveImporter:
     replica.
     """
 
-    store: ArrivingReplicas
+    store: ReplicaStore
     leases: Leases
     algorithm: Algorithm
     now_ms: Callable[[], int]

@@ -9,23 +9,23 @@ container's lease, so that no chunk is written meanwhile. A replica that lost ro
 
 import struct
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import zstandard
 
 from agent.errors import Code, Refused
 from agent.store.index.facts import ReplicaFacts
-from agent.store.operations.reading import Readable
+from agent.store.replica_store import ReplicaStore
 from agent.transfer.chunk_checks import StreamedChunks
 from merkle.replica import CONTAINER_BYTES_MAX, TREE_STATES, BlockId, ContainerId
 from ozone.disk.database import BLOCKS, DELETES, LAST_CHUNKS, NUMBERS
 from ozone.disk.descriptor import Descriptor, encode_descriptor
 from ozone.disk.encoding import encode_row, encode_tree_file
 from ozone.disk.rows import BLOCK_COUNT, BYTES_USED, NUMBER, RECORDED_ROOT, SEPARATOR
-from ozone.serving.trees import Folded, OzoneView, ozone_view
+from ozone.serving.trees import OzoneView, ozone_view
 from ozone.transfer.entries import (
     BLOCK_SUFFIX,
     CHUNKS,
@@ -45,38 +45,11 @@ BYTES_PER_SUM_BYTE: Final = 4096  # Ozone's windows have 16 KiB and 4 bytes of c
 PLACE: Final = "/suture"  # an importer of a container writes its own
 
 
-class SentAsOzone(Folded, Protocol):
-    """The store functions that are used here. Every call raises SutureError."""
-
-    def replica(self, container_id: ContainerId) -> ReplicaFacts:
-        """Return the facts of one replica."""
-        ...
-
-    def readable(self, container_id: ContainerId, block_id: BlockId, /) -> Readable:
-        """Return a committed block with its location."""
-        ...
-
-    def blocks_without_row(self, container_id: ContainerId) -> Mapping[BlockId, int]:
-        """Return the blocks whose rows are lost or damaged, and the sizes of their files."""
-        ...
-
-    def read(
-        self,
-        container_id: ContainerId,
-        block: BlockId | Readable,
-        offset: int,
-        length_bytes: int,
-        /,
-    ) -> bytes:
-        """Return bytes of a block as they are on disk."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class ArchiveExport:
     """One replica being sent to a datanode of Ozone."""
 
-    store: SentAsOzone
+    store: ReplicaStore
     container_id: ContainerId
 
     def check(self) -> ReplicaFacts:

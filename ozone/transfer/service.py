@@ -14,6 +14,7 @@ from agent.errors import Code, Refused, SutureError
 from agent.ports import Leases
 from agent.rpc.serving.access import DONE, PLAINTEXT, Audit
 from agent.rpc.wire import codec
+from agent.store.replica_store import ReplicaStore
 from merkle.replica import ContainerId
 from ozone.serving.edge import Edge, arriving
 from ozone.transfer.entries import malformed
@@ -29,7 +30,7 @@ from ozone.transfer.messages import (
     parse_upload,
     parse_wish,
 )
-from ozone.transfer.outgoing import DAMAGED, ArchiveExport, SentAsOzone
+from ozone.transfer.outgoing import DAMAGED, ArchiveExport
 from ozone.transfer.parts import gathered, joined
 from ozone.transfer.turns import Turns, in_time
 
@@ -42,7 +43,7 @@ class ArchiveService(grpc.GenericRpcHandler):
     def __init__(
         self,
         importer: ArchiveImporter,
-        store: SentAsOzone,
+        store: ReplicaStore,
         leases: Leases,
         audit: Audit,
         ask_scan: Callable[[ContainerId, str], None],

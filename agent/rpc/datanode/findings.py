@@ -8,7 +8,7 @@ from agent.rpc.datanode.backends import Draw, Sample, Sampled, Scan, ScanMode, S
 from agent.rpc.datanode.limits import Limits, page_size
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import codec, reports
-from agent.store.ports import ReadableReplicas
+from agent.store.replica_store import ReplicaStore
 from merkle.replica import ID_MAX, ContainerId
 from scanner.sampling import DRAWN_MAX
 
@@ -16,9 +16,7 @@ from scanner.sampling import DRAWN_MAX
 class JudgeHandlers:
     """Handlers of ScanContainer, SampleChunks, ListFindings."""
 
-    def __init__(
-        self, store: ReadableReplicas, scan: Scan, sample: Sample, *, limits: Limits
-    ) -> None:
+    def __init__(self, store: ReplicaStore, scan: Scan, sample: Sample, *, limits: Limits) -> None:
         self._store = store
         self._scan = scan
         self._sample = sample

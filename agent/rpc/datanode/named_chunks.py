@@ -7,7 +7,7 @@ from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import codec
 from agent.store.operations.reading import Readable
-from agent.store.ports import ReadableReplicas
+from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
 
 COUNT_MAX: Final = 256  # named in one call
@@ -39,7 +39,7 @@ def no_room() -> Unavailable:
 
 
 def several_chunks(
-    store: ReadableReplicas, container_id: ContainerId, keys: Sequence[Key]
+    store: ReplicaStore, container_id: ContainerId, keys: Sequence[Key]
 ) -> dict[Key, Found | SutureError]:
     """Return each chunk with its block, or the error, in the order of `keys`. The error is BUSY for
     a chunk beyond `BYTES_MAX` that is not the only one. A block is looked up once."""

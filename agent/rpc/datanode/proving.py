@@ -13,7 +13,7 @@ from agent.rpc.wire import codec
 from agent.runtime.clock import Clock
 from agent.store.index.facts import ReplicaFacts
 from agent.store.operations.repair import verifies
-from agent.store.ports import ReadableReplicas
+from agent.store.replica_store import ReplicaStore
 from merkle.possession_proof import NONCE_BYTES, answer_of, tree_answer_of
 from merkle.replica import ID_MAX, BlockId, ContainerId, ReplicaState
 from merkle.tree import Tree
@@ -35,7 +35,7 @@ class ProofHandlers:
 
     def __init__(
         self,
-        store: ReadableReplicas,
+        store: ReplicaStore,
         scan: Scan,
         pledges: Keeping,
         clock: Clock,

@@ -22,7 +22,7 @@ from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import codec, hashes, reports
 from agent.rpc.wire.blockpieces import BlockPiece, encode_piece
 from agent.store.operations.reading import Readable
-from agent.store.ports import ReadableReplicas
+from agent.store.replica_store import ReplicaStore
 from merkle.replica import ID_MAX, BlockData, ChunkInfo, ContainerId
 
 PIECE_BYTES_MAX: Final = 1024**2  # of chunk data in one message
@@ -37,7 +37,7 @@ class ReadHandlers:
 
     def __init__(
         self,
-        store: ReadableReplicas,
+        store: ReplicaStore,
         *,
         limits: Limits,
         on_read: Callable[[float], None] = lambda _: None,

@@ -19,7 +19,7 @@ from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import codec, newblocks, reports
 from agent.store.files.writebehind import Submit
 from agent.store.operations.newblocks import NewBlocks
-from agent.store.ports import WritableReplicas
+from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockData, ContainerId
 
 CREATED: Final = frozenset({container_pb2.REPLICA_STATE_UNSPECIFIED, container_pb2.OPEN})
@@ -48,7 +48,7 @@ class WriteHandlers:
 
     def __init__(
         self,
-        store: WritableReplicas,
+        store: ReplicaStore,
         leases: Leases,
         *,
         limits: Limits,
