@@ -1,4 +1,4 @@
-"""put, get, ls: files into containers and back."""
+"""Commands `put`, `get` and `ls`: store, fetch and list files."""
 
 import os
 import sys
@@ -60,12 +60,12 @@ def put(
     ] = "",
     as_json: JsonFlag = False,
 ) -> None:
-    """Store files, each on three datanodes or erasure-coded over more, durably.
+    """Store files durably, on three datanodes or erasure-coded.
 
-    A file is stored under the key `suture ls` shows: its name, after that of the directory it
-    was found in. A link below a directory is left out.
+    A file is stored under the key that `suture ls` shows: its name, after that of the directory in
+    which it was found. Links below a directory are omitted.
     """
-    share_heaps()  # before there are threads: the messages of a write are megabytes each
+    share_heaps()  # before any thread starts: a write's messages are megabytes each
     scheme = parse_scheme(replication) if replication else None
     checked_key(prefix, "--prefix", is_beginning=True)
     with Spool() as spool:
@@ -107,10 +107,10 @@ def put(
 def sources_of(paths: Sequence[str], prefix: str, spool: Spool) -> Iterable[Source]:
     """Yield the files named by `paths`; a directory stands for all files below it.
 
-    A file whose size is wrong is copied into `spool`.
+    A file with an unreliable size is copied into `spool`.
     """
     for given in paths:
-        if not given:  # to Path it is the directory one stands in
+        if not given:  # Path("") would be the current directory
             raise Refused(
                 Code.MALFORMED_REQUEST,
                 "a PATH is empty",
@@ -131,9 +131,9 @@ def sources_of(paths: Sequence[str], prefix: str, spool: Spool) -> Iterable[Sour
 
 
 def files_below(directory: Path) -> Iterator[Path]:
-    """Yield regular files below `directory` in order; a directory that cannot be read is refused.
+    """Yield regular files below `directory` in order. Raise Refused for an unreadable directory.
 
-    Left out silently, its files would be missing from what the user takes for a copy.
+    If it were silently omitted, its files would be missing from what the user considers a copy.
     """
 
     def refuse(error: OSError) -> None:
@@ -148,7 +148,7 @@ def files_below(directory: Path) -> Iterator[Path]:
 
 
 def checked(sources: Iterable[Source]) -> list[Source]:
-    """Return the sources; refuse what could only fail later, when half of it is stored."""
+    """Return the sources. Raise Refused for those that would fail later, when some are stored."""
     by_key: dict[str, Source] = {}
     for source in sources:
         path = str(source.path).encode("unicode_escape").decode()  # it may not be printable
@@ -181,9 +181,10 @@ def get(
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Fetch a file, verifying every byte; a chunk that is bad in one replica is read from another.
+    """Fetch a file, verifying every byte.
 
-    Of an erasure-coded file, what is lost or damaged is computed from the rest, and told.
+    A chunk that is bad in one replica is read from another. For an erasure-coded file, lost or
+    damaged cells are computed from the rest, and reported.
     """
     output = None if output == STDOUT else output
     if as_json and output is None:
@@ -217,14 +218,14 @@ def get(
 
 
 def tell_degraded(key: str, degraded: Mapping[str, str]) -> None:
-    """Say what kept an erasure-coded file from being read as it was written."""
+    """Print why an erasure-coded file could not be read as it was written."""
     if degraded:
         reasons = "; ".join(f"{who}: {why}" for who, why in sorted(degraded.items()))
         remark(f"{key} was read degraded: {reasons}")
 
 
 def advancing(pieces: Iterable[Data], bar: Progress) -> Iterator[Data]:
-    """Yield `pieces` as they are; the bar follows."""
+    """Yield `pieces` unchanged, and advance the progress bar."""
     for piece in pieces:
         yield piece
         bar.advance(bar.task_ids[0], len(piece))
@@ -245,7 +246,7 @@ def ls(
     checked_key(prefix, "PREFIX", is_beginning=True)
     with connect(scm) as client:
         keys = list(all_keys(client.scm, prefix, frozenset(container or ())))
-        for container_id in () if keys else container or ():  # none there, or no such container?
+        for container_id in () if keys else container or ():  # empty, or no such container?
             client.scm.get_container_info(
                 scm_pb2.GetContainerInfoRequest(container_id=container_id)
             )
@@ -264,7 +265,7 @@ def ls(
 
 
 def key_facts(key: scm_pb2.KeyInfo) -> dict[str, object]:
-    """Return a key as JSON shows it."""
+    """Return a key as JSON."""
     blocks = [
         {
             "container_id": b.block_id.container_id,
@@ -283,8 +284,8 @@ def key_facts(key: scm_pb2.KeyInfo) -> dict[str, object]:
 
 
 def locations(key: scm_pb2.KeyInfo) -> str:
-    """Return where a key's blocks are, as `container/block` or `container/first-last`."""
-    runs: list[tuple[int, int, int]] = []  # container, first and last of blocks in a row
+    """Return the places of a key's blocks, as `container/block` or `container/first-last`."""
+    runs: list[tuple[int, int, int]] = []  # container, first and last of consecutive blocks
     for block in key.blocks:
         container_id, block_id = block.block_id.container_id, block.block_id.local_id
         if runs and (runs[-1][0], runs[-1][2] + 1) == (container_id, block_id):

@@ -1,6 +1,6 @@
-"""`suture`: the operator's and the client's command line.
+"""Entry point of the `suture` command line for operators and clients.
 
-`agent.cli.program` knows all commands. What goes wrong becomes an exit code here.
+`agent.cli.program` has all commands. This module converts errors to exit codes.
 """
 
 import os
@@ -24,14 +24,15 @@ SECURED_HINT: Final = (
 
 
 def prepared(arguments: Sequence[str]) -> Callable[[], int]:
-    """Import what a command line needs; return its call."""
+    """Import the modules of a command line; return its call."""
     from agent.cli.program import prepare
 
     return prepare(arguments)
 
 
 def run(arguments: Sequence[str], *, imported: Callable[[], object] = lambda: None) -> int:
-    """Run one command line; return its exit code. `imported` is told before the command begins."""
+    """Run one command line; return its exit code. `imported` is called before the command
+    begins."""
     as_json = "--json" in arguments
     try:
         call = prepared(arguments)
@@ -47,8 +48,8 @@ def run(arguments: Sequence[str], *, imported: Callable[[], object] = lambda: No
         return Exit.FAILED
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
-    except (BrokenPipeError, SystemExit):  # typer and rich exit so when the reader has gone
-        leave_stdout()  # the reader has gone; the rest is for nobody
+    except (BrokenPipeError, SystemExit):  # typer and rich exit like this when the reader has gone
+        leave_stdout()  # the reader has gone; drop the rest
         return Exit.READER_GONE
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
@@ -60,23 +61,23 @@ def run(arguments: Sequence[str], *, imported: Callable[[], object] = lambda: No
 
 
 def written(code: int) -> int:
-    """Return an exit code that holds once stdout has all of the answer. Raises OSError."""
+    """Return the exit code after flushing stdout. Raise OSError."""
     sys.stdout.flush()
     return code
 
 
 def fail(error: SutureError, *, as_json: bool) -> None:
-    """Print an error: for machines on stdout, for people on stderr."""
-    from agent.cli.terminal import output  # what goes well needs no colours
+    """Print an error: as JSON on stdout, or as text on stderr."""
+    from agent.cli.terminal import output  # success needs no colours
 
     try:
         output.fail(error, as_json=as_json)
         sys.stdout.flush()
-    except OSError:  # stdout takes nothing, and what went wrong first is not lost for that
+    except OSError:  # stdout is unwritable; the first error still counts
         leave_stdout()
         output.fail(error, as_json=False)
 
 
 def leave_stdout() -> None:
-    """Have what is still to be written there go nowhere: it takes nothing more."""
+    """Redirect the rest of stdout to nowhere, because stdout is unwritable."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -1,4 +1,4 @@
-"""All commands of `suture`: what typer parses, completes, and shows with --help."""
+"""All commands of `suture`, for typer's parsing, completion and --help."""
 
 import os
 import sys
@@ -23,7 +23,8 @@ CODES: Final = (
 
 
 class Command(NamedTuple):
-    """Where a command is, and the first sentence of its help: to list it nothing is imported."""
+    """Place of a command, and the first sentence of its help, so that listing it imports
+    nothing."""
 
     module: str
     function: str
@@ -34,13 +35,12 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "put": Command(
         "agent.cli.keys",
         "put",
-        "Store files, each on three datanodes or erasure-coded over more, durably.",
+        "Store files durably, on three datanodes or erasure-coded.",
     ),
     "get": Command(
         "agent.cli.keys",
         "get",
-        "Fetch a file, verifying every byte; a chunk that is bad in one replica is read from "
-        "another.",
+        "Fetch a file, verifying every byte.",
     ),
     "ls": Command(
         "agent.cli.keys", "ls", "List keys with their size and the blocks that hold them."
@@ -53,7 +53,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "status": Command(
         "agent.cli.inspect.status",
         "status",
-        "Say in one line whether the data is whole, then show every datanode.",
+        "Show whether all data is healthy, then every datanode.",
     ),
     "tree": Command(
         "agent.cli.inspect.replica_commands",
@@ -63,67 +63,67 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "diff": Command(
         "agent.cli.inspect.replica_commands",
         "diff",
-        "Show where replicas differ, and what each would do about it. 0: equal; 2: they differ.",
+        "Show where replicas differ, and what each would do.",
     ),
     "explain": Command(
         "agent.cli.inspect.replica_commands",
         "explain",
-        "Say what is wrong with a container, how we know, and what was done. 2: something is.",
+        "Explain what is wrong with a container, with the evidence.",
     ),
     "log": Command(
         "agent.cli.inspect.change_log",
         "log",
-        "Show what was changed on the disks of all datanodes, and what was ordered; oldest first.",
+        "Show disk changes and orders, oldest first.",
     ),
     "findings": Command(
         "agent.cli.inspect.datanodes",
         "findings",
-        "List what scans found and nobody repaired yet, on all datanodes. 2: there is something.",
+        "List unrepaired findings of scans on all datanodes.",
     ),
     "volumes": Command(
         "agent.cli.inspect.datanodes",
         "volumes",
-        "Show every volume: space, health, what is verified, how its scan is. 2: one is not well.",
+        "Show space, health, verification and scan of every volume.",
     ),
     "top": Command(
         "agent.cli.inspect.datanodes",
         "top",
-        "Show what every datanode does just now: what it scans, how fast, and what it has to do.",
+        "Show the present activity of every datanode.",
     ),
     "diagnose": Command(
         "agent.cli.evidence.diagnose",
         "diagnose",
-        "Write the evidence about a container to one .tar.gz: no data, no keys, no names of files.",
+        "Write the evidence about a container to a .tar.gz file.",
     ),
     "may-stop": Command(
         "agent.cli.inspect.may_stop",
         "may_stop",
-        "Say whether these may be switched off now, all together, and what it would cost.",
+        "Check whether datanodes or volumes may be switched off.",
     ),
     "reconcile": Command(
         "agent.cli.change.container_commands",
         "reconcile",
-        "Make the replicas of containers equal again, chunk by chunk, from healthy peers.",
+        "Make replicas equal again from healthy peers.",
     ),
     "verify-log": Command(
         "agent.cli.evidence.verifylog",
         "verify_log",
-        "Prove that the log of what was verified, repaired and deleted is what was written.",
+        "Verify the hash chain of verification logs.",
     ),
     "attest": Command(
         "agent.cli.evidence.attest",
         "attest",
-        "State, signed, what was verified, repaired and deleted in a time, and what failed.",
+        "Sign a statement about verifications, repairs and deletes.",
     ),
     "fsck": Command(
         "agent.cli.setup.offline",
         "fsck",
-        "Check volumes that no agent uses now; changes nothing. 2 if there are problems.",
+        "Check volumes that no agent uses, without changing them.",
     ),
     "salvage": Command(
         "agent.cli.setup.salvage",
         "salvage",
-        "Write every file that volumes have between them, by key; only verified bytes.",
+        "Copy every file off volumes by key, verified bytes only.",
     ),
     "demo": Command(
         "agent.cli.setup.demo_command",
@@ -151,7 +151,7 @@ GROUPS: Final[dict[str, tuple[str, str]]] = {
 
 
 def print_version(wanted: bool) -> None:
-    """Print the version and stop, if asked to."""
+    """Print the version and exit, if requested."""
     if wanted:
         from importlib.metadata import version
 
@@ -212,8 +212,8 @@ def choose_credentials(
 
 
 def program(arguments: Sequence[str] | None) -> typer.Typer:
-    """Return the command line with the command that `arguments` name; of the others it knows name
-    and help. None: with all commands."""
+    """Return the command line with the command that `arguments` name; of the others only name and
+    help. None stands for all commands."""
     app = typer.Typer(
         name="suture",
         help=HELP,
@@ -245,7 +245,7 @@ def _not_imported() -> None:
 
 
 def _commands_named(arguments: Sequence[str]) -> Sequence[str]:
-    """Return the command, behind the options that go before it; each of those takes a value."""
+    """Return the command after the global options, each of which takes a value."""
     at = 0
     while at < len(arguments) and arguments[at].startswith(("--tls-", "--client-config")):
         at += 1 if "=" in arguments[at] else 2
@@ -253,18 +253,18 @@ def _commands_named(arguments: Sequence[str]) -> Sequence[str]:
 
 
 def prepare(arguments: Sequence[str]) -> Callable[[], int]:
-    """Import what a command line needs, whatever it is; return its call."""
-    is_completing = "_SUTURE_COMPLETE" in os.environ  # then the words are in the environment
+    """Import the modules of any command line; return its call."""
+    is_completing = "_SUTURE_COMPLETE" in os.environ  # the words are then in the environment
     app = program(None if is_completing else arguments)
-    if "structlog" in sys.modules:  # a command is imported that may log
+    if "structlog" in sys.modules:  # the imported command may log
         from agent.observe import logs
 
-        logs.configure("warning")  # to stderr: stdout is for results
+        logs.configure("warning")  # to stderr, because stdout is for results
     return partial(call, app, arguments)
 
 
 def call(app: typer.Typer, arguments: Sequence[str]) -> int:
-    """Run a command line; return its exit code. Raises SutureError."""
+    """Run a command line; return its exit code. Raise SutureError."""
     as_json = "--json" in arguments
     try:
         result = app(list(arguments), prog_name="suture", standalone_mode=False)
@@ -277,7 +277,7 @@ def call(app: typer.Typer, arguments: Sequence[str]) -> int:
 
 
 def show_usage(error: typer.TyperException, *, as_json: bool) -> None:
-    """Say what is wrong with the command line; no command at all is a question for help."""
+    """Print the error of the command line; without a command, print the help."""
     from agent.cli.terminal.output import fail_usage, remark
 
     if type(error).__name__ == "NoArgsIsHelpError":  # typer does not export it
@@ -292,8 +292,8 @@ def show_usage(error: typer.TyperException, *, as_json: bool) -> None:
 
 
 def not_understood(error: BaseException) -> str:
-    """Return what was given and why it does not do, where typer says it in its library's words;
-    "" where it says it in ours."""
+    """Return the wrong argument and the reason if typer reports them in its library's words; "" if
+    it reports them in ours."""
     from pydantic import ValidationError
 
     if not isinstance(error.__cause__, ValidationError):

@@ -1,8 +1,9 @@
-"""How `suture` begins: a signal while Python still imports ends it without a traceback, and one
-later lets it tidy up. Where nobody reads what it prints, it works all the same.
+"""Start of `suture`, with the signals handled in each phase.
 
-While Python imports, a signal has its default effect. The kernel withholds that from process 1 of
-a container, so the handler ends the process itself.
+While Python imports, a signal has its default effect, and ends the process without a traceback.
+Later it lets the command clean up. The kernel withholds the default effect from process 1 of a
+container, so there the handler ends the process itself. The command also works without a reader of
+its output.
 """
 
 import gc
@@ -15,19 +16,19 @@ from agent.cli.terminal.streams import open_outputs
 from agent.runtime.umask import bound_umask
 
 GARBAGE_COUNT = 50_000  # objects between two collections; most commands end before the first
-INTERRUPTED = 130  # agent.runtime.exits.Exit.INTERRUPTED, which imports more than this needs
+INTERRUPTED = 130  # agent.runtime.exits.Exit.INTERRUPTED, not imported here to start faster
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def main() -> None:
     """Import what the command line needs with signals at their default, then run it."""
-    gc.set_threshold(GARBAGE_COUNT)  # to look for garbage while importing takes an eighth of it
+    gc.set_threshold(GARBAGE_COUNT)  # collections take an eighth of the import time
     open_outputs()
     bound_umask()
-    heeded = [one for one in ENDING if signal.getsignal(one) != signal.SIG_IGN]  # but for nohup
+    heeded = [one for one in ENDING if signal.getsignal(one) != signal.SIG_IGN]  # for nohup
     for one in heeded:
         signal.signal(one, _end)
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # it tells a person what the error says again
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # it would repeat the error's text
     from agent.cli.main import run
 
     def imported() -> None:
@@ -35,12 +36,12 @@ def main() -> None:
             signal.signal(one, signal.default_int_handler)
 
     code = run(sys.argv[1:], imported=imported)
-    gc.freeze()  # the process ends: to look for garbage once more takes a sixth of a quick command
+    gc.freeze()  # a last collection would take a sixth of a quick command
     sys.exit(code)
 
 
 def _end(number: int, _frame: FrameType | None) -> None:
-    """End the process by the signal, or with exit code 130 where it has no default effect."""
+    """End the process by the signal, or with exit code 130 if it has no default effect."""
     signal.signal(number, signal.SIG_DFL)
     signal.raise_signal(number)
     os._exit(INTERRUPTED)

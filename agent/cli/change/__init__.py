@@ -1,1 +1,1 @@
-"""Commands that change something in the cluster: each is shown before it is done."""
+"""Commands that change the cluster; each shows its effect before it acts."""

@@ -1,4 +1,5 @@
-"""scm apply: show what a plan of suture-verify would do, ask, and hand it to the control plane."""
+"""Command `scm apply`: show the effect of a suture-verify plan, confirm, and submit it to the
+SCM."""
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
@@ -31,7 +32,7 @@ from agent.rpc.v1 import scm_pb2
 from agent.rpc.wire.plan_file import SCAN, Run, Scans, read_plan
 from agent.runtime.exits import Exit
 
-PLAN_ROWS: Final = 5_000  # in one call
+PLAN_ROWS: Final = 5_000  # per call
 
 Rows = Sequence[scm_pb2.PlanRow]
 
@@ -52,10 +53,10 @@ def apply(
     wait_s: WaitOption = 0,
     as_json: JsonFlag = False,
 ) -> int:
-    """Hand a plan to the SCM, which checks every row against the cluster as it is now.
+    """Apply a plan of suture-verify, checked against the present cluster.
 
-    A plan that deletes replicas needs a yes. If anything changed since it was shown, nothing is
-    done.
+    A plan that deletes replicas needs a confirmation. If anything changed since it was shown,
+    nothing is done.
     """
     run = Run.opened(plan)
     request = read_plan(run, but=SCAN)
@@ -87,7 +88,7 @@ def apply(
 
 
 class Handed:
-    """A plan in the hands of the control plane."""
+    """A plan that is submitted to the control plane."""
 
     def __init__(self, client: Client, snapshot_id: str, run_id: str) -> None:
         self._client = client
@@ -97,10 +98,11 @@ class Handed:
     def decide(
         self, rows: Rows, scans: Scans, worlds: Sequence[int], *, dry_run: bool
     ) -> scm_pb2.ContainerDecisions:
-        """Return what becomes of rows, which are the SCM's, and of scans, which are asked for here.
+        """Return the decisions on the SCM's rows, and on the scans, which are requested here.
 
-        `worlds` are what the rows were shown with: if any changed, nothing is done. The SCM sees to
-        that within one call; rows for several calls are all looked at before the first is done.
+        `worlds` are the fingerprints with which the rows were shown: if any changed, nothing is
+        done. The SCM ensures that within one call; rows for several calls are all checked before
+        the first is done.
         """
         if worlds and len(rows) > PLAN_ROWS and not dry_run:
             again = self._ordered(rows, worlds, dry_run=True)
@@ -131,7 +133,7 @@ class Handed:
 
 
 def aborted(again: scm_pb2.ContainerDecisions) -> scm_pb2.ContainerDecisions:
-    """Return decisions by which nothing is done, because some of them are not what was shown."""
+    """Return decisions that nothing is done, because some rows changed since they were shown."""
     for decision in again.decisions:
         if decision.code == "OK":
             del decision.orders[:]
@@ -144,14 +146,15 @@ def aborted(again: scm_pb2.ContainerDecisions) -> scm_pb2.ContainerDecisions:
 def still_wanted(
     rows: Rows, scans: Scans, shown: Sequence[scm_pb2.ContainerDecision]
 ) -> tuple[Rows, Scans, list[int]]:
-    """Return the rows and the scans that would be done, and what the rows were shown with."""
+    """Return the rows and the scans to carry out, and the fingerprints with which the rows were
+    shown."""
     wanted = [pair for pair in zip(rows, shown[: len(rows)], strict=True) if pair[1].code == "OK"]
     codes = [decision.code == "OK" for decision in shown[len(rows) :]]
     return [row for row, _ in wanted], scans.only(codes), [told.world for _, told in wanted]
 
 
 def question(rows: Rows, scan_count: int) -> str:
-    """Say what is about to be done, the worst first."""
+    """Return the confirmation question, with the most dangerous actions first."""
     doomed = sum(len(row.targets) for row in rows if row.action == "delete")
     others = sum(row.action != "delete" for row in rows) + scan_count
     also = f" and does {counted(others, 'other thing')}" if others else ""
@@ -159,7 +162,7 @@ def question(rows: Rows, scan_count: int) -> str:
 
 
 def decisions_in(path: Path, rows: Iterable[scm_pb2.PlanRow]) -> list[scm_pb2.ContainerDecision]:
-    """Return the decisions on `rows` that a dry run printed. Raises Refused."""
+    """Return the decisions on `rows` in the output of a dry run. Raise Refused."""
     try:
         shown = [
             scm_pb2.ContainerDecision(
@@ -178,7 +181,7 @@ def decisions_in(path: Path, rows: Iterable[scm_pb2.PlanRow]) -> list[scm_pb2.Co
 
 
 def not_this_plan(path: Path, reason: str) -> Refused:
-    """Return the error about a file that does not show what would become of this plan."""
+    """Return the error for a file that is not the dry run of this plan."""
     return Refused(
         Code.MALFORMED_REQUEST,
         f"{path} does not show what would become of this plan: {reason}",

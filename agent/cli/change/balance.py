@@ -1,4 +1,4 @@
-"""scm balance: move replicas from full datanodes to empty ones."""
+"""Command `scm balance`: move replicas from full datanodes to empty ones."""
 
 from typing import Annotated, Final
 
@@ -7,7 +7,7 @@ import typer
 from agent.cli.change import apply as apply
 from agent.cli.change import holds as holds
 from agent.cli.change import losses as losses
-from agent.cli.change import node_commands as node_commands  # its commands are of the same group
+from agent.cli.change import node_commands as node_commands  # its commands belong to the same group
 from agent.cli.change import recover as recover
 from agent.cli.change.container_commands import DryRunFlag, YesFlag, refuse_unasked
 from agent.cli.inspect.scm_commands import app
@@ -35,9 +35,10 @@ def balance(
     yes: YesFlag = False,
     as_json: JsonFlag = False,
 ) -> int:
-    """Move replicas until every datanode is about as full as the average, behind all other work.
+    """Balance replicas between full and empty datanodes.
 
-    Shows what the first iteration would move, and asks. 2: datanodes are further apart.
+    All other work goes first. Shows what the first iteration would move, and asks. Exit code 2:
+    datanodes are further from the average than the threshold.
     """
     permille = threshold_permille(threshold)
     request = scm_pb2.BalanceRequest(
@@ -73,7 +74,7 @@ def threshold_permille(text: str) -> int:
 
 
 def show_balance(answer: scm_pb2.BalanceResponse, permille: int, *, as_json: bool) -> int:
-    """Print how full the datanodes are, and the moves."""
+    """Print the fill of the datanodes, and the moves."""
     used = [share.used_permille for share in answer.shares]
     spread = max(used, default=0) - min(used, default=0)
     if as_json:

@@ -1,4 +1,5 @@
-"""rm, reconcile, scm replicate, delete, close ...: orders, shown before they are given."""
+"""Commands `rm`, `reconcile`, `scm replicate`, `delete`, `close` and others for orders with a
+preview."""
 
 import json
 import sys
@@ -75,7 +76,7 @@ def replicate(
     wait_s: WaitOption = 0,
     as_json: JsonFlag = False,
 ) -> int:
-    """Make one more copy of each container, where the SCM's rules allow it."""
+    """Make one more copy of each container, within the SCM's rules."""
     with connect(scm) as client:
         request = scm_pb2.ReplicateContainersRequest(
             container_ids=ids, target_datanode_id=datanode_id(client, target) if target else ""
@@ -105,7 +106,10 @@ def delete(
     wait_s: WaitOption = 0,
     as_json: JsonFlag = False,
 ) -> int:
-    """Remove one datanode's replicas of containers, each only if enough whole ones stay."""
+    """Delete one datanode's replicas of containers.
+
+    A replica is deleted only if enough healthy ones remain.
+    """
     with connect(scm) as client:
         request = scm_pb2.DeleteReplicasRequest(
             container_ids=ids, datanode_id=datanode_id(client, datanode)
@@ -134,11 +138,11 @@ def close(
     as_shown: ShownOption = None,
     as_json: JsonFlag = False,
 ) -> int:
-    """Close containers: writers go on in others. Says what is ordered, or why nothing is. 2: the
-    control plane is in safe mode, and nothing else is ordered yet.
+    """Close containers; writers continue in other ones.
 
-    Where the last commits are lost, --force closes a container without them. It shows which they
-    are, and asks.
+    Shows what is ordered, or why nothing is. If the last commits are lost, --force closes a
+    container without them; it shows them, and asks. Exit code 2: the control plane is in safe mode,
+    and orders nothing else yet.
     """
     worlds = shown_worlds(as_shown, ids)
     with connect(scm) as client:
@@ -174,10 +178,11 @@ def reconcile(
     wait_s: WaitOption = 600,
     as_json: JsonFlag = False,
 ) -> int:
-    """Make the replicas of containers equal again, chunk by chunk, from healthy peers.
+    """Make replicas equal again from healthy peers.
 
-    Replicas that contradict each other stay as they are. With --trust all of one container become
-    what that datanode's replica is: what would be replaced is shown first.
+    Chunks are repaired one by one. Replicas that contradict each other stay as they are. With
+    --trust all replicas of one container become equal to that datanode's; what would be replaced is
+    shown first.
     """
     worlds = shown_worlds(as_shown, ids)
     with connect(scm) as client:
@@ -198,7 +203,7 @@ def reconcile(
 
 
 def shown_worlds(path: Path | None, ids: list[int]) -> list[int]:
-    """Return the fingerprints of containers that a dry run printed; none without a file."""
+    """Return the fingerprints of containers in the output of a dry run; none without a file."""
     if path is None:
         return []
     try:
@@ -214,7 +219,7 @@ def shown_worlds(path: Path | None, ids: list[int]) -> list[int]:
 
 
 def read_json(path: Path) -> list[dict[str, object]]:
-    """Return the documents in a file."""
+    """Return the JSON documents in a file."""
     read = json.loads(given_bytes(path, bytes_max=ANSWER_BYTES_MAX))
     if not isinstance(read, list):
         raise TypeError("it is no list")
@@ -231,7 +236,7 @@ Request = TypeVar(
 
 
 def filled(request: Request, worlds: list[int], *, dry_run: bool) -> Request:
-    """Return `request` for this call."""
+    """Return `request` with the fields of this call."""
     request.dry_run = dry_run
     del request.worlds[:]
     request.worlds.extend(worlds)
@@ -249,10 +254,10 @@ def confirmed(
     wait_s: float,
     as_json: bool,
 ) -> int:
-    """Show what an order would do, ask, and give it if the world is still the one that was shown.
+    """Show the effect of an order, ask, and give the order if nothing has changed since.
 
-    `worlds`: fingerprints of what was shown before. With `yes` nothing is shown now; without, and
-    without anybody to ask, it is refused.
+    `worlds` are fingerprints of an earlier preview. With `yes` nothing is shown. Without `yes`, and
+    without a terminal to ask on, the order is refused.
     """
     if dry_run or not yes:
         trial = order(worlds, True)
@@ -270,7 +275,7 @@ def confirmed(
 
 
 def refuse_unasked(*, as_json: bool) -> None:
-    """Refuse what needs a yes when nobody can be asked."""
+    """Refuse a command that needs a confirmation when stdin is not a terminal."""
     if as_json or not sys.stdin.isatty():
         raise Refused(
             Code.MALFORMED_REQUEST,
@@ -280,7 +285,7 @@ def refuse_unasked(*, as_json: bool) -> None:
 
 
 def show_orders(answer: scm_pb2.ContainerDecisions, *, as_json: bool) -> int:
-    """Print what would be ordered: bytes, minutes, whole copies before and after."""
+    """Print the orders to be given: bytes, minutes, healthy copies before and after."""
     if as_json:
         emit([facts(decision) for decision in answer.decisions])
     else:
@@ -292,7 +297,7 @@ def show_orders(answer: scm_pb2.ContainerDecisions, *, as_json: bool) -> int:
 
 
 def show_given_up(answer: scm_pb2.ContainerDecisions) -> None:
-    """Print the commits that containers are closed without, if any are."""
+    """Print the commits that containers are closed without, if any."""
     rows = [
         (
             decision.container_id,
@@ -312,7 +317,7 @@ def show_given_up(answer: scm_pb2.ContainerDecisions) -> None:
 
 
 def order_rows(decision: scm_pb2.ContainerDecision) -> list[tuple[object, ...]]:
-    """Return one row per order of a decision, or one that says why there is none."""
+    """Return one row per order of a decision, or one with the reason why there is none."""
     copies = f"{decision.copies_before} -> {decision.copies_after}"
     if not decision.orders:
         return [(decision.container_id, decision.code, "-", "-", "-", copies, decision.message)]
@@ -339,7 +344,10 @@ def order_text(order: scm_pb2.Order) -> str:
 
 @app.command("queues")
 def queues(on: OnOption = None, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> int:
-    """Show what each datanode has to do, what waits for it, and the limits. 2: safe mode is on."""
+    """Show each datanode's running and queued commands, and the limits.
+
+    Exit code 2: safe mode is on.
+    """
     with connect(scm) as client:
         answer = client.scm.get_queues(scm_pb2.GetQueuesRequest())
         is_selected = selected(client, on)
@@ -378,7 +386,7 @@ def queues(on: OnOption = None, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag 
 
 
 def of_limit(limit: int) -> str:
-    """Return a limit in words, nothing for none."""
+    """Return a limit in words; "" if there is none."""
     return f" of {limit}" if limit else ""
 
 
@@ -396,7 +404,10 @@ def safemode(
     yes: YesFlag = False,
     as_json: JsonFlag = False,
 ) -> int:
-    """Say whether the SCM decides about replicas yet, and whom it waits for. 2: not yet."""
+    """Show whether the SCM is in safe mode, and what it waits for.
+
+    Exit code 2: safe mode is on.
+    """
     with connect(scm) as client:
         if leave and not yes:
             refuse_unasked(as_json=as_json)

@@ -1,4 +1,4 @@
-"""scm hold: what the control plane leaves alone until it is released."""
+"""Command `scm hold`: exclude containers and replicas from the control plane's decisions."""
 
 from typing import Annotated
 
@@ -33,9 +33,10 @@ def hold(
     scm: ScmOption = SCM_DEFAULT,
     as_json: JsonFlag = False,
 ) -> int:
-    """Order nothing about containers, or about one datanode's replicas, until they are released.
+    """Hold containers, or one datanode's replicas, until released.
 
-    Without CONTAINER: list what is held, and which replicas are excluded and why.
+    The SCM orders nothing about them. Without CONTAINER: list what is held, and the excluded
+    replicas with the reasons.
     """
     if not ids and (datanode or release):
         raise typer.BadParameter("name what to hold or release", param_hint="CONTAINER")
@@ -51,7 +52,7 @@ def hold(
 
 
 def show_holds(client: Client, on: list[str] | None, *, as_json: bool) -> int:
-    """Print what is held, all of it or what is `on` some datanodes."""
+    """Print all held containers and excluded replicas, or those `on` some datanodes."""
     answer = client.scm.list_holds(scm_pb2.ListHoldsRequest())
     is_selected = selected(client, on)
     shown = [one for one in answer.holds if is_selected(one.datanode_id)]

@@ -1,4 +1,4 @@
-"""scm forget, remove-node: letting go of what is lost, shown before it is done."""
+"""Commands `scm forget` and `scm remove-node`: give up lost data, after a preview."""
 
 from typing import Annotated, Final
 
@@ -21,7 +21,7 @@ from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.exits import Exit
 
-KEYS_SHOWN_MAX: Final = 20  # of each container; --json has up to 1,000
+KEYS_SHOWN_MAX: Final = 20  # per container; --json has up to 1,000
 
 UndoFlag = Annotated[
     bool, typer.Option("--undo", help="Take them back: a datanode with a replica has returned.")
@@ -38,10 +38,11 @@ def forget(
     as_shown: ShownOption = None,
     as_json: JsonFlag = False,
 ) -> int:
-    """Give up containers that are missing: their keys are lost, nothing waits for them any more.
+    """Mark missing containers as lost.
 
-    What is lost is shown first. If a replica turns up later it is shown and nothing of it is
-    deleted; --undo makes it the container's again.
+    Their keys become unreadable, and decommissioning no longer waits for them. The loss is shown
+    first. If a replica returns later, it is reported and not deleted; --undo makes it the
+    container's again.
     """
     worlds = shown_worlds(as_shown, ids)
     with connect(scm) as client:
@@ -63,7 +64,8 @@ def forget(
 
 
 def show_fates(answer: scm_pb2.ForgetContainersResponse, *, as_json: bool) -> int:
-    """Print what became, or would become, of each container and its keys; 1: any was refused."""
+    """Print the result, or the preview, for each container and its keys; return 1 if any was
+    refused."""
     if as_json:
         emit([facts(one) for one in answer.containers])
     else:
@@ -87,10 +89,11 @@ def remove_node(
     yes: YesFlag = False,
     as_json: JsonFlag = False,
 ) -> int:
-    """Strike dead datanodes and all they had off the books.
+    """Remove dead datanodes and their replicas from the SCM.
 
-    Nothing is deleted on their disks: one that returns registers, and has what it reports. If this
-    is cut off, run it again: those that are gone already keep no other.
+    Nothing is deleted on their disks: a datanode that returns registers, and reports its replicas
+    again. If the command is interrupted, run it again; datanodes that are already removed do not
+    block others.
     """
     with connect(scm) as client:
         named = datanode_ids(client, ids, may_be_gone=True)

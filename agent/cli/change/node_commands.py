@@ -1,4 +1,4 @@
-"""scm decommission, maintenance, refresh ...: orders about whole datanodes."""
+"""Commands `scm decommission`, `maintenance`, `refresh` and others about whole datanodes."""
 
 import time
 from collections.abc import Sequence
@@ -60,7 +60,7 @@ def decommission(
     yes: YesFlag = False,
     as_json: JsonFlag = False,
 ) -> int:
-    """Let datanodes leave for good: all they have is copied elsewhere first."""
+    """Decommission datanodes: copy their replicas elsewhere first."""
     if undo:
         return set_states(scm, ids, "IN_SERVICE", dry_run=dry_run, yes=True, as_json=as_json)
     return set_states(
@@ -84,7 +84,10 @@ def maintenance(
     yes: YesFlag = False,
     as_json: JsonFlag = False,
 ) -> int:
-    """Let datanodes rest: they come back with what they have, and enough stays online."""
+    """Put datanodes into maintenance.
+
+    Their replicas stay on disk; the SCM keeps the required number of replicas online elsewhere.
+    """
     if undo:
         return set_states(scm, ids, "IN_SERVICE", dry_run=dry_run, yes=True, as_json=as_json)
     return set_states(
@@ -100,7 +103,7 @@ def maintenance(
 
 
 def expiry_ms(wait_s: float) -> int:
-    """Return the wall-clock time so many seconds from now."""
+    """Return the wall-clock time in `wait_s` seconds."""
     return int((time.time() + wait_s) * 1000)
 
 
@@ -115,7 +118,7 @@ def set_states(
     yes: bool,
     as_json: bool,
 ) -> int:
-    """Ask the SCM for a state of datanodes; without `yes`, its checks are shown first."""
+    """Request a state of datanodes; without `yes`, show the SCM's checks first."""
     with connect(scm) as client:
         request = scm_pb2.SetOperationalStatesRequest(
             datanode_ids=datanode_ids(client, ids),
@@ -138,9 +141,9 @@ def set_states(
 
 @app.command("departures")
 def departures(on: OnOption = None, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> int:
-    """Show the datanodes that are not in service: what must be done before they may be off.
+    """Show datanodes that are not in service, and their pending work.
 
-    2: some are not ready to be switched off.
+    Exit code 2: some are not ready to be switched off.
     """
     with connect(scm) as client:
         answer = client.scm.list_departures(scm_pb2.ListDeparturesRequest())
@@ -174,7 +177,7 @@ def departures(on: OnOption = None, scm: ScmOption = SCM_DEFAULT, as_json: JsonF
 
 
 def progress_text(departures: Sequence[scm_pb2.Departure]) -> str:
-    """Return what is left to do in the whole cluster, as numbers that go down to 0."""
+    """Return the remaining work of the whole cluster, as numbers that decrease to 0."""
     ready = [short(d.datanode_id) for d in departures if d.switch_off]
     lines = [f"may be switched off now: {', '.join(ready)}"] if ready else []
     left = counted(len(departures) - len(ready), "datanode")
@@ -185,7 +188,8 @@ def progress_text(departures: Sequence[scm_pb2.Departure]) -> str:
 
 
 def locked_text(answer: scm_pb2.ListDeparturesResponse) -> str:
-    """Return what nobody could read if all that leave, or all that rest, were off now."""
+    """Return what would be unreadable if all datanodes that are leaving, or in maintenance, were
+    off."""
     return (
         f"containers nobody could read without all that leave: {answer.leaving_locked_count}, "
         f"without all that rest: {answer.resting_locked_count}"
@@ -194,10 +198,10 @@ def locked_text(answer: scm_pb2.ListDeparturesResponse) -> str:
 
 @app.command("report")
 def report(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> int:
-    """Show what the replication manager found in its last round. 2: the cluster is not whole, or
-    nobody knows.
+    """Show the result of the replication manager's last round.
 
-    It names the keys of containers that are lost or lack blocks that keys need.
+    It names the keys of containers that are lost or lack blocks that keys need. Exit code 2: the
+    cluster is not healthy, or its state is unknown.
     """
     with connect(scm) as client:
         at_risk = keys_in(client, at_risk=True, all_of_them=as_json)
@@ -222,7 +226,7 @@ def report(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> int:
 
 
 def report_text(answer: scm_pb2.GetReportResponse) -> str:
-    """Return the report in the sections that operators of Ozone know."""
+    """Return the report with the sections of Ozone's report."""
     heading = "Container Summary Report"
     if answer.generated_at_ms:
         moment = datetime.fromtimestamp(answer.generated_at_ms / 1000, UTC)
@@ -246,7 +250,7 @@ def report_text(answer: scm_pb2.GetReportResponse) -> str:
 
 
 def verification_text(answer: scm_pb2.GetReportResponse) -> str:
-    """Return what the last verification by Spark came to."""
+    """Return the result of the last verification by Spark."""
     if not answer.verified_at_ms:
         return "none yet; suture-scm --verify runs one every few minutes"
     if answer.verify_error:
@@ -256,7 +260,7 @@ def verification_text(answer: scm_pb2.GetReportResponse) -> str:
 
 
 def until_text(expiry_ms: int) -> str:
-    """Return how long it is until a maintenance ends, for people."""
+    """Return the remaining time of a maintenance in words."""
     if not expiry_ms:
         return "-"
     left_ms = max(0, expiry_ms - int(time.time() * 1000))
@@ -273,13 +277,13 @@ def refresh(
     scm: ScmOption = SCM_DEFAULT,
     as_json: JsonFlag = False,
 ) -> int:
-    """Have datanodes measure their volumes now."""
+    """Make datanodes measure their volumes now."""
     kind = "reregister" if register else "refresh_volume_usage"
     return order_nodes(scm, ids, kind, as_json=as_json)
 
 
 def order_nodes(scm: str, ids: list[str], kind: str, *, as_json: bool) -> int:
-    """Give datanodes an order about themselves."""
+    """Order datanodes to do something about themselves."""
     with connect(scm) as client:
         answer = client.scm.order_nodes(
             scm_pb2.OrderNodesRequest(datanode_ids=datanode_ids(client, ids), type=kind)
@@ -288,7 +292,7 @@ def order_nodes(scm: str, ids: list[str], kind: str, *, as_json: bool) -> int:
 
 
 def show_node_decisions(answer: scm_pb2.NodeDecisions, *, as_json: bool) -> int:
-    """Print what the SCM decided per datanode; 1 if it refused any."""
+    """Print the SCM's decision per datanode; return 1 if it refused any."""
     if as_json:
         emit([facts(decision) for decision in answer.decisions])
     else:

@@ -1,4 +1,4 @@
-"""scm recover: after a restore, bring back what datanodes have and the backup does not know."""
+"""Command `scm recover`: after a restore, bring back data of datanodes that the backup lacks."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,31 +20,31 @@ from agent.rpc.v1 import container_pb2, scm_pb2
 from agent.runtime.exits import Exit
 
 CONTAINERS_PER_CALL: Final = 1_000
-DELETED_PER_CALL: Final = 1_000_000  # half of what is taken, and of a message, less than 10 MiB
-BLOCKS_PER_CALL: Final = 10_000  # of keys, and so the containers that they need
+DELETED_PER_CALL: Final = 1_000_000  # half of the accepted number; less than a 10 MiB message
+BLOCKS_PER_CALL: Final = 10_000  # of keys, which bounds the containers that they need
 SHOWN_MAX: Final = 20
-UNKNOWN: Final = "UNKNOWN"  # the state of a container that the control plane never made
+UNKNOWN: Final = "UNKNOWN"  # the state of a container that the control plane never created
 
 T = TypeVar("T")
 
 
 @dataclass
 class Result:
-    """What was found, and what became of it."""
+    """Containers and keys found, and the results."""
 
     adopted: set[int] = field(default_factory=set)
-    unknown: set[int] = field(default_factory=set)  # to the control plane, adopted ones among them
+    unknown: set[int] = field(default_factory=set)  # to the control plane, including adopted ones
     deleted: set[str] = field(default_factory=set)
-    codes: dict[str, list[str]] = field(default_factory=dict)  # keys, by what became of them
-    aside: dict[str, str] = field(default_factory=dict)  # the other name, and whose older put it is
-    unfinished: list[str] = field(default_factory=list)  # keys of puts of which parts are missing
-    uncertain: list[str] = field(default_factory=list)  # brought back, perhaps not to their end
+    codes: dict[str, list[str]] = field(default_factory=dict)  # keys by result
+    aside: dict[str, str] = field(default_factory=dict)  # new name -> key of the older put
+    unfinished: list[str] = field(default_factory=list)  # keys of puts with missing parts
+    uncertain: list[str] = field(default_factory=list)  # restored, perhaps without their end
     silent: dict[str, str] = field(default_factory=dict)
     nameless_count: int = 0
     torn_count: int = 0
 
     def take(self, answer: scm_pb2.RecoverResponse) -> None:
-        """Take in one answer."""
+        """Add one answer."""
         self.adopted.update(answer.adopted_container_ids)
         self.deleted.update(answer.deleted_keys)
         for one in answer.keys:
@@ -53,11 +53,11 @@ class Result:
                 self.aside[one.kept_as] = one.key
 
     def left(self) -> list[int]:
-        """Return the containers that the control plane does not know, and did not take over."""
+        """Return the containers that the control plane does not know, and did not adopt."""
         return sorted(self.unknown - self.adopted)
 
     def document(self, *, is_finished: bool) -> dict[str, Any]:
-        """Return it as JSON shows it."""
+        """Return the result as JSON."""
         return {
             "finished": is_finished,
             "adopted_containers": sorted(self.adopted),
@@ -82,10 +82,11 @@ def recover(
     dry_run: DryRunFlag = False,
     as_json: JsonFlag = False,
 ) -> int:
-    """After scm restore: bring back keys and containers that were made since the backup.
+    """Restore keys and containers made since the backup.
 
-    Asks every datanode. Deletes nothing but what was being deleted already. Safe mode ends when it
-    is done. Run again, it brings back what was missing. 2: look at what it says.
+    Run it after scm restore. It asks every datanode, and deletes nothing but what was being deleted
+    already. Safe mode ends when it is done. A second run restores what was missing in the first.
+    Exit code 2: check the output.
     """
     result = Result()
     with connect(scm) as client:
@@ -144,16 +145,16 @@ def _looked_into(
             except Refused as error:
                 if error.code is not Code.CONTAINER_NOT_FOUND:
                     raise
-                continue  # whoever named it has lost it since
+                continue  # lost at the datanode since it was listed
             if info.state == UNKNOWN:
                 result.unknown.add(container_id)
             yield look_into(info, client.peer)
 
 
 def _requests(seen: Sequence[Seen], result: Result) -> Iterator[scm_pb2.RecoverRequest]:
-    """Yield what is told: containers first, then keys, each call with the containers it needs.
+    """Yield the requests: containers first, then keys, each call with the containers it needs.
 
-    What was deleted is told once: who takes it in goes through all keys.
+    Deletes are sent once, because the control plane searches all keys for them.
     """
     parts = [part for one in seen for part in _parts(one)]
     a_container = DELETED_PER_CALL // CONTAINERS_PER_CALL
@@ -175,14 +176,14 @@ def _requests(seen: Sequence[Seen], result: Result) -> Iterator[scm_pb2.RecoverR
         yield scm_pb2.RecoverRequest(
             containers=[
                 scm_pb2.RecoveredContainer(container_id=number, scheme=schemes[number])
-                for number in needed[:BLOCKS_PER_CALL]  # taken over before, but by a dry run
+                for number in needed[:BLOCKS_PER_CALL]  # adopted before, except in a dry run
             ],
             keys=[_key(key) for key in keys],
         )
 
 
 def _batches(items: Iterable[T], weight: Callable[[T], int], weight_max: int) -> Iterator[list[T]]:
-    """Yield items in order, so many at once as weigh no more than that, and at least one."""
+    """Yield items in order, in batches up to the weight, of at least one item."""
     batch: list[T] = []
     total = 0
     for item in items:
@@ -196,7 +197,7 @@ def _batches(items: Iterable[T], weight: Callable[[T], int], weight_max: int) ->
 
 
 def _parts(one: Seen) -> Iterator[scm_pb2.RecoveredContainer]:
-    """Yield a container with what was deleted in it, in parts that a call has room for."""
+    """Yield a container with its deleted blocks, in parts that fit into a call."""
     for start in range(0, max(1, len(one.deleted)), DELETED_PER_CALL):
         yield scm_pb2.RecoveredContainer(
             container_id=one.container_id,
@@ -244,7 +245,7 @@ def _show(result: Result, *, dry_run: bool) -> None:
 
 
 def _list(what: str, names: Sequence[str]) -> None:
-    """Print names, the first of them; --json has all."""
+    """Print the first names; --json has all."""
     if not names:
         return
     say(f"{what}: {len(names)}")

@@ -1,4 +1,4 @@
-"""sample: what a few chunks, drawn at random, say of all of them. Never that they are verified."""
+"""Command `scrub sample`: estimate the state of all chunks from a random sample of them."""
 
 import secrets
 from collections.abc import Sequence
@@ -53,12 +53,12 @@ def sample(
     ] = None,
     as_json: JsonFlag = False,
 ) -> int:
-    """Read chunks drawn at random, and say how likely more are bad; nothing is verified by it.
+    """Read random chunks, and estimate the rate of bad ones.
 
-    Of all that running datanodes have, read at the pace of their scans; with DIR, of volumes whose
-    agents are stopped, for instance after a transport. Chunks are drawn uniformly, without
-    replacement, of all replicas, and read past the page cache. 2: a chunk was bad, or something
-    could not be drawn or judged.
+    By default chunks of running datanodes are read, at the pace of their scans; with DIR, chunks of
+    volumes with stopped agents, for instance after a transport. Chunks are drawn uniformly, without
+    replacement, of all replicas, and read past the page cache. Nothing counts as verified
+    afterwards. Exit code 2: a chunk was bad, or something could not be drawn or judged.
     """
     if volumes and datanode is not None:
         raise Refused(
@@ -87,7 +87,7 @@ def sample(
 
 
 def offline_sample(volumes: Sequence[Path], wish: Wish) -> Sample:
-    """Draw a sample off volumes that no agent uses."""
+    """Draw a sample from volumes that no agent uses."""
     return take_sample(
         volumes,
         confidence=wish.confidence,
@@ -99,13 +99,13 @@ def offline_sample(volumes: Sequence[Path], wish: Wish) -> Sample:
 
 
 def live_sample(scm: str, datanode: str | None, wish: Wish) -> LiveSample:
-    """Draw a sample of what running datanodes have."""
+    """Draw a sample from running datanodes."""
     with connect(scm) as client:
         return sample_of(client, nodes_of(client, datanode), wish)
 
 
 def tell(taken: Sample) -> None:
-    """Say what was drawn off volumes, and what follows; no more than follows."""
+    """Print the sample of volumes, and exactly the conclusions that it allows."""
     say(headline(taken.size, taken.seed, read_count=taken.read_count, bytes_read=taken.bytes_read))
     for one in taken.bad[:SHOWN_MAX]:
         place = f"container {one.container_id} block {one.block_id} at {one.offset}"
@@ -129,7 +129,7 @@ def tell(taken: Sample) -> None:
 
 
 def tell_live(taken: LiveSample) -> None:
-    """Say what was drawn on datanodes, and what follows; no more than follows."""
+    """Print the sample of datanodes, and exactly the conclusions that it allows."""
     read_count, bytes_read = taken.total("read_count"), taken.total("bytes_read")
     say(headline(taken.size, taken.seed, read_count=read_count, bytes_read=bytes_read))
     bad = [(node, item) for node, result in taken.results.items() for item in result.bad]
@@ -157,7 +157,7 @@ def tell_live(taken: LiveSample) -> None:
 
 
 def headline(drawn: SampleSize, seed: int, *, read_count: int, bytes_read: int) -> str:
-    """Say what was read, of how much."""
+    """Return how much was read, and of how much."""
     return (
         f"{read_count} of {counted(drawn.chunk_count, 'chunk')} read, "
         f"{size(bytes_read)}, drawn uniformly with seed {seed}; "
@@ -166,7 +166,7 @@ def headline(drawn: SampleSize, seed: int, *, read_count: int, bytes_read: int) 
 
 
 def say_more(bad_count: int) -> None:
-    """Say how many bad chunks are not shown."""
+    """Print how many bad chunks are not shown."""
     if bad_count > SHOWN_MAX:
         say(f"  and {bad_count - SHOWN_MAX} more; --json has them")
 
@@ -174,7 +174,7 @@ def say_more(bad_count: int) -> None:
 def said(
     drawn: SampleSize, then: str, *, read_count: int, bad_count: int, undecided_count: int
 ) -> str:
-    """Return what follows from a sample; `then`: what to do where something is bad."""
+    """Return the conclusion of a sample; `then` is the advice if something is bad."""
     if undecided_count:
         return f"nothing follows: {counted(undecided_count, 'chunk')} could not be judged"
     if bad_count:

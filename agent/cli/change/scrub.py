@@ -1,4 +1,4 @@
-"""scrub: how far the background scans are, how to hold them, and what is read besides."""
+"""Commands `scrub status`, `pause` and `scan`: progress and control of scans."""
 
 from collections.abc import Callable
 from typing import Annotated, Final
@@ -34,9 +34,9 @@ Answers = list[Answered[pb.ScrubStatusResponse]]
 def status(
     scm: ScmOption = SCM_DEFAULT, datanode: NodeOption = None, as_json: JsonFlag = False
 ) -> int:
-    """Show how far the scan of every volume is.
+    """Show the progress of every volume's scan.
 
-    2: a promise is not kept, a scan is blind, or a datanode does not answer.
+    Exit code 2: a scan is behind its interval or blind, or a datanode does not answer.
     """
     return tell(ask(scm, datanode, lambda peer: peer.scrub_status()), as_json=as_json)
 
@@ -52,9 +52,9 @@ def pause(
     end: Annotated[bool, typer.Option("--end", help="End a pause now.")] = False,
     as_json: JsonFlag = False,
 ) -> int:
-    """Hold background scans for a while; what was asked for by hand still runs.
+    """Pause background scans for a time.
 
-    2: a datanode does not answer; the others hold theirs.
+    Requested scans still run. Exit code 2: a datanode does not answer; the others are paused.
     """
     if end:
         wish = pb.SteerScrubRequest(volume_id=volume, resume=True)
@@ -79,9 +79,10 @@ def scan(
     ] = False,
     as_json: JsonFlag = False,
 ) -> int:
-    """Have a container's replicas read soon, every byte, past the page cache.
+    """Queue a full scan of a container's replicas.
 
-    With --wait: read now. 2: damage was found, or some replica could not be read or queued.
+    Every byte is read, past the page cache. With --wait: read now. Exit code 2: damage was found,
+    or some replica could not be read or queued.
     """
     if (full_speed and not wait) or (cancel and wait):
         raise Refused(
@@ -107,7 +108,7 @@ app.command("sample")(sample)
 def ask(
     scm: str, datanode: str | None, question: Callable[[Peer], pb.ScrubStatusResponse]
 ) -> Answers:
-    """Ask one datanode or all, side by side. Raises SutureError when none of them answers."""
+    """Ask one datanode, or all concurrently. Raise SutureError if none answers."""
     with connect(scm) as client:
         answers = ask_each(client, nodes_of(client, datanode), question)
     if all(answer.value is None for answer in answers):
@@ -117,16 +118,16 @@ def ask(
 
 
 def steered(scm: str, datanode: str | None, wish: pb.SteerScrubRequest) -> Answers:
-    """Steer the scans of one datanode or of all. Raises SutureError when none of them does it.
+    """Change the scans of one datanode or of all. Raise SutureError if none does it.
 
-    Of one volume only its datanode tells: the others do not have it.
+    For a single volume, only its datanode succeeds, because the others do not have it.
     """
     answers = ask(scm, datanode, lambda peer: peer.steer_scrub(wish))
     return [answer for answer in answers if answer.value is not None or not wish.volume_id]
 
 
 def tell(answers: Answers, *, as_json: bool) -> int:
-    """Print the answers, and who gave none; return the exit code."""
+    """Print the answers, and the datanodes without one; return the exit code."""
     heard = [(answer.datanode, answer.value) for answer in answers if answer.value is not None]
     silent = [(answer.datanode, answer.error) for answer in answers if answer.error]
     if as_json:
@@ -148,14 +149,14 @@ def tell(answers: Answers, *, as_json: bool) -> int:
 
 
 def is_wrong(answer: pb.ScrubStatusResponse) -> bool:
-    """Whether somebody has to look: at a broken promise, a canary, a disk, or parity."""
+    """Return whether an operator must act, because of a late scan, a canary, a disk, or parity."""
     if answer.parity.fault_count:
         return True
     return any(volume.lag_ms or volume.canary_overdue or volume.check for volume in answer.volumes)
 
 
 def parity_lines(parity: pb.ParityScrub) -> list[str]:
-    """Return what the verification of parity came to; nothing where there was none."""
+    """Return the results of the parity scrub; none if there is no parity scrub."""
     if not parity.verified_count and not parity.container_id:
         return []
     lines = [
@@ -172,7 +173,7 @@ def parity_lines(parity: pb.ParityScrub) -> list[str]:
 
 
 def headline(answer: pb.ScrubStatusResponse) -> str:
-    """Return the sentence that a person asks for."""
+    """Return the summary sentence."""
     on = [volume for volume in answer.volumes if volume.state != "off"]
     if not on:
         return "no background scans"
@@ -189,7 +190,7 @@ def headline(answer: pb.ScrubStatusResponse) -> str:
 
 
 def volume_row(datanode: str, volume: pb.VolumeScrub) -> tuple[object, ...]:
-    """Return one volume's row."""
+    """Return the row of one volume."""
     if volume.state == "off":
         return (short(datanode), volume.path, "off", *["-"] * 8)
     state = volume.state
@@ -219,7 +220,7 @@ def volume_row(datanode: str, volume: pb.VolumeScrub) -> tuple[object, ...]:
 
 
 def done_share(volume: pb.VolumeScrub) -> str:
-    """Return which part of a volume's bytes is not due to be read now."""
+    """Return the share of a volume's bytes that is not due now."""
     if not volume.used_bytes:
         return "-"
     return percent(max(0, volume.used_bytes - volume.due_bytes), volume.used_bytes)

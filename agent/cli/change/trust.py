@@ -1,4 +1,4 @@
-"""reconcile --trust: a person decides between replicas that contradict each other."""
+"""Option `reconcile --trust`: decide between replicas that contradict each other."""
 
 import typer
 
@@ -11,7 +11,7 @@ from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.runtime.exits import Exit
 
-SHOWN_MAX = 50  # changes of a table for people; --json has the first thousand of each datanode
+SHOWN_MAX = 50  # changes in the table; --json has the first thousand per datanode
 
 Shown = dict[str, datanode_pb2.TrustReplicaResponse]
 
@@ -19,7 +19,7 @@ Shown = dict[str, datanode_pb2.TrustReplicaResponse]
 def trust(
     client: Client, container_id: int, trusted_id: str, *, dry_run: bool, yes: bool, as_json: bool
 ) -> int:
-    """Make all other replicas what the trusted one is: shown first, then asked, then done."""
+    """Make all other replicas equal to the trusted one, after a preview and a confirmation."""
     request = scm_pb2.GetContainerInfoRequest(container_id=container_id)
     replicas = [r.datanode for r in client.scm.get_container_info(request).container.replicas]
     trusted = next((one for one in replicas if one.datanode_id == trusted_id), None)
@@ -41,7 +41,7 @@ def trust(
         answer = asked(container_id, one, trusted, shown=shown[one.datanode_id].shown)
         remark(f"{one.datanode_id}: {answer.result}, {answer.failed_count} chunks failed")
         failed += answer.failed_count
-    # Whose contradictions are over is known when all have heard each other again.
+    # The contradictions end when all replicas have been reconciled again.
     client.scm.reconcile_containers(
         scm_pb2.ReconcileContainersRequest(container_ids=[container_id])
     )
@@ -55,7 +55,7 @@ def asked(
     *,
     shown: int = 0,
 ) -> datanode_pb2.TrustReplicaResponse:
-    """Ask one datanode what would change; with `shown`, have it done."""
+    """Ask one datanode for the changes; with `shown`, make it carry them out."""
     request = datanode_pb2.TrustReplicaRequest(
         container_id=container_id,
         trusted_datanode_id=trusted.datanode_id,
@@ -73,7 +73,7 @@ def asked(
 
 
 def tell(shown: Shown, *, as_json: bool) -> None:
-    """Print what would be installed, and what would be replaced by it."""
+    """Print what would be installed, and what it would replace."""
     if as_json:
         emit(
             [

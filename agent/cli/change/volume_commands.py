@@ -1,4 +1,4 @@
-"""volume add, retire, read-only: what the volumes of a datanode are used for."""
+"""Commands `volume add`, `retire` and `read-only`: the service of a datanode's volumes."""
 
 import time
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from agent.store.files.mounts import FSTAB
 from agent.store.volumes.known import declare_new
 
 POLL_S: Final = 1.0
-SENT_AT_ONCE: Final = 20  # containers that the control plane is asked to copy elsewhere
+SENT_AT_ONCE: Final = 20  # containers copied elsewhere at the same time
 WHOLE: Final = frozenset({"CLOSED", "QUASI_CLOSED"})
 NEXT: Final = (
     "it may be pulled: restart the agent, unmount the disk, mount the new one at the same place, "
@@ -47,7 +47,7 @@ WaitFlag = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One volume, and the datanode that has it."""
+    """A volume, and its datanode."""
 
     datanode_id: str
     address: str
@@ -69,10 +69,11 @@ def add(
     scm: ScmOption = SCM_DEFAULT,
     as_json: JsonFlag = False,
 ) -> int:
-    """Have a datanode use another volume, at once and after restarts; an empty one is formatted.
+    """Add a volume to a datanode, now and after restarts.
 
-    Its other volumes remember it. Write it into storage.volumes, too. --next-start is needed only
-    where there was a volume before; that one is then forgotten.
+    An empty directory is formatted. The other volumes remember the new one; write it into
+    storage.volumes, too. --next-start is needed only where there was a volume before, which is then
+    forgotten.
     """
     if next_start == bool(datanode) or (datanode and len(paths) > 1):
         raise typer.BadParameter("give --datanode and one DIR, or --next-start", param_hint="DIR")
@@ -89,9 +90,9 @@ def add(
 
 
 def declare(volumes: Sequence[Path], *, as_json: bool) -> int:
-    """Say that empty directories are new disks: the agent's next start makes volumes of them.
+    """Mark empty directories as new disks. The agent formats them at its next start.
 
-    Needed only where there was a volume before; that one is then forgotten.
+    Needed only where there was a volume before, which is then forgotten.
     """
     for volume in volumes:
         declare_new(volume, fstab=FSTAB)
@@ -119,10 +120,11 @@ def retire(
     scm: ScmOption = SCM_DEFAULT,
     as_json: JsonFlag = False,
 ) -> int:
-    """Empty a volume, to pull its disk: replicas move to the other volumes of its datanode.
+    """Empty a volume to remove its disk.
 
-    None is deleted before its copy was read whole. It goes on after a restart. With --wait the
-    control plane copies to other datanodes what has no room here. 2: something is left.
+    Its replicas move to the datanode's other volumes. None is deleted before its copy was read
+    whole. A restart does not interrupt it. With --wait the control plane copies to other datanodes
+    what has no room here. Exit code 2: something is left.
     """
     if cancel and to:
         raise typer.BadParameter("give --cancel or --to", param_hint="--to")
@@ -136,7 +138,8 @@ def retire(
 
 
 def target_of(client: Client, place: Place, volume: str, to: str) -> str:
-    """Return the volume that takes all of another one. Raise Refused for another datanode's."""
+    """Return the volume that takes all replicas of another one. Raise Refused for another
+    datanode's."""
     target = found(client, to)
     if place.datanode_id != target.datanode_id:
         raise Refused(
@@ -154,7 +157,10 @@ def read_only(
     scm: ScmOption = SCM_DEFAULT,
     as_json: JsonFlag = False,
 ) -> int:
-    """Have nothing new written to a volume: writers go elsewhere, repairs and deletes go on."""
+    """Stop new writes to a volume.
+
+    Writers use other volumes; repairs and deletes continue.
+    """
     with connect(scm) as client:
         place = found(client, volume)
         volumes = steer(client, place, "IN_SERVICE" if off else "READ_ONLY")
@@ -162,7 +168,7 @@ def read_only(
 
 
 def found(client: Client, given: str) -> Place:
-    """Return the volume that is named. Raises Refused."""
+    """Return the named volume. Raise Refused."""
     node, volume_id = one_volume(known_nodes(client), given)
     return Place(node.datanode_id, node.address, volume_id)
 
@@ -170,7 +176,7 @@ def found(client: Client, given: str) -> Place:
 def steer(
     client: Client, place: Place, service: str, target_id: str = ""
 ) -> Sequence[pb.VolumeStatus]:
-    """Use a volume otherwise; return all volumes of its datanode."""
+    """Change the service of a volume; return all volumes of its datanode."""
     wish = pb.SteerVolumeRequest(
         volume_id=place.volume_id, service=service, target_volume_id=target_id
     )
@@ -188,7 +194,7 @@ def shown(datanode_id: str, volumes: Sequence[pb.VolumeStatus], *, as_json: bool
 
 
 def follow(client: Client, place: Place, *, as_json: bool) -> int:
-    """Show how a volume empties until it is empty, or nothing moves any more."""
+    """Show the progress of a retirement until the volume is empty, or nothing moves any more."""
     sent: dict[int, list[int]] = {}
     with bytes_progress("moved", 0, quiet=as_json) as bar:
         while True:
@@ -206,13 +212,13 @@ def follow(client: Client, place: Place, *, as_json: bool) -> int:
 
 
 def does_rest(volume: pb.VolumeStatus) -> bool:
-    """Return whether nothing of a volume moves, or is about to."""
+    """Return whether nothing moves from a volume, or will soon."""
     is_stuck = 0 < volume.stuck_count >= volume.container_count
     return volume.service != "RETIRING" or is_stuck
 
 
 def looked_at(client: Client, place: Place) -> pb.VolumeStatus:
-    """Return how a volume is now."""
+    """Return the present status of a volume."""
     for volume in client.peer(place).status().volumes:
         if volume.volume_id == place.volume_id:
             return volume
@@ -224,7 +230,7 @@ def looked_at(client: Client, place: Place) -> pb.VolumeStatus:
 
 
 def ending(place: Place, volume: pb.VolumeStatus) -> str:
-    """Say what became of it."""
+    """Return the result of a retirement."""
     name = f"{volume.path} of {short(place.datanode_id)}"
     if volume.service == "RETIRED":
         return f"{name} is empty; {NEXT}"
@@ -238,11 +244,11 @@ def ending(place: Place, volume: pb.VolumeStatus) -> str:
 def send_away(
     client: Client, place: Place, volume: pb.VolumeStatus, sent: dict[int, list[int]]
 ) -> bool:
-    """Have the control plane copy elsewhere what has no room on this host, and remove here what
-    enough others have; return whether there is anything to wait for.
+    """Make the control plane copy replicas without room on this host elsewhere, and delete here
+    those that enough others have; return whether there is anything to wait for.
 
-    `sent` are the commands that copy each container. Surplus is removed by the control plane, too,
-    perhaps another replica than the one here: then this one goes as `suture scm delete` has it go.
+    `sent` are the commands that copy each container. The control plane also removes surplus,
+    perhaps another replica than this one; then this one is deleted as by `suture scm delete`.
     """
     waits = False
     for number in list(volume.homeless_container_ids)[:SENT_AT_ONCE]:
@@ -250,7 +256,7 @@ def send_away(
             scm_pb2.GetContainerInfoRequest(container_id=number)
         ).container
         if info.scheme:
-            continue  # a shard is rebuilt when it is gone, and never copied: a person decides
+            continue  # a shard is never copied, only rebuilt after its loss: left to an operator
         others = [r for r in info.replicas if r.datanode.datanode_id != place.datanode_id]
         if sum(map(is_whole, others)) < info.replication_factor:
             if number not in sent:
@@ -273,7 +279,7 @@ def send_away(
 
 
 def is_whole(held: scm_pb2.ContainerInfoReplica) -> bool:
-    """Whether a replica counts as one that need not be made again."""
+    """Return whether a replica counts as healthy, so that it need not be replaced."""
     from agent.cli.inspect.scm_commands import state_name
 
     is_good = state_name(held.replica.state) in WHOLE and not held.replica.finding_count

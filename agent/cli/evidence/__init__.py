@@ -1,1 +1,1 @@
-"""What was verified, and proof of it: the verification log, and statements for auditors."""
+"""Commands for evidence: verification logs, attestations, bundles and samples."""

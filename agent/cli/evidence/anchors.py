@@ -1,4 +1,4 @@
-"""verify-log --kept: the heads of verification logs that the control plane keeps."""
+"""Option `verify-log --kept`: the heads of verification logs that the control plane stores."""
 
 from typing import Any
 
@@ -10,8 +10,8 @@ from agent.runtime.exits import Exit
 
 
 def show_anchors(scm: str, datanode: str, *, as_json: bool) -> int:
-    """Print the heads of verification logs that the control plane keeps; of each volume the newest,
-    of one datanode all."""
+    """Print the stored heads of verification logs: the newest of each volume, or all of one
+    datanode."""
     with connect(scm) as client:
         chosen = datanode_id(client, datanode) if datanode else ""
         answer = client.scm.list_anchors(scm_pb2.ListAnchorsRequest(datanode_id=chosen))
@@ -30,7 +30,7 @@ def show_anchors(scm: str, datanode: str, *, as_json: bool) -> int:
 
 
 def document(log: scm_pb2.LogAnchors) -> dict[str, Any]:
-    """Return the anchors of a volume as JSON shows them."""
+    """Return the anchors of a volume as JSON."""
     return {
         "datanode_id": log.datanode_id,
         "volume_id": log.volume_id,

@@ -1,4 +1,4 @@
-"""attest: a signed statement for auditors, from the verification logs of volumes."""
+"""Command `attest`: a signed statement for auditors, from the verification logs of volumes."""
 
 import errno
 import json
@@ -25,7 +25,7 @@ from agent.store.verification_log.log_reader import read_log
 
 KIND: Final = "suture verification statement"
 STATEMENT_BYTES_MAX: Final = 1024**3
-SHOWN_MAX: Final = 20  # of each list, for people; the file has them all
+SHOWN_MAX: Final = 20  # per list; the file has them all
 
 
 def attest(
@@ -57,10 +57,11 @@ def attest(
     ] = None,
     as_json: JsonFlag = False,
 ) -> int:
-    """State, signed, what was verified, repaired and deleted in a time, and what failed.
+    """Sign a statement about verifications, repairs and deletes.
 
-    It is made from verification logs, and refused if one does not hold. 2, of --verify: the
-    signature is not that of the key, or the statement is another one.
+    It covers a period, with all failures, and is made from verification logs. It is refused if one
+    of them is not intact. Exit code 2, of --verify: the signature does not match the key or the
+    statement.
     """
     if make_key is not None:
         return new_key(make_key, as_json=as_json)
@@ -92,7 +93,7 @@ def attest(
         "key": signing.fingerprint(signer.public_key()),
         "signature": signing.sign(signer, statement),
     }
-    if os.path.lexists(output):  # one that was made is never overwritten
+    if os.path.lexists(output):  # existing statements are never overwritten
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(output))
     text = json.dumps(document, indent=1, sort_keys=True) + "\n"
     write_whole(output, [text.encode("ascii")])
@@ -101,7 +102,7 @@ def attest(
 
 
 def new_key(path: Path, *, as_json: bool) -> int:
-    """Make a key, and say what to do with it."""
+    """Create a key, and print how to use it."""
     public_path = signing.make_key(path)
     found = signing.fingerprint(signing.read_public_key(public_path))
     if as_json:
@@ -113,7 +114,7 @@ def new_key(path: Path, *, as_json: bool) -> int:
 
 
 def moment_ms(option: str, text: str) -> int:
-    """Return a date, or a date and time of UTC, in milliseconds. Raise Refused."""
+    """Return a date, or a date and time in UTC, in milliseconds. Raise Refused."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
@@ -129,7 +130,7 @@ def moment_ms(option: str, text: str) -> int:
 def stated(
     volumes: Sequence[Path], anchors: Sequence[Head], period: tuple[int, int], now_ms: int
 ) -> dict[str, object]:
-    """Return the statement. Raise Refused: a log does not hold, or is none; it is there twice."""
+    """Return the statement. Raise Refused if a log is not intact, is no log, or is given twice."""
     logs = []
     for path in volumes:
         files = read_log(path)
@@ -163,7 +164,7 @@ def stated(
 
 
 def verified(path: Path, key: Path, *, as_json: bool) -> int:
-    """Say whether the holder of a key signed this statement, and what it says."""
+    """Print whether the holder of a key signed this statement, and its content."""
     public_key = signing.read_public_key(key)
     document = read_statement(path)
     if signing.holds(public_key, document["statement"], str(document["signature"])):
@@ -180,7 +181,7 @@ def verified(path: Path, key: Path, *, as_json: bool) -> int:
 
 
 def read_statement(path: Path) -> dict[str, Any]:
-    """Return a statement with its signature, not verified. Raise Refused: it is none."""
+    """Return a statement with its signature, unverified. Raise Refused if it is none."""
     with path.open("rb") as file:
         content = file.read(STATEMENT_BYTES_MAX)
     try:
@@ -201,7 +202,7 @@ def read_statement(path: Path) -> dict[str, Any]:
 
 
 def told(path: Path, document: Mapping[str, Any], *, as_json: bool, remark: str) -> None:
-    """Say what a statement says, for people or machines."""
+    """Print the content of a statement, for people or as JSON."""
     statement = document["statement"]
     if as_json:
         emit({"file": str(path), "holds": True, "key": document["key"], "statement": statement})
@@ -249,5 +250,5 @@ def _item_text(item: Mapping[str, Any]) -> str:
 
 
 def day(at_ms: int) -> str:
-    """Return a moment as people read it."""
+    """Return a time in readable form."""
     return f"{datetime.fromtimestamp(at_ms / 1000, tz=UTC):%Y-%m-%d %H:%M:%S} UTC"

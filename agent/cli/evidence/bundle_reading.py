@@ -1,7 +1,7 @@
-"""A bundle of `suture diagnose`, read where it was sent: bounded, and believed in nothing.
+"""Reading of a `suture diagnose` bundle: bounded, and without trust in its content.
 
-container-5/container.json            what the control plane knew
-container-5/<datanode>/tree.json      and of each replica: tree, rows, medium, findings, replica
+container-5/container.json            what the control plane knew container-5/<datanode>/tree.json
+and for each replica: tree, rows, medium, findings, replica
 """
 
 import json
@@ -31,8 +31,8 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True, slots=True)
 class Medium:
-    """What the disk held of a chunk when the bundle was made: its length and both libraries' sums.
-    `error` where it could not be read."""
+    """Content of a chunk on the disk when the bundle was made: its length and both libraries'
+    checksums. `error` is set if it was unreadable."""
 
     length_bytes: int = 0
     primary: bytes = b""
@@ -42,7 +42,7 @@ class Medium:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A finding as it was reported."""
+    """A reported finding."""
 
     verdict: str
     fault: str
@@ -55,7 +55,8 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class KnownTree:
-    """A tree, not folded yet: `blocks` are the live ones, by id. `is_whole` False: cut by size."""
+    """A tree, not folded yet: `blocks` are the live ones, by id. `is_whole` is False if it was
+    cut."""
 
     algorithm: Algorithm
     root: int
@@ -68,7 +69,7 @@ class KnownTree:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The rows of a replica; where there are more than fit, not all."""
+    """The rows of a replica; incomplete if there were too many."""
 
     blocks: Mapping[BlockId, tuple[ChunkInfo, ...]]
     is_whole: bool
@@ -76,8 +77,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class BundledReplica:
-    """All that a bundle has of one replica. What could not be had is None, and `missing` says why,
-    by document."""
+    """All documents about one replica. A missing one is None, and `missing` has its reason."""
 
     datanode_id: str
     report: Document | None
@@ -90,7 +90,7 @@ class BundledReplica:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """A whole bundle."""
+    """A complete bundle."""
 
     about: Document
     container: Document
@@ -98,7 +98,7 @@ class Bundle:
 
 
 def read_bundle(path: Path) -> Bundle:
-    """Return what is in a bundle. Raise Refused: it is none, or says what no bundle says."""
+    """Return the content of a bundle. Raise Refused if it is not one, or is invalid."""
     documents = _documents(path)
     for name in ("about", "container"):
         if name not in documents:
@@ -112,7 +112,7 @@ def read_bundle(path: Path) -> Bundle:
 
 
 def _documents(path: Path) -> dict[str, Document]:
-    """Return each document by its name in the bundle, without the folder that all are in."""
+    """Return each document by its name in the bundle, without the common folder."""
     found: dict[str, Document] = {}
     try:
         with tarfile.open(path, "r:gz") as bundle:
@@ -131,7 +131,7 @@ def _documents(path: Path) -> dict[str, Document]:
 
 
 def no_bundle(path: Path, why: str) -> Refused:
-    """Return the refusal of what is no bundle."""
+    """Return the refusal of a file that is no bundle."""
     return Refused(
         Code.MALFORMED_REQUEST,
         f"{path} is no bundle of suture diagnose: {why[:200]}",
@@ -164,7 +164,7 @@ def _replica(path: Path, node: str, documents: Mapping[str, Document]) -> Bundle
 
 
 def tree_of(document: Document) -> KnownTree:
-    """Return a tree. Raises KeyError, TypeError, ValueError."""
+    """Return a tree. Raise KeyError, TypeError, ValueError."""
     live = {int(item["block_id"]): item for item in document["blocks"] if not item["deleted"]}
     gone = {int(item["block_id"]): item for item in document["blocks"] if item["deleted"]}
     return KnownTree(
@@ -184,7 +184,7 @@ def _leaf(item: Document) -> Leaf:
 
 
 def rows_of(document: Document) -> Rows:
-    """Return rows. Raises KeyError, TypeError, ValueError."""
+    """Return rows. Raise KeyError, TypeError, ValueError."""
     blocks = {
         BlockId(int(item["block_id"])): tuple(map(_chunk, item["chunks"]))
         for item in document["blocks"]
@@ -203,7 +203,7 @@ def _chunk(item: Document) -> ChunkInfo:
 
 
 def findings_of(document: Document) -> tuple[Found, ...]:
-    """Return findings. Raises KeyError, TypeError, ValueError."""
+    """Return findings. Raise KeyError, TypeError, ValueError."""
     return tuple(
         Found(
             str(item["verdict"]),
@@ -219,7 +219,7 @@ def findings_of(document: Document) -> tuple[Found, ...]:
 
 
 def medium_of(document: Document) -> dict[tuple[int, int], Medium]:
-    """Return what the disk held. Raises KeyError, TypeError, ValueError."""
+    """Return the content of the disk. Raise KeyError, TypeError, ValueError."""
     return {
         (int(item["block_id"]), int(item["offset"])): _medium(item) for item in document["chunks"]
     }

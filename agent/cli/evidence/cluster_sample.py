@@ -1,4 +1,4 @@
-"""Samples of what running agents have: drawn over all datanodes as of one lot, read by each."""
+"""Samples of running agents: one draw over all datanodes, read by each."""
 
 import random
 import threading
@@ -23,7 +23,7 @@ Nodes = list[tuple[str, str]]  # name and address
 
 @dataclass(slots=True)
 class LiveSample:
-    """What was drawn on datanodes, and what was found; `silent`: who could not be drawn from."""
+    """Draw and result of a sample of datanodes; `silent` are those that gave no part of it."""
 
     size: SampleSize
     seed: int
@@ -36,12 +36,12 @@ class LiveSample:
 
     @property
     def is_clean(self) -> bool:
-        """Whether all that was drawn is as it was written, and nothing was left out of the draw."""
+        """Return whether every drawn chunk is intact, and nothing was left out of the draw."""
         counts = ("bad_count", "undecided_count", "damaged_row_count", "unread_count")
         return not self.silent and not any(map(self.total, counts))
 
     def document(self) -> dict[str, object]:
-        """Return it as JSON shows it."""
+        """Return the result as JSON."""
         return {
             "size": {name: getattr(self.size, name) for name in SampleSize.__slots__},
             "seed": self.seed,
@@ -68,8 +68,8 @@ COUNTS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """What sample somebody wants. `begin` is told how many chunks are drawn, `progress` how many
-    more were read."""
+    """Parameters of a sample. `begin` receives the number of drawn chunks, `progress` the number of
+    chunks read since its last call."""
 
     confidence: float
     fraction: float
@@ -79,9 +79,9 @@ class Wish:
 
 
 def sample_of(client: Client, nodes: Nodes, wish: Wish) -> LiveSample:
-    """Count what datanodes have, and have a sample of it drawn and read, side by side.
+    """Count the chunks of datanodes, then draw and read a sample concurrently.
 
-    Raise SutureError: none of them answers, or there is nothing to draw.
+    Raise SutureError if none answers, or there is nothing to draw.
     """
     counted = ask_each(client, nodes, lambda peer: last_of(peer, pb.SampleChunksRequest(), told))
     silent = {answer.datanode: answer.error for answer in counted if answer.value is None}
@@ -102,7 +102,7 @@ def sample_of(client: Client, nodes: Nodes, wish: Wish) -> LiveSample:
 def requests_of(
     counts: dict[str, int], size: SampleSize, seed: int
 ) -> dict[str, pb.SampleChunksRequest]:
-    """Return what each datanode has to draw, so that any sample of them all is as likely."""
+    """Return each datanode's part of the draw, so that all samples are equally likely."""
     names = sorted(counts)
     shares = split(
         drawn(size.chunk_count, drawn_count=size.drawn_count, seed=seed),
@@ -120,7 +120,7 @@ def requests_of(
 def drawn_on(
     client: Client, nodes: Nodes, requests: dict[str, pb.SampleChunksRequest], wish: Wish
 ) -> list[Answered[pb.SampleResult]]:
-    """Have each datanode draw and read its part."""
+    """Make each datanode draw and read its part."""
     lock = threading.Lock()
 
     def more(count: int) -> None:
@@ -132,16 +132,14 @@ def drawn_on(
 
 
 def told(_count: int) -> None:
-    """Tell nobody how many chunks were read."""
+    """Progress callback that does nothing."""
 
 
 def last_of(
     peer: Peer, request: pb.SampleChunksRequest, more: Callable[[int], None]
 ) -> pb.SampleResult:
-    """Ask one datanode, again while it draws another sample; return its result.
-
-    Raise SutureError.
-    """
+    """Ask one datanode, again while it draws another sample; return its result. Raise
+    SutureError."""
     read_count = 0
 
     def once() -> pb.SampleResult:
@@ -164,8 +162,8 @@ def shown(
     found: dict[str, pb.SampleResult],
     fraction: float,
 ) -> SampleSize:
-    """Return what the sample shows that was drawn indeed: of those who answered, without what was
-    gone by then or could not be judged."""
+    """Return the size of the sample that was actually judged: without datanodes that did not
+    answer, and without chunks that were gone or undecided."""
     chunk_count = sum(counts[name] for name in found)
     judged = sum(one.read_count - one.undecided_count for one in found.values())
     if not chunk_count:

@@ -1,4 +1,4 @@
-"""diagnose: everything that is known of one container, in one file to send to somebody."""
+"""Command `diagnose`: all evidence about one container, in one file to send."""
 
 import io
 import json
@@ -26,7 +26,7 @@ from agent.runtime.exits import Exit
 from merkle.replica import BlockId, ContainerId
 from merkle.tree import Tree
 
-LEAVES_MAX: Final = 100_000  # of one replica: a bundle is to be sent by mail
+LEAVES_MAX: Final = 100_000  # per replica, so that a bundle can be sent by mail
 
 
 def diagnose(
@@ -44,10 +44,11 @@ def diagnose(
     scm: ScmOption = SCM_DEFAULT,
     as_json: JsonFlag = False,
 ) -> int:
-    """Write the evidence about a container to one .tar.gz: no data, no keys, no names of files.
+    """Write the evidence about a container to a .tar.gz file.
 
-    With --replay: come to each verdict in a bundle again, from its sums; no cluster is asked. 2: a
-    verdict comes out otherwise, or some evidence could not be had.
+    It has no data, no keys and no file names. With --replay: recompute every verdict in a bundle
+    from its recorded checksums, offline. Exit code 2: a verdict differs, or some evidence is
+    missing.
     """
     if (container_id is None) == (bundle is None):
         raise typer.BadParameter("give a container, or --replay", param_hint="CONTAINER")
@@ -65,7 +66,7 @@ def diagnose(
             documents = dict(evidence(client, ContainerId(container_id)))
             bundle_into(file, container_id, documents)
     except BaseException:
-        path.unlink(missing_ok=True)  # nobody else's: it was made here
+        path.unlink(missing_ok=True)  # created by this command
         raise
     failed = [name for name, document in documents.items() if "error" in document]
     if as_json:
@@ -78,7 +79,7 @@ def diagnose(
 
 
 def bundle_into(file: BinaryIO, container_id: int, documents: Mapping[str, object]) -> None:
-    """Write documents as one bundle, durably."""
+    """Write documents as one durable bundle."""
     at_s = int(time.time())
     with tarfile.open(fileobj=file, mode="w:gz") as bundle:
         for name, document in documents.items():
@@ -91,7 +92,7 @@ def bundle_into(file: BinaryIO, container_id: int, documents: Mapping[str, objec
 
 
 def evidence(client: Client, container_id: ContainerId) -> Iterator[tuple[str, dict[str, object]]]:
-    """Yield every document, by name; what cannot be had is a document with an error."""
+    """Yield every document by name; missing evidence is a document with an error."""
     yield "about", {"suture": version("suture"), "at_ms": int(time.time() * 1000)}
     request = scm_pb2.ListContainerInfosRequest(start_container_id=container_id, count=1)
     known = client.scm.list_container_infos(request).containers
@@ -136,7 +137,7 @@ def _scrub(judged: JudgedReplica) -> dict[str, object]:
 
 
 def _disks(judged: JudgedReplica) -> dict[str, object]:
-    """Return what smartctl and the kernel's log say; each says why where it says nothing."""
+    """Return the output of smartctl and the kernel's log, or why there is none."""
     disks = []
     for disk in judged.peer.list_disks().disks:
         document = facts(disk)
@@ -159,7 +160,7 @@ QUESTIONS: Final[Mapping[str, Question]] = {
 
 
 def tree_document(tree: Tree) -> dict[str, object]:
-    """Return a tree in full; of a very large one, the first leaves."""
+    """Return a tree in full; for a very large one, its first leaves."""
     blocks: list[dict[str, object]] = []
     leaf_count = 0
     for index, block_id in enumerate(tree.block_ids.tolist()):

@@ -1,9 +1,9 @@
-"""The judge of chunks, asked again about sums that were recorded: no bytes, the same code.
+"""Verdicts on chunks from recorded checksums: no bytes, the same code.
 
-The scan judged bytes; a bundle has their sums. Here a medium answers each read with as many bytes
-as were there, and the witnesses with the sums that were recorded, so that `scanner.chunk_verdict`
-comes to its verdict by its own rules. What only the bytes show, such as sectors of zeros, stays
-unknown.
+A scan judges bytes; a bundle has their checksums. Here a medium answers each read with the recorded
+number of bytes, and the witnesses answer with the recorded checksums, so that
+`scanner.chunk_verdict` reaches its verdict by its own rules. Facts that only the bytes show, such
+as sectors of zeros, stay unknown.
 """
 
 import errno
@@ -19,7 +19,7 @@ from scanner.chunk_verdict import FirstRead, Judgement, Witnesses, judge_chunk
 from scanner.finding import Fault, Forensic, Verdict
 from scanner.growth import UNREADABLE_LEAF
 
-FILLER: Final = b"\xa5"  # no sector of it is zero, so that nothing is taken for one
+FILLER: Final = b"\xa5"  # non-zero, so that no sector looks like a zero sector
 UNKNOWN_SUMS: Final = "the sums of the windows are not in the bundle, only their fold"
 WINDOWS: Final = re.compile(
     r"(\d+) of (\d+) windows differ; window (\d+) at byte (\d+): expected ([0-9a-f]*), "
@@ -30,22 +30,22 @@ FAILED_READ: Final = re.compile(r"failed with ([A-Z0-9]+)")
 
 @dataclass(frozen=True, slots=True)
 class RecordedMedium:
-    """A chunk's place on a disk (`scanner.ports.BlockReader`), as it was once."""
+    """A recorded place of a chunk on a disk (`scanner.ports.BlockReader`)."""
 
     length_bytes: int
     error: OSError | None = None
 
     @property
     def size_bytes(self) -> int:
-        """Length of what is there."""
+        """Recorded length."""
         return self.length_bytes
 
     def read(self, offset: int, length_bytes: int) -> memoryview:
-        """Read it again."""
+        """Return filler bytes."""
         return memoryview(self.reread_past_cache(offset, length_bytes))
 
     def reread_past_cache(self, _offset: int, length_bytes: int) -> bytes:
-        """Read it again. Raise the recorded OSError."""
+        """Return filler bytes. Raise the recorded OSError."""
         if self.error is not None:
             raise self.error
         return FILLER * min(length_bytes, self.length_bytes)
@@ -56,8 +56,8 @@ class RecordedMedium:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is known of a chunk on the medium. `basis` says by what, in words; `is_whole`: with the
-    sums of all windows, so that the judge's words are to be the same, too."""
+    """Evidence about a chunk on the medium. `basis` describes its source. `is_whole` means that the
+    checksums of all windows are known, so that the verdict's text must match, too."""
 
     length_bytes: int
     primary: bytes
@@ -68,7 +68,7 @@ class Evidence:
 
 
 def judged_again(chunk: ChunkInfo, seen: Evidence) -> Judgement | None:
-    """Return the judge's verdict on what was seen of a chunk; None: it is as it was written."""
+    """Return the verdict on a recorded chunk; None if it is intact."""
     if (seen.length_bytes, seen.primary) == (chunk.length_bytes, chunk.window_checksums):
         return None
     witnesses = Witnesses(lambda *_: seen.primary, lambda *_: seen.second)
@@ -87,8 +87,8 @@ def evidence_of(
     medium: Medium | None,
     found: Found | None,
 ) -> Evidence:
-    """Return what a bundle shows of a chunk, the best first: sums that were read for it and have
-    the fold that is in the tree; else the finding's, if it names all; else only the fold."""
+    """Return a bundle's best evidence about a chunk: checksums read for it that fold to the tree's
+    value; or else the finding's, if it names all; or else only the fold."""
     if leaf is None:
         return Evidence(0, b"", b"", "the tree has no leaf: the file ended before it")
     if leaf.checksum == _fold(algorithm, chunk, leaf.length_bytes, UNREADABLE_LEAF):
@@ -107,7 +107,7 @@ def evidence_of(
     if sums and _fold(algorithm, chunk, leaf.length_bytes, sums) == leaf.checksum:
         return Evidence(leaf.length_bytes, sums, sums, "the finding names the one wrong window")
     other = _other(chunk, leaf.length_bytes)
-    is_cut = leaf.length_bytes < chunk.length_bytes  # then the sums are not in the judge's words
+    is_cut = leaf.length_bytes < chunk.length_bytes  # then the text has no checksums
     return Evidence(leaf.length_bytes, other, other, UNKNOWN_SUMS, is_whole=is_cut)
 
 
@@ -116,7 +116,7 @@ def _fold(algorithm: Algorithm, chunk: ChunkInfo, length_bytes: int, sums: bytes
 
 
 def _failed(found: Found | None) -> Evidence:
-    """Return what a refusal of the device leaves."""
+    """Return the evidence of a device error."""
     name = FAILED_READ.search(found.evidence if found else "")
     number = getattr(errno, name[1], errno.EIO) if name else errno.EIO
     basis = "the leaf is that of a chunk that cannot be read"
@@ -125,7 +125,7 @@ def _failed(found: Found | None) -> Evidence:
 
 
 def _named_sums(chunk: ChunkInfo, found: Found | None) -> bytes:
-    """Return the sums of all windows where a finding says that one is wrong, and how."""
+    """Return the checksums of all windows, if a finding names one wrong window and its checksum."""
     told = WINDOWS.search(found.evidence) if found else None
     width = checksum_width_bytes(chunk.checksum_type)
     if told is None or told[1] != "1" or len(told[6]) != 2 * width:
@@ -139,7 +139,7 @@ def _named_sums(chunk: ChunkInfo, found: Found | None) -> bytes:
 
 
 def _other(chunk: ChunkInfo, length_bytes: int) -> bytes:
-    """Return sums that are not the row's, in place of those that nobody knows."""
+    """Return checksums that differ from the row's, in place of unknown ones."""
     if chunk.checksum_type is ChecksumType.NONE:
         return b"?"
     windows = -(-length_bytes // chunk.bytes_per_checksum)
@@ -150,8 +150,8 @@ def _other(chunk: ChunkInfo, length_bytes: int) -> bytes:
 def contradiction(
     chunk: ChunkInfo, found: Found, judgement: Judgement | None, seen: Evidence
 ) -> str:
-    """Say how a finding on a chunk differs from what comes of the evidence; "" if it does not."""
-    if found.verdict == Verdict.SUSPECT_HOST:  # what a host saw once is in no bundle
+    """Return how a finding on a chunk differs from the recomputed verdict; "" if it does not."""
+    if found.verdict == Verdict.SUSPECT_HOST:  # a single observation of the host is in no bundle
         return "" if judgement is None else f"the medium is {judgement.verdict.value}"
     if judgement is None:
         return "the medium has what was written"
@@ -163,7 +163,7 @@ def contradiction(
 
 
 def _in_words(found: Found, judgement: Judgement) -> str:
-    """Compare the judge's words, and what kind of accident it was as far as sums tell."""
+    """Compare the verdicts' texts, and the kind of fault as far as checksums show it."""
     told, again = (
         found.evidence.partition("; cut at")[0],
         judgement.evidence.partition("; cut at")[0],
@@ -176,7 +176,8 @@ def _in_words(found: Found, judgement: Judgement) -> str:
 
 
 def _row_named(chunk: ChunkInfo, found: Found) -> str:
-    """Compare what a finding says of the row with the row, where the medium's sums are unknown."""
+    """Compare a finding's text about the row with the row, if the medium's checksums are
+    unknown."""
     told = WINDOWS.search(found.evidence)
     if told is None:
         return "the evidence names no window"

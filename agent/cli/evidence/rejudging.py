@@ -1,7 +1,7 @@
-"""Every verdict that a bundle tells, come to again from what else is in it. Pure.
+"""Recomputation of every verdict in a bundle from its other evidence. Pure.
 
-rows, medium ─► chunks ─► leaves ─► tree ─► root ─┐
-findings ─► state of the replica                  ├─► match or differ
+rows, medium ─► chunks ─► leaves ─► tree ─► root ─┐ findings ─► state of the replica
+├─► match or differ
                          roots of all replicas ───┘
 """
 
@@ -24,21 +24,21 @@ CHUNK_FAULTS: Final = frozenset(
     {Fault.CHUNK_CHECKSUM, Fault.CHUNK_SHORT, Fault.CHUNK_MISSING, Fault.CHUNK_UNREADABLE}
 )
 ROW_FAULTS: Final = frozenset({Fault.BLOCK_ROW_MISSING, Fault.BLOCK_ROW_DAMAGED})
-WIRE_PREFIX: Final = "TREE_"  # of an algorithm, as reports name it
+WIRE_PREFIX: Final = "TREE_"  # prefix of algorithms in reports
 NO_FILES: Final = "the bundle has no files of the replica: it is as the scan told"
 
 
 class Outcome(StrEnum):
-    """How a verdict came out the second time."""
+    """Result of recomputing a verdict."""
 
     SAME = "same"
     DIFFERS = "differs"
-    TOLD = "as told"  # nothing in the bundle speaks for or against it
+    TOLD = "as told"  # no evidence for or against it in the bundle
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """One verdict, and how it came out. `why`: by what, or what it is instead."""
+    """A verdict, and the result of recomputing it. `why` is the basis, or the different result."""
 
     place: str
     verdict: str
@@ -47,7 +47,7 @@ class Replayed:
 
 
 def replayed(bundle: Bundle) -> Iterator[Replayed]:
-    """Yield every verdict of a bundle: of each replica, then of the container."""
+    """Yield every verdict of a bundle: for each replica, then for the container."""
     for replica in bundle.replicas:
         yield from _Replay(replica, bundle.replicas).verdicts()
     yield _container(bundle)
@@ -68,7 +68,7 @@ class _Replay:
             self._by_place.setdefault((found.block_id, found.offset), []).append(found)
 
     def verdicts(self) -> Iterator[Replayed]:
-        """Yield them: the tree, chunks and blocks, what else was found, the state."""
+        """Yield the verdicts on the tree, chunks and blocks, other findings, and the state."""
         for name, why in self._replica.missing.items():
             yield self._item("", f"{name}.json", Outcome.TOLD, f"could not be had: {why}")
         if self._tree is not None:
@@ -84,7 +84,7 @@ class _Replay:
         whose = f"{self._replica.datanode_id} {place}".rstrip()
         return Replayed(whose, verdict, outcome, why)
 
-    # the tree
+    # Tree.
 
     def _root(self, tree: KnownTree) -> Replayed:
         verdict = f"root {tree.root:016x}"
@@ -103,10 +103,11 @@ class _Replay:
             return self._item("tree", verdict, Outcome.SAME, "the leaves fold to it")
         return self._item("tree", verdict, Outcome.DIFFERS, why)
 
-    # chunks
+    # Chunks.
 
     def _chunks(self, tree: KnownTree) -> Iterator[Replayed]:
-        """Yield every chunk of which something was found, or is now; of the others, how many."""
+        """Yield every chunk with a finding, recorded or recomputed, and the number of the
+        others."""
         well_count = 0
         for block_id, chunks in self._rows.blocks.items():
             if block_id in tree.tombstones:
@@ -131,7 +132,7 @@ class _Replay:
     def _chunk(
         self, algorithm: Algorithm, block_id: BlockId, chunk: ChunkInfo, leaf: Leaf | None
     ) -> Iterator[Replayed]:
-        """Yield what was found in a chunk; where nothing was, what is wrong all the same."""
+        """Yield the findings in a chunk; without any, the recomputed fault if there is one."""
         told = [
             found
             for found in self._by_place.get((block_id, chunk.offset), ())
@@ -158,7 +159,8 @@ class _Replay:
                 yield self._item(place, verdict, Outcome.DIFFERS, why)
 
     def _covers(self, block_id: int) -> bool:
-        """Whether a finding is about all chunks of a block: its file cannot be opened."""
+        """Return whether a finding covers all chunks of a block, because its file cannot be
+        opened."""
         found = self._by_place.get((block_id, 0), ())
         return any(one.evidence.startswith("opening the file failed") for one in found)
 
@@ -175,7 +177,7 @@ class _Replay:
         if not told:
             why = "a row, and not in the tree; nothing was found there"
             return self._item(place, "OK", Outcome.DIFFERS, why)
-        is_said = told[0].evidence.partition("; ")[0] == evidence  # then what is in its place
+        is_said = told[0].evidence.partition("; ")[0] == evidence  # then the object there
         wrong = told[0].verdict != Verdict.CORRUPT or not is_said
         self._judged.update(told)
         outcome = Outcome.DIFFERS if wrong else Outcome.SAME
@@ -191,10 +193,10 @@ class _Replay:
             why = "in the tree without a row; nothing was found there"
             yield self._item(f"block {block_id}", "OK", Outcome.DIFFERS, why)
 
-    # other findings
+    # Other findings.
 
     def _found(self, found: Found) -> Replayed:
-        """Judge a finding that is not about a chunk, as far as the bundle goes."""
+        """Judge a finding that is not about a chunk, as far as the evidence allows."""
         place = f"block {found.block_id}" if found.block_id > 0 else "files"
         outcome, why = self._known(found)
         return self._item(place, _words(found), outcome, why)
@@ -232,7 +234,7 @@ class _Replay:
     def _contradicted(
         self, found: Found, chunks: Sequence[ChunkInfo] | None
     ) -> tuple[Outcome, str]:
-        """Whether another replica's row, or tombstone, is not what this one has."""
+        """Return whether another replica's row, or tombstone, differs from this one's."""
         for other in self._others:
             block_id = BlockId(found.block_id)
             theirs = other.rows.blocks.get(block_id) if other.rows is not None else None
@@ -243,7 +245,7 @@ class _Replay:
             return Outcome.DIFFERS, "no other replica has it otherwise"
         return Outcome.TOLD, "not all rows of the others are in the bundle"
 
-    # the replica
+    # Replica.
 
     def _state(self, report: Mapping[str, Any]) -> Replayed:
         state, count = str(report["state"]), int(report["finding_count"])
@@ -275,7 +277,7 @@ def _has_row(replica: BundledReplica, block_id: int) -> bool:
 
 
 def fold(tree: KnownTree) -> Summary:
-    """Return the summary of a tree that is rebuilt from its leaves and tombstones."""
+    """Return the summary of a tree rebuilt from its leaves and tombstones."""
     builder = TreeBuilder(tree.algorithm)
     for block_id in sorted(tree.blocks):
         builder.add_block(block_id)
@@ -297,7 +299,7 @@ def _misfolded(tree: KnownTree) -> list[int]:
 
 
 def _container(bundle: Bundle) -> Replayed:
-    """Compare the roots once more that the control plane had when it was asked: its reports."""
+    """Compare the roots in the reports that the control plane had."""
     told = str(bundle.container["checksums"])
     is_coded = bool(bundle.container["scheme"])
     reports = [item["replica"] for item in bundle.container["replicas"]]
@@ -343,7 +345,7 @@ def _compared(trees: Sequence[Summary | None]) -> str:
 
 
 def _later(bundle: Bundle, reports: Sequence[Mapping[str, Any]]) -> str:
-    """Say where the replicas have moved on since they reported."""
+    """Return where the replicas have changed since their reports."""
     reported = {int(report["tree"]["root"]) for report in reports if report.get("tree")}
     moved = [one for one in bundle.replicas if one.tree and one.tree.root not in reported]
     names = ", ".join(one.datanode_id for one in moved)

@@ -1,4 +1,4 @@
-"""diagnose --replay: come to every verdict in a bundle again, from the bundle alone."""
+"""Option `diagnose --replay`: recompute every verdict in a bundle from its evidence."""
 
 from collections import Counter
 from pathlib import Path
@@ -10,7 +10,7 @@ from agent.runtime.exits import Exit
 
 
 def replay(bundle: Path, *, as_json: bool) -> int:
-    """Come to each verdict in a bundle again, and print how it compares; return the exit code."""
+    """Recompute each verdict in a bundle, and print the comparison; return the exit code."""
     made = read_bundle(bundle)
     try:
         items = list(replayed(made))
@@ -38,7 +38,7 @@ def replay(bundle: Path, *, as_json: bool) -> int:
 
 
 def document(item: Replayed) -> dict[str, object]:
-    """Return one verdict as JSON shows it."""
+    """Return one verdict as JSON."""
     return {
         "place": item.place,
         "verdict": item.verdict,

@@ -1,10 +1,10 @@
-"""Signatures of statements: Ed25519 (RFC 8032), by the library that certificates need anyway.
+"""Signatures of statements: Ed25519 (RFC 8032), by the library that certificates also use.
 
-    key        PEM, PKCS #8, mode 0600: who has it can state anything in our name
-    key.pub    PEM: who has this knows what was stated with the key, and cannot state anything
+    key        PEM, PKCS #8, mode 0600: its holder can sign any statement
+    key.pub    PEM: its holder can verify statements, and cannot sign any
 
-What is signed is the canonical text of the statement: its JSON with sorted names, without spaces,
-in ASCII. A file may be laid out otherwise on its way, and still holds.
+The canonical text of the statement is signed: its JSON with sorted names, without spaces, in ASCII.
+So a file may be reformatted, and its signature stays valid.
 """
 
 import hashlib
@@ -27,9 +27,10 @@ PUBLIC_SUFFIX: Final = ".pub"
 
 
 def make_key(path: Path) -> Path:
-    """Make a key that nobody else may read, and beside it its public key; return that one's path.
+    """Create a private key with mode 0600, and its public key next to it; return the public key's
+    path.
 
-    Raise Refused(KEY_EXISTS): nothing is overwritten. Raises OSError.
+    Raise Refused(KEY_EXISTS) rather than overwrite a file. Raise OSError.
     """
     public_path = path.with_name(path.name + PUBLIC_SUFFIX)
     for one in (path, public_path):
@@ -51,7 +52,7 @@ def make_key(path: Path) -> Path:
 
 
 def _write_new(path: Path, content: bytes, mode: int) -> None:
-    """Write a file that is not there yet, durably and with its mode from the first moment on."""
+    """Write a new file, durably and with its mode from the start."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         with os.fdopen(fd, "wb") as file:
@@ -65,7 +66,8 @@ def _write_new(path: Path, content: bytes, mode: int) -> None:
 
 
 def read_key(path: Path) -> Ed25519PrivateKey:
-    """Return a key. Raise Refused(INVALID_CONFIG): it is none, or others may read it."""
+    """Return a private key. Raise Refused(INVALID_CONFIG) if it is invalid, or others may read
+    it."""
     with path.open("rb") as file:
         mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
         content = file.read(KEY_BYTES_MAX)
@@ -85,7 +87,7 @@ def read_key(path: Path) -> Ed25519PrivateKey:
 
 
 def read_public_key(path: Path) -> Ed25519PublicKey:
-    """Return a public key. Raise Refused(INVALID_CONFIG): it is none."""
+    """Return a public key. Raise Refused(INVALID_CONFIG) if it is invalid."""
     with path.open("rb") as file:
         content = file.read(KEY_BYTES_MAX)
     try:
@@ -106,7 +108,7 @@ def _no_key(path: Path, what: str, why: str) -> Refused:
 
 
 def canonical(statement: Any) -> bytes:
-    """Return the text of a statement that is signed."""
+    """Return the canonical text of a statement, which is signed."""
     text = json.dumps(statement, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return text.encode("ascii")
 
@@ -117,7 +119,7 @@ def sign(key: Ed25519PrivateKey, statement: Any) -> str:
 
 
 def holds(key: Ed25519PublicKey, statement: Any, signature: str) -> bool:
-    """Whether the holder of the key signed this statement."""
+    """Return whether the holder of the key signed this statement."""
     try:
         key.verify(bytes.fromhex(signature), canonical(statement))
     except (InvalidSignature, ValueError):
@@ -126,7 +128,7 @@ def holds(key: Ed25519PublicKey, statement: Any, signature: str) -> bool:
 
 
 def fingerprint(key: Ed25519PublicKey) -> str:
-    """Return what a person compares to know a key: the SHA-256 of its 32 bytes."""
+    """Return the SHA-256 of a key's 32 bytes, by which people compare keys."""
     raw = key.public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
     return hashlib.sha256(raw).hexdigest()
 

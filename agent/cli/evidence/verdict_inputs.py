@@ -1,9 +1,10 @@
-"""What the verdicts on a replica were made from, as `diagnose` bundles it: sums, and no data.
+"""Inputs of the verdicts on a replica for a `diagnose` bundle: checksums, and no data.
 
-    rows     the sums that were written with the data, all of them up to a bound
-    medium   the sums of what the disk holds now, of the chunks that something was found in
+    rows     the checksums that were written with the data, up to a bound
+    medium   the checksums of the present data on disk, for chunks with findings
 
-Both libraries sum what the disk holds. A chunk that cannot be read whole says why instead.
+Both libraries compute the checksums of the disk's data. A chunk that is not fully readable has the
+reason instead.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ from merkle.second_checksum import witness_checksums
 from merkle.tree import Tree
 
 SUMS_BYTES_MAX: Final = 8 * 1024**2  # of one replica's rows: 32 GiB in windows of 16 KiB
-MEDIUM_CHUNKS_MAX: Final = 64  # read again for the bundle
+MEDIUM_CHUNKS_MAX: Final = 64  # reread for the bundle
 READ_TIMEOUT_S: Final = 60.0
 
 Place = tuple[int, int]
@@ -29,7 +30,7 @@ Place = tuple[int, int]
 
 
 class JudgedReplica:
-    """One replica while it is bundled: each part is fetched once."""
+    """A replica for a bundle; each part is fetched once."""
 
     def __init__(self, peer: Peer, container_id: ContainerId) -> None:
         self.peer = peer
@@ -37,17 +38,17 @@ class JudgedReplica:
 
     @cached_property
     def tree(self) -> Tree:
-        """The tree as the last scan or repair left it. Raises SutureError."""
+        """The tree of the last scan or repair. Raise SutureError."""
         return self.peer.tree(self.container_id)
 
     @cached_property
     def findings(self) -> list[datanode_pb2.Finding]:
-        """The unresolved findings. Raises SutureError."""
+        """The unresolved findings. Raise SutureError."""
         return self.peer.findings(self.container_id)
 
     @cached_property
     def blocks(self) -> list[BlockData]:
-        """The rows that can be read, by block id. Raises SutureError."""
+        """The readable rows, by block id. Raise SutureError."""
         return self.peer.blocks_of(self.container_id)
 
     def findings_document(self) -> dict[str, object]:
@@ -55,7 +56,7 @@ class JudgedReplica:
         return {"findings": [facts(found) for found in self.findings]}
 
     def rows_document(self) -> dict[str, object]:
-        """Return the rows, those first that something was found in, up to SUMS_BYTES_MAX."""
+        """Return the rows, those with findings first, up to SUMS_BYTES_MAX."""
         wanted = {block_id for block_id, _ in self._suspects()}
         kept: list[BlockData] = []
         sums_bytes = 0
@@ -73,7 +74,7 @@ class JudgedReplica:
         }
 
     def medium_document(self) -> dict[str, object]:
-        """Return the sums of what the disk holds of the chunks that something was found in."""
+        """Return the checksums of the disk's data, for chunks with findings."""
         suspects = self._suspects()
         chunks = {(b.block_id, chunk.offset): chunk for b in self.blocks for chunk in b.chunks}
         known = [place for place in suspects if place in chunks]
@@ -84,14 +85,14 @@ class JudgedReplica:
         }
 
     def _suspects(self) -> list[Place]:
-        """Return the chunks of which a finding or the tree says that they are not well."""
+        """Return the chunks that a finding or the tree marks as damaged."""
         found = {(item.local_id, item.offset) for item in self.findings if item.offset >= 0}
         return sorted(found | set(self._unhealthy()))
 
     def _unhealthy(self) -> Iterator[Place]:
         try:
             tree = self.tree
-        except SutureError:  # its own document says why
+        except SutureError:  # its own document has the reason
             return
         for block_id in tree.unhealthy_block_ids().tolist():
             yield from (
@@ -113,7 +114,7 @@ class JudgedReplica:
         }
 
     def _as_it_lies(self, block_id: BlockId, chunk: ChunkInfo) -> bytes:
-        """Return what the disk holds of a chunk, right or wrong. Raises SutureError."""
+        """Return the disk's bytes of a chunk, right or wrong. Raise SutureError."""
         key = container_pb2.BlockId(container_id=self.container_id, local_id=block_id)
         request = datanode_pb2.ReadChunkRequest(block_id=key, offset=chunk.offset)
         data = bytearray()
@@ -125,7 +126,7 @@ class JudgedReplica:
 
 
 def row_document(block: BlockData) -> dict[str, object]:
-    """Return a row without what its client said of the block: that names files."""
+    """Return a row without the client's metadata, which names files."""
     return {
         "block_id": block.block_id,
         "bcsid": block.bcsid,

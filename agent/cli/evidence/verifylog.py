@@ -1,4 +1,4 @@
-"""verify-log: prove the verification log of volumes, or name the gap."""
+"""Command `verify-log`: verify the verification log of volumes, or report the gap."""
 
 import re
 from pathlib import Path
@@ -40,9 +40,9 @@ def verify_log(
     scm: ScmOption = SCM_DEFAULT,
     as_json: JsonFlag = False,
 ) -> int:
-    """Prove that the log of what was verified, repaired and deleted is what was written.
+    """Verify the hash chain of verification logs.
 
-    2: it is not; the first gap is named, and nothing behind it is believed.
+    Exit code 2: a log was altered; the first gap is reported, and nothing after it is trusted.
     """
     if bool(volumes) == kept_heads or (datanode and not kept_heads):
         raise typer.BadParameter("give DIR, or --kept, and no more", param_hint="DIR")
@@ -65,10 +65,10 @@ def verify_log(
 
 
 def anchors_of(scm: str, path: Path, files: Files) -> list[Head]:
-    """Return the heads of a log that the control plane keeps.
+    """Return the heads of a log that the control plane stores.
 
-    Raise Refused(INELIGIBLE): the log says of two volumes that it is theirs, or of none; or none of
-    its heads is kept.
+    Raise Refused(INELIGIBLE) if the log names two volumes as its own, or none; or if none of its
+    heads is stored.
     """
     owners = {
         (str(entry.facts.get("datanode_id")), str(entry.facts.get("volume_id")))
@@ -92,7 +92,7 @@ def anchors_of(scm: str, path: Path, files: Files) -> list[Head]:
 
 
 def anchor_of(text: str) -> Head:
-    """Return the head that somebody kept. Raise Refused(MALFORMED_REQUEST)."""
+    """Return the head in an anchor's text. Raise Refused(MALFORMED_REQUEST)."""
     count, _, checksum = text.partition(":")
     if not (count.isascii() and count.isdigit() and ANCHOR_CHECKSUM.fullmatch(checksum)):
         raise Refused(
@@ -104,7 +104,7 @@ def anchor_of(text: str) -> Head:
 
 
 def spoken(one: Checked) -> str:
-    """Say in a line what a walk through a log came to."""
+    """Return the result of checking a log in one line."""
     gap = one.gap
     if gap is None:
         anchors = f", {counted(one.anchors_held, 'anchor')} hold" if one.anchors_held else ""
@@ -120,7 +120,7 @@ def spoken(one: Checked) -> str:
 
 
 def document(one: Checked) -> dict[str, object]:
-    """Return it as JSON shows it."""
+    """Return the result as JSON."""
     gap = one.gap
     return {
         "first": one.first,

@@ -1,1 +1,1 @@
-"""Commands that show what is: status, replicas, histories, scans. They change no data."""
+"""Commands that show state: status, replicas, histories, scans. They change no data."""

@@ -1,4 +1,4 @@
-"""log: what was changed on the disks of all datanodes since some time, and what was ordered."""
+"""Command `log`: changes on the disks of all datanodes since a time, and orders."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -30,12 +30,12 @@ SILENT_KINDS: Final = frozenset({"refresh_volume_usage", "reregister", "set_oper
 """Commands that change nothing on a disk."""
 
 Changes = datanode_pb2.ListChangesResponse
-Nodes = list[tuple[str, str]]  # name and address of each
+Nodes = list[tuple[str, str]]  # (name, address) pairs
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One thing that happened."""
+    """An event of the log."""
 
     at_ms: int
     datanode_id: str
@@ -46,13 +46,13 @@ class Line:
     root: str = ""
 
     def row(self) -> tuple[object, ...]:
-        """Return it as people see it."""
+        """Return the event as a table row."""
         findings = "" if self.finding_count is None else self.finding_count
         node, container_id = short(self.datanode_id), self.container_id or ""
         return (moment(self.at_ms), node, container_id, self.state, findings, self.what)
 
     def facts(self) -> dict[str, object]:
-        """Return it as JSON shows it."""
+        """Return the event as JSON."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
@@ -80,10 +80,11 @@ def log(
     scm: ScmOption = SCM_DEFAULT,
     as_json: JsonFlag = False,
 ) -> int:
-    """Show what was changed on the disks of all datanodes, and what was ordered; oldest first.
+    """Show disk changes and orders, oldest first.
 
-    With CONTAINER: the roots of its replicas over time, and why they changed. Each datanode keeps
-    the last 64 changes of a replica. 2: a datanode could not be asked.
+    They are of all datanodes. With CONTAINER: the roots of its replicas over time, with the reasons
+    of changes. Each datanode keeps the last 64 changes of a replica. Exit code 2: a datanode did
+    not answer.
     """
     if container_id is not None and (outcomes or datanode):
         raise typer.BadParameter("goes with --count only", param_hint="CONTAINER")
@@ -120,10 +121,10 @@ def log(
 def orders_to(
     client: Client, nodes: Nodes, *, by_address: bool
 ) -> tuple[Nodes, list[scm_pb2.Outcome], list[str]]:
-    """Return the datanodes by their ids, what became of orders to them, and what is missing.
+    """Return the datanodes by their ids, the outcomes of orders to them, and what is missing.
 
-    One that was named by its address may be asked where there is no SCM: it keeps that name, and
-    what is missing is said in words. Raises SutureError.
+    A datanode named by its address may be queried without an SCM: it keeps that name, and missing
+    facts are described. Raise SutureError.
     """
     try:
         if by_address:
@@ -138,7 +139,7 @@ def orders_to(
 
 
 def changes_told(answers: Sequence[Answered[Changes]]) -> Iterator[Line]:
-    """Yield what datanodes say that became of replicas."""
+    """Yield the changes of replicas that datanodes report."""
     for answer in answers:
         for change in answer.value.changes if answer.value else ():
             entry = change.entry
@@ -156,7 +157,8 @@ def changes_told(answers: Sequence[Answered[Changes]]) -> Iterator[Line]:
 
 
 def orders_told(outcomes: Sequence[scm_pb2.Outcome], since_ms: int) -> Iterator[Line]:
-    """Yield the orders that ended: they are why, and a replica that was deleted tells no more."""
+    """Yield the completed orders: they are reasons of changes, and a deleted replica reports
+    nothing itself."""
     for outcome in outcomes:
         status = outcome.status
         if outcome.reported_at_ms < since_ms or status.type in SILENT_KINDS:
@@ -167,7 +169,7 @@ def orders_told(outcomes: Sequence[scm_pb2.Outcome], since_ms: int) -> Iterator[
 
 
 def not_told(answers: Sequence[Answered[Changes]]) -> Iterator[str]:
-    """Yield what is missing, in words: datanodes, volumes, and changes that are too many."""
+    """Yield descriptions of what is missing: datanodes, volumes, and changes beyond the limit."""
     for answer in answers:
         name = short(answer.datanode)
         if answer.value is None:

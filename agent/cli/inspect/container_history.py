@@ -1,4 +1,4 @@
-"""log CONTAINER: what the replicas of a container were over time, and why they changed."""
+"""Command `log CONTAINER`: history of a container's replicas, with reasons."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -21,12 +21,13 @@ SHOWN_COUNT: Final = 50
 REPAIRED: Final = frozenset({"repaired", "salvaged", "trimmed"})
 COLUMNS: Final = ("when (UTC)", "datanode", "state", "root", "blocks#", "findings#", "why")
 
-Told = dict[str, list[datanode_pb2.HistoryEntry] | str]  # by datanode; a text is an error
-Row = tuple[int, tuple[object, ...]]  # when, and the row of the table
+Told = dict[str, list[datanode_pb2.HistoryEntry] | str]  # by datanode; a string is an error
+Row = tuple[int, tuple[object, ...]]  # time, and table row
 
 
 def history(scm: str, container_id: int, count: int, *, as_json: bool) -> int:
-    """Print the roots of a container's replicas over time, and why they changed; oldest first."""
+    """Print the roots of a container's replicas over time, with the reasons of changes; oldest
+    first."""
     with connect(scm) as client:
         info = container_info(client, container_id)
         told = {
@@ -51,7 +52,7 @@ def history(scm: str, container_id: int, count: int, *, as_json: bool) -> int:
 def asked(
     client: Client, datanode: NodeAddress, container_id: int
 ) -> list[datanode_pb2.HistoryEntry] | str:
-    """Return what a datanode tells of its replica, or why it does not."""
+    """Return a datanode's history of its replica, or the error."""
     try:
         return client.peer(datanode).history(ContainerId(container_id))
     except SutureError as error:
@@ -74,14 +75,14 @@ def changes(told: Told) -> Iterator[Row]:
 
 
 def orders(outcomes: list[scm_pb2.Outcome]) -> Iterator[Row]:
-    """Yield a row for each order of the control plane that ended: it may be the reason."""
+    """Yield a row for each completed order of the control plane, which may be a reason."""
     for outcome in outcomes:
         at_ms, words = outcome.reported_at_ms, order_words(outcome)
         yield at_ms, (moment(at_ms), short(outcome.datanode_id), "", "", "", "", words)
 
 
 def order_words(outcome: scm_pb2.Outcome) -> str:
-    """Return an order and what became of it."""
+    """Return an order and its outcome."""
     status, done = outcome.status, outcome.status.reconcile
     result = done.result or scm_pb2.CommandStatus.State.Name(status.state).lower()
     words = [f"{status.type}: {result}"]
@@ -96,7 +97,7 @@ def order_words(outcome: scm_pb2.Outcome) -> str:
 
 
 def document(told: Told, outcomes: list[scm_pb2.Outcome]) -> dict[str, object]:
-    """Return all of it for machines; roots in hex, as in the tables."""
+    """Return everything as JSON; roots in hex, as in the tables."""
     return {
         "replicas": {
             node: {"error": entries}
@@ -109,11 +110,11 @@ def document(told: Told, outcomes: list[scm_pb2.Outcome]) -> dict[str, object]:
 
 
 def entry_facts(entry: datanode_pb2.HistoryEntry) -> dict[str, object]:
-    """Return one entry as JSON shows it: a root that does not exist is null."""
+    """Return one entry as JSON; a missing root is null."""
     root = checksum(entry.root) if entry.HasField("root") else None
     return {**facts(entry), "root": root}
 
 
 def moment(at_ms: int) -> str:
-    """Return a time as people write it."""
+    """Return a time in readable form."""
     return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"

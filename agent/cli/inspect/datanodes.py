@@ -1,4 +1,4 @@
-"""findings, volumes, top: what all datanodes say, in one table."""
+"""Commands `findings`, `volumes` and `top`: facts of all datanodes in one table."""
 
 import time
 from collections.abc import Sequence
@@ -19,15 +19,18 @@ from agent.rpc.v1 import datanode_pb2 as pb
 from agent.runtime.exits import Exit
 from merkle.replica import ContainerId
 
-ALL: Final = ContainerId(0)  # on the wire: of all containers
+ALL: Final = ContainerId(0)  # all containers, on the wire
 INTERVAL_S_DEFAULT: Final = 2.0
-ROWS_SHOWN_MAX: Final = 200  # of a table for people; --json has them all
+ROWS_SHOWN_MAX: Final = 200  # rows in a table; --json has them all
 
 
 def findings(
     scm: ScmOption = SCM_DEFAULT, datanode: NodeOption = None, as_json: JsonFlag = False
 ) -> int:
-    """List what scans found and nobody repaired yet, on all datanodes. 2: there is something."""
+    """List unrepaired findings of scans on all datanodes.
+
+    Exit code 2: there are findings.
+    """
     with connect(scm) as client:
         answers = ask_each(client, nodes_of(client, datanode), lambda peer: peer.findings(ALL))
     found = [(answer.datanode, item) for answer in answers for item in answer.value or ()]
@@ -47,7 +50,10 @@ def findings(
 def volumes(
     scm: ScmOption = SCM_DEFAULT, datanode: NodeOption = None, as_json: JsonFlag = False
 ) -> int:
-    """Show every volume: space, health, what is verified, how its scan is. 2: one is not well."""
+    """Show space, health, verification and scan of every volume.
+
+    Exit code 2: a volume is not healthy.
+    """
     with connect(scm) as client:
         answers = ask_each(client, nodes_of(client, datanode), told)
     silent = [(answer.datanode, answer.error) for answer in answers if answer.error]
@@ -88,7 +94,10 @@ def top(
         int, typer.Option(metavar="N", min=0, help="Stop after so many looks; 0: at Ctrl-C.")
     ] = 0,
 ) -> int:
-    """Show what every datanode does just now: what it scans, how fast, and what it has to do."""
+    """Show the present activity of every datanode.
+
+    It shows the scan, its speed, and the pending work.
+    """
     shown = 0
     with connect(scm) as client:
         while True:
@@ -115,7 +124,7 @@ def pairs(value: Told) -> list[tuple[pb.VolumeStatus, pb.VolumeScrub]]:
 
 
 def finding_row(datanode: str, item: pb.Finding) -> tuple[object, ...]:
-    """Return one finding's row."""
+    """Return the row of one finding."""
     return (
         short(datanode),
         item.container_id,
@@ -130,14 +139,14 @@ def finding_row(datanode: str, item: pb.Finding) -> tuple[object, ...]:
 
 
 def volume_columns() -> list[str]:
-    """Return the names of what `volume_row` returns."""
+    """Return the column names of `volume_row`."""
     columns = ["datanode", "volume", "state", "containers#", "used#", "free#"]
     return [*columns, "in time#", "oldest", "scan", "remark"]
 
 
 def service_remark(volume: pb.VolumeStatus) -> str:
-    """Say how far a volume is that retires, and what holds it up; of others what is still open,
-    though it is read-only, or is another volume's, too."""
+    """Return the progress and obstacles of a retiring volume; for other volumes, the replicas that
+    are still open although it is read-only, or that another volume has, too."""
     stuck = volume.stuck_count
     if volume.service != "RETIRING":
         return f"{counted(stuck, 'replica')} stuck: {volume.stuck_reason}" if stuck else ""
@@ -149,12 +158,12 @@ def service_remark(volume: pb.VolumeStatus) -> str:
 
 
 def volume_state(volume: pb.VolumeStatus, scan: pb.VolumeScrub) -> str:
-    """Return the word for a volume: that it fails comes first."""
+    """Return the word for a volume's state, a failure first."""
     return volume_word(volume.service, failed=volume.failed, in_doubt=bool(scan.check))
 
 
 def volume_row(datanode: str, volume: pb.VolumeStatus, scan: pb.VolumeScrub) -> tuple[object, ...]:
-    """Return one volume's row."""
+    """Return the row of one volume."""
     remarks = [volume.error, scan.check, service_remark(volume)]
     remarks.append(f"slow: {volume.slow}" if volume.slow else "")
     remarks.append("the planted fault was not found" if scan.canary_overdue else "")
@@ -174,7 +183,7 @@ def volume_row(datanode: str, volume: pb.VolumeStatus, scan: pb.VolumeScrub) -> 
 
 
 def top_rows(answer: Answered[Told]) -> list[tuple[object, ...]]:
-    """Return one datanode's rows: one for each volume."""
+    """Return the rows of one datanode, one for each volume."""
     if answer.value is None:
         return [(short(answer.datanode), *["-"] * 6, answer.error)]
     status, _ = answer.value
@@ -195,11 +204,11 @@ def top_rows(answer: Answered[Told]) -> list[tuple[object, ...]]:
 
 
 def say_silent(silent: Sequence[tuple[str, str]]) -> None:
-    """Name the datanodes that did not answer."""
+    """Print the datanodes that did not answer."""
     for name, error in silent:
         say(f"{short(name)} does not answer: {error}")
 
 
 def age(at_ms: int) -> str:
-    """Return how long ago that was."""
+    """Return the time since `at_ms` in words."""
     return "never" if not at_ms else spoken_duration(max(0.0, time.time() - at_ms / 1000))

@@ -1,4 +1,4 @@
-"""Which keys are in containers: for `scm report` and `explain`."""
+"""Keys with blocks in containers, for `scm report` and `explain`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ SHOWN_MAX: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class KeyList:
-    """Keys that have blocks in containers: all of them, or the first."""
+    """Keys with blocks in containers: all of them, or the first."""
 
     keys: Sequence[scm_pb2.ContainerKey]
     key_count: int
     container_count: int
 
     def document(self) -> dict[str, object]:
-        """Return it as JSON shows it."""
+        """Return the keys as JSON."""
         return {
             "container_count": self.container_count,
             "key_count": self.key_count,
@@ -29,7 +29,7 @@ class KeyList:
         }
 
     def show(self, what: str) -> None:
-        """Print the first of them for people, and how many there are."""
+        """Print the first keys, and their number."""
         if not self.key_count:
             return
         say(f"{what}: {counted(self.key_count, 'key')}")
@@ -44,7 +44,7 @@ class KeyList:
 def keys_in(
     client: Client, container_ids: Sequence[int] = (), *, at_risk: bool = False, all_of_them: bool
 ) -> KeyList:
-    """Ask which keys have blocks in containers; unless all are wanted, the first are enough."""
+    """Return the keys with blocks in containers; the first ones unless all are requested."""
     keys: list[scm_pb2.ContainerKey] = []
     start_after = ""
     while True:

@@ -1,4 +1,4 @@
-"""may-stop: what would be if datanodes or volumes were off, before they are."""
+"""Command `may-stop`: the effect of switching datanodes or volumes off, in advance."""
 
 from collections.abc import Sequence
 from typing import Annotated, Final
@@ -44,11 +44,11 @@ def may_stop(
     scm: ScmOption = SCM_DEFAULT,
     as_json: JsonFlag = False,
 ) -> int:
-    """Say whether these may be switched off now, all together, and what it would cost.
+    """Check whether datanodes or volumes may be switched off.
 
-    0: yes. 2: no, something could not be read; with --for-good, something would be lost, or there
-    is no room for what must be made again. 3: nobody can tell: safe mode, datanodes that are
-    silent, reports that are missing, replicas in doubt.
+    All named ones are considered together. Exit codes: 0 yes. 2 no, something would be unreadable;
+    with --for-good, something would be lost, or there is no room for new copies. 3 unknown: safe
+    mode, silent datanodes, missing reports, replicas in doubt.
     """
     answer = foresee(scm, names, for_good=for_good, keep_count=0 if for_good else keep)
     if as_json:
@@ -70,7 +70,7 @@ def may_stop(
 def foresee(
     scm: str, names: list[str], *, for_good: bool = False, keep_count: int = 0
 ) -> scm_pb2.ForeseeResponse:
-    """Ask the control plane. Raises Refused for a name that nobody has."""
+    """Query the control plane. Raise Refused for an unknown name."""
     with connect(scm) as client:
         ids, volumes = named(client, names)
         return client.scm.foresee(
@@ -87,7 +87,7 @@ def foresee(
 
 
 def show_lost(answer: scm_pb2.ForeseeResponse) -> None:
-    """Say what nobody else has."""
+    """Print what no other datanode has."""
     if answer.lost_count:
         states = ", ".join(
             f"{state or 'known from replicas only'}: {count}"
@@ -104,7 +104,7 @@ def show_lost(answer: scm_pb2.ForeseeResponse) -> None:
 
 
 def show_reading(answer: scm_pb2.ForeseeResponse) -> None:
-    """Say what could be read, of the containers with a replica there."""
+    """Print the readability of the containers with a replica there."""
     say(f"containers with a replica there: {answer.container_count}")
     say(f"could not be read any more: {answer.unreadable_count}")
     show_ids(answer.unreadable_container_ids, answer.unreadable_count)
@@ -117,7 +117,7 @@ def show_reading(answer: scm_pb2.ForeseeResponse) -> None:
 
 
 def show_lacking(answer: scm_pb2.ForeseeResponse) -> None:
-    """Say what would be made again, and how long that takes."""
+    """Print the copies that would be made, and how long that takes."""
     if not answer.lacking_replica_count:
         say("no container would lack a replica")
         return
@@ -141,7 +141,7 @@ def show_lacking(answer: scm_pb2.ForeseeResponse) -> None:
 
 
 def show_writing(answer: scm_pb2.ForeseeResponse) -> None:
-    """Say who writes there now."""
+    """Print the writers to it."""
     if answer.open_count:
         say(
             f"{counted(answer.open_count, 'container')} being written there, by "
@@ -150,7 +150,7 @@ def show_writing(answer: scm_pb2.ForeseeResponse) -> None:
 
 
 def show_ids(ids: Sequence[int], count: int) -> None:
-    """Name the first of some containers."""
+    """Print the first of some container ids."""
     known = ids[:IDS_SHOWN_MAX]
     if known:
         more = f" and {count - len(known)} more" if count > len(known) else ""

@@ -1,4 +1,4 @@
-"""tree, diff, explain, scan: one container and its replicas, looked at closely."""
+"""Commands `tree`, `diff`, `explain` and `scan`: one container and its replicas in detail."""
 
 import datetime
 from collections.abc import Iterator
@@ -42,9 +42,9 @@ from merkle.diff import diff as diverge
 from merkle.replica import ContainerId
 from merkle.tree import Leaf, Tree
 
-ROWS_SHOWN_MAX: Final = 50  # of a table for people; --json has them all
-NO_FORENSIC: Final = frozenset({"", "UNKNOWN"})  # what kind of accident it was is not known
-UNKNOWN: Final = "UNKNOWN"  # how replicas compare when one has no tree: never equal
+ROWS_SHOWN_MAX: Final = 50  # rows in a table; --json has them all
+NO_FORENSIC: Final = frozenset({"", "UNKNOWN"})  # the kind of fault is unknown
+UNKNOWN: Final = "UNKNOWN"  # comparison with a replica without a tree: never equal
 
 ContainerArgument = Annotated[
     int, typer.Argument(metavar="CONTAINER", help="Container id.", min=1, max=ID_MAX)
@@ -56,17 +56,17 @@ DatanodeOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One replica, and its tree or why there is none."""
+    """A replica, and its tree or why there is none."""
 
     datanode_id: str
     address: str
     tree: Tree | None
     error: str
-    index: int = 0  # of an erasure-coded container: which shard
+    index: int = 0  # shard of an erasure-coded container
 
 
 def replicas_of(client: Client, container_id: int, datanode: str | None) -> list[Replica]:
-    """Fetch the whole tree of every replica that the SCM knows."""
+    """Fetch the whole tree of every replica known to the SCM."""
     result = []
     for replica in chosen_replicas(container_info(client, container_id), datanode):
         endpoint = replica.datanode
@@ -82,8 +82,8 @@ def replicas_of(client: Client, container_id: int, datanode: str | None) -> list
 def chosen_replicas(
     info: scm_pb2.ContainerInfo, datanode: str | None
 ) -> list[scm_pb2.ContainerInfoReplica]:
-    """Return all replicas, or the one on the datanode with this address, or whose id begins so;
-    refuse to choose none, or between several."""
+    """Return all replicas, or the one on the datanode with this address or id prefix. Raise Refused
+    if none or several match."""
     if datanode is None:
         return list(info.replicas)
     chosen = [r for r in info.replicas if r.datanode.address == datanode]
@@ -133,7 +133,7 @@ def tree(
 
 
 def tree_rows(root: Tree, chunks: bool) -> Iterator[tuple[object, ...]]:
-    """Yield a row per block and, if wanted, one per chunk."""
+    """Yield a row per block and, with `chunks`, one per chunk."""
     for index, block_id in enumerate(root.block_ids.tolist()):
         remark = "deleted" if root.deleted[index] else ""
         leaves = root.leaves_at(index)
@@ -148,7 +148,7 @@ def tree_rows(root: Tree, chunks: bool) -> Iterator[tuple[object, ...]]:
 
 
 def show_rows(columns: list[str], rows: Iterator[tuple[object, ...]]) -> None:
-    """Show the first rows for people; say how many are left out."""
+    """Print the first rows, and the number of omitted ones."""
     kept = list(rows)
     show(grid("", columns, kept[:ROWS_SHOWN_MAX]))
     if len(kept) > ROWS_SHOWN_MAX:
@@ -156,7 +156,7 @@ def show_rows(columns: list[str], rows: Iterator[tuple[object, ...]]) -> None:
 
 
 def tree_facts(replica: Replica) -> dict[str, object]:
-    """Return a replica's tree as JSON shows it; checksums in hex, absence as null."""
+    """Return a replica's tree as JSON; checksums in hex, absence as null."""
     root = replica.tree
     if root is None:
         return {"datanode_id": replica.datanode_id, "error": replica.error, "root": None}
@@ -178,7 +178,7 @@ def tree_facts(replica: Replica) -> dict[str, object]:
 
 
 def leaf_facts(leaf: Leaf | None) -> dict[str, object] | None:
-    """Return a leaf as JSON shows it."""
+    """Return a leaf as JSON."""
     if leaf is None:
         return None
     return {
@@ -197,7 +197,10 @@ def diff(
     ] = None,
     as_json: JsonFlag = False,
 ) -> int:
-    """Show where replicas differ, and what each would do about it. 0: equal; 2: they differ."""
+    """Show where replicas differ, and what each would do.
+
+    Exit codes: 0 equal; 2 they differ.
+    """
     with connect(scm) as client:
         info = container_info(client, container_id)
         wanted = {r.datanode.datanode_id for r in chosen_replicas(info, datanode)}
@@ -233,7 +236,7 @@ def diff(
 
 
 def compare_pair(mine: Replica, theirs: Replica) -> tuple[str, Divergence | None]:
-    """Return how two replicas compare; the divergence where both have comparable trees."""
+    """Return how two replicas compare, and the divergence if both have comparable trees."""
     if mine.tree is None or theirs.tree is None:
         return UNKNOWN, None
     verdict = compare(mine.tree.summary(), theirs.tree.summary())
@@ -257,14 +260,14 @@ def difference_rows(divergence: Divergence) -> Iterator[tuple[object, ...]]:
 
 
 def leaf_text(leaf: Leaf | None) -> str:
-    """Return a leaf in one cell."""
+    """Return a leaf as a table cell."""
     return "-" if leaf is None else checksum(leaf.checksum) + ("" if leaf.healthy else " unhealthy")
 
 
 def pair_facts(
     mine: Replica, theirs: Replica, verdict: str, divergence: Divergence | None
 ) -> dict[str, object]:
-    """Return one comparison as JSON shows it."""
+    """Return one comparison as JSON."""
     return {
         "mine": mine.datanode_id,
         "theirs": theirs.datanode_id,
@@ -285,7 +288,10 @@ def pair_facts(
 def explain(
     container_id: ContainerArgument, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False
 ) -> int:
-    """Say what is wrong with a container, how we know, and what was done. 2: something is."""
+    """Explain what is wrong with a container, with the evidence.
+
+    It also shows what was done about it. Exit code 2: something is wrong.
+    """
     with connect(scm) as client:
         info = container_info(client, container_id)
         findings = {
@@ -295,7 +301,7 @@ def explain(
         outcomes = outcomes_in(client, container_id)
         keys = keys_in(client, [container_id], all_of_them=as_json)
     agree = info.state in BEING_WRITTEN or info.checksums in {"match", "shards"}
-    wrong = any(findings.values()) or not agree  # an error's text in place of findings is true, too
+    wrong = any(findings.values()) or not agree  # an error text in place of findings is true, too
     if as_json:
         emit(
             {
@@ -332,7 +338,7 @@ def checksums_text(info: scm_pb2.ContainerInfo) -> str:
 def findings_of(
     client: Client, replica: scm_pb2.ContainerInfoReplica, container_id: int
 ) -> list[datanode_pb2.Finding] | str:
-    """Return a replica's unresolved findings, or why they cannot be had."""
+    """Return a replica's unresolved findings, or the error."""
     if replica.replica.load_error:
         return f"cannot be loaded: {replica.replica.load_error}"
     try:
@@ -367,7 +373,7 @@ def tell_scans(
     wait: bool,
     as_json: bool,
 ) -> int:
-    """Print what scans gave, or where they are in line; return the exit code."""
+    """Print the results of scans, or their places in the queue; return the exit code."""
     if not results:
         raise failures[0][1]
     if as_json:
@@ -398,7 +404,7 @@ def tell_scans(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanWish:
-    """How somebody wants a container to be scanned; `quiet`: without a bar."""
+    """Parameters of a scan of a container; `quiet` means without a progress bar."""
 
     container_id: int
     wait: bool
@@ -407,7 +413,7 @@ class ScanWish:
 
 
 def scan_replicas(scm: str, datanode: str | None, wish: ScanWish) -> int:
-    """Have the replicas of a container read, or those of one datanode; return the exit code."""
+    """Scan all replicas of a container, or those of one datanode; return the exit code."""
     with connect(scm) as client:
         info = container_info(client, wish.container_id)
         results, failures = scan_each(client, chosen_replicas(info, datanode), wish)
@@ -417,7 +423,7 @@ def scan_replicas(scm: str, datanode: str | None, wish: ScanWish) -> int:
 def scan_each(
     client: Client, replicas: list[scm_pb2.ContainerInfoReplica], wish: ScanWish
 ) -> tuple[list[tuple[str, datanode_pb2.ScanProgress]], list[tuple[str, SutureError]]]:
-    """Scan replica after replica; return how each ended, and why others could not be scanned."""
+    """Scan replica after replica; return the results, and the errors."""
     results, failures = [], []
     for replica in replicas:
         datanode_id = replica.datanode.datanode_id
@@ -431,7 +437,7 @@ def scan_each(
 def scan_one(
     client: Client, replica: scm_pb2.ContainerInfoReplica, wish: ScanWish
 ) -> datanode_pb2.ScanProgress:
-    """Scan one replica, with a bar, or put that in line; return the last word about it."""
+    """Scan one replica with a progress bar, or queue the scan; return the last message."""
     datanode_id, container_id = replica.datanode.datanode_id, ContainerId(wish.container_id)
     peer = client.peer(replica.datanode)
     if not wish.wait:

@@ -1,4 +1,5 @@
-"""scm nodes, containers ...: what the control plane knows, and what became of orders."""
+"""Commands `scm nodes`, `containers` and others: facts of the control plane, and outcomes of
+orders."""
 
 import time
 from typing import Annotated, Final
@@ -37,7 +38,7 @@ POLL_S: Final = 0.2
 PAGE: Final = 1000
 HEALED: Final = frozenset({"converged", "nothing_to_do"})
 OUTCOMES_SHOWN: Final = 20
-BEING_WRITTEN: Final = frozenset({"OPEN", "CLOSING"})  # states of a container that has no tree yet
+BEING_WRITTEN: Final = frozenset({"OPEN", "CLOSING"})  # states of a container without a tree
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -50,7 +51,7 @@ WaitOption = Annotated[
 
 
 def health_of(node: scm_pb2.NodeInfo) -> str:
-    """Return the health of a datanode, and why it gets no replicas although it is healthy."""
+    """Return the health of a datanode, and why a healthy one gets no replicas."""
     if node.read_only:
         return f"{node.health}, read-only"
     return f"{node.health}, not managed" if node.unmanaged else node.health
@@ -58,7 +59,7 @@ def health_of(node: scm_pb2.NodeInfo) -> str:
 
 @app.command("nodes")
 def nodes(on: OnOption = None, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> None:
-    """List the datanodes: health, space, what they are doing."""
+    """List the datanodes with health, space and activity."""
     with connect(scm) as client:
         answer = client.scm.list_nodes(scm_pb2.ListNodesRequest())
         is_selected = selected(client, on)
@@ -114,7 +115,10 @@ def containers(
     scm: ScmOption = SCM_DEFAULT,
     as_json: JsonFlag = False,
 ) -> None:
-    """List the containers and whether their replicas' checksums agree, or the replicas of one."""
+    """List containers with the agreement of their replicas.
+
+    With CONTAINER: list its replicas.
+    """
     with connect(scm) as client:
         if container_id is not None:
             show_container(client, container_id, as_json=as_json)
@@ -172,7 +176,7 @@ def show_container(client: Client, container_id: int, *, as_json: bool) -> None:
 
 
 def say_unloadable(info: scm_pb2.ContainerInfo) -> None:
-    """Say of each replica that cannot be loaded why not."""
+    """Print why each unloadable replica cannot be loaded."""
     for held in info.replicas:
         if held.replica.load_error:
             say(f"{short(held.datanode.datanode_id)}: cannot be loaded: {held.replica.load_error}")
@@ -206,7 +210,10 @@ def replica_table(info: scm_pb2.ContainerInfo) -> Table:
 
 @app.command("snapshot")
 def snapshot(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> None:
-    """Export what the SCM knows as Parquet, for `suture-verify`; print the directory."""
+    """Export the SCM's state as Parquet, for `suture-verify`.
+
+    Prints the directory.
+    """
     with connect(scm) as client:
         answer = client.scm.export_snapshot(scm_pb2.ExportSnapshotRequest(), waits=waiting_told())
     if as_json:
@@ -218,7 +225,7 @@ def snapshot(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> None:
 def scan_decision(
     client: Client, row: scm_pb2.PlanRow, *, dry_run: bool
 ) -> scm_pb2.ContainerDecision:
-    """Have the datanodes of a plan's row scan their replica, if it is still without a root."""
+    """Make the datanodes of a plan's row scan their replica, if it still has no root."""
     info = client.scm.get_container_info(
         scm_pb2.GetContainerInfoRequest(container_id=row.container_id)
     ).container
@@ -230,7 +237,7 @@ def scan_decision(
             decision.code = Code.STALE_PLAN
             decision.message = f"{held.datanode.datanode_id} has a root now"
         elif not dry_run:
-            # The finding, if any, is the datanode's to report.
+            # The datanode reports the finding, if any.
             client.peer(held.datanode).scanned(
                 ContainerId(row.container_id), waits=waiting_told(held.datanode.datanode_id)
             )
@@ -238,7 +245,7 @@ def scan_decision(
 
 
 def show_decisions(answer: scm_pb2.ContainerDecisions, *, as_json: bool) -> int:
-    """Print what the SCM decided per container; 1 if it refused any."""
+    """Print the SCM's decision per container; return 1 if it refused any."""
     if as_json:
         emit([facts(decision) for decision in answer.decisions])
     else:
@@ -248,7 +255,7 @@ def show_decisions(answer: scm_pb2.ContainerDecisions, *, as_json: bool) -> int:
 
 
 def safe_mode_line(client: Client) -> str:
-    """Return that the SCM is in safe mode and what it waits for; "" if it is not."""
+    """Return a line that the SCM is in safe mode, with the reason; "" if it is not."""
     answer = client.scm.safe_mode(scm_pb2.SafeModeRequest())
     return f"the control plane: safe mode: {answer.reason}" if answer.on else ""
 
@@ -256,7 +263,7 @@ def safe_mode_line(client: Client) -> str:
 def wait_and_show(
     client: Client, answer: scm_pb2.ContainerDecisions, wait_s: float, *, as_json: bool
 ) -> int:
-    """Wait for the commands' outcomes, print them; 2 if a replica is not healed."""
+    """Wait for the commands' outcomes, and print them; return 2 if a replica is not repaired."""
     refused = [d for d in answer.decisions if d.code != "OK"]
     ids = [command_id for d in answer.decisions for command_id in d.command_ids]
     outcomes, pending = wait_for_outcomes(client, ids, wait_s, quiet=as_json)
@@ -327,7 +334,7 @@ def outcome_row(outcome: scm_pb2.Outcome) -> tuple[object, ...]:
 def wait_for_outcomes(
     client: Client, command_ids: list[int], wait_s: float, *, quiet: bool
 ) -> tuple[list[scm_pb2.Outcome], list[int]]:
-    """Poll until every command is answered or the time is up; show progress on stderr."""
+    """Poll until every command is answered or the time is up; show the progress on stderr."""
     deadline_s = time.monotonic() + wait_s
     if not command_ids:
         return [], []
@@ -354,7 +361,7 @@ def wait_for_outcomes(
 
 
 def show_outcomes(scm: str, datanode: str | None, count: int | None, *, as_json: bool) -> None:
-    """Print what became of the newest commands."""
+    """Print the outcomes of the newest commands."""
     count = min(OUTCOMES_SHOWN if count is None else count, KEPT_MAX)
     with connect(scm) as client:
         is_selected = selected(client, [datanode] if datanode else None)
@@ -371,7 +378,7 @@ def show_outcomes(scm: str, datanode: str | None, count: int | None, *, as_json:
 
 
 def container_info(client: Client, container_id: int) -> scm_pb2.ContainerInfo:
-    """Return what the SCM knows of one container; refuse one without replicas."""
+    """Return the SCM's record of one container. Raise Refused for one without replicas."""
     info = client.scm.get_container_info(
         scm_pb2.GetContainerInfoRequest(container_id=container_id)
     ).container

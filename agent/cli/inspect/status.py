@@ -1,7 +1,7 @@
-"""status: is my data whole, and if not, where.
+"""Command `status`: whether the data is healthy, and if not, where.
 
-What shows an answer is imported while the question is under way, and nothing else is. Bound: 300 ms
-from the first byte of the interpreter to the last of the answer (`make bench NAME=node`).
+The display code is imported while the requests are running, and nothing else is. Bound: 300 ms from
+the first byte of the interpreter to the last byte of the answer (`make bench NAME=node`).
 """
 
 import time
@@ -39,14 +39,15 @@ def status(
     ] = None,
     as_json: JsonFlag = False,
 ) -> int:
-    """Say in one line whether the data is whole, then show every datanode."""
+    """Show whether all data is healthy, then every datanode."""
     if datanode is not None:
         return one_datanode(address_of(scm, datanode), as_json=as_json)
     return whole_cluster(scm, as_json=as_json)
 
 
 def address_of(scm: str, datanode: str) -> str:
-    """Return where a datanode is; an address is believed: there may be no SCM to ask."""
+    """Return the address of a datanode; an address is used as given, because there may be no SCM to
+    ask."""
     if ":" in datanode:
         return datanode
     from agent.cli.terminal.selection import one_node
@@ -73,7 +74,7 @@ def one_datanode(address: str, *, as_json: bool) -> int:
 
 
 def document_of(told: Told) -> dict[str, object]:
-    """Return what a datanode said, as JSON shows it."""
+    """Return a datanode's answer as JSON."""
     from agent.cli.terminal.document import facts
 
     answer, scrub = told
@@ -85,13 +86,13 @@ def document_of(told: Told) -> dict[str, object]:
 
 
 def exit_of(line: Headline) -> Exit:
-    """Return the exit code, which says what the line says."""
+    """Return the exit code for a headline."""
     return Exit.OK if line.is_well else Exit.TO_DO
 
 
 def whole_cluster(scm: str, *, as_json: bool) -> int:
-    """Show what the control plane and each datanode say."""
-    from agent.rpc.calls.scm import ScmClient  # one datanode answers without
+    """Show the state in the control plane and on each datanode."""
+    from agent.rpc.calls.scm import ScmClient  # not needed for a single datanode
 
     proof = security()
     with ScmClient(scm, security=proof) as control:
@@ -133,7 +134,7 @@ def whole_cluster(scm: str, *, as_json: bool) -> int:
 
 
 def ask(nodes: Sequence[scm_pb2.NodeInfo], proof: Security) -> list[Told | str]:
-    """Ask datanodes side by side, each how it is; an error is an answer, too."""
+    """Query the status of datanodes concurrently; an error counts as an answer."""
 
     def ask_one(node: scm_pb2.NodeInfo) -> Told | str:
         try:
@@ -146,9 +147,9 @@ def ask(nodes: Sequence[scm_pb2.NodeInfo], proof: Security) -> list[Told | str]:
 
 
 def told_by(address: str, proof: Security, datanode_id: str = "") -> Told:
-    """Ask one datanode how it is, and how far its scans are. Raises SutureError.
+    """Return the status and the scans of one datanode. Raise SutureError.
 
-    With `datanode_id`, an answer of another datanode at the address is an error.
+    With `datanode_id`, a different datanode at the address is an error.
     """
     header = (ADDRESSEE_HEADER, datanode_id) if datanode_id else None
     channel = open_channel(address, proof, header=header)

@@ -1,4 +1,4 @@
-"""How `suture status` is shown: its headline and its tables."""
+"""Display of `suture status`: its headline and its tables."""
 
 import time
 from collections.abc import Sequence
@@ -17,14 +17,14 @@ def show_cluster(
     answers: Sequence[Told | str],
     line: str,
 ) -> None:
-    """Show all datanodes below two lines: what was verified, and what became of containers."""
+    """Print two lines, the verification and the state of containers, and the table of datanodes."""
     say(line)
     say(containers_line(counts))
     show(node_table(nodes, answers))
 
 
 def containers_line(counts: scm_pb2.CountContainersResponse) -> str:
-    """Return the one line that a person asks for."""
+    """Return the summary line of the containers."""
     closed = counts.all - counts.open
     if not counts.all:
         return "no containers yet"
@@ -54,7 +54,7 @@ def node_table(nodes: Sequence[scm_pb2.NodeInfo], answers: Sequence[Told | str])
 
 
 def node_row(node: scm_pb2.NodeInfo, told_by: Told | str) -> tuple[object, ...]:
-    """Return one datanode's row."""
+    """Return the row of one datanode."""
     if isinstance(told_by, str):
         return (short(node.datanode_id), node.address, node.health, *["-"] * 8, told_by)
     answer, scrub = told_by
@@ -86,14 +86,14 @@ def node_row(node: scm_pb2.NodeInfo, told_by: Told | str) -> tuple[object, ...]:
 
 
 def verified_share(answer: datanode_pb2.StatusResponse) -> str:
-    """Return which part of the bytes was verified within the interval."""
+    """Return the share of the bytes that was verified within the interval."""
     data_bytes = sum(volume.data_bytes for volume in answer.volumes)
     in_time_bytes = sum(volume.in_time_bytes for volume in answer.volumes)
     return percent(in_time_bytes, data_bytes) if data_bytes else "-"
 
 
 def pass_left(scrub: datanode_pb2.ScrubStatusResponse) -> str:
-    """Return how long the scans of a datanode have to do until nothing is due."""
+    """Return the time until nothing is due in a datanode's scans."""
     scans = [volume for volume in scrub.volumes if volume.state != "off"]
     if not scans:
         return "-"
@@ -103,7 +103,7 @@ def pass_left(scrub: datanode_pb2.ScrubStatusResponse) -> str:
 
 
 def oldest_scan(answer: datanode_pb2.StatusResponse) -> str:
-    """Return the age of the byte that was not read for the longest time."""
+    """Return the age of the oldest read."""
     with_data = [volume for volume in answer.volumes if volume.container_count]
     if not with_data:
         return "-"
@@ -116,7 +116,7 @@ def oldest_scan(answer: datanode_pb2.StatusResponse) -> str:
 
 
 def challenges_line(asked: datanode_pb2.Challenges, now_s: float) -> str:
-    """Return what peers could prove that were asked at random."""
+    """Return the results of random challenges of peers."""
     count = asked.proven_count + asked.failed_count + asked.unanswered_count + asked.own_count
     if not asked.interval_ms:
         return "challenges: off"
@@ -129,14 +129,14 @@ def challenges_line(asked: datanode_pb2.Challenges, now_s: float) -> str:
 
 
 def shadow_line(shadow: datanode_pb2.ShadowHashing) -> str:
-    """Return what other code said of the hashes of this version."""
+    """Return the results of shadow hashing."""
     state = "running" if shadow.running else "not running"
     counts = f"{shadow.compared_count} chunks compared, {shadow.differing_count} scans differing"
     return f"shadow hashing: {state}, {counts}"
 
 
 def show_datanode(told: Told, line: str) -> None:
-    """Show one datanode: volumes, workers, and what others say of what it has."""
+    """Print one datanode: volumes, workers, and checks by others."""
     answer, scrub = told
     say(line)
     say(f"datanode {answer.datanode_id}, version {answer.version}, SCM: {answer.scm_state}")

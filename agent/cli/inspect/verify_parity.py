@@ -1,4 +1,4 @@
-"""verify-parity: whether the shards of erasure-coded containers still fit together."""
+"""Command `scrub parity`: check whether the shards of erasure-coded containers fit together."""
 
 import time
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from agent.rpc.v1 import scm_pb2
 from agent.runtime.exits import Exit
 from merkle.replica import ContainerId
 
-ROWS_SHOWN_MAX = 50  # of a table for people; --json has them all
+ROWS_SHOWN_MAX = 50  # rows in a table; --json has them all
 MIB = 1024**2
 
 
@@ -37,10 +37,11 @@ def verify_parity_command(
     scm: ScmOption = SCM_DEFAULT,
     as_json: JsonFlag = False,
 ) -> None:
-    """Compute the shards of a container from each other and compare; name the one that is wrong.
+    """Check the shards of containers against each other.
 
-    A shard may hold exactly what was written to it and still be wrong: no scan sees that. With
-    --all and --rate it runs beside other work, for as long as it takes.
+    They are computed from each other, and a wrong one is named. A shard may hold exactly what was
+    written to it and still be wrong, which no scan detects. With --all and --rate the check runs
+    beside other work.
     """
     if (container is None) == (not every):
         raise typer.BadParameter("give a container, or --all", param_hint="CONTAINER")
@@ -62,7 +63,7 @@ def verify_parity_command(
 
 
 def asked(client: Client, container_id: int) -> scm_pb2.ContainerInfo:
-    """Return the container that was asked for; refuse one that has no parity."""
+    """Return the requested container. Raise Refused for one without parity."""
     request = scm_pb2.GetContainerInfoRequest(container_id=container_id)
     info = client.scm.get_container_info(request).container
     if not info.scheme:
@@ -94,7 +95,7 @@ def verified(
     executor: ThreadPoolExecutor,
     pace: Callable[[int], None],
 ) -> ParityReport:
-    """Verify one container from the shards that the control plane knows."""
+    """Verify one container from the shards known to the control plane."""
     shards = [
         Shard(item.datanode.datanode_id, item.datanode.address, item.replica.replica_index)
         for item in info.replicas
@@ -105,7 +106,8 @@ def verified(
 
 
 def limited(bytes_per_s: float) -> Callable[[int], None]:
-    """Return what waits after a read, so that no more than `bytes_per_s` are read; 0: no limit."""
+    """Return a function that waits after a read to limit the rate to `bytes_per_s`; 0 =
+    unlimited."""
     started_s = time.monotonic()
     read_bytes = 0
 
@@ -119,7 +121,7 @@ def limited(bytes_per_s: float) -> Callable[[int], None]:
 
 
 def tell(report: ParityReport) -> None:
-    """Print what was found in one container."""
+    """Print the result for one container."""
     checked = f"{counted(report.stripe_count, 'stripe')}, {size(report.read_bytes)} read"
     if report.is_clean:
         say(f"container {report.container_id}: all shards fit together; {checked}")
@@ -145,12 +147,12 @@ def tell(report: ParityReport) -> None:
 
 
 def named(wrong: tuple[int, ...]) -> str:
-    """Return the shards that are wrong, for people."""
+    """Return the wrong shards as text."""
     return ", ".join(map(str, wrong)) or "cannot be told"
 
 
 def facts(report: ParityReport) -> dict[str, object]:
-    """Return a report as JSON shows it."""
+    """Return a report as JSON."""
     return {
         "container_id": report.container_id,
         "clean": report.is_clean,

@@ -1,4 +1,4 @@
-"""config: check the agent's options before they are used, show them, explain them."""
+"""Commands `config check`, `show` and `explain` for the agent's options."""
 
 from pathlib import Path
 from typing import Annotated
@@ -22,7 +22,10 @@ ConfigOption = Annotated[Path, typer.Option("--config", metavar="FILE", help="Th
 
 @app.command("check")
 def check(config: ConfigOption = CONFIG_PATH, as_json: JsonFlag = False) -> int:
-    """Check a config file and its drop-ins; name file and line of everything that is wrong."""
+    """Check a config file and its drop-ins.
+
+    Every fault is printed with file and line.
+    """
     _, written = load_written(config)
     if as_json:
         emit({"files": [str(path) for path in written.paths], "valid": True})
@@ -41,7 +44,7 @@ def show_options(
     ] = False,
     as_json: JsonFlag = False,
 ) -> int:
-    """Print every option with the value that an agent would use."""
+    """Print every option with its effective value."""
     effective, written = load_written(config)
     rows = [
         (option.name, text, origin_of(option.name, written))
@@ -67,9 +70,9 @@ def explain(
     ] = False,
     as_json: JsonFlag = False,
 ) -> int:
-    """Say what an option means, its unit and bounds, its default, and how it is changed.
+    """Explain an option: meaning, unit, bounds and default.
 
-    With --event: what an event in the logs means, and which ids it carries.
+    It also says how the option is changed. With --event: explain an event in the logs, and its ids.
     """
     if event:
         return explain_event(name, as_json=as_json)
@@ -94,7 +97,7 @@ def explain(
 
 
 def explain_event(name: str, *, as_json: bool) -> int:
-    """Say what an event in the logs means, and which ids it carries."""
+    """Print the meaning of an event in the logs, and its ids."""
     found = {key: event for key, event in sorted(EVENTS.items()) if key.startswith(name)}
     if not found:
         raise Refused(

@@ -1,4 +1,4 @@
-"""demo: the test harness of a checkout, which the wheel and the packages do not carry."""
+"""Command `demo`: the test harness of a checkout, which is not in the wheel and the packages."""
 
 import sys
 from collections.abc import Callable
@@ -14,7 +14,7 @@ CHECKOUT: Final = Path(__file__).resolve().parents[3]
 
 
 def found(checkout: Path) -> Callable[..., int]:
-    """Return the command of a checkout, or one that says that there is none."""
+    """Return the command of a checkout, or one that reports that there is none."""
     if (checkout / "tools" / "demo" / "command.py").is_file():
         sys.path.append(str(checkout))
         command: Callable[..., int] = import_module("tools.demo.command").demo

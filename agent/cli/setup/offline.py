@@ -1,4 +1,4 @@
-"""fsck: what is done to volumes on their own host, without an agent."""
+"""Command `fsck`: operations on volumes of this host, without an agent."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -19,7 +19,10 @@ def fsck(
     ] = False,
     as_json: JsonFlag = False,
 ) -> int:
-    """Check volumes that no agent uses now; changes nothing. 2 if there are problems."""
+    """Check volumes that no agent uses, without changing them.
+
+    Exit code 2: there are problems.
+    """
     reports = [check(volume, read_data=read_data) for volume in volumes]
     problems = [(str(v), p) for v, r in zip(volumes, reports, strict=True) for p in r.problems]
     if as_json:

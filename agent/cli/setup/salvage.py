@@ -1,4 +1,4 @@
-"""salvage: every file off volumes alone, without an agent and without a control plane."""
+"""Command `salvage`: copy every file off volumes, without an agent or a control plane."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -33,12 +33,12 @@ def salvage(
     ] = False,
     as_json: JsonFlag = False,
 ) -> int:
-    """Write every file that volumes have between them, by key; only verified bytes.
+    """Copy every file off volumes by key, verified bytes only.
 
-    For when the control plane is lost and cannot be restored, or to get files off disks of hosts
-    that are gone: name all volumes that are left, of all hosts. Their agents must be stopped;
-    read-only mounts will do. Nothing is written to a volume. Run again, it goes on where it was.
-    2: something is not whole.
+    Use it when the control plane is lost and cannot be restored, or to get files off disks of lost
+    hosts: name all remaining volumes of all hosts. Their agents must be stopped; read-only mounts
+    are sufficient. Nothing is written to a volume. A second run continues the first. Exit code 2:
+    something is incomplete.
     """
     code = parse_scheme(scheme) if scheme else None
     with bytes_progress("salvage", 0, quiet=as_json) as bar:
@@ -78,7 +78,7 @@ def _show(summary: Summary, to: Path) -> None:
 
 
 def _list(what: str, lines: Sequence[str]) -> None:
-    """Print lines, the first of them; --json has all."""
+    """Print the first lines; --json has all."""
     if lines:
         say(f"{what}: {len(lines)}")
     for line in lines[:SHOWN_MAX]:

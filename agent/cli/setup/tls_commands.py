@@ -1,4 +1,4 @@
-"""tls: a private authority for the cluster, certificates from it, and what certificates say."""
+"""Commands `tls init`, `issue` and `show`: a private authority, and its certificates."""
 
 from datetime import datetime
 from pathlib import Path
@@ -33,7 +33,10 @@ def init(
     ] = DAYS_MAX,
     as_json: JsonFlag = False,
 ) -> int:
-    """Make a private certificate authority. Its key signs for all: keep it off the hosts."""
+    """Make a private certificate authority.
+
+    Its key signs for all: keep it off the hosts.
+    """
     path = pki.create_authority(directory, name=name, days=days, now=pki.now())
     if as_json:
         emit({"certificate": str(path), "key": str(path.with_suffix(".key"))})
@@ -62,7 +65,10 @@ def issue(
     days: Annotated[int, typer.Option(min=1, max=DAYS_MAX, help="Until it expires.")] = 365,
     as_json: JsonFlag = False,
 ) -> int:
-    """Issue a certificate and its key; again under the same name replaces both."""
+    """Issue a certificate and its key.
+
+    A second certificate under the same name replaces both.
+    """
     hosts = list(host or ())
     order = pki.Order(
         name=name or (hosts[0] if hosts else role[0].value),
@@ -90,7 +96,10 @@ def show_certificates(
     ],
     as_json: JsonFlag = False,
 ) -> int:
-    """Say whose certificates these are, and until when. 2: one expires within 30 days."""
+    """Show the owner and the expiry of certificates.
+
+    Exit code 2: one expires within 30 days.
+    """
     files = [
         file for path in paths for file in (sorted(path.glob("*.pem")) if path.is_dir() else [path])
     ]
@@ -126,7 +135,7 @@ def show_certificates(
 
 
 def document(what: pki.Shown) -> dict[str, object]:
-    """Return one certificate for machines."""
+    """Return one certificate as JSON."""
     return {
         "name": what.name,
         "issuer": what.issuer,
@@ -142,12 +151,12 @@ def document(what: pki.Shown) -> dict[str, object]:
 
 
 def day(at: datetime) -> str:
-    """Return a day as people read it."""
+    """Return a day in readable form."""
     return f"{at:%Y-%m-%d}"
 
 
 def expiry(at: datetime, now: datetime) -> str:
-    """Return when, and in how long."""
+    """Return the date, and the time until then."""
     left_s = (at - now).total_seconds()
     if left_s <= 0:
         return f"{day(at)}, expired {spoken_duration(-left_s)} ago"

@@ -1,1 +1,1 @@
-"""What commands of `suture` share: their options, their connection, how they speak."""
+"""Common parts of the commands: options, connection, output."""

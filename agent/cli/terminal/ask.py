@@ -1,4 +1,4 @@
-"""Asking datanodes: one by its address or id, or all that the SCM knows, side by side."""
+"""Queries to datanodes: one by its address or id, or all known to the SCM, concurrently."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Answered(Generic[T]):
-    """One datanode, by id or by the address that was dialled, and its answer or the error."""
+    """A datanode, by id or by the dialled address, and its answer or the error."""
 
     datanode: str
     value: T | None
@@ -34,9 +34,9 @@ class Answered(Generic[T]):
 
 
 def nodes_of(client: Client, datanode: str | None) -> list[tuple[str, str]]:
-    """Return (name, address) of one datanode or of all. Raise Refused: the SCM knows none.
+    """Return (name, address) of one datanode or of all. Raise Refused if the SCM knows none.
 
-    An address is dialled as it is: it may be all that is known when there is no SCM.
+    An address is dialled as given, because nothing else may be known without an SCM.
     """
     if datanode is not None and ":" in datanode:
         return [(datanode, datanode)]
@@ -48,7 +48,7 @@ def nodes_of(client: Client, datanode: str | None) -> list[tuple[str, str]]:
 def ask_each(
     client: Client, nodes: list[tuple[str, str]], question: Callable[[Peer], T]
 ) -> list[Answered[T]]:
-    """Ask datanodes side by side; an error is an answer, too."""
+    """Query datanodes concurrently; an error counts as an answer."""
 
     def ask(node: tuple[str, str]) -> Answered[T]:
         name, address = node
@@ -65,12 +65,12 @@ def ask_each(
 
 
 def heard(answers: Sequence[Answered[T]]) -> str:
-    """Return of how many datanodes there are answers: `3 datanodes`, or `2 of 3 datanodes`."""
+    """Return how many datanodes answered: `3 datanodes`, or `2 of 3 datanodes`."""
     count = sum(not answer.error for answer in answers)
     everyone = counted(len(answers), "datanode")
     return everyone if count == len(answers) else f"{count} of {everyone}"
 
 
 def told(peer: Peer) -> tuple[datanode_pb2.StatusResponse, datanode_pb2.ScrubStatusResponse]:
-    """Ask one datanode how it is, and how far its scans are."""
+    """Return the status and the scans of one datanode."""
     return peer.status(), peer.scrub_status()

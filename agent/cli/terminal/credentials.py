@@ -1,4 +1,4 @@
-"""With which certificate commands call: from options, the environment, or a file, in this order.
+"""Credentials of commands: from options, the environment, or a file, in this order.
 
     suture --tls-certificate ann.pem --tls-key ann.key --tls-ca ca.pem status
     SUTURE_TLS_CERTIFICATE=ann.pem SUTURE_TLS_KEY=ann.key SUTURE_TLS_CA=ca.pem suture status
@@ -8,7 +8,7 @@
         key = "~/ann.key"
         ca = "/etc/suture/tls/ca.pem"
 
-With none of it, commands speak plaintext, and only to this machine.
+Without any of these, commands use plaintext, and only on this machine.
 """
 
 import os
@@ -30,16 +30,16 @@ SYSTEM_FILE: Final = Path("/etc/suture/client.toml")
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What was said on the command line or in the environment."""
+    """Settings from the command line or the environment."""
 
     certificate: Path | None = None
     key: Path | None = None
     ca: Path | None = None
     allow_plaintext: bool = False
-    file: Path | None = None  # to read the rest from
+    file: Path | None = None  # file with the other settings
 
     def has_files(self) -> bool:
-        """Whether any certificate file is named."""
+        """Return whether any certificate file is named."""
         return any(getattr(self, name) is not None for name in FILE_NAMES)
 
 
@@ -47,17 +47,17 @@ _wanted: ContextVar[Wanted] = ContextVar("wanted", default=Wanted())  # noqa: B0
 
 
 def choose(wanted: Wanted) -> None:
-    """Have commands call with what was said."""
+    """Set the credentials of all commands."""
     _wanted.set(wanted)
 
 
 def is_secured() -> bool:
-    """Whether commands show a certificate."""
+    """Return whether commands use a certificate."""
     return _effective().has_files()
 
 
 def security() -> "Security":
-    """Return how to call. Raise Refused naming what is wrong with the settings or the files."""
+    """Return the security of calls. Raise Refused naming the fault of the settings or the files."""
     from agent.rpc.security.tls import files_of, secured
 
     wanted = _effective()
@@ -66,14 +66,14 @@ def security() -> "Security":
 
 
 def connect(scm: str) -> "Client":
-    """Return a client of the SCM at `scm`, with the certificate that was chosen."""
+    """Return a client of the SCM at `scm`, with the chosen certificate."""
     from agent.client.client import Client
 
     return Client(scm, security=security())
 
 
 def _effective() -> Wanted:
-    """Return what was said, and of what was not, what the file says."""
+    """Return the settings, completed from the file."""
     wanted = _wanted.get()
     if wanted.has_files():
         return wanted
@@ -89,15 +89,15 @@ def _effective() -> Wanted:
 
 
 def _default_file() -> Path | None:
-    """Return where a user, or else the host, has written it; None where there is no such file that
-    this user may see, or no home to look in."""
+    """Return the file of the user, or else of the host; None if there is no file that this user may
+    read, or no home directory."""
     home = _at_home(os.environ.get("XDG_CONFIG_HOME") or "~/.config")
     candidates = (home / "suture" / "client.toml", SYSTEM_FILE)
     return next((path for path in candidates if _is_seen(path)), None)
 
 
 def _at_home(path: str) -> Path:
-    """Return a path that may begin with a home; as it is where nobody knows whose."""
+    """Return a path with `~` expanded; unchanged if the home directory is unknown."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
@@ -105,7 +105,8 @@ def _at_home(path: str) -> Path:
 
 
 def _is_seen(path: Path) -> bool:
-    """Whether there is a file; one behind a door that is closed to this user is none."""
+    """Return whether the file exists; a file in a directory closed to this user counts as
+    missing."""
     try:
         return path.is_file()
     except PermissionError:
@@ -113,7 +114,7 @@ def _is_seen(path: Path) -> bool:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    import tomllib  # most have no such file
+    import tomllib  # most users have no such file
 
     try:
         values = tomllib.loads(decoded(given_bytes(path, bytes_max=SETTINGS_BYTES_MAX)))

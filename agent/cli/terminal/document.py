@@ -1,4 +1,4 @@
-"""Messages of the wire as JSON: numbers are numbers, also those of 64 bits."""
+"""Wire messages as JSON, with 64-bit numbers as numbers."""
 
 from typing import Any
 
@@ -10,11 +10,11 @@ LONG = frozenset({FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT64}
 
 
 def facts(message: Message) -> dict[str, object]:
-    """Return a message as JSON shows it.
+    """Return a message as JSON.
 
-    The JSON of protobuf has 64-bit numbers as texts, for readers whose numbers are floats. Sizes,
-    times and ids are far below 2^53; checksums, which are not, are exact in every reader that
-    keeps integers, as Python and jq do.
+    The JSON of protobuf has 64-bit numbers as strings, for readers whose numbers are floats. Sizes,
+    times and ids are far below 2^53; checksums are not, but are exact in every reader that keeps
+    integers, such as Python and jq.
     """
     document: dict[str, object] = MessageToDict(
         message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
@@ -23,7 +23,7 @@ def facts(message: Message) -> dict[str, object]:
     return document
 
 
-def _mend(document: dict[str, Any], descriptor: Any) -> None:  # either implementation's
+def _mend(document: dict[str, Any], descriptor: Any) -> None:  # of either implementation
     for field in descriptor.fields:
         if field.name not in document:
             continue

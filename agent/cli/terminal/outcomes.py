@@ -1,4 +1,4 @@
-"""What became of orders: the newest outcomes that the control plane keeps, read page by page."""
+"""Outcomes of orders: the newest ones that the control plane keeps, read page by page."""
 
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -6,14 +6,14 @@ from typing import Final
 from agent.client.client import Client
 from agent.rpc.v1 import scm_pb2
 
-KEPT_MAX: Final = 10_000  # as many as the control plane keeps
+KEPT_MAX: Final = 10_000  # the control plane's limit
 Wanted = Callable[[scm_pb2.Outcome], bool]
 
 
 def newest_outcomes(
     client: Client, is_wanted: Wanted, *, count: int = KEPT_MAX
 ) -> list[scm_pb2.Outcome]:
-    """Return up to `count` of the outcomes that are wanted, newest first. Raises SutureError."""
+    """Return up to `count` of the selected outcomes, newest first. Raise SutureError."""
     found: list[scm_pb2.Outcome] = []
     for page in _pages(client):
         found += filter(is_wanted, page)
@@ -23,12 +23,12 @@ def newest_outcomes(
 
 
 def outcomes_in(client: Client, container_id: int) -> list[scm_pb2.Outcome]:
-    """Return the outcomes of all orders about a container, newest first. Raises SutureError."""
+    """Return the outcomes of all orders about a container, newest first. Raise SutureError."""
     return newest_outcomes(client, lambda outcome: outcome.status.container_id == container_id)
 
 
 def _pages(client: Client) -> Iterator[list[scm_pb2.Outcome]]:
-    """Yield pages, newest first, until nothing is older."""
+    """Yield pages, newest first, until there are no older ones."""
     oldest_id = 0
     while True:
         request = scm_pb2.ListOutcomesRequest(count=KEPT_MAX, before_command_id=oldest_id)

@@ -1,7 +1,7 @@
-"""How commands speak: tables and progress for people, one JSON document for machines.
+"""Output of commands: tables and progress for people, one JSON document for machines.
 
-Results go to stdout, progress and errors to stderr. Whatever is printed for people goes through
-`agent.observe.printable`, and none of it is read as markup: names come from disks and from the
+Results go to stdout, progress and errors to stderr. Text for people goes through
+`agent.observe.printable`, and is never parsed as markup, because names come from disks and from the
 wire.
 """
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 ID_MAX: Final = 2**63 - 1  # of a container, on the wire
 
-LAST_COLUMN_MIN = 24  # columns that a remark needs
-GAP: Final = 2  # columns between two of a table
-TABLE_WIDTH_MAX = 1000  # columns: wider than any table
-PIPE_WIDTH = 160  # columns of a table that no terminal shows
+LAST_COLUMN_MIN = 24  # width that a remark needs
+GAP: Final = 2  # width between two columns of a table
+TABLE_WIDTH_MAX = 1000  # wider than any table
+PIPE_WIDTH = 160  # width of a table without a terminal
 
-size = size_text  # every size that people are shown
-short = short_id  # every datanode
+size = size_text  # for every displayed size
+short = short_id  # for every datanode
 
 people = Console(
     width=None if sys.stdout.isatty() else PIPE_WIDTH, markup=False, emoji=False, highlight=False
@@ -47,12 +47,12 @@ def emit(value: object) -> None:
 
 
 def show(table: Table) -> None:
-    """Print a table for people; where the terminal is too narrow for it, in parts one below the
-    other, each of which begins with what tells the rows apart."""
+    """Print a table. If the terminal is too narrow, print it in parts, one below the other, each of
+    which begins with the columns that identify the rows."""
     wide = people.options.update(width=TABLE_WIDTH_MAX)
     natural = people.measure(table, options=wide).maximum
     last = max((len(str(cell)) for cell in table.columns[-1].cells), default=0)
-    if natural - max(0, last - LAST_COLUMN_MIN) <= people.width:  # the last has words: it may fold
+    if natural - max(0, last - LAST_COLUMN_MIN) <= people.width:  # the last column may wrap
         people.print(table)
         return
     for part in parts_of(table, people.width):
@@ -60,8 +60,8 @@ def show(table: Table) -> None:
 
 
 def parts_of(table: Table, width: int) -> list[Table]:
-    """Return the columns of a table in tables that are not wider than `width`, as far as that
-    goes; each begins with the columns that tell its rows apart."""
+    """Return the columns of a table in tables no wider than `width` if possible; each begins with
+    the columns that identify the rows."""
     cells = [[str(cell) for cell in column.cells] for column in table.columns]
     headers = [str(column.header) for column in table.columns]
     widths = [
@@ -74,7 +74,7 @@ def parts_of(table: Table, width: int) -> list[Table]:
     left = 0
     for number in range(len(keys), len(headers)):
         if not any(cells[number]):
-            continue  # nothing stands in it
+            continue  # an empty column
         if not parts or widths[number] > left:
             parts.append([])
             left = room
@@ -93,18 +93,18 @@ def parts_of(table: Table, width: int) -> list[Table]:
 
 
 def say(text: str) -> None:
-    """Print one line for people; an end of line within it is shown as its code."""
+    """Print one line; a line end within it is shown as its code."""
     people.print(printable(text), soft_wrap=True)
 
 
 def say_lines(text: str) -> None:
-    """Print lines for people, of which none comes from elsewhere."""
+    """Print lines without text from elsewhere."""
     for line in text.split("\n"):
         say(line)
 
 
 def fail(error: SutureError, *, as_json: bool) -> None:
-    """Print an error: for machines on stdout, for people on stderr."""
+    """Print an error: as JSON on stdout, or as text on stderr."""
     if as_json:
         emit(
             {
@@ -123,7 +123,7 @@ def fail(error: SutureError, *, as_json: bool) -> None:
 
 
 def fail_usage(message: str, hint: str, *, as_json: bool) -> None:
-    """Print that the command line is wrong: for machines on stdout, for people on stderr."""
+    """Print an error of the command line: as JSON on stdout, or as text on stderr."""
     if as_json:
         emit({"error": {"code": "USAGE", "message": message, "hint": hint, "facts": {}}})
         return
@@ -132,17 +132,17 @@ def fail_usage(message: str, hint: str, *, as_json: bool) -> None:
 
 
 def complain(text: str) -> None:
-    """Print one line on stderr that says what went wrong."""
+    """Print one line with an error on stderr."""
     aside.print(printable(text), style="bold red", soft_wrap=True)
 
 
 def remark(text: str) -> None:
-    """Print one line on stderr beside the result."""
+    """Print a one-line remark on stderr."""
     aside.print(printable(text), soft_wrap=True)
 
 
 def waiting_told(whom: str = "the control plane") -> Callable[[SutureError], None]:
-    """Return what says on stderr, once, why nothing comes of it yet."""
+    """Return a callback that prints once on stderr why the command is waiting."""
     told: list[str] = []
 
     def tell(error: SutureError) -> None:
@@ -174,8 +174,8 @@ def grid(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -
 
 @contextmanager
 def bytes_progress(label: str, total_bytes: int, *, quiet: bool) -> Iterator["Progress"]:
-    """Show a bar of bytes on stderr while the block runs; task 0 is the bar."""
-    from rich.progress import (  # a quick answer has no bar, and waits for no import of one
+    """Show a progress bar of bytes on stderr during the block; task 0 is the bar."""
+    from rich.progress import (  # not imported for quick answers without a bar
         BarColumn,
         DownloadColumn,
         Progress,
@@ -201,7 +201,7 @@ def bytes_progress(label: str, total_bytes: int, *, quiet: bool) -> Iterator["Pr
 
 @contextmanager
 def items_progress(label: str, total: int, *, quiet: bool) -> Iterator["Progress"]:
-    """Show a bar of things on stderr while the block runs; task 0 is the bar."""
+    """Show a progress bar of items on stderr during the block; task 0 is the bar."""
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -235,5 +235,5 @@ def checksum(value: int | None) -> str:
 
 
 def ago(at_ms: int) -> str:
-    """Return how long ago that was; `never` for what never was."""
+    """Return the time since `at_ms` in words; `never` for 0."""
     return "never" if not at_ms else f"{spoken_duration(max(0.0, time.time() - at_ms / 1000))} ago"

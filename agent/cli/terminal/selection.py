@@ -1,4 +1,4 @@
-"""Which datanodes or volumes a command is about: by id, by a prefix of it, by address, by rack."""
+"""Selection of datanodes or volumes on a command line: by id, id prefix, address or rack."""
 
 from collections.abc import Callable, Sequence
 from typing import Annotated, Final
@@ -17,26 +17,26 @@ OnOption = Annotated[
         help="Only what is on these: ids, prefixes of them, addresses, or racks.",
     ),
 ]
-NAMED_MAX: Final = 5  # datanodes that an error names
-VOLUME_SIGN: Final = ":/"  # between a datanode and the path of a volume of it
+NAMED_MAX: Final = 5  # datanodes named in an error
+VOLUME_SIGN: Final = ":/"  # between a datanode and the path of its volume
 
 
 def known_nodes(client: Client) -> Sequence[scm_pb2.NodeInfo]:
-    """Return the datanodes that the SCM knows."""
+    """Return the datanodes known to the SCM."""
     return client.scm.list_nodes(scm_pb2.ListNodesRequest()).nodes
 
 
 def selected(client: Client, given: list[str] | None) -> Callable[[str], bool]:
-    """Return whether a datanode is among those that are named; all are if none is."""
+    """Return a predicate for the named datanodes; it accepts all if none is named."""
     if not given:
         return lambda _: True
     return frozenset(datanode_ids(client, given)).__contains__
 
 
 def datanode_ids(client: Client, given: list[str], *, may_be_gone: bool = False) -> list[str]:
-    """Return the datanodes that are named by id, prefix, address or rack, each once.
+    """Return the datanodes named by id, prefix, address or rack, each once.
 
-    With `may_be_gone` also what is the id of none: whoever is asked says what that means.
+    With `may_be_gone`, accept an unknown id as well; the control plane then decides.
     """
     nodes = known_nodes(client)
     found: list[str] = []
@@ -50,12 +50,12 @@ def datanode_ids(client: Client, given: list[str], *, may_be_gone: bool = False)
 
 
 def datanode_id(client: Client, given: str) -> str:
-    """Return the one datanode of this address or id, or whose id begins so; refuse others."""
+    """Return the only datanode with this address, id or id prefix. Raise Refused otherwise."""
     return one_node(known_nodes(client), given).datanode_id
 
 
 def one_node(nodes: Sequence[scm_pb2.NodeInfo], given: str) -> scm_pb2.NodeInfo:
-    """Return the one datanode of this address or id, or whose id begins so; refuse others."""
+    """Return the only datanode with this address, id or id prefix. Raise Refused otherwise."""
     found = [node for node in nodes if given and given in {node.address, node.datanode_id}]
     found = found or [node for node in nodes if given and node.datanode_id.startswith(given)]
     if len(found) == 1:
@@ -64,7 +64,7 @@ def one_node(nodes: Sequence[scm_pb2.NodeInfo], given: str) -> scm_pb2.NodeInfo:
 
 
 def named(client: Client, given: list[str]) -> tuple[list[str], list[tuple[str, str]]]:
-    """Return the datanodes and the volumes, each as datanode and id, that are named.
+    """Return the named datanodes, and the named volumes as (datanode, id).
 
     A volume is named by its id or a prefix of it, or as DATANODE:/its/path.
     """
@@ -96,7 +96,7 @@ def named(client: Client, given: list[str]) -> tuple[list[str], list[tuple[str, 
 
 
 def one_volume(nodes: Sequence[scm_pb2.NodeInfo], given: str) -> tuple[scm_pb2.NodeInfo, str]:
-    """Return the one volume that is named, and its datanode; refuse none and several."""
+    """Return the named volume and its datanode. Raise Refused if none or several match."""
     if not given.startswith("/") and VOLUME_SIGN in given:
         datanode_id, volume_id = _volume_at(nodes, given)
         return one_node(nodes, datanode_id), volume_id

@@ -1,6 +1,6 @@
-"""stdout and stderr, as a command needs them: they take any text, and name themselves in errors.
+"""Streams stdout and stderr of a command: they accept any text, and are named in errors.
 
-Imported first of all, so it imports little.
+This module is imported first, so it imports little.
 """
 
 import io
@@ -9,14 +9,14 @@ from typing import Any
 
 from agent.runtime.standard_streams import open_standard_streams
 
-STDOUT = "stdout"  # the name of it in errors
+STDOUT = "stdout"  # its name in errors
 
 
 class Output(io.FileIO):
-    """stdout, as errors name it: a disk that is full may be another one."""
+    """stdout with its name in errors, because a full disk may be another one."""
 
-    def write(self, data: Any) -> int:  # what has bytes
-        """Write some of it. Raises OSError of `stdout`."""
+    def write(self, data: Any) -> int:  # a buffer
+        """Write some of the data. Raise OSError of `stdout`."""
         try:
             return super().write(data)
         except OSError as error:
@@ -25,11 +25,11 @@ class Output(io.FileIO):
 
 
 def open_outputs() -> None:
-    """Have stdout and stderr take any text.
+    """Make stdout and stderr accept any text.
 
-    A closed one becomes /dev/null. A character that the encoding of a terminal lacks is shown as
-    its code. stdout writes each text whole even under `PYTHONUNBUFFERED`, where Python's own would
-    lose the end of a file.
+    A closed stream becomes /dev/null. A character that the terminal's encoding lacks is shown as
+    its code. stdout writes each text completely even under `PYTHONUNBUFFERED`, where Python's own
+    stream would lose the end of a file.
     """
     open_standard_streams()
     for stream in (sys.stdout, sys.stderr):

@@ -1,4 +1,4 @@
-"""Help by task: commands stand under what they are for, each with a whole sentence."""
+"""Help by task: commands are listed under their tasks, each with a whole sentence."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -34,7 +34,7 @@ TASKS: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
 
 
 def sections(group: str, names: Sequence[str]) -> dict[str, list[str]]:
-    """Return the commands of a group by task; those of no task are not left out."""
+    """Return the commands of a group by task, including those without a task."""
     found = {
         task: [name for name in known if name in names]
         for task, known in TASKS.get(group, {}).items()
@@ -46,9 +46,9 @@ def sections(group: str, names: Sequence[str]) -> dict[str, list[str]]:
 
 
 class TaskGroup(TyperGroup):
-    """A group whose help is in sections, and cuts no sentence."""
+    """A group whose help is in sections, with whole sentences."""
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:  # click's, which typer has inside
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # click's, inside typer
         """Write every command below its task."""
         known = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
         shown = {name: command for name, command in known.items() if command and not command.hidden}
@@ -58,6 +58,6 @@ class TaskGroup(TyperGroup):
 
 
 def _sentence(command: Any) -> str:
-    """Return the first paragraph of a command's help, whole, in one line."""
+    """Return the first paragraph of a command's help, in one line."""
     text = (command.help or "").partition("\f")[0].strip()
     return " ".join(text.partition("\n\n")[0].split())

@@ -1,5 +1,4 @@
-"""An option that is a time as people type it: 90s, 5m, 12h, 7d, 1d12h; a bare
-number is seconds."""
+"""Time options in readable form: 90s, 5m, 12h, 7d, 1d12h; a bare number is seconds."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -9,15 +8,15 @@ import typer
 from agent.config.quantity import parse_typed_duration_s
 
 METAVAR: Final = "TIME"
-DAYS_MAX: Final = 36_500  # a century: in milliseconds it fits into any field of the wire
+DAYS_MAX: Final = 36_500  # a century, which in milliseconds fits every field of the wire
 DAY_S: Final = 86_400
 
 
 def duration(
     *names: str, text: str, min_s: float = 0.0, shown: str | bool = True
-) -> Any:  # typer's, as an option
+) -> Any:  # a typer option
     """Return an option that is a time; its value is in seconds. The last names are older ones;
-    `shown` is the default as people write it."""
+    `shown` is the default in readable form."""
 
     def parsed(given: object) -> float:
         try:

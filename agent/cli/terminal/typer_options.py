@@ -1,4 +1,4 @@
-"""Options that many commands have."""
+"""Options shared by many commands."""
 
 from typing import Annotated, Final
 
