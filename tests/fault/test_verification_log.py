@@ -73,7 +73,7 @@ class TestKill:
     """A process that dies before any step of an append, or in the middle of its write."""
 
     @pytest.mark.parametrize("tear", [False, True])
-    def test_killed_appends_keep_acknowledged_entries_and_the_hash_chain(
+    def test_killed_appends_keep_acknowledged_entries_and_the_chain(
         self, tmp_path: Path, tear: bool
     ) -> None:
         """The process is killed before every step of appends that begin three files."""

@@ -109,7 +109,7 @@ class TestScans:
         assert ReplicaState.CLOSED is replica.store.replica(CONTAINER).state
 
     @pytest.mark.parametrize("meanwhile", ["repaired", "deleted"])
-    def test_chunk_changed_during_the_scan_is_no_hash_difference(
+    def test_chunk_changed_during_the_scan_is_no_checksum_difference(
         self, replica: StoredReplica, shadow: ShadowHashing, meanwhile: str
     ) -> None:
         """A replica under repair must not cause a rollback to the previous version."""
@@ -133,7 +133,7 @@ class TestScans:
         assert report.committed  # it was read again
         assert (1 if meanwhile == "repaired" else 0) == report.finding_count
 
-    def test_chunk_unjudged_for_lack_of_descriptors_is_no_hash_difference(
+    def test_chunk_unjudged_for_lack_of_descriptors_is_no_difference(
         self, replica: StoredReplica, shadow: ShadowHashing, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The chunk is damaged, and could not be read again."""

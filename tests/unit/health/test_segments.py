@@ -47,7 +47,7 @@ def test_rows_with_equal_keys_are_one_group_in_the_order_of_the_keys(
     assert found.some(mask).tolist() == [row in passed for row in order]
 
 
-def test_segment_operations_use_the_rows_of_each_owner() -> None:
+def test_sums_and_extremes_use_the_rows_of_each_owner() -> None:
     """Owners without rows count nothing and get the default, also the last one."""
     rows = Segments.of(np.array([0, 0, 2, 2, 2]), 4)
     values = np.array([5, -3, 1, 7, 2])
