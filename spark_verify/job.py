@@ -3,7 +3,7 @@
     suture-verify SNAPSHOT --out DIR [--run-id ID] [--changed-node ID ...] [--json]
     suture-verify views DIR                         SQL for the tables of all runs
     suture-verify SNAPSHOT --out DIR --master spark://host:7077
-    spark-submit --py-files suture.whl spark_verify/job.py SNAPSHOT --out DIR
+    spark-submit --py-files suture.zip spark_verify/job.py SNAPSHOT --out DIR
 
 Exit codes: 0 clean, 2 work to do, 4 data at risk, 1 failed (nothing was written), 64 wrong command
 line, 130 stopped by Ctrl-C.

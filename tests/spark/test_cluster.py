@@ -156,12 +156,13 @@ def test_spark_submit_on_a_cluster_gives_the_local_result(
     cluster: SparkCluster, local: Result, tmp_path: Path
 ) -> None:
     """The results agree row by row. The workers have only numpy, pyarrow and pyspark, and the
-    rest comes with the wheel. Ten thousand replicas of one container fit into the 512 MiB of a
+    rest comes in suture.zip. Ten thousand replicas of one container fit into the 512 MiB of a
     task's Python.
     """
     shutil.copy(ROOT / "spark_verify" / "job.py", tmp_path)
     log = tmp_path / "log"
-    options = ["--master", cluster.address, "--py-files", built_wheel(tmp_path / "wheel")]
+    package = built_wheel(tmp_path / "wheel").rename(tmp_path / "suture.zip")
+    options = ["--master", cluster.address, "--py-files", package]
     job = [tmp_path / "job.py", snapshot_of(local), "--out", tmp_path / "out", "--run-id", "r"]
     bare = [cluster.python, "-c", "import numpy, pyarrow; import spark_verify"]
 

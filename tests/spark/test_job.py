@@ -1,11 +1,7 @@
 """The job end to end: what it writes, how it ends, and that it can be repeated."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +13,6 @@ from spark_verify.errors import RunConflict
 from spark_verify.exits import Exit
 from spark_verify.pipeline import Request, Result, verify
 from spark_verify.result_tables import RESULTS
-from spark_verify.session import QUICK_START
 from spark_verify.tasks.verdict_rows import PLAN_LIFE_MS
 from tests.support.verification.snapshots import AS_OF_MS, NodeRow, SnapshotRows, container, gather
 
@@ -218,44 +213,3 @@ class TestRepeat:
 
         with pytest.raises(RunConflict):
             verify(Request(str(directory), done.out, run_id="r1"))
-
-
-@pytest.mark.slow
-class TestSubmit:
-    """The job as a cluster runs it."""
-
-    def test_spark_submit_runs_it_from_a_zip(self, tmp_path: Path) -> None:
-        """
-        `spark-submit --py-files` with nothing but the packages gives the same result and exit code.
-        """
-        package = tmp_path / "suture.zip"
-        with zipfile.ZipFile(package, "w") as archive:
-            for name in ("health", "spark_verify"):
-                for path in sorted((ROOT / name).rglob("*")):
-                    if path.is_file() and path.suffix != ".pyc":
-                        archive.write(path, path.relative_to(ROOT))
-        script = tmp_path / "run" / "verify.py"
-        script.parent.mkdir()
-        script.write_text("from spark_verify.job import main\nmain()\n")
-        snapshot = divergent().write(tmp_path / "snapshot")
-        here = Path(sys.executable).parent
-
-        done = subprocess.run(
-            [
-                *(here / "spark-submit", "--master", "local[2]", "--py-files", package),
-                *("--driver-java-options", QUICK_START),
-                *(script, snapshot, "--out", tmp_path / "out", "--json"),
-            ],
-            cwd=tmp_path / "run",
-            env={**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": ""},
-            capture_output=True,
-            text=True,
-            timeout=180,
-            check=False,
-        )
-
-        assert done.returncode == 2, done.stderr
-        # Spark folds the script's stderr into stdout: the answer is the one line that is JSON.
-        answer = json.loads(next(line for line in done.stdout.splitlines() if line[0] == "{"))
-        assert answer["plan"]["reconcile"]["rows"] == 3
-        assert (Path(answer["path"]) / "report.html").is_file()
