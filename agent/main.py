@@ -29,22 +29,22 @@ from agent.config.options import AgentConfig
 from agent.config.ozone import ozone_scms
 from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.host.foreign_servers import MakeDoor
-from agent.host.host import Host
-from agent.host.leader import Leader
+from agent.host.host import AgentProcess
+from agent.host.leader import ExternalControlPlane
 from agent.host.report_export import check_export
-from agent.host.who import Who
+from agent.host.who import DatanodeIdentity
 from agent.observe import logs
 from agent.observe.listening import announce_listening
 from agent.observe.printable import printable
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.security.caller import Role, check_own, identity_of
-from agent.rpc.security.tls import Material, Security, TlsFiles, secured
+from agent.rpc.security.tls import Security, TlsFiles, TlsMaterial, secured
 from agent.rpc.serving.descriptors import raise_limit
 from agent.rpc.v1 import scm_pb2
 from agent.runtime import exits, memory
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 from agent.runtime.interpreter import freeze_what_stays, take_short_turns
-from agent.runtime.service_manager import Supervisor
+from agent.runtime.service_manager import SystemdNotifier
 from agent.runtime.stop_request import StopRequest
 from agent.store.volumes.identity import remembered
 from agent.store.volumes.known import check_first_start
@@ -66,7 +66,7 @@ def security_of(config: AgentConfig) -> Security:
     if tls.certificate is not None and tls.key is not None and tls.ca is not None:
         files = TlsFiles(tls.certificate, tls.key, tls.ca)
 
-    def inspect(material: Material) -> None:
+    def inspect(material: TlsMaterial) -> None:
         check_own(material.certificate, Role.PEER, time.time())
 
     return secured(files, allow_plaintext=tls.allow_plaintext, inspect=inspect)
@@ -81,10 +81,10 @@ def node_of(security: Security) -> str:
 
 def who_am_i(
     config: AgentConfig,
-    scms: Sequence[ScmClient | Leader],
+    scms: Sequence[ScmClient | ExternalControlPlane],
     stop: StopRequest,
     certified_id: str = "",
-) -> Who | None:
+) -> DatanodeIdentity | None:
     """Return cluster and datanode id: from the volumes, else a new one in the SCM's cluster.
 
     The first start waits for an SCM, because a volume is formatted for one cluster; return None if
@@ -109,7 +109,7 @@ def who_am_i(
                 f"{known.datanode_id}",
                 hint=f"suture tls issue --role peer --node {known.datanode_id}",
             )
-        return Who(known.datanode_id, known.cluster_id)
+        return DatanodeIdentity(known.datanode_id, known.cluster_id)
     told = False
     for scm in cycle(scms):
         if stop.is_set():
@@ -118,7 +118,7 @@ def who_am_i(
             if unreadable is not None:
                 return known_at(scm, config, certified_id, unreadable)
             cluster_id = cluster_at(scm, config, certified_id)
-            return Who(certified_id or str(uuid.uuid4()), cluster_id)
+            return DatanodeIdentity(certified_id or str(uuid.uuid4()), cluster_id)
         except Unavailable as error:
             if not told:
                 log.warning("waiting_for_scm", scm=scm.address, error=str(error))
@@ -128,8 +128,11 @@ def who_am_i(
 
 
 def known_at(
-    scm: ScmClient | Leader, config: AgentConfig, certified_id: str, unreadable: SutureError
-) -> Who:
+    scm: ScmClient | ExternalControlPlane,
+    config: AgentConfig,
+    certified_id: str,
+    unreadable: SutureError,
+) -> DatanodeIdentity:
     """Return the datanode that a control plane knows by our certificate's id or at our address.
 
     Without a certificate, only a silent datanode is accepted: one that sends heartbeats is another
@@ -155,10 +158,12 @@ def known_at(
             f"{unreadable}; datanode {node.datanode_id} still calls from {address}",
         )
     log.warning("identity_from_scm", datanode_id=node.datanode_id, error=str(unreadable))
-    return Who(node.datanode_id, answer.cluster_id)
+    return DatanodeIdentity(node.datanode_id, answer.cluster_id)
 
 
-def cluster_at(scm: ScmClient | Leader, config: AgentConfig, certified_id: str) -> str:
+def cluster_at(
+    scm: ScmClient | ExternalControlPlane, config: AgentConfig, certified_id: str
+) -> str:
     """Ask a control plane which cluster a first start joins. Raise Unavailable; Refused if it knows
     replicas that were on our volumes."""
     if not isinstance(scm, ScmClient):
@@ -168,7 +173,7 @@ def cluster_at(scm: ScmClient | Leader, config: AgentConfig, certified_id: str) 
     return answer.cluster_id
 
 
-def check_leaders(leaders: Sequence[Leader], who: Who) -> None:
+def check_leaders(leaders: Sequence[ExternalControlPlane], who: DatanodeIdentity) -> None:
     """Raise Refused if a leader leads another cluster, or rejects this agent. A leader that does
     not answer is tried again later."""
     for leader in leaders:
@@ -211,7 +216,7 @@ def doors_of(config: AgentConfig) -> Sequence[MakeDoor]:
     return doors(config.ozone)
 
 
-def leaders_of(config: AgentConfig) -> Sequence[Leader]:
+def leaders_of(config: AgentConfig) -> Sequence[ExternalControlPlane]:
     """Return the control planes of another kind in the config."""
     theirs = ozone_scms(config.node.scm)
     if not theirs:
@@ -229,7 +234,7 @@ def run(config_path: Path, stop: StopRequest) -> int:
     take_short_turns()
     memory.share_heaps()
     raise_limit()
-    supervisor = Supervisor()
+    supervisor = SystemdNotifier()
     try:
         config = load(config_path)
         check_export(config.report)
@@ -241,10 +246,10 @@ def run(config_path: Path, stop: StopRequest) -> int:
         scms = [ScmClient(address, security=security) for address in own]
         who = who_am_i(config, [*scms, *leaders], stop, node_of(security))
         if who is None:
-            return Exit.OK
+            return ExitCode.OK
         check_leaders(leaders, who)
         who = replace(who, version=version("suture"), boot_id=random.getrandbits(63))
-        host = Host(
+        host = AgentProcess(
             config,
             who,
             scms,
@@ -256,11 +261,11 @@ def run(config_path: Path, stop: StopRequest) -> int:
     except SutureError as error:
         hint = f" ({error.hint})" if error.hint else ""
         typer.echo(printable(f"suture-agent: {error}{hint}"), err=True)
-        return Exit.FAILED
+        return ExitCode.FAILED
     return serve(host, supervisor, stop, who, config_path)
 
 
-def reload(host: Host, supervisor: Supervisor, config_path: Path) -> None:
+def reload(host: AgentProcess, supervisor: SystemdNotifier, config_path: Path) -> None:
     """Reload the options, and apply the live ones. An invalid file changes nothing."""
     supervisor.reloading()
     host.security.reload()
@@ -277,7 +282,11 @@ def reload(host: Host, supervisor: Supervisor, config_path: Path) -> None:
 
 
 def serve(
-    host: Host, supervisor: Supervisor, stop: StopRequest, who: Who, config_path: Path
+    host: AgentProcess,
+    supervisor: SystemdNotifier,
+    stop: StopRequest,
+    who: DatanodeIdentity,
+    config_path: Path,
 ) -> int:
     """Serve until `stop`; drain; return the exit code."""
     try:
@@ -299,7 +308,7 @@ def serve(
     finally:
         unfinished = host.stop()
     log.info("agent_stopped", unfinished=unfinished)
-    return Exit.FAILED if unfinished else Exit.OK
+    return ExitCode.FAILED if unfinished else ExitCode.OK
 
 
 @app.command(context_settings=HELP, help="Run Suture's agent on this storage host.")
@@ -321,7 +330,7 @@ def command(
             typer.echo(load(config).model_dump_json(indent=2))
         except SutureError as error:
             typer.echo(printable(f"suture-agent: {error}"), err=True)
-            raise typer.Exit(Exit.FAILED) from error
+            raise typer.Exit(ExitCode.FAILED) from error
         return
     raise typer.Exit(run(config, context.obj))
 

@@ -23,11 +23,11 @@ from health.words import (
     REPLICA_STATES,
     TREE_STATES,
     UNHEALTHY,
-    Kind,
     NodeHealth,
-    Op,
-    Service,
-    State,
+    PendingOpKind,
+    ReplicationType,
+    ServiceState,
+    SharedState,
 )
 
 NO_BCSID = -1
@@ -128,7 +128,7 @@ class Nodes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class ContainerBatch:
     """Containers and everything known about them at one instant."""
 
     containers: Containers
@@ -140,10 +140,10 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class BatchView:
     """A batch with the facts that every rule needs about each replica, computed once."""
 
-    batch: Batch
+    batch: ContainerBatch
     rows: Segments
     ops: Segments
     service: Ints
@@ -189,7 +189,7 @@ class View:
         return column[self.rows.owner]
 
 
-def view(batch: Batch) -> View:
+def view(batch: ContainerBatch) -> BatchView:
     """Return the batch with the facts that every rule needs."""
     replicas, ops, nodes = batch.replicas, batch.ops, batch.nodes
     count = len(batch.containers.container_id)
@@ -202,21 +202,23 @@ def view(batch: Batch) -> View:
     is_reachable = _table((*NODE_HEALTHS, ""), REACHABLE_HEALTHS)[health]
     is_sick = is_present & (state == UNHEALTHY)
     containers = batch.containers
-    is_stale = (containers.state == State.CLOSED)[rows.owner] & (state == State.QUASI_CLOSED)
+    is_stale = (containers.state == SharedState.CLOSED)[rows.owner] & (
+        state == SharedState.QUASI_CLOSED
+    )
     is_stale &= replicas.bcsid != containers.sequence_id[rows.owner]
     is_tree = _table(REPLICA_STATES, TREE_STATES)[state]
     keys = _node_keys(replicas.container, replicas.node, nodes, _NODE_OF_NO_OP)
     op_keys = _node_keys(ops.container, ops.node, nodes, _NODE_OF_NO_REPLICA)
     op_rows = Segments.of(ops.container, count)
-    is_delete = ops.kind == Op.DELETE
+    is_delete = ops.kind == PendingOpKind.DELETE
     asked = np.flatnonzero((op_rows.tally(is_delete) > 0)[rows.owner])
     is_stray = is_delete & ~is_among(op_keys, np.sort(keys[asked]))
     of_gone = is_among(op_keys, np.sort(keys[asked[is_gone[asked]]]))
-    return View(
+    return BatchView(
         batch=batch,
         rows=rows,
         ops=op_rows,
-        service=_of_node(nodes.service, replicas.node, Service.IN_SERVICE),
+        service=_of_node(nodes.service, replicas.node, ServiceState.IN_SERVICE),
         rack=_of_node(nodes.rack, replicas.node, -1),
         is_reachable=is_reachable,
         is_alive=is_alive,
@@ -229,13 +231,13 @@ def view(batch: Batch) -> View:
         is_countable=is_tree & is_reachable,
         is_leaving=_is_leaving(keys, op_keys[is_delete], asked),
         is_stray_delete=is_stray,
-        adds=op_rows.tally(ops.kind == Op.ADD),
+        adds=op_rows.tally(ops.kind == PendingOpKind.ADD),
         deletes=op_rows.tally(is_delete & ~of_gone),
         stray_deletes=op_rows.tally(is_stray),
         present=rows.tally(is_present),
         countable=rows.tally(is_tree & is_reachable),
-        is_ec=containers.kind == Kind.EC,
-        is_shard=(containers.kind == Kind.EC)[rows.owner],
+        is_ec=containers.kind == ReplicationType.EC,
+        is_shard=(containers.kind == ReplicationType.EC)[rows.owner],
         is_judged=containers.is_known & ~containers.is_suppressed,
     )
 
@@ -247,7 +249,7 @@ def _is_leaving(keys: Ints, deleted: Ints, asked: Ints) -> Bools:
     return found
 
 
-def violations(batch: Batch, name_of: Callable[[int], str]) -> list[tuple[int, str]]:
+def violations(batch: ContainerBatch, name_of: Callable[[int], str]) -> list[tuple[int, str]]:
     """Return container ids and what is invalid about their replicas, ascending; empty if all are
     valid.
 
@@ -256,7 +258,7 @@ def violations(batch: Batch, name_of: Callable[[int], str]) -> list[tuple[int, s
     replicas, containers = batch.replicas, batch.containers
     container = replicas.container
     same = Groups.of(container, replicas.node)
-    is_ec = containers.kind == Kind.EC
+    is_ec = containers.kind == ReplicationType.EC
     width = np.where(is_ec, containers.data + containers.parity, 0)
     is_astray = (replicas.index < is_ec[container]) | (replicas.index > width[container])
     found: dict[int, str] = {}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from health.words import Health
+from health.words import HealthState
 
 REASONS_IN_LINE: Final = 3
 NAMES_SHOWN_MAX: Final = 3
@@ -47,26 +47,26 @@ class Containers:
     unknown: int = 0  # not compared
 
 
-_AS: Final[Mapping[Health, tuple[str, ...]]] = {
-    Health.HEALTHY: (),
-    Health.UNDER_REPLICATED: ("few",),
-    Health.MIS_REPLICATED: ("misplaced",),
-    Health.OVER_REPLICATED: (),  # a surplus replica endangers no byte
-    Health.MISSING: ("lost",),
-    Health.UNHEALTHY: ("damaged",),
-    Health.EMPTY: (),  # all its blocks are deleted
-    Health.OPEN_UNHEALTHY: (),  # not known: `_OPEN`
-    Health.QUASI_CLOSED_STUCK: ("stuck",),
-    Health.OPEN_WITHOUT_PIPELINE: (),  # not known: `_OPEN`
-    Health.UNHEALTHY_UNDER_REPLICATED: ("damaged", "few"),
-    Health.UNHEALTHY_OVER_REPLICATED: ("damaged",),
-    Health.MISSING_UNDER_REPLICATED: ("lost",),
-    Health.QUASI_CLOSED_STUCK_UNDER_REPLICATED: ("stuck", "few"),
-    Health.QUASI_CLOSED_STUCK_OVER_REPLICATED: ("stuck",),
-    Health.QUASI_CLOSED_STUCK_MISSING: ("stuck", "lost"),
+_AS: Final[Mapping[HealthState, tuple[str, ...]]] = {
+    HealthState.HEALTHY: (),
+    HealthState.UNDER_REPLICATED: ("few",),
+    HealthState.MIS_REPLICATED: ("misplaced",),
+    HealthState.OVER_REPLICATED: (),  # a surplus replica endangers no byte
+    HealthState.MISSING: ("lost",),
+    HealthState.UNHEALTHY: ("damaged",),
+    HealthState.EMPTY: (),  # all its blocks are deleted
+    HealthState.OPEN_UNHEALTHY: (),  # not known: `_OPEN`
+    HealthState.QUASI_CLOSED_STUCK: ("stuck",),
+    HealthState.OPEN_WITHOUT_PIPELINE: (),  # not known: `_OPEN`
+    HealthState.UNHEALTHY_UNDER_REPLICATED: ("damaged", "few"),
+    HealthState.UNHEALTHY_OVER_REPLICATED: ("damaged",),
+    HealthState.MISSING_UNDER_REPLICATED: ("lost",),
+    HealthState.QUASI_CLOSED_STUCK_UNDER_REPLICATED: ("stuck", "few"),
+    HealthState.QUASI_CLOSED_STUCK_OVER_REPLICATED: ("stuck",),
+    HealthState.QUASI_CLOSED_STUCK_MISSING: ("stuck", "lost"),
 }
 """What a container in each health state counts as."""
-_OPEN: Final = (Health.OPEN_UNHEALTHY, Health.OPEN_WITHOUT_PIPELINE)
+_OPEN: Final = (HealthState.OPEN_UNHEALTHY, HealthState.OPEN_WITHOUT_PIPELINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +165,7 @@ def _wrong(facts: ClusterFacts) -> Iterator[Reason]:
     """Yield the problems of containers and volumes, then the uncompared ones."""
     counted, judged = facts.containers, dict.fromkeys(Containers.__dataclass_fields__, 0)
     for name, count in facts.conditions.items():
-        for word in _AS[Health[name]]:
+        for word in _AS[HealthState[name]]:
             judged[word] += count
     known = Containers(
         lost=max(counted.lost, judged["lost"]),

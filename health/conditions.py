@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from health.batch import View
+from health.batch import BatchView
 from health.health_state import Counts, Verdicts
-from health.root_comparison import Comparison
+from health.root_comparison import RootComparison
 from health.segments import Bools, Ints
-from health.words import FLAGS, ChecksumClass, State
+from health.words import FLAGS, ChecksumClass, SharedState
 
 
-def flags(view: View, counts: Counts, verdicts: Verdicts, compared: Comparison) -> Ints:
+def flags(view: BatchView, counts: Counts, verdicts: Verdicts, compared: RootComparison) -> Ints:
     """Return the conditions of each container as one mask (`words.FLAGS`)."""
     found = _replication(view, counts, verdicts) | _others(view, counts, verdicts, compared)
     assert set(found) == set(FLAGS), "every flag has its condition"
@@ -20,12 +20,12 @@ def flags(view: View, counts: Counts, verdicts: Verdicts, compared: Comparison) 
     return np.where(view.is_judged, total, 0)
 
 
-def _replication(view: View, counts: Counts, verdicts: Verdicts) -> dict[str, Bools]:
+def _replication(view: BatchView, counts: Counts, verdicts: Verdicts) -> dict[str, Bools]:
     """Return the conditions of containers with data that follow from replica counts."""
     ec, n, quasi = counts.erasure, counts.ratis, counts.quasi
     state, is_ec = view.batch.containers.state, view.is_ec
-    is_quasi = state == State.QUASI_CLOSED
-    holds = (is_quasi | (state == State.CLOSED)) & ~counts.is_empty
+    is_quasi = state == SharedState.QUASI_CLOSED
+    holds = (is_quasi | (state == SharedState.CLOSED)) & ~counts.is_empty
     none = view.present == 0
     only_bad = (n.healthy == 0) & ~none
     is_lost = np.where(is_ec, ec.is_unrecoverable, n.healthy == 0)
@@ -38,7 +38,7 @@ def _replication(view: View, counts: Counts, verdicts: Verdicts) -> dict[str, Bo
     over_ratis = (n.excess > 0) | ((n.excess_with_bad > 0) & may_spare)
     is_over = np.where(is_ec, ec.is_over, np.where(by_origin, quasi.is_over, over_ratis))
     return {
-        "MISSING": (holds & is_missing) | ((state == State.CLOSING) & none),
+        "MISSING": (holds & is_missing) | ((state == SharedState.CLOSING) & none),
         "UNDER_REPLICATED": holds & is_under,
         "OVER_REPLICATED": holds & is_over,
         # Missing replicas cannot be on a rack: first enough, then well placed.
@@ -52,13 +52,14 @@ def _replication(view: View, counts: Counts, verdicts: Verdicts) -> dict[str, Bo
 
 
 def _others(
-    view: View, counts: Counts, verdicts: Verdicts, compared: Comparison
+    view: BatchView, counts: Counts, verdicts: Verdicts, compared: RootComparison
 ) -> dict[str, Bools]:
     containers, replicas, rows = view.batch.containers, view.batch.replicas, view.rows
-    is_open = containers.state == State.OPEN
+    is_open = containers.state == SharedState.OPEN
     return {
         "EMPTY": counts.is_empty,
-        "OPEN_UNHEALTHY": is_open & rows.some(view.is_present & (replicas.state != State.OPEN)),
+        "OPEN_UNHEALTHY": is_open
+        & rows.some(view.is_present & (replicas.state != SharedState.OPEN)),
         "OPEN_WITHOUT_PIPELINE": is_open & ~containers.has_pipeline,
         "QUASI_CLOSED_STUCK": verdicts.is_stuck & ~counts.is_empty,
         "UNHEALTHY_REPLICA": rows.some(view.is_sick),
@@ -70,7 +71,7 @@ def _others(
     }
 
 
-def _has_odd_state(view: View) -> Bools:
+def _has_odd_state(view: BatchView) -> Bools:
     state = view.batch.replicas.state
     own = view.of_container(view.batch.containers.state)
     return view.rows.some(view.is_present & ~view.is_sick & (state != own))

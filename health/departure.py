@@ -10,10 +10,10 @@ from typing import Final
 
 import numpy as np
 
-from health.batch import View
+from health.batch import BatchView
 from health.health_state import Counts
 from health.segments import Bools, Groups, Ints, first_that_holds, popcount
-from health.words import ContainerState, Service, State, flag_bit
+from health.words import ContainerState, ServiceState, SharedState, flag_bit
 
 HELD_BY: Final = ("unclosed", "no_good_replica", "too_few")
 """Stop conditions in the order in which they are asked."""
@@ -35,10 +35,10 @@ class Departures:
     is_in_progress: Bools
 
 
-def departures(view: View, counts: Counts, flags: Ints) -> Departures:
+def departures(view: BatchView, counts: Counts, flags: Ints) -> Departures:
     """Return the meaning of each replica on a leaving or resting node for that node."""
     containers, rows = view.batch.containers, view.rows
-    leaving = view.is_present & (view.service != Service.IN_SERVICE)
+    leaving = view.is_present & (view.service != ServiceState.IN_SERVICE)
     row = np.flatnonzero(leaving & view.of_container(containers.is_known))
     held = _held(view, counts, flags, row)
     return Departures(
@@ -49,7 +49,7 @@ def departures(view: View, counts: Counts, flags: Ints) -> Departures:
     )
 
 
-def obstacles(view: View, counts: Counts, flags: Ints) -> Ints:
+def obstacles(view: BatchView, counts: Counts, flags: Ints) -> Ints:
     """Return, for each container, why it needs its leaving or resting nodes: index in HELD_BY.
 
     A container known only from replicas needs none: no command is sent for it, so a wait would
@@ -57,9 +57,9 @@ def obstacles(view: View, counts: Counts, flags: Ints) -> Ints:
     """
     replicas, rows, state = view.batch.replicas, view.rows, view.batch.containers.state
     n, is_ec = counts.ratis, view.is_ec
-    online = view.is_present & ~view.is_bad & (view.service == Service.IN_SERVICE)
-    is_closed = (state == State.CLOSED) | (state == State.QUASI_CLOSED)
-    is_closed &= ~rows.some(online & (replicas.state <= State.CLOSING))
+    online = view.is_present & ~view.is_bad & (view.service == ServiceState.IN_SERVICE)
+    is_closed = (state == SharedState.CLOSED) | (state == SharedState.QUASI_CLOSED)
+    is_closed &= ~rows.some(online & (replicas.state <= SharedState.CLOSING))
     only_bad = n.healthy == 0  # the required number elsewhere, but waiting makes none of them whole
     at_risk = np.where(only_bad, n.need_with_bad > 0, n.online == 0) & ~is_ec
     at_risk |= is_ec & counts.erasure.is_unrecoverable
@@ -72,18 +72,18 @@ def obstacles(view: View, counts: Counts, flags: Ints) -> Ints:
     return first_that_holds(rules, FREE)
 
 
-def _held(view: View, counts: Counts, flags: Ints, row: Ints) -> Ints:
+def _held(view: BatchView, counts: Counts, flags: Ints, row: Ints) -> Ints:
     """Return why each replica's container needs its node; for shards that leave, only by index."""
     owner = view.rows.owner[row]
     held = obstacles(view, counts, flags)[owner]
-    online = view.is_present & ~view.is_bad & (view.service == Service.IN_SERVICE)
-    by_index = view.is_ec[owner] & (view.service[row] == Service.DECOMMISSION)
+    online = view.is_present & ~view.is_bad & (view.service == ServiceState.IN_SERVICE)
+    by_index = view.is_ec[owner] & (view.service[row] == ServiceState.DECOMMISSION)
     by_index &= held == HELD_BY.index("too_few")
     held[by_index] = np.where(_has_twin(view, online, row[by_index]), FREE, held[by_index])
     return held
 
 
-def lacking(view: View, counts: Counts) -> Ints:
+def lacking(view: BatchView, counts: Counts) -> Ints:
     """Return how many replicas of each container must be made, besides those in flight.
 
     A shard that both leaves and rests is made only if too few others are in service.
@@ -95,7 +95,7 @@ def lacking(view: View, counts: Counts) -> Ints:
     return np.where(view.is_judged, np.maximum(0, found), 0)
 
 
-def is_readable(view: View) -> Bools:
+def is_readable(view: BatchView) -> Bools:
     """Return which containers can be read completely from answering nodes."""
     replicas, rows = view.batch.replicas, view.rows
     here = np.flatnonzero(view.is_present & ~view.is_bad & view.is_reachable)
@@ -104,7 +104,7 @@ def is_readable(view: View) -> Bools:
     return found >= np.where(view.is_ec, view.batch.containers.data, 1)
 
 
-def _has_twin(view: View, online: Bools, row: Ints) -> Bools:
+def _has_twin(view: BatchView, online: Bools, row: Ints) -> Bools:
     """Return which replicas have another online replica of their index."""
     replicas = view.batch.replicas
     is_asked = np.zeros(view.rows.count, dtype=np.bool_)
@@ -116,7 +116,7 @@ def _has_twin(view: View, online: Bools, row: Ints) -> Bools:
     return same.some(is_online)[same.of_row[len(here) :]]
 
 
-def _locks_out(view: View, counts: Counts, row: Ints) -> Bools:
+def _locks_out(view: BatchView, counts: Counts, row: Ints) -> Bools:
     containers, replicas, rows = view.batch.containers, view.batch.replicas, view.rows
     owner = rows.owner[row]
     serves = view.is_present & ~view.is_sick & view.is_reachable
@@ -130,5 +130,5 @@ def _locks_out(view: View, counts: Counts, row: Ints) -> Bools:
     data = np.where(view.is_ec, containers.data, 1)[owner]
     left = np.where(view.is_ec[owner], indexes_left, replicas_left)
     state = containers.state
-    holds = ((state == State.CLOSED) | (state == State.QUASI_CLOSED)) & ~counts.is_empty
+    holds = ((state == SharedState.CLOSED) | (state == SharedState.QUASI_CLOSED)) & ~counts.is_empty
     return (left < data) & holds[owner]

@@ -10,10 +10,10 @@ from typing import Final
 
 import numpy as np
 
-from health.batch import View
+from health.batch import BatchView
 from health.rules import Rules
 from health.segments import Bools, Ints, is_among, popcount
-from health.words import Op, Service, State
+from health.words import PendingOpKind, ServiceState, SharedState
 
 INDEX_MAX: Final = 32
 """RS(10,4) needs 14."""
@@ -60,7 +60,7 @@ class _Sets:
     adds: Ints
 
 
-def count_erasure(view: View, rules: Rules) -> ErasureCount:
+def count_erasure(view: BatchView, rules: Rules) -> ErasureCount:
     """Count the indexes of every EC container."""
     containers = view.batch.containers
     sets, is_over, is_over_after = _sets(view)
@@ -100,13 +100,13 @@ def count_erasure(view: View, rules: Rules) -> ErasureCount:
     )
 
 
-def _sets(view: View) -> tuple[_Sets, Bools, Bools]:
+def _sets(view: BatchView) -> tuple[_Sets, Bools, Bools]:
     """Return the masks, and whether any index is in service twice, now and after the deletes."""
     batch, rows = view.batch, view.rows
     replicas, ops = batch.replicas, batch.ops
     is_ec = view.is_shard
     alive = is_ec & view.is_present & ~view.is_bad
-    in_service = np.flatnonzero(alive & (view.service == Service.IN_SERVICE))
+    in_service = np.flatnonzero(alive & (view.service == ServiceState.IN_SERVICE))
     keys, of_row, copies = np.unique(
         _key(replicas.container[in_service], replicas.index[in_service]),
         return_inverse=True,
@@ -122,14 +122,14 @@ def _sets(view: View) -> tuple[_Sets, Bools, Bools]:
     def bits(mask: Bools) -> Ints:
         return rows.bits(replicas.index, is_ec & mask)
 
-    adds = (ops.kind == Op.ADD) & view.is_ec[ops.container]
+    adds = (ops.kind == PendingOpKind.ADD) & view.is_ec[ops.container]
     sets = _Sets(
         every=every,
         online=online & every,
-        decommission=bits(alive & (view.service == Service.DECOMMISSION)),
-        maintenance=bits(alive & (view.service == Service.MAINTENANCE)),
+        decommission=bits(alive & (view.service == ServiceState.DECOMMISSION)),
+        maintenance=bits(alive & (view.service == ServiceState.MAINTENANCE)),
         unhealthy=bits(view.is_bad),
-        closed=bits(view.is_present & (replicas.state == State.CLOSED)),
+        closed=bits(view.is_present & (replicas.state == SharedState.CLOSED)),
         adds=view.ops.bits(ops.index, adds),
     )
     is_over = np.zeros(rows.count, dtype=np.bool_)
@@ -139,7 +139,7 @@ def _sets(view: View) -> tuple[_Sets, Bools, Bools]:
     return sets, is_over, is_over_after
 
 
-def _strays(view: View, keys: Ints) -> Ints:
+def _strays(view: BatchView, keys: Ints) -> Ints:
     """Return how many pending deletes of each container and index match no reported replica."""
     ops = view.batch.ops
     rows = np.flatnonzero(view.is_stray_delete & view.is_ec[ops.container])

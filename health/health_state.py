@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from health.batch import View
+from health.batch import BatchView
 from health.ec_replication import ErasureCount
 from health.quasi_closed import QuasiClosed
 from health.ratis_replication import RatisCount
 from health.segments import Bools, Ints
-from health.words import ContainerState, Health, Queue, State
+from health.words import ContainerState, HealthState, Queue, SharedState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class _Chain:
         self.queue = np.zeros(count, dtype=np.int64)
         self.is_open = np.ones(count, dtype=np.bool_)
 
-    def end(self, when: Bools, state: Health, queue: Ints | Queue = Queue.NONE) -> None:
+    def end(self, when: Bools, state: HealthState, queue: Ints | Queue = Queue.NONE) -> None:
         """Set the verdict of the containers for which `when` is the first rule to hold."""
         hit = self.is_open & when
         np.copyto(self.state, state, where=hit)
@@ -60,42 +60,42 @@ class _Chain:
         self.is_open &= ~hit
 
 
-def is_empty(view: View) -> Bools:
+def is_empty(view: BatchView) -> Bools:
     """Return which containers are empty by handler 5."""
     containers, replicas, rows = view.batch.containers, view.batch.replicas, view.rows
-    is_closed = containers.state == State.CLOSED
-    is_quasi = containers.state == State.QUASI_CLOSED
+    is_closed = containers.state == SharedState.CLOSED
+    is_quasi = containers.state == SharedState.QUASI_CLOSED
     none = view.present == 0
     emptied = ~none & ~rows.some(view.is_present & ~replicas.is_empty)
-    all_closed = ~rows.some(view.is_present & (replicas.state != State.CLOSED))
+    all_closed = ~rows.some(view.is_present & (replicas.state != SharedState.CLOSED))
     never_filled = none & (containers.key_count == 0)
     return (is_closed & ((emptied & all_closed) | never_filled)) | (is_quasi & emptied)
 
 
-def walk(view: View, counts: Counts) -> Verdicts:
+def walk(view: BatchView, counts: Counts) -> Verdicts:
     """Walk the chain for every container of a batch."""
     containers, replicas, rows = view.batch.containers, view.batch.replicas, view.rows
     state = containers.state
-    is_stuck = view.is_judged & (state == State.QUASI_CLOSED) & ~view.is_ec
+    is_stuck = view.is_judged & (state == SharedState.QUASI_CLOSED) & ~view.is_ec
     is_stuck &= ~counts.quasi.is_closable
     chain = _Chain(rows.count)
     none = view.present == 0
-    chain.end(~view.is_judged, Health.HEALTHY)
-    is_open = state == State.OPEN
-    is_odd = rows.some(view.is_present & (replicas.state != State.OPEN))
-    chain.end(is_open & ~containers.has_pipeline, Health.OPEN_WITHOUT_PIPELINE)
-    chain.end(is_open & is_odd, Health.OPEN_UNHEALTHY)
-    chain.end(is_open, Health.HEALTHY)
-    chain.end((state == State.CLOSING) & none, Health.MISSING)
-    chain.end(state == State.CLOSING, Health.HEALTHY)
-    chain.end(counts.is_empty, Health.EMPTY)
-    chain.end(state >= ContainerState.DELETING, Health.HEALTHY)
+    chain.end(~view.is_judged, HealthState.HEALTHY)
+    is_open = state == SharedState.OPEN
+    is_odd = rows.some(view.is_present & (replicas.state != SharedState.OPEN))
+    chain.end(is_open & ~containers.has_pipeline, HealthState.OPEN_WITHOUT_PIPELINE)
+    chain.end(is_open & is_odd, HealthState.OPEN_UNHEALTHY)
+    chain.end(is_open, HealthState.HEALTHY)
+    chain.end((state == SharedState.CLOSING) & none, HealthState.MISSING)
+    chain.end(state == SharedState.CLOSING, HealthState.HEALTHY)
+    chain.end(counts.is_empty, HealthState.EMPTY)
+    chain.end(state >= ContainerState.DELETING, HealthState.HEALTHY)
     _erasure(chain, view, counts)
     _stuck(chain, view, counts.quasi)
     _ratis(chain, view, counts)
-    is_vulnerable = (state == State.QUASI_CLOSED) & counts.quasi.has_vulnerable
-    chain.end(is_vulnerable, Health.UNHEALTHY_UNDER_REPLICATED, Queue.UNDER)
-    chain.end(is_stuck, Health.QUASI_CLOSED_STUCK)
+    is_vulnerable = (state == SharedState.QUASI_CLOSED) & counts.quasi.has_vulnerable
+    chain.end(is_vulnerable, HealthState.UNHEALTHY_UNDER_REPLICATED, Queue.UNDER)
+    chain.end(is_stuck, HealthState.QUASI_CLOSED_STUCK)
     return Verdicts(state=chain.state, queue=chain.queue, is_stuck=is_stuck)
 
 
@@ -103,7 +103,7 @@ def _queued(when: Bools, queue: Queue) -> Ints:
     return np.where(when, int(queue), int(Queue.NONE))
 
 
-def _erasure(chain: _Chain, view: View, counts: Counts) -> None:
+def _erasure(chain: _Chain, view: BatchView, counts: Counts) -> None:
     """Handlers 8, 10 and 11."""
     ec, is_ec = counts.erasure, view.is_ec
     is_wanted = ~ec.is_sufficient_after & (~ec.is_unrecoverable | ec.has_offline_to_move)
@@ -111,58 +111,60 @@ def _erasure(chain: _Chain, view: View, counts: Counts) -> None:
     is_short = is_ec & ~ec.is_sufficient
     is_lost = is_short & ec.is_unrecoverable
     is_gone, is_offline = is_lost & ec.is_missing, ec.has_offline_only
-    chain.end(is_gone & is_offline, Health.MISSING_UNDER_REPLICATED, under)
-    chain.end(is_gone, Health.MISSING)
-    chain.end(is_lost & is_offline, Health.UNHEALTHY_UNDER_REPLICATED, under)
-    chain.end(is_lost, Health.UNHEALTHY)
-    chain.end(is_short, Health.UNDER_REPLICATED, under)
-    chain.end(is_ec & ec.is_over, Health.OVER_REPLICATED, _queued(ec.is_over_after, Queue.OVER))
-    is_closed = view.batch.containers.state == State.CLOSED
-    chain.end(is_ec & is_closed & ec.is_unhealthy_doubled, Health.UNHEALTHY_OVER_REPLICATED)
+    chain.end(is_gone & is_offline, HealthState.MISSING_UNDER_REPLICATED, under)
+    chain.end(is_gone, HealthState.MISSING)
+    chain.end(is_lost & is_offline, HealthState.UNHEALTHY_UNDER_REPLICATED, under)
+    chain.end(is_lost, HealthState.UNHEALTHY)
+    chain.end(is_short, HealthState.UNDER_REPLICATED, under)
+    chain.end(
+        is_ec & ec.is_over, HealthState.OVER_REPLICATED, _queued(ec.is_over_after, Queue.OVER)
+    )
+    is_closed = view.batch.containers.state == SharedState.CLOSED
+    chain.end(is_ec & is_closed & ec.is_unhealthy_doubled, HealthState.UNHEALTHY_OVER_REPLICATED)
     misplaced = _queued(counts.is_misplaced_after, Queue.UNDER)
-    chain.end(is_ec & counts.is_misplaced, Health.MIS_REPLICATED, misplaced)
-    chain.end(is_ec, Health.HEALTHY)
+    chain.end(is_ec & counts.is_misplaced, HealthState.MIS_REPLICATED, misplaced)
+    chain.end(is_ec, HealthState.HEALTHY)
 
 
-def _stuck(chain: _Chain, view: View, quasi: QuasiClosed) -> None:
+def _stuck(chain: _Chain, view: BatchView, quasi: QuasiClosed) -> None:
     """Handler 7; a container with only unhealthy replicas is passed on."""
     under = _queued(view.adds == 0, Queue.UNDER)
     over = _queued(view.deletes == 0, Queue.OVER)
     has_healthy = view.rows.some(view.is_present & ~view.is_sick)
     counted = quasi.is_stuck & has_healthy
-    chain.end(quasi.is_stuck & (view.present == 0), Health.QUASI_CLOSED_STUCK_MISSING)
-    chain.end(counted & quasi.is_under, Health.QUASI_CLOSED_STUCK_UNDER_REPLICATED, under)
-    chain.end(counted & quasi.is_over, Health.QUASI_CLOSED_STUCK_OVER_REPLICATED, over)
+    chain.end(quasi.is_stuck & (view.present == 0), HealthState.QUASI_CLOSED_STUCK_MISSING)
+    chain.end(counted & quasi.is_under, HealthState.QUASI_CLOSED_STUCK_UNDER_REPLICATED, under)
+    chain.end(counted & quasi.is_over, HealthState.QUASI_CLOSED_STUCK_OVER_REPLICATED, over)
     is_vulnerable = counted & quasi.has_vulnerable
-    chain.end(is_vulnerable, Health.UNHEALTHY_UNDER_REPLICATED, Queue.UNDER)
-    chain.end(counted, Health.QUASI_CLOSED_STUCK)
+    chain.end(is_vulnerable, HealthState.UNHEALTHY_UNDER_REPLICATED, Queue.UNDER)
+    chain.end(counted, HealthState.QUASI_CLOSED_STUCK)
 
 
-def _ratis(chain: _Chain, view: View, counts: Counts) -> None:
+def _ratis(chain: _Chain, view: BatchView, counts: Counts) -> None:
     """Handlers 9 and 12; without a healthy replica 9 passes, and bad replicas are counted
     and kept.
     """
     n = counts.ratis
     # Only if enough replicas are in the container's own state: otherwise close the others first.
     is_safe = (n.mismatch == 0) & (n.match >= view.batch.containers.factor)
-    is_quasi = view.batch.containers.state == State.QUASI_CLOSED
+    is_quasi = view.batch.containers.state == SharedState.QUASI_CLOSED
     is_short, none = n.need > 0, view.present == 0
     has_healthy = n.healthy > 0
-    chain.end(is_short & none, Health.MISSING)
+    chain.end(is_short & none, HealthState.MISSING)
     chain.end(
-        is_short & has_healthy, Health.UNDER_REPLICATED, _queued(n.need_after > 0, Queue.UNDER)
+        is_short & has_healthy, HealthState.UNDER_REPLICATED, _queued(n.need_after > 0, Queue.UNDER)
     )
     over = _queued((n.need < 0) & is_safe, Queue.OVER)
-    chain.end(~is_short & (n.excess > 0), Health.OVER_REPLICATED, over)
+    chain.end(~is_short & (n.excess > 0), HealthState.OVER_REPLICATED, over)
     is_over = ~is_short & (n.excess_with_bad > 0) & has_healthy
     over = _queued((n.need_with_bad < 0) & is_safe, Queue.OVER)
     may_spare = ~is_quasi | counts.quasi.has_spare_unhealthy
-    chain.end(is_over & may_spare, Health.OVER_REPLICATED, over)
+    chain.end(is_over & may_spare, HealthState.OVER_REPLICATED, over)
     misplaced = _queued(counts.is_misplaced_after, Queue.UNDER)
-    chain.end(~is_short & ~is_over & counts.is_misplaced, Health.MIS_REPLICATED, misplaced)
+    chain.end(~is_short & ~is_over & counts.is_misplaced, HealthState.MIS_REPLICATED, misplaced)
     only_bad = ~has_healthy  # without any replica the container is missing
     under = _queued(n.need_with_bad_after > 0, Queue.UNDER)
-    chain.end(only_bad & (n.need_with_bad > 0), Health.UNHEALTHY_UNDER_REPLICATED, under)
+    chain.end(only_bad & (n.need_with_bad > 0), HealthState.UNHEALTHY_UNDER_REPLICATED, under)
     over = _queued(n.need_with_bad < 0, Queue.OVER)
-    chain.end(only_bad & (n.excess_with_bad > 0), Health.UNHEALTHY_OVER_REPLICATED, over)
-    chain.end(only_bad, Health.UNHEALTHY)
+    chain.end(only_bad & (n.excess_with_bad > 0), HealthState.UNHEALTHY_OVER_REPLICATED, over)
+    chain.end(only_bad, HealthState.UNHEALTHY)

@@ -11,48 +11,48 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from health.batch import Batch, View, view
+from health.batch import BatchView, ContainerBatch, view
 from health.conditions import flags
 from health.departure import Departures, departures
 from health.ec_replication import count_erasure
 from health.health_state import Counts, Verdicts, is_empty, walk
-from health.plan.plan_rows import Actions
+from health.plan.plan_rows import PlanRows
 from health.plan.planner import plan
-from health.plan.scene import Scene
+from health.plan.scene import PlanInput
 from health.quasi_closed import judge_quasi_closed
 from health.racks import is_misplaced, racks_required
 from health.ratis_replication import count_ratis
-from health.reconcile_eligibility import Reconciles, is_good, judge_reconcile
-from health.root_comparison import Comparison, compare
+from health.reconcile_eligibility import ReconcileEligibility, is_good, judge_reconcile
+from health.root_comparison import RootComparison, compare
 from health.rules import Rules
 from health.segments import Ints
 from health.source_doubts import doubts
-from health.words import ROLES, UNHEALTHY, State
+from health.words import ROLES, UNHEALTHY, SharedState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
     """The health of a batch's containers."""
 
-    view: View
+    view: BatchView
     counts: Counts
     verdicts: Verdicts
-    compared: Comparison
+    compared: RootComparison
     flags: Ints
-    reconciles: Reconciles
+    reconciles: ReconcileEligibility
     doubts: Ints
     """What speaks against copying each replica (`health.source_doubts`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement(Diagnosis):
+class HealthJudgement(Diagnosis):
     """The health of a batch's containers, and the actions that follow."""
 
-    actions: Actions
+    actions: PlanRows
     departures: Departures
 
 
-def diagnose(batch: Batch, rules: Rules) -> Diagnosis:
+def diagnose(batch: ContainerBatch, rules: Rules) -> Diagnosis:
     """Return the health of every container of a batch; the actions would cost as much again."""
     seen = view(batch)
     good = is_good(seen)
@@ -81,27 +81,27 @@ def diagnose(batch: Batch, rules: Rules) -> Diagnosis:
     )
 
 
-def scene_of(found: Diagnosis) -> Scene:
+def scene_of(found: Diagnosis) -> PlanInput:
     """Return the input of the plan's rules."""
-    return Scene(found.view, found.counts, found.verdicts, found.compared, found.doubts)
+    return PlanInput(found.view, found.counts, found.verdicts, found.compared, found.doubts)
 
 
-def judge(batch: Batch, rules: Rules) -> Judgement:
+def judge(batch: ContainerBatch, rules: Rules) -> HealthJudgement:
     """Judge every container of a batch."""
     found = diagnose(batch, rules)
-    return Judgement(
+    return HealthJudgement(
         **{field.name: getattr(found, field.name) for field in fields(found)},
         actions=plan(scene_of(found)),
         departures=departures(found.view, found.counts, found.flags),
     )
 
 
-def roles(judgement: Judgement) -> Ints:
+def roles(judgement: HealthJudgement) -> Ints:
     """Return the role of each replica in its container (`words.ROLES`)."""
     seen = judgement.view
     replicas, containers = seen.batch.replicas, seen.batch.containers
     own = seen.of_container(containers.state)
-    is_stale = (own == State.CLOSED) & (replicas.state == State.QUASI_CLOSED)
+    is_stale = (own == SharedState.CLOSED) & (replicas.state == SharedState.QUASI_CLOSED)
     is_stale &= replicas.bcsid != seen.of_container(containers.sequence_id)
     return np.select(
         [

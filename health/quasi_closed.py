@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from health.batch import NO_BCSID, View
+from health.batch import NO_BCSID, BatchView
 from health.rules import Rules
 from health.segments import Bools, Groups, Ints, Segments
-from health.words import UNHEALTHY, Service, State
+from health.words import UNHEALTHY, ServiceState, SharedState
 
 
 class Obstacle(IntEnum):
@@ -91,15 +91,15 @@ class QuasiClosed:
     """An UNHEALTHY replica may go without its origin going with it."""
 
 
-def judge_quasi_closed(view: View, rules: Rules) -> QuasiClosed:
+def judge_quasi_closed(view: BatchView, rules: Rules) -> QuasiClosed:
     """Judge the quasi-closed containers of a batch."""
     containers, replicas = view.batch.containers, view.batch.replicas
-    is_quasi = containers.state == State.QUASI_CLOSED
+    is_quasi = containers.state == SharedState.QUASI_CLOSED
     chosen = np.flatnonzero(is_quasi[replicas.container] & view.is_present)
     rows = Segments.of(replicas.container[chosen], len(is_quasi))
     state, bcsid = replicas.state[chosen], replicas.bcsid[chosen]
     is_sick, is_here = state == UNHEALTHY, np.ones(len(chosen), dtype=np.bool_)
-    is_closed = (state == State.QUASI_CLOSED) | (state == State.CLOSED)
+    is_closed = (state == SharedState.QUASI_CLOSED) | (state == SharedState.CLOSED)
     groups = Groups.of(rows.owner, replicas.origin[chosen])
     owner = rows.owner[groups.first]
 
@@ -115,14 +115,14 @@ def judge_quasi_closed(view: View, rules: Rules) -> QuasiClosed:
         required_count=majority(containers.factor),
     )
     is_closable = is_quasi & (obstacle == Obstacle.NONE)
-    writers = origin_count((state == State.QUASI_CLOSED) | (state == State.OPEN))
+    writers = origin_count((state == SharedState.QUASI_CLOSED) | (state == SharedState.OPEN))
     is_stuck = is_quasi & ~is_closable & (writers < containers.factor)
     is_stuck &= origin_count(is_here) != 1
     best = groups.some(~is_sick & (bcsid == rows.highest(bcsid, -1, ~is_sick)[rows.owner]))
     service = view.service[chosen]
     target = np.where(best, rules.best_origin_copies, rules.other_origin_copies)
-    online = groups.tally(service == Service.IN_SERVICE)
-    is_resting = groups.some(service == Service.MAINTENANCE)
+    online = groups.tally(service == ServiceState.IN_SERVICE)
+    is_resting = groups.some(service == ServiceState.MAINTENANCE)
     need = np.where(is_resting, online == 0, target - online)
     of_row = np.full(len(view.rows.owner), -1, dtype=np.int64)
     of_row[chosen] = groups.of_row
@@ -134,11 +134,11 @@ def judge_quasi_closed(view: View, rules: Rules) -> QuasiClosed:
         over=np.maximum(0, online - target),
         of_row=of_row,
     )
-    is_safe = (service == Service.IN_SERVICE) & view.is_reachable[chosen]
+    is_safe = (service == ServiceState.IN_SERVICE) & view.is_reachable[chosen]
     final = containers.sequence_id[rows.owner]
     is_last = (bcsid == final) & view.is_reachable[chosen]
     lonely = is_last & is_sick & ~replicas.is_empty[chosen] & replicas.is_loaded[chosen]
-    lonely &= ~groups.some(is_last & (service == Service.IN_SERVICE))[groups.of_row]
+    lonely &= ~groups.some(is_last & (service == ServiceState.IN_SERVICE))[groups.of_row]
     lonely &= rows.some(~is_sick)[rows.owner]
     is_vulnerable = np.zeros(len(view.rows.owner), dtype=np.bool_)
     is_vulnerable[chosen[lonely]] = True

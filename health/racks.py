@@ -15,10 +15,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from health.batch import View
+from health.batch import BatchView
 from health.rules import Rules
 from health.segments import Bools, Groups, Ints
-from health.words import Op
+from health.words import PendingOpKind
 
 RACKS_AWARE = 2
 """Racks on which whole copies are placed well enough."""
@@ -61,12 +61,12 @@ def _of_one(factor: int, rack_count: int, *, is_scattered: bool) -> tuple[int, i
     return required, most
 
 
-def is_misplaced(view: View, rules: Rules) -> tuple[Bools, Bools]:
+def is_misplaced(view: BatchView, rules: Rules) -> tuple[Bools, Bools]:
     """Return which containers are on too few racks: now, and once all pending ops are done."""
     replicas, ops, nodes = view.batch.replicas, view.batch.ops, view.batch.nodes
     here = np.flatnonzero(view.is_present)
     now = _misplaced(view, rules, replicas.container[here], view.rack[here])
-    arriving = np.flatnonzero((ops.kind == Op.ADD) & (ops.node >= 0))
+    arriving = np.flatnonzero((ops.kind == PendingOpKind.ADD) & (ops.node >= 0))
     is_changing = view.rows.some(view.is_leaving)
     is_changing[ops.container[arriving]] = True
     staying = here[~view.is_leaving[here] & is_changing[replicas.container[here]]]
@@ -79,7 +79,7 @@ def is_misplaced(view: View, rules: Rules) -> tuple[Bools, Bools]:
     return now, np.where(is_changing, after, now)
 
 
-def _misplaced(view: View, rules: Rules, container: Ints, rack: Ints) -> Bools:
+def _misplaced(view: BatchView, rules: Rules, container: Ints, rack: Ints) -> Bools:
     factor = view.batch.containers.factor
     required = racks_required(factor, rules.rack_count, is_scattered=view.is_ec)
     is_bound = required > 1

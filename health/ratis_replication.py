@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from health.batch import View
+from health.batch import BatchView
 from health.rules import Rules
 from health.segments import Bools, Ints
-from health.words import Service
+from health.words import ServiceState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,13 +47,13 @@ class RatisCount:
     """Only because nodes are out of service."""
 
 
-def count_ratis(view: View, rules: Rules) -> RatisCount:
+def count_ratis(view: BatchView, rules: Rules) -> RatisCount:
     """Count the replicas of every container."""
     containers, replicas, rows = view.batch.containers, view.batch.replicas, view.rows
     is_good = view.is_present & ~view.is_bad
-    online, leaving, resting = rows.by_code(is_good, view.service, len(Service))
+    online, leaving, resting = rows.by_code(is_good, view.service, len(ServiceState))
     own = view.of_container(containers.state)
-    is_match = is_good & (view.service == Service.IN_SERVICE) & (replicas.state == own)
+    is_match = is_good & (view.service == ServiceState.IN_SERVICE) & (replicas.state == own)
     match = rows.tally(is_match)
     expected = is_good | (view.is_present & replicas.is_hopeful)
     missing, going = _missing(view, rules, is_good)
@@ -84,14 +84,14 @@ def count_ratis(view: View, rules: Rules) -> RatisCount:
     )
 
 
-def _missing(view: View, rules: Rules, counted: Bools) -> tuple[Ints, Ints]:
+def _missing(view: BatchView, rules: Rules, counted: Bools) -> tuple[Ints, Ints]:
     """Return how many replicas are needed beside the counted ones, negative if they are too many,
     and how many in service are lost to pending deletes.
 
     A replica deleted on a node in maintenance is not expected back.
     """
-    is_online = counted & (view.service == Service.IN_SERVICE)
-    is_resting = counted & (view.service == Service.MAINTENANCE) & ~view.is_leaving
+    is_online = counted & (view.service == ServiceState.IN_SERVICE)
+    is_resting = counted & (view.service == ServiceState.MAINTENANCE) & ~view.is_leaving
     online, resting = view.rows.tally(is_online), view.rows.tally(is_resting)
     factor = view.batch.containers.factor
     enough = np.minimum(factor, rules.enough_copies or factor)

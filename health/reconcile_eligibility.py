@@ -5,11 +5,19 @@ from typing import Final
 
 import numpy as np
 
-from health.batch import NO_BCSID, View
+from health.batch import NO_BCSID, BatchView
 from health.health_state import Counts
-from health.root_comparison import Comparison
+from health.root_comparison import RootComparison
 from health.segments import Bools, Groups, Ints, first_that_holds
-from health.words import ELIGIBILITY, UNHEALTHY, ChecksumClass, Kind, Op, Service, State
+from health.words import (
+    ELIGIBILITY,
+    UNHEALTHY,
+    ChecksumClass,
+    PendingOpKind,
+    ReplicationType,
+    ServiceState,
+    SharedState,
+)
 
 CHUNK_BYTES: Final = 4 * 1024**2
 """What one finding costs to repair: a chunk of the default size."""
@@ -31,7 +39,7 @@ REDUNDANCY_UNKNOWN: Final = -(1 << 31)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reconciles:
+class ReconcileEligibility:
     """Reconcile verdicts per container."""
 
     eligibility: Ints
@@ -47,20 +55,22 @@ class Reconciles:
     bytes_estimated: Ints
 
 
-def is_good(view: View) -> Bools:
+def is_good(view: BatchView) -> Bools:
     """Return the countable replicas without any known problem."""
     replicas = view.batch.replicas
     return view.is_countable & (replicas.state != UNHEALTHY) & (replicas.findings == 0)
 
 
-def judge_reconcile(view: View, counts: Counts, compared: Comparison, good: Bools) -> Reconciles:
+def judge_reconcile(
+    view: BatchView, counts: Counts, compared: RootComparison, good: Bools
+) -> ReconcileEligibility:
     """Judge reconciles of every container; `good` is `is_good` of the view."""
     eligibility = _eligibility(view)
     reasons = _reasons(view, compared)
     is_mendable = _is_mendable(view, compared, eligibility, good)
     is_wanted = ((eligibility == 0) & (reasons != 0)) | is_mendable
     is_wanted &= view.is_judged & (compared.checksum_class != ChecksumClass.EMPTY)
-    return Reconciles(
+    return ReconcileEligibility(
         eligibility=eligibility,
         reasons=reasons,
         is_mendable=is_mendable,
@@ -70,16 +80,16 @@ def judge_reconcile(view: View, counts: Counts, compared: Comparison, good: Bool
     )
 
 
-def _is_pending(view: View) -> Bools:
-    return view.ops.some(view.batch.ops.kind == Op.RECONCILE)
+def _is_pending(view: BatchView) -> Bools:
+    return view.ops.some(view.batch.ops.kind == PendingOpKind.RECONCILE)
 
 
-def _is_closed(view: View) -> Bools:
+def _is_closed(view: BatchView) -> Bools:
     state = view.batch.containers.state
-    return (state == State.CLOSED) | (state == State.QUASI_CLOSED)
+    return (state == SharedState.CLOSED) | (state == SharedState.QUASI_CLOSED)
 
 
-def _eligibility(view: View) -> Ints:
+def _eligibility(view: BatchView) -> Ints:
     """Return the eligibility of each container. A dead node's last report blocks none: Ozone's SCM
     forgets it. A replica that cannot take part is left out; Ozone rejects the container because of
     it.
@@ -90,7 +100,7 @@ def _eligibility(view: View) -> Ints:
         "INELIGIBLE_CONTAINER_STATE": ~_is_closed(view),
         "NO_REPLICAS_FOUND": ~rows.some(view.is_alive),
         "INELIGIBLE_REPLICA_STATES": ~rows.some(view.is_alive & view.is_tree),
-        "INELIGIBLE_REPLICATION_TYPE": containers.kind != Kind.RATIS,
+        "INELIGIBLE_REPLICATION_TYPE": containers.kind != ReplicationType.RATIS,
         "NOT_ENOUGH_REQUIRED_NODES": containers.factor <= 1,
         "NOT_ENOUGH_REACHABLE_REPLICAS": view.countable <= 1,
         "RECONCILE_PENDING": _is_pending(view),
@@ -100,7 +110,7 @@ def _eligibility(view: View) -> Ints:
     )
 
 
-def _reasons(view: View, compared: Comparison) -> Ints:
+def _reasons(view: BatchView, compared: RootComparison) -> Ints:
     replicas, rows = view.batch.replicas, view.rows
     conditions = (
         compared.checksum_class == ChecksumClass.CONTRADICTORY,
@@ -117,7 +127,7 @@ def _reasons(view: View, compared: Comparison) -> Ints:
     return total
 
 
-def _is_late(view: View) -> Bools:
+def _is_late(view: BatchView) -> Bools:
     """Return the quasi-closed replicas that have all they claim to have, but were closed before the
     last commit of their closed container.
     """
@@ -127,7 +137,7 @@ def _is_late(view: View) -> Bools:
     return is_good(view) & replicas.has_root & view.is_bad & is_earlier
 
 
-def _is_behind(view: View, compared: Comparison) -> Bools:
+def _is_behind(view: BatchView, compared: RootComparison) -> Bools:
     """Return the closed containers with a late replica, in which every replica closed at the last
     commit has the same data.
 
@@ -137,13 +147,15 @@ def _is_behind(view: View, compared: Comparison) -> Bools:
     """
     replicas, rows = view.batch.replicas, view.rows
     last = view.of_container(view.batch.containers.sequence_id)
-    is_ahead = is_good(view) & replicas.has_root & (replicas.state == State.CLOSED)
+    is_ahead = is_good(view) & replicas.has_root & (replicas.state == SharedState.CLOSED)
     is_ahead &= replicas.bcsid >= last
     agree = compared.checksum_class > ChecksumClass.MISMATCH_MINORITY
     return agree & ~compared.tombstones_differ & rows.some(_is_late(view)) & rows.some(is_ahead)
 
 
-def _is_mendable(view: View, compared: Comparison, eligibility: Ints, good: Bools) -> Bools:
+def _is_mendable(
+    view: BatchView, compared: RootComparison, eligibility: Ints, good: Bools
+) -> Bools:
     """Return the erasure-coded containers that our datanodes can repair: they compute a damaged
     chunk from its stripe, though Ozone rejects such reconciles. That takes as many other shards as
     the code has data shards. A damaged shard is as good a source for its parts that verify, because
@@ -164,9 +176,9 @@ def _is_mendable(view: View, compared: Comparison, eligibility: Ints, good: Bool
     others[shards] -= indexes.tally()[indexes.of_row] == 1  # no shard is computed from itself
     has_others = others >= view.of_container(containers.data)
     is_only = np.zeros(len(others), dtype=np.bool_)
-    stays = good[shards] & (view.service[shards] == Service.IN_SERVICE)
+    stays = good[shards] & (view.service[shards] == ServiceState.IN_SERVICE)
     is_only[shards] = (indexes.tally(stays) == 0)[indexes.of_row]
-    is_only |= view.service == Service.MAINTENANCE
+    is_only |= view.service == ServiceState.MAINTENANCE
     agree = compared.checksum_class > ChecksumClass.MISMATCH_MINORITY
     return (
         view.is_ec
@@ -177,7 +189,7 @@ def _is_mendable(view: View, compared: Comparison, eligibility: Ints, good: Bool
     )
 
 
-def _redundancy(view: View, counts: Counts, compared: Comparison, good: Bools) -> Ints:
+def _redundancy(view: BatchView, counts: Counts, compared: RootComparison, good: Bools) -> Ints:
     """Return the redundancy; with a split vote each root counts for itself, as none is
     known right.
     """
@@ -187,7 +199,7 @@ def _redundancy(view: View, counts: Counts, compared: Comparison, good: Bools) -
     return np.where(_is_closed(view), found, REDUNDANCY_UNKNOWN)
 
 
-def _bytes(view: View, compared: Comparison) -> Ints:
+def _bytes(view: BatchView, compared: RootComparison) -> Ints:
     """Return the approximate bytes that a repair moves: missing data and damaged chunks.
 
     A replica that differs has at least one damaged chunk, whether or not a scan has found it.

@@ -17,9 +17,9 @@ from typing import Final
 
 import numpy as np
 
-from health.batch import View
+from health.batch import BatchView
 from health.segments import Bools, Groups, Ints, first_that_holds
-from health.words import UNKNOWN, ChecksumClass, Incomparable, State
+from health.words import UNKNOWN, ChecksumClass, Incomparable, SharedState
 
 MAJORITY_MIN: Final = 2
 """One replica alone is no majority, however small the others are."""
@@ -31,7 +31,7 @@ _KEYS: Final = ("container", "index", "algorithm")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class RootComparison:
     """The comparison of roots; the first five fields are per container, the last three per
     replica.
     """
@@ -52,11 +52,11 @@ class Comparison:
     """It could have lost: enough others voted beside it for a majority, and there was one."""
 
 
-def why_not_compared(view: View, compared: Comparison) -> Ints:
+def why_not_compared(view: BatchView, compared: RootComparison) -> Ints:
     """Return why each container is NOT_COMPARABLE; UNKNOWN for others."""
     state = view.batch.containers.state
     is_grey = compared.checksum_class == ChecksumClass.NOT_COMPARABLE
-    is_written = (state != State.CLOSED) & (state != State.QUASI_CLOSED)
+    is_written = (state != SharedState.CLOSED) & (state != SharedState.QUASI_CLOSED)
     is_alone = view.is_ec & ~view.rows.some(compared.contest != NO_VOTE)
     rules = (
         (~is_grey, UNKNOWN),
@@ -82,7 +82,7 @@ class _Votes:
     is_disputed: Bools
 
 
-def compare(view: View, is_good: Bools) -> Comparison:
+def compare(view: BatchView, is_good: Bools) -> RootComparison:
     """Compare the roots of every container; `is_good`: replicas without any known problem."""
     replicas, rows = view.batch.replicas, view.rows
     is_compared = _with_companion(view)
@@ -102,7 +102,7 @@ def compare(view: View, is_good: Bools) -> Comparison:
     agreeing_max = np.zeros(rows.count, dtype=np.int64)
     np.maximum.at(agreeing_max, container[votes.roots.first], agreeing)
     classes = _classes(view, is_compared, votes)
-    return Comparison(
+    return RootComparison(
         checksum_class=classes,
         roots_differ=(classes <= ChecksumClass.MISMATCH_MINORITY)
         & _of_contests(view, votes, votes.is_disputed),
@@ -122,7 +122,7 @@ def _exposed(votes: _Votes, of_replica: Ints) -> Bools:
     return np.append(is_real, False)[of_replica]
 
 
-def _with_companion(view: View) -> Bools:
+def _with_companion(view: BatchView) -> Bools:
     """Return the countable replicas; for EC, those with another answering replica of the same
     index.
     """
@@ -134,7 +134,7 @@ def _with_companion(view: View) -> Bools:
     return compared
 
 
-def _told(view: View, known: Ints) -> Ints:
+def _told(view: BatchView, known: Ints) -> Ints:
     """Return the root by which each replica is compared: the settled root if all `known` rows of
     its contest were read, else the reported one.
     """
@@ -152,7 +152,7 @@ def _told(view: View, known: Ints) -> Ints:
     return told
 
 
-def _explained(view: View, votes: _Votes) -> Bools:
+def _explained(view: BatchView, votes: _Votes) -> Bools:
     """Return the containers in which replicas of one contest reported different roots."""
     replicas = view.batch.replicas
     found = np.zeros(view.rows.count, dtype=np.bool_)
@@ -164,7 +164,7 @@ def _explained(view: View, votes: _Votes) -> Bools:
     return found
 
 
-def _vote(view: View, known: Ints, told: Ints) -> _Votes:
+def _vote(view: BatchView, known: Ints, told: Ints) -> _Votes:
     replicas = view.batch.replicas
     keys = [getattr(replicas, name)[known] for name in _KEYS]
     roots = Groups.of(*keys, told[known])
@@ -192,7 +192,7 @@ def _vote(view: View, known: Ints, told: Ints) -> _Votes:
     )
 
 
-def _tombstones_differ(view: View, votes: _Votes) -> Bools:
+def _tombstones_differ(view: BatchView, votes: _Votes) -> Bools:
     """Return the containers in which two replicas with the same root have different tombstones."""
     replicas = view.batch.replicas
     tells = replicas.has_tombstones[votes.known]
@@ -206,7 +206,7 @@ def _tombstones_differ(view: View, votes: _Votes) -> Bools:
     return found
 
 
-def _unreachable_differs(view: View, votes: _Votes, told: Ints) -> Bools:
+def _unreachable_differs(view: BatchView, votes: _Votes, told: Ints) -> Bools:
     replicas = view.batch.replicas
     found = np.zeros(view.rows.count, dtype=np.bool_)
     silent = np.flatnonzero(view.is_tree & ~view.is_reachable & replicas.has_root)
@@ -224,20 +224,22 @@ def _unreachable_differs(view: View, votes: _Votes, told: Ints) -> Bools:
     return found
 
 
-def _of_contests(view: View, votes: _Votes, mask: Bools) -> Bools:
+def _of_contests(view: BatchView, votes: _Votes, mask: Bools) -> Bools:
     """Return which containers have a contest in the mask."""
     found = np.zeros(view.rows.count, dtype=np.bool_)
     found[view.batch.replicas.container[votes.known[votes.contest_first[mask]]]] = True
     return found
 
 
-def _classes(view: View, is_compared: Bools, votes: _Votes) -> Ints:
+def _classes(view: BatchView, is_compared: Bools, votes: _Votes) -> Ints:
     containers, replicas, rows = view.batch.containers, view.batch.replicas, view.rows
     first = votes.known[votes.contest_first]
     is_mixed = np.zeros(len(first), dtype=np.bool_)
     own, index = replicas.container[first], replicas.index[first]
     is_mixed[1:] = (own[1:] == own[:-1]) & (index[1:] == index[:-1])
-    is_comparable = (containers.state == State.CLOSED) | (containers.state == State.QUASI_CLOSED)
+    is_comparable = (containers.state == SharedState.CLOSED) | (
+        containers.state == SharedState.QUASI_CLOSED
+    )
     is_undecided = votes.is_disputed & ~votes.has_majority
     compared = rows.tally(is_compared)
     known = rows.tally(is_compared & replicas.has_root)

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from health.batch import View
+from health.batch import BatchView
 from health.root_comparison import MAJORITY_MIN
 from health.segments import Bools, Groups, Ints, first_that_holds
 
@@ -18,7 +18,7 @@ DOUBTS: Final = ("", "UNHEALTHY", "scan findings", "outvoted", "roots differ")
 """In the words of a plan."""
 
 
-class Doubt(IntEnum):
+class SourceIssue(IntEnum):
     """Codes of `DOUBTS`."""
 
     NONE = 0
@@ -28,7 +28,7 @@ class Doubt(IntEnum):
     ROOTS_DIFFER = 4
 
 
-def doubts(view: View) -> Ints:
+def doubts(view: BatchView) -> Ints:
     """Return the doubt about each replica.
 
     Only replicas that can answer and have no known damage vote, and only with those of the same
@@ -37,16 +37,17 @@ def doubts(view: View) -> Ints:
     replicas = view.batch.replicas
     has_findings = view.is_present & (replicas.findings > 0)
     damage = first_that_holds(
-        [(view.is_sick, Doubt.UNHEALTHY), (has_findings, Doubt.FINDINGS)], Doubt.NONE
+        [(view.is_sick, SourceIssue.UNHEALTHY), (has_findings, SourceIssue.FINDINGS)],
+        SourceIssue.NONE,
     )
     asked = _disputed(view, np.flatnonzero(view.is_present & replicas.has_root))
-    is_voter = (view.is_countable & (damage == Doubt.NONE))[asked]
+    is_voter = (view.is_countable & (damage == SourceIssue.NONE))[asked]
     lost = np.zeros(len(damage), dtype=np.int64)
     lost[asked] = _lost(view, asked, is_voter)
-    return np.where(damage == Doubt.NONE, lost, damage)
+    return np.where(damage == SourceIssue.NONE, lost, damage)
 
 
-def _disputed(view: View, rows: Ints) -> Ints:
+def _disputed(view: BatchView, rows: Ints) -> Ints:
     """Return the rows whose container has another root among them: few."""
     replicas = view.batch.replicas
     owner, root = replicas.container[rows], replicas.root[rows]
@@ -57,7 +58,7 @@ def _disputed(view: View, rows: Ints) -> Ints:
     return rows[is_disputed[owner]]
 
 
-def _lost(view: View, rows: Ints, is_voter: Bools) -> Ints:
+def _lost(view: BatchView, rows: Ints, is_voter: Bools) -> Ints:
     """Return the doubt about each of the rows, by the votes for its root."""
     replicas = view.batch.replicas
     keys = [column[rows] for column in (replicas.container, replicas.index, replicas.algorithm)]
@@ -69,8 +70,8 @@ def _lost(view: View, rows: Ints, is_voter: Bools) -> Ints:
     has_rival = best > 0
     has_won = (mine >= MAJORITY_MIN) & (mine > best)
     is_outvoted = (best >= MAJORITY_MIN) & (best > mine) & is_alone
-    word = np.where(is_outvoted, int(Doubt.OUTVOTED), int(Doubt.ROOTS_DIFFER))
-    return np.where(has_rival & ~has_won, word, int(Doubt.NONE))[roots.of_row]
+    word = np.where(is_outvoted, int(SourceIssue.OUTVOTED), int(SourceIssue.ROOTS_DIFFER))
+    return np.where(has_rival & ~has_won, word, int(SourceIssue.NONE))[roots.of_row]
 
 
 def _best_rival(votes: Ints, contests: Groups) -> tuple[Ints, Bools]:

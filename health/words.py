@@ -48,7 +48,7 @@ UNKNOWN: Final = -1
 """The code of a word that is not there: of a container that only replicas name, for instance."""
 
 
-class Kind(IntEnum):
+class ReplicationType(IntEnum):
     """The replication type of a container."""
 
     RATIS = 0
@@ -56,7 +56,7 @@ class Kind(IntEnum):
     STAND_ALONE = 2
 
 
-class State(IntEnum):
+class SharedState(IntEnum):
     """States that containers and replicas share, with the same codes."""
 
     OPEN = 0
@@ -89,7 +89,7 @@ class NodeHealth(IntEnum):
     HEALTHY_READONLY = 3
 
 
-class Service(IntEnum):
+class ServiceState(IntEnum):
     """Operational states, reduced to the three that are counted separately."""
 
     IN_SERVICE = 0
@@ -100,15 +100,15 @@ class Service(IntEnum):
 
 
 SERVICE_OF: Final = {
-    "IN_SERVICE": Service.IN_SERVICE,
-    "DECOMMISSIONING": Service.DECOMMISSION,
-    "DECOMMISSIONED": Service.DECOMMISSION,
-    "ENTERING_MAINTENANCE": Service.MAINTENANCE,
-    "IN_MAINTENANCE": Service.MAINTENANCE,
+    "IN_SERVICE": ServiceState.IN_SERVICE,
+    "DECOMMISSIONING": ServiceState.DECOMMISSION,
+    "DECOMMISSIONED": ServiceState.DECOMMISSION,
+    "ENTERING_MAINTENANCE": ServiceState.MAINTENANCE,
+    "IN_MAINTENANCE": ServiceState.MAINTENANCE,
 }
 
 
-class Op(IntEnum):
+class PendingOpKind(IntEnum):
     """The kinds of pending operations for a container on a datanode."""
 
     ADD = 0
@@ -117,7 +117,7 @@ class Op(IntEnum):
     CLOSE = 3
 
 
-class Health(IntEnum):
+class HealthState(IntEnum):
     """Ozone's health states and numbers; a container has one, the last that its chain set."""
 
     HEALTHY = 0
@@ -279,7 +279,7 @@ def flag_names(flags: int) -> list[str]:
 
 def states_counted(health: int, *, is_stuck: bool) -> list[int]:
     """Return every state that Ozone's report counts: stuck is counted in addition to others."""
-    stuck = int(Health.QUASI_CLOSED_STUCK)
+    stuck = int(HealthState.QUASI_CLOSED_STUCK)
     if not is_stuck:
         return [health] if health else []
     return [stuck] if health in (0, stuck) else [stuck, health]

@@ -31,7 +31,7 @@ from merkle.checksum import (
     crc32c,
     fold_each,
 )
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import (
     BLOCK_BYTES_MAX,
     CHUNK_BYTES_MAX,
@@ -165,10 +165,12 @@ def is_intact(block_id: BlockId, row: bytes) -> bool:
 def decode_block(block_id: BlockId, row: bytes) -> BlockData:
     """Return the block that `row` describes. Raise Damaged."""
     if not is_intact(block_id, row):
-        raise Damaged(f"row of block {block_id}: {len(row)} bytes fail their checksum")
+        raise DamagedData(f"row of block {block_id}: {len(row)} bytes fail their checksum")
     magic, version, chunk_count, _, bcsid, metadata_bytes, _ = HEADER.unpack_from(row)
     if (magic, version) != (MAGIC, VERSION):
-        raise Damaged(f"row of block {block_id}: unknown format {magic:#06x}, version {version}")
+        raise DamagedData(
+            f"row of block {block_id}: unknown format {magic:#06x}, version {version}"
+        )
     try:
         chunks, end = decode_chunks(row, chunk_count)
         check_layout(end + metadata_bytes + CRC.size, len(row))
@@ -180,7 +182,7 @@ def decode_block(block_id: BlockId, row: bytes) -> BlockData:
         )
         check_block(block)
     except (struct.error, ValueError) as error:
-        raise Damaged(f"row of block {block_id}: {error}") from error
+        raise DamagedData(f"row of block {block_id}: {error}") from error
     return block
 
 
@@ -337,4 +339,4 @@ def read_table(
 def refuse(ids: U64s, wrong: npt.NDArray[np.bool_], what: str) -> None:
     """Raise Damaged naming the first block whose row is wrong, if any."""
     if wrong.any():
-        raise Damaged(f"row of block {ids[int(wrong.argmax())]}: wrong {what}")
+        raise DamagedData(f"row of block {ids[int(wrong.argmax())]}: wrong {what}")

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from merkle.checksum import Algorithm, U64s, fold_slices
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import ID_MAX
 from merkle.tree import Tree, compose
 from merkle.tree_columns import u64s
@@ -82,7 +82,7 @@ def differing_ranges(
     bounds = check_starts(u64s(starts))
     mine, theirs = u64s(my_checksums), u64s(their_checksums)
     if not len(mine) == len(theirs) == len(bounds):
-        raise Damaged(f"{len(theirs)} range checksums for {len(bounds)} ranges")
+        raise DamagedData(f"{len(theirs)} range checksums for {len(bounds)} ranges")
     differs = mine != theirs
     differs[np.searchsorted(bounds, u64s(also), side="right") - 1] = True
     lasts = np.append(bounds[1:] - np.uint64(1), np.uint64(ID_MAX))
@@ -134,7 +134,7 @@ def partial_tree(
     ids, checksums = u64s(block_ids), u64s(block_checksums)
     buried = np.array(deleted, dtype=np.bool_)
     if not len(ids) == len(checksums) == len(buried):
-        raise Damaged(f"rows of {len(ids)} blocks have {len(checksums)} checksums")
+        raise DamagedData(f"rows of {len(ids)} blocks have {len(checksums)} checksums")
     counts = np.zeros(len(ids), dtype=np.int64)
     if len(detailed.block_ids):
         index = np.searchsorted(ids, detailed.block_ids)
@@ -162,10 +162,12 @@ def check_detailed(
     known = index < len(ids)
     known &= ids[np.minimum(index, len(ids) - 1)] == detailed.block_ids if len(ids) else False
     if not known.all():
-        raise Damaged(f"chunks of block {detailed.block_ids[~known][0]}, which no row mentions")
+        raise DamagedData(f"chunks of block {detailed.block_ids[~known][0]}, which no row mentions")
     same = (checksums[index] == detailed.block_checksums) & ~deleted[index] & ~detailed.deleted
     if not same.all():
-        raise Damaged(f"chunks of block {detailed.block_ids[~same][0]} are not those of its row")
+        raise DamagedData(
+            f"chunks of block {detailed.block_ids[~same][0]} are not those of its row"
+        )
     return index
 
 
@@ -184,4 +186,4 @@ def check_ranges(
     wrong = np.flatnonzero(range_checksums(theirs, bounds) != u64s(advertised))
     for start in bounds[wrong].tolist():
         if any(first <= start <= last for first, last in scope):
-            raise Damaged(f"blocks from {start} on are not those whose range checksum was sent")
+            raise DamagedData(f"blocks from {start} on are not those whose range checksum was sent")

@@ -49,7 +49,7 @@ ABSENT: Final = -1
 ALIKE_MIN: Final = 8  # chunks of a block: below, comparing one by one is as fast
 
 
-class Comparison(StrEnum):
+class SummaryComparison(StrEnum):
     """The relation of two summaries."""
 
     EQUAL = "EQUAL"
@@ -58,7 +58,7 @@ class Comparison(StrEnum):
     NOT_COMPARABLE = "NOT_COMPARABLE"  # different fold algorithms: nothing is known
 
 
-class Summarised(Protocol):
+class HasRoot(Protocol):
     """An object with a root: a `Summary` or a `Tree`."""
 
     @property
@@ -125,18 +125,18 @@ class Divergence:
         return dict(Counter(difference.kind for difference in self.differences))
 
 
-def compare(mine: Summarised, theirs: Summarised) -> Comparison:
+def compare(mine: HasRoot, theirs: HasRoot) -> SummaryComparison:
     """Compare two trees by their summaries.
 
     EQUAL says nothing about health: a replica with unhealthy chunks is diffed anyway.
     """
     if mine.algorithm != theirs.algorithm:
-        return Comparison.NOT_COMPARABLE
+        return SummaryComparison.NOT_COMPARABLE
     if mine.root != theirs.root:
-        return Comparison.DIFFERENT
+        return SummaryComparison.DIFFERENT
     if mine.tombstones_checksum != theirs.tombstones_checksum:
-        return Comparison.TOMBSTONES_DIFFER
-    return Comparison.EQUAL
+        return SummaryComparison.TOMBSTONES_DIFFER
+    return SummaryComparison.EQUAL
 
 
 def diff(mine: Tree, theirs: Tree, *, scope: Sequence[BlockRange] | None = None) -> Divergence:

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from merkle.checksum import Algorithm, U64s, container_checksum
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.tree_columns import (
     LENGTH_MASK,
     OFFSET_SHIFT,
@@ -49,7 +49,7 @@ class Leaf(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class TreeSummary:
     """A tree's facts in a report, which are compared first.
 
     `block_count` counts live blocks. A replica without a tree has no summary, never a root of 0.
@@ -111,7 +111,7 @@ class Tree:
         counts = np.asarray(chunk_counts, dtype=np.int64)
         sizes = {len(chunk_offsets), len(chunk_lengths), len(chunk_checksums), len(chunk_healthy)}
         if sizes != {int(counts.sum())} or (counts < 0).any():
-            raise Damaged(f"chunk columns of {sorted(sizes)} rows for {counts.sum()} chunks")
+            raise DamagedData(f"chunk columns of {sorted(sizes)} rows for {counts.sum()} chunks")
         tree = compose(
             algorithm,
             generation,
@@ -179,10 +179,10 @@ class Tree:
             self.chunk_checksums,
         )
 
-    def summary(self) -> Summary:
+    def summary(self) -> TreeSummary:
         """Return the facts of this tree for a report."""
         tombstone_count = self.tombstone_count
-        return Summary(
+        return TreeSummary(
             algorithm=self.algorithm,
             root=self.root,
             generation=self.generation,
@@ -248,11 +248,11 @@ class Tree:
         )
         wrong = np.flatnonzero(folded != self.block_checksums[live])
         if len(wrong):
-            raise Damaged(
+            raise DamagedData(
                 f"block {self.block_ids[live][wrong[0]]}: checksum is not the fold of its chunks"
             )
         if self.root != container_checksum(self.algorithm, self.block_checksums):
-            raise Damaged("root is not the fold of the blocks")
+            raise DamagedData("root is not the fold of the blocks")
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Tree):

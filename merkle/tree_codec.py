@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 
 from merkle.checksum import Algorithm, Buffer, container_checksum, xxh3_64
-from merkle.damaged import Damaged  # part of this module's interface
+from merkle.damaged import DamagedData  # part of this module's interface
 from merkle.replica import ContainerId
 from merkle.tree import Tree
 from merkle.tree_columns import Column, check_shape
@@ -161,6 +161,6 @@ def check_content(columns: dict[str, Column], header: Header) -> Tree:
     return tree
 
 
-def damaged(container_id: ContainerId, what: str) -> Damaged:
+def damaged(container_id: ContainerId, what: str) -> DamagedData:
     """Return the error that names the tree."""
-    return Damaged(f"tree of container {container_id}: {what}")
+    return DamagedData(f"tree of container {container_id}: {what}")

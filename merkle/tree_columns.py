@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from merkle.blockrow import POSITION, RowColumns
 from merkle.checksum import Algorithm, U64s, fold_slices, folds_position
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import BLOCK_BYTES_MAX, CHUNK_BYTES_MAX, ID_MAX
 
 Column: TypeAlias = npt.NDArray[Any]
@@ -28,7 +28,7 @@ assert BLOCK_BYTES_MAX < 1 << OFFSET_BITS, "a chunk's offset must fit its span"
 def spans_of(offsets: U64s, lengths_bytes: U64s, healthy: Column | np.bool_) -> U64s:
     """Return offset, length and health of each chunk as one word. Raises Damaged beyond limits."""
     if (offsets >> np.uint64(OFFSET_BITS)).any() or (lengths_bytes > LENGTH_MASK).any():
-        raise Damaged("a chunk's offset or length is not possible")
+        raise DamagedData("a chunk's offset or length is not possible")
     spans: U64s = offsets << np.uint64(OFFSET_SHIFT) | lengths_bytes << np.uint64(1)
     return spans | healthy.astype(np.uint64)
 
@@ -73,21 +73,23 @@ def check_shape(
     count = len(block_ids)
     lengths = (len(block_checksums), len(deleted), len(chunk_starts) - 1)
     if lengths != (count, count, count):
-        raise Damaged(f"columns of {count} blocks have lengths {lengths}")
+        raise DamagedData(f"columns of {count} blocks have lengths {lengths}")
     if chunk_starts[0] != 0 or (chunk_starts[1:] < chunk_starts[:-1]).any():
-        raise Damaged("chunk starts do not ascend from 0")
+        raise DamagedData("chunk starts do not ascend from 0")
     lengths = (int(chunk_starts[-1]), len(chunk_spans), len(chunk_checksums))
     if len(set(lengths)) != 1:
-        raise Damaged("blocks have {} chunks, there are {} spans and {} leaves".format(*lengths))
+        raise DamagedData(
+            "blocks have {} chunks, there are {} spans and {} leaves".format(*lengths)
+        )
     if (block_ids[1:] <= block_ids[:-1]).any() or (count and block_ids[-1] > ID_MAX):
-        raise Damaged(f"block ids do not ascend up to {ID_MAX}")
+        raise DamagedData(f"block ids do not ascend up to {ID_MAX}")
     if (chunk_starts[1:][deleted] != chunk_starts[:-1][deleted]).any():
-        raise Damaged("a tombstone has chunks")
+        raise DamagedData("a tombstone has chunks")
     offsets = chunk_spans >> np.uint64(OFFSET_SHIFT)
     begins_block = np.zeros(len(offsets) + 1, dtype=np.bool_)
     begins_block[chunk_starts] = True
     if ((offsets[1:] <= offsets[:-1]) & ~begins_block[1:-1]).any():
-        raise Damaged("chunk offsets do not ascend within a block")
+        raise DamagedData("chunk offsets do not ascend within a block")
 
 
 def joined(parts: list[Column], dtype: type[np.generic]) -> Column:

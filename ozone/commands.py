@@ -12,16 +12,16 @@ from agent.cli.terminal.output import ID_MAX, bytes_progress, counted, emit, gri
 from agent.cli.terminal.typer_options import JsonFlag
 from agent.config.quantity import parse_bytes_per_s, parse_duration_s
 from agent.observe import logs
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 from agent.runtime.stop_request import StopRequest
 from merkle.replica import ContainerId
 from ozone.cluster.commands import export_command, reconcile_command
-from ozone.disk.layout import HDDS, Volume
+from ozone.disk.layout import HDDS, OzoneVolume
 from ozone.repair.commands import repair_command
 from ozone.scrub.comparison import Agreement, Reason
-from ozone.scrub.result import MEANINGS, ContainerResult, Standing
-from ozone.scrub.scrub import ScrubWish, Watched, default_state_dir, said, scrub
-from ozone.scrub.service import ServiceWish, serve
+from ozone.scrub.result import MEANINGS, ContainerResult, ScrubStatus
+from ozone.scrub.scrub import ScrubListener, ScrubOptions, default_state_dir, said, scrub
+from ozone.scrub.service import ScrubServiceOptions, serve
 from scanner.finding import Finding, Forensic
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 INTERVAL_S_MIN: Final = 60.0
 BAR_STEP_BYTES: Final = 1024**2
 FINDINGS_SHOWN_MAX: Final = 100  # per container; the JSON document has all that are kept
-QUIET: Final = frozenset({Standing.WHOLE, Standing.SKIPPED})
+QUIET: Final = frozenset({ScrubStatus.WHOLE, ScrubStatus.SKIPPED})
 
 WORDS: Final = {
     Agreement.EQUAL: "equal to the rows",
@@ -107,7 +107,7 @@ def scrub_command(
     A running datanode is not disturbed, and nothing on its volumes is changed.
     """
     logs.configure("error")  # findings are printed instead
-    wish = ScrubWish(
+    wish = ScrubOptions(
         data_dirs=data_dirs,
         state_dir=state_dir or default_state_dir(),
         database_dirs=tuple(db_dir or ()),
@@ -115,20 +115,20 @@ def scrub_command(
         anew=anew,
         bytes_per_s_max=_rate(rate),
     )
-    found: dict[str, tuple[Volume, list[ContainerResult]]] = {}
+    found: dict[str, tuple[OzoneVolume, list[ContainerResult]]] = {}
     failures: dict[str, Exception] = {}
     absent: list[str] = []
     with bytes_progress("scrub", 0, quiet=as_json) as progress:
         bar = _Bar(progress)
 
-        def begun(volume: Volume, _count: int, used_bytes: int) -> None:
+        def begun(volume: OzoneVolume, _count: int, used_bytes: int) -> None:
             found[volume.storage_id] = (volume, [])
             bar.begun(used_bytes)
 
         def done(result: ContainerResult) -> None:
             found[result.storage_id][1].append(result)
 
-        def failed(volume: Volume, error: Exception) -> None:
+        def failed(volume: OzoneVolume, error: Exception) -> None:
             found.setdefault(volume.storage_id, (volume, []))
             failures[str(volume.hdds)] = error
 
@@ -136,7 +136,7 @@ def scrub_command(
             absent.append(str(path))
             failures[str(path)] = error
 
-        scrub(wish, Watched(begun, bar.read, done, failed, missed))
+        scrub(wish, ScrubListener(begun, bar.read, done, failed, missed))
     volumes = sorted(found.values(), key=lambda item: _place(item[0], data_dirs))
     results = [result for _, each in volumes for result in each]
     not_found = sorted(wish.container_ids - {result.container_id for result in results})
@@ -150,12 +150,12 @@ def scrub_command(
             word = "ABSENT" if path in absent else "FAILED"
             say(f"{path}: {word}: {said(error)}")
     if failures:
-        return Exit.FAILED
+        return ExitCode.FAILED
     is_quiet = not not_found and all(result.standing in QUIET for result in results)
-    return Exit.OK if is_quiet else Exit.TO_DO
+    return ExitCode.OK if is_quiet else ExitCode.TO_DO
 
 
-def _place(volume: Volume, data_dirs: Sequence[Path]) -> int:
+def _place(volume: OzoneVolume, data_dirs: Sequence[Path]) -> int:
     """Return a volume's position on the command line."""
     named = [volume.hdds in {path, path / HDDS} for path in data_dirs]
     return named.index(True)
@@ -206,13 +206,13 @@ def serve_command(
         interval_s = parse_duration_s(interval)
     if interval_s < INTERVAL_S_MIN:
         raise typer.BadParameter(f"--interval {interval}: at least {INTERVAL_S_MIN:g} s")
-    wish = ScrubWish(
+    wish = ScrubOptions(
         data_dirs=data_dirs,
         state_dir=state_dir or default_state_dir(),
         database_dirs=tuple(db_dir or ()),
         bytes_per_s_max=_rate(rate),
     )
-    return serve(ServiceWish(scrub=wish, interval_s=interval_s, listen=listen), stop)
+    return serve(ScrubServiceOptions(scrub=wish, interval_s=interval_s, listen=listen), stop)
 
 
 def _rate(text: str) -> int:
@@ -230,7 +230,7 @@ def _usage(option: str) -> Iterator[None]:
 
 
 def document(
-    volumes: Sequence[tuple[Volume, Sequence[ContainerResult]]],
+    volumes: Sequence[tuple[OzoneVolume, Sequence[ContainerResult]]],
     failures: Mapping[str, Exception],
     absent: Sequence[str],
     not_found: Sequence[ContainerId],
@@ -252,11 +252,11 @@ def document(
         "failed": {path: str(error) for path, error in failures.items()},
         "absent": list(absent),
         "not_found": list(not_found),
-        "standings": {standing.value: standings[standing] for standing in Standing},
+        "standings": {standing.value: standings[standing] for standing in ScrubStatus},
     }
 
 
-def tell(volumes: Sequence[tuple[Volume, Sequence[ContainerResult]]]) -> None:
+def tell(volumes: Sequence[tuple[OzoneVolume, Sequence[ContainerResult]]]) -> None:
     """Print the scrub's results: what needs attention first, then one paragraph per volume."""
     for volume, results in volumes:
         for result in results:
@@ -296,11 +296,11 @@ def finding_row(finding: Finding) -> tuple[object, ...]:
     )
 
 
-def tell_volume(volume: Volume, results: Sequence[ContainerResult]) -> None:
+def tell_volume(volume: OzoneVolume, results: Sequence[ContainerResult]) -> None:
     """Print the totals of a volume."""
     standings = Counter(result.standing for result in results)
     counts = ", ".join(
-        f"{count} {standing.value}" for standing in Standing if (count := standings[standing])
+        f"{count} {standing.value}" for standing in ScrubStatus if (count := standings[standing])
     )
     read_bytes = sum(result.bytes_read for result in results)
     containers = counted(len(results), "container")

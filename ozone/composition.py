@@ -10,18 +10,18 @@ from typing import Final
 
 from agent.commands.handlers import THREADS_DEFAULT_MAX
 from agent.config.options import OzoneConfig
-from agent.host.foreign_servers import Door, Inside, MakeDoor
-from agent.host.leader import Leader, Led
+from agent.host.foreign_servers import HostServices, MakeDoor, ProtocolServer
+from agent.host.leader import AgentServices, ExternalControlPlane
 from agent.rpc.security.tls import Security
 from agent.runtime.clock import SystemClock
-from ozone.leading.leader import OzoneLeader
-from ozone.serving.door import OzoneDoor
-from ozone.transfer.copies import Copies
+from ozone.leading.leader import OzoneScmLink
+from ozone.serving.door import OzoneGrpcServer
+from ozone.transfer.copies import ContainerReplicator
 from ozone.transfer.incoming import ArchiveImporter
 from ozone.transfer.messages import Compression
 from ozone.transfer.scratch import clear_abandoned
-from ozone.transfer.service import ArchiveService
-from ozone.transfer.turns import Turns
+from ozone.transfer.service import ReplicationService
+from ozone.transfer.turns import ImportAdmission
 
 ARRIVED: Final = "it has just arrived"  # the reason for scanning a replica
 
@@ -29,26 +29,26 @@ ARRIVED: Final = "it has just arrived"  # the reason for scanning a replica
 def doors(config: OzoneConfig) -> Sequence[MakeDoor]:
     """Return the factories of an agent's servers for Ozone."""
 
-    def made(inside: Inside) -> Door:
-        return OzoneDoor(inside, config.listen, [archives(inside)])
+    def made(inside: HostServices) -> ProtocolServer:
+        return OzoneGrpcServer(inside, config.listen, [archives(inside)])
 
     return (made,) if config.listen else ()
 
 
-def archives(inside: Inside) -> ArchiveService:
+def archives(inside: HostServices) -> ReplicationService:
     """Return the service through which Ozone's datanodes send containers to a host's store."""
-    return ArchiveService(
+    return ReplicationService(
         importer(inside),
         inside.store,
         inside.leases,
         inside.audit,
         inside.ask_scan,
-        Turns(inside.slots),
+        ImportAdmission(inside.slots),
         lease_timeout_s=inside.limits.lease_timeout_s,
     )
 
 
-def importer(host: Inside | Led) -> ArchiveImporter:
+def importer(host: HostServices | AgentServices) -> ArchiveImporter:
     """Return the importer of Ozone containers into a host's store."""
     clear_abandoned()
     return ArchiveImporter(
@@ -61,11 +61,11 @@ def importer(host: Inside | Led) -> ArchiveImporter:
     )
 
 
-def copies(led: Led) -> Copies:
+def copies(led: AgentServices) -> ContainerReplicator:
     """Return the component that carries out the copies that Ozone's SCM orders."""
     is_packed = led.config.ozone.compress_copies
     threads = led.config.tasks.threads or THREADS_DEFAULT_MAX
-    return Copies(
+    return ContainerReplicator(
         store=led.store,
         leases=led.leases,
         importer=importer(led),
@@ -77,6 +77,6 @@ def copies(led: Led) -> Copies:
     )
 
 
-def leaders(addresses: Sequence[str]) -> Sequence[Leader]:
+def leaders(addresses: Sequence[str]) -> Sequence[ExternalControlPlane]:
     """Return Ozone's storage container managers at these addresses, ozone://host:port."""
-    return [OzoneLeader(address, copies, is_alone=len(addresses) == 1) for address in addresses]
+    return [OzoneScmLink(address, copies, is_alone=len(addresses) == 1) for address in addresses]

@@ -28,9 +28,9 @@ from merkle.checksum import (
 )
 from merkle.replica import ChecksumType, ChunkInfo
 from merkle.second_checksum import witness_checksums
-from scanner.finding import Fault, Forensic, Verdict
+from scanner.finding import DamageFault, Forensic, Verdict
 from scanner.forensics import explain
-from scanner.ports import BlockReader
+from scanner.ports import BlockFileReader
 
 AGREEING_READS: Final = 3  # two equal bit flips are rare, three were never observed
 REREADS_MAX: Final = 4  # two confirm, one clears; more are for reads that keep differing
@@ -97,7 +97,7 @@ WITNESSES: Final = Witnesses(
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class ChunkJudgement:
     """The verdict on one chunk, and the medium's content of it (the tree's leaf).
 
     `is_disagreement`: the two libraries gave different sums for the same bytes. `is_decided`: False
@@ -105,7 +105,7 @@ class Judgement:
     """
 
     verdict: Verdict
-    fault: Fault
+    fault: DamageFault
     evidence: str
     length_bytes: int
     window_checksums: bytes
@@ -156,14 +156,14 @@ def read_failure(error: OSError) -> Verdict:
 
 
 def judge_chunk(
-    file: BlockReader,
+    file: BlockFileReader,
     chunk: ChunkInfo,
     first: FirstRead,
     witnesses: Witnesses,
     former: Former = tuple,
     *,
     insists: bool = False,
-) -> Judgement:
+) -> ChunkJudgement:
     """Read `chunk` again until enough reads agree, and judge it.
 
     `former` returns the earlier contents of the chunk's place, if it is corrupt. `insists`: earlier
@@ -192,16 +192,19 @@ def judge_chunk(
     return _undecided(chunk, is_final=insists)
 
 
-def _corrupt(chunk: ChunkInfo, medium: bytes, sums: bytes, former: Former) -> Judgement:
+def _corrupt(chunk: ChunkInfo, medium: bytes, sums: bytes, former: Former) -> ChunkJudgement:
     if not medium:
-        fault, evidence = Fault.CHUNK_MISSING, f"the file ends at or before byte {chunk.offset}"
+        fault, evidence = (
+            DamageFault.CHUNK_MISSING,
+            f"the file ends at or before byte {chunk.offset}",
+        )
     elif len(medium) < chunk.length_bytes:
-        fault = Fault.CHUNK_SHORT
+        fault = DamageFault.CHUNK_SHORT
         evidence = f"the file ends after {len(medium)} of {chunk.length_bytes} bytes"
     else:
-        fault, evidence = Fault.CHUNK_CHECKSUM, describe_windows(chunk, sums)
+        fault, evidence = DamageFault.CHUNK_CHECKSUM, describe_windows(chunk, sums)
     explained = explain(chunk, medium, sums, former=former() if medium else ())
-    return Judgement(
+    return ChunkJudgement(
         Verdict.CORRUPT,
         fault,
         f"{evidence}; {explained.words}" if explained.words else evidence,
@@ -212,7 +215,7 @@ def _corrupt(chunk: ChunkInfo, medium: bytes, sums: bytes, former: Former) -> Ju
     )
 
 
-def _cleared(chunk: ChunkInfo, first: FirstRead) -> Judgement:
+def _cleared(chunk: ChunkInfo, first: FirstRead) -> ChunkJudgement:
     if first.error is not None:
         why = f"the first read failed ({name_of(first.error)})"
     elif first.length_bytes != chunk.length_bytes:
@@ -222,19 +225,19 @@ def _cleared(chunk: ChunkInfo, first: FirstRead) -> Judgement:
     else:
         count, index, expected, actual = _differing(chunk, first.window_checksums)
         why = f"the first read had {count} wrong windows, window {index}: {expected} was {actual}"
-    return Judgement(
+    return ChunkJudgement(
         Verdict.SUSPECT_HOST,
-        Fault.CHUNK_CHECKSUM if first.error is None else Fault.CHUNK_UNREADABLE,
+        DamageFault.CHUNK_CHECKSUM if first.error is None else DamageFault.CHUNK_UNREADABLE,
         f"{why}; read again, the medium verifies with both libraries",
         chunk.length_bytes,
         chunk.window_checksums,
     )
 
 
-def _disagreement(chunk: ChunkInfo, primary: bytes, second: bytes) -> Judgement:
-    return Judgement(
+def _disagreement(chunk: ChunkInfo, primary: bytes, second: bytes) -> ChunkJudgement:
+    return ChunkJudgement(
         Verdict.SUSPECT_HOST,
-        Fault.CHUNK_CHECKSUM,
+        DamageFault.CHUNK_CHECKSUM,
         f"two {chunk.checksum_type.name} libraries disagree on the same bytes: "
         f"{_short(primary)} and {_short(second)}",
         chunk.length_bytes,
@@ -244,17 +247,17 @@ def _disagreement(chunk: ChunkInfo, primary: bytes, second: bytes) -> Judgement:
     )
 
 
-def _undecided(chunk: ChunkInfo, *, is_final: bool) -> Judgement:
+def _undecided(chunk: ChunkInfo, *, is_final: bool) -> ChunkJudgement:
     """Return the judgement on reads that never agree; `is_final`: as in earlier scans, so that it
     is lasting.
     """
     told = f"{REREADS_MAX + 1} reads, none verifies and no {AGREEING_READS} in a row agree"
     if is_final:
         told = f"{told}, as in scans before"
-        return Judgement(Verdict.UNREADABLE, Fault.CHUNK_UNREADABLE, told, 0, b"")
-    return Judgement(
+        return ChunkJudgement(Verdict.UNREADABLE, DamageFault.CHUNK_UNREADABLE, told, 0, b"")
+    return ChunkJudgement(
         Verdict.SUSPECT_HOST,
-        Fault.CHUNK_CHECKSUM,
+        DamageFault.CHUNK_CHECKSUM,
         told,
         chunk.length_bytes,
         chunk.window_checksums,
@@ -263,10 +266,10 @@ def _undecided(chunk: ChunkInfo, *, is_final: bool) -> Judgement:
     )
 
 
-def _unreadable(first: OSError, second: OSError) -> Judgement:
-    return Judgement(
+def _unreadable(first: OSError, second: OSError) -> ChunkJudgement:
+    return ChunkJudgement(
         Verdict.UNREADABLE,
-        Fault.CHUNK_UNREADABLE,
+        DamageFault.CHUNK_UNREADABLE,
         f"read failed with {name_of(first)}, then with {name_of(second)}",
         0,
         b"",

@@ -12,7 +12,7 @@ WINDOW_S: Final = 70 * 60.0
 
 
 @dataclass(slots=True)
-class Strikes:
+class FailureWindow:
     """The failures of one volume; `add` returns True once it has failed for good."""
 
     tolerated: int = TOLERATED

@@ -24,7 +24,7 @@ class Verdict(StrEnum):
     CONTRADICTORY = "CONTRADICTORY"  # intact rows disagree: an operator decides
 
 
-class Fault(StrEnum):
+class DamageFault(StrEnum):
     """The kind of fault, as found on disk."""
 
     CHUNK_CHECKSUM = "CHUNK_CHECKSUM"  # bytes differ from the checksums written with them
@@ -47,12 +47,17 @@ class Fault(StrEnum):
     UNCONFIRMED_DELETE = "UNCONFIRMED_DELETE"  # a peer deleted the block, without a known order
 
 
-CONTRADICTING: Final = frozenset({Fault.PEER_CONTRADICTS, Fault.UNCONFIRMED_DELETE})
+CONTRADICTING: Final = frozenset({DamageFault.PEER_CONTRADICTS, DamageFault.UNCONFIRMED_DELETE})
 """Faults that are between replicas: their verdict is CONTRADICTORY."""
 
 
 NOTE_FAULTS: Final = frozenset(
-    {Fault.FOREIGN_FILE, Fault.TREE_DAMAGED, Fault.TREE_MISSING, Fault.TREE_STALE}
+    {
+        DamageFault.FOREIGN_FILE,
+        DamageFault.TREE_DAMAGED,
+        DamageFault.TREE_MISSING,
+        DamageFault.TREE_STALE,
+    }
 )
 """Faults that cost no data: a stranger's file; a tree, which this scan makes again."""
 
@@ -80,7 +85,7 @@ class Finding:
 
     container_id: ContainerId
     verdict: Verdict
-    fault: Fault
+    fault: DamageFault
     block_id: BlockId
     offset: int
     length_bytes: int

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from merkle.blockrow import WORD_BYTES, batches, decode_block
 from merkle.checksum import checksum_width_bytes, flipped_bit
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import BlockId, ChunkInfo
 from scanner.finding import Forensic
 
@@ -251,7 +251,7 @@ def find_places(rows: Iterable[tuple[BlockId, bytes]], wanted: Sequence[Sought])
 def _match(block_id: BlockId, row: bytes, wanted: Sequence[Sought], places: dict[int, str]) -> None:
     try:
         chunks = decode_block(block_id, row).chunks
-    except Damaged:
+    except DamagedData:
         return
     for chunk in chunks:
         width = checksum_width_bytes(chunk.checksum_type)

@@ -8,14 +8,14 @@ from merkle.checksum import Algorithm
 from merkle.replica import BlockId, ChunkInfo
 from merkle.tree import Tree
 from merkle.tree_building import TreeBuilder
-from scanner.rows.alike import AlikeChunks
+from scanner.rows.alike import UniformChunks
 from scanner.rows.small_blocks import SimpleRun
 
 UNREADABLE_LEAF: Final = b"unreadable"
 """Folded instead of sums where there are none, so that the leaf equals no healthy one."""
 
 
-class Growth:
+class ScanTreeBuilder:
     """A growing tree, and its number of blocks and chunks."""
 
     def __init__(self, algorithm: Algorithm) -> None:
@@ -54,7 +54,7 @@ class Growth:
         counts = np.ones(end - start, dtype=np.uint64)
         self._builder.add_blocks(run.block_ids[part], counts, run.spans[part], run.leaves[part])
 
-    def alike(self, block: AlikeChunks, count: int) -> None:
+    def alike(self, block: UniformChunks, count: int) -> None:
         """Add a block with its first chunks, which are healthy."""
         self._add_clean()
         self.block_count += 1

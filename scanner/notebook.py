@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Final
 
 from merkle.replica import BlockId, ChunkInfo, ContainerId
-from scanner.chunk_verdict import Judgement
-from scanner.finding import Fault, Finding, Forensic, Verdict
+from scanner.chunk_verdict import ChunkJudgement
+from scanner.finding import DamageFault, Finding, Forensic, Verdict
 from scanner.forensics import Sought, find_places, sought
 
 FINDINGS_PER_REPLICA_MAX: Final = 1_000  # a lost directory must not fill the index
@@ -14,7 +14,7 @@ NOTES_PER_REPLICA_MAX: Final = 100  # findings that are no damage; they never di
 NO_BLOCK: Final = BlockId(-1)
 
 
-class Notebook:
+class FindingCollector:
     """The findings of one scan of one replica."""
 
     def __init__(
@@ -36,7 +36,7 @@ class Notebook:
         """Return the kept findings: damage first."""
         return (*self._damage, *self._notes)
 
-    def chunk(self, block_id: BlockId, chunk: ChunkInfo, judgement: Judgement) -> None:
+    def chunk(self, block_id: BlockId, chunk: ChunkInfo, judgement: ChunkJudgement) -> None:
         """Record the judgement on a chunk."""
         kept_count = len(self._damage)
         self.note(
@@ -68,7 +68,7 @@ class Notebook:
     def note(
         self,
         verdict: Verdict,
-        fault: Fault,
+        fault: DamageFault,
         evidence: str,
         block_id: BlockId = NO_BLOCK,
         offset: int = -1,

@@ -80,14 +80,14 @@ class Latencies:
         """Return True if clients read recently."""
         return self._read_at_s > now_s - CYCLE_S
 
-    def compared(self, now_s: float, since_s: float) -> "Compared | None":
+    def compared(self, now_s: float, since_s: float) -> "LatencyComparison | None":
         """Return both p99s, of reads beside the scan since `since_s`; None if there are too few."""
         beside = _since(self._beside, max(since_s, now_s - KEPT_S))
         without = _since(self._without, now_s - KEPT_WITHOUT_S)
         if min(len(beside), len(without)) < SAMPLES_MIN:
             return None
         limit_s = too_slow_s(p99_of(without))
-        return Compared(len(beside), sum(latency_s > limit_s for latency_s in beside))
+        return LatencyComparison(len(beside), sum(latency_s > limit_s for latency_s in beside))
 
 
 def _since(samples: Iterable[tuple[float, float]], since_s: float) -> list[float]:
@@ -95,7 +95,7 @@ def _since(samples: Iterable[tuple[float, float]], since_s: float) -> list[float
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class LatencyComparison:
     """Clients' reads beside a scan: their number, and how many exceeded `too_slow_s`."""
 
     count: int
@@ -298,7 +298,7 @@ class Pacer:
 
 
 @dataclass(frozen=True, slots=True)
-class Stall:
+class PressureSample:
     """The kernel's pressure of I/O (PSI, `some`): microseconds in which a task waited."""
 
     at_s: float
@@ -306,7 +306,7 @@ class Stall:
     own_s: float  # seconds that our own scans have spent reading
 
 
-def pressure_of_others(first: Stall, second: Stall) -> float:
+def pressure_of_others(first: PressureSample, second: PressureSample) -> float:
     """Return a lower bound on the share of time in which tasks other than our scans waited for a
     disk.
 

@@ -14,10 +14,10 @@ from typing import Protocol
 
 from merkle.checksum import U64s
 from merkle.replica import BlockId, ContainerId
-from scanner.finding import Fault
+from scanner.finding import DamageFault
 
 
-class BlockReader(Protocol):
+class BlockFileReader(Protocol):
     """An open block file, read past the page cache."""
 
     @property
@@ -47,7 +47,7 @@ class StructureFault:
     cannot be accessed.
     """
 
-    fault: Fault
+    fault: DamageFault
     evidence: str
     is_unreadable: bool = False
 
@@ -68,7 +68,7 @@ class Structure:
     block_count_min: int = 0
 
 
-class Pieces(Protocol):
+class ReadSplitting(Protocol):
     """The division of a large read while others need the disk."""
 
     def piece_bytes(self) -> int:
@@ -100,7 +100,7 @@ class ReplicaReader(Protocol):
         """Return the deleted blocks and their checksums."""
         ...
 
-    def open_block(self, block_id: BlockId) -> BlockReader:
+    def open_block(self, block_id: BlockId) -> BlockFileReader:
         """Open the block's file; raise FileNotFoundError if there is none."""
         ...
 

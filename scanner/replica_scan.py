@@ -20,7 +20,7 @@ import numpy as np
 
 from merkle.blockrow import decode_block
 from merkle.checksum import NO_WHOLE, Algorithm, U64s, long_crcs
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import BlockData, BlockId, ChunkInfo
 from scanner.chunk_verdict import (
     WITNESSES,
@@ -30,14 +30,14 @@ from scanner.chunk_verdict import (
     name_of,
     read_failure,
 )
-from scanner.finding import Fault, Verdict
-from scanner.ports import BlockReader, ReplicaReader
-from scanner.resume import KeepMark, Marker, ScanMark, no_mark
-from scanner.rows.alike import AlikeChunks
+from scanner.finding import DamageFault, Verdict
+from scanner.ports import BlockFileReader, ReplicaReader
+from scanner.resume import KeepMark, ScanMark, ScanMarkRecorder, no_mark
+from scanner.rows.alike import UniformChunks
 from scanner.rows.small_blocks import SUMS_START, SimpleRun, runs_and_alike
 from scanner.rows.spans import Wholes, expected_wholes, spans_of
 from scanner.scan_outcome import ScanOutcome, ScanRecord
-from scanner.unreadable_verdict import Insistent
+from scanner.unreadable_verdict import RetryingReader
 
 READ_BYTES_MAX: Final = 4 * 1024**2  # larger reads gain nothing, measured on NVMe and SATA
 Attempt: TypeAlias = memoryview | OSError | None  # result of a first, quick read of a block
@@ -77,7 +77,7 @@ def scan_replica(
     One that `insists` reports as UNREADABLE what earlier scans failed to read. Raise SutureError if
     the metadata cannot be read at all.
     """
-    reader = Insistent(reader) if insists else reader
+    reader = RetryingReader(reader) if insists else reader
     scan = _Scan(reader, algorithm, now_ms, stop, progress, pace, witnesses, resume, mark)
     try:
         scan.walk()
@@ -111,7 +111,7 @@ class _Scan:
         self._algorithm = algorithm
         self._bytes_read = resume.bytes_read if resume else 0
         self._resume = resume
-        self._marker = Marker(mark, resume)
+        self._marker = ScanMarkRecorder(mark, resume)
         doubt = self._marker.doubt
         self._record = ScanRecord(reader.container_id, algorithm, now_ms=now_ms, doubt=doubt)
         self._tree, self._notebook = self._record.tree, self._record.notebook
@@ -129,7 +129,7 @@ class _Scan:
             if isinstance(item, SimpleRun):
                 seen.append(item.block_ids)
                 self._scan_run(item, tombstones)
-            elif isinstance(item, AlikeChunks):
+            elif isinstance(item, UniformChunks):
                 others.append(item.block_id)
                 self._scan_alike(item, tombstones)
             else:
@@ -177,7 +177,7 @@ class _Scan:
             self._scan_row(block_id, row, tombstones, attempt)
         self._tree.run(run, start, len(run.rows))
 
-    def _scan_alike(self, block: AlikeChunks, tombstones: Mapping[BlockId, int]) -> None:
+    def _scan_alike(self, block: UniformChunks, tombstones: Mapping[BlockId, int]) -> None:
         """Read small chunks as if they were large ones; if that finds something, one by one."""
         is_resumed = self._resume is not None and block.block_id <= self._resume.block_id
         file = None
@@ -196,7 +196,7 @@ class _Scan:
         finally:
             file.close()
 
-    def _scan_stretches(self, block: AlikeChunks, file: BlockReader) -> None:
+    def _scan_stretches(self, block: UniformChunks, file: BlockFileReader) -> None:
         stretches = block.stretches(READ_BYTES_MAX)
         wholes = expected_wholes(tuple(one.chunk for one in stretches), self._witnesses)
         for stretch in stretches:
@@ -247,18 +247,22 @@ class _Scan:
         """Decode a row, twice if need be; None when it is damaged or the block is gone."""
         try:
             return decode_block(block_id, row)
-        except Damaged as first:
+        except DamagedData as first:
             again = self._reader.row(block_id)
             if again is None:
                 return None
             try:
                 block = decode_block(block_id, again)
-            except Damaged:
+            except DamagedData:
                 evidence = f"row of {len(again)} bytes: {first}"
-                self._notebook.note(Verdict.CORRUPT, Fault.BLOCK_ROW_DAMAGED, evidence, block_id)
+                self._notebook.note(
+                    Verdict.CORRUPT, DamageFault.BLOCK_ROW_DAMAGED, evidence, block_id
+                )
                 return None
             evidence = f"the row decodes when read again; first: {first}"
-            self._notebook.note(Verdict.SUSPECT_HOST, Fault.BLOCK_ROW_DAMAGED, evidence, block_id)
+            self._notebook.note(
+                Verdict.SUSPECT_HOST, DamageFault.BLOCK_ROW_DAMAGED, evidence, block_id
+            )
             return block
 
     def _scan_block(self, block: BlockData, row: bytes, attempt: Attempt) -> None:
@@ -285,7 +289,9 @@ class _Scan:
         finally:
             file.close()
 
-    def _scan_file(self, block: BlockData, row: bytes, file: BlockReader, attempt: Attempt) -> None:
+    def _scan_file(
+        self, block: BlockData, row: bytes, file: BlockFileReader, attempt: Attempt
+    ) -> None:
         self._tree.begin(block.block_id)
         self._scan_spans(block, row, file, spans_of(block.chunks, READ_BYTES_MAX), attempt)
 
@@ -293,7 +299,7 @@ class _Scan:
         self,
         block: BlockData,
         row: bytes,
-        file: BlockReader,
+        file: BlockFileReader,
         spans: Iterable[tuple[ChunkInfo, ...]],
         attempt: Attempt,
     ) -> None:
@@ -314,19 +320,19 @@ class _Scan:
         self._judge_length(block.block_id, block.length_bytes, row, file)
 
     def _judge_length(
-        self, block_id: BlockId, length_bytes: int, row: bytes, file: BlockReader
+        self, block_id: BlockId, length_bytes: int, row: bytes, file: BlockFileReader
     ) -> None:
         trailing_bytes = file.size_bytes - length_bytes
         if trailing_bytes > 0 and self._stands(block_id, row):
             evidence = f"file of {file.size_bytes} bytes, block of {length_bytes}"
             place = (block_id, length_bytes, trailing_bytes)
-            self._notebook.note(Verdict.CORRUPT, Fault.TRAILING_BYTES, evidence, *place)
+            self._notebook.note(Verdict.CORRUPT, DamageFault.TRAILING_BYTES, evidence, *place)
 
     def _scan_span(
         self,
         block: BlockData,
         row: bytes,
-        file: BlockReader,
+        file: BlockFileReader,
         span: tuple[ChunkInfo, ...],
         wholes: Wholes,
         attempt: Attempt = None,
@@ -381,7 +387,12 @@ class _Scan:
         return FirstRead(len(data), self._witnesses.primary(kind, window_bytes, data))
 
     def _judge(
-        self, block: BlockData, row: bytes, file: BlockReader, chunk: ChunkInfo, first: FirstRead
+        self,
+        block: BlockData,
+        row: bytes,
+        file: BlockFileReader,
+        chunk: ChunkInfo,
+        first: FirstRead,
     ) -> None:
         judgement = judge_chunk(
             file,
@@ -389,7 +400,7 @@ class _Scan:
             first,
             self._witnesses,
             lambda: self._reader.former_bytes(block.block_id, chunk.offset),
-            insists=isinstance(self._reader, Insistent),
+            insists=isinstance(self._reader, RetryingReader),
         )
         self._account(judgement.length_bytes)
         if self._stands(block.block_id, row):

@@ -97,7 +97,7 @@ def no_mark(_mark: ScanMark) -> None:
     """Keep no mark, for a scan that is not resumed."""
 
 
-class Marker:
+class ScanMarkRecorder:
     """Offers marks while a scan proceeds; never one before the mark that it resumed from."""
 
     def __init__(self, keep: KeepMark, resume: ScanMark | None) -> None:

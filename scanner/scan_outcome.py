@@ -10,10 +10,10 @@ import numpy as np
 from merkle.checksum import Algorithm, U64s
 from merkle.replica import BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
 from merkle.tree import Tree
-from scanner.chunk_verdict import Judgement, name_of
-from scanner.finding import NOTE_FAULTS, Fault, Finding, Verdict
-from scanner.growth import UNREADABLE_LEAF, Growth
-from scanner.notebook import Notebook
+from scanner.chunk_verdict import ChunkJudgement, name_of
+from scanner.finding import NOTE_FAULTS, DamageFault, Finding, Verdict
+from scanner.growth import UNREADABLE_LEAF, ScanTreeBuilder
+from scanner.notebook import FindingCollector
 from scanner.ports import ReplicaReader, Structure
 
 
@@ -62,8 +62,8 @@ class ScanRecord:
         doubt: Callable[[BlockId, int, int], None],
     ) -> None:
         """`doubt` is called with the place of every finding."""
-        self.tree = Growth(algorithm)
-        self.notebook = Notebook(container_id, now_ms, doubt)
+        self.tree = ScanTreeBuilder(algorithm)
+        self.notebook = FindingCollector(container_id, now_ms, doubt)
         self._disagreement_count = 0
         self._undecided_count = 0
         self._wavering_count = 0
@@ -83,23 +83,23 @@ class ScanRecord:
             disagreement_count=self._disagreement_count,
         )
 
-    def judged(self, block: BlockData, chunk: ChunkInfo, judgement: Judgement) -> None:
+    def judged(self, block: BlockData, chunk: ChunkInfo, judgement: ChunkJudgement) -> None:
         """Record the judgement on the next chunk: a fault of this host, or damage."""
         if judgement.verdict is Verdict.SUSPECT_HOST:
             self._suspect(block, chunk, judgement)
         else:
             self._damaged(block, chunk, judgement)
 
-    def _suspect(self, block: BlockData, chunk: ChunkInfo, judgement: Judgement) -> None:
+    def _suspect(self, block: BlockData, chunk: ChunkInfo, judgement: ChunkJudgement) -> None:
         self.tree.healthy(chunk)
         self._disagreement_count += judgement.is_disagreement
         self._undecided_count += not judgement.is_decided
         self._wavering_count += judgement.is_wavering
         self.notebook.chunk(block.block_id, chunk, judgement)
 
-    def _damaged(self, block: BlockData, chunk: ChunkInfo, judgement: Judgement) -> None:
+    def _damaged(self, block: BlockData, chunk: ChunkInfo, judgement: ChunkJudgement) -> None:
         self.notebook.chunk(block.block_id, chunk, judgement)
-        if judgement.fault is Fault.CHUNK_MISSING:
+        if judgement.fault is DamageFault.CHUNK_MISSING:
             return
         if judgement.verdict is Verdict.UNREADABLE or chunk.checksum_type is ChecksumType.NONE:
             leaf, length_bytes = UNREADABLE_LEAF, chunk.length_bytes
@@ -114,7 +114,7 @@ class ScanRecord:
             evidence += f"; {error.strerror}"
         self.notebook.note(
             Verdict.CORRUPT,
-            Fault.BLOCK_FILE_MISSING,
+            DamageFault.BLOCK_FILE_MISSING,
             evidence,
             block.block_id,
             0,
@@ -128,7 +128,7 @@ class ScanRecord:
             self.tree.damaged(chunk, chunk.length_bytes, UNREADABLE_LEAF)
         self.notebook.note(
             Verdict.UNREADABLE,
-            Fault.CHUNK_UNREADABLE,
+            DamageFault.CHUNK_UNREADABLE,
             f"opening the file failed with {name_of(error)}",
             block.block_id,
             0,
@@ -162,11 +162,13 @@ class ScanRecord:
             look()
             if reader.row(block_id) is None and reader.is_current():
                 evidence = f"no row; {'its file is there' if is_there else 'no file either'}"
-                self.notebook.note(Verdict.CORRUPT, Fault.BLOCK_ROW_MISSING, evidence, block_id)
+                self.notebook.note(
+                    Verdict.CORRUPT, DamageFault.BLOCK_ROW_MISSING, evidence, block_id
+                )
         strays = np.setdiff1d(np.setdiff1d(found.block_files, rows), lost)
         for block_id in map(BlockId, strays.tolist()):
             look()
             if reader.row(block_id) is None:
                 why = "deleted" if block_id in tombstones else "never committed"
                 evidence = f"a file of a block that was {why}"
-                self.notebook.note(Verdict.OK, Fault.BLOCK_ROW_MISSING, evidence, block_id)
+                self.notebook.note(Verdict.OK, DamageFault.BLOCK_ROW_MISSING, evidence, block_id)

@@ -44,7 +44,7 @@ class Urgency(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class ScanCandidate:
     """A replica that may be read. `read_at_ms`: the end of its last whole read, 0 = never;
     `doubt_since_ms`: when its volume became suspect, 0 = not. `last_copy_since_ms`: reads before it
     do not count, because no other copy is healthy; 0 = others are.
@@ -69,10 +69,10 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class ScheduledReplica:
     """A candidate with its times. The deadline of a replica that was never read is 0, unknown."""
 
-    candidate: Candidate
+    candidate: ScanCandidate
     due_at_ms: int
     deadline_ms: int
 
@@ -85,7 +85,7 @@ class Agenda:
     much the oldest read is past its deadline; 0.0 means that the interval is met.
     """
 
-    due: tuple[Item, ...]
+    due: tuple[ScheduledReplica, ...]
     due_bytes: int
     used_bytes: int
     needed_bytes_per_s: float
@@ -105,13 +105,15 @@ class Candidates:
     last_copy_since_ms: U64s
     doubt_since_ms: int
 
-    def __iter__(self) -> Iterator[Candidate]:
+    def __iter__(self) -> Iterator[ScanCandidate]:
         columns = (self.container_ids, self.used_bytes, self.read_at_ms, self.last_copy_since_ms)
         for number, used_bytes, read_at_ms, last_copy_ms in zip(
             *(column.tolist() for column in columns), strict=True
         ):
             container_id = ContainerId(number)
-            yield Candidate(container_id, used_bytes, read_at_ms, self.doubt_since_ms, last_copy_ms)
+            yield ScanCandidate(
+                container_id, used_bytes, read_at_ms, self.doubt_since_ms, last_copy_ms
+            )
 
     def where(self, mask: npt.NDArray[np.bool_]) -> "Candidates":
         """Return the candidates for which `mask` is true."""
@@ -147,7 +149,7 @@ class Schedule:
         """The time after a read in which only a doubt justifies another read."""
         return REST_SHARE * self._period_ms / 1000
 
-    def item(self, candidate: Candidate, now_ms: int) -> Item:
+    def item(self, candidate: ScanCandidate, now_ms: int) -> ScheduledReplica:
         """Return when the candidate is due and its deadline.
 
         A read in the future means that the clock jumped: the replica counts as due, because
@@ -155,16 +157,16 @@ class Schedule:
         """
         read_at_ms = candidate.read_at_ms
         if not read_at_ms:
-            return Item(candidate, now_ms, 0)
+            return ScheduledReplica(candidate, now_ms, 0)
         if read_at_ms > now_ms:
-            return Item(candidate, now_ms, int(now_ms + self._interval_ms))
+            return ScheduledReplica(candidate, now_ms, int(now_ms + self._interval_ms))
         deadline_ms = int(read_at_ms + self._interval_ms)
         if candidate.urgency is not Urgency.ROUTINE:
-            return Item(candidate, now_ms, deadline_ms)
+            return ScheduledReplica(candidate, now_ms, deadline_ms)
         rested_ms = read_at_ms + REST_SHARE * self._period_ms
         phase = self._phase(candidate.container_id)
         slot = floor(rested_ms / self._period_ms - phase) + 1
-        return Item(candidate, ceil((slot + phase) * self._period_ms), deadline_ms)
+        return ScheduledReplica(candidate, ceil((slot + phase) * self._period_ms), deadline_ms)
 
     def _phase(self, container_id: ContainerId) -> float:
         phase = self._phases.get(container_id)
@@ -213,7 +215,7 @@ class Schedule:
             self._phase_ids, self._phase_column = container_ids, np.array(phases)
         return self._phase_column
 
-    def agenda(self, candidates: Iterable[Candidate], now_ms: int) -> Agenda:
+    def agenda(self, candidates: Iterable[ScanCandidate], now_ms: int) -> Agenda:
         """Return the due reads in order, and the required rate."""
         due = []
         used_bytes = never_read_count = 0
@@ -241,7 +243,9 @@ class Schedule:
             lag_s=max(0.0, now_ms - deadline_ms) / 1000,
         )
 
-    def _needed_bytes_per_s(self, due: Sequence[Item], used_bytes: int, now_ms: int) -> float:
+    def _needed_bytes_per_s(
+        self, due: Sequence[ScheduledReplica], used_bytes: int, now_ms: int
+    ) -> float:
         """Return the rate at which every due item ends before its deadline, in this order.
 
         It is at least the rate that reads everything once a period, for what becomes due meanwhile.
@@ -269,7 +273,7 @@ def phase_of(container_id: ContainerId, datanode_id: str) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Windows:
+class ScanHours:
     """Times of the day, UTC, in which background reading is allowed; empty = always.
 
     Each is (first minute, end minute) of the day; an end before the start is on the next day.

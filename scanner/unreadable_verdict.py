@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from merkle.replica import BlockId, ContainerId
 from scanner.chunk_verdict import insisted
-from scanner.ports import BlockReader, ReplicaReader, Structure
+from scanner.ports import BlockFileReader, ReplicaReader, Structure
 
 TRIES_MIN: Final = 3  # one may be an accident, and the second related to it
 SPAN_MS_MIN: Final = 3_600_000  # longer than an operator's slip, or a restart of a disk's server
@@ -23,7 +23,7 @@ WHY_CHARS_MAX: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Doubt:
+class UnreadableRecord:
     """How often and when a replica could not be read, and the last reason."""
 
     count: int
@@ -32,7 +32,7 @@ class Doubt:
     why: str
 
 
-class KeptDoubts(Protocol):
+class UnreadableRecords(Protocol):
     """The stored read failures of one replica."""
 
     def note(self, why: str) -> None:
@@ -48,14 +48,14 @@ class KeptDoubts(Protocol):
         ...
 
 
-def grown(had: Doubt | None, now_ms: int, why: str) -> Doubt:
+def grown(had: UnreadableRecord | None, now_ms: int, why: str) -> UnreadableRecord:
     """Return the record after one more failure."""
     if had is None or not 0 <= now_ms - had.last_at_ms <= FORGOTTEN_MS:
-        had = Doubt(0, now_ms, now_ms, "")
-    return Doubt(had.count + 1, had.first_at_ms, now_ms, why[:WHY_CHARS_MAX])
+        had = UnreadableRecord(0, now_ms, now_ms, "")
+    return UnreadableRecord(had.count + 1, had.first_at_ms, now_ms, why[:WHY_CHARS_MAX])
 
 
-def is_over(doubt: Doubt | None, now_ms: int) -> bool:
+def is_over(doubt: UnreadableRecord | None, now_ms: int) -> bool:
     """Return True if the failures are so many, over so long a time, that they are lasting."""
     if doubt is None or doubt.count < TRIES_MIN:
         return False
@@ -75,7 +75,7 @@ def _insisting() -> Iterator[None]:
 class _InsistentFile:
     """One open block file."""
 
-    def __init__(self, file: BlockReader) -> None:
+    def __init__(self, file: BlockFileReader) -> None:
         self._file = file
         self.close = file.close
 
@@ -96,7 +96,7 @@ class _InsistentFile:
             return self._file.reread_past_cache(offset, length_bytes)
 
 
-class Insistent:
+class RetryingReader:
     """A `ReplicaReader` over another whose failures are final."""
 
     def __init__(self, reader: ReplicaReader) -> None:
@@ -114,7 +114,7 @@ class Insistent:
         """Return the deleted blocks and their checksums."""
         return self._reader.tombstones()
 
-    def open_block(self, block_id: BlockId) -> BlockReader:
+    def open_block(self, block_id: BlockId) -> BlockFileReader:
         """Open the block's file; raise FileNotFoundError if there is none."""
         with _insisting():
             return _InsistentFile(self._reader.open_block(block_id))

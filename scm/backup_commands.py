@@ -16,8 +16,8 @@ from agent.cli.change import balance as balance  # with all other commands of th
 from agent.cli.inspect.scm_commands import app as app
 from agent.cli.terminal.output import counted, emit, grid, remark, say, show, size
 from agent.cli.terminal.typer_options import JsonFlag
-from agent.runtime.exits import Exit
-from scm.backup.manifest import Manifest
+from agent.runtime.exits import ExitCode
+from scm.backup.manifest import BackupManifest
 from scm.backup.restoring import restore_backup
 from scm.backup.taking import list_backups, take_backup
 
@@ -78,11 +78,11 @@ def backup(
                 "removed": [str(path) for path in taken.removed],
             }
         )
-        return Exit.OK
+        return ExitCode.OK
     say(f"{taken.path}: {_words(taken.manifest)}; every row read back")
     if taken.removed:
         say(f"removed {counted(len(taken.removed), 'older backup')}")
-    return Exit.OK
+    return ExitCode.OK
 
 
 def show_backups(directory: Path, *, as_json: bool) -> int:
@@ -100,8 +100,8 @@ def show_backups(directory: Path, *, as_json: bool) -> int:
             for path, one in found
         ]
         show(grid("", ["backup", "cluster", "size#", "what"], rows))
-    is_well = found and all(isinstance(one, Manifest) for _, one in found)
-    return Exit.OK if is_well else Exit.TO_DO
+    is_well = found and all(isinstance(one, BackupManifest) for _, one in found)
+    return ExitCode.OK if is_well else ExitCode.TO_DO
 
 
 @app.command("restore")
@@ -131,7 +131,7 @@ def restore(
         emit(
             {"path": str(to), "manifest": asdict(done.manifest), "restored": asdict(done.restored)}
         )
-        return Exit.OK
+        return ExitCode.OK
     if done.was_cut_off:
         say(f"what an earlier restore into {to} left that was cut off is removed")
     say(f"restored into {to}: {_words(done.manifest)}")
@@ -144,14 +144,14 @@ def restore(
         f"{done.restored.first_new_container_id} on are new to it"
     )
     say(f"next: start suture-scm with --data {to}, and all datanodes; then suture scm recover")
-    return Exit.OK
+    return ExitCode.OK
 
 
-def _facts(one: Manifest | str) -> dict[str, Any]:
+def _facts(one: BackupManifest | str) -> dict[str, Any]:
     return {"error": one} if isinstance(one, str) else asdict(one)
 
 
-def _words(manifest: Manifest) -> str:
+def _words(manifest: BackupManifest) -> str:
     taken = datetime.fromtimestamp(manifest.taken_at_ms / 1000, UTC).isoformat(timespec="seconds")
     return (
         f"the state of cluster {manifest.cluster_id} at {taken}, {size(manifest.size_bytes)}, "
@@ -159,6 +159,6 @@ def _words(manifest: Manifest) -> str:
     )
 
 
-def _counts(manifest: Manifest) -> str:
+def _counts(manifest: BackupManifest) -> str:
     shown = ("nodes", "containers", "keys", "replicas")
     return ", ".join(counted(manifest.counts.get(noun, 0), noun[:-1]) for noun in shown)

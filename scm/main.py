@@ -27,24 +27,24 @@ from agent.observe.audit import AuditLog
 from agent.observe.listening import announce_listening
 from agent.observe.printable import printable
 from agent.rpc.security.caller import Role, check_own
-from agent.rpc.security.tls import Material, Security, secured
+from agent.rpc.security.tls import Security, TlsMaterial, secured
 from agent.rpc.serving.descriptors import connections_that_fit, raise_limit
 from agent.rpc.wire.addresses import check_address
 from agent.runtime import exits
-from agent.runtime.callthreads import CallThreads
-from agent.runtime.exits import Exit
+from agent.runtime.callthreads import CallThreadPool
+from agent.runtime.exits import ExitCode
 from agent.runtime.interpreter import freeze_what_stays, take_short_turns
-from agent.runtime.loop import QUIET_MAX_S, Loop, LoopSet, Pulse
-from agent.runtime.service_manager import Supervisor, WatchdogWorker
+from agent.runtime.loop import QUIET_MAX_S, ProgressMarker, WorkerLoop, WorkerLoops
+from agent.runtime.service_manager import SystemdNotifier, WatchdogWorker
 from agent.runtime.stop_request import StopRequest
 from scm.edge.http_pages import HttpStatus
 from scm.edge.plane.control import ControlPlane
-from scm.edge.server import BuiltServer, Limits, build_server
+from scm.edge.server import BuiltServer, ScmServerLimits, build_server
 from scm.edge.service import ScmService
 from scm.edge.spark.spark_loop import SparkLoop
 from scm.state import options as scm_options
 from scm.state.clock import Clock
-from scm.state.database import State
+from scm.state.database import StateDatabase
 from scm.state.options import ScmOptions
 from scm.state.page_check import check_pages
 
@@ -58,7 +58,7 @@ _log = structlog.get_logger("suture.scm")
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
-class Ticker(threading.Thread):
+class TickThread(threading.Thread):
     """Calls `ControlPlane.tick` until stopped.
 
     A failed write may succeed later, so a SutureError is logged and the tick repeated. Any other
@@ -72,10 +72,10 @@ class Ticker(threading.Thread):
         *,
         interval_s: float,
         on_death: StopRequest,
-        pulse: Pulse | None = None,
+        pulse: ProgressMarker | None = None,
     ) -> None:
         super().__init__(name="ticker", daemon=True)
-        self._pulse = pulse or Pulse()
+        self._pulse = pulse or ProgressMarker()
         self._control = control
         self._interval_s = interval_s
         self._on_death = on_death
@@ -152,11 +152,11 @@ def serve(
         check_address(options.snapshot_address)
     audit = AuditLog(Path(options.audit_file) if options.audit_file else None)
     raise_limit()
-    limits = Limits(
+    limits = ScmServerLimits(
         connections_max=connections_that_fit(options.connections_max),
         calls_per_s_max=options.calls_per_s_max,
     )
-    state = State.open(
+    state = StateDatabase.open(
         data, map_bytes=options.lmdb_map_bytes, is_cold=is_cold, is_new=is_new, check=check_pages
     )
     try:
@@ -170,7 +170,7 @@ def serve(
         )
         freeze_what_stays()
         service = ScmService(control, clock=clock, options=options)
-        with CallThreads(options.rpc_threads, limits.rpc_count_max) as executor:
+        with CallThreadPool(options.rpc_threads, limits.rpc_count_max) as executor:
             built = build_server(
                 service,
                 listen,
@@ -181,14 +181,16 @@ def serve(
                 slots=executor,
                 known=lambda: [view.node.address for view in control.queries.nodes()],
             )
-            loops = LoopSet()
-            loops.add(Loop(built.connections))
+            loops = WorkerLoops()
+            loops.add(WorkerLoop(built.connections))
             control.meters.registry.register(built.connections)
             verifier = _verifier(verify, control, data, options, loops)
-            ticker = Ticker(control, interval_s=options.heartbeat_interval_ms / 1000, on_death=stop)
-            supervisor = Supervisor()
+            ticker = TickThread(
+                control, interval_s=options.heartbeat_interval_ms / 1000, on_death=stop
+            )
+            supervisor = SystemdNotifier()
             if supervisor.watchdog_interval_s:
-                loops.add(Loop(WatchdogWorker(supervisor, ticker.hung)))
+                loops.add(WorkerLoop(WatchdogWorker(supervisor, ticker.hung)))
             watched = HttpStatus(control, executor, loops, ticker.is_ticking)
             built.health.is_well = lambda: not watched.troubles()
             with _listening(watched, options.observe_listen) as web:
@@ -205,12 +207,16 @@ def serve(
 
 
 def _verifier(
-    command: Sequence[str], control: ControlPlane, data: Path, options: ScmOptions, loops: LoopSet
+    command: Sequence[str],
+    control: ControlPlane,
+    data: Path,
+    options: ScmOptions,
+    loops: WorkerLoops,
 ) -> SparkLoop | None:
     """Add the loop with Spark, if it is enabled."""
     if not command:
         return None
-    pulse = Pulse()
+    pulse = ProgressMarker()
     verifier = SparkLoop(
         control,
         command,
@@ -219,7 +225,7 @@ def _verifier(
         deadline_s=options.verify_deadline_ms / 1000,
         pulse=pulse,
     )
-    loops.add(Loop(verifier, pulse=pulse))
+    loops.add(WorkerLoop(verifier, pulse=pulse))
     return verifier
 
 
@@ -237,18 +243,18 @@ def _listening(watched: HttpStatus, address: str) -> Iterator[str]:
         listener.stop()
 
 
-def _check_certificate(material: Material) -> None:
+def _check_certificate(material: TlsMaterial) -> None:
     check_own(material.certificate, Role.SCM, time.time())
 
 
 def _run(
     built: BuiltServer,
     control: ControlPlane,
-    ticker: Ticker,
+    ticker: TickThread,
     stop: StopRequest,
     security: Security,
     web: str,
-    supervisor: Supervisor,
+    supervisor: SystemdNotifier,
 ) -> int:
     built.server.start()
     ticker.start()
@@ -335,7 +341,7 @@ def run(
     """Start the control plane and serve until SIGTERM or SIGINT."""
     if explain:
         typer.echo(scm_options.explain())
-        raise typer.Exit(Exit.OK)
+        raise typer.Exit(ExitCode.OK)
     if data is None:
         raise typer.BadParameter("--data is needed: where to keep the state")
     if log_level not in logs.LEVELS:
@@ -359,7 +365,7 @@ def run(
         told = lacking(error, "suture-scm") if isinstance(error, ModuleNotFoundError) else error
         hint = f" ({told.hint})" if told.hint else ""
         typer.echo(printable(f"suture-scm: {told}{hint}"), err=True)
-        raise typer.Exit(Exit.FAILED) from error
+        raise typer.Exit(ExitCode.FAILED) from error
     raise typer.Exit(code)
 
 

@@ -29,7 +29,7 @@ class SnapshotRefused(VerifyError):
     code = "SNAPSHOT_REFUSED"
 
 
-class PlaceRefused(VerifyError):
+class PathRefused(VerifyError):
     """An address names no file system that can be used."""
 
     code = "PLACE_REFUSED"

@@ -22,14 +22,14 @@ import typer
 from spark_verify.catalog_tables import Catalog, check_catalog
 from spark_verify.errors import CatalogRefused, FlagRefused, failures, hint_of, told
 from spark_verify.exits import Exit
-from spark_verify.options import Chosen
-from spark_verify.pipeline import Progress, Request, Result, verify
+from spark_verify.options import ResolvedOptions
+from spark_verify.pipeline import Progress, VerifyRequest, VerifyResult, verify
 from spark_verify.printable import printable
 from spark_verify.report.html_report import verdict
 from spark_verify.report.sql_views import ENGINES, views
-from spark_verify.retention import Keep, retain
+from spark_verify.retention import RetentionPolicy, retain
 from spark_verify.session import open_session
-from spark_verify.snapshot.manifest import Manifest, read_manifest
+from spark_verify.snapshot.manifest import SnapshotManifest, read_manifest
 from spark_verify.storage import address_of, is_local, storage_of
 
 PARSERS_USAGE: Final = 2  # what typer exits with when a command line is wrong
@@ -116,11 +116,11 @@ def verify_command(
             "age_max_s": age_max_s,
             "reporting_min_percent": reporting_min_percent,
         }
-        chosen = Chosen.of(flags, options)
+        chosen = ResolvedOptions.of(flags, options)
         if explain:
             _say_options(chosen, _manifest(snapshot, master).rules, as_json=as_json)
             raise _Done(Exit.OK)
-        request = Request(
+        request = VerifyRequest(
             snapshot,
             out,
             run_id,
@@ -139,7 +139,7 @@ def verify_command(
         _say_error(error, as_json=as_json)
         raise _Done(Exit.USAGE if isinstance(error, FlagRefused) else Exit.FAILED) from error
     _say_result(result, as_json=as_json)
-    _remove_old(result, request, Keep(keep, keep_days), tables, progress)
+    _remove_old(result, request, RetentionPolicy(keep, keep_days), tables, progress)
     raise _say_done(result, progress)
 
 
@@ -175,13 +175,13 @@ class _Done(Exception):
         self.code = code
 
 
-def _say_done(result: Result, progress: Progress) -> _Done:
+def _say_done(result: VerifyResult, progress: Progress) -> _Done:
     what = "done, partial" if result.summary["is_partial"] else "done"
     progress(f"{what}: {result.address}")
     return _Done(Exit(result.summary["exit_code"]))
 
 
-def _manifest(snapshot: str, master: str) -> Manifest:
+def _manifest(snapshot: str, master: str) -> SnapshotManifest:
     """Return the manifest of a snapshot; only one that is not local needs Spark for that."""
     address = address_of(snapshot)
     spark = None if is_local(address) else open_session(row_count=0, master=master)
@@ -189,7 +189,7 @@ def _manifest(snapshot: str, master: str) -> Manifest:
 
 
 def _published(
-    request: Request, result: Result, namespace: str, kind: str, progress: Progress
+    request: VerifyRequest, result: VerifyResult, namespace: str, kind: str, progress: Progress
 ) -> Catalog:
     """Put the rows of a run into a catalog. Raise CatalogRefused: the result is whole all the
     same."""
@@ -208,7 +208,11 @@ def _published(
 
 
 def _remove_old(
-    result: Result, request: Request, keep: Keep, tables: Catalog | None, progress: Progress
+    result: VerifyResult,
+    request: VerifyRequest,
+    keep: RetentionPolicy,
+    tables: Catalog | None,
+    progress: Progress,
 ) -> None:
     """Remove old runs beside this one. That it cannot be done takes nothing from the result."""
     if not keep.count and not keep.days:
@@ -234,7 +238,7 @@ def _say_error(error: Exception, *, as_json: bool) -> None:
         _tell(f"hint: {hint}", err=True)
 
 
-def _say_options(chosen: Chosen, rules: dict[str, int], *, as_json: bool) -> None:
+def _say_options(chosen: ResolvedOptions, rules: dict[str, int], *, as_json: bool) -> None:
     """Print what this verification would use."""
     rows = chosen.explained(rules)
     if as_json:
@@ -245,7 +249,7 @@ def _say_options(chosen: Chosen, rules: dict[str, int], *, as_json: bool) -> Non
         _tell(f"{name:<22} {value:>10,}  {whence:<8}  {meaning}")
 
 
-def _say_result(result: Result, *, as_json: bool) -> None:
+def _say_result(result: VerifyResult, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps({"path": result.address} | result.summary))
         return

@@ -21,7 +21,7 @@ DEFAULT: Final = "default"
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class VerifyOption:
     """One number: what it means, and what it may be."""
 
     name: str
@@ -43,8 +43,8 @@ class Option:
         return value
 
 
-def _rule(name: str, meaning: str, low: int, high: int) -> Option:
-    return Option(name, meaning, getattr(Rules(), name), low, high, is_rule=True)
+def _rule(name: str, meaning: str, low: int, high: int) -> VerifyOption:
+    return VerifyOption(name, meaning, getattr(Rules(), name), low, high, is_rule=True)
 
 
 OPTIONS: Final = {
@@ -57,23 +57,23 @@ OPTIONS: Final = {
         _rule("most_copies", "replicas above which some are deleted; 0: all", 0, 100),
         _rule("best_origin_copies", "stuck quasi-closed: of the best origins", 1, 100),
         _rule("other_origin_copies", "stuck quasi-closed: of each other origin", 1, 100),
-        Option("age_max_s", "a snapshot older than this is refused; 0: any age", 0, 0, 10**9),
-        Option("reporting_min_percent", "nodes that must have reported", 50, 0, 100),
-        Option("sample_max", "container ids named of each kind", 100, 1, 10_000),
+        VerifyOption("age_max_s", "a snapshot older than this is refused; 0: any age", 0, 0, 10**9),
+        VerifyOption("reporting_min_percent", "nodes that must have reported", 50, 0, 100),
+        VerifyOption("sample_max", "container ids named of each kind", 100, 1, 10_000),
     )
 }
 """Everything that may be chosen, in the order in which it is told."""
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class ResolvedOptions:
     """What was chosen, by flags and a file; the rest is the snapshot's or the default."""
 
     flags: Mapping[str, int]
     file: Mapping[str, int]
 
     @classmethod
-    def of(cls, flags: Mapping[str, int | None], file: Path | None) -> "Chosen":
+    def of(cls, flags: Mapping[str, int | None], file: Path | None) -> "ResolvedOptions":
         """Return what these flags, of which None is not given, and a file say.
 
         Raises OptionRefused for a file that cannot be read, an unknown name, or a wrong value;

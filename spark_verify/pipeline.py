@@ -72,13 +72,13 @@ from spark_verify.snapshot.checks import (
     check_there,
     checked_nodes,
 )
-from spark_verify.snapshot.manifest import Manifest, read_manifest
+from spark_verify.snapshot.manifest import SnapshotManifest, read_manifest
 from spark_verify.snapshot.tables import open_snapshot, parquet_reader
 from spark_verify.sql_text import local_rows
 from spark_verify.storage import Storage, address_of, is_local, spark_path, storage_of
 from spark_verify.tasks.judge_batches import nodes_of
 from spark_verify.tasks.judge_cases import Case
-from spark_verify.tasks.verdict_rows import Stamp
+from spark_verify.tasks.verdict_rows import RunStamp
 
 REPORTING_MIN_PERCENT: Final = 50
 """Nodes that must answer, of all in service or leaving: else silence would pass for loss."""
@@ -93,7 +93,7 @@ Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class VerifyRequest:
     """What to verify and where to put the result."""
 
     snapshot: str
@@ -115,7 +115,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class VerifyResult:
     """Where a finished run lies and what it found."""
 
     out: str
@@ -146,14 +146,14 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class VerificationRun:
     """One run that is being done."""
 
     spark: SparkSession
-    request: Request
+    request: VerifyRequest
     source: str
     """Address of the snapshot."""
-    manifest: Manifest
+    manifest: SnapshotManifest
     inputs: dict[str, Any]
     storage: Storage
     attempt: Attempt
@@ -161,9 +161,9 @@ class Run:
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
-    def stamp(self) -> Stamp:
+    def stamp(self) -> RunStamp:
         """The columns that rows of the result have of this run."""
-        return Stamp(self.manifest.snapshot_id, self.attempt.run_id, self.manifest.as_of_ms)
+        return RunStamp(self.manifest.snapshot_id, self.attempt.run_id, self.manifest.as_of_ms)
 
     def keep(self, name: str, rows: DataFrame) -> DataFrame:
         """Write rows as files of the attempt; return them as read from there."""
@@ -185,7 +185,7 @@ class Run:
         self.seconds[phase] = round(time.monotonic() - self.seconds[phase], 3)
 
 
-def verify(request: Request, progress: Progress = lambda _: None) -> Result:
+def verify(request: VerifyRequest, progress: Progress = lambda _: None) -> VerifyResult:
     """Verify a snapshot and write the result to `out/run_id=<run_id>`.
 
     A finished run is returned as it is, if it answers the same question. Raise SnapshotRefused
@@ -217,19 +217,21 @@ def verify(request: Request, progress: Progress = lambda _: None) -> Result:
         progress("starting Spark")
     rows = sum(manifest.rows.values())
     spark = open_session(row_count=rows, master=request.master)
-    run = Run(spark, request, source, manifest, inputs, storage, Attempt(out, run_id), progress)
+    run = VerificationRun(
+        spark, request, source, manifest, inputs, storage, Attempt(out, run_id), progress
+    )
     return _done(run)
 
 
-def _result(storage: Storage, run_id: str, inputs: Mapping[str, Any]) -> Result | None:
+def _result(storage: Storage, run_id: str, inputs: Mapping[str, Any]) -> VerifyResult | None:
     summary = finished(storage, run_id, inputs)
     attempt = attempt_of(storage, run_id)
     if summary is None or attempt is None:
         return None
-    return Result(storage.address, attempt, summary)
+    return VerifyResult(storage.address, attempt, summary)
 
 
-def _done(run: Run) -> Result:
+def _done(run: VerificationRun) -> VerifyResult:
     """Do a run, and make it a finished one."""
     attempt, storage = run.attempt, run.storage
     remove_left(storage)
@@ -239,7 +241,7 @@ def _done(run: Run) -> Result:
         if known is None:
             _commit(run, summary)
             attempt.end(storage)
-            return Result(storage.address, attempt.name, summary)
+            return VerifyResult(storage.address, attempt.name, summary)
     except BaseException:
         attempt.abandon(storage)
         raise
@@ -248,7 +250,7 @@ def _done(run: Run) -> Result:
     return known
 
 
-def _run(run: Run) -> dict[str, Any]:
+def _run(run: VerificationRun) -> dict[str, Any]:
     manifest, request = run.manifest, run.request
     run.begins("open", f"reading snapshot {manifest.snapshot_id}")
     snapshot = open_snapshot(run.spark, run.source)
@@ -280,7 +282,7 @@ def _run(run: Run) -> dict[str, Any]:
     return summary
 
 
-def _before(run: Run, previous: Previous | None) -> DataFrame | None:
+def _before(run: VerificationRun, previous: Previous | None) -> DataFrame | None:
     before, damage = divergent_before(run.spark, run.storage, previous, run.keep)
     if previous is not None and damage:
         run.say(f"run {previous.run_id} cannot be read, attempts begin again: {damage}")
@@ -296,7 +298,7 @@ class Written:
     votes: list[dict[str, Any]]
 
 
-def _write_tables(run: Run, judged: Judged, before: DataFrame | None) -> Written:
+def _write_tables(run: VerificationRun, judged: Judged, before: DataFrame | None) -> Written:
     """Write the rows of all tables but `runs`."""
     tables: dict[str, DataFrame] = {}
 
@@ -330,14 +332,14 @@ def write(address: str, rows: DataFrame) -> None:
     rows.write.options(**WRITE_OPTIONS).mode("overwrite").parquet(spark_path(address))
 
 
-def _written(run: Run, name: str) -> DataFrame:
+def _written(run: VerificationRun, name: str) -> DataFrame:
     """Return the rows that were written of a table."""
     schema = ", ".join(f"`{c.name}` {type_name(c.type)}" for c in RESULTS[name].schema)
     return parquet_reader(run.spark).schema(schema).parquet(spark_path(run.attempt.table(name)))
 
 
 def _conclude(
-    run: Run, judged: Judged, written: Written, previous: Previous | None
+    run: VerificationRun, judged: Judged, written: Written, previous: Previous | None
 ) -> dict[str, Any]:
     """Return the run in numbers, from the tables as they were written."""
     manifest, nodes, sample_max = run.manifest, judged.inputs.nodes, run.request.sample_max
@@ -386,7 +388,7 @@ def _has_sample(kind: Kind) -> bool:
 
 
 def _check_written(
-    run: Run, judged: Judged, kinds: list[Kind], actions: Mapping[str, tuple[int, int]]
+    run: VerificationRun, judged: Judged, kinds: list[Kind], actions: Mapping[str, tuple[int, int]]
 ) -> None:
     """Refuse to finish a run of which rows are missing: workers write to their own disks if they
     do not share the directory."""
@@ -410,7 +412,7 @@ def apart(address: str, fact: str) -> WorkersApart:
     )
 
 
-def _commit(run: Run, summary: dict[str, Any]) -> None:
+def _commit(run: VerificationRun, summary: dict[str, Any]) -> None:
     """Make the attempt the finished run."""
     attempt, storage = run.attempt, run.storage
     described(run.spark, "writing runs/")
@@ -428,7 +430,7 @@ def _commit(run: Run, summary: dict[str, Any]) -> None:
     storage.write_text(f"{RUN}{attempt.run_id}/{SUCCESS}", attempt.name)
 
 
-def _result_manifest(run: Run, summary: dict[str, Any]) -> dict[str, object]:
+def _result_manifest(run: VerificationRun, summary: dict[str, Any]) -> dict[str, object]:
     plan = {action: p["rows"] for action, p in summary["plan"].items()}
     return {
         "result_version": RESULT_VERSION,

@@ -29,7 +29,7 @@ ATTEMPT: Final = ("attempt", "string", "attempt that wrote the rows: the directo
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ResultTable:
     """A table of the result: what it holds, its columns, and what each of them means."""
 
     meaning: str
@@ -37,7 +37,7 @@ class Table:
     meanings: tuple[str, ...]
 
 
-def _table(meaning: str, text: str, **structs: pa.Schema) -> Table:
+def _table(meaning: str, text: str, **structs: pa.Schema) -> ResultTable:
     """Parse `name type meaning` lines: `*` is a list; `structs` are further types."""
     kinds = KINDS | {name: pa.struct(list(own)) for name, own in structs.items()}
     fields, meanings = [], []
@@ -46,7 +46,7 @@ def _table(meaning: str, text: str, **structs: pa.Schema) -> Table:
         base = kinds[kind.rstrip("*")]
         fields.append(pa.field(name, pa.list_(base) if kind.endswith("*") else base))
         meanings.append(words)
-    return Table(meaning, pa.schema(fields), tuple(meanings))
+    return ResultTable(meaning, pa.schema(fields), tuple(meanings))
 
 
 _HEALTH: Final = _table(
@@ -187,9 +187,9 @@ _RUNS: Final = _table(
 )
 
 
-def _without(table: Table, meaning: str, names: tuple[str, ...]) -> Table:
+def _without(table: ResultTable, meaning: str, names: tuple[str, ...]) -> ResultTable:
     kept = [i for i, name in enumerate(table.schema.names) if name not in names]
-    return Table(
+    return ResultTable(
         meaning,
         pa.schema([table.schema.field(i) for i in kept]),
         tuple(table.meanings[i] for i in kept),

@@ -15,7 +15,7 @@ DAY_MS: Final = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
+class RetentionPolicy:
     """What stays: a run that one of these numbers keeps. With neither, all of them."""
 
     count: int = 0
@@ -25,7 +25,7 @@ class Keep:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class FinishedRunInfo:
     """A finished run, as far as it matters here."""
 
     run_id: str
@@ -33,7 +33,9 @@ class Known:
     is_partial: bool
 
 
-def doomed(runs: Sequence[Known], keep: Keep, now_ms: int) -> list[Known]:
+def doomed(
+    runs: Sequence[FinishedRunInfo], keep: RetentionPolicy, now_ms: int
+) -> list[FinishedRunInfo]:
     """Return which runs of one cluster go, the oldest first.
 
     Partial ones are counted by themselves: many verifications of a few nodes do not push out those
@@ -54,7 +56,7 @@ def doomed(runs: Sequence[Known], keep: Keep, now_ms: int) -> list[Known]:
 
 def retain(
     storage: Storage,
-    keep: Keep,
+    keep: RetentionPolicy,
     before: Callable[[Sequence[str]], None] = lambda _: None,
     *,
     asked: str = "",
@@ -63,12 +65,12 @@ def retain(
     that another process removes as well is no error. `before` is called with the ids of all runs
     that go, while they are there. `asked` is the run that the caller waits for: it stays, too.
     Raise OSError."""
-    clusters: dict[str, list[Known]] = defaultdict(list)
+    clusters: dict[str, list[FinishedRunInfo]] = defaultdict(list)
     for run_id in finished_runs(storage):
         summary = read_summary(storage, run_id) or {}
         with suppress(KeyError, TypeError, ValueError):
             clusters[str(summary["cluster_id"])].append(
-                Known(run_id, int(summary["as_of_ms"]), bool(summary["changed_nodes"]))
+                FinishedRunInfo(run_id, int(summary["as_of_ms"]), bool(summary["changed_nodes"]))
             )
     now_ms = time.time_ns() // 1_000_000
     old = [

@@ -32,7 +32,7 @@ from health.rules import Rules
 from spark_verify.errors import FlagRefused, RunConflict
 from spark_verify.input_columns import RESULT_VERSION, SAMPLE_MAX
 from spark_verify.result_tables import RESULTS, RUNS
-from spark_verify.snapshot.manifest import Manifest
+from spark_verify.snapshot.manifest import SnapshotManifest
 from spark_verify.storage import Storage
 
 RUN: Final = "run_id="
@@ -72,7 +72,7 @@ PACKAGES: Final = (
 """What a result follows from beside its input."""
 
 
-def run_id_of(given: str, manifest: Manifest, changed_nodes: Sequence[str]) -> str:
+def run_id_of(given: str, manifest: SnapshotManifest, changed_nodes: Sequence[str]) -> str:
     """Return the id of a run: the given one, else one that follows from snapshot and nodes.
 
     Raises FlagRefused, RunConflict when it would name no directory, or is too long.
@@ -93,7 +93,7 @@ def run_id_of(given: str, manifest: Manifest, changed_nodes: Sequence[str]) -> s
 
 
 def inputs_of(
-    manifest: Manifest,
+    manifest: SnapshotManifest,
     *,
     changed_nodes: Sequence[str],
     rules: Rules,

@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import SparkSession
 
-from spark_verify.errors import PlaceRefused, failures, told
+from spark_verify.errors import PathRefused, failures, told
 
 HADOOP_NAMES: Final = {"s3": "s3a", "s3n": "s3a"}
 """Schemes that Hadoop knows by another name."""
@@ -42,19 +42,19 @@ def address_of(text: str | Path) -> str:
         return str(Path(text).absolute())
     parts = urlsplit(text)
     if "@" in parts.netloc and not parts.scheme.startswith(("abfs", "wasb")):
-        raise PlaceRefused(
+        raise PathRefused(
             f"an address of {parts.scheme}:// holds credentials",
             hint="configure credentials in Spark: addresses are printed and recorded",
         )
     if parts.scheme == "file":
         if parts.netloc not in ("", "localhost") or not parts.path or "?" in text or "#" in text:
-            raise PlaceRefused(
+            raise PathRefused(
                 f"{text} is no address of a local disk",
                 hint="it is file:///data/x, with three slashes; %23 is a # in it, and %3F a ?",
             )
         return str(Path(unquote(parts.path)))
     if "#" in text or "?" in text:
-        raise PlaceRefused(
+        raise PathRefused(
             f"{text}: an address has no part behind {'#' if '#' in text else '?'}",
             hint="configure endpoints in Spark, for instance spark.hadoop.fs.s3a.endpoint",
         )
@@ -132,7 +132,7 @@ class HadoopStorage:
         self.address = address
         jvm: Any = getattr(spark, "_jvm", None)
         if jvm is None:
-            raise PlaceRefused(
+            raise PathRefused(
                 f"{address} cannot be reached: a client of Spark Connect has no Hadoop file system",
                 hint="submit the job to the cluster (spark-submit), or name a shared directory",
             )
@@ -187,7 +187,7 @@ class HadoopStorage:
         try:
             yield
         except failures() as error:
-            if isinstance(error, OSError | PlaceRefused):
+            if isinstance(error, OSError | PathRefused):
                 raise
             kind = FileNotFoundError if "FileNotFoundException" in str(error) else OSError
             raise kind(f"{self.address}: {told(error)}") from error

@@ -15,14 +15,14 @@ from threading import Event, Lock
 from typing import Final, Generic, Self, TypedDict, TypeVar, Unpack
 
 from agent.errors import Code, Unavailable
-from suture.client import Client, Content, KeyInfo, Progress, Stored, closed
+from suture.client import Client, Content, KeyInfo, Progress, PutResult, closed
 
 T = TypeVar("T")
 
 CALLS_MAX: Final = 16  # that wait at the same time; others queue
 
 
-class Options(TypedDict, total=False):
+class ClientOptions(TypedDict, total=False):
     """The options of `suture.Client` besides the address of the control plane."""
 
     tls_certificate: str | os.PathLike[str] | None
@@ -37,7 +37,7 @@ class AsyncClient:
     Methods are those of `suture.Client`; where that one yields, use `async for` here.
     """
 
-    def __init__(self, scm: str, **options: Unpack[Options]) -> None:
+    def __init__(self, scm: str, **options: Unpack[ClientOptions]) -> None:
         """Take the arguments and options of `suture.Client`."""
         self._client = Client(scm, **options)
         self._pool = ThreadPoolExecutor(CALLS_MAX, thread_name_prefix="suture")
@@ -55,17 +55,17 @@ class AsyncClient:
 
     async def put(
         self, key: str, content: Content, *, replace: bool = False, replication: str = ""
-    ) -> Stored:
+    ) -> PutResult:
         """Store `content` under `key`, durably. Raise KeyExists."""
         (stored,) = await self.put_many({key: content}, replace=replace, replication=replication)
         return stored
 
     async def put_many(
         self, contents: Mapping[str, Content], *, replace: bool = False, replication: str = ""
-    ) -> tuple[Stored, ...]:
+    ) -> tuple[PutResult, ...]:
         """Store many keys, some at a time; return them in the given order."""
 
-        def put(progress: Progress) -> tuple[Stored, ...]:
+        def put(progress: Progress) -> tuple[PutResult, ...]:
             return self._client.put_many(
                 contents, replace=replace, replication=replication, progress=progress
             )

@@ -11,7 +11,7 @@ from typing import IO, Self, TypeAlias
 
 from agent.client.client import Client as ClusterClient
 from agent.client.download import write_whole
-from agent.client.file_pieces import Source
+from agent.client.file_pieces import SourceFile
 from agent.client.keylist import OK, delete_keys, key_fault, key_pages
 from agent.client.spool import Spool
 from agent.ec.scheme import parse_scheme
@@ -38,7 +38,7 @@ class KeyInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class PutResult:
     """A key that was just stored: durable on at least `replicas_min` datanodes."""
 
     key: str
@@ -93,7 +93,7 @@ class Client:
         replace: bool = False,
         replication: str = "",
         progress: Progress = lambda _: None,
-    ) -> Stored:
+    ) -> PutResult:
         """Store `content` under `key`, and return when it is durable. Raise KeyExists.
 
         See `put_many`.
@@ -110,7 +110,7 @@ class Client:
         replace: bool = False,
         replication: str = "",
         progress: Progress = lambda _: None,
-    ) -> "tuple[Stored, ...]":
+    ) -> "tuple[PutResult, ...]":
         """Store many keys, some at a time; return them in the given order.
 
         `replication` names an erasure code, such as rs-6-3-1024k; by default each replica is a
@@ -125,7 +125,7 @@ class Client:
             stored, _ = self._cluster.put(
                 sources, replace=replace, scheme=scheme, progress=progress
             )
-        found = {one.key: Stored(one.key, one.size_bytes, one.replicas_min) for one in stored}
+        found = {one.key: PutResult(one.key, one.size_bytes, one.replicas_min) for one in stored}
         return tuple(found[key] for key in contents)
 
     def get(self, key: str, *, start: int = 0, stop: int | None = None) -> bytes:
@@ -227,12 +227,12 @@ def _info(key: scm_pb2.KeyInfo) -> KeyInfo:
     return KeyInfo(key.key, key.size, created_at, is_lost=bool(key.lost_container_ids))
 
 
-def _source(key: str, content: Content, spool: Spool) -> Source:
+def _source(key: str, content: Content, spool: Spool) -> SourceFile:
     """Return a source that can be read more than once; a copy, if needed, is in `spool`."""
     _checked(key)
     if isinstance(content, bytes | bytearray | memoryview):
         data = bytes(content)
-        return Source(key, Path(key), len(data), data)
+        return SourceFile(key, Path(key), len(data), data)
     if isinstance(content, os.PathLike):
         return spool.file(key, Path(content))
     if not hasattr(content, "read"):

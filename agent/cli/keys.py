@@ -26,7 +26,7 @@ from agent.cli.terminal.selection import datanode_id
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import LANES_DEFAULT
 from agent.client.download import write_whole
-from agent.client.file_pieces import Source
+from agent.client.file_pieces import SourceFile
 from agent.client.keylist import all_keys, checked_key, key_fault
 from agent.client.spool import Spool
 from agent.ec.scheme import parse_scheme
@@ -104,7 +104,7 @@ def put(
     )
 
 
-def sources_of(paths: Sequence[str], prefix: str, spool: Spool) -> Iterable[Source]:
+def sources_of(paths: Sequence[str], prefix: str, spool: Spool) -> Iterable[SourceFile]:
     """Yield the files named by `paths`; a directory stands for all files below it.
 
     A file with an unreliable size is copied into `spool`.
@@ -147,9 +147,9 @@ def files_below(directory: Path) -> Iterator[Path]:
                 yield path
 
 
-def checked(sources: Iterable[Source]) -> list[Source]:
+def checked(sources: Iterable[SourceFile]) -> list[SourceFile]:
     """Return the sources. Raise Refused for those that would fail later, when some are stored."""
-    by_key: dict[str, Source] = {}
+    by_key: dict[str, SourceFile] = {}
     for source in sources:
         path = str(source.path).encode("unicode_escape").decode()  # it may not be printable
         if fault := key_fault(source.key):

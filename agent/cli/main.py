@@ -11,7 +11,7 @@ from typing import Final
 from agent.cli.terminal.credentials import is_secured
 from agent.cli.terminal.streams import STDOUT
 from agent.errors import Code, Refused, SutureError, Unavailable, lacking
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 
 PLAINTEXT_HINT: Final = (
     "is it running? --scm says where the SCM is; suture status asks all nodes; a server with "
@@ -42,22 +42,22 @@ def run(arguments: Sequence[str], *, imported: Callable[[], object] = lambda: No
         if error.code is Code.UNAVAILABLE and not error.hint:
             error.hint = SECURED_HINT if is_secured() else PLAINTEXT_HINT
         fail(error, as_json=as_json)
-        return Exit.UNAVAILABLE if isinstance(error, Unavailable) else Exit.FAILED
+        return ExitCode.UNAVAILABLE if isinstance(error, Unavailable) else ExitCode.FAILED
     except ModuleNotFoundError as error:
         fail(lacking(error, "this command"), as_json=as_json)
-        return Exit.FAILED
+        return ExitCode.FAILED
     except KeyboardInterrupt:
-        return Exit.INTERRUPTED
+        return ExitCode.INTERRUPTED
     except (BrokenPipeError, SystemExit):  # typer and rich exit like this when the reader has gone
         leave_stdout()  # the reader has gone; drop the rest
-        return Exit.READER_GONE
+        return ExitCode.READER_GONE
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         if error.filename == STDOUT:
             leave_stdout()
             where, as_json = f"cannot write to {STDOUT}: ", False
         fail(Refused(Code.IO_EXCEPTION, f"{where}{error.strerror or error}"), as_json=as_json)
-        return Exit.FAILED
+        return ExitCode.FAILED
 
 
 def written(code: int) -> int:

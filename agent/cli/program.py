@@ -10,9 +10,9 @@ from typing import Annotated, Final, NamedTuple
 
 import typer
 
-from agent.cli.terminal.credentials import Wanted, choose
+from agent.cli.terminal.credentials import CredentialOptions, choose
 from agent.cli.terminal.tasks import HELP_NAMES, TaskGroup
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 
 HELP: Final = "Keeps the replicas of a storage container equal and whole."
 CODES: Final = (
@@ -208,7 +208,7 @@ def choose_credentials(
 ) -> None:
     """Keeps the replicas of a storage container equal and whole."""
     del version
-    choose(Wanted(certificate, key, ca, allow_plaintext, client_config))
+    choose(CredentialOptions(certificate, key, ca, allow_plaintext, client_config))
 
 
 def program(arguments: Sequence[str] | None) -> typer.Typer:
@@ -270,10 +270,10 @@ def call(app: typer.Typer, arguments: Sequence[str]) -> int:
         result = app(list(arguments), prog_name="suture", standalone_mode=False)
     except typer.TyperException as error:
         show_usage(error, as_json=as_json)
-        return Exit.USAGE
+        return ExitCode.USAGE
     except typer.Abort:
-        return Exit.INTERRUPTED
-    return result if isinstance(result, int) else Exit.OK
+        return ExitCode.INTERRUPTED
+    return result if isinstance(result, int) else ExitCode.OK
 
 
 def show_usage(error: typer.TyperException, *, as_json: bool) -> None:

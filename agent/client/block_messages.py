@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from agent.client.file_pieces import Piece, chunks_of, describe
+from agent.client.file_pieces import FilePart, chunks_of, describe
 from agent.rpc.v1 import datanode_pb2, scm_pb2
 from agent.rpc.wire import newblocks
 from merkle.replica import ChunkInfo
@@ -12,7 +12,7 @@ RUN_BYTES_MAX: Final = 32 * 1024**2  # blocks acknowledged together
 MESSAGE_BYTES_MAX: Final = 1024**2  # small blocks in one message
 MESSAGE_BLOCKS_MAX: Final = 256
 
-Placed = tuple[Piece, scm_pb2.BlockAllocation]
+Placed = tuple[FilePart, scm_pb2.BlockAllocation]
 
 
 def runs_of(placed: Sequence[Placed]) -> list[list[Placed]]:
@@ -55,7 +55,7 @@ def messages_of(run: Sequence[Placed]) -> Iterator[tuple[bytes, int]]:
 
 
 def _messages_of_large(
-    piece: Piece, allocation: scm_pb2.BlockAllocation
+    piece: FilePart, allocation: scm_pb2.BlockAllocation
 ) -> Iterator[tuple[bytes, int]]:
     offset = 0
     for content in chunks_of(piece):
@@ -66,7 +66,7 @@ def _messages_of_large(
 
 
 def _new_block(
-    piece: Piece,
+    piece: FilePart,
     allocation: scm_pb2.BlockAllocation,
     chunks: Sequence[ChunkInfo],
     *,

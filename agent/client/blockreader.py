@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Final, Protocol
 
-from agent.client.read_order import Conduct
+from agent.client.read_order import DatanodeStats
 from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.rpc.calls.received import SMALL_BYTES_MAX
 from agent.rpc.wire.blockpieces import Data
@@ -53,7 +53,7 @@ class BlockSource(Protocol):
 
 
 @dataclass(slots=True)
-class Holder:
+class ReplicaSource:
     """A datanode that should have a replica, and its conduct in this block."""
 
     datanode_id: str
@@ -65,7 +65,7 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BlockReadRange:
     """The block to read, as messages name it."""
 
     container_id: ContainerId
@@ -80,14 +80,14 @@ class Place:
 
 
 @dataclass(slots=True)
-class BlockReader:
+class ReplicaBlockReader:
     """A single pass over a block. `faults` describes each datanode's faults, by its id."""
 
-    place: Place
-    holders: list[Holder]
-    conduct: Conduct = field(default_factory=Conduct)
+    place: BlockReadRange
+    holders: list[ReplicaSource]
+    conduct: DatanodeStats = field(default_factory=DatanodeStats)
     faults: dict[str, str] = field(default_factory=dict)
-    _begun: tuple[Holder, Iterator[tuple[int, Data]]] | None = None
+    _begun: tuple[ReplicaSource, Iterator[tuple[int, Data]]] | None = None
 
     def begin(self) -> None:
         """Start the transfer from the first replica before `read` is called. Errors are raised by
@@ -138,7 +138,7 @@ class BlockReader:
                 return None
         return self.conduct.patience_s()
 
-    def _next(self, said: dict[str, str], at: int) -> Holder:
+    def _next(self, said: dict[str, str], at: int) -> ReplicaSource:
         """Return the replica to ask next for the chunk at `at`. Raise Unavailable if all were
         asked."""
         if not said and self.holders:
@@ -159,7 +159,9 @@ class BlockReader:
             offset=at,
         )
 
-    def _parts(self, holder: Holder, at: int, patience_s: float | None = None) -> Iterator[Data]:
+    def _parts(
+        self, holder: ReplicaSource, at: int, patience_s: float | None = None
+    ) -> Iterator[Data]:
         """Yield the block of this replica from the byte at `at` on."""
         if holder.silent_count >= SILENT_COUNT_MAX:
             raise Refused(Code.INELIGIBLE, "gave no answer, and is asked no more for this block")
@@ -190,14 +192,14 @@ class BlockReader:
         raise Refused(Code.UNABLE_TO_FIND_CHUNK, f"has {at} of {end} bytes")
 
     def _asked(
-        self, holder: Holder, at: int, patience_s: float | None = None
+        self, holder: ReplicaSource, at: int, patience_s: float | None = None
     ) -> Iterator[tuple[int, Data]]:
         place = self.place
         return holder.source.parts_from(
             place.container_id, place.block_id, at, place.length_bytes, patience_s=patience_s
         )
 
-    def _note(self, holder: Holder, error: SutureError) -> None:
+    def _note(self, holder: ReplicaSource, error: SutureError) -> None:
         """Record a holder's fault, so that healthy holders are asked before it."""
         holder.fault_count += 1
         self.faults[holder.datanode_id] = str(error)

@@ -11,18 +11,18 @@ from itertools import zip_longest
 from threading import Lock
 from typing import Final, TypeVar
 
-from agent.client.blockreader import BlockReader, Holder, Place
+from agent.client.blockreader import BlockReadRange, ReplicaBlockReader, ReplicaSource
 from agent.client.ecreader import GroupReader
 from agent.client.ecwriter import EcWriterSession
 from agent.client.fan_out import Open
-from agent.client.file_pieces import Source
-from agent.client.file_spans import Span, spans_of
-from agent.client.read_order import Conduct
+from agent.client.file_pieces import SourceFile
+from agent.client.file_spans import FileSpan, spans_of
+from agent.client.read_order import DatanodeStats
 from agent.client.shares import balanced, put_share
-from agent.client.writer import Stored, Waits, WriterSession
+from agent.client.writer import StoredFile, Waits, WriterSession
 from agent.ec.scheme import SHARDS_MAX, Scheme, parse_scheme
 from agent.errors import Code, Refused, SutureError, Unavailable
-from agent.rpc.calls.channel import Closed
+from agent.rpc.calls.channel import ChannelClosed
 from agent.rpc.calls.peer import NodeAddress, Peer
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.security.tls import LOOPBACK_ONLY, Security
@@ -44,7 +44,7 @@ class Client:
         self.security = security
         self.scm = ScmClient(scm_address, security=security)
         self.degraded: dict[str, str] = {}  # datanode -> why it could not be read
-        self._conduct = Conduct()
+        self._conduct = DatanodeStats()
         self._peers: dict[tuple[str, str], Peer] = {}  # by id and address
         self._cells: ThreadPoolExecutor | None = None
         self.is_closed = False
@@ -70,7 +70,7 @@ class Client:
 
     def put(
         self,
-        sources: Sequence[Source],
+        sources: Sequence[SourceFile],
         *,
         lanes: int = LANES_DEFAULT,
         replace: bool = False,
@@ -78,7 +78,7 @@ class Client:
         scheme: Scheme | None = None,
         progress: Callable[[int], None] = lambda _: None,
         waits: Waits = lambda _: None,
-    ) -> tuple[list[Stored], list[int]]:
+    ) -> tuple[list[StoredFile], list[int]]:
         """Store every source; return the stored files and the containers that hold them.
 
         With a `scheme` the files are erasure-coded, otherwise each replica is a whole copy.
@@ -92,7 +92,7 @@ class Client:
         """
         shares = balanced(sources, max(1, min(lanes, len(sources))))
         sessions = [self._session(scheme, progress, waits) for _ in shares]
-        stored: list[Stored] = []
+        stored: list[StoredFile] = []
         try:
             self._run_sessions(sessions, shares, stored, replace=replace)
         except BaseException as error:
@@ -121,8 +121,8 @@ class Client:
     def _run_sessions(
         self,
         sessions: Sequence[WriterSession],
-        shares: Sequence[list[Source]],
-        stored: list[Stored],
+        shares: Sequence[list[SourceFile]],
+        stored: list[StoredFile],
         *,
         replace: bool,
     ) -> None:
@@ -247,7 +247,7 @@ class Client:
         location: scm_pb2.BlockLocation,
         located: Mapping[int, scm_pb2.ContainerReplicas],
         datanode_id: str | None,
-    ) -> BlockReader | None:
+    ) -> ReplicaBlockReader | None:
         """Return a reader for the next block whose transfer has started."""
         found = located.get(location.block_id.container_id, NOWHERE)
         if found.scheme:
@@ -264,7 +264,7 @@ class Client:
             return known
         with self._lock:
             if self.is_closed:
-                raise Closed
+                raise ChannelClosed
             if key not in self._peers:
                 self._peers[key] = Peer(
                     datanode.address, datanode_id=datanode.datanode_id, security=self.security
@@ -277,7 +277,7 @@ class Client:
         location: scm_pb2.BlockLocation,
         found: scm_pb2.ContainerReplicas,
         datanode_id: str | None,
-    ) -> BlockReader:
+    ) -> ReplicaBlockReader:
         """Return a reader for one block; replicas that did best in earlier blocks are asked first.
 
         Raise Refused if none of its replicas is on `datanode_id`.
@@ -295,19 +295,19 @@ class Client:
             )
         if not self._conduct.is_unremarkable():
             candidates.sort(key=lambda one: self._conduct.rank(one.datanode_id))
-        return BlockReader(
-            Place(
+        return ReplicaBlockReader(
+            BlockReadRange(
                 ContainerId(block_id.container_id),
                 BlockId(block_id.local_id),
                 location.length,
                 key,
             ),
-            [Holder(one.datanode_id, self.peer(one)) for one in candidates],
+            [ReplicaSource(one.datanode_id, self.peer(one)) for one in candidates],
             self._conduct,
         )
 
     def _read_group(
-        self, span: Span, found: scm_pb2.ContainerReplicas, groups: dict[int, GroupReader]
+        self, span: FileSpan, found: scm_pb2.ContainerReplicas, groups: dict[int, GroupReader]
     ) -> Iterator[bytes]:
         reader = groups.get(found.container_id)
         if reader is None:
@@ -332,7 +332,7 @@ class Client:
         """Return the threads that fetch cells, made on first use."""
         with self._lock:
             if self.is_closed:
-                raise Closed
+                raise ChannelClosed
             if self._cells is None:
                 self._cells = ThreadPoolExecutor(SHARDS_MAX, thread_name_prefix="cell")
             return self._cells

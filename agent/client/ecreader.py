@@ -7,14 +7,14 @@ if there is one. Obstacles are reported, because a group that is read degraded n
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from agent.ec.blockgroup import Agreed, Orphan, agree, is_stripe_checksum
+from agent.ec.blockgroup import OrphanGroup, RebuildableGroup, agree, is_stripe_checksum
 from agent.ec.cell_codec import rebuild
 from agent.ec.cells import described, style_of
-from agent.ec.rebuild_task import Account, Shard
+from agent.ec.rebuild_task import RebuildStats, ShardLocation
 from agent.ec.scheme import Scheme
 from agent.errors import Code, Unavailable
 from agent.ports import Executor
-from agent.reconstruct.sources import Sources
+from agent.reconstruct.sources import RebuildSources
 from agent.rpc.calls.peer import NodeAddress, Peer
 from merkle.replica import TREE_STATES, BlockId, ContainerId, ReplicaState
 
@@ -34,10 +34,10 @@ class GroupReader:
         executor: Executor,
     ) -> None:
         """`places` are the datanodes that may have a shard."""
-        self.account = Account()
+        self.account = RebuildStats()
         self._scheme = scheme
-        self._sources = Sources(container_id, scheme, executor, self.account)
-        shards = [Shard(place.datanode_id, place.address, 0) for place in places]
+        self._sources = RebuildSources(container_id, scheme, executor, self.account)
+        shards = [ShardLocation(place.datanode_id, place.address, 0) for place in places]
         self._sources.open(shards, dial, states=READ_STATES)
 
     @property
@@ -52,7 +52,7 @@ class GroupReader:
         Raise Unavailable if the data cannot be read."""
         agreed = agree(self._scheme, block_id, self._sources.block(block_id))
         where = f"block group {block_id} of container {self._sources.container_id}"
-        if isinstance(agreed, Orphan):
+        if isinstance(agreed, OrphanGroup):
             raise Unavailable(Code.UNAVAILABLE, f"{where} cannot be read: {agreed.reason}")
         if agreed.group.length_bytes != length_bytes:
             raise Unavailable(
@@ -70,7 +70,9 @@ class GroupReader:
                 if part:
                     yield part
 
-    def _data_of(self, agreed: Agreed, stripe: int, cells: dict[int, bytes]) -> Sequence[bytes]:
+    def _data_of(
+        self, agreed: RebuildableGroup, stripe: int, cells: dict[int, bytes]
+    ) -> Sequence[bytes]:
         """Return the data cells; compute those that are missing."""
         computed = self._computed(agreed, stripe, cells)
         if not self._is_recorded(agreed, stripe, computed):
@@ -79,7 +81,9 @@ class GroupReader:
         whole = cells | computed
         return [whole[index] for index in range(1, self._scheme.data_count + 1)]
 
-    def _computed(self, agreed: Agreed, stripe: int, cells: dict[int, bytes]) -> dict[int, bytes]:
+    def _computed(
+        self, agreed: RebuildableGroup, stripe: int, cells: dict[int, bytes]
+    ) -> dict[int, bytes]:
         """Compute the missing data cells; with a recorded checksum, all cells that no shard
         lists."""
         group = agreed.group
@@ -92,7 +96,9 @@ class GroupReader:
         made = rebuild(self._scheme, cells, absent, group.cell_bytes_max(stripe))
         return {i: made[i][: group.cell_bytes(stripe, i)].tobytes() for i in absent}
 
-    def _is_recorded(self, agreed: Agreed, stripe: int, computed: dict[int, bytes]) -> bool:
+    def _is_recorded(
+        self, agreed: RebuildableGroup, stripe: int, computed: dict[int, bytes]
+    ) -> bool:
         """Return whether a stripe matches its writer's record; True where no record decides.
 
         Cells that were read have the checksums that their shard lists; computed cells get new ones.

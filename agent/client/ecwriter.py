@@ -11,19 +11,19 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, Self
 
 from agent.client.block_messages import Placed
-from agent.client.fan_out import Lane, Open, until_taken
-from agent.client.file_pieces import Piece, chunks_of, describe
+from agent.client.fan_out import Open, ReplicaStream, until_taken
+from agent.client.file_pieces import FilePart, chunks_of, describe
 from agent.client.writer import (
     WRITE_TIMEOUT_S,
-    LeftBehind,
     Stream,
+    TooFewWritableReplicas,
     Waits,
     WriterSession,
     failures_of,
 )
 from agent.ec.blockgroup import group_metadata, stripe_checksum, stripe_metadata
 from agent.ec.cell_codec import encode
-from agent.ec.geometry import Group
+from agent.ec.geometry import BlockGroup
 from agent.ec.scheme import Scheme
 from agent.errors import SutureError
 from agent.rpc.calls.peer import NodeAddress
@@ -66,7 +66,7 @@ class EcWriterSession(WriterSession):
         [(piece, allocation)] = run
         container_id = ContainerId(allocation.block_id.container_id)
         if len(allocation.replicas) != self._code.shard_count:
-            raise LeftBehind(
+            raise TooFewWritableReplicas(
                 f"container {container_id} has {len(allocation.replicas)} datanodes for the "
                 f"{self._code.shard_count} shards of {self._code}"
             )
@@ -83,7 +83,7 @@ class EcWriterSession(WriterSession):
         return self._code.shard_count
 
     def _stream_group(
-        self, piece: Piece, allocation: scm_pb2.BlockAllocation, shards: "_Shards"
+        self, piece: FilePart, allocation: scm_pb2.BlockAllocation, shards: "_Shards"
     ) -> None:
         """Write the group in one stream to each shard. Raise LeftBehind."""
         opens = {
@@ -102,9 +102,9 @@ class EcWriterSession(WriterSession):
         shards.check(until_taken(call, list(opens), self._check_stopped))
 
     def _write_group(
-        self, piece: Piece, allocation: scm_pb2.BlockAllocation, streams: "_Streams"
+        self, piece: FilePart, allocation: scm_pb2.BlockAllocation, streams: "_Streams"
     ) -> None:
-        group = Group(self._code, piece.size_bytes)
+        group = BlockGroup(self._code, piece.size_bytes)
         chunks: dict[int, list[ChunkInfo]] = {index: [] for index in self._code.indexes}
         checksums: list[int] = []
         for stripe, data in enumerate(chunks_of(piece, self._code.stripe_bytes)):
@@ -139,7 +139,7 @@ class EcWriterSession(WriterSession):
         return index == 1 or self._code.is_parity(index)
 
 
-def cells_of(group: Group, stripe: int, data: bytes) -> dict[int, bytes]:
+def cells_of(group: BlockGroup, stripe: int, data: bytes) -> dict[int, bytes]:
     """Return the cells of a stripe by index, data and parity, without empty ones."""
     scheme = group.scheme
     view = memoryview(data)
@@ -198,7 +198,7 @@ class _Shards:
             self._failed[self._container_id, self._names[index]] = str(error)
             reasons.append(f"shard {index} at {self._names[index]}: {error}")
         if reasons:
-            raise LeftBehind("; ".join(reasons))
+            raise TooFewWritableReplicas("; ".join(reasons))
 
 
 class _Streams:
@@ -206,7 +206,9 @@ class _Streams:
 
     def __init__(self, opens: Mapping[int, Open], message_count: int) -> None:
         self._lanes = {
-            index: Lane(begin, message_timeout_s=WRITE_TIMEOUT_S, message_count=message_count + 2)
+            index: ReplicaStream(
+                begin, message_timeout_s=WRITE_TIMEOUT_S, message_count=message_count + 2
+            )
             for index, begin in opens.items()
         }
 

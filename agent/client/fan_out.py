@@ -28,7 +28,7 @@ Open = Callable[[Iterator[bytes], float], Any]
 """Begins a call with these messages and so many seconds; returns its future."""
 
 
-class Lane:
+class ReplicaStream:
     """The stream to one datanode."""
 
     def __init__(self, open_call: Open, *, message_timeout_s: float, message_count: int) -> None:
@@ -75,7 +75,7 @@ class Lane:
             self._waiting.put_nowait(None)
 
 
-def spread(messages: Iterator[bytes], lanes: Mapping[str, Lane]) -> dict[str, SutureError]:
+def spread(messages: Iterator[bytes], lanes: Mapping[str, ReplicaStream]) -> dict[str, SutureError]:
     """Send all messages on all lanes; return those that failed, and why.
 
     What `messages` raises ends all calls.

@@ -6,7 +6,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from agent.client.putnote import PutNote, metadata_of
+from agent.client.putnote import PutMetadata, metadata_of
 from agent.errors import Code, Refused
 from merkle.checksum import window_checksums
 from merkle.replica import (
@@ -24,7 +24,7 @@ Metadata = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SourceFile:
     """A file to store under its key. If `data` is set it is the content, and `path` is only a
     name."""
 
@@ -39,14 +39,14 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class FilePart:
     """A part of a file, from `offset` on, that becomes one block or one block group."""
 
-    source: Source
+    source: SourceFile
     part: int
     size_bytes: int
     offset: int = 0
-    note: PutNote | None = None
+    note: PutMetadata | None = None
     scheme: str = ""
 
     @property
@@ -56,23 +56,23 @@ class Piece:
 
 
 def pieces_of(
-    source: Source, block_bytes: int = BLOCK_BYTES_DEFAULT, *, scheme: str = ""
-) -> list[Piece]:
+    source: SourceFile, block_bytes: int = BLOCK_BYTES_DEFAULT, *, scheme: str = ""
+) -> list[FilePart]:
     """Return the pieces of a file; an empty file is one empty piece."""
     whole, rest = divmod(source.size_bytes, block_bytes)
     sizes_bytes = [block_bytes] * whole + ([rest] if rest or not whole else [])
     return [
-        Piece(source, part, size_bytes, part * block_bytes, scheme=scheme)
+        FilePart(source, part, size_bytes, part * block_bytes, scheme=scheme)
         for part, size_bytes in enumerate(sizes_bytes)
     ]
 
 
-def piece_count(source: Source, block_bytes: int) -> int:
+def piece_count(source: SourceFile, block_bytes: int) -> int:
     """Return the number of pieces that `pieces_of` makes of a file."""
     return max(1, -(-source.size_bytes // block_bytes))
 
 
-def chunks_of(piece: Piece, chunk_bytes: int = CHUNK_BYTES_DEFAULT) -> Iterator[bytes]:
+def chunks_of(piece: FilePart, chunk_bytes: int = CHUNK_BYTES_DEFAULT) -> Iterator[bytes]:
     """Yield a piece's bytes chunk by chunk. Raise Refused if the file has become shorter."""
     with piece.source.open() as file:
         file.seek(piece.offset)

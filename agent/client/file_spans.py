@@ -7,7 +7,7 @@ from agent.rpc.v1 import scm_pb2
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class FileSpan:
     """The bytes of one block from `start` to before `stop`, counted from the start of the block."""
 
     location: scm_pb2.BlockLocation
@@ -22,15 +22,15 @@ class Span:
 
 def spans_of(
     blocks: Iterable[scm_pb2.BlockLocation], start: int = 0, stop: int | None = None
-) -> list[Span]:
+) -> list[FileSpan]:
     """Return the spans, in block order, that hold the bytes of a file from `start` to before
     `stop`, or to its end. Omit blocks outside the range."""
-    spans: list[Span] = []
+    spans: list[FileSpan] = []
     at = 0  # offset of the block in the file
     for location in blocks:
         first = max(0, start - at)
         last = location.length if stop is None else min(location.length, stop - at)
         if first < last:
-            spans.append(Span(location, first, last))
+            spans.append(FileSpan(location, first, last))
         at += location.length
     return spans

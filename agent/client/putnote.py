@@ -22,7 +22,7 @@ _NUMBER_CHARS_MAX: Final = 19  # digits of a 63-bit number
 
 
 @dataclass(frozen=True, slots=True)
-class PutNote:
+class PutMetadata:
     """Identity, part count, size and time of one put of one file."""
 
     put_id: str
@@ -35,17 +35,17 @@ class PutNote:
         return f"{self.put_id} {self.part_count} {self.size_bytes} {self.at_ms}"
 
 
-def decoded(text: str) -> PutNote | None:
+def decoded(text: str) -> PutMetadata | None:
     """Return the note; None if the text is not one that a writer stores."""
     put_id, *numbers = text.split(" ")
     values = [number for number in map(_number, numbers) if number is not None]
-    if not put_id or len(numbers) != len(PutNote.__slots__) - 1 or len(values) != len(numbers):
+    if not put_id or len(numbers) != len(PutMetadata.__slots__) - 1 or len(values) != len(numbers):
         return None
-    return PutNote(put_id, *values) if values[0] else None
+    return PutMetadata(put_id, *values) if values[0] else None
 
 
 def metadata_of(
-    key: str, part: int, note: PutNote | None, scheme: str
+    key: str, part: int, note: PutMetadata | None, scheme: str
 ) -> tuple[tuple[str, str], ...]:
     """Return the metadata to store with a block."""
     pairs = [(KEY, key), (PART, str(part))]
@@ -67,7 +67,7 @@ class PartBlock:
     length_bytes: int
     key: str
     part: int
-    note: PutNote | None
+    note: PutMetadata | None
 
 
 def part_of(
@@ -82,7 +82,7 @@ def part_of(
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class DiscoveredPut:
     """A put of a key, reassembled from its blocks in the order of its parts.
 
     `is_whole` means that all parts are there. `is_certain` means that a note confirms it; without a
@@ -106,7 +106,7 @@ class Found:
         return max(block.local_id for block in self.blocks)
 
 
-def files_of(blocks: Iterable[PartBlock]) -> list[Found]:
+def files_of(blocks: Iterable[PartBlock]) -> list[DiscoveredPut]:
     """Assemble blocks to files, one per put of each key, sorted by key, older puts first."""
 
     def put_of(block: PartBlock) -> tuple[str, str]:
@@ -119,7 +119,7 @@ def files_of(blocks: Iterable[PartBlock]) -> list[Found]:
     return sorted(found, key=lambda one: (one.key, one.last_local_id))
 
 
-def _file(key: str, blocks: list[PartBlock]) -> Found:
+def _file(key: str, blocks: list[PartBlock]) -> DiscoveredPut:
     newest: dict[int, PartBlock] = {}
     for block in sorted(blocks, key=lambda one: one.local_id):
         newest[block.part] = block  # if a part was written again elsewhere, the later one
@@ -130,11 +130,11 @@ def _file(key: str, blocks: list[PartBlock]) -> Found:
         size_bytes = sum(part.length_bytes for part in parts)
         is_whole = is_gapless and (len(parts), size_bytes) == (note.part_count, note.size_bytes)
         is_said = len({part.note for part in parts}) == 1
-        return Found(key, parts, is_whole and is_said, is_certain=True, at_ms=note.at_ms)
+        return DiscoveredPut(key, parts, is_whole and is_said, is_certain=True, at_ms=note.at_ms)
     lengths = [part.length_bytes for part in parts]
     is_even = len(set(lengths[:-1])) <= 1 and lengths[-1] <= lengths[0]
     is_single = len(blocks) == len(parts)  # otherwise they may be of several puts
-    return Found(key, parts, is_gapless and is_even and is_single, is_certain=False)
+    return DiscoveredPut(key, parts, is_gapless and is_even and is_single, is_certain=False)
 
 
 def _number(text: str) -> int | None:

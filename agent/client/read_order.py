@@ -25,7 +25,7 @@ HEDGES_PER_ANSWER: Final = 0.05  # limits the extra load on a cluster that is sl
 HEDGES_MAX: Final = 10.0  # most hedges saved up
 
 
-class Conduct:
+class DatanodeStats:
     """Per-datanode latency and fault statistics, used to rank replicas. Thread-safe."""
 
     def __init__(self, *, monotonic_s: Callable[[], float] = time.monotonic) -> None:

@@ -19,7 +19,7 @@ from merkle.replica import ContainerId
 
 
 @dataclass(slots=True)
-class Seen:
+class DiscoveredContainer:
     """Contents of one container according to its datanodes."""
 
     container_id: int
@@ -32,10 +32,12 @@ class Seen:
     last_local_id: int = 0
 
 
-def look_into(info: scm_pb2.ContainerInfo, dial: Callable[[NodeAddress], Peer]) -> Seen:
+def look_into(
+    info: scm_pb2.ContainerInfo, dial: Callable[[NodeAddress], Peer]
+) -> DiscoveredContainer:
     """Ask every datanode that has a replica of a container for its contents."""
     container_id = ContainerId(info.container_id)
-    seen = Seen(container_id, info.scheme)
+    seen = DiscoveredContainer(container_id, info.scheme)
     rows = BlockVote(container_id)
     buried: set[int] = set()
     for one in info.replicas:

@@ -3,16 +3,16 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from agent.client.file_pieces import Source, piece_count
-from agent.client.writer import ALLOCATION_BLOCKS_MAX, Stored, WriterSession
+from agent.client.file_pieces import SourceFile, piece_count
+from agent.client.writer import ALLOCATION_BLOCKS_MAX, StoredFile, WriterSession
 from merkle.replica import CHUNK_BYTES_DEFAULT
 
 ALLOCATION_BATCH: Final = 128  # files whose blocks are requested from the SCM at once
 
 
-def balanced(sources: Sequence[Source], count: int) -> list[list[Source]]:
+def balanced(sources: Sequence[SourceFile], count: int) -> list[list[SourceFile]]:
     """Divide `sources` into `count` shares of about equal bytes, larger files first."""
-    shares: list[list[Source]] = [[] for _ in range(count)]
+    shares: list[list[SourceFile]] = [[] for _ in range(count)]
     loads = [0] * count
     for source in sorted(sources, key=lambda s: (-s.size_bytes, s.key)):
         lightest = loads.index(min(loads))
@@ -22,17 +22,17 @@ def balanced(sources: Sequence[Source], count: int) -> list[list[Source]]:
 
 
 def put_share(
-    session: WriterSession, share: list[Source], replace: bool, stored: list[Stored]
+    session: WriterSession, share: list[SourceFile], replace: bool, stored: list[StoredFile]
 ) -> None:
     """Store one session's share, batch by batch; add the stored files to `stored`."""
     for batch in batches(share, session.block_bytes):
         stored += session.put(batch, replace=replace)
 
 
-def batches(share: Sequence[Source], block_bytes: int) -> Iterator[list[Source]]:
+def batches(share: Sequence[SourceFile], block_bytes: int) -> Iterator[list[SourceFile]]:
     """Yield the files in order, in batches whose blocks are allocated at once; a file with more
     blocks than that is a batch of its own."""
-    batch: list[Source] = []
+    batch: list[SourceFile] = []
     block_count = 0
     for source in share:
         source_blocks = piece_count(source, block_bytes)

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import IO, BinaryIO, Final, Self
 
-from agent.client.file_pieces import Source
+from agent.client.file_pieces import SourceFile
 
 IN_MEMORY_BYTES_MAX: Final = 4 * 1024**2  # of one spool; longer content goes to files
 COPY_BYTES: Final = 1024**2
@@ -38,7 +38,7 @@ class Spool:
         if self._directory is not None:
             self._directory.cleanup()
 
-    def file(self, key: str, path: Path) -> Source:
+    def file(self, key: str, path: Path) -> SourceFile:
         """Return the file at `path` as a source, copied if its size is unreliable.
 
         Raise OSError if it cannot be read.
@@ -47,9 +47,9 @@ class Spool:
             size_bytes = _true_size_bytes(file)
             if size_bytes is None:
                 return self.stream(key, file)
-            return Source(key, path, size_bytes)
+            return SourceFile(key, path, size_bytes)
 
-    def stream(self, key: str, file: IO[bytes]) -> Source:
+    def stream(self, key: str, file: IO[bytes]) -> SourceFile:
         """Copy `file` from its position to its end; return the copy as a source.
 
         Raise TypeError if it was opened for text, OSError if it cannot be read or copied.
@@ -64,7 +64,7 @@ class Spool:
         if left_bytes:
             whole = b"".join(head)
             self._memory_left_bytes -= len(whole)
-            return Source(key, Path(key), len(whole), whole)
+            return SourceFile(key, Path(key), len(whole), whole)
         if self._directory is None:
             self._directory = tempfile.TemporaryDirectory(prefix="suture-put-")
             Path(self._directory.name).chmod(0o700)  # regardless of the umask
@@ -74,7 +74,7 @@ class Spool:
             os.fchmod(copy.fileno(), 0o600)
             copy.writelines(head)
             shutil.copyfileobj(file, copy, COPY_BYTES)
-            return Source(key, path, copy.tell())
+            return SourceFile(key, path, copy.tell())
 
 
 def _true_size_bytes(file: BinaryIO) -> int | None:

@@ -21,13 +21,13 @@ from typing import Any, Final, TypeVar
 import grpc
 
 from agent.client.block_messages import Placed, messages_of, runs_of
-from agent.client.fan_out import Lane, Open, spread, until_taken
+from agent.client.fan_out import Open, ReplicaStream, spread, until_taken
 from agent.client.file_pieces import (
     BLOCK_BYTES_DEFAULT,
-    Source,
+    SourceFile,
     pieces_of,
 )
-from agent.client.putnote import PutNote
+from agent.client.putnote import PutMetadata
 from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.rpc.calls.channel import begun, patient
 from agent.rpc.calls.peer import NodeAddress
@@ -55,7 +55,7 @@ Name = TypeVar("Name")
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredFile:
     """A stored file, durable on at least `replicas_min` datanodes."""
 
     key: str
@@ -64,7 +64,7 @@ class Stored:
     replicas_min: int
 
 
-class LeftBehind(Exception):
+class TooFewWritableReplicas(Exception):
     """Too few replicas of this container still take writes; try another container."""
 
 
@@ -101,7 +101,7 @@ class WriterSession:
         self._has_blocks = False
         self._was_heard = False  # the control plane answered before; silence now means a restart
 
-    def put(self, sources: Sequence[Source], *, replace: bool) -> list[Stored]:
+    def put(self, sources: Sequence[SourceFile], *, replace: bool) -> list[StoredFile]:
         """Store `sources` and commit their keys in one step: all of them, or raise an error."""
         self._put_count += 1
         put_id, at_ms = f"{self.client_id}-{self._put_count}", SystemClock().now_ms()
@@ -113,7 +113,7 @@ class WriterSession:
         ):
             written.setdefault(piece.source.key, []).append(location)
         stored = [
-            Stored(
+            StoredFile(
                 source.key,
                 source.size_bytes,
                 tuple(location for location, _ in written[source.key]),
@@ -135,13 +135,13 @@ class WriterSession:
         self._ask(lambda: self._scm.finish_writes(request), must_end=lambda: not is_patient)
 
     def _place(
-        self, sources: Sequence[Source], put_id: str, at_ms: int, new_keys: Sequence[str]
+        self, sources: Sequence[SourceFile], put_id: str, at_ms: int, new_keys: Sequence[str]
     ) -> list[Placed]:
         """Divide files into blocks with allocations; into smaller blocks where containers are
         smaller."""
         while True:
             pieces = [
-                with_other(piece, note=PutNote(put_id, len(parts), source.size_bytes, at_ms))
+                with_other(piece, note=PutMetadata(put_id, len(parts), source.size_bytes, at_ms))
                 for source in sources
                 for parts in [pieces_of(source, self.block_bytes, scheme=self.scheme)]
                 for piece in parts
@@ -194,7 +194,7 @@ class WriterSession:
         with suppress(SutureError):
             self._scm.commit_key(scm_pb2.CommitKeyRequest(client_id=self.client_id))
 
-    def _commit(self, stored: list[Stored], *, replace: bool) -> None:
+    def _commit(self, stored: list[StoredFile], *, replace: bool) -> None:
         keys = [
             scm_pb2.KeyInfo(key=item.key, size=item.size_bytes, blocks=item.blocks)
             for item in stored
@@ -224,7 +224,7 @@ class WriterSession:
             try:
                 with self._taken_back():
                     living = self._write_run(run)
-            except LeftBehind as left:
+            except TooFewWritableReplicas as left:
                 self._tell_failed()
                 if attempts == 1:
                     raise Unavailable(
@@ -269,7 +269,7 @@ class WriterSession:
         replicas = {replica.datanode_id: replica for replica in run[0][1].replicas}
         pieces = [piece for piece, _ in run]
         lanes = {
-            datanode_id: Lane(
+            datanode_id: ReplicaStream(
                 self._stream(replicas[datanode_id]),
                 message_timeout_s=WRITE_TIMEOUT_S,
                 message_count=sum(1 + piece.size_bytes // CHUNK_BYTES_DEFAULT for piece in pieces),
@@ -309,7 +309,7 @@ class WriterSession:
         before_bytes = self._told_bytes
         try:
             yield
-        except LeftBehind:
+        except TooFewWritableReplicas:
             self._take_back(before_bytes)
             raise
 
@@ -322,7 +322,7 @@ class WriterSession:
         container_id = allocation.block_id.container_id
         if living < len(allocation.replicas) // 2 + 1:
             reasons = [why for (c, _), why in self.failed.items() if c == container_id]
-            raise LeftBehind("; ".join(reasons) or "no replica takes writes")
+            raise TooFewWritableReplicas("; ".join(reasons) or "no replica takes writes")
 
     def _tell_failed(self) -> None:
         """Report failed datanodes to the SCM at once, so that it allocates elsewhere."""

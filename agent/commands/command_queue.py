@@ -19,20 +19,20 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Final
 
-from agent.commands.queue_order import Lanes
+from agent.commands.queue_order import TaskLanes
 
 QUEUE_DEPTH_MAX_DEFAULT: Final = 1_000
 TASK_TYPES_MAX: Final = 32  # types are metric labels: their names are the agent's, never a peer's
 
 
-class Priority(IntEnum):
+class TaskPriority(IntEnum):
     """Priority of a task: NORMAL always runs before LOW."""
 
     NORMAL = 0
     LOW = 1
 
 
-class Refusal(StrEnum):
+class TaskRejection(StrEnum):
     """Reason why a task was not queued."""
 
     DUPLICATE = "DUPLICATE"  # the same key is queued or running
@@ -61,7 +61,7 @@ class Task:
 
     task_type: str
     key: Hashable
-    priority: Priority = Priority.NORMAL
+    priority: TaskPriority = TaskPriority.NORMAL
     deadline_at_ms: int = 0
     term: int = 0
     weight: int = 1
@@ -111,19 +111,19 @@ class TaskCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class Dropped:
+class DroppedTask:
     """A queued task that will never run, and the reason."""
 
     task: Task
-    why: Refusal
+    why: TaskRejection
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class DequeueResult:
     """The task to run now, or None, and the tasks dropped meanwhile."""
 
     task: Task | None
-    dropped: tuple[Dropped, ...] = ()
+    dropped: tuple[DroppedTask, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ class TaskQueue:
 
     def __init__(self, limits: TaskLimits) -> None:
         self._limits = limits
-        self._waiting = Lanes[Task]()
+        self._waiting = TaskLanes[Task]()
         self._stale: list[Task] = []  # dropped, and not yet returned
         self._known: set[tuple[str, Hashable]] = set()
         self._counts: dict[str, _Counts] = {}
@@ -157,7 +157,7 @@ class TaskQueue:
         self._term = 0
         self._is_stopping = False
 
-    def submit(self, task: Task, now_ms: int) -> Refusal | None:
+    def submit(self, task: Task, now_ms: int) -> TaskRejection | None:
         """Queue `task`; return why it was refused, None when it is queued."""
         counts = self._counts_of(task)
         counts.requested += 1
@@ -166,18 +166,18 @@ class TaskQueue:
             case None:
                 self._known.add(task.identity)
                 self._waiting.add(task)
-            case Refusal.DEADLINE_PASSED:
+            case TaskRejection.DEADLINE_PASSED:
                 counts.timed_out += 1
-            case Refusal.STALE_TERM:
+            case TaskRejection.STALE_TERM:
                 counts.stale += 1
             case _:
                 counts.refused += 1
         return refusal
 
-    def take(self, now_ms: int) -> Taken:
+    def take(self, now_ms: int) -> DequeueResult:
         """Choose the task to run now and count it as running; drop tasks that are too late."""
         if self._is_stopping:
-            return Taken(None)
+            return DequeueResult(None)
         dropped = self._drop_useless(now_ms)
         task = self._next()
         if task is not None:
@@ -185,7 +185,7 @@ class TaskQueue:
             self._counts_of(task).running += 1
             self._weight += task.weight
             self._places[task.place] += 1
-        return Taken(task, dropped)
+        return DequeueResult(task, dropped)
 
     def finish(self, task: Task, outcome: TaskOutcome) -> None:
         """Record the end of a task that `take` returned."""
@@ -218,15 +218,15 @@ class TaskQueue:
             self._counts_of(task).stale += 1
             self._stale.append(task)
 
-    def stop(self) -> tuple[Dropped, ...]:
+    def stop(self) -> tuple[DroppedTask, ...]:
         """Stop queueing and running tasks; return the waiting tasks, which are dropped."""
         self._is_stopping = True
-        stale, waiting = self._drop(self._stale, Refusal.STALE_TERM), list(self._waiting)
+        stale, waiting = self._drop(self._stale, TaskRejection.STALE_TERM), list(self._waiting)
         for task in waiting:
             self._counts_of(task).skipped += 1
         self._waiting.clear()
         self._stale = []
-        return stale + self._drop(waiting, Refusal.STOPPING)
+        return stale + self._drop(waiting, TaskRejection.STOPPING)
 
     @property
     def running_count(self) -> int:
@@ -250,36 +250,38 @@ class TaskQueue:
                 timed_out=counts.timed_out,
                 stale=counts.stale,
                 refused=counts.refused,
-                queued=self._waiting.count(Priority.NORMAL, task_type),
-                queued_low=self._waiting.count(Priority.LOW, task_type),
+                queued=self._waiting.count(TaskPriority.NORMAL, task_type),
+                queued_low=self._waiting.count(TaskPriority.LOW, task_type),
                 running=counts.running,
             )
         return result
 
-    def _refusal(self, task: Task, now_ms: int) -> Refusal | None:
+    def _refusal(self, task: Task, now_ms: int) -> TaskRejection | None:
         if self._is_stopping:
-            return Refusal.STOPPING
+            return TaskRejection.STOPPING
         if _is_late(task, now_ms):
-            return Refusal.DEADLINE_PASSED
+            return TaskRejection.DEADLINE_PASSED
         if self._is_stale(task):
-            return Refusal.STALE_TERM
+            return TaskRejection.STALE_TERM
         if task.identity in self._known:
-            return Refusal.DUPLICATE
+            return TaskRejection.DUPLICATE
         if self.queued_count >= self._limits.queue_depth_max:
-            return Refusal.QUEUE_FULL
+            return TaskRejection.QUEUE_FULL
         return None
 
-    def _drop_useless(self, now_ms: int) -> tuple[Dropped, ...]:
+    def _drop_useless(self, now_ms: int) -> tuple[DroppedTask, ...]:
         """Drop tasks that are too late, or were ordered by an SCM that is no longer the leader."""
         stale, self._stale = self._stale, []
         late = self._waiting.take_late(now_ms)
         for task in late:
             self._counts_of(task).timed_out += 1
-        return self._drop(late, Refusal.DEADLINE_PASSED) + self._drop(stale, Refusal.STALE_TERM)
+        return self._drop(late, TaskRejection.DEADLINE_PASSED) + self._drop(
+            stale, TaskRejection.STALE_TERM
+        )
 
-    def _drop(self, tasks: Iterable[Task], why: Refusal) -> tuple[Dropped, ...]:
+    def _drop(self, tasks: Iterable[Task], why: TaskRejection) -> tuple[DroppedTask, ...]:
         """Count tasks that no longer wait as dropped."""
-        dropped = tuple(Dropped(task, why) for task in tasks)
+        dropped = tuple(DroppedTask(task, why) for task in tasks)
         self._known.difference_update(item.task.identity for item in dropped)
         return dropped
 
@@ -287,7 +289,7 @@ class TaskQueue:
         """Return the first task that may run; None if none may, or a heavy task waits for room."""
         if self._weight >= self._limits.running_max:
             return None
-        for level in Priority:
+        for level in TaskPriority:
             for task in self._waiting.heads(level):
                 if not self._is_busy(task):
                     has_room = self._weight + task.weight <= self._limits.running_max

@@ -14,23 +14,23 @@ import structlog
 
 from agent.commands.command_queue import TaskLimits
 from agent.commands.pool import TaskContext, TaskPool
-from agent.commands.proven_delete import ProvenDeletes
+from agent.commands.proven_delete import ReplicaDeleter
 from agent.commands.removal import check_all_done, delete_blocks
 from agent.commands.routing import CarryOut, Route
-from agent.commands.start_rate import Turnstile
+from agent.commands.start_rate import StartRateLimiter
 from agent.config.options import TaskConfig
 from agent.ec.scheme import SHARDS_MAX, parse_scheme
 from agent.errors import Code, Refused, SutureError
-from agent.plan.actions import Deletes
+from agent.plan.actions import ConfirmedDeletes
 from agent.plan.reconcile_outcome import ChunkResult
 from agent.ports import Pace, at_once
-from agent.reconcile.lenders import Lender
+from agent.reconcile.lenders import ReplicaPeer
 from agent.reconcile.reconciler import Prove, Reconciler
-from agent.reconcile.survey import Holder
+from agent.reconcile.survey import SilentHolder
 from agent.reconcile.trusting import fingerprint
-from agent.reconstruct.coordinator import Coordinator, nobody
+from agent.reconstruct.coordinator import ReconstructionCoordinator, nobody
 from agent.reconstruct.shard_peer import DialShard
-from agent.reconstruct.shard_repair import ShardMender
+from agent.reconstruct.shard_repair import ShardRepairer
 from agent.rpc.calls.peer import Endpoint, NodeAddress, Peer
 from agent.rpc.security.tls import LOOPBACK_ONLY, Security
 from agent.rpc.v1 import datanode_pb2, scm_pb2
@@ -38,9 +38,9 @@ from agent.rpc.wire import codec
 from agent.rpc.wire.erasure import parse_order, reconstruction_message
 from agent.rpc.wire.reports import outcome_message
 from agent.runtime.clock import Clock, monotonic_ms
-from agent.runtime.lease import Leases
+from agent.runtime.lease import ContainerLeases
 from agent.runtime.memory import UNLIMITED, MemoryBudget
-from agent.runtime.pledges import Pledges
+from agent.runtime.pledges import DeletePins
 from agent.scan.container_scan import ScanReport
 from agent.scan.throttle import ScanPace
 from agent.store.replica_store import ReplicaStore
@@ -73,7 +73,7 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tools:
+class HandlerDeps:
     """Services that the handlers use. `ask_scan` queues a scan with a reason. `wait` sleeps for the
     given seconds, and returns True early when the agent stops. `report_soon` sends a heartbeat now;
     `reregister` registers again with a full report. `confirm_deletes` asks the control plane about
@@ -81,7 +81,7 @@ class Tools:
     changed; without it the whole replica is read."""
 
     store: ReplicaStore
-    leases: Leases
+    leases: ContainerLeases
     clock: Clock
     cluster_id: str
     datanode_id: str
@@ -94,7 +94,7 @@ class Tools:
     security: Security = LOOPBACK_ONLY
     memory: MemoryBudget = UNLIMITED
     prove: Prove | None = None
-    dial: Callable[[NodeAddress], Lender] | None = None
+    dial: Callable[[NodeAddress], ReplicaPeer] | None = None
     """Returns a peer for a reconcile, by its address; none: those of Suture's own protocol."""
     copy: Copy | None = None
     """Carries out a copy; none: in Suture's own protocol."""
@@ -109,10 +109,10 @@ def threads_for(volume_count: int) -> int:
     return min(max(THREADS_DEFAULT, THREADS_PER_VOLUME * volume_count), THREADS_DEFAULT_MAX)
 
 
-class Handlers:
+class CommandHandlers:
     """Carries out the SCM's commands. Call `stop`, then `close`."""
 
-    def __init__(self, config: TaskConfig, tools: Tools) -> None:
+    def __init__(self, config: TaskConfig, tools: HandlerDeps) -> None:
         self._config = config
         self._tools = tools
         self._clock = tools.clock
@@ -122,7 +122,7 @@ class Handlers:
         rebuilds = max(1, int(threads * RECONSTRUCT_SHARE))
         shares = {"reconcile": share, "reconstruct": rebuilds}
         limits = TaskLimits(threads, shares=shares, per_place_max=STREAMS_PER_VOLUME)
-        starts = Turnstile(tools.clock)
+        starts = StartRateLimiter(tools.clock)
         self.work = TaskPool(limits, name="task", clock=tools.clock, turnstile=starts)
         self.follow_node_state()
         self.quick = TaskPool(
@@ -143,15 +143,15 @@ class Handlers:
             confirm=self._confirm,
             prove=tools.prove,
         )
-        self._mender = ShardMender(
+        self._mender = ShardRepairer(
             tools.store,
             tools.leases,
             self._shards,
             scan=tools.scan_now,
             now_ms=tools.clock.now_ms,
         )
-        self.pledges = Pledges(tools.clock)
-        self._deletes = ProvenDeletes(
+        self.pledges = DeletePins(tools.clock)
+        self._deletes = ReplicaDeleter(
             store=tools.store,
             leases=tools.leases,
             pledges=self.pledges,
@@ -378,7 +378,7 @@ class Handlers:
         response.failed_count = sum(c.result is ChunkResult.FAILED for c in result.chunks)
         return response
 
-    def _confirm(self, container_id: ContainerId, block_ids: Sequence[BlockId]) -> Deletes:
+    def _confirm(self, container_id: ContainerId, block_ids: Sequence[BlockId]) -> ConfirmedDeletes:
         """Ask which deletes the control plane ordered; if it does not answer, it confirms none."""
         ordered: list[int] = []
         kept: list[int] = []
@@ -390,7 +390,7 @@ class Handlers:
                 kept += answer.kept_local_ids
         except SutureError as error:
             log.warning("deletes_not_confirmed", container_id=container_id, error=str(error))
-        return Deletes(frozenset(map(BlockId, ordered)), frozenset(map(BlockId, kept)))
+        return ConfirmedDeletes(frozenset(map(BlockId, ordered)), frozenset(map(BlockId, kept)))
 
     def _named_by_keys(
         self, container_id: ContainerId, block_ids: Sequence[BlockId]
@@ -434,7 +434,7 @@ class Handlers:
         limits = PaceLimits(fixed_bytes_per_s=self._config.reconstruct_bytes_per_s)
         pace = ScanPace(limits, self._tools.wait, clock=self._clock)
         ordered = parse_order(order.reconstruct)
-        coordinator = Coordinator(
+        coordinator = ReconstructionCoordinator(
             self._shards,
             self._tools.shard or self.peer,
             now_ms=self._clock.now_ms,
@@ -465,11 +465,11 @@ class Handlers:
         return peer
 
 
-def parse_holder(message: scm_pb2.KnownHolder) -> Holder:
+def parse_holder(message: scm_pb2.KnownHolder) -> SilentHolder:
     """Return a validated holder that a reconcile command names beside the peers."""
     tree = message.tree if message.HasField("tree") else None
     summary = None if tree is None else codec.parse_summary(tree, "reconcile.holders.tree")
-    return Holder(message.datanode_id, summary, message.is_empty, message.is_dead)
+    return SilentHolder(message.datanode_id, summary, message.is_empty, message.is_dead)
 
 
 def transactions_key(order: scm_pb2.Command) -> tuple[int, ...]:

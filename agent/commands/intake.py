@@ -14,11 +14,11 @@ from typing import Final
 
 import structlog
 
-from agent.commands.command_queue import Refusal
-from agent.commands.routing import Commands, kind_of
+from agent.commands.command_queue import TaskRejection
+from agent.commands.routing import CommandRouter, kind_of
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.clock import Clock, monotonic_ms
-from agent.runtime.loop import Bell, Idle, Step, Throttled
+from agent.runtime.loop import Idle, Step, Throttled, WakeEvent
 
 WAITING_MAX: Final = 20_000  # about 5 MB; more are refused at once
 SLICE_COUNT: Final = 5  # about 0.2 ms of work
@@ -27,12 +27,12 @@ SLICE_PAUSE_S: Final = 0.005
 log = structlog.get_logger()
 
 
-class Intake:
+class CommandIntake:
     """The worker of the intake loop; any thread may call `accept`."""
 
     name = "intake"
 
-    def __init__(self, commands: Commands, clock: Clock, *, bell: Bell) -> None:
+    def __init__(self, commands: CommandRouter, clock: Clock, *, bell: WakeEvent) -> None:
         """`bell` wakes the loop."""
         self._commands = commands
         self._clock = clock
@@ -54,7 +54,7 @@ class Intake:
             self._waiting.extend((command, now_ms) for command in commands[:room])
             self._counts.update(map(kind_of, filter(is_normal, commands[:room])))
         for command in commands[room:]:
-            self._commands.refuse(command, Refusal.QUEUE_FULL)
+            self._commands.refuse(command, TaskRejection.QUEUE_FULL)
         self.bell.ring()
 
     def queue_counts(self) -> Iterable[scm_pb2.QueueCount]:

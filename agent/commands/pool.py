@@ -12,16 +12,16 @@ from typing import Final
 import structlog
 
 from agent.commands.command_queue import (
-    Dropped,
-    Refusal,
-    Taken,
+    DequeueResult,
+    DroppedTask,
     Task,
     TaskCounts,
     TaskLimits,
     TaskOutcome,
     TaskQueue,
+    TaskRejection,
 )
-from agent.commands.start_rate import Turnstile
+from agent.commands.start_rate import StartRateLimiter
 from agent.errors import SutureError
 from agent.runtime.clock import Clock, SystemClock, monotonic_ms
 from agent.runtime.loop import ERROR_TEXT_MAX
@@ -47,7 +47,7 @@ class TaskContext:
 
 
 TaskBody = Callable[[TaskContext], TaskOutcome]
-OnDrop = Callable[[Refusal], None]
+OnDrop = Callable[[TaskRejection], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class TaskPool:
         *,
         name: str = "task",
         clock: Clock | None = None,
-        turnstile: Turnstile | None = None,
+        turnstile: StartRateLimiter | None = None,
     ) -> None:
         """`turnstile` limits the tasks started per second; None = unlimited."""
         self._turnstile = turnstile
@@ -84,7 +84,7 @@ class TaskPool:
 
     def submit(
         self, task: Task, body: TaskBody, *, on_drop: OnDrop | None = None
-    ) -> Refusal | None:
+    ) -> TaskRejection | None:
         """Queue a task; return why it was refused, None when it is queued. Never wait.
 
         `on_drop` is called in another thread if the queued task will never run, because its
@@ -188,7 +188,7 @@ class TaskPool:
             elif self._stopping.is_set():
                 return
 
-    def _next(self) -> Taken:
+    def _next(self) -> DequeueResult:
         """Wait for a task that may run or was dropped; return an empty result when the pool
         stops."""
         while not self._stopping.is_set():
@@ -197,14 +197,14 @@ class TaskPool:
                 self._work_came.notify()  # more tasks may be able to run
                 return taken
             self._work_came.wait(timeout=LATE_CHECK_S)
-        return Taken(None)
+        return DequeueResult(None)
 
-    def _forget(self, dropped: Sequence[Dropped]) -> list[tuple[Dropped, OnDrop | None]]:
+    def _forget(self, dropped: Sequence[DroppedTask]) -> list[tuple[DroppedTask, OnDrop | None]]:
         """Remove the entries of dropped tasks; return their callbacks, to be called without the
         lock."""
         return [(item, self._entries.pop(item.task.identity).on_drop) for item in dropped]
 
-    def _tell(self, told: Sequence[tuple[Dropped, OnDrop | None]]) -> None:
+    def _tell(self, told: Sequence[tuple[DroppedTask, OnDrop | None]]) -> None:
         for item, on_drop in told:
             log.warning("task_dropped", **_named(item.task), why=item.why.value)
             if on_drop is not None:

@@ -13,12 +13,12 @@ from typing import Final
 from agent.errors import Code, Refused
 from agent.plan.actions import PeerId
 from agent.ports import Leases
-from agent.reconcile.witnesses import ReplicaProof, ReplicaWitnesses
+from agent.reconcile.witnesses import ReplicaProof, ReplicaProofCollector
 from agent.rpc.calls.peer import Peer
 from agent.runtime.clock import Clock
-from agent.runtime.pledges import Pledges
+from agent.runtime.pledges import DeletePins
 from agent.store.replica_store import ReplicaStore
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import BlockId, ContainerId, ReplicaState
 from merkle.tree import Tree
 from merkle.tree_building import build_from_rows
@@ -29,13 +29,13 @@ EMPTY: Final = "none: it holds no block"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProvenDeletes:
+class ReplicaDeleter:
     """Deletes replicas. `confirmed` returns the blocks whose delete the control plane ordered. A
     witness that read its whole replica within `age_max_s` need not read it again."""
 
     store: ReplicaStore
     leases: Leases
-    pledges: Pledges
+    pledges: DeletePins
     clock: Clock
     confirmed: Callable[[ContainerId, Sequence[BlockId]], frozenset[BlockId]]
     age_max_s: float
@@ -71,7 +71,7 @@ class ProvenDeletes:
         without_row = self._without_row(container_id)
         if not mine.block_count and not without_row:
             return ReplicaProof(EMPTY, self.clock.monotonic_s())
-        asked = ReplicaWitnesses(
+        asked = ReplicaProofCollector(
             self.store, witnesses, self.confirmed, self.age_max_s, KEEP_S, timeout_s, self.clock
         )
         return asked.proof(container_id, mine, without_row)
@@ -91,7 +91,7 @@ class ProvenDeletes:
         try:
             rows = self.store.block_rows(container_id)
             return build_from_rows(rows, {}, algorithm=self.store.algorithm)
-        except Damaged as damage:
+        except DamagedData as damage:
             raise Refused(Code.NOT_PROVEN, f"container {container_id} stays: {damage}") from damage
 
     def _check_still(self, container_id: ContainerId, generation: int, proof: ReplicaProof) -> None:

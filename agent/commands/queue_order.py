@@ -15,7 +15,7 @@ from typing import Final, Generic, Protocol, TypeVar
 LATENESS_SLACK: Final = 64  # obsolete deadlines kept before the heap is rebuilt
 
 
-class Queued(Protocol):
+class QueueItem(Protocol):
     """Attributes of a task that the lanes use. `deadline_at_ms` 0 = none."""
 
     @property
@@ -44,10 +44,10 @@ class Queued(Protocol):
         ...
 
 
-T = TypeVar("T", bound=Queued)
+T = TypeVar("T", bound=QueueItem)
 
 
-class Lanes(Generic[T]):
+class TaskLanes(Generic[T]):
     """Waiting tasks in the order of arrival."""
 
     def __init__(self) -> None:

@@ -25,7 +25,7 @@ MESSAGE_CHARS_MAX: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class _Transaction:
+class _DeleteTransaction:
     """A parsed delete transaction."""
 
     message: scm_pb2.DeleteTransaction
@@ -46,7 +46,7 @@ def delete_blocks(
     `ask_scan` queues a scan with a reason, for a replica whose last known damage was deleted.
     """
     results: dict[int, scm_pb2.DeleteTransactionResult] = {}
-    understood: list[tuple[int, _Transaction]] = []
+    understood: list[tuple[int, _DeleteTransaction]] = []
     for index, message in enumerate(messages):
         try:
             understood.append((index, parse(message)))
@@ -63,7 +63,7 @@ def delete_blocks(
     return [results[index] for index in range(len(messages))]
 
 
-def parse(message: scm_pb2.DeleteTransaction) -> _Transaction:
+def parse(message: scm_pb2.DeleteTransaction) -> _DeleteTransaction:
     """Return the parsed transaction. Raise Refused(MALFORMED_REQUEST)."""
     container_id = codec.parse_container_id(message.container_id, "transaction.container_id")
     count = len(message.local_ids)
@@ -74,14 +74,14 @@ def parse(message: scm_pb2.DeleteTransaction) -> _Transaction:
     block_ids = tuple(
         codec.parse_block_id(value, "transaction.local_ids") for value in message.local_ids
     )
-    return _Transaction(message, container_id, block_ids)
+    return _DeleteTransaction(message, container_id, block_ids)
 
 
 def batches(
-    transactions: Sequence[tuple[int, _Transaction]],
-) -> Iterator[list[tuple[int, _Transaction]]]:
+    transactions: Sequence[tuple[int, _DeleteTransaction]],
+) -> Iterator[list[tuple[int, _DeleteTransaction]]]:
     """Yield transactions in batches, each small enough for one lease."""
-    batch: list[tuple[int, _Transaction]] = []
+    batch: list[tuple[int, _DeleteTransaction]] = []
     count = 0
     for item in transactions:
         if batch and count + len(item[1].block_ids) > BLOCKS_PER_BATCH:
@@ -97,7 +97,7 @@ def _delete_batch(
     store: ReplicaStore,
     leases: Leases,
     container_id: ContainerId,
-    transactions: Sequence[_Transaction],
+    transactions: Sequence[_DeleteTransaction],
     stop: Callable[[], bool],
     ask_scan: Callable[[ContainerId, str], None],
 ) -> list[scm_pb2.DeleteTransactionResult]:

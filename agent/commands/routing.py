@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from agent.commands.command_queue import Priority, Refusal, Task, TaskOutcome
+from agent.commands.command_queue import Task, TaskOutcome, TaskPriority, TaskRejection
 from agent.commands.pool import TaskBody, TaskContext, TaskPool
 from agent.errors import Code, SutureError
 from agent.rpc.v1 import scm_pb2
@@ -40,7 +40,7 @@ class Route:
     place_of: Callable[[scm_pb2.Command], str] = lambda _: ""
 
 
-class Commands:
+class CommandRouter:
     """Takes commands from the heartbeat, queues them in the pools, and answers each."""
 
     def __init__(self, routes: Mapping[str, Route], answer: Answer, clock: Clock) -> None:
@@ -55,7 +55,7 @@ class Commands:
         for pool in self._pools:
             pool.set_term(term)
 
-    def refuse(self, command: scm_pb2.Command, why: Refusal) -> None:
+    def refuse(self, command: scm_pb2.Command, why: TaskRejection) -> None:
         """Answer a command that will not be queued."""
         self._answer(skipped(command, why.value))
 
@@ -79,7 +79,7 @@ class Commands:
         task = Task(
             task_type=kind,
             key=container_id if route.key_of is None else route.key_of(command),
-            priority=Priority.LOW if command.priority == scm_pb2.LOW else Priority.NORMAL,
+            priority=TaskPriority.LOW if command.priority == scm_pb2.LOW else TaskPriority.NORMAL,
             deadline_at_ms=self._deadline_at_ms(command, waited_ms),
             term=command.term,
             weight=route.weight,
@@ -87,7 +87,7 @@ class Commands:
             about=ids_of(command),
         )
 
-        def skip(why: Refusal) -> None:
+        def skip(why: TaskRejection) -> None:
             self.refuse(command, why)
 
         refusal = route.pool.submit(task, self._body(command, route.carry_out), on_drop=skip)

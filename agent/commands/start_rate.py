@@ -9,7 +9,7 @@ STARTS_PER_S: Final = 200.0  # real tasks wait for disks and networks much longe
 STARTS_BURST: Final = 20.0
 
 
-class Turnstile:
+class StartRateLimiter:
     """Admits `per_s` passes per second, and up to `burst` at once after a pause. Thread-safe."""
 
     def __init__(

@@ -13,9 +13,9 @@ from agent.config.options import AgentConfig
 from agent.config.ozone import misled, ozone_scms, unspoken
 from agent.config.section import (
     LIVE,
-    Section,
+    ConfigSection,
 )
-from agent.config.toml_file import Key, Written, read
+from agent.config.toml_file import Key, ParsedConfig, read
 from agent.errors import Code, Refused
 from agent.runtime.loopback import is_loopback
 
@@ -30,7 +30,7 @@ def load(path: Path) -> AgentConfig:
     return load_written(path)[0]
 
 
-def load_written(path: Path) -> tuple[AgentConfig, Written]:
+def load_written(path: Path) -> tuple[AgentConfig, ParsedConfig]:
     """Return the config, and where every value was written."""
     written = read(path)
     try:
@@ -121,7 +121,7 @@ def with_live(before: AgentConfig, after: AgentConfig) -> AgentConfig:
 
 def _flags(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, bool]]:
     for name, field in model.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+        if isinstance(field.annotation, type) and issubclass(field.annotation, ConfigSection):
             yield from _flags(field.annotation, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", field.json_schema_extra == LIVE
@@ -141,7 +141,7 @@ def _refused(path: Path, wrong: list[str]) -> Refused:
     )
 
 
-def _fault(item: ErrorDetails, written: Written) -> str:
+def _fault(item: ErrorDetails, written: ParsedConfig) -> str:
     """Return the message of one fault: its place, the option, and the error."""
     key = tuple(str(part) for part in item["loc"])
     place = written.place_of(key)

@@ -18,9 +18,9 @@ from agent.config.section import (
     AddressOrNone,
     Bytes,
     BytesPerS,
+    ConfigSection,
     Count,
     Seconds,
-    Section,
     Switch,
     WholeSeconds,
     checked_port,
@@ -66,7 +66,7 @@ Window = Annotated[str, AfterValidator(_checked_window)]
 Directory = Annotated[str, AfterValidator(_checked_directory)]
 
 
-class NodeConfig(Section):
+class NodeConfig(ConfigSection):
     """Identity and addresses of this datanode."""
 
     listen: Address = Field("127.0.0.1:9859", description="Address of the gRPC server, host:port.")
@@ -91,7 +91,7 @@ class NodeConfig(Section):
     )
 
 
-class StorageConfig(Section):
+class StorageConfig(ConfigSection):
     """Location of replicas, and limits on the use of a volume."""
 
     volumes: tuple[Path, ...] = Field(
@@ -122,7 +122,7 @@ class StorageConfig(Section):
     )
 
 
-class ScanConfig(Section):
+class ScanConfig(ConfigSection):
     """Interval and speed of the scans."""
 
     enabled: Switch = Field(
@@ -187,7 +187,7 @@ class ScanConfig(Section):
     )
 
 
-class TaskConfig(Section):
+class TaskConfig(ConfigSection):
     """Limits on concurrent commands."""
 
     threads: Count = Field(
@@ -226,7 +226,7 @@ class TaskConfig(Section):
     )
 
 
-class ServerConfig(Section):
+class ServerConfig(ConfigSection):
     """Limits of the gRPC server."""
 
     threads: Count = Field(
@@ -243,7 +243,7 @@ class ServerConfig(Section):
     )
 
 
-class TlsConfig(Section):
+class TlsConfig(ConfigSection):
     """Certificates; changed files are read again."""
 
     certificate: Path | None = Field(
@@ -266,7 +266,7 @@ class TlsConfig(Section):
     )
 
 
-class ObserveConfig(Section):
+class ObserveConfig(ConfigSection):
     """The HTTP listener and the audit log."""
 
     listen: AddressOrNone = Field(
@@ -286,7 +286,7 @@ class ObserveConfig(Section):
     )
 
 
-class ReportConfig(Section):
+class ReportConfig(ConfigSection):
     """Reports of all replicas as Parquet files, which the Spark job compares."""
 
     export: Directory = Field(
@@ -306,7 +306,7 @@ class ReportConfig(Section):
     )
 
 
-class OzoneConfig(Section):
+class OzoneConfig(ConfigSection):
     """An agent among Apache Ozone's datanodes.
 
     It serves Ozone's datanodes and clients, and may be led by Ozone's storage container manager
@@ -339,7 +339,7 @@ class OzoneConfig(Section):
     )
 
 
-class AgentConfig(Section):
+class AgentConfig(ConfigSection):
     """All options of the agent."""
 
     node: NodeConfig = Field(default_factory=NodeConfig)

@@ -115,7 +115,7 @@ def spoken_duration(duration_s: float) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class OptionUnit:
     """The unit of an option: its name, and the parser for a text with another unit."""
 
     name: str

@@ -11,8 +11,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from agent.config.options import AgentConfig
-from agent.config.quantity import Unit, bytes_text, duration_text
-from agent.config.section import BYTES, BYTES_PER_S, LIVE, SECONDS, Section
+from agent.config.quantity import OptionUnit, bytes_text, duration_text
+from agent.config.section import BYTES, BYTES_PER_S, LIVE, SECONDS, ConfigSection
 from agent.errors import Code, Refused
 
 NONE: Final = "none"
@@ -54,7 +54,7 @@ them.
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class OptionDoc:
     """A declared option, ready for display."""
 
     name: str
@@ -84,11 +84,11 @@ class Option:
         return "\n".join(lines)
 
 
-def options(model: type[BaseModel] = AgentConfig, prefix: str = "") -> Iterator[Option]:
+def options(model: type[BaseModel] = AgentConfig, prefix: str = "") -> Iterator[OptionDoc]:
     """Yield every option in the order of declaration, top-level options first."""
-    inner: list[tuple[str, type[Section]]] = []
+    inner: list[tuple[str, type[ConfigSection]]] = []
     for name, field in model.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+        if isinstance(field.annotation, type) and issubclass(field.annotation, ConfigSection):
             inner.append((f"{prefix}{name}.", field.annotation))
         else:
             yield _option(f"{prefix}{name}", field)
@@ -96,7 +96,7 @@ def options(model: type[BaseModel] = AgentConfig, prefix: str = "") -> Iterator[
         yield from options(section, section_prefix)
 
 
-def find(name: str) -> Iterator[Option]:
+def find(name: str) -> Iterator[OptionDoc]:
     """Yield the option `name`, or all options of that section or key; "" = all. Raise Refused."""
     found = [o for o in options() if name in {"", o.name, o.section, o.key}]
     if not found:
@@ -145,10 +145,10 @@ def shown(name: str, value: object) -> str:
     return _value_text(value, _unit(_field(name)))
 
 
-def _option(name: str, field: FieldInfo) -> Option:
+def _option(name: str, field: FieldInfo) -> OptionDoc:
     unit = _unit(field)
     example = field.examples[0] if field.examples else field.default
-    return Option(
+    return OptionDoc(
         name=name,
         kind=_kind(field, unit),
         default="" if field.is_required() else _value_text(field.default, unit),
@@ -170,15 +170,15 @@ def _field(name: str) -> FieldInfo:
     return model.model_fields[key]
 
 
-def _unit(field: FieldInfo) -> Unit | None:
+def _unit(field: FieldInfo) -> OptionUnit | None:
     for item in field.metadata:
         unit = getattr(item, "func", None)
-        if isinstance(unit, Unit):
+        if isinstance(unit, OptionUnit):
             return unit
     return None
 
 
-def _kind(field: FieldInfo, unit: Unit | None) -> str:
+def _kind(field: FieldInfo, unit: OptionUnit | None) -> str:
     if unit is not None:
         return {"bytes": 'a size, such as "500GiB"', "seconds": 'a time, such as "7d"'}.get(
             unit.name, 'a rate, such as "20MiB/s"'
@@ -195,7 +195,7 @@ def _kind(field: FieldInfo, unit: Unit | None) -> str:
     return names.get(kind, "a text")
 
 
-def _bounds(field: FieldInfo, unit: Unit | None) -> str:
+def _bounds(field: FieldInfo, unit: OptionUnit | None) -> str:
     limits = {
         name: getattr(item, name)
         for item in field.metadata
@@ -213,7 +213,7 @@ def _bounds(field: FieldInfo, unit: Unit | None) -> str:
     return " ".join(parts)
 
 
-def _value_text(value: object, unit: Unit | None) -> str:
+def _value_text(value: object, unit: OptionUnit | None) -> str:
     """Return a value as TOML, in the unit that people use."""
     if value is None:
         return NONE
@@ -228,7 +228,7 @@ def _value_text(value: object, unit: Unit | None) -> str:
     return json.dumps(value)
 
 
-def _quantity(value: float, unit: Unit) -> str:
+def _quantity(value: float, unit: OptionUnit) -> str:
     if unit is SECONDS:
         return duration_text(value)
     assert unit in {BYTES, BYTES_PER_S}

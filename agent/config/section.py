@@ -12,15 +12,15 @@ from pydantic import (
     field_validator,
 )
 
-from agent.config.quantity import Unit, parse_bytes, parse_bytes_per_s, parse_duration_s
+from agent.config.quantity import OptionUnit, parse_bytes, parse_bytes_per_s, parse_duration_s
 
 HOST_AND_PORT: Final = r"(\[[0-9a-fA-F:]+\]|[^:\s]+):\d{1,5}"
 PORT_MAX: Final = 65_535
 LIVE: Final[dict[str, Any]] = {"live": True}
 
-BYTES: Final = Unit("bytes", parse_bytes)
-BYTES_PER_S: Final = Unit("bytes per second", parse_bytes_per_s)
-SECONDS: Final = Unit("seconds", parse_duration_s)
+BYTES: Final = OptionUnit("bytes", parse_bytes)
+BYTES_PER_S: Final = OptionUnit("bytes per second", parse_bytes_per_s)
+SECONDS: Final = OptionUnit("seconds", parse_duration_s)
 
 
 def checked_port(address: str) -> str:
@@ -47,7 +47,7 @@ AddressOrNone = Annotated[
 ]
 
 
-class Section(BaseModel):
+class ConfigSection(BaseModel):
     """A table of the file: frozen, and strict about names."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -26,7 +26,7 @@ Key = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SourceLocation:
     """File and line of a value."""
 
     path: Path
@@ -37,14 +37,14 @@ class Place:
 
 
 @dataclass(slots=True)
-class Written:
+class ParsedConfig:
     """Merged content of all files; `places` has every written key and table."""
 
     paths: list[Path] = field(default_factory=list)
     values: dict[str, Any] = field(default_factory=dict)
-    places: dict[Key, Place] = field(default_factory=dict)
+    places: dict[Key, SourceLocation] = field(default_factory=dict)
 
-    def place_of(self, key: Key) -> Place | None:
+    def place_of(self, key: Key) -> SourceLocation | None:
         """Return where `key`, or else the table that would hold it, was written."""
         for length in range(len(key), 0, -1):
             if key[:length] in self.places:
@@ -60,14 +60,14 @@ class Written:
         return ", ".join(texts)
 
 
-def read(path: Path) -> Written:
+def read(path: Path) -> ParsedConfig:
     """Read `path` and its drop-ins. Raise Refused(INVALID_CONFIG) naming file and line."""
     return read_each([path, *drop_ins(path)])
 
 
-def read_each(paths: Sequence[Path]) -> Written:
+def read_each(paths: Sequence[Path]) -> ParsedConfig:
     """Read these files; later files override earlier ones. Raise Refused naming file and line."""
-    written = Written()
+    written = ParsedConfig()
     for each in paths:
         text = _text(each)
         try:
@@ -75,7 +75,7 @@ def read_each(paths: Sequence[Path]) -> Written:
         except tomllib.TOMLDecodeError as error:
             raise Refused(Code.INVALID_CONFIG, f"config file {each}: {error}") from error
         written.paths.append(each)
-        written.places.update((key, Place(each, line)) for key, line in places(text))
+        written.places.update((key, SourceLocation(each, line)) for key, line in places(text))
         _merge(written.values, values)
     return written
 

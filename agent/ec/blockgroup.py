@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from agent.ec.geometry import Group
+from agent.ec.geometry import BlockGroup
 from agent.ec.scheme import Scheme
 from agent.errors import SutureError
 from merkle.checksum import crc32c
@@ -31,14 +31,14 @@ Metadata = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Agreed:
+class RebuildableGroup:
     """A block group that can be rebuilt: its length, and the shards that have it.
 
     `notes` are Ozone's records of its stripes, for the shards that store them.
     """
 
     block_id: BlockId
-    group: Group
+    group: BlockGroup
     shards: Mapping[int, BlockData]
     stripe_checksums: tuple[int, ...] = ()
     notes: Metadata = ()
@@ -49,7 +49,7 @@ class Agreed:
 
 
 @dataclass(frozen=True, slots=True)
-class Orphan:
+class OrphanGroup:
     """A block group that cannot be rebuilt from the sources, and why."""
 
     block_id: BlockId
@@ -58,7 +58,7 @@ class Orphan:
 
 def agree(
     scheme: Scheme, block_id: BlockId, known: Mapping[int, BlockData | None]
-) -> Agreed | Orphan:
+) -> RebuildableGroup | OrphanGroup:
     """Return the group that `known` describes; `known` is the block in each source's index.
 
     The length is the longest that enough sources report. A source that knows a shorter group, or
@@ -69,25 +69,25 @@ def agree(
     lengths = {index: group_length_bytes(block) for index, block in there.items()}
     named = {index: length for index, length in lengths.items() if length is not None}
     if len(named) < scheme.data_count:
-        return Orphan(block_id, f"{len(named)} of {scheme.data_count} sources know its length")
+        return OrphanGroup(block_id, f"{len(named)} of {scheme.data_count} sources know its length")
     try:
-        group = Group(scheme, longest_of_enough(scheme, named.values()))
+        group = BlockGroup(scheme, longest_of_enough(scheme, named.values()))
     except SutureError as error:
-        return Orphan(block_id, str(error))
+        return OrphanGroup(block_id, str(error))
     shards = {i: there[i] for i in sorted(named) if has_group(group, i, there[i], named[i])}
     if len(shards) < scheme.data_count:
         differ = f"; its sources know different lengths: {sorted(named.items())}"
-        return Orphan(
+        return OrphanGroup(
             block_id,
             f"the chunks of {len(shards)} of {scheme.data_count} sources follow the cells of a "
             f"group of {group.length_bytes} bytes"
             + (differ if len(set(named.values())) > 1 else ""),
         )
     checksums = stripe_checksums_of(shards.values(), group)
-    return Agreed(block_id, group, shards, checksums, _ozone_notes(shards.values()))
+    return RebuildableGroup(block_id, group, shards, checksums, _ozone_notes(shards.values()))
 
 
-def has_group(group: Group, index: int, block: BlockData, length_bytes: int) -> bool:
+def has_group(group: BlockGroup, index: int, block: BlockData, length_bytes: int) -> bool:
     """Return whether a shard that knows a group of `length_bytes` has its cells of this group, that
     is, knows this group or whole stripes at its start. Parity of a partial stripe is no parity of a
     whole one."""
@@ -98,7 +98,7 @@ def has_group(group: Group, index: int, block: BlockData, length_bytes: int) -> 
     return is_it and follows_cells(group, index, block)
 
 
-def follows_cells(group: Group, index: int, block: BlockData) -> bool:
+def follows_cells(group: BlockGroup, index: int, block: BlockData) -> bool:
     """Return whether a shard's chunks match the cells of the group, at least up to its length."""
     cell_bytes = group.scheme.cell_bytes
     expected = [
@@ -123,7 +123,7 @@ def longest_of_enough(scheme: Scheme, lengths_bytes: Collection[int]) -> int:
     return ordered[scheme.data_count - 1 if len(ordered) >= scheme.data_count else 0]
 
 
-def group_metadata(metadata: Iterable[tuple[str, str]], group: Group) -> Metadata:
+def group_metadata(metadata: Iterable[tuple[str, str]], group: BlockGroup) -> Metadata:
     """Return a shard's metadata with this group's length, and without stripe checksums."""
     records = (f"{STRIPE_CHECKSUMS_KEY}.", OZONE_NOTES)
     kept = [
@@ -143,7 +143,9 @@ def stripe_checksum(chunks: Sequence[ChunkInfo]) -> int:
     return crc32c(b"".join(chunk.window_checksums for chunk in chunks))
 
 
-def is_stripe_checksum(agreed: Agreed, stripe: int, chunks: Mapping[int, ChunkInfo]) -> bool:
+def is_stripe_checksum(
+    agreed: RebuildableGroup, stripe: int, chunks: Mapping[int, ChunkInfo]
+) -> bool:
     """Return whether a stripe's chunks are those its writer recorded.
 
     Return True as well if that is unknown, because there is no record or a chunk is missing.
@@ -176,7 +178,7 @@ def stripe_metadata(checksums: Sequence[int]) -> Metadata:
     )
 
 
-def stripe_checksums_of(blocks: Iterable[BlockData], group: Group) -> tuple[int, ...]:
+def stripe_checksums_of(blocks: Iterable[BlockData], group: BlockGroup) -> tuple[int, ...]:
     """Return the stripe checksums that the shards carry; none unless all shards that have them
     agree.
 

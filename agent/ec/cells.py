@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from agent.ec.blockgroup import Agreed, stripe_checksum
+from agent.ec.blockgroup import RebuildableGroup, stripe_checksum
 from agent.ec.cell_codec import Cell, padded
 from agent.ec.wrong_shard import Proof
 from merkle.checksum import window_checksums
@@ -12,7 +12,7 @@ Style = tuple[ChecksumType, int]
 """The kind of window checksums, and how many bytes each is of."""
 
 
-def style_of(agreed: Agreed, stripe: int) -> Style:
+def style_of(agreed: RebuildableGroup, stripe: int) -> Style:
     """Return the style of checksums that the writer gave the stripe's cells."""
     for index in agreed.group.indexes(stripe):
         if index in agreed.shards:
@@ -30,7 +30,7 @@ def described(offset: int, cell: Cell, style: Style) -> ChunkInfo:
     return ChunkInfo(offset, len(cell), checksum_type, window_bytes, sums)
 
 
-def proof_of(agreed: Agreed, stripe: int) -> Proof | None:
+def proof_of(agreed: RebuildableGroup, stripe: int) -> Proof | None:
     """Return a check whether all cells of a stripe match their writer's record; None without a
     record."""
     if not agreed.stripe_checksums:

@@ -19,7 +19,7 @@ from merkle.replica import BLOCK_BYTES_MAX, CHUNKS_PER_BLOCK_MAX
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class CellSpan:
     """A range of a group's bytes within one cell: `length_bytes` from `offset` in the cell."""
 
     stripe: int
@@ -29,7 +29,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class BlockGroup:
     """A block group: `length_bytes` of data, spread by `scheme`."""
 
     scheme: Scheme
@@ -74,12 +74,12 @@ class Group:
         """Return the indexes that have a cell in a stripe."""
         return tuple(i for i in self.scheme.indexes if self.cell_bytes(stripe, i))
 
-    def spans(self, offset: int, length_bytes: int) -> Iterator[Span]:
+    def spans(self, offset: int, length_bytes: int) -> Iterator[CellSpan]:
         """Yield the spans of a range of the group's data, in order."""
         at, end = offset, min(offset + length_bytes, self.length_bytes)
         while at < end:
             stripe, within_stripe = divmod(at, self.scheme.stripe_bytes)
             place, within_cell = divmod(within_stripe, self.scheme.cell_bytes)
             step_bytes = min(self.scheme.cell_bytes - within_cell, end - at)
-            yield Span(stripe, place + 1, within_cell, step_bytes)
+            yield CellSpan(stripe, place + 1, within_cell, step_bytes)
             at += step_bytes

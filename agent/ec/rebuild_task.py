@@ -9,7 +9,7 @@ from merkle.replica import ContainerId
 
 
 @dataclass(frozen=True, slots=True)
-class Shard:
+class ShardLocation:
     """A shard of a container: its datanode, address and index."""
 
     datanode_id: str
@@ -18,13 +18,13 @@ class Shard:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class RebuildTask:
     """Rebuild the shards of `targets` from those of `sources`."""
 
     container_id: ContainerId
     scheme: Scheme
-    sources: tuple[Shard, ...]
-    targets: tuple[Shard, ...]
+    sources: tuple[ShardLocation, ...]
+    targets: tuple[ShardLocation, ...]
 
     def check(self) -> None:
         """Raise Refused if the order is invalid, whatever the sources hold."""
@@ -57,7 +57,7 @@ class Order:
 
 
 @dataclass(slots=True)
-class Account:
+class RebuildStats:
     """Record of what a reconstruction did; used by the coordinating thread only."""
 
     read_bytes: int = 0
@@ -81,6 +81,6 @@ class Reconstruction:
     duration_ms: int
 
 
-def told(shards: Sequence[Shard]) -> str:
+def told(shards: Sequence[ShardLocation]) -> str:
     """Return shards as text for a message."""
     return ", ".join(f"{shard.index} at {shard.datanode_id}" for shard in shards)

@@ -14,7 +14,7 @@ from itertools import combinations
 import numpy as np
 
 from agent.ec.cell_codec import Cell, padded, rebuild
-from agent.ec.geometry import Group
+from agent.ec.geometry import BlockGroup
 
 Proof = Callable[[Mapping[int, Cell]], bool]
 """Whether all cells of a stripe, by index, are what its writer recorded."""
@@ -30,7 +30,7 @@ class StripeVerdict:
 
 
 def judge_stripe(
-    group: Group, stripe: int, cells: Mapping[int, Cell], proof: Proof | None = None
+    group: BlockGroup, stripe: int, cells: Mapping[int, Cell], proof: Proof | None = None
 ) -> StripeVerdict:
     """Judge a stripe by the cells present. Raise Refused if there are fewer than `data_count`.
 
@@ -49,7 +49,7 @@ def judge_stripe(
 
 
 def _suspects(
-    group: Group, cells: Mapping[int, Cell], *, has_proof: bool
+    group: BlockGroup, cells: Mapping[int, Cell], *, has_proof: bool
 ) -> Iterator[tuple[int, ...]]:
     """Yield sets of shards that may be wrong, small sets first."""
     spare_count = len(cells) - group.scheme.data_count
@@ -58,11 +58,13 @@ def _suspects(
         yield from combinations(sorted(cells), count)
 
 
-def _is_recorded(group: Group, stripe: int, cells: Mapping[int, Cell], proof: Proof | None) -> bool:
+def _is_recorded(
+    group: BlockGroup, stripe: int, cells: Mapping[int, Cell], proof: Proof | None
+) -> bool:
     return proof is None or proof(_completed(group, stripe, cells))
 
 
-def _fits(group: Group, stripe: int, cells: Mapping[int, Cell]) -> bool:
+def _fits(group: BlockGroup, stripe: int, cells: Mapping[int, Cell]) -> bool:
     """Return whether the first `data_count` cells reproduce all other present cells."""
     length_bytes = group.cell_bytes_max(stripe)
     rest = sorted(cells)[group.scheme.data_count :]
@@ -70,7 +72,7 @@ def _fits(group: Group, stripe: int, cells: Mapping[int, Cell]) -> bool:
     return all(np.array_equal(made[i], padded(cells[i], length_bytes)) for i in rest)
 
 
-def _completed(group: Group, stripe: int, cells: Mapping[int, Cell]) -> dict[int, Cell]:
+def _completed(group: BlockGroup, stripe: int, cells: Mapping[int, Cell]) -> dict[int, Cell]:
     """Return all cells of a stripe, cut to their lengths; missing cells are computed."""
     length_bytes = group.cell_bytes_max(stripe)
     absent = [index for index in group.indexes(stripe) if index not in cells]

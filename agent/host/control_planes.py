@@ -12,13 +12,13 @@ from typing import Final
 
 from agent.config.options import ScanConfig
 from agent.errors import Code, SutureError, Unavailable
-from agent.reconcile.peer_challenges import Challenges
+from agent.reconcile.peer_challenges import ChallengeWorker
 from agent.rpc.calls.peer import NodeAddress, Peer
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.clock import Clock
-from agent.runtime.loop import Pulse
-from agent.scan.host_scans import Scrub
+from agent.runtime.loop import ProgressMarker
+from agent.scan.host_scans import ScanManager
 from agent.scan.parity_scrub import ParityPolicy, ParityScrub
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockId, ContainerId
@@ -67,7 +67,7 @@ class ControlPlanes:
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class PeerQueryDeps:
     """Services that both workers need: the store, the control planes, the connections, the
     clock."""
 
@@ -82,10 +82,10 @@ class Asking:
         config: ScanConfig,
         ask_scan: Callable[[ContainerId, str], None],
         count: Callable[[str], None],
-    ) -> Challenges:
+    ) -> ChallengeWorker:
         """Return the worker that asks peers to prove chunks; it has no peers if scans are
         disabled."""
-        return Challenges(
+        return ChallengeWorker(
             self.store,
             self.datanode_id,
             config.challenge_interval_s if config.enabled else 0,
@@ -97,7 +97,7 @@ class Asking:
         )
 
     def parity(
-        self, config: ScanConfig, scrub: Scrub, pulse: Pulse, stop: threading.Event
+        self, config: ScanConfig, scrub: ScanManager, pulse: ProgressMarker, stop: threading.Event
     ) -> ParityScrub | None:
         """Return the worker that verifies parity; None if it is disabled."""
         if not config.enabled or not config.parity_interval_s:

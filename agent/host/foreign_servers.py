@@ -12,30 +12,30 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from agent.config.options import AgentConfig
-from agent.host.recoveries import Recoveries
-from agent.rpc.datanode.limits import Limits
+from agent.host.recoveries import RecoveringReplicas
+from agent.rpc.datanode.limits import DatanodeServerLimits
 from agent.rpc.serving.access import Audit
 from agent.rpc.serving.connections import Connections
-from agent.rpc.serving.waits import Slots, Waits
-from agent.runtime.lease import Leases
+from agent.rpc.serving.waits import BlockedCalls, WorkerSlots
+from agent.runtime.lease import ContainerLeases
 from agent.store.files.writebehind import Submit
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import ContainerId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Inside:
+class HostServices:
     """Services of the agent that a protocol server may use."""
 
     config: AgentConfig
     datanode_id: str
     cluster_id: str
     store: ReplicaStore
-    leases: Leases
-    recoveries: Recoveries
-    limits: Limits
-    waits: Waits
-    slots: Slots
+    leases: ContainerLeases
+    recoveries: RecoveringReplicas
+    limits: DatanodeServerLimits
+    waits: BlockedCalls
+    slots: WorkerSlots
     connections: Connections
     audit: Audit
     executor: Any  # a thread for each admitted call
@@ -47,7 +47,7 @@ class Inside:
     """Asks for a scan of a replica, and says why."""
 
 
-class Ended(Protocol):
+class ShutdownHandle(Protocol):
     """The end of a server's stop."""
 
     def wait(self) -> object:
@@ -55,7 +55,7 @@ class Ended(Protocol):
         ...
 
 
-class Door(Protocol):
+class ProtocolServer(Protocol):
     """A server for another protocol."""
 
     @property
@@ -67,26 +67,26 @@ class Door(Protocol):
         """Serve from now on."""
         ...
 
-    def stop(self, grace_s: float) -> Ended:
+    def stop(self, grace_s: float) -> ShutdownHandle:
         """Refuse new calls, and give running calls `grace_s`. Harmless before `start`."""
         ...
 
 
-MakeDoor: TypeAlias = Callable[[Inside], Door]
+MakeDoor: TypeAlias = Callable[[HostServices], ProtocolServer]
 
 
-class Doors:
+class ProtocolServers:
     """All protocol servers of a host; each has its own threads."""
 
     def __init__(
         self,
         makers: Sequence[MakeDoor],
-        inside: Callable[[Executor], Inside],
+        inside: Callable[[Executor], HostServices],
         threads: Callable[[], Executor],
     ) -> None:
         """Make all servers, or none. Raise SutureError."""
         self._executors: list[Executor] = []
-        self._doors: list[Door] = []
+        self._doors: list[ProtocolServer] = []
         try:
             for make in makers:
                 self._executors.append(threads())
@@ -105,7 +105,7 @@ class Doors:
         for door in self._doors:
             door.start()
 
-    def stop(self, grace_s: float) -> list[Ended]:
+    def stop(self, grace_s: float) -> list[ShutdownHandle]:
         """Begin to stop all servers; return their ends to wait for."""
         return [door.stop(grace_s) for door in self._doors]
 

@@ -18,12 +18,12 @@ from typing import Final, Protocol
 import structlog
 
 from agent.errors import Code, Refused, Unavailable
-from agent.host.leader_terms import Terms
+from agent.host.leader_terms import TermTracker
 from agent.host.outbox import REGISTERED, Outbox
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.rpc.wire.replica_columns import column_report
 from agent.runtime.clock import Clock
-from agent.runtime.loop import Busy, Resting, Step, Throttled
+from agent.runtime.loop import Backoff, Busy, Step, Throttled
 from agent.store.volumes.nodestate import NodeState
 from merkle.replica import LAYOUT_VERSION, ContainerId
 
@@ -51,7 +51,7 @@ class Scm(Protocol):
         ...
 
 
-class Reporter(Protocol):
+class ReportSource(Protocol):
     """State of this datanode to report."""
 
     def replica_ids(self) -> Sequence[ContainerId]:
@@ -76,7 +76,7 @@ class Reporter(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class RegistrationInfo:
     """Identity of the datanode that registers."""
 
     datanode_id: str
@@ -87,19 +87,19 @@ class Identity:
     boot_id: int
 
 
-class Heartbeat:
+class HeartbeatWorker:
     """The worker of the heartbeat loop, which empties the outbox of one SCM."""
 
     def __init__(
         self,
         scm: Scm,
-        reporter: Reporter,
-        identity: Identity,
+        reporter: ReportSource,
+        identity: RegistrationInfo,
         on_commands: Callable[[Sequence[scm_pb2.Command], int], None],
         clock: Clock,
         *,
         outbox: Outbox,
-        terms: Terms | None = None,
+        terms: TermTracker | None = None,
         name: str = "heartbeat",
         spacing_s: float = 0.0,
         on_last_copies: Callable[[Sequence[int]], None] = lambda _: None,
@@ -116,7 +116,7 @@ class Heartbeat:
         self._sent_at_s = float("-inf")
         self.name = name
         self._scm = scm
-        self._terms = terms or Terms()
+        self._terms = terms or TermTracker()
         self._reporter = reporter
         self._identity = identity
         self._on_commands = on_commands
@@ -140,7 +140,7 @@ class Heartbeat:
         """Register if needed, then send one heartbeat."""
         wait_s = self._sent_at_s + self._spacing_s - self._clock.monotonic_s()
         if wait_s > 0:
-            return Resting(wait_s)
+            return Backoff(wait_s)
         if self.outbox.take_wish_to_register():
             self._is_registered = False
         try:

@@ -8,27 +8,27 @@ from collections.abc import Sequence
 from agent.config.loading import changed, with_live
 from agent.config.options import AgentConfig
 from agent.host.foreign_servers import MakeDoor
-from agent.host.leader import Leader
-from agent.host.who import Who
-from agent.host.wiring import Parts
+from agent.host.leader import ExternalControlPlane
+from agent.host.who import DatanodeIdentity
+from agent.host.wiring import AgentComponents
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.security.tls import LOOPBACK_ONLY, Security
-from agent.runtime.service_manager import Supervisor
+from agent.runtime.service_manager import SystemdNotifier
 
 
-class Host:
+class AgentProcess:
     """All parts of an agent's process."""
 
     def __init__(
         self,
         config: AgentConfig,
-        who: Who,
+        who: DatanodeIdentity,
         scms: Sequence[ScmClient],
-        supervisor: Supervisor,
+        supervisor: SystemdNotifier,
         *,
         security: Security = LOOPBACK_ONLY,
         doors: Sequence[MakeDoor] = (),
-        leaders: Sequence[Leader] = (),
+        leaders: Sequence[ExternalControlPlane] = (),
     ) -> None:
         """Open the store, which recovers it, and bind the server and the other `doors`. `leaders`
         are control planes of another kind, which lead instead of `scms`.
@@ -36,7 +36,7 @@ class Host:
         Raise SutureError.
         """
         self.security = security
-        self._parts = Parts(
+        self._parts = AgentComponents(
             config, who, scms, supervisor, security=security, doors=doors, leaders=leaders
         )
 

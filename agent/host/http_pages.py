@@ -5,30 +5,30 @@ from http import HTTPStatus
 from typing import Final
 
 from agent.observe.datanode_page import status_page
-from agent.observe.datanode_status import Observer
+from agent.observe.datanode_status import DatanodeStatus
 from agent.observe.healthz import health, health_text
-from agent.observe.metrics import CONTENT_TYPE, Meters, exposition, registry_of
+from agent.observe.metrics import CONTENT_TYPE, AgentMetrics, exposition, registry_of
 from agent.rpc.security.caller import expires_at_s
 from agent.rpc.security.tls import LOOPBACK_ONLY, Security
 from agent.runtime.clock import Clock
-from agent.runtime.http_listener import Page, WebListener
+from agent.runtime.http_listener import HttpResponse, WebListener
 from agent.scan.scan_control import BackgroundScans
 
 JSON_TYPE: Final = "application/json"
 
 
-class Face:
+class DatanodeHttpServer:
     """HTTP endpoint of one datanode: /metrics, /healthz and a status page. An empty address
     disables it."""
 
     def __init__(
         self,
         address: str,
-        observer: Observer,
+        observer: DatanodeStatus,
         scrub: BackgroundScans,
         clock: Clock,
         *,
-        meters: Meters,
+        meters: AgentMetrics,
         security: Security = LOOPBACK_ONLY,
         calls_trouble: Callable[[], str] = lambda: "",
         names: Sequence[str] = (),
@@ -68,14 +68,14 @@ class Face:
     def _judged(self) -> tuple[HTTPStatus, dict[str, object]]:
         return health(self._observer.status(), self._scrub.status(), self._calls_trouble())
 
-    def _page(self) -> Page:
+    def _page(self) -> HttpResponse:
         now_ms = self._clock.now_ms()
         found = self._observer.findings()
-        return Page(status_page(self._observer, self._scrub.status(), now_ms, found))
+        return HttpResponse(status_page(self._observer, self._scrub.status(), now_ms, found))
 
-    def _metrics(self) -> Page:
-        return Page(exposition(self._registry), CONTENT_TYPE)
+    def _metrics(self) -> HttpResponse:
+        return HttpResponse(exposition(self._registry), CONTENT_TYPE)
 
-    def _health(self) -> Page:
+    def _health(self) -> HttpResponse:
         code, document = self._judged()
-        return Page(health_text(document), JSON_TYPE, code)
+        return HttpResponse(health_text(document), JSON_TYPE, code)

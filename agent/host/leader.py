@@ -10,19 +10,19 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from agent.config.options import AgentConfig
-from agent.ec.rebuild_task import Shard
-from agent.host.heartbeat import Heartbeat, Identity, Reporter
-from agent.host.leader_terms import Terms
+from agent.ec.rebuild_task import ShardLocation
+from agent.host.heartbeat import HeartbeatWorker, RegistrationInfo, ReportSource
+from agent.host.leader_terms import TermTracker
 from agent.host.outbox import Outbox
-from agent.host.who import Who
-from agent.reconcile.lenders import Lender
+from agent.host.who import DatanodeIdentity
+from agent.reconcile.lenders import ReplicaPeer
 from agent.reconstruct.shard_peer import ShardPeer
 from agent.rpc.calls.peer import NodeAddress
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.clock import Clock
-from agent.runtime.lease import Leases
-from agent.runtime.loop import Loop, Worker
+from agent.runtime.lease import ContainerLeases
+from agent.runtime.loop import Worker, WorkerLoop
 from agent.store.files.writebehind import Submit
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import ContainerId
@@ -31,16 +31,16 @@ NEWS_SPACING_S: Final = 0.05  # combines many answers into a few heartbeats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Led:
+class AgentServices:
     """Agent services available to an external control plane's adapter."""
 
     config: AgentConfig
-    who: Who
+    who: DatanodeIdentity
     store: ReplicaStore
-    reporter: Reporter
+    reporter: ReportSource
     clock: Clock
     door_addresses: Sequence[str]
-    leases: Leases
+    leases: ContainerLeases
     submit: Submit
     """Has data written beside the thread of a task."""
     ask_scan: Callable[[ContainerId, str], None]
@@ -51,7 +51,7 @@ class Led:
     """Answers a command that goes into no queue."""
 
 
-class Leader(Protocol):
+class ExternalControlPlane(Protocol):
     """A control plane of another kind."""
 
     @property
@@ -63,14 +63,14 @@ class Leader(Protocol):
         """Return the id of the cluster that it leads. Raise Unavailable, Refused."""
         ...
 
-    def worker(self, led: Led, outbox: Outbox, leads: Callable[[int], bool]) -> Worker:
+    def worker(self, led: AgentServices, outbox: Outbox, leads: Callable[[int], bool]) -> Worker:
         """Return the worker that reports `outbox` to it and receives its commands. Raise Refused.
 
         `leads` records a term, and returns whether its SCM is the leader as far as known here.
         """
         ...
 
-    def dial(self, datanode: NodeAddress) -> Lender:
+    def dial(self, datanode: NodeAddress) -> ReplicaPeer:
         """Return one of its datanodes as a source for one reconcile; nothing is sent yet.
         Thread-safe."""
         ...
@@ -81,7 +81,7 @@ class Leader(Protocol):
         """Carry out a copy that it ordered; its worker must exist. Raise SutureError."""
         ...
 
-    def shard(self, shard: Shard) -> ShardPeer:
+    def shard(self, shard: ShardLocation) -> ShardPeer:
         """Return the datanode of a shard for a reconstruction; nothing is sent yet."""
         ...
 
@@ -90,25 +90,27 @@ class Leader(Protocol):
         ...
 
 
-def reporters(leaders: Sequence[Leader], boxes: Sequence[Outbox], led: Led) -> Iterator[Loop]:
+def reporters(
+    leaders: Sequence[ExternalControlPlane], boxes: Sequence[Outbox], led: AgentServices
+) -> Iterator[WorkerLoop]:
     """Yield the loop of each leader of another kind."""
-    terms = Terms()
+    terms = TermTracker()
     for leader, outbox in zip(leaders, boxes, strict=True):
         worker = leader.worker(led, outbox, terms.leads)
-        yield Loop(worker, clock=led.clock, bell=outbox.bell)
+        yield WorkerLoop(worker, clock=led.clock, bell=outbox.bell)
 
 
 def heartbeats(
     scms: Sequence[ScmClient],
     boxes: Sequence[Outbox],
-    led: Led,
+    led: AgentServices,
     *,
-    terms: Terms,
+    terms: TermTracker,
     address: str,
     on_last_copies: Callable[[Sequence[int]], None],
-) -> Iterator[Loop]:
+) -> Iterator[WorkerLoop]:
     """Yield the loop of each of Suture's control planes. `address` is this agent's own address."""
-    identity = Identity(
+    identity = RegistrationInfo(
         datanode_id=led.who.datanode_id,
         cluster_id=led.who.cluster_id,
         address=address,
@@ -117,7 +119,7 @@ def heartbeats(
         boot_id=led.who.boot_id,
     )
     for scm, outbox in zip(scms, boxes, strict=True):
-        beat = Heartbeat(
+        beat = HeartbeatWorker(
             scm,
             led.reporter,
             identity,
@@ -129,4 +131,4 @@ def heartbeats(
             name="heartbeat" if len(scms) == 1 else f"heartbeat-{scm.address}",
             on_last_copies=on_last_copies,
         )
-        yield Loop(beat, clock=led.clock, bell=outbox.bell)
+        yield WorkerLoop(beat, clock=led.clock, bell=outbox.bell)

@@ -24,7 +24,7 @@ KEEP_SPACING_S: Final = 10.0  # between writes of new numbers only, each of whic
 log = structlog.get_logger()
 
 
-class Terms:
+class TermTracker:
     """The highest term of any SCM, and the starts with the highest terms.
 
     `keep` makes starts durable: on every volume, or on one if only a number has changed.

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Final
 
 from agent.rpc.v1 import scm_pb2
-from agent.runtime.loop import Bell
+from agent.runtime.loop import WakeEvent
 from merkle.replica import ContainerId
 
 STATUSES_KEPT_MAX: Final = 10_000  # while the SCM is away; the oldest are dropped
@@ -22,7 +22,7 @@ class Outbox:
     """Pending news for one SCM. `bell` wakes its heartbeat."""
 
     def __init__(self) -> None:
-        self.bell = Bell()
+        self.bell = WakeEvent()
         self._lock = threading.Lock()
         self._changed: dict[ContainerId, None] = {}
         self._statuses: deque[scm_pb2.CommandStatus] = deque(maxlen=STATUSES_KEPT_MAX)
@@ -109,7 +109,7 @@ class Outbox:
             return bool(self._statuses) or bool(self._changed)
 
 
-class Outboxes:
+class OutboxFanout:
     """The same news for every SCM, so that an SCM that does not answer does not delay the
     others."""
 

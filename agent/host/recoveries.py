@@ -14,7 +14,7 @@ import structlog
 
 from agent.errors import Code, SutureError, Unavailable
 from agent.runtime.clock import Clock
-from agent.runtime.lease import Leases
+from agent.runtime.lease import ContainerLeases
 from agent.runtime.loop import Step, Throttled
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import ContainerId, ReplicaState
@@ -26,7 +26,7 @@ REASON: Final = "reconstructed"
 log = structlog.get_logger()
 
 
-class Recoveries:
+class RecoveringReplicas:
     """The RECOVERING replicas of this datanode, each with the time of its last write."""
 
     name = "recoveries"
@@ -34,7 +34,7 @@ class Recoveries:
     def __init__(
         self,
         store: ReplicaStore,
-        leases: Leases,
+        leases: ContainerLeases,
         clock: Clock,
         *,
         timeout_s: float,

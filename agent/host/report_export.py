@@ -20,11 +20,11 @@ import structlog
 from agent.config.options import AgentConfig, ReportConfig
 from agent.errors import Code, Unavailable, lacking
 from agent.host.heartbeat import REPLICAS_PER_HEARTBEAT_MAX
-from agent.host.who import Who
-from agent.observe.datanode_status import Observer
+from agent.host.who import DatanodeIdentity
+from agent.observe.datanode_status import DatanodeStatus
 from agent.rpc.v1 import container_pb2, scm_pb2
 from agent.runtime.clock import Clock
-from agent.runtime.loop import Done, Pulse, Step, Throttled
+from agent.runtime.loop import Done, ProgressMarker, Step, Throttled
 from agent.store.volumes.nodestate import IN_SERVICE
 
 LENGTH_BYTES: Final = 4
@@ -50,13 +50,13 @@ class ReportExport:
     def __init__(
         self,
         config: AgentConfig,
-        who: Who,
-        observer: Observer,
+        who: DatanodeIdentity,
+        observer: DatanodeStatus,
         clock: Clock,
         *,
         address: Callable[[], str],
         stop: Event,
-        pulse: Pulse,
+        pulse: ProgressMarker,
         on_exported: Callable[[int], None],
     ) -> None:
         """`address` returns where peers reach this datanode. `on_exported` gets the time of each

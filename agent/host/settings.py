@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from agent.config.options import AgentConfig
-from agent.rpc.datanode.limits import Limits
+from agent.rpc.datanode.limits import DatanodeServerLimits
 from agent.rpc.serving.descriptors import connections_that_fit
-from agent.runtime.callthreads import CallThreads
+from agent.runtime.callthreads import CallThreadPool
 from agent.runtime.clock import SystemClock
 from agent.runtime.memory import MemoryBudget, in_flight_bytes, limit_bytes
 from agent.store.options import StoreOptions
@@ -21,15 +21,15 @@ def web_names(config: AgentConfig) -> Sequence[str]:
     return (*config.observe.names, (config.node.advertise or "").rpartition(":")[0])
 
 
-def call_threads(config: AgentConfig) -> CallThreads:
+def call_threads(config: AgentConfig) -> CallThreadPool:
     """Return the threads for incoming calls."""
-    return CallThreads(config.server.threads, CALLS_PER_THREAD * config.server.threads)
+    return CallThreadPool(config.server.threads, CALLS_PER_THREAD * config.server.threads)
 
 
-def server_limits(config: AgentConfig, *, server_count: int = 1) -> Limits:
+def server_limits(config: AgentConfig, *, server_count: int = 1) -> DatanodeServerLimits:
     """Return the limits of each server, from the config and the limit of open files."""
     server = config.server
-    return Limits(
+    return DatanodeServerLimits(
         rpc_count_max=CALLS_PER_THREAD * server.threads,
         streams_max=STREAMS_MAX,
         connections_max=connections_that_fit(server.connections_max, server_count=server_count),

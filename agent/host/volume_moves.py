@@ -15,11 +15,11 @@ from typing import Final
 import structlog
 
 from agent.errors import Code, SutureError
-from agent.runtime.loop import Bell, Busy, Idle, Pulse, Step
-from agent.scan.container_scan import ScanTools, scan_container
-from agent.store.volume_services import Left
-from agent.store.volumes.service_mode import Mode, Service
-from agent.transfer.relocation import Mover
+from agent.runtime.loop import Busy, Idle, ProgressMarker, Step, WakeEvent
+from agent.scan.container_scan import StoreScanDeps, scan_container
+from agent.store.volume_services import RemainingReplica
+from agent.store.volumes.service_mode import VolumeMode, VolumeUse
+from agent.transfer.relocation import VolumeCopier
 from merkle.replica import ID_MAX, TREE_STATES, Bcsid, ContainerId, ReplicaState
 
 RETRY_S: Final = 30.0  # before a failed move is retried
@@ -31,7 +31,7 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Stuck:
+class BlockedMove:
     """Reason why a replica could not be moved, and the time of the next attempt."""
 
     why: str
@@ -45,16 +45,16 @@ class Stuck:
 
 
 @dataclass(slots=True)
-class Progress:
+class RetirementProgress:
     """Progress of one volume, as known to this process."""
 
     begun_s: float
     moved_count: int = 0
     moved_bytes: int = 0
-    stuck: dict[ContainerId, "Stuck"] = field(default_factory=dict)
+    stuck: dict[ContainerId, "BlockedMove"] = field(default_factory=dict)
     unmovable: dict[ContainerId, str] = field(default_factory=dict)
     """Why a replica cannot be loaded: nobody tries to move it."""
-    due: deque[Left] = field(default_factory=deque)
+    due: deque[RemainingReplica] = field(default_factory=deque)
     """What the last look found to deal with, and is not dealt with yet."""
     rests_until_s: float = 0.0
     """When the next look may be: the last one found nothing to do."""
@@ -68,19 +68,19 @@ class Progress:
         return left_bytes * max(0.0, now_s - self.begun_s) / self.moved_bytes
 
 
-class VolumeMoves:
+class VolumeEvacuator:
     """The worker. Any thread may query or steer it."""
 
     name = "volume-moves"
 
     def __init__(
         self,
-        tools: ScanTools,
-        mover: Mover,
+        tools: StoreScanDeps,
+        mover: VolumeCopier,
         *,
         stop: Callable[[], bool],
-        pulse: Pulse,
-        bell: Bell | None = None,
+        pulse: ProgressMarker,
+        bell: WakeEvent | None = None,
     ) -> None:
         """`bell` ends the wait of the worker's loop."""
         self._tools = tools
@@ -88,10 +88,10 @@ class VolumeMoves:
         self._mover = mover
         self._stop = stop
         self._pulse = pulse
-        self._progress: dict[str, Progress] = {}
-        self._bell = bell or Bell()
+        self._progress: dict[str, RetirementProgress] = {}
+        self._bell = bell or WakeEvent()
 
-    def steer(self, volume_id: str, mode: Mode, target_id: str = "") -> Service:
+    def steer(self, volume_id: str, mode: VolumeMode, target_id: str = "") -> VolumeUse:
         """Change the service of a volume, or check it again. Raise Refused."""
         before = self._store.services.of(volume_id).mode
         service = self._store.services.change(volume_id, mode, target_id=target_id)
@@ -103,7 +103,7 @@ class VolumeMoves:
         self._bell.ring()
         return service
 
-    def progress(self, volume_id: str) -> Progress | None:
+    def progress(self, volume_id: str) -> RetirementProgress | None:
         """Return the progress of a volume that is retiring or read-only."""
         return self._progress.get(volume_id)
 
@@ -127,7 +127,7 @@ class VolumeMoves:
 
     def _tend(self, volume_id: str) -> bool:
         """Do one piece of work for a volume, if it needs any; return whether there may be more."""
-        progress = self._progress.setdefault(volume_id, Progress(self.now_s()))
+        progress = self._progress.setdefault(volume_id, RetirementProgress(self.now_s()))
         if self._stop() or not (progress.due or self._look(volume_id, progress)):
             return False
         left = progress.due.popleft()
@@ -143,7 +143,7 @@ class VolumeMoves:
         progress.moved_bytes += left.size_bytes
         return True
 
-    def _look(self, volume_id: str, progress: Progress) -> bool:
+    def _look(self, volume_id: str, progress: RetirementProgress) -> bool:
         """Search for replicas to move now; return whether there are any. A search over 100,000
         replicas takes a second, so after one without result the next is delayed."""
         began_s = self.now_s()
@@ -153,7 +153,7 @@ class VolumeMoves:
         progress.due.extend(self._due(self._wanting(volume_id, mode), progress))
         if progress.due:
             return True
-        if mode is Mode.RETIRING:
+        if mode is VolumeMode.RETIRING:
             progress.unmovable = self._store.services.unmovable_on(volume_id)
             if not progress.stuck and not self._store.services.end_retirement(volume_id):
                 log.info("volume_retired", volume_id=volume_id)
@@ -162,13 +162,13 @@ class VolumeMoves:
         progress.rests_until_s = ended_s + rest_s
         return False
 
-    def _wanting(self, volume_id: str, mode: Mode) -> list[Left]:
+    def _wanting(self, volume_id: str, mode: VolumeMode) -> list[RemainingReplica]:
         """Return the replicas to move off a volume, or to close there, interrupted moves first."""
         services = self._store.services
         match mode:
-            case Mode.RETIRING:
+            case VolumeMode.RETIRING:
                 return sorted(services.left_on(volume_id), key=lambda left: left.is_served)
-            case Mode.READ_ONLY:
+            case VolumeMode.READ_ONLY:
                 here = services.left_on(volume_id)
                 still_open = [left for left in here if left.state in WRITTEN and left.is_served]
                 return services.seconds_on(volume_id) + still_open
@@ -176,11 +176,15 @@ class VolumeMoves:
                 return services.seconds_on(volume_id)
 
     def _keep_stuck(
-        self, progress: Progress, volume_id: str, container_id: ContainerId, error: SutureError
+        self,
+        progress: RetirementProgress,
+        volume_id: str,
+        container_id: ContainerId,
+        error: SutureError,
     ) -> None:
         """Postpone a replica that cannot be moved; log it if the reason is new."""
         before = progress.stuck.get(container_id)
-        progress.stuck[container_id] = Stuck(str(error), self.now_s() + RETRY_S, error.code)
+        progress.stuck[container_id] = BlockedMove(str(error), self.now_s() + RETRY_S, error.code)
         if before is not None and before.code is error.code:
             return
         log.warning(
@@ -190,7 +194,9 @@ class VolumeMoves:
             error=str(error),
         )
 
-    def _due(self, here: Sequence[Left], progress: Progress) -> Iterator[Left]:
+    def _due(
+        self, here: Sequence[RemainingReplica], progress: RetirementProgress
+    ) -> Iterator[RemainingReplica]:
         """Yield the replicas that are due now; forget the failures of those no longer `here`."""
         ids = {left.container_id for left in here}
         for gone in progress.stuck.keys() - ids:
@@ -201,13 +207,13 @@ class VolumeMoves:
             if stuck is None or stuck.again_at_s <= now_s:
                 yield left
 
-    def _deal_with(self, volume_id: str, left: Left) -> None:
+    def _deal_with(self, volume_id: str, left: RemainingReplica) -> None:
         """Move one replica, or complete a move that a crash interrupted. On a volume that stays,
         only close it. Raise SutureError."""
         container_id = left.container_id
         if left.is_served and left.state in WRITTEN:
             self._close(container_id)
-        if left.is_served and self._store.services.of(volume_id).mode is not Mode.RETIRING:
+        if left.is_served and self._store.services.of(volume_id).mode is not VolumeMode.RETIRING:
             return
         with self._tools.leases.hold(container_id):
             if left.is_served:

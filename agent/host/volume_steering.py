@@ -9,30 +9,32 @@ from typing import Final
 import structlog
 
 from agent.errors import Code, Refused
-from agent.host.volume_moves import VolumeMoves
-from agent.observe.datanode_status import Observer
+from agent.host.volume_moves import VolumeEvacuator
+from agent.observe.datanode_status import DatanodeStatus
 from agent.observe.disk_reports import disk_reports
 from agent.rpc.v1 import datanode_pb2 as pb
-from agent.scan.slow_disks import SlowDisks
+from agent.scan.slow_disks import LatencyWatch
 from agent.store.index.facts import RecoveryStep, VolumeFacts
 from agent.store.replica_store import ReplicaStore
-from agent.store.volumes.service_mode import Mode
+from agent.store.volumes.service_mode import VolumeMode
 
-ASKED: Final = {mode.value: mode for mode in (Mode.IN_SERVICE, Mode.READ_ONLY, Mode.RETIRING)}
+ASKED: Final = {
+    mode.value: mode for mode in (VolumeMode.IN_SERVICE, VolumeMode.READ_ONLY, VolumeMode.RETIRING)
+}
 STUCK_SHOWN_MAX: Final = 1_000
 STEPS_SHOWN: Final = 3
 
 log = structlog.get_logger()
 
 
-class HostVolumes:
+class VolumeAdmin:
     """Changes and shows the volumes (agent.rpc.datanode.backends.Volumes)."""
 
     def __init__(
         self,
         store: ReplicaStore,
-        moves: VolumeMoves,
-        observer: Observer,
+        moves: VolumeEvacuator,
+        observer: DatanodeStatus,
         check: Callable[[VolumeFacts, float], object],
         on_added: Callable[[VolumeFacts], object],
     ) -> None:
@@ -85,12 +87,12 @@ class HostVolumes:
 
 
 @dataclass(frozen=True, slots=True)
-class Description:
+class VolumeDescriber:
     """Adds a volume's service, and the progress of its retirement, to its status."""
 
     store: ReplicaStore
-    moves: VolumeMoves
-    slow_disks: SlowDisks
+    moves: VolumeEvacuator
+    slow_disks: LatencyWatch
 
     def __call__(self, status: pb.VolumeStatus) -> None:
         """Add them."""
@@ -112,7 +114,7 @@ class Description:
             status.stuck_reason = reasons[min(reasons)] if reasons else ""
             homeless = (key for key, one in stuck.items() if one.has_no_room)
             status.homeless_container_ids.extend(nsmallest(STUCK_SHOWN_MAX, homeless))
-        if service.mode is Mode.RETIRING:
+        if service.mode is VolumeMode.RETIRING:
             status.retiring_bytes = service.total_bytes
             eta_s = progress.eta_s(status.used_bytes, self.moves.now_s()) if progress else -1
             status.eta_ms = int(eta_s * 1000) if eta_s >= 0 else -1

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Who:
+class DatanodeIdentity:
     """Ids of this datanode and its cluster, the running version, and the id of this start."""
 
     datanode_id: str

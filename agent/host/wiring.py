@@ -18,61 +18,61 @@ from typing import Final
 
 import structlog
 
-from agent.commands.handlers import TRANSFER_THREADS, Handlers, Tools
-from agent.commands.intake import Intake
-from agent.commands.routing import Commands
+from agent.commands.handlers import TRANSFER_THREADS, CommandHandlers, HandlerDeps
+from agent.commands.intake import CommandIntake
+from agent.commands.routing import CommandRouter
 from agent.config.options import AgentConfig
-from agent.host.control_planes import Asking, ControlPlanes
-from agent.host.foreign_servers import Doors, Inside, MakeDoor
+from agent.host.control_planes import ControlPlanes, PeerQueryDeps
+from agent.host.foreign_servers import HostServices, MakeDoor, ProtocolServers
 from agent.host.housekeeper import Housekeeper
-from agent.host.http_pages import Face
-from agent.host.leader import Leader, Led, heartbeats, reporters
-from agent.host.leader_terms import Terms
-from agent.host.outbox import Outboxes
-from agent.host.recoveries import REASON, Recoveries
+from agent.host.http_pages import DatanodeHttpServer
+from agent.host.leader import AgentServices, ExternalControlPlane, heartbeats, reporters
+from agent.host.leader_terms import TermTracker
+from agent.host.outbox import OutboxFanout
+from agent.host.recoveries import REASON, RecoveringReplicas
 from agent.host.recoveries import TIMEOUT_S as RECOVERING_TIMEOUT_S
 from agent.host.report_export import ReportExport
 from agent.host.settings import call_threads, memory_of, server_limits, store_options, web_names
-from agent.host.volume_moves import VolumeMoves
-from agent.host.volume_steering import Description, HostVolumes, tell_of_start
-from agent.host.who import Who
+from agent.host.volume_moves import VolumeEvacuator
+from agent.host.volume_steering import VolumeAdmin, VolumeDescriber, tell_of_start
+from agent.host.who import DatanodeIdentity
 from agent.observe.audit import AuditLog
-from agent.observe.datanode_status import About, Observer
-from agent.observe.metrics import Meters
-from agent.plan.reconcile_outcome import Proof
+from agent.observe.datanode_status import DatanodeStatus, ProcessInfo
+from agent.observe.metrics import AgentMetrics
+from agent.plan.reconcile_outcome import ReadBack
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.datanode.arriving import ImportHandlers
-from agent.rpc.datanode.findings import JudgeHandlers
-from agent.rpc.datanode.limits import Limits
+from agent.rpc.datanode.findings import ScanHandlers
+from agent.rpc.datanode.limits import DatanodeServerLimits
 from agent.rpc.datanode.proving import ProofHandlers
 from agent.rpc.datanode.reading import ReadHandlers
 from agent.rpc.datanode.server import BuiltServer, build_server, waits_of
-from agent.rpc.datanode.steering import HostHandlers
+from agent.rpc.datanode.steering import AdminHandlers
 from agent.rpc.datanode.trusting import TrustHandlers
 from agent.rpc.datanode.writing import WriteHandlers
 from agent.rpc.security.tls import LOOPBACK_ONLY, Security
 from agent.rpc.serving.access import DONE
-from agent.rpc.serving.waits import Waits
+from agent.rpc.serving.waits import BlockedCalls
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.clock import SystemClock
-from agent.runtime.lease import Leases
-from agent.runtime.loop import QUIET_MAX_S, Bell, Loop, LoopSet, Pulse
-from agent.runtime.relay import Relay
-from agent.runtime.service_manager import Supervisor, WatchdogWorker
-from agent.scan.awaited_scan import RequestedScans
+from agent.runtime.lease import ContainerLeases
+from agent.runtime.loop import QUIET_MAX_S, ProgressMarker, WakeEvent, WorkerLoop, WorkerLoops
+from agent.runtime.relay import EventDispatcher
+from agent.runtime.service_manager import SystemdNotifier, WatchdogWorker
+from agent.scan.awaited_scan import InteractiveScans
 from agent.scan.change_watch import ChangeWatch
-from agent.scan.container_scan import ScanReport, ScanTools, scan_container
-from agent.scan.host_scans import Scrub
+from agent.scan.container_scan import ScanReport, StoreScanDeps, scan_container
+from agent.scan.host_scans import ScanManager
 from agent.scan.parity_scrub import ParityScrub
 from agent.scan.repair_proof import prove
 from agent.scan.scan_control import BackgroundScans
-from agent.scan.slow_disks import SlowDisks, counted
+from agent.scan.slow_disks import LatencyWatch, counted
 from agent.store.index.facts import VolumeFacts
 from agent.store.operations.arrival import ARRIVALS_MAX
 from agent.store.replica_store import ReplicaStore
-from agent.store.trouble import Trouble
-from agent.transfer.incoming import Importer
-from agent.transfer.relocation import Mover
+from agent.store.trouble import StoreFailure
+from agent.transfer.incoming import ReplicaImporter
+from agent.transfer.relocation import VolumeCopier
 from merkle.replica import ContainerId
 from scanner.resume import Doubt
 
@@ -81,19 +81,19 @@ DISK_WRITERS: Final = 4  # of client data: a write or two on each of some disks
 log = structlog.get_logger()
 
 
-class Parts:
+class AgentComponents:
     """All parts of an agent's process, each built after those that it needs."""
 
     def __init__(
         self,
         config: AgentConfig,
-        who: Who,
+        who: DatanodeIdentity,
         scms: Sequence[ScmClient],
-        supervisor: Supervisor,
+        supervisor: SystemdNotifier,
         *,
         security: Security = LOOPBACK_ONLY,
         doors: Sequence[MakeDoor] = (),
-        leaders: Sequence[Leader] = (),
+        leaders: Sequence[ExternalControlPlane] = (),
     ) -> None:
         """Open the store, which recovers it, and bind the server and the other `doors`. `leaders`
         are control planes of another kind, which lead instead of `scms`.
@@ -109,14 +109,14 @@ class Parts:
         self.leaders = tuple(leaders)
         self.clock = SystemClock()
         self.stopping = Event()
-        self.loops = LoopSet()
-        self.leases = Leases(clock=self.clock)
-        self.meters = Meters()
+        self.loops = WorkerLoops()
+        self.leases = ContainerLeases(clock=self.clock)
+        self.meters = AgentMetrics()
         self.audit = AuditLog(config.observe.audit_file)
-        self.outboxes = Outboxes(len(self.scms) + len(self.leaders))
-        self.changes = Relay[[ContainerId]]()
-        self.troubles = Relay[[Trouble]]()
-        self.failures = Relay[[str, tuple[ContainerId, ...]]]()
+        self.outboxes = OutboxFanout(len(self.scms) + len(self.leaders))
+        self.changes = EventDispatcher[[ContainerId]]()
+        self.troubles = EventDispatcher[[StoreFailure]]()
+        self.failures = EventDispatcher[[str, tuple[ContainerId, ...]]]()
         self.store = ReplicaStore.open(
             config.storage.volumes,
             cluster_id=who.cluster_id,
@@ -134,31 +134,31 @@ class Parts:
             self._build(supervisor, undo)
             undo.pop_all()
 
-    def _build(self, supervisor: Supervisor, undo: ExitStack) -> None:
+    def _build(self, supervisor: SystemdNotifier, undo: ExitStack) -> None:
         """Build the parts that work on the store, in order; `undo` closes them if one cannot be
         built."""
         config = self.config
         self.memory = memory_of(config)
         self.scrub = self._built_scrub()
-        self.requested = RequestedScans(
+        self.requested = InteractiveScans(
             self.scrub.tools, pace=self.scrub.requested_pace, queue=self.scrub.queue
         )
         control_planes = ControlPlanes(self.scms)
         self.handlers = self._built_handlers(control_planes)
-        commands = Commands(self.handlers.routes(), self._answer, self.clock)
-        self.intake = Intake(commands, self.clock, bell=Bell())
+        commands = CommandRouter(self.handlers.routes(), self._answer, self.clock)
+        self.intake = CommandIntake(commands, self.clock, bell=WakeEvent())
         self.writers = ThreadPoolExecutor(
             TRANSFER_THREADS + ARRIVALS_MAX, thread_name_prefix="import"
         )  # each import may have one that waits for its sender
-        self.moves_pulse, self.moves_bell = Pulse(self.clock), Bell()
+        self.moves_pulse, self.moves_bell = ProgressMarker(self.clock), WakeEvent()
         self.moves = self._built_moves()
-        self.slow_disks = SlowDisks(lambda: counted(self.store.volumes()))
+        self.slow_disks = LatencyWatch(lambda: counted(self.store.volumes()))
         self.observer = self._built_observer()
-        self.parity_pulse = Pulse(self.clock)
+        self.parity_pulse = ProgressMarker(self.clock)
         self.parity = self._built_parity(control_planes)
         self.scans = BackgroundScans(self.scrub, self.challenges, self.parity)
         self.disk_writers = ThreadPoolExecutor(DISK_WRITERS, thread_name_prefix="write")
-        self.volumes = HostVolumes(
+        self.volumes = VolumeAdmin(
             self.store, self.moves, self.observer, self.scrub.check_new, self._volume_added
         )
         limits = server_limits(config, server_count=1 + len(self.door_makers))
@@ -169,7 +169,7 @@ class Parts:
         self.recoveries = self._built_recoveries()
         self.server = self._built_server(limits, waits)
         self.meters.registry.register(self.server.connections)
-        self.doors = Doors(
+        self.doors = ProtocolServers(
             self.door_makers,
             lambda executor: self._inside(executor, limits, waits),
             lambda: call_threads(config),
@@ -216,15 +216,15 @@ class Parts:
 
     # The parts, in the order of construction.
 
-    def _built_scrub(self) -> Scrub:
-        tools = ScanTools(
+    def _built_scrub(self) -> ScanManager:
+        tools = StoreScanDeps(
             store=self.store,
             memory=self.memory.scans,
             leases=self.leases,
             algorithm=self.config.storage.tree_algorithm,
             clock=self.clock,
         )
-        return Scrub(
+        return ScanManager(
             tools,
             self.config.scan,
             self.who.datanode_id,
@@ -233,8 +233,8 @@ class Parts:
             on_shadow_difference=self.meters.shadow_differed,
         )
 
-    def _built_handlers(self, control_planes: ControlPlanes) -> Handlers:
-        tools = Tools(
+    def _built_handlers(self, control_planes: ControlPlanes) -> CommandHandlers:
+        tools = HandlerDeps(
             store=self.store,
             leases=self.leases,
             clock=self.clock,
@@ -254,16 +254,16 @@ class Parts:
             shard=self.leaders[0].shard if self.leaders else None,
             shared_pace=self.scrub.shared_pace,
         )
-        return Handlers(self.config.tasks, tools)
+        return CommandHandlers(self.config.tasks, tools)
 
-    def _built_observer(self) -> Observer:
-        about = About(
+    def _built_observer(self) -> DatanodeStatus:
+        about = ProcessInfo(
             datanode_id=self.who.datanode_id,
             cluster_id=self.who.cluster_id,
             version=self.who.version,
             started_at_ms=self.clock.now_ms(),
         )
-        return Observer(
+        return DatanodeStatus(
             about,
             self.store,
             pools=self.intake,
@@ -271,20 +271,20 @@ class Parts:
             scm_state=lambda: self.outboxes.state,
             interval_s=self.config.scan.data_interval_s,
             now_ms=self.clock.now_ms,
-            describe=Description(self.store, self.moves, self.slow_disks),
+            describe=VolumeDescriber(self.store, self.moves, self.slow_disks),
         )
 
     def _built_parity(self, control_planes: ControlPlanes) -> ParityScrub | None:
         dial, pulse = self.handlers.peer, self.parity_pulse
-        asking = Asking(self.store, self.who.datanode_id, control_planes, dial, self.clock)
+        asking = PeerQueryDeps(self.store, self.who.datanode_id, control_planes, dial, self.clock)
         config = self.config.scan
         if self.leaders:  # only Suture's control planes also know a container's holders
             config = config.model_copy(update={"parity_interval_s": 0, "challenge_interval_s": 0})
         self.challenges = asking.challenges(config, self.ask_scan, self.meters.challenged)
         return asking.parity(config, self.scrub, pulse, self.stopping)
 
-    def _built_moves(self) -> VolumeMoves:
-        mover = Mover(
+    def _built_moves(self) -> VolumeEvacuator:
+        mover = VolumeCopier(
             store=self.store,
             executor=self.writers,
             cluster_id=self.who.cluster_id,
@@ -293,15 +293,15 @@ class Parts:
             now_ms=self.clock.now_ms,
         )
         stop, pulse, bell = self.stopping.is_set, self.moves_pulse, self.moves_bell
-        return VolumeMoves(self.scrub.tools, mover, stop=stop, pulse=pulse, bell=bell)
+        return VolumeEvacuator(self.scrub.tools, mover, stop=stop, pulse=pulse, bell=bell)
 
-    def _built_face(self, waits: Waits) -> Face:
+    def _built_face(self, waits: BlockedCalls) -> DatanodeHttpServer:
         def trouble() -> str:
             """Return why calls may get no answer, and end those that have waited too long."""
             waits.sweep()
             return self.executor.trouble
 
-        return Face(
+        return DatanodeHttpServer(
             self.config.observe.listen,
             self.observer,
             self.scans,
@@ -312,8 +312,8 @@ class Parts:
             names=web_names(self.config),
         )
 
-    def _built_recoveries(self) -> Recoveries:
-        return Recoveries(
+    def _built_recoveries(self) -> RecoveringReplicas:
+        return RecoveringReplicas(
             self.store,
             self.leases,
             self.clock,
@@ -321,8 +321,8 @@ class Parts:
             scan=lambda container_id: self.ask_scan(container_id, REASON),
         )
 
-    def _built_server(self, limits: Limits, waits: Waits) -> BuiltServer:
-        importer = Importer(
+    def _built_server(self, limits: DatanodeServerLimits, waits: BlockedCalls) -> BuiltServer:
+        importer = ReplicaImporter(
             store=self.store,
             leases=self.leases,
             executor=self.writers,
@@ -341,7 +341,7 @@ class Parts:
                 submit=self.disk_writers.submit,
             ),
             ImportHandlers(importer),
-            JudgeHandlers(self.store, self.requested.run, self.requested.sample, limits=limits),
+            ScanHandlers(self.store, self.requested.run, self.requested.sample, limits=limits),
             TrustHandlers(self.handlers.trust),
             ProofHandlers(
                 self.store,
@@ -350,7 +350,7 @@ class Parts:
                 self.clock,
                 self.ask_scan,
             ),
-            HostHandlers(self.observer.status, self.scans, self.volumes),
+            AdminHandlers(self.observer.status, self.scans, self.volumes),
         )
         return build_server(
             groups,
@@ -367,8 +367,10 @@ class Parts:
             known=ControlPlanes(self.scms).datanode_addresses,
         )
 
-    def _inside(self, executor: Executor, limits: Limits, waits: Waits) -> Inside:
-        return Inside(
+    def _inside(
+        self, executor: Executor, limits: DatanodeServerLimits, waits: BlockedCalls
+    ) -> HostServices:
+        return HostServices(
             config=self.config,
             datanode_id=self.who.datanode_id,
             cluster_id=self.who.cluster_id,
@@ -386,8 +388,8 @@ class Parts:
             ask_scan=self.ask_scan,
         )
 
-    def _built_heartbeats(self) -> Iterator[Loop]:
-        led = Led(
+    def _built_heartbeats(self) -> Iterator[WorkerLoop]:
+        led = AgentServices(
             config=self.config,
             who=self.who,
             store=self.store,
@@ -411,9 +413,9 @@ class Parts:
             on_last_copies=self.scrub.last_copies,
         )
 
-    def _terms(self) -> Terms:
+    def _terms(self) -> TermTracker:
         volumes = self.store.volume_set
-        return Terms(
+        return TermTracker(
             volumes.node_state().seen_starts,
             lambda starts, is_everywhere: volumes.keep_seen_starts(
                 starts, is_everywhere=is_everywhere
@@ -421,27 +423,29 @@ class Parts:
             self.clock,
         )
 
-    def _built_loops(self, heartbeats: Iterator[Loop], supervisor: Supervisor) -> Iterator[Loop]:
+    def _built_loops(
+        self, heartbeats: Iterator[WorkerLoop], supervisor: SystemdNotifier
+    ) -> Iterator[WorkerLoop]:
         yield from heartbeats
-        yield Loop(self.intake, clock=self.clock, bell=self.intake.bell)
+        yield WorkerLoop(self.intake, clock=self.clock, bell=self.intake.bell)
         yield from self.scrub.loops()
-        yield Loop(self.challenges, clock=self.clock)
+        yield WorkerLoop(self.challenges, clock=self.clock)
         if self.parity is not None:
-            yield Loop(self.parity, clock=self.clock, pulse=self.parity_pulse)
+            yield WorkerLoop(self.parity, clock=self.clock, pulse=self.parity_pulse)
         if self.watch is not None:
-            yield Loop(self.watch, clock=self.clock)
+            yield WorkerLoop(self.watch, clock=self.clock)
         watchdog = WatchdogWorker(supervisor, lambda: self.loops.stalled(QUIET_MAX_S))
-        yield Loop(watchdog, clock=self.clock)
-        yield Loop(self.recoveries, clock=self.clock)
-        yield Loop(self.server.connections, clock=self.clock)
-        yield Loop(self.housekeeper)
-        yield Loop(self.slow_disks, clock=self.clock)
-        yield Loop(self.moves, clock=self.clock, pulse=self.moves_pulse, bell=self.moves_bell)
+        yield WorkerLoop(watchdog, clock=self.clock)
+        yield WorkerLoop(self.recoveries, clock=self.clock)
+        yield WorkerLoop(self.server.connections, clock=self.clock)
+        yield WorkerLoop(self.housekeeper)
+        yield WorkerLoop(self.slow_disks, clock=self.clock)
+        yield WorkerLoop(self.moves, clock=self.clock, pulse=self.moves_pulse, bell=self.moves_bell)
         if self.config.report.export:
-            pulse = Pulse(self.clock)
-            yield Loop(self._built_export(pulse), clock=self.clock, pulse=pulse)
+            pulse = ProgressMarker(self.clock)
+            yield WorkerLoop(self._built_export(pulse), clock=self.clock, pulse=pulse)
 
-    def _built_export(self, pulse: Pulse) -> ReportExport:
+    def _built_export(self, pulse: ProgressMarker) -> ReportExport:
         return ReportExport(
             self.config,
             self.who,
@@ -470,7 +474,7 @@ class Parts:
         """Read the whole replica, so that its verdict is based on the medium."""
         return scan_container(self.scrub.tools, container_id, stop=self.stopping.is_set)
 
-    def _prove_repair(self, container_id: ContainerId, changed: Collection[Doubt]) -> Proof:
+    def _prove_repair(self, container_id: ContainerId, changed: Collection[Doubt]) -> ReadBack:
         """Read the places that a reconcile changed, or the whole replica if it was not read
         recently."""
         return prove(

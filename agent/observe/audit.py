@@ -23,7 +23,7 @@ import structlog
 from structlog.typing import EventDict
 
 from agent.errors import Code, Refused
-from agent.observe.logs import Bounded
+from agent.observe.logs import RateLimitProcessor
 
 FILE_MODE: Final = 0o640
 FILE_BYTES_MAX: Final = 64 * 1024**2  # about 200,000 actions
@@ -47,7 +47,7 @@ class AuditLog:
     ) -> None:
         """Open the file, if there is one. Raise Refused(INVALID_CONFIG) if it cannot be written."""
         self._now_s = now_s
-        self._bounded = Bounded(monotonic_s)
+        self._bounded = RateLimitProcessor(monotonic_s)
         self._handler: logging.Handler = (
             logging.StreamHandler() if path is None else _opened(path, file_bytes_max)
         )

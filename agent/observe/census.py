@@ -77,7 +77,7 @@ def volume_summary(rows: Rows, now_ms: int, interval_s: float) -> VolumeSummary:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class HostSummary:
     """Summary of all replicas of the host at one time."""
 
     volumes: dict[str, VolumeSummary]
@@ -88,7 +88,7 @@ class Summary:
     contradictory: tuple[ContainerId, ...] = ()
 
 
-class Census:
+class ReplicaTotals:
     """The replicas of this host. Any thread may call `put`, `drop` and `summary`, because a
     dictionary's single operations and its copy are atomic under the GIL."""
 
@@ -98,7 +98,7 @@ class Census:
         self._volume_numbers: dict[str, int] = {}
         self._entries: dict[ContainerId, bytes] = {}
         self._version = 0
-        self._kept: tuple[int, int, Summary] | None = None
+        self._kept: tuple[int, int, HostSummary] | None = None
 
     def fill(self, volume_id: str, replicas: ReplicaColumns) -> None:
         """Add all replicas of a volume at once, at the start."""
@@ -123,7 +123,7 @@ class Census:
         self._entries.pop(container_id, None)
         self._version += 1
 
-    def summary(self, now_ms: int) -> Summary:
+    def summary(self, now_ms: int) -> HostSummary:
         """Return the sums; a recent result if nothing has changed since."""
         kept, version = self._kept, self._version
         if kept is not None and kept[0] == version and 0 <= now_ms - kept[1] < KEPT_MS:
@@ -146,7 +146,7 @@ class Census:
         numbers = self._volume_numbers
         return numbers.setdefault(volume_id, len(numbers))
 
-    def _summarise(self, entries: dict[ContainerId, bytes], now_ms: int) -> Summary:
+    def _summarise(self, entries: dict[ContainerId, bytes], now_ms: int) -> HostSummary:
         rows = np.frombuffer(b"".join(entries.values()), dtype=_COLUMNS)
         container_ids = np.fromiter(entries, dtype=np.uint64, count=len(entries))
         counts = np.bincount(rows["state"], minlength=len(STATES)).tolist()
@@ -156,7 +156,7 @@ class Census:
             for volume_id, number in self._volume_numbers.copy().items()
             if (mine := closed["volume"] == number).any()
         }
-        return Summary(
+        return HostSummary(
             volumes,
             Counter({STATES[n].value: count for n, count in enumerate(counts) if count}),
             int(rows["findings"].sum(dtype=np.uint64)),

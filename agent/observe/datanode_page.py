@@ -9,8 +9,8 @@ from typing import Final
 
 from agent.config.quantity import spoken_duration
 from agent.errors import size_text
-from agent.observe.census import AGE_BOUNDS_S, DAY_S, Summary
-from agent.observe.datanode_status import Observer
+from agent.observe.census import AGE_BOUNDS_S, DAY_S, HostSummary
+from agent.observe.datanode_status import DatanodeStatus
 from agent.observe.healthz import problems
 from agent.observe.markup import (
     Markup,
@@ -45,7 +45,10 @@ COMMANDS: Final = {
 
 
 def status_page(
-    observer: Observer, scrub: pb.ScrubStatusResponse, now_ms: int, findings: Iterable[Finding]
+    observer: DatanodeStatus,
+    scrub: pb.ScrubStatusResponse,
+    now_ms: int,
+    findings: Iterable[Finding],
 ) -> bytes:
     """Return the whole page: the answer, the scan, volumes, findings, changes, work, workers."""
     status = observer.status()
@@ -165,7 +168,7 @@ def _scan_remarks(scan: pb.VolumeScrub) -> Iterator[str]:
         yield scan.promise
 
 
-def _ages(summary: Summary) -> Markup:
+def _ages(summary: HostSummary) -> Markup:
     """Return the shares of the bytes verified within each age; together they are 100 %."""
     data_bytes = sum(volume.data_bytes for volume in summary.volumes.values())
     if not data_bytes:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from agent.errors import Refused, SutureError, VolumeFailed
-from agent.observe.census import Census, Summary, VolumeSummary
+from agent.observe.census import HostSummary, ReplicaTotals, VolumeSummary
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.rpc.wire.reports import replica_report, unloadable_report
 from agent.runtime.loop import QUIET_MAX_S, WorkerStatus
@@ -14,7 +14,7 @@ from agent.store.index.facts import Unloadable, VolumeFacts
 from agent.store.index.replica_history import Changes
 from agent.store.replica_store import ReplicaStore
 from agent.store.volumes.nodestate import NodeState
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import ContainerId
 from scanner.finding import Finding
 
@@ -31,7 +31,7 @@ class Pools(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class About:
+class ProcessInfo:
     """Facts that are constant for the life of the process."""
 
     datanode_id: str
@@ -40,12 +40,12 @@ class About:
     started_at_ms: int
 
 
-class Observer:
+class DatanodeStatus:
     """Answers reports and `suture status` from the store's present state."""
 
     def __init__(
         self,
-        about: About,
+        about: ProcessInfo,
         store: ReplicaStore,
         *,
         pools: Pools,
@@ -64,7 +64,7 @@ class Observer:
         self._scm_state = scm_state
         self._interval_s = interval_s
         self._now_ms = now_ms
-        self._census = Census(interval_s=interval_s)
+        self._census = ReplicaTotals(interval_s=interval_s)
         for volume_id, replicas in store.columns():
             self._census.fill(volume_id, replicas)
         self._describe = describe
@@ -78,10 +78,10 @@ class Observer:
         """Update a replica that is new, changed, or gone; any thread may call this."""
         try:
             self._census.put(self._store.replica(container_id))
-        except (SutureError, Damaged):  # gone, fenced or unreadable: its report tells which
+        except (SutureError, DamagedData):  # gone, fenced or unreadable: its report tells which
             self._census.drop(container_id)
 
-    def summary(self) -> Summary:
+    def summary(self) -> HostSummary:
         """Return the sums over all replicas."""
         return self._census.summary(self._now_ms())
 
@@ -96,7 +96,7 @@ class Observer:
         shown = dict.fromkeys(summary.damaged[:DAMAGED_SHOWN_MAX])
         shown |= dict.fromkeys(summary.contradictory[:DAMAGED_SHOWN_MAX])
         for container_id in shown:
-            with suppress(SutureError, Damaged):
+            with suppress(SutureError, DamagedData):
                 yield from self._store.findings(container_id, count=FINDINGS_SHOWN_MAX)
 
     def changes(self, since_ms: int, *, count: int) -> Changes:
@@ -115,7 +115,7 @@ class Observer:
         """
         try:
             return replica_report(self._store.replica(container_id))
-        except Damaged as damage:
+        except DamagedData as damage:
             return unloadable_report(Unloadable(container_id, "", str(damage)))
         except (Refused, VolumeFailed) as error:
             if isinstance(error, VolumeFailed) and not self._store.volume_set.is_lost(container_id):

@@ -37,7 +37,7 @@ LEVELS: Final = {
 }
 
 
-class Bounded:
+class RateLimitProcessor:
     """Rate limit per event; the next line of the event reports how many were dropped.
 
     A failing disk logs an error in each of a million reads, and a journal that overflows is
@@ -65,7 +65,7 @@ class Bounded:
         return event
 
 
-class _Outlet:
+class _StderrSink:
     """Stderr at the time of logging. A line that fails is counted, and the next line that succeeds
     reports the count, because a full disk, or a reader that has gone, must not end the call or the
     worker that logs. Threads may race for the count, which is approximate."""
@@ -107,10 +107,10 @@ def _put(line: str) -> None:
 
 def configure(level: str = "info") -> None:
     """Send events at `level` and above to stderr; called once, at the start of a process."""
-    outlet = _Outlet()
+    outlet = _StderrSink()
     structlog.configure(
         processors=[
-            Bounded(time.monotonic),
+            RateLimitProcessor(time.monotonic),
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),

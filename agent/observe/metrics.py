@@ -22,7 +22,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from agent.observe.census import AGE_BOUNDS_S, VolumeSummary
-from agent.observe.datanode_status import Observer
+from agent.observe.datanode_status import DatanodeStatus
 from agent.rpc.v1 import datanode_pb2, scm_pb2
 from scanner.finding import Verdict
 
@@ -34,7 +34,7 @@ RECONCILE_RESULTS: Final = (
 Scrub = Callable[[], datanode_pb2.ScrubStatusResponse]
 
 
-class Meters:
+class AgentMetrics:
     """Counters of events that a status cannot show later."""
 
     def __init__(self) -> None:
@@ -118,7 +118,7 @@ class StatusCollector(Collector):
     """Reads the status of a datanode at each scrape."""
 
     def __init__(
-        self, observer: Observer, scrub: Scrub, certificate_expires_at_s: Callable[[], float]
+        self, observer: DatanodeStatus, scrub: Scrub, certificate_expires_at_s: Callable[[], float]
     ) -> None:
         self._observer = observer
         self._scrub = scrub
@@ -181,8 +181,8 @@ class StatusCollector(Collector):
 
 
 def registry_of(
-    meters: Meters,
-    observer: Observer,
+    meters: AgentMetrics,
+    observer: DatanodeStatus,
     scrub: Scrub,
     certificate_expires_at_s: Callable[[], float] = lambda: 0.0,
 ) -> CollectorRegistry:
@@ -348,7 +348,7 @@ def _checks(scrub: datanode_pb2.ScrubStatusResponse) -> Iterator[Metric]:
     yield compared
 
 
-def _ages(observer: Observer) -> HistogramMetricFamily:
+def _ages(observer: DatanodeStatus) -> HistogramMetricFamily:
     ages = HistogramMetricFamily(
         "suture_verified_age_seconds",
         "Time since bytes were verified; counts bytes of closed replicas.",
@@ -378,7 +378,7 @@ def _workers(status: datanode_pb2.StatusResponse) -> Iterator[Metric]:
     yield errors
 
 
-def _tasks(observer: Observer) -> GaugeMetricFamily:
+def _tasks(observer: DatanodeStatus) -> GaugeMetricFamily:
     tasks = GaugeMetricFamily(
         "suture_tasks", "Commands that wait or run, by type.", labels=["type"]
     )

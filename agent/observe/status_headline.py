@@ -23,7 +23,7 @@ Told = tuple[pb.StatusResponse, pb.ScrubStatusResponse]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class DataStatus:
     """Facts for the headline. `oldest_at_ms` is 0 if a replica was never verified, -1 if there are
     none; `pass_ends_at_ms` is 0 if unknown."""
 
@@ -57,13 +57,13 @@ def answer_of(
     *,
     silent: Sequence[str] = (),
     reasons: Sequence[str] = (),
-) -> Answer:
+) -> DataStatus:
     """Return the answers of the datanodes combined with the other facts."""
     volumes = [volume for status, _ in told for volume in status.volumes if volume.data_bytes]
     oldest = min(volumes, key=lambda volume: volume.oldest_scan_at_ms, default=None)
     scans = [volume for _, scrub in told for volume in scrub.volumes if volume.state != "off"]
     has_no_end = any(volume.eta_ms < 0 for volume in scans) or not scans
-    return Answer(
+    return DataStatus(
         asked_count=len(told) + len(silent),
         silent=tuple(silent),
         reasons=tuple(reasons),
@@ -98,7 +98,7 @@ def volume_word(service: str, *, failed: bool, in_doubt: bool = False) -> str:
     return "good" if service in {"", IN_SERVICE} else service.lower().replace("_", "-")
 
 
-def headline(answer: Answer, now_ms: int) -> Headline:
+def headline(answer: DataStatus, now_ms: int) -> Headline:
     """Return the headline. It is well if every datanode answered and nothing is wrong.
 
     Recently written data that is not verified yet does not count, because its scan is scheduled.
@@ -110,12 +110,12 @@ def headline(answer: Answer, now_ms: int) -> Headline:
     return Headline("; ".join(parts), is_well)
 
 
-def _unheard(answer: Answer) -> Iterator[str]:
+def _unheard(answer: DataStatus) -> Iterator[str]:
     if answer.silent:
         yield unheard(answer.silent, answer.asked_count)
 
 
-def _troubles(answer: Answer) -> Iterator[str]:
+def _troubles(answer: DataStatus) -> Iterator[str]:
     """Yield problems reported by datanodes that concern more than a chunk."""
     if answer.contradictory_count:
         replicas = _counted(answer.contradictory_count, "replica")
@@ -127,7 +127,7 @@ def _troubles(answer: Answer) -> Iterator[str]:
         yield f"{_counted(answer.stalled_worker_count, 'worker')} stalled"
 
 
-def _verified(answer: Answer, now_ms: int, *, has_doubts: bool) -> Iterator[str]:
+def _verified(answer: DataStatus, now_ms: int, *, has_doubts: bool) -> Iterator[str]:
     """Yield what the answering datanodes have verified and found, and what is still due."""
     where = " of those that were heard" if answer.silent else ""
     if answer.data_bytes:
@@ -149,7 +149,7 @@ def _verified(answer: Answer, now_ms: int, *, has_doubts: bool) -> Iterator[str]
         yield _due(answer)
 
 
-def _due(answer: Answer) -> str:
+def _due(answer: DataStatus) -> str:
     if not answer.due_bytes:
         return "nothing is due"
     if answer.pass_ends_at_ms:

@@ -7,7 +7,7 @@ from typing import Final
 from merkle.diff import Divergence
 from merkle.replica import BlockId
 from merkle.tree import Leaf, Tree
-from scanner.finding import Fault
+from scanner.finding import DamageFault
 
 PeerId = str  # a datanode id
 
@@ -75,14 +75,14 @@ class Trim:
 class RewriteDescriptor:
     """Rewrite the descriptor from the index."""
 
-    fault: Fault
+    fault: DamageFault
 
 
 @dataclass(frozen=True, slots=True)
 class RebuildTree:
     """The tree file is missing, damaged or stale: the scan that ends a reconcile replaces it."""
 
-    fault: Fault
+    fault: DamageFault
 
 
 Action = RepairBlock | AdoptTombstone | Trim | RewriteDescriptor | RebuildTree
@@ -116,7 +116,7 @@ CONTRADICTIONS: Final = frozenset({SkipReason.CONTRADICTORY, SkipReason.UNCONFIR
 
 
 @dataclass(frozen=True, slots=True)
-class Deletes:
+class ConfirmedDeletes:
     """The control plane's knowledge of deletes that peers claim: those it ordered, and the blocks
     that a key still names."""
 
@@ -125,7 +125,7 @@ class Deletes:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class HolderCoverage:
     """Known holders of the container that are not among the peers that answered.
 
     `silent` holders could contradict the peers; `empty` ones are known to have no block. `echoed`
@@ -156,7 +156,7 @@ class PeerView:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RepairPlan:
     """All actions, in block order, and all skips.
 
     `covered_peers` are those with no difference left when the actions succeed. Only they may lend

@@ -19,11 +19,11 @@ from typing import Final
 
 from agent.plan.actions import (
     Action,
-    Heard,
+    HolderCoverage,
     PeerId,
     PeerView,
-    Plan,
     RepairBlock,
+    RepairPlan,
     Skip,
     SkipReason,
     Trim,
@@ -33,7 +33,7 @@ from agent.plan.chunk_versions import contested_offsets, leaf_of, told_versions
 from merkle.diff import Difference, DifferenceKind
 from merkle.replica import BlockId, ChunkInfo
 from merkle.tree import Leaf, Tree
-from scanner.finding import Fault, Finding
+from scanner.finding import DamageFault, Finding
 
 _OFFERS: Final = frozenset({DifferenceKind.MISSING_CHUNK, DifferenceKind.CORRUPT_CHUNK})
 _LEFT_ALONE: Final = {
@@ -44,7 +44,7 @@ _LEFT_ALONE: Final = {
 _SKIP_RANK: Final = tuple(SkipReason)
 
 
-class Planning:
+class PlanContext:
     """State of one planning: the facts, sorted by block, and the decisions so far."""
 
     def __init__(
@@ -54,7 +54,7 @@ class Planning:
         findings: Sequence[Finding],
         *,
         rows: Mapping[BlockId, Sequence[ChunkInfo]],
-        heard: Heard,
+        heard: HolderCoverage,
         trusted: PeerId,
     ) -> None:
         self.mine = mine
@@ -74,9 +74,9 @@ class Planning:
         self.uncovered: set[PeerId] = set()
         self.assigned_bytes: Counter[PeerId] = Counter()
 
-    def plan(self) -> Plan:
+    def plan(self) -> RepairPlan:
         """Return the plan."""
-        return Plan(
+        return RepairPlan(
             actions=tuple(self.actions),
             skips=tuple(self.skips),
             covered_peers=frozenset(self.peers) - self.uncovered,
@@ -88,7 +88,7 @@ def silence(silent: frozenset[PeerId]) -> str:
     return f"not heard: {', '.join(sorted(silent))}" if silent else ""
 
 
-def plan_block(planning: Planning, block_id: BlockId) -> None:
+def plan_block(planning: PlanContext, block_id: BlockId) -> None:
     """Decide about one block whose tombstones are settled."""
     block = _Block(planning, block_id)
     chunks = block.wanted_chunks()
@@ -102,7 +102,7 @@ def plan_block(planning: Planning, block_id: BlockId) -> None:
 class _Block:
     """The decisions about one block; appends to the planning's actions and skips."""
 
-    def __init__(self, planning: Planning, block_id: BlockId) -> None:
+    def __init__(self, planning: PlanContext, block_id: BlockId) -> None:
         self.planning = planning
         self.block_id = block_id
         self.findings = planning.findings[block_id]
@@ -338,9 +338,9 @@ class _Block:
         explained = self.left_alone.keys() | planned | self.contradicted.keys()
         is_repaired = bool(chunks) or self.is_missing_without_chunks
         for finding in self.findings:
-            if finding.fault is Fault.TRAILING_BYTES:
+            if finding.fault is DamageFault.TRAILING_BYTES:
                 self._trim_or_skip(chunks, finding)
-            elif finding.fault is Fault.BLOCK_ROW_MISSING and not is_repaired:
+            elif finding.fault is DamageFault.BLOCK_ROW_MISSING and not is_repaired:
                 self._skip_finding(finding, SkipReason.UNKNOWN_BLOCK)
             elif finding.is_damage and not (
                 finding.offset in explained or (finding.offset < 0 and is_repaired)

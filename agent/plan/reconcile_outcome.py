@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from merkle.replica import BlockId, ContainerId, ReplicaState
-from merkle.tree import Summary
+from merkle.tree import TreeSummary
 
 
-class Result(StrEnum):
+class ReconcileVerdict(StrEnum):
     """The verdict on the whole reconcile of one replica."""
 
     CONVERGED = "converged"  # all differences are repaired, and every peer was asked
@@ -45,7 +45,7 @@ class ChunkResult(StrEnum):
     FAILED = "failed"
 
 
-class Proof(StrEnum):
+class ReadBack(StrEnum):
     """Extent of the read that verified a repair."""
 
     NONE = ""  # nothing, because nothing was changed, or it was interrupted
@@ -83,16 +83,16 @@ class ReconcileResult:
     """The complete result. `chunks` holds only the first ones; `chunk_count` counts all."""
 
     container_id: ContainerId
-    result: Result
+    result: ReconcileVerdict
     peers: tuple[PeerOutcome, ...] = ()
     chunks: tuple[ChunkOutcome, ...] = ()
     chunk_count: int = 0
     fetched_bytes: int = 0
     tree_fetched_bytes: int = 0
-    tree_before: Summary | None = None
-    tree_after: Summary | None = None
+    tree_before: TreeSummary | None = None
+    tree_after: TreeSummary | None = None
     state_before: ReplicaState | None = None
     state_after: ReplicaState | None = None
     duration_ms: int = 0
-    proof: Proof = Proof.NONE
+    proof: ReadBack = ReadBack.NONE
     differences: dict[str, int] = field(default_factory=dict)

@@ -16,25 +16,29 @@ from typing import Final
 
 from agent.plan.actions import (
     AdoptTombstone,
-    Deletes,
-    Heard,
+    ConfirmedDeletes,
+    HolderCoverage,
     PeerId,
     PeerView,
-    Plan,
     RebuildTree,
+    RepairPlan,
     RewriteDescriptor,
     Skip,
     SkipReason,
 )
-from agent.plan.block_plan import Planning, plan_block, silence
+from agent.plan.block_plan import PlanContext, plan_block, silence
 from merkle.diff import DifferenceKind
 from merkle.replica import BlockId, ChunkInfo
 from merkle.tree import Tree
-from scanner.finding import Fault, Finding
+from scanner.finding import DamageFault, Finding
 
 _NO_BLOCK: Final = BlockId(-1)
-_DESCRIPTOR_FAULTS: Final = frozenset({Fault.DESCRIPTOR_DAMAGED, Fault.DESCRIPTOR_MISSING})
-_TREE_FAULTS: Final = frozenset({Fault.TREE_DAMAGED, Fault.TREE_MISSING, Fault.TREE_STALE})
+_DESCRIPTOR_FAULTS: Final = frozenset(
+    {DamageFault.DESCRIPTOR_DAMAGED, DamageFault.DESCRIPTOR_MISSING}
+)
+_TREE_FAULTS: Final = frozenset(
+    {DamageFault.TREE_DAMAGED, DamageFault.TREE_MISSING, DamageFault.TREE_STALE}
+)
 
 
 def plan(
@@ -43,10 +47,10 @@ def plan(
     findings: Sequence[Finding] = (),
     rows: Mapping[BlockId, Sequence[ChunkInfo]] | None = None,
     *,
-    heard: Heard | None = None,
-    deletes: Deletes | None = None,
+    heard: HolderCoverage | None = None,
+    deletes: ConfirmedDeletes | None = None,
     trusted: PeerId = "",
-) -> Plan:
+) -> RepairPlan:
     """Return the plan by which `mine` gets every healthy chunk that it may take from a peer.
 
     `rows` are our index's chunks of the blocks in question, which decide what a chunk must be;
@@ -54,17 +58,17 @@ def plan(
     the peers. `trusted` is the peer whose versions an operator wants here, even instead of chunks
     that verify.
     """
-    planning = Planning(
-        mine, peers, findings, rows=rows or {}, heard=heard or Heard(), trusted=trusted
+    planning = PlanContext(
+        mine, peers, findings, rows=rows or {}, heard=heard or HolderCoverage(), trusted=trusted
     )
     _about_replica(planning, planning.findings.pop(_NO_BLOCK, []))
     for block_id in sorted(planning.differing.keys() | planning.findings.keys()):
-        if not _adopt_tombstone(planning, block_id, deletes or Deletes()):
+        if not _adopt_tombstone(planning, block_id, deletes or ConfirmedDeletes()):
             plan_block(planning, block_id)
     return planning.plan()
 
 
-def _about_replica(planning: Planning, findings: Sequence[Finding]) -> None:
+def _about_replica(planning: PlanContext, findings: Sequence[Finding]) -> None:
     faults = [finding.fault for finding in findings]
     descriptor = [fault for fault in faults if fault in _DESCRIPTOR_FAULTS]
     trees = [fault for fault in faults if fault in _TREE_FAULTS]
@@ -73,11 +77,11 @@ def _about_replica(planning: Planning, findings: Sequence[Finding]) -> None:
     planning.skips.extend(
         Skip(_NO_BLOCK, -1, SkipReason.FOREIGN_FILE, detail=finding.evidence)
         for finding in findings
-        if finding.fault is Fault.FOREIGN_FILE
+        if finding.fault is DamageFault.FOREIGN_FILE
     )
 
 
-def _adopt_tombstone(planning: Planning, block_id: BlockId, deletes: Deletes) -> bool:
+def _adopt_tombstone(planning: PlanContext, block_id: BlockId, deletes: ConfirmedDeletes) -> bool:
     """Adopt a confirmed tombstone; skip an unconfirmed one with the reason."""
     found = [
         (difference.checksum, peer_id)
@@ -107,7 +111,7 @@ def _adopt_tombstone(planning: Planning, block_id: BlockId, deletes: Deletes) ->
 
 
 def _is_confirmed(
-    planning: Planning, block_id: BlockId, peers: frozenset[PeerId], deletes: Deletes
+    planning: PlanContext, block_id: BlockId, peers: frozenset[PeerId], deletes: ConfirmedDeletes
 ) -> bool:
     """Return whether the delete that `peers` claim may be carried out here.
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from agent.errors import SutureError
 from agent.plan.actions import PeerId
-from agent.reconcile.lenders import Lender
+from agent.reconcile.lenders import ReplicaPeer
 from agent.rpc.wire import codec
 from merkle.replica import ContainerId, ReplicaState
 
@@ -19,7 +19,7 @@ TRUSTED_STATES: Final = frozenset({ReplicaState.CLOSED, ReplicaState.QUASI_CLOSE
 
 
 def highest_claim(
-    peers: Mapping[PeerId, Lender], container_id: ContainerId, equal_peers: Iterable[PeerId]
+    peers: Mapping[PeerId, ReplicaPeer], container_id: ContainerId, equal_peers: Iterable[PeerId]
 ) -> tuple[PeerId, int]:
     """Return the highest commit id claimed by these equal peers, with its peer; 0 if no peer is
     healthy."""
@@ -29,7 +29,7 @@ def highest_claim(
 
 
 def highest_lent(
-    peers: Mapping[PeerId, Lender],
+    peers: Mapping[PeerId, ReplicaPeer],
     container_id: ContainerId,
     lent: Mapping[PeerId, int],
     *,
@@ -45,7 +45,7 @@ def highest_lent(
     return max(trusted, default=own)
 
 
-def _claimed(peer: Lender, container_id: ContainerId) -> int:
+def _claimed(peer: ReplicaPeer, container_id: ContainerId) -> int:
     """Return the commit id of a peer; 0 for an unhealthy peer or one without an answer."""
     try:
         report = peer.replica(container_id)
@@ -56,7 +56,7 @@ def _claimed(peer: Lender, container_id: ContainerId) -> int:
     return 0 if state not in TRUSTED_STATES or report.finding_count else bcsid
 
 
-def _may_lend(peer: Lender, container_id: ContainerId, bcsid: int) -> bool:
+def _may_lend(peer: ReplicaPeer, container_id: ContainerId, bcsid: int) -> bool:
     try:
         report = peer.replica(container_id)
         state = codec.parse_state(report.state, "answer.replica.state")

@@ -9,10 +9,10 @@ from typing import Final
 
 from agent.errors import SutureError
 from agent.plan.actions import Skip, SkipReason, WantedChunk
-from agent.reconcile.fetch import Sources
+from agent.reconcile.fetch import PeerSources
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import ContainerId
-from scanner.finding import Fault, Finding, Verdict
+from scanner.finding import DamageFault, Finding, Verdict
 
 TOLD_MAX: Final = 1_000  # recorded per reconcile
 EVIDENCE_COUNT_MAX: Final = 16  # versions fetched and kept per reconcile
@@ -33,7 +33,7 @@ def findings_of(
             Finding(
                 container_id=container_id,
                 verdict=Verdict.CONTRADICTORY,
-                fault=Fault.UNCONFIRMED_DELETE if is_delete else Fault.PEER_CONTRADICTS,
+                fault=DamageFault.UNCONFIRMED_DELETE if is_delete else DamageFault.PEER_CONTRADICTS,
                 block_id=skip.block_id,
                 offset=skip.offset,
                 length_bytes=max(
@@ -47,7 +47,7 @@ def findings_of(
 
 
 def keep_versions(
-    store: ReplicaStore, container_id: ContainerId, fresh: Sequence[Skip], sources: Sources
+    store: ReplicaStore, container_id: ContainerId, fresh: Sequence[Skip], sources: PeerSources
 ) -> None:
     """Keep the peers' contradicting versions, up to a bounded number and size.
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from agent.errors import BlockFailed, Code, Refused, SutureError, VolumeFailed
 from agent.store.replica_store import ReplicaStore
-from agent.store.trouble import Trouble
+from agent.store.trouble import StoreFailure
 from merkle.replica import ContainerId
 
 BLOCKS_MAX: Final = 8
@@ -22,7 +22,7 @@ that keeps nothing must not have everything fetched for it."""
 
 
 @dataclass(slots=True)
-class Failures:
+class FailureStreak:
     """The consecutive failures of one repair."""
 
     store: ReplicaStore
@@ -40,7 +40,7 @@ class Failures:
             return isinstance(error, Refused)
         if error.code is Code.DISK_OUT_OF_SPACE:
             return True
-        self.store.on_trouble(Trouble(self.container_id, True, str(error)))
+        self.store.on_trouble(StoreFailure(self.container_id, True, str(error)))
         self.count += 1
         if not isinstance(error, BlockFailed) or self.count >= BLOCKS_MAX:
             raise error

@@ -16,15 +16,15 @@ from typing import Any, Final, TypeVar
 from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.plan.actions import PeerId, RepairBlock, Trim, WantedChunk
 from agent.ports import Executor, Future
-from agent.reconcile.lenders import Lender, LendingSeveral
+from agent.reconcile.lenders import BatchReplicaPeer, ReplicaPeer
 from agent.reconcile.witnesses import (
     NO_WORD,
-    Proving,
-    Word,
+    ChunkProver,
+    ProofAnswer,
     ask_for_chunks,
     proof_of_chunk,
 )
-from agent.rpc.calls.peer import Meter
+from agent.rpc.calls.peer import TransferCost
 from agent.store.operations.repair import verifies
 from agent.store.replica_store import ReplicaStore
 from merkle.checksum import Algorithm, leaf_checksum
@@ -40,7 +40,7 @@ Wanted = tuple[BlockId, WantedChunk]
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class FetchFailure:
     """Reason why one source failed."""
 
     peer_id: PeerId
@@ -48,7 +48,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class FetchResult:
     """Result of asking peers: the first success, the cost of all calls, and earlier failures.
 
     `is_here` means that the bytes were here, and no peer had to be asked.
@@ -58,44 +58,46 @@ class Answer:
     block: BlockData | None = None
     chunk: ChunkInfo | None = None
     data: bytes = b""
-    word: Word = NO_WORD  # the proof that a medium has these bytes
+    word: ProofAnswer = NO_WORD  # the proof that a medium has these bytes
     is_here: bool = False
     seen: bytes = b""  # checksum of our medium's bytes at its place
-    failures: tuple[Failure, ...] = ()
-    costs: tuple[tuple[PeerId, Meter], ...] = ()
+    failures: tuple[FetchFailure, ...] = ()
+    costs: tuple[tuple[PeerId, TransferCost], ...] = ()
 
 
 @dataclass(slots=True)
-class Sources:
+class PeerSources:
     """The peers of one reconcile as sources. Its methods run in many threads at once.
 
     Shared state is changed by single assignments only. The worst effect of a race is that a bad
     peer is asked once more.
     """
 
-    peers: Mapping[PeerId, Lender]
+    peers: Mapping[PeerId, ReplicaPeer]
     container_id: ContainerId
     algorithm: Algorithm
-    provers: Mapping[PeerId, Proving] = field(default_factory=dict)  # the peers that can prove
+    provers: Mapping[PeerId, ChunkProver] = field(default_factory=dict)  # the peers that can prove
     dropped: dict[PeerId, SutureError] = field(default_factory=dict)
     bad_chunks: dict[PeerId, int] = field(default_factory=dict)
 
-    def describe(self, action: RepairBlock) -> Answer:
+    def describe(self, action: RepairBlock) -> FetchResult:
         """Return a block's metadata from the first lender that has it."""
 
-        def ask(peer: Lender, meter: Meter) -> Answer:
-            return Answer(block=peer.block(self.container_id, action.block_id, meter))
+        def ask(peer: ReplicaPeer, meter: TransferCost) -> FetchResult:
+            return FetchResult(block=peer.block(self.container_id, action.block_id, meter))
 
         return self._first(action.metadata_sources, ask)
 
-    def describe_together(self, actions: Sequence[RepairBlock]) -> list[Answer]:
+    def describe_together(self, actions: Sequence[RepairBlock]) -> list[FetchResult]:
         """Return the metadata of several blocks. Blocks with the same first lender are requested in
         one call; those that it does not return are requested one by one."""
-        answers: dict[int, Answer] = {}
+        answers: dict[int, FetchResult] = {}
         for peer_id, places in self._by_source([one.metadata_sources for one in actions]):
             blocks = self._named_blocks(peer_id, [actions[place].block_id for place in places])
             found = {place: blocks.get(actions[place].block_id) for place in places}
-            answers |= {at: Answer(peer_id, block=block) for at, block in found.items() if block}
+            answers |= {
+                at: FetchResult(peer_id, block=block) for at, block in found.items() if block
+            }
         return [answers.get(place) or self.describe(one) for place, one in enumerate(actions)]
 
     def _named_blocks(self, peer_id: PeerId, block_ids: Sequence[BlockId]) -> Blocks:
@@ -104,10 +106,10 @@ class Sources:
         )
         return blocks or {}
 
-    def fetch(self, block_id: BlockId, wanted: WantedChunk) -> Answer:
+    def fetch(self, block_id: BlockId, wanted: WantedChunk) -> FetchResult:
         """Return a chunk from the first source whose bytes match its tree."""
 
-        def ask(peer: Lender, meter: Meter) -> Answer:
+        def ask(peer: ReplicaPeer, meter: TransferCost) -> FetchResult:
             chunk, data = peer.read_chunk(self.container_id, block_id, wanted.leaf.offset, meter)
             if not is_leaf(self.algorithm, chunk, wanted.leaf):
                 raise Refused(
@@ -115,7 +117,7 @@ class Sources:
                     f"block {block_id}, chunk at {chunk.offset}: what it serves is not what its "
                     "tree says",
                 )
-            return Answer(chunk=chunk, data=data)
+            return FetchResult(chunk=chunk, data=data)
 
         answer = self._first(wanted.sources, ask)
         if not self.provers or answer.chunk is None:
@@ -124,16 +126,16 @@ class Sources:
         word = self.proven([answer.peer_id, *others], block_id, answer.chunk.offset, answer.data)
         return replace(answer, word=word)
 
-    def fetch_together(self, wanted: Sequence[Wanted]) -> list[Answer]:
+    def fetch_together(self, wanted: Sequence[Wanted]) -> list[FetchResult]:
         """Return several small chunks. Chunks with the same first source come in one call, and
         their proofs in another. Missing ones are fetched one by one; the cost of useless calls
         counts, too."""
-        answers: dict[int, Answer] = {}
+        answers: dict[int, FetchResult] = {}
         for peer_id, indexes in self._by_source([chunk.sources for _, chunk in wanted]):
             lent = self._lent(peer_id, [wanted[index] for index in indexes])
             answers.update((indexes[at], answer) for at, answer in lent.items())
         for index, one in enumerate(wanted):
-            served = answers.get(index, Answer())
+            served = answers.get(index, FetchResult())
             if served.chunk is None:
                 alone = self.fetch(*one)
                 answers[index] = replace(alone, costs=served.costs + alone.costs)
@@ -149,10 +151,10 @@ class Sources:
             found[next((one for one in asked if one not in self.dropped), "")].append(index)
         yield from ((peer_id, places) for peer_id, places in found.items() if len(places) > 1)
 
-    def _together(self, peer_id: PeerId, ask: Callable[[LendingSeveral], T]) -> T | None:
+    def _together(self, peer_id: PeerId, ask: Callable[[BatchReplicaPeer], T]) -> T | None:
         """Return a peer's answer about several items at once; None if it fails."""
         peer = self.peers.get(peer_id)
-        if not isinstance(peer, LendingSeveral):
+        if not isinstance(peer, BatchReplicaPeer):
             return None
         try:
             return ask(peer)
@@ -160,7 +162,7 @@ class Sources:
             self._judge(peer_id, error)
         return None
 
-    def _lent(self, peer_id: PeerId, wanted: Sequence[Wanted]) -> dict[int, Answer]:
+    def _lent(self, peer_id: PeerId, wanted: Sequence[Wanted]) -> dict[int, FetchResult]:
         """Return one peer's answers, by position in `wanted`; without the chunk if it does not
         match the tree, or is not proven."""
         keys = [(block_id, chunk.leaf.offset) for block_id, chunk in wanted]
@@ -173,11 +175,11 @@ class Sources:
             if key in served and is_leaf(self.algorithm, served[key][0], chunk.leaf)
         }
         words = self._proven_together(peer_id, {at: (*keys[at], right[at][1]) for at in right})
-        answers: dict[int, Answer] = {}
+        answers: dict[int, FetchResult] = {}
         for at, key in enumerate(keys):
             if key in served:
                 chunk, data = served[key]
-                vain = Answer(costs=((peer_id, Meter(data_bytes=len(data))),))
+                vain = FetchResult(costs=((peer_id, TransferCost(data_bytes=len(data))),))
                 is_taken = at in words and (words[at].proof or not self.provers)
                 answers[at] = (
                     replace(vain, peer_id=peer_id, chunk=chunk, data=data, word=words[at])
@@ -188,48 +190,50 @@ class Sources:
 
     def _proven_together(
         self, peer_id: PeerId, chunks: Mapping[int, tuple[BlockId, int, bytes]]
-    ) -> dict[int, Word]:
+    ) -> dict[int, ProofAnswer]:
         prover = self.provers.get(peer_id)
         if prover is None:
             return dict.fromkeys(chunks, NO_WORD)
         words = ask_for_chunks(peer_id, prover, self.container_id, list(chunks.values()))
         return dict(zip(chunks, words, strict=True))
 
-    def proven(self, asked: Iterable[PeerId], block_id: BlockId, offset: int, data: bytes) -> Word:
+    def proven(
+        self, asked: Iterable[PeerId], block_id: BlockId, offset: int, data: bytes
+    ) -> ProofAnswer:
         """Return one peer's proof that its medium has these bytes, or why there is none."""
         return proof_of_chunk(self.provers, asked, self.container_id, block_id, offset, data)
 
-    def proven_end(self, store: ReplicaStore, action: Trim, block: BlockData | None) -> Word:
+    def proven_end(self, store: ReplicaStore, action: Trim, block: BlockData | None) -> ProofAnswer:
         """Return a peer's proof of its last chunk, which is also ours, where our block is to be
         cut. A block without chunks has nothing to prove. If our own chunk does not match its row,
         although no scan found damage, that says nothing about the peer."""
         if block is None or not block.chunks:
-            return Word(proof="none: no chunk is recorded")
+            return ProofAnswer(proof="none: no chunk is recorded")
         chunk = block.chunks[-1]
         data = store.repair(self.container_id).held(action.block_id, chunk)
         if not verifies(chunk, data):
             why = f"what was read here of the chunk at {chunk.offset} is not what its row says"
-            return Word(why=why, is_silent=True)
+            return ProofAnswer(why=why, is_silent=True)
         return self.proven([action.equal_to], action.block_id, chunk.offset, data)
 
     def _first(
-        self, peer_ids: tuple[PeerId, ...], ask: Callable[[Lender, Meter], Answer]
-    ) -> Answer:
-        failures: list[Failure] = []
-        costs: list[tuple[PeerId, Meter]] = []
+        self, peer_ids: tuple[PeerId, ...], ask: Callable[[ReplicaPeer, TransferCost], FetchResult]
+    ) -> FetchResult:
+        failures: list[FetchFailure] = []
+        costs: list[tuple[PeerId, TransferCost]] = []
         for peer_id in peer_ids:
             if peer_id in self.dropped:
-                failures.append(Failure(peer_id, self.dropped[peer_id]))
+                failures.append(FetchFailure(peer_id, self.dropped[peer_id]))
                 continue
-            meter = Meter()
+            meter = TransferCost()
             costs.append((peer_id, meter))
             try:
                 answer = ask(self.peers[peer_id], meter)
             except SutureError as error:
-                failures.append(Failure(peer_id, error))
+                failures.append(FetchFailure(peer_id, error))
                 self._judge(peer_id, error)
                 continue
-            return Answer(
+            return FetchResult(
                 peer_id,
                 answer.block,
                 answer.chunk,
@@ -237,7 +241,7 @@ class Sources:
                 failures=tuple(failures),
                 costs=tuple(costs),
             )
-        return Answer(failures=tuple(failures), costs=tuple(costs))
+        return FetchResult(failures=tuple(failures), costs=tuple(costs))
 
     def _judge(self, peer_id: PeerId, error: SutureError) -> None:
         if isinstance(error, Unavailable):

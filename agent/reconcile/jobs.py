@@ -3,16 +3,16 @@
 from dataclasses import dataclass, field
 
 from agent.plan.actions import RepairBlock, WantedChunk
-from agent.reconcile.fetch import Answer
+from agent.reconcile.fetch import FetchResult
 from merkle.replica import ChunkInfo
 
 
 @dataclass(slots=True)
-class BlockRun:
+class BlockRepair:
     """State of one block under repair."""
 
     action: RepairBlock
-    described: Answer
+    described: FetchResult
     waiting_count: int = 0  # chunks being fetched
     failed_count: int = 0
     is_drawn: bool = False  # all of its chunks were drawn
@@ -24,10 +24,10 @@ class BlockRun:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Job:
+class ChunkFetch:
     """A chunk to fetch. `described` is its lender's description, if that is the wanted version."""
 
-    block: BlockRun
+    block: BlockRepair
     wanted: WantedChunk
     described: ChunkInfo | None
 

@@ -8,20 +8,20 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from agent.errors import Refused
-from agent.plan.actions import PeerId, Plan, WantedChunk
+from agent.plan.actions import PeerId, RepairPlan, WantedChunk
 from agent.plan.reconcile_outcome import (
     ChunkOutcome,
     ChunkResult,
     PeerOutcome,
-    Proof,
+    ReadBack,
     ReconcileResult,
-    Result,
+    ReconcileVerdict,
 )
-from agent.reconcile.fetch import Answer, Failure
+from agent.reconcile.fetch import FetchFailure, FetchResult
 from agent.reconcile.survey import PeerTree, peer_state_of
 from merkle.diff import Divergence
 from merkle.replica import BlockId, ContainerId, ReplicaState
-from merkle.tree import Summary
+from merkle.tree import TreeSummary
 from scanner.resume import Doubt
 
 CHUNK_OUTCOMES_MAX: Final = 1_000  # listed one by one; the rest is only counted
@@ -37,7 +37,7 @@ REPLACED: Final = (ChunkResult.REPAIRED, ChunkResult.SALVAGED, ChunkResult.ADOPT
 
 
 @dataclass(slots=True)
-class Ledger:
+class ReconcileLedger:
     """Record of what one reconcile has done so far."""
 
     chunks: list[ChunkOutcome] = field(default_factory=list)
@@ -46,12 +46,14 @@ class Ledger:
     is_short: bool = False  # data that others have, or had, is still not healthy here
     is_transient: bool = False  # a failure that may not happen again
     is_interrupted: bool = False
-    faults: dict[PeerId, Failure] = field(default_factory=dict)  # the last failure of each peer
+    faults: dict[PeerId, FetchFailure] = field(
+        default_factory=dict
+    )  # the last failure of each peer
     tree_bytes: Counter[PeerId] = field(default_factory=Counter)
     data_bytes: Counter[PeerId] = field(default_factory=Counter)
     chunk_counts: Counter[PeerId] = field(default_factory=Counter)
     changed: set[Doubt] = field(default_factory=set)  # the places written or recorded
-    proof: Proof = Proof.NONE
+    proof: ReadBack = ReadBack.NONE
 
     @property
     def has_changed(self) -> bool:
@@ -109,7 +111,7 @@ class Ledger:
         for kind, count in divergence.counts().items():
             self.differences[kind.value] += count
 
-    def note_skips(self, planned: Plan) -> None:
+    def note_skips(self, planned: RepairPlan) -> None:
         """Record the plan's skips with their reasons."""
         for skip in planned.skips:
             self.is_short = self.is_short or not skip.is_harmless
@@ -121,7 +123,7 @@ class Ledger:
                 message=" ".join([*skip.peers, skip.detail]).strip(),
             )
 
-    def account(self, answer: Answer) -> None:
+    def account(self, answer: FetchResult) -> None:
         """Add the costs of peers, and the failures."""
         for peer_id, meter in answer.costs:
             self.tree_bytes[peer_id] += meter.tree_bytes
@@ -130,27 +132,27 @@ class Ledger:
             self.faults[failure.peer_id] = failure
             self.is_transient = self.is_transient or not isinstance(failure.error, Refused)
 
-    def verdict(self, trees: list[PeerTree], *, finding_count: int) -> Result:
+    def verdict(self, trees: list[PeerTree], *, finding_count: int) -> ReconcileVerdict:
         """Return the result of the reconcile. A replica not known to be healthy is not called
         so."""
         if self.is_interrupted:
-            return Result.INTERRUPTED
+            return ReconcileVerdict.INTERRUPTED
         if not any(tree.is_known for tree in trees):
-            return Result.NO_PEER
+            return ReconcileVerdict.NO_PEER
         unanswered = self.faults or not all(tree.is_known for tree in trees)
         failed = self.counts[ChunkResult.FAILED] > 0
         if self.is_short or failed or unanswered or finding_count:
-            return Result.PARTIAL
-        return Result.CONVERGED if self.has_changed else Result.NOTHING_TO_DO
+            return ReconcileVerdict.PARTIAL
+        return ReconcileVerdict.CONVERGED if self.has_changed else ReconcileVerdict.NOTHING_TO_DO
 
     def outcome(
         self,
         container_id: ContainerId,
-        result: Result,
+        result: ReconcileVerdict,
         trees: list[PeerTree],
         *,
-        tree_before: Summary,
-        tree_after: Summary | None,
+        tree_before: TreeSummary,
+        tree_after: TreeSummary | None,
         state_before: ReplicaState,
         state_after: ReplicaState,
         duration_ms: int,

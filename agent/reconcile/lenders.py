@@ -5,26 +5,26 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from agent.rpc.calls.peer import Meter
+from agent.rpc.calls.peer import TransferCost
 from agent.rpc.v1 import container_pb2
 from agent.rpc.wire.hashes import BlockRows
 from merkle.checksum import U64s
 from merkle.descent import BlockRange
 from merkle.diff import in_scope, indexes_of
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
-from merkle.tree import Summary, Tree, take
+from merkle.tree import Tree, TreeSummary, take
 
 
-class Lender(Protocol):
+class ReplicaPeer(Protocol):
     """A holder of a replica (`agent.rpc.calls.peer.Peer`). Each method raises SutureError."""
 
-    def summary(self, container_id: ContainerId, meter: Meter | None = None) -> Summary:
+    def summary(self, container_id: ContainerId, meter: TransferCost | None = None) -> TreeSummary:
         """Return the summary of its tree."""
         ...
 
     def ranges(
-        self, container_id: ContainerId, starts: U64s, meter: Meter | None = None
-    ) -> tuple[Summary, U64s]:
+        self, container_id: ContainerId, starts: U64s, meter: TransferCost | None = None
+    ) -> tuple[TreeSummary, U64s]:
         """Return the summary, and the checksum of each range that begins at `starts`."""
         ...
 
@@ -32,23 +32,23 @@ class Lender(Protocol):
         self,
         container_id: ContainerId,
         ranges: Sequence[BlockRange] = (),
-        meter: Meter | None = None,
+        meter: TransferCost | None = None,
     ) -> BlockRows:
         """Return a row per block and tombstone in `ranges`; all rows without `ranges`."""
         ...
 
     def chunks(
-        self, container_id: ContainerId, block_ids: U64s, meter: Meter | None = None
-    ) -> tuple[Summary, Tree]:
+        self, container_id: ContainerId, block_ids: U64s, meter: TransferCost | None = None
+    ) -> tuple[TreeSummary, Tree]:
         """Return the summary, and the tree of the named blocks."""
         ...
 
-    def tree(self, container_id: ContainerId, meter: Meter | None = None) -> Tree:
+    def tree(self, container_id: ContainerId, meter: TransferCost | None = None) -> Tree:
         """Return its whole tree."""
         ...
 
     def block(
-        self, container_id: ContainerId, block_id: BlockId, meter: Meter | None = None
+        self, container_id: ContainerId, block_id: BlockId, meter: TransferCost | None = None
     ) -> BlockData:
         """Return the metadata of one committed block."""
         ...
@@ -58,7 +58,7 @@ class Lender(Protocol):
         container_id: ContainerId,
         block_id: BlockId,
         offset: int,
-        meter: Meter | None = None,
+        meter: TransferCost | None = None,
     ) -> tuple[ChunkInfo, bytes]:
         """Return one chunk and its bytes, verified against the window checksums it came with."""
         ...
@@ -69,7 +69,7 @@ class Lender(Protocol):
 
 
 @runtime_checkable
-class LendingSeveral(Protocol):
+class BatchReplicaPeer(Protocol):
     """A lender that serves several blocks or chunks in one call."""
 
     def named_blocks(
@@ -97,7 +97,7 @@ def told_blocks(tree: Tree, ranges: Sequence[BlockRange]) -> BlockRows:
     )
 
 
-def told_chunks(tree: Tree, block_ids: U64s) -> tuple[Summary, Tree]:
+def told_chunks(tree: Tree, block_ids: U64s) -> tuple[TreeSummary, Tree]:
     """Return a lender's answer about the chunks of the named blocks, from its tree."""
     indexes = indexes_of(tree.block_ids, block_ids)
     return tree.summary(), take(tree, np.sort(indexes[indexes >= 0]))

@@ -19,9 +19,9 @@ from agent.errors import Code, Refused, SutureError, VolumeFailed
 from agent.plan.actions import (
     AdoptTombstone,
     PeerId,
-    Plan,
     RebuildTree,
     RepairBlock,
+    RepairPlan,
     RewriteDescriptor,
     Trim,
     WantedChunk,
@@ -29,14 +29,14 @@ from agent.plan.actions import (
 from agent.plan.reconcile_outcome import ChunkResult
 from agent.ports import Executor, Leases
 from agent.reconcile.commit_ids import TRUSTED_STATES, highest_claim, highest_lent
-from agent.reconcile.failures import Failures
-from agent.reconcile.fetch import Answer, Failure, Sources, in_order, is_leaf
-from agent.reconcile.jobs import BlockRun, Job
-from agent.reconcile.ledger import NOBODYS, Ledger
+from agent.reconcile.failures import FailureStreak
+from agent.reconcile.fetch import FetchFailure, FetchResult, PeerSources, in_order, is_leaf
+from agent.reconcile.jobs import BlockRepair, ChunkFetch
+from agent.reconcile.ledger import NOBODYS, ReconcileLedger
 from agent.reconcile.pauses import held_between_copies
 from agent.rpc.calls.message_groups import GROUP_COUNT_MAX, grouped
 from agent.store.files.blockfile import checksum_of
-from agent.store.operations.batch_repair import BATCH_BYTES_MAX, BATCH_COUNT_MAX, Offer
+from agent.store.operations.batch_repair import BATCH_BYTES_MAX, BATCH_COUNT_MAX, OfferedChunk
 from agent.store.operations.block_records import has_each_chunk
 from agent.store.operations.repair import verifies
 from agent.store.replica_store import ReplicaStore
@@ -50,7 +50,7 @@ GONE_CODES: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MendLimits:
+class RepairLimits:
     """Limits on concurrent work of a repair."""
 
     fetch_bytes_max: int = 64 * 1024**2
@@ -59,35 +59,37 @@ class MendLimits:
 
 
 @dataclass(slots=True)
-class Mender:
+class RepairExecutor:
     """Executes the plan of one reconcile."""
 
     store: ReplicaStore
     leases: Leases
     executor: Executor
     container_id: ContainerId
-    sources: Sources
-    ledger: Ledger
+    sources: PeerSources
+    ledger: ReconcileLedger
     stop: Callable[[], bool]
-    limits: MendLimits
+    limits: RepairLimits
     has_given_up: bool = False  # our own side cannot go on: the rest is left for a later run
     lent_bcsids: dict[PeerId, int] = field(default_factory=dict)
     uncovered: set[PeerId] = field(default_factory=set)  # peers whose commit ids prove nothing here
     failed_blocks: set[BlockId] = field(default_factory=set)
-    failures: Failures = field(init=False)
-    batch: list[tuple[Job, Answer]] = field(default_factory=list)  # fetched, not yet installed
+    failures: FailureStreak = field(init=False)
+    batch: list[tuple[ChunkFetch, FetchResult]] = field(
+        default_factory=list
+    )  # fetched, not yet installed
     batch_bytes: int = 0
     installed_count: int = 0
 
     def __post_init__(self) -> None:
-        self.failures = Failures(self.store, self.container_id)
+        self.failures = FailureStreak(self.store, self.container_id)
 
     def must_stop(self) -> bool:
         """Return whether to end now; once True, it stays True."""
         self.ledger.is_interrupted = self.ledger.is_interrupted or self.stop()
         return self.ledger.is_interrupted or self.has_given_up
 
-    def carry_out(self, planned: Plan) -> None:
+    def carry_out(self, planned: RepairPlan) -> None:
         """Execute the plan. Raise VolumeFailed; Refused if the replica is gone."""
         self.ledger.note_skips(planned)
         for action in planned.actions:
@@ -203,9 +205,9 @@ class Mender:
     def _repair(self, actions: Sequence[RepairBlock]) -> None:
         fetched = in_order(
             self.executor,
-            grouped(self._jobs(actions), Job.size_bytes),
+            grouped(self._jobs(actions), ChunkFetch.size_bytes),
             self._fetch,
-            lambda group: sum(map(Job.size_bytes, group)),
+            lambda group: sum(map(ChunkFetch.size_bytes, group)),
             bytes_max=self.limits.fetch_bytes_max,
             count_max=self.limits.fetch_count_max,
         )
@@ -217,7 +219,7 @@ class Mender:
         if not self.must_stop():
             self._flush()
 
-    def _take(self, job: Job, answer: Answer) -> None:
+    def _take(self, job: ChunkFetch, answer: FetchResult) -> None:
         """Add a fetched chunk to the batch; install the batch when it is full."""
         size_bytes = len(answer.data)
         if answer.is_here or self.batch_bytes + size_bytes > BATCH_BYTES_MAX:
@@ -230,7 +232,7 @@ class Mender:
         if len(self.batch) >= min(max(1, self.installed_count), BATCH_COUNT_MAX):
             self._flush()
 
-    def _jobs(self, actions: Sequence[RepairBlock]) -> Iterator[Job]:
+    def _jobs(self, actions: Sequence[RepairBlock]) -> Iterator[ChunkFetch]:
         """Yield the chunks to repair."""
         described = in_order(
             self.executor,
@@ -242,16 +244,16 @@ class Mender:
         )
         for action, answer in (pair for group in described for pair in zip(*group, strict=True)):
             self.ledger.account(answer)
-            block = BlockRun(action, answer)
+            block = BlockRepair(action, answer)
             for wanted in action.chunks:
                 if self.must_stop():
                     return
                 block.waiting_count += 1
-                yield Job(block, wanted, self._described_chunk(block, wanted))
+                yield ChunkFetch(block, wanted, self._described_chunk(block, wanted))
             block.is_drawn = True
             self._complete_if_done(block)
 
-    def _fetch(self, group: Sequence[Job]) -> list[Answer]:
+    def _fetch(self, group: Sequence[ChunkFetch]) -> list[FetchResult]:
         """Fetch chunks, except those whose local bytes verify.
 
         Runs in the executor, without the lease. The local bytes are checked again right before they
@@ -262,15 +264,17 @@ class Mender:
         wanted = [(job.block.action.block_id, job.wanted) for job in missing]
         fetched = dict(zip(missing, self.sources.fetch_together(wanted), strict=True))
         return [
-            replace(fetched[job], seen=seen[job] or b"") if job in fetched else Answer(is_here=True)
+            replace(fetched[job], seen=seen[job] or b"")
+            if job in fetched
+            else FetchResult(is_here=True)
             for job in group
         ]
 
-    def _seen(self, group: Sequence[Job]) -> dict[Job, bytes | None]:
+    def _seen(self, group: Sequence[ChunkFetch]) -> dict[ChunkFetch, bytes | None]:
         """Return the checksum of our medium's bytes for each job: b"" if unknown, None if they are
         the chunk."""
-        seen: dict[Job, bytes | None] = dict.fromkeys(group, b"")
-        of_block: dict[BlockId, list[tuple[Job, ChunkInfo]]] = defaultdict(list)
+        seen: dict[ChunkFetch, bytes | None] = dict.fromkeys(group, b"")
+        of_block: dict[BlockId, list[tuple[ChunkFetch, ChunkInfo]]] = defaultdict(list)
         for job in group:
             chunk = job.described
             if chunk is not None and chunk.checksum_type is not ChecksumType.NONE:
@@ -283,7 +287,7 @@ class Mender:
                     seen[job] = None if verifies(chunk, data) else checksum_of(data)
         return seen
 
-    def _salvage(self, job: Job) -> bool:
+    def _salvage(self, job: ChunkFetch) -> bool:
         """Use the local bytes; return whether they match the wanted chunk."""
         block_id, chunk = job.block.action.block_id, job.described
         assert chunk is not None, "what is not described was not looked at"
@@ -299,7 +303,7 @@ class Mender:
             return True
         return False
 
-    def _described_chunk(self, block: BlockRun, wanted: WantedChunk) -> ChunkInfo | None:
+    def _described_chunk(self, block: BlockRepair, wanted: WantedChunk) -> ChunkInfo | None:
         """Return the lender's description of the chunk, if it is the wanted version."""
         chunk = block.lent.get(wanted.leaf.offset)
         return chunk if chunk and is_leaf(self.sources.algorithm, chunk, wanted.leaf) else None
@@ -320,7 +324,9 @@ class Mender:
             job.block.waiting_count -= 1
             self._complete_if_done(job.block)
 
-    def _install_together(self, batch: Sequence[tuple[Job, Answer]]) -> frozenset[Job]:
+    def _install_together(
+        self, batch: Sequence[tuple[ChunkFetch, FetchResult]]
+    ) -> frozenset[ChunkFetch]:
         """Install the chunks that can be installed together; return their jobs."""
         jobs, offers = [], []
         for job, answer in batch:
@@ -328,7 +334,7 @@ class Mender:
                 jobs.append(job)
                 block = job.block
                 offers.append(
-                    Offer(
+                    OfferedChunk(
                         block.action.block_id,
                         answer.chunk,
                         answer.data,
@@ -350,7 +356,7 @@ class Mender:
                 self._failed(job, str(error))
         return frozenset(jobs[index] for index in done)
 
-    def _settle(self, job: Job) -> None:
+    def _settle(self, job: ChunkFetch) -> None:
         """Use the local bytes, or fetch the chunk after all; complete the block with its last
         chunk."""
         if not self._salvage(job) and not self.must_stop():
@@ -358,7 +364,7 @@ class Mender:
         job.block.waiting_count -= 1
         self._complete_if_done(job.block)
 
-    def _install(self, job: Job, answer: Answer) -> None:
+    def _install(self, job: ChunkFetch, answer: FetchResult) -> None:
         self.ledger.account(answer)
         block_id, chunk = job.block.action.block_id, answer.chunk
         error: SutureError | None = None
@@ -384,7 +390,7 @@ class Mender:
         else:
             self._installed(job, answer)
 
-    def _installed(self, job: Job, answer: Answer) -> None:
+    def _installed(self, job: ChunkFetch, answer: FetchResult) -> None:
         self.failures.clear()
         self.installed_count += 1
         self.ledger.chunk_counts[answer.peer_id] += 1
@@ -392,7 +398,7 @@ class Mender:
             job.block.action.block_id, job.wanted, ChunkResult.REPAIRED, source=answer.peer_id
         )
 
-    def _failed(self, job: Job, message: str) -> None:
+    def _failed(self, job: ChunkFetch, message: str) -> None:
         job.block.failed_count += 1
         self.ledger.note_chunk(
             job.block.action.block_id, job.wanted, ChunkResult.FAILED, message=message
@@ -400,7 +406,7 @@ class Mender:
 
     # Blocks.
 
-    def _complete_if_done(self, block: BlockRun) -> None:
+    def _complete_if_done(self, block: BlockRepair) -> None:
         """After a block's last chunk, adopt the rest of the lender's metadata."""
         if not block.is_drawn or block.waiting_count:
             return
@@ -415,7 +421,7 @@ class Mender:
             self.failed_blocks.add(block_id)
             self.uncovered.update(block.action.metadata_sources)
 
-    def _complete(self, block: BlockRun, lent: BlockData) -> None:
+    def _complete(self, block: BlockRepair, lent: BlockData) -> None:
         """Adopt the client's metadata, and the commit id if all of the lender's chunks are here."""
         block_id = block.action.block_id
         repair = self.store.repair(self.container_id)
@@ -461,6 +467,6 @@ class Mender:
             self._change(lambda: self.store.repair(self.container_id).advance_bcsid(bcsid))
 
 
-def told(failures: Sequence[Failure]) -> str:
+def told(failures: Sequence[FetchFailure]) -> str:
     """Return why sources failed, in one line."""
     return "; ".join(f"{failure.peer_id}: {failure.error}" for failure in failures)

@@ -33,7 +33,7 @@ STATES: Final = frozenset({ReplicaState.CLOSED, ReplicaState.QUASI_CLOSED})
 IDLE_S: Final = 60.0
 
 
-class Challenges:
+class ChallengeWorker:
     """The worker that challenges peers."""
 
     name = "challenges"

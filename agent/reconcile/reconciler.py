@@ -17,20 +17,26 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from agent.errors import Code, Refused, SutureError, Unavailable, VolumeFailed
-from agent.plan.actions import Deletes, PeerId, PeerView, Plan, Skip
-from agent.plan.reconcile_outcome import ChunkResult, PeerState, Proof, ReconcileResult, Result
+from agent.plan.actions import ConfirmedDeletes, PeerId, PeerView, RepairPlan, Skip
+from agent.plan.reconcile_outcome import (
+    ChunkResult,
+    PeerState,
+    ReadBack,
+    ReconcileResult,
+    ReconcileVerdict,
+)
 from agent.plan.reconcile_plan import plan
 from agent.ports import Executor, Leases
 from agent.reconcile.contradictions import TOLD_MAX, findings_of, keep_versions
-from agent.reconcile.fetch import Sources
-from agent.reconcile.ledger import NOBODYS, Ledger
-from agent.reconcile.lenders import Lender
-from agent.reconcile.mend import Mender, MendLimits
+from agent.reconcile.fetch import PeerSources
+from agent.reconcile.ledger import NOBODYS, ReconcileLedger
+from agent.reconcile.lenders import ReplicaPeer
+from agent.reconcile.mend import RepairExecutor, RepairLimits
 from agent.reconcile.same_scan import are_of_one_moment
 from agent.reconcile.survey import (
     ASKED_MAX,
-    Holder,
     PeerTree,
+    SilentHolder,
     ask,
     failed,
     heard_among,
@@ -38,10 +44,10 @@ from agent.reconcile.survey import (
     windows,
 )
 from agent.reconcile.trusting import TrustedChange, changes_of
-from agent.reconcile.witnesses import Proving
+from agent.reconcile.witnesses import ChunkProver
 from agent.store.index.facts import ReplicaFacts
 from agent.store.replica_store import ReplicaStore
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.descent import BlockRange
 from merkle.diff import REPAIRED_KINDS, DifferenceKind
 from merkle.replica import BlockId, ChunkInfo, ContainerId, ReplicaState
@@ -54,10 +60,10 @@ FRUITLESS_MAX: Final = 2  # repairs of one divergence without effect
 FRUITLESS_MS_MAX: Final = 24 * 3600 * 1000  # after a day it is tried again
 REMEMBERED_MAX: Final = 10_000  # fruitless repairs per generation, of which there are two
 
-Prove = Callable[[ContainerId, Collection[Doubt]], Proof]
+Prove = Callable[[ContainerId, Collection[Doubt]], ReadBack]
 """Reads a replica after a repair that changed these places; returns what of it was read."""
 
-Confirm = Callable[[ContainerId, Sequence[BlockId]], Deletes]
+Confirm = Callable[[ContainerId, Sequence[BlockId]], ConfirmedDeletes]
 """Says which of these blocks the control plane ordered deleted, and which a key still names."""
 
 Roots = tuple[tuple[PeerId, int, int], ...]
@@ -65,7 +71,7 @@ Roots = tuple[tuple[PeerId, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Fruitless:
+class _RepeatedDivergence:
     """A divergence that remained after a repair."""
 
     roots: Roots
@@ -75,10 +81,10 @@ class _Fruitless:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wish:
+class _ReconcileRequest:
     """The order's further facts: holders that cannot be asked, and the trusted peer."""
 
-    holders: tuple[Holder, ...]
+    holders: tuple[SilentHolder, ...]
     trusted: PeerId
 
 
@@ -96,8 +102,8 @@ class Reconciler:
         *,
         scan: Callable[[ContainerId], object],
         now_ms: Callable[[], int],
-        limits: MendLimits | None = None,
-        confirm: Confirm = lambda _id, _blocks: Deletes(),
+        limits: RepairLimits | None = None,
+        confirm: Confirm = lambda _id, _blocks: ConfirmedDeletes(),
         prove: Prove | None = None,
     ) -> None:
         """`confirm` asks the control plane about deletes; without it, none is confirmed. `prove`
@@ -109,16 +115,16 @@ class Reconciler:
         self._scan = scan
         self._prove = prove or self._prove_whole
         self._now_ms = now_ms
-        self._limits = limits or MendLimits()
-        self._fruitless: dict[ContainerId, _Fruitless] = {}
-        self._fruitless_older: dict[ContainerId, _Fruitless] = {}
+        self._limits = limits or RepairLimits()
+        self._fruitless: dict[ContainerId, _RepeatedDivergence] = {}
+        self._fruitless_older: dict[ContainerId, _RepeatedDivergence] = {}
 
     def reconcile(
         self,
         container_id: ContainerId,
-        peers: Mapping[PeerId, Lender],
+        peers: Mapping[PeerId, ReplicaPeer],
         *,
-        holders: Sequence[Holder] = (),
+        holders: Sequence[SilentHolder] = (),
         trusted: PeerId = "",
         stop: Callable[[], bool] = lambda: False,
         is_asked_for: bool = False,
@@ -137,9 +143,9 @@ class Reconciler:
         mine = self._known_tree(container_id, before)
         trees = survey(peers, container_id, mine, self._executor)
         roots = _roots(mine, trees)
-        ledger = Ledger()
-        wish = _Wish(tuple(holders), trusted)
-        run = _Run(self, container_id, mine, trees, ledger, stop, wish)
+        ledger = ReconcileLedger()
+        wish = _ReconcileRequest(tuple(holders), trusted)
+        run = _ReconcileRun(self, container_id, mine, trees, ledger, stop, wish)
         stuck = None if trusted or is_asked_for else self._stuck(container_id, roots)
         if stuck is None:
             self._repair(run)
@@ -154,7 +160,7 @@ class Reconciler:
         verdict = ledger.verdict(run.trees(), finding_count=after.finding_count)
         return ledger.outcome(
             container_id,
-            verdict if stuck is None else Result.NON_CONVERGENT,
+            verdict if stuck is None else ReconcileVerdict.NON_CONVERGENT,
             run.trees(),
             tree_before=mine.summary(),
             tree_after=after.tree,
@@ -164,7 +170,7 @@ class Reconciler:
         )
 
     def preview(
-        self, container_id: ContainerId, peers: Mapping[PeerId, Lender], trusted: PeerId
+        self, container_id: ContainerId, peers: Mapping[PeerId, ReplicaPeer], trusted: PeerId
     ) -> list[TrustedChange]:
         """Return what a reconcile with a trusted peer would change here, without changing anything.
 
@@ -175,8 +181,8 @@ class Reconciler:
         for tree in trees:
             if tree.peer_id == trusted and not tree.is_known:
                 raise Unavailable(Code.UNAVAILABLE, f"{trusted}: {tree.message}")
-        wish = _Wish((), trusted)
-        run = _Run(self, container_id, mine, trees, Ledger(), lambda: False, wish)
+        wish = _ReconcileRequest((), trusted)
+        run = _ReconcileRun(self, container_id, mine, trees, ReconcileLedger(), lambda: False, wish)
         return list(run.preview())
 
     def _known_tree(self, container_id: ContainerId, facts: ReplicaFacts) -> Tree:
@@ -190,7 +196,7 @@ class Reconciler:
         self._scan(container_id)
         return self._store.tree(container_id)
 
-    def _repair(self, run: "_Run") -> None:
+    def _repair(self, run: "_ReconcileRun") -> None:
         """Plan and repair. Changes are reported even if no scan follows."""
         has_news = False
         try:
@@ -200,7 +206,7 @@ class Reconciler:
             if run.ledger.has_changed or has_news:
                 self._store.on_change(run.container_id)
 
-    def _judge(self, run: "_Run", before: ReplicaFacts) -> None:
+    def _judge(self, run: "_ReconcileRun", before: ReplicaFacts) -> None:
         """Read the replica to determine its present state, if that may have changed."""
         if run.ledger.is_interrupted or not (run.ledger.has_changed or self._may_heal(run, before)):
             return
@@ -212,7 +218,7 @@ class Reconciler:
             run.ledger.note(NOBODYS, "SCAN", ChunkResult.FAILED, message=str(error))
             run.ledger.is_transient = True
 
-    def _may_heal(self, run: "_Run", before: ReplicaFacts) -> bool:
+    def _may_heal(self, run: "_ReconcileRun", before: ReplicaFacts) -> bool:
         """Return whether an unchanged UNHEALTHY replica may in fact be healthy.
 
         Data written since its last read may be a repair whose process was killed before it verified
@@ -225,16 +231,20 @@ class Reconciler:
         generation = self._store.generation(run.container_id)
         return before.tree is not None and before.tree.generation != generation
 
-    def _prove_whole(self, container_id: ContainerId, _changed: Collection[Doubt]) -> Proof:
+    def _prove_whole(self, container_id: ContainerId, _changed: Collection[Doubt]) -> ReadBack:
         self._scan(container_id)
-        return Proof.WHOLE
+        return ReadBack.WHOLE
 
-    def _stuck(self, container_id: ContainerId, roots: Roots) -> _Fruitless | None:
+    def _stuck(self, container_id: ContainerId, roots: Roots) -> _RepeatedDivergence | None:
         known = self._remembered(container_id, roots)
         return known if known is not None and known.count >= FRUITLESS_MAX else None
 
     def _keep_evidence(
-        self, container_id: ContainerId, stuck: _Fruitless, mine: Tree, trees: Sequence[PeerTree]
+        self,
+        container_id: ContainerId,
+        stuck: _RepeatedDivergence,
+        mine: Tree,
+        trees: Sequence[PeerTree],
     ) -> None:
         """Keep our tree and the peers' once, as evidence for a later investigation."""
         if stuck.is_kept:
@@ -252,7 +262,7 @@ class Reconciler:
             if remembered.get(container_id) is stuck:
                 remembered[container_id] = replace(stuck, is_kept=True)
 
-    def _remembered(self, container_id: ContainerId, roots: Roots) -> _Fruitless | None:
+    def _remembered(self, container_id: ContainerId, roots: Roots) -> _RepeatedDivergence | None:
         known = self._fruitless.get(container_id) or self._fruitless_older.get(container_id)
         if known is None or known.roots != roots:
             return None
@@ -262,7 +272,7 @@ class Reconciler:
     def _remember(
         self,
         container_id: ContainerId,
-        ledger: Ledger,
+        ledger: ReconcileLedger,
         roots: Roots,
         before: ReplicaFacts,
         after: ReplicaFacts,
@@ -281,7 +291,7 @@ class Reconciler:
         if len(self._fruitless) >= REMEMBERED_MAX:  # two generations bound the memory
             self._fruitless_older, self._fruitless = self._fruitless, {}
         count = 1 if known is None else known.count + 1
-        self._fruitless[container_id] = _Fruitless(roots, count, self._now_ms())
+        self._fruitless[container_id] = _RepeatedDivergence(roots, count, self._now_ms())
 
 
 def _roots(mine: Tree, trees: Sequence[PeerTree]) -> Roots:
@@ -303,7 +313,7 @@ def _condition(facts: ReplicaFacts) -> tuple[object, ...]:
     return (facts.state, facts.finding_count, facts.bytes_used, *roots)
 
 
-class _Run:
+class _ReconcileRun:
     """A reconcile of one replica, window after window."""
 
     def __init__(
@@ -312,9 +322,9 @@ class _Run:
         container_id: ContainerId,
         mine: Tree,
         trees: Sequence[PeerTree],
-        ledger: Ledger,
+        ledger: ReconcileLedger,
         stop: Callable[[], bool],
-        wish: _Wish,
+        wish: _ReconcileRequest,
     ) -> None:
         self.container_id = container_id
         self._wish = wish
@@ -326,13 +336,13 @@ class _Run:
         self._executor = reconciler._executor
         self._mine = mine
         self._peers = {tree.peer_id: tree for tree in trees}
-        self._sources = Sources(
+        self._sources = PeerSources(
             {tree.peer_id: tree.peer for tree in trees},
             container_id,
             mine.algorithm,
-            provers={t.peer_id: t.peer for t in trees if isinstance(t.peer, Proving)},
+            provers={t.peer_id: t.peer for t in trees if isinstance(t.peer, ChunkProver)},
         )
-        self._mender = Mender(
+        self._mender = RepairExecutor(
             store=reconciler._store,
             leases=reconciler._leases,
             executor=reconciler._executor,
@@ -380,7 +390,7 @@ class _Run:
             views = self._views(window)
             yield from changes_of(self._plan(views, here), self._mine, self._rows(views, here))
 
-    def _plan(self, views: Sequence[PeerView], findings: Sequence[Finding]) -> Plan:
+    def _plan(self, views: Sequence[PeerView], findings: Sequence[Finding]) -> RepairPlan:
         """Plan one window, with the facts beside the trees."""
         answered = {view.peer_id for view in views}
         heard = heard_among(self.trees(), answered, self._wish.holders)
@@ -398,7 +408,7 @@ class _Run:
         self._contradictions += found[: TOLD_MAX - len(self._contradictions)]
         return planned
 
-    def _deletes(self, views: Sequence[PeerView]) -> Deletes:
+    def _deletes(self, views: Sequence[PeerView]) -> ConfirmedDeletes:
         """Ask the control plane about blocks that peers report as deleted and that are not deleted
         here."""
         claimed = {
@@ -407,7 +417,7 @@ class _Run:
             for difference in view.divergence.differences
             if difference.kind is DifferenceKind.ADOPT_TOMBSTONE
         }
-        return self._confirm(self.container_id, sorted(claimed)) if claimed else Deletes()
+        return self._confirm(self.container_id, sorted(claimed)) if claimed else ConfirmedDeletes()
 
     def tell_contradictions(self, now_ms: int) -> bool:
         """Keep the contradictions between replicas, with evidence; return whether any is new."""
@@ -458,7 +468,7 @@ class _Run:
         for _ in range(ASKED_MAX):
             try:
                 return tree, tree.view(self.container_id, self._mine, window)
-            except Damaged:
+            except DamagedData:
                 spent = tree.meter
                 tree = ask(tree.peer_id, tree.peer, self.container_id, self._mine)
                 tree.meter.tree_bytes += spent.tree_bytes

@@ -9,9 +9,9 @@ from typing import Final
 
 from agent.store.index.facts import ReplicaFacts
 from merkle.tree import Tree
-from scanner.finding import Fault, Finding
+from scanner.finding import DamageFault, Finding
 
-BEYOND_CHUNKS: Final = frozenset({Fault.TRAILING_BYTES, Fault.BLOCK_ROW_MISSING})
+BEYOND_CHUNKS: Final = frozenset({DamageFault.TRAILING_BYTES, DamageFault.BLOCK_ROW_MISSING})
 """Faults of a block of which each chunk may be whole."""
 
 

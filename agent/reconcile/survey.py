@@ -16,14 +16,14 @@ from typing import Final
 import numpy as np
 
 from agent.errors import Code, Refused, SutureError, Unavailable
-from agent.plan.actions import Heard, PeerId, PeerView
+from agent.plan.actions import HolderCoverage, PeerId, PeerView
 from agent.plan.reconcile_outcome import PeerState
 from agent.ports import Executor
-from agent.reconcile.lenders import Lender
-from agent.rpc.calls.peer import Meter
+from agent.reconcile.lenders import ReplicaPeer
+from agent.rpc.calls.peer import TransferCost
 from agent.rpc.wire.hashes import SELECTION_MAX, BlockRows
 from merkle.checksum import Algorithm, U64s
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.descent import (
     BlockRange,
     check_ranges,
@@ -33,9 +33,9 @@ from merkle.descent import (
     range_checksums,
     range_starts,
 )
-from merkle.diff import Comparison, Divergence, compare, diff
+from merkle.diff import Divergence, SummaryComparison, compare, diff
 from merkle.replica import ID_MAX, ContainerId
-from merkle.tree import Summary, Tree
+from merkle.tree import Tree, TreeSummary
 from merkle.tree_building import TreeBuilder
 
 RANGES_FROM_BLOCKS: Final = 2_048  # below it, all rows cost less than an extra round trip
@@ -46,14 +46,14 @@ assert BLOCKS_PER_WINDOW <= SELECTION_MAX, "the ids of a window fit one request"
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class SilentHolder:
     """A holder of the container that cannot answer, with its last report.
 
     `is_dead` means that the control plane considers its datanode lost.
     """
 
     peer_id: PeerId
-    summary: Summary | None = None
+    summary: TreeSummary | None = None
     is_empty: bool = False
     is_dead: bool = False
 
@@ -63,13 +63,13 @@ class PeerTree:
     """The answer of one peer: how it compares, and rows of the differing blocks."""
 
     peer_id: PeerId
-    peer: Lender
+    peer: ReplicaPeer
     state: PeerState
     message: str = ""
-    summary: Summary | None = None
+    summary: TreeSummary | None = None
     scope: tuple[BlockRange, ...] = ()
     rows: BlockRows | None = None
-    meter: Meter = field(default_factory=Meter)
+    meter: TransferCost = field(default_factory=TransferCost)
 
     @property
     def is_known(self) -> bool:
@@ -103,7 +103,7 @@ class PeerTree:
 
 
 def survey(
-    peers: Mapping[PeerId, Lender], container_id: ContainerId, mine: Tree, executor: Executor
+    peers: Mapping[PeerId, ReplicaPeer], container_id: ContainerId, mine: Tree, executor: Executor
 ) -> list[PeerTree]:
     """Ask all peers at once; return each peer's answer, by peer id."""
     futures = [
@@ -113,14 +113,14 @@ def survey(
     return [future.result() for future in futures]
 
 
-def ask(peer_id: PeerId, peer: Lender, container_id: ContainerId, mine: Tree) -> PeerTree:
+def ask(peer_id: PeerId, peer: ReplicaPeer, container_id: ContainerId, mine: Tree) -> PeerTree:
     """Ask one peer; any failure becomes its state."""
-    meter = Meter()
+    meter = TransferCost()
     attempt = 1
     while True:
         try:
             return _descend(peer_id, peer, container_id, mine, meter)
-        except Damaged as damage:  # inconsistent, or changed meanwhile
+        except DamagedData as damage:  # inconsistent, or changed meanwhile
             error: SutureError = Refused(Code.MALFORMED_REQUEST, f"answer: {damage}")
         except SutureError as failure:
             error = failure
@@ -129,7 +129,7 @@ def ask(peer_id: PeerId, peer: Lender, container_id: ContainerId, mine: Tree) ->
         attempt += 1
 
 
-def failed(peer_id: PeerId, peer: Lender, error: SutureError, meter: Meter) -> PeerTree:
+def failed(peer_id: PeerId, peer: ReplicaPeer, error: SutureError, meter: TransferCost) -> PeerTree:
     """Return a peer that failed, with the reason."""
     message = f"{error.code}: {error}"
     return PeerTree(peer_id, peer, peer_state_of(error), message, meter=meter)
@@ -147,16 +147,16 @@ def peer_state_of(error: SutureError) -> PeerState:
 
 
 def _descend(
-    peer_id: PeerId, peer: Lender, container_id: ContainerId, mine: Tree, meter: Meter
+    peer_id: PeerId, peer: ReplicaPeer, container_id: ContainerId, mine: Tree, meter: TransferCost
 ) -> PeerTree:
     summary = peer.summary(container_id, meter)
     comparison = compare(mine, summary)
-    if comparison is Comparison.NOT_COMPARABLE:
+    if comparison is SummaryComparison.NOT_COMPARABLE:
         message = f"folds by {summary.algorithm}, this replica by {mine.algorithm}"
         return PeerTree(peer_id, peer, PeerState.NOT_COMPARABLE, message, meter=meter)
-    if comparison is Comparison.EQUAL and mine.unhealthy_count == 0:
+    if comparison is SummaryComparison.EQUAL and mine.unhealthy_count == 0:
         return PeerTree(peer_id, peer, PeerState.EQUAL, summary=summary, meter=meter)
-    state = PeerState.EQUAL if comparison is Comparison.EQUAL else PeerState.USED
+    state = PeerState.EQUAL if comparison is SummaryComparison.EQUAL else PeerState.USED
     size = max(len(mine.block_ids), summary.block_count + summary.tombstone_count)
     if size <= RANGES_FROM_BLOCKS:
         scope, rows = _all_rows(peer, container_id, summary, meter)
@@ -168,17 +168,21 @@ def _descend(
 
 
 def _all_rows(
-    peer: Lender, container_id: ContainerId, summary: Summary, meter: Meter
+    peer: ReplicaPeer, container_id: ContainerId, summary: TreeSummary, meter: TransferCost
 ) -> tuple[list[BlockRange], BlockRows | None]:
     rows = peer.blocks(container_id, meter=meter)
     _same(summary, rows.summary)
     if _without_chunks(summary, rows).root != summary.root:
-        raise Damaged(f"blocks do not fold to the root {summary.root:#x}")
+        raise DamagedData(f"blocks do not fold to the root {summary.root:#x}")
     return [ALL_BLOCKS], rows
 
 
 def _differing_rows(
-    peer: Lender, container_id: ContainerId, mine: Tree, summary: Summary, meter: Meter
+    peer: ReplicaPeer,
+    container_id: ContainerId,
+    mine: Tree,
+    summary: TreeSummary,
+    meter: TransferCost,
 ) -> tuple[list[BlockRange], BlockRows | None]:
     starts = range_starts(mine)
     found, checksums = peer.ranges(container_id, starts, meter)
@@ -194,7 +198,7 @@ def _differing_rows(
     return scope, rows
 
 
-def _same(first: Summary, later: Summary) -> None:
+def _same(first: TreeSummary, later: TreeSummary) -> None:
     """Raise Damaged if an answer is about another tree than the compared one."""
     if (first.generation, first.root) != (later.generation, later.root):
         raise _changed()
@@ -204,11 +208,11 @@ def _changed() -> Unavailable:
     return Unavailable(Code.BUSY, "its tree changed while it was read", hint="try again later")
 
 
-def _without_chunks(summary: Summary, rows: BlockRows) -> Tree:
+def _without_chunks(summary: TreeSummary, rows: BlockRows) -> Tree:
     return _partial(summary, rows, TreeBuilder(summary.algorithm).build())
 
 
-def _partial(summary: Summary, rows: BlockRows, detailed: Tree) -> Tree:
+def _partial(summary: TreeSummary, rows: BlockRows, detailed: Tree) -> Tree:
     return partial_tree(
         summary.algorithm,
         block_ids=rows.block_ids,
@@ -232,8 +236,8 @@ def rows_within(rows: BlockRows, window: BlockRange) -> BlockRows:
 
 
 def heard_among(
-    trees: Sequence[PeerTree], answered: Collection[PeerId], holders: Sequence[Holder]
-) -> Heard:
+    trees: Sequence[PeerTree], answered: Collection[PeerId], holders: Sequence[SilentHolder]
+) -> HolderCoverage:
     """Return the holders that did not answer: those that cannot be asked, and peers that failed.
 
     A holder that reported the root of a peer that answered has that peer's data. Earlier reports of
@@ -245,12 +249,12 @@ def heard_among(
         if tree.summary is not None and tree.peer_id in answered
     }
     unasked = [holder for holder in holders if holder.peer_id not in answered]
-    unasked += [Holder(t.peer_id) for t in trees if t.peer_id not in answered]
+    unasked += [SilentHolder(t.peer_id) for t in trees if t.peer_id not in answered]
     dead = frozenset(one.peer_id for one in unasked if one.is_dead)
     unasked = [one for one in unasked if not one.is_dead]
     echoing = [one for one in unasked if one.summary and _shape(one.summary) in roots]
     empty = {one.peer_id for one in unasked if one.is_empty}
-    return Heard(
+    return HolderCoverage(
         silent=frozenset({one.peer_id for one in unasked if one not in echoing} - empty),
         empty=frozenset(empty),
         echoed=frozenset(roots[_shape(one.summary)] for one in echoing if one.summary),
@@ -258,7 +262,7 @@ def heard_among(
     )
 
 
-def _shape(summary: Summary) -> tuple[Algorithm, int, int]:
+def _shape(summary: TreeSummary) -> tuple[Algorithm, int, int]:
     return (summary.algorithm, summary.root, summary.tombstones_checksum)
 
 

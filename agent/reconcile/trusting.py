@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
-from agent.plan.actions import AdoptTombstone, Plan, RepairBlock
+from agent.plan.actions import AdoptTombstone, RepairBlock, RepairPlan
 from merkle.replica import BlockId, ChunkInfo
 from merkle.tree import Tree
 
@@ -22,7 +22,7 @@ class TrustedChange:
 
 
 def changes_of(
-    planned: Plan, mine: Tree, rows: Mapping[BlockId, Sequence[ChunkInfo]]
+    planned: RepairPlan, mine: Tree, rows: Mapping[BlockId, Sequence[ChunkInfo]]
 ) -> Iterator[TrustedChange]:
     """Yield what a plan would change, by block and offset."""
     for action in planned.actions:

@@ -27,7 +27,7 @@ from agent.store.operations.repair import verifies
 from agent.store.replica_store import ReplicaStore
 from merkle.possession_proof import NONCE_BYTES, answer_of, tree_answer_of
 from merkle.replica import BlockId, ChunkInfo, ContainerId
-from merkle.tree import Summary, Tree
+from merkle.tree import Tree, TreeSummary
 
 SAMPLES: Final = 16  # chunks of a replica that are proven separately
 CLOCKS_S: Final = 1.0  # allowed difference between two clocks
@@ -36,7 +36,7 @@ log = structlog.get_logger()
 
 
 @runtime_checkable
-class Proving(Protocol):
+class ChunkProver(Protocol):
     """The method of a peer that proves chunks."""
 
     def prove_chunks(
@@ -47,7 +47,7 @@ class Proving(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class ProofAnswer:
     """A peer's answer to a request for a proof. `proof` is its text for the journal, "" without
     one. Then `why` is the reason; `is_false` means that its medium has other data, `is_silent` that
     it did not answer now."""
@@ -58,15 +58,15 @@ class Word:
     is_silent: bool = False
 
 
-NO_WORD: Final = Word()  # no peer was asked
+NO_WORD: Final = ProofAnswer()  # no peer was asked
 
 
 def ask_for_chunks(
     peer_id: PeerId,
-    peer: Proving,
+    peer: ChunkProver,
     container_id: ContainerId,
     chunks: Sequence[tuple[BlockId, int, bytes]],
-) -> list[Word]:
+) -> list[ProofAnswer]:
     """Request a peer's proofs of several chunks (block, offset, bytes) in one call; return each
     answer."""
     asked = [(block, offset, secrets.token_bytes(NONCE_BYTES)) for block, offset, _ in chunks]
@@ -75,30 +75,30 @@ def ask_for_chunks(
         answers = peer.prove_chunks(container_id, asked)
     except SutureError as error:
         answers = [error] * len(chunks)
-    words: list[Word] = []
+    words: list[ProofAnswer] = []
     for (block_id, offset, data), (_, _, nonce), answer in zip(chunks, asked, answers, strict=True):
         if isinstance(answer, SutureError):
             is_silent = not isinstance(answer, Refused)
-            words.append(Word(why=f"{answer.code}: {answer}", is_silent=is_silent))
+            words.append(ProofAnswer(why=f"{answer.code}: {answer}", is_silent=is_silent))
         elif answer == answer_of(nonce, data):
-            words.append(Word(proof=f"{peer_id} {nonce.hex()} {answer.hex()}"))
+            words.append(ProofAnswer(proof=f"{peer_id} {nonce.hex()} {answer.hex()}"))
         else:
             place = {"container_id": container_id, "block_id": block_id, "offset": offset}
             log.warning("proof_failed", **place, peer=peer_id)
-            words.append(Word(why="its medium does not hold these bytes", is_false=True))
+            words.append(ProofAnswer(why="its medium does not hold these bytes", is_false=True))
     return words
 
 
 def proof_of_chunk(
-    peers: Mapping[PeerId, Proving],
+    peers: Mapping[PeerId, ChunkProver],
     asked: Iterable[PeerId],
     container_id: ContainerId,
     block_id: BlockId,
     offset: int,
     data: bytes,
-) -> Word:
+) -> ProofAnswer:
     """Return the first proof that one of the peers gives, or the reasons of all."""
-    words: list[tuple[PeerId, Word]] = []
+    words: list[tuple[PeerId, ProofAnswer]] = []
     for peer_id in asked:
         peer = peers.get(peer_id)
         if peer is None:
@@ -109,7 +109,7 @@ def proof_of_chunk(
         words.append((peer_id, word))
     why = "; ".join(f"{peer_id}: {word.why}" for peer_id, word in words)
     is_silent = any(word.is_silent for _, word in words)
-    return Word(why=why or "nobody could be asked", is_silent=is_silent)
+    return ProofAnswer(why=why or "nobody could be asked", is_silent=is_silent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class ReplicaProof:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicaWitnesses:
+class ReplicaProofCollector:
     """Collects a proof of possession from another holder before a local replica is deleted.
     `confirmed` returns which blocks deleted at a witness were ordered deleted. `age_max_s` is the
     greatest age of its read; `keep_s` how long it keeps its replica after its last proof."""
@@ -187,7 +187,7 @@ class ReplicaWitnesses:
 
     def _proven(
         self, container_id: ContainerId, peer: Peer, age_max_s: float
-    ) -> tuple[bytes, Summary, pb.ReplicaProof]:
+    ) -> tuple[bytes, TreeSummary, pb.ReplicaProof]:
         nonce = secrets.token_bytes(NONCE_BYTES)
         request = pb.ProveReplicaRequest(
             container_id=container_id,
@@ -267,7 +267,7 @@ class ReplicaWitnesses:
                 yield block_id, chunk, data
 
 
-def _is_alike(mine: Tree, summary: Summary) -> bool:
+def _is_alike(mine: Tree, summary: TreeSummary) -> bool:
     """Return whether a peer's tree equals ours, chunk for chunk."""
     return (
         mine.algorithm == summary.algorithm

@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from agent.errors import Code, Refused, SutureError, Unavailable
-from agent.reconcile.lenders import LendingSeveral
+from agent.reconcile.lenders import BatchReplicaPeer
 from agent.reconstruct.shard_peer import ShardSource
-from agent.rpc.calls.peer import Meter
+from agent.rpc.calls.peer import TransferCost
 from merkle.replica import BlockId, ChunkInfo, ContainerId
 
 CellKey = tuple[BlockId, int]
 """The block of a cell, and the offset of its chunk."""
 
 
-class Cell(NamedTuple):
+class VerifiedCell(NamedTuple):
     """A verified cell, and the bytes transferred for it."""
 
     data: bytes
@@ -30,7 +30,7 @@ class CellAnswers:
     """Answers of one source about cells. Cells in neither dictionary were not requested, because
     the source did not answer about one before them."""
 
-    cells: dict[CellKey, Cell] = field(default_factory=dict)
+    cells: dict[CellKey, VerifiedCell] = field(default_factory=dict)
     errors: dict[CellKey, SutureError] = field(default_factory=dict)
     gives_several: bool = True  # in one call
 
@@ -44,7 +44,7 @@ def read_cells(
     """
     answers = CellAnswers()
     chunks = {(block_id, chunk.offset): chunk for block_id, chunk in asked}
-    if len(chunks) > 1 and isinstance(peer, LendingSeveral):
+    if len(chunks) > 1 and isinstance(peer, BatchReplicaPeer):
         try:
             _read_together(peer, container_id, chunks, answers)
         except Unavailable as error:
@@ -68,7 +68,7 @@ def read_cells(
 
 
 def _read_together(
-    peer: LendingSeveral,
+    peer: BatchReplicaPeer,
     container_id: ContainerId,
     chunks: dict[CellKey, ChunkInfo],
     answers: CellAnswers,
@@ -76,17 +76,17 @@ def _read_together(
     """Take the cells of one common call that match the list. Raise SutureError."""
     for key, (chunk, data) in peer.read_chunks(container_id, list(chunks)).items():
         if chunk == chunks[key]:
-            answers.cells[key] = Cell(data, len(data))
+            answers.cells[key] = VerifiedCell(data, len(data))
 
 
 def _read_alone(
     peer: ShardSource, container_id: ContainerId, block_id: BlockId, chunk: ChunkInfo
-) -> Cell:
-    meter = Meter()
+) -> VerifiedCell:
+    meter = TransferCost()
     served, data = peer.read_chunk(container_id, block_id, chunk.offset, meter)
     if served != chunk:
         raise Refused(
             Code.CHECKSUM_MISMATCH,
             f"block {block_id}, chunk at {chunk.offset}: what it serves is not what it listed",
         )
-    return Cell(data, meter.data_bytes)
+    return VerifiedCell(data, meter.data_bytes)

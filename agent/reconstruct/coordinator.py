@@ -17,14 +17,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from agent.ec.blockgroup import Agreed, Orphan, agree
-from agent.ec.rebuild_task import Account, Order, Reconstruction
+from agent.ec.blockgroup import OrphanGroup, RebuildableGroup, agree
+from agent.ec.rebuild_task import RebuildStats, RebuildTask, Reconstruction
 from agent.errors import Code, Refused, Unavailable
 from agent.ports import Executor
-from agent.reconstruct.made_cells import BlockDraft, CellMaker, Made, stripes_of
+from agent.reconstruct.made_cells import BlockBuilder, CellRebuilder, Made, stripes_of
 from agent.reconstruct.shard_peer import DialShard
-from agent.reconstruct.sources import SLOW_S, Sources
-from agent.reconstruct.targets import Targets
+from agent.reconstruct.sources import SLOW_S, RebuildSources
+from agent.reconstruct.targets import RebuildTargets
 from agent.rpc.calls.filling import WholeBlock
 from merkle.replica import BlockId, ContainerId
 
@@ -39,7 +39,7 @@ def nobody(container_id: ContainerId, block_ids: Sequence[BlockId]) -> frozenset
     return frozenset()
 
 
-class Coordinator:
+class ReconstructionCoordinator:
     """Carries out reconstructions, one per call. Thread-safe.
 
     `executor` needs enough threads for all cells of a stripe and every target at once. `pace`
@@ -65,7 +65,7 @@ class Coordinator:
         self._slow_s = slow_s
 
     def reconstruct(
-        self, order: Order, *, stop: Callable[[], bool] = lambda: False
+        self, order: RebuildTask, *, stop: Callable[[], bool] = lambda: False
     ) -> Reconstruction:
         """Rebuild the shards in `order`; if `stop` returns True, end between two blocks or stripes.
 
@@ -73,14 +73,16 @@ class Coordinator:
         """
         order.check()
         started_ms = self._now_ms()
-        account = Account()
-        sources = Sources(
+        account = RebuildStats()
+        sources = RebuildSources(
             order.container_id, order.scheme, self._executor, account, slow_s=self._slow_s
         )
         sources.open(order.sources, self._dial)
         orphans = _orphans(sources, stop)
         self._check_orphans(sources, orphans)
-        targets = Targets(order.container_id, order.targets, self._dial, self._executor, account)
+        targets = RebuildTargets(
+            order.container_id, order.targets, self._dial, self._executor, account
+        )
         try:
             targets.create()
             run = _Run(sources, targets, account, self._pace, stop)
@@ -101,7 +103,7 @@ class Coordinator:
             duration_ms=self._now_ms() - started_ms,
         )
 
-    def _check_orphans(self, sources: Sources, orphans: Mapping[int, str]) -> None:
+    def _check_orphans(self, sources: RebuildSources, orphans: Mapping[int, str]) -> None:
         """Raise Refused rather than leave out a block that a key names; have its holders search for
         the loss."""
         if not orphans:
@@ -121,22 +123,22 @@ class Coordinator:
             )
 
 
-def _orphans(sources: Sources, stop: Callable[[], bool]) -> dict[int, str]:
+def _orphans(sources: RebuildSources, stop: Callable[[], bool]) -> dict[int, str]:
     """Return the blocks that too few sources know, with the reasons; read metadata only."""
     orphans: dict[int, str] = {}
     for block_id, known in sources.blocks():
         check_going_on(stop)
         agreed = agree(sources.scheme, block_id, known)
-        if isinstance(agreed, Orphan):
+        if isinstance(agreed, OrphanGroup):
             orphans[block_id] = agreed.reason
     return orphans
 
 
 @dataclass(slots=True)
-class _Growing:
+class _BlockInProgress:
     """A block with cells in flight, and its parts for each target."""
 
-    drafts: dict[int, BlockDraft]
+    drafts: dict[int, BlockBuilder]
     stripes: Sequence[int]  # the stripes with a cell for a target
     is_small: bool
     data: dict[int, bytearray]  # of a small block: its cells, concatenated
@@ -162,9 +164,9 @@ class _Run:
 
     def __init__(
         self,
-        sources: Sources,
-        targets: Targets,
-        account: Account,
+        sources: RebuildSources,
+        targets: RebuildTargets,
+        account: RebuildStats,
         pace: Callable[[int], None],
         stop: Callable[[], bool],
     ) -> None:
@@ -173,8 +175,8 @@ class _Run:
         self._account = account
         self._pace = pace
         self._stop = stop
-        self._maker = CellMaker(sources, targets.shards)
-        self._growing: dict[BlockId, _Growing] = {}
+        self._maker = CellRebuilder(sources, targets.shards)
+        self._growing: dict[BlockId, _BlockInProgress] = {}
 
     def rebuild_blocks(self) -> None:
         """Rebuild every block that enough sources know; record the others."""
@@ -195,17 +197,17 @@ class _Run:
             growing.take(made)
             self._write(agreed.block_id, growing, made, reading.stripe)
 
-    def _wanted(self) -> Iterator[tuple[Agreed, int]]:
+    def _wanted(self) -> Iterator[tuple[RebuildableGroup, int]]:
         """Yield the stripes in which a target has a cell, block by block."""
         for block_id, known in self._sources.blocks():
             check_going_on(self._stop)
             agreed = agree(self._sources.scheme, block_id, known)
-            if isinstance(agreed, Orphan):
+            if isinstance(agreed, OrphanGroup):
                 self._account.orphans[block_id] = agreed.reason
                 continue
             indexes = self._targets.shards
-            growing = _Growing(
-                drafts={index: BlockDraft(agreed, index) for index in indexes},
+            growing = _BlockInProgress(
+                drafts={index: BlockBuilder(agreed, index) for index in indexes},
                 stripes=stripes_of(agreed, indexes),
                 is_small=max(map(agreed.group.shard_bytes, indexes)) <= SMALL_BYTES_MAX,
                 data={index: bytearray() for index in indexes},
@@ -218,7 +220,7 @@ class _Run:
             for stripe in growing.stripes:
                 yield agreed, stripe
 
-    def _write(self, block_id: BlockId, growing: _Growing, made: Made, stripe: int) -> None:
+    def _write(self, block_id: BlockId, growing: _BlockInProgress, made: Made, stripe: int) -> None:
         """Write the computed cells: at once, or in a batch of blocks when the block is complete."""
         is_last = stripe == growing.stripes[-1]
         drafts = growing.drafts

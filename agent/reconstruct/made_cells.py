@@ -9,23 +9,28 @@ out, or the stripe is refused.
 
 from collections.abc import Collection, Mapping
 
-from agent.ec.blockgroup import Agreed, group_metadata, is_stripe_checksum, stripe_metadata
+from agent.ec.blockgroup import (
+    RebuildableGroup,
+    group_metadata,
+    is_stripe_checksum,
+    stripe_metadata,
+)
 from agent.ec.cell_codec import Cell, padded, rebuild_checked
 from agent.ec.cells import described, style_of
-from agent.reconstruct.sources import Sources
+from agent.reconstruct.sources import RebuildSources
 from merkle.replica import Bcsid, BlockData, ChunkInfo
 
 Made = dict[int, tuple[ChunkInfo, memoryview]]
 
 
-class CellMaker:
+class CellRebuilder:
     """Computes the cells of the shards `wanted`, by index, from those of others."""
 
-    def __init__(self, sources: Sources, wanted: Collection[int]) -> None:
+    def __init__(self, sources: RebuildSources, wanted: Collection[int]) -> None:
         self._sources = sources
         self._wanted = frozenset(wanted)
 
-    def made(self, agreed: Agreed, stripe: int, cells: Mapping[int, bytes]) -> Made:
+    def made(self, agreed: RebuildableGroup, stripe: int, cells: Mapping[int, bytes]) -> Made:
         """Return the wanted cells of a stripe, without those that the group does not have.
 
         Raise Refused if the wrong ones among the others cannot be identified.
@@ -36,7 +41,7 @@ class CellMaker:
             made = self._computed(agreed, stripe, cells)
         return {i: cell for i, cell in made.items() if i in self._wanted and len(cell[1])}
 
-    def _computed(self, agreed: Agreed, stripe: int, cells: Mapping[int, Cell]) -> Made:
+    def _computed(self, agreed: RebuildableGroup, stripe: int, cells: Mapping[int, Cell]) -> Made:
         """Compute the wanted cells; and, if a record can be checked, the cells that no source has.
 
         Cells whose chunk is known from its row need not be computed for the check. A wanted cell
@@ -57,10 +62,10 @@ class CellMaker:
         }
 
 
-class BlockDraft:
+class BlockBuilder:
     """A lost shard's block, which grows by its computed chunks."""
 
-    def __init__(self, agreed: Agreed, index: int) -> None:
+    def __init__(self, agreed: RebuildableGroup, index: int) -> None:
         self.chunks: list[ChunkInfo] = []
         self._block_id = agreed.block_id
         self._shard_bytes = agreed.group.shard_bytes(index)
@@ -82,7 +87,7 @@ class BlockDraft:
         return BlockData(self._block_id, self._bcsid, tuple(self.chunks), self._metadata)
 
 
-def stripes_of(agreed: Agreed, indexes: Collection[int]) -> list[int]:
+def stripes_of(agreed: RebuildableGroup, indexes: Collection[int]) -> list[int]:
     """Return the stripes of a group in which one of these shards has a cell."""
     group = agreed.group
     return [
@@ -92,7 +97,7 @@ def stripes_of(agreed: Agreed, indexes: Collection[int]) -> list[int]:
     ]
 
 
-def _is_recorded(agreed: Agreed, stripe: int, made: Made) -> bool:
+def _is_recorded(agreed: RebuildableGroup, stripe: int, made: Made) -> bool:
     """Return whether all cells match the writer's record; True where it cannot be checked."""
     chunks = {
         index: made[index][0] if index in made else agreed.chunk(index, stripe)

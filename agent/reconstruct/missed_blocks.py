@@ -11,15 +11,15 @@ rebuilt elsewhere if a datanode has room; otherwise this is the only way to comp
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from agent.ec.blockgroup import Orphan, agree
+from agent.ec.blockgroup import OrphanGroup, agree
 from agent.errors import SutureError
 from agent.plan.reconcile_outcome import ChunkOutcome, ChunkResult
 from agent.ports import Leases
 from agent.reconcile.commit_ids import highest_claim
 from agent.reconcile.ledger import NOBODYS
 from agent.reconcile.pauses import held_between_copies
-from agent.reconstruct.row_repair import RowMender
-from agent.reconstruct.sources import Sources
+from agent.reconstruct.row_repair import RowRestorer
+from agent.reconstruct.sources import RebuildSources
 from agent.rpc.calls.peer import Peer
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockData, ContainerId, ReplicaState
@@ -29,12 +29,12 @@ BCSID = "BCSID"
 
 
 @dataclass(slots=True)
-class MissedBlocks:
+class BlockBackfill:
     """Adds the missed blocks, in one repair of one shard."""
 
     store: ReplicaStore
     leases: Leases
-    rows: RowMender
+    rows: RowRestorer
     lease_timeout_s: float
     container_id: ContainerId
     is_complete: bool = True
@@ -42,7 +42,11 @@ class MissedBlocks:
     _claimed: int = field(default=0, init=False)
 
     def make(
-        self, sources: Sources, index: int, peers: Mapping[str, Peer], stop: Callable[[], bool]
+        self,
+        sources: RebuildSources,
+        index: int,
+        peers: Mapping[str, Peer],
+        stop: Callable[[], bool],
     ) -> Iterator[ChunkOutcome]:
         """Make each missing block as shard `index`; yield the outcomes.
 
@@ -59,7 +63,7 @@ class MissedBlocks:
             if place >= 0 and tree.deleted[place]:
                 continue
             agreed = agree(sources.scheme, block_id, known)
-            if isinstance(agreed, Orphan):  # never committed, or too few have it
+            if isinstance(agreed, OrphanGroup):  # never committed, or too few have it
                 self.is_complete &= _last_commit(known) <= own
                 continue
             if place >= 0:  # already here, perhaps shorter, from an earlier commit

@@ -9,15 +9,15 @@ or the writer's record allow it.
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from agent.ec.blockgroup import Agreed, Orphan, agree
+from agent.ec.blockgroup import OrphanGroup, RebuildableGroup, agree
 from agent.ec.cells import proof_of
-from agent.ec.rebuild_task import Account, Shard
+from agent.ec.rebuild_task import RebuildStats, ShardLocation
 from agent.ec.scheme import Scheme
 from agent.ec.wrong_shard import StripeVerdict, judge_stripe
 from agent.errors import Unavailable
 from agent.ports import Executor
 from agent.reconstruct.shard_peer import ShardSource
-from agent.reconstruct.sources import Reading, Sources
+from agent.reconstruct.sources import PendingStripe, RebuildSources
 from merkle.replica import ContainerId
 
 
@@ -71,8 +71,8 @@ class ParityReport:
 def verify_parity(
     container_id: ContainerId,
     scheme: Scheme,
-    shards: Iterable[Shard],
-    dial: Callable[[Shard], ShardSource],
+    shards: Iterable[ShardLocation],
+    dial: Callable[[ShardLocation], ShardSource],
     executor: Executor,
     *,
     pace: Callable[[int], None] = lambda _: None,
@@ -81,8 +81,8 @@ def verify_parity(
 
     Raise Unavailable if fewer shards than data shards can be read at all.
     """
-    account = Account()
-    sources = Sources(container_id, scheme, executor, account)
+    account = RebuildStats()
+    sources = RebuildSources(container_id, scheme, executor, account)
     sources.open(shards, dial)
     absent = tuple(sorted(set(scheme.indexes) - set(sources.living)))
     faults: list[StripeFault] = []
@@ -113,19 +113,21 @@ def verify_parity(
 
 
 def _stripes(
-    sources: Sources, account: Account, lacking: list[tuple[int, int]]
-) -> Iterator[tuple[Agreed, int]]:
+    sources: RebuildSources, account: RebuildStats, lacking: list[tuple[int, int]]
+) -> Iterator[tuple[RebuildableGroup, int]]:
     """Yield all stripes; record the blocks that cannot be read, and the shards that lack others."""
     for block_id, known in sources.blocks():
         agreed = agree(sources.scheme, block_id, known)
-        if isinstance(agreed, Orphan):
+        if isinstance(agreed, OrphanGroup):
             account.orphans[block_id] = agreed.reason
             continue
         lacking += [(block_id, index) for index in known if index not in agreed.shards]
         yield from ((agreed, stripe) for stripe in range(agreed.group.stripe_count))
 
 
-def _verdict(sources: Sources, agreed: Agreed, reading: Reading) -> StripeVerdict | None:
+def _verdict(
+    sources: RebuildSources, agreed: RebuildableGroup, reading: PendingStripe
+) -> StripeVerdict | None:
     """Judge one stripe by all readable cells; None if they are too few.
 
     Raise Unavailable if whole shards are gone, so that no stripe can be read.

@@ -12,10 +12,10 @@ from itertools import combinations
 
 import numpy as np
 
-from agent.ec.blockgroup import Agreed
+from agent.ec.blockgroup import RebuildableGroup
 from agent.ec.cell_codec import padded, rebuild, rebuild_checked
 from agent.errors import Code, Refused
-from agent.reconstruct.sources import Sources
+from agent.reconstruct.sources import RebuildSources
 from merkle.checksum import windows_verify
 from merkle.replica import ChunkInfo
 
@@ -23,7 +23,7 @@ Cells = Mapping[int, bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class Rebuilt:
+class RebuiltChunk:
     """A computed chunk: its bytes, and whether they match the local row.
 
     `makers` are the datanodes whose cells were used, by index.
@@ -34,7 +34,9 @@ class Rebuilt:
     makers: tuple[str, ...]
 
 
-def rebuilt_chunk(sources: Sources, agreed: Agreed, index: int, chunk: ChunkInfo) -> Rebuilt:
+def rebuilt_chunk(
+    sources: RebuildSources, agreed: RebuildableGroup, index: int, chunk: ChunkInfo
+) -> RebuiltChunk:
     """Return a chunk of shard `index`, computed from the other shards.
 
     Raise Refused if the chunk is no cell of its group, or this host computes wrongly; Unavailable
@@ -49,16 +51,16 @@ def rebuilt_chunk(sources: Sources, agreed: Agreed, index: int, chunk: ChunkInfo
     cells: Cells = sources.finish(agreed, sources.begin(agreed, stripe))
     data = _proven(sources, agreed, index, chunk, cells)
     if fits_row(chunk, data):
-        return Rebuilt(data, fits=True, makers=_names(sources, cells))
+        return RebuiltChunk(data, fits=True, makers=_names(sources, cells))
     everyone = sources.begin(agreed, stripe, count=sources.scheme.shard_count)
     cells = sources.finish_all(agreed, everyone)
     right = _right_set(sources, agreed, index, chunk, cells)
     if not right:
-        return Rebuilt(data, fits=False, makers=_names(sources, cells))
+        return RebuiltChunk(data, fits=False, makers=_names(sources, cells))
     chosen = {one: cells[one] for one in right}
     _accuse_others(sources, agreed, stripe, cells, chosen)
     data = _proven(sources, agreed, index, chunk, chosen)
-    return Rebuilt(data, fits=fits_row(chunk, data), makers=_names(sources, chosen))
+    return RebuiltChunk(data, fits=fits_row(chunk, data), makers=_names(sources, chosen))
 
 
 def fits_row(chunk: ChunkInfo, data: bytes) -> bool:
@@ -69,7 +71,7 @@ def fits_row(chunk: ChunkInfo, data: bytes) -> bool:
 
 
 def _right_set(
-    sources: Sources, agreed: Agreed, index: int, chunk: ChunkInfo, cells: Cells
+    sources: RebuildSources, agreed: RebuildableGroup, index: int, chunk: ChunkInfo, cells: Cells
 ) -> tuple[int, ...]:
     """Return shards whose result matches the row; none if no set does."""
     length_bytes = agreed.group.cell_bytes_max(chunk.offset // sources.scheme.cell_bytes)
@@ -81,7 +83,9 @@ def _right_set(
     return ()
 
 
-def _proven(sources: Sources, agreed: Agreed, index: int, chunk: ChunkInfo, cells: Cells) -> bytes:
+def _proven(
+    sources: RebuildSources, agreed: RebuildableGroup, index: int, chunk: ChunkInfo, cells: Cells
+) -> bytes:
     """Return the chunk computed from these cells, verified by the reverse computation."""
     length_bytes = agreed.group.cell_bytes_max(chunk.offset // sources.scheme.cell_bytes)
     octets = rebuild_checked(sources.scheme, cells, [index], length_bytes)[index]
@@ -89,7 +93,7 @@ def _proven(sources: Sources, agreed: Agreed, index: int, chunk: ChunkInfo, cell
 
 
 def _accuse_others(
-    sources: Sources, agreed: Agreed, stripe: int, cells: Cells, right: Cells
+    sources: RebuildSources, agreed: RebuildableGroup, stripe: int, cells: Cells, right: Cells
 ) -> None:
     """Record which of the other shards are wrong, so that they are asked later from now on."""
     others: Sequence[int] = [one for one in cells if cells[one] and one not in right]
@@ -101,7 +105,7 @@ def _accuse_others(
             sources.accuse(one, f"{where}: its cell is wrong, its checksums fit it")
 
 
-def _names(sources: Sources, cells: Cells) -> tuple[str, ...]:
+def _names(sources: RebuildSources, cells: Cells) -> tuple[str, ...]:
     """Return the datanodes that these cells come from; empty cells come from none."""
     living = sources.living
     return tuple(

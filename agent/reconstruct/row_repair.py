@@ -15,23 +15,23 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from agent.ec.blockgroup import Agreed, Orphan, group_length_bytes
+from agent.ec.blockgroup import OrphanGroup, RebuildableGroup, group_length_bytes
 from agent.errors import Code, SutureError, Unavailable
 from agent.plan.reconcile_outcome import ChunkOutcome, ChunkResult
 from agent.ports import Leases
 from agent.reconcile.mend import GONE_CODES
 from agent.reconcile.pauses import held_between_copies
-from agent.reconstruct.made_cells import BlockDraft, CellMaker, stripes_of
-from agent.reconstruct.sources import Sources
-from agent.store.operations.batch_repair import BATCH_BYTES_MAX, Offer
+from agent.reconstruct.made_cells import BlockBuilder, CellRebuilder, stripes_of
+from agent.reconstruct.sources import RebuildSources
+from agent.store.operations.batch_repair import BATCH_BYTES_MAX, OfferedChunk
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockId, ChecksumType, ChunkInfo, ContainerId
-from scanner.finding import Fault, Finding
+from scanner.finding import DamageFault, Finding
 
-ROW_FAULTS: Final = frozenset({Fault.BLOCK_ROW_MISSING, Fault.BLOCK_ROW_DAMAGED})
+ROW_FAULTS: Final = frozenset({DamageFault.BLOCK_ROW_MISSING, DamageFault.BLOCK_ROW_DAMAGED})
 
 
-class RowMender:
+class RowRestorer:
     """Restores lost rows of blocks in one store."""
 
     def __init__(self, store: ReplicaStore, leases: Leases, lease_timeout_s: float) -> None:
@@ -42,14 +42,14 @@ class RowMender:
     def lacks_row(self, container_id: ContainerId, finding: Finding) -> bool:
         """Return whether a block has no row, or one that a repair left unfinished: without the
         length of its group, and with bytes behind its last chunk."""
-        if finding.fault is not Fault.TRAILING_BYTES:
+        if finding.fault is not DamageFault.TRAILING_BYTES:
             return finding.fault in ROW_FAULTS
         return group_length_bytes(self._store.block(container_id, finding.block_id)) is None
 
     def remake(
         self,
-        sources: Sources,
-        agreed: Agreed | Orphan,
+        sources: RebuildSources,
+        agreed: RebuildableGroup | OrphanGroup,
         index: int,
         blank: ChunkOutcome,
         stop: Callable[[], bool],
@@ -59,7 +59,7 @@ class RowMender:
         A block whose file ends early and that is larger than a batch is skipped. Raise Refused if
         the shard is gone.
         """
-        if isinstance(agreed, Orphan):
+        if isinstance(agreed, OrphanGroup):
             return replace(blank, result=ChunkResult.FAILED, message=agreed.reason)
         ends_at = agreed.group.shard_bytes(index)
         try:
@@ -83,11 +83,15 @@ class RowMender:
         return len(self._store.repair(container_id).held(block_id, last)) == 1
 
     def _record(
-        self, sources: Sources, agreed: Agreed, index: int, stop: Callable[[], bool]
+        self,
+        sources: RebuildSources,
+        agreed: RebuildableGroup,
+        index: int,
+        stop: Callable[[], bool],
     ) -> None:
         """Record the row chunk by chunk, and write the chunks that are missing."""
         container_id, block_id = sources.container_id, agreed.block_id
-        draft = BlockDraft(agreed, index)
+        draft = BlockBuilder(agreed, index)
         for offer in _made(sources, agreed, index, stop):
             with held_between_copies(self._leases, container_id, self._lease_timeout_s, stop):
                 repair = self._store.repair(container_id)
@@ -102,10 +106,14 @@ class RowMender:
             repair.adopt_metadata(block_id, block.metadata)
 
     def _install(
-        self, sources: Sources, agreed: Agreed, index: int, stop: Callable[[], bool]
+        self,
+        sources: RebuildSources,
+        agreed: RebuildableGroup,
+        index: int,
+        stop: Callable[[], bool],
     ) -> None:
         """Write all chunks and their row together."""
-        container_id, draft = sources.container_id, BlockDraft(agreed, index)
+        container_id, draft = sources.container_id, BlockBuilder(agreed, index)
         offers = list(_made(sources, agreed, index, stop))
         draft.chunks += [offer.chunk for offer in offers]
         whole = [replace(offer, lent=draft.block()) for offer in offers]
@@ -118,14 +126,14 @@ class RowMender:
 
 
 def _made(
-    sources: Sources, agreed: Agreed, index: int, stop: Callable[[], bool]
-) -> Iterator[Offer]:
+    sources: RebuildSources, agreed: RebuildableGroup, index: int, stop: Callable[[], bool]
+) -> Iterator[OfferedChunk]:
     """Yield the chunks of a shard, computed from the others. Raise Unavailable(CANCELLED) if `stop`
     returns True after one."""
-    maker = CellMaker(sources, {index})
+    maker = CellRebuilder(sources, {index})
     for stripe, cells in sources.stripes(agreed, stripes_of(agreed, {index})):
         chunk, data = maker.made(agreed, stripe, cells)[index]
         proof = f"computed from shards {', '.join(map(str, sorted(cells)))}"
-        yield Offer(agreed.block_id, chunk, bytes(data), proof=proof)
+        yield OfferedChunk(agreed.block_id, chunk, bytes(data), proof=proof)
         if stop():
             raise Unavailable(Code.CANCELLED, "it was stopped; the next repair goes on")

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TypeAlias
 
-from agent.ec.rebuild_task import Shard
+from agent.ec.rebuild_task import ShardLocation
 from agent.rpc.calls.filling import WholeBlock
-from agent.rpc.calls.peer import Meter
+from agent.rpc.calls.peer import TransferCost
 from agent.rpc.v1 import container_pb2
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
 
@@ -35,7 +35,7 @@ class ShardSource(Protocol):
         container_id: ContainerId,
         block_id: BlockId,
         offset: int,
-        meter: Meter | None = None,
+        meter: TransferCost | None = None,
     ) -> tuple[ChunkInfo, bytes]:
         """Return one chunk and its bytes, verified against the window checksums it came with."""
         ...
@@ -75,5 +75,5 @@ class ShardPeer(ShardSource, Protocol):
         ...
 
 
-DialShard: TypeAlias = Callable[[Shard], ShardPeer]
+DialShard: TypeAlias = Callable[[ShardLocation], ShardPeer]
 """Returns a datanode of a reconstruction by its address."""

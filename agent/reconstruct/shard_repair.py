@@ -18,8 +18,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from agent.ec.blockgroup import Agreed, Orphan, agree
-from agent.ec.rebuild_task import Account, Shard
+from agent.ec.blockgroup import OrphanGroup, RebuildableGroup, agree
+from agent.ec.rebuild_task import RebuildStats, ShardLocation
 from agent.ec.scheme import Scheme
 from agent.errors import Code, Refused, SutureError, Unavailable, VolumeFailed
 from agent.plan.actions import SkipReason
@@ -29,31 +29,31 @@ from agent.plan.reconcile_outcome import (
     PeerOutcome,
     PeerState,
     ReconcileResult,
-    Result,
+    ReconcileVerdict,
 )
 from agent.ports import Executor, Leases
 from agent.reconcile.contradictions import EVIDENCE_BYTES_MAX, EVIDENCE_COUNT_MAX, TOLD_MAX
-from agent.reconcile.failures import Failures
+from agent.reconcile.failures import FailureStreak
 from agent.reconcile.ledger import NOBODYS
 from agent.reconcile.mend import GONE_CODES
 from agent.reconcile.pauses import held_between_copies
-from agent.reconstruct.missed_blocks import MissedBlocks
-from agent.reconstruct.rebuilt import Rebuilt, rebuilt_chunk
-from agent.reconstruct.row_repair import ROW_FAULTS, RowMender
-from agent.reconstruct.sources import Sources
+from agent.reconstruct.missed_blocks import BlockBackfill
+from agent.reconstruct.rebuilt import RebuiltChunk, rebuilt_chunk
+from agent.reconstruct.row_repair import ROW_FAULTS, RowRestorer
+from agent.reconstruct.sources import RebuildSources
 from agent.rpc.calls.peer import Peer
 from agent.store.index.facts import ReplicaFacts
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
-from scanner.finding import Fault, Finding, Verdict
+from scanner.finding import DamageFault, Finding, Verdict
 
 CHUNK_FAULTS: Final = frozenset(
     {
-        Fault.CHUNK_CHECKSUM,
-        Fault.CHUNK_SHORT,
-        Fault.CHUNK_MISSING,
-        Fault.CHUNK_UNREADABLE,
-        Fault.BLOCK_FILE_MISSING,
+        DamageFault.CHUNK_CHECKSUM,
+        DamageFault.CHUNK_SHORT,
+        DamageFault.CHUNK_MISSING,
+        DamageFault.CHUNK_UNREADABLE,
+        DamageFault.BLOCK_FILE_MISSING,
     }
 )
 DONE: Final = frozenset({ChunkResult.REPAIRED, ChunkResult.SALVAGED, ChunkResult.TRIMMED})
@@ -87,7 +87,7 @@ class _Contradictions:
         return True
 
 
-class ShardMender:
+class ShardRepairer:
     """Repairs shards of one store. `scan` reads a whole replica and commits the result."""
 
     def __init__(
@@ -106,7 +106,7 @@ class ShardMender:
         self._scan = scan
         self._now_ms = now_ms
         self._lease_timeout_s = lease_timeout_s
-        self._rows = RowMender(store, leases, lease_timeout_s)
+        self._rows = RowRestorer(store, leases, lease_timeout_s)
 
     def mend(
         self,
@@ -132,10 +132,10 @@ class ShardMender:
         damaged = [f for f in findings if f.is_damage]
         known = frozenset((f.block_id, f.offset) for f in findings if f.is_contradiction)
         contradictions = _Contradictions(known)
-        account = Account()
+        account = RebuildStats()
         outcomes: list[ChunkOutcome] = []
         is_behind = before.state is ReplicaState.QUASI_CLOSED
-        missed = MissedBlocks(
+        missed = BlockBackfill(
             self._store, self._leases, self._rows, self._lease_timeout_s, container_id
         )
         if damaged or is_behind:
@@ -176,11 +176,15 @@ class ShardMender:
         )
 
     def _opened(
-        self, container_id: ContainerId, scheme: Scheme, peers: Mapping[str, Peer], account: Account
-    ) -> Sources:
+        self,
+        container_id: ContainerId,
+        scheme: Scheme,
+        peers: Mapping[str, Peer],
+        account: RebuildStats,
+    ) -> RebuildSources:
         """Return the peers' shards as sources. Raise Unavailable if they are too few."""
-        sources = Sources(container_id, scheme, self._executor, account)
-        shards = [Shard(name, peer.address, 0) for name, peer in peers.items()]
+        sources = RebuildSources(container_id, scheme, self._executor, account)
+        shards = [ShardLocation(name, peer.address, 0) for name, peer in peers.items()]
         sources.open(shards, lambda shard: peers[shard.datanode_id])
         return sources
 
@@ -211,7 +215,7 @@ class ShardMender:
 
     def _mend_all(
         self,
-        sources: Sources,
+        sources: RebuildSources,
         index: int,
         damaged: list[Finding],
         contradictions: _Contradictions,
@@ -220,13 +224,13 @@ class ShardMender:
         """Repair chunk by chunk. If our own side is unable to change anything (a lease that stays
         taken, repeated failures), the rest is dropped, because further reads would only burden the
         peers."""
-        failures = Failures(self._store, sources.container_id)
-        groups: dict[BlockId, Agreed | Orphan] = {}
+        failures = FailureStreak(self._store, sources.container_id)
+        groups: dict[BlockId, RebuildableGroup | OrphanGroup] = {}
         for finding in damaged:
             blank = ChunkOutcome(
                 finding.block_id, finding.offset, -1, finding.fault.value, ChunkResult.SKIPPED
             )
-            is_tail = finding.fault is Fault.TRAILING_BYTES
+            is_tail = finding.fault is DamageFault.TRAILING_BYTES
             is_of_block = finding.block_id > 0 and finding.fault in CHUNK_FAULTS | ROW_FAULTS
             if not is_tail and not is_of_block:
                 contradictions.is_complete = False
@@ -281,7 +285,7 @@ class ShardMender:
             if error.code is not Code.NO_SUCH_BLOCK:
                 raise
             return ()
-        if finding.fault is Fault.BLOCK_FILE_MISSING:
+        if finding.fault is DamageFault.BLOCK_FILE_MISSING:
             return chunks
         return tuple(chunk for chunk in chunks if chunk.offset == finding.offset)
 
@@ -308,8 +312,8 @@ class ShardMender:
 
     def _cut(
         self,
-        sources: Sources,
-        agreed: Agreed | Orphan,
+        sources: RebuildSources,
+        agreed: RebuildableGroup | OrphanGroup,
         index: int,
         blank: ChunkOutcome,
         stop: Callable[[], bool],
@@ -333,10 +337,10 @@ class ShardMender:
 
     def _contradict(
         self,
-        sources: Sources,
+        sources: RebuildSources,
         block_id: BlockId,
         chunk: ChunkInfo,
-        rebuilt: Rebuilt,
+        rebuilt: RebuiltChunk,
         contradictions: _Contradictions,
     ) -> ChunkOutcome:
         """Record that the other shards contradict the local row; keep the computed bytes as
@@ -351,7 +355,7 @@ class ShardMender:
                 Finding(
                     container_id=container_id,
                     verdict=Verdict.CONTRADICTORY,
-                    fault=Fault.PEER_CONTRADICTS,
+                    fault=DamageFault.PEER_CONTRADICTS,
                     block_id=block_id,
                     offset=chunk.offset,
                     length_bytes=chunk.length_bytes,
@@ -390,7 +394,7 @@ class ShardMender:
             return False
 
 
-def _outcomes_of(names: Iterable[str], account: Account) -> tuple[PeerOutcome, ...]:
+def _outcomes_of(names: Iterable[str], account: RebuildStats) -> tuple[PeerOutcome, ...]:
     """Return how each of these peers behaved as a source."""
     return tuple(
         PeerOutcome(name, PeerState.BAD_DATA, message=account.replaced[name])
@@ -400,15 +404,19 @@ def _outcomes_of(names: Iterable[str], account: Account) -> tuple[PeerOutcome, .
     )
 
 
-def _rebuilt(sources: Sources, agreed: Agreed | Orphan, index: int, chunk: ChunkInfo) -> Rebuilt:
-    if isinstance(agreed, Orphan):
+def _rebuilt(
+    sources: RebuildSources, agreed: RebuildableGroup | OrphanGroup, index: int, chunk: ChunkInfo
+) -> RebuiltChunk:
+    if isinstance(agreed, OrphanGroup):
         raise Refused(Code.INELIGIBLE, f"block {agreed.block_id}: {agreed.reason}")
     return rebuilt_chunk(sources, agreed, index, chunk)
 
 
-def _proven_end(sources: Sources, agreed: Agreed | Orphan, index: int, block: BlockData) -> str:
+def _proven_end(
+    sources: RebuildSources, agreed: RebuildableGroup | OrphanGroup, index: int, block: BlockData
+) -> str:
     """Return how it is proven that a shard's block ends where its row says. Raise Refused."""
-    if isinstance(agreed, Orphan):
+    if isinstance(agreed, OrphanGroup):
         raise Refused(Code.INELIGIBLE, f"block {block.block_id}: {agreed.reason}")
     ends_at = agreed.group.shard_bytes(index)
     if block.length_bytes != ends_at:
@@ -429,10 +437,12 @@ def _proven_end(sources: Sources, agreed: Agreed | Orphan, index: int, block: Bl
     return f"its last chunk, computed from {', '.join(rebuilt.makers)}"
 
 
-def _verdict(outcomes: list[ChunkOutcome], *, is_stopped: bool, left_count: int) -> Result:
+def _verdict(
+    outcomes: list[ChunkOutcome], *, is_stopped: bool, left_count: int
+) -> ReconcileVerdict:
     if not outcomes:
-        return Result.NOTHING_TO_DO
+        return ReconcileVerdict.NOTHING_TO_DO
     if is_stopped:
-        return Result.INTERRUPTED
+        return ReconcileVerdict.INTERRUPTED
     is_done = all(outcome.result in GOOD for outcome in outcomes)
-    return Result.CONVERGED if is_done and not left_count else Result.PARTIAL
+    return ReconcileVerdict.CONVERGED if is_done and not left_count else ReconcileVerdict.PARTIAL

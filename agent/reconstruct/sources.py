@@ -18,15 +18,15 @@ from itertools import groupby
 from typing import Any, Final
 from weakref import WeakSet
 
-from agent.ec.blockgroup import Agreed
+from agent.ec.blockgroup import RebuildableGroup
 from agent.ec.cells import proof_of
-from agent.ec.rebuild_task import Account, Shard
+from agent.ec.rebuild_task import RebuildStats, ShardLocation
 from agent.ec.scheme import Scheme
 from agent.ec.wrong_shard import judge_stripe
 from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.ports import Executor
-from agent.reconcile.lenders import LendingSeveral
-from agent.reconcile.witnesses import Proving
+from agent.reconcile.lenders import BatchReplicaPeer
+from agent.reconcile.witnesses import ChunkProver
 from agent.reconstruct.cell_reads import CellAnswers, read_cells
 from agent.reconstruct.shard_peer import ShardSource
 from agent.rpc.calls.message_groups import GROUP_BYTES_MAX, grouped
@@ -44,10 +44,10 @@ Listed = tuple[BlockId, Mapping[int, BlockData | None]]
 
 
 @dataclass(slots=True)
-class Source:
+class RebuildSource:
     """A shard that may be read, and its conduct."""
 
-    shard: Shard
+    shard: ShardLocation
     peer: ShardSource
     is_healthy: bool = True  # as reported by its datanode
     gives_several: bool = True  # cells in one call
@@ -63,18 +63,18 @@ class Source:
 
 
 @dataclass(slots=True)
-class Reading:
+class PendingStripe:
     """Cells of one stripe, in flight and received."""
 
     stripe: int
     cells: dict[int, bytes]
     wanted_count: int
-    pending: dict["Future[CellAnswers]", Source] = field(default_factory=dict)
+    pending: dict["Future[CellAnswers]", RebuildSource] = field(default_factory=dict)
     asked: set[str] = field(default_factory=set)  # datanodes
     coming: set[int] = field(default_factory=set)  # indexes of requested shards
 
 
-class Sources:
+class RebuildSources:
     """The sources of one reconstruction. Used by the coordinating thread only."""
 
     def __init__(
@@ -82,7 +82,7 @@ class Sources:
         container_id: ContainerId,
         scheme: Scheme,
         executor: Executor,
-        account: Account,
+        account: RebuildStats,
         *,
         slow_s: float = SLOW_S,
     ) -> None:
@@ -92,14 +92,14 @@ class Sources:
         self._executor = executor
         self._account = account
         self._slow_s = slow_s
-        self._sources: dict[int, list[Source]] = {}  # by index, best first
+        self._sources: dict[int, list[RebuildSource]] = {}  # by index, best first
         self._shared: WeakSet[Any] = WeakSet()  # calls in flight that several stripes wait for
         self._late: WeakSet[Any] = WeakSet()  # calls that have been slow
 
     def open(
         self,
-        shards: Iterable[Shard],
-        dial: Callable[[Shard], ShardSource],
+        shards: Iterable[ShardLocation],
+        dial: Callable[[ShardLocation], ShardSource],
         *,
         states: frozenset[ReplicaState] = TREE_STATES,
     ) -> None:
@@ -114,14 +114,14 @@ class Sources:
             for shard, peer in asked
         ]
         for shard, peer, future in answers:
-            source = Source(shard, peer, gives_several=isinstance(peer, LendingSeveral))
+            source = RebuildSource(shard, peer, gives_several=isinstance(peer, BatchReplicaPeer))
             try:
                 self._admit(source, future.result(), states)
             except SutureError as error:
                 self._account.replaced[shard.datanode_id] = str(error)
         self.require()
 
-    def _admit(self, source: Source, report: Any, states: frozenset[ReplicaState]) -> None:
+    def _admit(self, source: RebuildSource, report: Any, states: frozenset[ReplicaState]) -> None:
         """Add a source whose replica is the expected shard, in one of `states`."""
         state = codec.parse_state(report.state, "answer.replica.state")
         [index] = self.scheme.checked([report.replica_index])
@@ -139,7 +139,7 @@ class Sources:
         self.bcsid = max(self.bcsid, report.bcsid)
 
     @property
-    def living(self) -> dict[int, Source]:
+    def living(self) -> dict[int, RebuildSource]:
         """The best available source, by index."""
         return {
             index: next(one for one in sources if one.dropped is None)
@@ -148,7 +148,7 @@ class Sources:
         }
 
     @property
-    def _askable(self) -> list[Source]:
+    def _askable(self) -> list[RebuildSource]:
         """All available sources, also several of one index."""
         return [one for many in self._sources.values() for one in many if one.dropped is None]
 
@@ -186,7 +186,7 @@ class Sources:
             self.require()
             yield block_id, {index: found.get(index) for index in self.living}
 
-    def _blocks_of(self, source: Source) -> Iterator[tuple[BlockId, int, BlockData]]:
+    def _blocks_of(self, source: RebuildSource) -> Iterator[tuple[BlockId, int, BlockData]]:
         try:
             for block in source.peer.each_block(self.container_id):
                 yield block.block_id, source.shard.index, block
@@ -205,7 +205,9 @@ class Sources:
                 known[index] = known[index] or answer
         return known
 
-    def _answers(self, block_id: BlockId) -> Iterator[tuple[Source, BlockData | SutureError]]:
+    def _answers(
+        self, block_id: BlockId
+    ) -> Iterator[tuple[RebuildSource, BlockData | SutureError]]:
         """Ask all sources for a block at once; yield each answer."""
         asked = [
             (source, self._executor.submit(source.peer.block, self.container_id, block_id))
@@ -239,7 +241,7 @@ class Sources:
         scans its replica (`agent.rpc.datanode.proving`)."""
         for index, block in self.block(block_id).items():
             for source in self._sources[index] if block is None else ():
-                if isinstance(source.peer, Proving):
+                if isinstance(source.peer, ChunkProver):
                     with suppress(SutureError):  # the call itself triggers the scan
                         nonce = secrets.token_bytes(NONCE_BYTES)
                         source.peer.prove_chunks(self.container_id, [(block_id, 0, nonce)])
@@ -247,18 +249,18 @@ class Sources:
     # Cells.
 
     def stripes(
-        self, agreed: Agreed, wanted: Iterable[int]
+        self, agreed: RebuildableGroup, wanted: Iterable[int]
     ) -> Iterator[tuple[int, dict[int, bytes]]]:
         """Yield the wanted stripes of a block with enough cells to compute all others."""
         for _, reading in self.ahead((agreed, stripe) for stripe in wanted):
             yield reading.stripe, self.finish(agreed, reading)
 
     def ahead(
-        self, wanted: Iterable[tuple[Agreed, int]], *, count: int = 0
-    ) -> Iterator[tuple[Agreed, Reading]]:
+        self, wanted: Iterable[tuple[RebuildableGroup, int]], *, count: int = 0
+    ) -> Iterator[tuple[RebuildableGroup, PendingStripe]]:
         """Yield stripes, of any blocks, in their order, to be finished one after the other; some
         are requested ahead. `count` cells of each are requested, as in `begin`."""
-        under_way: deque[list[tuple[Agreed, Reading]]] = deque()
+        under_way: deque[list[tuple[RebuildableGroup, PendingStripe]]] = deque()
         bytes_max = AHEAD_BYTES_MAX // (count or self.scheme.data_count)  # per source
         for together in grouped(wanted, self._room_for):
             under_way.append(self._begin_all(together, count))
@@ -267,14 +269,14 @@ class Sources:
         while under_way:
             yield from under_way.popleft()
 
-    def _room_for(self, wanted: tuple[Agreed, int]) -> int:
+    def _room_for(self, wanted: tuple[RebuildableGroup, int]) -> int:
         """Return the room that a stripe takes in one source's message. It is all of the room if a
         source returns only single cells, because a call for each cell would wait in a thread of its
         own."""
         is_alone = not all(source.gives_several for source in self._askable)
         return GROUP_BYTES_MAX if is_alone else _cell_bytes(wanted)
 
-    def begin(self, agreed: Agreed, stripe: int, *, count: int = 0) -> Reading:
+    def begin(self, agreed: RebuildableGroup, stripe: int, *, count: int = 0) -> PendingStripe:
         """Request the needed number (or `count`) of cells of a stripe, best sources first.
 
         A cell that the group does not have is empty, without a request.
@@ -283,16 +285,18 @@ class Sources:
         return reading
 
     def _begin_all(
-        self, stripes: Sequence[tuple[Agreed, int]], count: int
-    ) -> list[tuple[Agreed, Reading]]:
+        self, stripes: Sequence[tuple[RebuildableGroup, int]], count: int
+    ) -> list[tuple[RebuildableGroup, PendingStripe]]:
         """Begin several stripes; a source that supports it returns its cells of all of them in one
         call."""
-        begun: list[tuple[Agreed, Reading]] = []
-        asked: defaultdict[str, list[tuple[Source, Agreed, Reading]]] = defaultdict(list)
+        begun: list[tuple[RebuildableGroup, PendingStripe]] = []
+        asked: defaultdict[str, list[tuple[RebuildSource, RebuildableGroup, PendingStripe]]] = (
+            defaultdict(list)
+        )
         for agreed, stripe in stripes:
             group = agreed.group
             empty = {i: b"" for i in self.scheme.indexes if not group.cell_bytes(stripe, i)}
-            reading = Reading(stripe, dict(empty), count or self.scheme.data_count)
+            reading = PendingStripe(stripe, dict(empty), count or self.scheme.data_count)
             for _ in range(reading.wanted_count - len(empty)):
                 source = self._chosen(agreed, reading)
                 if source is None:
@@ -306,7 +310,7 @@ class Sources:
                 self._ask(source, some)
         return begun
 
-    def finish(self, agreed: Agreed, reading: Reading) -> dict[int, bytes]:
+    def finish(self, agreed: RebuildableGroup, reading: PendingStripe) -> dict[int, bytes]:
         """Return the verified cells; ask other sources instead of those that fail or are slow.
 
         Raise Unavailable if `wanted_count` cells cannot be read.
@@ -325,7 +329,7 @@ class Sources:
             future.cancel()
         return reading.cells
 
-    def finish_all(self, agreed: Agreed, reading: Reading) -> dict[int, bytes]:
+    def finish_all(self, agreed: RebuildableGroup, reading: PendingStripe) -> dict[int, bytes]:
         """Return all readable cells. Raise Unavailable if they are fewer than `data_count`."""
         reading.wanted_count = self.scheme.data_count
         while reading.pending:
@@ -334,7 +338,9 @@ class Sources:
                 self._take(agreed, reading, future)
         return self.finish(agreed, reading)
 
-    def _take(self, agreed: Agreed, reading: Reading, future: "Future[CellAnswers]") -> None:
+    def _take(
+        self, agreed: RebuildableGroup, reading: PendingStripe, future: "Future[CellAnswers]"
+    ) -> None:
         source = reading.pending.pop(future)
         index = source.shard.index
         reading.coming.discard(index)
@@ -353,7 +359,7 @@ class Sources:
             self._judge(source, error)
         self._ask_another(agreed, reading)
 
-    def _ask_another(self, agreed: Agreed, reading: Reading) -> bool:
+    def _ask_another(self, agreed: RebuildableGroup, reading: PendingStripe) -> bool:
         """Ask the best remaining source for this stripe; return whether there is one."""
         source = self._chosen(agreed, reading)
         if source is None:
@@ -361,7 +367,7 @@ class Sources:
         self._ask(source, [(agreed, reading)])
         return True
 
-    def _chosen(self, agreed: Agreed, reading: Reading) -> Source | None:
+    def _chosen(self, agreed: RebuildableGroup, reading: PendingStripe) -> RebuildSource | None:
         """Return the best remaining source for this stripe, marked as asked."""
         group, stripe = agreed.group, reading.stripe
         candidates = [
@@ -380,7 +386,9 @@ class Sources:
         reading.coming.add(source.shard.index)
         return source
 
-    def _ask(self, source: Source, wanted: Sequence[tuple[Agreed, Reading]]) -> None:
+    def _ask(
+        self, source: RebuildSource, wanted: Sequence[tuple[RebuildableGroup, PendingStripe]]
+    ) -> None:
         """Ask a source for its cells of these stripes; in one call if they are several."""
         chunks = [
             (agreed.block_id, agreed.chunk(source.shard.index, reading.stripe))
@@ -392,7 +400,7 @@ class Sources:
         if len(wanted) > 1:
             self._shared.add(future)
 
-    def _note_slow(self, agreed: Agreed, reading: Reading) -> bool:
+    def _note_slow(self, agreed: RebuildableGroup, reading: PendingStripe) -> bool:
         """Ask another source beside each slow one, and ask the slow ones later from now on; return
         whether there was another."""
         asked_count = 0
@@ -408,7 +416,7 @@ class Sources:
                 )
         return asked_count > 0
 
-    def without_the_wrong(self, agreed: Agreed, stripe: int) -> dict[int, bytes]:
+    def without_the_wrong(self, agreed: RebuildableGroup, stripe: int) -> dict[int, bytes]:
         """Return all readable cells except those proven wrong although they verify.
 
         For a stripe that does not match its writer's record. Raise Refused if the wrong cells
@@ -437,7 +445,7 @@ class Sources:
         for source in self._sources[index]:
             self._judge(source, Refused(Code.CHECKSUM_MISMATCH, why))
 
-    def _judge(self, source: Source, error: SutureError) -> None:
+    def _judge(self, source: RebuildSource, error: SutureError) -> None:
         source.strike_count += 1
         self._account.replaced[source.shard.datanode_id] = str(error)
         if isinstance(error, Unavailable):
@@ -445,11 +453,11 @@ class Sources:
             if source.silent_count >= SILENT_COUNT_MAX:
                 source.dropped = error
 
-    def _drop(self, source: Source, error: SutureError) -> None:
+    def _drop(self, source: RebuildSource, error: SutureError) -> None:
         source.dropped = error
         self._account.replaced[source.shard.datanode_id] = str(error)
 
-    def _refuse(self, agreed: Agreed, reading: Reading) -> None:
+    def _refuse(self, agreed: RebuildableGroup, reading: PendingStripe) -> None:
         reasons = "; ".join(f"{who}: {why}" for who, why in self._account.replaced.items())
         raise Unavailable(
             Code.UNAVAILABLE,
@@ -460,10 +468,10 @@ class Sources:
         )
 
 
-def _cell_bytes(wanted: tuple[Agreed, int]) -> int:
+def _cell_bytes(wanted: tuple[RebuildableGroup, int]) -> int:
     agreed, stripe = wanted
     return agreed.group.cell_bytes_max(stripe)
 
 
-def _asked_bytes(under_way: Iterable[list[tuple[Agreed, Reading]]]) -> int:
+def _asked_bytes(under_way: Iterable[list[tuple[RebuildableGroup, PendingStripe]]]) -> int:
     return sum(_cell_bytes((agreed, one.stripe)) for some in under_way for agreed, one in some)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
-from agent.ec.rebuild_task import Account, Shard
+from agent.ec.rebuild_task import RebuildStats, ShardLocation
 from agent.errors import Code, SutureError, Unavailable
 from agent.ports import Executor, Future
 from agent.reconstruct.shard_peer import DialShard
@@ -22,16 +22,16 @@ TOGETHER_BYTES_MAX: Final = 4 * 1024**2  # of waiting small blocks, for all targ
 UNFINISHED: Final = frozenset({ReplicaState.RECOVERING, ReplicaState.UNHEALTHY})
 
 
-class Targets:
+class RebuildTargets:
     """The targets of one reconstruction. Used by the coordinating thread only."""
 
     def __init__(
         self,
         container_id: ContainerId,
-        shards: Sequence[Shard],
+        shards: Sequence[ShardLocation],
         dial: DialShard,
         executor: Executor,
-        account: Account,
+        account: RebuildStats,
     ) -> None:
         self.shards = {shard.index: shard for shard in shards}
         self._container_id = container_id

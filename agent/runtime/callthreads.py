@@ -21,10 +21,10 @@ import structlog
 
 LATE_S: Final = 5.0  # waiting time for a slot after which it is reported
 
-_Work = tuple["Ending", Callable[..., object], tuple[Any, ...]]
+_Work = tuple["CallCompletion", Callable[..., object], tuple[Any, ...]]
 
 
-class Ending:
+class CallCompletion:
     """The end of a call: the part of a future that `grpc.server` uses.
 
     The threads that add a callback and that end the call may race: both run the listed callbacks,
@@ -54,7 +54,7 @@ class Ending:
             callback(self)
 
 
-class CallThreads(Executor):
+class CallThreadPool(Executor):
     """A thread pool for `grpc.server`, with slots for working calls."""
 
     def __init__(
@@ -87,7 +87,7 @@ class CallThreads(Executor):
         assert not kwargs, "gRPC passes arguments by their places"
         if self._is_shut:
             raise RuntimeError("cannot take calls after shutdown")
-        ending = Ending()
+        ending = CallCompletion()
         self._work.put((ending, fn, args))
         try:
             self._idle.get_nowait()

@@ -13,7 +13,7 @@ compares.
 from enum import IntEnum
 
 
-class Exit(IntEnum):
+class ExitCode(IntEnum):
     """Exit codes of all programs; each program uses some of them."""
 
     OK = 0
@@ -32,4 +32,4 @@ PARSERS_USAGE = 2
 
 def told(code: str | int | None) -> str | int | None:
     """Return the program's exit code for typer's `code`."""
-    return Exit.USAGE if code == PARSERS_USAGE else code
+    return ExitCode.USAGE if code == PARSERS_USAGE else code

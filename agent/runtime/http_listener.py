@@ -43,7 +43,7 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class HttpResponse:
     """Answer for one path."""
 
     body: bytes
@@ -51,8 +51,8 @@ class Page:
     status: HTTPStatus = HTTPStatus.OK
 
 
-Pages = Mapping[str, Callable[[], Page]]
-AskingPages = Mapping[str, Callable[[Mapping[str, str]], Page]]
+Pages = Mapping[str, Callable[[], HttpResponse]]
+AskingPages = Mapping[str, Callable[[Mapping[str, str]], HttpResponse]]
 """Pages that are told what stands behind the question mark: words by name, of each the first."""
 
 
@@ -166,21 +166,23 @@ class _Handler(BaseHTTPRequestHandler):
         """Answer with the page of this path."""
         objection = _framing(self.headers) or _host_objection(self.headers, self.names)
         if objection:
-            self._send(Page(f"{objection}\n".encode(), "text/plain", HTTPStatus.BAD_REQUEST))
+            self._send(
+                HttpResponse(f"{objection}\n".encode(), "text/plain", HTTPStatus.BAD_REQUEST)
+            )
             return
         path, _, query = self.path.partition("?")
         make = self.pages.get(path)
         if path in self.asking:
             make = partial(self.asking[path], _words(query))
         if make is None:
-            self._send(Page(b"not found\n", "text/plain", HTTPStatus.NOT_FOUND))
+            self._send(HttpResponse(b"not found\n", "text/plain", HTTPStatus.NOT_FOUND))
             return
         try:
             page = make()
         except Exception as error:  # noqa: BLE001 - a page is a worker, too: it says so and goes on
             log.warning("page_failed", path=self.path, error=str(error))
             text = f"cannot be told now: {error}\n".encode()
-            page = Page(text, "text/plain", HTTPStatus.SERVICE_UNAVAILABLE)
+            page = HttpResponse(text, "text/plain", HTTPStatus.SERVICE_UNAVAILABLE)
         self._send(page)
 
     do_HEAD = do_GET  # noqa: N815 - the library's name
@@ -188,7 +190,7 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
         """Log nothing: a scrape every few seconds is no event."""
 
-    def _send(self, page: Page) -> None:
+    def _send(self, page: HttpResponse) -> None:
         self.send_response(page.status)
         headers = {"Content-Type": page.content_type, "Content-Length": str(len(page.body))}
         for name, value in {**headers, **HEADERS}.items():

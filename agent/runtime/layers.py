@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import grpc
 
 
-class Layer(Protocol):
+class Middleware(Protocol):
     """A wrapper around methods."""
 
     def wrap(self, method: str, handler: Any) -> Any:
@@ -18,7 +18,7 @@ class Layer(Protocol):
         ...
 
 
-class Layers(grpc.GenericRpcHandler):
+class MiddlewareStack(grpc.GenericRpcHandler):
     """All methods of a server, each in its layers, the first outermost.
 
     Pass it to `grpc.server` as its only handler, and to generated code (`add_..._to_server`) in
@@ -27,7 +27,7 @@ class Layers(grpc.GenericRpcHandler):
 
     def __init__(
         self,
-        layers: Sequence[Layer],
+        layers: Sequence[Middleware],
         at_each_call: Callable[[], object] = lambda: None,
         *,
         others: Sequence[grpc.GenericRpcHandler] = (),

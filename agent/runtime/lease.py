@@ -32,7 +32,7 @@ class _Holder:
     writes_chunks: bool
 
 
-class Leases:
+class ContainerLeases:
     """The leases of all containers of this agent."""
 
     def __init__(self, *, clock: Clock | None = None, waiters_max: int = WAITERS_MAX) -> None:

@@ -44,7 +44,7 @@ class Throttled:
 
 
 @dataclass(frozen=True, slots=True)
-class Resting:
+class Backoff:
     """There is more to do, but not before `delay_s` has passed, even if woken."""
 
     delay_s: float
@@ -60,7 +60,7 @@ class Done:
     """There will never be anything to do again."""
 
 
-Step = Busy | Throttled | Resting | Idle | Done
+Step = Busy | Throttled | Backoff | Idle | Done
 
 
 class Worker(Protocol):
@@ -110,7 +110,7 @@ class WorkerStatus:
         return self.state not in {*ENDED, WorkerState.CREATED} and self.quiet_s > quiet_max_s
 
 
-class Pulse:
+class ProgressMarker:
     """Progress signal of a long step, which calls `beat()` after every read."""
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -126,7 +126,7 @@ class Pulse:
         return self._clock.monotonic_s() - self._beat_at_s
 
 
-class Bell:
+class WakeEvent:
     """Ends a worker's wait. It is made before the worker and its loop, and given to both and to all
     producers of work."""
 
@@ -150,7 +150,7 @@ class Bell:
         return rung
 
 
-class Loop:
+class WorkerLoop:
     """Runs one worker in one thread until it is done or stopped."""
 
     def __init__(
@@ -158,15 +158,15 @@ class Loop:
         worker: Worker,
         *,
         clock: Clock | None = None,
-        pulse: Pulse | None = None,
-        bell: Bell | None = None,
+        pulse: ProgressMarker | None = None,
+        bell: WakeEvent | None = None,
         idle_s: float = IDLE_S_DEFAULT,
     ) -> None:
         self._worker = worker
         self._clock = clock or SystemClock()
-        self._pulse = pulse or Pulse(self._clock)
+        self._pulse = pulse or ProgressMarker(self._clock)
         self._idle_s = idle_s
-        self._bell = bell or Bell()
+        self._bell = bell or WakeEvent()
         self._stopping = threading.Event()
         self._is_resting = False
         self._state = WorkerState.CREATED
@@ -225,11 +225,11 @@ class Loop:
         self._step_count += 1
         self._errors_in_a_row = 0
         self._pulse.beat()
-        self._is_resting = isinstance(wish, Resting)
+        self._is_resting = isinstance(wish, Backoff)
         match wish:
             case Busy():
                 return 0.0
-            case Throttled(delay_s) | Resting(delay_s):
+            case Throttled(delay_s) | Backoff(delay_s):
                 self._state = WorkerState.WAITING
                 return delay_s
             case Idle():
@@ -279,13 +279,13 @@ class Loop:
                 return
 
 
-class LoopSet:
+class WorkerLoops:
     """All loops of the process, which are started, watched and stopped together."""
 
-    def __init__(self, loops: Iterable[Loop] = ()) -> None:
+    def __init__(self, loops: Iterable[WorkerLoop] = ()) -> None:
         self._loops = list(loops)
 
-    def add(self, loop: Loop) -> None:
+    def add(self, loop: WorkerLoop) -> None:
         """Add a loop that is not started yet."""
         self._loops.append(loop)
 

@@ -21,7 +21,7 @@ PLEDGES_MAX: Final = 100_000
 """More at a time are not given."""
 
 
-class Pledges:
+class DeletePins:
     """The pledges of one datanode. They end with the process; docs/PROOFS.md explains why that is
     enough."""
 

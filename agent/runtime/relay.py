@@ -10,7 +10,7 @@ from typing import Generic, ParamSpec
 P = ParamSpec("P")
 
 
-class Relay(Generic[P]):
+class EventDispatcher(Generic[P]):
     """Calls every listener, in the order of registration, in the notifier's thread."""
 
     def __init__(self) -> None:

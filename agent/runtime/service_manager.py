@@ -21,7 +21,7 @@ STATUS_TEXT_MAX: Final = 200
 log = structlog.get_logger()
 
 
-class Supervisor:
+class SystemdNotifier:
     """Notifies the service manager. Does nothing if there is none."""
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
@@ -79,7 +79,7 @@ class WatchdogWorker:
     A scanner that hangs in the kernel then costs a restart, instead of weeks without a scan.
     """
 
-    def __init__(self, supervisor: Supervisor, stalled: Callable[[], tuple[str, ...]]) -> None:
+    def __init__(self, supervisor: SystemdNotifier, stalled: Callable[[], tuple[str, ...]]) -> None:
         self._supervisor = supervisor
         self._stalled = stalled
 

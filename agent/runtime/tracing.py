@@ -43,7 +43,7 @@ def carried() -> Carried | None:
     return tuple(headers.items())
 
 
-class Traced:
+class TracingMiddleware:
     """A layer (`agent.runtime.layers`) that puts a span around each call answered here.
 
     OpenTelemetry is loaded before the first call, or not at all.

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
-from agent.ec.blockgroup import Agreed, Orphan, agree, is_stripe_checksum
+from agent.ec.blockgroup import OrphanGroup, RebuildableGroup, agree, is_stripe_checksum
 from agent.ec.cell_codec import rebuild_checked
 from agent.ec.scheme import Scheme
 from agent.errors import SutureError
-from agent.salvage.source_volumes import Copy
+from agent.salvage.source_volumes import BlockCopy
 from merkle.checksum import fits
 from merkle.replica import BlockId, ChecksumType, ChunkInfo
 
@@ -40,7 +40,7 @@ Piece = bytes | Hole
 class Reader:
     """Reads one block, chunk by chunk; unreadable chunks become holes."""
 
-    def __init__(self, copies: Sequence[Copy], scheme: Scheme | None) -> None:
+    def __init__(self, copies: Sequence[BlockCopy], scheme: Scheme | None) -> None:
         self._copies = copies
         self._scheme = scheme
 
@@ -67,10 +67,10 @@ def matches(chunks: Sequence[ChunkInfo], data: bytes) -> bool:
     )
 
 
-def _versions(copies: Sequence[Copy]) -> list[tuple[ChunkInfo, ...]]:
+def _versions(copies: Sequence[BlockCopy]) -> list[tuple[ChunkInfo, ...]]:
     """Return the distinct versions in the rows: latest commit first, then the most frequent."""
 
-    def said(copy: Copy) -> tuple[int, tuple[ChunkInfo, ...]]:
+    def said(copy: BlockCopy) -> tuple[int, tuple[ChunkInfo, ...]]:
         return copy.block.bcsid, copy.block.chunks
 
     def is_outgrown(bcsid: int, chunks: tuple[ChunkInfo, ...]) -> bool:
@@ -87,7 +87,7 @@ def _versions(copies: Sequence[Copy]) -> list[tuple[ChunkInfo, ...]]:
     return list(versions)
 
 
-def _chunk(chunk: ChunkInfo, copies: Sequence[Copy]) -> bytes | None:
+def _chunk(chunk: ChunkInfo, copies: Sequence[BlockCopy]) -> bytes | None:
     """Return a chunk's bytes from any copy whose row has it and whose bytes match."""
     if chunk.checksum_type is ChecksumType.NONE:
         return None
@@ -117,27 +117,27 @@ def _end(chunks: Sequence[ChunkInfo]) -> int:
     return chunks[-1].end if chunks else 0
 
 
-def _group_pieces(copies: Sequence[Copy], scheme: Scheme) -> Iterator[Piece]:
+def _group_pieces(copies: Sequence[BlockCopy], scheme: Scheme) -> Iterator[Piece]:
     """Yield the data of a block group, stripe by stripe; compute the data of missing shards."""
     block_id = BlockId(copies[0].block.block_id)
-    by_index: dict[int, list[Copy]] = {}
+    by_index: dict[int, list[BlockCopy]] = {}
     for copy in copies:
         by_index.setdefault(copy.replica_index, []).append(copy)
     known = {index: _latest(of_index) for index, of_index in by_index.items()}
     agreed = agree(scheme, block_id, {index: copy.block for index, copy in known.items()})
-    if isinstance(agreed, Orphan):
+    if isinstance(agreed, OrphanGroup):
         yield Hole(0, 0, agreed.reason)
         return
     for stripe in range(agreed.group.stripe_count):
         yield from _stripe(agreed, stripe, by_index, scheme)
 
 
-def _latest(copies: Sequence[Copy]) -> Copy:
+def _latest(copies: Sequence[BlockCopy]) -> BlockCopy:
     return max(copies, key=lambda copy: (copy.block.bcsid, len(copy.block.chunks)))
 
 
 def _stripe(
-    agreed: Agreed, stripe: int, by_index: dict[int, list[Copy]], scheme: Scheme
+    agreed: RebuildableGroup, stripe: int, by_index: dict[int, list[BlockCopy]], scheme: Scheme
 ) -> Iterator[Piece]:
     group = agreed.group
     wanted = [i for i in range(1, scheme.data_count + 1) if group.cell_bytes(stripe, i)]

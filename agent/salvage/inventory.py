@@ -4,15 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from agent.client.block_vote import BlockVote
-from agent.client.putnote import Found, PartBlock, files_of
+from agent.client.putnote import DiscoveredPut, PartBlock, files_of
 from agent.ec.scheme import Scheme
 from agent.salvage.safe_paths import older, paths_of
-from agent.salvage.source_volumes import Copy, OfflineVolume
+from agent.salvage.source_volumes import BlockCopy, OfflineVolume
 from merkle.replica import BlockId, ContainerId
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class SalvageFile:
     """A file to write: its blocks in order, by container and block. `key` is "" for a block without
     a key. `lack` is why it cannot be complete; empty if the rows show no reason."""
 
@@ -29,11 +29,11 @@ class Inventory:
     """The content of all volumes."""
 
     holders: dict[ContainerId, list[tuple[OfflineVolume, int]]] = field(default_factory=dict)
-    files: list[Wanted] = field(default_factory=list)
+    files: list[SalvageFile] = field(default_factory=list)
     schemes: dict[ContainerId, Scheme] = field(default_factory=dict)
     deleted_count: int = 0  # blocks with a tombstone on another volume; written anyway
 
-    def copies(self, container_id: int, local_id: int) -> list[Copy]:
+    def copies(self, container_id: int, local_id: int) -> list[BlockCopy]:
         """Return all copies of a block."""
         key = ContainerId(container_id), BlockId(local_id)
         found = (volume.copy(*key, index) for volume, index in self.holders[key[0]])
@@ -47,7 +47,7 @@ def take_inventory(volumes: Sequence[OfflineVolume], given: Scheme | None) -> In
         for container_id, index in volume.replicas().items():
             inventory.holders.setdefault(container_id, []).append((volume, index))
     parts: list[PartBlock] = []
-    nameless: list[Wanted] = []
+    nameless: list[SalvageFile] = []
     for container_id in sorted(inventory.holders):
         _look_into(inventory, container_id, given, parts, nameless)
     found = files_of(parts)
@@ -60,7 +60,7 @@ def _look_into(
     container_id: ContainerId,
     given: Scheme | None,
     parts: list[PartBlock],
-    nameless: list[Wanted],
+    nameless: list[SalvageFile],
 ) -> None:
     rows = BlockVote(container_id)
     buried: set[BlockId] = set()
@@ -81,13 +81,13 @@ def _look_into(
             parts.append(part)
         else:
             path = f"blocks/{container_id}/{block_id}.bin"
-            nameless.append(Wanted("", path, ((container_id, block_id),), length_bytes))
+            nameless.append(SalvageFile("", path, ((container_id, block_id),), length_bytes))
 
 
-def files_to_write(found: Sequence[Found]) -> list[Wanted]:
+def files_to_write(found: Sequence[DiscoveredPut]) -> list[SalvageFile]:
     """Assign a path to each put; the newest complete put gets the key's own path."""
     paths = paths_of(one.key for one in found)
-    newest: dict[str, Found] = {}
+    newest: dict[str, DiscoveredPut] = {}
     for one in found:  # older puts first
         if one.is_whole or one.key not in newest or not newest[one.key].is_whole:
             newest[one.key] = one
@@ -97,7 +97,7 @@ def files_to_write(found: Sequence[Found]) -> list[Wanted]:
         if one is not newest[one.key]:
             path = older(path, one.last_local_id)
         wanted.append(
-            Wanted(
+            SalvageFile(
                 one.key,
                 f"keys/{path}",
                 tuple((block.container_id, block.local_id) for block in one.blocks),
@@ -109,7 +109,7 @@ def files_to_write(found: Sequence[Found]) -> list[Wanted]:
     return wanted
 
 
-def _lack(one: Found) -> str:
+def _lack(one: DiscoveredPut) -> str:
     have = [block.part for block in one.blocks]
     note = one.blocks[0].note
     if note is None:

@@ -17,7 +17,7 @@ from typing import IO, Final
 from agent.ec.scheme import Scheme
 from agent.errors import Code, Refused, Unavailable
 from agent.salvage.blocks import Hole, Reader, matches
-from agent.salvage.inventory import Inventory, Wanted, take_inventory
+from agent.salvage.inventory import Inventory, SalvageFile, take_inventory
 from agent.salvage.output_files import existing, growing, sync
 from agent.salvage.source_volumes import opened
 from merkle.replica import ContainerId
@@ -29,7 +29,7 @@ LACKS_NAMED_MAX: Final = 100  # holes listed per file
 
 
 @dataclass(slots=True)
-class Lack:
+class IncompleteFile:
     """An incomplete file, and its first holes."""
 
     key: str
@@ -40,7 +40,7 @@ class Lack:
 
 
 @dataclass(slots=True)
-class Summary:
+class SalvageSummary:
     """Result of a salvage."""
 
     cluster_id: str = ""
@@ -49,7 +49,7 @@ class Summary:
     written_bytes: int = 0
     nameless_count: int = 0  # of the written and kept: blocks without a key
     deleted_count: int = 0  # blocks deleted on another volume; written anyway
-    lacks: list[Lack] = field(default_factory=list)
+    lacks: list[IncompleteFile] = field(default_factory=list)
     unreadable_volumes: dict[str, str] = field(default_factory=dict)
     damaged_rows: list[str] = field(default_factory=list)
 
@@ -74,14 +74,14 @@ def salvage(
     scheme: Scheme | None = None,
     is_partial: bool = False,
     progress: Progress | None = None,
-) -> Summary:
+) -> SalvageSummary:
     """Write every file of the volumes below `to`; `scheme` is for groups that do not name theirs.
 
     Raise Refused if a volume is in use or of another cluster, or if `to` is on a volume or has
     other content; Unavailable if it cannot be written.
     """
     told = progress or Progress()
-    summary = Summary()
+    summary = SalvageSummary()
     _refuse_inside(paths, to)
     with opened(paths, summary.unreadable_volumes) as volumes:
         if not volumes:
@@ -112,7 +112,12 @@ def salvage(
 
 
 def _one(
-    inventory: Inventory, wanted: Wanted, to: Path, summary: Summary, *, is_partial: bool
+    inventory: Inventory,
+    wanted: SalvageFile,
+    to: Path,
+    summary: SalvageSummary,
+    *,
+    is_partial: bool,
 ) -> str:
     """Write one file; return the result."""
     why = [wanted.lack] if wanted.lack else []
@@ -127,7 +132,7 @@ def _one(
             summary.written_bytes += wanted.size_bytes
             summary.nameless_count += not wanted.key
             return "written"
-    lack = Lack(wanted.key, wanted.path, wanted.size_bytes, why)
+    lack = IncompleteFile(wanted.key, wanted.path, wanted.size_bytes, why)
     summary.lacks.append(lack)
     if is_partial:
         lack.partial_path = f"{PARTIAL}/{wanted.path}"
@@ -141,7 +146,7 @@ class _NotWhole(Exception):
     """Ends the writing of an incomplete file."""
 
 
-def _write(inventory: Inventory, wanted: Wanted, to: Path) -> list[str]:
+def _write(inventory: Inventory, wanted: SalvageFile, to: Path) -> list[str]:
     """Write a file if it is complete; otherwise return its holes, and leave nothing."""
     why: list[str] = []
     with suppress(_NotWhole), growing(to, wanted.path) as file:
@@ -155,7 +160,9 @@ def _end_if_not_whole(why: Sequence[str]) -> None:
         raise _NotWhole
 
 
-def _copy(inventory: Inventory, wanted: Wanted, file: IO[bytes], *, is_partial: bool) -> list[str]:
+def _copy(
+    inventory: Inventory, wanted: SalvageFile, file: IO[bytes], *, is_partial: bool
+) -> list[str]:
     """Write the readable bytes, and zeros for missing ones; return the holes."""
     why: list[str] = []
     size_bytes = 0
@@ -192,7 +199,7 @@ def _reader(inventory: Inventory, container_id: int, local_id: int) -> Reader | 
     return Reader(copies, scheme if is_coded else None)
 
 
-def _is_there(inventory: Inventory, wanted: Wanted, to: Path) -> bool:
+def _is_there(inventory: Inventory, wanted: SalvageFile, to: Path) -> bool:
     """Return whether an earlier run has written the file, by its checksums or its bytes."""
     with existing(to, wanted.path, wanted.size_bytes) as file:
         return file is not None and all(

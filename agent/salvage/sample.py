@@ -34,7 +34,7 @@ class BadChunk:
 
 
 @dataclass(slots=True)
-class Sample:
+class OfflineSample:
     """Result of a sample. `undecided_count` counts chunks without two agreeing reads, or read while
     this host was short of a resource."""
 
@@ -73,7 +73,7 @@ def take_sample(
     seed: int,
     begin: Callable[[int], None] = lambda _: None,
     progress: Callable[[], None] = lambda: None,
-) -> Sample:
+) -> OfflineSample:
     """Draw and read a sample. `begin` receives the number of drawn chunks; `progress` is called for
     each.
 
@@ -88,7 +88,7 @@ def take_sample(
         if not chunk_count:
             raise Refused(Code.INELIGIBLE, "no chunk with a checksum is on these volumes")
         size = sample_size(chunk_count, confidence=confidence, fraction=fraction)
-        sample = Sample(size, seed, damaged_rows=damaged_rows, unreadable_volumes=unreadable)
+        sample = OfflineSample(size, seed, damaged_rows=damaged_rows, unreadable_volumes=unreadable)
         sample.without_checksum_count = all_count - chunk_count
         begin(size.drawn_count)
         numbers = iter(drawn(size.chunk_count, drawn_count=size.drawn_count, seed=seed))
@@ -116,7 +116,7 @@ def _chunks(volumes: Sequence[OfflineVolume]) -> Iterator[_Chunk]:
     return (one for one in _all_chunks(volumes) if one.chunk.checksum_type is not ChecksumType.NONE)
 
 
-def _read(sample: Sample, one: _Chunk) -> None:
+def _read(sample: OfflineSample, one: _Chunk) -> None:
     """Read one chunk and judge it."""
     copy = one.volume.copy(one.container_id, one.block_id, one.index)
     if copy is None:  # under a damaged key, which a walk finds and a search does not

@@ -12,33 +12,33 @@ from pathlib import Path
 from typing import Final
 
 from agent.errors import Code, Refused, SutureError
-from agent.store.files.layout import Layout
+from agent.store.files.layout import VolumeLayout
 from agent.store.index.environment import Index
-from agent.store.index.transactions import Snapshot
+from agent.store.index.transactions import IndexView
 from agent.store.recovery.fsck import volume_layout
-from agent.store.replica.packs import Place, place_of
+from agent.store.replica.packs import BlockBytes, place_of
 from agent.store.volumes.volume import reading_lock
 from merkle.blockrow import decode_block
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import BlockData, BlockId, ContainerId, ReplicaState
 
 MAP_BYTES: Final = 1024**3  # LMDB uses a larger size from the file itself
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class BlockCopy:
     """A replica's row of a block, and the place of its bytes; index 0 is a whole replica."""
 
     volume: str
     replica_index: int
     block: BlockData
-    place: Place
+    place: BlockBytes
 
 
 class OfflineVolume:
     """A volume, read through one snapshot of its index."""
 
-    def __init__(self, layout: Layout, rows: Snapshot) -> None:
+    def __init__(self, layout: VolumeLayout, rows: IndexView) -> None:
         self.layout = layout
         self.name = str(layout.volume)
         self._rows = rows
@@ -48,7 +48,7 @@ class OfflineVolume:
         """Return the containers on this volume, each with its replica index."""
         found = {}
         for container_id, row in self._rows.replicas():
-            if isinstance(row, Damaged):
+            if isinstance(row, DamagedData):
                 self.damaged_rows.append(f"{self.name}: container {container_id}: {row}")
                 found[container_id] = 0  # its blocks describe themselves
             elif row.state is not ReplicaState.DELETED:
@@ -60,24 +60,26 @@ class OfflineVolume:
         for block_id, raw in self._rows.blocks(container_id):
             try:
                 yield decode_block(block_id, raw)
-            except Damaged as damage:
+            except DamagedData as damage:
                 self.damaged_rows.append(f"{self.name}: container {container_id}: {damage}")
 
     def buried(self, container_id: ContainerId) -> set[BlockId]:
         """Return the blocks of a container that have a tombstone here."""
         return set(self._rows.tombstones(container_id))
 
-    def copy(self, container_id: ContainerId, block_id: BlockId, index: int) -> Copy | None:
+    def copy(self, container_id: ContainerId, block_id: BlockId, index: int) -> BlockCopy | None:
         """Return this volume's copy of the block."""
         raw = self._rows.block(container_id, block_id)
         if raw is None:
             return None
         try:
             block = decode_block(block_id, raw)
-        except Damaged:
+        except DamagedData:
             return None  # already reported
         paths = self.layout.replica(container_id)
-        return Copy(self.name, index, block, place_of(self._rows, paths, container_id, block_id))
+        return BlockCopy(
+            self.name, index, block, place_of(self._rows, paths, container_id, block_id)
+        )
 
 
 @contextmanager

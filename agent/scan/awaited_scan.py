@@ -12,8 +12,8 @@ from typing import Final
 
 from agent.errors import Code, Unavailable
 from agent.rpc.datanode.backends import ScanMode, ScanStep
-from agent.scan.container_scan import ScanReport, ScanTools, ignore, scan_container
-from agent.scan.sampling.samples import Samples
+from agent.scan.container_scan import ScanReport, StoreScanDeps, ignore, scan_container
+from agent.scan.sampling.samples import ChunkSampler
 from agent.scan.throttle import ScanPace
 from merkle.replica import ContainerId
 
@@ -22,12 +22,12 @@ WAITING_MAX: Final = 32  # calls waiting to start; each holds a server thread
 PROGRESS_S: Final = 0.25  # between two progress messages
 
 
-class RequestedScans:
+class InteractiveScans:
     """Runs scans for waiting callers, at most `SCANS_MAX` at once."""
 
     def __init__(
         self,
-        tools: ScanTools,
+        tools: StoreScanDeps,
         *,
         pace: Callable[[str], ScanPace],
         queue: Callable[[ContainerId], bool],
@@ -41,7 +41,7 @@ class RequestedScans:
         self._places = BoundedSemaphore(SCANS_MAX)
         self._line = BoundedSemaphore(WAITING_MAX)
         self._stopping = Event()
-        self.sample = Samples(
+        self.sample = ChunkSampler(
             tools.store,
             tools.leases,
             tools.clock,
@@ -104,7 +104,7 @@ class RequestedScans:
     ) -> Iterator[ScanStep]:
         news: SimpleQueue[ScanReport | BaseException] = SimpleQueue()
         left = Event()
-        read = Counter()
+        read = ByteCounter()
 
         def is_over() -> bool:
             return left.is_set() or self._stopping.is_set() or is_cancelled()
@@ -163,7 +163,7 @@ class RequestedScans:
         return ScanStep(end.bytes_read, total_bytes, end.commit)
 
 
-class Counter:
+class ByteCounter:
     """A sum written by one thread and read by another."""
 
     def __init__(self) -> None:

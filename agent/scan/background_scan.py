@@ -18,17 +18,17 @@ import structlog
 
 from agent.errors import Code, Refused, Unavailable
 from agent.runtime.clock import Clock
-from agent.runtime.loop import Busy, Idle, Pulse, Step, Throttled
+from agent.runtime.loop import Busy, Idle, ProgressMarker, Step, Throttled
 from agent.runtime.memory import give_back
 from agent.scan.canary import Canary
-from agent.scan.container_scan import GONE, ScanKit, scan_container
+from agent.scan.container_scan import GONE, ScanDeps, scan_container
 from agent.scan.throttle import ScanPace
 from agent.store.index.columns import ReplicaColumns
 from agent.store.reads_past_cache import ReadBuffers
 from merkle.replica import TREE_STATES, ContainerId
 from scanner.finding import Verdict
 from scanner.pacing import PaceLimits
-from scanner.schedule import MARGIN_SHARE, Candidate, Candidates, Schedule, Windows
+from scanner.schedule import MARGIN_SHARE, Candidates, ScanCandidate, ScanHours, Schedule
 
 AGENDA_S: Final = 30.0  # interval between agendas while one is worked through
 IDLE_MAX_S: Final = 60.0  # a volume worker wakes at least this often
@@ -42,7 +42,7 @@ PAUSE_MAX_S: Final = 7 * 86_400.0
 log = structlog.get_logger()
 
 
-class Hold:
+class ScanPause:
     """A pause, which ends by itself, or a skip that keeps one volume's scan from reading."""
 
     def __init__(self, clock: Clock) -> None:
@@ -115,7 +115,7 @@ class RoundPolicy:
 
     schedule: Schedule
     gap_min_s: float
-    windows: Windows = field(default_factory=Windows)
+    windows: ScanHours = field(default_factory=ScanHours)
     start_delay_s: float = 0.0
     last_copy_since_ms: Callable[[ContainerId], int] = lambda _: 0
 
@@ -125,13 +125,13 @@ class VolumeScanWorker:
 
     def __init__(
         self,
-        tools: ScanKit,
+        tools: ScanDeps,
         volume_id: str,
         *,
         policy: RoundPolicy,
         pace: ScanPace,
         stop: threading.Event,
-        pulse: Pulse,
+        pulse: ProgressMarker,
         canary: Canary | None = None,
     ) -> None:
         self._tools = tools
@@ -144,16 +144,16 @@ class VolumeScanWorker:
         self._buffers = ReadBuffers()
         self._tried_at_s: dict[ContainerId, float] = {}
         self._agenda = policy.schedule.agenda((), 0)
-        self._queue: deque[Candidate] = deque()
+        self._queue: deque[ScanCandidate] = deque()
         self._agenda_at_s = float("-inf")
         self._starts_at_s = self._clock.monotonic_s() + policy.start_delay_s
         self._doubt_since_ms = 0
-        self._now_reading: Candidate | None = None
+        self._now_reading: ScanCandidate | None = None
         self._container_bytes_read = 0
-        self._speed = Speed(self._clock)
+        self._speed = RateMeter(self._clock)
         self._state = "starting"
         self.volume_id = volume_id
-        self.hold = Hold(self._clock)
+        self.hold = ScanPause(self._clock)
         self.scanned_bytes = 0
 
     @property
@@ -246,7 +246,7 @@ class VolumeScanWorker:
         closed_s = self._policy.windows.opens_in_s(self._clock.now_ms())
         return ("closed", closed_s) if closed_s else None
 
-    def _next(self) -> Candidate | None:
+    def _next(self) -> ScanCandidate | None:
         """Return the replica to scan now. Make a new agenda when the old one has expired or is
         done."""
         age_s = self._clock.monotonic_s() - self._agenda_at_s
@@ -282,7 +282,7 @@ class VolumeScanWorker:
             self._doubt_since_ms,
         )
 
-    def _scan(self, candidate: Candidate) -> None:
+    def _scan(self, candidate: ScanCandidate) -> None:
         container_id = candidate.container_id
         self.hold.begin()
         self._tried_at_s[container_id] = self._clock.monotonic_s()
@@ -350,7 +350,7 @@ class VolumeScanWorker:
         self._pulse.beat()
 
 
-class Speed:
+class RateMeter:
     """Bytes per second over the last `SPEED_S`, counted in two halves."""
 
     def __init__(self, clock: Clock) -> None:

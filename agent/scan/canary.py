@@ -17,8 +17,8 @@ import structlog
 
 from agent.errors import Code, Refused, VolumeFailed
 from agent.runtime.clock import Clock
-from agent.runtime.lease import Leases
-from agent.scan.container_scan import MarkingGuard, ScanReport, ScanTools, scan_container
+from agent.runtime.lease import ContainerLeases
+from agent.scan.container_scan import ScanReport, StoreScanDeps, VerdictBreaker, scan_container
 from agent.store.files.durable import DIRECTORY_MODE, disk_errors, remove_tree
 from agent.store.options import StoreOptions
 from agent.store.reads_past_cache import ReadBuffers
@@ -108,11 +108,11 @@ class Canary:
         )
         try:
             self._plant(store)
-            tools = ScanTools(
+            tools = StoreScanDeps(
                 store=store,
-                leases=Leases(clock=self._clock),
+                leases=ContainerLeases(clock=self._clock),
                 algorithm=self._algorithm,
-                guard=MarkingGuard(clock=self._clock),
+                guard=VerdictBreaker(clock=self._clock),
                 clock=self._clock,
             )
             report = scan_container(tools, CONTAINER, buffers=buffers, is_drill=True)

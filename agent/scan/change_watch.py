@@ -28,7 +28,7 @@ from watchdog.observers.inotify_c import (
     WatchDescriptor,
 )
 
-from agent.runtime.lease import Leases
+from agent.runtime.lease import ContainerLeases
 from agent.runtime.loop import Step, Throttled
 from agent.runtime.memory import give_back
 from agent.scan.ondemand import OnDemandScans
@@ -71,7 +71,7 @@ class ChangeWatch:
     def __init__(
         self,
         store: ReplicaStore,
-        leases: Leases,
+        leases: ContainerLeases,
         scans: OnDemandScans,
         *,
         open_inotify: Callable[[], InotifyFD] = InotifyFD,

@@ -17,7 +17,7 @@ import structlog
 
 from agent.errors import BlockFailed, Code, VolumeFailed
 from agent.runtime.clock import Clock, SystemClock
-from agent.runtime.lease import Leases
+from agent.runtime.lease import ContainerLeases
 from agent.runtime.memory import UNLIMITED, MemoryBudget
 from agent.scan.shadow.hashing import OpenReader, ShadowHashing
 from agent.store.index.columns import ReplicaColumns
@@ -25,14 +25,14 @@ from agent.store.index.facts import ReplicaFacts, ScanBase, ScanCommit
 from agent.store.index.rows import ScanCursor
 from agent.store.reads_past_cache import ReadBuffers
 from agent.store.replica_store import ReplicaStore
-from agent.store.scan_reader import DiskReader
+from agent.store.scan_reader import StoreReplicaReader
 from merkle.checksum import Algorithm
 from merkle.replica import ContainerId
 from merkle.tree import Tree
 from scanner.breaker import Breaker
 from scanner.chunk_verdict import is_lasting
 from scanner.finding import Finding, Verdict
-from scanner.ports import Pieces
+from scanner.ports import ReadSplitting
 from scanner.replica_scan import CHANGED, STOPPED, scan_replica
 from scanner.resume import ScanMark, no_mark
 from scanner.scan_outcome import ScanOutcome
@@ -71,7 +71,7 @@ class ScanReport:
         return self.commit.committed
 
 
-class MarkingGuard:
+class VerdictBreaker:
     """Mass-verdict breaker of this process; shared by all scanning threads."""
 
     def __init__(self, breaker: Breaker | None = None, clock: Clock | None = None) -> None:
@@ -152,17 +152,17 @@ class ScannedStore(Protocol):
         ...
 
 
-class ScanKit(Protocol):
+class ScanDeps(Protocol):
     """Services that a scan uses, wherever the replica is stored; see `ScanTools` for each."""
 
     @property
     def store(self) -> ScannedStore: ...
     @property
-    def leases(self) -> Leases: ...
+    def leases(self) -> ContainerLeases: ...
     @property
     def algorithm(self) -> Algorithm: ...
     @property
-    def guard(self) -> MarkingGuard: ...
+    def guard(self) -> VerdictBreaker: ...
     @property
     def memory(self) -> MemoryBudget: ...
     @property
@@ -181,7 +181,7 @@ class ScanKit(Protocol):
         base: ScanBase,
         *,
         buffers: ReadBuffers | None,
-        pieces: Pieces | None,
+        pieces: ReadSplitting | None,
         insists: bool,
     ) -> OpenReader:
         """Open the replica of this scan for reading. Raise SutureError."""
@@ -189,15 +189,15 @@ class ScanKit(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScanTools:
+class StoreScanDeps:
     """Services shared by all scans of this process's store (`ScanKit`). `on_unreadable` receives a
     volume with failed reads and the reason. `on_damage` receives damage for which this host is not
     suspected. `shadow` hashes a sample of the reads twice after an upgrade."""
 
     store: ReplicaStore
-    leases: Leases
+    leases: ContainerLeases
     algorithm: Algorithm
-    guard: MarkingGuard = field(default_factory=MarkingGuard)
+    guard: VerdictBreaker = field(default_factory=VerdictBreaker)
     memory: MemoryBudget = UNLIMITED
     clock: Clock = field(default_factory=SystemClock)
     lease_wait_s: float = LEASE_WAIT_S
@@ -210,11 +210,11 @@ class ScanTools:
         base: ScanBase,
         *,
         buffers: ReadBuffers | None,
-        pieces: Pieces | None,
+        pieces: ReadSplitting | None,
         insists: bool,
-    ) -> DiskReader:
+    ) -> StoreReplicaReader:
         """Open a replica of the store for reading. Raise VolumeFailed, BlockFailed, Refused."""
-        return DiskReader(
+        return StoreReplicaReader(
             self.store,
             base.facts.container_id,
             base,
@@ -233,7 +233,7 @@ def ignore(_length_bytes: int) -> None:
 
 
 def scan_container(
-    tools: ScanKit,
+    tools: ScanDeps,
     container_id: ContainerId,
     *,
     stop: Callable[[], bool] = _never,
@@ -242,7 +242,7 @@ def scan_container(
     buffers: ReadBuffers | None = None,
     holds_lease: bool = False,
     resumable_s: float = 0.0,
-    pieces: Pieces | None = None,
+    pieces: ReadSplitting | None = None,
     is_drill: bool = False,
 ) -> ScanReport:
     """Read one whole replica, judge it, and commit the result.
@@ -292,7 +292,7 @@ class _Hooks:
     stop: Callable[[], bool]
     progress: Callable[[int], None]
     pace: Callable[[int], None]
-    pieces: Pieces | None
+    pieces: ReadSplitting | None
 
     def spend(self, length_bytes: int) -> bool:
         """Account for a read; return whether to go on."""
@@ -304,7 +304,7 @@ class _Hooks:
 class _CursorKeeper:
     """Stores some of a scan's marks in the index; not all, because each is a durable write."""
 
-    def __init__(self, tools: ScanKit, base: ScanBase, resumable_s: float) -> None:
+    def __init__(self, tools: ScanDeps, base: ScanBase, resumable_s: float) -> None:
         self._tools = tools
         self._base = base
         cursor = tools.store.kept_cursor(base.facts.container_id) if resumable_s else None
@@ -336,7 +336,7 @@ class _CursorKeeper:
 
 
 def _scan_once(
-    tools: ScanKit,
+    tools: ScanDeps,
     container_id: ContainerId,
     hooks: _Hooks,
     buffers: ReadBuffers | None,
@@ -402,7 +402,7 @@ def _scan_once(
     )
 
 
-def _note_doubts(tools: ScanKit, base: ScanBase, outcome: ScanOutcome) -> None:
+def _note_doubts(tools: ScanDeps, base: ScanBase, outcome: ScanOutcome) -> None:
     """Record doubts for a later scan that may insist on an answer, and report a volume with failed
     reads."""
     if is_lasting(outcome.stopped_because):
@@ -415,7 +415,7 @@ def _note_doubts(tools: ScanKit, base: ScanBase, outcome: ScanOutcome) -> None:
             break
 
 
-def _held_because(tools: ScanKit, base: ScanBase, outcome: ScanOutcome) -> str:
+def _held_because(tools: ScanDeps, base: ScanBase, outcome: ScanOutcome) -> str:
     """Return why nothing of this scan may be committed; "" if it may, or the findings so far
     may."""
     if outcome.stopped_because and not outcome.is_damaged:

@@ -15,24 +15,24 @@ import structlog
 from agent.config.options import ScanConfig
 from agent.errors import Code, Refused
 from agent.rpc.v1 import datanode_pb2 as pb
-from agent.runtime.loop import Loop, Pulse
+from agent.runtime.loop import ProgressMarker, WorkerLoop
 from agent.scan.background_scan import RoundPolicy, RoundStatus, VolumeScanWorker
 from agent.scan.canary import Canary
-from agent.scan.container_scan import ScanTools
+from agent.scan.container_scan import StoreScanDeps
 from agent.scan.metadata_scan import MetadataScan
-from agent.scan.neighbours import Neighbours
+from agent.scan.neighbours import AdjacentScanWorker
 from agent.scan.ondemand import OnDemandScans
 from agent.scan.shadow.hashing import ShadowHashing
-from agent.scan.throttle import Pressure, ScanPace, SharedPace
-from agent.scan.volume_check import VolumeChecks
+from agent.scan.throttle import IoPressure, ScanPace, SharedPace
+from agent.scan.volume_check import VolumeCheckWorker
 from agent.store.index.facts import VolumeFacts
-from agent.store.neighbours import StoredPlaces
+from agent.store.neighbours import StoreDiskMap
 from agent.store.speed import UNKNOWN, measured_bytes_per_s
-from agent.store.trouble import Trouble
+from agent.store.trouble import StoreFailure
 from merkle.replica import ContainerId
 from scanner.finding import Finding
 from scanner.pacing import Latencies, PaceLimits
-from scanner.schedule import Feasibility, Schedule, Windows, parse_window
+from scanner.schedule import Feasibility, ScanHours, Schedule, parse_window
 
 CANARY_PERIOD_S = 86_400.0  # period in which a planted fault has to be found
 ON_DEMAND_BYTES_PER_S = 16 * 1024**2  # lowest rate of an on-demand scan beside other load
@@ -41,9 +41,9 @@ NEIGHBOUR_BYTES_PER_S = 1024**2  # of inodes: maps about 250 files a second
 log = structlog.get_logger()
 
 
-def windows_of(config: ScanConfig) -> Windows:
+def windows_of(config: ScanConfig) -> ScanHours:
     """Return when the config allows background scans."""
-    return Windows(tuple(parse_window(text) for text in config.windows))
+    return ScanHours(tuple(parse_window(text) for text in config.windows))
 
 
 def limits_of(config: ScanConfig) -> PaceLimits:
@@ -89,12 +89,12 @@ def check_promise(config: ScanConfig, volume: VolumeFacts, disk_bytes_per_s: flo
     return promise
 
 
-class Scrub:
+class ScanManager:
     """The scans of one host (agent.rpc.datanode.server.Scrub)."""
 
     def __init__(
         self,
-        tools: ScanTools,
+        tools: StoreScanDeps,
         config: ScanConfig,
         datanode_id: str,
         stop: threading.Event,
@@ -105,7 +105,7 @@ class Scrub:
         """Check the scan interval against the disks. Raise Refused. `on_volume_failed` receives a
         fenced volume and its containers; `on_shadow_difference` is called when shadow hashing holds
         a verdict."""
-        self.checks = VolumeChecks(tools.store, clock=tools.clock, on_failed=on_volume_failed)
+        self.checks = VolumeCheckWorker(tools.store, clock=tools.clock, on_failed=on_volume_failed)
         upgraded_at_ms = tools.store.volume_set.upgraded_at_ms
         self._shadow = ShadowHashing(
             upgraded_at_ms, tools.clock, on_difference=on_shadow_difference
@@ -118,16 +118,16 @@ class Scrub:
         )
         self._config = config
         self._stop = stop
-        self._pressure = Pressure(tools.clock)
+        self._pressure = IoPressure(tools.clock)
         self._latencies = Latencies()
         self._volumes = [volume for volume in tools.store.volumes() if not volume.failed]
         self._promises = self._promises_of(config)
         self._workers: dict[str, VolumeScanWorker] = {}
         self._schedule = Schedule(interval_s=config.data_interval_s, datanode_id=datanode_id)
         self._last_copy_since_ms: dict[ContainerId, int] = {}
-        self._neighbours_pulse = Pulse(tools.clock)
-        self._neighbours = Neighbours(
-            StoredPlaces(tools.store),
+        self._neighbours_pulse = ProgressMarker(tools.clock)
+        self._neighbours = AdjacentScanWorker(
+            StoreDiskMap(tools.store),
             self._ask_neighbour,
             pace=self.fixed_pace(NEIGHBOUR_BYTES_PER_S, self._neighbours_pulse),
             clock=tools.clock,
@@ -136,7 +136,7 @@ class Scrub:
     @cached_property
     def on_demand(self) -> OnDemandScans:
         """Return the queue of on-demand scans."""
-        pulse = Pulse(self._tools.clock)
+        pulse = ProgressMarker(self._tools.clock)
         pace = self._pace(PaceLimits(floor_bytes_per_s=ON_DEMAND_BYTES_PER_S), pulse)
         pace.begin(self._stop.is_set)
         scans = OnDemandScans(
@@ -171,7 +171,7 @@ class Scrub:
         """Return a pace for a scan with a waiting caller. It begins at the current rate of the
         volume's background scan, which has found what the disk can bear."""
         pace = self._pace(
-            PaceLimits(floor_bytes_per_s=ON_DEMAND_BYTES_PER_S), Pulse(self._tools.clock)
+            PaceLimits(floor_bytes_per_s=ON_DEMAND_BYTES_PER_S), ProgressMarker(self._tools.clock)
         )
         worker = self._workers.get(volume_id)
         if worker is not None:
@@ -183,21 +183,21 @@ class Scrub:
         tools = self._tools
         return MetadataScan(tools.store, self.on_demand, tools.clock, tools.on_unreadable)
 
-    def loops(self) -> Iterator[Loop]:
+    def loops(self) -> Iterator[WorkerLoop]:
         """Return the loops to run."""
         clock = self._tools.clock
         on_demand = self.on_demand
-        loop = Loop(on_demand, clock=clock, pulse=self._on_demand_pulse)
+        loop = WorkerLoop(on_demand, clock=clock, pulse=self._on_demand_pulse)
         on_demand.attach(loop.wake)
         yield loop
-        loop = Loop(self.checks, clock=clock)
+        loop = WorkerLoop(self.checks, clock=clock)
         self.checks.wake = loop.wake
         yield loop
-        loop = Loop(self._neighbours, clock=clock, pulse=self._neighbours_pulse)
+        loop = WorkerLoop(self._neighbours, clock=clock, pulse=self._neighbours_pulse)
         self._neighbours.wake = loop.wake
         yield loop
         if self._config.enabled:
-            yield Loop(self._metadata, clock=clock)
+            yield WorkerLoop(self._metadata, clock=clock)
             for volume in self._volumes:
                 yield self._volume_loop(volume)
 
@@ -206,7 +206,7 @@ class Scrub:
         if self._config.enabled:
             check_promise(self._config, volume, disk_bytes_per_s)
 
-    def add(self, volume: VolumeFacts) -> Loop | None:
+    def add(self, volume: VolumeFacts) -> WorkerLoop | None:
         """Start checks of an added volume; return the loop to start, if the volume is scanned."""
         self._volumes = [one for one in self._volumes if one.path != volume.path] + [volume]
         self.checks.add(volume.volume_id)
@@ -220,7 +220,7 @@ class Scrub:
         """Record the latency of a client's read; called by server threads."""
         self._latencies.add(self._tools.clock.monotonic_s(), latency_s)
 
-    def trouble(self, trouble: Trouble) -> None:
+    def trouble(self, trouble: StoreFailure) -> None:
         """Check the volume, and scan the container, where a client's call failed. Called by server
         threads. Repeated failures of one container do not repeat the scan, because a bad sector
         stays bad."""
@@ -273,7 +273,7 @@ class Scrub:
             return True
         return not windows_of(self._config).is_open(self._tools.clock.now_ms())
 
-    def fixed_pace(self, bytes_per_s: int, pulse: Pulse) -> ScanPace:
+    def fixed_pace(self, bytes_per_s: int, pulse: ProgressMarker) -> ScanPace:
         """Return the pace of background work of another kind with its own budget."""
         pace = self._pace(PaceLimits(fixed_bytes_per_s=bytes_per_s), pulse)
         pace.begin(self._stop.is_set)
@@ -335,7 +335,7 @@ class Scrub:
         here = (volume for volume in working if volume.volume_id == facts.volume_id)
         return next(map(measured_bytes_per_s, here), UNKNOWN)
 
-    def _pace(self, limits: PaceLimits, pulse: Pulse) -> ScanPace:
+    def _pace(self, limits: PaceLimits, pulse: ProgressMarker) -> ScanPace:
         return ScanPace(
             limits,
             self._stop.wait,
@@ -353,9 +353,9 @@ class Scrub:
             last_copy_since_ms=lambda container_id: self._last_copy_since_ms.get(container_id, 0),
         )
 
-    def _volume_loop(self, volume: VolumeFacts) -> Loop:
+    def _volume_loop(self, volume: VolumeFacts) -> WorkerLoop:
         config = self._config
-        pulse = Pulse(self._tools.clock)
+        pulse = ProgressMarker(self._tools.clock)
         jitter_s = random.uniform(0.0, config.start_jitter_s)  # noqa: S311 - no secret
         policy = replace(self._policy(config), start_delay_s=jitter_s)
         worker = VolumeScanWorker(
@@ -374,7 +374,7 @@ class Scrub:
             ),
         )
         self._workers[volume.volume_id] = worker
-        loop = Loop(worker, clock=self._tools.clock, pulse=pulse)
+        loop = WorkerLoop(worker, clock=self._tools.clock, pulse=pulse)
         worker.hold.wake = loop.wake
         return loop
 

@@ -17,7 +17,7 @@ from agent.runtime.memory import give_back
 from agent.store.files.durable import is_shortage
 from agent.store.replica.glance import glance
 from agent.store.replica_store import ReplicaStore
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import TREE_STATES, ContainerId
 
 INTERVAL_S: Final = 3 * 3600.0
@@ -26,7 +26,7 @@ REPLICAS_PER_STEP: Final = 100  # between two heartbeats of the worker
 log = structlog.get_logger()
 
 
-class Scans(Protocol):
+class ScanQueue(Protocol):
     """The queue of on-demand scans."""
 
     def request(self, container_id: ContainerId, *, reason: str, is_hint: bool = False) -> bool:
@@ -43,7 +43,7 @@ class MetadataScan:
     def __init__(
         self,
         store: ReplicaStore,
-        scans: Scans,
+        scans: ScanQueue,
         clock: Clock,
         on_unreadable: Callable[[str, str], None],
     ) -> None:
@@ -79,7 +79,7 @@ class MetadataScan:
     def _look(self, container_id: ContainerId) -> None:
         try:
             facts = self._store.replica(container_id)
-        except (Refused, VolumeFailed, Damaged):
+        except (Refused, VolumeFailed, DamagedData):
             return  # deleted meanwhile, fenced, or already reported as unloadable
         try:
             paths = self._store.paths(container_id)

@@ -19,7 +19,7 @@ import structlog
 from agent.runtime.clock import Clock
 from agent.runtime.loop import Busy, Idle, Step
 from agent.store.files.fiemap import NOT_SUPPORTED, Extent
-from agent.store.neighbours import BadPlace, MappedFile, distance
+from agent.store.neighbours import DamagedExtent, MappedFile, distance
 from merkle.replica import ContainerId
 from scanner.finding import Finding
 
@@ -35,14 +35,14 @@ AGAIN_S: Final = 3600.0  # at most one search per replica in this time
 log = structlog.get_logger()
 
 
-class PlacesOfFiles(Protocol):
+class DiskMap(Protocol):
     """Places of files on the device; implemented by `agent.store.neighbours` over a store."""
 
     def replicas(self, volume_id: str, /) -> Sequence[ContainerId]:
         """Return the replicas of a volume that may be scanned, by ascending id."""
         ...
 
-    def bad(self, places: Iterable[BadPlace], /) -> list[Extent]:
+    def bad(self, places: Iterable[DamagedExtent], /) -> list[Extent]:
         """Return the places of damaged chunks. Raise OSError."""
         ...
 
@@ -57,21 +57,21 @@ class _Search:
 
     volume_id: str
     container_id: ContainerId
-    places: tuple[BadPlace, ...]
+    places: tuple[DamagedExtent, ...]
     bad: list[Extent] = field(default_factory=list)
     files: Iterator[MappedFile] | None = None
     nearest: dict[ContainerId, int] = field(default_factory=dict)
     file_count: int = 0
 
 
-class Neighbours:
+class AdjacentScanWorker:
     """The worker that searches. Any thread may call `found`."""
 
     name = "neighbours"
 
     def __init__(
         self,
-        places: PlacesOfFiles,
+        places: DiskMap,
         ask: Callable[[ContainerId, str], bool],
         *,
         pace: Callable[[int], None],
@@ -186,7 +186,7 @@ def _has_place(finding: Finding) -> bool:
     return finding.is_damage and finding.offset >= 0 and finding.block_id > 0
 
 
-def _place(finding: Finding) -> BadPlace:
-    return BadPlace(
+def _place(finding: Finding) -> DamagedExtent:
+    return DamagedExtent(
         finding.container_id, finding.block_id, finding.offset, max(finding.length_bytes, 1)
     )

@@ -10,11 +10,11 @@ from typing import Final
 import structlog
 
 from agent.errors import Code, Refused, Unavailable
-from agent.runtime.loop import Busy, Idle, Pulse, Step, Throttled
-from agent.scan.container_scan import BREAKER, GONE, SHADOW, ScanTools, scan_container
+from agent.runtime.loop import Busy, Idle, ProgressMarker, Step, Throttled
+from agent.scan.container_scan import BREAKER, GONE, SHADOW, StoreScanDeps, scan_container
 from agent.store.reads_past_cache import ReadBuffers
 from merkle.replica import ContainerId
-from scanner.ports import Pieces
+from scanner.ports import ReadSplitting
 
 REQUESTS_MAX: Final = 1_000  # requests that may wait
 RETRIES_MAX: Final = 5  # of a request whose container is busy
@@ -23,7 +23,7 @@ RETRY_S: Final = 5.0
 log = structlog.get_logger()
 
 
-class Priority(IntEnum):
+class ScanPriority(IntEnum):
     """Order in which waiting requests are scanned."""
 
     ASKED = 0
@@ -35,7 +35,7 @@ class Priority(IntEnum):
 @dataclass(frozen=True, slots=True)
 class _Request:
     reason: str
-    priority: Priority
+    priority: ScanPriority
     not_before_s: float
     retries_left: int
     was_held: bool = False  # its verdict was held back because this host was suspected
@@ -50,12 +50,12 @@ class OnDemandScans:
 
     def __init__(
         self,
-        tools: ScanTools,
+        tools: StoreScanDeps,
         *,
         pace: Callable[[int], None],
-        pieces: Pieces | None = None,
+        pieces: ReadSplitting | None = None,
         stop: threading.Event,
-        pulse: Pulse,
+        pulse: ProgressMarker,
         gap_min_s: float = 60.0,
         failure_gap_s: float = 900.0,
         requests_max: int = REQUESTS_MAX,
@@ -69,9 +69,9 @@ class OnDemandScans:
         self._pieces = pieces
         self._buffers = ReadBuffers()
         self._gaps_s = {
-            Priority.HINT: gap_min_s,
-            Priority.FAILURE: failure_gap_s,
-            Priority.NEIGHBOUR: failure_gap_s,
+            ScanPriority.HINT: gap_min_s,
+            ScanPriority.FAILURE: failure_gap_s,
+            ScanPriority.NEIGHBOUR: failure_gap_s,
         }
         self._requests_max = requests_max
         self._lock = threading.Lock()
@@ -108,7 +108,7 @@ class OnDemandScans:
             now_s = self._tools.clock.monotonic_s()
             priority = _priority(is_failure=is_failure, is_neighbour=is_neighbour, is_hint=is_hint)
             not_before_s = now_s
-            if priority is not Priority.ASKED and container_id in self._scanned_at_s:
+            if priority is not ScanPriority.ASKED and container_id in self._scanned_at_s:
                 not_before_s = self._scanned_at_s[container_id] + self._gaps_s[priority]
             known = self._waiting.get(container_id)
             if known is None and len(self._waiting) >= self._requests_max:
@@ -202,9 +202,9 @@ class OnDemandScans:
             self._waiting.setdefault(container_id, replace(request, not_before_s=not_before_s))
 
 
-def _priority(*, is_failure: bool, is_neighbour: bool, is_hint: bool) -> Priority:
+def _priority(*, is_failure: bool, is_neighbour: bool, is_hint: bool) -> ScanPriority:
     if is_failure:
-        return Priority.FAILURE
+        return ScanPriority.FAILURE
     if is_neighbour:
-        return Priority.NEIGHBOUR
-    return Priority.HINT if is_hint else Priority.ASKED
+        return ScanPriority.NEIGHBOUR
+    return ScanPriority.HINT if is_hint else ScanPriority.ASKED

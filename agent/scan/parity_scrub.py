@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 import structlog
 
-from agent.ec.rebuild_task import Shard
+from agent.ec.rebuild_task import ShardLocation
 from agent.ec.scheme import SHARDS_MAX, parse_scheme
 from agent.errors import Code, SutureError, Unavailable
 from agent.reconstruct.parity_check import ParityReport, verify_parity
@@ -27,7 +27,7 @@ from agent.rpc.calls.peer import NodeAddress, Peer
 from agent.rpc.v1 import container_pb2, scm_pb2
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.runtime.clock import Clock
-from agent.runtime.loop import Busy, Pulse, Step, Throttled
+from agent.runtime.loop import Busy, ProgressMarker, Step, Throttled
 from agent.runtime.memory import give_back
 from agent.store.replica_store import ReplicaStore
 from merkle.checksum import U64s
@@ -69,7 +69,7 @@ class ParityScrub:
         is_held: Callable[[], bool],
         stop: threading.Event,
         clock: Clock,
-        pulse: Pulse,
+        pulse: ProgressMarker,
     ) -> None:
         """`info` queries the control plane and raises SutureError. `is_held` returns whether
         background reads are held now."""
@@ -188,7 +188,7 @@ class ParityScrub:
     def _put_off(self, container_id: ContainerId, delay_s: float) -> None:
         self._due_at_s[container_id] = self._clock.monotonic_s() + delay_s
 
-    def _shards(self, container_id: ContainerId) -> tuple[list[Shard], str]:
+    def _shards(self, container_id: ContainerId) -> tuple[list[ShardLocation], str]:
         """Return the holder of each shard, and the code; no shards where it is another datanode's
         turn."""
         info = self._info(container_id)
@@ -201,7 +201,7 @@ class ParityScrub:
         if not info.scheme or not ranked or ranked[0][1] != self._datanode_id:
             return [], info.scheme
         shards = [
-            Shard(r.datanode.datanode_id, r.datanode.address, r.replica.replica_index)
+            ShardLocation(r.datanode.datanode_id, r.datanode.address, r.replica.replica_index)
             for r in closed
         ]
         return shards, info.scheme

@@ -17,8 +17,8 @@ import numpy as np
 import structlog
 
 from agent.errors import VolumeFailed
-from agent.plan.reconcile_outcome import Proof
-from agent.scan.container_scan import ScanTools, ignore, scan_container
+from agent.plan.reconcile_outcome import ReadBack
+from agent.scan.container_scan import StoreScanDeps, ignore, scan_container
 from agent.store.index.facts import ScanBase
 from agent.store.operations.scans import NO_DOUBT
 from agent.store.replica_store import FINDINGS_MAX
@@ -33,13 +33,13 @@ log = structlog.get_logger()
 
 
 def prove(
-    tools: ScanTools,
+    tools: StoreScanDeps,
     container_id: ContainerId,
     changed: Collection[Doubt],
     *,
     age_max_s: float,
     stop: Callable[[], bool],
-) -> Proof:
+) -> ReadBack:
     """Read a replica after a repair of the places `changed`; commit the result, and return how much
     was read. `age_max_s` is the greatest age of the last whole read for a partial read; 0 = read
     all.
@@ -47,13 +47,13 @@ def prove(
     Raise as `agent.scan.container_scan.scan_container` does.
     """
     if _prove_changed(tools, container_id, changed, age_max_s, stop):
-        return Proof.CHANGED
+        return ReadBack.CHANGED
     scan_container(tools, container_id, stop=stop)
-    return Proof.WHOLE
+    return ReadBack.WHOLE
 
 
 def _prove_changed(
-    tools: ScanTools,
+    tools: StoreScanDeps,
     container_id: ContainerId,
     changed: Collection[Doubt],
     age_max_s: float,
@@ -142,7 +142,7 @@ def _is_block_as_read(known: Tree, now: Tree, mark: ScanMark, block_id: BlockId)
 
 
 def _read(
-    tools: ScanTools, base: ScanBase, mark: ScanMark, stop: Callable[[], bool]
+    tools: StoreScanDeps, base: ScanBase, mark: ScanMark, stop: Callable[[], bool]
 ) -> ScanOutcome:
     reader = tools.open_reader(base, buffers=None, pieces=None, insists=False)
     try:

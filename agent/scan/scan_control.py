@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from agent.reconcile.peer_challenges import Challenges
+from agent.reconcile.peer_challenges import ChallengeWorker
 from agent.rpc.v1 import datanode_pb2 as pb
-from agent.scan.host_scans import Scrub
+from agent.scan.host_scans import ScanManager
 from agent.scan.parity_scrub import ParityScrub
 from merkle.replica import ContainerId
 
@@ -14,8 +14,8 @@ class BackgroundScans:
     """The scans of this host and the proofs requested from peers; `parity` is None without parity
     scrub."""
 
-    scrub: Scrub
-    challenges: Challenges
+    scrub: ScanManager
+    challenges: ChallengeWorker
     parity: ParityScrub | None = None
 
     def status(self) -> pb.ScrubStatusResponse:

@@ -19,7 +19,7 @@ from typing import Final
 import structlog
 
 from agent.runtime.loop import Step, Throttled
-from agent.store.files.devices import Counts, block_device, counts_of
+from agent.store.files.devices import DiskCounters, block_device, counts_of
 from agent.store.index.facts import VolumeFacts
 
 WINDOW_S: Final = 60.0
@@ -39,7 +39,7 @@ Latencies = Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class VolumeLatency:
     """Latencies of a volume, and why it is slow; `slow` is "" if it is not."""
 
     read_ms: float = 0.0
@@ -67,7 +67,7 @@ def is_lasting(windows: Sequence[bool]) -> bool:
 
 
 def latencies_between(
-    before: Mapping[str, Counts], after: Mapping[str, Counts]
+    before: Mapping[str, DiskCounters], after: Mapping[str, DiskCounters]
 ) -> dict[str, Latencies]:
     """Return the latencies of a window by kind. Pure."""
     found: dict[str, dict[str, float]] = {kind: {} for kind in KINDS}
@@ -91,7 +91,7 @@ class _History:
     others_ms: dict[str, float] = field(default_factory=dict)
 
 
-def counted(volumes: Sequence[VolumeFacts]) -> dict[str, Counts]:
+def counted(volumes: Sequence[VolumeFacts]) -> dict[str, DiskCounters]:
     """Return the kernel's counters of each volume's disk, for those disks that have any."""
     found = {}
     for volume in volumes:
@@ -102,21 +102,21 @@ def counted(volumes: Sequence[VolumeFacts]) -> dict[str, Counts]:
     return found
 
 
-class SlowDisks:
+class LatencyWatch:
     """The worker that compares disks. Any thread may call `word`."""
 
     name = "slow-disks"
 
-    def __init__(self, count: Callable[[], Mapping[str, Counts]]) -> None:
+    def __init__(self, count: Callable[[], Mapping[str, DiskCounters]]) -> None:
         """`count` returns the kernel's counters by volume."""
         self._count = count
-        self._before: Mapping[str, Counts] | None = None
+        self._before: Mapping[str, DiskCounters] | None = None
         self._histories: dict[str, _History] = {}
-        self._words: dict[str, Word] = {}
+        self._words: dict[str, VolumeLatency] = {}
 
-    def word(self, volume_id: str) -> Word:
+    def word(self, volume_id: str) -> VolumeLatency:
         """Return the latencies and the verdict of a volume."""
-        return self._words.get(volume_id, Word())
+        return self._words.get(volume_id, VolumeLatency())
 
     def step(self) -> Step:
         """End the current window, and begin the next."""
@@ -148,7 +148,7 @@ class SlowDisks:
             if is_lasting(history.windows[kind])
         ]
         before = self.word(volume_id)
-        word = Word(
+        word = VolumeLatency(
             history.latest_ms.get("reads", 0.0),
             history.latest_ms.get("writes", 0.0),
             "; ".join(slow),

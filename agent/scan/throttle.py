@@ -10,13 +10,13 @@ from threading import Lock
 from typing import Final
 
 from agent.runtime.clock import Clock, SystemClock
-from agent.runtime.loop import Pulse
+from agent.runtime.loop import ProgressMarker
 from scanner.pacing import (
     PAUSE_S,
     Latencies,
     PaceLimits,
     Pacer,
-    Stall,
+    PressureSample,
     parse_stall_us,
     pressure_of_others,
 )
@@ -35,7 +35,7 @@ def kernel_stall_us() -> int | None:
         return None
 
 
-class Pressure:
+class IoPressure:
     """Disk pressure of other work than the scans. Shared by all scanning threads."""
 
     def __init__(
@@ -45,7 +45,7 @@ class Pressure:
         self._stall_us = stall_us
         self._lock = Lock()
         self._own_s = 0.0
-        self._last: Stall | None = None
+        self._last: PressureSample | None = None
         self._of_others = 0.0
 
     def worked(self, duration_s: float) -> None:
@@ -62,7 +62,7 @@ class Pressure:
             total_us = self._stall_us()
             if total_us is None:
                 return 0.0
-            now = Stall(now_s, total_us, self._own_s)
+            now = PressureSample(now_s, total_us, self._own_s)
             is_old = self._last is not None and now_s - self._last.at_s > STALE_S
             if self._last is None or is_old:
                 self._of_others = 0.0  # nothing was read since: the old share is obsolete
@@ -82,13 +82,13 @@ class ScanPace:
         *,
         clock: Clock | None = None,
         latencies: Latencies | None = None,
-        pressure: Pressure | None = None,
-        pulse: Pulse | None = None,
+        pressure: IoPressure | None = None,
+        pulse: ProgressMarker | None = None,
     ) -> None:
         """`wait(seconds)` returns True early when the process stops, as an Event's does."""
         self._clock = clock or SystemClock()
         self._wait = wait
-        self._pressure = pressure or Pressure(self._clock, stall_us=lambda: None)
+        self._pressure = pressure or IoPressure(self._clock, stall_us=lambda: None)
         self._pulse = pulse
         self._pacer = Pacer(limits, latencies or Latencies(), self._clock.monotonic_s())
         self._reading_since_s = 0.0

@@ -21,7 +21,7 @@ from agent.store.files.durable import is_shortage
 from agent.store.replica_store import ReplicaStore
 from agent.store.volumes.probe import Probe
 from merkle.replica import ContainerId
-from scanner.failure_window import Strikes
+from scanner.failure_window import FailureWindow
 
 LOOK_S: Final = 0.2  # interval between two checks of running probes
 
@@ -53,7 +53,7 @@ class _Running:
 
 @dataclass(slots=True)
 class _Volume:
-    strikes: Strikes
+    strikes: FailureWindow
     due_at_s: float
     checked_at_s: float = float("-inf")
     running: _Running | None = None
@@ -61,7 +61,7 @@ class _Volume:
     is_asked: bool = False  # since the last check began
 
 
-class VolumeChecks:
+class VolumeCheckWorker:
     """The worker of the check loop; any thread may call `request` and `error_of`."""
 
     name = "volume-check"
@@ -126,7 +126,7 @@ class VolumeChecks:
 
     def _new(self) -> _Volume:
         limits = self._limits
-        strikes = Strikes(limits.strikes_tolerated, limits.strikes_window_s)
+        strikes = FailureWindow(limits.strikes_tolerated, limits.strikes_window_s)
         return _Volume(strikes, self._clock.monotonic_s())
 
     def _begin(self, volume_id: str, volume: _Volume) -> None:

@@ -23,7 +23,7 @@ OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 @dataclass(frozen=True, slots=True)
-class BadPlace:
+class DamagedExtent:
     """A damaged chunk."""
 
     container_id: ContainerId
@@ -40,7 +40,7 @@ class MappedFile:
     extents: tuple[Extent, ...]
 
 
-class StoredPlaces:
+class StoreDiskMap:
     """Places of the block files of a store (`agent.scan.neighbours.PlacesOfFiles`)."""
 
     def __init__(self, store: ReplicaStore) -> None:
@@ -54,7 +54,7 @@ class StoredPlaces:
             for container_id in replicas.where(replicas.are(TREE_STATES)).container_ids.tolist()
         ]
 
-    def bad(self, places: Iterable[BadPlace]) -> list[Extent]:
+    def bad(self, places: Iterable[DamagedExtent]) -> list[Extent]:
         """Return the extents of damaged chunks on their device; nothing for files that are gone.
 
         Raise OSError, with an errno of `fiemap.NOT_SUPPORTED` if the file system lacks support.

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from agent.store.files.mounts import FSTAB
-from agent.store.trouble import Trouble
+from agent.store.trouble import StoreFailure
 from merkle.checksum import Algorithm
 from merkle.replica import CHUNK_BYTES_MAX, CONTAINER_BYTES_MAX, ContainerId
 
@@ -47,5 +47,5 @@ class StoreOptions:
     now_ms: Callable[[], int] = field(default=wall_clock_ms)
     on_change: Callable[[ContainerId], None] = lambda _: None
     """Told of every change that a report shows."""
-    on_trouble: Callable[[Trouble], None] = lambda _: None
+    on_trouble: Callable[[StoreFailure], None] = lambda _: None
     """Told of every call of a client that the disk failed."""

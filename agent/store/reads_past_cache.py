@@ -19,10 +19,10 @@ import numpy as np
 
 from agent.store.files.blockfile import ALIGNMENT_BYTES
 from agent.store.files.kinds import no_file
-from agent.store.index.packformat import Packed
+from agent.store.index.packformat import PackedPlace
 from agent.store.replica.packs import size_in
 from merkle.replica import CHUNK_BYTES_MAX
-from scanner.ports import Pieces
+from scanner.ports import ReadSplitting
 
 BUFFER_BYTES: Final = CHUNK_BYTES_MAX + 2 * ALIGNMENT_BYTES  # address space; allocated on use
 HUGE_PAGE_BYTES: Final = 2 * 1024**2
@@ -67,8 +67,8 @@ class BlockFile:
         *,
         directory_fd: int,
         direct: bool = True,
-        pieces: Pieces | None = None,
-        packed: Packed | None = None,
+        pieces: ReadSplitting | None = None,
+        packed: PackedPlace | None = None,
     ) -> None:
         """Open the file, or the pack that contains the block (`packed`).
 
@@ -107,7 +107,11 @@ class BlockFile:
         os.close(self._fd)
 
     def _read(
-        self, buffer: memoryview, offset: int, length_bytes: int, pieces: Pieces | None = None
+        self,
+        buffer: memoryview,
+        offset: int,
+        length_bytes: int,
+        pieces: ReadSplitting | None = None,
     ) -> memoryview:
         if self._direct:
             try:
@@ -157,7 +161,7 @@ def read_at_once(
     return room[:count] if count >= length_bytes else None
 
 
-def is_cut(pieces: Pieces | None, length_bytes: int) -> bool:
+def is_cut(pieces: ReadSplitting | None, length_bytes: int) -> bool:
     """Return whether a read is divided, so that others can use the disk in between."""
     if pieces is None or length_bytes <= SMALL_BYTES:
         return False
@@ -181,7 +185,7 @@ def open_regular(name: str, directory_fd: int, *, direct: bool) -> tuple[int, bo
 
 
 def read_aligned(
-    fd: int, buffer: memoryview, offset: int, length_bytes: int, pieces: Pieces | None
+    fd: int, buffer: memoryview, offset: int, length_bytes: int, pieces: ReadSplitting | None
 ) -> memoryview:
     """Read the aligned range around the requested one; return the view of the requested one.
 

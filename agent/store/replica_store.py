@@ -27,13 +27,13 @@ from agent.store.index.facts import (
 )
 from agent.store.index.replica_history import Changes, HistoryEntry
 from agent.store.index.rows import ReplicaRow, ScanCursor, not_found
-from agent.store.operations.arrival import Announced, Arrival, Received
-from agent.store.operations.batch_repair import Offer, install_batch
+from agent.store.operations.arrival import ImportSpec, ImportVerdict, ReplicaImport
+from agent.store.operations.batch_repair import OfferedChunk, install_batch
 from agent.store.operations.closing import close_replica, create_replica, move_state
-from agent.store.operations.deleting import Deleted, delete_blocks, delete_replica
+from agent.store.operations.deleting import DeleteResult, delete_blocks, delete_replica
 from agent.store.operations.newblocks import NewBlocks
 from agent.store.operations.reading import (
-    Readable,
+    BlockLocation,
     block_rows,
     changes_of,
     findings_of,
@@ -42,7 +42,7 @@ from agent.store.operations.reading import (
     readable_blocks,
     served_columns,
 )
-from agent.store.operations.repair import Repair
+from agent.store.operations.repair import ReplicaRepair
 from agent.store.operations.scans import begin_scan, commit_scan, keep_cursor, kept_cursor
 from agent.store.operations.write_rules import check_id, check_new, check_open, check_same
 from agent.store.operations.writing import put_block, write_chunk
@@ -51,14 +51,14 @@ from agent.store.recovery.opening import open_volumes
 from agent.store.replica.evidence import keep_evidence
 from agent.store.replica.lost_rows import blocks_without_row
 from agent.store.replica.packs import PackIndex
-from agent.store.replica.states import Event
+from agent.store.replica.states import ReplicaEvent
 from agent.store.replica.trees import load_tree
-from agent.store.trouble import Trouble, noticed
+from agent.store.trouble import StoreFailure, noticed
 from agent.store.verification_log.log_entries import tell_verdict
-from agent.store.volume_services import VolumeServices
+from agent.store.volume_services import VolumeModes
 from agent.store.volume_set import VolumeSet
 from agent.store.volumes.ballast import with_ballast
-from agent.store.volumes.service_mode import Mode
+from agent.store.volumes.service_mode import VolumeMode
 from agent.store.volumes.volume import Volume, roomiest
 from merkle.checksum import Algorithm, long_crcs
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
@@ -80,7 +80,7 @@ class ReplicaStore:
         self.recovery = volume_set.recovery
         self.on_change = options.on_change
         self.on_trouble = options.on_trouble
-        self.services = VolumeServices(volume_set, options, lambda changed: self.on_change(changed))
+        self.services = VolumeModes(volume_set, options, lambda changed: self.on_change(changed))
 
     @classmethod
     def open(
@@ -201,7 +201,7 @@ class ReplicaStore:
             created_at_ms=self._options.now_ms(),
         )
         create_replica(volume, container_id, row)
-        if self.services.of(volume.volume_id).mode is Mode.RETIRED:  # since it was chosen
+        if self.services.of(volume.volume_id).mode is VolumeMode.RETIRED:  # since it was chosen
             delete_replica(volume, container_id, force=True)
             raise Unavailable(
                 Code.BUSY,
@@ -210,7 +210,7 @@ class ReplicaStore:
             )
         return self._appear(container_id, volume, row)
 
-    def begin_arrival(self, announced: Announced, submit: Submit | None = None) -> Arrival:
+    def begin_arrival(self, announced: ImportSpec, submit: Submit | None = None) -> ReplicaImport:
         """Reserve room for a replica from another datanode. The caller ends the import with
         `finish_arrival` and `discard`; `submit` runs work beside the caller's thread.
 
@@ -220,7 +220,7 @@ class ReplicaStore:
         self._check_absent(announced.container_id)
         return self.services.begin_arrival(announced, self.services.in_service(), submit)
 
-    def finish_arrival(self, arrival: Arrival, received: Received) -> ReplicaFacts:
+    def finish_arrival(self, arrival: ReplicaImport, received: ImportVerdict) -> ReplicaFacts:
         """Put an imported replica in place: durable, and served from then on."""
         container_id = arrival.announced.container_id
         self._check_absent(container_id, arriving=True)
@@ -267,7 +267,7 @@ class ReplicaStore:
 
     def expire_recovery(self, container_id: ContainerId) -> None:
         """Mark an abandoned RECOVERING replica as UNHEALTHY for good."""
-        move_state(self._volume(container_id), container_id, Event.EXPIRED)
+        move_state(self._volume(container_id), container_id, ReplicaEvent.EXPIRED)
         self.on_change(container_id)
 
     def delete_container(
@@ -285,11 +285,11 @@ class ReplicaStore:
         self.volume_set.places.pop(container_id, None)
         self.on_change(container_id)
         if left:
-            self.on_trouble(Trouble(container_id, is_disk=True, reason=left))
+            self.on_trouble(StoreFailure(container_id, is_disk=True, reason=left))
 
     def free_blocks(
         self, container_id: ContainerId, ids: Collection[BlockId], kept: Collection[BlockId] = ()
-    ) -> Deleted:
+    ) -> DeleteResult:
         """Delete blocks of a closed replica; if files are left, the volume is checked."""
         volume, options = self._volume(container_id), self._options
         delete = partial(delete_blocks, volume, options, container_id, ids, kept)
@@ -297,7 +297,7 @@ class ReplicaStore:
         if deleted.freed:
             self.on_change(container_id)
         for error in islice(deleted.left.values(), 1):
-            self.on_trouble(Trouble(container_id, is_disk=True, reason=str(error)))
+            self.on_trouble(StoreFailure(container_id, is_disk=True, reason=str(error)))
         return deleted
 
     # -- reading
@@ -315,13 +315,17 @@ class ReplicaStore:
         return list(islice(readable_blocks(rows), min(count, BLOCKS_MAX)))
 
     @noticed
-    def readable(self, container_id: ContainerId, block_id: BlockId) -> Readable:
+    def readable(self, container_id: ContainerId, block_id: BlockId) -> BlockLocation:
         """Return a committed block with its place. Raise as `block`."""
         return readable_block(self._volume(container_id), container_id, block_id)
 
     @noticed
     def read(
-        self, container_id: ContainerId, block: BlockId | Readable, offset: int, length_bytes: int
+        self,
+        container_id: ContainerId,
+        block: BlockId | BlockLocation,
+        offset: int,
+        length_bytes: int,
     ) -> bytes:
         """Return bytes of a block from the disk, also uncommitted ones if the block is given by its
         id. Raise `Refused`: NO_SUCH_BLOCK, UNABLE_TO_FIND_CHUNK; `VolumeFailed`."""
@@ -329,7 +333,7 @@ class ReplicaStore:
 
     @noticed
     def read_medium(
-        self, container_id: ContainerId, block: Readable, offset: int, length_bytes: int
+        self, container_id: ContainerId, block: BlockLocation, offset: int, length_bytes: int
     ) -> bytes:
         """Return the same from the medium, past the page cache."""
         volume = self._volume(container_id)
@@ -438,11 +442,13 @@ class ReplicaStore:
             self.volume_set.working, self.volume_set.places, start=start, count=bound
         )
 
-    def repair(self, container_id: ContainerId) -> Repair:
+    def repair(self, container_id: ContainerId) -> ReplicaRepair:
         """Return the repair of one replica. The caller holds its lease until done with it."""
-        return Repair(self._volume(container_id), self._options, container_id)
+        return ReplicaRepair(self._volume(container_id), self._options, container_id)
 
-    def install_chunks(self, container_id: ContainerId, offers: Sequence[Offer]) -> frozenset[int]:
+    def install_chunks(
+        self, container_id: ContainerId, offers: Sequence[OfferedChunk]
+    ) -> frozenset[int]:
         """Install chunks under the lease; return which. The others must be installed one by one."""
         return install_batch(self._volume(container_id), self._options, container_id, offers)
 

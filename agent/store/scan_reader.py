@@ -19,7 +19,7 @@ from agent.store.files.durable import block_errors, disk_errors
 from agent.store.files.kinds import absence, kind_at
 from agent.store.files.layout import PACK_NAME, QUARANTINE, block_id_of
 from agent.store.index.facts import ScanBase
-from agent.store.index.packformat import Packed, PackedBlocks
+from agent.store.index.packformat import PackedBlocks, PackedPlace
 from agent.store.reads_past_cache import (
     BlockFile,
     ReadBuffers,
@@ -30,16 +30,16 @@ from agent.store.reads_past_cache import (
 )
 from agent.store.replica.descriptor import read_descriptor
 from agent.store.replica.lost_rows import is_cut_short, is_unread_loss
-from agent.store.replica.quarantine import KeptPieces
+from agent.store.replica.quarantine import QuarantinedPieces
 from agent.store.replica.trees import read_tree_file
 from agent.store.replica_store import ReplicaStore
 from merkle.checksum import U64s
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import BlockId, ContainerId
 from merkle.tree import Tree
 from scanner.chunk_verdict import insisted, name_of, read_failure
-from scanner.finding import Fault, Verdict
-from scanner.ports import Pieces, Structure, StructureFault
+from scanner.finding import DamageFault, Verdict
+from scanner.ports import ReadSplitting, Structure, StructureFault
 from scanner.scan_outcome import ScanOutcome
 
 WINDOW_BYTES: Final = 512 * 1024  # of a pack: other readers wait no longer than for a piece
@@ -51,7 +51,7 @@ HDDS_ABOVE_ROOT: Final = 3  # <volume>/hdds/<cluster>/current/containerDir<N>/<i
 Decoded = TypeVar("Decoded")
 
 
-class DiskReader:
+class StoreReplicaReader:
     """A replica on a volume for the scanner (`scanner.ports.ReplicaReader`).
 
     Close it: it keeps the chunks directory open, so that a name is one lookup, and a directory that
@@ -66,7 +66,7 @@ class DiskReader:
         *,
         buffers: ReadBuffers | None = None,
         direct: bool = True,
-        pieces: Pieces | None = None,
+        pieces: ReadSplitting | None = None,
         insists: bool = False,
     ) -> None:
         """Begin to read the replica of the scan's `base`. `insists` makes unreadable places a fault
@@ -81,7 +81,7 @@ class DiskReader:
         self._pieces = pieces
         self._paths = store.paths(container_id)
         folder = self._paths.root.parents[CLUSTER_ABOVE_ROOT] / QUARANTINE
-        self._kept = KeptPieces(folder, container_id)
+        self._kept = QuarantinedPieces(folder, container_id)
         self._pack = store.pack(container_id)
         self._packed = self._pack.blocks()
         self._window = memoryview(b"")  # part of the pack in the first buffer
@@ -183,7 +183,7 @@ class DiskReader:
         view = read_at_once(name, self._directory_fd, self._buffers.first, length_bytes)
         return self._read_whole_slowly(block_id, length_bytes) if view is None else view
 
-    def _read_packed(self, block_id: BlockId, packed: Packed, length_bytes: int) -> memoryview:
+    def _read_packed(self, block_id: BlockId, packed: PackedPlace, length_bytes: int) -> memoryview:
         """Return a block from a window of the pack, which is read in one call."""
         start = packed.offset - self._window_offset
         if not 0 <= start <= start + packed.length_bytes <= len(self._window):
@@ -226,16 +226,18 @@ class DiskReader:
         faults: list[StructureFault] = []
         if self._directory_fd == ABSENT_FD and self._directory_error is None:
             missing = f"{kind_at(self._paths.chunks)} is at {self._paths.chunks}"
-            faults.append(StructureFault(Fault.CHUNKS_DIRECTORY_MISSING, missing))
+            faults.append(StructureFault(DamageFault.CHUNKS_DIRECTORY_MISSING, missing))
         try:
             if self._directory_error is not None:
                 raise self._directory_error
             block_files, foreign = self._list()
         except OSError as error:
             why = self._unreadable(self._paths.chunks, error)
-            faults.append(StructureFault(Fault.CHUNKS_DIRECTORY_MISSING, why, is_unreadable=True))
+            faults.append(
+                StructureFault(DamageFault.CHUNKS_DIRECTORY_MISSING, why, is_unreadable=True)
+            )
             block_files, foreign = np.empty(0, np.uint64), []
-        faults.extend(StructureFault(Fault.FOREIGN_FILE, name) for name in foreign)
+        faults.extend(StructureFault(DamageFault.FOREIGN_FILE, name) for name in foreign)
         faults.extend(self._descriptor_faults())
         tree = self._stored_tree(faults)
         known = self._base.facts.tree
@@ -268,12 +270,12 @@ class DiskReader:
         try:
             _twice(lambda read: read_descriptor(path, self._container_id, read))
         except FileNotFoundError as error:
-            return [StructureFault(Fault.DESCRIPTOR_MISSING, absence(path, error))]
-        except Damaged as damage:
-            return [StructureFault(Fault.DESCRIPTOR_DAMAGED, str(damage))]
+            return [StructureFault(DamageFault.DESCRIPTOR_MISSING, absence(path, error))]
+        except DamagedData as damage:
+            return [StructureFault(DamageFault.DESCRIPTOR_DAMAGED, str(damage))]
         except OSError as error:
             why = self._unreadable(path, error)
-            return [StructureFault(Fault.DESCRIPTOR_DAMAGED, why, is_unreadable=True)]
+            return [StructureFault(DamageFault.DESCRIPTOR_DAMAGED, why, is_unreadable=True)]
         return []
 
     def _stored_tree(self, faults: list[StructureFault]) -> Tree | None:
@@ -284,13 +286,13 @@ class DiskReader:
             tree = _twice(lambda read: read_tree_file(path, self._container_id, read))
         except FileNotFoundError as error:
             if known is not None:
-                faults.append(StructureFault(Fault.TREE_MISSING, absence(path, error)))
+                faults.append(StructureFault(DamageFault.TREE_MISSING, absence(path, error)))
             return None
-        except Damaged as damage:
-            faults.append(StructureFault(Fault.TREE_DAMAGED, str(damage)))
+        except DamagedData as damage:
+            faults.append(StructureFault(DamageFault.TREE_DAMAGED, str(damage)))
             return None
         except OSError as error:
-            faults.append(StructureFault(Fault.TREE_DAMAGED, self._unreadable(path, error)))
+            faults.append(StructureFault(DamageFault.TREE_DAMAGED, self._unreadable(path, error)))
             return None
         if known is None or tree.generation != known.generation or tree.root != known.root:
             wanted = "none" if known is None else f"{known.generation} with root {known.root:x}"
@@ -298,7 +300,7 @@ class DiskReader:
                 f"file has generation {tree.generation} with root {tree.root:x}, "
                 f"the index remembers {wanted}"
             )
-            faults.append(StructureFault(Fault.TREE_STALE, evidence))
+            faults.append(StructureFault(DamageFault.TREE_STALE, evidence))
         return tree
 
     def _unreadable(self, path: Path, error: OSError) -> str:
@@ -325,5 +327,5 @@ def _twice(decode: "Callable[[Callable[[Path, int, int], bytes] | None], Decoded
     """Read and decode a small file; read it again before accepting damage."""
     try:
         return decode(None)
-    except Damaged:
+    except DamagedData:
         return decode(read_past_cache)

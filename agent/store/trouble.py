@@ -17,7 +17,7 @@ R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class StoreFailure:
     """A failed call. `is_disk` means that the device or the index returned an error; otherwise the
     replica lacks data that it should have."""
 
@@ -26,13 +26,13 @@ class Trouble:
     reason: str
 
 
-class Troubled(Protocol):
+class FailureListener(Protocol):
     """An object with a callback for failures."""
 
-    on_trouble: Callable[[Trouble], None]
+    on_trouble: Callable[[StoreFailure], None]
 
 
-S = TypeVar("S", bound=Troubled)
+S = TypeVar("S", bound=FailureListener)
 
 
 def noticed(
@@ -47,7 +47,7 @@ def noticed(
         except (Unavailable, VolumeFailed) as error:
             if is_trouble(error):
                 is_disk = isinstance(error, VolumeFailed)
-                self.on_trouble(Trouble(container_id, is_disk, str(error)))
+                self.on_trouble(StoreFailure(container_id, is_disk, str(error)))
             raise
 
     return noticing

@@ -20,29 +20,29 @@ from itertools import chain
 from pathlib import Path
 
 from agent.errors import Code, Refused, Unavailable
-from agent.store.files.layout import Layout, VolumeVersion
+from agent.store.files.layout import VolumeLayout, VolumeVersion
 from agent.store.files.writebehind import Submit
 from agent.store.index.facts import ReplicaFacts, VolumeFacts, facts_of
 from agent.store.index.rows import ReplicaRow
-from agent.store.operations.arrival import Announced, Arrival, Received
+from agent.store.operations.arrival import ImportSpec, ImportVerdict, ReplicaImport
 from agent.store.operations.deleting import delete_replica
 from agent.store.operations.reading import volume_facts
 from agent.store.options import StoreOptions
 from agent.store.recovery.opening import check_apart, check_single
-from agent.store.recovery.startup_recovery import Shelf, recover, replica_directories
+from agent.store.recovery.startup_recovery import StartupResult, recover, replica_directories
 from agent.store.replica.lost_rows import blocks_without_row
 from agent.store.speed import measured_bytes_per_s
 from agent.store.volume_set import VolumeSet
 from agent.store.volumes.identity import read_versions
 from agent.store.volumes.known import newest_known, remember
-from agent.store.volumes.service_mode import Mode, Service, read_service, write_service
+from agent.store.volumes.service_mode import VolumeMode, VolumeUse, read_service, write_service
 from agent.store.volumes.volume import Volume, open_volume
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import ContainerId, ReplicaState
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class RemainingReplica:
     """A replica that is still on a volume. `is_served` means from there, and not from another
     volume."""
 
@@ -61,7 +61,7 @@ class _Entry:
     is_added: bool
 
 
-class VolumeServices:
+class VolumeModes:
     """Services of a set's volumes."""
 
     def __init__(
@@ -70,22 +70,22 @@ class VolumeServices:
         self._set = volumes
         self._options = options
         self._on_change = on_change
-        self._services: dict[str, Service] = {}
+        self._services: dict[str, VolumeUse] = {}
         self._forgotten: dict[str, _Entry] = {}  # retired volumes, which may be put back in service
 
-    def of(self, volume_id: str) -> Service:
+    def of(self, volume_id: str) -> VolumeUse:
         """Return the service of a volume; a volume that is not open has the default."""
         for volume in self._set.working:
             if volume.volume_id == volume_id:
                 return self._service_of(volume)
-        return Service()
+        return VolumeUse()
 
-    def change(self, volume_id: str, mode: Mode, *, target_id: str = "") -> Service:
+    def change(self, volume_id: str, mode: VolumeMode, *, target_id: str = "") -> VolumeUse:
         """Change the service of a volume durably. Raise Refused; then nothing is changed."""
         volume = self._set.by_id(volume_id)
         before = self._service_of(volume)
         others = [other for other in self.in_service() if other is not volume]
-        if mode is not Mode.IN_SERVICE and not others:
+        if mode is not VolumeMode.IN_SERVICE and not others:
             raise Refused(
                 Code.INELIGIBLE,
                 f"{volume.layout.volume} is the only volume of this datanode in service",
@@ -98,15 +98,17 @@ class VolumeServices:
                 hint="suture volumes lists them",
             )
         if (mode, target_id) == (before.mode, before.target_id) or (
-            mode is Mode.RETIRING and before.mode is Mode.RETIRED
+            mode is VolumeMode.RETIRING and before.mode is VolumeMode.RETIRED
         ):
             return before
-        total_bytes = volume_facts(volume).used_bytes if mode is Mode.RETIRING else 0
-        service = Service(mode, target_id, total_bytes, self._options.now_ms())
-        if before.mode is Mode.RETIRED:  # first, so that a start finds what is acknowledged there
+        total_bytes = volume_facts(volume).used_bytes if mode is VolumeMode.RETIRING else 0
+        service = VolumeUse(mode, target_id, total_bytes, self._options.now_ms())
+        if (
+            before.mode is VolumeMode.RETIRED
+        ):  # first, so that a start finds what is acknowledged there
             own = _Entry(volume, str(volume.layout.volume), is_added=True)
             self._remember(self._forgotten.get(volume_id, own))
-        if before.mode is Mode.RETIRING:
+        if before.mode is VolumeMode.RETIRING:
             self._tell_seconds(volume)
         return self._keep(volume, service)
 
@@ -114,36 +116,36 @@ class VolumeServices:
         """Return the volumes that take new replicas."""
         return tuple(v for v in self._set.working if self._service_of(v).takes_replicas)
 
-    def left_on(self, volume_id: str) -> list[Left]:
+    def left_on(self, volume_id: str) -> list[RemainingReplica]:
         """Return the replicas on a volume, by ascending id."""
         volume = self._set.by_id(volume_id)
         with volume.index.read() as rows:
             found = [(key, row) for key, row in rows.replicas() if isinstance(row, ReplicaRow)]
         return [
-            Left(key, row.state, row.bytes_used, self._set.places.get(key) is volume)
+            RemainingReplica(key, row.state, row.bytes_used, self._set.places.get(key) is volume)
             for key, row in found
         ]
 
-    def seconds_on(self, volume_id: str) -> list[Left]:
+    def seconds_on(self, volume_id: str) -> list[RemainingReplica]:
         """Return the replicas on a volume that another one serves. Only reported ones are checked:
         a retiring volume has none, because they are in `left_on`."""
         volume = self._set.by_id(volume_id)
         told = [one.container_id for one in self._set.unloadable if one.volume_id == volume_id]
         return [
-            Left(container_id, row.state, row.bytes_used, is_served=False)
+            RemainingReplica(container_id, row.state, row.bytes_used, is_served=False)
             for container_id in told
             if self._is_second(volume, container_id)
             and (row := _row_or_none(volume, container_id)) is not None
         ]
 
-    def is_still(self, volume_id: str, left: Left) -> bool:
+    def is_still(self, volume_id: str, left: RemainingReplica) -> bool:
         """Return whether a replica is still on the volume, and served or not as before."""
         volume = self._set.by_id(volume_id)
         if left.is_served:
             return self._set.places.get(left.container_id) is volume
         return volume in self._set.others(left.container_id)
 
-    def begin_move(self, announced: Announced, submit: Submit | None = None) -> Arrival:
+    def begin_move(self, announced: ImportSpec, submit: Submit | None = None) -> ReplicaImport:
         """Reserve room on another volume for a replica on a retiring one. As `begin_arrival`; the
         caller holds the container's lease until the end."""
         source = self._retiring(announced.container_id)
@@ -159,8 +161,8 @@ class VolumeServices:
         return self.begin_arrival(announced, targets, submit)
 
     def begin_arrival(
-        self, announced: Announced, targets: Sequence[Volume], submit: Submit | None = None
-    ) -> Arrival:
+        self, announced: ImportSpec, targets: Sequence[Volume], submit: Submit | None = None
+    ) -> ReplicaImport:
         """Reserve room on one of `targets`. Raise as `Arrivals.begin`, and `Unavailable(BUSY)` if
         it no longer takes replicas: from then on only the reservation counts."""
         arrival = self._set.arrivals.begin(announced, targets, submit)
@@ -173,7 +175,7 @@ class VolumeServices:
             )
         return arrival
 
-    def finish_move(self, arrival: Arrival, received: Received) -> ReplicaFacts:
+    def finish_move(self, arrival: ReplicaImport, received: ImportVerdict) -> ReplicaFacts:
         """Put the copy in place, and serve it instead of the original."""
         container_id = arrival.announced.container_id
         source = self._retiring(container_id)
@@ -235,11 +237,11 @@ class VolumeServices:
         """Record that a volume is empty; return why it is not, "" if it is."""
         volume = self._set.by_id(volume_id)
         before = self._service_of(volume)
-        if before.mode is not Mode.RETIRING:
+        if before.mode is not VolumeMode.RETIRING:
             return "it does not retire"
         if why := self._contents(volume):
             return why
-        self._keep(volume, Service(Mode.RETIRED, since_ms=self._options.now_ms()))
+        self._keep(volume, VolumeUse(VolumeMode.RETIRED, since_ms=self._options.now_ms()))
         if why := self._contents(volume):  # arrived meanwhile, by an earlier request
             self._keep(volume, before)
             return why
@@ -250,7 +252,7 @@ class VolumeServices:
         """Return the replicas on a volume that cannot be moved because they cannot be loaded, with
         the reasons."""
         volume = self._set.by_id(volume_id)
-        found = Shelf()
+        found = StartupResult()
         directories = replica_directories(volume, found)
         with volume.index.read() as rows:
             known = dict(rows.replicas())
@@ -262,7 +264,7 @@ class VolumeServices:
                 one = told.get(container_id)
                 reasons[container_id] = f"{root}: {one.reason if one else 'no row in the index'}"
         for container_id, row in known.items():
-            if isinstance(row, Damaged):
+            if isinstance(row, DamagedData):
                 root = volume.paths(container_id).root
                 reasons[container_id] = f"{root}: {row}; a restart loads it if its files allow"
         return reasons
@@ -277,7 +279,7 @@ class VolumeServices:
         Raise Refused, VolumeFailed; then nothing is changed.
         """
         first = self._set.working[0].version
-        layout = Layout(Path(os.path.realpath(path)), first.cluster_id)
+        layout = VolumeLayout(Path(os.path.realpath(path)), first.cluster_id)
         known = newest_known([volume.layout for volume in self._set.working])
         check_apart(
             layout, [*map(Path, known.volumes), *(v.layout.volume for v in self._set.working)]
@@ -295,8 +297,8 @@ class VolumeServices:
         try:
             shelf = self._recovered(volume)
             check(volume_facts(volume), measured_bytes_per_s(volume))
-            if read_service(layout).mode is Mode.RETIRED:
-                write_service(layout, Service())
+            if read_service(layout).mode is VolumeMode.RETIRED:
+                write_service(layout, VolumeUse())
         except BaseException:
             volume.close(is_well=False)
             raise
@@ -308,7 +310,7 @@ class VolumeServices:
 
     # -- helpers
 
-    def _service_of(self, volume: Volume) -> Service:
+    def _service_of(self, volume: Volume) -> VolumeUse:
         return self._services.setdefault(volume.volume_id, read_service(volume.layout))
 
     def _is_second(self, volume: Volume, container_id: ContainerId) -> bool:
@@ -323,12 +325,12 @@ class VolumeServices:
                 if not self._is_second(volume, left.container_id):
                     self._set.forget_second(left.container_id, volume)
 
-    def _keep(self, volume: Volume, service: Service) -> Service:
+    def _keep(self, volume: Volume, service: VolumeUse) -> VolumeUse:
         write_service(volume.layout, service)
         self._services[volume.volume_id] = service
         return service
 
-    def _recovered(self, volume: Volume) -> Shelf:
+    def _recovered(self, volume: Volume) -> StartupResult:
         """Return the contents of an opened volume. Raise SutureError."""
         shelf = recover([volume], self._options)
         for _, failure in shelf.failed:
@@ -345,7 +347,7 @@ class VolumeServices:
 
     def _retiring(self, container_id: ContainerId) -> Volume:
         volume = self._volume_of(container_id)
-        if self._service_of(volume).mode is not Mode.RETIRING:
+        if self._service_of(volume).mode is not VolumeMode.RETIRING:
             raise Refused(
                 Code.INELIGIBLE,
                 f"container {container_id} is on {volume.layout.volume}, which does not retire",
@@ -368,7 +370,9 @@ class VolumeServices:
         new = joins.volume if joins else None
         modes = {volume: self._service_of(volume).mode for volume in self._set.working}
         gone = {
-            v.volume_id: v for v, mode in modes.items() if mode is Mode.RETIRED and v is not new
+            v.volume_id: v
+            for v, mode in modes.items()
+            if mode is VolumeMode.RETIRED and v is not new
         }
         stay = [volume.layout for volume in modes if volume not in gone.values()]
         known = newest_known(stay)
@@ -439,7 +443,7 @@ def _row_or_none(volume: Volume, container_id: ContainerId) -> ReplicaRow | None
     """Return a replica's row; None if it is unreadable or gone."""
     try:
         return _row(volume, container_id)
-    except (Damaged, Refused):
+    except (DamagedData, Refused):
         return None
 
 

@@ -9,17 +9,17 @@ from pathlib import Path
 
 from agent.errors import Code, SutureError, VolumeFailed
 from agent.store.index.facts import RecoveryReport, Unloadable, VolumeFacts
-from agent.store.operations.arrival import Arrivals
-from agent.store.operations.deleting import Graves, remove_graves
+from agent.store.operations.arrival import ReplicaImports
+from agent.store.operations.deleting import PurgeResult, remove_graves
 from agent.store.operations.reading import facts_or_failure, failed_facts, index_version
 from agent.store.options import StoreOptions
-from agent.store.recovery.startup_recovery import UNFINISHED, Rank, Shelf, rank
+from agent.store.recovery.startup_recovery import UNFINISHED, Rank, StartupResult, rank
 from agent.store.replica.evidence import purge_quarantine
 from agent.store.volumes.ballast import fill_ballast
 from agent.store.volumes.nodestate import NodeState, SeenStart, newest_state, write_state
 from agent.store.volumes.probe import Probe, probe
 from agent.store.volumes.volume import Volume
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import ContainerId
 
 
@@ -31,7 +31,7 @@ class VolumeSet:
         self,
         volumes: Sequence[Volume],
         options: StoreOptions,
-        shelf: Shelf,
+        shelf: StartupResult,
         failed: Sequence[VolumeFacts],
     ) -> None:
         """Make a set of open volumes, with the results of their recovery."""
@@ -42,7 +42,7 @@ class VolumeSet:
         self.failed = tuple(failed)
         self._fenced: tuple[Volume, ...] = ()
         self.lost: Mapping[ContainerId, str] = {}
-        self.arrivals = Arrivals(options)
+        self.arrivals = ReplicaImports(options)
         self._node_state_lock = threading.Lock()
         self.recovery = RecoveryReport(tuple(shelf.steps))
 
@@ -114,7 +114,7 @@ class VolumeSet:
         found: dict[ContainerId, tuple[Rank, Volume]] = {}
         for volume in self.working:
             for container_id in _served_by_a_start(volume, lost):
-                with suppress(SutureError, Damaged):
+                with suppress(SutureError, DamagedData):
                     candidate = rank(volume, container_id), volume
                     best = found.get(container_id, candidate)
                     found[container_id] = max(best, candidate, key=itemgetter(0))
@@ -126,7 +126,7 @@ class VolumeSet:
         if self.places.get(container_id) is volume:
             self.places.pop(container_id, None)
 
-    def admit(self, volume: Volume, shelf: Shelf) -> None:
+    def admit(self, volume: Volume, shelf: StartupResult) -> None:
         """Serve the replicas of a volume that was opened at run time."""
         twice = self.places.keys() & shelf.places.keys()
         self.failed = tuple(one for one in self.failed if one.path != volume.layout.volume)
@@ -156,7 +156,7 @@ class VolumeSet:
         """Remove pieces quarantined longer ago; return their number."""
         return purge_quarantine(self.working, self._options, older_than_s)
 
-    def remove_graves(self, known: Mapping[str, Collection[Path]]) -> dict[str, Graves]:
+    def remove_graves(self, known: Mapping[str, Collection[Path]]) -> dict[str, PurgeResult]:
         """Retry the removal of deleted replicas' files, on each volume those `known` from the last
         check; return the results by volume. Unreadable volumes are omitted."""
         found = {}
@@ -218,7 +218,7 @@ def _served_by_a_start(volume: Volume, container_ids: Sequence[ContainerId]) -> 
         for container_id in container_ids:
             if not rows.has_replica(container_id):
                 continue
-            with suppress(Damaged):
+            with suppress(DamagedData):
                 if rows.replica(container_id).state not in UNFINISHED:
                     found.append(container_id)
     return found

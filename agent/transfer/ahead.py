@@ -9,7 +9,7 @@ from queue import SimpleQueue
 from typing import Final
 
 from agent.ports import Executor
-from agent.transfer.parts import Part
+from agent.transfer.parts import ImportMessage
 
 AHEAD_PARTS: Final = 4  # one MiB each, because a disk does not write evenly
 ASKED_PARTS: Final = 2  # requested together, so that a thread is woken for every other part only
@@ -18,13 +18,13 @@ NO_MORE: Final = 0
 assert AHEAD_PARTS >= ASKED_PARTS, "else either would wait for the other"
 
 
-def read_ahead(parts: Iterator[Part], executor: Executor) -> Generator[Part]:
+def read_ahead(parts: Iterator[ImportMessage], executor: Executor) -> Generator[ImportMessage]:
     """Yield the parts, while the next few are received in a thread of `executor`.
 
     Errors of receiving are raised after the parts that came. Close the generator when leaving it
     early.
     """
-    came: SimpleQueue[Part | None] = SimpleQueue()
+    came: SimpleQueue[ImportMessage | None] = SimpleQueue()
     asked: SimpleQueue[int] = SimpleQueue()
     receiving = executor.submit(_receive, parts, came, asked)
     asked.put(AHEAD_PARTS)
@@ -41,7 +41,9 @@ def read_ahead(parts: Iterator[Part], executor: Executor) -> Generator[Part]:
 
 
 def _receive(
-    parts: Iterator[Part], came: "SimpleQueue[Part | None]", asked: "SimpleQueue[int]"
+    parts: Iterator[ImportMessage],
+    came: "SimpleQueue[ImportMessage | None]",
+    asked: "SimpleQueue[int]",
 ) -> None:
     """Receive as many parts as are requested, then None after the last."""
     wanted = 0

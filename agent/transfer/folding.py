@@ -9,14 +9,14 @@ import numpy as np
 
 from agent.rpc.wire import codec
 from merkle.checksum import Algorithm, U64s
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import BlockData, BlockId
 from merkle.tree import Tree
 from merkle.tree_building import TreeBuilder, build_from_rows
 from scanner.rows.small_blocks import SimpleRun
 
 
-class Folding:
+class ImportTreeBuilder:
     """A tree under construction, from rows by ascending block id."""
 
     def __init__(self, source: Tree) -> None:
@@ -44,7 +44,7 @@ class Folding:
             self._builder.add_tombstone(block_id, checksum)
         try:
             return self._builder.build()
-        except Damaged as damage:
+        except DamagedData as damage:
             raise codec.malformed("blocks.rows", str(damage)) from damage
 
 
@@ -52,7 +52,7 @@ def folded_anew(rows: Iterable[tuple[BlockId, bytes]], source: Tree, algorithm: 
     """Return the tree of intact rows, by another algorithm than the source's. Raise Refused."""
     try:
         return build_from_rows(rows, tombstones(source), algorithm=algorithm)
-    except Damaged as damage:
+    except DamagedData as damage:
         raise codec.malformed("blocks.rows", str(damage)) from damage
 
 

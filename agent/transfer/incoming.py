@@ -25,15 +25,22 @@ from agent.runtime.memory import give_back
 from agent.store.files.writebehind import Submit
 from agent.store.index.facts import ReplicaFacts
 from agent.store.index.packformat import PACKED_BYTES_MAX
-from agent.store.operations.arrival import Announced, Arrival, Received
+from agent.store.operations.arrival import ImportSpec, ImportVerdict, ReplicaImport
 from agent.transfer.ahead import read_ahead
 from agent.transfer.chunk_checks import StreamedChunks
-from agent.transfer.folding import Folding, folded_anew, plain
-from agent.transfer.incoming_condition import FINDINGS_MAX, Declared
-from agent.transfer.parts import PART_BLOCKS_MAX, PART_BYTES, Part, cut_off, read_part, unpacked
+from agent.transfer.folding import ImportTreeBuilder, folded_anew, plain
+from agent.transfer.incoming_condition import FINDINGS_MAX, DeclaredDamage
+from agent.transfer.parts import (
+    PART_BLOCKS_MAX,
+    PART_BYTES,
+    ImportMessage,
+    cut_off,
+    read_part,
+    unpacked,
+)
 from merkle.blockrow import decode_block
 from merkle.checksum import Algorithm, fold_each, windows_verify
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import (
     BLOCK_BYTES_MAX,
     CONTAINER_BYTES_MAX,
@@ -47,7 +54,7 @@ from merkle.replica import (
     ReplicaState,
 )
 from merkle.tree import Tree
-from scanner.finding import Fault, Finding, Verdict
+from scanner.finding import DamageFault, Finding, Verdict
 from scanner.rows.small_blocks import FIRST_SUM_END, SUMS_START, SimpleRun, runs
 
 TREE_BYTES_MAX: Final = 64 * hashes.ROWS_MAX  # twice the size of the largest tree
@@ -56,7 +63,7 @@ STEP_BYTES: Final = 512 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Arrived:
+class ImportResult:
     """Result of an import."""
 
     facts: ReplicaFacts
@@ -67,15 +74,15 @@ class Arrived:
 class ArrivingReplicas(Protocol):
     """Replicas that another datanode sends: a `ReplicaStore`, or one that moves its own replica."""
 
-    def begin_arrival(self, announced: Announced, submit: Submit | None = ...) -> Arrival:
+    def begin_arrival(self, announced: ImportSpec, submit: Submit | None = ...) -> ReplicaImport:
         """Reserve room; the caller ends it, with `finish_arrival` and with `discard`."""
 
-    def finish_arrival(self, arrival: Arrival, received: Received) -> ReplicaFacts:
+    def finish_arrival(self, arrival: ReplicaImport, received: ImportVerdict) -> ReplicaFacts:
         """Put a replica that has arrived in place: durable, and served from now on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Importer:
+class ReplicaImporter:
     """Services that every import of this datanode uses. `on_arrived` receives each imported
     replica."""
 
@@ -87,11 +94,11 @@ class Importer:
     now_ms: Callable[[], int]
     on_arrived: Callable[[ContainerId], None] = lambda _: None
 
-    def read_part(self, encoded: bytes) -> Part:
+    def read_part(self, encoded: bytes) -> ImportMessage:
         """Decode one message of a stream. Raise DecodeError."""
         return read_part(encoded)
 
-    def receive(self, parts: Iterator[Part]) -> Arrived:
+    def receive(self, parts: Iterator[ImportMessage]) -> ImportResult:
         """Receive one replica. Raise SutureError; then nothing of it remains."""
         first = next(parts, None)
         if first is None or first.kind != "header":
@@ -100,7 +107,7 @@ class Importer:
         announced = parse_header(header, self.cluster_id)
         arrival = self.store.begin_arrival(announced, self.executor.submit)
         try:
-            reception = _Reception(arrival, header, self.now_ms())
+            reception = _ImportStream(arrival, header, self.now_ms())
             with closing(read_ahead(parts, self.executor)) as ahead:  # a thread per import
                 reception.take_all(ahead)
             received = reception.judged(self.algorithm)
@@ -110,10 +117,10 @@ class Importer:
             arrival.discard()
             give_back()
         self.on_arrived(announced.container_id)
-        return Arrived(facts, reception.data_bytes, len(received.findings))
+        return ImportResult(facts, reception.data_bytes, len(received.findings))
 
 
-def parse_header(header: pb.ImportHeader, cluster_id: str) -> Announced:
+def parse_header(header: pb.ImportHeader, cluster_id: str) -> ImportSpec:
     """Return the announced replica. Raise Refused."""
     if header.cluster_id != cluster_id:
         raise Refused(
@@ -127,7 +134,7 @@ def parse_header(header: pb.ImportHeader, cluster_id: str) -> Announced:
         former = codec.parse_state(header.former_state, "header.former_state")
         if former not in {ReplicaState.CLOSED, ReplicaState.QUASI_CLOSED}:
             raise codec.malformed("header.former_state", f"{former} is nothing to heal to")
-    return Announced(
+    return ImportSpec(
         container_id=codec.parse_container_id(header.container_id, "header.container_id"),
         state=state,
         former_state=former,
@@ -155,10 +162,10 @@ class _OpenBlock:
     chunks: StreamedChunks
 
 
-class _Reception:
+class _ImportStream:
     """State of one stream."""
 
-    def __init__(self, arrival: Arrival, header: pb.ImportHeader, now_ms: int) -> None:
+    def __init__(self, arrival: ReplicaImport, header: pb.ImportHeader, now_ms: int) -> None:
         self._arrival = arrival
         self._container_id = arrival.announced.container_id
         where = "header.source_datanode_id"
@@ -168,8 +175,8 @@ class _Reception:
         self._pages: list[pb.HashesPage] = []
         self._pages_bytes = 0
         self._tree: Tree | None = None
-        self._folding: Folding | None = None
-        self._declared = Declared(self._container_id)
+        self._folding: ImportTreeBuilder | None = None
+        self._declared = DeclaredDamage(self._container_id)
         self._open: _OpenBlock | None = None
         self._last_id = 0
         self._sent_count = 0
@@ -179,7 +186,7 @@ class _Reception:
         self._findings: list[Finding] = []
         self.data_bytes = 0
 
-    def take_all(self, parts: Iterator[Part]) -> None:
+    def take_all(self, parts: Iterator[ImportMessage]) -> None:
         """Take every part up to the end."""
         for part in parts:
             match part.kind:
@@ -197,7 +204,7 @@ class _Reception:
                     raise codec.malformed("parts", f"{kind or 'nothing'} is out of order")
         raise cut_off()
 
-    def judged(self, algorithm: Algorithm) -> Received:
+    def judged(self, algorithm: Algorithm) -> ImportVerdict:
         """Return the received replica, once it is complete. Raise Refused if it is inconsistent.
 
         A healthy replica gets a tree of this datanode's algorithm; a damaged one keeps the source's
@@ -210,7 +217,7 @@ class _Reception:
             tree = received
         elif algorithm is not received.algorithm:
             tree = folded_anew(self._arrival.rows(), received, algorithm)
-        return Received(
+        return ImportVerdict(
             tree=tree,
             findings=self._findings,
             contradictions=self._declared.contradictions,
@@ -236,10 +243,10 @@ class _Reception:
                 raise codec.malformed("tree", "is not what its summary says")
             self._tree, self._pages = tree, []
             self._arrival.expect_small(small_count(tree))
-            self._folding = Folding(tree)
+            self._folding = ImportTreeBuilder(tree)
         return self._tree
 
-    def _fold(self) -> Folding:
+    def _fold(self) -> ImportTreeBuilder:
         """Return the folding of arriving rows to a tree of the source's algorithm."""
         self._known_tree()
         assert self._folding is not None, "it begins with the tree"
@@ -396,8 +403,8 @@ class _Reception:
     def _decoded(self, block_id: BlockId, row: bytes) -> BlockData | None:
         try:
             return decode_block(block_id, row)
-        except Damaged as damage:
-            fault = Fault.BLOCK_ROW_DAMAGED if row else Fault.BLOCK_ROW_MISSING
+        except DamagedData as damage:
+            fault = DamageFault.BLOCK_ROW_DAMAGED if row else DamageFault.BLOCK_ROW_MISSING
             self._note(fault, block_id, -1, -1, str(damage))
             return None
 
@@ -420,24 +427,24 @@ class _Reception:
         self._open = None
         if has_file:
             self._arrival.end_file()
-        missing = Fault.CHUNK_SHORT if has_file else Fault.BLOCK_FILE_MISSING
+        missing = DamageFault.CHUNK_SHORT if has_file else DamageFault.BLOCK_FILE_MISSING
         for chunk in block.chunks.wrong:
-            self._note_chunk(Fault.CHUNK_CHECKSUM, block.block_id, chunk)
+            self._note_chunk(DamageFault.CHUNK_CHECKSUM, block.block_id, chunk)
         for chunk in block.chunks.missing():
             self._note_chunk(missing, block.block_id, chunk)
         for chunk in block.block.chunks if block.block is not None else ():
             known = (block.block_id, chunk.offset) in self._declared.places
             if known and chunk.checksum_type is ChecksumType.NONE:
-                self._note_chunk(Fault.CHUNK_CHECKSUM, block.block_id, chunk)
+                self._note_chunk(DamageFault.CHUNK_CHECKSUM, block.block_id, chunk)
 
     # -- damage
 
-    def _note_chunk(self, fault: Fault, block_id: BlockId, chunk: ChunkInfo) -> None:
+    def _note_chunk(self, fault: DamageFault, block_id: BlockId, chunk: ChunkInfo) -> None:
         what = f"chunk at {chunk.offset} of block {block_id} arrived damaged: {fault}"
         self._note(fault, block_id, chunk.offset, chunk.length_bytes, what)
 
     def _note(
-        self, fault: Fault, block_id: BlockId, offset: int, length_bytes: int, what: str
+        self, fault: DamageFault, block_id: BlockId, offset: int, length_bytes: int, what: str
     ) -> None:
         """Mark damage that the source declared. Raise Refused for any other."""
         if not self._declared.covers(self._known_tree(), block_id, offset):

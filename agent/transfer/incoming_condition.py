@@ -15,13 +15,13 @@ from agent.rpc.wire.reports import TEXT_CHARS_MAX
 from agent.store.replica.contradictions import KEPT_MAX
 from merkle.replica import BLOCK_BYTES_MAX, ID_MAX, ContainerId
 from merkle.tree import Tree
-from scanner.finding import CONTRADICTING, Fault, Finding, Verdict
+from scanner.finding import CONTRADICTING, DamageFault, Finding, Verdict
 
 FINDINGS_MAX: Final = 10_000  # a replica with more damage is not worth copying
 
 
 @dataclass(slots=True)
-class Declared:
+class DeclaredDamage:
     """Findings of the source: evidence of damage by block, the places, and contradictions."""
 
     container_id: ContainerId
@@ -36,7 +36,7 @@ class Declared:
             if item.verdict == Verdict.CONTRADICTORY:
                 self._contradicted(item)
                 continue
-            if item.local_id < 1 and item.fault == Fault.BLOCK_ROW_MISSING:
+            if item.local_id < 1 and item.fault == DamageFault.BLOCK_ROW_MISSING:
                 raise Refused(
                     Code.CHECKSUM_MISMATCH,
                     "the source has lost rows, and does not say of which blocks",
@@ -68,7 +68,7 @@ class Declared:
             Finding(
                 container_id=self.container_id,
                 verdict=Verdict.CONTRADICTORY,
-                fault=Fault(item.fault),
+                fault=DamageFault(item.fault),
                 block_id=codec.parse_block_id(item.local_id, "findings.local_id"),
                 offset=_place(item.offset, "findings.offset"),
                 length_bytes=_place(item.length, "findings.length"),

@@ -28,18 +28,18 @@ from agent.store.files.blockfile import ALIGNMENT_BYTES
 from agent.store.files.durable import error_of
 from agent.store.files.writebehind import REFUSED
 from agent.store.index.facts import ReplicaFacts
-from agent.store.operations.outflow import ABSENT, BlockFiles, ReadsAhead, WholeFiles
+from agent.store.operations.outflow import ABSENT, ExportFiles, ReadsAhead, WholeFiles
 from agent.store.replica_store import ReplicaStore
-from agent.transfer.outgoing_condition import Statement, lost_rows, statement_of, undeclared
+from agent.transfer.outgoing_condition import ReplicaCondition, lost_rows, statement_of, undeclared
 from agent.transfer.parts import (
     FINDINGS_PER_PART,
     PART_BYTES,
     blocks_part,
     part_with_hole,
 )
-from agent.transfer.pieces import SPREAD_BYTES_MAX, Batch, Piece, Span
+from agent.transfer.pieces import SPREAD_BYTES_MAX, BlockSpan, ExportPiece, SmallBlockBatch
 from merkle.blockrow import decode_block
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import TREE_STATES, BlockId, ContainerId
 from merkle.tree import Tree
 from scanner.rows.small_blocks import SimpleRun, runs
@@ -49,7 +49,7 @@ READ_AHEAD_PARTS: Final = 4  # read ahead; one MiB each
 
 
 @dataclass(slots=True)
-class Export:
+class ReplicaExport:
     """The export of one replica. Used by one thread at a time; readers work beside it."""
 
     store: ReplicaStore
@@ -66,7 +66,7 @@ class Export:
     block_count: int = 0
     data_bytes: int = 0
     damaged_block_ids: frozenset[int] = frozenset()
-    _files: BlockFiles = field(init=False)
+    _files: ExportFiles = field(init=False)
     _ahead: ReadsAhead = field(init=False)
 
     def stream(self) -> Iterator[bytes]:
@@ -89,7 +89,7 @@ class Export:
         said = statement_of(self.store, facts)
         tree, findings = said.tree, said.findings
         yield pb.ImportPart(header=self._header(facts, said)).SerializeToString()
-        everything = hashes.Selection(pb.CHUNKS, *[np.empty(0, np.uint64)] * 4)
+        everything = hashes.TreeQuery(pb.CHUNKS, *[np.empty(0, np.uint64)] * 4)
         for page in hashes.pages(tree, everything):
             yield pb.ImportPart(tree=page).SerializeToString()
         told = [*findings, *said.contradictions]
@@ -101,7 +101,7 @@ class Export:
         end = pb.ImportEnd(block_count=self.block_count, data_bytes=self.data_bytes)
         yield pb.ImportPart(end=end).SerializeToString()
 
-    def _header(self, facts: ReplicaFacts, said: Statement) -> pb.ImportHeader:
+    def _header(self, facts: ReplicaFacts, said: ReplicaCondition) -> pb.ImportHeader:
         rowless_bytes = sum(max(size, 0) for size in said.without_row.values())
         header = pb.ImportHeader(
             cluster_id=self.cluster_id,
@@ -121,13 +121,13 @@ class Export:
 
     # -- blocks
 
-    def _blocks(self, said: Statement) -> Iterator[bytes]:
-        self._files = BlockFiles(
+    def _blocks(self, said: ReplicaCondition) -> Iterator[bytes]:
+        self._files = ExportFiles(
             self.store.paths(self.container_id).chunks, self.store.pack(self.container_id).blocks()
         )
         self._ahead = ReadsAhead(self._files)
         pieces = self._pieces(said.tree, said.without_row)
-        pending: deque[tuple[Piece, Future]] = deque()
+        pending: deque[tuple[ExportPiece, Future]] = deque()
         try:
             for piece in pieces:
                 pending.append((piece, self._begin(piece)))
@@ -143,21 +143,21 @@ class Export:
             self._ahead.close()
             self._files.close()
 
-    def _next_read(self, pending: "deque[tuple[Piece, Future]]") -> bytes:
+    def _next_read(self, pending: "deque[tuple[ExportPiece, Future]]") -> bytes:
         piece, future = pending.popleft()
         part: bytes = future.result()
         self.block_count += len(piece.local_ids)
         self.data_bytes += piece.data_bytes
         return part
 
-    def _pieces(self, tree: Tree, without_row: Mapping[BlockId, int]) -> Iterator[Piece]:
+    def _pieces(self, tree: Tree, without_row: Mapping[BlockId, int]) -> Iterator[ExportPiece]:
         """Cut the replica into parts; lost rows are sent as empty ones."""
         known = self.store.block_rows(self.container_id)
         lost = lost_rows(self.store, self.container_id, without_row)
         rows = merge(known, lost, key=itemgetter(0)) if lost else known
         named = [key for key in self.damaged_block_ids if key > 0]  # not the whole replica's
         damaged = np.array(sorted(named), np.uint64)
-        batch = Batch()
+        batch = SmallBlockBatch()
         for item in runs(rows, tree.algorithm, PART_BYTES):
             if not isinstance(item, SimpleRun):
                 yield from batch.taken()
@@ -175,12 +175,12 @@ class Export:
             yield from batch.add(ids[start:], item.rows[start:], sizes[start:])
         yield from batch.taken()
 
-    def _single(self, block_id: BlockId, row: bytes) -> Iterator[Piece]:
+    def _single(self, block_id: BlockId, row: bytes) -> Iterator[ExportPiece]:
         """Cut one block that is large or has known damage."""
         is_damaged = block_id in self.damaged_block_ids
         actual = self._files.size_bytes(block_id)
         size = actual
-        with suppress(Damaged):
+        with suppress(DamagedData):
             wanted = decode_block(block_id, row).length_bytes
             if wanted > max(actual, 0) and not is_damaged:
                 raise undeclared(f"block {block_id} has {actual} of {wanted} bytes")
@@ -189,10 +189,10 @@ class Export:
         for offset in range(0, max(size, 1), PART_BYTES):
             length = min(PART_BYTES, size - offset)
             begins = ([block_id], [row], [size]) if first else ([], [], [])
-            yield Piece(*begins, Span(block_id, offset, max(length, 0), is_damaged))
+            yield ExportPiece(*begins, BlockSpan(block_id, offset, max(length, 0), is_damaged))
             first = False
 
-    def _begin(self, piece: Piece) -> Future:
+    def _begin(self, piece: ExportPiece) -> Future:
         """Start making the part of one piece. Small files, and whole pages of a file, are read
         asynchronously, because threads that open files would only wait for the GIL. Everything else
         takes a thread."""
@@ -212,7 +212,7 @@ class Export:
                 return _Later(finish, partial(self._ahead.count, number))
         return self.executor.submit(self._read, piece)
 
-    def _finish(self, span: Span, part: bytes, hole: memoryview, number: int) -> bytes:
+    def _finish(self, span: BlockSpan, part: bytes, hole: memoryview, number: int) -> bytes:
         """Return the part of one piece once its hole is filled. Raise SutureError."""
         try:
             count = self._ahead.count(number)
@@ -224,7 +224,7 @@ class Export:
             self._fill(span, hole)
         return part
 
-    def _read(self, piece: Piece) -> bytes:
+    def _read(self, piece: ExportPiece) -> bytes:
         """Return the part of one piece. Runs in a reader's thread."""
         span = piece.span
         if span is None:
@@ -236,12 +236,12 @@ class Export:
         finally:
             self._files.give_back(buffer)
 
-    def _small_files(self, piece: Piece) -> WholeFiles:
+    def _small_files(self, piece: ExportPiece) -> WholeFiles:
         """Start reading whole small blocks without known damage."""
         files = list(zip(piece.local_ids, piece.file_bytes, strict=True))
         return WholeFiles(self._files, files, SPREAD_BYTES_MAX)
 
-    def _finish_small(self, piece: Piece, small: WholeFiles) -> bytes:
+    def _finish_small(self, piece: ExportPiece, small: WholeFiles) -> bytes:
         """Return the part of small blocks whose read was started. Raise SutureError."""
         data = []
         with closing(small):
@@ -254,11 +254,11 @@ class Export:
                 data.append(found)
             return self._part(piece, data)
 
-    def _part(self, piece: Piece, data: Sequence[memoryview]) -> bytes:
+    def _part(self, piece: ExportPiece, data: Sequence[memoryview]) -> bytes:
         about = (piece.local_ids, piece.rows, piece.file_bytes)
         return blocks_part(*about, *data, compress=self.compress)
 
-    def _fill(self, span: Span, target: memoryview) -> None:
+    def _fill(self, span: BlockSpan, target: memoryview) -> None:
         """Fill memory from a file; missing parts of a damaged one become zeros."""
         count = 0
         try:

@@ -21,11 +21,11 @@ from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockId, ContainerId
 from merkle.tree import Tree
 from merkle.tree_building import build_from_rows
-from scanner.finding import Fault, Finding, Verdict
+from scanner.finding import DamageFault, Finding, Verdict
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class ReplicaCondition:
     """The tree, the damage and contradictions of live blocks, and the sizes of files without a
     row."""
 
@@ -36,7 +36,7 @@ class Statement:
     without_row: Mapping[BlockId, int]
 
 
-def statement_of(store: ReplicaStore, facts: ReplicaFacts) -> Statement:
+def statement_of(store: ReplicaStore, facts: ReplicaFacts) -> ReplicaCondition:
     """Return the statement about a replica. The caller holds a share of its lease.
 
     Raise Refused(CHECKSUM_MISMATCH) if a scan has to find the lost rows first.
@@ -60,7 +60,7 @@ def statement_of(store: ReplicaStore, facts: ReplicaFacts) -> Statement:
             generation=store.generation(container_id),
         )
     damaged |= {item.block_id for item in findings}
-    return Statement(tree, findings, contradictions, damaged, without_row)
+    return ReplicaCondition(tree, findings, contradictions, damaged, without_row)
 
 
 def _unnamed(
@@ -72,7 +72,7 @@ def _unnamed(
         Finding(
             container_id=facts.container_id,
             verdict=Verdict.CORRUPT,
-            fault=Fault.BLOCK_ROW_MISSING,
+            fault=DamageFault.BLOCK_ROW_MISSING,
             block_id=block_id,
             offset=-1,
             length_bytes=-1,

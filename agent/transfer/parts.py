@@ -103,7 +103,7 @@ def _padding(size_bytes: int) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ImportMessage:
     """A received message; `data` is that of its blocks, which `message` does not contain."""
 
     message: pb.ImportPart
@@ -115,7 +115,7 @@ class Part:
         return self.message.WhichOneof("part") or ""
 
 
-def read_part(encoded: bytes) -> Part:
+def read_part(encoded: bytes) -> ImportMessage:
     """Decode a message. Raise protobuf's DecodeError, as its own decoder does."""
     view = memoryview(encoded)
     if encoded[:1] == BLOCKS_TAG:
@@ -130,9 +130,9 @@ def read_part(encoded: bytes) -> Part:
                 if end <= len(view):
                     rest = pb.ImportBlocks.FromString(encoded[end:])
                     if not rest.data:  # if given twice, the last one counts
-                        return Part(pb.ImportPart(blocks=rest), view[start:end])
+                        return ImportMessage(pb.ImportPart(blocks=rest), view[start:end])
     message = pb.ImportPart.FromString(encoded)
-    return Part(message, memoryview(message.blocks.data))
+    return ImportMessage(message, memoryview(message.blocks.data))
 
 
 def unpacked(data: memoryview, *, compressed: bool) -> memoryview:

@@ -21,7 +21,7 @@ SPREAD_BYTES_MAX: Final = 2 * PART_BYTES  # of a part whose blocks are each alig
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class BlockSpan:
     """A range of one block's file."""
 
     block_id: BlockId
@@ -31,7 +31,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ExportPiece:
     """Content of one part: a span of one block, or (None) whole small blocks.
 
     `local_ids` are the blocks that begin in it.
@@ -40,7 +40,7 @@ class Piece:
     local_ids: Sequence[BlockId]
     rows: Sequence[bytes]
     file_bytes: Sequence[int]
-    span: Span | None = None
+    span: BlockSpan | None = None
 
     @property
     def data_bytes(self) -> int:
@@ -49,7 +49,7 @@ class Piece:
 
 
 @dataclass(slots=True)
-class Batch:
+class SmallBlockBatch:
     """Small blocks that are sent together."""
 
     ids: list[BlockId] = field(default_factory=list)
@@ -60,7 +60,7 @@ class Batch:
 
     def add(
         self, ids: Sequence[BlockId], rows: Sequence[bytes], sizes: npt.NDArray[np.int64]
-    ) -> Iterator[Piece]:
+    ) -> Iterator[ExportPiece]:
         """Add blocks of at most `PART_BYTES`; yield each full batch."""
         data = np.cumsum(sizes)
         spread = np.cumsum(spread_bytes(sizes))
@@ -84,11 +84,11 @@ class Batch:
             self.spread_bytes += int(spread[end - 1]) - gone[1]
             start = end
 
-    def taken(self) -> Iterator[Piece]:
+    def taken(self) -> Iterator[ExportPiece]:
         """Yield the rest, and begin again."""
         if self.ids:
             is_one = len(self.ids) == 1
-            span = Span(self.ids[0], 0, self.sizes[0], is_damaged=False) if is_one else None
-            yield Piece(self.ids, self.rows, self.sizes, span)
+            span = BlockSpan(self.ids[0], 0, self.sizes[0], is_damaged=False) if is_one else None
+            yield ExportPiece(self.ids, self.rows, self.sizes, span)
             self.ids, self.rows, self.sizes = [], [], []
             self.data_bytes = self.spread_bytes = 0

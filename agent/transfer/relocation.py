@@ -12,17 +12,17 @@ from agent.errors import SutureError
 from agent.ports import Executor
 from agent.store.files.writebehind import Submit
 from agent.store.index.facts import ReplicaFacts
-from agent.store.operations.arrival import Announced, Arrival, Received
+from agent.store.operations.arrival import ImportSpec, ImportVerdict, ReplicaImport
 from agent.store.replica_store import ReplicaStore
-from agent.transfer.incoming import Arrived, Importer
-from agent.transfer.outgoing import Export
+from agent.transfer.incoming import ImportResult, ReplicaImporter
+from agent.transfer.outgoing import ReplicaExport
 from agent.transfer.parts import read_part
 from merkle.checksum import Algorithm
 from merkle.replica import ContainerId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mover:
+class VolumeCopier:
     """Services that every move of this datanode uses."""
 
     store: ReplicaStore
@@ -32,12 +32,12 @@ class Mover:
     algorithm: Algorithm
     now_ms: Callable[[], int]
 
-    def move(self, container_id: ContainerId, *, stop: Callable[[], bool]) -> Arrived:
+    def move(self, container_id: ContainerId, *, stop: Callable[[], bool]) -> ImportResult:
         """Copy a replica and serve the copy. Raise SutureError; then nothing has changed.
 
         CHECKSUM_MISMATCH means damage that no scan has found yet.
         """
-        export = Export(
+        export = ReplicaExport(
             store=self.store,
             container_id=container_id,
             cluster_id=self.cluster_id,
@@ -45,9 +45,9 @@ class Mover:
             executor=self.executor,
             stop=stop,
         )
-        importer = Importer(
-            store=_Moved(self.store),
-            leases=_Held(),
+        importer = ReplicaImporter(
+            store=_MoveTarget(self.store),
+            leases=_AlreadyLeased(),
             executor=self.executor,
             cluster_id=self.cluster_id,
             algorithm=self.algorithm,
@@ -60,22 +60,22 @@ class Mover:
 
 
 @dataclass(frozen=True, slots=True)
-class _Moved:
+class _MoveTarget:
     """A store in which a replica arrives that exists already, on a retiring volume."""
 
     store: ReplicaStore
 
-    def begin_arrival(self, announced: Announced, submit: Submit | None = None) -> Arrival:
+    def begin_arrival(self, announced: ImportSpec, submit: Submit | None = None) -> ReplicaImport:
         """Reserve room on another volume. The replica's tree continues there."""
         following = self.store.generation(announced.container_id) + 1
         return self.store.services.begin_move(replace(announced, generation=following), submit)
 
-    def finish_arrival(self, arrival: Arrival, received: Received) -> ReplicaFacts:
+    def finish_arrival(self, arrival: ReplicaImport, received: ImportVerdict) -> ReplicaFacts:
         """Serve the replica from the new volume."""
         return self.store.services.finish_move(arrival, received)
 
 
-class _Held:
+class _AlreadyLeased:
     """The lease, already held by the caller."""
 
     @contextmanager

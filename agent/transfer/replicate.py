@@ -16,7 +16,7 @@ from agent.rpc.v1 import container_pb2, scm_pb2
 from agent.rpc.wire import codec
 from agent.runtime.memory import give_back
 from agent.store.replica_store import ReplicaStore
-from agent.transfer.outgoing import Export
+from agent.transfer.outgoing import ReplicaExport
 from merkle.replica import TREE_STATES, ContainerId
 
 TIMEOUT_S: Final = 6 * 3600.0  # of one transfer whose command has no deadline
@@ -70,7 +70,7 @@ class Replicator:
         begun_s = self.monotonic_s()
         self.store.replica(container_id)  # raises without a call if there is no replica
         with self.leases.share(container_id):
-            export = Export(
+            export = ReplicaExport(
                 store=self.store,
                 container_id=container_id,
                 cluster_id=self.cluster_id,
@@ -111,7 +111,7 @@ class Replicator:
             raise error
 
     def _push_again(
-        self, export: Export, target: Peer, stop: Callable[[], bool], timeout_s: float
+        self, export: ReplicaExport, target: Peer, stop: Callable[[], bool], timeout_s: float
     ) -> scm_pb2.ReplicateOutcome:
         try:
             return self._push(export, target, stop, timeout_s)
@@ -121,7 +121,7 @@ class Replicator:
             raise
 
     def _push(
-        self, export: Export, target: Peer, stop: Callable[[], bool], timeout_s: float
+        self, export: ReplicaExport, target: Peer, stop: Callable[[], bool], timeout_s: float
     ) -> scm_pb2.ReplicateOutcome:
         watch = StallWatch(export, self.monotonic_s, self.stall_s, self.finish_s)
         try:
@@ -157,7 +157,7 @@ class Replicator:
         return scm_pb2.ReplicateOutcome(result="already_there", replica=report)
 
     def _why(
-        self, export: Export, watch: "StallWatch", target: Peer, error: SutureError
+        self, export: ReplicaExport, watch: "StallWatch", target: Peer, error: SutureError
     ) -> SutureError:
         """Return the cause of a failed push."""
         cause = export.failure or error
@@ -170,7 +170,7 @@ class Replicator:
         return cause
 
 
-class Progress(Protocol):
+class TransferProgress(Protocol):
     """A running transfer."""
 
     @property
@@ -188,7 +188,11 @@ class StallWatch:
     """Detects a transfer that no longer progresses."""
 
     def __init__(
-        self, export: Progress, monotonic_s: Callable[[], float], stall_s: float, finish_s: float
+        self,
+        export: TransferProgress,
+        monotonic_s: Callable[[], float],
+        stall_s: float,
+        finish_s: float,
     ) -> None:
         self._export = export
         self._monotonic_s = monotonic_s

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Final
 
 from agent.client.client import Client
-from agent.client.file_pieces import Source
-from bench.clients.ends import Cost, End, Pairs, cluster_cpu_s, node_cpu_s, paired
+from agent.client.file_pieces import SourceFile
+from bench.clients.ends import BenchProcess, Cost, Pairs, cluster_cpu_s, node_cpu_s, paired
 from bench.measure import Measure, at_least, at_most
 from tools.demo.cluster import Cluster
 
@@ -47,9 +47,9 @@ def measures() -> list[Measure]:
     rounds = int(os.environ.get("BENCH_GET_ROUNDS", "7"))
     with tempfile.TemporaryDirectory(prefix="suture-bench-") as directory, ExitStack() as stack:
         root = Path(directory)
-        own = Own(root, stack)
+        own = SutureGet(root, stack)
         own.store(root, file_count, large_mib)
-        floor = Floor(stack, root / "large.bin")
+        floor = GetBaseline(stack, root / "large.bin")
         small = f"small {file_count} {read_count} {THREADS}"
         for side in (own, floor):
             side.get(small)
@@ -118,7 +118,7 @@ def large_measures(pairs: Pairs, large_mib: int) -> list[Measure]:
     ]
 
 
-class Own:
+class SutureGet:
     """Our cluster and our client."""
 
     def __init__(self, root: Path, stack: ExitStack) -> None:
@@ -131,7 +131,7 @@ class Own:
                 agent_sections="[scan]\nenabled = false\nwatch = false\n",
             )
         )
-        self._client = End("bench.clients.get_own", self._cluster.scm.address)
+        self._client = BenchProcess("bench.clients.get_own", self._cluster.scm.address)
         stack.callback(self._client.close)
 
     def store(self, root: Path, file_count: int, large_mib: int) -> None:
@@ -142,9 +142,9 @@ class Own:
         with large.open("wb") as file:
             for _ in range(large_mib):
                 file.write(source.randbytes(MIB))
-        files = [Source(f"small/{number}", small, SMALL_BYTES) for number in range(file_count)]
+        files = [SourceFile(f"small/{number}", small, SMALL_BYTES) for number in range(file_count)]
         with Client(self._cluster.scm.address) as client:
-            client.put([*files, Source("large", large, large_mib * MIB)], close=True)
+            client.put([*files, SourceFile("large", large, large_mib * MIB)], close=True)
 
     def get(self, line: str) -> Cost:
         """Have the client read."""
@@ -160,15 +160,16 @@ class Own:
         return self._client.cpu_s() + cluster_cpu_s(self._cluster)
 
 
-class Floor:
+class GetBaseline:
     """Four servers and a client."""
 
     def __init__(self, stack: ExitStack, large: Path) -> None:
         self._servers = [
-            End("bench.clients.get_floor", "serve", str(large)) for _ in range(1 + REPLICAS)
+            BenchProcess("bench.clients.get_floor", "serve", str(large))
+            for _ in range(1 + REPLICAS)
         ]
         addresses = [str(server.hello["address"]) for server in self._servers]
-        self._client = End("bench.clients.get_floor", "read", *addresses)
+        self._client = BenchProcess("bench.clients.get_floor", "read", *addresses)
         for end in (*self._servers, self._client):
             stack.callback(end.close)
 

@@ -29,7 +29,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from bench.clients.ends import Cost, End, cluster_cpu_s, paired
+from bench.clients.ends import BenchProcess, Cost, cluster_cpu_s, paired
 from bench.measure import Measure, at_least, at_most
 from tools.demo.cluster import Cluster
 
@@ -58,8 +58,8 @@ def measures() -> list[Measure]:
     ):
         root = Path(directory)
         large, small = prepared(root, large_mib, small_count)
-        own = Own(root, stack)
-        floor = Floor(root, stack)
+        own = SuturePut(root, stack)
+        floor = PutBaseline(root, stack)
         own.put(f"large {large} warm")
         floor.put(f"large {large}")
         return [
@@ -81,7 +81,7 @@ def prepared(root: Path, large_mib: int, small_count: int) -> tuple[Path, Path]:
     return large, small
 
 
-class Own:
+class SuturePut:
     """Our cluster and our client."""
 
     def __init__(self, root: Path, stack: ExitStack) -> None:
@@ -93,7 +93,7 @@ class Own:
                 container_bytes_max=CONTAINER_BYTES_MAX,
             )
         )
-        self._client = End("bench.clients.put_own", self._cluster.scm.address)
+        self._client = BenchProcess("bench.clients.put_own", self._cluster.scm.address)
         stack.callback(self._client.close)
         self._number = 0
 
@@ -107,7 +107,7 @@ class Own:
         return self._client.cpu_s() + cluster_cpu_s(self._cluster)
 
 
-class Floor:
+class PutBaseline:
     """Three receivers and a sender."""
 
     def __init__(self, root: Path, stack: ExitStack) -> None:
@@ -115,8 +115,8 @@ class Floor:
         for index in range(REPLICAS):
             folder = root / f"floor{index}"
             folder.mkdir()
-            self._keepers.append(End("bench.clients.put_floor", "keep", str(folder)))
-        self._sender = End("bench.clients.put_floor", "send")
+            self._keepers.append(BenchProcess("bench.clients.put_floor", "keep", str(folder)))
+        self._sender = BenchProcess("bench.clients.put_floor", "send")
         for end in (*self._keepers, self._sender):
             stack.callback(end.close)
 
@@ -138,7 +138,7 @@ def cost(put: Callable[[], float], cpu_s: Callable[[], float]) -> Cost:
 
 
 def large_measures(
-    own: Own, floor: Floor, large: Path, large_mib: int, rounds: int, root: Path
+    own: SuturePut, floor: PutBaseline, large: Path, large_mib: int, rounds: int, root: Path
 ) -> list[Measure]:
     """Put the large file."""
     pairs = paired(
@@ -169,7 +169,7 @@ def large_measures(
 
 
 def small_measures(
-    own: Own, floor: Floor, small: Path, small_count: int, rounds: int
+    own: SuturePut, floor: PutBaseline, small: Path, small_count: int, rounds: int
 ) -> list[Measure]:
     """Put the small files."""
     line = f"small {small} {LANES}"

@@ -15,7 +15,7 @@ from tools.demo.cluster import Cluster, Process
 CLOCK_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
-class End:
+class BenchProcess:
     """A process that is told what to do by lines.
 
     It has a session of its own, as those of our clusters have, and as services have: the kernel

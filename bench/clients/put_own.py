@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from agent.client.client import Client
-from agent.client.file_pieces import Source
+from agent.client.file_pieces import SourceFile
 from agent.runtime.memory import share_heaps
 from bench.clients.told import work_when_told
 
@@ -33,9 +33,9 @@ def main(scm_address: str) -> None:
         )
 
 
-def source(path: Path, key: str) -> Source:
+def source(path: Path, key: str) -> SourceFile:
     """Return what is put of one file."""
-    return Source(key, path, path.stat().st_size)
+    return SourceFile(key, path, path.stat().st_size)
 
 
 if __name__ == "__main__":

@@ -34,17 +34,17 @@ from bench.control.bench_scm import (
     write_state,
 )
 from bench.measure import Measure, at_least, at_most
-from health.batch import Batch
+from health.batch import ContainerBatch
 from health.judge import diagnose, judge
 from health.rules import Rules
 from merkle.replica import ReplicaState
 from scm.cluster.nodes import Registration
-from scm.cluster.replica_map import Report
+from scm.cluster.replica_map import NodeReplicaReport
 from scm.edge.call_values import Heartbeat
 from scm.edge.plane.control import ControlPlane
 from scm.state.clock import Clock
-from scm.state.database import State
-from scm.state.facts import Health
+from scm.state.database import StateDatabase
+from scm.state.facts import NodeHealthState
 from scm.state.options import ScmOptions
 from tests.support.clock import FakeClock
 from tests.support.control.scm_world import replica, volume
@@ -98,7 +98,7 @@ def judge_measures() -> list[Measure]:
     ]
 
 
-def suspects() -> Batch:
+def suspects() -> ContainerBatch:
     """Return containers of all kinds of trouble; their roots are numbers as trees have them."""
     draw = random.Random(SEED)  # noqa: S311 - no secret
     rows = random_cluster(draw, SUSPECTS)
@@ -135,7 +135,7 @@ class Cluster:
     def __init__(self, path: Path) -> None:
         """Start it on what is written there, out of safe mode, all nodes there."""
         self.clock = FakeClock()
-        self.state = State.open(path, map_bytes=MAP_BYTES)
+        self.state = StateDatabase.open(path, map_bytes=MAP_BYTES)
         self.control = ControlPlane(
             self.state,
             clock=Clock(self.clock.now_ms, self.clock.monotonic_s),
@@ -172,14 +172,14 @@ class Cluster:
         while time.process_time() < until_s and self.control.look_on():
             pass
 
-    def call(self, node: str, *reports: Report) -> None:
+    def call(self, node: str, *reports: NodeReplicaReport) -> None:
         """Let a node call."""
         self.control.datanodes.heartbeat(Heartbeat(node, 1, (volume(),), reports, (), ()))
 
     def lose(self, node: str, container_ids: Iterable[int]) -> None:
         """Let a node report that replicas are gone."""
         gone = (replica(node, ReplicaState.DELETED, container_id=n) for n in container_ids)
-        self.call(node, Report(False, 1, 0, is_last=True, replicas=tuple(gone)))
+        self.call(node, NodeReplicaReport(False, 1, 0, is_last=True, replicas=tuple(gone)))
 
     def known(self) -> int:
         """Return of how many containers it is known how they are now, because they were looked at
@@ -196,7 +196,7 @@ class Cluster:
 
     def is_dead(self) -> bool:
         """Whether the node that dies is dead for the control plane."""
-        return self.control.queries.nodes()[0].health is Health.DEAD
+        return self.control.queries.nodes()[0].health is NodeHealthState.DEAD
 
     def holds(self) -> tuple[int, int, int]:
         """Return how often the lock was held, how often longer than is promised, and how often for

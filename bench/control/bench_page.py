@@ -25,9 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent.observe import logs
-from agent.runtime.callthreads import CallThreads
+from agent.runtime.callthreads import CallThreadPool
 from agent.runtime.interpreter import freeze_what_stays, take_short_turns
-from agent.runtime.loop import LoopSet
+from agent.runtime.loop import WorkerLoops
 from bench.control.bench_scm import memory_of
 from bench.measure import Measure, at_least, at_most, duration_s
 from health.cluster_verdict import Verdict
@@ -37,11 +37,11 @@ from scm.edge.call_values import Heartbeat
 from scm.edge.http_pages import HttpStatus
 from scm.edge.plane.control import ControlPlane
 from scm.state.clock import Clock
-from scm.state.database import Change, State
-from scm.state.facts import Container, ContainerState, OpState, Volume
-from scm.state.history.interval_samples import LEVELS, Sample
+from scm.state.database import StateChange, StateDatabase
+from scm.state.facts import Container, ContainerState, OpState, ReportedVolume
+from scm.state.history.interval_samples import LEVELS, StatusSample
 from scm.state.options import ScmOptions
-from scm.state.replicas.reported_replicas import Reported
+from scm.state.replicas.reported_replicas import ReportedReplicas
 from tests.support.clock import FakeClock
 from tests.support.control.scm_world import replica
 
@@ -68,8 +68,8 @@ def measures() -> list[Measure]:
     with tempfile.TemporaryDirectory(prefix="suture-page-") as scratch:
         cluster = Cluster(Path(scratch))
         counted_s = duration_s(cluster.control.queries.count_containers)
-        with CallThreads(2, 4) as calls:
-            http = HttpStatus(cluster.control, calls, LoopSet(), lambda: True)
+        with CallThreadPool(2, 4) as calls:
+            http = HttpStatus(cluster.control, calls, WorkerLoops(), lambda: True)
             before = cluster.longer()
             http.page({})
             http.metrics()
@@ -115,7 +115,7 @@ class Cluster:
         """Make it, with everything that a page may show."""
         self.clock = FakeClock()
         self.clock.advance_s(40 * 86_400)
-        self.state = State.open(path, map_bytes=MAP_BYTES)
+        self.state = StateDatabase.open(path, map_bytes=MAP_BYTES)
         for number in range(1, CONTAINER_COUNT + 1):
             state = ContainerState.CLOSED
             container = Container(number, state, COPIES, 5, 1, (), committed_count=1)
@@ -193,7 +193,7 @@ class Cluster:
             node % stride or stride, CONTAINER_COUNT + 1, stride, dtype=np.int64
         )
         name = node_name(node)
-        one = Reported.of(name, [replica(name)])
+        one = ReportedReplicas.of(name, [replica(name)])
         rows = np.repeat(one.rows, len(ids))
         rows["container_id"] = ids
         rows["data_scan_at_ms"] = self.clock.now_ms() - 86_400_000
@@ -202,9 +202,9 @@ class Cluster:
             unhealthy = tuple(ReplicaState).index(ReplicaState.UNHEALTHY)
             rows["state"][is_damaged] = unhealthy
             rows["finding_count"][is_damaged] = 3
-        self.state.replicas.take(rows, Reported(name, rows, one.words))
+        self.state.replicas.take(rows, ReportedReplicas(name, rows, one.words))
 
-    def _register(self, change: Change, node: int) -> None:
+    def _register(self, change: StateChange, node: int) -> None:
         """Let a datanode in; one of a thousand is on its way out."""
         name = node_name(node)
         rack = f"/rack-{node % RACK_COUNT:03d}"
@@ -216,10 +216,10 @@ class Cluster:
         if known is not None and node % 1000 == 3:
             change.put(self.state.nodes, replace(known, op_state=OpState.DECOMMISSIONING))
 
-    def _volumes(self, node: int) -> tuple[Volume, ...]:
+    def _volumes(self, node: int) -> tuple[ReportedVolume, ...]:
         at_ms = self.clock.now_ms()
         return tuple(
-            Volume(
+            ReportedVolume(
                 volume_id=f"{node:05d}-{i:02d}",
                 path=f"/data/disk-{i:02d}",
                 capacity_bytes=16 * TIB,
@@ -242,7 +242,9 @@ class Cluster:
             for i in range(kept.count_max):
                 at_ms = (self.clock.now_ms() // kept.length_ms - i) * kept.length_ms
                 verdict = tuple(Verdict)[i // 7 % 3]
-                sample = Sample(level, max(i, at_ms), verdict, to_do_count=i, moved_bytes=i * TIB)
+                sample = StatusSample(
+                    level, max(i, at_ms), verdict, to_do_count=i, moved_bytes=i * TIB
+                )
                 self.state.samples.apply(sample.key, sample)
 
 

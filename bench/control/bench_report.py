@@ -34,7 +34,7 @@ from scm.edge.plane.control import ControlPlane
 from scm.edge.service import ScmService
 from scm.state import records
 from scm.state.clock import Clock
-from scm.state.database import State
+from scm.state.database import StateDatabase
 from scm.state.facts import Node, OpState
 from scm.state.options import ScmOptions
 from tests.support.control.fake_datanode import FakeDatanode
@@ -194,7 +194,7 @@ class Handler:
 
     def __init__(self, path: Path) -> None:
         """Forget where replicas are: each is reported as if for the first time."""
-        self.state = State.open(path, map_bytes=MAP_BYTES, is_cold=True)
+        self.state = StateDatabase.open(path, map_bytes=MAP_BYTES, is_cold=True)
         clock = Clock()
         control = ControlPlane(
             self.state, clock=clock, options=OPTIONS, snapshots_path=path / "snapshots"
@@ -305,7 +305,7 @@ def spent_s(action: Callable[[], object]) -> float:
 def write_cluster(path: Path, node_count: int, per_node: int) -> None:
     """Write a cluster at rest in the order of the keys: a control plane would take far longer."""
     container_count = max(1, node_count // COPIES) * per_node
-    state = State.open(path, map_bytes=MAP_BYTES)
+    state = StateDatabase.open(path, map_bytes=MAP_BYTES)
     with state.change() as change:
         for i in range(node_count):
             name = node_name(i)

@@ -23,9 +23,9 @@ from agent.rpc.v1 import container_pb2, scm_pb2_grpc
 from bench.measure import Measure, at_most, duration_s
 from merkle.checksum import Algorithm
 from merkle.replica import ReplicaState
-from merkle.tree import Summary
+from merkle.tree import TreeSummary
 from scm.state import records
-from scm.state.database import State
+from scm.state.database import StateDatabase
 from scm.state.facts import Container, ContainerState, Node, OpState, Replica
 from scm.state.replicas import replica_rows
 from scm.state.replicas.replica_table import ReplicaTable
@@ -100,7 +100,7 @@ def write_state(path: Path) -> None:
 
     The rows go into the database in the order of their keys: a control plane would take minutes.
     """
-    state = State.open(path, map_bytes=MAP_BYTES)
+    state = StateDatabase.open(path, map_bytes=MAP_BYTES)
     with state.change() as change:  # all were online: after the start they are waited for
         for i in range(CLUSTER_NODES):
             name, op_state = f"dn{i:03d}", OpState.IN_SERVICE
@@ -154,7 +154,7 @@ def report_of(container_id: int, bcsid: int) -> container_pb2.ReplicaReport:
 def replica_of(number: int, node: int) -> Replica:
     """Return a replica as the control plane keeps it."""
     name = f"dn{node:03d}"
-    tree = Summary(Algorithm.XXH3_64, number, 1, 1_000, 0, 0)
+    tree = TreeSummary(Algorithm.XXH3_64, number, 1, 1_000, 0, 0)
     state = ReplicaState.CLOSED
     return Replica(
         container_id=number,
@@ -214,7 +214,7 @@ def made() -> list[Replica]:
             origin_datanode_id=nodes[i % NODE_COUNT],
             replica_index=0,
             is_empty=False,
-            tree=Summary(Algorithm.XXH3_64, rng.randrange(2**64), i % 99, i % 5_000, 0, 0),
+            tree=TreeSummary(Algorithm.XXH3_64, rng.randrange(2**64), i % 99, i % 5_000, 0, 0),
             volume_id=nodes[i % NODE_COUNT],
             data_scan_at_ms=1_700_000_000_000 + rng.randrange(10**9),
             finding_count=0,

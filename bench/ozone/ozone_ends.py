@@ -17,8 +17,8 @@ from pathlib import Path
 
 from agent.observe import logs
 from agent.runtime.clock import SystemClock
-from agent.runtime.lease import Leases
-from agent.scan.container_scan import ScanKit, ScanReport, ScanTools, scan_container
+from agent.runtime.lease import ContainerLeases
+from agent.scan.container_scan import ScanDeps, ScanReport, StoreScanDeps, scan_container
 from agent.store.reads_past_cache import ReadBuffers
 from bench.ozone.ozone_world import World
 from bench.scans.scan_world import OPTIONS, open_store
@@ -30,14 +30,14 @@ from ozone.scrub.scrub import RESUMABLE_S, OzoneTools
 from ozone.scrub.store import OzoneStore
 
 
-def own(volume: Path) -> tuple[ScanKit, Callable[[], object]]:
+def own(volume: Path) -> tuple[ScanDeps, Callable[[], object]]:
     """Return what scans our own volume, and what is done before."""
     store = open_store(volume)
-    tools = ScanTools(store=store, leases=Leases(), algorithm=OPTIONS.algorithm)
+    tools = StoreScanDeps(store=store, leases=ContainerLeases(), algorithm=OPTIONS.algorithm)
     return tools, lambda: None
 
 
-def ozone(data_dir: Path, state: Path) -> tuple[ScanKit, Callable[[], object]]:
+def ozone(data_dir: Path, state: Path) -> tuple[ScanDeps, Callable[[], object]]:
     """Return what scans a volume of Ozone, and what is done before."""
     clear_scratch(state / "views")
     clock = SystemClock()

@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 from rocksdict import BlockBasedOptions, DBCompressionType, Options, Rdict, SliceTransform
 
-from agent.store.index.transactions import Change
+from agent.store.index.transactions import IndexChange
 from agent.store.volumes.volume import open_volume
 from bench.scans.scan_world import CLUSTER, DATANODE, OPTIONS, open_store
 from merkle.blockrow import encode_block
@@ -266,6 +266,6 @@ def _own(world: World, shape: Shape, blocks: Sequence[BlockData]) -> None:
     store.close()
 
 
-def _put(container_id: ContainerId, blocks: Sequence[BlockData], change: Change) -> None:
+def _put(container_id: ContainerId, blocks: Sequence[BlockData], change: IndexChange) -> None:
     for block in blocks:
         change.put_block(container_id, block.block_id, encode_block(block))

@@ -26,9 +26,9 @@ from typing import IO, Any, Final
 import grpc
 
 from agent.client.client import Client
-from agent.client.file_pieces import Source
+from agent.client.file_pieces import SourceFile
 from agent.rpc.v1 import container_pb2, datanode_pb2, datanode_pb2_grpc, scm_pb2
-from bench.clients.ends import End
+from bench.clients.ends import BenchProcess
 from bench.measure import Measure, at_least, at_most
 from merkle.replica import ContainerId
 from tools.demo.cluster import Cluster, Running, launched
@@ -141,7 +141,7 @@ def fetched(client: Client, container_id: int, datanode_id: str) -> int:
     )
 
 
-def files(folder: Path, count: int, size_bytes: int) -> list[Source]:
+def files(folder: Path, count: int, size_bytes: int) -> list[SourceFile]:
     """Make files of random bytes; return them under their names."""
     folder.mkdir(parents=True)
     chance = random.Random(17)  # noqa: S311 - the same bytes in each run
@@ -149,7 +149,9 @@ def files(folder: Path, count: int, size_bytes: int) -> list[Source]:
         with (folder / f"{number:04}").open("wb") as file:
             for _ in range(size_bytes // MIB):
                 file.write(chance.randbytes(MIB))
-    return [Source(f"memory/{path.name}", path, size_bytes) for path in sorted(folder.iterdir())]
+    return [
+        SourceFile(f"memory/{path.name}", path, size_bytes) for path in sorted(folder.iterdir())
+    ]
 
 
 def damage(root: Path) -> None:
@@ -163,7 +165,7 @@ def damage(root: Path) -> None:
 
 def put(scm_address: str, path: Path, number: int) -> bool:
     """Put a file by a client of its own process; return whether that is done."""
-    end = End("bench.clients.put_own", scm_address)
+    end = BenchProcess("bench.clients.put_own", scm_address)
     try:
         end.ask(f"large {path} memory-large-{number}")
     finally:
@@ -171,7 +173,7 @@ def put(scm_address: str, path: Path, number: int) -> bool:
     return True
 
 
-def get(client: Client, sources: Sequence[Source], ended: Event) -> int:
+def get(client: Client, sources: Sequence[SourceFile], ended: Event) -> int:
     """Read all keys, time after time, until told to end; return how many times all were read."""
     count = 0
     while not ended.is_set():

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from agent.client.client import Client
-from agent.client.file_pieces import Source
+from agent.client.file_pieces import SourceFile
 from agent.errors import SutureError
 from agent.rpc.v1 import scm_pb2
 from bench.promises.restore_drill import SETTINGS, Drill, Truth, Verdict, content, impatient_writers
@@ -154,7 +154,7 @@ class OlderDrill(Drill):
                 self._version = max(self._version, version)
                 self.truths[name] = Truth(None, {version})
                 try:
-                    client.put([Source(name, path, len(data))], lanes=1)
+                    client.put([SourceFile(name, path, len(data))], lanes=1)
                 finally:
                     path.unlink()
                 self.truths[name] = Truth(version)

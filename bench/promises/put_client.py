@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from agent.client.client import Client
-from agent.client.file_pieces import Source
+from agent.client.file_pieces import SourceFile
 from agent.errors import Code, SutureError
 
 PUT_BYTES: Final = 64 * 1024
@@ -34,13 +34,13 @@ def main(scm_address: str, folder: Path) -> None:
             number += 1
             key = f"outages/{number}"
             path.write_bytes(content(key))
-            while (ended := put(client, Source(key, path, PUT_BYTES))) != DONE:
+            while (ended := put(client, SourceFile(key, path, PUT_BYTES))) != DONE:
                 print(time.monotonic(), key, ended, flush=True)
                 time.sleep(PAUSE_S)
             print(time.monotonic(), key, ended, flush=True)
 
 
-def put(client: Client, source: Source) -> str:
+def put(client: Client, source: SourceFile) -> str:
     """Try once; return how it ended."""
     try:
         client.put([source], lanes=1)

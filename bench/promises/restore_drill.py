@@ -21,7 +21,7 @@ from typing import Final, Self, TypeVar
 
 from agent.cli.main import run
 from agent.client.client import Client
-from agent.client.file_pieces import Source
+from agent.client.file_pieces import SourceFile
 from agent.client.writer import WriterSession
 from agent.ec.scheme import parse_scheme
 from agent.errors import Code, SutureError, Unavailable
@@ -198,7 +198,7 @@ class Drill:
             versions[key] = self._version
             path = self.root / f"put{threading.get_ident()}-{self._version}"
             path.write_bytes(data := content(key, self._version))
-            sources.append(Source(key, path, len(data)))
+            sources.append(SourceFile(key, path, len(data)))
             self.truths.setdefault(key, Truth(None)).tried.add(self._version)
         try:
             stored, _ = self.client.put(

@@ -21,8 +21,8 @@ from pathlib import Path
 
 from agent.client.file_pieces import describe
 from agent.ec.blockgroup import group_metadata, stripe_checksum, stripe_metadata
-from agent.ec.geometry import Group
-from agent.ec.rebuild_task import Shard
+from agent.ec.geometry import BlockGroup
+from agent.ec.rebuild_task import ShardLocation
 from agent.ec.scheme import RS_3_2, Scheme
 from agent.reconstruct.parity_check import verify_parity
 from agent.rpc.calls.peer import Peer
@@ -48,7 +48,7 @@ TOGETHER_RATIO_MAX = 0.7
 Cells = Sequence[dict[int, bytes]]
 
 
-def cells_of(group: Group) -> tuple[Cells, dict[int, bytes]]:
+def cells_of(group: BlockGroup) -> tuple[Cells, dict[int, bytes]]:
     """Return a few stripes that repeat, and the last one, by index."""
     scheme = group.scheme
     full = encoded_group(scheme, STRIPES_DISTINCT * scheme.stripe_bytes).stripes
@@ -59,7 +59,7 @@ def cells_of(group: Group) -> tuple[Cells, dict[int, bytes]]:
 
 def write_shards(cluster: EcCluster, length_bytes: int) -> None:
     """Write one group of this length to all datanodes, as a client does, and close it."""
-    group = Group(cluster.scheme, length_bytes)
+    group = BlockGroup(cluster.scheme, length_bytes)
     full, last = cells_of(group)
     cells = [full[stripe % len(full)] for stripe in range(group.stripe_count - 1)] + [last]
     known = {id(made): {i: describe(0, cell) for i, cell in made.items()} for made in (*full, last)}
@@ -162,7 +162,7 @@ def parity_cpu_s(scheme: Scheme) -> tuple[float, float]:
 def _verify(cluster: EcCluster, kind: type[Peer]) -> None:
     peers: dict[str, Peer] = {}
 
-    def dial(shard: Shard) -> Peer:
+    def dial(shard: ShardLocation) -> Peer:
         return peers.setdefault(shard.address, kind(shard.address))
 
     shards = [cluster.shard(index, index) for index in cluster.scheme.indexes]

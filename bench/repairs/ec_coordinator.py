@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from agent.ec.rebuild_task import Order, Shard
+from agent.ec.rebuild_task import RebuildTask, ShardLocation
 from agent.ec.scheme import parse_scheme
 from agent.errors import Code, Refused
-from agent.reconstruct.coordinator import Coordinator
+from agent.reconstruct.coordinator import ReconstructionCoordinator
 from agent.rpc.calls.peer import Peer
 from agent.runtime.clock import SystemClock
 from merkle.replica import BlockId, ChunkInfo, ContainerId
@@ -43,16 +43,16 @@ def main() -> None:
     peers: dict[str, Peer] = {}
     kind = OneByOne if order.get("one_by_one") else Peer
 
-    def dial(shard: Shard) -> Peer:
+    def dial(shard: ShardLocation) -> Peer:
         return peers.setdefault(shard.address, kind(shard.address))
 
     with ThreadPoolExecutor(THREADS) as executor:
-        result = Coordinator(executor, dial, now_ms=SystemClock().now_ms).reconstruct(
-            Order(
+        result = ReconstructionCoordinator(executor, dial, now_ms=SystemClock().now_ms).reconstruct(
+            RebuildTask(
                 ContainerId(order["container_id"]),
                 parse_scheme(order["scheme"]),
-                tuple(Shard(*shard) for shard in order["sources"]),
-                tuple(Shard(*shard) for shard in order["targets"]),
+                tuple(ShardLocation(*shard) for shard in order["sources"]),
+                tuple(ShardLocation(*shard) for shard in order["targets"]),
             )
         )
     print(

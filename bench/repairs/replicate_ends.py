@@ -24,17 +24,17 @@ import grpc
 from agent.rpc.calls.channel import open_channel
 from agent.rpc.calls.peer import IMPORT_METHOD, Peer
 from agent.rpc.datanode.arriving import ImportHandlers
-from agent.rpc.datanode.limits import Limits
+from agent.rpc.datanode.limits import DatanodeServerLimits
 from agent.rpc.datanode.reading import ReadHandlers
 from agent.rpc.datanode.server import build_server
 from agent.rpc.v1 import datanode_pb2, datanode_pb2_grpc
-from agent.runtime.lease import Leases
+from agent.runtime.lease import ContainerLeases
 from agent.runtime.memory import share_heaps
 from agent.store.operations.arrival import ARRIVALS_MAX
 from agent.store.options import StoreOptions
 from agent.store.reads_past_cache import ReadBuffers
 from agent.store.replica_store import ReplicaStore
-from agent.transfer.incoming import Importer
+from agent.transfer.incoming import ReplicaImporter
 from agent.transfer.parts import PART_BYTES, blocks_part
 from agent.transfer.replicate import Replicator
 from bench.clients.told import say
@@ -103,8 +103,8 @@ def serve_target(folder: Path) -> None:
     """Serve imports over a store."""
     store = open_store(folder, "dn-target")
     writers = ThreadPoolExecutor(THREADS + ARRIVALS_MAX)
-    leases = Leases()
-    importer = Importer(
+    leases = ContainerLeases()
+    importer = ReplicaImporter(
         store=store,
         leases=leases,
         executor=writers,
@@ -112,7 +112,7 @@ def serve_target(folder: Path) -> None:
         algorithm=Algorithm.XXH3_64,
         now_ms=lambda: 1,
     )
-    limits = Limits()
+    limits = DatanodeServerLimits()
     groups = [ReadHandlers(store, limits=limits), ImportHandlers(importer)]
     built = build_server(
         groups, "127.0.0.1:0", ThreadPoolExecutor(THREADS), datanode_id="source", limits=limits
@@ -152,7 +152,7 @@ def run_source(folder: Path) -> None:
     readers = ThreadPoolExecutor(THREADS)
     replicator = Replicator(
         store=store,
-        leases=Leases(),
+        leases=ContainerLeases(),
         executor=readers,
         cluster_id=CLUSTER,
         datanode_id=DATANODE,

@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from agent.runtime.lease import Leases
-from agent.scan.container_scan import ScanTools, scan_container
+from agent.runtime.lease import ContainerLeases
+from agent.scan.container_scan import StoreScanDeps, scan_container
 from agent.store.verification_log.log_files import VerificationLog
 from bench.measure import Measure, at_most
 from bench.scans.scan_world import OPTIONS, WARM_UP, Shape, fill, open_store
@@ -34,7 +34,7 @@ def measures() -> list[Measure]:
         fill(volume, CONTAINER, Shape(chunk_count // 8, 8, CHUNK_BYTES_DEFAULT))
         fill(volume, WARM_UP, Shape(1, 1, CHUNK_BYTES_DEFAULT))
         store = open_store(volume)
-        tools = ScanTools(store=store, leases=Leases(), algorithm=OPTIONS.algorithm)
+        tools = StoreScanDeps(store=store, leases=ContainerLeases(), algorithm=OPTIONS.algorithm)
         scan_container(tools, WARM_UP)
         rounds = [_round(tools) for _ in range(ROUNDS)]
         store.close()
@@ -50,7 +50,7 @@ def measures() -> list[Measure]:
     ]
 
 
-def _round(tools: ScanTools) -> tuple[float, float]:
+def _round(tools: StoreScanDeps) -> tuple[float, float]:
     """Scan once; return the CPU seconds of appends, and of everything."""
     spent_s: list[float] = []
     append = VerificationLog.append

@@ -30,10 +30,10 @@ import pytest
 
 from agent.cli.terminal.ask import told
 from agent.rpc.calls.peer import Peer
-from agent.store.files.layout import Layout
+from agent.store.files.layout import VolumeLayout
 from agent.store.index.environment import Index
 from agent.store.index.rows import ReplicaRow
-from agent.store.index.transactions import Change
+from agent.store.index.transactions import IndexChange
 from agent.store.options import StoreOptions
 from agent.store.replica_store import ReplicaStore
 from bench.measure import Measure, at_most, duration_s
@@ -179,9 +179,9 @@ def fill(volume: Path) -> None:
 def call_verified(volume: Path) -> None:
     """Let every replica have been read at its last slot."""
     period_s, now_s = PERIOD_SHARE * INTERVAL_S, time.time()
-    index = Index(Layout(volume, "bench").database, map_bytes=StoreOptions().lmdb_map_bytes)
+    index = Index(VolumeLayout(volume, "bench").database, map_bytes=StoreOptions().lmdb_map_bytes)
 
-    def change(rows: Change) -> None:
+    def change(rows: IndexChange) -> None:
         for container_id, row in list(rows.replicas()):
             assert isinstance(row, ReplicaRow)
             phase = phase_of(container_id, "bench")

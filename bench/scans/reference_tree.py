@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from merkle.blockrow import CHUNK, HEADER, INTACT_CRC, POSITION, WORD_BYTES
 from merkle.checksum import FOLDS, Algorithm, crc32c
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.diff import Difference, DifferenceKind
 from merkle.replica import BlockId
 from merkle.tree import Leaf, Tree
@@ -46,7 +46,7 @@ def build(
     blocks = {}
     for block_id, row in rows:
         if crc32c(row) != INTACT_CRC:
-            raise Damaged(f"row of block {block_id}: wrong checksum")
+            raise DamagedData(f"row of block {block_id}: wrong checksum")
         chunks = read_chunks(row, algorithm)
         blocks[block_id] = BlockNode(
             block_id, fold_block(algorithm, block_id, chunks), False, True, chunks

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from agent.store.reads_past_cache import ReadBuffers
 from agent.store.replica_store import ReplicaStore
-from agent.store.scan_reader import DiskReader
+from agent.store.scan_reader import StoreReplicaReader
 from bench.scans.scan_world import OPTIONS, WARM_UP, open_store
 from merkle.replica import ContainerId
 from scanner.replica_scan import scan_replica
@@ -55,7 +55,9 @@ def main(volume: Path, worker_count: int, containers: list[ContainerId]) -> None
 
 def scan(store: ReplicaStore, container_id: ContainerId, buffers: ReadBuffers) -> ScanOutcome:
     """Scan one container as the agent does, up to the commit."""
-    reader = DiskReader(store, container_id, store.begin_scan(container_id), buffers=buffers)
+    reader = StoreReplicaReader(
+        store, container_id, store.begin_scan(container_id), buffers=buffers
+    )
     try:
         return scan_replica(
             reader,

@@ -14,8 +14,8 @@ from typing import Final
 
 import numpy as np
 
-from agent.store.files.layout import Layout, decode_version
-from agent.store.index.transactions import Change
+from agent.store.files.layout import VolumeLayout, decode_version
+from agent.store.index.transactions import IndexChange
 from agent.store.options import StoreOptions
 from agent.store.replica_store import ReplicaStore
 from agent.store.volumes.volume import open_volume
@@ -53,7 +53,7 @@ def open_store(volume: Path, datanode_id: str = DATANODE) -> ReplicaStore:
 def copy_volume(volume: Path, copy: Path, datanode_id: str) -> None:
     """Copy a volume for another datanode, which has the same replicas."""
     shutil.copytree(volume, copy)
-    path = Layout(copy, CLUSTER).version
+    path = VolumeLayout(copy, CLUSTER).version
     version = decode_version(path.read_bytes(), path)
     path.write_bytes(replace(version, datanode_id=datanode_id).encode())
 
@@ -114,7 +114,9 @@ def repeat(volume: Path, source: ContainerId, targets: Sequence[ContainerId]) ->
     store.close()
 
 
-def put_rows(container_id: ContainerId, rows: list[tuple[BlockId, bytes]], change: Change) -> None:
+def put_rows(
+    container_id: ContainerId, rows: list[tuple[BlockId, bytes]], change: IndexChange
+) -> None:
     """Put block rows into the index, in the change that is open."""
     for row in rows:
         change.put_block(container_id, *row)

@@ -4,27 +4,27 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from health.plan.plan_rows import MISPLACED_PRIORITY, Actions, rows_of
-from health.plan.scene import Scene
-from health.words import Action, Health, State
+from health.plan.plan_rows import MISPLACED_PRIORITY, PlanRows, rows_of
+from health.plan.scene import PlanInput
+from health.words import Action, HealthState, SharedState
 
 
-def close(scene: Scene) -> Iterable[Actions]:
+def close(scene: PlanInput) -> Iterable[PlanRows]:
     """Handlers 1 to 4: replicas that must follow their container's state."""
     view, replicas, containers = scene.view, scene.view.batch.replicas, scene.view.batch.containers
     state, is_ec = containers.state, view.is_ec
-    is_quasi = view.is_present & (replicas.state == State.QUASI_CLOSED)
-    open_ones = view.is_present & (replicas.state <= State.CLOSING)
+    is_quasi = view.is_present & (replicas.state == SharedState.QUASI_CLOSED)
+    open_ones = view.is_present & (replicas.state <= SharedState.CLOSING)
     late = is_quasi & (replicas.bcsid == view.of_container(containers.sequence_id))
     leading = is_quasi & (replicas.bcsid == view.of_container(scene.counts.quasi.last))
-    unwritable = scene.verdicts.state == Health.OPEN_UNHEALTHY
-    unwritable |= scene.verdicts.state == Health.OPEN_WITHOUT_PIPELINE
-    is_closed, is_quasi_box = state == State.CLOSED, state == State.QUASI_CLOSED
+    unwritable = scene.verdicts.state == HealthState.OPEN_UNHEALTHY
+    unwritable |= scene.verdicts.state == HealthState.OPEN_WITHOUT_PIPELINE
+    is_closed, is_quasi_box = state == SharedState.CLOSED, state == SharedState.QUASI_CLOSED
     never, always = np.zeros_like(is_ec), np.ones_like(is_ec)
     may_force = is_quasi_box & ~is_ec & scene.counts.quasi.is_closable
     cases = (
         (unwritable, open_ones, never, "open container is not writable"),
-        (state == State.CLOSING, open_ones | is_quasi, is_ec, "container is closing"),
+        (state == SharedState.CLOSING, open_ones | is_quasi, is_ec, "container is closing"),
         (is_closed | is_quasi_box, open_ones, is_ec, "replica is behind its container"),
         (is_closed & ~is_ec, late, always, "quasi-closed at the final BCSID"),
         (may_force, leading, always, "most origins seen, highest BCSID"),

@@ -9,18 +9,26 @@ from health.ec_replication import INDEX_MAX
 from health.plan.plan_rows import (
     MISPLACED_PRIORITY,
     OUT_OF_SERVICE_PRIORITY,
-    Actions,
-    Lists,
+    PlanRows,
+    RaggedArray,
     Reasons,
     reasons_of,
     rows_of,
 )
-from health.plan.scene import Scene
+from health.plan.scene import PlanInput
 from health.segments import Bools, Groups, Ints, first_of_run, popcount
-from health.source_doubts import Doubt
-from health.words import RECOVERING, UNHEALTHY, Action, Health, Queue, Service, State
+from health.source_doubts import SourceIssue
+from health.words import (
+    RECOVERING,
+    UNHEALTHY,
+    Action,
+    HealthState,
+    Queue,
+    ServiceState,
+    SharedState,
+)
 
-GIVEN_UP: Final = (Health.UNHEALTHY, Health.UNHEALTHY_UNDER_REPLICATED)
+GIVEN_UP: Final = (HealthState.UNHEALTHY, HealthState.UNHEALTHY_UNDER_REPLICATED)
 """Of erasure-coded containers: fewer whole shards than it takes to compute the others."""
 
 
@@ -39,7 +47,7 @@ def _best_of(is_sound: Bools, group: Ints, count: int, kinds: Sequence[Bools]) -
     return chosen
 
 
-def ratis_sources(scene: Scene, asked: Bools) -> tuple[Bools, Ints]:
+def ratis_sources(scene: PlanInput, asked: Bools) -> tuple[Bools, Ints]:
     """Return which replicas of the `asked` containers may be copied, and their rank: quasi-closed
     ones last.
 
@@ -49,9 +57,9 @@ def ratis_sources(scene: Scene, asked: Bools) -> tuple[Bools, Ints]:
     view, replicas, rows = scene.view, scene.view.batch.replicas, scene.view.rows
     containers = view.batch.containers
     usable = scene.usable & view.of_container(asked)
-    closed = usable & (replicas.state == State.CLOSED)
-    quasi = usable & (replicas.state == State.QUASI_CLOSED)
-    takes_quasi = ~rows.some(closed) | (containers.state == State.QUASI_CLOSED)
+    closed = usable & (replicas.state == SharedState.CLOSED)
+    quasi = usable & (replicas.state == SharedState.QUASI_CLOSED)
+    takes_quasi = ~rows.some(closed) | (containers.state == SharedState.QUASI_CLOSED)
     healthy = closed | (quasi & view.of_container(takes_quasi))
     # A good one that is unreadable now will return: until then a bad one is no substitute.
     has_healthy = view.of_container(rows.some(healthy) | (scene.counts.ratis.healthy > 0))
@@ -62,21 +70,21 @@ def ratis_sources(scene: Scene, asked: Bools) -> tuple[Bools, Ints]:
         chosen & (replicas.bcsid == view.of_container(last)),
         quasi & (replicas.bcsid == whole),
     )
-    best = _best_of(scene.doubts == Doubt.NONE, rows.owner, rows.count, kinds)
+    best = _best_of(scene.doubts == SourceIssue.NONE, rows.owner, rows.count, kinds)
     return best, quasi.astype(np.int64)
 
 
-def replicate(scene: Scene) -> Iterable[Actions]:
+def replicate(scene: PlanInput) -> Iterable[PlanRows]:
     """Copy the missing replicas of a Ratis container, or one that improves its rack spread."""
     view, n, verdicts = scene.view, scene.counts.ratis, scene.verdicts
     only_bad = n.healthy == 0
     need = np.where(only_bad, n.need_with_bad_after, np.minimum(n.need_after, n.need_if_healed))
     # A copy on another rack makes it surplus; one in flight may do so already.
-    is_misplaced = (verdicts.state == Health.MIS_REPLICATED) & (verdicts.queue == Queue.UNDER)
+    is_misplaced = (verdicts.state == HealthState.MIS_REPLICATED) & (verdicts.queue == Queue.UNDER)
     is_misplaced |= _is_crowded(scene)
     is_misplaced &= (view.adds == 0) & (view.deletes == 0)
-    is_short = verdicts.state == Health.UNDER_REPLICATED
-    is_short |= verdicts.state == Health.UNHEALTHY_UNDER_REPLICATED
+    is_short = verdicts.state == HealthState.UNDER_REPLICATED
+    is_short |= verdicts.state == HealthState.UNHEALTHY_UNDER_REPLICATED
     is_short &= (need > 0) & (verdicts.queue == Queue.UNDER)
     applies = ~view.is_ec & (is_short | is_misplaced)
     sources, order = ratis_sources(scene, applies)
@@ -102,26 +110,26 @@ def replicate(scene: Scene) -> Iterable[Actions]:
     )
 
 
-def _is_crowded(scene: Scene) -> Bools:
+def _is_crowded(scene: PlanInput) -> Bools:
     """Return which closed containers have just enough good replicas on too few racks, with bad ones
     that make them look like too many. A rack with only a bad one does not count.
     """
     view, n = scene.view, scene.counts.ratis
-    asked = (scene.verdicts.state == Health.OVER_REPLICATED) & (n.need == 0) & ~view.is_ec
-    asked &= view.batch.containers.state == State.CLOSED
-    good = view.is_present & ~view.is_bad & (view.service == Service.IN_SERVICE)
+    asked = (scene.verdicts.state == HealthState.OVER_REPLICATED) & (n.need == 0) & ~view.is_ec
+    asked &= view.batch.containers.state == SharedState.CLOSED
+    good = view.is_present & ~view.is_bad & (view.service == ServiceState.IN_SERVICE)
     here = np.flatnonzero(good & view.of_container(asked))
     racks = Groups.of(view.rows.owner[here], view.rack[here])
     used = np.bincount(view.rows.owner[here[racks.first]], minlength=view.rows.count)
     return asked & (used < scene.counts.racks_required)
 
 
-def replicate_origins(scene: Scene) -> Iterable[Actions]:
+def replicate_origins(scene: PlanInput) -> Iterable[PlanRows]:
     """Copy the missing replicas of an origin of a stuck quasi-closed container, from that
     origin's.
     """
     view, verdicts, origins = scene.view, scene.verdicts, scene.counts.quasi.origins
-    is_short = verdicts.state == Health.QUASI_CLOSED_STUCK_UNDER_REPLICATED
+    is_short = verdicts.state == HealthState.QUASI_CLOSED_STUCK_UNDER_REPLICATED
     is_short &= (verdicts.queue == Queue.UNDER) & view.is_judged
     is_wanted = (origins.under > 0) & is_short[origins.container]
     rows = np.flatnonzero((origins.of_row >= 0) & scene.usable)
@@ -138,13 +146,13 @@ def replicate_origins(scene: Scene) -> Iterable[Actions]:
         box,
         priority=1,
         reason=reason,
-        sources=Lists.of(own, rows, len(chosen)),
+        sources=RaggedArray.of(own, rows, len(chosen)),
         copies=copies,
         bytes_estimated=copies * view.batch.containers.used_bytes[box],
     )
 
 
-def _last_of_origin(scene: Scene, rows: Ints) -> Bools:
+def _last_of_origin(scene: PlanInput, rows: Ints) -> Bools:
     """Return which of these replicas are the best of their origin: healthy ones if there are any,
     at their last commit, and doubtful ones only if all of these are.
     """
@@ -157,17 +165,17 @@ def _last_of_origin(scene: Scene, rows: Ints) -> Bools:
     last = np.full(count, -1, dtype=np.int64)
     np.maximum.at(last, group[chosen], replicas.bcsid[rows][chosen])
     chosen &= replicas.bcsid[rows] == last[group]
-    return _best_of(scene.doubts[rows] == Doubt.NONE, group, count, (chosen,))
+    return _best_of(scene.doubts[rows] == SourceIssue.NONE, group, count, (chosen,))
 
 
-def replicate_vulnerable(scene: Scene) -> Iterable[Actions]:
+def replicate_vulnerable(scene: PlanInput) -> Iterable[PlanRows]:
     """Copy the UNHEALTHY replicas that are the only ones with an origin's last commit."""
     view, quasi = scene.view, scene.counts.quasi
     count = view.rows.tally(quasi.is_vulnerable)
     applies = (
         ~view.is_ec
         & (count > view.adds)
-        & (scene.verdicts.state == Health.UNHEALTHY_UNDER_REPLICATED)
+        & (scene.verdicts.state == HealthState.UNHEALTHY_UNDER_REPLICATED)
         & view.is_judged
     )
     rows = np.flatnonzero(quasi.is_vulnerable & view.of_container(applies))
@@ -177,13 +185,13 @@ def replicate_vulnerable(scene: Scene) -> Iterable[Actions]:
         box,
         priority=0,
         reason="only copy of an origin's last commit, UNHEALTHY",
-        sources=Lists.of(np.arange(len(rows)), rows, len(rows)),
+        sources=RaggedArray.of(np.arange(len(rows)), rows, len(rows)),
         copies=1,
         bytes_estimated=view.batch.containers.used_bytes[box],
     )
 
 
-def reconstruct(scene: Scene) -> Iterable[Actions]:
+def reconstruct(scene: PlanInput) -> Iterable[PlanRows]:
     """Compute missing indexes from one CLOSED replica per index, preferring those in service;
     doubtful ones last, and only if needed.
 
@@ -197,7 +205,7 @@ def reconstruct(scene: Scene) -> Iterable[Actions]:
     )
     lost = ec.unavailable & ~view.rows.bits(replicas.index, is_coming & view.is_shard)
     wanted = view.is_ec & (scene.verdicts.queue == Queue.UNDER) & (lost != 0)
-    closed = scene.usable & view.is_shard & (replicas.state == State.CLOSED)
+    closed = scene.usable & view.is_shard & (replicas.state == SharedState.CLOSED)
     yield _reconstructed(scene, lost, closed & view.of_container(wanted), "missing indexes ")
     damaged = scene.usable & view.is_shard & view.is_sick
     damaged &= replicas.bcsid >= view.of_container(view.batch.containers.sequence_id)
@@ -207,17 +215,17 @@ def reconstruct(scene: Scene) -> Iterable[Actions]:
     yield _reconstructed(scene, lost, read, "also from damaged shards, missing indexes ")
 
 
-def _reconstructed(scene: Scene, lost: Ints, usable: Bools, text: str) -> Actions:
+def _reconstructed(scene: PlanInput, lost: Ints, usable: Bools, text: str) -> PlanRows:
     """Return how to compute the `lost` indexes where enough replicas are `usable`: of each index
     the first that is CLOSED, in service, and not doubtful.
     """
     view, replicas = scene.view, scene.view.batch.replicas
     containers = view.batch.containers
     rows = np.flatnonzero(usable)
-    in_doubt = scene.doubts != Doubt.NONE
+    in_doubt = scene.doubts != SourceIssue.NONE
     best = Groups.of(replicas.container[rows], replicas.index[rows])
-    is_second = view.service[rows] != Service.IN_SERVICE
-    is_damaged = replicas.state[rows] != State.CLOSED
+    is_second = view.service[rows] != ServiceState.IN_SERVICE
+    is_damaged = replicas.state[rows] != SharedState.CLOSED
     order = np.lexsort((is_second, in_doubt[rows], is_damaged, best.of_row))
     first = first_of_run(best.of_row[order])
     source = np.zeros(len(view.rows.owner), dtype=np.bool_)
@@ -247,9 +255,9 @@ def _indexes(mask: int) -> list[int]:
     return [i for i in range(mask.bit_length()) if mask >> i & 1]
 
 
-def _index_lists(masks: Ints) -> Lists:
+def _index_lists(masks: Ints) -> RaggedArray:
     place, index = (masks[:, None] >> np.arange(INDEX_MAX) & 1).nonzero()
-    return Lists.of(place, index, len(masks))
+    return RaggedArray.of(place, index, len(masks))
 
 
 def _index_reasons(text: str, masks: Ints) -> Reasons:
@@ -258,7 +266,7 @@ def _index_reasons(text: str, masks: Ints) -> Reasons:
     return reasons_of(which, words)
 
 
-def move_indexes(scene: Scene) -> Iterable[Actions]:
+def move_indexes(scene: PlanInput) -> Iterable[PlanRows]:
     """Copy the indexes whose only replica is on a leaving node, one row each.
 
     Any replica in maintenance is a possible source: one that is off is no reason to wait.
@@ -273,7 +281,7 @@ def move_indexes(scene: Scene) -> Iterable[Actions]:
     rows = rows[wanted[view.rows.owner[rows]] >> replicas.index[rows] & 1 != 0]
     same = Groups.of(replicas.container[rows], replicas.index[rows])
     every = np.ones(len(rows), dtype=np.bool_)
-    is_sound = scene.doubts[rows] == Doubt.NONE
+    is_sound = scene.doubts[rows] == SourceIssue.NONE
     rows = rows[_best_of(is_sound, same.of_row, same.count, (every,))]
     moves = Groups.of(replicas.container[rows], replicas.index[rows])
     first = rows[moves.first]
@@ -284,20 +292,20 @@ def move_indexes(scene: Scene) -> Iterable[Actions]:
         view.rows.owner[first],
         priority=OUT_OF_SERVICE_PRIORITY,
         reason=_index_reasons("node leaves, index ", np.int64(1) << index),
-        sources=Lists.of(moves.of_row, rows, count),
-        indexes=Lists.of(np.arange(count), index, count),
+        sources=RaggedArray.of(moves.of_row, rows, count),
+        indexes=RaggedArray.of(np.arange(count), index, count),
         copies=1,
         bytes_estimated=replicas.used_bytes[first],
     )
 
 
-def spread_indexes(scene: Scene) -> Iterable[Actions]:
+def spread_indexes(scene: PlanInput) -> Iterable[PlanRows]:
     """Copy a whole shard off the rack that holds the most of them, one row per container.
 
     That makes it surplus, and the one on the crowded rack is then deleted.
     """
     view, replicas, verdicts = scene.view, scene.view.batch.replicas, scene.verdicts
-    applies = view.is_ec & (verdicts.state == Health.MIS_REPLICATED) & view.is_judged
+    applies = view.is_ec & (verdicts.state == HealthState.MIS_REPLICATED) & view.is_judged
     applies &= (verdicts.queue == Queue.UNDER) & (view.adds == 0) & (view.deletes == 0)
     stands = view.is_present & ~view.is_bad & ~view.is_leaving & view.of_container(applies)
     here = np.flatnonzero(stands)
@@ -314,8 +322,8 @@ def spread_indexes(scene: Scene) -> Iterable[Actions]:
         view.rows.owner[chosen],
         priority=MISPLACED_PRIORITY,
         reason=_index_reasons("too many shards on one rack, index ", np.int64(1) << index),
-        sources=Lists.of(np.arange(len(chosen)), chosen, len(chosen)),
-        indexes=Lists.of(np.arange(len(chosen)), index, len(chosen)),
+        sources=RaggedArray.of(np.arange(len(chosen)), chosen, len(chosen)),
+        indexes=RaggedArray.of(np.arange(len(chosen)), index, len(chosen)),
         copies=1,
         bytes_estimated=replicas.used_bytes[chosen],
     )

@@ -11,22 +11,37 @@ from collections.abc import Iterable
 import numpy as np
 
 from health.batch import NO_BCSID
-from health.plan.plan_rows import DELETE_PRIORITY, Actions, Lists, Reasons, reasons_of, rows_of
-from health.plan.scene import Scene
+from health.plan.plan_rows import (
+    DELETE_PRIORITY,
+    PlanRows,
+    RaggedArray,
+    Reasons,
+    reasons_of,
+    rows_of,
+)
+from health.plan.scene import PlanInput
 from health.segments import Bools, Groups, Ints, first_of_run
-from health.words import Action, ChecksumClass, ContainerState, Health, Queue, Service, State
+from health.words import (
+    Action,
+    ChecksumClass,
+    ContainerState,
+    HealthState,
+    Queue,
+    ServiceState,
+    SharedState,
+)
 
 EXCESS, TWIN = "more replicas than needed", "unhealthy, its index has a good replica"
 
 
-def _first(scene: Scene, rows: Ints, *keys: Ints) -> Ints:
+def _first(scene: PlanInput, rows: Ints, *keys: Ints) -> Ints:
     """Return one row of each container: the first by the keys, of which the last weighs most."""
     order = np.lexsort((scene.places(rows), *keys, scene.view.rows.owner[rows]))
     rows = rows[order]
     return rows[first_of_run(scene.view.rows.owner[rows])]
 
 
-def _deletes(scene: Scene, rows: Ints, reason: Reasons | str, *, is_forced: bool) -> Actions:
+def _deletes(scene: PlanInput, rows: Ints, reason: Reasons | str, *, is_forced: bool) -> PlanRows:
     """Return one row for each container, with all its victims; their owners ascend."""
     replicas = scene.view.batch.replicas
     box, place = np.unique(scene.view.rows.owner[rows], return_inverse=True)
@@ -35,20 +50,20 @@ def _deletes(scene: Scene, rows: Ints, reason: Reasons | str, *, is_forced: bool
         box,
         priority=DELETE_PRIORITY,
         reason=reason,
-        targets=Lists.of(place, rows, len(box)),
-        indexes=Lists.of(place, replicas.index[rows], len(box)),
+        targets=RaggedArray.of(place, rows, len(box)),
+        indexes=RaggedArray.of(place, replicas.index[rows], len(box)),
         is_forced=is_forced,
     )
 
 
-def _trees(scene: Scene, rows: Ints, *keys: Ints) -> Groups:
+def _trees(scene: PlanInput, rows: Ints, *keys: Ints) -> Groups:
     """Group rows with the same keys and the same tree, including its tombstones."""
     replicas = scene.view.batch.replicas
     tree = (replicas.algorithm[rows], replicas.root[rows], replicas.tombstones[rows])
     return Groups.of(*keys, *tree)
 
 
-def _agree(scene: Scene, mask: Bools) -> Bools:
+def _agree(scene: PlanInput, mask: Bools) -> Bools:
     """Return the containers in which all replicas in the mask have a tree, and the same one."""
     rows = np.flatnonzero(mask)
     owner = scene.view.rows.owner[rows]
@@ -57,7 +72,7 @@ def _agree(scene: Scene, mask: Bools) -> Bools:
     return (kinds <= 1) & ~scene.view.rows.some(mask & ~scene.view.batch.replicas.has_root)
 
 
-def delete_excess(scene: Scene) -> Iterable[Actions]:
+def delete_excess(scene: PlanInput) -> Iterable[PlanRows]:
     """Delete one replica of a closed container that has too many.
 
     First one that is not whole, lowest commit id first; then a whole one whose absence costs no
@@ -65,13 +80,13 @@ def delete_excess(scene: Scene) -> Iterable[Actions]:
     """
     view, replicas, rows = scene.view, scene.view.batch.replicas, scene.view.rows
     containers = view.batch.containers
-    applies = ~view.is_ec & (containers.state == State.CLOSED) & view.is_judged
-    applies &= scene.verdicts.state == Health.OVER_REPLICATED
+    applies = ~view.is_ec & (containers.state == SharedState.CLOSED) & view.is_judged
+    applies &= scene.verdicts.state == HealthState.OVER_REPLICATED
     applies &= scene.compared.checksum_class != ChecksumClass.CONTRADICTORY
     asked = view.of_container(applies)
     whole = scene.whole & asked
     seen = view.is_present & view.is_reachable & ~view.is_leaving
-    online = rows.tally(seen & (view.service == Service.IN_SERVICE) & asked)
+    online = rows.tally(seen & (view.service == ServiceState.IN_SERVICE) & asked)
     count = rows.tally(whole)
     applies &= (
         (online > scene.counts.ratis.most) & (count >= containers.factor) & _agree(scene, whole)
@@ -88,14 +103,14 @@ def delete_excess(scene: Scene) -> Iterable[Actions]:
     )
 
 
-def _keeps_racks(scene: Scene, applies: Bools) -> Bools:
+def _keeps_racks(scene: PlanInput, applies: Bools) -> Bools:
     """Return the replicas whose container, among these, keeps enough racks without it, or no fewer.
 
     Only good replicas on answering nodes that stay count for racks.
     """
     view = scene.view
     seen = view.is_present & ~view.is_bad & view.is_reachable & ~view.is_leaving
-    seen &= view.service == Service.IN_SERVICE
+    seen &= view.service == ServiceState.IN_SERVICE
     here = np.flatnonzero(seen & view.of_container(applies))
     racks = Groups.of(view.rows.owner[here], view.rack[here])
     used = np.bincount(view.rows.owner[here[racks.first]], minlength=view.rows.count)
@@ -104,18 +119,18 @@ def _keeps_racks(scene: Scene, applies: Bools) -> Bools:
     return ~is_alone | view.of_container(used > scene.counts.racks_required)
 
 
-def delete_spare_of_origin(scene: Scene) -> Iterable[Actions]:
+def delete_spare_of_origin(scene: PlanInput) -> Iterable[PlanRows]:
     """Delete one replica of a permanently quasi-closed container, while enough equal ones of its
     origin with as many commits stay: first a damaged one of whose data the others have everything.
     """
     view, replicas, verdicts = scene.view, scene.view.batch.replicas, scene.verdicts
     origins, containers = scene.counts.quasi.origins, view.batch.containers
-    by_origin = verdicts.state == Health.QUASI_CLOSED_STUCK_OVER_REPLICATED
-    applies = by_origin | (verdicts.state == Health.OVER_REPLICATED)
+    by_origin = verdicts.state == HealthState.QUASI_CLOSED_STUCK_OVER_REPLICATED
+    applies = by_origin | (verdicts.state == HealthState.OVER_REPLICATED)
     applies &= (verdicts.queue == Queue.OVER) & (view.deletes == 0) & view.is_judged
     applies &= verdicts.is_stuck  # otherwise it will soon be closed, and its origins become one
     able = scene.staying & ~replicas.is_barred & view.of_container(applies)
-    sound = able & (replicas.state == State.QUASI_CLOSED) & replicas.is_loaded
+    sound = able & (replicas.state == SharedState.QUASI_CLOSED) & replicas.is_loaded
     sound &= (replicas.findings == 0) & replicas.has_root
     rows = np.flatnonzero(sound)
     origin = origins.of_row[rows]
@@ -135,7 +150,7 @@ def delete_spare_of_origin(scene: Scene) -> Iterable[Actions]:
     yield _deletes(scene, _first(scene, victims, is_whole), EXCESS, is_forced=True)
 
 
-def _is_kept_by_origin(scene: Scene, sound: Ints, bad: Ints) -> Bools:
+def _is_kept_by_origin(scene: PlanInput, sound: Ints, bad: Ints) -> Bools:
     """Return the bad replicas for which sound ones of their origin have as many commits, and those
     with the most have the same tree.
     """
@@ -149,13 +164,13 @@ def _is_kept_by_origin(scene: Scene, sound: Ints, bad: Ints) -> Bools:
     return (kinds == 1)[of_row[bad]] & (replicas.bcsid[bad] <= last[of_row[bad]])
 
 
-def delete_spare_shard(scene: Scene) -> Iterable[Actions]:
+def delete_spare_shard(scene: PlanInput) -> Iterable[PlanRows]:
     """Delete one replica of an erasure-coded container in which each index has a whole one: a bad
     one, else one of two of the same index, from the fullest rack.
     """
     view, replicas = scene.view, scene.view.batch.replicas
     containers = view.batch.containers
-    applies = view.is_ec & (containers.state == State.CLOSED) & view.is_judged
+    applies = view.is_ec & (containers.state == SharedState.CLOSED) & view.is_judged
     applies &= scene.compared.checksum_class != ChecksumClass.CONTRADICTORY
     applies &= (
         view.present > containers.factor
@@ -175,7 +190,7 @@ def delete_spare_shard(scene: Scene) -> Iterable[Actions]:
     yield _deletes(scene, victims, reason, is_forced=True)
 
 
-def _last_of_index(scene: Scene, whole: Bools, asked: Bools) -> Ints:
+def _last_of_index(scene: PlanInput, whole: Bools, asked: Bools) -> Ints:
     """Return, for each `asked` replica, the last commit of the whole ones of its index."""
     replicas = scene.view.batch.replicas
     rows = np.flatnonzero(whole | asked)
@@ -188,7 +203,7 @@ def _last_of_index(scene: Scene, whole: Bools, asked: Bools) -> Ints:
     return found
 
 
-def _twins(scene: Scene, whole: Bools) -> tuple[Bools, Ints]:
+def _twins(scene: PlanInput, whole: Bools) -> tuple[Bools, Ints]:
     """Return the whole shards that another of their index makes unnecessary, and how many whole
     ones are on each one's rack.
 
@@ -230,7 +245,7 @@ def _twins(scene: Scene, whole: Bools) -> tuple[Bools, Ints]:
     return found, crowd
 
 
-def delete_empty(scene: Scene) -> Iterable[Actions]:
+def delete_empty(scene: PlanInput) -> Iterable[PlanRows]:
     """Delete every replica of an emptied container that reports itself as empty; never by force."""
     view, replicas = scene.view, scene.view.batch.replicas
     is_going = view.batch.containers.state == ContainerState.DELETING

@@ -21,24 +21,24 @@ Reasons = NDArray[np.object_]
 
 
 @dataclass(frozen=True, slots=True)
-class Lists:
+class RaggedArray:
     """One list of numbers per row: row i has `values[starts[i]:starts[i + 1]]`."""
 
     starts: Ints
     values: Ints
 
     @classmethod
-    def empty(cls, count: int) -> "Lists":
+    def empty(cls, count: int) -> "RaggedArray":
         """Return `count` empty lists."""
         return cls(np.zeros(count + 1, dtype=np.int64), np.zeros(0, dtype=np.int64))
 
     @classmethod
-    def of(cls, place: Ints, values: Ints, count: int) -> "Lists":
+    def of(cls, place: Ints, values: Ints, count: int) -> "RaggedArray":
         """Return `count` lists of values, given in ascending order of their places."""
         return cls(Segments.of(place, count).starts, values)
 
     @classmethod
-    def joined(cls, parts: Sequence["Lists"]) -> "Lists":
+    def joined(cls, parts: Sequence["RaggedArray"]) -> "RaggedArray":
         """Return the lists of all parts, concatenated."""
         ends = np.cumsum([0, *(len(part.values) for part in parts)])
         starts = [part.starts[:-1] + end for part, end in zip(parts, ends, strict=False)]
@@ -52,7 +52,7 @@ class Lists:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Actions:
+class PlanRows:
     """Rows of a plan, as columns."""
 
     container: Ints
@@ -61,11 +61,11 @@ class Actions:
     priority: Ints
     """Most urgent first: how many replicas may still be lost, then what can wait."""
     reason: Reasons
-    sources: Lists
+    sources: RaggedArray
     """Replicas to copy from, the best first, as rows of the batch."""
-    targets: Lists
+    targets: RaggedArray
     """Replicas whose datanodes are told to act on them."""
-    indexes: Lists
+    indexes: RaggedArray
     copies: Ints
     """How many new replicas are needed."""
     is_forced: Bools
@@ -78,25 +78,25 @@ def rows_of(
     *,
     priority: Ints | int,
     reason: Reasons | str,
-    sources: Lists | None = None,
-    targets: Lists | None = None,
-    indexes: Lists | None = None,
+    sources: RaggedArray | None = None,
+    targets: RaggedArray | None = None,
+    indexes: RaggedArray | None = None,
     copies: Ints | int = 0,
     is_forced: Bools | bool = False,
     bytes_estimated: Ints | int = 0,
-) -> Actions:
+) -> PlanRows:
     """Return one row for each container; a single value applies to all of them."""
     count = len(container)
     words = np.empty(count, dtype=np.object_)
     words[:] = reason
-    return Actions(
+    return PlanRows(
         container=container,
         action=_filled(int(action), count),
         priority=_filled(priority, count),
         reason=words,
-        sources=sources or Lists.empty(count),
-        targets=targets or Lists.empty(count),
-        indexes=indexes or Lists.empty(count),
+        sources=sources or RaggedArray.empty(count),
+        targets=targets or RaggedArray.empty(count),
+        indexes=indexes or RaggedArray.empty(count),
         copies=_filled(copies, count),
         is_forced=_filled(is_forced, count).astype(np.bool_),
         bytes_estimated=_filled(bytes_estimated, count),
@@ -107,16 +107,16 @@ def _filled(value: Ints | Bools | int, count: int) -> Ints:
     return np.broadcast_to(np.asarray(value, dtype=np.int64), (count,)).copy()
 
 
-def joined(parts: Sequence[Actions]) -> Actions:
+def joined(parts: Sequence[PlanRows]) -> PlanRows:
     """Return the rows of all parts, concatenated."""
 
     def column(name: str) -> NDArray[Any]:
         return np.concatenate([getattr(part, name) for part in parts])
 
-    def lists(name: str) -> Lists:
-        return Lists.joined([getattr(part, name) for part in parts])
+    def lists(name: str) -> RaggedArray:
+        return RaggedArray.joined([getattr(part, name) for part in parts])
 
-    return Actions(
+    return PlanRows(
         container=column("container"),
         action=column("action"),
         priority=column("priority"),

@@ -20,13 +20,13 @@ from health.plan.deletes import (
     delete_spare_of_origin,
     delete_spare_shard,
 )
-from health.plan.plan_rows import Actions, joined
-from health.plan.scene import Scene
+from health.plan.plan_rows import PlanRows, joined
+from health.plan.scene import PlanInput
 
 
-def plan(scene: Scene) -> Actions:
+def plan(scene: PlanInput) -> PlanRows:
     """Return the rows of the plan for a batch, in arbitrary order."""
-    rules: Iterable[Callable[[Scene], Iterable[Actions]]] = (
+    rules: Iterable[Callable[[PlanInput], Iterable[PlanRows]]] = (
         replicate,
         replicate_origins,
         replicate_vulnerable,

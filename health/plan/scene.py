@@ -6,22 +6,22 @@ from zlib import crc32
 
 import numpy as np
 
-from health.batch import View
+from health.batch import BatchView
 from health.health_state import Counts, Verdicts
-from health.plan.plan_rows import Lists
-from health.root_comparison import Comparison
+from health.plan.plan_rows import RaggedArray
+from health.root_comparison import RootComparison
 from health.segments import Bools, Ints, first_of_run
-from health.words import Service, State
+from health.words import ServiceState, SharedState
 
 
 @dataclass(frozen=True)
-class Scene:
+class PlanInput:
     """The common input of the rules."""
 
-    view: View
+    view: BatchView
     counts: Counts
     verdicts: Verdicts
-    compared: Comparison
+    compared: RootComparison
     doubts: Ints
     """What speaks against copying each replica (`health.source_doubts`)."""
 
@@ -42,7 +42,7 @@ class Scene:
         not being deleted, on an answering node in service that has reported all its replicas.
         """
         view, replicas = self.view, self.view.batch.replicas
-        is_complete = replicas.state == State.CLOSED
+        is_complete = replicas.state == SharedState.CLOSED
         is_complete &= replicas.bcsid >= view.of_container(view.batch.containers.sequence_id)
         return self.staying & is_complete & replicas.is_loaded & (replicas.findings == 0)
 
@@ -53,7 +53,7 @@ class Scene:
         """
         view = self.view
         is_here = view.is_present & view.is_reachable & view.is_confirmed
-        return is_here & ~view.is_leaving & (view.service == Service.IN_SERVICE)
+        return is_here & ~view.is_leaving & (view.service == ServiceState.IN_SERVICE)
 
     def places(self, rows: Ints) -> Ints:
         """Return the positions of replicas in an order that every planner agrees on: by a checksum
@@ -65,7 +65,7 @@ class Scene:
         texts = (f"{i}:{names[node]}".encode() for i, node in zip(ids, nodes, strict=True))
         return np.fromiter(map(crc32, texts), dtype=np.int64, count=len(rows))
 
-    def lists(self, containers: Ints, mask: Bools, order: Ints | None = None) -> Lists:
+    def lists(self, containers: Ints, mask: Bools, order: Ints | None = None) -> RaggedArray:
         """Return the replicas in the mask of each of these containers.
 
         `order` ranks replicas within their container; the default is that of the batch.
@@ -78,9 +78,9 @@ class Scene:
         if order is not None:
             ranked = np.lexsort((order[rows], own))
             rows, own = rows[ranked], own[ranked]
-        return Lists.of(own, rows, len(containers))
+        return RaggedArray.of(own, rows, len(containers))
 
-    def concerned(self, when: Bools, mask: Bools) -> tuple[Ints, Lists]:
+    def concerned(self, when: Bools, mask: Bools) -> tuple[Ints, RaggedArray]:
         """Return the containers for which a rule applies and that have replicas in the mask, and
         these.
         """
@@ -90,4 +90,4 @@ class Scene:
         rows, owner = rows[is_meant], owner[is_meant]
         begins = first_of_run(owner)
         starts = np.append(np.flatnonzero(begins), len(rows))
-        return owner[begins], Lists(starts, rows)
+        return owner[begins], RaggedArray(starts, rows)

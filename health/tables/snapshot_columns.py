@@ -26,7 +26,7 @@ from health.words import (
     OPS,
     REPLICA_STATES,
     REPLICATION_TYPES,
-    Health,
+    HealthState,
 )
 
 SCHEMA_VERSION: Final = 5
@@ -97,7 +97,7 @@ CONTAINERS: Final = _columns(
     {
         "replication_type": REPLICATION_TYPES,
         "state": CONTAINER_STATES,
-        "health_state": tuple(state.name for state in Health),
+        "health_state": tuple(state.name for state in HealthState),
     },
 )
 REPLICAS: Final = _columns(

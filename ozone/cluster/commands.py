@@ -10,15 +10,15 @@ import typer
 from agent.cli.terminal.output import counted, emit, grid, items_progress, remark, say, show
 from agent.cli.terminal.typer_options import JsonFlag
 from agent.errors import SutureError
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 from ozone.cluster.scrubs import NOTHING_SCRUBBED, read_scrubs
 from ozone.wire.authentication import choose
 from ozone.wire.connection import parse_addresses
-from ozone.wire.scm import ScmClient
+from ozone.wire.scm import OzoneScmClient
 
 if TYPE_CHECKING:
-    from ozone.cluster.export import Exported
-    from ozone.cluster.reconcile import Orders
+    from ozone.cluster.export import ExportResult
+    from ozone.cluster.reconcile import ReconcileReport
 
 PER_MINUTE: Final = 60.0  # a datanode runs a few at a time; none should wait for hours in a queue
 
@@ -35,10 +35,10 @@ UserOption = Annotated[
 ]
 
 
-def scm_client(addresses: str, user: str) -> ScmClient:
+def scm_client(addresses: str, user: str) -> OzoneScmClient:
     """Return a client that is not connected yet. Raise typer.BadParameter."""
     try:
-        return ScmClient(parse_addresses(addresses), choose(user))
+        return OzoneScmClient(parse_addresses(addresses), choose(user))
     except ValueError as error:
         raise typer.BadParameter(f"--scm: {error}") from error
 
@@ -61,7 +61,10 @@ def export_command(
 
     Only reads. 2: some containers are left out, because they are of a kind that is not known.
     """
-    from ozone.cluster.export import ExportWish, export  # needs Parquet, which a scrub does without
+    from ozone.cluster.export import (
+        ExportOptions,
+        export,
+    )  # needs Parquet, which a scrub does without
 
     scrubs = read_scrubs(findings) if findings else NOTHING_SCRUBBED
     client = scm_client(scm, user)
@@ -71,17 +74,17 @@ def export_command(
             def told(count: int, total: int) -> None:
                 progress.update(progress.task_ids[0], total=total or None, advance=count)
 
-            done = export(ExportWish(client, to, scrubs), told)
+            done = export(ExportOptions(client, to, scrubs), told)
     finally:
         client.close()
     if as_json:
         emit(done.facts())
     else:
         tell(done)
-    return Exit.TO_DO if done.left_out.reasons else Exit.OK
+    return ExitCode.TO_DO if done.left_out.reasons else ExitCode.OK
 
 
-def tell(done: "Exported") -> None:
+def tell(done: "ExportResult") -> None:
     """Print what was exported, and what the reader must know about it."""
     rows = done.rows
     say(
@@ -125,16 +128,18 @@ def reconcile_command(
     It does what `ozone admin container reconcile` does, row by row. 2: there is something left to
     do.
     """
-    from agent.rpc.wire.plan_file import Run
-    from ozone.cluster.reconcile import Orders, ReconcileWish, reconcile, reconcile_plan
+    from agent.rpc.wire.plan_file import FinishedRun
+    from ozone.cluster.reconcile import ReconcileOptions, ReconcileReport, reconcile, reconcile_plan
 
-    run = Run.opened(plan)
-    orders = Orders(reconcile_plan(run), is_dry_run=not yes)
+    run = FinishedRun.opened(plan)
+    orders = ReconcileReport(reconcile_plan(run), is_dry_run=not yes)
     if run.scope:
         remark(run.scope)
     client = scm_client(scm, user)
     rows = len(orders.plan.rows)
-    wish = ReconcileWish(client=client, plan=orders.plan, is_dry_run=not yes, per_minute=per_minute)
+    wish = ReconcileOptions(
+        client=client, plan=orders.plan, is_dry_run=not yes, per_minute=per_minute
+    )
     try:
         with items_progress("orders", rows, quiet=as_json) as progress:
             reconcile(wish, orders, lambda: progress.advance(progress.task_ids[0]))
@@ -150,10 +155,10 @@ def reconcile_command(
     finally:
         client.close()
     tell_orders(orders, as_json=as_json)
-    return Exit.TO_DO if orders.is_unfinished else Exit.OK
+    return ExitCode.TO_DO if orders.is_unfinished else ExitCode.OK
 
 
-def tell_orders(orders: "Orders", *, as_json: bool) -> None:
+def tell_orders(orders: "ReconcileReport", *, as_json: bool) -> None:
     """Print the outcome of a plan."""
     if as_json:
         emit(orders.facts())

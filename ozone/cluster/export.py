@@ -16,10 +16,10 @@ from typing import Any, Final
 from agent.errors import Code, Refused
 from agent.rpc.wire.snapshot_file import SnapshotFiles, writing
 from ozone.cluster import snapshot_rows
-from ozone.cluster.listings import Cluster, Page, datanode_id
-from ozone.cluster.scrubs import NOTHING_SCRUBBED, Scrubs
-from ozone.cluster.snapshot_rows import Instant, Row, Strange
-from ozone.wire.scm import ScmClient
+from ozone.cluster.listings import OzoneClusterView, Page, datanode_id
+from ozone.cluster.scrubs import NOTHING_SCRUBBED, ScrubFindings
+from ozone.cluster.snapshot_rows import ExportContext, Row, UnsupportedValue
+from ozone.wire.scm import OzoneScmClient
 
 PAGE_SIZE: Final = 4096  # containers per answer of the SCM
 EXAMPLES_MAX: Final = 5
@@ -27,18 +27,18 @@ KIB: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class ExportWish:
+class ExportOptions:
     """The options of an export."""
 
-    client: ScmClient
+    client: OzoneScmClient
     target: Path
-    scrubs: Scrubs = NOTHING_SCRUBBED
+    scrubs: ScrubFindings = NOTHING_SCRUBBED
     page_containers: int = PAGE_SIZE
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
 
 
 @dataclass(slots=True)
-class LeftOut:
+class SkippedContainers:
     """Containers that are not in the snapshot, because a value of theirs is unknown."""
 
     reasons: Counter[str] = field(default_factory=Counter)
@@ -53,7 +53,7 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exported:
+class ExportResult:
     """A finished snapshot and its cost."""
 
     path: Path
@@ -65,7 +65,7 @@ class Exported:
     """Containers that were removed while they were asked for."""
     scrubbed_count: int
     """Replicas of which a scrub told."""
-    left_out: LeftOut
+    left_out: SkippedContainers
     is_safe_mode: bool
     requests: int
     connections: int
@@ -101,13 +101,13 @@ class Exported:
         }
 
 
-def export(wish: ExportWish, progress: Callable[[int, int], None]) -> Exported:
+def export(wish: ExportOptions, progress: Callable[[int, int], None]) -> ExportResult:
     """Write the snapshot; call `progress` after each page with the number of containers.
 
     Raise Refused or Unavailable; nothing is left of the snapshot then.
     """
     begun_s = time.monotonic()
-    cluster = Cluster(wish.client, wish.page_containers)
+    cluster = OzoneClusterView(wish.client, wish.page_containers)
     as_of_ms = wish.now_ms()
     snapshot_id = f"{as_of_ms:013d}-ozone"
     cluster_id = cluster.cluster_id()
@@ -115,14 +115,14 @@ def export(wish: ExportWish, progress: Callable[[int, int], None]) -> Exported:
     cluster.look_at_nodes()
     cluster.look_at_pipelines()
     with writing(wish.target, snapshot_id) as files:
-        work = _Export(cluster, files, Instant(as_of_ms, not is_safe_mode), wish.scrubs)
+        work = _Export(cluster, files, ExportContext(as_of_ms, not is_safe_mode), wish.scrubs)
         for page in cluster.pages():
             work.add(page)
             progress(len(page.containers) + page.gone_count, page.total)
         work.add_nodes()
         files.finish(as_of_ms=as_of_ms, term=0, cluster_id=cluster_id, rules={})
     counts = wish.client.counts
-    return Exported(
+    return ExportResult(
         path=wish.target,
         snapshot_id=snapshot_id,
         cluster_id=cluster_id,
@@ -141,11 +141,11 @@ def export(wish: ExportWish, progress: Callable[[int, int], None]) -> Exported:
 
 @dataclass(slots=True)
 class _Export:
-    cluster: Cluster
+    cluster: OzoneClusterView
     files: SnapshotFiles
-    instant: Instant
-    scrubs: Scrubs
-    left_out: LeftOut = field(default_factory=LeftOut)
+    instant: ExportContext
+    scrubs: ScrubFindings
+    left_out: SkippedContainers = field(default_factory=SkippedContainers)
     gone_count: int = 0
     scrubbed_count: int = 0
     holders: dict[str, Any] = field(default_factory=dict)
@@ -171,7 +171,7 @@ class _Export:
                     )
                     for replica in held
                 ]
-            except Strange as error:
+            except UnsupportedValue as error:
                 self.left_out.add(info.container_id, str(error))
                 continue
             containers.append(row)
@@ -191,7 +191,7 @@ class _Export:
                 snapshot_rows.node_row(name, node, usages.get(name), self.instant)
                 for name, node in sorted(self.cluster.nodes.items())
             ]
-        except Strange as error:
+        except UnsupportedValue as error:
             raise Refused(
                 Code.MALFORMED_REQUEST, f"{self.cluster.client.leader}: {error}"
             ) from error

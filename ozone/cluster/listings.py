@@ -7,8 +7,8 @@ from uuid import UUID
 
 from agent.errors import Code, Refused
 from ozone.wire.frames import Failure
-from ozone.wire.messages import Ask
-from ozone.wire.scm import ScmClient, request
+from ozone.wire.messages import ScmRequestType
+from ozone.wire.scm import OzoneScmClient, request
 
 WHOLE_CLUSTER: Final = 1  # QueryScope
 PIPELINE_OPEN: Final = 2  # PipelineState
@@ -28,10 +28,10 @@ class Page:
 
 
 @dataclass(slots=True)
-class Cluster:
+class OzoneClusterView:
     """An Ozone cluster as its SCM reports it. All methods raise Refused or Unavailable."""
 
-    client: ScmClient
+    client: OzoneScmClient
     page_containers: int
     nodes: dict[str, Any] = field(default_factory=dict)
     """`Node` messages by datanode id."""
@@ -39,21 +39,21 @@ class Cluster:
 
     def cluster_id(self) -> str:
         """Return the id of the cluster."""
-        return str(self.client.ask(Ask.GET_SCM).get_scm.cluster_id)
+        return str(self.client.ask(ScmRequestType.GET_SCM).get_scm.cluster_id)
 
     def is_in_safe_mode(self) -> bool:
         """Return True if the SCM still waits for datanodes' reports."""
-        return bool(self.client.ask(Ask.GET_SAFE_MODE).get_safe_mode.is_on)
+        return bool(self.client.ask(ScmRequestType.GET_SAFE_MODE).get_safe_mode.is_on)
 
     def look_at_nodes(self) -> None:
         """Read the current nodes; nodes seen before stay known."""
-        answer = self.client.ask(Ask.QUERY_NODES, scope=WHOLE_CLUSTER)
+        answer = self.client.ask(ScmRequestType.QUERY_NODES, scope=WHOLE_CLUSTER)
         for node in answer.query_nodes.nodes:
             self.nodes[datanode_id(node.datanode)] = node
 
     def look_at_pipelines(self) -> None:
         """Read which pipelines are open now."""
-        answer = self.client.ask(Ask.LIST_PIPELINES)
+        answer = self.client.ask(ScmRequestType.LIST_PIPELINES)
         self.open_pipelines = frozenset(
             pipeline_id(pipeline.id)
             for pipeline in answer.list_pipelines.pipelines
@@ -65,7 +65,7 @@ class Cluster:
         found = {}
         names = list(self.nodes)
         asked = self.client.ask_each(
-            range(len(names)), lambda place: request(Ask.GET_USAGE, uuid=names[place])
+            range(len(names)), lambda place: request(ScmRequestType.GET_USAGE, uuid=names[place])
         )
         for place, answer in asked:
             if not isinstance(answer, Failure) and answer.get_usage.usages:
@@ -77,7 +77,7 @@ class Cluster:
         start, total = 1, 0
         while True:
             listed = self.client.ask(
-                Ask.LIST_CONTAINERS, count=self.page_containers, start=start
+                ScmRequestType.LIST_CONTAINERS, count=self.page_containers, start=start
             ).list_containers
             containers = {one.container_id: one for one in listed.containers}
             if not containers:
@@ -100,7 +100,7 @@ class Cluster:
     def _replicas(self, containers: Mapping[int, Any]) -> dict[int, tuple[Any, ...]]:
         found = {}
         asked = self.client.ask_each(
-            containers, lambda key: request(Ask.GET_REPLICAS, container_id=key)
+            containers, lambda key: request(ScmRequestType.GET_REPLICAS, container_id=key)
         )
         for container_id, answer in asked:
             if isinstance(answer, Failure):

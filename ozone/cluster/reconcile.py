@@ -15,11 +15,11 @@ import pyarrow
 import pyarrow.parquet
 
 from agent.errors import Code, Refused
-from agent.rpc.wire.plan_file import Run, read_plan, unreadable
+from agent.rpc.wire.plan_file import FinishedRun, read_plan, unreadable
 from health.reconcile_eligibility import COMMIT_ID_BEHIND
 from ozone.wire.frames import Failure
-from ozone.wire.messages import Ask
-from ozone.wire.scm import ScmClient, request
+from ozone.wire.messages import ScmRequestType
+from ozone.wire.scm import OzoneScmClient, request
 
 MINUTE_S: Final = 60.0
 EXPLAINED: Final = "EXPLAINED"
@@ -28,7 +28,7 @@ EXPLAINED: Final = "EXPLAINED"
 EXPIRED_SINCE: Final = "it expired while others were ordered: verify a fresh snapshot"
 
 
-class Outcome(StrEnum):
+class RowOutcome(StrEnum):
     """The outcome of one row of the plan."""
 
     SHOWN = "SHOWN"  # it would be ordered
@@ -41,7 +41,7 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ReconcileRow:
     """One container to reconcile according to the plan."""
 
     container_id: int
@@ -56,25 +56,25 @@ class Plan:
 
     run_id: str
     cluster_id: str
-    rows: tuple[Row, ...]
+    rows: tuple[ReconcileRow, ...]
 
 
 @dataclass(slots=True)
-class Orders:
+class ReconcileReport:
     """The outcomes of a plan."""
 
     plan: Plan
     is_dry_run: bool
-    outcomes: dict[int, tuple[Outcome, str]] = field(default_factory=dict)
+    outcomes: dict[int, tuple[RowOutcome, str]] = field(default_factory=dict)
 
-    def counts(self) -> Counter[Outcome]:
+    def counts(self) -> Counter[RowOutcome]:
         """Return how many rows had each outcome."""
         return Counter(outcome for outcome, _ in self.outcomes.values())
 
     @property
     def is_begun(self) -> bool:
         """True if anything was sent."""
-        sent = {Outcome.ORDERED, Outcome.REFUSED, Outcome.NOT_KNOWN}
+        sent = {RowOutcome.ORDERED, RowOutcome.REFUSED, RowOutcome.NOT_KNOWN}
         return not sent.isdisjoint(self.counts())
 
     def sent(self) -> dict[str, str]:
@@ -83,13 +83,13 @@ class Orders:
             outcome.value.lower(): ",".join(
                 str(key) for key, (own, _) in self.outcomes.items() if own is outcome
             )
-            for outcome in (Outcome.ORDERED, Outcome.NOT_KNOWN)
+            for outcome in (RowOutcome.ORDERED, RowOutcome.NOT_KNOWN)
         }
 
     @property
     def is_unfinished(self) -> bool:
         """True if an operator still has to look at something."""
-        return bool(self.counts().keys() - {Outcome.ORDERED, Outcome.EXPLAINED})
+        return bool(self.counts().keys() - {RowOutcome.ORDERED, RowOutcome.EXPLAINED})
 
     def facts(self) -> dict[str, Any]:
         """Return the outcomes for JSON."""
@@ -98,7 +98,7 @@ class Orders:
             "run_id": self.plan.run_id,
             "cluster_id": self.plan.cluster_id,
             "is_dry_run": self.is_dry_run,
-            "outcomes": {outcome.value: counts[outcome] for outcome in Outcome},
+            "outcomes": {outcome.value: counts[outcome] for outcome in RowOutcome},
             "orders": [
                 {
                     "container_id": row.container_id,
@@ -112,7 +112,7 @@ class Orders:
         }
 
 
-def reconcile_plan(run: Run) -> Plan:
+def reconcile_plan(run: FinishedRun) -> Plan:
     """Return the reconcile rows of a run. Raise Refused."""
     request_read = read_plan(run, only="reconcile")
     summary = run.said("summary.json")
@@ -123,7 +123,9 @@ def reconcile_plan(run: Run) -> Plan:
             run_id=request_read.run_id,
             cluster_id=str(summary["cluster_id"]),
             rows=tuple(
-                Row(row.container_id, row.reason, classes[row.container_id], row.expires_at_ms)
+                ReconcileRow(
+                    row.container_id, row.reason, classes[row.container_id], row.expires_at_ms
+                )
                 for row in request_read.rows
             ),
         )
@@ -132,10 +134,10 @@ def reconcile_plan(run: Run) -> Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReconcileWish:
+class ReconcileOptions:
     """The options of a reconcile: the plan and its rate."""
 
-    client: ScmClient
+    client: OzoneScmClient
     plan: Plan
     is_dry_run: bool
     per_minute: float
@@ -143,15 +145,15 @@ class ReconcileWish:
     wait: Callable[[float], None] = time.sleep
 
 
-def reconcile(wish: ReconcileWish, orders: Orders, told: Callable[[], None]) -> None:
+def reconcile(wish: ReconcileOptions, orders: ReconcileReport, told: Callable[[], None]) -> None:
     """Fill `orders` row by row; call `told` after each.
 
     Raise Refused if the plan is for another cluster, Unavailable if no SCM answers; `orders` keeps
     what was ordered before.
     """
     for row in wish.plan.rows:
-        orders.outcomes[row.container_id] = (Outcome.NOT_SENT, "")
-    cluster_id = str(wish.client.ask(Ask.GET_SCM).get_scm.cluster_id)
+        orders.outcomes[row.container_id] = (RowOutcome.NOT_SENT, "")
+    cluster_id = str(wish.client.ask(ScmRequestType.GET_SCM).get_scm.cluster_id)
     if cluster_id != wish.plan.cluster_id:
         raise Refused(
             Code.WRONG_CLUSTER,
@@ -165,33 +167,39 @@ def reconcile(wish: ReconcileWish, orders: Orders, told: Callable[[], None]) -> 
         if left_out is None and not wish.is_dry_run:
             wanted.append(row)
             continue
-        orders.outcomes[row.container_id] = left_out or (Outcome.SHOWN, "")
+        orders.outcomes[row.container_id] = left_out or (RowOutcome.SHOWN, "")
         told()
 
-    def leave_out(row: Row) -> None:
-        orders.outcomes[row.container_id] = (Outcome.EXPIRED, EXPIRED_SINCE)
+    def leave_out(row: ReconcileRow) -> None:
+        orders.outcomes[row.container_id] = (RowOutcome.EXPIRED, EXPIRED_SINCE)
         told()
 
     given = wish.client.order_each(
-        _paced(wanted, wish, leave_out), lambda key: request(Ask.RECONCILE, container_id=key)
+        _paced(wanted, wish, leave_out),
+        lambda key: request(ScmRequestType.RECONCILE, container_id=key),
     )
     for container_id, answer in given:
         orders.outcomes[container_id] = _outcome(answer)
         told()
 
 
-def _left_out(row: Row, now_ms: int) -> tuple[Outcome, str] | None:
+def _left_out(row: ReconcileRow, now_ms: int) -> tuple[RowOutcome, str] | None:
     if row.checksum_class == EXPLAINED:
-        return Outcome.EXPLAINED, "roots differ, and the replicas hold the same"
+        return RowOutcome.EXPLAINED, "roots differ, and the replicas hold the same"
     if row.reason.split("; ")[0] == COMMIT_ID_BEHIND:  # reported last: it is the only reason
-        return Outcome.EXPLAINED, "Ozone takes over no commit id where trees are equal (HDDS-16011)"
+        return (
+            RowOutcome.EXPLAINED,
+            "Ozone takes over no commit id where trees are equal (HDDS-16011)",
+        )
     if _is_expired(row, now_ms):
-        return Outcome.EXPIRED, "verify a fresh snapshot"
+        return RowOutcome.EXPIRED, "verify a fresh snapshot"
     return None
 
 
 def _paced(
-    wanted: Sequence[Row], wish: ReconcileWish, leave_out: Callable[[Row], None]
+    wanted: Sequence[ReconcileRow],
+    wish: ReconcileOptions,
+    leave_out: Callable[[ReconcileRow], None],
 ) -> Iterator[int]:
     """Yield containers at most at the given rate per minute; leave out rows that expire meanwhile,
     without waiting for them.
@@ -208,13 +216,13 @@ def _paced(
         pause_s = MINUTE_S / wish.per_minute
 
 
-def _is_expired(row: Row, now_ms: int) -> bool:
+def _is_expired(row: ReconcileRow, now_ms: int) -> bool:
     return row.expires_at_ms < now_ms
 
 
-def _outcome(answer: Any) -> tuple[Outcome, str]:
+def _outcome(answer: Any) -> tuple[RowOutcome, str]:
     if not isinstance(answer, Failure):
-        return Outcome.ORDERED, ""
+        return RowOutcome.ORDERED, ""
     if answer.is_not_known:
-        return Outcome.NOT_KNOWN, answer.text
-    return Outcome.REFUSED, answer.text
+        return RowOutcome.NOT_KNOWN, answer.text
+    return RowOutcome.REFUSED, answer.text

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from agent.errors import Code, Refused
 from ozone.scrub.comparison import Agreement
-from ozone.scrub.result import Standing
+from ozone.scrub.result import ScrubStatus
 
 NO_ROOT: Final = -1
 ROOT_DIGITS_BASE: Final = 16
@@ -31,8 +31,8 @@ _ROW: Final = np.dtype(
     ]
 )
 _SETTLED: Final = {
-    Standing.WHOLE.value: (Agreement.EQUAL.value, Agreement.EXPLAINED.value),
-    Standing.DAMAGED.value: (
+    ScrubStatus.WHOLE.value: (Agreement.EQUAL.value, Agreement.EXPLAINED.value),
+    ScrubStatus.DAMAGED.value: (
         Agreement.EQUAL.value,
         Agreement.EXPLAINED.value,
         Agreement.DAMAGE.value,
@@ -42,7 +42,7 @@ _SETTLED: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Scrubbed:
+class ScrubbedReplica:
     """The scrub results of one replica.
 
     `root` is that of Ozone's tree at the time; `settled_root` is that of a tree of the present
@@ -57,14 +57,14 @@ class Scrubbed:
 
 
 @dataclass(frozen=True, slots=True)
-class Scrubs:
+class ScrubFindings:
     """Scrubbed replicas, ascending by container, datanode, time."""
 
     rows: NDArray[Any]
     names: tuple[str, ...]
     """Of datanodes and volumes."""
 
-    def between(self, first_id: int, last_id: int) -> dict[tuple[int, str], Scrubbed]:
+    def between(self, first_id: int, last_id: int) -> dict[tuple[int, str], ScrubbedReplica]:
         """Return the results for the replicas of these containers, by container and datanode."""
         found = {}
         containers = self.rows["container"]
@@ -72,7 +72,7 @@ class Scrubs:
         end = np.searchsorted(containers, last_id, side="right")
         for row in self.rows[begin:end].tolist():
             container_id, datanode, volume, read_at_ms, damage, root, settled = row
-            found[container_id, self.names[datanode]] = Scrubbed(
+            found[container_id, self.names[datanode]] = ScrubbedReplica(
                 self.names[volume],
                 read_at_ms,
                 damage,
@@ -82,10 +82,10 @@ class Scrubs:
         return found
 
 
-NOTHING_SCRUBBED: Final = Scrubs(np.zeros(0, dtype=_ROW), ())
+NOTHING_SCRUBBED: Final = ScrubFindings(np.zeros(0, dtype=_ROW), ())
 
 
-def read_scrubs(paths: Iterable[Path]) -> Scrubs:
+def read_scrubs(paths: Iterable[Path]) -> ScrubFindings:
     """Return the results in the documents of all hosts. Raise Refused, naming the document."""
     numbers: dict[str, int] = {}
     parts = [NOTHING_SCRUBBED.rows]
@@ -102,7 +102,7 @@ def read_scrubs(paths: Iterable[Path]) -> Scrubs:
             ) from error
     rows = np.concatenate(parts)
     order = np.lexsort([rows["read_at_ms"], rows["datanode"], rows["container"]])
-    return Scrubs(rows[order], tuple(numbers))
+    return ScrubFindings(rows[order], tuple(numbers))
 
 
 def _rows(volume: dict[str, Any], numbers: dict[str, int]) -> Iterable[tuple[int, ...]]:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from health.tables.snapshot_columns import NODES
 from health.words import CONTAINER_STATES, NODE_HEALTHS, OP_STATES, REPLICA_STATES
 from ozone.cluster.listings import datanode_id, pipeline_id
-from ozone.cluster.scrubs import Scrubbed
+from ozone.cluster.scrubs import ScrubbedReplica
 
 Row = dict[str, Any]  # by column name; nullable ones may be absent
 
@@ -41,12 +41,12 @@ assert set(HEALTHS.values()) == set(NODE_HEALTHS)
 assert set(NODE_STATES.values()) == set(OP_STATES)
 
 
-class Strange(ValueError):
+class UnsupportedValue(ValueError):
     """Raised for a value of an SCM that this release does not know."""
 
 
 @dataclass(frozen=True, slots=True)
-class Instant:
+class ExportContext:
     """The facts that hold for all rows of one export."""
 
     as_of_ms: int
@@ -59,16 +59,16 @@ def lacks_pipeline(info: Any, open_pipelines: frozenset[str]) -> bool:
     return STATES.get(info.state) == "OPEN" and pipeline_id(info.pipeline_id) not in open_pipelines
 
 
-def container_row(info: Any, open_pipelines: frozenset[str], instant: Instant) -> Row:
+def container_row(info: Any, open_pipelines: frozenset[str], instant: ExportContext) -> Row:
     """Return the row of a container. Raise Strange."""
     kind, state = TYPES.get(info.type), STATES.get(info.state)
     if kind is None or state is None:
-        raise Strange(f"replication type {info.type}, state {info.state}")
+        raise UnsupportedValue(f"replication type {info.type}, state {info.state}")
     is_ec = kind == "EC"
     coding = info.coding
     width = coding.data + coding.parity if is_ec else info.factor
     if width < 1 or (is_ec and (coding.data < 1 or coding.parity < 1)):
-        raise Strange(f"{kind} of {width} replicas")
+        raise UnsupportedValue(f"{kind} of {width} replicas")
     return {
         "container_id": info.container_id,
         "replication_type": kind,
@@ -87,13 +87,15 @@ def container_row(info: Any, open_pipelines: frozenset[str], instant: Instant) -
     }
 
 
-def replica_row(replica: Any, instant: Instant, scrubbed: Scrubbed | None = None) -> Row:
+def replica_row(
+    replica: Any, instant: ExportContext, scrubbed: ScrubbedReplica | None = None
+) -> Row:
     """Return the row of a replica, with its host's scrub results. Raise Strange.
 
     The scrub's roots count while the datanode reports the same tree.
     """
     if replica.state not in REPLICA_STATES:
-        raise Strange(f"a replica in state {replica.state}")
+        raise UnsupportedValue(f"a replica in state {replica.state}")
     root, settled_root = root_of(replica), None
     if scrubbed is not None and scrubbed.root == replica.checksum:
         root, settled_root = scrubbed.root, scrubbed.settled_root  # even if the tree's root is 0
@@ -131,17 +133,19 @@ def root_of(replica: Any) -> int | None:
     """
     root: int = replica.checksum
     if not 0 <= root < ROOT_END:
-        raise Strange(f"a root of {root}")
+        raise UnsupportedValue(f"a root of {root}")
     is_told = replica.HasField("checksum") and (root != 0 or replica.key_count == 0)
     return root if is_told else None
 
 
-def node_row(datanode: str, node: Any, usage: Any, instant: Instant) -> Row:
+def node_row(datanode: str, node: Any, usage: Any, instant: ExportContext) -> Row:
     """Return the row of a node; `usage` is how full it is. Raise Strange."""
     health = HEALTHS.get(node.states[0] if node.states else 0)
     op_state = NODE_STATES.get(node.op_states[0] if node.op_states else 0)
     if health is None or op_state is None:
-        raise Strange(f"datanode {datanode} in states {list(node.states)}, {list(node.op_states)}")
+        raise UnsupportedValue(
+            f"datanode {datanode} in states {list(node.states)}, {list(node.op_states)}"
+        )
     is_heard = health in ("HEALTHY", "HEALTHY_READONLY")
     return {
         **_place(node.datanode),

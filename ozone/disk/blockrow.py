@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from merkle.blockrow import check_block
 from merkle.checksum import Algorithm, block_checksum, leaf_checksum
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import (
     BLOCK_BYTES_MAX,
     CHUNK_BYTES_MAX,
@@ -27,7 +27,7 @@ from merkle.replica import (
     ContainerId,
 )
 from ozone.disk.messages import BLOCK_DATA, BLOCK_OUTLINE, parse
-from ozone.disk.unknown import Unknown
+from ozone.disk.unknown import UnsupportedFormat
 
 INCREMENTAL: Final = "incremental"  # a metadata key: the last chunk is in the other table
 ROW_BYTES_MAX: Final = 64 * 1024**2  # 65,535 chunks with 256 checksums of 4 bytes
@@ -62,20 +62,24 @@ def decode_stored(
     end = chunks[-1].end if chunks else 0
     if len(more) != 1 or more[0].offset != end:
         starts = ", ".join(str(chunk.offset) for chunk in more)
-        raise Unknown(f"block {block_id}: its chunks end at {end}, its last chunk is at {starts}")
+        raise UnsupportedFormat(
+            f"block {block_id}: its chunks end at {end}, its last chunk is at {starts}"
+        )
     return StoredBlock(_block(block_id, second, chunks + more), 1)
 
 
 def _decode(container_id: ContainerId, block_id: BlockId, row: bytes) -> Any:
     if len(row) > ROW_BYTES_MAX:
-        raise Unknown(f"block {block_id}: a row of {len(row)} bytes")
+        raise UnsupportedFormat(f"block {block_id}: a row of {len(row)} bytes")
     _check_counts(block_id, row)
     message = parse(BLOCK_DATA, row)
     named = (message.block_id.container_id, message.block_id.local_id)
     if named != (container_id, block_id):
-        raise Damaged(f"row of block {block_id}: it names container {named[0]}, block {named[1]}")
+        raise DamagedData(
+            f"row of block {block_id}: it names container {named[0]}, block {named[1]}"
+        )
     if not 0 <= message.block_id.bcsid <= ID_MAX:
-        raise Damaged(f"row of block {block_id}: BCSID {message.block_id.bcsid}")
+        raise DamagedData(f"row of block {block_id}: BCSID {message.block_id.bcsid}")
     return message
 
 
@@ -88,7 +92,7 @@ def _check_counts(block_id: BlockId, row: bytes) -> None:
     outline = parse(BLOCK_OUTLINE, row)
     for what, count in (("chunks", len(outline.chunks)), ("notes", len(outline.metadata))):
         if count > CHUNKS_PER_BLOCK_MAX:
-            raise Unknown(f"block {block_id}: {count} {what}")
+            raise UnsupportedFormat(f"block {block_id}: {count} {what}")
 
 
 def _chunks(message: Any) -> list[ChunkInfo]:
@@ -100,16 +104,16 @@ def decode_chunk(block_id: int, chunk: Any) -> ChunkInfo:
     """Return the chunk in a row's message. Raise Damaged or Unknown."""
     where = f"block {block_id}, chunk at {chunk.offset}"
     if not (chunk.HasField("offset") and chunk.HasField("length")):
-        raise Damaged(f"block {block_id}: a chunk without offset or length")
+        raise DamagedData(f"block {block_id}: a chunk without offset or length")
     sums = chunk.checksum_data
     if not sums.HasField("type"):
-        raise Damaged(f"{where}: no checksum type")
+        raise DamagedData(f"{where}: no checksum type")
     if sums.type not in set(ChecksumType):
-        raise Unknown(f"{where}: checksum type {sums.type}")
+        raise UnsupportedFormat(f"{where}: checksum type {sums.type}")
     if chunk.offset + chunk.length > BLOCK_BYTES_MAX or not 0 < chunk.length <= CHUNK_BYTES_MAX:
-        raise Unknown(f"{where}: a length of {chunk.length} bytes")
+        raise UnsupportedFormat(f"{where}: a length of {chunk.length} bytes")
     if sums.bytes_per_checksum > WINDOW_BYTES_MAX:
-        raise Unknown(f"{where}: a window of {sums.bytes_per_checksum} bytes")
+        raise UnsupportedFormat(f"{where}: a window of {sums.bytes_per_checksum} bytes")
     kind = ChecksumType(sums.type)
     return ChunkInfo(
         offset=chunk.offset,
@@ -125,7 +129,7 @@ def _block(block_id: BlockId, message: Any, chunks: list[ChunkInfo]) -> BlockDat
     try:
         check_block(block)
     except ValueError as error:
-        raise Damaged(f"row of block {block_id}: {error}") from error
+        raise DamagedData(f"row of block {block_id}: {error}") from error
     return block
 
 

@@ -65,7 +65,7 @@ def _reading(path: Path, scratch: str | None = None) -> Iterator[None]:
         raise Unavailable(Code.UNABLE_TO_READ_METADATA_DB, f"{path}: {why}") from error
 
 
-class View:
+class DatabaseView:
     """A database as it was at `opened_at_s`, on the monotonic clock."""
 
     def __init__(self, path: Path, database: "Rdict", names: list[str], opened_at_s: float) -> None:
@@ -160,18 +160,18 @@ class _Failure:
         return age_s < (UNCHANGED_S if self.signature == seen else CHANGED_S)
 
 
-class Database:
+class ContainerDatabase:
     """One RocksDB directory of a datanode. One owner; its views may outlive it."""
 
     def __init__(self, path: Path, scratch: Path) -> None:
         """`scratch` is a directory of our own for temporary directories."""
         self.path = self._path = path
         self._scratch = scratch
-        self._view: View | None = None
+        self._view: DatabaseView | None = None
         self._signature: Signature = ()
         self._failure: _Failure | None = None
 
-    def view(self, since_s: float) -> View:
+    def view(self, since_s: float) -> DatabaseView:
         """Return the database as it was at this moment or later. Raise Refused or Unavailable, at
         once if opening just failed.
         """
@@ -196,7 +196,7 @@ class Database:
         self._signature = before if before == signature(self._path) else ()
         return self._view
 
-    def _open(self) -> View:
+    def _open(self) -> DatabaseView:
         failures = []
         for _ in range(ATTEMPTS_MAX):
             try:
@@ -207,7 +207,7 @@ class Database:
                     break  # nothing changed: retrying will not help
         raise failures[-1]
 
-    def _open_once(self) -> View:
+    def _open_once(self) -> DatabaseView:
         rocks = library()
         opened_at_s = time.monotonic()
         if not self._path.is_dir():
@@ -229,7 +229,7 @@ class Database:
                     column_families=families,
                     access_type=rocks.AccessType.read_only(False),
                 )
-                return View(self._path, database, names, opened_at_s)
+                return DatabaseView(self._path, database, names, opened_at_s)
 
 
 def _check_names(path: Path, names: list[str]) -> None:

@@ -14,10 +14,10 @@ from typing import Any, Final
 
 import yaml
 
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.plainyaml import PlainLoader
 from merkle.replica import ID_MAX, ContainerId, ReplicaState
-from ozone.disk.unknown import Unknown
+from ozone.disk.unknown import UnsupportedFormat
 
 DESCRIPTOR_BYTES_MAX: Final = 16 * 1024  # Ozone's have one KiB; deeply nested YAML parses slowly
 TAG: Final = "KeyValueContainerData"
@@ -32,7 +32,7 @@ _UNSUMMED: Final = b"checksum: !!binary |-\n  " + base64.b64encode(bytes(64))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Descriptor:
+class OzoneDescriptor:
     """The contents of the file. `schema`: 3 is one database per volume, 2 one per container.
 
     `is_verified`: False if the file has no checksum. `scanned_at_ms` is of Ozone's own scan.
@@ -62,25 +62,25 @@ def _mapping(loader: yaml.SafeLoader, node: yaml.Node) -> dict[Any, Any]:
 _Loader.add_constructor(TAG, _mapping)
 
 
-def decode_descriptor(data: bytes, container_id: ContainerId) -> Descriptor:
+def decode_descriptor(data: bytes, container_id: ContainerId) -> OzoneDescriptor:
     """Decode a descriptor. Raise Damaged, naming the fault, or Unknown for another Ozone's."""
     what = f"descriptor of container {container_id}"
     fields = _fields(data, what)
     if fields.get("containerType") != CONTAINER_TYPE:
-        raise Unknown(f"{what}: a container of type {fields.get('containerType')!r}")
+        raise UnsupportedFormat(f"{what}: a container of type {fields.get('containerType')!r}")
     if fields.get("containerDBType") != DATABASE_TYPE:
-        raise Unknown(f"{what}: rows in {fields.get('containerDBType')!r}")
+        raise UnsupportedFormat(f"{what}: rows in {fields.get('containerDBType')!r}")
     if fields.get("layOutVersion") != FILE_PER_BLOCK:
-        raise Unknown(f"{what}: layOutVersion {fields.get('layOutVersion')!r}")
+        raise UnsupportedFormat(f"{what}: layOutVersion {fields.get('layOutVersion')!r}")
     schema = SCHEMAS.get(str(fields.get("schemaVersion")))
     if schema is None:
-        raise Unknown(f"{what}: schemaVersion {fields.get('schemaVersion')!r}")
+        raise UnsupportedFormat(f"{what}: schemaVersion {fields.get('schemaVersion')!r}")
     if fields.get("state") not in set(ReplicaState):
-        raise Unknown(f"{what}: state {fields.get('state')!r}")
+        raise UnsupportedFormat(f"{what}: state {fields.get('state')!r}")
     is_verified = _verify(data, fields.get("checksum") is not None, what)
     if fields.get("containerID") != container_id:
-        raise Damaged(f"{what}: it names container {fields.get('containerID')!r}")
-    return Descriptor(
+        raise DamagedData(f"{what}: it names container {fields.get('containerID')!r}")
+    return OzoneDescriptor(
         container_id=container_id,
         state=ReplicaState(fields["state"]),
         replica_index=_number(fields, "replicaIndex", REPLICA_INDEX_MAX, what),
@@ -95,17 +95,17 @@ def decode_descriptor(data: bytes, container_id: ContainerId) -> Descriptor:
 
 def _fields(data: bytes, what: str) -> dict[Any, Any]:
     if len(data) > DESCRIPTOR_BYTES_MAX:
-        raise Damaged(f"{what}: {len(data)} bytes")
+        raise DamagedData(f"{what}: {len(data)} bytes")
     try:
         fields = yaml.load(data, _Loader)  # noqa: S506 - a SafeLoader with one tag more
     except (yaml.YAMLError, ValueError, TypeError, RecursionError, OverflowError) as error:
-        raise Damaged(f"{what}: not YAML that Ozone writes") from error
+        raise DamagedData(f"{what}: not YAML that Ozone writes") from error
     if not isinstance(fields, dict):
-        raise Damaged(f"{what}: no fields")
+        raise DamagedData(f"{what}: no fields")
     try:
         fields.get("state") in set(ReplicaState)  # noqa: B015 - a list is no value of a field
     except TypeError as error:
-        raise Damaged(f"{what}: state is no word") from error
+        raise DamagedData(f"{what}: state is no word") from error
     return fields
 
 
@@ -115,23 +115,23 @@ def _verify(data: bytes, has_checksum: bool, what: str) -> bool:
     """
     found = _CHECKSUM_LINE.findall(data)
     if not found and has_checksum:
-        raise Damaged(f"{what}: its checksum is none")
+        raise DamagedData(f"{what}: its checksum is none")
     if not found:
         return False
     if len(found) > 1:
-        raise Damaged(f"{what}: {len(found)} checksums")
+        raise DamagedData(f"{what}: {len(found)} checksums")
     text = _CHECKSUM_LINE.sub(lambda _: _UNSUMMED, data)
     actual = hashlib.sha256(hashlib.sha256(text).digest()).hexdigest()
     written = found[0].decode()
     if actual != written:
-        raise Damaged(f"{what}: checksum {actual[:16]}..., the file says {written[:16]}...")
+        raise DamagedData(f"{what}: checksum {actual[:16]}..., the file says {written[:16]}...")
     return True
 
 
 def _number(fields: dict[Any, Any], name: str, largest: int, what: str) -> int:
     value = fields.get(name, 0)
     if not isinstance(value, int) or not 0 <= value <= largest:
-        raise Damaged(f"{what}: {name} {value!r}")
+        raise DamagedData(f"{what}: {name} {value!r}")
     return value
 
 
@@ -142,14 +142,14 @@ def with_state(data: bytes, state: ReplicaState) -> bytes:
     """
     lines = re.findall(rb"^state: [A-Z_]+$", data, re.MULTILINE)
     if len(lines) != 1 or len(_CHECKSUM_LINE.findall(data)) != 1:
-        raise Damaged("a descriptor without one line of state and one of checksum")
+        raise DamagedData("a descriptor without one line of state and one of checksum")
     changed = data.replace(lines[0], b"state: " + state.value.encode())
     text = _CHECKSUM_LINE.sub(lambda _: _UNSUMMED, changed)
     checksum = hashlib.sha256(hashlib.sha256(text).digest()).hexdigest()
     return _CHECKSUM_LINE.sub(lambda _: b"checksum: " + checksum.encode(), changed)
 
 
-def encode_descriptor(descriptor: Descriptor, place: str) -> bytes:
+def encode_descriptor(descriptor: OzoneDescriptor, place: str) -> bytes:
     """Return a descriptor as Ozone writes it, with its checksum. `place` is the directory that it
     names; an importer of the container writes its own.
 

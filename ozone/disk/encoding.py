@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from merkle.blockrow import METADATA_BYTES_MAX, encode_text
 from merkle.checksum import checksum_width_bytes
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
 from merkle.tree import Tree
 from ozone.disk.blockrow import INCREMENTAL, StoredBlock, decode_stored
@@ -47,7 +47,7 @@ def decode_noted(
         message = parse(BLOCK_DATA, data)
         pairs = [(item.key, item.value) for item in message.metadata]
         if any(isinstance(text, bytes) for pair in pairs for text in pair):  # invalid Unicode
-            raise Damaged(f"row of block {block_id}: a note that is no text")
+            raise DamagedData(f"row of block {block_id}: a note that is no text")
         notes.update(pairs)
         stripes.update(
             (chunk.offset, chunk.stripe_checksum)

@@ -27,7 +27,7 @@ DATABASE: Final = "container.db"
 
 
 @dataclass(frozen=True, slots=True)
-class Volume:
+class OzoneVolume:
     """A data directory of a datanode, as in `hdds.datanode.dir`."""
 
     hdds: Path
@@ -85,7 +85,7 @@ def read_properties(text: str) -> Mapping[str, str]:
     return {name.strip(): value.strip() for name, sign, value in pairs if sign}
 
 
-def find_volume(data_dir: Path) -> Volume:
+def find_volume(data_dir: Path) -> OzoneVolume:
     """Return the volume at a data directory, or at the `hdds` below it. Raise Refused or
     OSError.
     """
@@ -102,7 +102,9 @@ def find_volume(data_dir: Path) -> Volume:
     storage_id, cluster_id = fields["storageID"], fields["clusterID"]
     if any("/" in name or name in {".", ".."} for name in (storage_id, cluster_id)):
         raise Refused(Code.INCONSISTENT_VOLUME, f"{version}: storageID or clusterID is no name")
-    return Volume(hdds, _cluster(hdds, cluster_id), storage_id, cluster_id, fields["datanodeUuid"])
+    return OzoneVolume(
+        hdds, _cluster(hdds, cluster_id), storage_id, cluster_id, fields["datanodeUuid"]
+    )
 
 
 def _no_volume(data_dir: Path) -> Refused:
@@ -114,7 +116,7 @@ def _no_volume(data_dir: Path) -> Refused:
     return Refused(Code.INCONSISTENT_VOLUME, f"{data_dir} {lacks}", hint=hint)
 
 
-def check_there(volume: Volume, *, held_containers: bool = True) -> None:
+def check_there(volume: OzoneVolume, *, held_containers: bool = True) -> None:
     """Raise VolumeFailed unless a volume is still in its place: an empty mount point, or another
     disk, proves nothing about its data. `held_containers`: a volume that never had a container has
     no directory for them. Raise OSError.
@@ -143,7 +145,7 @@ def _cluster(hdds: Path, cluster_id: str) -> Path:
     return others[0] if others else named
 
 
-def container_ids(volume: Volume) -> Iterator[ContainerId]:
+def container_ids(volume: OzoneVolume) -> Iterator[ContainerId]:
     """Yield the ids found as names in the container directories, unordered; most are directories.
     Raise OSError.
     """

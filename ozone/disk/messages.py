@@ -4,7 +4,7 @@ from typing import Any, Final, TypeVar
 
 from google.protobuf import message
 
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from ozone.messages import disk_pb2
 
 Kind = TypeVar("Kind", bound=message.Message)
@@ -23,4 +23,4 @@ def parse(kind: Any, data: bytes) -> Any:
     try:
         return kind.FromString(data)
     except message.DecodeError as error:
-        raise Damaged(f"{len(data)} bytes are no {kind.DESCRIPTOR.name}") from error
+        raise DamagedData(f"{len(data)} bytes are no {kind.DESCRIPTOR.name}") from error

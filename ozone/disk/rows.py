@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import ID_MAX, BlockId, ContainerId
-from ozone.disk.database import BLOCKS, DELETES, LAST_CHUNKS, NUMBERS, View
+from ozone.disk.database import BLOCKS, DELETES, LAST_CHUNKS, NUMBERS, DatabaseView
 from ozone.disk.layout import number_of
 from ozone.disk.messages import DELETED_BLOCKS, parse
 
@@ -43,7 +43,7 @@ class RowBatch:
     tails: Sequence[bytes | None]
 
 
-def held_containers(view: View) -> frozenset[ContainerId]:
+def held_containers(view: DatabaseView) -> frozenset[ContainerId]:
     """Return the containers of schema V3 for which a database has blocks, or counts some."""
     held: set[int] = set()
     for family in (BLOCKS, LAST_CHUNKS, NUMBERS):
@@ -58,14 +58,14 @@ def held_containers(view: View) -> frozenset[ContainerId]:
     return frozenset(map(ContainerId, held))
 
 
-def _counts_blocks(view: View, number: int) -> bool:
+def _counts_blocks(view: DatabaseView, number: int) -> bool:
     return bool(ContainerRows(view, ContainerId(number), 3).number(BLOCK_COUNT))
 
 
 class ContainerRows:
     """The rows of one container in one view."""
 
-    def __init__(self, view: View, container_id: ContainerId, schema: int) -> None:
+    def __init__(self, view: DatabaseView, container_id: ContainerId, schema: int) -> None:
         self._view = view
         self._prefix = struct.pack(">Q", container_id) + SEPARATOR if schema == 3 else b""
         self._container_id = container_id
@@ -135,7 +135,7 @@ class ContainerRows:
     def _deleted_by(self, row: bytes) -> list[BlockId]:
         try:
             message = parse(DELETED_BLOCKS, row)
-        except Damaged:  # its contents cannot be trusted
+        except DamagedData:  # its contents cannot be trusted
             return []
         is_ours = message.container_id == self._container_id
         return [BlockId(number) for number in message.local_ids] if is_ours else []

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from agent.store.files.kinds import kind_at
-from merkle.damaged import Damaged
-from ozone.disk.descriptor import DESCRIPTOR_BYTES_MAX, Descriptor, decode_descriptor
+from merkle.damaged import DamagedData
+from ozone.disk.descriptor import DESCRIPTOR_BYTES_MAX, OzoneDescriptor, decode_descriptor
 from ozone.disk.layout import ContainerPaths
 
 NO_FILE: Final = frozenset({errno.ELOOP, errno.ENXIO})  # a circular link, a socket
@@ -20,19 +20,19 @@ def read_small(path: Path, bytes_max: int) -> bytes:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would block
     except OSError as error:
         if error.errno in NO_FILE or (error.errno == errno.ENOENT and path.is_symlink()):
-            raise Damaged(f"{kind_at(path)} is in the place of {path.name}") from error
+            raise DamagedData(f"{kind_at(path)} is in the place of {path.name}") from error
         raise
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise Damaged(f"{kind_at(path)} is in the place of {path.name}")
+        raise DamagedData(f"{kind_at(path)} is in the place of {path.name}")
     with os.fdopen(fd, "rb") as file:
         data = file.read(bytes_max + 1)
     if len(data) > bytes_max:
-        raise Damaged(f"{path.name}: more than {bytes_max} bytes")
+        raise DamagedData(f"{path.name}: more than {bytes_max} bytes")
     return data
 
 
-def read_descriptor(paths: ContainerPaths) -> Descriptor:
+def read_descriptor(paths: ContainerPaths) -> OzoneDescriptor:
     """Return the descriptor of a container. Raise Damaged, Unknown or OSError."""
     data = read_small(paths.descriptor, DESCRIPTOR_BYTES_MAX)
     return decode_descriptor(data, paths.container_id)

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from merkle.checksum import Algorithm, container_checksum
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import CHUNKS_PER_BLOCK_MAX, ID_MAX, BlockId, ContainerId
 from merkle.tree_columns import fold_blocks
 from ozone.disk.messages import BLOCK_TREE, CHECKSUM_INFO, INFO_OUTLINE, parse
@@ -40,7 +40,7 @@ def decode_tree(data: bytes, container_id: ContainerId) -> OzoneTree:
     what = f"tree of container {container_id}"
     info = parse(INFO_OUTLINE, data)
     if info.container_id != container_id:
-        raise Damaged(f"{what}: it names container {info.container_id}")
+        raise DamagedData(f"{what}: it names container {info.container_id}")
     live: dict[BlockId, int] = {}
     tombstones: dict[BlockId, int] = {}
     unhealthy: set[BlockId] = set()
@@ -50,9 +50,9 @@ def decode_tree(data: bytes, container_id: ContainerId) -> OzoneTree:
     for block in _blocks(what, info.tree.blocks):
         block_id, checksum = BlockId(block.block_id), block.checksum
         if not last < block_id <= ID_MAX:
-            raise Damaged(f"{what}: block {block_id} after block {last}")
+            raise DamagedData(f"{what}: block {block_id} after block {last}")
         if not 0 <= checksum <= CHECKSUM_MAX:
-            raise Damaged(f"{what}: block {block_id} has checksum {checksum}")
+            raise DamagedData(f"{what}: block {block_id} has checksum {checksum}")
         last = block_id
         if block.deleted:
             tombstones[block_id] = checksum
@@ -69,7 +69,7 @@ def decode_tree(data: bytes, container_id: ContainerId) -> OzoneTree:
     every = dict(sorted({**live, **tombstones}.items())) if tombstones else live
     folded = container_checksum(Algorithm.CRC32C, list(every.values()))
     if root is not None and root != folded:
-        raise Damaged(f"{what}: root {root:08x} is not the fold {folded:08x} of its blocks")
+        raise DamagedData(f"{what}: root {root:08x} is not the fold {folded:08x} of its blocks")
     return OzoneTree(root, live, tombstones, frozenset(unhealthy))
 
 
@@ -79,10 +79,10 @@ def _blocks(what: str, each: Sequence[bytes]) -> Iterator[Any]:
     """
     for data in each:
         if len(data) > BLOCK_BYTES_MAX:
-            raise Damaged(f"{what}: a block of {len(data)} bytes")
+            raise DamagedData(f"{what}: a block of {len(data)} bytes")
         block = parse(BLOCK_TREE, data)
         if len(block.chunks) * CHUNK_BYTES_MIN > len(data):
-            raise Damaged(f"{what}: block {block.block_id} has chunks of which nothing is said")
+            raise DamagedData(f"{what}: block {block.block_id} has chunks of which nothing is said")
         yield block
 
 
@@ -95,11 +95,11 @@ def _check_folds(
     signed = np.array(leaves, np.int64)
     beyond = np.repeat(ids, owned)[(signed < 0) | (signed > CHECKSUM_MAX)]
     if len(beyond):
-        raise Damaged(f"{what}: block {beyond[0]} has a leaf beyond 32 bits")
+        raise DamagedData(f"{what}: block {beyond[0]} has a leaf beyond 32 bits")
     folded = fold_blocks(Algorithm.CRC32C, ids, owned, signed.astype(np.uint64))
     wrong = ids[folded != np.fromiter(live.values(), np.uint64, len(live))]
     if len(wrong):
-        raise Damaged(f"{what}: block {wrong[0]} is not the fold of its chunks")
+        raise DamagedData(f"{what}: block {wrong[0]} is not the fold of its chunks")
 
 
 Leaves = Mapping[BlockId, Mapping[int, tuple[int, bool]]]

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from agent.rpc.calls.peer import Meter
+from agent.rpc.calls.peer import TransferCost
 from merkle.checksum import fits
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
 from ozone.wire.checked import read_checked
@@ -41,7 +41,7 @@ class Chunks:
         container_id: ContainerId,
         block_id: BlockId,
         offset: int,
-        meter: Meter | None = None,
+        meter: TransferCost | None = None,
     ) -> tuple[ChunkInfo, bytes]:
         """Return one chunk and its bytes, verified by the checksums of the peer's row.
 

@@ -23,15 +23,15 @@ from agent.host.heartbeat import (
     RETRY_S_MIN,
     STATUSES_PER_HEARTBEAT_MAX,
 )
-from agent.host.leader import NEWS_SPACING_S, Led
+from agent.host.leader import NEWS_SPACING_S, AgentServices
 from agent.host.outbox import REGISTERED, Outbox
 from agent.rpc.v1 import container_pb2, scm_pb2
 from agent.runtime.loop import Busy, Step, Throttled
 from merkle.replica import ContainerId
 from ozone.leading import messages, orders, reports
 from ozone.leading.protocol import text_of
-from ozone.leading.reports import NAMES, Self
-from ozone.leading.roots import Roots
+from ozone.leading.reports import NAMES, DatanodeInfo
+from ozone.leading.roots import RootCache
 
 CLUSTER: Final = b"clusterID"  # OzoneConsts.CLUSTER_ID
 LAYOUT_HINT: Final = (
@@ -91,8 +91,8 @@ class OzoneHeartbeat:
     def __init__(
         self,
         calls: Calls,
-        me: Self,
-        led: Led,
+        me: DatanodeInfo,
+        led: AgentServices,
         *,
         outbox: Outbox,
         leads: Callable[[int], bool],
@@ -107,7 +107,7 @@ class OzoneHeartbeat:
         self._calls = calls
         self._me = me
         self._led = led
-        self._roots = Roots(led.store)
+        self._roots = RootCache(led.store)
         self._indexes: dict[int, int] = {}  # of shards, also removed ones not yet reported
         self._interval_s = interval_s
         self._is_registered = False
@@ -267,11 +267,11 @@ class OzoneHeartbeat:
             meant = orders.understood(command, self._led.clock.now_ms())
             if isinstance(meant, orders.Reregister):
                 self._is_registered = False  # with the manager that orders it, leader or not
-            elif isinstance(meant, orders.Unknown):
+            elif isinstance(meant, orders.UnknownCommand):
                 log.warning("ozone_command_unknown", scm=self._address, type=meant.number)
             elif not self._leads(max(0, command.term)):
                 self._answer_stale(meant)
-            elif isinstance(meant, orders.Answered):
+            elif isinstance(meant, orders.ImmediateAnswer):
                 self._answer(meant)
             elif self._is_other_shard(meant):
                 self._refuse_shard(meant)
@@ -280,7 +280,7 @@ class OzoneHeartbeat:
         if accepted:
             self._led.accept(accepted, max(command.term for command in accepted))
 
-    def _answer_stale(self, meant: orders.Accepted | orders.Answered) -> None:
+    def _answer_stale(self, meant: orders.TranslatedCommand | orders.ImmediateAnswer) -> None:
         """Discard the commands of an earlier leader."""
         status = _status_of(meant)
         status.state, status.code = scm_pb2.CommandStatus.SKIPPED, Code.STALE_TERM.value
@@ -289,12 +289,12 @@ class OzoneHeartbeat:
         )
         self._led.answer(status)
 
-    def _answer(self, meant: orders.Answered) -> None:
+    def _answer(self, meant: orders.ImmediateAnswer) -> None:
         status = _status_of(meant)
         if meant.why:
             status.state, status.code = scm_pb2.CommandStatus.FAILED, meant.code.value
             status.message = meant.why
-            if meant.order is messages.Order.CREATE_PIPELINE:
+            if meant.order is messages.ScmCommandType.CREATE_PIPELINE:
                 log.warning(
                     "ozone_pipeline_refused", scm=self._address, command_id=meant.command_id
                 )
@@ -308,7 +308,7 @@ class OzoneHeartbeat:
                 )
         self._led.answer(status)
 
-    def _is_other_shard(self, meant: orders.Accepted) -> bool:
+    def _is_other_shard(self, meant: orders.TranslatedCommand) -> bool:
         """Return True if a delete or copy names another shard than the local one."""
         if not meant.replica_index:
             return False
@@ -318,10 +318,10 @@ class OzoneHeartbeat:
             return False  # it is absent: the command itself will report that
         return mine.replica_index != meant.replica_index
 
-    def _refuse_shard(self, meant: orders.Accepted) -> None:
+    def _refuse_shard(self, meant: orders.TranslatedCommand) -> None:
         told = _status_of(meant)
         self._answer(
-            orders.Answered(
+            orders.ImmediateAnswer(
                 NAMES[told.type],
                 told.command_id,
                 told.container_id,
@@ -330,10 +330,10 @@ class OzoneHeartbeat:
         )
 
 
-def _status_of(meant: orders.Accepted | orders.Answered) -> scm_pb2.CommandStatus:
+def _status_of(meant: orders.TranslatedCommand | orders.ImmediateAnswer) -> scm_pb2.CommandStatus:
     """Return the answer to a command, initially as carried out."""
     state = scm_pb2.CommandStatus.EXECUTED
-    if isinstance(meant, orders.Answered):
+    if isinstance(meant, orders.ImmediateAnswer):
         return scm_pb2.CommandStatus(
             command_id=meant.command_id,
             type=NAME_OF[meant.order],

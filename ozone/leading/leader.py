@@ -7,19 +7,19 @@ from uuid import UUID
 
 from agent.config.loading import ANY_ADDRESS
 from agent.config.options import OZONE_SCHEME, AgentConfig
-from agent.ec.rebuild_task import Shard
+from agent.ec.rebuild_task import ShardLocation
 from agent.errors import Code, Refused
-from agent.host.leader import Led
+from agent.host.leader import AgentServices
 from agent.host.outbox import Outbox
 from agent.rpc.calls.peer import NodeAddress
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.loop import Worker
 from ozone.leading.heartbeat import OzoneHeartbeat, cluster_of
-from ozone.leading.lender import OzoneLender
+from ozone.leading.lender import OzoneReplicaPeer
 from ozone.leading.protocol import DatanodeProtocol
-from ozone.leading.reports import Self
+from ozone.leading.reports import DatanodeInfo
 from ozone.leading.shards import OzoneShard
-from ozone.transfer.copies import Copies
+from ozone.transfer.copies import ContainerReplicator
 from ozone.wire.authentication import choose
 from ozone.wire.connection import parse_addresses
 from ozone.wire.datanode import Datanode
@@ -27,16 +27,22 @@ from ozone.wire.datanode import Datanode
 ANY_USER: Final = ""
 
 
-class OzoneLeader:
+class OzoneScmLink:
     """One manager. Its protocol is for one thread: query the cluster id before the worker runs."""
 
-    def __init__(self, address: str, copies: Callable[[Led], Copies], *, is_alone: bool) -> None:
+    def __init__(
+        self,
+        address: str,
+        copies: Callable[[AgentServices], ContainerReplicator],
+        *,
+        is_alone: bool,
+    ) -> None:
         """`address`: ozone://host:port. `copies` creates the copier of a host's replicas.
         `is_alone`: there is no other manager.
         """
         self.address = address
         self._make_copies = copies
-        self._copies: Copies | None = None
+        self._copies: ContainerReplicator | None = None
         self._is_alone = is_alone
         (at,) = parse_addresses(address.removeprefix(OZONE_SCHEME))
         self._protocol = DatanodeProtocol(at, choose(ANY_USER))
@@ -46,7 +52,7 @@ class OzoneLeader:
         """Return the id of its cluster. Raise Unavailable or Refused."""
         return cluster_of(self._protocol.get_version())
 
-    def worker(self, led: Led, outbox: Outbox, leads: Callable[[int], bool]) -> Worker:
+    def worker(self, led: AgentServices, outbox: Outbox, leads: Callable[[int], bool]) -> Worker:
         """Return the worker of its heartbeat. Raise Refused."""
         self._copies = self._make_copies(led)
         return OzoneHeartbeat(
@@ -60,10 +66,10 @@ class OzoneLeader:
             interval_s=led.config.ozone.heartbeat_interval_s,
         )
 
-    def dial(self, datanode: NodeAddress) -> OzoneLender:
+    def dial(self, datanode: NodeAddress) -> OzoneReplicaPeer:
         """Return a datanode of Ozone for one reconcile; nothing is sent yet. Thread-safe."""
         key = f"{datanode.datanode_id}/{datanode.address}"
-        return OzoneLender(
+        return OzoneReplicaPeer(
             self._dialled(key, lambda: Datanode(datanode.address, datanode.datanode_id))
         )
 
@@ -74,7 +80,7 @@ class OzoneLeader:
         assert self._copies is not None, "orders come by its worker"
         return self._copies.copy(command, stop, timeout_s)
 
-    def shard(self, shard: Shard) -> OzoneShard:
+    def shard(self, shard: ShardLocation) -> OzoneShard:
         """Return the datanode of a shard of a reconstruction; nothing is sent yet."""
         datanode = self._dialled(
             f"{shard.datanode_id}/{shard.index}/{shard.address}",
@@ -101,7 +107,7 @@ class OzoneLeader:
             datanode.close()
 
 
-def self_of(led: Led) -> Self:
+def self_of(led: AgentServices) -> DatanodeInfo:
     """Return this datanode's identity. Raise Refused if Ozone could not name it."""
     try:
         datanode_id = str(UUID(led.who.datanode_id))
@@ -113,7 +119,7 @@ def self_of(led: Led) -> Self:
             hint="an agent with empty volumes gets one",
         ) from error
     host, _, port = led.door_addresses[0].rpartition(":")
-    return Self(
+    return DatanodeInfo(
         datanode_id=datanode_id,
         host=_host(led.config, host),
         port=int(port),

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 
 from agent.errors import Code, Refused
 from agent.reconcile.lenders import told_blocks, told_chunks
-from agent.rpc.calls.peer import Meter
+from agent.rpc.calls.peer import TransferCost
 from agent.rpc.v1 import container_pb2
 from agent.rpc.wire.hashes import BlockRows
 from merkle.checksum import Algorithm, U64s
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.descent import BlockRange, range_checksums
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
-from merkle.tree import Leaf, Summary, Tree
+from merkle.tree import Leaf, Tree, TreeSummary
 from merkle.tree_building import TreeBuilder
 from ozone.disk.messages import CHECKSUM_INFO, parse
 from ozone.disk.treefile import decode_tree
@@ -24,7 +24,7 @@ from ozone.leading.chunks import Chunks
 from ozone.wire.datanode import Datanode
 
 
-class OzoneLender:
+class OzoneReplicaPeer:
     """One datanode in one reconcile of one container. Thread-safe once its summary was fetched."""
 
     def __init__(self, datanode: Datanode) -> None:
@@ -34,7 +34,7 @@ class OzoneLender:
 
     # what it has
 
-    def summary(self, container_id: ContainerId, meter: Meter | None = None) -> Summary:
+    def summary(self, container_id: ContainerId, meter: TransferCost | None = None) -> TreeSummary:
         """Fetch its tree and return the tree's summary."""
         data = self._datanode.checksum_info(container_id)
         if meter is not None:
@@ -43,8 +43,8 @@ class OzoneLender:
         return self._tree.summary()
 
     def ranges(
-        self, container_id: ContainerId, starts: U64s, meter: Meter | None = None
-    ) -> tuple[Summary, U64s]:
+        self, container_id: ContainerId, starts: U64s, meter: TransferCost | None = None
+    ) -> tuple[TreeSummary, U64s]:
         """Return the summary, and the checksum of each range that begins at `starts`."""
         tree = self.tree(container_id, meter)
         return tree.summary(), range_checksums(tree, starts)
@@ -53,18 +53,18 @@ class OzoneLender:
         self,
         container_id: ContainerId,
         ranges: Sequence[BlockRange] = (),
-        meter: Meter | None = None,
+        meter: TransferCost | None = None,
     ) -> BlockRows:
         """Return a row per block and tombstone in `ranges`, or of all."""
         return told_blocks(self.tree(container_id, meter), ranges)
 
     def chunks(
-        self, container_id: ContainerId, block_ids: U64s, meter: Meter | None = None
-    ) -> tuple[Summary, Tree]:
+        self, container_id: ContainerId, block_ids: U64s, meter: TransferCost | None = None
+    ) -> tuple[TreeSummary, Tree]:
         """Return the summary, and the tree of the named blocks."""
         return told_chunks(self.tree(container_id, meter), block_ids)
 
-    def tree(self, container_id: ContainerId, meter: Meter | None = None) -> Tree:
+    def tree(self, container_id: ContainerId, meter: TransferCost | None = None) -> Tree:
         """Return its whole tree as of the last `summary`."""
         if self._tree is None:
             self.summary(container_id, meter)
@@ -80,7 +80,7 @@ class OzoneLender:
     # blocks and bytes
 
     def block(
-        self, container_id: ContainerId, block_id: BlockId, meter: Meter | None = None
+        self, container_id: ContainerId, block_id: BlockId, meter: TransferCost | None = None
     ) -> BlockData:
         """Return the metadata of one committed block."""
         del meter
@@ -91,7 +91,7 @@ class OzoneLender:
         container_id: ContainerId,
         block_id: BlockId,
         offset: int,
-        meter: Meter | None = None,
+        meter: TransferCost | None = None,
     ) -> tuple[ChunkInfo, bytes]:
         """Return one chunk and its bytes, verified by the checksums of the peer's row."""
         return self._chunks.read(container_id, block_id, offset, meter)
@@ -116,5 +116,5 @@ def tree_of(data: bytes, container_id: ContainerId) -> Tree:
                 leaf = Leaf(chunk.offset, chunk.length, chunk.checksum, healthy=chunk.matches)
                 builder.add_leaf(leaf)
     except ValueError as error:
-        raise Damaged(f"tree of container {container_id}: {error}") from error
+        raise DamagedData(f"tree of container {container_id}: {error}") from error
     return builder.build()

@@ -22,7 +22,7 @@ CLOSE: Final = 1  # ContainerAction.Action
 FULL: Final = 1  # ContainerAction.Reason
 
 
-class Ask(IntEnum):
+class DatanodeRequestType(IntEnum):
     """A datanode's requests."""
 
     GET_VERSION = 1
@@ -30,7 +30,7 @@ class Ask(IntEnum):
     HEARTBEAT = 3
 
 
-class Order(IntEnum):
+class ScmCommandType(IntEnum):
     """Commands of the storage container manager (SCMCommandProto.Type)."""
 
     REREGISTER = 1

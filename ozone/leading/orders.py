@@ -18,7 +18,7 @@ from uuid import UUID
 from agent.errors import Code
 from agent.rpc.v1 import scm_pb2
 from merkle.replica import ID_MAX
-from ozone.leading.messages import LOW, OpState, Order
+from ozone.leading.messages import LOW, OpState, ScmCommandType
 
 STANDALONE: Final = b"STANDALONE"  # where clients are served
 REPLICATION: Final = b"REPLICATION"  # where datanodes send each other containers
@@ -30,17 +30,17 @@ INT64_END: Final = 2**63
 NEVER_REACHED: Final = (
     ID_MAX  # as a commit id: Ozone closes for good only by force, otherwise QUASI_CLOSED
 )
-REFUSED: Final[Mapping[Order, str]] = {
-    Order.CREATE_PIPELINE: "this datanode joins no pipeline of Ratis: it holds closed and "
+REFUSED: Final[Mapping[ScmCommandType, str]] = {
+    ScmCommandType.CREATE_PIPELINE: "this datanode joins no pipeline of Ratis: it holds closed and "
     "erasure-coded containers",
 }
 """What this agent cannot do, in the words of the answer."""
-DONE: Final = frozenset({Order.CLOSE_PIPELINE, Order.FINALIZE_LAYOUT})
+DONE: Final = frozenset({ScmCommandType.CLOSE_PIPELINE, ScmCommandType.FINALIZE_LAYOUT})
 """What leaves nothing to do: it is in no pipeline, and has no layout of Ozone's to finalise."""
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
+class TranslatedCommand:
     """A command for the agent's queues. `replica_index`: the replica it is about, 0 for any."""
 
     command: scm_pb2.Command
@@ -48,12 +48,12 @@ class Accepted:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class ImmediateAnswer:
     """A command that is answered at once. `why` is the reason of a rejection, with its code; "" if
     there is nothing to do.
     """
 
-    order: Order
+    order: ScmCommandType
     command_id: int
     container_id: int
     why: str = ""
@@ -61,7 +61,7 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
-class Unknown:
+class UnknownCommand:
     """A command of a later Ozone, or an empty one."""
 
     number: int
@@ -72,7 +72,7 @@ class Reregister:
     """Register again, with the manager that orders it."""
 
 
-Understood = Accepted | Answered | Unknown | Reregister
+Understood = TranslatedCommand | ImmediateAnswer | UnknownCommand | Reregister
 
 
 class _Malformed(ValueError):
@@ -82,10 +82,10 @@ class _Malformed(ValueError):
 def understood(command: Any, now_ms: int) -> Understood:
     """Return the meaning of a command. `now_ms`: wall clock, for comparison with its deadline."""
     try:
-        order = Order(command.type)
+        order = ScmCommandType(command.type)
     except ValueError:
-        return Unknown(command.type)
-    if order is Order.REREGISTER:
+        return UnknownCommand(command.type)
+    if order is ScmCommandType.REREGISTER:
         return Reregister()
     field = order.name.lower()
     part = getattr(command, field)
@@ -93,13 +93,13 @@ def understood(command: Any, now_ms: int) -> Understood:
     command_id = _positive(getattr(part, "command_id", 0) or named)
     if not command.HasField(field):
         why = "the command says nothing of what to do"
-        return Answered(order, 0, 0, why, Code.MALFORMED_REQUEST)
+        return ImmediateAnswer(order, 0, 0, why, Code.MALFORMED_REQUEST)
     if order in REFUSED:
-        return Answered(order, command_id, named, REFUSED[order])
+        return ImmediateAnswer(order, command_id, named, REFUSED[order])
     if order in DONE:
-        return Answered(order, command_id, 0)
+        return ImmediateAnswer(order, command_id, 0)
     if 0 < command.deadline_ms <= now_ms:
-        return Answered(order, command_id, named, "came too late", Code.DEADLINE_PASSED)
+        return ImmediateAnswer(order, command_id, named, "came too late", Code.DEADLINE_PASSED)
     ours = scm_pb2.Command(
         command_id=command_id,
         term=max(0, command.term),
@@ -109,37 +109,37 @@ def understood(command: Any, now_ms: int) -> Understood:
     try:
         _fill(ours, order, part)
     except ValueError as fault:  # also raised by protobuf for a number that does not fit
-        return Answered(order, ours.command_id, named, str(fault), Code.MALFORMED_REQUEST)
-    is_of_ours = order is Order.DELETE or bool(ours.replicate.target.address)
-    return Accepted(ours, max(0, part.replica_index) if is_of_ours else 0)
+        return ImmediateAnswer(order, ours.command_id, named, str(fault), Code.MALFORMED_REQUEST)
+    is_of_ours = order is ScmCommandType.DELETE or bool(ours.replicate.target.address)
+    return TranslatedCommand(ours, max(0, part.replica_index) if is_of_ours else 0)
 
 
-def _fill(ours: scm_pb2.Command, order: Order, part: Any) -> None:
+def _fill(ours: scm_pb2.Command, order: ScmCommandType, part: Any) -> None:
     match order:
-        case Order.CLOSE:
+        case ScmCommandType.CLOSE:
             ours.close.container_id, ours.close.force = _container(part), part.force
             ours.close.bcsid = 0 if part.force else NEVER_REACHED
-        case Order.DELETE:
+        case ScmCommandType.DELETE:
             ours.delete.container_id, ours.delete.force = _container(part), part.force
-        case Order.DELETE_BLOCKS:
+        case ScmCommandType.DELETE_BLOCKS:
             _fill_transactions(ours.delete_blocks, part)
-        case Order.SET_OPERATIONAL_STATE:
+        case ScmCommandType.SET_OPERATIONAL_STATE:
             if part.state not in set(OpState):
                 raise _Malformed(f"there is no operational state {part.state}")
             ours.set_operational_state.op_state = OpState(part.state).name
             expiry_s = max(0, part.expiry_s)
             ours.set_operational_state.op_expiry_ms = min(expiry_s, INT64_END // 1000) * 1000
-        case Order.REFRESH_VOLUME_USAGE:
+        case ScmCommandType.REFRESH_VOLUME_USAGE:
             ours.refresh_volume_usage.SetInParent()
-        case Order.RECONCILE:
+        case ScmCommandType.RECONCILE:
             ours.reconcile.container_id = _container(part)
             if not 1 <= len(part.peers) <= PEERS_MAX:
                 raise _Malformed(f"{len(part.peers)} peers, possible are 1..{PEERS_MAX}")
             for peer in part.peers:
                 ours.reconcile.peers.add(**_endpoint(peer, STANDALONE))
-        case Order.REPLICATE:
+        case ScmCommandType.REPLICATE:
             _fill_copy(ours.replicate, part)
-        case Order.RECONSTRUCT:
+        case ScmCommandType.RECONSTRUCT:
             _fill_reconstruction(ours.reconstruct, part)
         case _:
             raise AssertionError(f"{order} is answered at once")

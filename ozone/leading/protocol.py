@@ -20,9 +20,9 @@ from ozone.leading.messages import (
     PROTOCOL_VERSION,
     REQUEST,
     RESPONSE,
-    Ask,
+    DatanodeRequestType,
 )
-from ozone.wire.authentication import Identity
+from ozone.wire.authentication import HadoopIdentity
 from ozone.wire.connection import Address, Connection
 from ozone.wire.frames import Failure, Method
 
@@ -43,7 +43,7 @@ class DatanodeProtocol:
     def __init__(
         self,
         address: Address,
-        identity: Identity,
+        identity: HadoopIdentity,
         *,
         timeout_s: float = TIMEOUT_S,
         now_s: Callable[[], float] = time.monotonic,
@@ -85,17 +85,17 @@ class DatanodeProtocol:
 
     def get_version(self) -> Any:
         """Return its version, with the names of the cluster and of itself."""
-        return self._asked(Ask.GET_VERSION, REQUEST(get_version={}))
+        return self._asked(DatanodeRequestType.GET_VERSION, REQUEST(get_version={}))
 
     def register(self, message: Any) -> Any:
         """Join the cluster, or join it again."""
-        return self._asked(Ask.REGISTER, REQUEST(register=message))
+        return self._asked(DatanodeRequestType.REGISTER, REQUEST(register=message))
 
     def heartbeat(self, message: Any) -> Any:
         """Report, and receive commands."""
-        return self._asked(Ask.HEARTBEAT, REQUEST(heartbeat=message))
+        return self._asked(DatanodeRequestType.HEARTBEAT, REQUEST(heartbeat=message))
 
-    def _asked(self, kind: Ask, request: Any) -> Any:
+    def _asked(self, kind: DatanodeRequestType, request: Any) -> Any:
         request.kind = kind
         try:
             self.connect()

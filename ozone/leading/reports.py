@@ -30,7 +30,7 @@ from ozone.leading.messages import (
     QUEUE_REPORT,
     REPLICA,
     OpState,
-    Order,
+    ScmCommandType,
     State,
 )
 
@@ -41,25 +41,25 @@ IN_SERVICE: Final = frozenset({"", "IN_SERVICE"})
 CONVERGED: Final = frozenset({"converged", "nothing_to_do"})
 PARTIAL: Final = "partial"
 PORTS: Final = ("STANDALONE", "REPLICATION")  # one server here is both
-NAMES: Final[Mapping[str, Order]] = {
-    "close": Order.CLOSE,
-    "delete": Order.DELETE,
-    "delete_blocks": Order.DELETE_BLOCKS,
-    "reconcile": Order.RECONCILE,
-    "reconstruct": Order.RECONSTRUCT,
-    "refresh_volume_usage": Order.REFRESH_VOLUME_USAGE,
-    "replicate": Order.REPLICATE,
-    "reregister": Order.REREGISTER,
-    "set_operational_state": Order.SET_OPERATIONAL_STATE,
-    "create_pipeline": Order.CREATE_PIPELINE,
-    "close_pipeline": Order.CLOSE_PIPELINE,
-    "finalize_layout": Order.FINALIZE_LAYOUT,
+NAMES: Final[Mapping[str, ScmCommandType]] = {
+    "close": ScmCommandType.CLOSE,
+    "delete": ScmCommandType.DELETE,
+    "delete_blocks": ScmCommandType.DELETE_BLOCKS,
+    "reconcile": ScmCommandType.RECONCILE,
+    "reconstruct": ScmCommandType.RECONSTRUCT,
+    "refresh_volume_usage": ScmCommandType.REFRESH_VOLUME_USAGE,
+    "replicate": ScmCommandType.REPLICATE,
+    "reregister": ScmCommandType.REREGISTER,
+    "set_operational_state": ScmCommandType.SET_OPERATIONAL_STATE,
+    "create_pipeline": ScmCommandType.CREATE_PIPELINE,
+    "close_pipeline": ScmCommandType.CLOSE_PIPELINE,
+    "finalize_layout": ScmCommandType.FINALIZE_LAYOUT,
 }
 """Ozone's commands by the names that the agent gives them in answers, logs and metrics."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Self:
+class DatanodeInfo:
     """The identity of the reporting datanode."""
 
     datanode_id: str
@@ -72,7 +72,7 @@ class Self:
     reserve_bytes: int
 
 
-def details(me: Self, ip_address: str, state: NodeState) -> Any:
+def details(me: DatanodeInfo, ip_address: str, state: NodeState) -> Any:
     """Return the datanode's identity and the operational state that it remembers."""
     number = UUID(me.datanode_id).int
     uuid = {"most": _signed(number >> 64), "least": _signed(number & 2**64 - 1)}
@@ -92,19 +92,19 @@ def details(me: Self, ip_address: str, state: NodeState) -> Any:
     return message
 
 
-def extended_details(me: Self, told: Any) -> Any:
+def extended_details(me: DatanodeInfo, told: Any) -> Any:
     """Return the same with the facts that only a registration has."""
     return EXTENDED_DETAILS(details=told, version=me.version, setup_time_ms=me.started_at_ms)
 
 
-def layout(me: Self) -> Any:
+def layout(me: DatanodeInfo) -> Any:
     """Return the layout versions. Our volumes have none of Ozone's, so nothing is ever left to
     finalise: both are the software's.
     """
     return LAYOUT(metadata=me.layout_version, software=me.layout_version)
 
 
-def node_report(me: Self, volumes: Iterable[datanode_pb2.VolumeStatus]) -> Any:
+def node_report(me: DatanodeInfo, volumes: Iterable[datanode_pb2.VolumeStatus]) -> Any:
     """Return the state of the volumes; one that takes no new replicas reports no room."""
     report = NODE_REPORT()
     for volume in volumes:
@@ -132,7 +132,7 @@ def node_report(me: Self, volumes: Iterable[datanode_pb2.VolumeStatus]) -> Any:
     return report
 
 
-def replica(me: Self, report: container_pb2.ReplicaReport, root: int) -> Any | None:
+def replica(me: DatanodeInfo, report: container_pb2.ReplicaReport, root: int) -> Any | None:
     """Return the report of one replica; None while it is being reconstructed, which Ozone has no
     state for. `root`: of its CRC-32C tree, 0 if there is none.
     """
@@ -170,12 +170,12 @@ def queue_report(queues: Iterable[scm_pb2.QueueCount]) -> Any:
     return QUEUE_REPORT(commands=counts.keys(), counts=counts.values())
 
 
-def status_reports(me: Self, statuses: Sequence[scm_pb2.CommandStatus]) -> Any:
+def status_reports(me: DatanodeInfo, statuses: Sequence[scm_pb2.CommandStatus]) -> Any:
     """Return the outcomes of commands."""
     return COMMAND_STATUSES(statuses=_statuses(me, statuses))
 
 
-def _statuses(me: Self, statuses: Sequence[scm_pb2.CommandStatus]) -> Iterator[Any]:
+def _statuses(me: DatanodeInfo, statuses: Sequence[scm_pb2.CommandStatus]) -> Iterator[Any]:
     for status in statuses:
         if status.type not in NAMES:
             continue

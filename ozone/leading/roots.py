@@ -11,7 +11,7 @@ import structlog
 from agent.errors import SutureError
 from agent.rpc.v1 import container_pb2
 from agent.store.replica_store import ReplicaStore
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import ContainerId
 from ozone.serving.trees import ozone_view
 
@@ -20,7 +20,7 @@ NO_ROOT: Final = 0  # Ozone's value for no tree yet
 log = structlog.get_logger()
 
 
-class Roots:
+class RootCache:
     """Roots of replicas, each folded once per tree. For one thread."""
 
     def __init__(self, store: ReplicaStore) -> None:
@@ -41,7 +41,7 @@ class Roots:
         container_id = ContainerId(report.container_id)
         try:
             root = ozone_view(self._store, container_id).root or NO_ROOT
-        except (SutureError, Damaged) as error:  # the next report tries again
+        except (SutureError, DamagedData) as error:  # the next report tries again
             log.warning("ozone_root_not_known", container_id=container_id, error=str(error))
             return NO_ROOT
         self._folded[container_id] = (tree.generation, root)

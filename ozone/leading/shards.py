@@ -13,7 +13,7 @@ from typing import Final
 from agent.ec.blockgroup import STRIPE_CHECKSUMS_KEY, stripe_metadata
 from agent.errors import Code, Refused
 from agent.rpc.calls.filling import WholeBlock, write_singly
-from agent.rpc.calls.peer import Meter
+from agent.rpc.calls.peer import TransferCost
 from agent.rpc.v1 import container_pb2
 from agent.rpc.wire import codec
 from merkle.checksum import crc32c
@@ -79,7 +79,7 @@ class OzoneShard:
         container_id: ContainerId,
         block_id: BlockId,
         offset: int,
-        meter: Meter | None = None,
+        meter: TransferCost | None = None,
     ) -> tuple[ChunkInfo, bytes]:
         """Return one chunk and its bytes, verified by the checksums of the datanode's row."""
         return self._chunks.read(container_id, block_id, offset, meter)

@@ -23,11 +23,18 @@ from agent.cli.terminal.typer_options import JsonFlag
 from agent.errors import SutureError
 from agent.observe import logs
 from agent.plan.reconcile_outcome import PeerState
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 from merkle.replica import ContainerId, ReplicaState
-from ozone.repair.damage import Replica
-from ozone.repair.proposal import Proposal, Target
-from ozone.repair.repair import Outcome, PeerAddress, Repair, RepairWish, Written, repairing
+from ozone.repair.damage import InspectedReplica
+from ozone.repair.proposal import Proposal, RepairTarget
+from ozone.repair.repair import (
+    ChunkRepairOutcome,
+    OzoneRepair,
+    PeerAddress,
+    RepairOptions,
+    WriteResult,
+    repairing,
+)
 from ozone.scrub.scrub import default_state_dir
 from scanner.finding import Finding, Forensic
 
@@ -58,15 +65,15 @@ DatabasesOption = Annotated[
 
 
 @dataclass(slots=True)
-class Story:
+class RepairReport:
     """The results of a repair, for terminal and JSON output."""
 
     container_id: int
     dry_run: bool
-    before: Replica | None = None
+    before: InspectedReplica | None = None
     proposal: Proposal | None = None
-    outcomes: list[Outcome] = field(default_factory=list)
-    after: Replica | None = None
+    outcomes: list[ChunkRepairOutcome] = field(default_factory=list)
+    after: InspectedReplica | None = None
     state: str = ""
     quarantine: str = ""
     unfinished_count: int = 0
@@ -74,10 +81,10 @@ class Story:
     compared: list[str] = field(default_factory=list)  # peers without data that is missing here
 
     @property
-    def exit(self) -> Exit:
+    def exit(self) -> ExitCode:
         """The exit code of the command."""
         last = self.after or self.before
-        return Exit.OK if last is not None and last.is_whole else Exit.TO_DO
+        return ExitCode.OK if last is not None and last.is_whole else ExitCode.TO_DO
 
 
 def repair_command(
@@ -120,7 +127,7 @@ def repair_command(
     if as_json and not (yes or dry_run):
         raise typer.BadParameter("--json asks nobody: give --yes or --dry-run with it")
     logs.configure("error")
-    wish = RepairWish(
+    wish = RepairOptions(
         data_dir=data_dir,
         container_id=ContainerId(container),
         peers=[_address(text) for text in dict.fromkeys(peer)],
@@ -130,7 +137,7 @@ def repair_command(
         is_dry=dry_run,
     )
     with repairing(wish) as repair:
-        story = Story(container, dry_run, quarantine=str(repair.quarantine))
+        story = RepairReport(container, dry_run, quarantine=str(repair.quarantine))
         story.unfinished_count = repair.unfinished_count
         story.recovery = tuple(repair.recovery_remarks)
         result = _told(repair, story, yes=yes, mark_closed=mark_closed, as_json=as_json)
@@ -139,7 +146,9 @@ def repair_command(
     return result
 
 
-def _told(repair: Repair, story: Story, *, yes: bool, mark_closed: bool, as_json: bool) -> int:
+def _told(
+    repair: OzoneRepair, story: RepairReport, *, yes: bool, mark_closed: bool, as_json: bool
+) -> int:
     story.before = _read(repair, "read", quiet=as_json)
     story.state = repair.descriptor.state.value
     if story.before.chunk_count:
@@ -151,7 +160,7 @@ def _told(repair: Repair, story: Story, *, yes: bool, mark_closed: bool, as_json
     if story.proposal is not None:
         wanted = len(story.proposal.targets)
         if not (yes or typer.confirm(f"write up to {counted(wanted, 'chunk')}?", err=True)):
-            return Exit.FAILED
+            return ExitCode.FAILED
         _carry_out(repair, story, story.proposal, quiet=as_json)
         story.after = _read(repair, "read again", quiet=as_json)
     if mark_closed and repair.descriptor.state is ReplicaState.UNHEALTHY:
@@ -163,12 +172,14 @@ def _told(repair: Repair, story: Story, *, yes: bool, mark_closed: bool, as_json
     return story.exit
 
 
-def _read(repair: Repair, label: str, *, quiet: bool) -> Replica:
+def _read(repair: OzoneRepair, label: str, *, quiet: bool) -> InspectedReplica:
     with bytes_progress(label, 0, quiet=quiet) as progress:
         return repair.read(lambda count: progress.advance(progress.task_ids[0], count))
 
 
-def _carry_out(repair: Repair, story: Story, proposal: Proposal, *, quiet: bool) -> None:
+def _carry_out(
+    repair: OzoneRepair, story: RepairReport, proposal: Proposal, *, quiet: bool
+) -> None:
     total_bytes = sum(target.chunk.length_bytes for target in proposal.targets)
     with bytes_progress("repair", total_bytes, quiet=quiet) as progress:
 
@@ -194,7 +205,7 @@ def _address(text: str) -> PeerAddress:
 # --- for people ----------------------------------------------------------------------------------
 
 
-def tell(story: Story) -> None:
+def tell(story: RepairReport) -> None:
     """Print the damage, the planned writes, and each peer's answer."""
     assert story.before is not None
     before, proposal = story.before, story.proposal
@@ -221,7 +232,7 @@ def tell(story: Story) -> None:
     )
 
 
-def plan_row(target: Target, faults: dict[tuple[Any, int], Finding]) -> tuple[object, ...]:
+def plan_row(target: RepairTarget, faults: dict[tuple[Any, int], Finding]) -> tuple[object, ...]:
     """Return the row of one damaged chunk."""
     at = (target.block_id, target.chunk.offset)
     finding = faults.get(at) or faults.get((target.block_id, 0))
@@ -245,18 +256,18 @@ def tell_others(others: Sequence[Finding], unjudged: Sequence[str]) -> None:
         say(f"  not judged: {why}")
 
 
-def tell_outcomes(story: Story) -> None:
+def tell_outcomes(story: RepairReport) -> None:
     """Print what was written, and one line per chunk that was not."""
     counts = Counter(outcome.written for outcome in story.outcomes)
     for outcome in story.outcomes:
-        if outcome.written is Written.LEFT:
+        if outcome.written is WriteResult.LEFT:
             target = outcome.target
             say(f"  block {target.block_id}, chunk at {target.chunk.offset}: {outcome.message}")
-    said = ", ".join(f"{counts[word]} {word.value}" for word in Written if counts[word])
+    said = ", ".join(f"{counts[word]} {word.value}" for word in WriteResult if counts[word])
     say(f"{said or 'nothing'}; what was replaced is in {story.quarantine}")
 
 
-def tell_end(story: Story) -> None:
+def tell_end(story: RepairReport) -> None:
     """Print the replica's final state, and the remaining work."""
     if story.proposal is not None:
         tell_outcomes(story)
@@ -275,7 +286,7 @@ def tell_end(story: Story) -> None:
 # --- for machines --------------------------------------------------------------------------------
 
 
-def document(story: Story) -> dict[str, Any]:
+def document(story: RepairReport) -> dict[str, Any]:
     """Return the JSON of a repair."""
     proposal = story.proposal
     last = story.after or story.before
@@ -315,7 +326,7 @@ def document(story: Story) -> dict[str, Any]:
     }
 
 
-def target_facts(target: Target) -> dict[str, Any]:
+def target_facts(target: RepairTarget) -> dict[str, Any]:
     """Return the JSON of one damaged chunk."""
     return {
         "block_id": target.block_id,

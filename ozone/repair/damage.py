@@ -6,24 +6,29 @@ from typing import Final
 
 from agent.errors import Code, Refused, Unavailable
 from merkle.checksum import Algorithm
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import BlockId, ChunkInfo, ContainerId
 from merkle.tree import Tree
 from ozone.disk.blockrow import StoredBlock, decode_stored
 from ozone.disk.rows import ContainerRows
-from ozone.disk.unknown import Unknown
+from ozone.disk.unknown import UnsupportedFormat
 from ozone.scrub.reader import OzoneReader
-from scanner.finding import Fault, Finding, Verdict
+from scanner.finding import DamageFault, Finding, Verdict
 from scanner.replica_scan import scan_replica
 
 NOT_OF_BYTES: Final = frozenset(
-    {Fault.TREE_DAMAGED, Fault.TREE_MISSING, Fault.FOREIGN_FILE, Fault.TRAILING_BYTES}
+    {
+        DamageFault.TREE_DAMAGED,
+        DamageFault.TREE_MISSING,
+        DamageFault.FOREIGN_FILE,
+        DamageFault.TRAILING_BYTES,
+    }
 )
 """What no repair is for: Ozone makes its trees itself, and the rest costs no data."""
 
 
 @dataclass(frozen=True, slots=True)
-class Replica:
+class InspectedReplica:
     """A replica after a whole read. `tree` is what the medium holds; `blocks` are the damaged ones,
     as in the replica's own rows, and `chunks` their damaged chunks. `others` are faults that no
     peer's bytes can repair.
@@ -53,7 +58,7 @@ def read_replica(
     rows: ContainerRows,
     now_ms: Callable[[], int],
     progress: Callable[[int], None],
-) -> Replica:
+) -> InspectedReplica:
     """Read a whole replica and return its damage. Raise SutureError.
 
     Raise Refused if this host's memory or libraries are in doubt, because it would not write
@@ -83,7 +88,7 @@ def read_replica(
         for one in outcome.findings
         if one.is_damage and one.block_id not in blocks and one.fault not in NOT_OF_BYTES
     ]
-    return Replica(
+    return InspectedReplica(
         tree=outcome.tree,
         blocks=blocks,
         chunks=chunks,
@@ -98,7 +103,7 @@ def _is_mended_with(finding: Finding, blocks: Mapping[BlockId, StoredBlock]) -> 
     """Return True if a finding disappears with the repair: a lost directory returns with its first
     file.
     """
-    return finding.fault is Fault.CHUNKS_DIRECTORY_MISSING and bool(blocks)
+    return finding.fault is DamageFault.CHUNKS_DIRECTORY_MISSING and bool(blocks)
 
 
 def _damaged(
@@ -113,7 +118,10 @@ def _damaged(
     for block_id, row, tail in rows.blocks():
         try:
             stored = decode_stored(container_id, block_id, row, tail)
-        except (Damaged, Unknown):  # the scan has reported the first, the reader the second
+        except (
+            DamagedData,
+            UnsupportedFormat,
+        ):  # the scan has reported the first, the reader the second
             continue
         if whole_counts.get(block_id) == len(stored.block.chunks) or not stored.block.chunks:
             continue

@@ -11,11 +11,11 @@ from typing import Final
 
 from agent.errors import SutureError
 from agent.plan.actions import PeerId
-from agent.reconcile.fetch import Answer, Sources
+from agent.reconcile.fetch import FetchResult, PeerSources
 from agent.store.files import blockfile
 from merkle.replica import ChunkInfo, ContainerId
 from ozone.repair.peer import ALGORITHM, OzonePeer
-from ozone.repair.proposal import Target
+from ozone.repair.proposal import RepairTarget
 from ozone.repair.windows import Assembly
 
 AGREEING_MIN: Final = 2  # peers with the same bytes, where there are no checksums
@@ -23,7 +23,7 @@ LOCAL: Final = "here"
 
 
 @dataclass(frozen=True, slots=True)
-class Gathered:
+class GatheredChunk:
     """The bytes of a chunk and their source; None if they were not found, with the reason."""
 
     data: bytes | None
@@ -40,9 +40,9 @@ class Gatherer:
         """`peers` are those that took part; `chunks` is the directory of our block files."""
         self._peers = peers
         self._chunks = chunks
-        self._sources = Sources(peers, container_id, ALGORITHM)
+        self._sources = PeerSources(peers, container_id, ALGORITHM)
 
-    def gather(self, target: Target) -> Gathered:
+    def gather(self, target: RepairTarget) -> GatheredChunk:
         """Return the bytes of a damaged chunk, as far as the peers and this replica have them."""
         if not target.has_checksums:
             return self._agreed(target)
@@ -50,14 +50,14 @@ class Gatherer:
         if target.wanted is not None:
             answer = self._sources.fetch(target.block_id, target.wanted)
             if answer.chunk is not None:
-                return Gathered(answer.data, (answer.peer_id,))
+                return GatheredChunk(answer.data, (answer.peer_id,))
             message = _told(answer)
         return self._assembled(target, message)
 
-    def _agreed(self, target: Target) -> Gathered:
+    def _agreed(self, target: RepairTarget) -> GatheredChunk:
         """Return bytes without checksums on which all peers that have them agree."""
         if target.wanted is None:
-            return Gathered(None, message=target.why)
+            return GatheredChunk(None, message=target.why)
         found: dict[PeerId, bytes] = {}
         for peer_id in target.wanted.sources:
             answer = self._sources.fetch(
@@ -67,14 +67,14 @@ class Gatherer:
                 found[peer_id] = answer.data
         if len(set(found.values())) > 1:
             who = ", ".join(sorted(found))
-            return Gathered(None, message=f"no checksums, and peers differ: {who}")
+            return GatheredChunk(None, message=f"no checksums, and peers differ: {who}")
         if len(found) < AGREEING_MIN:
-            return Gathered(
+            return GatheredChunk(
                 None, message=f"no checksums: {AGREEING_MIN} peers must have the same bytes"
             )
-        return Gathered(next(iter(found.values())), tuple(sorted(found)))
+        return GatheredChunk(next(iter(found.values())), tuple(sorted(found)))
 
-    def _assembled(self, target: Target, message: str) -> Gathered:
+    def _assembled(self, target: RepairTarget, message: str) -> GatheredChunk:
         """Return the chunk assembled from verified windows, from here and from every peer."""
         chunk = target.chunk
         assembly = Assembly(chunk)
@@ -95,18 +95,18 @@ class Gatherer:
         if left:
             count = sum(end - start for start, end in left)
             failures.append(f"{count} of {chunk.length_bytes} bytes fit nowhere")
-            return Gathered(None, message="; ".join(failures))
-        return Gathered(assembly.data(), tuple(used))
+            return GatheredChunk(None, message="; ".join(failures))
+        return GatheredChunk(assembly.data(), tuple(used))
 
     def _pieces(
-        self, peer: OzonePeer, target: Target, assembly: Assembly
+        self, peer: OzonePeer, target: RepairTarget, assembly: Assembly
     ) -> Iterator[tuple[int, bytes]]:
         for start, end in list(assembly.missing()):
             at = target.chunk.offset + start
             if peer.reaches(target.block_id, at + end - start):
                 yield start, peer.read_unverified(target.block_id, at, end - start)
 
-    def _offer_local(self, assembly: Assembly, target: Target) -> int:
+    def _offer_local(self, assembly: Assembly, target: RepairTarget) -> int:
         """Offer the chunk's bytes on the medium; if it cannot be read at once, window by window."""
         path, chunk = self._chunks / f"{target.block_id}.block", target.chunk
         try:
@@ -130,5 +130,5 @@ def _read(path: Path, chunk: ChunkInfo, start: int, length_bytes: int) -> bytes:
     return blockfile.read_past_cache(path, chunk.offset + start, length_bytes)
 
 
-def _told(answer: Answer) -> str:
+def _told(answer: FetchResult) -> str:
     return "; ".join(f"{failure.peer_id}: {failure.error}" for failure in answer.failures)

@@ -30,14 +30,14 @@ from agent.store.files.durable import (
     stage,
     sync_directory,
 )
-from agent.store.files.layout import Layout
+from agent.store.files.layout import VolumeLayout
 from agent.store.replica import quarantine
-from agent.store.replica.quarantine import Note
+from agent.store.replica.quarantine import QuarantineEntry
 from merkle.checksum import crc32c
 from merkle.replica import CHUNK_BYTES_MAX, BlockId, ChecksumType, ChunkInfo, ContainerId
 from ozone.disk.descriptor import DESCRIPTOR_BYTES_MAX
 from ozone.disk.layout import ContainerPaths
-from ozone.repair.journal import Entry, Journal
+from ozone.repair.journal import Journal, RepairJournalEntry
 from ozone.repair.windows import fits_twice
 
 WHY: Final = "replaced by a repair"
@@ -46,7 +46,7 @@ PLAIN_MODE: Final = 0o644  # mode of a block file if there is no other to copy i
 
 
 @dataclass(frozen=True, slots=True)
-class Kept(Layout):
+class RepairQuarantine(VolumeLayout):
     """The directory of replaced data: not on the volume, which is Ozone's."""
 
     @property
@@ -62,7 +62,7 @@ class Installer:
         """`state` is our directory for this volume; `check` raises if nothing may be written now.
         Raise the store's errors.
         """
-        self._layout = Kept(state, "")
+        self._layout = RepairQuarantine(state, "")
         self._now_ms = now_ms
         self._check = check
         journal = state / "journal"
@@ -77,7 +77,7 @@ class Installer:
         """Path of the kept replaced data."""
         return self._layout.quarantine
 
-    def unfinished(self) -> list[Entry]:
+    def unfinished(self) -> list[RepairJournalEntry]:
         """Return the unfinished writes of an interrupted repair of this volume."""
         return list(self._journal.entries())
 
@@ -150,7 +150,9 @@ class Installer:
         path = paths.descriptor
         with disk_errors(path):
             old = read_file(path, bytes_max=DESCRIPTOR_BYTES_MAX)
-        note = Note(paths.container_id, BlockId(0), 0, len(old), self._now_ms(), "its descriptor")
+        note = QuarantineEntry(
+            paths.container_id, BlockId(0), 0, len(old), self._now_ms(), "its descriptor"
+        )
         quarantine.keep(self._layout, note, old)
         with disk_errors(path):
             staged = stage(path, data)
@@ -168,8 +170,8 @@ class Installer:
         chunk: ChunkInfo,
         data: bytes,
         size_bytes: int,
-    ) -> Entry:
-        entry = Entry(
+    ) -> RepairJournalEntry:
+        entry = RepairJournalEntry(
             container_id=container_id,
             block_id=block_id,
             path=path.absolute(),
@@ -200,7 +202,9 @@ class Installer:
             return ""
         at_ms = self._now_ms()
         return quarantine.keep(
-            self._layout, Note(container_id, block_id, chunk.offset, len(old), at_ms, WHY), old
+            self._layout,
+            QuarantineEntry(container_id, block_id, chunk.offset, len(old), at_ms, WHY),
+            old,
         )
 
     def _check_room(self, path: Path, size_bytes: int, chunk: ChunkInfo) -> None:
@@ -219,7 +223,7 @@ class Installer:
                     hint="--state-dir says where replaced bytes are kept",
                 )
 
-    def _settle(self, entry: Entry) -> None:
+    def _settle(self, entry: RepairJournalEntry) -> None:
         _remove_new(entry.path.parent)
         try:
             has_arrived = _has_arrived(entry)
@@ -232,7 +236,7 @@ class Installer:
         else:
             self._roll_back(entry)
 
-    def _kept(self, entry: Entry) -> bytes:
+    def _kept(self, entry: RepairJournalEntry) -> bytes:
         """Return the old bytes; empty if they could not be read, or are no longer kept."""
         if not entry.kept:
             return b""
@@ -248,7 +252,7 @@ class Installer:
                 raise OSError(errno.EBADMSG, "reads otherwise each time", str(path))
             return old
 
-    def _roll_back(self, entry: Entry, *, forgets: bool = True) -> None:
+    def _roll_back(self, entry: RepairJournalEntry, *, forgets: bool = True) -> None:
         """Restore the file's old bytes, as far as known, and end the entry. `forgets`: the kept
         bytes are no longer needed.
         """
@@ -277,7 +281,7 @@ def _holds(path: Path, chunk: ChunkInfo) -> bool:
         return False
 
 
-def check_arrived(entry: Entry) -> None:
+def check_arrived(entry: RepairJournalEntry) -> None:
     """Raise BlockFailed unless the medium returns what was written."""
     if not _has_arrived(entry):
         raise BlockFailed(
@@ -288,7 +292,7 @@ def check_arrived(entry: Entry) -> None:
         )
 
 
-def _has_arrived(entry: Entry) -> bool:
+def _has_arrived(entry: RepairJournalEntry) -> bool:
     """Return True if the medium holds the new bytes, whoever wrote them."""
     chunk, path = entry.chunk, entry.path
     with block_errors(path):

@@ -29,7 +29,7 @@ VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class RepairJournalEntry:
     """One chunk that is being written. `old_length_bytes`: of the file, ABSENT if there was none;
     `kept` names the copy of the old bytes in quarantine, "" if they could not be read.
     """
@@ -68,12 +68,12 @@ def _check_version(version: object) -> None:
         raise ValueError(f"version {version}")
 
 
-def decode_entry(data: bytes, name: str) -> Entry:
+def decode_entry(data: bytes, name: str) -> RepairJournalEntry:
     """Return the entry in a file. Raise Refused if it is invalid: no action is taken on a guess."""
     try:
         fields: dict[str, Any] = json.loads(data)
         _check_version(fields["version"])
-        return Entry(
+        return RepairJournalEntry(
             container_id=ContainerId(int(fields["container_id"])),
             block_id=BlockId(int(fields["block_id"])),
             path=Path(fields["path"]),
@@ -102,17 +102,17 @@ class Journal:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
-    def begin(self, entry: Entry) -> None:
+    def begin(self, entry: RepairJournalEntry) -> None:
         """Store an entry durably. Raise the store's errors."""
         replace_file(self._path(entry), entry.encode())
 
-    def end(self, entry: Entry) -> None:
+    def end(self, entry: RepairJournalEntry) -> None:
         """Remove an entry durably. Raise the store's errors."""
         with disk_errors(self._directory):
             remove_file(self._path(entry))
             sync_directory(self._directory)
 
-    def set_aside(self, entry: Entry) -> Path:
+    def set_aside(self, entry: RepairJournalEntry) -> Path:
         """Rename an entry that cannot be completed, so that it is kept for an operator only; return
         its path. Raise the store's errors.
         """
@@ -122,11 +122,11 @@ class Journal:
             move(path, aside)
         return aside
 
-    def is_open(self, entry: Entry) -> bool:
+    def is_open(self, entry: RepairJournalEntry) -> bool:
         """Return True if an entry is stored."""
         return self._path(entry).exists()
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[RepairJournalEntry]:
         """Yield the entries that were begun and not ended. Raise the store's errors or Refused."""
         with disk_errors(self._directory):
             paths = sorted(self._directory.glob(f"*{SUFFIX}"))
@@ -135,6 +135,6 @@ class Journal:
                 data = read_file(path, bytes_max=ENTRY_BYTES_MAX)
             yield decode_entry(data, str(path))
 
-    def _path(self, entry: Entry) -> Path:
+    def _path(self, entry: RepairJournalEntry) -> Path:
         name = f"{entry.container_id}-{entry.block_id}-{entry.chunk.offset}{SUFFIX}"
         return self._directory / name

@@ -12,14 +12,14 @@ from typing import Final
 
 from agent.errors import Code, Refused
 from agent.reconcile.lenders import told_blocks, told_chunks
-from agent.rpc.calls.peer import Meter
+from agent.rpc.calls.peer import TransferCost
 from agent.rpc.v1 import container_pb2
 from agent.rpc.wire.hashes import BlockRows
 from merkle.checksum import Algorithm, U64s, leaf_checksum
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.descent import BlockRange, range_checksums
 from merkle.replica import BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
-from merkle.tree import Leaf, Summary, Tree
+from merkle.tree import Leaf, Tree, TreeSummary
 from merkle.tree_building import TreeBuilder
 from ozone.disk.blockrow import StoredBlock
 from ozone.disk.treefile import Leaves, OzoneTree, decode_leaves, decode_tree
@@ -55,14 +55,14 @@ class OzonePeer:
 
     # what it has
 
-    def summary(self, container_id: ContainerId, meter: Meter | None = None) -> Summary:
+    def summary(self, container_id: ContainerId, meter: TransferCost | None = None) -> TreeSummary:
         """Return the summary of its data on the damaged blocks."""
         del container_id
         return self._learnt(meter).tree.summary()
 
     def ranges(
-        self, container_id: ContainerId, starts: U64s, meter: Meter | None = None
-    ) -> tuple[Summary, U64s]:
+        self, container_id: ContainerId, starts: U64s, meter: TransferCost | None = None
+    ) -> tuple[TreeSummary, U64s]:
         """Return the summary, and the checksum of each range that begins at `starts`."""
         del container_id
         tree = self._learnt(meter).tree
@@ -72,26 +72,26 @@ class OzonePeer:
         self,
         container_id: ContainerId,
         ranges: Sequence[BlockRange] = (),
-        meter: Meter | None = None,
+        meter: TransferCost | None = None,
     ) -> BlockRows:
         """Return a row for each block in `ranges`, or for all."""
         del container_id
         return told_blocks(self._learnt(meter).tree, ranges)
 
     def chunks(
-        self, container_id: ContainerId, block_ids: U64s, meter: Meter | None = None
-    ) -> tuple[Summary, Tree]:
+        self, container_id: ContainerId, block_ids: U64s, meter: TransferCost | None = None
+    ) -> tuple[TreeSummary, Tree]:
         """Return the summary, and the tree of the named blocks."""
         del container_id
         return told_chunks(self._learnt(meter).tree, block_ids)
 
-    def tree(self, container_id: ContainerId, meter: Meter | None = None) -> Tree:
+    def tree(self, container_id: ContainerId, meter: TransferCost | None = None) -> Tree:
         """Return the tree of the damaged blocks."""
         del container_id
         return self._learnt(meter).tree
 
     def block(
-        self, container_id: ContainerId, block_id: BlockId, meter: Meter | None = None
+        self, container_id: ContainerId, block_id: BlockId, meter: TransferCost | None = None
     ) -> BlockData:
         """Return the row of a block. Raise Refused if it has none."""
         block = self._learnt(meter).rows.get(block_id)
@@ -114,7 +114,7 @@ class OzonePeer:
         container_id: ContainerId,
         block_id: BlockId,
         offset: int,
-        meter: Meter | None = None,
+        meter: TransferCost | None = None,
     ) -> tuple[ChunkInfo, bytes]:
         """Return a chunk and its bytes, verified by the peer's own row.
 
@@ -139,12 +139,12 @@ class OzonePeer:
 
     # learning
 
-    def _learnt(self, meter: Meter | None) -> _Known:
+    def _learnt(self, meter: TransferCost | None) -> _Known:
         if self._known is None:
             self._known = self._learn(meter)
         return self._known
 
-    def _learn(self, meter: Meter | None) -> _Known:
+    def _learn(self, meter: TransferCost | None) -> _Known:
         ozone_tree, leaves = self._asked_tree(meter)
         wanted = [
             block_id
@@ -163,14 +163,14 @@ class OzonePeer:
                 builder.add_leaf(_leaf(chunk, told, unread_offsets(self._damaged[block_id])))
         return _Known(builder.build(), rows)
 
-    def _asked_tree(self, meter: Meter | None) -> tuple[OzoneTree | None, Leaves]:
+    def _asked_tree(self, meter: TransferCost | None) -> tuple[OzoneTree | None, Leaves]:
         """Return its tree; None if it is unusable, so that only its rows count."""
         try:
             data = self._datanode.checksum_info(self._container_id)
             if meter is not None:
                 meter.tree_bytes += len(data)
             tree = decode_tree(data, self._container_id)
-        except Damaged as damage:
+        except DamagedData as damage:
             self.remark = f"its tree is not used: {damage}"
             return None, {}
         except Refused as error:

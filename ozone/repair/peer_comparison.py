@@ -11,14 +11,14 @@ from typing import Final
 
 from agent.errors import Code, Refused, Unavailable
 from agent.plan.actions import PeerId
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import BlockId, ContainerId, ReplicaState
 from ozone.disk.blockrow import decode_stored
 from ozone.disk.layout import ContainerPaths
 from ozone.disk.rows import ContainerRows
 from ozone.disk.small_files import read_small
 from ozone.disk.treefile import TREE_BYTES_MAX, decode_tree
-from ozone.disk.unknown import Unknown
+from ozone.disk.unknown import UnsupportedFormat
 from ozone.wire.datanode import Datanode
 
 NAMED_MAX: Final = 3  # blocks per message
@@ -31,7 +31,7 @@ def lengths_of(rows: ContainerRows, container_id: ContainerId) -> dict[BlockId, 
     for block_id, row, tail in rows.blocks():
         try:
             stored = decode_stored(container_id, block_id, row, tail)
-        except (Damaged, Unknown):
+        except (DamagedData, UnsupportedFormat):
             continue
         lengths_bytes[block_id] = stored.block.length_bytes
     return lengths_bytes
@@ -41,7 +41,7 @@ def tombstones_of(paths: ContainerPaths) -> Collection[BlockId]:
     """Return the blocks deleted here, by Ozone's tree; empty if it cannot be read."""
     try:
         return decode_tree(read_small(paths.tree, TREE_BYTES_MAX), paths.container_id).tombstones
-    except (Damaged, OSError):
+    except (DamagedData, OSError):
         return ()
 
 

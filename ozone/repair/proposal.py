@@ -18,18 +18,18 @@ from agent.plan.reconcile_outcome import PeerState
 from agent.plan.reconcile_plan import plan
 from agent.ports import Executor
 from agent.reconcile.survey import ALL_BLOCKS, PeerTree, failed, survey
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.diff import indexes_of
 from merkle.replica import BlockId, ChecksumType, ChunkInfo, ContainerId
 from merkle.tree import Tree, take
-from ozone.repair.damage import Replica
+from ozone.repair.damage import InspectedReplica
 from ozone.repair.peer import OzonePeer
 
 NOBODY: Final = "no peer has it"
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class RepairTarget:
     """One damaged chunk, as in our row. `wanted`: the plan's entry with its sources; None if no
     peer has it whole, for the reason `why`.
     """
@@ -49,7 +49,7 @@ class Target:
 class Proposal:
     """All damaged chunks, in writing order, and each peer's answer."""
 
-    targets: tuple[Target, ...]
+    targets: tuple[RepairTarget, ...]
     peers: tuple[PeerTree, ...]
     remarks: Mapping[PeerId, str]
 
@@ -61,7 +61,7 @@ class Proposal:
 
 def propose(
     container_id: ContainerId,
-    replica: Replica,
+    replica: InspectedReplica,
     peers: Mapping[PeerId, OzonePeer],
     executor: Executor,
 ) -> Proposal:
@@ -76,7 +76,7 @@ def propose(
         try:
             views.append(tree.view(container_id, mine, ALL_BLOCKS))
             seen.append(tree)
-        except Damaged as damage:
+        except DamagedData as damage:
             error = Refused(Code.MALFORMED_REQUEST, f"answer: {damage}")
             seen.append(failed(tree.peer_id, tree.peer, error, tree.meter))
         except SutureError as error:
@@ -99,7 +99,7 @@ def propose(
     return Proposal(tuple(targets), tuple(seen), remarks)
 
 
-def _of_blocks(tree: Tree, replica: Replica) -> Tree:
+def _of_blocks(tree: Tree, replica: InspectedReplica) -> Tree:
     """Return the part of a tree with the damaged blocks."""
     ids = np.array(sorted(replica.blocks), dtype=np.uint64)
     indexes = indexes_of(tree.block_ids, ids)
@@ -111,12 +111,12 @@ def _target(
     chunk: ChunkInfo,
     wanted: WantedChunk | None,
     skips: Mapping[tuple[BlockId, int], Skip],
-) -> Target:
+) -> RepairTarget:
     if wanted is not None:
-        return Target(block_id, chunk, wanted)
+        return RepairTarget(block_id, chunk, wanted)
     skip = skips.get((block_id, chunk.offset)) or skips.get((block_id, -1))
     why = NOBODY if skip is None else " ".join(filter(None, (skip.reason.value, skip.detail)))
-    return Target(block_id, chunk, None, why)
+    return RepairTarget(block_id, chunk, None, why)
 
 
 def _remark(tree: PeerTree, peer: OzonePeer) -> str:

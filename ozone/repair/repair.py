@@ -19,23 +19,23 @@ from agent.errors import BlockFailed, Code, Refused, SutureError, Unavailable
 from agent.plan.actions import PeerId
 from agent.reconcile.fetch import in_order
 from agent.runtime.clock import SystemClock
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import TREE_STATES, ContainerId, ReplicaState
-from ozone.disk.database import Database
-from ozone.disk.descriptor import DESCRIPTOR_BYTES_MAX, Descriptor, with_state
-from ozone.disk.layout import ContainerPaths, Volume
+from ozone.disk.database import ContainerDatabase
+from ozone.disk.descriptor import DESCRIPTOR_BYTES_MAX, OzoneDescriptor, with_state
+from ozone.disk.layout import ContainerPaths, OzoneVolume
 from ozone.disk.rows import ContainerRows
 from ozone.disk.small_files import read_descriptor, read_small
-from ozone.disk.unknown import Unknown
-from ozone.repair.damage import Replica, read_replica
-from ozone.repair.gathering import Gathered, Gatherer
+from ozone.disk.unknown import UnsupportedFormat
+from ozone.repair.damage import InspectedReplica, read_replica
+from ozone.repair.gathering import GatheredChunk, Gatherer
 from ozone.repair.installation import Installer, clean
 from ozone.repair.occupancy import check_stopped, has_lock
 from ozone.repair.peer import OzonePeer
 from ozone.repair.peer_comparison import check_not_behind, lengths_of, tombstones_of
-from ozone.repair.proposal import Proposal, Target, propose
+from ozone.repair.proposal import Proposal, RepairTarget, propose
 from ozone.scrub.reader import OzoneReader, identity_of
-from ozone.scrub.scrub import ScrubWish, database_of, find_volumes, state
+from ozone.scrub.scrub import ScrubOptions, database_of, find_volumes, state
 from ozone.scrub.store import SCHEMA_SHARED
 from ozone.wire.datanode import Datanode
 
@@ -59,7 +59,7 @@ class PeerAddress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RepairWish:
+class RepairOptions:
     """The options of a repair. `is_stopped`: an operator confirms that the datanode is stopped,
     where no lock can prove it.
     """
@@ -73,7 +73,7 @@ class RepairWish:
     is_dry: bool = False
 
 
-class Written(StrEnum):
+class WriteResult(StrEnum):
     """The outcome for one damaged chunk."""
 
     REPAIRED = "REPAIRED"
@@ -83,35 +83,37 @@ class Written(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ChunkRepairOutcome:
     """One chunk after a repair."""
 
-    target: Target
-    written: Written
+    target: RepairTarget
+    written: WriteResult
     sources: tuple[str, ...] = ()
     message: str = ""
 
 
 @contextmanager
-def repairing(wish: RepairWish) -> Iterator["Repair"]:
+def repairing(wish: RepairOptions) -> Iterator["OzoneRepair"]:
     """Open a volume to repair one of its replicas. Raise SutureError or OSError.
 
     First complete an earlier repair, unless this one is a dry run.
     """
-    scrub = ScrubWish(data_dirs=[wish.data_dir], state_dir=wish.state_dir)
+    scrub = ScrubOptions(data_dirs=[wish.data_dir], state_dir=wish.state_dir)
     (volume,) = find_volumes(scrub)
     with ExitStack() as stack:
         scratch = stack.enter_context(state(wish.state_dir / FOLDER))
-        repair = Repair(wish, volume, scratch, stack)
+        repair = OzoneRepair(wish, volume, scratch, stack)
         if not wish.is_dry:
             repair.recover()
         yield repair
 
 
-class Repair:
+class OzoneRepair:
     """The repair of one replica. Made by `repairing`."""
 
-    def __init__(self, wish: RepairWish, volume: Volume, scratch: Path, stack: ExitStack) -> None:
+    def __init__(
+        self, wish: RepairOptions, volume: OzoneVolume, scratch: Path, stack: ExitStack
+    ) -> None:
         self._wish = wish
         self._now_ms = SystemClock().now_ms
         self.volume = volume
@@ -130,7 +132,7 @@ class Repair:
                 hint="--stopped, if the datanode of this host is stopped",
             )
         _check_may_write(self.paths)
-        view = Database(self._database, scratch).view(0.0)
+        view = ContainerDatabase(self._database, scratch).view(0.0)
         self._rows = ContainerRows(view, wish.container_id, self.descriptor.schema)
         place = wish.state_dir / FOLDER / volume.storage_id
         self._installer = Installer(place, self._now_ms, self.check_stopped)
@@ -171,7 +173,7 @@ class Repair:
         self._installer.recover(self._wish.container_id)
         clean(self.paths)
 
-    def read(self, progress: Callable[[int], None]) -> Replica:
+    def read(self, progress: Callable[[int], None]) -> InspectedReplica:
         """Read the whole replica. Raise SutureError or OSError."""
         identity = identity_of(self.paths)
         reader = OzoneReader(self.paths, lambda _: self._rows, time.monotonic(), identity)
@@ -180,7 +182,7 @@ class Repair:
         finally:
             reader.close()
 
-    def propose(self, replica: Replica) -> Proposal:
+    def propose(self, replica: InspectedReplica) -> Proposal:
         """Query the peers about the damaged blocks, and plan."""
         container_id = self._wish.container_id
         self._peers = {
@@ -189,7 +191,9 @@ class Repair:
         }
         return propose(container_id, replica, self._peers, self._executor)
 
-    def carry_out(self, proposal: Proposal, progress: Callable[[int], None]) -> Iterator[Outcome]:
+    def carry_out(
+        self, proposal: Proposal, progress: Callable[[int], None]
+    ) -> Iterator[ChunkRepairOutcome]:
         """Write the available chunks one by one; yield the outcome of each.
 
         A failure of one block is its outcome. Raise SutureError if nothing more may be written: a
@@ -215,23 +219,27 @@ class Repair:
             if error is not None and failure_count >= FAILURES_MAX:
                 raise error
 
-    def _install(self, target: Target, got: Gathered) -> tuple[Outcome, SutureError | None]:
+    def _install(
+        self, target: RepairTarget, got: GatheredChunk
+    ) -> tuple[ChunkRepairOutcome, SutureError | None]:
         """Write one chunk; return its outcome, and the error if it is a local one."""
         if got.data is None:
-            return Outcome(target, Written.LEFT, message=got.message), None
+            return ChunkRepairOutcome(target, WriteResult.LEFT, message=got.message), None
         try:
             is_new = self._installer.install(self.paths, target.block_id, target.chunk, got.data)
         except (Refused, Unavailable, BlockFailed) as error:
             if error.code is Code.VOLUME_IN_USE:
                 raise
-            return Outcome(target, Written.LEFT, got.sources, str(error)), error
+            return ChunkRepairOutcome(target, WriteResult.LEFT, got.sources, str(error)), error
         if not is_new:
-            return Outcome(target, Written.WHOLE_NOW), None
+            return ChunkRepairOutcome(target, WriteResult.WHOLE_NOW), None
         is_whole = target.wanted is not None and len(got.sources) == 1
-        written = Written.REPAIRED if is_whole or not target.has_checksums else Written.ASSEMBLED
-        return Outcome(target, written, got.sources), None
+        written = (
+            WriteResult.REPAIRED if is_whole or not target.has_checksums else WriteResult.ASSEMBLED
+        )
+        return ChunkRepairOutcome(target, written, got.sources), None
 
-    def mark_closed(self, after: Replica) -> None:
+    def mark_closed(self, after: InspectedReplica) -> None:
         """Write CLOSED into the descriptor of a replica that is whole and lacks no peer's data.
         Raise SutureError, also if one of the peers does not answer.
         """
@@ -245,13 +253,13 @@ class Repair:
         data = read_small(self.paths.descriptor, DESCRIPTOR_BYTES_MAX)
         try:
             changed = with_state(data, ReplicaState.CLOSED)
-        except Damaged as damage:
+        except DamagedData as damage:
             raise Refused(Code.INELIGIBLE, str(damage)) from damage
         self._installer.replace_descriptor(self.paths, changed)
         self.descriptor = _descriptor(self.paths)
 
 
-def _descriptor(paths: ContainerPaths) -> Descriptor:
+def _descriptor(paths: ContainerPaths) -> OzoneDescriptor:
     """Return the descriptor of a replica that may be repaired. Raise Refused or OSError."""
     try:
         descriptor = read_descriptor(paths)
@@ -261,7 +269,7 @@ def _descriptor(paths: ContainerPaths) -> Descriptor:
             f"{paths.descriptor} does not exist",
             hint="without it Ozone does not load the container, and copies it from others",
         ) from error
-    except (Damaged, Unknown) as why:
+    except (DamagedData, UnsupportedFormat) as why:
         raise Refused(Code.INELIGIBLE, str(why)) from why
     if descriptor.state not in TREE_STATES:
         raise Refused(

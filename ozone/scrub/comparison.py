@@ -66,7 +66,7 @@ class Comparison:
     is_recorded: bool = True
 
 
-class Ledger:
+class TreeComparisonBuilder:
     """The checksums that a replica's rows allow in Ozone's tree, collected while rows are read."""
 
     def __init__(self) -> None:

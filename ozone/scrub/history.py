@@ -23,11 +23,11 @@ from agent.store.index.rows import (
     encode_cursor,
     encode_finding,
 )
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import BlockId, ContainerId
 from ozone.scrub.comparison import Agreement, Comparison, Reason
 from ozone.scrub.result import ContainerResult
-from scanner.unreadable_verdict import Doubt
+from scanner.unreadable_verdict import UnreadableRecord
 
 FORMAT: Final = 1
 BUSY_S: Final = 10.0  # an operator may have it open in another tool
@@ -88,7 +88,7 @@ class History:
     def _told(self) -> Iterator[None]:
         try:
             yield
-        except (sqlite3.Error, Damaged, KeyError, TypeError) as error:
+        except (sqlite3.Error, DamagedData, KeyError, TypeError) as error:
             raise _error_of(error, f"history {self._path}: {error}") from error
 
     @contextmanager
@@ -198,7 +198,7 @@ class History:
             ).fetchone()
         try:
             return None if row is None else decode_cursor(container_id, bytes(row[0]))
-        except Damaged:
+        except DamagedData:
             return None
 
     def put_cursor(self, container_id: ContainerId, cursor: ScanCursor) -> None:
@@ -207,7 +207,7 @@ class History:
             row = (container_id, encode_cursor(cursor))
             base.execute("INSERT OR REPLACE INTO cursors VALUES(?,?)", row)
 
-    def doubt(self, container_id: ContainerId) -> Doubt | None:
+    def doubt(self, container_id: ContainerId) -> UnreadableRecord | None:
         """Return the unreadable record of a container."""
         with self._told():
             row = self._base.execute(
@@ -215,7 +215,7 @@ class History:
             ).fetchone()
         return None if row is None else decode_doubt(bytes(row[0]))
 
-    def put_doubt(self, container_id: ContainerId, doubt: Doubt) -> None:
+    def put_doubt(self, container_id: ContainerId, doubt: UnreadableRecord) -> None:
         """Store an unreadable record, durably."""
         with self._change() as base:
             row = (container_id, encode_doubt(doubt))

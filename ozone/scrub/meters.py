@@ -14,28 +14,28 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from agent.observe.metrics import CONTENT_TYPE, exposition
-from agent.runtime.http_listener import Page
-from agent.runtime.loop import Loop
+from agent.runtime.http_listener import HttpResponse
+from agent.runtime.loop import WorkerLoop
 from agent.scan.background_scan import VolumeScanWorker
 from merkle.replica import ContainerId
-from ozone.disk.layout import Volume
+from ozone.disk.layout import OzoneVolume
 from ozone.scrub.history import History
-from ozone.scrub.result import ContainerResult, Standing
+from ozone.scrub.result import ContainerResult, ScrubStatus
 from ozone.scrub.store import OzoneStore
 
 LABELS: Final = ["volume"]
-SHOWN: Final = tuple(standing for standing in Standing if standing is not Standing.SKIPPED)
+SHOWN: Final = tuple(standing for standing in ScrubStatus if standing is not ScrubStatus.SKIPPED)
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
     """Counts of a history's entries, for one container or all."""
 
-    standings: Counter[Standing]
+    standings: Counter[ScrubStatus]
     findings: Counter[tuple[str, str]]
 
 
-class Counted:
+class HistoryCounts:
     """Counts a history's entries; a result is parsed again only after it changed."""
 
     def __init__(self) -> None:
@@ -70,25 +70,25 @@ def _counted(result: ContainerResult) -> _Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class MonitoredVolume:
     """One volume of the service, as shown."""
 
-    volume: Volume
+    volume: OzoneVolume
     worker: VolumeScanWorker
-    loop: Loop
+    loop: WorkerLoop
     history: Path
     store: OzoneStore
-    counted: Counted = field(default_factory=Counted)
+    counted: HistoryCounts = field(default_factory=HistoryCounts)
 
 
 @dataclass(frozen=True, slots=True)
-class Awaited:
+class PendingVolume:
     """A directory without a readable volume when the service started; once there is one, it is
     watched.
     """
 
     place: Path
-    loop: Loop
+    loop: WorkerLoop
     is_over: Callable[[], bool]
     why: str
 
@@ -98,7 +98,9 @@ class Awaited:
 
 
 class _Collector(Collector):
-    def __init__(self, watched: Sequence[Watched], awaited: Sequence[Awaited]) -> None:
+    def __init__(
+        self, watched: Sequence[MonitoredVolume], awaited: Sequence[PendingVolume]
+    ) -> None:
         self._watched = watched
         self._awaited = [item for item in awaited if not item.is_over()]
 
@@ -139,7 +141,9 @@ GAUGES: Final = {
 }
 
 
-def _progress(watched: Sequence[Watched], awaited: Sequence[Awaited]) -> Iterator[Metric]:
+def _progress(
+    watched: Sequence[MonitoredVolume], awaited: Sequence[PendingVolume]
+) -> Iterator[Metric]:
     read = CounterMetricFamily(
         "suture_ozone_scanned_bytes_total", "Bytes read since the start.", labels=LABELS
     )
@@ -173,14 +177,18 @@ def _progress(watched: Sequence[Watched], awaited: Sequence[Awaited]) -> Iterato
         yield gauge
 
 
-def metrics_page(watched: Sequence[Watched], awaited: Sequence[Awaited]) -> Page:
+def metrics_page(
+    watched: Sequence[MonitoredVolume], awaited: Sequence[PendingVolume]
+) -> HttpResponse:
     """Return the metrics page."""
     registry = CollectorRegistry()
     registry.register(_Collector(watched, awaited))
-    return Page(exposition(registry), CONTENT_TYPE)
+    return HttpResponse(exposition(registry), CONTENT_TYPE)
 
 
-def health_page(watched: Sequence[Watched], awaited: Sequence[Awaited], quiet_max_s: float) -> Page:
+def health_page(
+    watched: Sequence[MonitoredVolume], awaited: Sequence[PendingVolume], quiet_max_s: float
+) -> HttpResponse:
     """Return 200 if every present volume is being read, else 503 with the reason."""
     volumes: dict[str, dict[str, object]] = {}
     for item in watched:
@@ -202,4 +210,4 @@ def health_page(watched: Sequence[Watched], awaited: Sequence[Awaited], quiet_ma
     is_well = not any(volume["is_stalled"] for volume in volumes.values())
     code = HTTPStatus.OK if is_well else HTTPStatus.SERVICE_UNAVAILABLE
     body = json.dumps({"volumes": volumes, "is_well": is_well}, indent=2).encode()
-    return Page(body, "application/json", code)
+    return HttpResponse(body, "application/json", code)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from agent.store.files.kinds import NOTHING, kind_at
-from scanner.finding import Fault
+from scanner.finding import DamageFault
 
 
 class Place(StrEnum):
@@ -60,14 +60,14 @@ class Rule:
     """A verdict, and the fault of its finding if it has one."""
 
     ruling: Ruling
-    fault: Fault | None = None
+    fault: DamageFault | None = None
 
 
-def _noted(fault: Fault) -> Rule:
+def _noted(fault: DamageFault) -> Rule:
     return Rule(Ruling.NOTED, fault)
 
 
-def _damaged(fault: Fault) -> Rule:
+def _damaged(fault: DamageFault) -> Rule:
     return Rule(Ruling.DAMAGED, fault)
 
 
@@ -75,8 +75,8 @@ _SILENT: Final = Rule(Ruling.SILENT)
 _READ: Final = Rule(Ruling.READ)
 _NOT_READ: Final = Rule(Ruling.NOT_READ)
 _MISSING: Final = Rule(Ruling.MISSING)
-_NO_FILE: Final = _damaged(Fault.BLOCK_FILE_MISSING)
-_NO_CHUNKS: Final = _damaged(Fault.CHUNKS_DIRECTORY_MISSING)
+_NO_FILE: Final = _damaged(DamageFault.BLOCK_FILE_MISSING)
+_NO_CHUNKS: Final = _damaged(DamageFault.CHUNKS_DIRECTORY_MISSING)
 
 
 def _whatever(rule: Rule) -> tuple[Rule, Rule]:
@@ -94,18 +94,18 @@ RULES: Final[Mapping[Place, Mapping[Kind, tuple[Rule, Rule]]]] = {
         Kind.OTHER: (_NOT_READ, _MISSING),
     },
     Place.DESCRIPTOR: {
-        Kind.NOTHING: _whatever(_damaged(Fault.DESCRIPTOR_MISSING)),
-        Kind.DIRECTORY: _whatever(_damaged(Fault.DESCRIPTOR_DAMAGED)),
+        Kind.NOTHING: _whatever(_damaged(DamageFault.DESCRIPTOR_MISSING)),
+        Kind.DIRECTORY: _whatever(_damaged(DamageFault.DESCRIPTOR_DAMAGED)),
         Kind.FILE: _whatever(_READ),
         Kind.LINK: _whatever(_READ),
-        Kind.OTHER: _whatever(_damaged(Fault.DESCRIPTOR_DAMAGED)),
+        Kind.OTHER: _whatever(_damaged(DamageFault.DESCRIPTOR_DAMAGED)),
     },
     Place.TREE: {
-        Kind.NOTHING: _whatever(_noted(Fault.TREE_MISSING)),
-        Kind.DIRECTORY: _whatever(_noted(Fault.TREE_DAMAGED)),
+        Kind.NOTHING: _whatever(_noted(DamageFault.TREE_MISSING)),
+        Kind.DIRECTORY: _whatever(_noted(DamageFault.TREE_DAMAGED)),
         Kind.FILE: _whatever(_READ),
         Kind.LINK: _whatever(_READ),
-        Kind.OTHER: _whatever(_noted(Fault.TREE_DAMAGED)),
+        Kind.OTHER: _whatever(_noted(DamageFault.TREE_DAMAGED)),
     },
     Place.CHUNKS: {
         Kind.NOTHING: (_SILENT, _NO_CHUNKS),  # Ozone creates it at its start (HDDS-6235)
@@ -116,10 +116,13 @@ RULES: Final[Mapping[Place, Mapping[Kind, tuple[Rule, Rule]]]] = {
     },
     Place.BLOCK: {
         Kind.NOTHING: (_SILENT, _NO_FILE),
-        Kind.DIRECTORY: (_noted(Fault.FOREIGN_FILE), _NO_FILE),
-        Kind.FILE: (_noted(Fault.BLOCK_ROW_MISSING), _READ),
-        Kind.LINK: (_noted(Fault.FOREIGN_FILE), Rule(Ruling.DOUBTFUL, Fault.BLOCK_FILE_LINK)),
-        Kind.OTHER: (_noted(Fault.FOREIGN_FILE), _NO_FILE),
+        Kind.DIRECTORY: (_noted(DamageFault.FOREIGN_FILE), _NO_FILE),
+        Kind.FILE: (_noted(DamageFault.BLOCK_ROW_MISSING), _READ),
+        Kind.LINK: (
+            _noted(DamageFault.FOREIGN_FILE),
+            Rule(Ruling.DOUBTFUL, DamageFault.BLOCK_FILE_LINK),
+        ),
+        Kind.OTHER: (_noted(DamageFault.FOREIGN_FILE), _NO_FILE),
     },
 }
 """By place and kind: the rule without rows, the rule with rows."""

@@ -26,7 +26,7 @@ from agent.store.reads_past_cache import BlockFile, ReadBuffers, is_cut, read_at
 from agent.store.scan_reader import ABSENT_FD, FOREIGN_NAMES_MAX
 from merkle.blockrow import ROWS_PER_BATCH, encode_block
 from merkle.checksum import U64s
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import BlockData, BlockId, ContainerId
 from merkle.tree import Tree
 from ozone.disk.blockrow import decode_stored
@@ -35,14 +35,14 @@ from ozone.disk.rows import RECORDED_ROOT, ContainerRows, RowBatch
 from ozone.disk.simplerows import SimpleRows, read_simple
 from ozone.disk.small_files import read_descriptor, read_small
 from ozone.disk.treefile import TREE_BYTES_MAX, OzoneTree, decode_tree
-from ozone.disk.unknown import Unknown
-from ozone.scrub.comparison import Comparison, Ledger
+from ozone.disk.unknown import UnsupportedFormat
+from ozone.scrub.comparison import Comparison, TreeComparisonBuilder
 from ozone.scrub.places import Kind, Place, look, rule_of
-from ozone.scrub.swapped_files import OF_BYTES, TRIED_MAX, Misplaced, exchanges, explained
+from ozone.scrub.swapped_files import OF_BYTES, TRIED_MAX, MisplacedFile, exchanges, explained
 from scanner.chunk_verdict import insisted, name_of, read_failure
-from scanner.finding import Fault, Finding, Verdict
+from scanner.finding import DamageFault, Finding, Verdict
 from scanner.notebook import FINDINGS_PER_REPLICA_MAX, NO_BLOCK
-from scanner.ports import Pieces, Structure, StructureFault
+from scanner.ports import ReadSplitting, Structure, StructureFault
 from scanner.replica_scan import CHANGED, STOPPED
 from scanner.scan_outcome import ScanOutcome
 
@@ -70,7 +70,7 @@ class _EndedError(Exception):
 
 def _is_of_row(finding: Finding) -> bool:
     """Return True if a finding is about a block that has a row."""
-    return finding.block_id != NO_BLOCK and finding.fault is not Fault.BLOCK_ROW_MISSING
+    return finding.block_id != NO_BLOCK and finding.fault is not DamageFault.BLOCK_ROW_MISSING
 
 
 class _CommittedFile(BlockFile):
@@ -78,7 +78,7 @@ class _CommittedFile(BlockFile):
     writing and committing, and Ozone keeps them.
     """
 
-    def __init__(self, name: str, buffers: ReadBuffers, *, directory_fd: int, pieces: Pieces | None,
+    def __init__(self, name: str, buffers: ReadBuffers, *, directory_fd: int, pieces: ReadSplitting | None,
                  committed_bytes: int, surplus: Callable[[int], None]) -> None:  # fmt: skip
         super().__init__(name, buffers, directory_fd=directory_fd, pieces=pieces)
         self._committed_bytes = committed_bytes
@@ -104,7 +104,7 @@ class OzoneReader:
         identity: int,
         *,
         buffers: ReadBuffers | None = None,
-        pieces: Pieces | None = None,
+        pieces: ReadSplitting | None = None,
         insists: bool = False,
     ) -> None:
         """Begin to read the replica with this identity, with rows as of `began_at_s`; `insists`: a
@@ -127,7 +127,7 @@ class OzoneReader:
         self.has_files = False
         self._buried: tuple[tuple[int, int, int], Mapping[BlockId, int]] | None = None
         self._lengths_bytes: dict[BlockId, int] = {}
-        self.ledger = Ledger()
+        self.ledger = TreeComparisonBuilder()
         self._has_rows = False
         self.links: dict[BlockId, str] = {}  # some block files that are links -> target
         self.surplus: dict[BlockId, int] = {}  # bytes beyond the committed end
@@ -166,11 +166,11 @@ class OzoneReader:
                 data = read_small(path, TREE_BYTES_MAX)
                 self._tree = decode_tree(data, self._paths.container_id)
             except FileNotFoundError:
-                fault = StructureFault(Fault.TREE_MISSING, f"{path.name} does not exist")
-            except Damaged as damage:
-                fault = StructureFault(Fault.TREE_DAMAGED, str(damage))
+                fault = StructureFault(DamageFault.TREE_MISSING, f"{path.name} does not exist")
+            except DamagedData as damage:
+                fault = StructureFault(DamageFault.TREE_DAMAGED, str(damage))
             except OSError as error:
-                fault = StructureFault(Fault.TREE_DAMAGED, self._unreadable(path, error))
+                fault = StructureFault(DamageFault.TREE_DAMAGED, self._unreadable(path, error))
             else:
                 return
             if is_last:
@@ -195,7 +195,7 @@ class OzoneReader:
         A damaged row is yielded unchanged. A block that cannot be judged is left out, and named in
         `skipped`.
         """
-        ledger, skipped, skipped_count = Ledger(), dict[BlockId, str](), 0
+        ledger, skipped, skipped_count = TreeComparisonBuilder(), dict[BlockId, str](), 0
         for batch in self.rows.batches():
             self._has_rows |= bool(batch.block_ids)
             simple = self._simple(batch)
@@ -211,11 +211,11 @@ class OzoneReader:
                     continue
                 try:
                     stored = decode_stored(self.container_id, block_id, row, tail)
-                except Damaged:
+                except DamagedData:
                     ledger.leave_out(block_id)
                     yield block_id, row or tail or b""
                     continue
-                except Unknown as why:
+                except UnsupportedFormat as why:
                     ledger.leave_out(block_id)
                     skipped_count += 1
                     if len(skipped) < SKIPPED_MAX:
@@ -254,7 +254,7 @@ class OzoneReader:
             return None
         try:
             return encode_block(decode_stored(self.container_id, block_id, row, tail).block)
-        except (Damaged, Unknown):
+        except (DamagedData, UnsupportedFormat):
             return row or tail
 
     def _tombstones_now(self) -> Mapping[BlockId, int]:
@@ -266,7 +266,7 @@ class OzoneReader:
                 data = read_small(self._paths.tree, TREE_BYTES_MAX)
                 tree = decode_tree(data, self.container_id)
                 self._buried = (version, tree.tombstones)
-        except (Damaged, OSError):
+        except (DamagedData, OSError):
             return {}
         return self._buried[1]
 
@@ -307,7 +307,7 @@ class OzoneReader:
     def block(self, block_id: BlockId) -> BlockData | None:
         """Return a block from the rows at the start of the read; None if none can be read."""
         row, tail = self.rows.pair(block_id)
-        with contextlib.suppress(Damaged, Unknown):
+        with contextlib.suppress(DamagedData, UnsupportedFormat):
             if row is not None or tail is not None:
                 return decode_stored(self.container_id, block_id, row, tail).block
         return None
@@ -356,9 +356,11 @@ class OzoneReader:
                 ids, foreign = self._list()
             except OSError as error:
                 why = self._unreadable(self._paths.chunks, error)
-                fault = StructureFault(Fault.CHUNKS_DIRECTORY_MISSING, why, is_unreadable=True)
+                fault = StructureFault(
+                    DamageFault.CHUNKS_DIRECTORY_MISSING, why, is_unreadable=True
+                )
                 faults.append(fault)
-        faults.extend(StructureFault(Fault.FOREIGN_FILE, name) for name in sorted(foreign))
+        faults.extend(StructureFault(DamageFault.FOREIGN_FILE, name) for name in sorted(foreign))
         faults.extend(self._descriptor_faults())
         self.has_files = ids.size > 0
         return Structure(tuple(faults), ids, self._expected_blocks(ids))
@@ -400,14 +402,14 @@ class OzoneReader:
         except FileNotFoundError:
             if not self.is_current():
                 raise self._gone() from None
-            return StructureFault(Fault.DESCRIPTOR_MISSING, f"{path.name} does not exist")
-        except Damaged as damage:
-            return StructureFault(Fault.DESCRIPTOR_DAMAGED, str(damage))
-        except Unknown:
+            return StructureFault(DamageFault.DESCRIPTOR_MISSING, f"{path.name} does not exist")
+        except DamagedData as damage:
+            return StructureFault(DamageFault.DESCRIPTOR_DAMAGED, str(damage))
+        except UnsupportedFormat:
             return None
         except OSError as error:
             why = self._unreadable(path, error)
-            return StructureFault(Fault.DESCRIPTOR_DAMAGED, why, is_unreadable=True)
+            return StructureFault(DamageFault.DESCRIPTOR_DAMAGED, why, is_unreadable=True)
         return None
 
     def _expected_blocks(self, files: U64s) -> U64s:
@@ -499,7 +501,7 @@ class OzoneReader:
                 block = self.block(block_id)
                 if block is not None:
                     status = os.lstat(f"{block_id}{SUFFIX}", dir_fd=self._directory_fd)
-                    damaged[block_id] = Misplaced(block, status.st_size)
+                    damaged[block_id] = MisplacedFile(block, status.st_size)
             return exchanges(damaged, read)
         return {}
 

@@ -7,13 +7,13 @@ from typing import Any, Final
 
 from merkle.replica import BlockId, ContainerId
 from ozone.scrub.comparison import Agreement, Comparison
-from scanner.finding import Fault, Finding, Verdict
+from scanner.finding import DamageFault, Finding, Verdict
 
 UNSETTLED: Final = frozenset({Verdict.SUSPECT_HOST, Verdict.TRANSIENT, Verdict.CHANGED})
 """Verdicts that are neither damage nor harmless."""
 
 
-class Standing(StrEnum):
+class ScrubStatus(StrEnum):
     """The one-word result of a container."""
 
     WHOLE = "WHOLE"  # every byte was read and is as written
@@ -55,26 +55,26 @@ class ContainerResult:
     is_verified: bool = True
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> ScrubStatus:
         """The one-word result."""
         if self.is_open:
-            return Standing.SKIPPED
+            return ScrubStatus.SKIPPED
         if self.is_missing:
-            return Standing.MISSING
+            return ScrubStatus.MISSING
         if any(finding.is_damage for finding in self.findings):
-            return Standing.DAMAGED
+            return ScrubStatus.DAMAGED
         if self.why:
-            return Standing.NOT_READ
+            return ScrubStatus.NOT_READ
         if self.doubts():
-            return Standing.DOUBTFUL
-        return Standing.WHOLE
+            return ScrubStatus.DOUBTFUL
+        return ScrubStatus.WHOLE
 
     @property
     def settled_root(self) -> int | None:
         """The root of the present data, whoever made Ozone's tree; None if unknown."""
-        if self.standing is Standing.WHOLE:
+        if self.standing is ScrubStatus.WHOLE:
             return self.comparison.settled_root
-        return self.comparison.read_root if self.standing is Standing.DAMAGED else None
+        return self.comparison.read_root if self.standing is ScrubStatus.DAMAGED else None
 
     def doubts(self) -> tuple[str, ...]:
         """Return what needs attention although no byte is known to be damaged."""
@@ -87,7 +87,7 @@ class ContainerResult:
                 f"Ozone's tree differs in {self.comparison.unexplained_count} blocks for no reason "
                 f"that is known: {named}"
             )
-        links = [item for item in self.findings if item.fault is Fault.BLOCK_FILE_LINK]
+        links = [item for item in self.findings if item.fault is DamageFault.BLOCK_FILE_LINK]
         if links:
             said.append(f"{len(links)} block files are symbolic links: {links[0].evidence}")
         if not self.comparison.is_recorded:
@@ -157,22 +157,22 @@ def finding_facts(finding: Finding) -> dict[str, Any]:
 
 _FROM_A_REPLICA: Final = "another replica, or the other shards, have what is needed to repair it"
 MEANINGS: Final = {
-    Fault.CHUNK_CHECKSUM: f"the bytes are not those that the client wrote; {_FROM_A_REPLICA}",
-    Fault.CHUNK_SHORT: f"the file ends inside a chunk; {_FROM_A_REPLICA}",
-    Fault.CHUNK_MISSING: f"the file ends before a chunk; {_FROM_A_REPLICA}",
-    Fault.CHUNK_UNREADABLE: "the device gives an error instead of bytes: look at the disk",
-    Fault.BLOCK_FILE_MISSING: f"there is a row and no file; {_FROM_A_REPLICA}",
-    Fault.BLOCK_FILE_LINK: "Ozone follows the link, and writes and deletes no file that it leads "
+    DamageFault.CHUNK_CHECKSUM: f"the bytes are not those that the client wrote; {_FROM_A_REPLICA}",
+    DamageFault.CHUNK_SHORT: f"the file ends inside a chunk; {_FROM_A_REPLICA}",
+    DamageFault.CHUNK_MISSING: f"the file ends before a chunk; {_FROM_A_REPLICA}",
+    DamageFault.CHUNK_UNREADABLE: "the device gives an error instead of bytes: look at the disk",
+    DamageFault.BLOCK_FILE_MISSING: f"there is a row and no file; {_FROM_A_REPLICA}",
+    DamageFault.BLOCK_FILE_LINK: "Ozone follows the link, and writes and deletes no file that it leads "
     "to: put the file in its place",
-    Fault.BLOCK_ROW_MISSING: "a file without a row: Ozone does not serve it",
-    Fault.BLOCK_ROW_DAMAGED: "the row cannot be read, so the block cannot be served or judged",
-    Fault.TRAILING_BYTES: "bytes behind what was committed, as a client leaves that died while "
+    DamageFault.BLOCK_ROW_MISSING: "a file without a row: Ozone does not serve it",
+    DamageFault.BLOCK_ROW_DAMAGED: "the row cannot be read, so the block cannot be served or judged",
+    DamageFault.TRAILING_BYTES: "bytes behind what was committed, as a client leaves that died while "
     "it wrote: no key reaches them, and Ozone does not look at them",
-    Fault.FOREIGN_FILE: "something among the block files that is none",
-    Fault.DESCRIPTOR_DAMAGED: "Ozone does not load the container when the datanode starts",
-    Fault.DESCRIPTOR_MISSING: "Ozone does not load the container when the datanode starts",
-    Fault.TREE_DAMAGED: "Ozone makes the tree anew with its next scan of the container",
-    Fault.TREE_MISSING: "Ozone makes the tree with its next scan of the container",
-    Fault.CHUNKS_DIRECTORY_MISSING: "no block of the container has a file",
+    DamageFault.FOREIGN_FILE: "something among the block files that is none",
+    DamageFault.DESCRIPTOR_DAMAGED: "Ozone does not load the container when the datanode starts",
+    DamageFault.DESCRIPTOR_MISSING: "Ozone does not load the container when the datanode starts",
+    DamageFault.TREE_DAMAGED: "Ozone makes the tree anew with its next scan of the container",
+    DamageFault.TREE_MISSING: "Ozone makes the tree with its next scan of the container",
+    DamageFault.CHUNKS_DIRECTORY_MISSING: "no block of the container has a file",
 }
 """What a fault means to somebody who runs Ozone."""

@@ -17,24 +17,24 @@ from typing import Any, Final
 
 from agent.errors import Code, Refused, SutureError
 from agent.runtime.clock import Clock, SystemClock
-from agent.runtime.lease import Leases
+from agent.runtime.lease import ContainerLeases
 from agent.runtime.memory import UNLIMITED, MemoryBudget
-from agent.scan.container_scan import MarkingGuard, no_neighbours, scan_container
+from agent.scan.container_scan import VerdictBreaker, no_neighbours, scan_container
 from agent.scan.shadow.hashing import ShadowHashing
-from agent.scan.throttle import Pressure, ScanPace
+from agent.scan.throttle import IoPressure, ScanPace
 from agent.store.index.facts import ScanBase
 from agent.store.reads_past_cache import ReadBuffers
 from merkle.checksum import Algorithm
 from merkle.replica import TREE_STATES, ContainerId, ReplicaState
 from ozone.disk.database import clear_scratch, library
-from ozone.disk.layout import DATABASE, HDDS, Volume, check_there, find_volume
+from ozone.disk.layout import DATABASE, HDDS, OzoneVolume, check_there, find_volume
 from ozone.scrub.history import History
 from ozone.scrub.reader import OzoneReader
 from ozone.scrub.result import ContainerResult
-from ozone.scrub.store import OzoneStore, Replica
+from ozone.scrub.store import ContainerOnDisk, OzoneStore
 from scanner.finding import Finding
 from scanner.pacing import PaceLimits
-from scanner.ports import Pieces
+from scanner.ports import ReadSplitting
 
 ROOT_STATE: Final = Path("/var/lib/suture-ozone")
 SCRATCH: Final = "views"
@@ -50,9 +50,9 @@ class OzoneTools:
     """The dependencies of one volume's scans (`agent.scan.container_scan.ScanKit`)."""
 
     store: OzoneStore
-    leases: Leases = field(default_factory=Leases)
+    leases: ContainerLeases = field(default_factory=ContainerLeases)
     algorithm: Algorithm = Algorithm.CRC32C  # Ozone's, so that trees can be compared
-    guard: MarkingGuard = field(default_factory=MarkingGuard)
+    guard: VerdictBreaker = field(default_factory=VerdictBreaker)
     memory: MemoryBudget = UNLIMITED
     clock: Clock = field(default_factory=SystemClock)
     lease_wait_s: float = LEASE_WAIT_S
@@ -65,7 +65,7 @@ class OzoneTools:
         base: ScanBase,
         *,
         buffers: ReadBuffers | None,
-        pieces: Pieces | None,
+        pieces: ReadSplitting | None,
         insists: bool,
     ) -> OzoneReader:
         """Begin to read a replica."""
@@ -73,7 +73,7 @@ class OzoneTools:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScrubWish:
+class ScrubOptions:
     """The options of a scrub. `container_ids`: only these; empty for all. `anew`: begin a round,
     whatever an unfinished one has read. `bytes_per_s_max`: 0 = limited only by other users of the
     disk.
@@ -87,21 +87,21 @@ class ScrubWish:
     bytes_per_s_max: int = 0
 
 
-def _is_not_told(_volume: Volume | Path, _error: Exception) -> None:
+def _is_not_told(_volume: OzoneVolume | Path, _error: Exception) -> None:
     pass
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class ScrubListener:
     """Progress callbacks of a scrub, called by the threads of all volumes, one at a time.
 
     An exception in one of them ends the scrub.
     """
 
-    begun: Callable[[Volume, int, int], None]  # the volume, containers and bytes to read
+    begun: Callable[[OzoneVolume, int, int], None]  # the volume, containers and bytes to read
     read: Callable[[int], None]  # bytes, after each read
     done: Callable[[ContainerResult], None]
-    failed: Callable[[Volume, Exception], None] = _is_not_told  # the volume could not be read
+    failed: Callable[[OzoneVolume, Exception], None] = _is_not_told  # the volume could not be read
     absent: Callable[[Path, Exception], None] = _is_not_told  # the directory has no volume
 
 
@@ -121,13 +121,13 @@ def default_state_dir() -> Path:
 
 
 def find_volumes(
-    wish: ScrubWish, absent: Callable[[Path, Exception], None] = _is_not_told
-) -> list[Volume]:
+    wish: ScrubOptions, absent: Callable[[Path, Exception], None] = _is_not_told
+) -> list[OzoneVolume]:
     """Return the volumes to read, and report directories without one. Raise Refused for an invalid
     path, or the error of the only one, also as OSError.
     """
     library()
-    volumes: list[Volume] = []
+    volumes: list[OzoneVolume] = []
     for path in wish.data_dirs:
         try:
             volume = find_volume(path)
@@ -141,7 +141,9 @@ def find_volumes(
     return volumes
 
 
-def check_place(path: Path, volume: Volume, others: Iterable[Volume], state_dir: Path) -> None:
+def check_place(
+    path: Path, volume: OzoneVolume, others: Iterable[OzoneVolume], state_dir: Path
+) -> None:
     """Raise Refused for a volume that is given twice, or that has our state on it."""
     if any(other.storage_id == volume.storage_id for other in others):
         raise Refused(Code.MALFORMED_REQUEST, f"{path}: volume {volume.storage_id} named twice")
@@ -153,7 +155,7 @@ def check_place(path: Path, volume: Volume, others: Iterable[Volume], state_dir:
         )
 
 
-def database_of(volume: Volume, others: Sequence[Path]) -> Path:
+def database_of(volume: OzoneVolume, others: Sequence[Path]) -> Path:
     """Return the path of the volume's RocksDB: below one of `others`, or beside its containers."""
     for other in others:
         for top in (other / "db", other / HDDS, other):
@@ -184,7 +186,7 @@ def state(state_dir: Path) -> Iterator[Path]:
         os.close(fd)
 
 
-def scrub(wish: ScrubWish, watched: Watched, clock: Clock | None = None) -> None:
+def scrub(wish: ScrubOptions, watched: ScrubListener, clock: Clock | None = None) -> None:
     """Read the volumes and report every container. Report a volume that is absent or cannot be
     read; if only one was given, raise its error. Raise SutureError or OSError.
     """
@@ -210,7 +212,7 @@ def scrub(wish: ScrubWish, watched: Watched, clock: Clock | None = None) -> None
         raise failed[0]
 
 
-def _in_turns(watched: Watched) -> Watched:
+def _in_turns(watched: ScrubListener) -> ScrubListener:
     """Return the callbacks made safe for several threads."""
     lock = threading.Lock()
 
@@ -221,7 +223,7 @@ def _in_turns(watched: Watched) -> Watched:
 
         return told
 
-    return Watched(
+    return ScrubListener(
         one_at_a_time(watched.begun),
         one_at_a_time(watched.read),
         one_at_a_time(watched.done),
@@ -233,20 +235,22 @@ def _in_turns(watched: Watched) -> Watched:
 class _Shared:
     """The common parts of several volumes' scrubs."""
 
-    def __init__(self, wish: ScrubWish, watched: Watched, clock: Clock, scratch: Path) -> None:
+    def __init__(
+        self, wish: ScrubOptions, watched: ScrubListener, clock: Clock, scratch: Path
+    ) -> None:
         self.wish = wish
         self.watched = watched
         self.clock = clock
         self.scratch = scratch
-        self.guard = MarkingGuard(clock=clock)
-        self.pressure = Pressure(clock)
+        self.guard = VerdictBreaker(clock=clock)
+        self.pressure = IoPressure(clock)
         self.stop = threading.Event()
 
 
 class _Run:
     """The thread of one volume."""
 
-    def __init__(self, shared: _Shared, volume: Volume) -> None:
+    def __init__(self, shared: _Shared, volume: OzoneVolume) -> None:
         self.failed: Exception | None = None
         self._shared = shared
         self._volume = volume
@@ -313,7 +317,7 @@ class _VolumeScrub:
     def _is_wanted(self, container_id: ContainerId) -> bool:
         return not self._wish.container_ids or container_id in self._wish.container_ids
 
-    def _one(self, item: Replica, *, is_fresh: bool) -> ContainerResult:
+    def _one(self, item: ContainerOnDisk, *, is_fresh: bool) -> ContainerResult:
         container_id = item.paths.container_id
         if item.descriptor.state not in TREE_STATES:
             state = item.descriptor.state
@@ -350,7 +354,7 @@ class _VolumeScrub:
 
     def _unread(
         self,
-        item: Replica,
+        item: ContainerOnDisk,
         why: str,
         findings: tuple[Finding, ...] = (),
         *,

@@ -19,18 +19,18 @@ import structlog
 from agent.errors import Code, Refused, SutureError
 from agent.runtime.clock import Clock, SystemClock
 from agent.runtime.http_listener import WebListener
-from agent.runtime.loop import QUIET_MAX_S, Loop, LoopSet, Pulse, Step
-from agent.runtime.service_manager import Supervisor, WatchdogWorker
+from agent.runtime.loop import QUIET_MAX_S, ProgressMarker, Step, WorkerLoop, WorkerLoops
+from agent.runtime.service_manager import SystemdNotifier, WatchdogWorker
 from agent.runtime.stop_request import StopRequest
 from agent.scan.background_scan import RoundPolicy, VolumeScanWorker
-from agent.scan.container_scan import MarkingGuard
-from agent.scan.throttle import Pressure, ScanPace
-from ozone.disk.layout import HDDS, Volume, find_volume
+from agent.scan.container_scan import VerdictBreaker
+from agent.scan.throttle import IoPressure, ScanPace
+from ozone.disk.layout import HDDS, OzoneVolume, find_volume
 from ozone.scrub.history import History
-from ozone.scrub.meters import Awaited, Watched, health_page, metrics_page
+from ozone.scrub.meters import MonitoredVolume, PendingVolume, health_page, metrics_page
 from ozone.scrub.scrub import (
     OzoneTools,
-    ScrubWish,
+    ScrubOptions,
     check_place,
     database_of,
     find_volumes,
@@ -48,17 +48,17 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceWish:
+class ScrubServiceOptions:
     """The options of the service. `interval_s` is the scan interval; `listen` is host:port of
     metrics and health, "" for none.
     """
 
-    scrub: ScrubWish
+    scrub: ScrubOptions
     interval_s: float
     listen: str = ""
 
 
-def check_promise(volume: Volume, used_bytes: int, wish: ServiceWish) -> None:
+def check_promise(volume: OzoneVolume, used_bytes: int, wish: ScrubServiceOptions) -> None:
     """Raise Refused if the allowed rate cannot meet the scan interval."""
     promise = Feasibility(
         volume=str(volume.hdds),
@@ -80,7 +80,7 @@ def check_promise(volume: Volume, used_bytes: int, wish: ServiceWish) -> None:
 class _Begun:
     """A volume that can be read."""
 
-    volume: Volume
+    volume: OzoneVolume
     scan: VolumeScanWorker
     store: OzoneStore
     history: Path
@@ -112,23 +112,23 @@ class _Waiting:
 class _Scrubbing:
     """The loops of one service."""
 
-    def __init__(self, wish: ServiceWish, scratch: Path, clock: Clock) -> None:
+    def __init__(self, wish: ScrubServiceOptions, scratch: Path, clock: Clock) -> None:
         self._wish = wish
         self._clock = clock
         self._stop = threading.Event()
-        self._pressure = Pressure(clock)
-        self._guard = MarkingGuard(clock=clock)
+        self._pressure = IoPressure(clock)
+        self._guard = VerdictBreaker(clock=clock)
         self._scratch = scratch
-        self.loops = LoopSet()
-        self.watched: list[Watched] = []
-        self.awaited: list[Awaited] = []
+        self.loops = WorkerLoops()
+        self.watched: list[MonitoredVolume] = []
+        self.awaited: list[PendingVolume] = []
         self._histories: list[History] = []
 
-    def add(self, volume: Volume) -> None:
+    def add(self, volume: OzoneVolume) -> None:
         """Read a volume; if that cannot begin now, report it and try again later. Raise Refused if
         the scan interval cannot be met.
         """
-        pulse = Pulse(self._clock)
+        pulse = ProgressMarker(self._clock)
         try:
             worker = self._begun(volume, pulse)
         except (SutureError, OSError) as error:
@@ -136,28 +136,28 @@ class _Scrubbing:
                 raise
             self.wait_for(volume.hdds, error)
             return
-        loop = Loop(worker.scan, clock=self._clock, pulse=pulse)
+        loop = WorkerLoop(worker.scan, clock=self._clock, pulse=pulse)
         self._watch(worker, loop)
         self.loops.add(loop)
 
     def wait_for(self, path: Path, error: Exception) -> None:
         """Report a directory without a readable volume, and check it again regularly."""
-        pulse = Pulse(self._clock)
+        pulse = ProgressMarker(self._clock)
         place = path if path.name == HDDS else path / HDDS
         waiting = _Waiting(place, lambda: self._found(path, pulse))
-        loop = Loop(waiting, clock=self._clock, pulse=pulse)
+        loop = WorkerLoop(waiting, clock=self._clock, pulse=pulse)
         waiting.begun = lambda one: self._watch(one, loop)
-        self.awaited.append(Awaited(place, loop, lambda: waiting.is_over, said(error)))
+        self.awaited.append(PendingVolume(place, loop, lambda: waiting.is_over, said(error)))
         self.loops.add(loop)
         log.error("ozone_volume_absent", path=str(path), why=said(error))
 
-    def _found(self, path: Path, pulse: Pulse) -> "_Begun":
+    def _found(self, path: Path, pulse: ProgressMarker) -> "_Begun":
         volume = find_volume(path)
         others = [item.volume for item in self.watched]
         check_place(path, volume, others, self._wish.scrub.state_dir)
         return self._begun(volume, pulse)
 
-    def _begun(self, volume: Volume, pulse: Pulse) -> "_Begun":
+    def _begun(self, volume: OzoneVolume, pulse: ProgressMarker) -> "_Begun":
         """Open the parts needed to read a volume. Raise SutureError or OSError."""
         scrub = self._wish.scrub
         path = scrub.state_dir / f"{volume.storage_id}.sqlite"
@@ -196,9 +196,11 @@ class _Scrubbing:
         )
         return _Begun(volume, worker, store, path)
 
-    def _watch(self, begun: "_Begun", loop: Loop) -> None:
+    def _watch(self, begun: "_Begun", loop: WorkerLoop) -> None:
         begun.scan.hold.wake = loop.wake
-        self.watched.append(Watched(begun.volume, begun.scan, loop, begun.history, begun.store))
+        self.watched.append(
+            MonitoredVolume(begun.volume, begun.scan, loop, begun.history, begun.store)
+        )
         volume = begun.volume
         log.info("ozone_scrub_started", volume_id=volume.storage_id, path=str(volume.hdds))
 
@@ -213,7 +215,7 @@ class _Scrubbing:
 
 
 def serve(
-    wish: ServiceWish,
+    wish: ScrubServiceOptions,
     stop: StopRequest,
     *,
     clock: Clock | None = None,
@@ -221,7 +223,7 @@ def serve(
 ) -> int:
     """Scrub until `stop`; return the exit code. Raise Refused or OSError."""
     clock = clock or SystemClock()
-    supervisor = Supervisor(environment)
+    supervisor = SystemdNotifier(environment)
     absent: dict[Path, Exception] = {}
     volumes = find_volumes(wish.scrub, absent.__setitem__)
     if not volumes:
@@ -234,7 +236,7 @@ def serve(
         for path, error in absent.items():
             scrubbing.wait_for(path, error)
         watchdog = WatchdogWorker(supervisor, lambda: scrubbing.loops.stalled(QUIET_MAX_S))
-        scrubbing.loops.add(Loop(watchdog, clock=clock))
+        scrubbing.loops.add(WorkerLoop(watchdog, clock=clock))
         if wish.listen:
             pages = {
                 "/metrics": lambda: metrics_page(scrubbing.watched, scrubbing.awaited),

@@ -19,27 +19,29 @@ from agent.store.index.columns import ReplicaColumns
 from agent.store.index.facts import ReplicaFacts, ScanBase, ScanCommit
 from agent.store.index.rows import STATES, ScanCursor
 from agent.store.reads_past_cache import ReadBuffers
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import TREE_STATES, Bcsid, ContainerId
 from merkle.tree import Tree
-from ozone.disk.database import Database, View
-from ozone.disk.descriptor import Descriptor
-from ozone.disk.layout import ContainerPaths, Volume, check_there, container_ids
+from ozone.disk.database import ContainerDatabase, DatabaseView
+from ozone.disk.descriptor import OzoneDescriptor
+from ozone.disk.layout import ContainerPaths, OzoneVolume, check_there, container_ids
 from ozone.disk.rows import BYTES_USED, ContainerRows
 from ozone.disk.small_files import read_descriptor
-from ozone.disk.unknown import Unknown
+from ozone.disk.unknown import UnsupportedFormat
 from ozone.scrub.comparison import Agreement, Comparison
 from ozone.scrub.history import History
 from ozone.scrub.reader import VIEW_AGE_S, OzoneReader, identity_of
-from ozone.scrub.result import ContainerResult, Standing
+from ozone.scrub.result import ContainerResult, ScrubStatus
 from ozone.scrub.unread import rows_beside, unread
-from scanner.finding import Fault, Finding, Verdict
-from scanner.ports import Pieces
+from scanner.finding import DamageFault, Finding, Verdict
+from scanner.ports import ReadSplitting
 from scanner.scan_outcome import ScanOutcome
 from scanner.unreadable_verdict import grown, is_over
 
 SURPLUS_MAX: Final = 100  # named blocks with bytes beyond their end
-LOOKED_AT: Final = frozenset({Standing.DAMAGED, Standing.DOUBTFUL})  # by an operator, in the end
+LOOKED_AT: Final = frozenset(
+    {ScrubStatus.DAMAGED, ScrubStatus.DOUBTFUL}
+)  # by an operator, in the end
 NOT_OVER: Final = "not everything in it was read and judged: it is read again"
 SCHEMA_SHARED: Final = 3  # one database for all containers of the volume
 
@@ -48,19 +50,19 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Replica:
+class ContainerOnDisk:
     """A container directory of the volume, and the contents of its descriptor."""
 
     paths: ContainerPaths
-    descriptor: Descriptor
+    descriptor: OzoneDescriptor
     used_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class VolumeListing:
     """The contents of a volume. `refused`: containers with an unusable descriptor, and why."""
 
-    replicas: tuple[Replica, ...]
+    replicas: tuple[ContainerOnDisk, ...]
     refused: tuple[ContainerResult, ...]
 
 
@@ -90,34 +92,38 @@ class OzoneStore:
     """The replicas of one volume. One owner; not thread-safe."""
 
     def __init__(
-        self, volume: Volume, history: History, scratch: Path, clock: Clock, *, database: Path
+        self, volume: OzoneVolume, history: History, scratch: Path, clock: Clock, *, database: Path
     ) -> None:
         """`scratch` is a directory of ours; `database` is the volume's RocksDB of schema V3."""
         self.volume = volume
         self.history = history
         self._scratch = scratch
         self._clock = clock
-        self._database = Database(database, scratch)
-        self._known: dict[ContainerId, tuple[tuple[int, int, int], Descriptor]] = {}
+        self._database = ContainerDatabase(database, scratch)
+        self._known: dict[ContainerId, tuple[tuple[int, int, int], OzoneDescriptor]] = {}
         self.unkept: ContainerResult | None = None  # the last result, if it is not in the history
         self._held: dict[ContainerId, tuple[tuple[int, ...], int]] = {}
         self._reading: OzoneReader | None = None
         self._base: ScanBase | None = None
-        self._begun: Replica | None = None  # being read, as of its start
+        self._begun: ContainerOnDisk | None = None  # being read, as of its start
         self.refused: tuple[ContainerResult, ...] = ()  # of the last listing for a schedule
 
     # contents
 
-    def listing(self) -> Listing:
+    def listing(self) -> VolumeListing:
         """Read every container's descriptor. Raise VolumeFailed if the volume is gone, or
         OSError.
         """
-        replicas: list[Replica] = []
+        replicas: list[ContainerOnDisk] = []
         failed: dict[ContainerId, Exception] = {}
         for container_id in sorted(container_ids(self.volume)):
             try:
                 replicas.append(self.replica(container_id))
-            except (Damaged, Unknown, OSError) as why:  # of this one only: the others are read
+            except (
+                DamagedData,
+                UnsupportedFormat,
+                OSError,
+            ) as why:  # of this one only: the others are read
                 failed[container_id] = why
         here = {replica.paths.container_id for replica in replicas}
         rows = rows_beside(self.volume, self._database, here)
@@ -130,9 +136,9 @@ class OzoneStore:
             if (result := unread(self.volume, container_id, rows, failed.get(container_id), now_ms))
         ]
         check_there(self.volume, held_containers=bool(replicas or refused))
-        return Listing(tuple(replicas), tuple(refused))
+        return VolumeListing(tuple(replicas), tuple(refused))
 
-    def forget_gone(self, listing: Listing) -> None:
+    def forget_gone(self, listing: VolumeListing) -> None:
         """Remove containers that have left the volume, but none because the volume is gone.
 
         Raise Refused, VolumeFailed or OSError.
@@ -144,7 +150,7 @@ class OzoneStore:
             check_there(self.volume)
             self.history.forget(gone)
 
-    def replica(self, container_id: ContainerId) -> Replica:
+    def replica(self, container_id: ContainerId) -> ContainerOnDisk:
         """Return one container. Raise Damaged, Unknown or OSError."""
         paths = self.volume.paths(container_id)
         status = paths.descriptor.stat()
@@ -153,13 +159,13 @@ class OzoneStore:
         if known is None or known[0] != seen:
             try:
                 descriptor = read_descriptor(paths)
-            except Damaged:
+            except DamagedData:
                 descriptor = read_descriptor(paths)  # Ozone may just have replaced it
             known = self._known[container_id] = (seen, descriptor)
-        return Replica(paths, known[1], self._used_bytes(paths, known[1], seen))
+        return ContainerOnDisk(paths, known[1], self._used_bytes(paths, known[1], seen))
 
     def _used_bytes(
-        self, paths: ContainerPaths, descriptor: Descriptor, seen: tuple[int, ...]
+        self, paths: ContainerPaths, descriptor: OzoneDescriptor, seen: tuple[int, ...]
     ) -> int:
         """Return the approximate number of bytes to read; 0 if unknown."""
         if descriptor.schema == SCHEMA_SHARED:
@@ -245,7 +251,7 @@ class OzoneStore:
             raise Refused(
                 Code.CONTAINER_NOT_FOUND, f"container {container_id} is not here any more"
             ) from error
-        except (Damaged, Unknown) as why:
+        except (DamagedData, UnsupportedFormat) as why:
             raise Refused(Code.INELIGIBLE, str(why)) from why
         self._begun = replica
         descriptor = replica.descriptor
@@ -293,7 +299,7 @@ class OzoneStore:
         base: ScanBase,
         *,
         buffers: ReadBuffers | None,
-        pieces: Pieces | None,
+        pieces: ReadSplitting | None,
         insists: bool = False,
     ) -> OzoneReader:
         """Begin to read the replica of `base`. Raise SutureError or OSError."""
@@ -302,8 +308,10 @@ class OzoneStore:
         assert replica.paths.container_id == container_id
         began_at_s = time.monotonic() - (0.0 if self._is_new(replica) else VIEW_AGE_S)
         shared = replica.descriptor.schema == SCHEMA_SHARED
-        database = self._database if shared else Database(replica.paths.database, self._scratch)
-        found: dict[View, ContainerRows] = {}
+        database = (
+            self._database if shared else ContainerDatabase(replica.paths.database, self._scratch)
+        )
+        found: dict[DatabaseView, ContainerRows] = {}
 
         def rows_since(since_s: float) -> ContainerRows:
             view = database.view(since_s)
@@ -324,7 +332,7 @@ class OzoneStore:
         )
         return self._reading
 
-    def _is_new(self, replica: Replica) -> bool:
+    def _is_new(self, replica: ContainerOnDisk) -> bool:
         """Return True if the container may have come, or closed, after the oldest usable view."""
         try:
             changed_s = replica.paths.descriptor.stat().st_mtime
@@ -391,7 +399,7 @@ class OzoneStore:
             Finding(
                 facts.container_id,
                 Verdict.OK,
-                Fault.BLOCK_FILE_LINK,
+                DamageFault.BLOCK_FILE_LINK,
                 block_id,
                 -1,
                 -1,
@@ -404,7 +412,7 @@ class OzoneStore:
             Finding(
                 facts.container_id,
                 Verdict.OK,
-                Fault.TRAILING_BYTES,
+                DamageFault.TRAILING_BYTES,
                 block_id,
                 -1,
                 length_bytes,

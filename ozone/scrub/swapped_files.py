@@ -14,9 +14,11 @@ from typing import Final, TypeAlias
 
 from merkle.checksum import checksum_width_bytes, window_checksums
 from merkle.replica import BlockData, BlockId, ChecksumType
-from scanner.finding import Fault, Finding, Forensic
+from scanner.finding import DamageFault, Finding, Forensic
 
-OF_BYTES: Final = frozenset({Fault.CHUNK_CHECKSUM, Fault.CHUNK_SHORT, Fault.CHUNK_MISSING})
+OF_BYTES: Final = frozenset(
+    {DamageFault.CHUNK_CHECKSUM, DamageFault.CHUNK_SHORT, DamageFault.CHUNK_MISSING}
+)
 TRIED_MAX: Final = 100  # damaged blocks of one container: more have another cause
 TRIED_BYTES_MAX: Final = 64 * 1024**2  # of one file: this much does not match by accident
 FORMS_MAX: Final = 4  # of blocks of one length: a client divides all its blocks alike
@@ -29,14 +31,14 @@ Place: TypeAlias = tuple[int, int, int, ChecksumType, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Misplaced:
+class MisplacedFile:
     """A damaged block, and the length of the file in its place."""
 
     block: BlockData
     file_bytes: int
 
 
-def exchanges(damaged: Mapping[BlockId, Misplaced], read: Read) -> dict[BlockId, BlockId]:
+def exchanges(damaged: Mapping[BlockId, MisplacedFile], read: Read) -> dict[BlockId, BlockId]:
     """Return, by block, whose file is in its place, if it is another's. Raise OSError."""
     tried = list(islice(damaged.values(), TRIED_MAX))
     forms: dict[int, dict[tuple[Place, ...], list[BlockData]]] = {}

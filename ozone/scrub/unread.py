@@ -5,15 +5,15 @@ from collections.abc import Set
 from dataclasses import dataclass
 
 from agent.errors import Unavailable
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import ContainerId
-from ozone.disk.database import Database
-from ozone.disk.layout import Volume
+from ozone.disk.database import ContainerDatabase
+from ozone.disk.layout import OzoneVolume
 from ozone.disk.rows import held_containers
 from ozone.scrub.places import Place, Rule, Ruling, look, rule_of
 from ozone.scrub.reader import VIEW_AGE_S
 from ozone.scrub.result import ContainerResult
-from scanner.finding import Fault, Finding, Verdict
+from scanner.finding import DamageFault, Finding, Verdict
 from scanner.notebook import NO_BLOCK
 
 
@@ -27,7 +27,9 @@ class RowsBeside:
     unknown: Unavailable | None = None
 
 
-def rows_beside(volume: Volume, database: Database, here: Set[ContainerId]) -> RowsBeside:
+def rows_beside(
+    volume: OzoneVolume, database: ContainerDatabase, here: Set[ContainerId]
+) -> RowsBeside:
     """Return the rows in a volume's database of containers that are not `here`."""
     if not database.path.is_dir():
         return RowsBeside()
@@ -43,7 +45,7 @@ def rows_beside(volume: Volume, database: Database, here: Set[ContainerId]) -> R
 
 
 def unread(
-    volume: Volume,
+    volume: OzoneVolume,
     container_id: ContainerId,
     rows: RowsBeside,
     why: Exception | None,
@@ -74,7 +76,7 @@ def unread(
 
 
 def _judged(
-    volume: Volume, container_id: ContainerId, rows: RowsBeside, why: Exception | None
+    volume: OzoneVolume, container_id: ContainerId, rows: RowsBeside, why: Exception | None
 ) -> tuple[Rule, str]:
     paths, has_rows = volume.paths(container_id), container_id in rows.held
     place, path = Place.CONTAINER, paths.root
@@ -88,8 +90,8 @@ def _judged(
     if rows.unknown is not None and rule != rule_of(place, found.kind, has_rows=True):
         return Rule(Ruling.NOT_READ), f"{said}; {rows.unknown}"
     if rule.ruling is Ruling.READ:
-        if isinstance(why, Damaged):
-            return Rule(Ruling.DAMAGED, Fault.DESCRIPTOR_DAMAGED), str(why)
+        if isinstance(why, DamagedData):
+            return Rule(Ruling.DAMAGED, DamageFault.DESCRIPTOR_DAMAGED), str(why)
         return Rule(Ruling.NOT_READ), str(why)
     if rule.ruling is Ruling.MISSING:
         said += ", and the database has the rows of the container"

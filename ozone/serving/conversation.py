@@ -18,31 +18,31 @@ import structlog
 
 from agent.errors import Code, Refused, SutureError
 from agent.observe.printable import printable
-from agent.rpc.serving.allowance import Allowances
+from agent.rpc.serving.allowance import CallerRateLimiter
 from agent.rpc.serving.waits import account_of
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import ID_MAX, ContainerId
-from ozone.serving.edge import Edge, StreamEnds, arriving
-from ozone.serving.messages import ANSWER, BODIES, METHOD, Command, parse_request
+from ozone.serving.edge import StatusTranslator, StreamAborted, arriving
+from ozone.serving.messages import ANSWER, BODIES, METHOD, DatanodeCommand, parse_request
 from ozone.serving.results import Result, result_of
 
 SAID_CHARS_MAX: Final = 500  # of an error message
-NOT_SERVED: Final[Mapping[Command, str]] = {
-    Command.UPDATE_CONTAINER: "the metadata of a container is not changed here",
-    Command.DELETE_BLOCK: "blocks are deleted by commands of the storage container manager",
-    Command.DELETE_CHUNK: "chunks are not deleted one by one, in Ozone neither",
-    Command.LIST_CHUNK: "GetBlock tells the chunks of a block",
-    Command.COMPACT_CHUNK: "chunks are never rewritten, in Ozone neither",
-    Command.PUT_SMALL_FILE: "keys of Ratis pipelines are not written to this datanode",
-    Command.GET_SMALL_FILE: "ask GetBlock and ReadChunk",
-    Command.STREAM_INIT: "this datanode is in no Ratis pipeline",
-    Command.STREAM_WRITE: "this datanode is in no Ratis pipeline",
-    Command.STREAM_INIT_WITH_PUT_BLOCK: "this datanode is in no Ratis pipeline",
-    Command.FINALIZE_BLOCK: "leases of open files are recovered in Ratis pipelines only",
+NOT_SERVED: Final[Mapping[DatanodeCommand, str]] = {
+    DatanodeCommand.UPDATE_CONTAINER: "the metadata of a container is not changed here",
+    DatanodeCommand.DELETE_BLOCK: "blocks are deleted by commands of the storage container manager",
+    DatanodeCommand.DELETE_CHUNK: "chunks are not deleted one by one, in Ozone neither",
+    DatanodeCommand.LIST_CHUNK: "GetBlock tells the chunks of a block",
+    DatanodeCommand.COMPACT_CHUNK: "chunks are never rewritten, in Ozone neither",
+    DatanodeCommand.PUT_SMALL_FILE: "keys of Ratis pipelines are not written to this datanode",
+    DatanodeCommand.GET_SMALL_FILE: "ask GetBlock and ReadChunk",
+    DatanodeCommand.STREAM_INIT: "this datanode is in no Ratis pipeline",
+    DatanodeCommand.STREAM_WRITE: "this datanode is in no Ratis pipeline",
+    DatanodeCommand.STREAM_INIT_WITH_PUT_BLOCK: "this datanode is in no Ratis pipeline",
+    DatanodeCommand.FINALIZE_BLOCK: "leases of open files are recovered in Ratis pipelines only",
 }
 """What Ozone has and an agent does not, and why."""
 
-COMMANDS: Final = {command.value: command for command in Command}
+COMMANDS: Final = {command.value: command for command in DatanodeCommand}
 
 log = structlog.get_logger()
 
@@ -51,7 +51,7 @@ Body = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class CommandRequest:
     """A request for a container that may be accessed here, with its caller.
 
     `remaining_s`: the time left to answer, if known; `place`: address and port, as gRPC writes it.
@@ -65,14 +65,14 @@ class Asked:
     place: str
 
 
-Answering = Callable[[Asked], Body | Iterator[Body]]
+Answering = Callable[[CommandRequest], Body | Iterator[Body]]
 
 
-class Group(Protocol):
+class CommandGroup(Protocol):
     """A group of commands with their handlers."""
 
     @property
-    def commands(self) -> Mapping[Command, Answering]:
+    def commands(self) -> Mapping[DatanodeCommand, Answering]:
         """Handlers by command, each with one answer or several."""
         ...
 
@@ -82,21 +82,21 @@ class XceiverService(grpc.GenericRpcHandler):
 
     def __init__(
         self,
-        groups: Sequence[Group],
+        groups: Sequence[CommandGroup],
         replicas: ReplicaStore,
         *,
         datanode_id: str,
         calls_per_s_max: int = 0,
     ) -> None:
         """`calls_per_s_max`: requests per caller; 0 = no limit."""
-        self._commands: dict[Command, Answering] = {}
+        self._commands: dict[DatanodeCommand, Answering] = {}
         for group in groups:
             assert not self._commands.keys() & group.commands.keys()
             self._commands |= group.commands
         assert not self._commands.keys() & NOT_SERVED.keys()
         self._replicas = replicas
         self._datanode_id = datanode_id
-        self._allowances = Allowances(calls_per_s_max) if calls_per_s_max else None
+        self._allowances = CallerRateLimiter(calls_per_s_max) if calls_per_s_max else None
         self._handler: Any = grpc.stream_stream_rpc_method_handler(self.send)
 
     def service(self, details: Any) -> Any:
@@ -106,7 +106,7 @@ class XceiverService(grpc.GenericRpcHandler):
     def send(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         """Answer one request after the other."""
         caller = account_of(str(context.peer()))
-        with Edge(context, METHOD):
+        with StatusTranslator(context, METHOD):
             for data in arriving(requests):
                 request = parse_request(data)
                 if not request.HasField("command"):
@@ -119,12 +119,12 @@ class XceiverService(grpc.GenericRpcHandler):
 
     def _answers(self, request: Any, caller: str, context: grpc.ServicerContext) -> Iterator[Body]:
         if self._allowances is not None and not self._allowances.take(caller):
-            raise StreamEnds(
+            raise StreamAborted(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
                 "the caller asks more often than this server allows",
             )
         answering, name = self._carried_out(request)
-        asked = Asked(
+        asked = CommandRequest(
             request,
             getattr(request, name),
             ContainerId(request.container_id),
@@ -158,12 +158,12 @@ class XceiverService(grpc.GenericRpcHandler):
             raise Refused(Code.MALFORMED_REQUEST, f"container id {request.container_id}")
         return answering, name
 
-    def _check_datanode(self, asked: Asked) -> None:
+    def _check_datanode(self, asked: CommandRequest) -> None:
         """Raise Refused if a request for a shard is meant for another datanode."""
         named = asked.request.datanode_id.decode("utf-8", "replace")
         if named == self._datanode_id:
             return
-        if asked.request.command == Command.CREATE_CONTAINER:
+        if asked.request.command == DatanodeCommand.CREATE_CONTAINER:
             index = asked.body.replica_index
         else:
             try:
@@ -178,12 +178,12 @@ class XceiverService(grpc.GenericRpcHandler):
             )
 
 
-def _index_of(asked: Asked) -> int:
+def _index_of(asked: CommandRequest) -> int:
     """Return the replica index in a request for a container that is not here."""
     match asked.request.command:
-        case Command.WRITE_CHUNK:
+        case DatanodeCommand.WRITE_CHUNK:
             index: int = asked.body.block_id.replica_index
-        case Command.PUT_BLOCK:
+        case DatanodeCommand.PUT_BLOCK:
             index = asked.body.block.block_id.replica_index
         case _:
             index = 0
@@ -217,7 +217,7 @@ class _Answer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool:
-        if error is None or not isinstance(error, Exception) or isinstance(error, StreamEnds):
+        if error is None or not isinstance(error, Exception) or isinstance(error, StreamAborted):
             return False
         if not isinstance(error, SutureError):
             log.error("rpc_failed", method=f"{METHOD} {self._request.command}", exc_info=error)

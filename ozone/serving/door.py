@@ -9,26 +9,26 @@ from typing import Any, Final
 
 import grpc
 
-from agent.host.foreign_servers import Inside
+from agent.host.foreign_servers import HostServices
 from agent.rpc.security.tls import Security
 from agent.rpc.serving.binding import bind, server_options
-from agent.rpc.serving.waits import Attended, share
-from agent.runtime.layers import Layers
-from agent.runtime.tracing import Traced
+from agent.rpc.serving.waits import BlockedCallMiddleware, share
+from agent.runtime.layers import MiddlewareStack
+from agent.runtime.tracing import TracingMiddleware
 from ozone.serving.conversation import XceiverService
 from ozone.serving.messages import MESSAGE_BYTES_MAX
-from ozone.serving.reading import Reading
-from ozone.serving.telling import Telling
-from ozone.serving.writing import Writing
+from ozone.serving.reading import ReadCommands
+from ozone.serving.telling import ContainerCommands
+from ozone.serving.writing import WriteCommands
 
 ANSWER_BYTES_MAX: Final = MESSAGE_BYTES_MAX + 1024**2  # a chunk of 32 MiB and its envelope
 
 
-class OzoneDoor:
+class OzoneGrpcServer:
     """Serves Ozone's datanode protocol (agent.host.foreign_servers.Door)."""
 
     def __init__(
-        self, inside: Inside, listen: str, handlers: Sequence[grpc.GenericRpcHandler] = ()
+        self, inside: HostServices, listen: str, handlers: Sequence[grpc.GenericRpcHandler] = ()
     ) -> None:
         """Bind `listen`, host:port; port 0: any free one. Raise Refused(INVALID_CONFIG).
 
@@ -39,8 +39,11 @@ class OzoneDoor:
         self._server = grpc.server(
             inside.executor,
             handlers=[
-                Layers(
-                    [Attended(inside.waits, inside.slots, inside.connections), Traced()],
+                MiddlewareStack(
+                    [
+                        BlockedCallMiddleware(inside.waits, inside.slots, inside.connections),
+                        TracingMiddleware(),
+                    ],
                     inside.waits.sweep,
                     others=[built_service(inside), *handlers],
                 )
@@ -68,13 +71,13 @@ class OzoneDoor:
         return self._server.stop(grace_s)
 
 
-def built_service(inside: Inside) -> XceiverService:
+def built_service(inside: HostServices) -> XceiverService:
     """Return the service on a host's store."""
     return XceiverService(
         [
-            Telling(inside.store),
-            Reading(inside.store, on_read=inside.on_read),
-            Writing(
+            ContainerCommands(inside.store),
+            ReadCommands(inside.store, on_read=inside.on_read),
+            WriteCommands(
                 inside.store,
                 inside.leases,
                 inside.recoveries,

@@ -12,7 +12,7 @@ from agent.rpc.wire.errors import GRPC_CODES
 log = structlog.get_logger()
 
 
-class StreamEnds(Exception):
+class StreamAborted(Exception):
     """Raised to end a conversation with a gRPC status, where Ozone's clients expect one."""
 
     def __init__(self, status: grpc.StatusCode, message: str) -> None:
@@ -20,7 +20,7 @@ class StreamEnds(Exception):
         self.status = status
 
 
-class Edge:
+class StatusTranslator:
     """Ends a call with the status of its error; a context manager needs no broad `except`."""
 
     def __init__(self, context: grpc.ServicerContext, method: str) -> None:
@@ -38,7 +38,7 @@ class Edge:
     ) -> None:
         if error is None or not isinstance(error, Exception):
             return
-        if isinstance(error, StreamEnds):
+        if isinstance(error, StreamAborted):
             self._context.abort(error.status, str(error))
         if isinstance(error, SutureError):
             said = f"{error} ({error.hint})" if error.hint else str(error)

@@ -14,7 +14,7 @@ MESSAGE_BYTES_MAX: Final = 32 * 1024**2  # Ozone's own limit, both ways
 FRAME_BYTES_MAX: Final = 4 * 1024  # of an answer, around its payload
 
 
-class Command(IntEnum):
+class DatanodeCommand(IntEnum):
     """All commands of Ozone, including those that agents do not carry out."""
 
     CREATE_CONTAINER = 1
@@ -49,7 +49,7 @@ ANSWER: Final[Any] = serving_pb2.Answer
 
 BODIES: Final = {
     command: name
-    for command in Command
+    for command in DatanodeCommand
     if (name := command.name.lower()) in REQUEST.DESCRIPTOR.fields_by_name
 }
 """The field of a request that a command has, by the command: those that an agent may carry out."""

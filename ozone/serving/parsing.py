@@ -9,7 +9,7 @@ from typing import Any, Final
 from agent.errors import Code, Refused
 from agent.rpc.v1 import container_pb2
 from agent.rpc.wire import codec
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import (
     BLOCK_BYTES_MAX,
     CHUNKS_PER_BLOCK_MAX,
@@ -21,13 +21,13 @@ from merkle.replica import (
 )
 from ozone.disk.blockrow import INCREMENTAL, decode_chunk
 from ozone.disk.encoding import decode_noted
-from ozone.disk.unknown import Unknown
-from ozone.serving.conversation import Asked
+from ozone.disk.unknown import UnsupportedFormat
+from ozone.serving.conversation import CommandRequest
 
 READ_BYTES_MAX: Final = 32 * 1024**2  # Ozone's own limit of one ReadChunk
 
 
-def parse_block_key(message: Any, asked: Asked) -> BlockId:
+def parse_block_key(message: Any, asked: CommandRequest) -> BlockId:
     """Return the block that a request names in its container. Raise Refused."""
     codec.parse_container_id(asked.container_id)
     if message.container_id != asked.container_id:
@@ -63,7 +63,7 @@ def parse_written_chunk(message: Any, block_id: BlockId, where: str) -> ChunkInf
         raise Refused(Code.NO_SUCH_ALGORITHM, f"{where}: checksum type {kind} is unknown")
     try:
         return decode_chunk(block_id, message)
-    except (Damaged, Unknown) as error:
+    except (DamagedData, UnsupportedFormat) as error:
         raise codec.malformed(where, str(error)) from error
 
 
@@ -89,7 +89,7 @@ def parse_commit(message: Any, container_id: ContainerId, where: str) -> BlockDa
     row = message.SerializeToString()
     try:
         return decode_noted(container_id, block_id, row, None).block
-    except (Damaged, Unknown) as error:
+    except (DamagedData, UnsupportedFormat) as error:
         raise codec.malformed(where, str(error)) from error
 
 

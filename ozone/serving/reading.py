@@ -17,11 +17,11 @@ import grpc
 
 from agent.errors import Code, Refused
 from agent.rpc.wire import codec
-from agent.store.operations.reading import Readable, damaged_block
+from agent.store.operations.reading import BlockLocation, damaged_block
 from agent.store.replica_store import ReplicaStore
 from merkle.blockrow import decode_block
 from merkle.checksum import checksum_width_bytes
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import (
     BLOCK_BYTES_MAX,
     ID_MAX,
@@ -30,9 +30,9 @@ from merkle.replica import (
     ChunkInfo,
 )
 from ozone.disk.encoding import encode_row
-from ozone.serving.conversation import Answering, Asked, Body
-from ozone.serving.edge import StreamEnds
-from ozone.serving.messages import FRAME_BYTES_MAX, MESSAGE_BYTES_MAX, Command
+from ozone.serving.conversation import Answering, Body, CommandRequest
+from ozone.serving.edge import StreamAborted
+from ozone.serving.messages import FRAME_BYTES_MAX, MESSAGE_BYTES_MAX, DatanodeCommand
 from ozone.serving.parsing import parse_block_key, parse_span
 
 BUFFERED: Final = 1  # readChunkVersion: the answer in buffers of a window each
@@ -42,7 +42,7 @@ PIECE_BYTES_MAX: Final = 16 * 1024**2
 ITEM_BYTES_MAX: Final = 8  # of an answer, around each row in it
 
 
-class Reading:
+class ReadCommands:
     """GetBlock, ListBlock, GetCommittedBlockLength, ReadChunk, ReadBlock."""
 
     def __init__(
@@ -51,23 +51,23 @@ class Reading:
         """`on_read` receives the seconds that each read of chunk data took."""
         self._store = store
         self._on_read = on_read
-        self.commands: Mapping[Command, Answering] = {
-            Command.GET_BLOCK: self._block,
-            Command.LIST_BLOCK: self._blocks,
-            Command.GET_COMMITTED_BLOCK_LENGTH: self._length,
-            Command.READ_CHUNK: self._chunk,
-            Command.READ_BLOCK: self._stream,
+        self.commands: Mapping[DatanodeCommand, Answering] = {
+            DatanodeCommand.GET_BLOCK: self._block,
+            DatanodeCommand.LIST_BLOCK: self._blocks,
+            DatanodeCommand.GET_COMMITTED_BLOCK_LENGTH: self._length,
+            DatanodeCommand.READ_CHUNK: self._chunk,
+            DatanodeCommand.READ_BLOCK: self._stream,
         }
 
     # rows
 
-    def _block(self, asked: Asked) -> Body:
+    def _block(self, asked: CommandRequest) -> Body:
         found = self._readable(asked, asked.body.block_id)
         row = encode_row(asked.container_id, found.block, found.replica_index)
         _check_message(f"block {found.block.block_id}", len(row))
         return {"get_block": {"block": row}}
 
-    def _blocks(self, asked: Asked) -> Body:
+    def _blocks(self, asked: CommandRequest) -> Body:
         """Return blocks by ascending id: all that were requested or an error, because a caller that
         lists all blocks takes absent ones for deleted.
         """
@@ -82,19 +82,19 @@ class Reading:
         for block_id, row in islice(self._store.block_rows(asked.container_id, start), count):
             try:
                 block = decode_block(block_id, row)
-            except Damaged as damage:
+            except DamagedData as damage:
                 raise damaged_block(asked.container_id, damage) from damage
             rows.append(encode_row(asked.container_id, block, facts.replica_index))
             size_bytes += len(rows[-1]) + ITEM_BYTES_MAX
             _check_message(f"a list of {len(rows)} blocks", size_bytes)
         return {"list_block": {"blocks": rows}}
 
-    def _length(self, asked: Asked) -> Body:
+    def _length(self, asked: CommandRequest) -> Body:
         found = self._readable(asked, asked.body.block_id)
         answer = {"block_id": asked.body.block_id, "length": found.block.length_bytes}
         return {"get_committed_block_length": answer}
 
-    def _readable(self, asked: Asked, named: Any) -> Readable:
+    def _readable(self, asked: CommandRequest, named: Any) -> BlockLocation:
         """Return the block, unless the caller knows a later commit or means another shard."""
         block_id = parse_block_key(named, asked)
         facts = self._store.replica(asked.container_id)
@@ -120,7 +120,7 @@ class Reading:
 
     # bytes
 
-    def _chunk(self, asked: Asked) -> Body:
+    def _chunk(self, asked: CommandRequest) -> Body:
         wish = asked.body
         found = self._readable(asked, wish.block_id)
         offset, length_bytes = parse_span(wish.chunk.offset, wish.chunk.length, "chunkData")
@@ -132,7 +132,7 @@ class Reading:
         buffers = [data[at : at + step] for at in range(0, length_bytes, step)]
         return {"read_chunk": {**answer, "buffers": {"buffers": buffers}}}
 
-    def _stream(self, asked: Asked) -> Iterator[Body]:
+    def _stream(self, asked: CommandRequest) -> Iterator[Body]:
         """Send a range, extended to whole windows."""
         wish = asked.body
         found = self._readable(asked, wish.block_id)
@@ -146,7 +146,9 @@ class Reading:
                 sums = _sums(chunk, offset, length_bytes)
                 yield {"read_block": {"checksum_data": sums, "offset": offset, "data": data}}
 
-    def _read(self, asked: Asked, found: Readable, offset: int, length_bytes: int) -> bytes:
+    def _read(
+        self, asked: CommandRequest, found: BlockLocation, offset: int, length_bytes: int
+    ) -> bytes:
         begun_s = perf_counter()
         data = self._store.read(asked.container_id, found, offset, length_bytes)
         self._on_read(perf_counter() - begun_s)
@@ -160,7 +162,7 @@ def _range_of(block: BlockData, wish: Any) -> tuple[int, int]:
     gRPC status then.
     """
     if wish.offset >= block.length_bytes:
-        raise StreamEnds(
+        raise StreamAborted(
             grpc.StatusCode.OUT_OF_RANGE,
             f"block {block.block_id} has {block.length_bytes} bytes, none at {wish.offset}",
         )

@@ -8,8 +8,8 @@ from agent.store.index.facts import ReplicaFacts
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import CONTAINER_BYTES_MAX, ReplicaState
 from ozone.disk.encoding import encode_tree_file
-from ozone.serving.conversation import Answering, Asked, Body
-from ozone.serving.messages import FRAME_BYTES_MAX, MESSAGE_BYTES_MAX, Command
+from ozone.serving.conversation import Answering, Body, CommandRequest
+from ozone.serving.messages import FRAME_BYTES_MAX, MESSAGE_BYTES_MAX, DatanodeCommand
 from ozone.serving.trees import checked_size, ozone_view
 
 ECHO_BYTES_MAX: Final = 4 * 1024**2
@@ -28,19 +28,19 @@ STATES: Final = {
 assert set(STATES) == set(ReplicaState)
 
 
-class Telling:
+class ContainerCommands:
     """Echo, ReadContainer, ListContainer, GetContainerChecksumInfo."""
 
     def __init__(self, store: ReplicaStore) -> None:
         self._store = store
-        self.commands: Mapping[Command, Answering] = {
-            Command.ECHO: self._echo,
-            Command.READ_CONTAINER: self._container,
-            Command.LIST_CONTAINER: self._containers,
-            Command.GET_CONTAINER_CHECKSUM_INFO: self._checksum_info,
+        self.commands: Mapping[DatanodeCommand, Answering] = {
+            DatanodeCommand.ECHO: self._echo,
+            DatanodeCommand.READ_CONTAINER: self._container,
+            DatanodeCommand.LIST_CONTAINER: self._containers,
+            DatanodeCommand.GET_CONTAINER_CHECKSUM_INFO: self._checksum_info,
         }
 
-    def _echo(self, asked: Asked) -> Body:
+    def _echo(self, asked: CommandRequest) -> Body:
         """Return as many bytes as requested, without sleeping."""
         count = asked.body.answer_bytes
         if not 0 <= count <= ECHO_BYTES_MAX:
@@ -52,18 +52,18 @@ class Telling:
             raise Refused(Code.INELIGIBLE, "an echo that sleeps would keep a thread for nothing")
         return {"echo": {"payload": bytes(count)}}
 
-    def _container(self, asked: Asked) -> Body:
+    def _container(self, asked: CommandRequest) -> Body:
         facts = self._store.replica(asked.container_id)
         return {"read_container": {"container": _container_data(facts)}}
 
-    def _containers(self, asked: Asked) -> Body:
+    def _containers(self, asked: CommandRequest) -> Body:
         """List replicas from the request's container id on, which need not exist here."""
         count = min(asked.body.count or CONTAINERS_MAX, CONTAINERS_MAX)
         start = max(asked.container_id, 0)
         facts = self._store.replicas(start=start, count=count)
         return {"list_container": {"containers": list(map(_container_data, facts))}}
 
-    def _checksum_info(self, asked: Asked) -> Body:
+    def _checksum_info(self, asked: CommandRequest) -> Body:
         container_id = asked.container_id
         view = ozone_view(self._store, container_id)
         data = encode_tree_file(container_id, view.tree, view.root)

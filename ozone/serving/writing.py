@@ -15,14 +15,14 @@ from typing import Any, Final
 
 from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.ports import Leases
-from agent.rpc.datanode.writing import Recoveries
+from agent.rpc.datanode.writing import RecoveryTracker
 from agent.rpc.serving.access import DONE, PLAINTEXT, Audit
 from agent.rpc.wire import codec
 from agent.store.index.facts import ReplicaFacts
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import Bcsid, BlockData, ContainerId, ReplicaState
-from ozone.serving.conversation import Answering, Asked, Body
-from ozone.serving.messages import Command
+from ozone.serving.conversation import Answering, Body, CommandRequest
+from ozone.serving.messages import DatanodeCommand
 from ozone.serving.parsing import parse_block_key, parse_commit, parse_written_chunk
 
 OPEN: Final = 1  # Ozone's numbers of states
@@ -30,14 +30,14 @@ RECOVERING: Final = 8
 NO_SEQUENCE: Final = Bcsid(0)  # of commits to shards, which no Raft has ordered
 
 
-class Writing:
+class WriteCommands:
     """CreateContainer, WriteChunk, PutBlock, CloseContainer, DeleteContainer."""
 
     def __init__(
         self,
         store: ReplicaStore,
         leases: Leases,
-        recoveries: Recoveries,
+        recoveries: RecoveryTracker,
         audit: Audit,
         *,
         lease_timeout_s: float,
@@ -47,17 +47,17 @@ class Writing:
         self._recoveries = recoveries
         self._audit = audit
         self._timeout_s = lease_timeout_s
-        self.commands: Mapping[Command, Answering] = {
-            Command.CREATE_CONTAINER: self._create,
-            Command.WRITE_CHUNK: self._write,
-            Command.PUT_BLOCK: self._put,
-            Command.CLOSE_CONTAINER: self._audited("CloseContainer", self._close),
-            Command.DELETE_CONTAINER: self._audited("DeleteContainer", self._delete),
+        self.commands: Mapping[DatanodeCommand, Answering] = {
+            DatanodeCommand.CREATE_CONTAINER: self._create,
+            DatanodeCommand.WRITE_CHUNK: self._write,
+            DatanodeCommand.PUT_BLOCK: self._put,
+            DatanodeCommand.CLOSE_CONTAINER: self._audited("CloseContainer", self._close),
+            DatanodeCommand.DELETE_CONTAINER: self._audited("DeleteContainer", self._delete),
         }
 
     # making and filling
 
-    def _create(self, asked: Asked) -> Body:
+    def _create(self, asked: CommandRequest) -> Body:
         """Create a shard, empty and open, or RECOVERING for a reconstruction."""
         container_id = codec.parse_container_id(asked.container_id, "containerID")
         index = codec.parse_replica_index(asked.body.replica_index, "replicaIndex")
@@ -73,7 +73,7 @@ class Writing:
                 self._store.create_container(container_id, replica_index=index)
         return {"create_container": {}}
 
-    def _write(self, asked: Asked) -> Body:
+    def _write(self, asked: CommandRequest) -> Body:
         """Write one chunk, and commit the block with it if the request says so."""
         wish = asked.body
         block_id = parse_block_key(wish.block_id, asked)
@@ -91,7 +91,7 @@ class Writing:
             return {"write_chunk": {}}
         return {"write_chunk": _committed(wish.block_id, commit.length_bytes)}
 
-    def _put(self, asked: Asked) -> Body:
+    def _put(self, asked: CommandRequest) -> Body:
         """Commit a block whose chunks are all written, or one without chunks."""
         message = asked.body.block
         block = self._commit(asked, message, "blockData")
@@ -101,11 +101,11 @@ class Writing:
         self._recoveries.wrote(asked.container_id)
         return {"put_block": _committed(message.block_id, length_bytes)}
 
-    def _commit(self, asked: Asked, message: Any, where: str) -> BlockData:
+    def _commit(self, asked: CommandRequest, message: Any, where: str) -> BlockData:
         parse_block_key(message.block_id, asked)
         return replace(parse_commit(message, asked.container_id, where), bcsid=NO_SEQUENCE)
 
-    def _begin(self, asked: Asked, index: int) -> None:
+    def _begin(self, asked: CommandRequest, index: int) -> None:
         """Create the container that a first write names; raise Refused for an invalid first
         write.
         """
@@ -126,7 +126,7 @@ class Writing:
 
     # closing and removing
 
-    def _close(self, asked: Asked) -> Body:
+    def _close(self, asked: CommandRequest) -> Body:
         """Close a shard. An UNHEALTHY replica stays so, which is no success."""
         with self._hold(asked):
             self._check_shard(asked)
@@ -139,7 +139,7 @@ class Writing:
         self._recoveries.closed(asked.container_id)
         return {"close_container": {"container_id": asked.container_id}}
 
-    def _delete(self, asked: Asked) -> Body:
+    def _delete(self, asked: CommandRequest) -> Body:
         """Remove an unfinished, abandoned reconstruction; never a replica that was once whole."""
         with self._hold(asked):
             facts = self._check_shard(asked)
@@ -153,7 +153,7 @@ class Writing:
             self._store.delete_container(asked.container_id, force=asked.body.force)
         return {"delete_container": {}}
 
-    def _check_shard(self, asked: Asked) -> ReplicaFacts:
+    def _check_shard(self, asked: CommandRequest) -> ReplicaFacts:
         facts = self._store.replica(asked.container_id)
         if not facts.replica_index:
             raise _replicated(asked.container_id)
@@ -161,7 +161,7 @@ class Writing:
 
     # around all of them
 
-    def _hold(self, asked: Asked) -> AbstractContextManager[None]:
+    def _hold(self, asked: CommandRequest) -> AbstractContextManager[None]:
         """Hold the lease, waiting no longer than the caller does."""
         timeout_s = self._timeout_s
         if asked.remaining_s is not None:
@@ -170,10 +170,10 @@ class Writing:
             raise Unavailable(Code.CANCELLED, "the caller has gone")
         return self._leases.hold(asked.container_id, timeout_s)
 
-    def _audited(self, action: str, carry_out: Callable[[Asked], Body]) -> Answering:
+    def _audited(self, action: str, carry_out: Callable[[CommandRequest], Body]) -> Answering:
         """Return a handler that carries out a command and writes its outcome to the audit log."""
 
-        def written_down(asked: Asked) -> Body:
+        def written_down(asked: CommandRequest) -> Body:
             result = Code.CONTAINER_INTERNAL_ERROR.value
             try:
                 body = carry_out(asked)

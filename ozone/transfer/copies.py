@@ -38,7 +38,7 @@ Stop = Callable[[], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Copies:
+class ContainerReplicator:
     """The dependencies of every copy of this datanode. `executor` has a thread for each fetch;
     `ask_scan` requests a scan of a replica, with the reason.
     """

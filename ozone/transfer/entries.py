@@ -32,7 +32,7 @@ BLOCK_SUFFIX: Final = ".block"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ArchiveEntry:
     """One file of an archive. Unread `pieces` are skipped."""
 
     name: str
@@ -51,7 +51,7 @@ def malformed(what: str) -> Refused:
     return Refused(Code.MALFORMED_REQUEST, f"archive of a container: {what}")
 
 
-def entries(data: Iterator[bytes], compression: Compression) -> Iterator[Entry]:
+def entries(data: Iterator[bytes], compression: Compression) -> Iterator[ArchiveEntry]:
     """Yield the files of an archive. Raise Refused."""
     source = _Source(_unpacked(data, compression))
     source.allow(HEADER_BYTES_MAX)
@@ -77,7 +77,9 @@ def _read() -> Iterator[None]:
         raise malformed(f"cannot be read: {error}") from error
 
 
-def _entry(archive: tarfile.TarFile, member: tarfile.TarInfo, source: "_Source") -> Iterator[Entry]:
+def _entry(
+    archive: tarfile.TarFile, member: tarfile.TarInfo, source: "_Source"
+) -> Iterator[ArchiveEntry]:
     """Yield a file, and read it to its end."""
     if member.isdir():
         return
@@ -98,7 +100,7 @@ def _entry(archive: tarfile.TarFile, member: tarfile.TarInfo, source: "_Source")
             yield memoryview(piece)
 
     taken = pieces()
-    yield Entry(member.name, member.size, taken)
+    yield ArchiveEntry(member.name, member.size, taken)
     for _ in taken:
         pass
     source.allow(HEADER_BYTES_MAX)

@@ -18,12 +18,12 @@ from agent.errors import Code, Refused
 from agent.ports import Leases
 from agent.store.files.writebehind import Submit
 from agent.store.index.facts import ReplicaFacts
-from agent.store.operations.arrival import Announced, Arrival, Received
+from agent.store.operations.arrival import ImportSpec, ImportVerdict, ReplicaImport
 from agent.store.replica_store import ReplicaStore
 from agent.transfer.chunk_checks import StreamedChunks
 from merkle.blockrow import encode_block
 from merkle.checksum import Algorithm, block_checksum, leaf_checksum
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import (
     CONTAINER_BYTES_MAX,
     TREE_STATES,
@@ -34,19 +34,19 @@ from merkle.replica import (
     ReplicaState,
 )
 from merkle.tree_building import build_from_rows
-from ozone.disk.descriptor import DESCRIPTOR_BYTES_MAX, Descriptor, decode_descriptor
+from ozone.disk.descriptor import DESCRIPTOR_BYTES_MAX, OzoneDescriptor, decode_descriptor
 from ozone.disk.encoding import decode_noted
 from ozone.disk.layout import number_of
 from ozone.disk.rows import BYTES_USED, ContainerRows, RowBatch
 from ozone.disk.treefile import OzoneTree, decode_tree
-from ozone.disk.unknown import Unknown
+from ozone.disk.unknown import UnsupportedFormat
 from ozone.transfer.entries import (
     BLOCK_SUFFIX,
     CHUNKS,
     DESCRIPTOR,
     TABLES,
     TREE_SUFFIX,
-    Entry,
+    ArchiveEntry,
     entries,
     malformed,
 )
@@ -88,7 +88,9 @@ class ArchiveImporter:
         self.on_arrived(container_id)
         return facts
 
-    def _receive(self, head: "_Head", files: Iterator[Entry], scratch: Scratch) -> ReplicaFacts:
+    def _receive(
+        self, head: "_Head", files: Iterator[ArchiveEntry], scratch: Scratch
+    ) -> ReplicaFacts:
         container_id = head.container_id
         first_block = head.take(files, scratch)
         with rows_of(scratch.path, container_id) as rows:
@@ -114,10 +116,10 @@ class _Head:
     def __init__(self, container_id: ContainerId, replica_index: int) -> None:
         self.container_id = container_id
         self._replica_index = replica_index
-        self._descriptor: Descriptor | None = None
+        self._descriptor: OzoneDescriptor | None = None
         self.tree: OzoneTree | None = None
 
-    def take(self, files: Iterator[Entry], scratch: Scratch) -> Entry | None:
+    def take(self, files: Iterator[ArchiveEntry], scratch: Scratch) -> ArchiveEntry | None:
         """Read descriptor, tree and tables; return the first block file, if there is one."""
         for entry in files:
             if self._descriptor is None:
@@ -130,7 +132,7 @@ class _Head:
                 return entry
         return None
 
-    def announced(self, rows: ContainerRows, now_ms: int) -> Announced:
+    def announced(self, rows: ContainerRows, now_ms: int) -> ImportSpec:
         """Return what is to arrive, by descriptor and rows. Raise Refused."""
         descriptor = self._descriptor
         if descriptor is None:
@@ -141,7 +143,7 @@ class _Head:
                 f"container {self.container_id} is {descriptor.state} at its source",
             )
         is_unhealthy = descriptor.state is ReplicaState.UNHEALTHY
-        return Announced(
+        return ImportSpec(
             container_id=self.container_id,
             state=descriptor.state,
             # The earlier state is unknown: at most that of a replica that is whole here and short
@@ -154,13 +156,13 @@ class _Head:
             data_bytes=min(max(rows.number(BYTES_USED) or 0, 0), 2 * CONTAINER_BYTES_MAX),
         )
 
-    def _take_descriptor(self, entry: Entry) -> None:
+    def _take_descriptor(self, entry: ArchiveEntry) -> None:
         if entry.name != DESCRIPTOR:
             raise malformed(f"it begins with {entry.name[:100]!r}, not with {DESCRIPTOR}")
         data = entry.data(DESCRIPTOR_BYTES_MAX)
         try:
             self._descriptor = decode_descriptor(data, self.container_id)
-        except (Damaged, Unknown) as error:
+        except (DamagedData, UnsupportedFormat) as error:
             raise malformed(str(error)) from error
         if not self._descriptor.is_verified:
             raise malformed("its descriptor has no checksum")
@@ -175,7 +177,7 @@ class _Head:
     def _decoded_tree(self, data: bytes) -> OzoneTree:
         try:
             return decode_tree(data, self.container_id)
-        except Damaged as damage:
+        except DamagedData as damage:
             raise malformed(str(damage)) from damage
 
 
@@ -183,7 +185,7 @@ class _Head:
 class _Reception:
     """The state of one container while its blocks arrive."""
 
-    arrival: Arrival
+    arrival: ReplicaImport
     rows: ContainerRows
     head: _Head
     block_count: int = 0
@@ -220,7 +222,7 @@ class _Reception:
         container_id = self.arrival.announced.container_id
         try:
             return decode_noted(container_id, block_id, row, tail).block
-        except (Damaged, Unknown) as error:
+        except (DamagedData, UnsupportedFormat) as error:
             raise malformed(str(error)) from error
 
     def _check_lost(self) -> None:
@@ -232,7 +234,7 @@ class _Reception:
             if self.rows.pair(block_id) == (None, None):
                 raise malformed(f"block {block_id} is in its tree, and has no row")
 
-    def take_block(self, entry: Entry) -> None:
+    def take_block(self, entry: ArchiveEntry) -> None:
         """Store the file of a block; ignore one without a row, or that was deleted."""
         folder, _, name = entry.name.rpartition("/")
         number = number_of(name.removesuffix(BLOCK_SUFFIX))
@@ -244,7 +246,7 @@ class _Reception:
         self._awaited.remove(block_id)
         self._write(self._decoded(block_id, *self.rows.pair(block_id)), entry)
 
-    def _write(self, block: BlockData, entry: Entry) -> None:
+    def _write(self, block: BlockData, entry: ArchiveEntry) -> None:
         chunks = StreamedChunks(block.chunks)
         left_bytes = block.length_bytes
         self.arrival.begin_file(block.block_id, left_bytes)
@@ -263,14 +265,14 @@ class _Reception:
                 hint="the source has damage, or the way here has; Ozone's scan of it tells",
             )
 
-    def judged(self, algorithm: Algorithm) -> Received:
+    def judged(self, algorithm: Algorithm) -> ImportVerdict:
         """Return the received data once all of it has arrived. Raise Refused."""
         for block_id in sorted(self._awaited)[:1]:
             raise malformed(
                 f"{len(self._awaited)} blocks have no file, the first is block {block_id}"
             )
         tree = build_from_rows(self.arrival.rows(), self._tombstones, algorithm=algorithm)
-        return Received(
+        return ImportVerdict(
             tree=tree,
             findings=(),
             contradictions=(),

@@ -22,7 +22,7 @@ from agent.store.replica_store import ReplicaStore
 from agent.transfer.chunk_checks import StreamedChunks
 from merkle.replica import CONTAINER_BYTES_MAX, TREE_STATES, BlockId, ContainerId
 from ozone.disk.database import BLOCKS, DELETES, LAST_CHUNKS, NUMBERS
-from ozone.disk.descriptor import Descriptor, encode_descriptor
+from ozone.disk.descriptor import OzoneDescriptor, encode_descriptor
 from ozone.disk.encoding import encode_row, encode_tree_file
 from ozone.disk.rows import BLOCK_COUNT, BYTES_USED, NUMBER, RECORDED_ROOT, SEPARATOR
 from ozone.serving.trees import OzoneView, ozone_view
@@ -159,8 +159,8 @@ def check_compression(compression: Compression) -> None:
         )
 
 
-def _descriptor(facts: ReplicaFacts) -> Descriptor:
-    return Descriptor(
+def _descriptor(facts: ReplicaFacts) -> OzoneDescriptor:
+    return OzoneDescriptor(
         container_id=facts.container_id,
         state=facts.state,
         replica_index=facts.replica_index,

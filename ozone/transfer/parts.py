@@ -12,7 +12,7 @@ PART_BYTES: Final = 1024**2  # of an archive per message
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ArchivePart:
     """The bytes of an archive for one message, from `position` on."""
 
     position: int
@@ -27,7 +27,7 @@ class Part:
         return b"".join([about, field_tag(number), varint(self.size_bytes), *self.pieces])
 
 
-def gathered(data: Iterable[bytes]) -> Iterator[Part]:
+def gathered(data: Iterable[bytes]) -> Iterator[ArchivePart]:
     """Yield an archive in parts of about a mebibyte; the last part is the rest, and may be
     empty.
     """
@@ -37,10 +37,10 @@ def gathered(data: Iterable[bytes]) -> Iterator[Part]:
         pieces.append(piece)
         size_bytes += len(piece)
         if size_bytes >= PART_BYTES:
-            yield Part(position, pieces, size_bytes, is_last=False)
+            yield ArchivePart(position, pieces, size_bytes, is_last=False)
             position += size_bytes
             pieces, size_bytes = [], 0
-    yield Part(position, pieces, size_bytes, is_last=True)
+    yield ArchivePart(position, pieces, size_bytes, is_last=True)
 
 
 def joined(container_id: ContainerId, parts: Iterable[Any]) -> Iterator[bytes]:

@@ -16,7 +16,7 @@ from agent.rpc.serving.access import DONE, PLAINTEXT, Audit
 from agent.rpc.wire import codec
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import ContainerId
-from ozone.serving.edge import Edge, arriving
+from ozone.serving.edge import StatusTranslator, arriving
 from ozone.transfer.entries import malformed
 from ozone.transfer.incoming import ArchiveImporter
 from ozone.transfer.messages import (
@@ -32,12 +32,12 @@ from ozone.transfer.messages import (
 )
 from ozone.transfer.outgoing import DAMAGED, ArchiveExport
 from ozone.transfer.parts import gathered, joined
-from ozone.transfer.turns import Turns, in_time
+from ozone.transfer.turns import ImportAdmission, in_time
 
 ACTION: Final = "ImportContainer"
 
 
-class ArchiveService(grpc.GenericRpcHandler):
+class ReplicationService(grpc.GenericRpcHandler):
     """Receives containers that Ozone's datanodes push, and sends those that they pull."""
 
     def __init__(
@@ -47,7 +47,7 @@ class ArchiveService(grpc.GenericRpcHandler):
         leases: Leases,
         audit: Audit,
         ask_scan: Callable[[ContainerId, str], None],
-        turns: Turns,
+        turns: ImportAdmission,
         *,
         lease_timeout_s: float,
         monotonic_s: Callable[[], float] = time.monotonic,
@@ -74,7 +74,7 @@ class ArchiveService(grpc.GenericRpcHandler):
 
     def download(self, request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         """Send one container; it does not change meanwhile."""
-        with Edge(context, SERVICE):
+        with StatusTranslator(context, SERVICE):
             wish = parse_wish(request)
             container_id = codec.parse_container_id(wish.container_id, "containerID")
             export = ArchiveExport(self._store, container_id)
@@ -89,7 +89,7 @@ class ArchiveService(grpc.GenericRpcHandler):
 
     def upload(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
         """Receive one container; it is served before the answer."""
-        with Edge(context, SERVICE):
+        with StatusTranslator(context, SERVICE):
             parts = _Parts(requests)
             result = Code.CONTAINER_INTERNAL_ERROR.value
             try:

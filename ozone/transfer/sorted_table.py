@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 import zstandard
 
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 
 BLOCKS_MAX: Final = 1_000_000  # of a table of 512 MiB, with 4 KiB each: eight times as many
 MAGIC: Final = 0x88E241B785F4CFF7
@@ -50,10 +50,10 @@ def check_blocks(path: Path, block_bytes_max: int) -> None:
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         try:
             _Table(data, block_bytes_max).check()
-        except Damaged:
+        except DamagedData:
             raise
         except (LookupError, ValueError, struct.error, zstandard.ZstdError) as error:
-            raise Damaged(f"no sorted table: {error}") from error
+            raise DamagedData(f"no sorted table: {error}") from error
 
 
 class _Table:
@@ -65,10 +65,10 @@ class _Table:
         """Check each block."""
         start = len(self._data) - FOOTER.size
         if start < 0:
-            raise Damaged(f"{len(self._data)} bytes are no sorted table")
+            raise DamagedData(f"{len(self._data)} bytes are no sorted table")
         _, handles, version, magic = FOOTER.unpack_from(self._data, start)
         if magic != MAGIC or version not in FORMATS:
-            raise Damaged(f"a table of format {version}, magic {magic:x}")
+            raise DamagedData(f"a table of format {version}, magic {magic:x}")
         metaindex, at = _handle(handles, 0)
         if version >= NAMED_SINCE:
             size_bytes = METAINDEX_SIZE.unpack(handles)[0]
@@ -81,7 +81,7 @@ class _Table:
         end = 0
         for count, handle in enumerate(_indexed(self._unpacked(index), is_relative=is_relative)):
             if handle.offset < end or count >= BLOCKS_MAX:
-                raise Damaged(f"block {count} at byte {handle.offset}: none may begin there")
+                raise DamagedData(f"block {count} at byte {handle.offset}: none may begin there")
             self._check(handle)
             end = handle.offset + handle.size_bytes + TRAILER_BYTES
 
@@ -92,7 +92,7 @@ class _Table:
         stated = dict(_entries(self._unpacked(properties)))
         kind = int.from_bytes(stated.get(INDEX_TYPE, bytes(4))[:4], "little")
         if kind:
-            raise Damaged(f"an index of type {kind}")
+            raise DamagedData(f"an index of type {kind}")
         return IS_RELATIVE in stated and _number(stated[IS_RELATIVE], 0)[0] != 0
 
     def _check(self, handle: Handle) -> tuple[int, int, int]:
@@ -101,14 +101,14 @@ class _Table:
         """
         end = handle.offset + handle.size_bytes
         if handle.offset < 0 or end + TRAILER_BYTES > len(self._data) - FOOTER.size:
-            raise Damaged(f"a block of {handle.size_bytes} bytes at byte {handle.offset}")
+            raise DamagedData(f"a block of {handle.size_bytes} bytes at byte {handle.offset}")
         kind, start, size_bytes = self._data[end], handle.offset, handle.size_bytes
         if kind in SIZED:
             size_bytes, start = _number(self._data, start)
         elif kind != NONE:
-            raise Damaged(f"the block at byte {handle.offset} is packed by method {kind}")
+            raise DamagedData(f"the block at byte {handle.offset} is packed by method {kind}")
         if size_bytes > self._block_bytes_max:
-            raise Damaged(
+            raise DamagedData(
                 f"the block at byte {handle.offset} unpacks to {size_bytes} bytes, at most "
                 f"{self._block_bytes_max}"
             )
@@ -126,7 +126,7 @@ class _Table:
             with unpacker.stream_reader(content) as stream:
                 content = stream.read(size_bytes + 1)
         if len(content) != size_bytes:
-            raise Damaged(f"the block at byte {handle.offset} has not the size that it states")
+            raise DamagedData(f"the block at byte {handle.offset} has not the size that it states")
         return content
 
 
@@ -138,7 +138,7 @@ def _number(data: bytes | mmap.mmap, at: int) -> tuple[int, int]:
         value |= (octet & 0x7F) << 7 * index
         if octet < 0x80:
             return value, at + index + 1
-    raise Damaged("a number that does not end")
+    raise DamagedData("a number that does not end")
 
 
 def _handle(data: bytes, at: int) -> tuple[Handle, int]:
@@ -152,7 +152,7 @@ def _end_of(block: bytes) -> int:
     count: int = struct.unpack_from("<I", block, len(block) - 4)[0] & COUNT_MASK
     end = len(block) - 4 - 4 * count
     if end < 0:
-        raise Damaged(f"{count} restart points in {len(block)} bytes")
+        raise DamagedData(f"{count} restart points in {len(block)} bytes")
     return end
 
 
@@ -166,7 +166,7 @@ def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
         more, at = _number(block, at)
         size_bytes, at = _number(block, at)
         if shared > len(key) or at + more + size_bytes > end:
-            raise Damaged("an entry that is longer than its block")
+            raise DamagedData("an entry that is longer than its block")
         key = key[:shared] + block[at : at + more]
         at += more
         yield key, block[at : at + size_bytes]
@@ -189,7 +189,7 @@ def _indexed(block: bytes, *, is_relative: bool) -> Iterator[Handle]:
             size_bytes = last.size_bytes + (folded >> 1 ^ -(folded & 1))
             last = Handle(last.offset + last.size_bytes + TRAILER_BYTES, size_bytes)
             if size_bytes < 0:
-                raise Damaged(f"a block of {size_bytes} bytes")
+                raise DamagedData(f"a block of {size_bytes} bytes")
         else:
             last, at = _handle(block, at)
         yield last
@@ -198,7 +198,7 @@ def _indexed(block: bytes, *, is_relative: bool) -> Iterator[Handle]:
 def _copied(out: bytearray, *, distance: int, length_bytes: int, size_bytes: int) -> None:
     """Repeat earlier output, which may overlap with the result."""
     if not 0 < distance <= len(out) or len(out) + length_bytes > size_bytes:
-        raise Damaged("a copy of what is not there, or of too much")
+        raise DamagedData("a copy of what is not there, or of too much")
     start = len(out) - distance
     while length_bytes > 0:
         piece = out[start : start + length_bytes]

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from agent.errors import Code, Unavailable
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import ContainerId
-from ozone.disk.database import BLOCKS, DELETES, LAST_CHUNKS, NUMBERS, READ, View, library
+from ozone.disk.database import BLOCKS, DELETES, LAST_CHUNKS, NUMBERS, READ, DatabaseView, library
 from ozone.disk.rows import ContainerRows
-from ozone.transfer.entries import TABLE_SUFFIX, TABLES, Entry, malformed
+from ozone.transfer.entries import TABLE_SUFFIX, TABLES, ArchiveEntry, malformed
 from ozone.transfer.scratch import Scratch, scratch_errors
 from ozone.transfer.sorted_table import check_blocks
 
@@ -37,7 +37,7 @@ STATED: Final = "rocksdb.aggregated-table-properties"
 SIZES: Final = re.compile(r"raw (?:key|value) size=(\d+);")
 
 
-def keep_table(entry: Entry, scratch: Scratch) -> None:
+def keep_table(entry: ArchiveEntry, scratch: Scratch) -> None:
     """Store the file of one table. Raise Refused for an unused one."""
     name = entry.name.removeprefix(f"{TABLES}/").removesuffix(TABLE_SUFFIX)
     if entry.name != f"{TABLES}/{name}{TABLE_SUFFIX}" or name not in READ:
@@ -86,12 +86,12 @@ def _check_blocks(name: str, path: Path) -> None:
     try:
         with scratch_errors():
             check_blocks(path, BLOCK_BYTES_MAX)
-    except Damaged as damage:
+    except DamagedData as damage:
         what = f"its tables cannot be read: {TABLES}/{name}{TABLE_SUFFIX}: {damage}"
         raise malformed(what) from damage
 
 
-class _Tables(View):
+class _Tables(DatabaseView):
     """The tables of an archive; their expansion is limited."""
 
     def batches(self, family: str, prefix: bytes) -> Iterator[tuple[list[bytes], list[bytes]]]:

@@ -13,7 +13,7 @@ from queue import Empty, SimpleQueue
 from typing import Final
 
 from agent.errors import Code, Unavailable
-from agent.rpc.serving.waits import WAIT_S_MAX, Slots
+from agent.rpc.serving.waits import WAIT_S_MAX, WorkerSlots
 from agent.store.operations.arrival import ARRIVALS_MAX
 
 WAIT_S: Final = 300.0  # below the twelve minutes; some full containers arrive in that time
@@ -21,14 +21,14 @@ POLL_S: Final = 1.0  # for checks that the sender is still there
 BYTES_PER_S_MIN: Final = 16 * 1024  # a full container would take four days, even packed
 
 
-class Turns:
+class ImportAdmission:
     """Limits concurrent imports to the store's capacity. Waiters are served in no
     particular order.
     """
 
     def __init__(
         self,
-        slots: Slots,
+        slots: WorkerSlots,
         *,
         wait_s: float = WAIT_S,
         monotonic_s: Callable[[], float] = time.monotonic,

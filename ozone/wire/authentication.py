@@ -14,7 +14,7 @@ from ozone.wire import frames
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class HadoopIdentity:
     """The caller's identity for SIMPLE authentication."""
 
     user: str
@@ -25,15 +25,15 @@ class Identity:
         return greeting + frames.context_frame(client_id, self.user, protocol)
 
 
-def choose(user: str) -> Identity:
+def choose(user: str) -> HadoopIdentity:
     """Return the identity of `user`, or of the user of this process.
 
     A user id without a name, as in containers, is used itself: Hadoop accepts any text.
     """
     try:
-        return Identity(user or getpass.getuser())
+        return HadoopIdentity(user or getpass.getuser())
     except (KeyError, OSError):  # OSError from Python 3.13 on
-        return Identity(str(os.geteuid()))
+        return HadoopIdentity(str(os.geteuid()))
 
 
 def not_accepted(address: str, failure: frames.Failure) -> Refused:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from agent.errors import Code, Refused
-from agent.rpc.calls.peer import Meter
+from agent.rpc.calls.peer import TransferCost
 from merkle.replica import BlockId, ChunkInfo, ContainerId
 from ozone.wire.datanode import Datanode
 
@@ -15,7 +15,7 @@ def read_checked(
     chunks: Mapping[int, ChunkInfo],
     offset: int,
     fits: Callable[[ChunkInfo, bytes], bool],
-    meter: Meter | None,
+    meter: TransferCost | None,
 ) -> tuple[ChunkInfo, bytes]:
     """Return the chunk at `offset` and its bytes, as the datanode serves them. `chunks` are those
     of its row by offset, and `fits` returns whether bytes match a chunk.

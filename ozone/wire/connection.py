@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from agent.errors import Code, Refused, Unavailable
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from ozone.wire import frames
-from ozone.wire.authentication import Identity, not_accepted
+from ozone.wire.authentication import HadoopIdentity, not_accepted
 
 READ_BYTES: Final = 256 * 1024
 HTTP: Final = b"HTTP"
@@ -49,7 +49,7 @@ class Connection:
     def __init__(
         self,
         address: Address,
-        identity: Identity,
+        identity: HadoopIdentity,
         *,
         client_id: bytes,
         protocol: str,
@@ -91,7 +91,7 @@ class Connection:
         """
         try:
             answer = frames.parse_answer(self._frame())
-        except Damaged as error:
+        except DamagedData as error:
             raise self._foreign(str(error)) from error
         failure = answer.failure
         if failure is None or not (failure.is_fatal or answer.call_id < 0):

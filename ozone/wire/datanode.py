@@ -21,12 +21,12 @@ from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.observe.printable import printable
 from agent.rpc.calls.channel import NO_PROXY, retried
 from agent.rpc.wire.errors import error_from
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
 from ozone.disk.blockrow import decode_stored
 from ozone.disk.encoding import decode_noted
 from ozone.disk.messages import BLOCK_DATA, parse
-from ozone.disk.unknown import Unknown
+from ozone.disk.unknown import UnsupportedFormat
 from ozone.wire.datanode_messages import ANSWER, REQUEST, RESULTS, STATES, SUCCESS, Command
 
 METHOD: Final = "/hadoop.hdds.datanode.XceiverClientProtocolService/send"
@@ -240,15 +240,15 @@ class Datanode:
         decode = decode_noted if self._replica_index else decode_stored
         try:
             return decode(container_id, block_id, row, None).block
-        except Damaged as damage:
+        except DamagedData as damage:
             raise self._malformed(str(damage)) from damage
-        except Unknown as why:
+        except UnsupportedFormat as why:
             raise Refused(Code.INELIGIBLE, f"datanode {self.address}: {why}") from why
 
     def _named(self, container_id: ContainerId, row: bytes) -> BlockId:
         try:
             named = parse(BLOCK_DATA, row).block_id
-        except Damaged as damage:
+        except DamagedData as damage:
             raise self._malformed(str(damage)) from damage
         if named.container_id != container_id:
             raise self._malformed(f"a block of container {named.container_id}")
@@ -354,7 +354,7 @@ class Datanode:
 
     def _answer(self, question: _Question, data: bytes) -> Any:
         """Return an answer, or its Refused."""
-        with suppress(Damaged):
+        with suppress(DamagedData):
             answer = parse(ANSWER, data)
             if answer.command != question.request.command:
                 raise self._malformed(f"command {answer.command}")

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from ozone.wire.messages import ANSWER_HEADER, CONNECTION_CONTEXT, METHOD_HEADER, REQUEST_HEADER
 
 MAGIC: Final = b"hrpc"
@@ -94,9 +94,9 @@ def parse_answer(frame: bytes) -> Answer:
     try:
         header = ANSWER_HEADER.FromString(frame[at : at + end])
     except DecodeError as error:
-        raise Damaged(f"{len(frame)} bytes begin with no header of an answer") from error
+        raise DamagedData(f"{len(frame)} bytes begin with no header of an answer") from error
     if not header.HasField("call_id") or not header.HasField("status"):
-        raise Damaged(f"{len(frame)} bytes name no call that they answer")
+        raise DamagedData(f"{len(frame)} bytes name no call that they answer")
     call_id = header.call_id - 2**32 if header.call_id >= 2**31 else header.call_id
     if header.status != SUCCESS:
         lines = header.error.strip().splitlines() or ["no reason was given"]
@@ -109,7 +109,9 @@ def parse_answer(frame: bytes) -> Answer:
         return Answer(call_id, b"", failure)
     body_bytes, begin = _length(frame, at + end)
     if begin + body_bytes != len(frame):
-        raise Damaged(f"an answer of {body_bytes} bytes in a frame with {len(frame) - begin} left")
+        raise DamagedData(
+            f"an answer of {body_bytes} bytes in a frame with {len(frame) - begin} left"
+        )
     return Answer(call_id, frame[begin:], None)
 
 
@@ -159,4 +161,4 @@ def _length(frame: bytes, at: int) -> tuple[int, int]:
             if at + place + 1 + number > len(frame):
                 break
             return number, at + place + 1
-    raise Damaged(f"an answer of {len(frame)} bytes breaks off at byte {at}")
+    raise DamagedData(f"an answer of {len(frame)} bytes breaks off at byte {at}")

@@ -7,7 +7,7 @@ from typing import Any, Final
 from ozone.messages import rpc_pb2, scm_pb2
 
 
-class Ask(IntEnum):
+class ScmRequestType(IntEnum):
     """Commands of the SCM; the name in lower case is the field that carries it."""
 
     LIST_CONTAINERS = 4

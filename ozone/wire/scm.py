@@ -15,10 +15,10 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError
 
 from agent.errors import Code, Refused, Unavailable
-from ozone.wire.authentication import Identity
+from ozone.wire.authentication import HadoopIdentity
 from ozone.wire.connection import Address, Connection
 from ozone.wire.frames import Answer, Failure, Method
-from ozone.wire.messages import REQUEST, RESPONSE, Ask
+from ozone.wire.messages import REQUEST, RESPONSE, ScmRequestType
 
 PROTOCOL: Final = "org.apache.hadoop.hdds.scm.protocol.StorageContainerLocationProtocol"
 PROTOCOL_VERSION: Final = 1
@@ -38,7 +38,7 @@ WRONG_PORT: Final = frozenset({"RpcNoSuchProtocolException", "RpcNoSuchMethodExc
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manners:
+class ScmClientOptions:
     """Timeouts and limits of requests to the SCM."""
 
     timeout_s: float = 60.0
@@ -51,7 +51,7 @@ class Manners:
 
 
 @dataclass(slots=True)
-class Counts:
+class CallStats:
     """Request counts, to report the cost."""
 
     requests: int = 0
@@ -59,20 +59,20 @@ class Counts:
     answered_bytes: int = 0
 
 
-class _Again(Exception):
+class _RetryElsewhere(Exception):
     """Raised to repeat a request: elsewhere, or later."""
 
 
 @dataclass(slots=True)
-class ScmClient:
+class OzoneScmClient:
     """One SCM, or several of which one leads. For one thread."""
 
     addresses: Sequence[Address]
-    identity: Identity
-    manners: Manners = field(default_factory=Manners)
+    identity: HadoopIdentity
+    manners: ScmClientOptions = field(default_factory=ScmClientOptions)
     now_s: Callable[[], float] = time.monotonic
     wait: Callable[[float], None] = time.sleep
-    counts: Counts = field(default_factory=Counts)
+    counts: CallStats = field(default_factory=CallStats)
     _connection: Connection | None = None
     _place: int = 0
     _call_id: int = 0
@@ -89,7 +89,7 @@ class ScmClient:
             self._connection.close()
             self._connection = None
 
-    def ask(self, kind: Ask, **fields: Any) -> Any:
+    def ask(self, kind: ScmRequestType, **fields: Any) -> Any:
         """Return the answer to one request. Raise Refused or Unavailable."""
         ((_, answer),) = self.ask_each([0], lambda _: request(kind, **fields))
         if isinstance(answer, Failure):
@@ -126,7 +126,7 @@ class ScmClient:
                 if answer.call_id not in asked:
                     continue  # to a call of an unfinished iteration
                 told = self._told(answer)
-            except (_Again, Unavailable) as error:
+            except (_RetryElsewhere, Unavailable) as error:
                 again += asked.values()
                 asked.clear()
                 self._next(str(error), deadline_s)
@@ -158,7 +158,7 @@ class ScmClient:
                         answer = connection.receive()
                     yield item, self._told(answer)
                     break
-                except _Again as error:
+                except _RetryElsewhere as error:
                     self._next(str(error), deadline_s)
                 except Unavailable as error:
                     self._drop()
@@ -203,15 +203,15 @@ class ScmClient:
                     f"{self.leader} answers with {len(answer.body)} bytes that are no response",
                 ) from error
             if response.status == STATUS_NOT_LEADER:
-                raise _Again("does not lead")
+                raise _RetryElsewhere("does not lead")
             is_refused = response.HasField("success") and not response.success
             if response.status == STATUS_OK and not is_refused:
                 return response
             return Failure(f"status {response.status}", response.message or "no reason was given")
         if failure.name in ELSEWHERE:
-            raise _Again(f"does not lead: {failure.text}")
+            raise _RetryElsewhere(f"does not lead: {failure.text}")
         if failure.name in LATER:
-            raise _Again(f"{failure.name}: {failure.text}")
+            raise _RetryElsewhere(f"{failure.name}: {failure.text}")
         if failure.name in WRONG_PORT:
             raise Refused(
                 Code.MALFORMED_REQUEST,
@@ -254,7 +254,7 @@ class ScmClient:
             self.wait(self.manners.pause_s)
 
 
-def request(kind: Ask, **fields: Any) -> Any:
+def request(kind: ScmRequestType, **fields: Any) -> Any:
     """Return a request with its one part filled in."""
     built = REQUEST(kind=int(kind), version=CLIENT_VERSION)
     part = getattr(built, kind.name.lower())

@@ -29,7 +29,7 @@ SUM_BYTES: Final = 4  # of one window, for either type
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class ChunkStretch:
     """Chunks of one block that are read together: `[first, last)`, as if they were one."""
 
     first: int
@@ -38,7 +38,7 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True)
-class AlikeChunks:
+class UniformChunks:
     """A block of adjacent small chunks with one checksum type and window size, none cut by a
     chunk's end but the last, so all windows of a stretch are those of one large chunk.
 
@@ -59,7 +59,7 @@ class AlikeChunks:
         """Length of the block."""
         return int(self.ends[-1])
 
-    def stretches(self, length_bytes_max: int) -> list[Stretch]:
+    def stretches(self, length_bytes_max: int) -> list[ChunkStretch]:
         """Return the stretches to read together: whole chunks, of at most `length_bytes_max`."""
         found = []
         first = start = 0
@@ -72,14 +72,14 @@ class AlikeChunks:
             chunk = ChunkInfo(
                 start, end - start, self.checksum_type, self.window_bytes, self.sums[sums]
             )
-            found.append(Stretch(first, last, chunk))
+            found.append(ChunkStretch(first, last, chunk))
             first, start = last, end
         return found
 
 
 def alike_blocks(
     parsed: RowColumns, raws: Sequence[bytes], leaves: U64s, length_bytes_max: int
-) -> dict[int, AlikeChunks]:
+) -> dict[int, UniformChunks]:
     """Return the blocks with equal chunks of at most `length_bytes_max`, by their place in the
     batch.
     """
@@ -123,14 +123,14 @@ def alike_blocks(
 
 def _alike(
     parsed: RowColumns, raws: Sequence[bytes], leaves: U64s, index: int, *, first: int, kind: int
-) -> AlikeChunks:
+) -> UniformChunks:
     part = slice(first, first + int(parsed.chunk_counts[index]))
     starts = parsed.leaf_starts[part] + POSITION.size
     stops = parsed.leaf_starts[part] + parsed.leaf_lengths[part]
     octets = memoryview(parsed.octets.data)
     sums = [octets[a:b] for a, b in zip(starts.tolist(), stops.tolist(), strict=True)]
     lengths = parsed.lengths_bytes[part]
-    return AlikeChunks(
+    return UniformChunks(
         block_id=BlockId(int(parsed.block_ids[index])),
         row=raws[index],
         checksum_type=ChecksumType(kind >> TYPE_SHIFT),

@@ -24,13 +24,13 @@ from merkle.blockrow import (
     read_columns,
 )
 from merkle.checksum import Algorithm, U64s
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import BlockId, ChecksumType
 from merkle.tree_columns import fold_leaves, spans_of
 from scanner.rows.alike import (
     SIMPLE_TYPES,
     SUM_BYTES,
-    AlikeChunks,
+    UniformChunks,
     alike_blocks,
     kinds_of,
 )
@@ -87,20 +87,20 @@ def runs(
     A simple block has at most `length_bytes_max`.
     """
     for item in runs_and_alike(rows, algorithm, length_bytes_max, are_sought=False):
-        assert not isinstance(item, AlikeChunks), "none is sought"
+        assert not isinstance(item, UniformChunks), "none is sought"
         yield item
 
 
 def runs_and_alike(
     rows: Iterable[Row], algorithm: Algorithm, length_bytes_max: int, *, are_sought: bool = True
-) -> Iterator[SimpleRun | AlikeChunks | Row]:
+) -> Iterator[SimpleRun | UniformChunks | Row]:
     """Yield the rows in order: runs of simple blocks, blocks of equal chunks of at most half of
     `length_bytes_max` each, if they `are_sought`, and every other row by itself.
     """
     for block_ids, raws in batches(rows):
         try:
             parsed = read_columns(block_ids, raws)
-        except Damaged:
+        except DamagedData:
             yield from zip(block_ids, raws, strict=True)
             continue
         leaves = fold_leaves(algorithm, parsed)

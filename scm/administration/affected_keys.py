@@ -12,7 +12,7 @@ from scm.state.facts import Key
 
 
 @dataclass(frozen=True, slots=True)
-class Needing:
+class AffectedKey:
     """A key and those of the given containers that hold its blocks."""
 
     name: str
@@ -21,10 +21,10 @@ class Needing:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class KeyPage:
     """One page of keys by name, and the total count."""
 
-    keys: tuple[Needing, ...]
+    keys: tuple[AffectedKey, ...]
     next_start_after: str  # empty: this is the last page
     key_count: int
     container_count: int
@@ -32,7 +32,7 @@ class Page:
 
 def keys_in(
     keys: Iterable[Key], container_ids: Collection[int], *, start_after: str, count: int
-) -> Page:
+) -> KeyPage:
     """Return at most `count` keys after `start_after` that have blocks in the containers."""
     wanted = frozenset(container_ids)
     needing: list[Key] = []
@@ -41,7 +41,7 @@ def keys_in(
     left = [key for key in needing if key.name > start_after]
     page = nsmallest(count, left, key=lambda key: key.name)
     found = tuple(
-        Needing(
+        AffectedKey(
             key.name,
             key.size_bytes,
             wanted.intersection(block.container_id for block in key.blocks),
@@ -49,4 +49,4 @@ def keys_in(
         for key in page
     )
     is_last = len(left) <= len(page)
-    return Page(found, "" if is_last else page[-1].name, len(needing), len(wanted))
+    return KeyPage(found, "" if is_last else page[-1].name, len(needing), len(wanted))

@@ -24,15 +24,15 @@ from agent.rpc.wire.bounds import KEY_BYTES_MAX
 from merkle.checksum import container_checksum
 from merkle.replica import ID_MAX
 from scm.administration.older_states import OlderStates
-from scm.cluster.basis import Basis
+from scm.cluster.basis import DecisionContext
 from scm.cluster.lifecycle import end_writes
-from scm.cluster.replica_map import Reports
+from scm.cluster.replica_map import ReportProcessor
 from scm.cluster.safemode import SafeMode
 from scm.containers.block_deletion import BlockDeletion
-from scm.state.audit_trail import Note
-from scm.state.database import Change
+from scm.state.audit_trail import AuditEntry
+from scm.state.database import StateChange
 from scm.state.facts import Container, ContainerState, Key, KeyBlock, replica_bytes
-from scm.state.single_values import CONTAINER_GAP, Restored
+from scm.state.single_values import CONTAINER_GAP, RestoreRecord
 
 RECOVERED: Final = "RECOVERED"  # no key had that name
 REPLACED: Final = "REPLACED"  # an older put had it; that one is kept under another name
@@ -51,7 +51,7 @@ _log = structlog.get_logger("suture.scm")
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class InspectedContainer:
     """A container as all its datanodes report it."""
 
     container_id: int
@@ -60,7 +60,7 @@ class Looked:
 
 
 @dataclass(frozen=True, slots=True)
-class Brought:
+class RecoveredPut:
     """The outcome for one put that was found."""
 
     name: str
@@ -69,21 +69,21 @@ class Brought:
 
 
 @dataclass(frozen=True, slots=True)
-class ToRecover:
+class RecoveryBacklog:
     """The containers to examine and the nodes that have not reported yet."""
 
-    restored: Restored | None
+    restored: RestoreRecord | None
     missing: tuple[str, ...]
     container_ids: tuple[int, ...]
 
 
-class Recovery:
+class RestoreRecovery:
     """Recovers a restored state. Callers hold the control plane's lock."""
 
     def __init__(
         self,
-        basis: Basis,
-        reports: Reports,
+        basis: DecisionContext,
+        reports: ReportProcessor,
         safe_mode: SafeMode,
         deletions: BlockDeletion,
         older_states: OlderStates,
@@ -96,7 +96,7 @@ class Recovery:
         self._deletions = deletions
         self._older_states = older_states
 
-    def to_recover(self, lacking: Iterable[int]) -> ToRecover:
+    def to_recover(self, lacking: Iterable[int]) -> RecoveryBacklog:
         """Return the containers to examine. Scans all containers that keys need.
 
         After the recovery these are the containers that may be on datanodes which were missing
@@ -115,7 +115,9 @@ class Recovery:
             buried = np.unique(owner[rows["tombstone_count"] > 0])
             asked.update(c for c in (needed[i] for i in buried) if self._has_other_deleted(c))
         ids = (c for c in asked if self._is_there(c))
-        return ToRecover(state.restored, missing if state.restored else (), tuple(sorted(ids)))
+        return RecoveryBacklog(
+            state.restored, missing if state.restored else (), tuple(sorted(ids))
+        )
 
     def _is_there(self, container_id: int) -> bool:
         """Return True if any datanode can report on a container. It may have been deleted since it
@@ -131,13 +133,13 @@ class Recovery:
         """Return True if its id may have been assigned since the backup."""
         return container_id < self._state.counters["next_container_id"] + MADE_SINCE_MAX
 
-    def _made_between(self, since: Restored, end_id: int) -> list[int]:
+    def _made_between(self, since: RestoreRecord, end_id: int) -> list[int]:
         """Return the containers that were made after the backup and before the recovery."""
         first_id = since.first_new_container_id
         made = self._state.containers.ids().tolist()
         return [number for number in made if first_id <= number < end_id]
 
-    def adopt(self, change: Change, looked: Iterable[Looked]) -> list[int]:
+    def adopt(self, change: StateChange, looked: Iterable[InspectedContainer]) -> list[int]:
         """Record the containers that were made after the backup; return their ids."""
         adopted = []
         for one in looked:
@@ -151,7 +153,9 @@ class Recovery:
             change.move_counter("next_container_id", max(adopted, default=0) + 1)
         return adopted
 
-    def finish_deletes(self, change: Change, looked: Sequence[Looked]) -> list[str]:
+    def finish_deletes(
+        self, change: StateChange, looked: Sequence[InspectedContainer]
+    ) -> list[str]:
         """Delete keys whose delete was carried out after the backup; return their names.
 
         Their blocks that are still on datanodes are deleted again. The other blocks that were
@@ -171,7 +175,7 @@ class Recovery:
                 names.append(key.name)
         return sorted(names)
 
-    def bring_back(self, change: Change, found: Sequence[Key]) -> list[Brought]:
+    def bring_back(self, change: StateChange, found: Sequence[Key]) -> list[RecoveredPut]:
         """Record keys that were found, older puts of a name before newer ones."""
         containers = {block.container_id for key in found for block in key.blocks}
         named = {
@@ -184,13 +188,13 @@ class Recovery:
         brought = []
         for key in found:
             code = self._why_not(key, named, deleted)
-            one = Brought(key.name, code) if code else self._bring(change, key)
+            one = RecoveredPut(key.name, code) if code else self._bring(change, key)
             if not code:
                 named.update((block.container_id, block.local_id) for block in key.blocks)
             brought.append(one)
         return brought
 
-    def finish(self, change: Change, *, last_local_id: int, is_forced: bool) -> None:
+    def finish(self, change: StateChange, *, last_local_id: int, is_forced: bool) -> None:
         """End the recovery so that decisions may begin. Raise Unavailable naming the known nodes
         that have not reported, unless forced: data that only they have is still unknown and stays
         there.
@@ -219,10 +223,10 @@ class Recovery:
         self._older_states.settle(change)
         change.end_restore()
         facts = {"who": "scm", "missing": list(missing), "forced": is_forced}
-        change.note(Note("restore finished", Code.SAFE_MODE if missing else "OK", facts))
+        change.note(AuditEntry("restore finished", Code.SAFE_MODE if missing else "OK", facts))
         change.on_commit(_log.warning, "restore_finished", count=len(missing))
 
-    def _adopted(self, one: Looked) -> Container | None:
+    def _adopted(self, one: InspectedContainer) -> Container | None:
         """Return the container record to adopt; None if it is known already or cannot be
         adopted.
         """
@@ -260,7 +264,7 @@ class Recovery:
             return DELETED
         return KNOWN if any(place in named for place in places) else ""
 
-    def _bring(self, change: Change, key: Key) -> Brought:
+    def _bring(self, change: StateChange, key: Key) -> RecoveredPut:
         """Record a put under its name, or under another name if a newer put has it; rename an older
         one.
         """
@@ -269,14 +273,14 @@ class Recovery:
             self._count(change, block)
         if known is None:
             change.put(self._state.keys, key)
-            return Brought(key.name, RECOVERED)
+            return RecoveredPut(key.name, RECOVERED)
         newer, older = (key, known) if _age(key) > _age(known) else (known, key)
         aside = replace(older, name=self._free_name(older))
         change.put(self._state.keys, aside)
         if newer is known:
-            return Brought(key.name, KEPT_ASIDE, aside.name)
+            return RecoveredPut(key.name, KEPT_ASIDE, aside.name)
         change.put(self._state.keys, key)
-        return Brought(key.name, REPLACED, aside.name)
+        return RecoveredPut(key.name, REPLACED, aside.name)
 
     def _free_name(self, key: Key) -> str:
         """Return an unused name for the older of two puts, short enough for RPCs even if the key's
@@ -290,7 +294,7 @@ class Recovery:
                 return name
         raise AssertionError("numbers have no end")
 
-    def _count(self, change: Change, block: KeyBlock) -> None:
+    def _count(self, change: StateChange, block: KeyBlock) -> None:
         container = self._state.containers.get(block.container_id)
         assert container is not None, "looked at before"
         stored_bytes = replica_bytes(container.scheme, block.length_bytes)

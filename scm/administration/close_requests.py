@@ -17,16 +17,16 @@ from agent.errors import Code
 from scm.administration.operator_commands import INELIGIBLE_STATE
 from scm.administration.previews import Previews
 from scm.cluster import lifecycle
-from scm.cluster.basis import Basis
+from scm.cluster.basis import DecisionContext
 from scm.cluster.safemode import SafeMode
-from scm.containers.close_commands import Closes
+from scm.containers.close_commands import CloseCommands
 from scm.containers.close_rules import STUCK, Closure, closure, standing
-from scm.containers.observer import Observer
-from scm.containers.open_containers import Writers
-from scm.replication.reconciling.plan_check import Decision, GivenUp, PlannedCommand
+from scm.containers.observer import ContainerStateUpdater
+from scm.containers.open_containers import WriterSessions
+from scm.replication.reconciling.plan_check import ContainerDecision, LostCommit, PlannedCommand
 from scm.state import audit_trail
-from scm.state.database import Change
-from scm.state.facts import Container, ContainerState, Kind
+from scm.state.database import StateChange
+from scm.state.facts import CommandKind, Container, ContainerState
 
 LOOKS_PER_TURN: Final = 2_000
 GIVEN_UP_SHOWN_MAX: Final = 100
@@ -40,13 +40,13 @@ _log = structlog.get_logger("suture.scm")
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
+class _ClosePlan:
     """The way to close one container: with the orders that are due, or without its last commits."""
 
     container: Container
     after: Container  # the container afterwards
     short: Closure | None = None
-    given_up: tuple[GivenUp, ...] = ()  # acknowledged commits first
+    given_up: tuple[LostCommit, ...] = ()  # acknowledged commits first
     given_up_count: int = 0
 
     @property
@@ -59,7 +59,7 @@ class _Way:
         """Number of abandoned commits that a client was told are stored."""
         return len({lost.bcsid for lost in self.given_up if lost.key})
 
-    def told(self, decision: Decision) -> Decision:
+    def told(self, decision: ContainerDecision) -> ContainerDecision:
         """Return the decision with the abandoned commits added."""
         return replace(
             decision,
@@ -69,15 +69,15 @@ class _Way:
         )
 
 
-class Closures:
+class ContainerCloser:
     """Closes containers. Callers hold the control plane's lock."""
 
     def __init__(
         self,
-        basis: Basis,
-        observer: Observer,
-        closes: Closes,
-        writers: Writers,
+        basis: DecisionContext,
+        observer: ContainerStateUpdater,
+        closes: CloseCommands,
+        writers: WriterSessions,
         previews: Previews,
         safe_mode: SafeMode,
     ) -> None:
@@ -94,7 +94,7 @@ class Closures:
         self._quiet = self._state.settled()
         self._held_up_since_s: dict[int, float] = {}
 
-    def turn(self, change: Change, ended_short: Collection[int] = ()) -> None:
+    def turn(self, change: StateChange, ended_short: Collection[int] = ()) -> None:
         """Close containers that are held up only by lost commits which were never acknowledged.
 
         `ended_short` are closed containers whose last commit is on no present datanode. Once it is
@@ -121,14 +121,16 @@ class Closures:
             else:
                 self._quiet.discard(container_id)
 
-    def close(self, change: Change, container_id: int, *, force: bool = False) -> Decision:
+    def close(
+        self, change: StateChange, container_id: int, *, force: bool = False
+    ) -> ContainerDecision:
         """Close a container now, whether or not its writer is finished; return the decision.
 
         With `force`, close it even if acknowledged commits, or more than the rules allow, are given
         up.
         """
         way = self._way(container_id, force=force)
-        if isinstance(way, Decision):
+        if isinstance(way, ContainerDecision):
             return way
         message = self._words(way)
         if way.short is not None:
@@ -139,19 +141,19 @@ class Closures:
             self._closes.ask_again(container_id)
             self._observer.observe(change, [container_id])
         pending = (
-            self._state.commands.about(Kind.CLOSE, container_id, order.datanode_id)
+            self._state.commands.about(CommandKind.CLOSE, container_id, order.datanode_id)
             for order in self._due(way.after)
         )
         ids = tuple(command.command_id for command in pending if command is not None)
-        return way.told(Decision(container_id, "OK", message, ids))
+        return way.told(ContainerDecision(container_id, "OK", message, ids))
 
-    def preview(self, container_id: int, *, force: bool = False) -> Decision:
+    def preview(self, container_id: int, *, force: bool = False) -> ContainerDecision:
         """Return what `close` would decide, without changing anything."""
         way = self._way(container_id, force=force)
-        if isinstance(way, Decision):
+        if isinstance(way, ContainerDecision):
             return way
         commands = tuple(
-            PlannedCommand(Kind.CLOSE, due.datanode_id) for due in self._due(way.after)
+            PlannedCommand(CommandKind.CLOSE, due.datanode_id) for due in self._due(way.after)
         )
         shown = self._previews.shown(way.container, self._words(way), commands, len(commands))
         return way.told(shown)
@@ -159,17 +161,19 @@ class Closures:
     def due_on(self, container: Container) -> list[str]:
         """Return the datanodes on which an unforced close of a container would be ordered."""
         way = self._way(container.container_id, force=False)
-        if isinstance(way, Decision):
+        if isinstance(way, ContainerDecision):
             return []
         return [order.datanode_id for order in self._due(way.after)]
 
-    def _way(self, container_id: int, *, force: bool) -> _Way | Decision:
+    def _way(self, container_id: int, *, force: bool) -> _ClosePlan | ContainerDecision:
         """Return how a container is closed, or why it is not."""
         container = self._state.containers.get(container_id)
         if container is None:
-            return Decision(container_id, Code.CONTAINER_NOT_FOUND, "no such container")
+            return ContainerDecision(container_id, Code.CONTAINER_NOT_FOUND, "no such container")
         if container.state in _OVER:
-            return Decision(container_id, INELIGIBLE_STATE, f"container is {container.state}")
+            return ContainerDecision(
+                container_id, INELIGIBLE_STATE, f"container is {container.state}"
+            )
         short = self._closure(container, is_exact=True)
         if short is None:
             if container.state is not ContainerState.OPEN and not self._may_have_any(container):
@@ -177,7 +181,7 @@ class Closures:
                     f"container is {container.state}, and no datanode that is there has a replica "
                     "that can be loaded: suture scm forget lets go of it"
                 )
-                return Decision(container_id, NO_REPLICAS, message)
+                return ContainerDecision(container_id, NO_REPLICAS, message)
             return self._plain_way(container)
         if short.obstacle and not force:
             if self._due(container):
@@ -187,33 +191,35 @@ class Closures:
             return way.told(replace(self._previews.shown(container, message, (), 0), code=STUCK))
         if self._safe_mode.is_on:
             message = "in safe mode no commits are given up: not all replicas are known yet"
-            return Decision(container_id, Code.SAFE_MODE, message)
+            return ContainerDecision(container_id, Code.SAFE_MODE, message)
         return self._short_way(container, short)
 
-    def _plain_way(self, container: Container) -> _Way:
+    def _plain_way(self, container: Container) -> _ClosePlan:
         now_ms = self._clock.wall_ms()
         after = lifecycle.end_writes(container, "closed by an operator", now_ms=now_ms)
-        return _Way(container, after)
+        return _ClosePlan(container, after)
 
-    def _short_way(self, container: Container, short: Closure) -> _Way:
+    def _short_way(self, container: Container, short: Closure) -> _ClosePlan:
         """Return the way to close a container without its last commits, and name those."""
         after = lifecycle.close_at(container, short.bcsid, "", now_ms=self._clock.wall_ms())
         behind = self._state.keys.blocks_behind(container.container_id, short.bcsid)
-        acknowledged = [GivenUp(block.bcsid, block.local_id, name) for block, name in behind]
+        acknowledged = [LostCommit(block.bcsid, block.local_id, name) for block, name in behind]
         promised = {
             allocation.bcsid: allocation.local_id
             for allocation in self._state.allocations.of(container.container_id)
         }
         named = {lost.bcsid for lost in acknowledged}
         others = [
-            GivenUp(bcsid, promised.get(bcsid, 0))
+            LostCommit(bcsid, promised.get(bcsid, 0))
             for bcsid in range(short.bcsid + 1, short.last_bcsid + 1)
             if bcsid not in named
         ][:GIVEN_UP_SHOWN_MAX]
         count = max(0, short.last_bcsid - short.bcsid)
-        return _Way(container, after, short, (*acknowledged, *others), count)
+        return _ClosePlan(container, after, short, (*acknowledged, *others), count)
 
-    def _close_short(self, change: Change, way: _Way, short: Closure, reason: str) -> None:
+    def _close_short(
+        self, change: StateChange, way: _ClosePlan, short: Closure, reason: str
+    ) -> None:
         container = way.container
         self._held_up_since_s.pop(container.container_id, None)
         why = f"closed at commit {short.bcsid} of {short.last_bcsid}: {reason}"
@@ -235,7 +241,7 @@ class Closures:
         self._observer.move(change, container, replace(way.after, close_reason=why))
         self._observer.observe(change, [container.container_id])
 
-    def _without_dead(self, change: Change, container_id: int) -> Container | None:
+    def _without_dead(self, change: StateChange, container_id: int) -> Container | None:
         """Return a container without dead datanodes among the awaited ones; None while it is
         written.
         """
@@ -284,7 +290,7 @@ class Closures:
     def _due(self, container: Container) -> list[lifecycle.CloseCommand]:
         return lifecycle.closes_due(container, self._cases.living(container.container_id))
 
-    def _words(self, way: _Way) -> str:
+    def _words(self, way: _ClosePlan) -> str:
         """Return a text that says what is ordered, or why nothing is."""
         due = [order.datanode_id for order in self._due(way.after)]
         ordered = f"close is ordered on {', '.join(due)}" if due else ""
@@ -301,7 +307,7 @@ class Closures:
         return f"container is {way.container.state}, nothing is ordered: {what}"
 
 
-def _given(way: _Way) -> str:
+def _given(way: _ClosePlan) -> str:
     """Return a text with the bcsid at which a container closes, its evidence, and what is
     given up.
     """

@@ -10,21 +10,21 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final
 
-from health.batch import Batch
+from health.batch import ContainerBatch
 from health.rules import Rules
 from health.segments import Ints
-from scm.replication.judging.judge_input import Batches
-from scm.state.database import State
+from scm.replication.judging.judge_input import HealthBatchBuilder
+from scm.state.database import StateDatabase
 from scm.state.facts import Container
 
 PAGE: Final = 2_000  # containers copied while the lock is held: some 20 ms
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ContainerPage:
     """Some containers at one moment."""
 
-    batch: Batch
+    batch: ContainerBatch
     rules: Rules
     containers: tuple[Container | None, ...]  # in batch order; None: only replicas name it
 
@@ -33,18 +33,21 @@ class ContainerPages:
     """Reads pages of containers. Takes the control plane's lock separately for each page."""
 
     def __init__(
-        self, state: State, batches: Batches, lock: AbstractContextManager[object]
+        self,
+        state: StateDatabase,
+        batches: HealthBatchBuilder,
+        lock: AbstractContextManager[object],
     ) -> None:
         self._state = state
         self._batches = batches
         self._lock = lock
 
-    def of(self, container_ids: Ints) -> Iterator[Page]:
+    def of(self, container_ids: Ints) -> Iterator[ContainerPage]:
         """Yield these containers, whose ids ascend."""
         for first in range(0, len(container_ids), PAGE):
             ids = container_ids[first : first + PAGE].tolist()
             with self._lock:
-                page = Page(
+                page = ContainerPage(
                     self._batches.of(ids),
                     self._batches.rules(),
                     tuple(map(self._state.containers.get, ids)),

@@ -14,13 +14,13 @@ from typing import Final
 import structlog
 
 from agent.errors import Code
-from health.words import Service
+from health.words import ServiceState
 from scm.administration.decommission_rules import DONE
 from scm.administration.operator_commands import NodeDecision
-from scm.cluster.basis import Basis
-from scm.replication.judging.live_judge import Judge
-from scm.state.database import Change
-from scm.state.facts import Container, Health, Kind, Node, OpState, Pending
+from scm.cluster.basis import DecisionContext
+from scm.replication.judging.live_judge import LiveHealthJudge
+from scm.state.database import StateChange
+from scm.state.facts import CommandKind, Container, Node, NodeHealthState, OpState, PendingCommand
 
 REQUESTED_STATES: Final = frozenset(
     {OpState.IN_SERVICE, OpState.DECOMMISSIONING, OpState.ENTERING_MAINTENANCE}
@@ -38,7 +38,7 @@ _log = structlog.get_logger("suture.scm")
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class OpStateRequest:
     """An operator's request to change the operational state of nodes."""
 
     datanode_ids: tuple[str, ...]
@@ -49,20 +49,20 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Prospect:
+class DepartureAssessment:
     """The consequences of a request."""
 
     against: tuple[str, ...]
     notes: tuple[str, ...]  # worth reporting even if there is no objection
-    service: Mapping[str, Service]  # of all nodes, when the check began
+    service: Mapping[str, ServiceState]  # of all nodes, when the check began
 
 
 @dataclass(frozen=True, slots=True)
-class Departure:
+class DepartureStatus:
     """Progress of a node that is not in service."""
 
     node: Node
-    health: Health
+    health: NodeHealthState
     container_count: int
     copying_count: int
     required: tuple[int, ...]  # containers that still need it; the rest is safe or not checked
@@ -81,10 +81,10 @@ class _Watch:
     blocked: dict[int, str] = field(default_factory=dict)  # container id -> reason
 
 
-class Decommissioning:
+class DatanodeAdminMonitor:
     """Lets nodes leave and return. Callers hold the control plane's lock."""
 
-    def __init__(self, basis: Basis, judge: Judge) -> None:
+    def __init__(self, basis: DecisionContext, judge: LiveHealthJudge) -> None:
         self._state = basis.state
         self._nodes = basis.nodes
         self._commands = basis.commands
@@ -96,7 +96,7 @@ class Decommissioning:
         self._seen = self._state.settled()  # blocked containers that have not changed since
 
     def hear(
-        self, change: Change, datanode_id: str, op_state: OpState | None, op_expiry_ms: int
+        self, change: StateChange, datanode_id: str, op_state: OpState | None, op_expiry_ms: int
     ) -> None:
         """Compare the operational state that a datanode keeps with ours; send it ours if they
         differ.
@@ -105,16 +105,16 @@ class Decommissioning:
         node = self._state.nodes.get(datanode_id)
         if node is None or self._is_persisted(node):
             return
-        if self._commands.is_cooling(Kind.SET_OPERATIONAL_STATE, 0, datanode_id):
+        if self._commands.is_cooling(CommandKind.SET_OPERATIONAL_STATE, 0, datanode_id):
             return
         for command in self._state.commands.of_node(datanode_id):
-            if command.kind is Kind.SET_OPERATIONAL_STATE:
+            if command.kind is CommandKind.SET_OPERATIONAL_STATE:
                 if (command.op_state, command.op_expiry_ms) == (node.op_state, node.op_expiry_ms):
                     return
                 self._commands.supersede(change, command)  # the new command replaces it
         self._commands.queue(
             change,
-            Kind.SET_OPERATIONAL_STATE,
+            CommandKind.SET_OPERATIONAL_STATE,
             0,
             datanode_id,
             why=f"the datanode says {op_state or 'nothing'}, the control plane {node.op_state}",
@@ -123,7 +123,12 @@ class Decommissioning:
         )
 
     def request(
-        self, change: Change, request: Request, prospect: Prospect, *, is_current: bool
+        self,
+        change: StateChange,
+        request: OpStateRequest,
+        prospect: DepartureAssessment,
+        *,
+        is_current: bool,
     ) -> list[NodeDecision]:
         """Set the operational state of nodes; all of them are checked together.
 
@@ -143,7 +148,7 @@ class Decommissioning:
         note = "; ".join([*notes, *prospect.notes])
         return [NodeDecision(n, "OK", note) for n in request.datanode_ids]
 
-    def turn(self, change: Change) -> list[str]:
+    def turn(self, change: StateChange) -> list[str]:
         """Advance the nodes that are leaving; return those whose state changed."""
         self._look_again()
         changed = []
@@ -163,7 +168,7 @@ class Decommissioning:
         self._watches.pop(datanode_id, None)
         self._told.pop(datanode_id, None)
 
-    def departures(self) -> list[Departure]:
+    def departures(self) -> list[DepartureStatus]:
         """Return the nodes that are not in service and what they wait for."""
         return [
             self._departure(node)
@@ -171,7 +176,7 @@ class Decommissioning:
             if node.op_state is not OpState.IN_SERVICE
         ]
 
-    def departure_of(self, datanode_id: str) -> list[Departure]:
+    def departure_of(self, datanode_id: str) -> list[DepartureStatus]:
         """Return the progress of one node; an empty list if it is in service or unknown."""
         node = self._state.nodes.get(datanode_id)
         if node is None or node.op_state is OpState.IN_SERVICE:
@@ -183,7 +188,9 @@ class Decommissioning:
         wanted = set(datanode_ids)
         return [c for c in self._state.containers.open_all() if wanted.intersection(c.pipeline)]
 
-    def _set(self, change: Change, datanode_id: str, op_state: OpState, op_expiry_ms: int) -> None:
+    def _set(
+        self, change: StateChange, datanode_id: str, op_state: OpState, op_expiry_ms: int
+    ) -> None:
         node = self._state.nodes.get(datanode_id)
         assert node is not None
         is_there = DONE.get(op_state) is node.op_state  # requested again: it keeps its state
@@ -194,7 +201,7 @@ class Decommissioning:
             _log.info, "node_op_state_changed", datanode_id=datanode_id, op_state=after
         )
 
-    def _finish(self, change: Change, node: Node) -> None:
+    def _finish(self, change: StateChange, node: Node) -> None:
         change.put(self._state.nodes, replace(node, op_state=DONE[node.op_state]))
         self._watches.pop(node.datanode_id, None)
         change.on_commit(
@@ -218,7 +225,7 @@ class Decommissioning:
         watch.is_last_look &= not blocked
         if watch.todo or watch.blocked:
             return False
-        is_dead = self._nodes.health(node.datanode_id) is Health.DEAD
+        is_dead = self._nodes.health(node.datanode_id) is NodeHealthState.DEAD
         if not is_dead and not self._is_persisted(node):
             return False
         if not watch.is_last_look:
@@ -271,11 +278,11 @@ class Decommissioning:
         some = list(islice(container_ids, LOOKS_PER_TURN))
         return self._judge.locked_out(some, {node.datanode_id for node in group})
 
-    def _departure(self, node: Node) -> Departure:
+    def _departure(self, node: Node) -> DepartureStatus:
         watch = self._watches.get(node.datanode_id)
         blocked = {} if watch is None else watch.blocked
         held = self._state.replicas.on(node.datanode_id)
-        return Departure(
+        return DepartureStatus(
             node,
             self._nodes.health(node.datanode_id),
             len(held),
@@ -287,5 +294,5 @@ class Decommissioning:
             is_persisted=self._is_persisted(node),
         )
 
-    def _copies(self) -> list[Pending]:
-        return [c for c in self._state.commands.values() if c.kind is Kind.REPLICATE]
+    def _copies(self) -> list[PendingCommand]:
+        return [c for c in self._state.commands.values() if c.kind is CommandKind.REPLICATE]

@@ -16,8 +16,8 @@ from typing import Final
 
 from agent.errors import size_text
 from health.rules import Rules
-from scm.cluster.allocate import Candidate
-from scm.replication.judging.live_judge import Loss
+from scm.cluster.allocate import TargetCandidate
+from scm.replication.judging.live_judge import DepartureImpact
 from scm.state.facts import Container, ContainerState, OpState
 
 _CLOSED: Final = frozenset({ContainerState.CLOSED, ContainerState.QUASI_CLOSED})
@@ -31,7 +31,7 @@ DONE: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class ReplicaNeed:
     """The needs of one container from the remaining nodes if others leave or go into
     maintenance.
     """
@@ -45,8 +45,8 @@ class Need:
 
 
 def need(
-    container: Container, loss: Loss, op_state: OpState, rules: Rules, *, size_bytes: int
-) -> Need:
+    container: Container, loss: DepartureImpact, op_state: OpState, rules: Rules, *, size_bytes: int
+) -> ReplicaNeed:
     """Return what a container needs if nodes leave (DECOMMISSIONING) or go into maintenance."""
     online_count = container.replication_factor
     if op_state is OpState.DECOMMISSIONING:
@@ -55,7 +55,7 @@ def need(
     else:
         spare = container.data_count + rules.ec_redundancy
         online_count = min(online_count, spare if container.scheme else rules.maintenance_min)
-    return Need(
+    return ReplicaNeed(
         container.container_id,
         container.scheme or f"{container.replication_factor} replicas",
         online_count,
@@ -65,7 +65,7 @@ def need(
     )
 
 
-def violations(needs: Sequence[Need], remaining: Collection[Candidate]) -> list[str]:
+def violations(needs: Sequence[ReplicaNeed], remaining: Collection[TargetCandidate]) -> list[str]:
     """Return the objections to letting the nodes leave, per scheme: nodes, copies, space.
 
     `remaining` are the nodes in service that answer, without those that leave.
@@ -99,7 +99,7 @@ def violations(needs: Sequence[Need], remaining: Collection[Candidate]) -> list[
     return found
 
 
-def lock_out(needs: Sequence[Need]) -> str:
+def lock_out(needs: Sequence[ReplicaNeed]) -> str:
     """Return how many containers would be unreadable if the nodes were off now; empty if none."""
     locked = sorted(n.container_id for n in needs if n.is_locked)
     if not locked:

@@ -10,11 +10,11 @@ from contextlib import AbstractContextManager
 import numpy as np
 
 from health.segments import Ints
-from health.words import SERVICE_OF, Service
+from health.words import SERVICE_OF, ServiceState
 from scm.administration.container_pages import ContainerPages
-from scm.administration.decommission import Prospect, Request
-from scm.administration.decommission_rules import Need, lock_out, need, not_known, violations
-from scm.cluster.basis import Basis
+from scm.administration.decommission import DepartureAssessment, OpStateRequest
+from scm.administration.decommission_rules import ReplicaNeed, lock_out, need, not_known, violations
+from scm.cluster.basis import DecisionContext
 from scm.replication.judging.live_judge import losses_without
 from scm.state.facts import OpState
 
@@ -23,7 +23,7 @@ class DepartureNeeds:
     """Computes needs without changing anything. Takes the control plane's lock itself."""
 
     def __init__(
-        self, basis: Basis, pages: ContainerPages, lock: AbstractContextManager[object]
+        self, basis: DecisionContext, pages: ContainerPages, lock: AbstractContextManager[object]
     ) -> None:
         self._state = basis.state
         self._nodes = basis.nodes
@@ -31,13 +31,13 @@ class DepartureNeeds:
         self._pages = pages
         self._lock = lock
 
-    def ask(self, request: Request) -> Prospect:
+    def ask(self, request: OpStateRequest) -> DepartureAssessment:
         """Return what containers need if the nodes of a request leave or go into maintenance."""
         op_state = request.op_state
         with self._lock:
             service = self.service()
             held = self._held(request)
-        needs: list[Need] = []
+        needs: list[ReplicaNeed] = []
         strange: list[int] = []
         for page in self._pages.of(held):
             losses = losses_without(page.batch, page.rules, request.datanode_ids, op_state)
@@ -53,13 +53,13 @@ class DepartureNeeds:
             leaving = frozenset(request.datanode_ids)
             stay = [c for c in self._cases.candidates() if c.datanode_id not in leaving]
         notes = filter(None, (lock_out(needs), not_known(strange)))
-        return Prospect(tuple(violations(needs, stay)), tuple(notes), service)
+        return DepartureAssessment(tuple(violations(needs, stay)), tuple(notes), service)
 
-    def service(self) -> dict[str, Service]:
+    def service(self) -> dict[str, ServiceState]:
         """Return each node's ordered service state. The caller holds the lock."""
         return {n.datanode_id: SERVICE_OF[n.op_state] for n in self._state.nodes.values()}
 
-    def _held(self, request: Request) -> Ints:
+    def _held(self, request: OpStateRequest) -> Ints:
         if request.op_state is OpState.IN_SERVICE:
             return np.zeros(0, np.int64)
         held = [self._state.replicas.ids_on(node) for node in request.datanode_ids]

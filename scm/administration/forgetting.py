@@ -16,13 +16,20 @@ import structlog
 
 from agent.errors import Code
 from merkle.replica import ReplicaState
-from scm.cluster.basis import Basis
+from scm.cluster.basis import DecisionContext
 from scm.cluster.case import is_bad
-from scm.cluster.replica_map import Reports
+from scm.cluster.replica_map import ReportProcessor
 from scm.cluster.safemode import SafeMode
-from scm.state.audit_trail import Note
-from scm.state.database import Change
-from scm.state.facts import Container, ContainerState, Deleted, Forgotten, OutcomeState, Replica
+from scm.state.audit_trail import AuditEntry
+from scm.state.database import StateChange
+from scm.state.facts import (
+    Container,
+    ContainerState,
+    DeletedBlocks,
+    ForgottenContainer,
+    OutcomeState,
+    Replica,
+)
 
 KEYS_NAMED_MAX: Final = 1_000
 
@@ -32,7 +39,7 @@ _log = structlog.get_logger("suture.scm")
 
 
 @dataclass(frozen=True, slots=True)
-class Fate:
+class ForgetResult:
     """The outcome, or the predicted outcome, of forgetting one container."""
 
     container_id: int
@@ -43,10 +50,12 @@ class Fate:
     keys: tuple[str, ...] = ()  # the first ones by name
 
 
-class Forgetting:
+class ForgetContainers:
     """Forgets and recalls containers. Callers hold the control plane's lock."""
 
-    def __init__(self, basis: Basis, reports: Reports, safe_mode: SafeMode) -> None:
+    def __init__(
+        self, basis: DecisionContext, reports: ReportProcessor, safe_mode: SafeMode
+    ) -> None:
         self._state = basis.state
         self._nodes = basis.nodes
         self._commands = basis.commands
@@ -56,12 +65,12 @@ class Forgetting:
 
     def forget(
         self,
-        change: Change,
+        change: StateChange,
         container_ids: Sequence[int],
         *,
         worlds: Sequence[int],
         is_dry_run: bool,
-    ) -> list[Fate]:
+    ) -> list[ForgetResult]:
         """Forget containers, each if it is missing and unchanged since the preview."""
         fates = []
         for i, container_id in enumerate(container_ids):
@@ -72,15 +81,15 @@ class Forgetting:
         return fates
 
     def recall(
-        self, change: Change, container_ids: Sequence[int], *, is_dry_run: bool
-    ) -> list[Fate]:
+        self, change: StateChange, container_ids: Sequence[int], *, is_dry_run: bool
+    ) -> list[ForgetResult]:
         """Restore forgotten containers to their earlier state."""
         fates = []
         for container_id in container_ids:
             forgotten = self._state.forgotten.get(container_id)
             if forgotten is None:
                 message = "is not forgotten"
-                fates.append(Fate(container_id, Code.CONTAINER_NOT_FOUND, message))
+                fates.append(ForgetResult(container_id, Code.CONTAINER_NOT_FOUND, message))
                 continue
             if not is_dry_run:
                 change.remove(self._state.forgotten, container_id)
@@ -88,28 +97,30 @@ class Forgetting:
                 self._reports.note_known(change, container_id)
                 change.note(_note("container recalled", container_id, forgotten.key_count))
                 change.on_commit(_log.warning, "container_recalled", container_id=container_id)
-            fates.append(Fate(container_id, "OK", f"was {forgotten.container.state}"))
+            fates.append(ForgetResult(container_id, "OK", f"was {forgotten.container.state}"))
         return fates
 
-    def _judge(self, container_id: int, expected: int | None) -> Fate:
+    def _judge(self, container_id: int, expected: int | None) -> ForgetResult:
         container = self._state.containers.get(container_id)
         if container is None:
             is_done = self._state.forgotten.get(container_id) is not None
             message = "is forgotten already" if is_done else "no such container"
-            return Fate(container_id, Code.CONTAINER_NOT_FOUND, message)
+            return ForgetResult(container_id, Code.CONTAINER_NOT_FOUND, message)
         if self._safe_mode.is_on:
             message = "in safe mode nobody knows what is missing"
-            return Fate(container_id, Code.SAFE_MODE, message)
+            return ForgetResult(container_id, Code.SAFE_MODE, message)
         why_not = self._objection(container)
         if why_not:
-            return Fate(container_id, Code.INELIGIBLE, why_not)
+            return ForgetResult(container_id, Code.INELIGIBLE, why_not)
         names = self._names(container_id)
         world = self._world(container, names)
         if expected is not None and expected != world:
             message = "it is not as it was when this was shown"
-            return Fate(container_id, Code.STALE_PLAN, message, world)
+            return ForgetResult(container_id, Code.STALE_PLAN, message, world)
         message = self._words(container)
-        return Fate(container_id, "OK", message, world, len(names), tuple(names[:KEYS_NAMED_MAX]))
+        return ForgetResult(
+            container_id, "OK", message, world, len(names), tuple(names[:KEYS_NAMED_MAX])
+        )
 
     def _objection(self, container: Container) -> str:
         if container.state in _ENDED:
@@ -154,7 +165,7 @@ class Forgetting:
         facts = [(r.datanode_id, r.state, self._nodes.health(r.datanode_id)) for r in replicas]
         return zlib.crc32(repr((container.state, facts, names)).encode())
 
-    def _let_go(self, change: Change, container_id: int, fate: Fate) -> None:
+    def _let_go(self, change: StateChange, container_id: int, fate: ForgetResult) -> None:
         container = self._state.containers.get(container_id)
         assert container is not None
         for command in self._state.commands.of_container(container_id):
@@ -163,14 +174,15 @@ class Forgetting:
         for transaction in self._state.transactions.of(container_id):
             key = (container_id, transaction.transaction_id)
             change.remove(self._state.transactions, key)
-            deleted = Deleted(*key, tuple(sorted(transaction.local_ids)))
+            deleted = DeletedBlocks(*key, tuple(sorted(transaction.local_ids)))
             change.put(self._state.deleted, deleted)  # kept in case the container is recalled
         for allocation in self._state.allocations.of(container_id):
             change.remove(self._state.allocations, (container_id, allocation.local_id))
         for hold in self._state.holds.of(container_id):
             change.remove(self._state.holds, (container_id, hold.datanode_id))
         change.put(
-            self._state.forgotten, Forgotten(container, self._clock.wall_ms(), fate.key_count)
+            self._state.forgotten,
+            ForgottenContainer(container, self._clock.wall_ms(), fate.key_count),
         )
         change.remove(self._state.containers, container_id)
         self._reports.note_stranger(change, container_id)
@@ -180,5 +192,7 @@ class Forgetting:
         )
 
 
-def _note(action: str, container_id: int, key_count: int) -> Note:
-    return Note(action, "OK", {"who": "scm", "container_id": container_id, "key_count": key_count})
+def _note(action: str, container_id: int, key_count: int) -> AuditEntry:
+    return AuditEntry(
+        action, "OK", {"who": "scm", "container_id": container_id, "key_count": key_count}
+    )

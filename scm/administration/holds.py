@@ -12,42 +12,44 @@ from collections.abc import Sequence
 import structlog
 
 from agent.errors import Code
-from scm.replication.reconciling.plan_check import Decision
+from scm.replication.reconciling.plan_check import ContainerDecision
 from scm.state.clock import Clock
-from scm.state.database import Change, State
+from scm.state.database import StateChange, StateDatabase
 from scm.state.facts import ASKED, Hold
 
 _log = structlog.get_logger("suture.scm")
 
 
-class Holding:
+class HoldManager:
     """Sets and releases holds. Callers hold the control plane's lock."""
 
-    def __init__(self, state: State, clock: Clock) -> None:
+    def __init__(self, state: StateDatabase, clock: Clock) -> None:
         self._state = state
         self._clock = clock
 
     def hold(
-        self, change: Change, container_ids: Sequence[int], datanode_id: str
-    ) -> list[Decision]:
+        self, change: StateChange, container_ids: Sequence[int], datanode_id: str
+    ) -> list[ContainerDecision]:
         """Suppress containers or, with a datanode, exclude its replicas of them."""
         decisions = []
         for number in container_ids:
             if self._state.containers.get(number) is None:
-                decisions.append(Decision(number, Code.CONTAINER_NOT_FOUND, "no such container"))
+                decisions.append(
+                    ContainerDecision(number, Code.CONTAINER_NOT_FOUND, "no such container")
+                )
             elif datanode_id and self._state.replicas.get((number, datanode_id)) is None:
                 message = f"{datanode_id} has no replica"
-                decisions.append(Decision(number, Code.CONTAINER_NOT_FOUND, message))
+                decisions.append(ContainerDecision(number, Code.CONTAINER_NOT_FOUND, message))
             else:
                 if self._state.holds.get((number, datanode_id)) is None:
                     hold = Hold(number, datanode_id, self._clock.wall_ms(), ASKED)
                     change.put(self._state.holds, hold)
-                decisions.append(Decision(number, "OK"))
+                decisions.append(ContainerDecision(number, "OK"))
         return decisions
 
     def release(
-        self, change: Change, container_ids: Sequence[int], datanode_id: str
-    ) -> list[Decision]:
+        self, change: StateChange, container_ids: Sequence[int], datanode_id: str
+    ) -> list[ContainerDecision]:
         """Resume managing containers or, with a datanode, its replicas of them."""
         decisions = []
         for number in container_ids:
@@ -62,5 +64,5 @@ class Holding:
                     _log.info, "released", container_id=number, datanode_id=hold.datanode_id
                 )
             message = "" if held else "nothing was held"
-            decisions.append(Decision(number, "OK", message))
+            decisions.append(ContainerDecision(number, "OK", message))
         return decisions

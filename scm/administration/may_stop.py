@@ -14,10 +14,10 @@ import numpy as np
 from agent.errors import Code, Refused, size_text
 from health.segments import Ints
 from scm.administration.container_pages import ContainerPages
-from scm.administration.outlook import Answer, Outlook, Targets
-from scm.cluster.basis import Basis
+from scm.administration.outlook import ImpactTotals, StopAnswer, StopTargets
+from scm.cluster.basis import DecisionContext
 from scm.cluster.safemode import SafeMode
-from scm.state.facts import Container, Health, OpState
+from scm.state.facts import Container, NodeHealthState, OpState
 
 TRIES: Final = 3
 NEVER_DEAD: Final = frozenset({OpState.IN_MAINTENANCE, OpState.ENTERING_MAINTENANCE})
@@ -27,7 +27,7 @@ Stamp = tuple[tuple[str, str, str, bool], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class StopQuery:
     """The datanodes, and volumes as (datanode, id), that would be off."""
 
     datanode_ids: tuple[str, ...]
@@ -37,12 +37,12 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Foreseen:
+class StopImpact:
     """The answer and the facts it rests on."""
 
-    answer: Answer
+    answer: StopAnswer
     reasons: tuple[str, ...]
-    outlook: Outlook
+    outlook: ImpactTotals
     open_count: int
     """Containers that are being written there."""
     writer_count: int
@@ -59,18 +59,18 @@ class Foreseen:
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    targets: Targets
+    targets: StopTargets
     container_ids: Ints
     stamp: Stamp
     reasons: tuple[str, ...]
 
 
-class Foresight:
+class StopImpactAnalyzer:
     """Computes answers without changing anything. Takes the control plane's lock itself."""
 
     def __init__(
         self,
-        basis: Basis,
+        basis: DecisionContext,
         pages: ContainerPages,
         safe_mode: SafeMode,
         lock: AbstractContextManager[object],
@@ -82,7 +82,7 @@ class Foresight:
         self._safe_mode = safe_mode
         self._lock = lock
 
-    def ask(self, question: Question) -> Foreseen:
+    def ask(self, question: StopQuery) -> StopImpact:
         """Return the answer. Raise Refused(WRONG_DATANODE) for an unknown datanode or volume."""
         for tries_left in reversed(range(TRIES)):
             found, is_same = self._looked(question)
@@ -90,18 +90,18 @@ class Foresight:
                 return found
         raise AssertionError("it is tried at least once")
 
-    def _looked(self, question: Question) -> tuple[Foreseen, bool]:
+    def _looked(self, question: StopQuery) -> tuple[StopImpact, bool]:
         """Check once; also return whether the datanodes kept their health meanwhile."""
         with self._lock:
             begun = self._begin(question)
-        outlook = Outlook()
+        outlook = ImpactTotals()
         for page in self._pages.of(begun.container_ids):
             outlook.add(page.batch, page.rules, begun.targets)
         with self._lock:
             is_same = self._stamp() == begun.stamp
             return self._foreseen(question, begun, outlook, is_same=is_same), is_same
 
-    def _begin(self, question: Question) -> _Begun:
+    def _begin(self, question: StopQuery) -> _Begun:
         for name in (*question.datanode_ids, *(name for name, _ in question.volumes)):
             if self._state.nodes.get(name) is None:
                 raise Refused(
@@ -116,11 +116,13 @@ class Foresight:
             if unplaced_count:
                 reasons.append(f"{name} does not say on which volume {unplaced_count} replicas are")
         for name in (*off, *parts):
-            if self._nodes.health(name) is not Health.DEAD and not self._is_confirmed(name):
+            if self._nodes.health(name) is not NodeHealthState.DEAD and not self._is_confirmed(
+                name
+            ):
                 reasons.append(f"{name} has not named all it holds since the start")
         held = [self._state.replicas.ids_on(name) for name in off]
         ids = np.unique(np.concatenate([*held, *parts.values(), np.zeros(0, np.int64)]))
-        targets = Targets(off, parts, question.is_for_good, question.keep_count)
+        targets = StopTargets(off, parts, question.is_for_good, question.keep_count)
         return _Begun(targets, ids.astype(np.int64), self._stamp(), tuple(reasons))
 
     def _on_volumes(self, datanode_id: str, volume_ids: Collection[str]) -> tuple[Ints, int]:
@@ -157,8 +159,8 @@ class Foresight:
         )
 
     def _foreseen(
-        self, question: Question, begun: _Begun, outlook: Outlook, *, is_same: bool
-    ) -> Foreseen:
+        self, question: StopQuery, begun: _Begun, outlook: ImpactTotals, *, is_same: bool
+    ) -> StopImpact:
         reasons = list(begun.reasons)
         if not is_same:
             reasons.append("datanodes came and went while they were looked at")
@@ -172,7 +174,7 @@ class Foresight:
         opened = self._opened(outlook.open_ids, question.datanode_ids)
         answer, told = _answer(outlook, reasons, question.keep_count)
         room = _without_room(outlook, len(stays), free_bytes)
-        return Foreseen(
+        return StopImpact(
             answer,
             tuple(told + room),
             outlook,
@@ -194,11 +196,11 @@ class Foresight:
             if container.container_id in there or wanted.intersection(container.pipeline)
         ]
 
-    def _wait_ms(self, targets: Targets) -> int:
+    def _wait_ms(self, targets: StopTargets) -> int:
         waited = [
             name
             for name in targets.nodes
-            if self._nodes.health(name) is not Health.DEAD
+            if self._nodes.health(name) is not NodeHealthState.DEAD
             and (targets.is_for_good or self._op_state(name) not in NEVER_DEAD)
         ]
         return self._basis.options.dead_after_ms if waited else 0
@@ -208,24 +210,26 @@ class Foresight:
         return OpState.IN_SERVICE if node is None else node.op_state
 
 
-def _answer(outlook: Outlook, reasons: Sequence[str], keep_count: int) -> tuple[Answer, list[str]]:
+def _answer(
+    outlook: ImpactTotals, reasons: Sequence[str], keep_count: int
+) -> tuple[StopAnswer, list[str]]:
     """Return the answer with its reasons: unknown facts take precedence over a no."""
     if reasons:
-        return Answer.UNKNOWN, list(reasons)
+        return StopAnswer.UNKNOWN, list(reasons)
     if outlook.unreadable_count:
-        return Answer.NO, [f"{outlook.unreadable_count} containers could not be read"]
+        return StopAnswer.NO, [f"{outlook.unreadable_count} containers could not be read"]
     if outlook.few_count:
         why = f"{outlook.few_count} containers would have fewer than {keep_count} copies"
-        return Answer.NO, [why]
+        return StopAnswer.NO, [why]
     if outlook.doubtful_count:
-        return Answer.UNKNOWN, [
+        return StopAnswer.UNKNOWN, [
             f"{outlook.doubtful_count} containers depend on datanodes that are silent, on reports "
             "that are missing, or on replicas that are damaged or differ"
         ]
-    return Answer.YES, []
+    return StopAnswer.YES, []
 
 
-def _without_room(outlook: Outlook, stays_count: int, free_bytes: int) -> list[str]:
+def _without_room(outlook: ImpactTotals, stays_count: int, free_bytes: int) -> list[str]:
     """Return the reasons why the remaining nodes could not hold the lacking replicas."""
     found = []
     if outlook.lacking_count and outlook.width_max > stays_count:

@@ -23,14 +23,14 @@ from health import words
 from health.departure import FREE, is_readable, obstacles
 from health.judge import diagnose
 from health.segments import Bools
-from scm.administration.container_pages import ContainerPages, Page
+from scm.administration.container_pages import ContainerPage, ContainerPages
 from scm.administration.operator_commands import NodeDecision
-from scm.cluster.basis import Basis
+from scm.cluster.basis import DecisionContext
 from scm.cluster.safemode import SafeMode
-from scm.replication.judging.live_judge import Judge
-from scm.state.audit_trail import Note
-from scm.state.database import Change, State
-from scm.state.facts import ContainerState, Health, OpState, OutcomeState
+from scm.replication.judging.live_judge import LiveHealthJudge
+from scm.state.audit_trail import AuditEntry
+from scm.state.database import StateChange, StateDatabase
+from scm.state.facts import ContainerState, NodeHealthState, OpState, OutcomeState
 
 LOOKS_PER_TURN: Final = 2_000  # replicas of one node while the lock is held
 NAMED_MAX: Final = 10  # containers named in one message
@@ -42,7 +42,7 @@ _log = structlog.get_logger("suture.scm")
 
 
 @dataclass(frozen=True, slots=True)
-class BooksLoss:
+class RemovalLoss:
     """The records that the state would lose with a node."""
 
     replica_count: int
@@ -50,19 +50,19 @@ class BooksLoss:
     fewer: int  # containers still readable, but with fewer replicas than required
 
 
-class NodeLosses:
+class RemovalLossCalculator:
     """Computes the records that would be lost. Takes the control plane's lock itself, page
     by page.
     """
 
     def __init__(
-        self, state: State, pages: ContainerPages, lock: AbstractContextManager[object]
+        self, state: StateDatabase, pages: ContainerPages, lock: AbstractContextManager[object]
     ) -> None:
         self._state = state
         self._pages = pages
         self._lock = lock
 
-    def of(self, datanode_ids: Collection[str]) -> dict[str, BooksLoss]:
+    def of(self, datanode_ids: Collection[str]) -> dict[str, RemovalLoss]:
         """Return what would be lost with each of some dead nodes if all of them are removed."""
         found = {}
         for datanode_id in datanode_ids:
@@ -74,14 +74,14 @@ class NodeLosses:
                 is_readable, is_enough = _without_the_dead(page)
                 needed += page.batch.containers.container_id[~is_readable].tolist()
                 fewer += int(np.count_nonzero(is_readable & ~is_enough))
-            found[datanode_id] = BooksLoss(len(held), tuple(needed), fewer)
+            found[datanode_id] = RemovalLoss(len(held), tuple(needed), fewer)
         return found
 
 
 class NodeRemoval:
     """Removes replica records and nodes. Callers hold the control plane's lock."""
 
-    def __init__(self, basis: Basis, judge: Judge, safe_mode: SafeMode) -> None:
+    def __init__(self, basis: DecisionContext, judge: LiveHealthJudge, safe_mode: SafeMode) -> None:
         self._state = basis.state
         self._nodes = basis.nodes
         self._commands = basis.commands
@@ -89,7 +89,7 @@ class NodeRemoval:
         self._safe_mode = safe_mode
         self._needed = self._state.settled()  # checked: these records of a dead node are needed
 
-    def turn(self, change: Change) -> set[int]:
+    def turn(self, change: StateChange) -> set[int]:
         """Remove replica records of dead decommissioned nodes; return the containers concerned."""
         struck: set[int] = set()
         for datanode_id in sorted(self._nodes.dead):
@@ -127,7 +127,7 @@ class NodeRemoval:
         """
         self._nodes.forget(datanode_id)
 
-    def strike_some(self, change: Change, datanode_id: str) -> list[int]:
+    def strike_some(self, change: StateChange, datanode_id: str) -> list[int]:
         """Remove some of a node's replica records; return them, or an empty list when none are
         left.
         """
@@ -136,7 +136,7 @@ class NodeRemoval:
         self._release(change, datanode_id, struck)
         return struck
 
-    def remove(self, change: Change, datanode_id: str, loss: BooksLoss) -> None:
+    def remove(self, change: StateChange, datanode_id: str, loss: RemovalLoss) -> None:
         """Remove a node all of whose replica records are gone."""
         waiting = self._state.commands
         for command in [*waiting.of_node(datanode_id), *waiting.adds_to(datanode_id)]:
@@ -152,7 +152,7 @@ class NodeRemoval:
             "needed_container_ids": list(loss.needed[:NAMED_MAX]),
             "needed_count": len(loss.needed),
         }
-        change.note(Note("node removed", "OK", facts))
+        change.note(AuditEntry("node removed", "OK", facts))
         change.on_commit(
             _log.warning, "node_removed", datanode_id=datanode_id, replica_count=loss.replica_count
         )
@@ -163,16 +163,16 @@ class NodeRemoval:
         if self._safe_mode.is_on:
             return NodeDecision(datanode_id, Code.SAFE_MODE, "in safe mode nothing is decided")
         health = self._nodes.health(datanode_id)
-        if health is not Health.DEAD:
+        if health is not NodeHealthState.DEAD:
             message = f"is {health}: it would register again; stop it, and wait until it is DEAD"
             return NodeDecision(datanode_id, Code.INELIGIBLE, message)
         return None
 
-    def _strike(self, change: Change, container_id: int, datanode_id: str) -> None:
+    def _strike(self, change: StateChange, container_id: int, datanode_id: str) -> None:
         change.remove(self._state.replicas, (container_id, datanode_id))
         self._release(change, datanode_id, [container_id])
 
-    def _release(self, change: Change, datanode_id: str, container_ids: Iterable[int]) -> None:
+    def _release(self, change: StateChange, datanode_id: str, container_ids: Iterable[int]) -> None:
         if len(self._state.holds):
             for key in [(number, datanode_id) for number in container_ids]:
                 if self._state.holds.get(key) is not None:
@@ -197,7 +197,7 @@ def gone(datanode_id: str) -> NodeDecision:
     return NodeDecision(datanode_id, "OK", message)
 
 
-def judge(losses: Mapping[str, BooksLoss], *, is_forced: bool) -> list[NodeDecision]:
+def judge(losses: Mapping[str, RemovalLoss], *, is_forced: bool) -> list[NodeDecision]:
     """Return decisions on whether all of these nodes may be removed, with the consequences. Pure.
 
     Unless forced, none may be removed while a container is readable only from them.
@@ -207,13 +207,15 @@ def judge(losses: Mapping[str, BooksLoss], *, is_forced: bool) -> list[NodeDecis
     return [NodeDecision(name, code, _text(loss)) for name, loss in losses.items()]
 
 
-def _without_the_dead(page: Page) -> tuple[Bools, Bools]:
+def _without_the_dead(page: ContainerPage) -> tuple[Bools, Bools]:
     """Return which containers can be read completely from nodes that are not dead, and which have
     the required number of replicas. Deleted containers count as both.
     """
     found = diagnose(page.batch, page.rules)
     seen, containers, replicas = found.view, page.batch.containers, page.batch.replicas
-    is_settled = np.isin(containers.state, (words.State.CLOSED, words.State.QUASI_CLOSED))
+    is_settled = np.isin(
+        containers.state, (words.SharedState.CLOSED, words.SharedState.QUASI_CLOSED)
+    )
     has_all = replicas.bcsid >= seen.of_container(containers.sequence_id)
     has_all |= seen.of_container(~is_settled)
     serves = seen.is_alive & has_all
@@ -222,7 +224,7 @@ def _without_the_dead(page: Page) -> tuple[Bools, Bools]:
     return is_readable(replace(seen, is_reachable=serves)) | is_unwanted, is_free | is_unwanted
 
 
-def _text(loss: BooksLoss) -> str:
+def _text(loss: RemovalLoss) -> str:
     parts = [f"{loss.replica_count} replicas leave the books"]
     if loss.needed:
         named = ", ".join(map(str, loss.needed[:NAMED_MAX]))

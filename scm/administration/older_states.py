@@ -16,13 +16,13 @@ from typing import Final
 import structlog
 
 from agent.errors import Code
-from scm.cluster.basis import Basis
+from scm.cluster.basis import DecisionContext
 from scm.cluster.safemode import SafeMode
-from scm.containers.open_containers import Writers
-from scm.state.audit_trail import Note
-from scm.state.database import Change
+from scm.containers.open_containers import WriterSessions
+from scm.state.audit_trail import AuditEntry
+from scm.state.database import StateChange
 from scm.state.facts import UNFINISHED, OutcomeState
-from scm.state.single_values import Restored, counters_anew
+from scm.state.single_values import RestoreRecord, counters_anew
 from scm.state.starts import SeenStart, Start
 
 _WHY: Final = "datanodes have seen a later state than this one"
@@ -32,7 +32,9 @@ _log = structlog.get_logger("suture.scm")
 class OlderStates:
     """Detects outdated states. Callers hold the control plane's lock."""
 
-    def __init__(self, basis: Basis, safe_mode: SafeMode, writers: Writers) -> None:
+    def __init__(
+        self, basis: DecisionContext, safe_mode: SafeMode, writers: WriterSessions
+    ) -> None:
         self._state = basis.state
         self._commands = basis.commands
         self._clock = basis.clock
@@ -43,7 +45,7 @@ class OlderStates:
         self.term_seen = 0
         """The highest term of such a start."""
 
-    def compare(self, change: Change, datanode_id: str, seen: Sequence[SeenStart]) -> None:
+    def compare(self, change: StateChange, datanode_id: str, seen: Sequence[SeenStart]) -> None:
         """Compare this state with what a datanode saw; treat it as restored if it is older."""
         later = self._state.lineage.later(seen, self._state.number)
         if not later:
@@ -63,7 +65,7 @@ class OlderStates:
         if self._state.restored is None:
             self._distrust(change, self._state.lineage.since(later), newest)
 
-    def settle(self, change: Change) -> None:
+    def settle(self, change: StateChange) -> None:
         """Become the current control plane again: what was seen of others is recovered."""
         change.move_counter("term", self.term_seen + 1)
         before = self.trouble
@@ -80,7 +82,7 @@ class OlderStates:
         )
         return f"datanode {datanode_id} has seen {what}; nothing is deleted until it is recovered"
 
-    def _distrust(self, change: Change, since: Start, newest: SeenStart) -> None:
+    def _distrust(self, change: StateChange, since: Start, newest: SeenStart) -> None:
         """Schedule recovery of everything done since this state may have become outdated."""
         state, now_ms = self._state, self._clock.wall_ms()
         unfinished = [
@@ -89,7 +91,7 @@ class OlderStates:
             if one.state in UNFINISHED or one.state_since_ms >= since.began_at_ms
         ]
         first_id = since.first_container_id
-        restored = Restored(
+        restored = RestoreRecord(
             taken_at_ms=0,
             restored_at_ms=now_ms,
             first_new_container_id=first_id,
@@ -108,4 +110,4 @@ class OlderStates:
         for container in state.containers.open_all():
             self._writers.end(change, container, _WHY)
         self._safe_mode.begin_again(change)
-        change.note(Note("restore begun", "OK", {"who": "scm", "why": self.trouble}))
+        change.note(AuditEntry("restore begun", "OK", {"who": "scm", "why": self.trouble}))

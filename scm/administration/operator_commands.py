@@ -11,18 +11,18 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from agent.errors import Code
-from scm.cluster.basis import Basis
-from scm.cluster.case import Case, Placed, needed_bytes, neighbours
+from scm.cluster.basis import DecisionContext
+from scm.cluster.case import ContainerContext, PlacedReplica, needed_bytes, neighbours
 from scm.cluster.commands.loads import DELETE_LIMIT
 from scm.cluster.safemode import SafeMode
 from scm.replication.guards.delete_safety import good_replicas
 from scm.replication.guards.origins import may_be_removed
 from scm.replication.guards.shard_guard import may_lose_shard, operator_keep_count, whole_count
-from scm.replication.judging.live_judge import Judge, Row
-from scm.replication.reconciling.plan_check import ASKED_FOR, Decision, PlannedCommand
-from scm.replication.replication_manager import Copy, ReplicationManager
-from scm.state.database import Change
-from scm.state.facts import Container, ContainerState, Kind, Node
+from scm.replication.judging.live_judge import HealthRow, LiveHealthJudge
+from scm.replication.reconciling.plan_check import ASKED_FOR, ContainerDecision, PlannedCommand
+from scm.replication.replication_manager import PlannedCopy, ReplicationManager
+from scm.state.database import StateChange
+from scm.state.facts import CommandKind, Container, ContainerState, Node
 
 INELIGIBLE_STATE: Final = "INELIGIBLE_CONTAINER_STATE"
 NOT_ENOUGH_REPLICAS: Final = "NOT_ENOUGH_REPLICAS"
@@ -30,9 +30,9 @@ NO_SOURCE: Final = "NO_SOURCE"
 KEEP_MIN: Final = 2  # whole replicas that stay when an operator removes one
 
 _CLOSED: Final = frozenset({ContainerState.CLOSED, ContainerState.QUASI_CLOSED})
-_NODE_KINDS: Final = frozenset({Kind.REFRESH_VOLUME_USAGE, Kind.REREGISTER})
+_NODE_KINDS: Final = frozenset({CommandKind.REFRESH_VOLUME_USAGE, CommandKind.REREGISTER})
 
-Decide = Callable[[Change, Case], Decision]
+Decide = Callable[[StateChange, ContainerContext], ContainerDecision]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class NodeDecision:
 
 
 @dataclass(frozen=True, slots=True)
-class Queue:
+class DatanodeQueue:
     """The commands of one datanode, counted by kind."""
 
     node: Node
@@ -66,13 +66,13 @@ class Queue:
         return self.replication_load >= self.replication_limit
 
 
-class Admin:
+class OperatorCommands:
     """Carries out operators' requests. Callers hold the control plane's lock."""
 
     def __init__(
         self,
-        basis: Basis,
-        judge: Judge,
+        basis: DecisionContext,
+        judge: LiveHealthJudge,
         manager: ReplicationManager,
         safe_mode: SafeMode,
     ) -> None:
@@ -86,16 +86,16 @@ class Admin:
 
     def replicate(
         self,
-        change: Change,
+        change: StateChange,
         container_ids: Sequence[int],
         *,
         target_id: str,
         worlds: Sequence[int],
         dry_run: bool,
-    ) -> list[Decision]:
+    ) -> list[ContainerDecision]:
         """Copy each container once more, to `target_id` or to a node chosen by the rules."""
 
-        def decide(now: Change, case: Case) -> Decision:
+        def decide(now: StateChange, case: ContainerContext) -> ContainerDecision:
             number = case.container.container_id
             row = self._judge.sources([number])[number]
             return self.copy(
@@ -106,20 +106,20 @@ class Admin:
 
     def delete(
         self,
-        change: Change,
+        change: StateChange,
         container_ids: Sequence[int],
         *,
         datanode_id: str,
         worlds: Sequence[int],
         dry_run: bool,
-    ) -> list[Decision]:
+    ) -> list[ContainerDecision]:
         """Remove one datanode's replicas, each only if enough whole ones stay.
 
         Of an erasure-coded container one shard more than reading needs must stay: the removed one
         is rebuilt from them.
         """
 
-        def decide(now: Change, case: Case) -> Decision:
+        def decide(now: StateChange, case: ContainerContext) -> ContainerDecision:
             keep_count = min(KEEP_MIN, case.container.replication_factor)
             if case.container.scheme:
                 keep_count = operator_keep_count(case.container)
@@ -136,7 +136,7 @@ class Admin:
         return self._each(change, container_ids, worlds, decide, is_for_shards=True)
 
     def order_nodes(
-        self, change: Change, datanode_ids: Sequence[str], kind: Kind
+        self, change: StateChange, datanode_ids: Sequence[str], kind: CommandKind
     ) -> list[NodeDecision]:
         """Send datanodes a command that concerns themselves."""
         assert kind in _NODE_KINDS
@@ -151,7 +151,7 @@ class Admin:
                 decisions.append(NodeDecision(datanode_id, "OK", "", command_id))
         return decisions
 
-    def queues(self) -> list[Queue]:
+    def queues(self) -> list[DatanodeQueue]:
         """Return each datanode's load and the commands that wait for it here."""
         return [
             self._queue(node)
@@ -160,16 +160,16 @@ class Admin:
 
     def copy(
         self,
-        change: Change,
-        case: Case,
-        row: Row,
+        change: StateChange,
+        case: ContainerContext,
+        row: HealthRow,
         *,
         why: str,
         count: int,
         target_id: str = "",
         from_ids: Sequence[str] = (),
         dry_run: bool,
-    ) -> Decision:
+    ) -> ContainerDecision:
         """Order `count` copies from the sources of a row, or return why not.
 
         `from_ids` narrows the sources.
@@ -202,15 +202,15 @@ class Admin:
 
     def remove(
         self,
-        change: Change,
-        case: Case,
+        change: StateChange,
+        case: ContainerContext,
         datanode_id: str,
         *,
         why: str,
         keep_count: int,
         force: bool,
         dry_run: bool,
-    ) -> Decision:
+    ) -> ContainerDecision:
         """Order the removal of a replica, or return why not."""
         held = next((p for p in case.placed if p.datanode_id == datanode_id), None)
         if held is None:
@@ -231,13 +231,15 @@ class Admin:
         if self._commands.loads.delete_load(datanode_id) >= DELETE_LIMIT:
             message = f"{datanode_id} has {DELETE_LIMIT} deletes to do"
             return self._decision(case, Code.BUSY, message)
-        command = PlannedCommand(Kind.DELETE, datanode_id, size_bytes=held.replica.bytes_used)
+        command = PlannedCommand(
+            CommandKind.DELETE, datanode_id, size_bytes=held.replica.bytes_used
+        )
         command_ids: tuple[int, ...] = ()
         if not dry_run:
             command_ids = (
                 self._commands.queue(
                     change,
-                    Kind.DELETE,
+                    CommandKind.DELETE,
                     case.container.container_id,
                     datanode_id,
                     why=why,
@@ -254,18 +256,20 @@ class Admin:
 
     def _each(
         self,
-        change: Change,
+        change: StateChange,
         container_ids: Sequence[int],
         worlds: Sequence[int],
         decide: Decide,
         *,
         is_for_shards: bool = False,
-    ) -> list[Decision]:
+    ) -> list[ContainerDecision]:
         decisions = []
         for i, container_id in enumerate(container_ids):
             container = self._state.containers.get(container_id)
             if container is None:
-                decision = Decision(container_id, Code.CONTAINER_NOT_FOUND, "no such container")
+                decision = ContainerDecision(
+                    container_id, Code.CONTAINER_NOT_FOUND, "no such container"
+                )
             else:
                 expected = worlds[i] if worlds else None
                 decision = (
@@ -277,14 +281,16 @@ class Admin:
         return decisions
 
     def _one(
-        self, change: Change, container: Container, expected: int | None, decide: Decide
-    ) -> Decision:
+        self, change: StateChange, container: Container, expected: int | None, decide: Decide
+    ) -> ContainerDecision:
         container_id = container.container_id
         if self._safe_mode.is_on:
-            return Decision(container_id, Code.SAFE_MODE, "in safe mode nothing is ordered")
+            return ContainerDecision(
+                container_id, Code.SAFE_MODE, "in safe mode nothing is ordered"
+            )
         if container.state not in _CLOSED:
             message = f"container is {container.state}, must be CLOSED or QUASI_CLOSED"
-            return Decision(container_id, INELIGIBLE_STATE, message)
+            return ContainerDecision(container_id, INELIGIBLE_STATE, message)
         case = self._cases.case(container)
         if expected is not None and expected != world_of(case):
             message = "its replicas are not as they were when this was shown"
@@ -293,15 +299,15 @@ class Admin:
 
     def _decision(
         self,
-        case: Case,
+        case: ContainerContext,
         code: str,
         message: str,
         *,
         commands: tuple[PlannedCommand, ...] = (),
         command_ids: tuple[int, ...] = (),
-    ) -> Decision:
+    ) -> ContainerDecision:
         copies = whole_count(case) if case.container.scheme else len(good_replicas(case))
-        return Decision(
+        return ContainerDecision(
             case.container.container_id,
             code,
             message,
@@ -312,7 +318,7 @@ class Admin:
             world_of(case),
         )
 
-    def _target_objection(self, case: Case, target_id: str) -> str:
+    def _target_objection(self, case: ContainerContext, target_id: str) -> str:
         used, excluded = neighbours(case)
         if target_id in used | excluded:
             return f"{target_id} has or gets a replica"
@@ -322,10 +328,10 @@ class Admin:
                 return "" if room else f"{target_id} has no room for it"
         return f"{target_id} is not in service or cannot be reached"
 
-    def _copy_command(self, case: Case, copy: Copy) -> PlannedCommand:
+    def _copy_command(self, case: ContainerContext, copy: PlannedCopy) -> PlannedCommand:
         size_bytes = max((p.replica.bytes_used for p in case.placed), default=0)
         return PlannedCommand(
-            Kind.REPLICATE,
+            CommandKind.REPLICATE,
             copy.source_id,
             copy.target_id,
             size_bytes,
@@ -333,7 +339,7 @@ class Admin:
             self._commands.copy_rate.estimate_ms(self._commands.waiting_bytes(copy.source_id)),
         )
 
-    def _queue(self, node: Node) -> Queue:
+    def _queue(self, node: Node) -> DatanodeQueue:
         node_id = node.datanode_id
         sent: dict[str, int] = {}
         waiting: dict[str, int] = {}
@@ -341,7 +347,7 @@ class Admin:
             if not command.is_answered:
                 counts = waiting if command.sent_at_s is None else sent
                 counts[command.kind] = counts.get(command.kind, 0) + 1
-        return Queue(
+        return DatanodeQueue(
             node,
             self._commands.loads.replication_load(node_id),
             self._commands.loads.replication_limit(node_id),
@@ -353,15 +359,15 @@ class Admin:
         )
 
 
-def _coded(container: Container) -> Decision:
+def _coded(container: Container) -> ContainerDecision:
     message = f"container is erasure-coded ({container.scheme}): its shards are rebuilt"
-    return Decision(container.container_id, "INELIGIBLE_REPLICATION_TYPE", message)
+    return ContainerDecision(container.container_id, "INELIGIBLE_REPLICATION_TYPE", message)
 
 
-def world_of(case: Case) -> int:
+def world_of(case: ContainerContext) -> int:
     """Return a fingerprint of everything that a decision about the container depends on."""
 
-    def facts(p: Placed) -> tuple[object, ...]:
+    def facts(p: PlacedReplica) -> tuple[object, ...]:
         r = p.replica
         root = None if r.tree is None else r.tree.root
         state = (r.state, r.bcsid, root, r.finding_count, r.load_error)

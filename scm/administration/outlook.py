@@ -18,26 +18,26 @@ from typing import Final
 
 import numpy as np
 
-from health.batch import Batch, Nodes, Ops, Replicas, View, view
+from health.batch import BatchView, ContainerBatch, Nodes, Ops, Replicas, view
 from health.departure import is_readable, lacking
 from health.judge import Diagnosis, diagnose
 from health.rules import Rules
 from health.segments import Bools, Groups, Ints
-from health.source_doubts import Doubt
+from health.source_doubts import SourceIssue
 from health.words import (
     CONTAINER_STATES,
     ContainerState,
-    Health,
+    HealthState,
     NodeHealth,
-    Op,
-    Service,
-    State,
+    PendingOpKind,
+    ServiceState,
+    SharedState,
 )
 
 IDS_MAX: Final = 1_000  # containers that an answer names, of each kind
 
 
-class Answer(StrEnum):
+class StopAnswer(StrEnum):
     """The answer to whether the named targets may be off."""
 
     YES = "YES"
@@ -46,7 +46,7 @@ class Answer(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Targets:
+class StopTargets:
     """The targets that would be off: whole datanodes, and of others the containers on given
     volumes.
     """
@@ -58,7 +58,7 @@ class Targets:
 
 
 @dataclass(slots=True)
-class Outlook:
+class ImpactTotals:
     """The predicted state, added up page by page; ids are the first ones."""
 
     container_count: int = 0
@@ -89,7 +89,7 @@ class Outlook:
         """Number of replicas that would be lacking."""
         return sum(short * count for short, count in self.lacking.items())
 
-    def add(self, batch: Batch, rules: Rules, targets: Targets) -> None:
+    def add(self, batch: ContainerBatch, rules: Rules, targets: StopTargets) -> None:
         """Add the containers of a batch that have a replica on a target."""
         at_stake = _at_stake(batch, rules, targets)
         self._count_serving(at_stake)
@@ -97,7 +97,7 @@ class Outlook:
         if targets.is_for_good:
             self._count_lost(at_stake)
 
-    def _count_serving(self, stake: "_Stake") -> None:
+    def _count_serving(self, stake: "_ImpactBatch") -> None:
         seen, hit = stake.found.view, stake.is_hit
         at_best, certain = serving(stake.found)
         is_asked = stake.holds & seen.rows.some(at_best & hit)
@@ -113,10 +113,10 @@ class Outlook:
         self.last_copy_count += int(np.count_nonzero(is_asked & left_for_certain & (spare == 1)))
         is_few = is_asked & left_for_certain & (spare < stake.targets.keep_count)
         self.few_count += int(np.count_nonzero(is_few))
-        is_open = seen.batch.containers.state == State.OPEN
+        is_open = seen.batch.containers.state == SharedState.OPEN
         self.open_ids += stake.ids[is_open & seen.rows.some(hit)].tolist()
 
-    def _count_lacking(self, stake: "_Stake", rules: Rules) -> None:
+    def _count_lacking(self, stake: "_ImpactBatch", rules: Rules) -> None:
         after = diagnose(stopped(stake.batch, stake.is_hit, stake.targets), rules)
         short = lacking(after.view, after.counts)
         if not stake.targets.is_for_good:  # replicas lacking already are not caused by the targets
@@ -128,10 +128,10 @@ class Outlook:
         made = np.where(can_be_made, short, 0)
         self.rebuild_bytes += int((made * containers.used_bytes).sum())
         self.width_max = max(self.width_max, int(containers.factor[short > 0].max(initial=0)))
-        states = after.verdicts.state[after.verdicts.state != Health.HEALTHY]
-        self.healths.update(Health(code).name for code in states.tolist())
+        states = after.verdicts.state[after.verdicts.state != HealthState.HEALTHY]
+        self.healths.update(HealthState(code).name for code in states.tolist())
 
-    def _count_lost(self, stake: "_Stake") -> None:
+    def _count_lost(self, stake: "_ImpactBatch") -> None:
         nodes = stake.batch.nodes
         all_up = np.full(len(nodes.names), int(NodeHealth.HEALTHY))
         seen = view(replace(stake.batch, nodes=replace(nodes, health=all_up)))
@@ -150,19 +150,19 @@ def serving(found: Diagnosis) -> tuple[Bools, Bools]:
     replicas, containers = seen.batch.replicas, seen.batch.containers
     is_silent = seen.batch.nodes.health[replicas.node] == NodeHealth.STALE
     at_best = seen.is_present & (seen.is_reachable | is_silent)
-    is_settled = seen.of_container(containers.state == State.CLOSED)
+    is_settled = seen.of_container(containers.state == SharedState.CLOSED)
     has_all = is_settled | (replicas.bcsid >= seen.of_container(containers.acknowledged_id))
     certain = at_best & seen.is_reachable & ~seen.is_bad & seen.is_confirmed & ~seen.is_leaving
-    return at_best, certain & has_all & (found.doubts == Doubt.NONE)
+    return at_best, certain & has_all & (found.doubts == SourceIssue.NONE)
 
 
-def stopped(batch: Batch, is_hit: Bools, targets: Targets) -> Batch:
+def stopped(batch: ContainerBatch, is_hit: Bools, targets: StopTargets) -> ContainerBatch:
     """Return the batch with the targets off: datanodes dead, replicas on the volumes absent."""
     nodes = batch.nodes
     is_off = np.array([name in targets.nodes for name in nodes.names], dtype=np.bool_)
     service, is_returning = nodes.service, nodes.is_returning
     if targets.is_for_good:  # not waited for, even if maintenance was announced
-        service = np.where(is_off, int(Service.IN_SERVICE), service)
+        service = np.where(is_off, int(ServiceState.IN_SERVICE), service)
         is_returning = is_returning & ~is_off
     after: Nodes = replace(
         nodes,
@@ -175,14 +175,14 @@ def stopped(batch: Batch, is_hit: Bools, targets: Targets) -> Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stake:
+class _ImpactBatch:
     """A batch without pending copies, its current diagnosis, and the replicas that would be off."""
 
-    batch: Batch
+    batch: ContainerBatch
     found: Diagnosis
     is_hit: Bools
     holds: Bools  # containers with data that may be needed
-    targets: Targets
+    targets: StopTargets
 
     @property
     def ids(self) -> Ints:
@@ -195,9 +195,9 @@ class _Stake:
         return int(np.count_nonzero(mask))
 
 
-def _at_stake(batch: Batch, rules: Rules, targets: Targets) -> _Stake:
+def _at_stake(batch: ContainerBatch, rules: Rules, targets: StopTargets) -> _ImpactBatch:
     ops = batch.ops
-    is_kept = ops.kind != Op.ADD
+    is_kept = ops.kind != PendingOpKind.ADD
     batch = replace(batch, ops=Ops(**{f.name: getattr(ops, f.name)[is_kept] for f in fields(Ops)}))
     found = diagnose(batch, rules)
     replicas, containers, names = batch.replicas, batch.containers, batch.nodes.names
@@ -208,17 +208,17 @@ def _at_stake(batch: Batch, rules: Rules, targets: Targets) -> _Stake:
             own = replicas.node == names.index(name)
             is_hit |= own & np.isin(containers.container_id[replicas.container], ids)
     is_over = (containers.state >= ContainerState.DELETING) | found.counts.is_empty
-    is_unwritten = (containers.state == State.OPEN) & (containers.key_count == 0)
-    return _Stake(batch, found, is_hit, ~is_over & ~is_unwritten, targets)
+    is_unwritten = (containers.state == SharedState.OPEN) & (containers.key_count == 0)
+    return _ImpactBatch(batch, found, is_hit, ~is_over & ~is_unwritten, targets)
 
 
-def _readable(seen: View, serves: Bools) -> Bools:
+def _readable(seen: BatchView, serves: Bools) -> Bools:
     """Return which containers can be read from the replicas that serve."""
     nothing_bad = np.zeros_like(seen.is_bad)
     return is_readable(replace(seen, is_bad=nothing_bad, is_reachable=serves))
 
 
-def _spare(seen: View, serves: Bools) -> Ints:
+def _spare(seen: BatchView, serves: Bools) -> Ints:
     """Return each container's number of copies; for shards, the number that may be lost
     plus one.
     """

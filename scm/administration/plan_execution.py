@@ -11,35 +11,35 @@ from typing import Final
 from agent.errors import Code
 from health.words import ACTIONS
 from merkle.replica import ReplicaState
-from scm.administration.close_requests import Closures
-from scm.administration.operator_commands import Admin
+from scm.administration.close_requests import ContainerCloser
+from scm.administration.operator_commands import OperatorCommands
 from scm.administration.previews import Previews
-from scm.cluster.basis import Basis
-from scm.cluster.case import Case
+from scm.cluster.basis import DecisionContext
+from scm.cluster.case import ContainerContext
 from scm.cluster.safemode import SafeMode
 from scm.containers.emptying import next_step
-from scm.replication.judging.live_judge import Judge, Row
-from scm.replication.reconciling.attempts import Reconciles
-from scm.replication.reconciling.plan_check import Decision, PlanRow, check
-from scm.state.database import Change
-from scm.state.facts import Container, ContainerState, Kind
+from scm.replication.judging.live_judge import HealthRow, LiveHealthJudge
+from scm.replication.reconciling.attempts import ReconcileScheduler
+from scm.replication.reconciling.plan_check import ContainerDecision, PlanRow, check
+from scm.state.database import StateChange
+from scm.state.facts import CommandKind, Container, ContainerState
 
 SUPPRESSED: Final = "SUPPRESSED"
 AWAITS_REPAIR: Final = "AWAITS_REPAIR"
 LATER: Final = "is judged again once the one before it is ordered"
 
 
-class Plans:
+class PlanApplier:
     """Applies plans. Callers hold the control plane's lock."""
 
     def __init__(
         self,
-        basis: Basis,
-        judge: Judge,
-        reconciles: Reconciles,
-        admin: Admin,
+        basis: DecisionContext,
+        judge: LiveHealthJudge,
+        reconciles: ReconcileScheduler,
+        admin: OperatorCommands,
         safe_mode: SafeMode,
-        closures: Closures,
+        closures: ContainerCloser,
         previews: Previews,
     ) -> None:
         self._state = basis.state
@@ -54,22 +54,22 @@ class Plans:
         self._previews = previews
 
     def apply_all(
-        self, change: Change, rows: Sequence[PlanRow], worlds: Sequence[int], *, dry_run: bool
-    ) -> list[Decision]:
+        self, change: StateChange, rows: Sequence[PlanRow], worlds: Sequence[int], *, dry_run: bool
+    ) -> list[ContainerDecision]:
         """Order what the rows request, each if it is still right; none if a fingerprint differs."""
         aborted = self._previews.aborted(rows, worlds)
         if aborted:
             return aborted
         needs = self._judge.rows({row.container_id for row in rows})
-        decisions: list[Decision] = []
+        decisions: list[ContainerDecision] = []
         removed: set[int] = set()
         for row in rows:
-            if row.action == Kind.DELETE and row.container_id in removed:
-                decisions.append(Decision(row.container_id, "OK", LATER))
+            if row.action == CommandKind.DELETE and row.container_id in removed:
+                decisions.append(ContainerDecision(row.container_id, "OK", LATER))
                 continue
             needed = needs.get(row.container_id, ())
             decisions.append(self._apply(change, row, needed, dry_run=dry_run))
-            if dry_run and row.action == Kind.DELETE and decisions[-1].code == "OK":
+            if dry_run and row.action == CommandKind.DELETE and decisions[-1].code == "OK":
                 removed.add(row.container_id)
             if decisions[-1].command_ids:  # another row about it would see a changed fingerprint
                 needs |= {row.container_id: []} | self._judge.rows([row.container_id])
@@ -78,8 +78,8 @@ class Plans:
         return [self._previews.planned(*one) for one in zip(rows, decisions, strict=True)]
 
     def _apply(
-        self, change: Change, row: PlanRow, needs: Sequence[Row], *, dry_run: bool
-    ) -> Decision:
+        self, change: StateChange, row: PlanRow, needs: Sequence[HealthRow], *, dry_run: bool
+    ) -> ContainerDecision:
         """Order what a row requests, if the judge requests the same now."""
         container = self._state.containers.get(row.container_id)
         refusal = self._refusal(row, container)
@@ -88,37 +88,41 @@ class Plans:
         assert container is not None
         needed = [need for need in needs if ACTIONS[need.action] == row.action]
         match row.action:
-            case Kind.CLOSE:
+            case CommandKind.CLOSE:
                 return self._close(change, row, container, dry_run=dry_run)
-            case Kind.RECONCILE:
+            case CommandKind.RECONCILE:
                 return self._reconcile(change, row, container, dry_run=dry_run)
-            case Kind.REPLICATE:
+            case CommandKind.REPLICATE:
                 return self._replicate(change, row, container, needed, dry_run=dry_run)
-            case Kind.RECONSTRUCT if container.scheme:
+            case CommandKind.RECONSTRUCT if container.scheme:
                 return self._reconstruct(row, container, needed)
-            case Kind.DELETE:
+            case CommandKind.DELETE:
                 return self._delete(change, row, container, needed, dry_run=dry_run)
             case _:
                 message = f"container is {container.scheme or 'not erasure-coded'}"
-                return Decision(
+                return ContainerDecision(
                     row.container_id,
                     "INELIGIBLE_REPLICATION_TYPE",
                     f"{message}: {row.action} means nothing",
                 )
 
-    def _reconstruct(self, row: PlanRow, container: Container, needed: Sequence[Row]) -> Decision:
+    def _reconstruct(
+        self, row: PlanRow, container: Container, needed: Sequence[HealthRow]
+    ) -> ContainerDecision:
         """Confirm that shards are rebuilt; that a rebuild needs no plan."""
         commands = self._state.commands.of_container(row.container_id)
-        ids = tuple(c.command_id for c in commands if c.kind is Kind.RECONSTRUCT)
+        ids = tuple(c.command_id for c in commands if c.kind is CommandKind.RECONSTRUCT)
         if not needed and not ids:
             if self._cases.hopeful(row.container_id):
-                return Decision(row.container_id, AWAITS_REPAIR, "is to be mended in place first")
+                return ContainerDecision(
+                    row.container_id, AWAITS_REPAIR, "is to be mended in place first"
+                )
             return _stale(row, f"no shard of {container.scheme} is to be rebuilt now")
-        return Decision(row.container_id, "OK", "is rebuilt by the control plane", ids)
+        return ContainerDecision(row.container_id, "OK", "is rebuilt by the control plane", ids)
 
     def _close(
-        self, change: Change, row: PlanRow, container: Container, *, dry_run: bool
-    ) -> Decision:
+        self, change: StateChange, row: PlanRow, container: Container, *, dry_run: bool
+    ) -> ContainerDecision:
         """Close the container of a row, as far as it is to be closed."""
         done: list[str] = []
         if container.state is not ContainerState.OPEN:
@@ -135,7 +139,7 @@ class Plans:
         message = f"{decision.message}; not on {', '.join(done)}: nothing is to be closed there"
         return replace(decision, message=message)
 
-    def _close_objection(self, row: PlanRow, container: Container) -> Decision:
+    def _close_objection(self, row: PlanRow, container: Container) -> ContainerDecision:
         """Return why the container of a row is not to be closed."""
         held = {r.datanode_id: r for r in self._state.replicas.of(row.container_id)}
         differing = [
@@ -149,46 +153,52 @@ class Plans:
             message = (
                 f"{', '.join(differing)} differs from the CLOSED ones: a reconcile comes first"
             )
-            return Decision(row.container_id, AWAITS_REPAIR, message)
+            return ContainerDecision(row.container_id, AWAITS_REPAIR, message)
         return _stale(row, f"nothing is to be closed on {', '.join(row.targets)}")
 
-    def _refusal(self, row: PlanRow, container: Container | None) -> Decision | None:
+    def _refusal(self, row: PlanRow, container: Container | None) -> ContainerDecision | None:
         if self._safe_mode.is_on:
             message = "in safe mode no plan is applied"
-            return Decision(row.container_id, Code.SAFE_MODE, message)
+            return ContainerDecision(row.container_id, Code.SAFE_MODE, message)
         if row.expires_at_ms and self._clock.wall_ms() > row.expires_at_ms:
             return _stale(row, "the plan's time is over; make a new snapshot")
         if container is None:
-            return Decision(row.container_id, Code.CONTAINER_NOT_FOUND, "no such container")
+            return ContainerDecision(
+                row.container_id, Code.CONTAINER_NOT_FOUND, "no such container"
+            )
         if self._state.holds.is_suppressed(row.container_id):
-            return Decision(row.container_id, SUPPRESSED, "suppressed until a person releases it")
+            return ContainerDecision(
+                row.container_id, SUPPRESSED, "suppressed until a person releases it"
+            )
         return None
 
     def _reconcile(
-        self, change: Change, row: PlanRow, container: Container, *, dry_run: bool
-    ) -> Decision:
+        self, change: StateChange, row: PlanRow, container: Container, *, dry_run: bool
+    ) -> ContainerDecision:
         replicas = self._state.replicas.of(row.container_id)
         verdict = check(row, container, replicas, self._nodes.is_reachable, self._nodes.dead)
-        if isinstance(verdict, Decision):
+        if isinstance(verdict, ContainerDecision):
             return verdict
         return self._reconciles.order_planned(change, row, verdict, dry_run=dry_run)
 
     def _replicate(
         self,
-        change: Change,
+        change: StateChange,
         row: PlanRow,
         container: Container,
-        needed: Sequence[Row],
+        needed: Sequence[HealthRow],
         *,
         dry_run: bool,
-    ) -> Decision:
+    ) -> ContainerDecision:
         case = self._cases.case(container)
         lost = sorted(set(row.sources) - {p.datanode_id for p in case.placed})
         if lost:
             return _stale(row, f"{', '.join(lost)} has no replica now")
         need = next((n for n in needed if set(n.sources) & set(row.sources)), None)
         if need is None and case.hopeful:
-            return Decision(row.container_id, AWAITS_REPAIR, "is to be healed in place first")
+            return ContainerDecision(
+                row.container_id, AWAITS_REPAIR, "is to be healed in place first"
+            )
         if need is None:
             what = "shard" if container.scheme else "replica"
             return _stale(
@@ -197,7 +207,7 @@ class Plans:
                 f"{what} of {', '.join(row.sources)} is to be copied now",
             )
         if container.scheme:
-            return Decision(row.container_id, "OK", "is copied by the control plane")
+            return ContainerDecision(row.container_id, "OK", "is copied by the control plane")
         return self._admin.copy(
             change,
             case,
@@ -210,13 +220,13 @@ class Plans:
 
     def _delete(
         self,
-        change: Change,
+        change: StateChange,
         row: PlanRow,
         container: Container,
-        needed: Sequence[Row],
+        needed: Sequence[HealthRow],
         *,
         dry_run: bool,
-    ) -> Decision:
+    ) -> ContainerDecision:
         case = self._cases.case(container)
         if not row.is_forced:
             return self._delete_empty(row, case)
@@ -226,7 +236,7 @@ class Plans:
             what = "shard" if container.scheme else "replica"
             return _stale(row, f"the {what} on {', '.join(wrong)} is not one to remove now")
         if container.scheme:
-            return Decision(row.container_id, "OK", "is removed by the control plane")
+            return ContainerDecision(row.container_id, "OK", "is removed by the control plane")
         return self._admin.remove(
             change,
             case,
@@ -237,15 +247,15 @@ class Plans:
             dry_run=dry_run,
         )
 
-    def _delete_empty(self, row: PlanRow, case: Case) -> Decision:
+    def _delete_empty(self, row: PlanRow, case: ContainerContext) -> ContainerDecision:
         """Confirm that an empty container is deleted; its deletion needs no plan."""
         is_unused = not self._state.keys.blocks_in(row.container_id)
         replicas = [p.replica for p in case.placed]
         step = next_step(case.container, replicas, is_unused=is_unused)
         if not set(row.targets) <= set(step.deletes):
             return _stale(row, "not all of its replicas are empty and without a key")
-        return Decision(row.container_id, "OK", "it is deleted without a plan")
+        return ContainerDecision(row.container_id, "OK", "it is deleted without a plan")
 
 
-def _stale(row: PlanRow, message: str) -> Decision:
-    return Decision(row.container_id, Code.STALE_PLAN, message)
+def _stale(row: PlanRow, message: str) -> ContainerDecision:
+    return ContainerDecision(row.container_id, Code.STALE_PLAN, message)

@@ -6,16 +6,16 @@ from typing import Final
 
 from agent.errors import Code
 from scm.administration.operator_commands import world_of
-from scm.cluster.case import Case
-from scm.cluster.cases import Cases
+from scm.cluster.case import ContainerContext
+from scm.cluster.cases import ContainerContexts
 from scm.cluster.commands.pending_ops import PendingOps
 from scm.replication.guards.delete_safety import good_replicas
 from scm.replication.guards.shard_guard import whole_count
-from scm.replication.reconciling.attempts import Reconciles
+from scm.replication.reconciling.attempts import ReconcileScheduler
 from scm.replication.reconciling.eligibility import Eligibility
-from scm.replication.reconciling.plan_check import Decision, PlannedCommand, PlanRow
-from scm.state.database import State
-from scm.state.facts import Container, Kind
+from scm.replication.reconciling.plan_check import ContainerDecision, PlannedCommand, PlanRow
+from scm.state.database import StateDatabase
+from scm.state.facts import CommandKind, Container
 
 CHANGED_TOLD_MAX: Final = 5  # containers named as the reason when a plan is rejected
 
@@ -24,7 +24,11 @@ class Previews:
     """Previews without deciding or changing anything. Callers hold the control plane's lock."""
 
     def __init__(
-        self, state: State, cases: Cases, commands: PendingOps, reconciles: Reconciles
+        self,
+        state: StateDatabase,
+        cases: ContainerContexts,
+        commands: PendingOps,
+        reconciles: ReconcileScheduler,
     ) -> None:
         self._state = state
         self._cases = cases
@@ -32,8 +36,11 @@ class Previews:
         self._reconciles = reconciles
 
     def each(
-        self, container_ids: Sequence[int], worlds: Sequence[int], do: Callable[[int], Decision]
-    ) -> list[Decision]:
+        self,
+        container_ids: Sequence[int],
+        worlds: Sequence[int],
+        do: Callable[[int], ContainerDecision],
+    ) -> list[ContainerDecision]:
         """Return what `do` decides on each container that still matches `worlds`; empty: no
         check.
         """
@@ -42,12 +49,12 @@ class Previews:
             container = self._state.containers.get(container_id)
             if worlds and container is not None and worlds[i] != self._world(container):
                 message = "its replicas are not as they were when this was shown"
-                decisions.append(Decision(container_id, Code.STALE_PLAN, message))
+                decisions.append(ContainerDecision(container_id, Code.STALE_PLAN, message))
             else:
                 decisions.append(do(container_id))
         return decisions
 
-    def reconcile(self, container_id: int) -> Decision:
+    def reconcile(self, container_id: int) -> ContainerDecision:
         """Return what an order to reconcile a container would lead to. The bytes of chunks that it
         moves are known only after the trees are compared, so the bytes given are those read again
         afterwards if something was repaired.
@@ -55,11 +62,11 @@ class Previews:
         participants = self._reconciles.participants(container_id)
         container = self._state.containers.get(container_id)
         if participants.eligibility is not Eligibility.OK or container is None:
-            return Decision(container_id, participants.eligibility, participants.message)
+            return ContainerDecision(container_id, participants.eligibility, participants.message)
         replicas = {r.datanode_id: r for r in self._state.replicas.of(container_id)}
         commands = tuple(
             PlannedCommand(
-                Kind.RECONCILE,
+                CommandKind.RECONCILE,
                 node,
                 size_bytes=replicas[node].bytes_used,
                 duration_ms=self._commands.copy_rate.estimate_ms(replicas[node].bytes_used),
@@ -68,7 +75,7 @@ class Previews:
         )
         return self.shown(container, "fetches what differs, no more", commands, len(commands))
 
-    def aborted(self, rows: Sequence[PlanRow], worlds: Sequence[int]) -> list[Decision]:
+    def aborted(self, rows: Sequence[PlanRow], worlds: Sequence[int]) -> list[ContainerDecision]:
         """Reject all rows of a plan if one fingerprint differs; return an empty list to go on.
 
         The operator confirmed the whole preview.
@@ -85,13 +92,13 @@ class Previews:
         others = f"not done either: since this was shown changed {told}{more}"
         mine = "its replicas are not as they were when this was shown"
         return [
-            Decision(
+            ContainerDecision(
                 row.container_id, Code.STALE_PLAN, mine if row.container_id in changed else others
             )
             for row in rows
         ]
 
-    def planned(self, row: PlanRow, decision: Decision) -> Decision:
+    def planned(self, row: PlanRow, decision: ContainerDecision) -> ContainerDecision:
         """Add to the decision on a row, without acting on it, what the decision does not contain:
         copies, bytes, time and fingerprint.
         """
@@ -105,26 +112,28 @@ class Previews:
         )
         if decision.code != "OK":
             return shown
-        if row.action == Kind.RECONCILE:
+        if row.action == CommandKind.RECONCILE:
             full = self.reconcile(row.container_id)
             return full if full.code == "OK" else shown
         return replace(
             shown, commands=self._own_commands(row, case), copies_after=_whole_after(case, row)
         )
 
-    def _own_commands(self, row: PlanRow, case: Case) -> tuple[PlannedCommand, ...]:
+    def _own_commands(self, row: PlanRow, case: ContainerContext) -> tuple[PlannedCommand, ...]:
         """Return what the control plane does about a row by itself and the plan only confirms."""
         sizes = {p.datanode_id: p.replica.bytes_used for p in case.placed}
-        if row.action == Kind.DELETE:
+        if row.action == CommandKind.DELETE:
             return tuple(
-                PlannedCommand(Kind.DELETE, node, size_bytes=sizes.get(node, 0))
+                PlannedCommand(CommandKind.DELETE, node, size_bytes=sizes.get(node, 0))
                 for node in row.targets
             )
-        if row.action == Kind.RECONSTRUCT:
+        if row.action == CommandKind.RECONSTRUCT:
             read_bytes = max(sizes.values(), default=0) * (len(row.sources) + row.copies)
-            return (self._timed(PlannedCommand(Kind.RECONSTRUCT, "", size_bytes=read_bytes)),)
+            return (
+                self._timed(PlannedCommand(CommandKind.RECONSTRUCT, "", size_bytes=read_bytes)),
+            )
         return tuple(
-            self._timed(PlannedCommand(Kind.REPLICATE, node, size_bytes=sizes.get(node, 0)))
+            self._timed(PlannedCommand(CommandKind.REPLICATE, node, size_bytes=sizes.get(node, 0)))
             for node in row.sources
         )
 
@@ -143,10 +152,10 @@ class Previews:
         message: str,
         commands: tuple[PlannedCommand, ...],
         at_best_count: int,
-    ) -> Decision:
+    ) -> ContainerDecision:
         """Return a decision with the copies before and after, and the current fingerprint."""
         copies = _whole(self._cases.case(container))
-        shown = Decision(container.container_id, "OK", message, (), commands, copies)
+        shown = ContainerDecision(container.container_id, "OK", message, (), commands, copies)
         after = max(copies, at_best_count)
         return replace(shown, copies_after=after, world=self._world(container))
 
@@ -154,15 +163,15 @@ class Previews:
         return world_of(self._cases.case(container))
 
 
-def _whole(case: Case) -> int:
+def _whole(case: ContainerContext) -> int:
     return whole_count(case) if case.container.scheme else len(good_replicas(case))
 
 
-def _whole_after(case: Case, row: PlanRow) -> int:
+def _whole_after(case: ContainerContext, row: PlanRow) -> int:
     match row.action:
-        case Kind.DELETE:
+        case CommandKind.DELETE:
             return _whole(replace(case, deletes=(*case.deletes, *row.targets)))
-        case Kind.RECONSTRUCT:
+        case CommandKind.RECONSTRUCT:
             return min(case.container.replication_factor, _whole(case) + row.copies)
         case _:
             return _whole(case)

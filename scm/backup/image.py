@@ -17,11 +17,11 @@ import lmdb
 
 from agent.errors import Code, Refused, Unavailable
 from scm.state import records, single_values
-from scm.state.database import DATABASES_MAX, State
+from scm.state.database import DATABASES_MAX, StateDatabase
 from scm.state.facts import UNFINISHED
 from scm.state.history.history_tables import HistoryTable
 from scm.state.page_check import check_pages
-from scm.state.single_values import Restored, counters_anew
+from scm.state.single_values import RestoreRecord, counters_anew
 from scm.state.tables.container_table import ContainerTable
 from scm.state.tables.table import Table, rows_on_disk
 
@@ -32,7 +32,7 @@ ROWS_PER_LOOK: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
+class StateImage:
     """The contents of a state, every row of which was read and decoded."""
 
     cluster_id: str
@@ -72,7 +72,7 @@ def copy_state(source: Path, target: Path) -> None:
 
 def look_through(
     directory: Path, looked_at: Callable[[int], object] = lambda _count: None
-) -> Image:
+) -> StateImage:
     """Read every row of a state that nothing else uses; pass `looked_at` the number of rows.
 
     Raise Refused(INCONSISTENT_VOLUME) naming what cannot be decoded.
@@ -85,15 +85,15 @@ def look_through(
             meta = environment.open_db(single_values.DATABASE, txn=transaction, create=False)
             found = single_values.read(partial(transaction.get, db=meta))
             counts = {}
-            for table in State.blank_tables():
+            for table in StateDatabase.blank_tables():
                 database = environment.open_db(table.name.encode(), txn=transaction, create=False)
                 counts[table.name] = _look_at(transaction, database, table, looked_at)
     except (records.DamagedRow, lmdb.Error) as error:
         raise Refused(Code.INCONSISTENT_VOLUME, f"state in {directory}: {error}") from error
-    return Image(found.cluster_id, found.format_version, found.counters, counts)
+    return StateImage(found.cluster_id, found.format_version, found.counters, counts)
 
 
-def begin_anew(directory: Path, *, taken_at_ms: int, now_ms: int) -> Restored:
+def begin_anew(directory: Path, *, taken_at_ms: int, now_ms: int) -> RestoreRecord:
     """Prepare a copy of a state for use, in one transaction: move its ids ahead of all that were
     assigned since it was copied, and mark it as needing recovery.
 
@@ -121,7 +121,7 @@ def begin_anew(directory: Path, *, taken_at_ms: int, now_ms: int) -> Restored:
             earlier = single_values.restored_from(bytes(row))
             unfinished.update(earlier.unfinished)
             first_new_id = min(first_new_id, earlier.first_new_container_id)
-        found = Restored(
+        found = RestoreRecord(
             taken_at_ms=taken_at_ms,
             restored_at_ms=now_ms,
             first_new_container_id=first_new_id,

@@ -22,7 +22,7 @@ READ_BYTES: Final = 1024**2
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class BackupManifest:
     """The facts of a backup. `counts` are rows by table; `sha256` and `size_bytes` are of
     the copy.
     """
@@ -44,7 +44,7 @@ class Manifest:
         return json.dumps(facts, indent=2, sort_keys=True).encode() + b"\n"
 
 
-def read_manifest(backup: Path) -> Manifest:
+def read_manifest(backup: Path) -> BackupManifest:
     """Read the manifest of a backup. Raise Refused, naming what is wrong with it."""
     path = backup / NAME
     try:
@@ -62,17 +62,17 @@ def read_manifest(backup: Path) -> Manifest:
         raise Refused(Code.INCONSISTENT_VOLUME, f"{path} is damaged: {error}") from error
 
 
-def _decoded(data: bytes) -> Manifest:
+def _decoded(data: bytes) -> BackupManifest:
     facts = json.loads(data)
     if facts.pop("checksum") != _checksum(facts):
         raise ValueError("it does not match its own checksum")
     version = facts.pop("format")
     if version != FORMAT:
         raise ValueError(f"format {version}, this program reads {FORMAT}")
-    return Manifest(**facts)
+    return BackupManifest(**facts)
 
 
-def check_bytes(backup: Path, manifest: Manifest) -> None:
+def check_bytes(backup: Path, manifest: BackupManifest) -> None:
     """Read the copy and compare it with the manifest. Raise Refused if they differ."""
     path = backup / STATE / DATA
     try:

@@ -15,26 +15,26 @@ from typing import Final
 from agent.errors import Code, Refused, SutureError, Unavailable
 from scm.backup import manifest as manifests
 from scm.backup.image import DATA, ROOM_BYTES, begin_anew, look_through, sync_file
-from scm.backup.manifest import Manifest
+from scm.backup.manifest import BackupManifest
 from scm.state.directory import (
     DIRECTORY_MODE,
     GROWING,
-    Ownership,
+    StateDirectoryLock,
     cut_off_bytes,
     made_directory,
     remove_cut_off,
 )
-from scm.state.single_values import Restored
+from scm.state.single_values import RestoreRecord
 
 _IGNORED: Final = frozenset({"LOCK", "lost+found"})
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class RestoreResult:
     """The result of a restore."""
 
-    manifest: Manifest
-    restored: Restored
+    manifest: BackupManifest
+    restored: RestoreRecord
     was_cut_off: bool = False  # an earlier restore here was interrupted, and its rest was removed
 
 
@@ -45,7 +45,7 @@ def restore_backup(
     now_ms: int,
     cluster_id: str = "",
     looked_at: Callable[[int], object] = lambda _count: None,
-) -> Done:
+) -> RestoreResult:
     """Make a control plane's directory out of a backup.
 
     `cluster_id`, if given, is the cluster it must be of. Raise Refused, before anything is written,
@@ -70,12 +70,12 @@ def restore_backup(
     manifests.check_bytes(backup, manifest)
     _check_room(to, manifest.size_bytes + ROOM_BYTES - left_bytes)
     made_directory(to)
-    owner = Ownership.take(to / "LOCK")
+    owner = StateDirectoryLock.take(to / "LOCK")
     try:
         was_cut_off = not (to / "state").exists() and remove_cut_off(to)
         _check_empty(to)
         restored = _restored(backup, manifest, to, now_ms, looked_at)
-        return Done(manifest, restored, was_cut_off)
+        return RestoreResult(manifest, restored, was_cut_off)
     except OSError as error:
         raise Unavailable(
             Code.IO_EXCEPTION,
@@ -87,8 +87,12 @@ def restore_backup(
 
 
 def _restored(
-    backup: Path, manifest: Manifest, to: Path, now_ms: int, looked_at: Callable[[int], object]
-) -> Restored:
+    backup: Path,
+    manifest: BackupManifest,
+    to: Path,
+    now_ms: int,
+    looked_at: Callable[[int], object],
+) -> RestoreRecord:
     growing = to / GROWING
     growing.mkdir(DIRECTORY_MODE)
     try:
@@ -103,8 +107,12 @@ def _restored(
 
 
 def _grown(
-    backup: Path, manifest: Manifest, growing: Path, now_ms: int, looked_at: Callable[[int], object]
-) -> Restored:
+    backup: Path,
+    manifest: BackupManifest,
+    growing: Path,
+    now_ms: int,
+    looked_at: Callable[[int], object],
+) -> RestoreRecord:
     shutil.copyfile(backup / manifests.STATE / DATA, growing / DATA)
     sync_file(growing / DATA)
     if manifests.sha256_of(growing / DATA) != (manifest.sha256, manifest.size_bytes):

@@ -19,7 +19,7 @@ from typing import Final
 from agent.errors import Code, Refused, SutureError, Unavailable
 from scm.backup import manifest as manifests
 from scm.backup.image import DATA, check_state, copy_state, look_through, sync_file
-from scm.backup.manifest import Manifest
+from scm.backup.manifest import BackupManifest
 from scm.state.directory import DIRECTORY_MODE
 
 PREFIX: Final = "suture-scm-"
@@ -29,11 +29,11 @@ LOCK: Final = ".lock"
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class BackupResult:
     """A backup that was taken, and those that were removed for it."""
 
     path: Path
-    manifest: Manifest
+    manifest: BackupManifest
     removed: tuple[Path, ...]
 
 
@@ -45,7 +45,7 @@ def take_backup(
     version: str,
     keep_count: int = 0,
     looked_at: Callable[[int], object] = lambda _count: None,
-) -> Taken:
+) -> BackupResult:
     """Back up the control plane whose directory is `data` into a new directory in `to`.
 
     The control plane may be running. Once the new backup is whole, older backups of the same
@@ -72,14 +72,14 @@ def take_backup(
             shutil.rmtree(building, ignore_errors=True)
             raise
         removed = _remove_old(to / name, made.cluster_id, keep_count) if keep_count else ()
-        return Taken(to / name, made, removed)
+        return BackupResult(to / name, made, removed)
 
 
-def list_backups(directory: Path) -> list[tuple[Path, Manifest | str]]:
+def list_backups(directory: Path) -> list[tuple[Path, BackupManifest | str]]:
     """Return the backups in a directory, oldest first, each with its manifest or what is wrong with
     it.
     """
-    found: list[tuple[Path, Manifest | str]] = []
+    found: list[tuple[Path, BackupManifest | str]] = []
     for path in sorted(directory.glob(f"{PREFIX}*")):
         try:
             found.append((path, manifests.read_manifest(path)))
@@ -90,13 +90,13 @@ def list_backups(directory: Path) -> list[tuple[Path, Manifest | str]]:
 
 def _build(
     data: Path, building: Path, *, now_ms: int, version: str, looked_at: Callable[[int], object]
-) -> Manifest:
+) -> BackupManifest:
     state = building / manifests.STATE
     state.mkdir(DIRECTORY_MODE, parents=True)
     copy_state(data / "state", state)
     sha256, size_bytes = manifests.sha256_of(state / DATA)
     image = look_through(state, looked_at)
-    made = Manifest(
+    made = BackupManifest(
         cluster_id=image.cluster_id,
         taken_at_ms=now_ms,
         suture_version=version,
@@ -124,7 +124,7 @@ def _remove_old(new: Path, cluster_id: str, keep_count: int) -> tuple[Path, ...]
     others = [
         path
         for path, found in list_backups(to)
-        if isinstance(found, Manifest) and found.cluster_id == cluster_id and path != new
+        if isinstance(found, BackupManifest) and found.cluster_id == cluster_id and path != new
     ]
     old = others[: max(0, len(others) + 1 - keep_count)]
     for path in old:

@@ -16,7 +16,7 @@ LOAD_STEPS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class TargetCandidate:
     """A node that could take a replica: healthy and in service."""
 
     datanode_id: str
@@ -42,7 +42,7 @@ class Candidate:
 
 
 def choose_nodes(
-    candidates: Sequence[Candidate],
+    candidates: Sequence[TargetCandidate],
     *,
     count: int,
     needed_bytes: int,
@@ -60,7 +60,7 @@ def choose_nodes(
             f"{len(candidates)} healthy and in service, {len(roomy)} of them with room",
             hint="start more datanodes, add space, or lower replication_factor",
         )
-    chosen: list[Candidate] = []
+    chosen: list[TargetCandidate] = []
     while len(chosen) < count:
         racks = [candidate.rack for candidate in chosen]
         chosen.append(

@@ -10,36 +10,38 @@ from typing import Final
 import structlog
 
 from scm.state.clock import Clock
-from scm.state.database import Change, State
-from scm.state.facts import Volume
-from scm.state.history.anchors import VOLUMES_MAX, Anchor, Anchored
+from scm.state.database import StateChange, StateDatabase
+from scm.state.facts import ReportedVolume
+from scm.state.history.anchors import VOLUMES_MAX, Anchor, VolumeAnchors
 
 INTERVAL_MS: Final = 24 * 3600 * 1000
 
 _log = structlog.get_logger("suture.scm")
 
 
-class Anchoring:
+class AnchorKeeper:
     """Keeps anchors. Callers hold the control plane's lock."""
 
-    def __init__(self, state: State, clock: Clock) -> None:
+    def __init__(self, state: StateDatabase, clock: Clock) -> None:
         self._state = state
         self._clock = clock
         self._told: set[tuple[str, str, int, str]] = set()  # heads that went back: logged once
 
-    def note(self, change: Change, datanode_id: str, volumes: Iterable[Volume]) -> None:
+    def note(
+        self, change: StateChange, datanode_id: str, volumes: Iterable[ReportedVolume]
+    ) -> None:
         """Keep the heads that a datanode reports, one per volume and day."""
         for volume in volumes:
             if volume.log_count and volume.volume_id:
                 self._note(change, datanode_id, volume)
 
-    def _note(self, change: Change, datanode_id: str, volume: Volume) -> None:
+    def _note(self, change: StateChange, datanode_id: str, volume: ReportedVolume) -> None:
         table, now_ms = self._state.anchors, self._clock.wall_ms()
         known = table.get((datanode_id, volume.volume_id))
         if known is None:
             if len(table) >= VOLUMES_MAX:
                 return
-            known = Anchored(datanode_id, volume.volume_id, ())
+            known = VolumeAnchors(datanode_id, volume.volume_id, ())
         if known.anchors:
             last = known.anchors[-1]
             if self._went_back(known, volume) or volume.log_count == last.count:
@@ -49,7 +51,7 @@ class Anchoring:
         anchor = Anchor(now_ms, volume.log_count, volume.log_checksum)
         change.put(table, known.followed_by(anchor))
 
-    def _went_back(self, known: Anchored, volume: Volume) -> bool:
+    def _went_back(self, known: VolumeAnchors, volume: ReportedVolume) -> bool:
         """Return True if a log is shorter than before or has another entry at the same place; log
         it once.
         """

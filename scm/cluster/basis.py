@@ -2,21 +2,21 @@
 
 from dataclasses import dataclass
 
-from scm.cluster.cases import Cases
+from scm.cluster.cases import ContainerContexts
 from scm.cluster.commands.pending_ops import PendingOps
-from scm.cluster.nodes import Nodes
+from scm.cluster.nodes import NodeManager
 from scm.state.clock import Clock
-from scm.state.database import State
+from scm.state.database import StateDatabase
 from scm.state.options import ScmOptions
 
 
 @dataclass(frozen=True, slots=True)
-class Basis:
+class DecisionContext:
     """The state, the views of it, and the means to send commands."""
 
-    state: State
-    nodes: Nodes
+    state: StateDatabase
+    nodes: NodeManager
     commands: PendingOps
-    cases: Cases
+    cases: ContainerContexts
     clock: Clock
     options: ScmOptions

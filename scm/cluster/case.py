@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from merkle.replica import ReplicaState
-from scm.state.facts import Container, ContainerState, Health, OpState, Replica
+from scm.state.facts import Container, ContainerState, NodeHealthState, OpState, Replica
 
 IMPORT_SPACE_FACTOR: Final = 2  # an import needs the replica's size twice until it is whole
 LEAVING: Final = frozenset({OpState.DECOMMISSIONING, OpState.DECOMMISSIONED})
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedReplica:
     """A replica and its node at this moment.
 
     `is_confirmed` means that the node has reported all its replicas since this control plane
@@ -24,7 +24,7 @@ class Placed:
     """
 
     replica: Replica
-    health: Health
+    health: NodeHealthState
     op_state: OpState
     rack: str
     is_confirmed: bool = True
@@ -35,13 +35,15 @@ class Placed:
         return self.replica.datanode_id
 
 
-def present(placed: Iterable[Placed]) -> list[Placed]:
+def present(placed: Iterable[PlacedReplica]) -> list[PlacedReplica]:
     """Return the replicas that count as present: all but those on dead nodes.
 
     A node in maintenance is expected back with all its replicas, however long it is silent.
     """
     return [
-        p for p in placed if p.health is not Health.DEAD or p.op_state is OpState.IN_MAINTENANCE
+        p
+        for p in placed
+        if p.health is not NodeHealthState.DEAD or p.op_state is OpState.IN_MAINTENANCE
     ]
 
 
@@ -59,7 +61,7 @@ def is_bad(container: Container, replica: Replica) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class ContainerContext:
     """A container, its replicas and pending ops, and how many racks there are.
 
     `adds` and `deletes` are the datanodes that are getting or losing a replica. `hopeful` are those
@@ -67,7 +69,7 @@ class Case:
     """
 
     container: Container
-    placed: tuple[Placed, ...]
+    placed: tuple[PlacedReplica, ...]
     adds: tuple[str, ...] = ()
     deletes: tuple[str, ...] = ()
     hopeful: frozenset[str] = frozenset()
@@ -76,18 +78,18 @@ class Case:
     owes_deletes: bool = False  # blocks are deleted that some holder does not know of yet
 
 
-def needed_bytes(case: Case) -> int:
+def needed_bytes(case: ContainerContext) -> int:
     """Return the space that another of its replicas or shards needs while it is made."""
     return IMPORT_SPACE_FACTOR * max((p.replica.bytes_used for p in case.placed), default=0)
 
 
-def counts_for_racks(case: Case, p: Placed) -> bool:
+def counts_for_racks(case: ContainerContext, p: PlacedReplica) -> bool:
     """Return True if a replica counts for its rack: good, and its node neither dead nor leaving."""
     is_staying = p.op_state not in LEAVING and p.datanode_id not in case.deletes
     return is_staying and bool(present([p])) and not is_bad(case.container, p.replica)
 
 
-def neighbours(case: Case) -> tuple[set[str], set[str]]:
+def neighbours(case: ContainerContext) -> tuple[set[str], set[str]]:
     """Return the nodes that count for racks, and those that do not; a copy goes to neither.
 
     The first hold good replicas (also in maintenance) or pending adds. The second hold replicas
@@ -95,7 +97,7 @@ def neighbours(case: Case) -> tuple[set[str], set[str]]:
     """
     used, excluded = set(case.adds), set[str]()
     for p in case.placed:
-        if p.health is Health.DEAD:
+        if p.health is NodeHealthState.DEAD:
             continue
         is_out = (
             p.datanode_id in case.deletes

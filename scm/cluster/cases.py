@@ -4,23 +4,28 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from scm.cluster.allocate import Candidate
-from scm.cluster.case import Case, Placed, is_bad, present
-from scm.cluster.nodes import Nodes
-from scm.cluster.replica_map import Reports
+from scm.cluster.allocate import TargetCandidate
+from scm.cluster.case import ContainerContext, PlacedReplica, is_bad, present
+from scm.cluster.nodes import NodeManager
+from scm.cluster.replica_map import ReportProcessor
 from scm.state.clock import Clock
-from scm.state.database import State
-from scm.state.facts import Container, Kind, OpState, Replica
+from scm.state.database import StateDatabase
+from scm.state.facts import CommandKind, Container, OpState, Replica
 from scm.state.options import ScmOptions
 
 """Commands that bring replicas to datanodes."""
 
 
-class Cases:
+class ContainerContexts:
     """Builds cases and candidates. Callers hold the control plane's lock."""
 
     def __init__(
-        self, state: State, nodes: Nodes, reports: Reports, clock: Clock, options: ScmOptions
+        self,
+        state: StateDatabase,
+        nodes: NodeManager,
+        reports: ReportProcessor,
+        clock: Clock,
+        options: ScmOptions,
     ) -> None:
         self._state = state
         self._nodes = nodes
@@ -29,9 +34,9 @@ class Cases:
         self._options = options
         self._bad_since_s: dict[int, dict[str, float]] = {}
         self._is_one_turn = False
-        self._turn: dict[str, Candidate] | None = None
+        self._turn: dict[str, TargetCandidate] | None = None
 
-    def case(self, container: Container) -> Case:
+    def case(self, container: Container) -> ContainerContext:
         """Return a container with everything that affects its health."""
         container_id = container.container_id
         replicas = self._state.replicas.of(container_id)
@@ -40,12 +45,12 @@ class Cases:
         here = {p.datanode_id for p in present(placed)}
         adds, deletes = [], []
         for command in self._state.commands.of_container(container_id):
-            if command.kind is Kind.REPLICATE and command.target_id not in holders:
+            if command.kind is CommandKind.REPLICATE and command.target_id not in holders:
                 if self._stays(command.target_id):
                     adds.append(command.target_id)
-            elif command.kind is Kind.DELETE and command.datanode_id in here:
+            elif command.kind is CommandKind.DELETE and command.datanode_id in here:
                 deletes.append(command.datanode_id)
-        return Case(
+        return ContainerContext(
             container,
             placed,
             adds=tuple(adds),
@@ -128,7 +133,7 @@ class Cases:
             scheduled_bytes = known.scheduled_bytes + size_bytes
             self._turn[datanode_id] = replace(known, scheduled_bytes=scheduled_bytes)
 
-    def candidates(self) -> list[Candidate]:
+    def candidates(self) -> list[TargetCandidate]:
         """Return the nodes that may get replicas, with the promised space: answering and in
         service.
         """
@@ -136,7 +141,7 @@ class Cases:
             self._turn = {found.datanode_id: found for found in self._candidates()}
         return self._candidates() if self._turn is None else list(self._turn.values())
 
-    def _candidates(self) -> list[Candidate]:
+    def _candidates(self) -> list[TargetCandidate]:
         scheduled: dict[str, int] = {}
         for container in self._state.containers.open_all():
             left_bytes = self._options.container_bytes_max - container.committed_bytes
@@ -148,7 +153,7 @@ class Cases:
             if (candidate := self._candidate(node.datanode_id, scheduled)) is not None
         ]
 
-    def _candidate(self, datanode_id: str, scheduled: dict[str, int]) -> Candidate | None:
+    def _candidate(self, datanode_id: str, scheduled: dict[str, int]) -> TargetCandidate | None:
         node = self._state.nodes.get(datanode_id)
         live = self._nodes.liveness(datanode_id)
         if node is None or live is None or not self._nodes.takes_replicas(datanode_id):
@@ -157,7 +162,7 @@ class Cases:
             command.size_bytes for command in self._state.commands.adds_to(datanode_id)
         )
         working = [volume.available_bytes for volume in live.volumes if not volume.failed]
-        return Candidate(
+        return TargetCandidate(
             datanode_id=datanode_id,
             rack=node.rack,
             capacity_bytes=live.capacity_bytes,
@@ -168,9 +173,9 @@ class Cases:
             has_failed_lately=self._nodes.has_failed_lately(datanode_id),
         )
 
-    def _placed(self, replica: Replica) -> Placed:
+    def _placed(self, replica: Replica) -> PlacedReplica:
         node = self._state.nodes.get(replica.datanode_id)
-        return Placed(
+        return PlacedReplica(
             replica,
             self._nodes.health(replica.datanode_id),
             OpState.IN_SERVICE if node is None else node.op_state,

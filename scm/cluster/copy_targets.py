@@ -6,11 +6,11 @@
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
-from scm.cluster.allocate import Candidate, tie
+from scm.cluster.allocate import TargetCandidate, tie
 
 
 def choose_targets(
-    candidates: Sequence[Candidate],
+    candidates: Sequence[TargetCandidate],
     *,
     count: int,
     needed_bytes: int,

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from merkle.replica import ReplicaState
-from scm.cluster.nodes import Nodes
-from scm.state.database import Change, State
-from scm.state.quiet_containers import Due
+from scm.cluster.nodes import NodeManager
+from scm.state.database import StateChange, StateDatabase
+from scm.state.quiet_containers import PriorityContainerQueue
 
 LAST_COPIES_MAX: Final = 1_000  # sent at once: some 5 KB of each heartbeat's answer
 COUNTED_MAX: Final = 1_000  # in one call, some 10 ms: after a restart all containers are uncounted
@@ -25,25 +25,25 @@ WHOLE: Final = frozenset({ReplicaState.CLOSED, ReplicaState.QUASI_CLOSED})
 _WHOLE: Final = np.array([state in WHOLE for state in ReplicaState])  # by state number
 
 
-class LastCopies:
+class LastReplicaTracker:
     """Last copies by datanode, counted on request from changes. Callers hold the control plane's
     lock.
     """
 
-    def __init__(self, state: State, nodes: Nodes) -> None:
+    def __init__(self, state: StateDatabase, nodes: NodeManager) -> None:
         self._state = state
         self._nodes = nodes
-        self._uncounted = Due()
+        self._uncounted = PriorityContainerQueue()
         self._uncounted.add_all(state.replicas.container_ids())
         self._holder: dict[int, str] = {}
         self._held: defaultdict[str, set[int]] = defaultdict(set)
 
-    def recount(self, change: Change, container_ids: Collection[int]) -> None:
+    def recount(self, change: StateChange, container_ids: Collection[int]) -> None:
         """Mark these containers as changed; undo it if the change fails."""
         if container_ids:
             self.recount_all(change, np.fromiter(container_ids, np.int64, len(container_ids)))
 
-    def recount_all(self, change: Change, container_ids: NDArray[np.int64]) -> None:
+    def recount_all(self, change: StateChange, container_ids: NDArray[np.int64]) -> None:
         """Mark an array of containers as changed, for instance because their node changed."""
         self._uncounted.add_all(container_ids)
         change.on_undo(partial(self._uncounted.add_all, container_ids))

@@ -18,12 +18,12 @@ from typing import Final
 from health.batch import NO_BCSID
 from health.quasi_closed import Obstacle, majority
 from health.quasi_closed import close_obstacle as obstacle_of
-from merkle.diff import Comparison, compare
+from merkle.diff import SummaryComparison, compare
 from merkle.replica import ReplicaState
 from scm.state.facts import Container, ContainerState, Replica
 
 
-class Event(StrEnum):
+class ContainerEvent(StrEnum):
     """An event that can change a container's state."""
 
     WRITES_ENDED = "WRITES_ENDED"  # finished, full, idle, or ordered by an operator
@@ -42,24 +42,24 @@ class Event(StrEnum):
     RETURNED = "RETURNED"  # the same, but the replica is not CLOSED
 
 
-NEXT: Final[Mapping[tuple[ContainerState, Event], ContainerState]] = {
-    (ContainerState.OPEN, Event.WRITES_ENDED): ContainerState.CLOSING,
-    (ContainerState.OPEN, Event.REPLICA_LEFT_OPEN): ContainerState.CLOSING,
-    (ContainerState.CLOSING, Event.CLOSED_BEHIND): ContainerState.QUASI_CLOSED,
-    (ContainerState.CLOSING, Event.NONE_WRITABLE): ContainerState.QUASI_CLOSED,
-    (ContainerState.CLOSING, Event.CLOSED_COMPLETE): ContainerState.CLOSED,
-    (ContainerState.CLOSING, Event.NEVER_WRITTEN): ContainerState.DELETED,
-    (ContainerState.QUASI_CLOSED, Event.CLOSED_COMPLETE): ContainerState.CLOSED,
-    (ContainerState.CLOSING, Event.GIVEN_UP): ContainerState.CLOSED,
-    (ContainerState.QUASI_CLOSED, Event.GIVEN_UP): ContainerState.CLOSED,
-    (ContainerState.DELETED, Event.REPLICA_SEEN): ContainerState.CLOSING,
-    (ContainerState.CLOSED, Event.EMPTIED): ContainerState.DELETING,
-    (ContainerState.QUASI_CLOSED, Event.EMPTIED): ContainerState.DELETING,
-    (ContainerState.DELETING, Event.CLEANED_UP): ContainerState.DELETED,
-    (ContainerState.DELETING, Event.RETURNED_CLOSED): ContainerState.CLOSED,
-    (ContainerState.DELETED, Event.RETURNED_CLOSED): ContainerState.CLOSED,
-    (ContainerState.DELETING, Event.RETURNED): ContainerState.QUASI_CLOSED,
-    (ContainerState.DELETED, Event.RETURNED): ContainerState.QUASI_CLOSED,
+NEXT: Final[Mapping[tuple[ContainerState, ContainerEvent], ContainerState]] = {
+    (ContainerState.OPEN, ContainerEvent.WRITES_ENDED): ContainerState.CLOSING,
+    (ContainerState.OPEN, ContainerEvent.REPLICA_LEFT_OPEN): ContainerState.CLOSING,
+    (ContainerState.CLOSING, ContainerEvent.CLOSED_BEHIND): ContainerState.QUASI_CLOSED,
+    (ContainerState.CLOSING, ContainerEvent.NONE_WRITABLE): ContainerState.QUASI_CLOSED,
+    (ContainerState.CLOSING, ContainerEvent.CLOSED_COMPLETE): ContainerState.CLOSED,
+    (ContainerState.CLOSING, ContainerEvent.NEVER_WRITTEN): ContainerState.DELETED,
+    (ContainerState.QUASI_CLOSED, ContainerEvent.CLOSED_COMPLETE): ContainerState.CLOSED,
+    (ContainerState.CLOSING, ContainerEvent.GIVEN_UP): ContainerState.CLOSED,
+    (ContainerState.QUASI_CLOSED, ContainerEvent.GIVEN_UP): ContainerState.CLOSED,
+    (ContainerState.DELETED, ContainerEvent.REPLICA_SEEN): ContainerState.CLOSING,
+    (ContainerState.CLOSED, ContainerEvent.EMPTIED): ContainerState.DELETING,
+    (ContainerState.QUASI_CLOSED, ContainerEvent.EMPTIED): ContainerState.DELETING,
+    (ContainerState.DELETING, ContainerEvent.CLEANED_UP): ContainerState.DELETED,
+    (ContainerState.DELETING, ContainerEvent.RETURNED_CLOSED): ContainerState.CLOSED,
+    (ContainerState.DELETED, ContainerEvent.RETURNED_CLOSED): ContainerState.CLOSED,
+    (ContainerState.DELETING, ContainerEvent.RETURNED): ContainerState.QUASI_CLOSED,
+    (ContainerState.DELETED, ContainerEvent.RETURNED): ContainerState.QUASI_CLOSED,
 }
 """Every other pair changes nothing: a state further along stays."""
 
@@ -80,7 +80,7 @@ class CloseCommand:
     force: bool
 
 
-def advance(container: Container, event: Event, *, now_ms: int) -> Container:
+def advance(container: Container, event: ContainerEvent, *, now_ms: int) -> Container:
     """Return the container after `event`; unchanged if the event does not apply to its state."""
     state = NEXT.get((container.state, event))
     if state is None:
@@ -92,7 +92,7 @@ def end_writes(container: Container, reason: str, *, now_ms: int) -> Container:
     """Return the container with its writer's session ended; `reason` is shown to operators."""
     if container.state is not ContainerState.OPEN:
         return container
-    closing = advance(container, Event.WRITES_ENDED, now_ms=now_ms)
+    closing = advance(container, ContainerEvent.WRITES_ENDED, now_ms=now_ms)
     return replace(closing, is_sealed=True, close_reason=reason)
 
 
@@ -101,7 +101,7 @@ def close_at(container: Container, bcsid: int, reason: str, *, now_ms: int) -> C
 
     Its replicas follow by the close commands that are then due.
     """
-    closed = advance(container, Event.GIVEN_UP, now_ms=now_ms)
+    closed = advance(container, ContainerEvent.GIVEN_UP, now_ms=now_ms)
     return replace(closed, sequence_id=bcsid, is_sealed=True, close_reason=reason)
 
 
@@ -238,7 +238,8 @@ def _final_close(
         return CloseCommand(replica.datanode_id, bcsid, force=False)
     tree = replica.tree
     proven = tree is not None and any(
-        other.tree is not None and compare(tree, other.tree) is Comparison.EQUAL for other in closed
+        other.tree is not None and compare(tree, other.tree) is SummaryComparison.EQUAL
+        for other in closed
     )
     if not proven:
         return None
@@ -275,21 +276,23 @@ def _sequence_id(container: Container, replicas: Sequence[Replica]) -> int:
     return max([container.sequence_id, *held])
 
 
-def _events(container: Container, replicas: Sequence[Replica], *, is_awaiting: bool) -> list[Event]:
+def _events(
+    container: Container, replicas: Sequence[Replica], *, is_awaiting: bool
+) -> list[ContainerEvent]:
     """Return the events that the replicas show; `is_awaiting`: a chosen datanode has yet to
     report.
     """
     if not replicas:
         is_unwritten = not container.pipeline and not container.committed_count
-        return [Event.NEVER_WRITTEN] if is_unwritten else []
-    events = [Event.REPLICA_SEEN]
+        return [ContainerEvent.NEVER_WRITTEN] if is_unwritten else []
+    events = [ContainerEvent.REPLICA_SEEN]
     states = {replica.state for replica in replicas}
     if states - {ReplicaState.OPEN, ReplicaState.RECOVERING}:
-        events.append(Event.REPLICA_LEFT_OPEN)
+        events.append(ContainerEvent.REPLICA_LEFT_OPEN)
     if any(is_complete(container, replica) for replica in replicas):
-        events.append(Event.CLOSED_COMPLETE)
+        events.append(ContainerEvent.CLOSED_COMPLETE)
     elif states & {ReplicaState.QUASI_CLOSED, ReplicaState.CLOSED}:
-        events.append(Event.CLOSED_BEHIND)
+        events.append(ContainerEvent.CLOSED_BEHIND)
     elif not states & _WRITABLE and not is_awaiting:
-        events.append(Event.NONE_WRITABLE)
+        events.append(ContainerEvent.NONE_WRITABLE)
     return events

@@ -19,8 +19,8 @@ from agent.errors import Code, Refused
 from merkle.replica import LAYOUT_VERSION
 from scm.cluster.commands.command_limits import backoff_s
 from scm.state.clock import Clock
-from scm.state.database import Change, State
-from scm.state.facts import Health, Liveness, Node, OpState, Replica, Volume
+from scm.state.database import StateChange, StateDatabase
+from scm.state.facts import Liveness, Node, NodeHealthState, OpState, Replica, ReportedVolume
 from scm.state.options import ScmOptions
 from scm.state.starts import SeenStart
 
@@ -39,7 +39,7 @@ class Registration:
     version: str
     cluster_id: str  # empty: not joined yet
     boot_id: int
-    volumes: tuple[Volume, ...]
+    volumes: tuple[ReportedVolume, ...]
     op_state: OpState | None = None  # as the datanode keeps it; None: never set
     op_expiry_ms: int = 0
     layout_version: int = LAYOUT_VERSION
@@ -47,19 +47,19 @@ class Registration:
     refused: tuple[str, ...] = ()  # parts that break a rule and are left out
 
 
-def health_of(age_s: float, *, has_called: bool, options: ScmOptions) -> Health:
+def health_of(age_s: float, *, has_called: bool, options: ScmOptions) -> NodeHealthState:
     """Return a node's health by the seconds since its last heartbeat (or since the SCM started)."""
     if age_s * 1000 > options.dead_after_ms:
-        return Health.DEAD
+        return NodeHealthState.DEAD
     if not has_called or age_s * 1000 > options.stale_after_ms:
-        return Health.STALE
-    return Health.HEALTHY
+        return NodeHealthState.STALE
+    return NodeHealthState.HEALTHY
 
 
-class Nodes:
+class NodeManager:
     """The registered datanodes. Callers hold the control plane's lock."""
 
-    def __init__(self, state: State, clock: Clock, options: ScmOptions) -> None:
+    def __init__(self, state: StateDatabase, clock: Clock, options: ScmOptions) -> None:
         self._state = state
         self._clock = clock
         self._options = options
@@ -70,13 +70,13 @@ class Nodes:
         self._registered: set[str] = set()  # with this process
         self._failed_at_s: dict[str, float] = {}
         self._failures: dict[str, int] = {}  # of writers, since the last success or registration
-        self._seen_health: dict[str, Health] = {}
+        self._seen_health: dict[str, NodeHealthState] = {}
         self._rest: list[str] = []  # nodes that `note_health` evaluates in its next calls
         self._rack_count: int | None = None  # counted on request
         self.dead: set[str] = set()
         """Nodes that were DEAD when health was noted last, and have not called since."""
 
-    def register(self, change: Change, registration: Registration) -> bool:
+    def register(self, change: StateChange, registration: Registration) -> bool:
         """Record a datanode; return True if it is another process than the known one.
 
         Raise Refused(WRONG_CLUSTER) if it belongs to another cluster, Refused(WRONG_DATANODE) if
@@ -148,7 +148,10 @@ class Nodes:
             datanode_id = node.datanode_id
             if node.address != registration.address or datanode_id == registration.datanode_id:
                 continue
-            if datanode_id in self._registered and self.health(datanode_id) is Health.HEALTHY:
+            if (
+                datanode_id in self._registered
+                and self.health(datanode_id) is NodeHealthState.HEALTHY
+            ):
                 raise Refused(
                     Code.WRONG_DATANODE,
                     f"datanode {registration.datanode_id} has the address {node.address}, "
@@ -157,7 +160,7 @@ class Nodes:
                     datanode_id=registration.datanode_id,
                 )
 
-    def _is_newer(self, change: Change, registration: Registration, known: Node) -> bool:
+    def _is_newer(self, change: StateChange, registration: Registration, known: Node) -> bool:
         """Return True if the operational state that a datanode keeps is newer than a restored
         backup.
         """
@@ -186,11 +189,11 @@ class Nodes:
     def hear(
         self,
         datanode_id: str,
-        volumes: Iterable[Volume],
+        volumes: Iterable[ReportedVolume],
         queues: Iterable[tuple[str, int]],
     ) -> None:
         """Record that a node called now, and the load that it reported."""
-        if self.health(datanode_id) is Health.DEAD:
+        if self.health(datanode_id) is NodeHealthState.DEAD:
             self._rack_count = None
         self.dead.discard(datanode_id)
         self._live[datanode_id] = Liveness(
@@ -200,16 +203,16 @@ class Nodes:
             queues=tuple(queues),
         )
 
-    def health(self, datanode_id: str) -> Health:
+    def health(self, datanode_id: str) -> NodeHealthState:
         """Return a node's health now; one that never registered is DEAD."""
         if self._state.nodes.get(datanode_id) is None:
-            return Health.DEAD
+            return NodeHealthState.DEAD
         live = self._live.get(datanode_id)
         since_s = self._started_at_s if live is None else live.heard_at_s
         age_s = self._clock.monotonic_s() - since_s
         return health_of(age_s, has_called=live is not None, options=self._options)
 
-    def standings(self, datanode_ids: Iterable[str]) -> list[tuple[Node | None, Health]]:
+    def standings(self, datanode_ids: Iterable[str]) -> list[tuple[Node | None, NodeHealthState]]:
         """Return, for each node, its registration (None if it never registered) and its health now.
         Called at each read (ADR 0041).
         """
@@ -219,9 +222,9 @@ class Nodes:
         for datanode_id in datanode_ids:
             node, live = found(datanode_id), self._live.get(datanode_id)
             if node is None:
-                health = Health.DEAD
+                health = NodeHealthState.DEAD
             elif live is not None and (now_s - live.heard_at_s) * 1000 <= self._fresh_ms:
-                health = Health.HEALTHY
+                health = NodeHealthState.HEALTHY
             else:
                 since_s = self._started_at_s if live is None else live.heard_at_s
                 health = health_of(
@@ -234,7 +237,7 @@ class Nodes:
         """Return True if a node is DEAD and not expected back; one in maintenance is expected."""
         node = self._state.nodes.get(datanode_id)
         is_resting = node is not None and node.op_state is OpState.IN_MAINTENANCE
-        return not is_resting and self.health(datanode_id) is Health.DEAD
+        return not is_resting and self.health(datanode_id) is NodeHealthState.DEAD
 
     def is_away(self, datanode_id: str) -> bool:
         """Return True if a node has been silent long enough to be STALE, at least since the SCM
@@ -260,7 +263,7 @@ class Nodes:
         A dead node may come back with its replica. So nothing is deleted because of its last
         report, and its pending deletes are sent again.
         """
-        return tuple(r for r in replicas if self.health(r.datanode_id) is not Health.DEAD)
+        return tuple(r for r in replicas if self.health(r.datanode_id) is not NodeHealthState.DEAD)
 
     def takes_replicas(self, datanode_id: str) -> bool:
         """Return True if a node may get a replica: it answers, stays, and is not read-only."""
@@ -287,7 +290,7 @@ class Nodes:
 
     def is_reachable(self, datanode_id: str) -> bool:
         """Return True if a node may be sent to or named as a peer."""
-        return self.health(datanode_id) is Health.HEALTHY
+        return self.health(datanode_id) is NodeHealthState.HEALTHY
 
     def liveness(self, datanode_id: str) -> Liveness | None:
         """Return the facts of the last heartbeat; None if there was none since the start."""
@@ -319,7 +322,7 @@ class Nodes:
             racks = {
                 node.rack
                 for node in self._state.nodes.values()
-                if self.health(node.datanode_id) is not Health.DEAD
+                if self.health(node.datanode_id) is not NodeHealthState.DEAD
             }
             self._rack_count = len(racks)
         return self._rack_count
@@ -362,7 +365,7 @@ class Nodes:
             if self.health(node.datanode_id) is not self._seen_health.get(node.datanode_id)
         ]
 
-    def note_health(self, change: Change, *, count_max: int = sys.maxsize) -> list[str]:
+    def note_health(self, change: StateChange, *, count_max: int = sys.maxsize) -> list[str]:
         """Log nodes whose health changed since the last call, at most `count_max`; return their
         ids.
 
@@ -382,27 +385,29 @@ class Nodes:
                 changed.append(node.datanode_id)
         return changed
 
-    def _note(self, change: Change, node: Node) -> bool:
+    def _note(self, change: StateChange, node: Node) -> bool:
         """Log a change of a node's health; return True if it affects the node's replicas."""
         health = self.health(node.datanode_id)
         before = self._seen_health.get(node.datanode_id)
         if health is before:
             return False
         self._see(change, node.datanode_id, health)
-        if before is None and health is Health.STALE:
+        if before is None and health is NodeHealthState.STALE:
             return False  # no call since our own start: as in its row, nothing has changed
         # Keeps the row's "last heard" useful after a restart, at no cost per call.
         heard_at_ms = self.heartbeat_at_ms(node)
-        is_online = health is not Health.DEAD and (node.was_online or health is Health.HEALTHY)
+        is_online = health is not NodeHealthState.DEAD and (
+            node.was_online or health is NodeHealthState.HEALTHY
+        )
         row = replace(node, last_heartbeat_at_ms=heard_at_ms, was_online=is_online)
         change.put(self._state.nodes, row)
-        level = logging.INFO if health is Health.HEALTHY else logging.WARNING
+        level = logging.INFO if health is NodeHealthState.HEALTHY else logging.WARNING
         change.on_commit(
             _log.log, level, "node_health_changed", datanode_id=node.datanode_id, health=health
         )
         return True
 
-    def _see(self, change: Change, datanode_id: str, health: Health) -> None:
+    def _see(self, change: StateChange, datanode_id: str, health: NodeHealthState) -> None:
         """Record the health in which a node was seen. If the change fails, its consequences are
         still to be done, so the earlier health is put back.
         """
@@ -418,4 +423,4 @@ class Nodes:
 
         change.on_undo(restore)
         seen[datanode_id] = health
-        (dead.add if health is Health.DEAD else dead.discard)(datanode_id)
+        (dead.add if health is NodeHealthState.DEAD else dead.discard)(datanode_id)

@@ -18,7 +18,7 @@ STRANGERS_MAX: Final = 1_000  # any caller may name any number of datanodes
 _log = structlog.get_logger("suture.scm")
 
 
-class RefusedParts:
+class RejectedReportParts:
     """Datanodes with recent invalid parts. Callers hold the control plane's lock."""
 
     def __init__(self, clock: Clock) -> None:

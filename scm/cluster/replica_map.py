@@ -17,11 +17,11 @@ from typing import Final, TypeVar
 import numpy as np
 import structlog
 
-from scm.state.database import Change, State
+from scm.state.database import StateChange, StateDatabase
 from scm.state.facts import Replica
 from scm.state.replicas.arena import Rows, picked
 from scm.state.replicas.holders import Ids
-from scm.state.replicas.reported_replicas import Reported
+from scm.state.replicas.reported_replicas import ReportedReplicas
 
 REPLICAS_MIN: Final = 20_000  # for any datanode, however small or empty
 BYTES_PER_REPLICA: Final = 256 * 1024**2  # of a disk; containers have 5 GB
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Report:
+class NodeReplicaReport:
     """One `ContainerReport` or `ColumnReport` of a heartbeat; states of `replicas` may be DELETED.
 
     A large one is applied in parts: each but the first is `is_continued`, and each but the last
@@ -51,7 +51,7 @@ class Report:
     """Containers of which it says what breaks a rule: they are there, and as they were known."""
     refused: str = ""  # the first reason
 
-    def parts(self, count_max: int) -> Iterator["Report"]:
+    def parts(self, count_max: int) -> Iterator["NodeReplicaReport"]:
         """Yield the report in parts of at most `count_max` replicas; at least one part."""
         count = len(self.replicas)
         for start in range(0, max(1, count), count_max):
@@ -84,10 +84,10 @@ def replicas_max(capacity_bytes: int) -> int:
     return min(max(capacity_bytes // BYTES_PER_REPLICA, REPLICAS_MIN), REPLICAS_MAX)
 
 
-class Reports:
+class ReportProcessor:
     """Applies reports to the replica map. Callers hold the control plane's lock."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: StateDatabase) -> None:
         self._state = state
         self._assemblies: dict[str, _Assembly] = {}
         self.confirmed: set[str] = set()
@@ -105,15 +105,17 @@ class Reports:
         self.confirmed.discard(datanode_id)
         self.cut_off.discard(datanode_id)
 
-    def note_known(self, change: Change, container_id: int) -> None:
+    def note_known(self, change: StateChange, container_id: int) -> None:
         """Record that a container is now one of ours."""
         _take_out(change, self.unknown_container_ids, container_id)
 
-    def note_stranger(self, change: Change, container_id: int) -> None:
+    def note_stranger(self, change: StateChange, container_id: int) -> None:
         """Record that a container is no longer one of ours."""
         _put_in(change, self.unknown_container_ids, container_id)
 
-    def within(self, datanode_id: str, report: Report, count_max: int) -> Report:
+    def within(
+        self, datanode_id: str, report: NodeReplicaReport, count_max: int
+    ) -> NodeReplicaReport:
         """Return a report without the replicas beyond `count_max` of a datanode; `refused` says
         that some were left out. Known replicas stay known.
         """
@@ -125,8 +127,8 @@ class Reports:
         if known + len(report.replicas) <= count_max:
             return report
         told = report.replicas
-        if not isinstance(told, Reported):
-            told = Reported.of(datanode_id, told)
+        if not isinstance(told, ReportedReplicas):
+            told = ReportedReplicas.of(datanode_id, told)
         is_new = ~np.isin(told.rows["container_id"], self._state.replicas.ids_on(datanode_id))
         is_over = is_new & (np.cumsum(is_new) > max(count_max - known, 0))
         if not is_over.any():
@@ -137,15 +139,17 @@ class Reports:
         )
         return replace(report, replicas=told.where(~is_over), refused=why)
 
-    def apply(self, change: Change, datanode_id: str, report: Report) -> set[int]:
+    def apply(self, change: StateChange, datanode_id: str, report: NodeReplicaReport) -> set[int]:
         """Apply one report; return the ids of the containers whose replicas changed."""
         told = report.replicas
-        if not isinstance(told, Reported):
-            told = Reported.of(datanode_id, told)
+        if not isinstance(told, ReportedReplicas):
+            told = ReportedReplicas.of(datanode_id, told)
         take = self._apply_page if report.is_full else self._apply_some
         return set(take(change, report, told).tolist())
 
-    def _apply_some(self, change: Change, report: Report, told: Reported) -> Ids:
+    def _apply_some(
+        self, change: StateChange, report: NodeReplicaReport, told: ReportedReplicas
+    ) -> Ids:
         datanode_id = told.datanode_id
         there, gone = told.settled()
         assembly = self._assemblies.get(datanode_id)
@@ -155,7 +159,9 @@ class Reports:
             assembly.deleted.update(gone["container_id"].tolist())
         return self._record(change, told, there, gone)
 
-    def _apply_page(self, change: Change, report: Report, told: Reported) -> Ids:
+    def _apply_page(
+        self, change: StateChange, report: NodeReplicaReport, told: ReportedReplicas
+    ) -> Ids:
         datanode_id = told.datanode_id
         there, gone = told.settled()
         assembly = self._assemblies.get(datanode_id)
@@ -198,7 +204,7 @@ class Reports:
         assembly.next_page = next_page
         self._assemblies[datanode_id] = assembly
 
-    def _record(self, change: Change, told: Reported, there: Rows, gone: Rows) -> Ids:
+    def _record(self, change: StateChange, told: ReportedReplicas, there: Rows, gone: Rows) -> Ids:
         changed = change.take(self._state.replicas, there, told)
         self._note_unknown(change, told.datanode_id, changed.tolist())
         if not len(gone):
@@ -208,7 +214,7 @@ class Reports:
         return np.concatenate((changed, removed))
 
     def _note_unknown(
-        self, change: Change, datanode_id: str, container_ids: Collection[int]
+        self, change: StateChange, datanode_id: str, container_ids: Collection[int]
     ) -> None:
         """Log containers that this SCM did not make, once each."""
         for container_id in self._state.containers.missing(container_ids):
@@ -235,14 +241,14 @@ class Reports:
             )
 
 
-def _put_in(change: Change, noted: set[T], one: T) -> None:
+def _put_in(change: StateChange, noted: set[T], one: T) -> None:
     """Add an item to a set; undo it if the change fails."""
     if one not in noted:
         noted.add(one)
         change.on_undo(partial(noted.discard, one))
 
 
-def _take_out(change: Change, noted: set[T], one: T) -> None:
+def _take_out(change: StateChange, noted: set[T], one: T) -> None:
     """Remove an item from a set; undo it if the change fails."""
     if one in noted:
         noted.discard(one)

@@ -34,14 +34,14 @@ from numpy.typing import NDArray
 
 from agent.errors import Code, Refused
 from merkle.replica import ReplicaState
-from scm.cluster.nodes import Nodes
+from scm.cluster.nodes import NodeManager
 from scm.state.clock import Clock
-from scm.state.database import Change, State
+from scm.state.database import StateChange, StateDatabase
 from scm.state.facts import ContainerState, OpState, data_count_of
 from scm.state.options import ScmOptions
 from scm.state.replicas.arena import Rows
 from scm.state.replicas.replica_table import NO_WORD
-from scm.state.single_values import Restored
+from scm.state.single_values import RestoreRecord
 
 _OFF: Final = frozenset({OpState.IN_MAINTENANCE, OpState.DECOMMISSIONED})
 """States in which a node may be switched off."""
@@ -55,7 +55,7 @@ LEAVE_HINT: Final = "suture scm safemode --leave ends it without them"
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
+class SafeModeStatus:
     """The state of safe mode: whether decisions may be made, and the nodes waited for."""
 
     is_open: bool
@@ -85,7 +85,7 @@ def gate(
     waited_s: float,
     wait_s: float,
     is_cold: bool = False,
-) -> Gate:
+) -> SafeModeStatus:
     """Evaluate the start by the nodes that are expected, that have reported and that are `away`,
     and by the containers that have been reported.
 
@@ -98,8 +98,8 @@ def gate(
     left_s = max(0.0, wait_s - waited_s)
     which = "known nodes" if is_cold else "nodes that were online"
 
-    def answer(is_open: bool, reason: str) -> Gate:
-        return Gate(is_open, reason, missing, is_cold, count, 0.0 if is_open else left_s)
+    def answer(is_open: bool, reason: str) -> SafeModeStatus:
+        return SafeModeStatus(is_open, reason, missing, is_cold, count, 0.0 if is_open else left_s)
 
     if is_cold and not count and left_s:
         return answer(False, f"no node is known; {left_s:.0f} s more for those that come")
@@ -125,7 +125,9 @@ class SafeMode:
     one. Callers hold the control plane's lock.
     """
 
-    def __init__(self, state: State, nodes: Nodes, clock: Clock, options: ScmOptions) -> None:
+    def __init__(
+        self, state: StateDatabase, nodes: NodeManager, clock: Clock, options: ScmOptions
+    ) -> None:
         self._state = state
         self._nodes = nodes
         self._clock = clock
@@ -146,14 +148,14 @@ class SafeMode:
         )
         self._seen: set[str] = set()
         self._reported: tuple[int, Reported] | None = None  # evaluated at this number of seen nodes
-        self._gate = Gate(False, "just started")
+        self._gate = SafeModeStatus(False, "just started")
 
     @property
     def is_on(self) -> bool:
         """True while safe mode is on."""
         return not self._gate.is_open
 
-    def look(self, confirmed: Collection[str]) -> Gate:
+    def look(self, confirmed: Collection[str]) -> SafeModeStatus:
         """Evaluate again unless open; `confirmed` nodes have reported all their replicas."""
         if not self._gate.is_open:
             counted = {
@@ -178,7 +180,7 @@ class SafeMode:
                 self._gate = replace(self._gate, is_open=False, reason=reason)
         return self._gate
 
-    def begin_again(self, change: Change) -> None:
+    def begin_again(self, change: StateChange) -> None:
         """Enter safe mode as at a cold start: this state is older than what datanodes saw."""
         before, was_cold = self.__dict__.copy(), self._state.is_cold
         change.on_undo(lambda: self.__dict__.update(before))
@@ -186,7 +188,7 @@ class SafeMode:
         self._state.is_cold = True
         self._begin()
 
-    def leave(self) -> Gate:
+    def leave(self) -> SafeModeStatus:
         """End safe mode on an operator's request. Raise Refused while a restore is unfinished."""
         restored = self._state.restored
         if restored is not None:
@@ -237,7 +239,7 @@ class SafeMode:
         return np.bincount(pairs[0].astype(np.int64), minlength=count)
 
 
-def _to_recover(restored: Restored) -> str:
+def _to_recover(restored: RestoreRecord) -> str:
     """Return a text with the moment of the state and the need to recover it."""
     if not restored.taken_at_ms:
         return (

@@ -28,20 +28,20 @@ from agent.errors import Code
 from merkle.replica import TREE_STATES
 from scm.cluster import lifecycle
 from scm.cluster.case import LEAVING
-from scm.cluster.cases import Cases
+from scm.cluster.cases import ContainerContexts
 from scm.cluster.commands.pending_ops import PendingOps
-from scm.cluster.nodes import Nodes
+from scm.cluster.nodes import NodeManager
 from scm.containers.emptying import RETURNED, next_step
 from scm.state.clock import Clock
-from scm.state.database import Change, State
+from scm.state.database import StateChange, StateDatabase
 from scm.state.facts import (
+    CommandKind,
+    CommandOutcome,
     Container,
     ContainerState,
-    Deleted,
+    DeletedBlocks,
+    DeleteTransaction,
     Key,
-    Kind,
-    Outcome,
-    Transaction,
 )
 
 TRANSACTIONS_PER_COMMAND: Final = 100
@@ -84,9 +84,9 @@ class BlockDeletion:
 
     def __init__(
         self,
-        state: State,
-        nodes: Nodes,
-        cases: Cases,
+        state: StateDatabase,
+        nodes: NodeManager,
+        cases: ContainerContexts,
         commands: PendingOps,
         clock: Clock,
     ) -> None:
@@ -110,7 +110,12 @@ class BlockDeletion:
         }
 
     def delete_keys(
-        self, change: Change, names: Sequence[str], worlds: Sequence[int] = (), *, dry_run: bool
+        self,
+        change: StateChange,
+        names: Sequence[str],
+        worlds: Sequence[int] = (),
+        *,
+        dry_run: bool,
     ) -> list[KeyDeletion]:
         """Delete keys. Those that do not exist are named; the others are gone when this returns.
 
@@ -133,7 +138,7 @@ class BlockDeletion:
         ids = dict(zip([key.name for key in gone], self.retire(change, gone), strict=True))
         return [replace(one, transaction_ids=ids.pop(one.name, ())) for one in deletions]
 
-    def retire(self, change: Change, keys: Sequence[Key]) -> list[tuple[int, ...]]:
+    def retire(self, change: StateChange, keys: Sequence[Key]) -> list[tuple[int, ...]]:
         """Delete the blocks of removed keys; return each key's transaction ids."""
         blocks = sorted(
             (block.container_id, block.local_id, place)
@@ -148,7 +153,7 @@ class BlockDeletion:
                 ids[place][number] = None
         return [tuple(numbers) for numbers in ids]
 
-    def give_up(self, change: Change, container: Container) -> None:
+    def give_up(self, change: StateChange, container: Container) -> None:
         """Drop the promised blocks of a container that takes no commits any more, and delete what
         writers left of blocks that were never committed.
 
@@ -169,7 +174,7 @@ class BlockDeletion:
                 )
             )
 
-    def tell_again(self, change: Change, container_ids: Collection[int]) -> None:
+    def tell_again(self, change: StateChange, container_ids: Collection[int]) -> None:
         """Begin the deletes of these containers again, once while their replicas stay the same.
 
         A datanode that was away, and whose replica was not recorded, while others acknowledged,
@@ -208,11 +213,11 @@ class BlockDeletion:
         self._uneven_at = chosen[-1] + 1 if len(chosen) == UNEVEN_PER_TURN else 0
         return chosen
 
-    def _begin_again(self, change: Change, container_id: int) -> None:
+    def _begin_again(self, change: StateChange, container_id: int) -> None:
         found = self._state.deleted_in(container_id)
         for deleted in found:
             change.remove(self._state.deleted, (container_id, deleted.transaction_id))
-            begun = Transaction(
+            begun = DeleteTransaction(
                 deleted.transaction_id,
                 container_id,
                 deleted.local_ids,
@@ -225,9 +230,11 @@ class BlockDeletion:
                 lambda: _log.info("deletes_told_again", container_id=container_id, count=len(found))
             )
 
-    def offer(self, change: Change, datanode_id: str) -> None:
+    def offer(self, change: StateChange, datanode_id: str) -> None:
         """Queue the deletes pending on a datanode if it has no command of that kind."""
-        if any(c.kind is Kind.DELETE_BLOCKS for c in self._state.commands.of_node(datanode_id)):
+        if any(
+            c.kind is CommandKind.DELETE_BLOCKS for c in self._state.commands.of_node(datanode_id)
+        ):
             return
         owed = self._owed_by(datanode_id)
         if owed:
@@ -235,7 +242,7 @@ class BlockDeletion:
                 self._unsent.pop((transaction.container_id, transaction.is_unproven), None)
             self._commands.queue(
                 change,
-                Kind.DELETE_BLOCKS,
+                CommandKind.DELETE_BLOCKS,
                 owed[0].container_id,
                 datanode_id,
                 why="keys were deleted",
@@ -243,7 +250,7 @@ class BlockDeletion:
                 transactions=owed,
             )
 
-    def acknowledge(self, change: Change, outcome: Outcome) -> None:
+    def acknowledge(self, change: StateChange, outcome: CommandOutcome) -> None:
         """Record the transactions that a datanode has executed."""
         container_ids: dict[int, None] = {}
         for key in outcome.acknowledged:
@@ -256,7 +263,7 @@ class BlockDeletion:
         for container_id in container_ids:  # it goes through all that are pending there
             self.finish(change, container_id)
 
-    def finish(self, change: Change, container_id: int) -> None:
+    def finish(self, change: StateChange, container_id: int) -> None:
         """End the transactions of a container that are pending on no datanode. Their blocks are
         remembered until the container is gone.
         """
@@ -269,7 +276,7 @@ class BlockDeletion:
         living = {replica.datanode_id for replica in self._nodes.living(replicas)}
         dead = {replica.datanode_id for replica in replicas} - living
         is_copied = any(
-            c.kind is Kind.REPLICATE for c in self._state.commands.of_container(container_id)
+            c.kind is CommandKind.REPLICATE for c in self._state.commands.of_container(container_id)
         )
         if is_gone and not replicas and container is not None:
             for deleted in self._state.deleted_in(container_id):
@@ -285,7 +292,7 @@ class BlockDeletion:
                 if not is_gone:
                     local_ids = tuple(sorted(transaction.local_ids))
                     change.put(
-                        self._state.deleted, Deleted(*key, local_ids, transaction.is_unproven)
+                        self._state.deleted, DeletedBlocks(*key, local_ids, transaction.is_unproven)
                     )
         if is_resting and self._state.transactions.has_any(container_id):
             self._resting.add(container_id)
@@ -297,7 +304,7 @@ class BlockDeletion:
             local_id for transaction in transactions for local_id in transaction.local_ids
         )
 
-    def tidy(self, change: Change, container_ids: Iterable[int]) -> list[int]:
+    def tidy(self, change: StateChange, container_ids: Iterable[int]) -> list[int]:
         """Delete containers that are empty, or let them come back; return those that changed."""
         changed = []
         asked = list(container_ids)
@@ -321,7 +328,7 @@ class BlockDeletion:
             self._unfinished[container_id] = self._unfinished.pop(container_id)
         return due
 
-    def _tidy_one(self, change: Change, container: Container) -> bool:
+    def _tidy_one(self, change: StateChange, container: Container) -> bool:
         container_id = container.container_id
         replicas = self._nodes.living(self._state.replicas.of(container_id))
         nodes = map(self._state.nodes.get, (r.datanode_id for r in replicas))
@@ -349,14 +356,18 @@ class BlockDeletion:
         return step.event is not None
 
     def _delete_replica(
-        self, change: Change, container_id: int, datanode_id: str, *, force: bool
+        self, change: StateChange, container_id: int, datanode_id: str, *, force: bool
     ) -> None:
-        is_pending = self._state.commands.about(Kind.DELETE, container_id, datanode_id) is not None
-        is_cooling = self._commands.is_cooling(Kind.DELETE, container_id)
+        is_pending = (
+            self._state.commands.about(CommandKind.DELETE, container_id, datanode_id) is not None
+        )
+        is_cooling = self._commands.is_cooling(CommandKind.DELETE, container_id)
         if is_pending or is_cooling or not self._commands.is_sendable(datanode_id):
             return
         why = "all blocks of the container are deleted" if force else "the container is empty"
-        self._commands.queue(change, Kind.DELETE, container_id, datanode_id, why=why, force=force)
+        self._commands.queue(
+            change, CommandKind.DELETE, container_id, datanode_id, why=why, force=force
+        )
 
     def _is_unused(self, container: Container) -> bool:
         container_id = container.container_id
@@ -365,12 +376,18 @@ class BlockDeletion:
             or (container.state in _DONE and self._cases.owes_deletes(container_id))
             or self._state.allocations.has_any(container_id)
             or any(
-                c.kind is Kind.REPLICATE for c in self._state.commands.of_container(container_id)
+                c.kind is CommandKind.REPLICATE
+                for c in self._state.commands.of_container(container_id)
             )
         )
 
     def _record(
-        self, change: Change, container_id: int, local_ids: list[int], *, is_unproven: bool = False
+        self,
+        change: StateChange,
+        container_id: int,
+        local_ids: list[int],
+        *,
+        is_unproven: bool = False,
     ) -> list[int]:
         """Record blocks to delete; return the transaction id of each, or an empty list.
 
@@ -389,7 +406,9 @@ class BlockDeletion:
             if open_one is None or len(open_one.local_ids) >= BLOCKS_PER_TRANSACTION:
                 number = change.next_id("next_transaction_id")
                 now_ms = self._clock.wall_ms()
-                open_one = Transaction(number, container_id, (), now_ms, is_unproven=is_unproven)
+                open_one = DeleteTransaction(
+                    number, container_id, (), now_ms, is_unproven=is_unproven
+                )
                 self._unsent[kind] = number
             room = BLOCKS_PER_TRANSACTION - len(open_one.local_ids)
             open_one = replace(open_one, local_ids=open_one.local_ids + rest[:room])
@@ -404,7 +423,7 @@ class BlockDeletion:
             for replica in self._state.replicas.of(container_id):
                 self._to_tell[replica.datanode_id][container_id] = None
 
-    def _owed_by(self, datanode_id: str) -> tuple[Transaction, ...]:
+    def _owed_by(self, datanode_id: str) -> tuple[DeleteTransaction, ...]:
         """Return the transactions that a datanode has not acknowledged, oldest first, up to one
         command.
 
@@ -413,11 +432,11 @@ class BlockDeletion:
         """
         self._tell_holders(self._stirred.take(self._state.transactions.by_container.keys()))
         to_tell = self._to_tell[datanode_id]
-        owed: list[Transaction] = []
+        owed: list[DeleteTransaction] = []
         told = []
         blocks_count = 0
         for container_id in to_tell:
-            if self._commands.is_cooling(Kind.DELETE_BLOCKS, container_id, datanode_id):
+            if self._commands.is_cooling(CommandKind.DELETE_BLOCKS, container_id, datanode_id):
                 continue
             unacknowledged = self._unacknowledged(container_id, datanode_id)
             if not unacknowledged:
@@ -434,7 +453,7 @@ class BlockDeletion:
             del to_tell[container_id]
         return tuple(owed)
 
-    def _unacknowledged(self, container_id: int, datanode_id: str) -> list[Transaction]:
+    def _unacknowledged(self, container_id: int, datanode_id: str) -> list[DeleteTransaction]:
         """Return the transactions that may be sent to a datanode for a container, oldest first.
 
         None for an open container, which is still being written.

@@ -9,11 +9,11 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from scm.cluster import lifecycle
-from scm.cluster.basis import Basis
+from scm.cluster.basis import DecisionContext
 from scm.cluster.commands import command_limits
-from scm.state.database import Change
-from scm.state.facts import Container, Kind, Pending
-from scm.state.quiet_containers import Settled
+from scm.state.database import StateChange
+from scm.state.facts import CommandKind, Container, PendingCommand
+from scm.state.quiet_containers import ContainerBitmap
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +22,10 @@ class _Attempt:
     not_before_s: float
 
 
-class Closes:
+class CloseCommands:
     """Sends close commands for replicas."""
 
-    def __init__(self, basis: Basis) -> None:
+    def __init__(self, basis: DecisionContext) -> None:
         self._state = basis.state
         self._nodes = basis.nodes
         self._commands = basis.commands
@@ -34,14 +34,14 @@ class Closes:
         self._options = basis.options
         self._attempts: dict[int, dict[str, _Attempt]] = {}
         """By container and datanode: closes that were commanded and are not seen to be done."""
-        self._closed: Settled = self._state.settled()
+        self._closed: ContainerBitmap = self._state.settled()
 
     @property
     def under_way(self) -> Collection[int]:
         """Ids of the containers with a close that was commanded and is not reported as done."""
         return self._attempts.keys()
 
-    def close_due(self, change: Change) -> None:
+    def close_due(self, change: StateChange) -> None:
         """Queue the close commands that are due in any container; skip containers where none can
         be.
         """
@@ -54,7 +54,7 @@ class Closes:
         """Reset a container's close attempts: the next one is not delayed."""
         self._attempts.pop(container_id, None)
 
-    def close(self, change: Change, container: Container) -> list[int]:
+    def close(self, change: StateChange, container: Container) -> list[int]:
         """Queue the close commands that are due; return the ids of all that are pending.
 
         A command is repeated, with growing pauses, until reports show its effect.
@@ -75,7 +75,7 @@ class Closes:
         command_ids = []
         for command in due:
             node = command.datanode_id
-            pending = self._state.commands.about(Kind.CLOSE, container_id, node)
+            pending = self._state.commands.about(CommandKind.CLOSE, container_id, node)
             if pending is not None and self._is_superseded(pending, command):
                 self._commands.supersede(change, pending)
                 attempts.pop(node, None)
@@ -88,7 +88,7 @@ class Closes:
             command_ids.append(
                 self._commands.queue(
                     change,
-                    Kind.CLOSE,
+                    CommandKind.CLOSE,
                     container_id,
                     node,
                     why=container.close_reason or f"the container is {container.state}",
@@ -105,7 +105,7 @@ class Closes:
     def _may_be_told(self, datanode_id: str) -> bool:
         return self._commands.is_sendable(datanode_id) and self._nodes.takes_commands(datanode_id)
 
-    def _is_superseded(self, pending: Pending, command: lifecycle.CloseCommand) -> bool:
+    def _is_superseded(self, pending: PendingCommand, command: lifecycle.CloseCommand) -> bool:
         """Return True if an unsent close names another commit, or more force, than is right."""
         is_other = pending.bcsid != command.bcsid or pending.force > command.force
         return pending.sent_at_s is None and is_other

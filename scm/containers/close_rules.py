@@ -21,7 +21,7 @@ from typing import Final
 from health.quasi_closed import Obstacle
 from merkle.replica import ReplicaState
 from scm.cluster import lifecycle
-from scm.cluster.case import Placed, present
+from scm.cluster.case import PlacedReplica, present
 from scm.state.facts import Container, ContainerState, Replica
 
 STUCK: Final = "QUASI_CLOSED_STUCK"  # Ozone's name
@@ -42,7 +42,7 @@ class Closure:
     bcsid: int  # the last commit it would have
     last_bcsid: int  # the last commit it is known to have had
     holders: tuple[str, ...]  # datanodes that have everything up to `bcsid`
-    beyond: tuple[Placed, ...]  # replicas that have more, and are kept
+    beyond: tuple[PlacedReplica, ...]  # replicas that have more, and are kept
     origin_count: int
     required_count: int  # of origins
     obstacle: str
@@ -62,7 +62,7 @@ class Closure:
 
 def closure(
     container: Container,
-    placed: Sequence[Placed],
+    placed: Sequence[PlacedReplica],
     *,
     acknowledged_bcsid: int,
     awaited: Collection[str] = (),

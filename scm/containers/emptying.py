@@ -12,19 +12,19 @@ from dataclasses import dataclass
 from typing import Final
 
 from merkle.replica import ReplicaState
-from scm.cluster.lifecycle import Event, is_written
+from scm.cluster.lifecycle import ContainerEvent, is_written
 from scm.state.facts import Container, ContainerState, Replica
 
 _CLOSED: Final = frozenset({ReplicaState.CLOSED, ReplicaState.QUASI_CLOSED})
-RETURNED: Final = frozenset({Event.RETURNED, Event.RETURNED_CLOSED})
+RETURNED: Final = frozenset({ContainerEvent.RETURNED, ContainerEvent.RETURNED_CLOSED})
 _OPEN: Final = frozenset({ReplicaState.OPEN, ReplicaState.CLOSING})
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class EmptyingStep:
     """The next step for a container: an event or none, and replicas to delete."""
 
-    event: Event | None = None
+    event: ContainerEvent | None = None
     deletes: tuple[str, ...] = ()  # datanode ids, without force
     forced: tuple[str, ...] = ()  # with force: data that is known to be deleted
 
@@ -35,20 +35,22 @@ def next_step(
     *,
     is_unused: bool,
     leaving: Collection[str] = (),
-) -> Step:
+) -> EmptyingStep:
     """Return the next step; `is_unused` means that no key and no pending command needs it.
 
     `leaving` are the decommissioned datanodes: a damaged replica there is not repaired.
     """
     match container.state:
         case ContainerState.CLOSED | ContainerState.QUASI_CLOSED if not is_unused:
-            return Step()
+            return EmptyingStep()
         case ContainerState.CLOSED:
             staying = [
                 r for r in replicas if r.datanode_id not in leaving or not _is_spent(container, r)
             ]
             step = _empty(container, staying)
-            return step if step.event is not None or len(staying) == len(replicas) else Step()
+            return (
+                step if step.event is not None or len(staying) == len(replicas) else EmptyingStep()
+            )
         case ContainerState.QUASI_CLOSED:
             return _empty(container, replicas)
         case ContainerState.DELETING:
@@ -56,7 +58,7 @@ def next_step(
         case ContainerState.DELETED if is_written(container):  # else any replica restores it
             return _gone(container, replicas, is_unused=is_unused)
         case _:
-            return Step()
+            return EmptyingStep()
 
 
 def _is_spent(container: Container, replica: Replica) -> bool:
@@ -69,24 +71,24 @@ def _is_spent(container: Container, replica: Replica) -> bool:
     )
 
 
-def _empty(container: Container, replicas: Sequence[Replica]) -> Step:
+def _empty(container: Container, replicas: Sequence[Replica]) -> EmptyingStep:
     is_closed = container.state is ContainerState.CLOSED
     if not replicas or not all(
         r.is_empty and not r.load_error and (r.state in _CLOSED or not is_closed) for r in replicas
     ):
-        return Step()
+        return EmptyingStep()
     deletes = tuple(r.datanode_id for r in replicas if r.state in _CLOSED)
     # A replica at the container's own bcsid proves that all of it was deleted, not only a part.
     is_proven = not is_closed or any(
         r.state is ReplicaState.CLOSED and r.bcsid == container.sequence_id for r in replicas
     )
-    return Step(Event.EMPTIED if is_proven else None, deletes)
+    return EmptyingStep(ContainerEvent.EMPTIED if is_proven else None, deletes)
 
 
-def _gone(container: Container, replicas: Sequence[Replica], *, is_unused: bool) -> Step:
+def _gone(container: Container, replicas: Sequence[Replica], *, is_unused: bool) -> EmptyingStep:
     if not replicas:
         is_deleting = container.state is ContainerState.DELETING
-        return Step(Event.CLEANED_UP if is_deleting else None)
+        return EmptyingStep(ContainerEvent.CLEANED_UP if is_deleting else None)
     with_data = [r for r in replicas if not r.is_empty]
     deletes = tuple(r.datanode_id for r in replicas if r.is_empty and not r.load_error)
     known = [  # nothing was deleted in a container that was never written
@@ -97,6 +99,8 @@ def _gone(container: Container, replicas: Sequence[Replica], *, is_unused: bool)
     is_gone = container.state is ContainerState.DELETED
     expected = _CLOSED | _OPEN if is_gone else _CLOSED
     if is_unused and len(known) == len(with_data) and all(r.state in expected for r in known):
-        return Step(None, deletes, tuple(r.datanode_id for r in known if r.state in _CLOSED))
+        return EmptyingStep(
+            None, deletes, tuple(r.datanode_id for r in known if r.state in _CLOSED)
+        )
     closed = any(r.state is ReplicaState.CLOSED for r in with_data)
-    return Step(Event.RETURNED_CLOSED if closed else Event.RETURNED)
+    return EmptyingStep(ContainerEvent.RETURNED_CLOSED if closed else ContainerEvent.RETURNED)

@@ -7,10 +7,10 @@ from typing import Final
 import structlog
 
 from scm.cluster import lifecycle
-from scm.cluster.basis import Basis
+from scm.cluster.basis import DecisionContext
 from scm.containers.block_deletion import BlockDeletion
-from scm.containers.close_commands import Closes
-from scm.state.database import Change
+from scm.containers.close_commands import CloseCommands
+from scm.state.database import StateChange
 from scm.state.facts import Container, ContainerState
 
 _COMMIT_OVER: Final = frozenset(
@@ -20,14 +20,14 @@ _COMMIT_OVER: Final = frozenset(
 _log = structlog.get_logger("suture.scm")
 
 
-class Observer:
+class ContainerStateUpdater:
     """Moves containers along their lifecycle. Callers hold the control plane's lock."""
 
     def __init__(
         self,
-        basis: Basis,
+        basis: DecisionContext,
         deletions: BlockDeletion,
-        closes: Closes,
+        closes: CloseCommands,
     ) -> None:
         self._state = basis.state
         self._nodes = basis.nodes
@@ -37,7 +37,7 @@ class Observer:
         self._deletions = deletions
         self._closes = closes
 
-    def observe_all(self, change: Change, container_ids: Collection[int]) -> None:
+    def observe_all(self, change: StateChange, container_ids: Collection[int]) -> None:
         """Do the same for many, most of which are closed and need nothing: these are skipped."""
         state = self._state
         resting = set(state.containers.at_rest(container_ids)).difference(
@@ -48,7 +48,7 @@ class Observer:
         )
         self.observe(change, [number for number in container_ids if number not in resting])
 
-    def observe(self, change: Change, container_ids: Iterable[int]) -> None:
+    def observe(self, change: StateChange, container_ids: Iterable[int]) -> None:
         """Bring containers to the state that their replicas show, and queue the closes that are
         due.
         """
@@ -76,7 +76,7 @@ class Observer:
             container = replace(container, pipeline=awaited)
         return lifecycle.observe(container, living, now_ms=now_ms)
 
-    def move(self, change: Change, before: Container, after: Container) -> None:
+    def move(self, change: StateChange, before: Container, after: Container) -> None:
         """Record a container's new state, and queue the closes that are due."""
         container_id = after.container_id
         if after != before:

@@ -18,11 +18,11 @@ from agent.ec.scheme import parse_scheme
 from agent.errors import Code, Refused, size_text
 from scm.cluster import lifecycle
 from scm.cluster.allocate import choose_nodes
-from scm.cluster.cases import Cases
-from scm.cluster.nodes import Nodes
+from scm.cluster.cases import ContainerContexts
+from scm.cluster.nodes import NodeManager
 from scm.containers.block_deletion import BlockDeletion
 from scm.state.clock import Clock
-from scm.state.database import Change, State
+from scm.state.database import StateChange, StateDatabase
 from scm.state.facts import (
     Allocation,
     Container,
@@ -41,14 +41,14 @@ _log = structlog.get_logger("suture.scm")
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
+class AllocatedBlock:
     """A block promised to a writer, and the datanodes that are to get it."""
 
     allocation: Allocation
     datanode_ids: tuple[str, ...]
 
 
-class Writers:
+class WriterSessions:
     """Allocates, commits and ends sessions. Callers hold the control plane's lock.
 
     Containers that should close are left in state CLOSING; sending commands is not done here.
@@ -56,9 +56,9 @@ class Writers:
 
     def __init__(
         self,
-        state: State,
-        nodes: Nodes,
-        cases: Cases,
+        state: StateDatabase,
+        nodes: NodeManager,
+        cases: ContainerContexts,
         deletions: BlockDeletion,
         clock: Clock,
         options: ScmOptions,
@@ -84,13 +84,13 @@ class Writers:
 
     def allocate(
         self,
-        change: Change,
+        change: StateChange,
         client_id: str,
         sizes: Sequence[int],
         names: Sequence[str] = (),
         *,
         scheme: str = "",
-    ) -> list[Promise]:
+    ) -> list[AllocatedBlock]:
         """Promise one block per size, in order; all or none.
 
         With a `scheme` they are block groups of erasure-coded containers. `names` are the new keys
@@ -116,7 +116,7 @@ class Writers:
 
     def commit(
         self,
-        change: Change,
+        change: StateChange,
         client_id: str,
         keys: Sequence[Key],
         *,
@@ -147,7 +147,7 @@ class Writers:
         for container in self._state.containers.open_of(client_id) if client_id else ():
             self._active_at_s[container.container_id] = now_s
 
-    def finish(self, change: Change, client_id: str, *, close: bool) -> list[int]:
+    def finish(self, change: StateChange, client_id: str, *, close: bool) -> list[int]:
         """End a session; return the ids of its open containers.
 
         With `close`, or if the session has uncommitted blocks, they close now. Otherwise they are
@@ -162,7 +162,7 @@ class Writers:
                 change.put(self._state.containers, replace(container, client_id=""))
         return [container.container_id for container in containers]
 
-    def end(self, change: Change, container: Container, reason: str) -> None:
+    def end(self, change: StateChange, container: Container, reason: str) -> None:
         """Move an open container to CLOSING."""
         self._active_at_s.pop(container.container_id, None)
         closing = lifecycle.end_writes(container, reason, now_ms=self._clock.wall_ms())
@@ -174,7 +174,7 @@ class Writers:
                 )
             )
 
-    def end_idle(self, change: Change) -> list[int]:
+    def end_idle(self, change: StateChange) -> list[int]:
         """Close open containers that have been idle too long; return their ids."""
         now_s = self._clock.monotonic_s()
         ended = []
@@ -191,7 +191,9 @@ class Writers:
                 ended.append(container.container_id)
         return ended
 
-    def _promise(self, change: Change, client_id: str, size_bytes: int, scheme: str) -> Promise:
+    def _promise(
+        self, change: StateChange, client_id: str, size_bytes: int, scheme: str
+    ) -> AllocatedBlock:
         taken_bytes = replica_bytes(scheme, size_bytes)
         container = self._container_for(change, client_id, taken_bytes, scheme)
         grown = replace(
@@ -209,10 +211,10 @@ class Writers:
         change.put(self._state.containers, grown)
         change.put(self._state.allocations, allocation)
         self._active_at_s[grown.container_id] = self._clock.monotonic_s()
-        return Promise(allocation, grown.pipeline)
+        return AllocatedBlock(allocation, grown.pipeline)
 
     def _container_for(
-        self, change: Change, client_id: str, taken_bytes: int, scheme: str
+        self, change: StateChange, client_id: str, taken_bytes: int, scheme: str
     ) -> Container:
         for container in self._state.containers.open_of(client_id):
             if container.is_sealed or container.scheme != scheme:
@@ -258,7 +260,7 @@ class Writers:
     def _is_well(self, container: Container) -> bool:
         return all(self._nodes.is_reachable(node) for node in container.pipeline)
 
-    def _new_container(self, change: Change, client_id: str, scheme: str) -> Container:
+    def _new_container(self, change: StateChange, client_id: str, scheme: str) -> Container:
         count = parse_scheme(scheme).shard_count if scheme else self._options.replication_factor
         container_id = change.next_id("next_container_id")
         while self._state.replicas.of(container_id):
@@ -288,7 +290,7 @@ class Writers:
         )
 
     def _commit_key(
-        self, change: Change, client_id: str, key: Key, *, may_replace: bool
+        self, change: StateChange, client_id: str, key: Key, *, may_replace: bool
     ) -> set[int]:
         known = self._state.keys.get(key.name)
         if known is not None and known.blocks == key.blocks:
@@ -341,7 +343,7 @@ class Writers:
             container_id=container_id,
         )
 
-    def _settle(self, change: Change, allocation: Allocation, length_bytes: int) -> None:
+    def _settle(self, change: StateChange, allocation: Allocation, length_bytes: int) -> None:
         container = self._state.containers.get(allocation.container_id)
         assert container is not None, "an allocation never outlives its container"
         stored_bytes = replica_bytes(container.scheme, length_bytes)
@@ -358,7 +360,7 @@ class Writers:
         self._active_at_s[container.container_id] = self._clock.monotonic_s()
 
     def _leave_behind(
-        self, change: Change, client_id: str, container_id: int, datanode_id: str
+        self, change: StateChange, client_id: str, container_id: int, datanode_id: str
     ) -> None:
         container = self._state.containers.get(container_id)
         if container is None:
@@ -391,7 +393,7 @@ class Writers:
             self._state.containers, short if can_go_on else replace(container, is_sealed=True)
         )
 
-    def _close_settled(self, change: Change, container_ids: set[int]) -> list[int]:
+    def _close_settled(self, change: StateChange, container_ids: set[int]) -> list[int]:
         """Close the sealed ones among these containers without uncommitted blocks; return their
         ids.
         """

@@ -10,28 +10,34 @@ from agent.rpc.wire.codec import summary_message
 from agent.rpc.wire.erasure import scheme_message
 from agent.rpc.wire.replica_columns import report_of
 from health.cluster_verdict import Judgement
-from scm.administration.decommission import SHOWN_MAX, Departure
-from scm.administration.forgetting import Fate
+from scm.administration.decommission import SHOWN_MAX, DepartureStatus
+from scm.administration.forgetting import ForgetResult
 from scm.administration.operator_commands import NodeDecision
 from scm.containers.block_deletion import KeyDeletion
 from scm.edge import wire
-from scm.edge.call_values import Endpoint, HeartbeatAnswer, Located, PromisedBlock, Queues
-from scm.edge.health_totals import Counts
+from scm.edge.call_values import (
+    AllocatedBlockInfo,
+    ContainerLocation,
+    Endpoint,
+    HeartbeatAnswer,
+    QueueTotals,
+)
+from scm.edge.health_totals import HealthCounts
 from scm.edge.replication_report import RmReport
 from scm.edge.views import ContainerView, NodeView, ReplicaView, comparison
-from scm.replication.balancing.balancer import Balance
-from scm.replication.reconciling.plan_check import ASKED_FOR, Decision, PlannedCommand
+from scm.replication.balancing.balancer import BalanceStatus
+from scm.replication.reconciling.plan_check import ASKED_FOR, ContainerDecision, PlannedCommand
 from scm.state.facts import (
+    CommandKind,
+    CommandOutcome,
+    CommandPriority,
+    DeleteTransaction,
     Holder,
     Key,
-    Kind,
-    Outcome,
     OutcomeState,
-    Pending,
-    Priority,
+    PendingCommand,
     Replica,
-    Transaction,
-    Volume,
+    ReportedVolume,
 )
 from scm.state.starts import SeenStart
 
@@ -42,7 +48,10 @@ _OUTCOME_NUMBERS: Final = {
 }
 _SHOWS_VERDICT: Final = ("", "suture status", "suture scm report")
 """Commands that are not named beside a reason: they show it."""
-_PRIORITY_NUMBERS: Final = {Priority.NORMAL: scm_pb2.NORMAL, Priority.LOW: scm_pb2.LOW}
+_PRIORITY_NUMBERS: Final = {
+    CommandPriority.NORMAL: scm_pb2.NORMAL,
+    CommandPriority.LOW: scm_pb2.LOW,
+}
 
 
 def heartbeat_response(answer: HeartbeatAnswer, shown: SeenStart) -> scm_pb2.HeartbeatResponse:
@@ -58,7 +67,7 @@ def heartbeat_response(answer: HeartbeatAnswer, shown: SeenStart) -> scm_pb2.Hea
 
 
 def allocation_response(
-    blocks: Iterable[PromisedBlock], *, renew_ms: int
+    blocks: Iterable[AllocatedBlockInfo], *, renew_ms: int
 ) -> scm_pb2.AllocateBlocksResponse:
     """Return the blocks promised to a writer and the interval at which it has to call."""
     return scm_pb2.AllocateBlocksResponse(
@@ -94,7 +103,7 @@ def key_message(key: Key, lost: Iterable[int] = ()) -> scm_pb2.KeyInfo:
     )
 
 
-def lookup_response(key: Key, containers: Sequence[Located]) -> scm_pb2.LookupKeyResponse:
+def lookup_response(key: Key, containers: Sequence[ContainerLocation]) -> scm_pb2.LookupKeyResponse:
     """Return a key and where its containers are."""
     answer = scm_pb2.LookupKeyResponse(key=key_message(key))
     for one in containers:
@@ -141,7 +150,7 @@ def container_message(view: ContainerView) -> scm_pb2.ContainerInfo:
     )
 
 
-def counts_message(counts: Counts, judgement: Judgement) -> scm_pb2.CountContainersResponse:
+def counts_message(counts: HealthCounts, judgement: Judgement) -> scm_pb2.CountContainersResponse:
     """Return the container counts and the verdict on the cluster."""
     known = asdict(counts)
     known.pop("stray")
@@ -155,7 +164,7 @@ def counts_message(counts: Counts, judgement: Judgement) -> scm_pb2.CountContain
     )
 
 
-def decisions_message(decisions: Iterable[Decision]) -> scm_pb2.ContainerDecisions:
+def decisions_message(decisions: Iterable[ContainerDecision]) -> scm_pb2.ContainerDecisions:
     """Return one decision per requested container."""
     return scm_pb2.ContainerDecisions(
         decisions=[
@@ -180,7 +189,7 @@ def decisions_message(decisions: Iterable[Decision]) -> scm_pb2.ContainerDecisio
     )
 
 
-def forgotten_message(fates: Iterable[Fate]) -> scm_pb2.ForgetContainersResponse:
+def forgotten_message(fates: Iterable[ForgetResult]) -> scm_pb2.ForgetContainersResponse:
     """Return the outcomes of forgetting containers."""
     return scm_pb2.ForgetContainersResponse(
         containers=[
@@ -213,7 +222,7 @@ def deletions_message(deletions: Iterable[KeyDeletion]) -> scm_pb2.DeleteKeysRes
     )
 
 
-def balance_message(balance: Balance) -> scm_pb2.BalanceResponse:
+def balance_message(balance: BalanceStatus) -> scm_pb2.BalanceResponse:
     """Return the progress of a balancing run."""
     return scm_pb2.BalanceResponse(
         running=balance.is_running,
@@ -271,7 +280,7 @@ def report_message(report: RmReport) -> scm_pb2.GetReportResponse:
 
 
 def departures_message(
-    departures: Iterable[Departure], leaving_locked: int, resting_locked: int
+    departures: Iterable[DepartureStatus], leaving_locked: int, resting_locked: int
 ) -> scm_pb2.ListDeparturesResponse:
     """Return the progress of the nodes that are not in service."""
     return scm_pb2.ListDeparturesResponse(
@@ -297,7 +306,7 @@ def departures_message(
     )
 
 
-def queues_message(queues: Queues) -> scm_pb2.GetQueuesResponse:
+def queues_message(queues: QueueTotals) -> scm_pb2.GetQueuesResponse:
     """Return the pending work by datanode, and the limits."""
     return scm_pb2.GetQueuesResponse(
         nodes=[
@@ -339,7 +348,7 @@ def _planned(command: PlannedCommand) -> scm_pb2.Order:
     )
 
 
-def outcome_message(outcome: Outcome) -> scm_pb2.Outcome:
+def outcome_message(outcome: CommandOutcome) -> scm_pb2.Outcome:
     """Return the outcome of a command."""
     status = scm_pb2.CommandStatus(
         command_id=outcome.command_id,
@@ -356,7 +365,7 @@ def outcome_message(outcome: Outcome) -> scm_pb2.Outcome:
     )
 
 
-def _command(command: Pending, named: Sequence[Endpoint], term: int) -> scm_pb2.Command:
+def _command(command: PendingCommand, named: Sequence[Endpoint], term: int) -> scm_pb2.Command:
     message = scm_pb2.Command(
         command_id=command.command_id,
         term=term,
@@ -364,40 +373,40 @@ def _command(command: Pending, named: Sequence[Endpoint], term: int) -> scm_pb2.
         priority=_PRIORITY_NUMBERS[command.priority],
     )
     match command.kind:
-        case Kind.CLOSE:
+        case CommandKind.CLOSE:
             message.close.container_id = command.container_id
             message.close.bcsid = command.bcsid
             message.close.force = command.force
-        case Kind.DELETE:
+        case CommandKind.DELETE:
             message.delete.container_id = command.container_id
             message.delete.force = command.force
             message.delete.witnesses.extend(_endpoints(named))
-        case Kind.RECONCILE:
+        case CommandKind.RECONCILE:
             message.reconcile.container_id = command.container_id
             message.reconcile.peers.extend(_endpoints(named))
             message.reconcile.scheme = command.scheme
             message.reconcile.holders.extend(map(_holder, command.holders))
             message.reconcile.asked_for = command.why == ASKED_FOR
-        case Kind.REPLICATE:
+        case CommandKind.REPLICATE:
             message.replicate.container_id = command.container_id
             message.replicate.target.CopyFrom(_endpoints(named)[0])
-        case Kind.RECONSTRUCT:
+        case CommandKind.RECONSTRUCT:
             message.reconstruct.CopyFrom(_reconstruct(command, named))
-        case Kind.DELETE_BLOCKS:
+        case CommandKind.DELETE_BLOCKS:
             message.delete_blocks.transactions.extend(map(_transaction, command.transactions))
-        case Kind.SET_OPERATIONAL_STATE:
+        case CommandKind.SET_OPERATIONAL_STATE:
             message.set_operational_state.op_state = command.op_state
             message.set_operational_state.op_expiry_ms = command.op_expiry_ms
-        case Kind.REFRESH_VOLUME_USAGE:
+        case CommandKind.REFRESH_VOLUME_USAGE:
             message.refresh_volume_usage.SetInParent()
-        case Kind.REREGISTER:
+        case CommandKind.REREGISTER:
             message.reregister.SetInParent()
         case _ as never:
             assert_never(never)
     return message
 
 
-def _reconstruct(command: Pending, named: Sequence[Endpoint]) -> scm_pb2.ReconstructCommand:
+def _reconstruct(command: PendingCommand, named: Sequence[Endpoint]) -> scm_pb2.ReconstructCommand:
     """Return a reconstruction. `named` lists its targets first, then its sources, each in order."""
     places = [
         scm_pb2.EcShard(datanode=endpoint, replica_index=index)
@@ -413,7 +422,7 @@ def _reconstruct(command: Pending, named: Sequence[Endpoint]) -> scm_pb2.Reconst
     )
 
 
-def _transaction(transaction: Transaction) -> scm_pb2.DeleteTransaction:
+def _transaction(transaction: DeleteTransaction) -> scm_pb2.DeleteTransaction:
     return scm_pb2.DeleteTransaction(
         transaction_id=transaction.transaction_id,
         container_id=transaction.container_id,
@@ -429,7 +438,7 @@ def _endpoints(endpoints: Iterable[Endpoint]) -> list[container_pb2.DatanodeEndp
     ]
 
 
-def _volume(volume: Volume) -> datanode_pb2.VolumeStatus:
+def _volume(volume: ReportedVolume) -> datanode_pb2.VolumeStatus:
     return datanode_pb2.VolumeStatus(
         volume_id=volume.volume_id,
         path=volume.path,

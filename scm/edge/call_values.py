@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from scm.administration.after_restore import Brought, Looked
-from scm.administration.operator_commands import Queue
-from scm.cluster.replica_map import Report
-from scm.state.facts import Key, OpState, Outcome, Pending, Volume
+from scm.administration.after_restore import InspectedContainer, RecoveredPut
+from scm.administration.operator_commands import DatanodeQueue
+from scm.cluster.replica_map import NodeReplicaReport
+from scm.state.facts import CommandOutcome, Key, OpState, PendingCommand, ReportedVolume
 from scm.state.starts import SeenStart
 
 
@@ -19,7 +19,7 @@ class Endpoint(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Located:
+class ContainerLocation:
     """A container and the datanodes to read it from, most promising first."""
 
     container_id: int
@@ -34,9 +34,9 @@ class Heartbeat:
 
     datanode_id: str
     boot_id: int
-    volumes: tuple[Volume, ...]
-    reports: tuple[Report, ...]
-    outcomes: tuple[Outcome, ...]
+    volumes: tuple[ReportedVolume, ...]
+    reports: tuple[NodeReplicaReport, ...]
+    outcomes: tuple[CommandOutcome, ...]
     queues: tuple[tuple[str, int], ...]
     op_state: OpState | None = None  # as the datanode keeps it; None: never set
     op_expiry_ms: int = 0
@@ -51,15 +51,15 @@ class HeartbeatAnswer:
     """
 
     is_known: bool
-    commands: tuple[tuple[Pending, tuple[Endpoint, ...]], ...] = ()
+    commands: tuple[tuple[PendingCommand, tuple[Endpoint, ...]], ...] = ()
     last_copies: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Queues:
+class QueueTotals:
     """The commands that wait for datanodes, and the work that is not a command yet."""
 
-    nodes: Sequence[Queue]
+    nodes: Sequence[DatanodeQueue]
     pending_add_count: int
     pending_add_limit: int
     under_count: int
@@ -69,7 +69,7 @@ class Queues:
 
 
 @dataclass(frozen=True, slots=True)
-class PromisedBlock:
+class AllocatedBlockInfo:
     """A block that a writer may write, and its datanodes."""
 
     container_id: int
@@ -82,7 +82,7 @@ class PromisedBlock:
 class RecoveryCall:
     """Findings of a recovery after a restore; `is_end`: this is the last call."""
 
-    looked: Sequence[Looked]
+    looked: Sequence[InspectedContainer]
     keys: Sequence[Key]
     last_local_id: int
     is_end: bool
@@ -90,9 +90,9 @@ class RecoveryCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Recovered:
+class RecoveryResult:
     """Results of a recovery: adopted containers, keys whose delete was finished, and puts."""
 
     adopted: Sequence[int]
     deleted: Sequence[str]
-    brought: Sequence[Brought]
+    brought: Sequence[RecoveredPut]

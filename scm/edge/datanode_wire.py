@@ -18,7 +18,7 @@ from agent.rpc.wire.codec import malformed, parse_block_id, parse_container_id, 
 from agent.rpc.wire.replica_columns import Columns, columns_from, columns_of
 from merkle.replica import ID_MAX
 from scm.cluster.nodes import Registration
-from scm.cluster.replica_map import Report
+from scm.cluster.replica_map import NodeReplicaReport
 from scm.edge.call_values import Heartbeat
 from scm.edge.wire import (
     IDS_MAX,
@@ -32,8 +32,8 @@ from scm.edge.wire import (
     parse_id,
     parse_name,
 )
-from scm.state.facts import OpState, Outcome, OutcomeState, Volume
-from scm.state.replicas.reported_replicas import Reported
+from scm.state.facts import CommandOutcome, OpState, OutcomeState, ReportedVolume
+from scm.state.replicas.reported_replicas import ReportedReplicas
 from scm.state.starts import SeenStart
 
 VOLUMES_MAX: Final = 256
@@ -86,13 +86,13 @@ def heartbeat_from(message: scm_pb2.HeartbeatRequest, *, now_ms: int) -> Heartbe
     datanode_id = sys.intern(parse_id(message.datanode_id, "datanode_id"))
     refused: list[str] = []
 
-    def report(message: scm_pb2.ContainerReport, where: str) -> Report:
+    def report(message: scm_pb2.ContainerReport, where: str) -> NodeReplicaReport:
         return _report(message, datanode_id, where, now_ms)
 
-    def column_report(message: scm_pb2.ColumnReport, where: str) -> Report:
+    def column_report(message: scm_pb2.ColumnReport, where: str) -> NodeReplicaReport:
         return _column_report(message, datanode_id, where, now_ms)
 
-    def outcome(message: scm_pb2.CommandStatus, where: str) -> Outcome:
+    def outcome(message: scm_pb2.CommandStatus, where: str) -> CommandOutcome:
         return _outcome(message, datanode_id, where, now_ms)
 
     reports = (
@@ -167,11 +167,11 @@ def claimed_deletes_from(message: scm_pb2.ConfirmDeletesRequest) -> tuple[int, l
     return parse_container_id(message.container_id, "container_id"), list(ids)
 
 
-def _volume(message: datanode_pb2.VolumeStatus, where: str) -> Volume:
+def _volume(message: datanode_pb2.VolumeStatus, where: str) -> ReportedVolume:
     def number(name: str) -> int:
         return parse_int(getattr(message, name), f"{where}.{name}", low=0, high=ID_MAX)
 
-    return Volume(
+    return ReportedVolume(
         volume_id=_volume_id(message, f"{where}.volume_id"),
         path=cut(message.path),
         capacity_bytes=number("capacity_bytes"),
@@ -204,10 +204,12 @@ def _volume_id(message: datanode_pb2.VolumeStatus, where: str) -> str:
     return parse_id(message.volume_id, where)
 
 
-def _report(message: scm_pb2.ContainerReport, datanode_id: str, where: str, now_ms: int) -> Report:
+def _report(
+    message: scm_pb2.ContainerReport, datanode_id: str, where: str, now_ms: int
+) -> NodeReplicaReport:
     where = f"{where}.replicas"
     told = _believed(columns_of(message.replicas, where), where)
-    return Report(
+    return NodeReplicaReport(
         is_full=message.full,
         report_id=message.report_id,
         page=message.page,
@@ -220,10 +222,10 @@ def _report(message: scm_pb2.ContainerReport, datanode_id: str, where: str, now_
 
 def _column_report(
     message: scm_pb2.ColumnReport, datanode_id: str, where: str, now_ms: int
-) -> Report:
+) -> NodeReplicaReport:
     where = f"{where}.replicas"
     told = _believed(columns_from(message.replicas, where), where)
-    return Report(
+    return NodeReplicaReport(
         is_full=True,
         report_id=message.report_id,
         page=message.page,
@@ -247,7 +249,7 @@ def _believed(columns: Columns, where: str) -> Columns:
     return columns.without(np.isin(columns.numbers["origin"], refused), why)
 
 
-def _reported(columns: Columns, datanode_id: str, now_ms: int) -> Reported:
+def _reported(columns: Columns, datanode_id: str, now_ms: int) -> ReportedReplicas:
     """Return replicas with words of valid length; an empty origin is the datanode itself."""
     volumes = set(np.flatnonzero(np.bincount(columns.numbers["volume"])).tolist())
     words = [
@@ -257,16 +259,18 @@ def _reported(columns: Columns, datanode_id: str, now_ms: int) -> Reported:
     origin = columns.numbers["origin"]
     own = {"origin": np.where(origin == 0, len(words), origin)}
     whole = Columns({**columns.numbers, **own}, words)
-    return Reported.from_columns(datanode_id, whole, [*words, datanode_id], now_ms)
+    return ReportedReplicas.from_columns(datanode_id, whole, [*words, datanode_id], now_ms)
 
 
-def _outcome(message: scm_pb2.CommandStatus, datanode_id: str, where: str, now_ms: int) -> Outcome:
+def _outcome(
+    message: scm_pb2.CommandStatus, datanode_id: str, where: str, now_ms: int
+) -> CommandOutcome:
     state = _OUTCOME_STATES.get(message.state)
     if state is None:
         raise malformed(f"{where}.state", f"command state {message.state} is unknown")
     results = message.delete_blocks.transactions
     parse_count(results, f"{where}.delete_blocks.transactions", IDS_MAX)
-    return Outcome(
+    return CommandOutcome(
         command_id=parse_int(message.command_id, f"{where}.command_id", low=1, high=ID_MAX),
         datanode_id=datanode_id,
         reported_at_ms=now_ms,

@@ -4,13 +4,13 @@ from typing import Final
 
 from agent.rpc.v1 import scm_pb2
 from agent.rpc.wire.codec import malformed, parse_int
-from scm.administration.may_stop import Foreseen, Question
+from scm.administration.may_stop import StopImpact, StopQuery
 from scm.edge import wire
 
 KEEP_MAX: Final = 32  # copies: more than any container has
 
 
-def question_from(message: scm_pb2.ForeseeRequest) -> Question:
+def question_from(message: scm_pb2.ForeseeRequest) -> StopQuery:
     """Check the targets that would be off. Raise Refused(MALFORMED_REQUEST)."""
     if len(message.volumes) > wire.IDS_MAX:
         raise malformed("volumes", f"has more than {wire.IDS_MAX}")
@@ -22,7 +22,7 @@ def question_from(message: scm_pb2.ForeseeRequest) -> Question:
         for i, volume in enumerate(message.volumes)
     )
     names = message.datanode_ids
-    return Question(
+    return StopQuery(
         tuple(wire.node_ids_from(names)) if names or not volumes else (),
         volumes,
         message.for_good,
@@ -30,7 +30,7 @@ def question_from(message: scm_pb2.ForeseeRequest) -> Question:
     )
 
 
-def message(found: Foreseen) -> scm_pb2.ForeseeResponse:
+def message(found: StopImpact) -> scm_pb2.ForeseeResponse:
     """Return the response message."""
     outlook = found.outlook
     return scm_pb2.ForeseeResponse(

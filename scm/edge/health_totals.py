@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from agent.rpc.wire.replica_columns import CONTRADICTORY, HAS_TREE
 from merkle.replica import TREE_STATES, ReplicaState
-from scm.cluster.nodes import Nodes
+from scm.cluster.nodes import NodeManager
 from scm.edge.views import comparison
-from scm.state.database import State
+from scm.state.database import StateDatabase
 from scm.state.facts import Container, ContainerState, Replica, data_count_of
 from scm.state.records import NO_COUNT
 from scm.state.replicas.arena import Rows, picked
@@ -89,7 +89,7 @@ ANY_NAMED: Final = reduce(or_, NAMED)
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class HealthCounts:
     """Containers by what an operator would do about them; deleted ones are not counted."""
 
     all: int
@@ -213,12 +213,12 @@ def is_whole(replica: Replica) -> bool:
     return is_readable and not replica.finding_count
 
 
-class Totals:
+class HealthTotals:
     """Flags by container, and the count of each combination. Callers hold the control
     plane's lock.
     """
 
-    def __init__(self, state: State, nodes: Nodes) -> None:
+    def __init__(self, state: StateDatabase, nodes: NodeManager) -> None:
         self._state = state
         self._nodes = nodes
         self._needs = Needs(state.keys, state.containers, state.has_all_commits_of)
@@ -272,7 +272,7 @@ class Totals:
         """Return how many containers have one of `NAMED`."""
         return len(self._having[flag])
 
-    def counts(self) -> Counts:
+    def counts(self) -> HealthCounts:
         """Return the counts as of the last step that left nothing."""
 
         def having(flags: Flag) -> int:
@@ -280,7 +280,7 @@ class Totals:
 
         foreign = having(Flag.FOREIGN)
         shown = len(self._state.containers) - having(Flag.GONE) + foreign
-        return Counts(
+        return HealthCounts(
             all=shown,
             open=having(Flag.OPEN),
             whole=shown - having(Flag.OPEN) - having(TO_DO),

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Final
 
-from agent.runtime.callthreads import CallThreads
-from agent.runtime.http_listener import Page, WebListener
-from agent.runtime.loop import LoopSet
-from scm.edge.metrics import CONTENT_TYPE, FiguresCollector, exposition
+from agent.runtime.callthreads import CallThreadPool
+from agent.runtime.http_listener import HttpResponse, WebListener
+from agent.runtime.loop import WorkerLoops
+from scm.edge.metrics import CONTENT_TYPE, ClusterMetricsCollector, exposition
 from scm.edge.overview.cluster_look import judged
 from scm.edge.pages.cluster_page import cluster_page
 from scm.edge.pages.node_pages import node_page, rack_page
@@ -28,8 +28,8 @@ class HttpStatus:
     def __init__(
         self,
         control: ControlPlane,
-        calls: CallThreads,
-        loops: LoopSet,
+        calls: CallThreadPool,
+        loops: WorkerLoops,
         is_ticking: Callable[[], bool],
     ) -> None:
         self._control = control
@@ -37,7 +37,7 @@ class HttpStatus:
         self._loops = loops
         self._is_ticking = is_ticking
         control.queries.watch(self._own_troubles)
-        self._collector = FiguresCollector(
+        self._collector = ClusterMetricsCollector(
             control.queries.figures, loops.status, lambda: self._calls.trouble
         )
 
@@ -59,33 +59,33 @@ class HttpStatus:
         ]
         return found
 
-    def page(self, asked: Mapping[str, str]) -> Page:
+    def page(self, asked: Mapping[str, str]) -> HttpResponse:
         """Return the page of the cluster, a rack, or a datanode."""
         if "node" in asked:
             return self._node(asked["node"])
         if "rack" in asked:
             return self._rack(asked["rack"], asked.get("page", "0"))
         survey = self._control.queries.survey()
-        return Page(cluster_page(survey, judged(survey.look, self.troubles())))
+        return HttpResponse(cluster_page(survey, judged(survey.look, self.troubles())))
 
-    def _node(self, datanode_id: str) -> Page:
+    def _node(self, datanode_id: str) -> HttpResponse:
         found = [v for v in self._control.queries.nodes() if v.node.datanode_id == datanode_id]
         if not found:
-            return Page(b"no such datanode\n", "text/plain", HTTPStatus.NOT_FOUND)
-        return Page(node_page(found[0], self._control.queries.now_ms()))
+            return HttpResponse(b"no such datanode\n", "text/plain", HTTPStatus.NOT_FOUND)
+        return HttpResponse(node_page(found[0], self._control.queries.now_ms()))
 
-    def _rack(self, rack: str, page: str) -> Page:
+    def _rack(self, rack: str, page: str) -> HttpResponse:
         found = [view for view in self._control.queries.nodes() if view.node.rack == rack]
         if not found or not (page.isascii() and page.isdigit()) or len(page) > PAGE_DIGITS_MAX:
-            return Page(b"no such rack\n", "text/plain", HTTPStatus.NOT_FOUND)
-        return Page(rack_page(rack, found, self._control.queries.now_ms(), int(page)))
+            return HttpResponse(b"no such rack\n", "text/plain", HTTPStatus.NOT_FOUND)
+        return HttpResponse(rack_page(rack, found, self._control.queries.now_ms(), int(page)))
 
-    def healthz(self) -> Page:
+    def healthz(self) -> HttpResponse:
         """Return the health of the process for supervisors and load balancers."""
         found = self.troubles()
         status = HTTPStatus.SERVICE_UNAVAILABLE if found else HTTPStatus.OK
-        return Page(("\n".join(found or ["well"]) + "\n").encode(), "text/plain", status)
+        return HttpResponse(("\n".join(found or ["well"]) + "\n").encode(), "text/plain", status)
 
-    def metrics(self) -> Page:
+    def metrics(self) -> HttpResponse:
         """Return the metrics for a scrape."""
-        return Page(exposition(self._control.meters, self._collector), CONTENT_TYPE)
+        return HttpResponse(exposition(self._control.meters, self._collector), CONTENT_TYPE)

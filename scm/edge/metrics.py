@@ -24,8 +24,8 @@ from prometheus_client.utils import floatToGoString
 
 from agent.runtime.loop import WorkerStatus
 from health.cluster_verdict import Verdict
-from scm.edge.overview.datanode_totals import Sums
-from scm.state.facts import Kind
+from scm.edge.overview.datanode_totals import NodeTotals
+from scm.state.facts import CommandKind
 from scm.state.history.interval_samples import NOTHING_TO_VERIFY
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -34,7 +34,7 @@ LOCK_BOUNDS_S: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class ClusterMetrics:
     """The figures of the control plane at one moment."""
 
     term: int
@@ -52,7 +52,7 @@ class Figures:
     stray: int
     uncounted: int
     """Not counted since they changed."""
-    commands: Mapping[Kind, int]
+    commands: Mapping[CommandKind, int]
     """Unanswered ones, by kind."""
     outcomes: Mapping[tuple[str, str], int]
     """Answered ones since the start, by kind and result."""
@@ -61,7 +61,7 @@ class Figures:
     under_replicated: int
     over_replicated: int
     verdict: Verdict
-    sums: Sums
+    sums: NodeTotals
     """What datanodes say of their volumes."""
     verified_at_s: float
     """When the last verification by Spark ended; 0: none yet."""
@@ -72,7 +72,7 @@ class Figures:
     """Datanodes of whose reports something was left out lately."""
 
 
-class LockHolds(Collector):
+class LockHoldMetrics(Collector):
     """Histograms of the lock's hold times and their processor times.
 
     Every call adds one. It is only appended, and counted in batches or at a scrape, because a
@@ -136,23 +136,23 @@ class _Counts:
         return list(zip(bounds, accumulate(self._by_bound), strict=True))
 
 
-class Meters:
+class ScmMetrics:
     """Metrics that are recorded where they occur and cannot be read from the state later."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.lock_holds = LockHolds()
+        self.lock_holds = LockHoldMetrics()
         self.registry.register(self.lock_holds)
         self.lock_held = self.lock_holds.add
         """Count one hold of the lock: its seconds, and those of the processor."""
 
 
-class FiguresCollector(Collector):
+class ClusterMetricsCollector(Collector):
     """Reads the figures at each scrape."""
 
     def __init__(
         self,
-        figures: Callable[[], Figures],
+        figures: Callable[[], ClusterMetrics],
         workers: Callable[[], Sequence[WorkerStatus]],
         waiting_calls: Callable[[], str],
     ) -> None:
@@ -208,7 +208,7 @@ class FiguresCollector(Collector):
         )
         yield from self._worker_metrics()
 
-    def _work(self, now: Figures) -> Iterator[Metric]:
+    def _work(self, now: ClusterMetrics) -> Iterator[Metric]:
         outcomes = CounterMetricFamily(
             "suture_scm_outcomes",
             "Commands that datanodes answered since the start.",
@@ -233,14 +233,14 @@ class FiguresCollector(Collector):
         yield errors
 
 
-def exposition(meters: Meters, collector: FiguresCollector) -> bytes:
+def exposition(meters: ScmMetrics, collector: ClusterMetricsCollector) -> bytes:
     """Return everything in Prometheus' text format."""
     registry = CollectorRegistry()
     registry.register(collector)
     return generate_latest(meters.registry) + generate_latest(registry)
 
 
-def _of_containers(now: Figures) -> Iterator[Metric]:
+def _of_containers(now: ClusterMetrics) -> Iterator[Metric]:
     yield _by("suture_scm_containers", "Containers by state.", now.containers, label="state")
     yield _by(
         "suture_scm_containers_unwell",
@@ -272,7 +272,7 @@ def _of_containers(now: Figures) -> Iterator[Metric]:
     )
 
 
-def _of_volumes(sums: Sums) -> Iterator[Metric]:
+def _of_volumes(sums: NodeTotals) -> Iterator[Metric]:
     yield _gauge("suture_scm_capacity_bytes", "Of all volumes that work.", sums.capacity_bytes)
     yield _gauge("suture_scm_used_bytes", "Of replicas on them.", sums.used_bytes)
     yield _gauge("suture_scm_available_bytes", "Free on them.", sums.available_bytes)

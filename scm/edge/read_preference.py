@@ -8,20 +8,20 @@ from typing import Final
 
 from merkle.replica import ReplicaState
 from scm.cluster.lifecycle import is_complete
-from scm.cluster.nodes import Nodes
+from scm.cluster.nodes import NodeManager
 from scm.edge.call_values import Endpoint
-from scm.state.database import State
-from scm.state.facts import Container, ContainerState, Health, OpState, Replica
+from scm.state.database import StateDatabase
+from scm.state.facts import Container, ContainerState, NodeHealthState, OpState, Replica
 
 STANDINGS_KEPT: Final = 10_000  # of recently requested containers: some megabytes
 
-_SILENCE: Final = {Health.HEALTHY: 0, Health.STALE: 1, Health.DEAD: 2}
+_SILENCE: Final = {NodeHealthState.HEALTHY: 0, NodeHealthState.STALE: 1, NodeHealthState.DEAD: 2}
 
 
 class ReadPreference:
     """Ranks the holders of containers. Callers hold the control plane's lock."""
 
-    def __init__(self, state: State, nodes: Nodes) -> None:
+    def __init__(self, state: StateDatabase, nodes: NodeManager) -> None:
         self._state = state
         self._nodes = nodes
         self._standings: dict[int, list[tuple[str, bool, bool]]] = {}

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from heapq import nsmallest
 from typing import Final
 
-from scm.replication.judging.health_states import States
+from scm.replication.judging.health_states import HealthStates
 from scm.state.facts import ContainerState
 
 SAMPLE_MAX: Final = 100  # containers named per condition (Ozone's default)
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
+class LastVerification:
     """The result of the last verification by Spark."""
 
     at_ms: int = 0  # 0: none yet
@@ -31,15 +31,15 @@ class RmReport:
     generated_at_ms: int  # 0: the first round has not ended
     states: Mapping[ContainerState, int]
     conditions: Mapping[str, tuple[int, tuple[int, ...]]]  # count, and the first ids
-    verified: Verified
+    verified: LastVerification
     recovering_count: int = 0  # shards that reconstructions are making now
 
 
 def rm_report(
     counts: Mapping[ContainerState, int],
-    states: States,
+    states: HealthStates,
     round_at_ms: int,
-    verified: Verified,
+    verified: LastVerification,
     recovering_count: int = 0,
 ) -> RmReport:
     """Return the report; `counts` are of containers by state.

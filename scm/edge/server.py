@@ -7,15 +7,21 @@ from typing import Any, Final
 import grpc
 
 from agent.rpc.security.tls import LOOPBACK_ONLY, Security
-from agent.rpc.serving.access import Audit, Gate
-from agent.rpc.serving.binding import PATIENCE, Patience, bind, server_options
+from agent.rpc.serving.access import Audit, AuthorizationMiddleware
+from agent.rpc.serving.binding import PATIENCE, ConnectionLimits, bind, server_options
 from agent.rpc.serving.connections import Connections
 from agent.rpc.serving.health_service import Health
-from agent.rpc.serving.waits import Attended, Slots, Unlimited, Waits, share
+from agent.rpc.serving.waits import (
+    BlockedCallMiddleware,
+    BlockedCalls,
+    UnlimitedSlots,
+    WorkerSlots,
+    share,
+)
 from agent.rpc.v1 import scm_pb2_grpc
-from agent.rpc.wire.errors import ErrorEdge
-from agent.runtime.layers import Layers
-from agent.runtime.tracing import Traced
+from agent.rpc.wire.errors import ErrorStatusMiddleware
+from agent.runtime.layers import MiddlewareStack
+from agent.runtime.tracing import TracingMiddleware
 from scm.edge.datanode_wire import RECONCILE_BYTES_MAX
 from scm.edge.service import ANSWER_BYTES_MAX, ScmService
 
@@ -26,13 +32,13 @@ assert ANSWER_BYTES_MAX + RECONCILE_BYTES_MAX < MESSAGE_BYTES_MAX
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ScmServerLimits:
     """Limits per connection and per caller."""
 
     streams_max: int = 128
     connections_max: int = 10_000
     calls_per_s_max: int = 0  # 0: no limit
-    patience: Patience = PATIENCE
+    patience: ConnectionLimits = PATIENCE
     rpc_count_max: int = RPC_COUNT_MAX
 
 
@@ -43,7 +49,7 @@ class BuiltServer:
     server: grpc.Server
     address: str  # with the chosen port
     health: Health
-    waits: Waits
+    waits: BlockedCalls
     connections: Connections
 
 
@@ -54,8 +60,8 @@ def build_server(
     *,
     security: Security = LOOPBACK_ONLY,
     audit: Audit | None = None,
-    limits: Limits | None = None,
-    slots: Slots | None = None,
+    limits: ScmServerLimits | None = None,
+    slots: WorkerSlots | None = None,
     known: Callable[[], Iterable[str]] = tuple,
 ) -> BuiltServer:
     """Bind `address` (port 0: any free one); the caller starts and stops the server. `known`
@@ -63,17 +69,19 @@ def build_server(
 
     Raise Refused(INVALID_CONFIG) if the address cannot be bound, or not without TLS.
     """
-    limits = limits or Limits()
-    waits = Waits(limits.rpc_count_max, slow_s=limits.patience.slow_s)
+    limits = limits or ScmServerLimits()
+    waits = BlockedCalls(limits.rpc_count_max, slow_s=limits.patience.slow_s)
     connections = Connections(limits.connections_max, prefix="suture_scm", known=known)
-    gate = Gate(
+    gate = AuthorizationMiddleware(
         audit,
         calls_per_s_max=limits.calls_per_s_max,
         knows_callers=security.certificates is not None,
         trust=connections.trust,
     )
-    attended = Attended(waits, slots or Unlimited(), connections)
-    methods = Layers([attended, Traced(), ErrorEdge(), gate], waits.sweep)
+    attended = BlockedCallMiddleware(waits, slots or UnlimitedSlots(), connections)
+    methods = MiddlewareStack(
+        [attended, TracingMiddleware(), ErrorStatusMiddleware(), gate], waits.sweep
+    )
     scm_pb2_grpc.add_ScmServicer_to_server(service, methods)  # type: ignore[no-untyped-call]
     checks = Health([SERVICE_NAME])
     checks.add_to(methods)

@@ -5,17 +5,17 @@ from dataclasses import dataclass
 from heapq import merge
 from typing import Final
 
-from merkle.diff import Comparison, compare
+from merkle.diff import SummaryComparison, compare
 from merkle.replica import TREE_STATES, ReplicaState
-from scm.cluster.nodes import Nodes
-from scm.cluster.replica_map import Reports
-from scm.state.database import State
+from scm.cluster.nodes import NodeManager
+from scm.cluster.replica_map import ReportProcessor
+from scm.state.database import StateDatabase
 from scm.state.facts import (
     Container,
-    Health,
     Key,
     Liveness,
     Node,
+    NodeHealthState,
     Replica,
 )
 
@@ -30,7 +30,7 @@ class NodeView:
     """A node with its current health."""
 
     node: Node
-    health: Health
+    health: NodeHealthState
     heartbeat_at_ms: int
     live: Liveness | None
     container_count: int
@@ -45,7 +45,7 @@ class ReplicaView:
 
     replica: Replica
     address: str  # empty: the node is not registered
-    node_health: Health
+    node_health: NodeHealthState
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +88,9 @@ def checksums_hint(replicas: Sequence[Replica]) -> str:
     trees = [replica.tree for replica in replicas if replica.state in TREE_STATES]
     known = [tree for tree in trees if tree is not None]
     answers = {compare(known[0], tree) for tree in known[1:]}
-    if answers & {Comparison.DIFFERENT, Comparison.TOMBSTONES_DIFFER}:
+    if answers & {SummaryComparison.DIFFERENT, SummaryComparison.TOMBSTONES_DIFFER}:
         return "differ"
-    if not known or len(known) != len(replicas) or Comparison.NOT_COMPARABLE in answers:
+    if not known or len(known) != len(replicas) or SummaryComparison.NOT_COMPARABLE in answers:
         return "unknown"
     return "match"
 
@@ -115,10 +115,10 @@ def comparison(container: Container | None, replicas: Sequence[Replica]) -> str:
     return shards_hint(replicas) if is_coded else checksums_hint(replicas)
 
 
-class Views:
+class ViewBuilder:
     """Builds the views. Callers hold the control plane's lock."""
 
-    def __init__(self, state: State, nodes: Nodes, reports: Reports) -> None:
+    def __init__(self, state: StateDatabase, nodes: NodeManager, reports: ReportProcessor) -> None:
         self._state = state
         self._nodes = nodes
         self._reports = reports

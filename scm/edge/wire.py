@@ -22,9 +22,9 @@ from agent.rpc.wire.codec import (
 )
 from health.tables.snapshot_columns import ROWS_PER_CONTAINER_MAX
 from merkle.replica import BLOCK_BYTES_MAX, ID_MAX
-from scm.administration.decommission import REQUESTED_STATES, Request
+from scm.administration.decommission import REQUESTED_STATES, OpStateRequest
 from scm.replication.reconciling.plan_check import ACTIONS, PlanReplica, PlanRow
-from scm.state.facts import Key, KeyBlock, Kind, OpState
+from scm.state.facts import CommandKind, Key, KeyBlock, OpState
 
 NAME_CHARS_MAX: Final = 128  # ids of datanodes, volumes, sessions
 TEXT_CHARS_MAX: Final = 1_024  # messages; longer ones are cut
@@ -43,7 +43,7 @@ def op_state_from(value: str, where: str) -> OpState:
     return OpState(value)
 
 
-def node_states_from(message: scm_pb2.SetOperationalStatesRequest) -> Request:
+def node_states_from(message: scm_pb2.SetOperationalStatesRequest) -> OpStateRequest:
     """Check an operator's request about operational states."""
     parse_count(message.datanode_ids, "datanode_ids", IDS_MAX)
     if not message.datanode_ids:
@@ -54,7 +54,7 @@ def node_states_from(message: scm_pb2.SetOperationalStatesRequest) -> Request:
     if message.op_expiry_ms and op_state is not OpState.ENTERING_MAINTENANCE:
         raise malformed("op_expiry_ms", "only maintenance has an end")
     names = (parse_name(v, f"datanode_ids[{i}]") for i, v in enumerate(message.datanode_ids))
-    return Request(
+    return OpStateRequest(
         datanode_ids=tuple(dict.fromkeys(names)),
         op_state=op_state,
         op_expiry_ms=parse_int(message.op_expiry_ms, "op_expiry_ms", low=0, high=ID_MAX),
@@ -186,14 +186,14 @@ def worlds_from(worlds: Sequence[int], shown: Sequence[object]) -> list[int]:
     return list(worlds)
 
 
-def node_order_from(message: scm_pb2.OrderNodesRequest) -> tuple[list[str], Kind]:
+def node_order_from(message: scm_pb2.OrderNodesRequest) -> tuple[list[str], CommandKind]:
     """Check an order to datanodes themselves."""
     parse_count(message.datanode_ids, "datanode_ids", IDS_MAX)
-    known = (Kind.REFRESH_VOLUME_USAGE, Kind.REREGISTER)
+    known = (CommandKind.REFRESH_VOLUME_USAGE, CommandKind.REREGISTER)
     if message.type not in known:
         raise malformed("type", f"{cut(message.type, 40)!r} is none of {', '.join(known)}")
     ids = [parse_name(value, f"datanode_ids[{i}]") for i, value in enumerate(message.datanode_ids)]
-    return ids, Kind(message.type)
+    return ids, CommandKind(message.type)
 
 
 def parse_id(value: str, where: str) -> str:

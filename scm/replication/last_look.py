@@ -7,8 +7,8 @@ Callers hold the control plane's lock.
 
 from collections.abc import Collection, Sequence
 
-from scm.cluster.basis import Basis
-from scm.cluster.case import Case, Placed
+from scm.cluster.basis import DecisionContext
+from scm.cluster.case import ContainerContext, PlacedReplica
 from scm.replication.guards import origins
 from scm.replication.guards.delete_safety import is_whole, movable
 from scm.replication.guards.shard_guard import (
@@ -17,17 +17,21 @@ from scm.replication.guards.shard_guard import (
     may_remove_shard,
     operator_keep_count,
 )
-from scm.replication.judging.live_judge import Judge
-from scm.replication.reconciling.attempts import Reconciles
+from scm.replication.judging.live_judge import LiveHealthJudge
+from scm.replication.reconciling.attempts import ReconcileScheduler
 from scm.replication.repairing.reconstruction import Reconstructor
-from scm.state.facts import ContainerState, Kind, Pending, Priority
+from scm.state.facts import CommandKind, CommandPriority, ContainerState, PendingCommand
 
 
-class LastLook:
+class PreSendCheck:
     """Finds objections to commands that are no longer right."""
 
     def __init__(
-        self, basis: Basis, judge: Judge, reconciles: Reconciles, coding: Reconstructor
+        self,
+        basis: DecisionContext,
+        judge: LiveHealthJudge,
+        reconciles: ReconcileScheduler,
+        coding: Reconstructor,
     ) -> None:
         self._state = basis.state
         self._nodes = basis.nodes
@@ -36,21 +40,21 @@ class LastLook:
         self._reconciles = reconciles
         self._coding = coding
 
-    def named_by(self, command: Pending) -> tuple[str, ...]:
+    def named_by(self, command: PendingCommand) -> tuple[str, ...]:
         """Return the datanodes that a command names beside its receiver."""
         match command.kind:
-            case Kind.RECONCILE:
+            case CommandKind.RECONCILE:
                 return self._reconciles.peers_of(command)
-            case Kind.REPLICATE:
+            case CommandKind.REPLICATE:
                 return (command.target_id,)
-            case Kind.RECONSTRUCT:
+            case CommandKind.RECONSTRUCT:
                 return tuple(node for _, node in command.shards + command.sources)
-            case Kind.DELETE:
+            case CommandKind.DELETE:
                 return self._witnesses_of(command)
             case _:
                 return ()
 
-    def _witnesses_of(self, command: Pending) -> tuple[str, ...]:
+    def _witnesses_of(self, command: PendingCommand) -> tuple[str, ...]:
         """Return the datanodes that hold the same data as a replica to be deleted. The guards
         approved the delete because of these, and one of them must first prove that it has the data
         (docs/PROOFS.md).
@@ -67,40 +71,42 @@ class LastLook:
             return ()
         return tuple(p.datanode_id for p in _others_with(case, victim))
 
-    def objections(self, commands: Sequence[Pending]) -> dict[int, str]:
+    def objections(self, commands: Sequence[PendingCommand]) -> dict[int, str]:
         """Return the objections to commands that could be sent now, by id."""
         needed = self._coding.needed(commands) | self._readable(commands)
         found = {c.command_id: self._objection(c, needed) for c in commands}
         return {number: reason for number, reason in found.items() if reason}
 
-    def _readable(self, commands: Sequence[Pending]) -> set[int]:
+    def _readable(self, commands: Sequence[PendingCommand]) -> set[int]:
         """Return the ids of the copies of whole replicas whose source is still good."""
-        copies = [c for c in commands if c.kind is Kind.REPLICATE and not self._coding.is_coded(c)]
+        copies = [
+            c for c in commands if c.kind is CommandKind.REPLICATE and not self._coding.is_coded(c)
+        ]
         able = self._judge.sources(
             {c.container_id for c in copies}, without={c.command_id for c in copies}
         )
         return {c.command_id for c in copies if c.datanode_id in able[c.container_id].sources}
 
-    def _objection(self, command: Pending, needed: Collection[int]) -> str:
+    def _objection(self, command: PendingCommand, needed: Collection[int]) -> str:
         match command.kind:
-            case Kind.RECONCILE:
+            case CommandKind.RECONCILE:
                 if not self._reconciles.peers_of(command):
                     return "not eligible any more when its turn came"
-            case Kind.REPLICATE:
+            case CommandKind.REPLICATE:
                 return self._replicate_objection(command, needed)
-            case Kind.DELETE:
+            case CommandKind.DELETE:
                 return self._delete_objection(command)
-            case Kind.RECONSTRUCT:
+            case CommandKind.RECONSTRUCT:
                 if command.command_id not in needed:
                     return "what it would rebuild is not lost any more, or too few sources are left"
         return ""
 
-    def _replicate_objection(self, command: Pending, needed: Collection[int]) -> str:
+    def _replicate_objection(self, command: PendingCommand, needed: Collection[int]) -> str:
         container = self._state.containers.get(command.container_id)
         if container is None:
             return "no such container any more"
         case = self._cases.case(container)
-        if command.priority is Priority.LOW:  # a move only requires a whole replica
+        if command.priority is CommandPriority.LOW:  # a move only requires a whole replica
             is_source = command.datanode_id in movable(case)
         else:
             is_source = command.command_id in needed
@@ -112,7 +118,7 @@ class LastLook:
             return f"{command.target_id} cannot be reached, is to leave, or is read-only"
         return ""
 
-    def _delete_objection(self, command: Pending) -> str:
+    def _delete_objection(self, command: PendingCommand) -> str:
         """Return the objection to a delete, which is checked again because replicas may be gone by
         now.
         """
@@ -138,7 +144,7 @@ class LastLook:
         return f"fewer than {command.keep_count} whole replicas would stay"
 
 
-def _others_with(case: Case, victim: Placed) -> list[Placed]:
+def _others_with(case: ContainerContext, victim: PlacedReplica) -> list[PlacedReplica]:
     if case.container.state is ContainerState.QUASI_CLOSED:
         return origins.others_with(case, victim)
     index = victim.replica.replica_index

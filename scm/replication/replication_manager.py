@@ -20,11 +20,11 @@ import numpy as np
 import structlog
 
 from health.plan.plan_rows import MISPLACED_PRIORITY
-from health.words import Action, Health
-from scm.cluster.basis import Basis
+from health.words import Action, HealthState
+from scm.cluster.basis import DecisionContext
 from scm.cluster.case import (
     IMPORT_SPACE_FACTOR,
-    Case,
+    ContainerContext,
     counts_for_racks,
     is_bad,
     needed_bytes,
@@ -33,16 +33,16 @@ from scm.cluster.case import (
 from scm.cluster.commands.loads import in_flight_limit, least_loaded
 from scm.cluster.copy_targets import choose_targets
 from scm.replication.guards.shard_guard import is_better_rack
-from scm.replication.judging.health_states import AT_RISK, States, Unwell
-from scm.replication.judging.live_judge import MADE, Judge, Row
-from scm.replication.reconciling.healing import Healing
+from scm.replication.judging.health_states import AT_RISK, HealthStates, Unwell
+from scm.replication.judging.live_judge import MADE, HealthRow, LiveHealthJudge
+from scm.replication.reconciling.healing import AutoReconcile
 from scm.replication.repairing.reconstruction import Reconstructor
-from scm.replication.repairing.removals import Removals
-from scm.replication.repairing.repair_queue import RepairQueue
+from scm.replication.repairing.removals import OverReplicatedProcessor
+from scm.replication.repairing.repair_queue import ReplicationQueue
 from scm.state import facts
-from scm.state.database import Change
-from scm.state.facts import Container, ContainerState, Kind, Priority
-from scm.state.quiet_containers import Due
+from scm.state.database import StateChange
+from scm.state.facts import CommandKind, CommandPriority, Container, ContainerState
+from scm.state.quiet_containers import PriorityContainerQueue
 
 LOOKS_PER_TURN: Final = 2_000  # while the lock is held, some 0.03 s
 ATTEMPTS_PER_TURN: Final = 500
@@ -54,7 +54,7 @@ _log = structlog.get_logger("suture.scm")
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class PlannedCopy:
     """A possible copy: its source and target."""
 
     source_id: str
@@ -66,11 +66,11 @@ class ReplicationManager:
 
     def __init__(
         self,
-        basis: Basis,
-        judge: Judge,
+        basis: DecisionContext,
+        judge: LiveHealthJudge,
         coding: Reconstructor,
-        removals: Removals,
-        healing: Healing,
+        removals: OverReplicatedProcessor,
+        healing: AutoReconcile,
     ) -> None:
         self._state = basis.state
         self._nodes = basis.nodes
@@ -80,13 +80,13 @@ class ReplicationManager:
         self._options = basis.options
         self._judge = judge
         self._coding = coding
-        self._due = Due()
+        self._due = PriorityContainerQueue()
         self._stirred = self._state.stirred()  # changed rows; merged into the due ones
         self._round_at = 1  # of the round: the next container,
         self._round_stop = 1  # and the end of this step's part
         self._settled = self._state.settled()
         self._rack_count = 0
-        self._queue = RepairQueue(self._has_room)
+        self._queue = ReplicationQueue(self._has_room)
         self._waiting: list[int] = []  # of this step: not tried yet
         self._unfinished: list[int] = []  # of this step: lacks more than was ordered
         self._is_repeated = False  # True while this step retries unfinished ones
@@ -119,9 +119,9 @@ class ReplicationManager:
         self._state.stir(held)
         self._due.add_all(held, is_urgent=is_urgent)
 
-    def states(self) -> States:
+    def states(self) -> HealthStates:
         """Return the health state of each container as of its last check."""
-        return States(dict(self._states), self._judged.copy())
+        return HealthStates(dict(self._states), self._judged.copy())
 
     def at_risk(self) -> list[int]:
         """Return the containers that were lost or at risk at their last check."""
@@ -161,7 +161,7 @@ class ReplicationManager:
         self._is_repeated = len(self._waiting) < ATTEMPTS_PER_TURN
         self._unfinished = []
 
-    def serve(self, change: Change) -> bool:
+    def serve(self, change: StateChange) -> bool:
         """Order what the next few containers of this step need; return False if there are none.
 
         The most urgent comes first. A container that lacks two replicas gets the second after all
@@ -194,7 +194,7 @@ class ReplicationManager:
         """True if more containers are due in this step than were checked."""
         return bool(self._due or self._stirred) or self._round_at < self._round_stop
 
-    def pairs(self, from_ids: Sequence[str], target_ids: Sequence[str]) -> list[Copy]:
+    def pairs(self, from_ids: Sequence[str], target_ids: Sequence[str]) -> list[PlannedCopy]:
         """Return each target with the least loaded source; fewer pairs if all sources are at their
         limits.
         """
@@ -209,10 +209,10 @@ class ReplicationManager:
             if source_id is None:
                 break
             extra[source_id] = extra.get(source_id, 0) + 1
-            chosen.append(Copy(source_id, target_id))
+            chosen.append(PlannedCopy(source_id, target_id))
         return chosen
 
-    def _useful_targets(self, case: Case, row: Row) -> list[str]:
+    def _useful_targets(self, case: ContainerContext, row: HealthRow) -> list[str]:
         found = self.targets(case, 1)
         if row.priority != MISPLACED_PRIORITY:
             return found
@@ -223,7 +223,7 @@ class ReplicationManager:
         racks = {p.rack for p in case.placed if counts_for_racks(case, p)}
         return [node for node in found if self._nodes.rack(node) not in racks]
 
-    def targets(self, case: Case, count: int) -> list[str]:
+    def targets(self, case: ContainerContext, count: int) -> list[str]:
         """Choose up to `count` nodes for copies."""
         used, excluded = neighbours(case)
         return choose_targets(
@@ -238,19 +238,19 @@ class ReplicationManager:
 
     def order_copy(
         self,
-        change: Change,
-        case: Case,
-        copy: Copy,
+        change: StateChange,
+        case: ContainerContext,
+        copy: PlannedCopy,
         *,
         why: str,
-        priority: Priority = Priority.NORMAL,
+        priority: CommandPriority = CommandPriority.NORMAL,
     ) -> int:
         """Queue a replicate command; return its id. `why` is for the audit log."""
         size_bytes = needed_bytes(case)
         self._cases.promise(copy.target_id, size_bytes)
         return self._commands.queue(
             change,
-            Kind.REPLICATE,
+            CommandKind.REPLICATE,
             case.container.container_id,
             copy.source_id,
             why=why,
@@ -264,7 +264,7 @@ class ReplicationManager:
         total = sum(
             self._commands.loads.service_limit(node.datanode_id)
             for node in self._state.nodes.values()
-            if self._nodes.health(node.datanode_id) is facts.Health.HEALTHY
+            if self._nodes.health(node.datanode_id) is facts.NodeHealthState.HEALTHY
         )
         return in_flight_limit(total, self._options.inflight_factor_percent)
 
@@ -284,10 +284,10 @@ class ReplicationManager:
         ids = found.view.batch.containers.container_id
         states = found.verdicts.state
         again = self._states.keys() & set(ids[states == 0].tolist())
-        self._states.note((number, Health.HEALTHY) for number in again)
+        self._states.note((number, HealthState.HEALTHY) for number in again)
         unwell = states.nonzero()[0]
         pairs = zip(ids[unwell].tolist(), states[unwell].tolist(), strict=True)
-        self._states.note((number, Health(state)) for number, state in pairs)
+        self._states.note((number, HealthState(state)) for number, state in pairs)
         looked_at = set(ids.tolist())
         under = {n: weight for n, weight in lacks.under.items() if self._may_be_copied(n)}
         over = lacks.over - self.moving
@@ -322,7 +322,7 @@ class ReplicationManager:
         is_soon = 0 <= waited_ms <= self._options.check_interval_ms  # below 0: the clock was wrong
         return not container.scheme and not is_soon
 
-    def _serve_under(self, change: Change, portion: Sequence[int]) -> None:
+    def _serve_under(self, change: StateChange, portion: Sequence[int]) -> None:
         """Order one copy for each of some containers that lack replicas."""
         limit = self.in_flight_limit()
         asked = [n for n in portion if n in self._queue and not self._queue.sleeps_again(n)]
@@ -351,7 +351,9 @@ class ReplicationManager:
             if is_ordered:
                 self._unfinished.append(container_id)
 
-    def _make(self, change: Change, container: Container, rows: Sequence[Row], room: int) -> bool:
+    def _make(
+        self, change: StateChange, container: Container, rows: Sequence[HealthRow], room: int
+    ) -> bool:
         """Order what a container lacks now; return True if that is all.
 
         `room` is how many more replicas may be in flight in the cluster. Copies are ordered one at
@@ -362,7 +364,7 @@ class ReplicationManager:
         case = self._cases.case(container)
         lost = next((row for row in rows if row.action is Action.RECONSTRUCT), None)
         is_rebuilt = lost is None or self._coding.rebuild(change, case, lost, count_max=room)
-        is_cooling = self._commands.is_cooling(Kind.REPLICATE, container.container_id)
+        is_cooling = self._commands.is_cooling(CommandKind.REPLICATE, container.container_id)
         copied = [row for row in rows if row.action is Action.REPLICATE]
         ordered, is_put_off = 0, False
         for row in copied if container.scheme else copied[:1]:
@@ -383,7 +385,7 @@ class ReplicationManager:
             self._queue.rest(container.container_id)
         return is_rebuilt and ordered == sum(row.copies for row in copied)
 
-    def _copy(self, change: Change, case: Case, row: Row) -> bool:
+    def _copy(self, change: StateChange, case: ContainerContext, row: HealthRow) -> bool:
         """Order one copy, if it has a source and a target."""
         copies = self.pairs(row.sources, self._useful_targets(case, row))
         for copy in copies:
@@ -399,7 +401,7 @@ class ReplicationManager:
             )
         return bool(copies)
 
-    def _is_waiting_for(self, case: Case, from_ids: Sequence[str]) -> bool:
+    def _is_waiting_for(self, case: ContainerContext, from_ids: Sequence[str]) -> bool:
         """Return True if all sources are at their limits; the container then sleeps until one has
         room.
         """
@@ -408,7 +410,9 @@ class ReplicationManager:
         self._queue.sleep(case.container.container_id, from_ids)
         return True
 
-    def _is_without_place(self, case: Case, lost: Row | None, copied: Sequence[Row]) -> bool:
+    def _is_without_place(
+        self, case: ContainerContext, lost: HealthRow | None, copied: Sequence[HealthRow]
+    ) -> bool:
         """Return True if no node can take a copy, or none on a useful rack, and only another
         datanode could change that. A bad or duplicate replica may be removed in time instead.
         """

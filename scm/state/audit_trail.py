@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from agent.rpc.serving.access import DONE, LISTED_COUNT_MAX, Audit
-from scm.state.facts import Container, Outcome, OutcomeState, Pending
+from scm.state.facts import CommandOutcome, Container, OutcomeState, PendingCommand
 
 SENT: Final = "SENT"
 WHO: Final = "scm"
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class AuditEntry:
     """One line of the audit log."""
 
     action: str
@@ -28,7 +28,7 @@ class Note:
     facts: Mapping[str, object]
 
 
-def sent(command: Pending) -> Note:
+def sent(command: PendingCommand) -> AuditEntry:
     """Return the note of a command that is sent."""
     facts: dict[str, object] = {"why": command.why, "deadline_ms": command.deadline_ms}
     for name in ("target_id", "bcsid", "force", "keep_count", "op_state", "op_expiry_ms"):
@@ -45,7 +45,7 @@ def sent(command: Pending) -> Note:
     return _note(command, SENT, facts)
 
 
-def ended(command: Pending, outcome: Outcome) -> Note:
+def ended(command: PendingCommand, outcome: CommandOutcome) -> AuditEntry:
     """Return the note of a command's outcome."""
     if outcome.state is OutcomeState.EXECUTED:
         return _note(command, outcome.code or DONE, {})
@@ -55,9 +55,9 @@ def ended(command: Pending, outcome: Outcome) -> Note:
 
 def closed_short(
     before: Container, bcsid: int, keys: Sequence[str], *, reason: str, kept: str
-) -> Note:
+) -> AuditEntry:
     """Return the note of a container that is closed without its last commits."""
-    return Note(
+    return AuditEntry(
         "close container",
         DONE,
         {
@@ -73,17 +73,17 @@ def closed_short(
     )
 
 
-def write(audit: Audit, notes: Iterable[Note]) -> None:
+def write(audit: Audit, notes: Iterable[AuditEntry]) -> None:
     """Write notes in order."""
     for note in notes:
         audit.record(note.action, note.result, **note.facts)
 
 
-def _note(command: Pending, result: str, facts: Mapping[str, object]) -> Note:
+def _note(command: PendingCommand, result: str, facts: Mapping[str, object]) -> AuditEntry:
     named: dict[str, object] = {
         "who": WHO,
         "command_id": command.command_id,
         "container_id": command.container_id,
         "datanode_id": command.datanode_id,
     }
-    return Note(f"command {command.kind}", result, {**named, **facts})
+    return AuditEntry(f"command {command.kind}", result, {**named, **facts})

@@ -24,11 +24,11 @@ import numpy as np
 from agent.errors import Code, Refused
 from merkle.replica import ID_MAX
 from scm.state import records, single_values
-from scm.state.audit_trail import Note
+from scm.state.audit_trail import AuditEntry
 from scm.state.clock import Clock
 from scm.state.directory import (
     DATA,
-    Ownership,
+    StateDirectoryLock,
     check_directory,
     lost_state,
     made_directory,
@@ -38,19 +38,19 @@ from scm.state.directory import (
     settle_cut_off,
     settle_start,
 )
-from scm.state.facts import Deleted, OpState, Outcome
+from scm.state.facts import CommandOutcome, DeletedBlocks, OpState
 from scm.state.history.anchors import AnchorTable
-from scm.state.history.history_tables import SampleTable, TurnTable, VerificationTable
-from scm.state.quiet_containers import Settled, Stirred
+from scm.state.history.history_tables import SampleTable, VerdictChangeTable, VerificationTable
+from scm.state.quiet_containers import ContainerBitmap, DirtyContainers
 from scm.state.replicas.arena import Rows
 from scm.state.replicas.holders import Ids
 from scm.state.replicas.replica_table import ReplicaTable
-from scm.state.replicas.reported_replicas import Reported
+from scm.state.replicas.reported_replicas import ReportedReplicas
 from scm.state.single_values import (
     COUNTERS,
     RECOVERED,
     RESTORED,
-    Restored,
+    RestoreRecord,
     restored_from,
     restored_row,
 )
@@ -79,15 +79,15 @@ V = TypeVar("V")
 Said = ParamSpec("Said")
 
 
-class Change:
+class StateChange:
     """An atomic change of several tables and counters. Made by `State.change`."""
 
-    def __init__(self, state: "State") -> None:
+    def __init__(self, state: "StateDatabase") -> None:
         self._state = state
         self._undo: list[Callable[[], object]] = []
         self._told: list[Callable[[], object]] = []
         self.rows: dict[tuple[str, bytes], bytes | None] = {}
-        self.notes: list[Note] = []  # for the audit log, once the change is durable
+        self.notes: list[AuditEntry] = []  # for the audit log, once the change is durable
 
     def put(self, table: Table[K, V], value: V) -> None:
         """Set a value, in memory now and on disk at the commit."""
@@ -103,7 +103,7 @@ class Change:
         self._apply(table, key, None)
         self.rows[(table.name, table.key_bytes(key))] = None
 
-    def take(self, table: ReplicaTable, there: Rows, told: Reported) -> Ids:
+    def take(self, table: ReplicaTable, there: Rows, told: ReportedReplicas) -> Ids:
         """Apply a datanode's report (`ReplicaTable.take`); return the containers with new facts,
         which go to disk at the commit.
         """
@@ -138,7 +138,7 @@ class Change:
             self._state.counters[counter] = number
             self.rows[("meta", counter.encode())] = records.pack([number])
 
-    def begin_restore(self, restored: Restored) -> None:
+    def begin_restore(self, restored: RestoreRecord) -> None:
         """Mark this state as an older one, as if a backup had been restored."""
         self._set_restore(restored, self._state.recovered)
         self.rows[("meta", RESTORED)] = restored_row(restored)
@@ -159,12 +159,12 @@ class Change:
         state.lineage = replace(lineage, floor_term=max(lineage.floor_term, state.term - 1))
         self.rows[("meta", STARTS)] = state.lineage.row()
 
-    def _set_restore(self, restored: Restored | None, recovered: Restored | None) -> None:
+    def _set_restore(self, restored: RestoreRecord | None, recovered: RestoreRecord | None) -> None:
         state = self._state
         self._undo.append(partial(state.note_restore, state.restored, state.recovered))
         state.note_restore(restored, recovered)
 
-    def note(self, note: Note) -> None:
+    def note(self, note: AuditEntry) -> None:
         """Write a note to the audit log if this change is committed."""
         self.notes.append(note)
 
@@ -195,10 +195,10 @@ class Change:
         return key
 
 
-class State:
+class StateDatabase:
     """The durable state of the control plane."""
 
-    def __init__(self, environment: lmdb.Environment, owner: "Ownership") -> None:
+    def __init__(self, environment: lmdb.Environment, owner: "StateDirectoryLock") -> None:
         self._environment = environment
         self._owner = owner
         self._number_at_start = self.number
@@ -214,16 +214,16 @@ class State:
         self.holds: Final = HoldTable()
         self.forgotten: Final = ForgottenTable()
         self.samples: Final = SampleTable()
-        self.turns: Final = TurnTable()
+        self.turns: Final = VerdictChangeTable()
         self.verifications: Final = VerificationTable()
         self.anchors: Final = AnchorTable()
         self.counters: Final[dict[str, int]] = dict.fromkeys(COUNTERS, 1)
         self.cluster_id = ""
         self.lineage = Lineage()
         self.is_cold = False
-        self.restored: Restored | None = None
+        self.restored: RestoreRecord | None = None
         """Which backup this is, while it is not recovered."""
-        self.recovered: Restored | None = None
+        self.recovered: RestoreRecord | None = None
         """The same of one that is."""
         self.writability: Final = Writability()
         self._databases: dict[str, Any] = {"meta": environment.open_db(b"meta")}
@@ -257,7 +257,7 @@ class State:
         check_directory(directory.resolve())
         check_directory(directory / "state")
         left = names_left(directory)
-        owner = Ownership.take(directory / "LOCK", is_first=not left)
+        owner = StateDirectoryLock.take(directory / "LOCK", is_first=not left)
         try:
             settle_cut_off(directory)
             is_first = settle_start(directory, owner, left, is_new=is_new)
@@ -299,7 +299,7 @@ class State:
             HoldTable(),
             ForgottenTable(),
             SampleTable(),
-            TurnTable(),
+            VerdictChangeTable(),
             VerificationTable(),
             AnchorTable(),
         )
@@ -315,13 +315,13 @@ class State:
         return int(self._environment.info()["last_txnid"])
 
     @contextmanager
-    def change(self) -> Iterator[Change]:
+    def change(self) -> Iterator[StateChange]:
         """Collect a change and make it durable at the end; undo it if anything fails.
 
         Raise Unavailable(DISK_OUT_OF_SPACE) or Unavailable(UNAVAILABLE) if it cannot be written,
         and Refused(MALFORMED_REQUEST) if it never could be.
         """
-        change = Change(self)
+        change = StateChange(self)
         try:
             yield change
             self._commit(change)
@@ -330,21 +330,21 @@ class State:
             raise
         change.tell()
 
-    def settled(self) -> Settled:
+    def settled(self) -> ContainerBitmap:
         """Return an empty set of containers from which a container is removed when it changes."""
-        made = Settled()
+        made = ContainerBitmap()
         for table in self._tables():
             table.settled.append(made)
         return made
 
-    def stirred(self) -> Stirred:
+    def stirred(self) -> DirtyContainers:
         """Return a collector of the containers that change or are marked as changed."""
-        made = Stirred()
+        made = DirtyContainers()
         for table in self._tables():
             table.settled.append(made)
         return made
 
-    def note_restore(self, restored: Restored | None, recovered: Restored | None) -> None:
+    def note_restore(self, restored: RestoreRecord | None, recovered: RestoreRecord | None) -> None:
         """Set the backup that this state is, or was, restored from."""
         self.restored, self.recovered = restored, recovered
 
@@ -358,7 +358,7 @@ class State:
         for settled in self.containers.settled:
             settled.discard_all(stirred)
 
-    def outcome(self, command_id: int) -> Outcome | None:
+    def outcome(self, command_id: int) -> CommandOutcome | None:
         """Read an outcome from disk."""
         database = self._databases[self.outcomes.name]
         with self._environment.begin(db=database) as transaction:
@@ -374,7 +374,7 @@ class State:
             return False
         return self.recovered is None or container_id >= self.recovered.end_container_id
 
-    def deleted_in(self, container_id: int) -> list[Deleted]:
+    def deleted_in(self, container_id: int) -> list[DeletedBlocks]:
         """Read from disk which blocks of a container were deleted; needs no lock."""
         prefix = id_key(container_id)
         found = []
@@ -407,7 +407,7 @@ class State:
             *(self.samples, self.turns, self.verifications, self.anchors),
         )
 
-    def _commit(self, change: Change) -> None:
+    def _commit(self, change: StateChange) -> None:
         if not change.rows:
             return
         try:

@@ -27,7 +27,7 @@ _FIRST_START: Final = "first start, "  # in the lock file until there is a clust
 _log = structlog.get_logger("suture.scm")
 
 
-class Ownership:
+class StateDirectoryLock:
     """A lock file: the holder of its flock owns the directory, and its text is for other processes.
 
     The text also records that the first start of a cluster is in progress (`note_start`), which
@@ -122,7 +122,9 @@ def names_left(directory: Path) -> tuple[str, ...]:
     return tuple(name for name in _OWN_NAMES if os.path.lexists(directory / name))
 
 
-def settle_start(directory: Path, owner: Ownership, left: Sequence[str], *, is_new: bool) -> bool:
+def settle_start(
+    directory: Path, owner: StateDirectoryLock, left: Sequence[str], *, is_new: bool
+) -> bool:
     """Return True if a cluster begins here because there was none before.
 
     `left` are the names that were here before this start. A lost state is set aside if an operator

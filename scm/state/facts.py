@@ -18,10 +18,10 @@ from typing import Final
 from agent.ec.scheme import parse_scheme
 from health.tables.replica_numbers import ReplicaNumbers
 from merkle.replica import LAYOUT_VERSION, ReplicaState
-from merkle.tree import Summary
+from merkle.tree import TreeSummary
 
 
-class Health(StrEnum):
+class NodeHealthState(StrEnum):
     """A node's health, derived from the age of its last heartbeat."""
 
     HEALTHY = "HEALTHY"
@@ -56,7 +56,7 @@ UNFINISHED: Final = frozenset(
 """States of a container in which commits may be under way, or be known to one replica alone."""
 
 
-class Kind(StrEnum):
+class CommandKind(StrEnum):
     """The kinds of commands; the words are those of `CommandStatus.type` and `QueueCount.type`."""
 
     CLOSE = "close"
@@ -70,7 +70,7 @@ class Kind(StrEnum):
     REREGISTER = "reregister"
 
 
-class Priority(StrEnum):
+class CommandPriority(StrEnum):
     """Priority of a command: NORMAL ones of a kind are sent before LOW ones."""
 
     NORMAL = "NORMAL"
@@ -78,7 +78,7 @@ class Priority(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Volume:
+class ReportedVolume:
     """One volume as its datanode reported it."""
 
     volume_id: str
@@ -134,7 +134,7 @@ class Liveness:
 
     heard_at_s: float  # monotonic
     heartbeat_at_ms: int  # wall clock, for display
-    volumes: tuple[Volume, ...]
+    volumes: tuple[ReportedVolume, ...]
     queues: tuple[tuple[str, int], ...]  # commands queued and running there, by type
 
     @property
@@ -162,7 +162,7 @@ class Replica(ReplicaNumbers):
     state: ReplicaState
     origin_datanode_id: str
     is_empty: bool
-    tree: Summary | None  # None: no tree yet; never 0, never equal
+    tree: TreeSummary | None  # None: no tree yet; never 0, never equal
     volume_id: str
     load_error: str
     reported_at_ms: int
@@ -266,7 +266,7 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
-class Deleted:
+class DeletedBlocks:
     """Blocks of one container that a transaction deleted everywhere. They are remembered as long as
     the container lives, so that a peer's false tombstone is detected.
     """
@@ -278,7 +278,7 @@ class Deleted:
 
 
 @dataclass(frozen=True, slots=True)
-class Transaction:
+class DeleteTransaction:
     """Blocks to delete in one container; kept until every holder has acknowledged it."""
 
     transaction_id: int
@@ -304,7 +304,7 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True)
-class Forgotten:
+class ForgottenContainer:
     """A container that an operator gave up, with its last record; keys with blocks in it
     are lost.
     """
@@ -315,17 +315,17 @@ class Forgotten:
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
+class PendingCommand:
     """A command without confirmed effect: queued while `sent_at_s` is None, otherwise in flight.
 
     An answered replicate or delete stays until a report shows the replica's presence or absence.
     """
 
     command_id: int
-    kind: Kind
+    kind: CommandKind
     container_id: int
     datanode_id: str
-    priority: Priority = Priority.NORMAL
+    priority: CommandPriority = CommandPriority.NORMAL
     bcsid: int = 0  # close
     force: bool = False  # close, delete
     created_at_ms: int = 0
@@ -340,7 +340,7 @@ class Pending:
     deadline_ms: int = 0  # the same on our wall clock, for display and Spark
     is_answered: bool = False  # EXECUTED, not yet seen in a report; forgotten at a restart
     is_second: bool = False  # reconcile: sent after those of the minority are answered
-    transactions: tuple[Transaction, ...] = ()  # delete_blocks, which is never kept on disk
+    transactions: tuple[DeleteTransaction, ...] = ()  # delete_blocks, which is never kept on disk
     shards: tuple[tuple[int, str], ...] = ()  # reconstruct: index and target
     sources: tuple[tuple[int, str], ...] = ()  # reconstruct: index and source at sending; not kept
     block_count: int = 0  # reconstruct: blocks to rebuild, as of sending; not kept
@@ -363,7 +363,7 @@ class OutcomeState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CommandOutcome:
     """The outcome of a command. `detail` is its kind's serialised outcome message, or empty."""
 
     command_id: int

@@ -23,7 +23,7 @@ MARKED_MAX: Final = 2**26
 """Ids from here on may be of containers that datanodes report, and nobody here made."""
 
 
-class Settled:
+class ContainerBitmap:
     """A set of container ids, built for `missing`. Callers hold the control plane's lock."""
 
     def __init__(self) -> None:
@@ -61,9 +61,9 @@ class Settled:
         known = container_ids[container_ids < len(self._marks)]
         np.frombuffer(self._marks, np.uint8)[known] = 0
 
-    def copy(self) -> "Settled":
+    def copy(self) -> "ContainerBitmap":
         """Return a copy of the marks, which later changes do not affect."""
-        made = Settled()
+        made = ContainerBitmap()
         made._marks = self._marks.copy()
         return made
 
@@ -84,7 +84,7 @@ class Settled:
             self._marks.extend(bytes(missing_count))
 
 
-class Stirred:
+class DirtyContainers:
     """Containers that changed since they were last taken. Callers hold the control plane's lock."""
 
     def __init__(self) -> None:
@@ -118,14 +118,14 @@ class Stirred:
         return bool(self._ids or self._many)
 
 
-class Due:
+class PriorityContainerQueue:
     """Containers that wait, each once, urgent ones before all others; ids of MARKED_MAX or more may
     occur twice. Callers hold the control plane's lock.
     """
 
     def __init__(self) -> None:
-        self._urgent = WaitingLine()
-        self._others = WaitingLine()
+        self._urgent = ContainerQueue()
+        self._others = ContainerQueue()
 
     def __len__(self) -> int:
         return len(self._urgent) + len(self._others)
@@ -148,14 +148,14 @@ class Due:
         return taken + self._others.take(count_max - len(taken))
 
 
-class WaitingLine:
+class ContainerQueue:
     """Containers in order of arrival. One that left and joins again may get its old place. Callers
     hold the control plane's lock.
     """
 
     def __init__(self) -> None:
         self._parts: deque[NDArray[np.int64]] = deque()  # some ids in them may have left
-        self._marked = Settled()  # waiting ids, except those too large for a mark
+        self._marked = ContainerBitmap()  # waiting ids, except those too large for a mark
         self._count = 0
 
     def __len__(self) -> int:

@@ -25,21 +25,21 @@ from numpy.typing import NDArray
 
 from scm.state.facts import (
     Allocation,
+    CommandKind,
+    CommandOutcome,
+    CommandPriority,
     Container,
     ContainerState,
-    Deleted,
-    Forgotten,
+    DeletedBlocks,
+    DeleteTransaction,
+    ForgottenContainer,
     Hold,
     Key,
     KeyBlock,
-    Kind,
     Node,
     OpState,
-    Outcome,
     OutcomeState,
-    Pending,
-    Priority,
-    Transaction,
+    PendingCommand,
 )
 
 FORMAT_VERSION: Final = 1  # a state of another version is refused (`scm.state.single_values`)
@@ -107,7 +107,7 @@ def _rows_of(noun: type) -> Callable[[Any], bytes]:
 node_row: Final[Callable[[Node], bytes]] = _rows_of(Node)
 container_row: Final[Callable[[Container], bytes]] = _rows_of(Container)
 allocation_row: Final[Callable[[Allocation], bytes]] = _rows_of(Allocation)
-_TRANSACTION_FIELDS: Final = attrgetter(*(field.name for field in fields(Transaction)))
+_TRANSACTION_FIELDS: Final = attrgetter(*(field.name for field in fields(DeleteTransaction)))
 hold_row: Final[Callable[[Hold], bytes]] = _rows_of(Hold)
 
 
@@ -143,7 +143,7 @@ def promised_counts(rows: Sequence[bytes]) -> list[int]:
     return [values[_PROMISED] for values in unpack_all(rows, _CONTAINER_FIELDS)]
 
 
-class AtRest(NamedTuple):
+class ClosedContainerColumns(NamedTuple):
     """Facts read from the rows of closed containers that wait for no datanode: the rows' places,
     the containers' ids, and their replica counts (NO_COUNT if erasure-coded).
     """
@@ -153,7 +153,7 @@ class AtRest(NamedTuple):
     replica_counts: list[int]
 
 
-def at_rest(rows: Sequence[bytes]) -> AtRest:
+def at_rest(rows: Sequence[bytes]) -> ClosedContainerColumns:
     """Find the containers at rest, of which there are millions. Their rows are decoded later, which
     then cannot fail. Raise DamagedRow.
 
@@ -173,7 +173,7 @@ def at_rest(rows: Sequence[bytes]) -> AtRest:
     ]
     is_coded = {kind: bool(match["scheme"]) for kind, match in looked_at}
     places = [place for place, kind in enumerate(kinds) if kind in is_coded]
-    return AtRest(
+    return ClosedContainerColumns(
         places,
         [int(bodies[place][1:].split(b",", 1)[0]) for place in places],
         [
@@ -230,7 +230,7 @@ def _key_of(values: list[Any]) -> Key:
     return Key(name, size_bytes, created_at_ms, tuple(KeyBlock(*block) for block in blocks))
 
 
-def pending_row(pending: Pending) -> bytes:
+def pending_row(pending: PendingCommand) -> bytes:
     """Encode a command without its sending time: a restarted SCM sends it again."""
     return pack(
         [
@@ -253,38 +253,38 @@ def pending_row(pending: Pending) -> bytes:
     )
 
 
-def pending_from(row: bytes) -> Pending:
+def pending_from(row: bytes) -> PendingCommand:
     """Decode a command as a queued one."""
     *values, why, shards = unpack(row, _PENDING_FIELDS)
-    values[1] = Kind(values[1])
-    values[4] = Priority(values[4])
+    values[1] = CommandKind(values[1])
+    values[4] = CommandPriority(values[4])
     made_of = tuple((index, datanode_id) for index, datanode_id in shards)
-    return replace(Pending(*values), why=why, shards=made_of)
+    return replace(PendingCommand(*values), why=why, shards=made_of)
 
 
-def transaction_row(transaction: Transaction) -> bytes:
+def transaction_row(transaction: DeleteTransaction) -> bytes:
     """Encode a transaction of block deletes."""
     return pack(list(_TRANSACTION_FIELDS(transaction)))
 
 
-def transaction_from(row: bytes) -> Transaction:
+def transaction_from(row: bytes) -> DeleteTransaction:
     """Decode a transaction of block deletes."""
     values = unpack(row, 6)
     values[2] = tuple(values[2])
     values[4] = tuple(values[4])
-    return Transaction(*values)
+    return DeleteTransaction(*values)
 
 
-def deleted_row(deleted: Deleted) -> bytes:
+def deleted_row(deleted: DeletedBlocks) -> bytes:
     """Encode deleted blocks, each id as the difference from the one before it."""
     steps = [after - before for before, after in pairwise((0, *deleted.local_ids))]
     return pack([deleted.container_id, deleted.transaction_id, steps, deleted.is_unproven])
 
 
-def deleted_from(row: bytes) -> Deleted:
+def deleted_from(row: bytes) -> DeletedBlocks:
     """Decode deleted blocks."""
     container_id, transaction_id, steps, is_unproven = unpack(row, 4)
-    return Deleted(container_id, transaction_id, tuple(accumulate(steps)), is_unproven)
+    return DeletedBlocks(container_id, transaction_id, tuple(accumulate(steps)), is_unproven)
 
 
 def hold_from(row: bytes) -> Hold:
@@ -292,19 +292,19 @@ def hold_from(row: bytes) -> Hold:
     return Hold(*unpack(row, 4))
 
 
-def forgotten_row(forgotten: Forgotten) -> bytes:
+def forgotten_row(forgotten: ForgottenContainer) -> bytes:
     """Encode a forgotten container."""
     container = base64.b64encode(container_row(forgotten.container)).decode("ascii")
     return pack([container, forgotten.at_ms, forgotten.key_count])
 
 
-def forgotten_from(row: bytes) -> Forgotten:
+def forgotten_from(row: bytes) -> ForgottenContainer:
     """Decode a forgotten container."""
     container, at_ms, key_count = unpack(row, 3)
-    return Forgotten(container_from(base64.b64decode(container)), at_ms, key_count)
+    return ForgottenContainer(container_from(base64.b64decode(container)), at_ms, key_count)
 
 
-def outcome_row(outcome: Outcome) -> bytes:
+def outcome_row(outcome: CommandOutcome) -> bytes:
     """Encode an outcome."""
     return pack(
         [
@@ -321,9 +321,9 @@ def outcome_row(outcome: Outcome) -> bytes:
     )
 
 
-def outcome_from(row: bytes) -> Outcome:
+def outcome_from(row: bytes) -> CommandOutcome:
     """Decode an outcome."""
     values = unpack(row, 9)
     values[3] = OutcomeState(values[3])
     values[8] = base64.b64decode(values[8])
-    return Outcome(*values)
+    return CommandOutcome(*values)

@@ -58,7 +58,7 @@ def read(get: Callable[[bytes], Any]) -> SingleValues:
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
+class RestoreRecord:
     """The backup that the state was made of. `unfinished` are containers that took writes then."""
 
     taken_at_ms: int
@@ -68,7 +68,7 @@ class Restored:
     end_container_id: int = 0  # containers from here on were made after the recovery; 0: none yet
 
 
-def restored_row(restored: Restored) -> bytes:
+def restored_row(restored: RestoreRecord) -> bytes:
     """Encode a restore record."""
     return records.pack(
         [
@@ -81,10 +81,10 @@ def restored_row(restored: Restored) -> bytes:
     )
 
 
-def restored_from(data: bytes) -> Restored:
+def restored_from(data: bytes) -> RestoreRecord:
     """Decode a restore record. Raise DamagedRow."""
     taken_at_ms, restored_at_ms, first_new_id, unfinished, end_id = records.unpack(data, 5)
-    return Restored(taken_at_ms, restored_at_ms, first_new_id, tuple(unfinished), end_id)
+    return RestoreRecord(taken_at_ms, restored_at_ms, first_new_id, tuple(unfinished), end_id)
 
 
 def counters_anew(counters: dict[str, int], now_ms: int) -> dict[str, int]:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 
 from health.departure import HELD_BY
-from health.words import DISPUTED, FLAGS, Health
+from health.words import DISPUTED, FLAGS, HealthState
 from spark_verify.sql_text import text, texts
 
 KIND: Final = (
@@ -47,7 +47,7 @@ class Kind:
     @property
     def disagreement(self) -> tuple[str, str] | None:
         """The states by the control plane and by the judge, where they are two."""
-        own = Health(self.health_state).name
+        own = HealthState(self.health_state).name
         told = self.scm_health_state
         return None if told is None or told == own else (told, own)
 
@@ -63,7 +63,7 @@ def count_kinds(health: DataFrame) -> list[Kind]:
 def sample_ids(health: DataFrame, sample_max: int) -> Mapping[tuple[str, ...], list[int]]:
     """Return the lowest ids of known containers by label: ("flag", place), ("health", number),
     ("class", word), ("why", word) and ("scm", told state, own state)."""
-    pairs = ", ".join(f"{int(state)}, {text(state.name)}" for state in Health)
+    pairs = ", ".join(f"{int(state)}, {text(state.name)}" for state in HealthState)
     own = f"element_at(map({pairs}), health_state)"
     is_disputed = f"checksum_class IN ({texts(DISPUTED)})"
     labels = f"""

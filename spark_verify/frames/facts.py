@@ -22,12 +22,12 @@ from health.words import (
     CONTAINER_STATES,
     REACHABLE_HEALTHS,
     REPLICATION_TYPES,
-    Health,
-    Kind,
-    State,
+    HealthState,
+    ReplicationType,
+    SharedState,
 )
 from spark_verify.snapshot.checks import first_fault
-from spark_verify.snapshot.manifest import Manifest
+from spark_verify.snapshot.manifest import SnapshotManifest
 from spark_verify.snapshot.tables import Snapshot
 from spark_verify.sql_text import local_rows, text, texts
 
@@ -41,7 +41,7 @@ SPREADS: Final = (1, 40_503, 2_654_435_761)
 ALIKE: Final = ("root", "algorithm", "settled_root", "tombstones_checksum", "version")
 """What all replicas of a container that has copies have alike, or none of them has."""
 
-HEALTH_NAMES: Final = tuple(state.name for state in Health)
+HEALTH_NAMES: Final = tuple(state.name for state in HealthState)
 
 VOTERS_MIN: Final = 3
 """Replicas from which on each stands in a contest that it could lose."""
@@ -52,7 +52,7 @@ class Inputs:
     """The checked input of a run."""
 
     snapshot: Snapshot
-    manifest: Manifest
+    manifest: SnapshotManifest
     nodes: Sequence[dict[str, Any]]
     """All rows of `nodes/`, by name."""
     rules: Rules
@@ -171,15 +171,17 @@ def is_plainly_well(rules: Rules) -> str:
         f"bit_count({name}) = replicas"
         for name in ("rack_bit", *(f"mask_{i}" for i in range(MASKS)))
     )
-    closed = f"state = {int(State.CLOSED)} AND closed = replicas"
-    opened = f"state = {int(State.OPEN)} AND open = replicas AND has_pipeline = 1"
+    closed = f"state = {int(SharedState.CLOSED)} AND closed = replicas"
+    opened = f"state = {int(SharedState.OPEN)} AND open = replicas AND has_pipeline = 1"
     # Bits 1 to data + parity: each index once, because there are as many replicas.
     is_whole = "replicas = data + parity AND index_bit = shiftleft(2L, data + parity) - 2"
     is_full = "replicas = factor AND index_bit = 1"
     agree = " AND ".join(f"{name}_min <=> {name}_max" for name in ALIKE)
     copies_spread = "true" if rules.rack_count <= 1 else "bit_count(rack_bit) >= 2"
     shards_spread = "true" if rules.rack_count <= 1 else "bit_count(rack_bit) = replicas"
-    is_ratis, is_ec = (f"kind = {int(kind)}" for kind in (Kind.RATIS, Kind.EC))
+    is_ratis, is_ec = (
+        f"kind = {int(kind)}" for kind in (ReplicationType.RATIS, ReplicationType.EC)
+    )
     kinds = (
         f"{is_ratis} AND {closed} AND {is_full} AND {agree} AND roots = replicas "
         f"AND replicas >= {VOTERS_MIN} AND {copies_spread}",
@@ -193,7 +195,7 @@ def is_plainly_well(rules: Rules) -> str:
 
 def well_health(facts: DataFrame, snapshot_id: str) -> DataFrame:
     """Return the rows of `health/` for the containers among `facts` that are plainly well."""
-    is_open, is_ratis = f"state = {int(State.OPEN)}", f"kind = {int(Kind.RATIS)}"
+    is_open, is_ratis = f"state = {int(SharedState.OPEN)}", f"kind = {int(ReplicationType.RATIS)}"
     why_not = f"CASE WHEN {is_open} THEN 'NOT_CLOSED' WHEN NOT {is_ratis} THEN 'SHARDS_ALONE' END"
     eligibility = (
         f"CASE WHEN {is_open} THEN 'INELIGIBLE_CONTAINER_STATE' "
@@ -203,7 +205,7 @@ def well_health(facts: DataFrame, snapshot_id: str) -> DataFrame:
     columns = {
         "state": _word("state", CONTAINER_STATES),
         "replication_type": _word("kind", REPLICATION_TYPES),
-        "health_state": f"{int(Health.HEALTHY)}",
+        "health_state": f"{int(HealthState.HEALTHY)}",
         "flags": "0L",
         "queue": "'-'",
         "is_qc_stuck": "false",

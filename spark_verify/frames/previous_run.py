@@ -13,7 +13,7 @@ from spark_verify.frames.result_frames import BEFORE, Keep
 from spark_verify.input_columns import RESULT_VERSION
 from spark_verify.result_tables import DIVERGENT, type_name
 from spark_verify.runs import attempt_of, finished_runs, read_summary, table_of
-from spark_verify.snapshot.manifest import Manifest
+from spark_verify.snapshot.manifest import SnapshotManifest
 from spark_verify.snapshot.tables import parquet_reader
 from spark_verify.storage import Storage, spark_path
 
@@ -45,7 +45,7 @@ class Previous:
         return {name: self.summary[name] for name in FACTS}
 
 
-def previous_run(storage: Storage, manifest: Manifest, run_id: str) -> Previous | None:
+def previous_run(storage: Storage, manifest: SnapshotManifest, run_id: str) -> Previous | None:
     """Return the latest finished run before this snapshot's instant; None when there is none."""
     found = []
     for name in finished_runs(storage):

@@ -70,7 +70,7 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class HeatMapCell:
     """One square of the heat map; `heat` is 0 to 1."""
 
     column: int
@@ -161,7 +161,7 @@ def heat_map(lost: list[dict[str, Any]]) -> dict[str, Any]:
             "datanode_id": node,
             "total": sum(by_node[node].values()),
             "cells": [
-                Cell(i, by_node[node].get(v, 0), round(by_node[node].get(v, 0) / hottest, 3))
+                HeatMapCell(i, by_node[node].get(v, 0), round(by_node[node].get(v, 0) / hottest, 3))
                 for i, v in enumerate(volumes)
             ],
         }

@@ -14,7 +14,7 @@ from health.words import (
     CONTAINER_STATES,
     FLAGS,
     INCOMPARABLE,
-    Health,
+    HealthState,
     flag_names,
     states_counted,
 )
@@ -32,14 +32,14 @@ def count_health(kinds: Iterable[Kind]) -> dict[str, Any]:
     """Return counters over all containers."""
     states = dict.fromkeys(CONTAINER_STATES, 0)
     classes = dict.fromkeys(CLASSES, 0)
-    health_states = dict.fromkeys((state.name for state in Health), 0)
+    health_states = dict.fromkeys((state.name for state in HealthState), 0)
     flags = dict.fromkeys(FLAGS, 0)
     known = [kind for kind in kinds if kind.is_known]
     for kind in known:
         states[kind.state] += kind.count
         classes[kind.checksum_class] += kind.count
         for number in states_counted(kind.health_state, is_stuck=kind.is_qc_stuck) or [0]:
-            health_states[Health(number).name] += kind.count
+            health_states[HealthState(number).name] += kind.count
         for name in flag_names(kind.flags):
             flags[name] += kind.count
     return {
@@ -55,7 +55,9 @@ def count_health(kinds: Iterable[Kind]) -> dict[str, Any]:
 
 def samples(ids: Ids) -> dict[str, dict[str, list[int]]]:
     """Return the first ids of every flag, health state and mismatch that any container has."""
-    counted = (s for s in Health if s not in (Health.HEALTHY, Health.QUASI_CLOSED_STUCK))
+    counted = (
+        s for s in HealthState if s not in (HealthState.HEALTHY, HealthState.QUASI_CLOSED_STUCK)
+    )
     asked = {
         "flags": {name: ("flag", str(place)) for place, name in enumerate(FLAGS)},
         "health_states": {s.name: ("health", str(int(s))) for s in counted},

@@ -17,7 +17,7 @@ from health.ec_replication import INDEX_MAX
 from health.words import REACHABLE_HEALTHS
 from spark_verify.errors import SnapshotRefused
 from spark_verify.input_columns import AHEAD_MAX_MS, ROWS_PER_CONTAINER_MAX, TABLES
-from spark_verify.snapshot.manifest import SCAN_AGAIN, Manifest
+from spark_verify.snapshot.manifest import SCAN_AGAIN, SnapshotManifest
 from spark_verify.snapshot.tables import Snapshot
 from spark_verify.sql_text import text, texts
 
@@ -50,12 +50,12 @@ class Rule:
     is_broken: str
 
 
-def rules_of(name: str, manifest: Manifest) -> list[Rule]:
+def rules_of(name: str, manifest: SnapshotManifest) -> list[Rule]:
     """Return the rules about single rows of a table, in the order in which they are told."""
     return list(_rules(name, manifest))
 
 
-def _rules(name: str, manifest: Manifest) -> Iterator[Rule]:
+def _rules(name: str, manifest: SnapshotManifest) -> Iterator[Rule]:
     columns = TABLES[name]
     for c in columns:
         if not c.nullable:
@@ -96,7 +96,7 @@ def _is_utf8(name: str) -> str:
     return f"(decode(CAST({name} AS BINARY), 'UTF-8') = {name})"
 
 
-def first_fault(name: str, manifest: Manifest) -> str:
+def first_fault(name: str, manifest: SnapshotManifest) -> str:
     """Return SQL for the number of the first rule that a row breaks; null if it breaks none."""
     base = list(TABLES).index(name) * FAULTS_PER_TABLE
     cases = [
@@ -105,7 +105,7 @@ def first_fault(name: str, manifest: Manifest) -> str:
     return f"CASE {' '.join(cases)} END"
 
 
-def refuse_fault(fault: int, rows: DataFrame, manifest: Manifest) -> None:
+def refuse_fault(fault: int, rows: DataFrame, manifest: SnapshotManifest) -> None:
     """Refuse the snapshot for rows that break a rule; `rows` is the table that the rule is of."""
     table, place = divmod(fault, FAULTS_PER_TABLE)
     name = list(TABLES)[table]
@@ -130,7 +130,7 @@ def table_of_fault(fault: int) -> str:
     return list(TABLES)[fault // FAULTS_PER_TABLE]
 
 
-def check_age(manifest: Manifest, age_max_s: int, now_ms: int) -> None:
+def check_age(manifest: SnapshotManifest, age_max_s: int, now_ms: int) -> None:
     """Refuse the snapshot when it is older than `age_max_s` at `now_ms` (0 takes any age), or made
     in the future: its plan would stay valid for too long."""
     if manifest.as_of_ms > now_ms + AHEAD_MAX_MS:
@@ -170,7 +170,7 @@ def check_reporting(nodes: Sequence[Any], min_percent: int) -> None:
         )
 
 
-def check_there(manifest: Manifest, snapshot: Snapshot) -> None:
+def check_there(manifest: SnapshotManifest, snapshot: Snapshot) -> None:
     """Refuse the snapshot when a whole table is empty that cannot be.
 
     Without nodes nobody reported anything. Without a replica, everything looks lost; without a
@@ -200,7 +200,7 @@ def check_there(manifest: Manifest, snapshot: Snapshot) -> None:
         )
 
 
-def check_counts(manifest: Manifest, counts: dict[str, int]) -> None:
+def check_counts(manifest: SnapshotManifest, counts: dict[str, int]) -> None:
     """Refuse the snapshot when a table has not as many rows as its manifest says."""
     for name, count in counts.items():
         if count != manifest.rows[name]:
@@ -210,7 +210,7 @@ def check_counts(manifest: Manifest, counts: dict[str, int]) -> None:
             )
 
 
-def checked_nodes(table: DataFrame, manifest: Manifest) -> list[dict[str, Any]]:
+def checked_nodes(table: DataFrame, manifest: SnapshotManifest) -> list[dict[str, Any]]:
     """Return all rows of `nodes/` in the order of their names. Raise SnapshotRefused for a row
     that cannot be, and for a node that is listed twice."""
     rows = [

@@ -40,7 +40,7 @@ class KeysAtRisk:
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class SnapshotManifest:
     """What the writer says about the snapshot."""
 
     schema_version: int
@@ -55,7 +55,7 @@ class Manifest:
     """None: who wrote it knows no keys, as an export from Ozone."""
 
 
-def read_manifest(storage: Storage) -> Manifest:
+def read_manifest(storage: Storage) -> SnapshotManifest:
     """Return the validated manifest of a snapshot."""
     path = f"{storage.address}/manifest.json"
     if not storage.is_directory():
@@ -72,7 +72,7 @@ def read_manifest(storage: Storage) -> Manifest:
     return _manifest(path, fields)
 
 
-def _manifest(path: str, fields: Any) -> Manifest:
+def _manifest(path: str, fields: Any) -> SnapshotManifest:
     if not isinstance(fields, dict):
         raise SnapshotRefused(f"{path} is not a JSON object", hint=SCAN_AGAIN)
     version = _field(path, fields, "schema_version", int)
@@ -82,7 +82,7 @@ def _manifest(path: str, fields: Any) -> Manifest:
             hint=SAME_RELEASE,
         )
     rows = _field(path, fields, "rows", dict)
-    return Manifest(
+    return SnapshotManifest(
         schema_version=version,
         snapshot_id=_field(path, fields, "snapshot_id", str),
         as_of_ms=_field(path, fields, "as_of_ms", int),

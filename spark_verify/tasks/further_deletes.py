@@ -16,7 +16,7 @@ from health.judge import judge
 from health.rules import Rules
 from spark_verify.input_columns import PENDING_OPS
 from spark_verify.tasks.judge_batches import cut_of
-from spark_verify.tasks.verdict_rows import Stamp, judged_tables
+from spark_verify.tasks.verdict_rows import RunStamp, judged_tables
 
 DELETES_PER_CONTAINER_MAX: Final = 1_023
 """Of one container in one plan: the judge is asked once for each. The next run names the next."""
@@ -25,7 +25,7 @@ OPS: Final = pa.schema([(c.name, c.type) for c in PENDING_OPS if c.name != "snap
 
 
 def further_deletes(
-    rows: dict[str, pa.Table], plan: pa.Table, nodes: Nodes, rules: Rules, stamp: Stamp
+    rows: dict[str, pa.Table], plan: pa.Table, nodes: Nodes, rules: Rules, stamp: RunStamp
 ) -> pa.Table:
     """Return rows of `plan/` that delete what is still too much after those of `plan`. `rows` are
     those of the containers that were judged."""

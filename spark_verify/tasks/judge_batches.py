@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from health.batch import NO_BCSID, Batch, Containers, Nodes, Ops, Replicas
+from health.batch import NO_BCSID, ContainerBatch, Containers, Nodes, Ops, Replicas
 from health.segments import Bools, Ints
 from health.words import (
     CONTAINER_STATES,
@@ -20,7 +20,7 @@ from health.words import (
     SERVICE_OF,
     UNHEALTHY,
     UNKNOWN,
-    Kind,
+    ReplicationType,
 )
 
 
@@ -40,10 +40,10 @@ def nodes_of(table: pa.Table) -> Nodes:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class BatchSlice:
     """A batch, and the rows its containers and replicas come from."""
 
-    batch: Batch
+    batch: ContainerBatch
     containers: pa.Table
     table: pa.Table
     order: Ints
@@ -54,7 +54,7 @@ class Cut:
         return self.table.select(columns).take(pa.array(self.order[which]))
 
 
-def cut_of(containers: pa.Table, replicas: pa.Table, ops: pa.Table, nodes: Nodes) -> Cut:
+def cut_of(containers: pa.Table, replicas: pa.Table, ops: pa.Table, nodes: Nodes) -> BatchSlice:
     """Return the batch of some containers' rows, in whatever order they come.
 
     A container that only replicas or ops name is one that is not known.
@@ -65,14 +65,14 @@ def cut_of(containers: pa.Table, replicas: pa.Table, ops: pa.Table, nodes: Nodes
     columns = _replicas(ids, replicas, names)
     columns["origin"], origins = _origins(replicas, columns["node"], nodes)
     order = np.lexsort([columns["node"], columns["index"], columns["container"]])
-    batch = Batch(
+    batch = ContainerBatch(
         containers=_containers(ids, containers),
         replicas=Replicas(**{name: column[order] for name, column in columns.items()}),
         ops=_ops(ids, ops, names),
         nodes=nodes,
         origins=origins,
     )
-    return Cut(batch, containers, replicas, order)
+    return BatchSlice(batch, containers, replicas, order)
 
 
 def _origins(table: pa.Table, node: Ints, nodes: Nodes) -> tuple[Ints, tuple[str, ...]]:
@@ -113,7 +113,7 @@ def _containers(ids: Ints, table: pa.Table) -> Containers:
     return Containers(
         container_id=ids,
         kind=kind,
-        factor=np.where(kind == Kind.EC, data + parity, factor),
+        factor=np.where(kind == ReplicationType.EC, data + parity, factor),
         data=data,
         parity=parity,
         state=column(_codes(table["state"], CONTAINER_STATES), UNKNOWN),

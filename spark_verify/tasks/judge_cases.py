@@ -17,14 +17,14 @@ import pyarrow.compute as pc
 
 from health.batch import Nodes, violations
 from health.departure import FREE, HELD_BY
-from health.judge import Judgement, judge
+from health.judge import HealthJudgement, judge
 from health.rules import Rules
 from health.segments import Ints
 from spark_verify.input_columns import CONTAINERS, PENDING_OPS, REPLICAS, schema_of
 from spark_verify.result_tables import JUDGED, type_name
 from spark_verify.tasks.further_deletes import further_deletes
 from spark_verify.tasks.judge_batches import cut_of
-from spark_verify.tasks.verdict_rows import Stamp, judged_tables
+from spark_verify.tasks.verdict_rows import RunStamp, judged_tables
 from spark_verify.tasks.votes import VOTE, votes
 
 Batches = Iterator[pa.RecordBatch]
@@ -77,7 +77,7 @@ class Case:
 
     nodes: Nodes
     rules: Rules
-    stamp: Stamp
+    stamp: RunStamp
     versions: tuple[str, ...]
     """The software version of each of the nodes."""
 
@@ -161,7 +161,7 @@ def _array(column: pa.ChunkedArray, kind: pa.DataType) -> pa.Array:
     return column.chunk(0) if column.num_chunks else pa.array([], kind)
 
 
-def _departures(judgement: Judgement) -> pa.Table:
+def _departures(judgement: HealthJudgement) -> pa.Table:
     leaving, batch = judgement.departures, judgement.view.batch
     names = pa.array(batch.nodes.names, pa.string())
     held = pa.array(leaving.held, mask=leaving.held == FREE)

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from health.judge import Judgement, roles
-from health.plan.plan_rows import Lists
+from health.judge import HealthJudgement, roles
+from health.plan.plan_rows import RaggedArray
 from health.reconcile_eligibility import REASONS, REDUNDANCY_UNKNOWN
 from health.root_comparison import why_not_compared
 from health.segments import Bools, Ints
@@ -25,17 +25,17 @@ from health.words import (
     REPLICA_STATES,
     REPLICATION_TYPES,
     ROLES,
-    Health,
+    HealthState,
 )
 from spark_verify.result_tables import JUDGED, PLAN_REPLICA
-from spark_verify.tasks.judge_batches import Cut
+from spark_verify.tasks.judge_batches import BatchSlice
 
 PLAN_LIFE_MS: Final = 30 * 60 * 1000
 """After it the control plane must not act: by then the cluster has reported again."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stamp:
+class RunStamp:
     """What rows of the result say of the run they come from."""
 
     snapshot_id: str
@@ -52,7 +52,9 @@ class Stamp:
         }
 
 
-def judged_tables(judgement: Judgement, cut: Cut, stamp: Stamp) -> dict[str, pa.Table]:
+def judged_tables(
+    judgement: HealthJudgement, cut: BatchSlice, stamp: RunStamp
+) -> dict[str, pa.Table]:
     """Return the rows that a judged batch adds to each table of `rows.JUDGED`."""
     columns = {
         "health": _health(judgement, cut),
@@ -63,7 +65,7 @@ def judged_tables(judgement: Judgement, cut: Cut, stamp: Stamp) -> dict[str, pa.
     return {name: stamped(name, columns[name], stamp) for name in JUDGED}
 
 
-def stamped(name: str, columns: dict[str, pa.Array], stamp: Stamp) -> pa.Table:
+def stamped(name: str, columns: dict[str, pa.Array], stamp: RunStamp) -> pa.Table:
     """Return rows of a table of `rows.JUDGED`, of whose columns the stamp's are missing."""
     schema = JUDGED[name]
     count = len(columns["container_id"])
@@ -75,7 +77,7 @@ def stamped(name: str, columns: dict[str, pa.Array], stamp: Stamp) -> pa.Table:
     return pa.table(same | columns).select(schema.names).cast(schema)
 
 
-def _health(judgement: Judgement, cut: Cut) -> dict[str, pa.Array]:
+def _health(judgement: HealthJudgement, cut: BatchSlice) -> dict[str, pa.Array]:
     view, verdicts, reconciles = judgement.view, judgement.verdicts, judgement.reconciles
     containers = view.batch.containers
     return {
@@ -96,7 +98,7 @@ def _health(judgement: Judgement, cut: Cut) -> dict[str, pa.Array]:
     }
 
 
-def _told_states(cut: Cut) -> pa.Array:
+def _told_states(cut: BatchSlice) -> pa.Array:
     """Return for each container of a batch the state that the control plane gave it."""
     ids = pa.array(cut.batch.containers.container_id)
     place = pc.index_in(ids, value_set=cut.containers["container_id"].combine_chunks())
@@ -107,18 +109,20 @@ def _redundancy(redundancy: Ints) -> pa.Array:
     return pa.array(redundancy, mask=redundancy == REDUNDANCY_UNKNOWN)
 
 
-def _matters(judgement: Judgement) -> Bools:
+def _matters(judgement: HealthJudgement) -> Bools:
     """Return with which containers anything is the matter: one that has a flag or is not HEALTHY,
     whose replicas differ, of which one is outvoted, or that nobody knows."""
     compared, batch = judgement.compared, judgement.view.batch
     found: Bools = np.isin(compared.checksum_class, [CLASSES.index(c) for c in DIFFERING])
-    found |= (judgement.flags != 0) | (judgement.verdicts.state != Health.HEALTHY)
+    found |= (judgement.flags != 0) | (judgement.verdicts.state != HealthState.HEALTHY)
     found |= ~batch.containers.is_known
     found[batch.replicas.container[compared.is_minority]] = True
     return found
 
 
-def _replica_class(judgement: Judgement, cut: Cut, matters: Bools) -> dict[str, pa.Array]:
+def _replica_class(
+    judgement: HealthJudgement, cut: BatchSlice, matters: Bools
+) -> dict[str, pa.Array]:
     view, compared = judgement.view, judgement.compared
     rows = np.flatnonzero(view.of_container(matters))
     shown = ("datanode_id", "replica_index", "volume_id", "root", "tree_algorithm", "finding_count")
@@ -132,7 +136,7 @@ def _replica_class(judgement: Judgement, cut: Cut, matters: Bools) -> dict[str, 
     }
 
 
-def _divergent(judgement: Judgement, cut: Cut) -> dict[str, pa.Array]:
+def _divergent(judgement: HealthJudgement, cut: BatchSlice) -> dict[str, pa.Array]:
     view, reconciles = judgement.view, judgement.reconciles
     wanted = np.flatnonzero(reconciles.is_wanted)
     rows = np.flatnonzero(view.is_countable & view.of_container(reconciles.is_wanted))
@@ -157,18 +161,18 @@ def _divergent(judgement: Judgement, cut: Cut) -> dict[str, pa.Array]:
         "reason": _words(which, texts),
         "checksum_class": _words(judgement.compared.checksum_class[wanted], CLASSES),
         "replicas": _lists(
-            Lists.of(own, own, len(wanted)),
+            RaggedArray.of(own, own, len(wanted)),
             pa.StructArray.from_arrays([structs[f.name] for f in fields], fields=fields),
         ),
         "bytes_estimated": pa.array(reconciles.bytes_estimated[wanted]),
     }
 
 
-def _plan(judgement: Judgement) -> dict[str, pa.Array]:
+def _plan(judgement: HealthJudgement) -> dict[str, pa.Array]:
     actions, batch = judgement.actions, judgement.view.batch
     names = pa.array(batch.nodes.names, pa.string())
 
-    def named(lists: Lists) -> pa.ListArray:
+    def named(lists: RaggedArray) -> pa.ListArray:
         return _lists(lists, names.take(pa.array(batch.replicas.node[lists.values])))
 
     doubts = source_doubts(judgement)
@@ -187,7 +191,7 @@ def _plan(judgement: Judgement) -> dict[str, pa.Array]:
     }
 
 
-def source_doubts(judgement: Judgement) -> list[list[str]]:
+def source_doubts(judgement: HealthJudgement) -> list[list[str]]:
     """Return for each row of the plan what speaks against its sources, as text."""
     actions, batch = judgement.actions, judgement.view.batch
     told: list[list[str]] = [[] for _ in range(len(actions.container))]
@@ -207,7 +211,7 @@ def _warned(reasons: Iterable[str], doubts: Sequence[Sequence[str]]) -> list[str
     ]
 
 
-def _lists(lists: Lists, values: pa.Array) -> pa.ListArray:
+def _lists(lists: RaggedArray, values: pa.Array) -> pa.ListArray:
     return pa.ListArray.from_arrays(pa.array(lists.starts, pa.int32()), values)
 
 

@@ -14,9 +14,9 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from health.judge import Judgement
+from health.judge import HealthJudgement
 from health.segments import Groups, Ints
-from spark_verify.tasks.judge_batches import Cut
+from spark_verify.tasks.judge_batches import BatchSlice
 
 VOTE: Final = pa.schema(
     [
@@ -30,7 +30,7 @@ VOTE: Final = pa.schema(
 replica's own, else empty."""
 
 
-def votes(judgement: Judgement, cut: Cut, versions: Sequence[str]) -> pa.Table:
+def votes(judgement: HealthJudgement, cut: BatchSlice, versions: Sequence[str]) -> pa.Table:
     """Return one row for each exposed replica. `versions` are those of the judge's nodes, in their
     order."""
     compared, batch = judgement.compared, judgement.view.batch

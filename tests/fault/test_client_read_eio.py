@@ -10,7 +10,7 @@ import pytest
 from agent.errors import Code, VolumeFailed
 from agent.rpc.calls.peer import Peer
 from merkle.replica import BlockId, ContainerId
-from scanner.finding import Fault, Verdict
+from scanner.finding import DamageFault, Verdict
 from tests.support.command_line import CommandLine
 from tests.support.faults.nursery import forked
 from tests.support.storage.blocks_on_disk import newest_block
@@ -86,7 +86,7 @@ def test_a_read_error_of_a_client_has_volume_and_container_looked_at(
 
     assert Code.IO_EXCEPTION == caught.value.code
     assert (tmp_path / "failed").stat().st_size >= 2, "client and scan met the injected error"
-    assert (Fault.CHUNK_UNREADABLE, Verdict.UNREADABLE) == (finding.fault, finding.verdict)
+    assert (DamageFault.CHUNK_UNREADABLE, Verdict.UNREADABLE) == (finding.fault, finding.verdict)
     log = node.log.read_text()
     assert log.index("volume_check_requested") < log.index("replica_scanned")
     assert "a call failed" in log

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.ec.rebuild_task import Order, Shard
+from agent.ec.rebuild_task import RebuildTask, ShardLocation
 from agent.ec.scheme import CodecName, Scheme
 from agent.errors import Code, Refused, SutureError
-from agent.reconstruct.coordinator import Coordinator
+from agent.reconstruct.coordinator import ReconstructionCoordinator
 from agent.rpc.calls import message_groups
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import container_pb2, scm_pb2
@@ -73,13 +73,13 @@ class Stage:
         self.config = write_config(self.path / "run.toml", self.volume, self.scm.address)
         return self.config
 
-    def order(self, address: str) -> Order:
+    def order(self, address: str) -> RebuildTask:
         """Return the order to rebuild the lost shard at an address."""
         sources = tuple(self.cluster.shard(index, index) for index in (1, 2))
         victim = remembered([self.volume])
         assert victim is not None, "an agent that listens has formatted its volume"
-        target = Shard(victim.datanode_id, address, LOST)
-        return Order(CONTAINER, SCHEME, sources, (target,))
+        target = ShardLocation(victim.datanode_id, address, LOST)
+        return RebuildTask(CONTAINER, SCHEME, sources, (target,))
 
     def command(self, address: str) -> scm_pb2.Command:
         """Return the same as the control plane sends it."""
@@ -100,12 +100,12 @@ class Stage:
         """Coordinate from this process."""
         with Peer(address) as target:
 
-            def dial(shard: Shard) -> Peer:
+            def dial(shard: ShardLocation) -> Peer:
                 return target if shard.address == address else self.cluster.peer(shard)
 
-            Coordinator(self.cluster.executor, dial, now_ms=SystemClock().now_ms).reconstruct(
-                self.order(address)
-            )
+            ReconstructionCoordinator(
+                self.cluster.executor, dial, now_ms=SystemClock().now_ms
+            ).reconstruct(self.order(address))
 
     def assert_resolved(self) -> None:
         """Start the agent on what is left; the next commands make the shard whole."""
@@ -244,20 +244,20 @@ def run_with_source(
 ) -> None:
     """Rebuild shard 3 from the agent at `address` and datanode 2."""
     cluster = stage.cluster
-    order = Order(
+    order = RebuildTask(
         CONTAINER,
         SCHEME,
-        (Shard("source", address, 1), cluster.shard(2, 2)),
+        (ShardLocation("source", address, 1), cluster.shard(2, 2)),
         (cluster.shard(LOST, LOST),),
     )
     with Peer(address) as source:
 
-        def dial(shard: Shard) -> Peer:
+        def dial(shard: ShardLocation) -> Peer:
             return source if shard.address == address else cluster.peer(shard)
 
-        Coordinator(cluster.executor, dial, now_ms=SystemClock().now_ms, pace=pace).reconstruct(
-            order
-        )
+        ReconstructionCoordinator(
+            cluster.executor, dial, now_ms=SystemClock().now_ms, pace=pace
+        ).reconstruct(order)
 
 
 def order_until_killed(stage: Stage, address: str) -> bool:
@@ -282,7 +282,7 @@ def close_command() -> scm_pb2.Command:
     return scm_pb2.Command(term=1, close=close)
 
 
-def shard_message(shard: Shard) -> scm_pb2.EcShard:
+def shard_message(shard: ShardLocation) -> scm_pb2.EcShard:
     """Return a shard as a command names it."""
     datanode = container_pb2.DatanodeEndpoint(datanode_id=shard.datanode_id, address=shard.address)
     return scm_pb2.EcShard(datanode=datanode, replica_index=shard.index)

@@ -18,16 +18,16 @@ import pytest
 from agent.errors import Refused, SutureError
 from agent.rpc.calls.peer import Peer
 from agent.rpc.datanode.arriving import ImportHandlers
-from agent.rpc.datanode.limits import Limits
+from agent.rpc.datanode.limits import DatanodeServerLimits
 from agent.rpc.datanode.reading import ReadHandlers
 from agent.rpc.datanode.server import build_server
 from agent.rpc.v1 import container_pb2, scm_pb2
-from agent.runtime.lease import Leases
+from agent.runtime.lease import ContainerLeases
 from agent.store.options import StoreOptions
 from agent.store.recovery.fsck import fsck
 from agent.store.replica_store import ReplicaStore
-from agent.transfer.incoming import Arrived, Importer
-from agent.transfer.parts import Part
+from agent.transfer.incoming import ImportResult, ReplicaImporter
+from agent.transfer.parts import ImportMessage
 from agent.transfer.replicate import Replicator
 from merkle.checksum import Algorithm
 from merkle.replica import ContainerId
@@ -61,7 +61,7 @@ def push(store: ReplicaStore, address: str) -> bool:
     with ThreadPoolExecutor(2) as readers, Peer(address) as peer:
         replicator = Replicator(
             store=store,
-            leases=Leases(),
+            leases=ContainerLeases(),
             executor=readers,
             cluster_id=CLUSTER_ID,
             datanode_id="source",
@@ -125,14 +125,14 @@ def root_at(peer: Peer) -> int | None:
         return None
 
 
-class Assassin(Importer):
+class Assassin(ReplicaImporter):
     """A target that kills its source after so many messages."""
 
-    def receive(self, parts: Iterator[Part]) -> Arrived:
+    def receive(self, parts: Iterator[ImportMessage]) -> ImportResult:
         """Receive, until the source dies."""
         return super().receive(self._until(parts))
 
-    def _until(self, parts: Iterator[Part]) -> Iterator[Part]:
+    def _until(self, parts: Iterator[ImportMessage]) -> Iterator[ImportMessage]:
         for number, part in enumerate(parts):
             if number == Plot.kill_after:
                 os.kill(Plot.source_pid, signal.SIGKILL)
@@ -151,7 +151,7 @@ def assassin(path: Path) -> Iterator[tuple[ReplicaStore, str]]:
     """Serve a target that kills its source."""
     store = open_store(path, "target")
     with ThreadPoolExecutor(4) as writers:
-        leases = Leases()
+        leases = ContainerLeases()
         importer = Assassin(
             store=store,
             leases=leases,
@@ -160,7 +160,7 @@ def assassin(path: Path) -> Iterator[tuple[ReplicaStore, str]]:
             algorithm=Algorithm.XXH3_64,
             now_ms=lambda: 1,
         )
-        limits = Limits()
+        limits = DatanodeServerLimits()
         groups = [ReadHandlers(store, limits=limits), ImportHandlers(importer)]
         with ThreadPoolExecutor(4) as threads:
             built = build_server(

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 from ozone.wire.datanode_messages import Command
 from tests.support.faults.nursery import Child
 from tests.support.ozone import ozone_victim as victim
@@ -160,7 +160,7 @@ def test_a_command_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
         for peer in peers:
             peer.asked.clear()
 
-        assert Exit.OK == volume.repair(1, addresses, "--yes")
+        assert ExitCode.OK == volume.repair(1, addresses, "--yes")
 
         again = sum(peer.commands().count(Command.READ_CHUNK) for peer in peers)
     lengths = {3: 300_000, 4: 1_100_000, 29: 41_110}
@@ -214,4 +214,4 @@ def test_a_full_disk_leaves_what_was_there(
                    or "hole" in one["message"] for one in left)  # fmt: skip
         assert {"REPAIRED", "LEFT"} == {one["written"] for one in document["outcomes"]}
         ballast.unlink()
-        assert Exit.OK == volume.repair(1 if full == "volume" else 2, addresses, "--yes")
+        assert ExitCode.OK == volume.repair(1 if full == "volume" else 2, addresses, "--yes")

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.ec.rebuild_task import Order, Shard
+from agent.ec.rebuild_task import RebuildTask, ShardLocation
 from agent.ec.scheme import CodecName, Scheme
 from agent.errors import SutureError
-from agent.reconstruct.coordinator import Coordinator
-from agent.rpc.calls.peer import Peer, Timeouts
+from agent.reconstruct.coordinator import ReconstructionCoordinator
+from agent.rpc.calls.peer import Peer, PeerTimeouts
 from agent.runtime.clock import SystemClock
 from merkle.replica import ReplicaState
 from tests.support.faults.bad_line import BadLine
@@ -39,7 +39,7 @@ LENGTHS = (1, 3 * 8192 + 100, 8192)
 GIVE_UP_S = 0.5  # without a write, a run that was cut off is taken for dead
 LOST, SPARE = 3, 4  # the shard that is lost, and the datanode that gets it
 STALL_S = 0.3
-QUICK = Timeouts(call_s=2.0, tree_s=2.0, chunk_s=2.0)
+QUICK = PeerTimeouts(call_s=2.0, tree_s=2.0, chunk_s=2.0)
 
 
 @pytest.fixture
@@ -194,18 +194,18 @@ def test_reconstructions_over_a_bad_line(tmp_path: Path) -> None:
         assert settle(lambda: is_no_more(before))
 
 
-def reconstructed(cluster: EcCluster, order: Order, lines: dict[str, BadLine]) -> bool:
+def reconstructed(cluster: EcCluster, order: RebuildTask, lines: dict[str, BadLine]) -> bool:
     """Carry out an order over these lines, where there is one; return whether it succeeded."""
     peers: dict[str, Peer] = {}
 
-    def dial(shard: Shard) -> Peer:
+    def dial(shard: ShardLocation) -> Peer:
         line = lines.get(shard.address)
         where = shard.address if line is None else line.address
         peer = Peer(where, datanode_id=shard.datanode_id, timeouts=QUICK)
         return peers.setdefault(shard.address, peer)
 
     try:
-        Coordinator(
+        ReconstructionCoordinator(
             cluster.executor, dial, now_ms=SystemClock().now_ms, slow_s=STALL_S
         ).reconstruct(order, stop=lambda: False)
     except SutureError:

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from agent.client.client import Client
-from agent.client.file_pieces import Source
-from agent.client.writer import Stored
+from agent.client.file_pieces import SourceFile
+from agent.client.writer import StoredFile
 from agent.errors import Code, SutureError, Unavailable
 from agent.rpc.v1 import scm_pb2
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 from tests.support.command_line import CommandLine
 from tests.support.faults.nursery import forked
 from tests.support.waiting import wait_until
@@ -25,10 +25,10 @@ WAIT_S = 60.0
 SECTIONS = "[scan]\nenabled = false\nwatch = false\n"
 
 
-def source(path: Path, size_bytes: int = 50_000) -> Source:
+def source(path: Path, size_bytes: int = 50_000) -> SourceFile:
     """Make a file to store."""
     path.write_bytes(os.urandom(size_bytes))
-    return Source(path.name, path, size_bytes)
+    return SourceFile(path.name, path, size_bytes)
 
 
 def restart_without(cluster: Cluster, index: int) -> None:
@@ -56,7 +56,7 @@ def test_a_put_waits_for_the_end_of_safe_mode(tmp_path: Path) -> None:
             heard.append(error)
             is_heard.set()
 
-        def put() -> list[Stored]:
+        def put() -> list[StoredFile]:
             with Client(cluster.scm.address) as client:
                 return client.put([file], lanes=1, waits=waits)[0]
 
@@ -99,7 +99,7 @@ def test_safe_mode_ends_while_one_datanode_is_away(
         restart_without(cluster, agents - 1)
 
         texts = {
-            name: suture(*command, code=Exit.TO_DO)
+            name: suture(*command, code=ExitCode.TO_DO)
             for name, command in {
                 "status": ("status",),
                 "report": ("scm", "report"),
@@ -107,7 +107,7 @@ def test_safe_mode_ends_while_one_datanode_is_away(
                 "safemode": ("scm", "safemode"),
             }.items()
         }
-        [closed] = suture.json("scm", "close", open_id, code=Exit.TO_DO)
+        [closed] = suture.json("scm", "close", open_id, code=ExitCode.TO_DO)
         with Client(cluster.scm.address) as client:
             wait_until(lambda: not client.scm.safe_mode(scm_pb2.SafeModeRequest()).on)
             reason = client.scm.safe_mode(scm_pb2.SafeModeRequest()).reason
@@ -143,7 +143,7 @@ def test_a_put_goes_on_after_a_restart(tmp_path: Path) -> None:
             is_half.set()
             assert is_away.wait(WAIT_S)
 
-        def put() -> list[Stored]:
+        def put() -> list[StoredFile]:
             with Client(cluster.scm.address) as client:
                 return client.put(files, lanes=1, close=True, progress=progress)[0]
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from agent.errors import Code, Unavailable
-from agent.runtime.loop import Busy, Pulse
+from agent.runtime.loop import Busy, ProgressMarker
 from agent.scan.background_scan import RoundPolicy, VolumeScanWorker
-from agent.scan.container_scan import ScanTools
+from agent.scan.container_scan import StoreScanDeps
 from agent.scan.ondemand import OnDemandScans
 from agent.scan.throttle import ScanPace
-from agent.store.index.transactions import Change
+from agent.store.index.transactions import IndexChange
 from merkle.replica import BlockId, ContainerId, ReplicaState
 from scanner.pacing import PaceLimits
 from scanner.schedule import Schedule
@@ -46,11 +46,11 @@ def replica(disk: SmallDisk) -> Iterator[StoredReplica]:
 def free_pages(replica: StoredReplica) -> None:
     """Leave pages in the index that it can use without growing."""
 
-    def put(rows: Change) -> None:
+    def put(rows: IndexChange) -> None:
         for number in range(1, 201):
             rows.put_block(SPARE, BlockId(number), bytes(4000))
 
-    def delete(rows: Change) -> None:
+    def delete(rows: IndexChange) -> None:
         for number in range(1, 201):
             rows.delete_block(SPARE, BlockId(number))
 
@@ -121,7 +121,7 @@ def clock(replica: StoredReplica) -> FakeClock:
 
 
 @pytest.fixture
-def unwritable(replica: StoredReplica, clock: FakeClock, disk: SmallDisk) -> ScanTools:
+def unwritable(replica: StoredReplica, clock: FakeClock, disk: SmallDisk) -> StoreScanDeps:
     """What scans use of a replica of which none can be committed: its tree became another."""
     replica.flip(2, 5)
     assert replica.scan().committed
@@ -131,7 +131,7 @@ def unwritable(replica: StoredReplica, clock: FakeClock, disk: SmallDisk) -> Sca
 
 
 def test_scan_that_cannot_record_its_result_is_not_repeated_in_a_loop(
-    unwritable: ScanTools, replica: StoredReplica, clock: FakeClock
+    unwritable: StoreScanDeps, replica: StoredReplica, clock: FakeClock
 ) -> None:
     """Until the disk has room, a volume is scanned a few times per interval, not continuously."""
     stop = threading.Event()
@@ -143,7 +143,7 @@ def test_scan_that_cannot_record_its_result_is_not_repeated_in_a_loop(
         ),
         pace=ScanPace(PaceLimits(fixed_bytes_per_s=2**50), stop.wait, clock=clock),
         stop=stop,
-        pulse=Pulse(clock),
+        pulse=ProgressMarker(clock),
     )
     clock.advance_s(INTERVAL_S)
 
@@ -158,13 +158,15 @@ def test_scan_that_cannot_record_its_result_is_not_repeated_in_a_loop(
 
 
 def test_a_scan_that_was_asked_for_is_not_tried_again_at_once(
-    unwritable: ScanTools, replica: StoredReplica, clock: FakeClock
+    unwritable: StoreScanDeps, replica: StoredReplica, clock: FakeClock
 ) -> None:
     """
     Space does not come back within half a minute, and each try reads the replica whole.
     """
     read: list[int] = []
-    scans = OnDemandScans(unwritable, pace=read.append, stop=threading.Event(), pulse=Pulse(clock))
+    scans = OnDemandScans(
+        unwritable, pace=read.append, stop=threading.Event(), pulse=ProgressMarker(clock)
+    )
     scans.request(CONTAINER, reason="asked")
 
     for _ in range(60):

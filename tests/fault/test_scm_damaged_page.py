@@ -9,7 +9,7 @@ import pytest
 from agent.errors import Code, Refused
 from scm.backup.taking import take_backup
 from scm.state import page_check
-from scm.state.database import State
+from scm.state.database import StateDatabase
 from scm.state.facts import Node, OpState
 from tests.support.control.scm_process import ScmProcess, spawn
 from tests.support.control.scm_world import MAP_BYTES
@@ -23,7 +23,7 @@ NOW_MS: Final = 1_800_000_000_000
 
 def fill(path: Path) -> Path:
     """Make a state of some dozens of pages; return its file."""
-    state = State.open(path, map_bytes=MAP_BYTES)
+    state = StateDatabase.open(path, map_bytes=MAP_BYTES)
     with state.change() as change:
         for number in range(1_000):
             name = f"dn{number}"
@@ -68,10 +68,10 @@ def test_state_refused_for_a_damaged_page_is_not_left_locked(tmp_path: Path) -> 
     lose_some_nodes(file)
 
     with pytest.raises(Refused, match="has a damaged page"):
-        State.open(tmp_path / "data", map_bytes=MAP_BYTES, check=page_check.check_pages)
+        StateDatabase.open(tmp_path / "data", map_bytes=MAP_BYTES, check=page_check.check_pages)
 
     file.write_bytes(whole)
-    State.open(tmp_path / "data", map_bytes=MAP_BYTES, check=page_check.check_pages).close()
+    StateDatabase.open(tmp_path / "data", map_bytes=MAP_BYTES, check=page_check.check_pages).close()
 
 
 def test_a_backup_is_refused_and_the_older_ones_stay(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_every_page_in_use_is_looked_at(tmp_path: Path) -> None:
         except Refused:
             found += 1
         else:  # it is free: the state is as good as before
-            State.open(tmp_path / "data", map_bytes=MAP_BYTES).close()
+            StateDatabase.open(tmp_path / "data", map_bytes=MAP_BYTES).close()
         file.write_bytes(whole)
 
     assert found > 20

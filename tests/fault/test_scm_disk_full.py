@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from agent.errors import Code, Unavailable
-from agent.runtime.callthreads import CallThreads
-from agent.runtime.loop import LoopSet
+from agent.runtime.callthreads import CallThreadPool
+from agent.runtime.loop import WorkerLoops
 from health.cluster_verdict import Verdict
 from merkle.replica import ReplicaState
 from scm.edge import answers
@@ -82,8 +82,8 @@ def test_whoever_asks_is_told(world: ScmWorld) -> None:
     with pytest.raises(Unavailable) as caught:
         report_closed(world)
 
-    with CallThreads(2, 4) as calls:
-        watched = HttpStatus(world.control, calls, LoopSet(), lambda: True)
+    with CallThreadPool(2, 4) as calls:
+        watched = HttpStatus(world.control, calls, WorkerLoops(), lambda: True)
         health, metrics = watched.healthz(), watched.metrics().body.decode()
         page = watched.page({}).body.decode()
     look, judgement = world.control.queries.judgement()

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from agent.errors import Unavailable
-from agent.host.heartbeat import Heartbeat, Identity
+from agent.host.heartbeat import HeartbeatWorker, RegistrationInfo
 from agent.host.outbox import Outbox
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.runtime.clock import SystemClock
-from agent.runtime.loop import Loop
+from agent.runtime.loop import WorkerLoop
 from agent.store.volumes.nodestate import NodeState
 from merkle.replica import ContainerId
 from tests.support.control.fake_datanode import report
@@ -64,10 +64,10 @@ class Counted(ScmClient):
             self.called.set()
 
 
-def beat_of(name: str, scm: ScmClient, cluster_id: str) -> Heartbeat:
+def beat_of(name: str, scm: ScmClient, cluster_id: str) -> HeartbeatWorker:
     """Return the heartbeat of a datanode, as an agent has it."""
-    identity = Identity(name, cluster_id, f"{name}:1", "/rack", "0.1.0", 1)
-    return Heartbeat(
+    identity = RegistrationInfo(name, cluster_id, f"{name}:1", "/rack", "0.1.0", 1)
+    return HeartbeatWorker(
         scm, Holder(), identity, lambda _commands, _term: None, SystemClock(), outbox=Outbox()
     )
 
@@ -92,7 +92,7 @@ def test_safe_mode_ends_within_three_heartbeats_of_a_restart(
     scm = ScmProcess.start(tmp_path, listen=address, **DEFAULTS)
     clients = [Counted(address) for _ in NODES]
     cluster_id = str(scm.listening["cluster_id"])
-    loops = [Loop(beat_of(*pair, cluster_id)) for pair in zip(NODES, clients, strict=True)]
+    loops = [WorkerLoop(beat_of(*pair, cluster_id)) for pair in zip(NODES, clients, strict=True)]
     operator = ScmClient(address)
 
     def is_safe_mode_on() -> bool:

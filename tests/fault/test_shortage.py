@@ -19,7 +19,7 @@ import pytest
 from agent.errors import Code, Unavailable
 from agent.rpc.serving.descriptors import connections_that_fit, raise_limit
 from agent.runtime.loop import Throttled
-from agent.scan.volume_check import CheckLimits, VolumeChecks
+from agent.scan.volume_check import CheckLimits, VolumeCheckWorker
 from agent.store.files.durable import replace_file
 from agent.store.replica.packs import unpack
 from agent.store.replica_store import ReplicaStore
@@ -80,7 +80,7 @@ class Rig:
     def __init__(self, store: ReplicaStore, probe: Callable[[str], Probe] | None = None) -> None:
         self.clock = FakeClock()
         self.failed: list[str] = []
-        self.checks = VolumeChecks(
+        self.checks = VolumeCheckWorker(
             store,
             clock=self.clock,
             on_failed=lambda volume_id, _: self.failed.append(volume_id),

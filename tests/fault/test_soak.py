@@ -20,7 +20,7 @@ from tools.demo.stage import wait_until
 from tools.soak.child import launched_watched, note_pools, path_of, told
 from tools.soak.disks import LEFT_BYTES, LoopDisk, NoLoopDevices
 from tools.soak.footprints import Growth, Sample, Threads, growth, sampled, threads_of
-from tools.soak.load import Fate, Key, Oracle, look
+from tools.soak.load import Key, KeyState, Oracle, look
 from tools.soak.verdict import LIFE_S_MIN, leaking
 
 pytestmark = pytest.mark.fault
@@ -90,7 +90,7 @@ class Answers:
         return self._answer
 
 
-def known(fate: Fate) -> Key:
+def known(fate: KeyState) -> Key:
     """Return a key of which this is known."""
     return Key("soak/1/0000001", 1000, fate)
 
@@ -102,21 +102,21 @@ AWAY = Unavailable(Code.UNAVAILABLE, "nobody answers")
 @pytest.mark.parametrize(
     ("fate", "answer", "blames"),
     [
-        (Fate.STORED, "right", 0),
-        (Fate.STORED, "wrong", 1),
-        (Fate.STORED, GONE, 1),
-        (Fate.STORED, AWAY, 0),
-        (Fate.GONE, GONE, 0),
-        (Fate.GONE, "right", 1),
-        (Fate.EITHER_STORED, GONE, 0),
-        (Fate.EITHER_STORED, "right", 0),
-        (Fate.EITHER_STORED, "wrong", 1),
-        (Fate.EITHER_GONE, GONE, 0),
-        (Fate.EITHER_GONE, "right", 0),
+        (KeyState.STORED, "right", 0),
+        (KeyState.STORED, "wrong", 1),
+        (KeyState.STORED, GONE, 1),
+        (KeyState.STORED, AWAY, 0),
+        (KeyState.GONE, GONE, 0),
+        (KeyState.GONE, "right", 1),
+        (KeyState.EITHER_STORED, GONE, 0),
+        (KeyState.EITHER_STORED, "right", 0),
+        (KeyState.EITHER_STORED, "wrong", 1),
+        (KeyState.EITHER_GONE, GONE, 0),
+        (KeyState.EITHER_GONE, "right", 0),
     ],
 )
 def test_a_key_is_judged_by_what_was_acknowledged(
-    fate: Fate, answer: str | Exception, blames: int
+    fate: KeyState, answer: str | Exception, blames: int
 ) -> None:
     """Lost, back, or other bytes; what failed may be either, but nothing else."""
     key, oracle = known(fate), Oracle(1)

@@ -16,7 +16,7 @@ from agent.store.index.rows import DescriptorEntry
 from agent.store.recovery.fsck import fsck
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import Bcsid, BlockData, BlockId, ContainerId
-from scanner.finding import Fault
+from scanner.finding import DamageFault
 from tests.support.faults.small_disk import DISK_BYTES, SmallDisk, small_disk
 from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.stores import (
@@ -135,7 +135,7 @@ def test_full_disk_fails_or_completes_each_operation_as_a_whole(
             ONE,
             base_generation=store.begin_scan(ONE).generation,
             tree=store.tree(ONE),
-            findings=[damage(1, 3, 0, fault=Fault.CHUNK_CHECKSUM)],
+            findings=[damage(1, 3, 0, fault=DamageFault.CHUNK_CHECKSUM)],
             bytes_read=1,
             complete=True,
         ),

@@ -18,7 +18,7 @@ import pytest
 
 from agent.errors import Refused
 from agent.store.files.layout import PACK_NAME
-from agent.store.recovery.fsck import Problem, fsck
+from agent.store.recovery.fsck import FsckProblem, fsck
 from agent.store.replica.descriptor import read_descriptor
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockId, ContainerId, ReplicaState
@@ -342,7 +342,7 @@ NEEDED: Final[dict[str, set[str]]] = {
 """Steps before which each scenario must have been killed: without a kill nothing is proved."""
 
 
-def unexpected(problems: tuple[Problem, ...], repaired: str = "") -> list[Problem]:
+def unexpected(problems: tuple[FsckProblem, ...], repaired: str = "") -> list[FsckProblem]:
     """Return what fsck found beyond the damage that the prepared volume has."""
     planted = {
         "repair": f"/{DAMAGED}/chunks/",

@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 
 from agent.store.verification_log import log_files as log_module
-from agent.store.verification_log.chain import Fault, Head, Kind, check, entries
+from agent.store.verification_log.chain import ChainFault, EntryKind, Head, check, entries
 from agent.store.verification_log.log_files import VerificationLog, files_of
 from agent.store.verification_log.log_reader import read_log
 from tests.support.faults.store_victim import StepCounter, lived
@@ -49,14 +49,14 @@ def opened(
 def told(path: Path) -> list[object]:
     """Return what the deletes in a log name, in order."""
     files = read_log(path)
-    return [one.facts["what"] for one in entries(files) if one.facts["kind"] == Kind.DELETE]
+    return [one.facts["what"] for one in entries(files) if one.facts["kind"] == EntryKind.DELETE]
 
 
 def write(path: Path, count: int, time: Time | None = None, *, keep_ms: int = 0) -> VerificationLog:
     """Write entries that have numbers; return the log."""
     log = opened(path, time, keep_ms=keep_ms)
     for number in range(count):
-        log.append(Kind.DELETE, {"what": number})
+        log.append(EntryKind.DELETE, {"what": number})
     return log
 
 
@@ -83,7 +83,7 @@ class TestKill:
             counter = StepCounter(log_fd, kill_at, tear=tear)
             for number in range(9):
                 sys.setprofile(counter.see)
-                log.append(Kind.DELETE, {"what": number})
+                log.append(EntryKind.DELETE, {"what": number})
                 sys.setprofile(None)
                 counter.log(f"ack {number}")
 
@@ -93,7 +93,7 @@ class TestKill:
             path = tmp_path / f"{kill_at}"
             end = lived(partial(body, kill_at, path))
             died = end["signal"] != 0
-            opened(path).append(Kind.DELETE, {"what": "later"})
+            opened(path).append(EntryKind.DELETE, {"what": "later"})
 
             assert check(read_log(path)).gap is None
             numbers = told(path)
@@ -123,12 +123,12 @@ class TestPowerCut:
             path = tmp_path / str(number)
             path.mkdir()
             (path / name).write_bytes(left)
-            opened(path, file_bytes=10**6).append(Kind.DELETE, {"what": "later"})
+            opened(path, file_bytes=10**6).append(EntryKind.DELETE, {"what": "later"})
 
             files = read_log(path)
             assert check(files).gap is None
             kinds = [one.facts["kind"] for one in entries(files)]
-            assert [Kind.FILE, Kind.DELETE, Kind.TORN, Kind.DELETE] == kinds
+            assert [EntryKind.FILE, EntryKind.DELETE, EntryKind.TORN, EntryKind.DELETE] == kinds
             assert [0, "later"] == told(path)
 
     def test_a_first_line_that_is_torn_is_the_first_again(self, tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ class TestPowerCut:
         (tmp_path / name).write_bytes(content[:40])
         count = int(name.removesuffix(".log")) - 1
 
-        opened(tmp_path).append(Kind.DELETE, {"what": "later"})
+        opened(tmp_path).append(EntryKind.DELETE, {"what": "later"})
 
         assert check(read_log(tmp_path)).gap is None
         assert count < log.heads.now.count
@@ -150,18 +150,18 @@ class TestPowerCut:
         """
         log = opened(tmp_path, file_bytes=10**6)
         for number in range(5):
-            log.append(Kind.DELETE, {"what": number})
+            log.append(EntryKind.DELETE, {"what": number})
         [name] = files_of(tmp_path)
         lines = (tmp_path / name).read_bytes().splitlines(keepends=True)
         damaged = [*lines[:-2], *(line.replace(b'"what"', b'"That"') for line in lines[-2:])]
         (tmp_path / name).write_bytes(b"".join(damaged))
 
-        opened(tmp_path).append(Kind.DELETE, {"what": "later"})
+        opened(tmp_path).append(EntryKind.DELETE, {"what": "later"})
 
         assert b"".join(damaged) == (tmp_path / name).read_bytes()
         gap = check(read_log(tmp_path)).gap
         assert gap is not None
-        assert (Fault.EDITED, 5, name, 5) == (gap.fault, gap.number, gap.file, gap.line)
+        assert (ChainFault.EDITED, 5, name, 5) == (gap.fault, gap.number, gap.file, gap.line)
         assert told(tmp_path)[-1] == "later"
 
 
@@ -180,10 +180,10 @@ class TestWhatGoesWrong:
 
         with monkeypatch.context() as patch:
             patch.setattr(log_module, "write_all", full)
-            log.append(Kind.DELETE, {"what": "lost"})
-            log.append(Kind.DELETE, {"what": "lost"})
+            log.append(EntryKind.DELETE, {"what": "lost"})
+            log.append(EntryKind.DELETE, {"what": "lost"})
         missed_count = log.heads.missed_count
-        log.append(Kind.DELETE, {"what": "later"})
+        log.append(EntryKind.DELETE, {"what": "later"})
 
         assert missed_count == 2
         assert log.heads.missed_count == 0
@@ -196,16 +196,16 @@ class TestWhatGoesWrong:
         """The chain goes on from what was written, so the change is not covered up."""
         log = opened(tmp_path, file_bytes=10**6)
         for number in range(4):
-            log.append(Kind.DELETE, {"what": number})
+            log.append(EntryKind.DELETE, {"what": number})
         [name] = files_of(tmp_path)
         lines = (tmp_path / name).read_bytes().splitlines(keepends=True)
         (tmp_path / name).write_bytes(b"".join(lines[:-1]))
 
-        log.append(Kind.DELETE, {"what": "later"})
+        log.append(EntryKind.DELETE, {"what": "later"})
 
         gap = check(read_log(tmp_path)).gap
         assert gap is not None
-        assert (Fault.REMOVED, len(lines)) == (gap.fault, gap.number)
+        assert (ChainFault.REMOVED, len(lines)) == (gap.fault, gap.number)
 
     @pytest.mark.parametrize("code", [errno.EMFILE, errno.EIO, errno.EACCES])
     def test_an_end_that_could_not_be_read_is_read_later(
@@ -221,11 +221,11 @@ class TestWhatGoesWrong:
 
         monkeypatch.setattr(log_module, "open_file", refuse)
         log = opened(tmp_path)
-        log.append(Kind.DELETE, {"what": "missed"})
+        log.append(EntryKind.DELETE, {"what": "missed"})
         assert before == {path.name: path.read_bytes() for path in tmp_path.iterdir()}
         monkeypatch.setattr(log_module, "open_file", real)
 
-        log.append(Kind.DELETE, {"what": "later"})
+        log.append(EntryKind.DELETE, {"what": "later"})
 
         assert check(read_log(tmp_path)).gap is None
         assert [*range(9), "later"] == told(tmp_path)
@@ -247,14 +247,16 @@ class TestWhatGoesWrong:
         with monkeypatch.context() as patch:
             refuse_cuts(patch, code)
             log = opened(tmp_path, file_bytes=10**6)
-            log.append(Kind.DELETE, {"what": "missed"})
+            log.append(EntryKind.DELETE, {"what": "missed"})
         assert before == newest.read_bytes()
 
-        log.append(Kind.DELETE, {"what": "later"})
+        log.append(EntryKind.DELETE, {"what": "later"})
 
         files = read_log(tmp_path)
         assert check(files).gap is None
-        assert [Kind.TORN, Kind.DELETE] == [one.facts["kind"] for one in entries(files)][-2:]
+        assert [EntryKind.TORN, EntryKind.DELETE] == [one.facts["kind"] for one in entries(files)][
+            -2:
+        ]
         assert [*range(9), "later"] == told(tmp_path)
         assert list(entries(files))[-1].head == log.heads.now
 
@@ -273,14 +275,14 @@ class TestWhatGoesWrong:
         with monkeypatch.context() as patch:
             patch.setattr(log_module, "write_all", torn)
             refuse_cuts(patch, errno.EROFS)
-            log.append(Kind.DELETE, {"what": "lost"})
+            log.append(EntryKind.DELETE, {"what": "lost"})
 
-        log.append(Kind.DELETE, {"what": "later"})
+        log.append(EntryKind.DELETE, {"what": "later"})
 
         files = read_log(tmp_path)
         assert check(files).gap is None
         assert [0, "later"] == told(tmp_path)
-        assert Kind.TORN in [one.facts["kind"] for one in entries(files)]
+        assert EntryKind.TORN in [one.facts["kind"] for one in entries(files)]
         assert 0 == log.heads.missed_count
 
     def test_an_old_file_that_cannot_be_read_keeps_nothing_from_being_logged(
@@ -300,7 +302,7 @@ class TestWhatGoesWrong:
         with monkeypatch.context() as patch:
             patch.setattr(log_module, "open_file", refuse)
             log = opened(tmp_path)
-            log.append(Kind.DELETE, {"what": "later"})
+            log.append(EntryKind.DELETE, {"what": "later"})
 
         assert [*range(9), "later"] == told(tmp_path)
         assert 0 == log.heads.missed_count
@@ -315,7 +317,7 @@ class TestWhatGoesWrong:
         (tmp_path / names[-1]).unlink()
         (tmp_path / names[-1]).symlink_to("/etc/passwd")
 
-        opened(tmp_path).append(Kind.DELETE, {"what": "later"})
+        opened(tmp_path).append(EntryKind.DELETE, {"what": "later"})
 
         assert first == (tmp_path / names[0]).read_bytes()
         assert names == files_of(tmp_path)
@@ -342,8 +344,8 @@ class TestWhatGoesWrong:
                 shutil.rmtree(path)
 
         with logged() as said:
-            log.append(Kind.DELETE, {"what": "later"})
-            log.append(Kind.DELETE, {"what": "last"})
+            log.append(EntryKind.DELETE, {"what": "later"})
+            log.append(EntryKind.DELETE, {"what": "last"})
 
         assert ["verification_file_changed"] == [line["event"] for line in said]
         if os.path.lexists(
@@ -355,7 +357,7 @@ class TestWhatGoesWrong:
         assert ["later", "last"] == told(path)[-2:]
         assert before.count + 3 == log.heads.now.count, "a file's first entry, and two"
         assert 0 == log.heads.missed_count
-        assert Fault.REMOVED is getattr(check(read_log(path)).gap, "fault", None)
+        assert ChainFault.REMOVED is getattr(check(read_log(path)).gap, "fault", None)
 
 
 class TestFiles:
@@ -369,7 +371,7 @@ class TestFiles:
 
         files = read_log(tmp_path)
         assert len(files) > 3
-        assert all(next(entries([file])).facts["kind"] == Kind.FILE for file in files)
+        assert all(next(entries([file])).facts["kind"] == EntryKind.FILE for file in files)
         assert list(range(3)) * 5 == told(tmp_path)
 
     def test_closed_log_file_has_a_head_to_anchor(self, tmp_path: Path) -> None:
@@ -387,7 +389,7 @@ class TestFiles:
         time = Time()
         log = opened(tmp_path, time, keep_ms=10 * DAY_MS)
         for day in range(40):
-            log.append(Kind.DELETE, {"what": day})
+            log.append(EntryKind.DELETE, {"what": day})
             time.ms += DAY_MS
 
         checked = check(read_log(tmp_path), [log.heads.now])
@@ -402,15 +404,15 @@ class TestFiles:
         time = Time()
         log = opened(tmp_path, time, keep_ms=365 * DAY_MS)
         for day in range(20):
-            log.append(Kind.DELETE, {"what": day})
+            log.append(EntryKind.DELETE, {"what": day})
         begun = len(files_of(tmp_path))
         time.ms += 2_000 * DAY_MS
         while len(files_of(tmp_path)) == begun:
-            log.append(Kind.DELETE, {"what": 20})
+            log.append(EntryKind.DELETE, {"what": 20})
         time.ms -= 2_000 * DAY_MS
         begun = len(files_of(tmp_path))
         while len(files_of(tmp_path)) < begun + 2:
-            log.append(Kind.DELETE, {"what": 20})
+            log.append(EntryKind.DELETE, {"what": 20})
 
         assert begun + 2 == len(files_of(tmp_path))
         assert list(range(20)) == told(tmp_path)[:20]
@@ -425,12 +427,12 @@ class TestFiles:
         time = Time()
         log = opened(tmp_path, time, keep_ms=10 * DAY_MS)
         for day in range(5):
-            log.append(Kind.DELETE, {"what": day})
+            log.append(EntryKind.DELETE, {"what": day})
             time.ms += DAY_MS
         before = files_of(tmp_path)
         time.ms += 3_650 * DAY_MS
         while files_of(tmp_path) == before:
-            log.append(Kind.DELETE, {"what": 5})
+            log.append(EntryKind.DELETE, {"what": 5})
         time.ms -= 3_650 * DAY_MS
         if begun == "nowhere":
             newest = tmp_path / files_of(tmp_path)[-1]
@@ -438,7 +440,7 @@ class TestFiles:
 
         counts = []
         for day in range(5, 60):
-            log.append(Kind.DELETE, {"what": day})
+            log.append(EntryKind.DELETE, {"what": day})
             counts.append(len(files_of(tmp_path)))
             oldest = int(str(told(tmp_path)[0]))
             assert day - oldest >= min(day, 10), "what is to be kept is gone"
@@ -455,16 +457,16 @@ class TestFiles:
         time = Time()
         log = opened(tmp_path, time, keep_ms=10 * DAY_MS)
         for day in range(6):
-            log.append(Kind.DELETE, {"what": day})
+            log.append(EntryKind.DELETE, {"what": day})
             time.ms += DAY_MS
         before, now_ms = files_of(tmp_path), time.ms
         time.ms = 0
         while files_of(tmp_path) == before:
-            log.append(Kind.DELETE, {"what": 6})
+            log.append(EntryKind.DELETE, {"what": 6})
         time.ms = now_ms
         begun = len(files_of(tmp_path))
         while len(files_of(tmp_path)) < begun + 2:
-            log.append(Kind.DELETE, {"what": 7})
+            log.append(EntryKind.DELETE, {"what": 7})
 
         assert begun + 2 == len(files_of(tmp_path))
         assert list(range(6)) == told(tmp_path)[:6]
@@ -477,7 +479,7 @@ class TestFiles:
         gap = check(read_log(tmp_path)).gap
 
         assert gap is not None
-        assert gap.fault is Fault.REMOVED
+        assert gap.fault is ChainFault.REMOVED
 
     def test_an_anchor_behind_the_end_shows_what_was_cut_off(self, tmp_path: Path) -> None:
         """Whole entries that are gone from the end leave a chain that holds."""

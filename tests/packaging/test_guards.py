@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.simulation.guards import NotLived, Trial, guards
+from tools.simulation.guards import SchedulesNotRun, Trial, guards
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -33,5 +33,5 @@ def test_schedules_that_cannot_be_lived_are_no_answer(monkeypatch: pytest.Monkey
     """
     monkeypatch.setitem(sys.modules, "tools.simulation.schedule", None)
 
-    with pytest.raises(NotLived, match=r"tools\.simulation\.schedule"):
+    with pytest.raises(SchedulesNotRun, match=r"tools\.simulation\.schedule"):
         guards(["agent/reconcile/survey.py:_descend"], "", Trial(range(1, 2), 60.0), None)

@@ -4,7 +4,7 @@ from pathlib import Path
 from random import Random
 
 from tools.simulation.outside.disk import Disk
-from tools.simulation.outside.fibers import Life, Scheduler
+from tools.simulation.outside.fibers import ProcessLifetime, Scheduler
 from tools.simulation.outside.kernel import Faults, Kernel
 
 
@@ -19,7 +19,7 @@ def test_steps_of_others_during_a_quiet_look_are_in_the_schedule(tmp_path: Path)
     made = disk.root / "made"
 
     with kernel.installed(), kernel.quiet():
-        other = scheduler.spawn("other", made.mkdir, Life("other"))
+        other = scheduler.spawn("other", made.mkdir, ProcessLifetime("other"))
         scheduler.block(lambda: other.has_ended)
 
     assert made.is_dir()

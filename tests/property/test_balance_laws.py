@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from health.racks import misplaced_count
-from scm.cluster.allocate import Candidate
+from scm.cluster.allocate import TargetCandidate
 from scm.replication.balancing.balance_moves import (
-    Limits,
+    BalanceLimits,
     Movable,
     Move,
     average_share,
@@ -18,7 +18,9 @@ from scm.replication.balancing.balance_moves import (
 )
 
 CAPACITY = 1_000
-LIMITS = Limits(threshold_percent=5, node_percent_max=50, moved_bytes_max=300, node_bytes_max=120)
+LIMITS = BalanceLimits(
+    threshold_percent=5, node_percent_max=50, moved_bytes_max=300, node_bytes_max=120
+)
 
 
 class Cluster:
@@ -36,10 +38,10 @@ class Cluster:
         """Return the bytes on a node."""
         return sum(s for s, h in zip(self.sizes, self.holders, strict=True) if name in h)
 
-    def nodes(self) -> list[Candidate]:
+    def nodes(self) -> list[TargetCandidate]:
         """Return the nodes as the balancer sees them."""
         return [
-            Candidate(name, rack, CAPACITY, CAPACITY - used, CAPACITY - used, used, 0)
+            TargetCandidate(name, rack, CAPACITY, CAPACITY - used, CAPACITY - used, used, 0)
             for name, rack in self.racks.items()
             for used in [self.used(name)]
         ]

@@ -8,8 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.client.blockreader import SILENT_COUNT_MAX, BlockReader, Holder, Place
-from agent.client.read_order import ANSWERS_MIN, Conduct
+from agent.client.blockreader import (
+    SILENT_COUNT_MAX,
+    BlockReadRange,
+    ReplicaBlockReader,
+    ReplicaSource,
+)
+from agent.client.read_order import ANSWERS_MIN, DatanodeStats
 from agent.errors import Code, Refused, SutureError, Unavailable, VolumeFailed
 from agent.rpc.calls.received import SMALL_BYTES_MAX
 from merkle.replica import BlockId, ContainerId
@@ -74,10 +79,10 @@ class Replica:
             yield start + at, part[at : at + self.piece_bytes]
 
 
-def reader_of(replicas: list[Replica], length_bytes: int) -> BlockReader:
+def reader_of(replicas: list[Replica], length_bytes: int) -> ReplicaBlockReader:
     """Return a reader that asks dn0, dn1, dn2 in this order."""
-    holders = [Holder(f"dn{number}", replica) for number, replica in enumerate(replicas)]
-    return BlockReader(Place(CONTAINER, BLOCK, length_bytes, "a/key"), holders)
+    holders = [ReplicaSource(f"dn{number}", replica) for number, replica in enumerate(replicas)]
+    return ReplicaBlockReader(BlockReadRange(CONTAINER, BLOCK, length_bytes, "a/key"), holders)
 
 
 CHUNKS = st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=CHUNK_COUNT_MAX)
@@ -247,7 +252,7 @@ def test_the_time_until_a_first_chunk_is_noted_once_for_each_call() -> None:
     That is what a replica's speed is judged by.
     """
 
-    class Noting(Conduct):
+    class Noting(DatanodeStats):
         def answered(self, datanode_id: str, duration_s: float) -> None:
             told.append(datanode_id)
             assert duration_s >= 0
@@ -261,7 +266,7 @@ def test_the_time_until_a_first_chunk_is_noted_once_for_each_call() -> None:
     assert ["dn0", "dn1"] == told
 
 
-def hurried(replicas: list[Replica]) -> BlockReader:
+def hurried(replicas: list[Replica]) -> ReplicaBlockReader:
     """Return a reader that waits for its first replica no time at all."""
     reader = reader_of(replicas, 20)
     for _ in range(ANSWERS_MIN):

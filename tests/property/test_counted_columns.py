@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from merkle.checksum import Algorithm
 from merkle.replica import ReplicaState
-from merkle.tree import Summary
+from merkle.tree import TreeSummary
 from scm.edge.health_totals import NOT_SAID, Flag, Needs, flags_of, flags_of_all
 from scm.state.facts import Container, ContainerState, Key, KeyBlock, Replica
 from scm.state.replicas.replica_table import ReplicaTable
@@ -19,7 +19,7 @@ from tests.support.control.scm_world import container, replica
 NODES = ("dn-a", "dn-b", "dn-c", "dn-d")
 FEW = st.integers(1, 2)
 TREES = st.none() | st.builds(
-    Summary, st.sampled_from(Algorithm), FEW, FEW, FEW, st.integers(0, 1), st.integers(0, 2)
+    TreeSummary, st.sampled_from(Algorithm), FEW, FEW, FEW, st.integers(0, 1), st.integers(0, 2)
 )
 KEYS = st.lists(st.integers(1, 5), max_size=3)  # by the commit that each needs
 CONTAINERS = st.none() | st.builds(

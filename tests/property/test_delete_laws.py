@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from health.rules import Rules
 from health.words import Action
 from merkle.replica import ReplicaState
-from scm.cluster.case import Case, Placed
+from scm.cluster.case import ContainerContext, PlacedReplica
 from scm.replication.guards.delete_safety import unblock_victim
 from scm.replication.guards.origins import may_be_removed
 from scm.replication.guards.shard_guard import gives_way, may_remove_shard
-from scm.state.facts import ContainerState, Health, OpState
+from scm.state.facts import ContainerState, NodeHealthState, OpState
 from tests.support.control.judged_case import asked
 from tests.support.control.scm_world import container, replica, summary
 
@@ -29,7 +29,7 @@ STATES = (ReplicaState.UNHEALTHY, ReplicaState.UNHEALTHY, ReplicaState.QUASI_CLO
 DRAWS = st.randoms(use_true_random=False)
 
 
-def drawn(draw: random.Random) -> Case:
+def drawn(draw: random.Random) -> ContainerContext:
     """Draw a container with some replicas too many; in a tame one little else is odd."""
     scheme = "rs-3-2-1024k" if draw.random() < 0.5 else ""
     factor = 5 if scheme else draw.choice((1, 2, 3, 3, 3))
@@ -49,7 +49,7 @@ def drawn(draw: random.Random) -> Case:
         ]
     names = [p.datanode_id for p in placed]
     box = container(state, sequence_id=5, replication_factor=factor)
-    return Case(
+    return ContainerContext(
         replace(box, scheme=scheme),
         tuple(placed),
         deletes=tuple(_some(draw, names, odd / 4)),
@@ -64,7 +64,9 @@ def _some(draw: random.Random, names: list[str], share: float) -> list[str]:
     return [name for name in names if draw.random() < share]
 
 
-def _placed(draw: random.Random, place: int, usual: ReplicaState, odd: float, ahead: int) -> Placed:
+def _placed(
+    draw: random.Random, place: int, usual: ReplicaState, odd: float, ahead: int
+) -> PlacedReplica:
     def rarely(value: Any, *others: Any) -> Any:
         return draw.choice(others) if draw.random() < odd else value
 
@@ -78,16 +80,16 @@ def _placed(draw: random.Random, place: int, usual: ReplicaState, odd: float, ah
         finding_count=rarely(0, 1),
         load_error=rarely("", "no descriptor"),
     )
-    return Placed(
+    return PlacedReplica(
         replace(made, tree=tree, origin_datanode_id=draw.choice("aab")),
-        rarely(Health.HEALTHY, Health.STALE, Health.DEAD),
+        rarely(NodeHealthState.HEALTHY, NodeHealthState.STALE, NodeHealthState.DEAD),
         rarely(OpState.IN_SERVICE, *OpState),
         draw.choice(("/a", "/b", "/c")),
         is_confirmed=rarely(True, False),
     )
 
 
-def planned(case: Case, rules: Rules) -> list[str]:
+def planned(case: ContainerContext, rules: Rules) -> list[str]:
     """Return the datanodes whose replica a plan deletes by force."""
     found = asked(
         case,
@@ -101,7 +103,7 @@ def planned(case: Case, rules: Rules) -> list[str]:
     return [batch.nodes.names[batch.replicas.node[place]] for place in places]
 
 
-def lets_go(case: Case, datanode_id: str, *, keep_count: int, rules: Rules) -> bool:
+def lets_go(case: ContainerContext, datanode_id: str, *, keep_count: int, rules: Rules) -> bool:
     """Whether the last look at a delete has nothing against it; it is pending by then."""
     then = replace(case, deletes=(*case.deletes, datanode_id))
     if case.container.scheme:

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.transfer.folding import Folding, folded_anew
+from agent.transfer.folding import ImportTreeBuilder, folded_anew
 from merkle.blockrow import decode_block
 from merkle.checksum import Algorithm
 from merkle.replica import BlockData
@@ -22,7 +22,7 @@ def test_rows_that_come_in_parts_fold_to_one_tree(
 ) -> None:
     """The blocks are simple or not, cut anywhere, with the tombstones of any source."""
     source: Tree = data.draw(trees(algorithm))
-    folding = Folding(source)
+    folding = ImportTreeBuilder(source)
     rows = rows_of(content)
     for start, end in pairwise([0, *sorted(cuts), len(rows)]):
         for item in runs(iter(rows[start:end]), algorithm, 1_000):

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from merkle.replica import ReplicaState
-from scm.administration.may_stop import Foreseen, Question
-from scm.administration.outlook import Answer
-from scm.state.facts import Kind
+from scm.administration.may_stop import StopImpact, StopQuery
+from scm.administration.outlook import StopAnswer
+from scm.state.facts import CommandKind
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import ScmWorld, confirm, container, replica
 from tests.support.storage.stores import private_directory
@@ -78,7 +78,7 @@ def worlds(draw: st.DrawFn) -> World:
     return World(tuple(containers), silent, dead)
 
 
-def asked(world: World, off: frozenset[str]) -> tuple[Foreseen, frozenset[tuple[int, str]]]:
+def asked(world: World, off: frozenset[str]) -> tuple[StopImpact, frozenset[tuple[int, str]]]:
     """Build the cluster, let the silent be silent and the dead dead, and ask; return also which
     replicas the control plane has ordered deleted meanwhile."""
     with private_directory() as path, ScmWorld(path, options=OPTIONS).running() as made:
@@ -113,9 +113,9 @@ def asked(world: World, off: frozenset[str]) -> tuple[Foreseen, frozenset[tuple[
         deleted = {
             (command.container_id, command.datanode_id)
             for command in made.state.commands.values()
-            if command.kind is Kind.DELETE
+            if command.kind is CommandKind.DELETE
         }
-        return made.control.queries.foresee(Question(tuple(sorted(off)))), frozenset(deleted)
+        return made.control.queries.foresee(StopQuery(tuple(sorted(off)))), frozenset(deleted)
 
 
 @settings(max_examples=150, deadline=None)
@@ -136,7 +136,7 @@ def test_a_yes_is_never_false_and_a_no_is_exact(world: World, off: frozenset[str
     }
 
     assert sorted(now - left) == sorted(found.outlook.unreadable_ids)
-    if found.answer is Answer.YES:
+    if found.answer is StopAnswer.YES:
         assert now & touched <= surely
     if not now - left:
-        assert (found.answer is Answer.YES) == (now & touched <= surely)
+        assert (found.answer is StopAnswer.YES) == (now & touched <= surely)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from health.words import Health
+from health.words import HealthState
 from tests.support.verification.classifier import Case, Opinion, classify
 from tests.support.verification.judged import judged
 from tests.support.verification.random_clusters import random_cluster
@@ -57,7 +57,7 @@ def test_judge_and_reference_agree_on_random_clusters(seed: int) -> None:
     assert not wrong, (
         f"{len(wrong)} differ, first {wrong[0]}: {found[wrong[0]]} {expected[wrong[0]]}"
     )
-    assert {state.name for state in Health} == {o.state for o in expected.values()}
+    assert {state.name for state in HealthState} == {o.state for o in expected.values()}
 
 
 @settings(

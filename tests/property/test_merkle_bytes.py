@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from merkle.blockrow import decode_block, encode_block, is_intact
 from merkle.checksum import Algorithm, window_checksums
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import BlockData, ChecksumType
 from merkle.second_checksum import witness_checksums
 from merkle.tree_building import build_from_rows
@@ -39,7 +39,7 @@ def test_a_changed_byte_of_a_tree_is_noticed(tree: object, position: int, flip: 
     damaged = bytearray(encode_tree(tree, CONTAINER))
     damaged[position % len(damaged)] ^= flip
 
-    with pytest.raises(Damaged):
+    with pytest.raises(DamagedData):
         decode_tree(damaged, CONTAINER)
 
 
@@ -47,7 +47,7 @@ def test_a_changed_byte_of_a_tree_is_noticed(tree: object, position: int, flip: 
 @given(st.binary(max_size=300))
 def test_no_bytes_crash_the_reader(data: bytes) -> None:
     """Bytes that are no tree are reported as damaged, and nothing else happens."""
-    with pytest.raises(Damaged):
+    with pytest.raises(DamagedData):
         decode_tree(b"SUTRTREE\x01\x00\x02\x00\x00\x00\x00\x00" + data, CONTAINER)
 
 
@@ -72,9 +72,9 @@ def test_a_changed_byte_of_a_row_is_noticed(
     rows = [(first, bytes(damaged)), *rows_of(content[1:])]
 
     assert not is_intact(first, bytes(damaged))
-    with pytest.raises(Damaged):
+    with pytest.raises(DamagedData):
         decode_block(first, bytes(damaged))
-    with pytest.raises(Damaged, match=f"block {first}"):
+    with pytest.raises(DamagedData, match=f"block {first}"):
         build_from_rows(rows, {}, algorithm=Algorithm.XXH3_64)
 
 

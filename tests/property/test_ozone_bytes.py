@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from agent.errors import Refused
 from merkle.blockrow import decode_block, encode_block
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import BlockId, ContainerId
 from ozone.disk.blockrow import decode_stored, folds_of
 from ozone.disk.descriptor import decode_descriptor
 from ozone.disk.layout import find_volume, number_of, read_properties
 from ozone.disk.messages import BLOCK_DATA, CHECKSUM_INFO
 from ozone.disk.treefile import decode_tree
-from ozone.disk.unknown import Unknown
+from ozone.disk.unknown import UnsupportedFormat
 from tests.support.ozone.ozone_volumes import chunk_message, descriptor_text, golden, lines
 
 HERE, BLOCK = ContainerId(1), BlockId(117883640217600003)
@@ -79,7 +79,7 @@ def test_rows_are_read_or_refused(tail: bytes | None, row: bytes) -> None:
     """
     A row becomes a block that our own form can hold and give back, or is Damaged, or Unknown.
     """
-    with contextlib.suppress(Damaged, Unknown):
+    with contextlib.suppress(DamagedData, UnsupportedFormat):
         stored = decode_stored(HERE, BLOCK, row, tail)
         folds_of(stored)
         assert stored.block == decode_block(BLOCK, encode_block(stored.block))
@@ -90,7 +90,7 @@ def test_trees_are_read_or_refused(data: bytes) -> None:
     """
     A tree file is a tree, or Damaged.
     """
-    with contextlib.suppress(Damaged):
+    with contextlib.suppress(DamagedData):
         tree = decode_tree(data, HERE)
         assert not tree.live.keys() & tree.tombstones.keys()
 
@@ -102,7 +102,7 @@ def test_descriptors_are_read_or_refused(data: bytes) -> None:
     """
     A descriptor is read, or Damaged, or Unknown: YAML has many ways to be strange.
     """
-    with contextlib.suppress(Damaged, Unknown):
+    with contextlib.suppress(DamagedData, UnsupportedFormat):
         decode_descriptor(data, HERE)
 
 
@@ -121,11 +121,11 @@ def test_changed_byte_of_a_real_file_is_at_most_refused(
         at = data.draw(st.integers(0, len(whole) - 1))
         return whole[:at] + bytes([data.draw(st.integers(0, 255))]) + whole[at + 1 :]
 
-    with contextlib.suppress(Damaged, Unknown):
+    with contextlib.suppress(DamagedData, UnsupportedFormat):
         decode_stored(container_id, BlockId(item["id"]), changed(row), None)
-    with contextlib.suppress(Damaged):
+    with contextlib.suppress(DamagedData):
         decode_tree(changed(tree), container_id)
-    with contextlib.suppress(Damaged, Unknown):
+    with contextlib.suppress(DamagedData, UnsupportedFormat):
         decode_descriptor(changed(descriptor), container_id)
 
 

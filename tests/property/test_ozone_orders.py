@@ -13,17 +13,23 @@ from hypothesis import strategies as st
 
 from agent.config.loading import load
 from agent.errors import Code
-from agent.host.host import Host
-from agent.host.leader import Led
-from agent.host.leader_terms import Terms
+from agent.host.host import AgentProcess
+from agent.host.leader import AgentServices
+from agent.host.leader_terms import TermTracker
 from agent.host.outbox import REGISTERED, Outbox
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.clock import SystemClock
 from agent.runtime.loop import Busy, Step, Throttled
 from merkle.replica import ID_MAX, ContainerId
 from ozone.composition import leaders
-from ozone.leading.messages import COMMAND, Order
-from ozone.leading.orders import Accepted, Answered, Reregister, Unknown, understood
+from ozone.leading.messages import COMMAND, ScmCommandType
+from ozone.leading.orders import (
+    ImmediateAnswer,
+    Reregister,
+    TranslatedCommand,
+    UnknownCommand,
+    understood,
+)
 from tests.support.ozone.led_agent import WHO, built, store_of, written
 from tests.support.ozone.standin_scm import COMMAND as OZONE_COMMAND
 from tests.support.ozone.standin_scm import StandInScm, command, standin_scm
@@ -92,18 +98,18 @@ def test_whatever_is_ordered_is_understood_or_refused(
     """
     meant = understood(COMMAND(type=kind, term=term, deadline_ms=deadline_ms, **parts), NOW_MS)
 
-    if kind not in set(Order):
-        assert Unknown(kind) == meant
-    elif kind != Order.REREGISTER and Order(kind).name.lower() not in parts:
-        assert isinstance(meant, Answered)
+    if kind not in set(ScmCommandType):
+        assert UnknownCommand(kind) == meant
+    elif kind != ScmCommandType.REREGISTER and ScmCommandType(kind).name.lower() not in parts:
+        assert isinstance(meant, ImmediateAnswer)
         assert Code.MALFORMED_REQUEST is meant.code  # it has a type, and nothing else
-    elif isinstance(meant, Accepted):
+    elif isinstance(meant, TranslatedCommand):
         assert_can_be(meant, deadline_ms)
     else:
-        assert isinstance(meant, Answered | Reregister)
+        assert isinstance(meant, ImmediateAnswer | Reregister)
 
 
-def assert_can_be(meant: Accepted, deadline_ms: int) -> None:
+def assert_can_be(meant: TranslatedCommand, deadline_ms: int) -> None:
     """Check a command that goes into the queues."""
     ours = scm_pb2.Command.FromString(meant.command.SerializeToString())
     kind = ours.WhichOneof("command")
@@ -144,13 +150,13 @@ def test_a_reconstruction_of_numbers_beyond_ours_is_refused(
         "coding": {"codec": b"RS", "data": data, "parity": parity, "cell_bytes": cell_bytes},
     }
 
-    meant = understood(COMMAND(type=Order.RECONSTRUCT, reconstruct=order), NOW_MS)
+    meant = understood(COMMAND(type=ScmCommandType.RECONSTRUCT, reconstruct=order), NOW_MS)
 
-    if isinstance(meant, Accepted):
+    if isinstance(meant, TranslatedCommand):
         scheme = meant.command.reconstruct.scheme
         assert (data, parity, cell_bytes) == (scheme.data, scheme.parity, scheme.cell_bytes)
     else:
-        assert isinstance(meant, Answered)
+        assert isinstance(meant, ImmediateAnswer)
         assert Code.MALFORMED_REQUEST is meant.code
         assert (
             max(data, parity, cell_bytes, replica_index) > 20 or min(data, parity, cell_bytes) < 1
@@ -177,14 +183,14 @@ def scm() -> Iterator[StandInScm]:
 
 
 @pytest.fixture
-def host(scm: StandInScm, tmp_path: Path) -> Iterator[Host]:
+def host(scm: StandInScm, tmp_path: Path) -> Iterator[AgentProcess]:
     """An agent that was built, and is led step by step."""
     made = built(load(written(tmp_path, scm.address)))
     yield made
     assert [] == made.stop()
 
 
-def test_a_damaged_answer_is_no_order(scm: StandInScm, host: Host) -> None:
+def test_a_damaged_answer_is_no_order(scm: StandInScm, host: AgentProcess) -> None:
     """
     Any bit of an answer may be another: each step ends as one of a heartbeat does.
     """
@@ -193,7 +199,7 @@ def test_a_damaged_answer_is_no_order(scm: StandInScm, host: Host) -> None:
     accepted: list[scm_pb2.Command] = []
     outbox = Outbox()
     (leader,) = leaders([f"ozone://{scm.address}"])
-    worker = leader.worker(led(host, accepted), outbox, Terms().leads)
+    worker = leader.worker(led(host, accepted), outbox, TermTracker().leads)
     wait_s = worker.step()
     assert isinstance(wait_s, Throttled)
     scm.spoil = lambda answer: spoilt(answer, rng)
@@ -210,12 +216,12 @@ def test_a_damaged_answer_is_no_order(scm: StandInScm, host: Host) -> None:
     wait_until(lambda: isinstance(worker.step(), Throttled) and outbox.state == REGISTERED)
 
 
-def test_the_answer_to_another_call_is_none(scm: StandInScm, host: Host) -> None:
+def test_the_answer_to_another_call_is_none(scm: StandInScm, host: AgentProcess) -> None:
     """The answer to an earlier call sends no command."""
     accepted: list[scm_pb2.Command] = []
     outbox = Outbox()
     (leader,) = leaders([f"ozone://{scm.address}"])
-    worker = leader.worker(led(host, accepted), outbox, Terms().leads)
+    worker = leader.worker(led(host, accepted), outbox, TermTracker().leads)
     assert isinstance(worker.step(), Throttled)
     scm.commands.append(command("deleteContainer", {"containerID": 7, "cmdId": 9, "force": False}))
     scm.spoil = lambda answer: (
@@ -230,11 +236,11 @@ def test_the_answer_to_another_call_is_none(scm: StandInScm, host: Host) -> None
     assert "the answer to call" in outbox.state
 
 
-def test_news_that_did_not_arrive_are_told_again(scm: StandInScm, host: Host) -> None:
+def test_news_that_did_not_arrive_are_told_again(scm: StandInScm, host: AgentProcess) -> None:
     """Reports that the manager may not have received stay pending."""
     outbox = Outbox()
     (leader,) = leaders([f"ozone://{scm.address}"])
-    worker = leader.worker(led(host, []), outbox, Terms().leads)
+    worker = leader.worker(led(host, []), outbox, TermTracker().leads)
     assert isinstance(worker.step(), Throttled)
     outbox.notify(ContainerId(5))
     scm.spoil = lambda _: b""
@@ -250,7 +256,7 @@ def anew(worker: Any) -> None:
     """Let the next step be a heartbeat at once, whatever the last answer was; its term, too, may
     have been a wrong one."""
     worker._sent_at_s, worker._is_registered = float("-inf"), True
-    worker._leads = Terms().leads
+    worker._leads = TermTracker().leads
 
 
 def spoilt(answer: bytes, rng: random.Random) -> bytes:
@@ -260,9 +266,9 @@ def spoilt(answer: bytes, rng: random.Random) -> bytes:
     return bytes(data)
 
 
-def led(host: Host, accepted: list[scm_pb2.Command]) -> Led:
+def led(host: AgentProcess, accepted: list[scm_pb2.Command]) -> AgentServices:
     """Return what a leader hears of a host, with its orders into a list."""
-    return Led(
+    return AgentServices(
         config=host._parts.config,
         who=WHO,
         store=store_of(host),

@@ -16,7 +16,7 @@ from agent.store.index.packformat import (
     encode_packed,
     encode_table,
 )
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import BlockId
 
 MEMBERS = st.dictionaries(
@@ -100,9 +100,9 @@ def test_a_table_that_is_damaged_or_cut_is_never_believed(
     damaged = bytearray(table)
     damaged[bit // 8] ^= 1 << bit % 8
 
-    with pytest.raises(Damaged):
+    with pytest.raises(DamagedData):
         read_back(bytes(damaged), offset)
-    with pytest.raises(Damaged):
+    with pytest.raises(DamagedData):
         read_back(table[: data.draw(st.integers(0, len(table) - 1))], offset)
 
 

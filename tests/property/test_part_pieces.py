@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from agent.store.operations.outflow import spread_bytes
 from agent.transfer.parts import PART_BLOCKS_MAX, PART_BYTES
-from agent.transfer.pieces import SPREAD_BYTES_MAX, Batch, Piece
+from agent.transfer.pieces import SPREAD_BYTES_MAX, ExportPiece, SmallBlockBatch
 from merkle.replica import BlockId
 
 SIZES = st.one_of(
@@ -31,7 +31,7 @@ def fits(sizes: list[int]) -> bool:
 
 @given(RUNS)
 def test_batches_are_full_and_miss_nothing(runs: list[list[int]]) -> None:
-    batch, pieces, sizes = Batch(), list[Piece](), list[int]()
+    batch, pieces, sizes = SmallBlockBatch(), list[ExportPiece](), list[int]()
     for run in runs:
         ids = [BlockId(len(sizes) + number) for number in range(len(run))]
         rows = [b"%d" % block_id for block_id in ids]

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from agent.plan.actions import (
     AdoptTombstone,
-    Deletes,
+    ConfirmedDeletes,
     PeerView,
-    Plan,
     RepairBlock,
+    RepairPlan,
     SkipReason,
 )
 from agent.plan.reconcile_plan import plan
@@ -50,7 +50,7 @@ class Replica:
             builder.add_tombstone(block, checksum)
         return builder.build()
 
-    def apply(self, planned: Plan) -> None:
+    def apply(self, planned: RepairPlan) -> None:
         """Do what the plan says, as if every fetch succeeded."""
         for action in planned.actions:
             if isinstance(action, AdoptTombstone):
@@ -115,13 +115,13 @@ def damaged(draw: st.DrawFn, block: int, count: int, index: int) -> dict[int, Le
     return leaves
 
 
-ALL = Deletes(frozenset(map(BlockId, range(1, 5))))
+ALL = ConfirmedDeletes(frozenset(map(BlockId, range(1, 5))))
 """Every delete was ordered."""
 
 
 def planned_for(
-    replicas: Sequence[Replica], index: int, deletes: Deletes = ALL
-) -> tuple[Plan, list[PeerView]]:
+    replicas: Sequence[Replica], index: int, deletes: ConfirmedDeletes = ALL
+) -> tuple[RepairPlan, list[PeerView]]:
     """Return the plan of one replica against all others."""
     mine = replicas[index].tree()
     views = [
@@ -132,7 +132,9 @@ def planned_for(
     return plan(mine, views, (), replicas[index].rows, deletes=deletes), views
 
 
-def one_round(replicas: list[Replica], order: Sequence[int], deletes: Deletes = ALL) -> None:
+def one_round(
+    replicas: list[Replica], order: Sequence[int], deletes: ConfirmedDeletes = ALL
+) -> None:
     """Every replica reconciles once, in this order."""
     for index in order:
         replicas[index].apply(planned_for(replicas, index, deletes)[0])
@@ -238,18 +240,18 @@ class TestConvergence:
         alone = {block for block, count in counts.items() if count == 1}
         before = [dict(one.leaves) for one in replicas]
 
-        one_round(replicas, order, Deletes())
+        one_round(replicas, order, ConfirmedDeletes())
 
         for index, had in enumerate(before):
             kept = alone & had.keys()
             assert kept <= replicas[index].leaves.keys()
-            planned, _ = planned_for(replicas, index, Deletes())
+            planned, _ = planned_for(replicas, index, ConfirmedDeletes())
             told = {s.block_id for s in planned.skips if s.reason is SkipReason.UNCONFIRMED_DELETE}
             assert kept <= told
 
-    @given(worlds(), st.permutations([0, 1, 2]), st.sampled_from([ALL, Deletes()]))
+    @given(worlds(), st.permutations([0, 1, 2]), st.sampled_from([ALL, ConfirmedDeletes()]))
     def test_a_second_round_finds_nothing_to_do(
-        self, replicas: list[Replica], order: list[int], deletes: Deletes
+        self, replicas: list[Replica], order: list[int], deletes: ConfirmedDeletes
     ) -> None:
         """Reconcile is idempotent."""
         one_round(replicas, order, deletes)

@@ -7,14 +7,14 @@ from agent.store.index import columns
 from agent.store.index.columns import ReplicaColumns, decode_columns
 from agent.store.index.rows import STATES, ReplicaRow, decode_replica, encode_replica, seal
 from merkle.checksum import Algorithm
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import Bcsid, ContainerId, ReplicaState
-from merkle.tree import Summary
+from merkle.tree import TreeSummary
 
 U64 = st.integers(0, 2**64 - 1)
 U32 = st.integers(0, 2**32 - 1)
 U16 = st.integers(0, 2**16 - 1)
-TREES = st.builds(Summary, st.sampled_from(Algorithm), U64, U64, U64, U64, U64)
+TREES = st.builds(TreeSummary, st.sampled_from(Algorithm), U64, U64, U64, U64, U64)
 ROWS = st.builds(
     ReplicaRow,
     state=st.sampled_from(ReplicaState),
@@ -50,7 +50,7 @@ def one_by_one(rows: list[bytes]) -> tuple[list[tuple[object, ...]], list[tuple[
     for number, raw in enumerate(rows):
         try:
             row = decode_replica(ContainerId(number), raw)
-        except Damaged as damage:
+        except DamagedData as damage:
             damaged.append((number, str(damage)))
         else:
             numbers = (row.replica_index, row.bytes_used, row.data_scan_at_ms, row.finding_count)

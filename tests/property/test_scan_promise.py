@@ -3,7 +3,7 @@
 import pytest
 
 from merkle.replica import ContainerId
-from scanner.schedule import PERIOD_SHARE, Candidate, Schedule, phase_of
+from scanner.schedule import PERIOD_SHARE, ScanCandidate, Schedule, phase_of
 from tests.support.simulation.scan_simulation import DAY_MS, HOUR_MS, SimulatedVolume
 
 WEEK_S = 7 * 86_400
@@ -25,7 +25,7 @@ class TestNinetyDays:
             container_id = ContainerId(number * 10_000 + index + 1)
             phase = phase_of(container_id, "some other name")
             at_ms = int(NOW_MS - phase * PERIOD_SHARE * WEEK_MS)
-            replicas[container_id] = Candidate(container_id, 20 * GB, at_ms)
+            replicas[container_id] = ScanCandidate(container_id, 20 * GB, at_ms)
         schedule = Schedule(interval_s=WEEK_S, datanode_id=f"datanode-{number}")
         return SimulatedVolume(
             schedule,
@@ -70,7 +70,7 @@ class TestNinetyDays:
         """Nothing has a deadline yet, and all of it is read all the same."""
         volume = self.volume(2, share=1.0)
         volume.replicas = {
-            key: Candidate(key, one.used_bytes, 0) for key, one in volume.replicas.items()
+            key: ScanCandidate(key, one.used_bytes, 0) for key, one in volume.replicas.items()
         }
 
         volume.run(NOW_MS + int(PERIOD_SHARE * WEEK_MS) + DAY_MS)

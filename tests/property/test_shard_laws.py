@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from merkle.replica import ReplicaState
-from scm.cluster.case import Case, Placed
+from scm.cluster.case import ContainerContext, PlacedReplica
 from scm.replication.guards.delete_safety import is_whole
 from scm.replication.guards.shard_guard import (
     gives_way,
@@ -16,7 +16,7 @@ from scm.replication.guards.shard_guard import (
     operator_keep_count,
     whole_count,
 )
-from scm.state.facts import Health, OpState
+from scm.state.facts import NodeHealthState, OpState
 from tests.support.control.judged_case import victims
 from tests.support.control.scm_world import container, replica, summary
 
@@ -31,11 +31,11 @@ STATES = (
     ReplicaState.RECOVERING,
 )
 OPS = (OpState.IN_SERVICE,) * 4 + (OpState.DECOMMISSIONING, OpState.IN_MAINTENANCE)
-HEALTHS = (Health.HEALTHY,) * 4 + (Health.STALE, Health.DEAD)
+HEALTHS = (NodeHealthState.HEALTHY,) * 4 + (NodeHealthState.STALE, NodeHealthState.DEAD)
 
 
 @st.composite
-def groups(draw: st.DrawFn) -> Case:
+def groups(draw: st.DrawFn) -> ContainerContext:
     """Draw a closed RS(3,2) container: any shards anywhere, some being deleted."""
     placed = []
     for i in range(draw(st.integers(0, 9))):
@@ -51,7 +51,7 @@ def groups(draw: st.DrawFn) -> Case:
             st.sampled_from((summary(index), summary(index), summary(index, tombstones=9), None))
         )
         placed.append(
-            Placed(
+            PlacedReplica(
                 replace(made, tree=tree),
                 draw(st.sampled_from(HEALTHS)),
                 draw(st.sampled_from(OPS)),
@@ -62,7 +62,7 @@ def groups(draw: st.DrawFn) -> Case:
     names = [p.datanode_id for p in placed]
     coded = replace(container(replication_factor=TOTAL), scheme="rs-3-2-1024k")
     deletes = draw(st.lists(st.sampled_from(names), unique=True, max_size=2)) if names else []
-    return Case(
+    return ContainerContext(
         coded,
         tuple(placed),
         deletes=tuple(deletes),
@@ -71,17 +71,17 @@ def groups(draw: st.DrawFn) -> Case:
     )
 
 
-def whole_indexes(case: Case) -> set[int]:
+def whole_indexes(case: ContainerContext) -> set[int]:
     """Return the indexes with a whole shard that is not being deleted."""
     return {p.replica.replica_index for p in case.placed if is_whole(case, p)}
 
 
-def has_equal(case: Case, victim: Placed) -> bool:
+def has_equal(case: ContainerContext, victim: PlacedReplica) -> bool:
     """Whether a replica in service that nothing was found in holds the same, as far as it got."""
     mine = victim.replica
     return any(
         p is not victim
-        and (p.health, p.op_state) == (Health.HEALTHY, OpState.IN_SERVICE)
+        and (p.health, p.op_state) == (NodeHealthState.HEALTHY, OpState.IN_SERVICE)
         and p.datanode_id not in case.deletes
         and not p.replica.finding_count
         and p.replica.state is ReplicaState.QUASI_CLOSED
@@ -93,7 +93,7 @@ def has_equal(case: Case, victim: Placed) -> bool:
 
 
 @given(groups())
-def test_surplus_leaves_every_index_as_it_is(case: Case) -> None:
+def test_surplus_leaves_every_index_as_it_is(case: ContainerContext) -> None:
     """All of it deleted at once, each index that had a whole shard still has one."""
     gone = [p.datanode_id for p in victims(case)]
 
@@ -104,7 +104,7 @@ def test_surplus_leaves_every_index_as_it_is(case: Case) -> None:
 
 
 @given(groups())
-def test_shard_deleted_to_make_room_leaves_enough_to_read(case: Case) -> None:
+def test_shard_deleted_to_make_room_leaves_enough_to_read(case: ContainerContext) -> None:
     """No index loses its last whole shard by the delete."""
     victim = gives_way(case)
     if victim is None:
@@ -119,7 +119,7 @@ def test_shard_deleted_to_make_room_leaves_enough_to_read(case: Case) -> None:
 
 @given(groups(), st.data())
 def test_a_delete_that_leaves_at_its_turn_leaves_a_whole_twin_or_was_bad(
-    case: Case, data: st.DataObject
+    case: ContainerContext, data: st.DataObject
 ) -> None:
     """The delete may be ordered by the replication manager, the balancer, a move between racks
     or an operator.

@@ -5,7 +5,14 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.commands.command_queue import Priority, Refusal, Task, TaskLimits, TaskOutcome, TaskQueue
+from agent.commands.command_queue import (
+    Task,
+    TaskLimits,
+    TaskOutcome,
+    TaskPriority,
+    TaskQueue,
+    TaskRejection,
+)
 
 KINDS = ("replicate", "reconstruct", "reconcile")
 
@@ -20,7 +27,7 @@ tasks = st.builds(
     Task,
     task_type=st.sampled_from(KINDS),
     key=st.integers(1, 8),
-    priority=st.sampled_from(Priority),
+    priority=st.sampled_from(TaskPriority),
     deadline_at_ms=st.sampled_from([0, 0, 5, 20]),
     term=st.sampled_from([0, 1, 2]),
     weight=st.integers(1, 4),
@@ -83,7 +90,7 @@ class World:
         if taken.task is None:
             return None
         self.waiting.remove(taken.task)
-        if taken.task.priority is Priority.LOW:
+        if taken.task.priority is TaskPriority.LOW:
             assert all(self.is_held(task) for task in self.waiting if task.priority == 0)
         self.running.append(taken.task)
         return taken.task
@@ -157,5 +164,5 @@ def test_stopping_accounts_for_all(wanted: list[Task]) -> None:
     dropped = queue.stop()
 
     assert sorted(map(str, waiting)) == sorted(str(item.task) for item in dropped)
-    assert {Refusal.STOPPING} >= {item.why for item in dropped}
+    assert {TaskRejection.STOPPING} >= {item.why for item in dropped}
     assert queue.take(0).task is None

@@ -15,7 +15,7 @@ from merkle.descent import (
     range_checksums,
     range_starts,
 )
-from merkle.diff import REPAIRED_KINDS, Comparison, DifferenceKind, Divergence, compare, diff
+from merkle.diff import REPAIRED_KINDS, DifferenceKind, Divergence, SummaryComparison, compare, diff
 from merkle.replica import BlockData
 from merkle.tree import Tree
 from merkle.tree_building import build_from_rows
@@ -194,7 +194,7 @@ class TestDiff:
             return
         nothing = not diff(mine, theirs).differences and not diff(theirs, mine).differences
 
-        assert nothing == (compare(mine, theirs) is Comparison.EQUAL)
+        assert nothing == (compare(mine, theirs) is SummaryComparison.EQUAL)
 
     @laws
     @given(trees(), trees(), st.integers(1, 4))

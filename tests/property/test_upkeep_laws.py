@@ -7,8 +7,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from merkle.replica import ReplicaState
-from scm.administration.decommission import Request
-from scm.state.facts import OpState, Pending
+from scm.administration.decommission import OpStateRequest
+from scm.state.facts import OpState, PendingCommand
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import ScmWorld, outcome, replica
 
@@ -68,7 +68,7 @@ class Cluster:
             case "leave" | "return":
                 state = OpState.IN_SERVICE if what == "return" else OpState.DECOMMISSIONING
                 world.control.operators.set_operational_states(
-                    Request((node,), state, is_forced=True)
+                    OpStateRequest((node,), state, is_forced=True)
                 )
             case "obey":
                 answer = world.call(node)
@@ -96,7 +96,7 @@ class Cluster:
         departures = {
             d.node.datanode_id: d.required for d in self.world.control.queries.departures()
         }
-        commands: list[Pending] = self.world.state.commands.values()
+        commands: list[PendingCommand] = self.world.state.commands.values()
         orders = sorted((str(c.kind), c.container_id, c.subject_id) for c in commands)
         return self.world.control.queries.report().conditions, dict(departures), orders
 

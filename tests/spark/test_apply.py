@@ -22,13 +22,13 @@ from agent.cli.inspect.scm_commands import scan_decision
 from agent.cli.main import run
 from agent.rpc.v1 import scm_pb2
 from agent.rpc.wire import plan_file
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 from scm.edge.server import build_server
 from scm.edge.service import ScmService
 from scm.state.clock import Clock
-from scm.state.facts import Kind, Replica
+from scm.state.facts import CommandKind, Replica
 from scm.state.options import ScmOptions
-from spark_verify.pipeline import Request, verify
+from spark_verify.pipeline import VerifyRequest, verify
 from tests.support.command_line import CommandLine
 from tests.support.control.scm_world import ScmWorld, replica
 from tests.support.terminal import Terminal
@@ -84,7 +84,7 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with ScmWorld(path / "scm", OPTIONS).running() as world:
         build(world)
         snapshot = world.control.queries.export_snapshot().path
-    return verify(Request(str(snapshot), path / "out")).directory
+    return verify(VerifyRequest(str(snapshot), path / "out")).directory
 
 
 @pytest.fixture
@@ -181,8 +181,12 @@ def test_a_plan_is_taken_from_wherever_it_lies(
         there = store.address(f"results/{plan.name}")
         places = [str(plan), plan.as_uri(), there, str(old)]
         shown = [suture.json("scm", "apply", place, "--dry-run") for place in places]
-        missing = suture.json("scm", "apply", store.address("no"), "--dry-run", code=Exit.FAILED)
-    keys = suture.json("scm", "apply", "s3://key:secret@bucket/x", "--dry-run", code=Exit.FAILED)
+        missing = suture.json(
+            "scm", "apply", store.address("no"), "--dry-run", code=ExitCode.FAILED
+        )
+    keys = suture.json(
+        "scm", "apply", "s3://key:secret@bucket/x", "--dry-run", code=ExitCode.FAILED
+    )
 
     assert 3 == len(shown[0])
     assert shown[0] == shown[1] == shown[2] == shown[3]
@@ -194,15 +198,15 @@ def test_deleting_plan_without_a_terminal_is_refused(
     suture: CommandLine, stage: Stage, plan: Path
 ) -> None:
     """Without a terminal and without --yes, the whole plan is refused."""
-    answer = suture.json("scm", "apply", str(plan), code=Exit.FAILED)
+    answer = suture.json("scm", "apply", str(plan), code=ExitCode.FAILED)
 
     assert "--yes" in answer["error"]["hint"]
     assert [] == stage.ordered()
 
 
-@pytest.mark.parametrize(("word", "code"), [("n", Exit.FAILED), ("y", Exit.OK)])
+@pytest.mark.parametrize(("word", "code"), [("n", ExitCode.FAILED), ("y", ExitCode.OK)])
 def test_answer_to_the_confirmation_decides_about_the_plan(
-    word: str, code: Exit, stage: Stage, plan: Path
+    word: str, code: ExitCode, stage: Stage, plan: Path
 ) -> None:
     """All rows are on the screen before the question. A no sends no command, and a yes sends the
     shown ones.
@@ -222,7 +226,7 @@ def test_a_world_that_changed_while_somebody_thought_aborts_all(stage: Stage, pl
     with Terminal(["scm", "apply", str(plan), "--scm", stage.address]) as terminal:
         stage.change(findings=1)
 
-        assert Exit.FAILED == terminal.answer("y")
+        assert ExitCode.FAILED == terminal.answer("y")
 
     assert 3 == terminal.shown.count("STALE_PLAN"), terminal.shown
     assert f"since this was shown changed {SHORT}" in terminal.shown
@@ -238,13 +242,13 @@ def test_shown_plan_is_applied_once_and_only_to_an_unchanged_world(
     (tmp_path / "short").write_text(json.dumps(shown[1:]))
     apply = ("scm", "apply", str(plan), "--yes", "--as-shown")
 
-    other = suture.json(*apply, str(tmp_path / "short"), code=Exit.FAILED)
+    other = suture.json(*apply, str(tmp_path / "short"), code=ExitCode.FAILED)
     stage.change(findings=1)
-    changed = suture.json(*apply, str(tmp_path / "shown"), code=Exit.FAILED)
+    changed = suture.json(*apply, str(tmp_path / "shown"), code=ExitCode.FAILED)
     before = stage.ordered()
     stage.change(findings=0)
     given = suture.json(*apply, str(tmp_path / "shown"))
-    late = suture.json(*apply, str(tmp_path / "shown"), code=Exit.FAILED)
+    late = suture.json(*apply, str(tmp_path / "shown"), code=ExitCode.FAILED)
 
     assert "MALFORMED_REQUEST" == other["error"]["code"]
     assert ["STALE_PLAN"] * 3 == [decision["code"] for decision in changed]
@@ -269,7 +273,7 @@ def test_a_plan_of_several_calls_is_looked_at_whole_before_the_first(
     apply = ("scm", "apply", str(plan), "--yes", "--as-shown", str(tmp_path / "shown"))
     stage.change(findings=1)
 
-    changed = suture.json(*apply, code=Exit.FAILED)
+    changed = suture.json(*apply, code=ExitCode.FAILED)
     before = stage.ordered()
     stage.change(findings=0)
     given = suture.json(*apply)
@@ -290,12 +294,12 @@ def test_without_a_question_each_row_stands_for_itself(
         order["datanode_id"]
         for decision in suture.json("scm", "apply", str(plan), "--dry-run")
         for order in decision["orders"]
-        if order["type"] == Kind.DELETE
+        if order["type"] == CommandKind.DELETE
     ]
     mine = [r for r in stage.world.state.replicas.values() if r.datanode_id == victim]
     stage.world.beat(victim, *[r for r in mine if r.container_id != SURPLUS], full=True)
 
-    given = suture.json("scm", "apply", str(plan), "--yes", code=Exit.FAILED)
+    given = suture.json("scm", "apply", str(plan), "--yes", code=ExitCode.FAILED)
 
     codes = {decision["container_id"]: decision["code"] for decision in given}
     assert {SURPLUS: "STALE_PLAN", SHORT: "OK", DIFFERENT: "OK"} == codes
@@ -350,9 +354,9 @@ def test_scans_are_made_when_they_are_asked_for_and_one_at_a_time(
     monkeypatch.setattr(plan_file, "ROWS_PER_PAGE", 3)
     monkeypatch.setattr(module, "scan_decision", deciding)
 
-    suture.json("scm", "apply", str(run), code=Exit.FAILED)  # there is nobody to ask
+    suture.json("scm", "apply", str(run), code=ExitCode.FAILED)  # there is nobody to ask
     refused = list(made.scans)
-    shown = suture.json("scm", "apply", str(run), "--dry-run", code=Exit.FAILED)
+    shown = suture.json("scm", "apply", str(run), "--dry-run", code=ExitCode.FAILED)
 
     assert refused == []
     assert decided == [1, 2, 3, 4, 5, 6, 7, 8]
@@ -375,7 +379,7 @@ def test_a_plan_whose_scans_cannot_be_read_is_refused_before_anything_is_ordered
     for place in (pages["targets"].data_page_offset, pages["container_id"].data_page_offset):
         path.write_bytes(whole[:place] + bytes(8) + whole[place + 8 :])
 
-        answer = suture.json("scm", "apply", str(run), "--yes", code=Exit.FAILED)
+        answer = suture.json("scm", "apply", str(run), "--yes", code=ExitCode.FAILED)
 
         assert "cannot be read" in answer["error"]["message"]
         assert [] == stage.ordered()
@@ -392,7 +396,7 @@ def test_scans_that_were_shown_are_those_that_are_done(
     plan is refused.
     """
     run = with_scans(plan, tmp_path)
-    shown = suture.json("scm", "apply", str(run), "--dry-run", code=Exit.FAILED)
+    shown = suture.json("scm", "apply", str(run), "--dry-run", code=ExitCode.FAILED)
     (tmp_path / "shown").write_text(json.dumps(shown))
     (tmp_path / "short").write_text(json.dumps(shown[:-1]))
     apply = ("scm", "apply", str(run), "--yes", "--as-shown")
@@ -405,7 +409,7 @@ def test_scans_that_were_shown_are_those_that_are_done(
 
     monkeypatch.setattr(module, "scan_decision", deciding)
 
-    other = suture.json(*apply, str(tmp_path / "short"), code=Exit.FAILED)
+    other = suture.json(*apply, str(tmp_path / "short"), code=ExitCode.FAILED)
     given = suture.json(*apply, str(tmp_path / "shown"))
 
     wanted = [row["container_id"] for row in shown if row["code"] == "OK"]

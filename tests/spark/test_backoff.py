@@ -16,7 +16,7 @@ from spark_verify import pipeline
 from spark_verify.errors import RunConflict, SnapshotRefused
 from spark_verify.exits import Exit
 from spark_verify.job import app
-from spark_verify.pipeline import Request, Result, verify
+from spark_verify.pipeline import VerifyRequest, VerifyResult, verify
 from spark_verify.runs import remove_run
 from spark_verify.storage import LocalStorage
 from tests.support.verification.snapshots import AS_OF_MS, SnapshotRows, container, gather
@@ -40,7 +40,7 @@ def test_a_divergence_that_no_repair_moves_is_asked_ever_more_rarely(tmp_path: P
         if number == 3:  # somebody repaired container 1 into another divergence
             rows.replicas[2] = container(1, "R CLOSED 10", "C=7x2 C=5").replicas[2]
         snapshot = rows.write(tmp_path / f"s{number}", manifest={"as_of_ms": AS_OF_MS + number})
-        request = Request(str(snapshot), tmp_path / "out", f"r{number}")
+        request = VerifyRequest(str(snapshot), tmp_path / "out", f"r{number}")
         result = verify(request)
         table = pq.read_table(result.table("reconcile_plan")).to_pylist()
         plans.append(sorted(row["container_id"] for row in table))
@@ -84,27 +84,27 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("once")
     for number in range(2):
         divergent().write(directory / f"s{number}", manifest={"as_of_ms": AS_OF_MS + number})
-    verify(Request(str(directory / "s0"), directory / "out", "r0"))
+    verify(VerifyRequest(str(directory / "s0"), directory / "out", "r0"))
     return directory
 
 
 @pytest.fixture
-def old(once: Path, tmp_path: Path) -> Result:
+def old(once: Path, tmp_path: Path) -> VerifyResult:
     """A copy of run `r0`, finished: what was verified once is returned."""
     shutil.copytree(once / "out", tmp_path / "out")
-    return verify(Request(str(once / "s0"), tmp_path / "out", "r0"))
+    return verify(VerifyRequest(str(once / "s0"), tmp_path / "out", "r0"))
 
 
 @pytest.mark.parametrize("damage", [cut, emptied, flipped, untold, Path.unlink])
 def test_a_damaged_old_result_does_not_stop_a_new_one(
-    once: Path, old: Result, damage: Callable[[Path], None]
+    once: Path, old: VerifyResult, damage: Callable[[Path], None]
 ) -> None:
     """The count of attempts starts again, and the damaged run is named."""
     (path,) = old.table("divergent").glob("*.parquet")
     damage(path)
     said: list[str] = []
 
-    result = verify(Request(str(once / "s1"), old.out, "r1"), said.append)
+    result = verify(VerifyRequest(str(once / "s1"), old.out, "r1"), said.append)
 
     rows = pq.read_table(result.table("divergent")).to_pylist()
     assert [(1, 0), (2, 0)] == sorted((row["container_id"], row["attempts"]) for row in rows)
@@ -113,7 +113,7 @@ def test_a_damaged_old_result_does_not_stop_a_new_one(
 
 
 def test_an_old_result_that_goes_meanwhile_does_not_stop_a_new_one(
-    once: Path, old: Result, monkeypatch: pytest.MonkeyPatch
+    once: Path, old: VerifyResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """
     Another process removed it with --keep after this one had looked for it.
@@ -127,7 +127,7 @@ def test_an_old_result_that_goes_meanwhile_does_not_stop_a_new_one(
     monkeypatch.setattr(pipeline, "divergent_before", late)
     said: list[str] = []
 
-    verify(Request(str(once / "s1"), old.out, "r1"), said.append)
+    verify(VerifyRequest(str(once / "s1"), old.out, "r1"), said.append)
 
     assert any("run r0 cannot be read" in text for text in said)
 
@@ -137,25 +137,25 @@ def test_an_old_result_that_goes_meanwhile_does_not_stop_a_new_one(
     [{"flagged": None}, {"cluster_id": 7}, {"flags": {"LOST": "1"}}, {"changed_nodes": None}],
 )
 def test_an_old_summary_that_lacks_something_is_none(
-    once: Path, old: Result, change: dict[str, object]
+    once: Path, old: VerifyResult, change: dict[str, object]
 ) -> None:
     """
     Nothing follows from it.
     """
     (old.directory / "summary.json").write_text(json.dumps(old.summary | change))
 
-    result = verify(Request(str(once / "s1"), old.out, "r1"))
+    result = verify(VerifyRequest(str(once / "s1"), old.out, "r1"))
 
     assert result.summary["previous"] is None
 
 
 @pytest.fixture(scope="module")
-def partial(tmp_path_factory: pytest.TempPathFactory) -> tuple[Request, Result]:
+def partial(tmp_path_factory: pytest.TempPathFactory) -> tuple[VerifyRequest, VerifyResult]:
     """A cluster with lost data, verified as far as one sound node's container goes."""
     directory = tmp_path_factory.mktemp("partial")
     parts = [container(1, "R CLOSED 10", "U=7x3"), container(2, "R CLOSED 10", "C=7x3")]
     snapshot = gather(parts).write(directory / "snapshot")
-    request = Request(str(snapshot), directory / "out", changed_nodes=("dn-2-1",))
+    request = VerifyRequest(str(snapshot), directory / "out", changed_nodes=("dn-2-1",))
     return request, verify(request)
 
 
@@ -163,7 +163,7 @@ class TestPartial:
     """A run over the containers of changed nodes only."""
 
     def test_partial_run_judges_the_containers_of_changed_nodes_only(
-        self, partial: tuple[Request, Result]
+        self, partial: tuple[VerifyRequest, VerifyResult]
     ) -> None:
         """Other containers are not in the result, and every report calls it partial."""
         _, result = partial
@@ -180,7 +180,7 @@ class TestPartial:
         assert scope in html
 
     def test_the_full_run_of_the_same_snapshot_is_another_run(
-        self, partial: tuple[Request, Result]
+        self, partial: tuple[VerifyRequest, VerifyResult]
     ) -> None:
         """It does not return the partial result, and each result can be returned again."""
         request, result = partial
@@ -192,7 +192,7 @@ class TestPartial:
         assert verify(request) == result
         assert verify(replace(request, changed_nodes=())) == full
 
-    def test_a_run_id_names_one_question(self, partial: tuple[Request, Result]) -> None:
+    def test_a_run_id_names_one_question(self, partial: tuple[VerifyRequest, VerifyResult]) -> None:
         """
         Asked for under the partial run's id, the full run is refused, and what differs is named.
         """
@@ -204,7 +204,9 @@ class TestPartial:
 
         assert "--run-id" in raised.value.hint
 
-    def test_a_node_that_nobody_knows_is_refused(self, partial: tuple[Request, Result]) -> None:
+    def test_a_node_that_nobody_knows_is_refused(
+        self, partial: tuple[VerifyRequest, VerifyResult]
+    ) -> None:
         """
         Its containers are none: that is no clean result but a slip of the pen.
         """

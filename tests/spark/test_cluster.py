@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_verify.pipeline import Request, Result, verify
+from spark_verify.pipeline import VerifyRequest, VerifyResult, verify
 from spark_verify.result_tables import RESULTS, RUNS
 from tests.support.packaging.wheel import built_wheel
 from tests.support.verification.java import skip_without_java
@@ -63,7 +63,7 @@ def cluster(started: SparkCluster) -> SparkCluster:
 
 
 @pytest.fixture(scope="module")
-def local(spark: object, tmp_path_factory: pytest.TempPathFactory) -> Result:
+def local(spark: object, tmp_path_factory: pytest.TempPathFactory) -> VerifyResult:
     """Containers of all kinds, verified by Spark in this process. One has ten thousand replicas,
     all but three of them different from the others; one node has a replica of most."""
     assert spark
@@ -95,12 +95,12 @@ def local(spark: object, tmp_path_factory: pytest.TempPathFactory) -> Result:
         "pending_ops": 0,
     }
     snapshot = rows.write(directory / "s", change=change, manifest={"rows": counts})
-    result = verify(Request(str(snapshot), directory / "out", run_id="r"))
+    result = verify(VerifyRequest(str(snapshot), directory / "out", run_id="r"))
     assert result.summary["rows"]["replicas"] > CROWD + 3 * CONTAINERS
     return result
 
 
-def snapshot_of(result: Result) -> Path:
+def snapshot_of(result: VerifyResult) -> Path:
     """Return the snapshot that a result of these fixtures is about."""
     return result.directory.parents[1] / "s"
 
@@ -153,7 +153,7 @@ def events(log: Path) -> list[dict[str, Any]]:
 
 
 def test_spark_submit_on_a_cluster_gives_the_local_result(
-    cluster: SparkCluster, local: Result, tmp_path: Path
+    cluster: SparkCluster, local: VerifyResult, tmp_path: Path
 ) -> None:
     """The results agree row by row. The workers have only numpy, pyarrow and pyspark, and the
     rest comes in suture.zip. Ten thousand replicas of one container fit into the 512 MiB of a
@@ -187,7 +187,7 @@ def test_spark_submit_on_a_cluster_gives_the_local_result(
 
 
 def test_a_worker_that_is_killed_in_the_middle_changes_nothing(
-    cluster: SparkCluster, local: Result, tmp_path: Path
+    cluster: SparkCluster, local: VerifyResult, tmp_path: Path
 ) -> None:
     """One of two workers is killed after the judge has started, and its work is done again."""
     log, out = tmp_path / "log", tmp_path / "out"

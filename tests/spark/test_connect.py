@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from spark_verify.pipeline import Request, verify
+from spark_verify.pipeline import VerifyRequest, verify
 from tests.support.verification.connect_server import connect_server
 from tests.support.verification.snapshots import container, gather
 
@@ -52,7 +52,7 @@ def test_a_connect_server_gives_the_same_result_as_a_session_of_our_own(tmp_path
             container(6, "R CLOSED 10", "C=0x3"),
         ]
     ).write(tmp_path / "snapshot")
-    own = verify(Request(str(snapshot), tmp_path / "own")).directory
+    own = verify(VerifyRequest(str(snapshot), tmp_path / "own")).directory
 
     with connect_server(tmp_path) as address:
         named = verified(snapshot, tmp_path / "named", SPARK_REMOTE=address)

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 from bench.verification.score import score
 from bench.verification.synthetic import Shape, generate
 from spark_verify.exits import Exit
-from spark_verify.pipeline import Request, verify
+from spark_verify.pipeline import VerifyRequest, verify
 
 pytestmark = pytest.mark.spark
 
@@ -27,7 +27,7 @@ def test_every_seeded_fault_is_found_and_nothing_else(
     """
     All thirteen faults classed as seeded; maintenance, EC, unscanned and old trees are none.
     """
-    result = verify(Request(str(cluster), tmp_path / "out"))
+    result = verify(VerifyRequest(str(cluster), tmp_path / "out"))
 
     found = score(spark, str(cluster), str(result.directory))
     assert found["wrong"] == []

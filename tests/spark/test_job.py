@@ -8,10 +8,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from agent.rpc.wire.plan_file import Run, read_plan
+from agent.rpc.wire.plan_file import FinishedRun, read_plan
 from spark_verify.errors import RunConflict
 from spark_verify.exits import Exit
-from spark_verify.pipeline import Request, Result, verify
+from spark_verify.pipeline import VerifyRequest, VerifyResult, verify
 from spark_verify.result_tables import RESULTS
 from spark_verify.tasks.verdict_rows import PLAN_LIFE_MS
 from tests.support.verification.snapshots import AS_OF_MS, NodeRow, SnapshotRows, container, gather
@@ -47,7 +47,7 @@ class Done:
 
     snapshot: Path
     out: Path
-    result: Result
+    result: VerifyResult
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
     """The divergent cluster, verified as run r1."""
     directory = tmp_path_factory.mktemp("done")
     snapshot, out = divergent().write(directory / "snapshot"), directory / "out"
-    return Done(snapshot, out, verify(Request(str(snapshot), out, run_id="r1")))
+    return Done(snapshot, out, verify(VerifyRequest(str(snapshot), out, run_id="r1")))
 
 
 class TestResult:
@@ -126,7 +126,7 @@ class TestResult:
         wanted = sorted((row["priority"], row["container_id"], row["action"]) for row in rows)
         assert {row["action"] for row in rows} > {"scan"}
 
-        plan = read_plan(Run.opened(str(done.result.directory)))
+        plan = read_plan(FinishedRun.opened(str(done.result.directory)))
 
         actions = [(row.container_id, row.action) for row in plan.rows if row.action != "reconcile"]
         assert actions == [(i, action) for _, i, action in wanted]
@@ -135,7 +135,7 @@ class TestResult:
         """
         Nothing to do is exit code 0 and an empty plan.
         """
-        result = verify(Request(str(clean().write(tmp_path / "snapshot")), tmp_path / "out"))
+        result = verify(VerifyRequest(str(clean().write(tmp_path / "snapshot")), tmp_path / "out"))
 
         assert result.summary["exit_code"] == 0
         assert result.summary["plan"]["reconcile"]["rows"] == 0
@@ -151,7 +151,9 @@ class TestResult:
             container(9, "R CLOSED 10", "", key_count=0),
         ]
 
-        result = verify(Request(str(gather(parts).write(tmp_path / "snapshot")), tmp_path / "out"))
+        result = verify(
+            VerifyRequest(str(gather(parts).write(tmp_path / "snapshot")), tmp_path / "out")
+        )
 
         assert result.summary["exit_code"] == Exit.DATA_AT_RISK
         assert result.summary["samples"]["flags"]["DATA_AT_RISK"] == [7, 8]
@@ -162,7 +164,7 @@ class TestResult:
         """
         snapshot = SnapshotRows(nodes=[NodeRow("dn-1")]).write(tmp_path / "snapshot")
 
-        result = verify(Request(str(snapshot), tmp_path / "out"))
+        result = verify(VerifyRequest(str(snapshot), tmp_path / "out"))
 
         assert result.summary["exit_code"] == 0
 
@@ -184,7 +186,7 @@ class TestRepeat:
         """
         shutil.copy(done.snapshot / "manifest.json", tmp_path)
 
-        second = verify(Request(str(tmp_path), done.out, run_id="r1"))
+        second = verify(VerifyRequest(str(tmp_path), done.out, run_id="r1"))
 
         assert done.result == second
 
@@ -200,7 +202,7 @@ class TestRepeat:
         (table / "part-0.parquet").write_bytes(b"half")
         (half / "summary.json").write_bytes(b"half")
 
-        result = verify(Request(str(snapshot), tmp_path / "out", run_id="r1"))
+        result = verify(VerifyRequest(str(snapshot), tmp_path / "out", run_id="r1"))
 
         assert pq.read_table(result.table("health"), partitioning=None).num_rows == 4
         assert (half / "_SUCCESS").is_file()
@@ -212,4 +214,4 @@ class TestRepeat:
         directory = clean().write(tmp_path / "two", manifest={"snapshot_id": "snap-2"})
 
         with pytest.raises(RunConflict):
-            verify(Request(str(directory), done.out, run_id="r1"))
+            verify(VerifyRequest(str(directory), done.out, run_id="r1"))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_verify.pipeline import Request, verify
+from spark_verify.pipeline import VerifyRequest, verify
 from tests.property.test_judge_reference import RACKS, reference
 from tests.support.verification.random_clusters import random_cluster
 from tests.support.verification.verified import opinions
@@ -25,7 +25,7 @@ def test_exchange_and_judge_agree_with_the_reference(tmp_path: Path) -> None:
     snapshot = rows.write(tmp_path / "snapshot")
     expected = reference(rows)
 
-    in_tasks = Request(str(snapshot), tmp_path / "out")
+    in_tasks = VerifyRequest(str(snapshot), tmp_path / "out")
     result = verify(replace(in_tasks, reporting_min_percent=0))
 
     found = opinions(result)

@@ -14,8 +14,8 @@ from agent.rpc.wire.addresses import check_address
 from agent.rpc.wire.file_systems import Place
 from scm.state.options import ScmOptions
 from spark_verify import pipeline
-from spark_verify.errors import PlaceRefused
-from spark_verify.pipeline import Request, Result, verify
+from spark_verify.errors import PathRefused
+from spark_verify.pipeline import VerifyRequest, VerifyResult, verify
 from spark_verify.report.sql_views import ORDER, views
 from spark_verify.result_tables import RESULTS, RUNS, describe_tables
 from spark_verify.runs import Attempt, finished_runs
@@ -38,13 +38,15 @@ def cluster() -> SnapshotRows:
 
 
 @pytest.fixture(scope="module")
-def local(tmp_path_factory: pytest.TempPathFactory) -> Result:
+def local(tmp_path_factory: pytest.TempPathFactory) -> VerifyResult:
     """The cluster verified on a local disk."""
     directory = tmp_path_factory.mktemp("local")
-    return verify(Request(str(cluster().write(directory / "s")), directory / "out", run_id="r"))
+    return verify(
+        VerifyRequest(str(cluster().write(directory / "s")), directory / "out", run_id="r")
+    )
 
 
-def contents(run: Result) -> dict[str, Any]:
+def contents(run: VerifyResult) -> dict[str, Any]:
     """Return all rows of a run but that of `runs`, which names the attempt."""
     return {
         name: sorted(map(str, pq.read_table(run.table(name), partitioning=None).to_pylist()))
@@ -88,7 +90,9 @@ def killed_at(count: int) -> Iterator[list[int]]:
         yield made
 
 
-def test_a_run_whose_driver_died_is_none_and_is_done_again(tmp_path: Path, local: Result) -> None:
+def test_a_run_whose_driver_died_is_none_and_is_done_again(
+    tmp_path: Path, local: VerifyResult
+) -> None:
     """
     At ten points from the first change to the last: no result that reads as whole, by its files or
     by SQL, and the next run of the same name is whole.
@@ -96,37 +100,37 @@ def test_a_run_whose_driver_died_is_none_and_is_done_again(tmp_path: Path, local
     snapshot, out = str(local.directory.parents[1] / "s"), tmp_path / "killed"
     describe_tables(LocalStorage(str(tmp_path / "whole")))
     with killed_at(0) as made:
-        verify(Request(snapshot, tmp_path / "whole", run_id="r"))
+        verify(VerifyRequest(snapshot, tmp_path / "whole", run_id="r"))
     last = len(made) - 1  # what follows only removes intermediate rows
     points = sorted({1 + i * (last - 1) // (KILLS - 1) for i in range(KILLS)})
     whole = seen(tmp_path / "whole")
 
     for point in points:
         with killed_at(point), pytest.raises(Killed):
-            verify(Request(snapshot, out, run_id="r"))
+            verify(VerifyRequest(snapshot, out, run_id="r"))
         assert finished_runs(LocalStorage(str(out))) == [], f"killed before change {point}"
         assert seen(out) in ([0] * len(ORDER), whole), "half a run is none"
 
-    result = verify(Request(snapshot, out, run_id="r"))
+    result = verify(VerifyRequest(snapshot, out, run_id="r"))
     assert contents(local) == contents(result)
     assert whole == seen(out)
     assert len(points) == KILLS
 
 
 def test_a_run_that_another_process_finishes_first_is_returned(
-    tmp_path: Path, local: Result, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, local: VerifyResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """
     Both write into directories of their own: the second removes its rows, and leaves the first's.
     """
-    request = Request(str(local.directory.parents[1] / "s"), tmp_path, run_id="r")
+    request = VerifyRequest(str(local.directory.parents[1] / "s"), tmp_path, run_id="r")
     commit = pipeline._run
-    first: list[Result] = []
+    first: list[VerifyResult] = []
 
-    def late(run: pipeline.Run) -> dict[str, Any]:
+    def late(run: pipeline.VerificationRun) -> dict[str, Any]:
         summary = commit(run)
         if not first:
-            first.append(Result("", "", {}))
+            first.append(VerifyResult("", "", {}))
             first[0] = verify(request)
         return summary
 
@@ -140,14 +144,14 @@ def test_a_run_that_another_process_finishes_first_is_returned(
     assert {f"attempt={second.attempt}"} == names
 
 
-def test_an_address_of_a_local_disk_is_its_path(tmp_path: Path, local: Result) -> None:
+def test_an_address_of_a_local_disk_is_its_path(tmp_path: Path, local: VerifyResult) -> None:
     """
     file:// in and out, with characters that patterns of file names and addresses have.
     """
     odd = tmp_path / "a b{1}[x]*%20ä"
     snapshot = cluster().write(odd / "s")
 
-    result = verify(Request(snapshot.as_uri(), (odd / "out").as_uri(), run_id="r"))
+    result = verify(VerifyRequest(snapshot.as_uri(), (odd / "out").as_uri(), run_id="r"))
 
     assert odd / "out" / "run_id=r" == result.directory
     assert contents(local) == contents(result)
@@ -166,14 +170,14 @@ def test_an_address_that_says_too_much_is_refused(address: str, words: str) -> N
     """
     Addresses are printed and recorded, and no part of one is ignored.
     """
-    with pytest.raises(PlaceRefused, match=words):
+    with pytest.raises(PathRefused, match=words):
         address_of(address)
 
 
 def test_a_file_system_that_is_not_there_is_told_in_a_line(tmp_path: Path) -> None:
     """The kind is unknown, or its library is missing."""
     with pytest.raises(OSError, match=r"gopher://host/x: .*gopher"):
-        verify(Request("gopher://host/x", tmp_path))
+        verify(VerifyRequest("gopher://host/x", tmp_path))
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_verify.pipeline import Request, verify
+from spark_verify.pipeline import VerifyRequest, verify
 from tests.support.browser import CHROMIUM, overflow, shown
 from tests.support.verification.random_clusters import random_cluster
 from tests.support.verification.snapshots import SnapshotRows, container, gather
@@ -38,7 +38,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = gather([*told, *map(_on_a_bad_disk, blamed)])
     rows.nodes.append(replace(rows.nodes[0], datanode_id=LONG, rack=f"/{LONG}"))
     snapshot = rows.write(directory / "snapshot", manifest={"cluster_id": LONG})
-    return verify(Request(str(snapshot), directory / "out")).directory / "report.html"
+    return verify(VerifyRequest(str(snapshot), directory / "out")).directory / "report.html"
 
 
 def _on_a_bad_disk(rows: SnapshotRows) -> SnapshotRows:
@@ -68,7 +68,7 @@ def test_state_counts_fit_a_phone_screen(tmp_path: Path) -> None:
     """They fit also with all of Ozone's states, whose names are long."""
     rows = random_cluster(random.Random(4), 300)
     snapshot = rows.write(tmp_path / "snapshot")
-    run = verify(Request(str(snapshot), tmp_path / "out", reporting_min_percent=0))
+    run = verify(VerifyRequest(str(snapshot), tmp_path / "out", reporting_min_percent=0))
     assert run.summary["health_states"]["QUASI_CLOSED_STUCK_UNDER_REPLICATED"]
     page = (run.directory / "report.html").as_uri()
 

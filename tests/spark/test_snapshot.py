@@ -12,7 +12,7 @@ import pytest
 
 from spark_verify.errors import SnapshotRefused
 from spark_verify.input_columns import AHEAD_MAX_MS, ROWS_PER_CONTAINER_MAX
-from spark_verify.pipeline import Request, verify
+from spark_verify.pipeline import VerifyRequest, verify
 from tests.support.verification.snapshots import AS_OF_MS, SnapshotRows, container, gather
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
@@ -31,7 +31,7 @@ def rows() -> SnapshotRows:
 
 def refusal(directory: Path, tmp_path: Path) -> str:
     with pytest.raises(SnapshotRefused) as raised:
-        verify(Request(str(directory), tmp_path / "out"))
+        verify(VerifyRequest(str(directory), tmp_path / "out"))
     assert list((tmp_path / "out").glob("**/*.parquet")) == []
     return str(raised.value)
 
@@ -123,7 +123,7 @@ class TestRefused:
         directory = rows().write(tmp_path / "snapshot", change={"replicas": put(column, 1, value)})
 
         with pytest.raises(SnapshotRefused) as raised:
-            verify(Request(str(directory), tmp_path / "out"))
+            verify(VerifyRequest(str(directory), tmp_path / "out"))
 
         assert words in str(raised.value).replace("; first", "").replace("1 row(s) where ", "")
 
@@ -140,7 +140,7 @@ class TestRefused:
         )
 
         with pytest.raises(SnapshotRefused, match=f"{put_in[:-3]} is in no other table"):
-            verify(Request(str(directory), tmp_path / "out"))
+            verify(VerifyRequest(str(directory), tmp_path / "out"))
 
     def test_a_file_of_an_older_release_does_not_hide_among_others(self, tmp_path: Path) -> None:
         """One part file with another column type makes the table invalid."""
@@ -166,7 +166,7 @@ class TestRefused:
         directory = crowd.write(tmp_path / "snapshot")
 
         with pytest.raises(SnapshotRefused, match=r"replicas/.* 1: 16384 rows"):
-            verify(Request(str(directory), tmp_path / "out"))
+            verify(VerifyRequest(str(directory), tmp_path / "out"))
 
     def test_a_cluster_of_which_a_whole_table_is_missing_is_refused(self, tmp_path: Path) -> None:
         """
@@ -203,7 +203,7 @@ class TestRefused:
         good = rows()
         good.replicas = [replace(row) for row in good.replicas]
 
-        result = verify(Request(str(good.write(tmp_path / "snapshot")), tmp_path / "out"))
+        result = verify(VerifyRequest(str(good.write(tmp_path / "snapshot")), tmp_path / "out"))
 
         assert result.summary["exit_code"] == 0
 

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_verify.exits import Exit
-from spark_verify.pipeline import Request, verify
+from spark_verify.pipeline import VerifyRequest, verify
 from spark_verify.report.sql_views import ENGINES, views
 from spark_verify.result_tables import RESULTS
 from spark_verify.runs import SUCCESS
@@ -53,7 +53,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ]
         )
         snapshot = rows.write(directory / f"s{number}", manifest={"as_of_ms": AS_OF_MS + number})
-        verify(Request(str(snapshot), out, str(number)))
+        verify(VerifyRequest(str(snapshot), out, str(number)))
     (out / "run_id=2028" / SUCCESS).unlink()
     shutil.rmtree(out / "runs" / "run_id=2028")
     for name in RESULTS:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_verify.pipeline import Request, verify
+from spark_verify.pipeline import VerifyRequest, verify
 from tests.support.verification.classifier import Opinion
 from tests.support.verification.vectors import Told, Vector, by_rules, told, vectors, world
 from tests.support.verification.verified import opinions
@@ -22,7 +22,7 @@ def test_the_spark_job_finds_what_the_vectors_say(tmp_path: Path) -> None:
     """One snapshot is written and judged, and `health/` equals the table."""
     snapshot = world(GROUPS[()]).write(tmp_path / "snapshot")
 
-    in_tasks = Request(str(snapshot), tmp_path / "out")
+    in_tasks = VerifyRequest(str(snapshot), tmp_path / "out")
     result = verify(replace(in_tasks, reporting_min_percent=0))
 
     assert expected(GROUPS[()]) == named(GROUPS[()], opinions(result))
@@ -38,7 +38,7 @@ def test_rules_of_their_own_reach_the_judge_on_spark(
     """
     snapshot = world(GROUPS[own]).write(tmp_path / "snapshot", manifest={"rules": dict(own)})
 
-    in_tasks = Request(str(snapshot), tmp_path / "out")
+    in_tasks = VerifyRequest(str(snapshot), tmp_path / "out")
     result = verify(replace(in_tasks, reporting_min_percent=0))
 
     assert expected(GROUPS[own]) == named(GROUPS[own], opinions(result))

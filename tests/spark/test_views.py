@@ -6,14 +6,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_verify.errors import SnapshotRefused
-from spark_verify.pipeline import Request, Result, verify
+from spark_verify.pipeline import VerifyRequest, VerifyResult, verify
 from tests.support.verification.snapshots import container, gather
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
 
 @pytest.fixture(scope="module")
-def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
+def result(tmp_path_factory: pytest.TempPathFactory) -> VerifyResult:
     """One cluster with a leaving node of every kind, verified."""
     parts = [
         container(1, "R CLOSED 10", "C=7x3 C=7/d"),
@@ -29,10 +29,10 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
     ]
     directory = tmp_path_factory.mktemp("views")
     snapshot = gather(parts).write(directory / "snapshot")
-    return verify(Request(str(snapshot), directory / "out"))
+    return verify(VerifyRequest(str(snapshot), directory / "out"))
 
 
-def test_leaving_nodes_are_listed_with_what_holds_them_back(result: Result) -> None:
+def test_leaving_nodes_are_listed_with_what_holds_them_back(result: VerifyResult) -> None:
     """The list has the stop condition, the progress and the containers that would be locked out.
     The node that is held back most is first.
     """
@@ -52,7 +52,7 @@ def test_leaving_nodes_are_listed_with_what_holds_them_back(result: Result) -> N
     assert {n["containers"] for n in result.summary["leaving"]} == {1}
 
 
-def test_a_scan_is_planned_for_each_replica_whose_root_could_be_known(result: Result) -> None:
+def test_a_scan_is_planned_for_each_replica_whose_root_could_be_known(result: VerifyResult) -> None:
     """
     A silent node cannot scan, and an open replica has no root to find.
     """
@@ -74,6 +74,6 @@ def test_a_snapshot_of_a_silent_cluster_is_refused(tmp_path: Path) -> None:
     snapshot = container(1, "R CLOSED 10", "C=7 C=7?s C=7?d").write(tmp_path / "snapshot")
 
     with pytest.raises(SnapshotRefused, match=r"only 1 of 3 nodes .*dn-1-1, dn-1-2"):
-        verify(Request(str(snapshot), tmp_path / "out"))
+        verify(VerifyRequest(str(snapshot), tmp_path / "out"))
 
     assert not (tmp_path / "out").exists()

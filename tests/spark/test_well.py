@@ -13,14 +13,14 @@ from pyspark.sql import SparkSession
 from health.batch import violations
 from health.judge import judge
 from health.rules import Rules
-from health.words import Health
+from health.words import HealthState
 from spark_verify.frames.facts import Inputs, container_facts, node_facts, well_health
 from spark_verify.session import open_session
 from spark_verify.snapshot.checks import checked_nodes
 from spark_verify.snapshot.manifest import read_manifest
 from spark_verify.snapshot.tables import open_snapshot
 from spark_verify.storage import LocalStorage
-from spark_verify.tasks.verdict_rows import Stamp, judged_tables
+from spark_verify.tasks.verdict_rows import RunStamp, judged_tables
 from spark_verify.tasks.votes import votes
 from tests.support.verification.classifier import Case, classify
 from tests.support.verification.judged import cut
@@ -71,7 +71,7 @@ def test_containers_accepted_by_spark_are_healthy_for_the_judge(
     rules = Rules(rack_count=racks)
     batch = cut(rows)
     judgement = judge(batch.batch, rules)
-    tables = judged_tables(judgement, batch, Stamp("snap-1", "r", 0))
+    tables = judged_tables(judgement, batch, RunStamp("snap-1", "r", 0))
     tables["votes"] = votes(judgement, batch, [node.version for node in _by_name(rows)])
 
     found = accepted(open_session(row_count=0), drawn.write(tmp_path / "s"), rules)
@@ -125,7 +125,7 @@ def assert_reference(found: dict[int, dict[str, Any]], rows: SnapshotRows, racks
             own = found[box.container_id]
             assert box.container_id not in busy
             opinion = classify(Case(box, replicas[box.container_id], [], nodes, racks))
-            assert (Health.HEALTHY.name, "-", False) == (
+            assert (HealthState.HEALTHY.name, "-", False) == (
                 opinion.state,
                 opinion.queue,
                 opinion.stuck,

@@ -27,7 +27,9 @@ class Authority:
         days: int = 10,
     ) -> TlsFiles:
         """Issue a certificate `age_days` ago, for `days`."""
-        order = pki.Order(name=name, roles=roles, hosts=hosts, node_id=node_id, days=days)
+        order = pki.CertificateRequest(
+            name=name, roles=roles, hosts=hosts, node_id=node_id, days=days
+        )
         at = pki.now() - timedelta(days=age_days)
         certificate, key = pki.issue(self.directory, order, now=at)
         return TlsFiles(certificate, key, self.ca)

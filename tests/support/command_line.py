@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agent.cli.main import run
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 from tests.support.waiting import wait_until
 
 
@@ -19,7 +19,7 @@ class CommandLine:
     scm: str
     capsys: pytest.CaptureFixture[str]
 
-    def __call__(self, *arguments: str, code: int = Exit.OK) -> str:
+    def __call__(self, *arguments: str, code: int = ExitCode.OK) -> str:
         """Run a command; return its stdout."""
         self.capsys.readouterr()
         actual = run([*arguments, "--scm", self.scm])
@@ -27,7 +27,7 @@ class CommandLine:
         assert code == actual, shown.out + shown.err
         return shown.out
 
-    def json(self, *arguments: str, code: int = Exit.OK) -> Any:
+    def json(self, *arguments: str, code: int = ExitCode.OK) -> Any:
         """Run a command with --json; return the document."""
         return json.loads(self(*arguments, "--json", code=code))
 
@@ -44,7 +44,7 @@ class CommandLine:
     def status_when_well(self) -> str:
         """Return what `status` shows once nothing is wrong: what a test before left behind, such as
         a put that was interrupted on some replicas only, is healed in a few seconds."""
-        self.wait_until(lambda: run(["status", "--json", "--scm", self.scm]) == Exit.OK)
+        self.wait_until(lambda: run(["status", "--json", "--scm", self.scm]) == ExitCode.OK)
         return self("status")
 
     def wait_until_reported(self, container_id: int, replica_count: int = 3) -> dict[str, Any]:

@@ -1,11 +1,11 @@
 """Whether anybody has the lease of a container, asked as anybody may ask."""
 
 from agent.errors import Code, Unavailable
-from agent.runtime.lease import Leases
+from agent.runtime.lease import ContainerLeases
 from merkle.replica import ContainerId
 
 
-def is_held(leases: Leases, container_id: ContainerId) -> bool:
+def is_held(leases: ContainerLeases, container_id: ContainerId) -> bool:
     """Return whether another thread holds the lease: it cannot be had at once."""
     try:
         with leases.hold(container_id, timeout_s=0, writes_chunks=False):

@@ -18,12 +18,12 @@ the chunk's windows; answers show the same names.
 
 from agent.plan.actions import (
     AdoptTombstone,
-    Deletes,
-    Heard,
+    ConfirmedDeletes,
+    HolderCoverage,
     PeerView,
-    Plan,
     RebuildTree,
     RepairBlock,
+    RepairPlan,
     RewriteDescriptor,
     Skip,
     Trim,
@@ -34,7 +34,7 @@ from merkle.diff import diff
 from merkle.replica import BlockId, ChecksumType, ChunkInfo, ContainerId
 from merkle.tree import Leaf, Tree
 from merkle.tree_building import TreeBuilder
-from scanner.finding import Fault, Finding, Verdict
+from scanner.finding import DamageFault, Finding, Verdict
 
 ALGORITHM = Algorithm.XXH3_64
 UNITS = {"K": 1024, "M": 1024**2}
@@ -45,7 +45,7 @@ def answer(statements: list[str]) -> list[str]:
     return told(*read(statements))
 
 
-def read(statements: list[str]) -> tuple[Plan, "Names"]:
+def read(statements: list[str]) -> tuple[RepairPlan, "Names"]:
     """Return the plan for one scenario, and the names it uses."""
     names = Names()
     mine = tree_of("", names)
@@ -77,8 +77,10 @@ def read(statements: list[str]) -> tuple[Plan, "Names"]:
         peers,
         findings,
         rows,
-        heard=Heard(*(frozenset(words[name]) for name in ("silent", "empty", "echoed", "dead"))),
-        deletes=Deletes(block_ids_of(words["ordered"]), block_ids_of(words["kept"])),
+        heard=HolderCoverage(
+            *(frozenset(words[name]) for name in ("silent", "empty", "echoed", "dead"))
+        ),
+        deletes=ConfirmedDeletes(block_ids_of(words["ordered"]), block_ids_of(words["kept"])),
         trusted="".join(words["trust"]),
     )
     return planned, names
@@ -159,13 +161,13 @@ def row_chunk(text: str, names: Names) -> ChunkInfo:
 
 def finding_of(words: list[str]) -> Finding:
     """Return the finding `FAULT [block [offset]]`."""
-    fault = Fault(words[0])
+    fault = DamageFault(words[0])
     block_id = BlockId(int(words[1])) if len(words) > 1 else BlockId(-1)
     offset = size_of(words[2]) if len(words) > 2 else -1
     return Finding(ContainerId(1), Verdict.CORRUPT, fault, block_id, offset, -1, 0, "evidence")
 
 
-def told(planned: Plan, names: Names) -> list[str]:
+def told(planned: RepairPlan, names: Names) -> list[str]:
     """Return a plan in words, a line each."""
     lines: list[str] = []
     for action in planned.actions:

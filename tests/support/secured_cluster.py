@@ -6,7 +6,7 @@ from typing import Final
 
 from agent.rpc.security.caller import Role
 from agent.rpc.security.tls import TlsFiles
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 from merkle.checksum import Algorithm
 from tests.support.authority import Authority, arguments
 from tests.support.command_line import CommandLine
@@ -74,6 +74,6 @@ class SecuredCommandLine(CommandLine):
 
     files: TlsFiles
 
-    def __call__(self, *words: str, code: int = Exit.OK) -> str:
+    def __call__(self, *words: str, code: int = ExitCode.OK) -> str:
         """Run a command with the certificate; return its stdout."""
         return CommandLine.__call__(self, *arguments(self.files), *words, code=code)

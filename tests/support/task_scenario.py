@@ -12,7 +12,7 @@ counts
 
 from collections.abc import Sequence
 
-from agent.commands.command_queue import Priority, Task, TaskLimits, TaskOutcome, TaskQueue
+from agent.commands.command_queue import Task, TaskLimits, TaskOutcome, TaskPriority, TaskQueue
 
 
 def answer(statements: Sequence[str]) -> list[str]:
@@ -99,7 +99,7 @@ def task(kind: str, key: str, rest: list[str]) -> Task:
     while words:
         match words:
             case ["low", *words]:
-                fields["priority"] = Priority.LOW
+                fields["priority"] = TaskPriority.LOW
             case ["until", text, *words]:
                 fields["deadline_at_ms"] = int(text)
             case ["of", "term", text, *words]:

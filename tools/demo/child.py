@@ -13,7 +13,7 @@ import signal
 import sys
 from typing import Final
 
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 
 PR_SET_PDEATHSIG: Final = 1
 
@@ -23,7 +23,7 @@ def main() -> None:
     parent = int(sys.argv[1])
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # the parent died before the call
-        sys.exit(Exit.FAILED)
+        sys.exit(ExitCode.FAILED)
     sys.argv = sys.argv[2:]
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from agent.client.client import Client
-from agent.client.file_pieces import Source, chunks_of, pieces_of
-from agent.ec.rebuild_task import Shard
+from agent.client.file_pieces import SourceFile, chunks_of, pieces_of
+from agent.ec.rebuild_task import ShardLocation
 from agent.ec.scheme import SHARDS_MAX, Scheme, parse_scheme
 from agent.reconstruct.parity_check import ParityReport, verify_parity
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
@@ -63,16 +63,16 @@ def scheme_for(datanode_count: int) -> str:
     return next(s for s in SCHEMES if parse_scheme(s).shard_count <= datanode_count)
 
 
-def chosen(sources: Sequence[Source]) -> list[Source]:
+def chosen(sources: Sequence[SourceFile]) -> list[SourceFile]:
     """Return the first sources, up to a few megabytes, under separate keys."""
-    found: list[Source] = []
+    found: list[SourceFile] = []
     for source in sources:
         if sum(item.size_bytes for item in found) + source.size_bytes <= CODED_BYTES_MAX:
             found.append(replace(source, key=PREFIX + source.key))
     return found
 
 
-def store(client: Client, sources: Sequence[Source], datanode_count: int) -> Coded:
+def store(client: Client, sources: Sequence[SourceFile], datanode_count: int) -> Coded:
     """Store some of the sources erasure-coded, and close their containers."""
     scheme = scheme_for(datanode_count)
     wanted = chosen(sources)
@@ -129,7 +129,10 @@ def read_to_rebuild(client: Client, container_id: int) -> int:
 
 
 def prove(
-    coded: Coded, infos: Sequence[scm_pb2.ContainerInfo], client: Client, sources: Sequence[Source]
+    coded: Coded,
+    infos: Sequence[scm_pb2.ContainerInfo],
+    client: Client,
+    sources: Sequence[SourceFile],
 ) -> Iterator[str]:
     """Compute all shards from each other, and read all files back; yield the errors."""
     with ThreadPoolExecutor(SHARDS_MAX) as executor:
@@ -152,7 +155,7 @@ def parity_of(
 ) -> ParityReport:
     """Verify the parity of one container."""
     shards = [
-        Shard(item.datanode.datanode_id, item.datanode.address, item.replica.replica_index)
+        ShardLocation(item.datanode.datanode_id, item.datanode.address, item.replica.replica_index)
         for item in info.replicas
     ]
     container_id = ContainerId(info.container_id)

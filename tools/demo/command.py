@@ -18,7 +18,7 @@ from agent.client.client import Client
 from agent.errors import Code, Unavailable
 from agent.observe.printable import printable
 from agent.rpc.v1 import scm_pb2
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 from tools.demo.cluster import Cluster
 from tools.demo.damage_choice import Harm
 from tools.demo.death import TIMES, Death
@@ -67,7 +67,7 @@ def demo(
         emit(as_facts(evidence))
     else:
         tell(evidence)
-    return Exit.TO_DO if evidence.not_healed else Exit.OK
+    return ExitCode.TO_DO if evidence.not_healed else ExitCode.OK
 
 
 class Steps:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from agent.client.file_pieces import Source
+from agent.client.file_pieces import SourceFile
 from agent.errors import Unavailable
 from agent.rpc.v1 import scm_pb2
 from tools.demo.liar import smallest_of
@@ -40,7 +40,7 @@ class Death:
     removed_count: int = 0  # after its return
 
 
-def store(death: Death, stage: Stage, sources: Sequence[Source]) -> None:
+def store(death: Death, stage: Stage, sources: Sequence[SourceFile]) -> None:
     """Store some of the sources again, in a container that stays open."""
     wanted = smallest_of(sources, PREFIX)
     stored, [death.open_id, *_] = stage.client.put(wanted, lanes=1, close=False)

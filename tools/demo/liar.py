@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from agent.client.client import Client
-from agent.client.file_pieces import Source
+from agent.client.file_pieces import SourceFile
 from agent.rpc.v1 import scm_pb2
 from merkle.replica import ContainerId
 from tools.demo.damage import Target, flip_bit_under_warm_cache, rewrite_with_row
@@ -59,14 +59,14 @@ class Contest:
         return target.block_file().read_bytes()[: target.chunk_bytes[0]]
 
 
-def store(client: Client, sources: Sequence[Source]) -> Contest:
+def store(client: Client, sources: Sequence[SourceFile]) -> Contest:
     """Store some of the sources again, in a separate container."""
     wanted = smallest_of(sources, PREFIX)
     stored, [container_id, *_] = client.put(wanted, lanes=1, close=True)
     return Contest(container_id=container_id, checksums=source_checksums(wanted, stored))
 
 
-def smallest_of(sources: Sequence[Source], prefix: str) -> list[Source]:
+def smallest_of(sources: Sequence[SourceFile], prefix: str) -> list[SourceFile]:
     """Return the smallest files that are worth damaging, under separate keys."""
     large = [source for source in sources if source.size_bytes >= BLOCK_BYTES_MIN]
     smallest = sorted(large, key=lambda source: source.size_bytes)[:FILES]

@@ -8,8 +8,8 @@ from typing import Final
 import xxhash
 
 from agent.client.client import Client
-from agent.client.file_pieces import Piece, Source, chunks_of
-from agent.client.writer import Stored
+from agent.client.file_pieces import FilePart, SourceFile, chunks_of
+from agent.client.writer import StoredFile
 from agent.errors import SutureError
 from agent.rpc.v1 import scm_pb2
 from agent.rpc.wire.blockpieces import Data
@@ -22,7 +22,7 @@ Checksums = dict[tuple[str, int], str]
 """XXH3-128 of each block, by key and part."""
 
 
-def source_checksums(sources: Sequence[Source], stored: Sequence[Stored]) -> Checksums:
+def source_checksums(sources: Sequence[SourceFile], stored: Sequence[StoredFile]) -> Checksums:
     """Read the sources; return the checksum of each of their blocks."""
     blocks = {item.key: item.blocks for item in stored}
     return {
@@ -32,11 +32,11 @@ def source_checksums(sources: Sequence[Source], stored: Sequence[Stored]) -> Che
     }
 
 
-def _pieces(source: Source, sizes_bytes: Sequence[int]) -> Iterator[Piece]:
+def _pieces(source: SourceFile, sizes_bytes: Sequence[int]) -> Iterator[FilePart]:
     """Yield the parts of a source with these lengths."""
     offsets = accumulate(sizes_bytes, initial=0)
     for part, (size_bytes, offset) in enumerate(zip(sizes_bytes, offsets, strict=False)):
-        yield Piece(source, part, size_bytes, offset)
+        yield FilePart(source, part, size_bytes, offset)
 
 
 def checksum_of(pieces: Iterator[Data]) -> tuple[str, int]:

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Final
 
 from agent.client.client import LANES_DEFAULT
-from agent.client.file_pieces import Source
+from agent.client.file_pieces import SourceFile
 from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
-from agent.rpc.wire.plan_file import Run, read_plan
-from agent.runtime.exits import Exit
+from agent.rpc.wire.plan_file import FinishedRun, read_plan
+from agent.runtime.exits import ExitCode
 from merkle.replica import ContainerId
 from tools.demo import coded, death, liar, selfheal
 from tools.demo.coded import Coded
@@ -36,8 +36,8 @@ SKIPPED_DIRECTORIES: Final = frozenset({"__pycache__", "site-packages", "node_mo
 SHORT: Final = 8  # characters that distinguish datanode ids
 DEMO_BYTES_MAX: Final = 300 * 1024**2
 VERDICTS: Final[dict[int, str]] = {
-    Exit.TO_DO: "there is work to do",
-    Exit.DATA_AT_RISK: "data is at risk: some container has no whole replica",
+    ExitCode.TO_DO: "there is work to do",
+    ExitCode.DATA_AT_RISK: "data is at risk: some container has no whole replica",
 }
 
 Say = Callable[[str], None]
@@ -97,9 +97,9 @@ def default_directories() -> list[Path]:
     return [Path(__file__).resolve().parents[2], Path(sysconfig.get_path("stdlib"))]
 
 
-def collect(directories: Sequence[Path]) -> list[Source]:
+def collect(directories: Sequence[Path]) -> list[SourceFile]:
     """Return the regular files below `directories`, without hidden and derived ones."""
-    sources: list[Source] = []
+    sources: list[SourceFile] = []
     total_bytes = 0
     for number, directory in enumerate(directories):
         if not directory.is_dir():
@@ -110,7 +110,7 @@ def collect(directories: Sequence[Path]) -> list[Source]:
             if total_bytes > DEMO_BYTES_MAX:
                 return sources
             key = f"{number}/{path.relative_to(directory).as_posix()}"
-            sources.append(Source(key, path, size_bytes))
+            sources.append(SourceFile(key, path, size_bytes))
     if not sources:
         raise Refused(Code.KEY_NOT_FOUND, f"no files below {', '.join(map(str, directories))}")
     large = sum(source.size_bytes >= BLOCK_BYTES_MIN for source in sources)
@@ -124,20 +124,20 @@ def collect(directories: Sequence[Path]) -> list[Source]:
     return sources
 
 
-def lanes_for(sources: Sequence[Source]) -> int:
+def lanes_for(sources: Sequence[SourceFile]) -> int:
     """Return the number of sessions to store with, so that each container has enough blocks."""
     large = sum(source.size_bytes >= BLOCK_BYTES_MIN for source in sources)
     return max(1, min(LANES_DEFAULT, large // (2 * BLOCKS_MIN)))
 
 
-def freeze(sources: Sequence[Source], directory: Path) -> list[Source]:
+def freeze(sources: Sequence[SourceFile], directory: Path) -> list[SourceFile]:
     """Copy the files and return the copies: a tree in use would change during the demo."""
-    frozen: list[Source] = []
+    frozen: list[SourceFile] = []
     for source in sources:
         path = directory / source.key
         path.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source.path, path)
-        frozen.append(Source(source.key, path, path.stat().st_size))
+        frozen.append(SourceFile(source.key, path, path.stat().st_size))
     return frozen
 
 
@@ -161,10 +161,10 @@ class Story:
     say: Say
     evidence: Evidence = field(default_factory=Evidence)
     checksums: Checksums = field(default_factory=dict)
-    sources: Sequence[Source] = ()
+    sources: Sequence[SourceFile] = ()
     scanned: dict[Place, container_pb2.ReplicaReport] = field(default_factory=dict)
 
-    def run(self, sources: Sequence[Source]) -> Evidence:
+    def run(self, sources: Sequence[SourceFile]) -> Evidence:
         """Run the story from start to end; return the observations."""
         steps: dict[str, Callable[[], None]] = {
             "store": lambda: self.store(sources),
@@ -187,7 +187,7 @@ class Story:
             self.evidence.seconds[name] = round(time.monotonic() - started_s, 2)
         return self.evidence
 
-    def store(self, sources: Sequence[Source]) -> None:
+    def store(self, sources: Sequence[SourceFile]) -> None:
         """Wait for all datanodes, then store every source on three of them."""
         self.stage.learn_addresses()
         stored, containers = self.stage.client.put(sources, lanes=lanes_for(sources), close=True)
@@ -362,7 +362,7 @@ class Story:
 
     def reconcile(self) -> None:
         """Apply the plan and wait for every command's outcome."""
-        request = read_plan(Run.opened(str(self.evidence.report.parent)), only="reconcile")
+        request = read_plan(FinishedRun.opened(str(self.evidence.report.parent)), only="reconcile")
         answer = self.stage.client.scm.apply_plan(request)
         refused = [f"{d.container_id}: {d.code}" for d in answer.decisions if d.code != "OK"]
         if refused:

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from ozone.cluster.listings import datanode_id, pipeline_id
-from ozone.wire.authentication import Identity
+from ozone.wire.authentication import HadoopIdentity
 from ozone.wire.connection import parse_addresses
 from ozone.wire.frames import Failure
-from ozone.wire.messages import Ask
-from ozone.wire.scm import ScmClient, request
+from ozone.wire.messages import ScmRequestType
+from ozone.wire.scm import OzoneScmClient, request
 from tests.support.process_logs import log_lines
 from tools.interop.cluster import ROOT
 
@@ -122,11 +122,15 @@ class Scm:
     """The SCM's answers, through its client protocol."""
 
     def __init__(self, port: int) -> None:
-        self._client = ScmClient(parse_addresses(f"127.0.0.1:{port}"), Identity("suture"))
+        self._client = OzoneScmClient(
+            parse_addresses(f"127.0.0.1:{port}"), HadoopIdentity("suture")
+        )
 
     def node(self, uuid: str) -> str:
         """Return health and state of a datanode, "" if it is unknown."""
-        for node in self._client.ask(Ask.QUERY_NODES, scope=WHOLE_CLUSTER).query_nodes.nodes:
+        for node in self._client.ask(
+            ScmRequestType.QUERY_NODES, scope=WHOLE_CLUSTER
+        ).query_nodes.nodes:
             if datanode_id(node.datanode) == uuid:
                 health = "HEALTHY" if HEALTHY in node.states else str(list(node.states))
                 return f"{health} {OP_STATES[node.op_states[0] - 1]}"
@@ -134,7 +138,7 @@ class Scm:
 
     def told_of(self, container_id: int) -> dict[str, Replica]:
         """Return the replicas by datanode."""
-        answer = self._client.ask(Ask.GET_REPLICAS, container_id=container_id)
+        answer = self._client.ask(ScmRequestType.GET_REPLICAS, container_id=container_id)
         return {
             datanode_id(one.datanode): Replica(one.state, one.checksum, one.index)
             for one in answer.get_replicas.replicas
@@ -142,7 +146,7 @@ class Scm:
 
     def pipelines_with(self, uuid: str) -> list[str]:
         """Return the pipelines that a datanode is in."""
-        found = self._client.ask(Ask.LIST_PIPELINES).list_pipelines.pipelines
+        found = self._client.ask(ScmRequestType.LIST_PIPELINES).list_pipelines.pipelines
         return [
             pipeline_id(one.id)
             for one in found
@@ -151,7 +155,7 @@ class Scm:
 
     def replicas(self, container_id: int) -> dict[str, tuple[str, int]]:
         """Return state and root by datanode."""
-        answer = self._client.ask(Ask.GET_REPLICAS, container_id=container_id)
+        answer = self._client.ask(ScmRequestType.GET_REPLICAS, container_id=container_id)
         return {
             datanode_id(one.datanode): (one.state, one.checksum)
             for one in answer.get_replicas.replicas
@@ -160,13 +164,13 @@ class Scm:
     def reconcile(self, container_id: int) -> str:
         """Order a reconcile; return why it was rejected, "" if it was not."""
         ((_, answer),) = self._client.order_each(
-            [container_id], lambda key: request(Ask.RECONCILE, container_id=key)
+            [container_id], lambda key: request(ScmRequestType.RECONCILE, container_id=key)
         )
         return answer.text if isinstance(answer, Failure) else ""
 
     def shards(self, container_id: int) -> dict[str, tuple[str, int]]:
         """Return state and index of the shard at each datanode."""
-        answer = self._client.ask(Ask.GET_REPLICAS, container_id=container_id)
+        answer = self._client.ask(ScmRequestType.GET_REPLICAS, container_id=container_id)
         return {
             datanode_id(one.datanode): (one.state, one.index)
             for one in answer.get_replicas.replicas

@@ -25,7 +25,7 @@ STAND_IN: Final = "hdds-hadoop-dependency-client"
 OPENED: Final = ("java.base/java.lang", "java.base/java.nio", "java.base/sun.nio.ch")
 
 
-class Absent(Exception):
+class PrerequisiteMissing(Exception):
     """Raised if a requirement of the cluster is missing; the text names it."""
 
 
@@ -36,7 +36,7 @@ def build() -> str:
     """
     missing = [name for name in PROGRAMS if shutil.which(name) is None]
     if missing:
-        raise Absent(f"not installed: {', '.join(missing)}")
+        raise PrerequisiteMissing(f"not installed: {', '.join(missing)}")
     classes, listed = BUILT / "classes", BUILT / "class-path"
     path = f"{classes}:{listed.read_text()}" if listed.exists() else ""
     if path and _is_built(classes, listed):
@@ -78,7 +78,7 @@ def _run(*command: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         said = (done.stdout + done.stderr).strip().splitlines()[-3:]
-        raise Absent(f"{command[0]} failed: {' / '.join(said)}")
+        raise PrerequisiteMissing(f"{command[0]} failed: {' / '.join(said)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +215,7 @@ def _driven(class_path: str, directory: Path, *words: str) -> Iterator["subproce
         except RuntimeError as error:
             said = (directory / "errors").read_text().strip().splitlines()
             why = next((line for line in said if "Exception" in line), "")
-            raise Absent(f"{words[0]} does not start: {error}: {why}") from error
+            raise PrerequisiteMissing(f"{words[0]} does not start: {error}: {why}") from error
         yield process
     finally:
         process.kill()
@@ -223,7 +223,7 @@ def _driven(class_path: str, directory: Path, *words: str) -> Iterator["subproce
 
 
 @dataclass(frozen=True, slots=True)
-class Stack:
+class BareDatanode:
     """A datanode of Ozone without a cluster (OzoneNodes)."""
 
     index: int
@@ -241,13 +241,15 @@ class Stack:
 class Stacks(Ozone):
     """Ozone's datanodes, clients and coordinator, without SCM and OM."""
 
-    def stacks(self) -> list[Stack]:
+    def stacks(self) -> list[BareDatanode]:
         """Return the datanodes."""
         found = []
         for text in self.tell("datanodes").split():
             index, datanode_id, port, replication_port, directory = text.split(",")
             found.append(
-                Stack(int(index), datanode_id, int(port), int(replication_port), Path(directory))
+                BareDatanode(
+                    int(index), datanode_id, int(port), int(replication_port), Path(directory)
+                )
             )
         return found
 

@@ -33,8 +33,8 @@ from typing import Any, Final
 from tools.interop.agents import Replica
 from tools.interop.hour.verdict import COPIES, errors_naming
 from tools.interop.mixed import parser_of
-from tools.interop.site import Site
-from tools.interop.sited import Sited, judged
+from tools.interop.site import OzoneProcessCluster
+from tools.interop.sited import SiteTrial, judged
 
 CONTAINERS: Final = 60
 KEYS_AT_ONCE: Final = 18
@@ -104,11 +104,11 @@ class Rate:
         return 60 * self.count / self.sides / self.duration_s
 
 
-class Trial(Sited):
+class Trial(SiteTrial):
     """A cluster that loses a datanode."""
 
     def __init__(
-        self, site: Site, place: Path, ends: ExitStack, *, chosen: argparse.Namespace
+        self, site: OzoneProcessCluster, place: Path, ends: ExitStack, *, chosen: argparse.Namespace
     ) -> None:
         super().__init__(site, place, ends, is_quiet=chosen.json)
         self._wanted = int(chosen.containers)

@@ -21,7 +21,7 @@ from agent.rpc.wire import codec
 from merkle.replica import ContainerId
 from ozone.wire.datanode import Datanode
 from tools.interop.agents import Agent, Scm, Steps, awaited, errors_about
-from tools.interop.cluster import Absent, Node, Ozone, build, running
+from tools.interop.cluster import Node, Ozone, PrerequisiteMissing, build, running
 
 KEYS: Final = 8
 KEY_BYTES: Final = (5, 900, 40_000, 700_000, 3_000_000)
@@ -275,7 +275,7 @@ def main() -> int:
     """Build, run, judge."""
     try:
         return 0 if conduct(build()) else 1
-    except Absent as why:
+    except PrerequisiteMissing as why:
         print(f"interop: skipped: {why}")
         return 0
 

@@ -20,7 +20,7 @@ from typing import Any, Final
 from agent.rpc.calls.peer import Peer
 from merkle.replica import ContainerId
 from tools.interop.agents import Agent, Scm, Steps, awaited, errors_about
-from tools.interop.cluster import Absent, Block, Node, Ozone, build, running
+from tools.interop.cluster import Block, Node, Ozone, PrerequisiteMissing, build, running
 
 DATANODES: Final = 4  # with an agent enough for rs-3-2; the other agent is spare then
 COPIES: Final = 3  # of a key by default
@@ -184,6 +184,6 @@ def judged(begin: Begin, *, as_json: bool) -> int:
     """Build a cluster, run the trial in it, and return the exit code."""
     try:
         return 0 if _conduct(begin, build(), as_json=as_json) else 1
-    except Absent as why:
+    except PrerequisiteMissing as why:
         print(json.dumps({"skipped": str(why)}) if as_json else f"interop: skipped: {why}")
         return 0

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from tools.interop.cluster import ROOT, Absent, Block, Node, Ozone, build, running
+from tools.interop.cluster import ROOT, Block, Node, Ozone, PrerequisiteMissing, build, running
 
 SUTURE: Final = Path(sys.executable).parent / "suture"
 SYNCED: Final = 6  # keys that are synced and never closed
@@ -343,7 +343,7 @@ def main() -> int:
     minutes = float(os.environ.get("INTEROP_MINUTES", "10"))
     try:
         return 0 if conduct(build(), minutes) else 1
-    except Absent as why:
+    except PrerequisiteMissing as why:
         print(f"interop: skipped: {why}")
         return 0
 

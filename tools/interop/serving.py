@@ -19,12 +19,12 @@ from uuid import UUID
 import structlog
 
 from agent.config.loading import load
-from agent.host.host import Host
-from agent.host.who import Who
+from agent.host.host import AgentProcess
+from agent.host.who import DatanodeIdentity
 from agent.rpc.calls.scm import ScmClient
-from agent.runtime.service_manager import Supervisor
+from agent.runtime.service_manager import SystemdNotifier
 from ozone.composition import doors
-from tools.interop.cluster import Absent, Stacks, build, stacks
+from tools.interop.cluster import PrerequisiteMissing, Stacks, build, stacks
 from tools.interop.scrub import flip
 
 NOWHERE: Final = "127.0.0.1:1"  # no control plane
@@ -49,11 +49,11 @@ def agent(place: Path, number: int) -> Iterator[str]:
     )
     datanode_id = str(UUID(int=0x5757 + number))
     options = load(config)
-    host = Host(
+    host = AgentProcess(
         options,
-        Who(datanode_id, CLUSTER, version="interop", boot_id=1),
+        DatanodeIdentity(datanode_id, CLUSTER, version="interop", boot_id=1),
         [ScmClient(NOWHERE)],
-        Supervisor(),
+        SystemdNotifier(),
         doors=doors(options.ozone),
     )
     host.start()
@@ -177,7 +177,7 @@ def run() -> int:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="interop-")))
         try:
             ozone = stack.enter_context(stacks(build(), place, 5))
-        except Absent as error:
+        except PrerequisiteMissing as error:
             print(f"not run: {error}")
             return 0
         agents = [stack.enter_context(agent(place, number)) for number in range(4)]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 from xml.sax.saxutils import escape
 
-from tools.interop.cluster import OPENED, PREFIX, Absent, Block
+from tools.interop.cluster import OPENED, PREFIX, Block, PrerequisiteMissing
 
 PORTS_FROM: Final = 21_000  # below the kernel's ephemeral ports
 PORTS_TO: Final = 29_000
@@ -112,7 +112,7 @@ class Ports:
                 except OSError:
                     continue
             return self._next
-        raise Absent("no port is free")
+        raise PrerequisiteMissing("no port is free")
 
 
 @dataclass
@@ -167,7 +167,7 @@ class Process:
             )
         if done.returncode:
             said = (self.place / "out").read_text().strip().splitlines()[-3:]
-            raise Absent(f"{self.name} --init: {' / '.join(said)}")
+            raise PrerequisiteMissing(f"{self.name} --init: {' / '.join(said)}")
 
     def start(self) -> None:
         """Start it."""
@@ -262,7 +262,7 @@ class Client:
         return int(at), {name: int(count) for name, count in pairs}
 
 
-class Site:
+class OzoneProcessCluster:
     """All processes of Ozone, below `place`. `more` applies to all of them."""
 
     def __init__(
@@ -349,7 +349,7 @@ class Site:
             dead = [process.name for process in self.processes if process.is_dead]
             if dead or time.monotonic() > ends_at_s:
                 why = f"{', '.join(dead)} ended" if dead else f"not within {START_S:g} s"
-                raise Absent(f"{what} does not start: {why}")
+                raise PrerequisiteMissing(f"{what} does not start: {why}")
             time.sleep(0.5)
 
     def close(self) -> None:

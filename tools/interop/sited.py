@@ -19,9 +19,9 @@ from typing import Any, Final
 
 from agent.errors import SutureError
 from tools.interop.agents import Agent, Scm, Steps, awaited
-from tools.interop.cluster import Absent, build
+from tools.interop.cluster import PrerequisiteMissing, build
 from tools.interop.mixed import spaced
-from tools.interop.site import Site
+from tools.interop.site import OzoneProcessCluster
 
 DATANODES: Final = 4
 AGENTS: Final = 2
@@ -36,10 +36,12 @@ class Place:
     address: str
 
 
-class Sited(Steps, ABC):
+class SiteTrial(Steps, ABC):
     """The life of one cluster. `places` are its datanodes by id."""
 
-    def __init__(self, site: Site, place: Path, ends: ExitStack, *, is_quiet: bool) -> None:
+    def __init__(
+        self, site: OzoneProcessCluster, place: Path, ends: ExitStack, *, is_quiet: bool
+    ) -> None:
         super().__init__(is_quiet=is_quiet)
         self.site = site
         self.place = place
@@ -92,14 +94,14 @@ class Sited(Steps, ABC):
         self.tell("SIGTERM to the agents", f"exit codes {codes}", codes == [0] * AGENTS)
 
 
-Begin = Callable[[Site, Path, ExitStack], Sited]
+Begin = Callable[[OzoneProcessCluster, Path, ExitStack], SiteTrial]
 """Makes a trial of a site, a place, and what is ended after it."""
 
 
 def _conduct(begin: Begin, class_path: str, more: Mapping[str, str], *, as_json: bool) -> bool:
     with tempfile.TemporaryDirectory(prefix="interop-") as name, ExitStack() as ends:
         place = Path(name)
-        site = Site(class_path, place, DATANODES, more)
+        site = OzoneProcessCluster(class_path, place, DATANODES, more)
         ends.callback(site.close)
         site.begin()
         trial = begin(site, place, ends)
@@ -124,6 +126,6 @@ def judged(begin: Begin, chosen: argparse.Namespace, more: Mapping[str, str] | N
     """Build a cluster, run the trial in it, and return the exit code."""
     try:
         return 0 if _conduct(begin, build(), more or {}, as_json=chosen.json) else 1
-    except Absent as why:
+    except PrerequisiteMissing as why:
         print(json.dumps({"skipped": str(why)}) if chosen.json else f"interop: skipped: {why}")
         return 0

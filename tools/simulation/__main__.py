@@ -113,7 +113,7 @@ def _run(asked: argparse.Namespace) -> int:
     if asked.json is not None:
         asked.json.write_text(json.dumps(report, indent=1) + "\n")
     if asked.append is not None:
-        row = tally.Lived(commit, seeds, len(steps), sum(steps), len(broken))
+        row = tally.TallyRow(commit, seeds, len(steps), sum(steps), len(broken))
         tally.append(asked.append, row)
     print(
         f"{len(steps)} schedules of {min(steps)} steps and more, {sum(steps)} in all, "

@@ -23,9 +23,9 @@ from tools.simulation.oracle import Held
 
 if TYPE_CHECKING:
     from tools.simulation.cluster import Datanode
-    from tools.simulation.oracle import Bricks
+    from tools.simulation.oracle import DiskHost
     from tools.simulation.run import Run
-    from tools.simulation.stage import Stage
+    from tools.simulation.stage import ScheduleRun
     from tools.simulation.whole_cluster.run import LedRun
 
 WINDOW_BYTES: Final = 1024
@@ -225,7 +225,7 @@ def rot(run: "Run", event: Event) -> None:
     rot_at(run, run.nodes[event.node], event.container, event.block, event.seed)
 
 
-def rot_at(run: "Stage", node: "Bricks", container: int, block: int, seed: int) -> None:
+def rot_at(run: "ScheduleRun", node: "DiskHost", container: int, block: int, seed: int) -> None:
     """Change what a medium holds of a block, if enough other datanodes have it whole."""
     dice = Random(f"{seed} rot")
     place = Held(node.name, container, block)
@@ -309,7 +309,7 @@ def rot_tree(run: "Run", event: Event) -> None:
     rot_tree_at(run, run.nodes[event.node], event.container, event.seed)
 
 
-def rot_tree_at(run: "Stage", node: "Bricks", container: int, seed: int) -> None:
+def rot_tree_at(run: "ScheduleRun", node: "DiskHost", container: int, seed: int) -> None:
     """Change a bit of a tree file: it is worth nothing then, and no data is harmed."""
     chunks = node.block_file(ContainerId(container), BlockId(1)).parent
     path = chunks.parent / "metadata" / f"{container}.tree"
@@ -319,7 +319,7 @@ def rot_tree_at(run: "Stage", node: "Bricks", container: int, seed: int) -> None
         node.disk.replace_durable(path, flipped(Random(seed), path.read_bytes()))
 
 
-def rot_row_at(run: "LedRun", node: "Bricks", container: int, block: int) -> None:
+def rot_row_at(run: "LedRun", node: "DiskHost", container: int, block: int) -> None:
     """Have the index of a datanode lose the row of a block, if enough others have the block."""
     place = Held(node.name, container, block)
     with run.kernel.quiet():

@@ -4,35 +4,35 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from agent.commands.proven_delete import ProvenDeletes
+from agent.commands.proven_delete import ReplicaDeleter
 from agent.errors import Code, Unavailable
-from agent.plan.actions import Deletes
+from agent.plan.actions import ConfirmedDeletes
 from agent.plan.reconcile_outcome import ReconcileResult
 from agent.reconcile.reconciler import Reconciler
-from agent.rpc.calls.peer import Peer, Timeouts
+from agent.rpc.calls.peer import Peer, PeerTimeouts
 from agent.rpc.datanode.arriving import ImportHandlers
 from agent.rpc.datanode.backends import ScanMode, ScanStep
-from agent.rpc.datanode.limits import Limits
+from agent.rpc.datanode.limits import DatanodeServerLimits
 from agent.rpc.datanode.proving import ProofHandlers
 from agent.rpc.datanode.reading import ReadHandlers
 from agent.rpc.datanode.server import codecs_of, composed
 from agent.rpc.datanode.writing import WriteHandlers
 from agent.rpc.security.tls import Security
 from agent.rpc.v1 import datanode_pb2_grpc
-from agent.rpc.wire.errors import ErrorEdge
-from agent.runtime.lease import Leases
-from agent.runtime.pledges import Pledges
-from agent.scan.container_scan import MarkingGuard, ScanReport, ScanTools, scan_container
-from agent.store.files.layout import Layout
+from agent.rpc.wire.errors import ErrorStatusMiddleware
+from agent.runtime.lease import ContainerLeases
+from agent.runtime.pledges import DeletePins
+from agent.scan.container_scan import ScanReport, StoreScanDeps, VerdictBreaker, scan_container
+from agent.store.files.layout import VolumeLayout
 from agent.store.options import StoreOptions
 from agent.store.replica_store import ReplicaStore
-from agent.transfer.incoming import Importer
+from agent.transfer.incoming import ReplicaImporter
 from agent.transfer.replicate import Replicator
 from merkle.checksum import Algorithm
 from merkle.replica import BlockId, ContainerId
 from scanner.breaker import Breaker
-from tools.simulation.oracle import Bricks
-from tools.simulation.outside.fibers import Life, Scheduler
+from tools.simulation.oracle import DiskHost
+from tools.simulation.outside.fibers import ProcessLifetime, Scheduler
 from tools.simulation.outside.kernel import Kernel
 from tools.simulation.outside.network import Collected, Network
 from tools.simulation.outside.primitives import Executor
@@ -40,7 +40,7 @@ from tools.simulation.outside.primitives import Executor
 CLUSTER_ID: Final = "CID-simulation"
 PORT: Final = 9859
 PROOF_S: Final = 20.0
-QUICK: Final = Timeouts(call_s=5.0, tree_s=8.0, chunk_s=8.0)
+QUICK: Final = PeerTimeouts(call_s=5.0, tree_s=8.0, chunk_s=8.0)
 ALGORITHM: Final = Algorithm.XXH3_64
 PLAIN: Final = Security(allow_plaintext=True)
 
@@ -49,7 +49,7 @@ class Agent:
     """What runs in one process of a datanode."""
 
     def __init__(self, node: "Datanode") -> None:
-        self.leases = Leases(clock=node.clock)
+        self.leases = ContainerLeases(clock=node.clock)
         self.store = ReplicaStore.open(
             [node.disk.root],
             cluster_id=CLUSTER_ID,
@@ -62,11 +62,11 @@ class Agent:
             ),
         )
         scheduler = node.scheduler
-        self.tools = ScanTools(
+        self.tools = StoreScanDeps(
             store=self.store,
             leases=self.leases,
             algorithm=ALGORITHM,
-            guard=MarkingGuard(Breaker(), node.clock),
+            guard=VerdictBreaker(Breaker(), node.clock),
             clock=node.clock,
         )
         self.executor = Executor(scheduler, 4, f"{node.name} fetch")
@@ -88,7 +88,7 @@ class Agent:
             scan=lambda container_id: scan_container(self.tools, container_id).committed,
             on_damage=lambda _id, _why: None,
         )
-        importer = Importer(
+        importer = ReplicaImporter(
             store=self.store,
             leases=self.leases,
             executor=Executor(scheduler, 4, f"{node.name} import"),
@@ -96,8 +96,8 @@ class Agent:
             algorithm=ALGORITHM,
             now_ms=node.clock.now_ms,
         )
-        pledges = Pledges(node.clock)
-        self.deletes = ProvenDeletes(
+        pledges = DeletePins(node.clock)
+        self.deletes = ReplicaDeleter(
             store=self.store,
             leases=self.leases,
             pledges=pledges,
@@ -105,7 +105,7 @@ class Agent:
             confirmed=lambda container_id, asked: node.confirm(container_id, asked).ordered,
             age_max_s=0.0,
         )
-        limits = Limits(lease_timeout_s=5.0)
+        limits = DatanodeServerLimits(lease_timeout_s=5.0)
         groups = [
             ReadHandlers(self.store, limits=limits),
             WriteHandlers(self.store, self.leases, limits=limits),
@@ -126,12 +126,14 @@ class Agent:
 
 def handlers_of(groups: Sequence[object]) -> dict[str, object]:
     """Return the methods of a datanode's service, behind the edge that makes statuses of errors."""
-    collected = Collected(ErrorEdge(codecs_of(groups, "decoders"), codecs_of(groups, "encoders")))
+    collected = Collected(
+        ErrorStatusMiddleware(codecs_of(groups, "decoders"), codecs_of(groups, "encoders"))
+    )
     datanode_pb2_grpc.add_DatanodeServicer_to_server(composed(groups), collected)  # type: ignore[no-untyped-call]
     return collected.handlers
 
 
-class Datanode(Bricks):
+class Datanode(DiskHost):
     """A datanode: its agent, while it runs."""
 
     def __init__(
@@ -140,11 +142,11 @@ class Datanode(Bricks):
         name = f"dn{number}"
         super().__init__(name, f"{name}:{PORT}", root, scheduler, kernel, network)
         self.agent: Agent | None = None
-        self.confirm: Callable[[ContainerId, Sequence[BlockId]], Deletes] = lambda _id, _asked: (
-            Deletes()
+        self.confirm: Callable[[ContainerId, Sequence[BlockId]], ConfirmedDeletes] = (
+            lambda _id, _asked: ConfirmedDeletes()
         )
 
-    def boot(self, life: Life) -> None:
+    def boot(self, life: ProcessLifetime) -> None:
         """Open the store and serve it."""
         self.agent = Agent(self)
         self.network.listen(self.address, life, self.agent.handlers)
@@ -194,5 +196,5 @@ class Datanode(Bricks):
 
     def block_file(self, container_id: ContainerId, block_id: BlockId) -> Path:
         """Return where the bytes of a block are, or would be."""
-        layout = Layout(self.disk.root, CLUSTER_ID)
+        layout = VolumeLayout(self.disk.root, CLUSTER_ID)
         return layout.replica(container_id).block_file(block_id)

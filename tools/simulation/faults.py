@@ -7,7 +7,7 @@ from random import Random
 from typing import Final
 
 from tools.simulation.oracle import Held, Oracle
-from tools.simulation.outside.fibers import Died, Life
+from tools.simulation.outside.fibers import ProcessDied, ProcessLifetime
 from tools.simulation.outside.kernel import EIO, ENOSPC, Faults, failure
 
 BLOCK: Final = re.compile(r"/([^/]+)/hdds/.*/(\d+)/chunks/(\d+)\.block$")
@@ -16,7 +16,7 @@ FAILING: Final = frozenset({"write", "fsync", "create", "read", "rename"})
 
 
 @dataclass(slots=True)
-class Fuse:
+class CrashTrigger:
     """When a process dies, in operations of its disk; and whether the power is cut."""
 
     left: int
@@ -30,15 +30,15 @@ class SeededFaults(Faults):
 
     dice: Random
     oracle: Oracle
-    fuses: dict[str, list[Fuse]] = field(default_factory=dict)
-    burnt: dict[str, Fuse] = field(default_factory=dict)
+    fuses: dict[str, list[CrashTrigger]] = field(default_factory=dict)
+    burnt: dict[str, CrashTrigger] = field(default_factory=dict)
     lies: dict[str, int] = field(default_factory=dict)
     errors: dict[str, float] = field(default_factory=dict)
     flips: dict[str, float] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     note: Callable[[str], None] = lambda _: None
 
-    def before(self, what: str, path: str, life: Life) -> None:
+    def before(self, what: str, path: str, life: ProcessLifetime) -> None:
         """Let the process die, or the operation fail, if it is time."""
         for fuse in self.fuses.get(life.name, ()):
             fuse.left -= 1
@@ -49,7 +49,7 @@ class SeededFaults(Faults):
             self._count("power cuts" if ended[0].is_cut else "kills")
             self.note(f"-- {'power cut' if ended[0].is_cut else 'kill'} of {life.name}")
             life.is_dead = True
-            raise Died(life)
+            raise ProcessDied(life)
         odds = self.errors.get(life.name, 0.0)
         if odds and what in FAILING and self.dice.random() < odds and self._may_fail(what, path):
             self._count(f"failed {what}")

@@ -38,7 +38,7 @@ class Found:
     lived: int = 0
 
 
-class NotLived(Exception):
+class SchedulesNotRun(Exception):
     """Schedules could not be lived at all: that nothing was found then says nothing."""
 
 
@@ -78,12 +78,12 @@ def _tried(guard: Guard, without: str, trial: Trial) -> Found:
     """
     name = f"{guard.path}:{guard.function}"
     mutants = [one for one in checks_of(guard) if without in one.key][:CHECKS_MAX]
-    faults: list[NotLived] = []
+    faults: list[SchedulesNotRun] = []
     lived = [len(trial.seeds)]
     for mutant in mutants:
         try:
             schedules, violation = _lived_without(mutant, trial)
-        except NotLived as fault:
+        except SchedulesNotRun as fault:
             faults.append(fault)
             continue
         if violation:
@@ -123,6 +123,6 @@ def _lived_without(mutant: Mutant, trial: Trial) -> tuple[int, str]:
 
     ended = child.run(live, memory_max_bytes=resource.RLIM_INFINITY)
     if ended.result is None:
-        raise NotLived(f"without `{mutant.key}`: {ended.fault or 'it did not end'}")
+        raise SchedulesNotRun(f"without `{mutant.key}`: {ended.fault or 'it did not end'}")
     answer: tuple[int, str] = ended.result
     return answer

@@ -8,7 +8,7 @@ from random import Random
 
 from agent.errors import SutureError
 from tools.simulation.outside.disk import Disk
-from tools.simulation.outside.fibers import Died, Life, Scheduler
+from tools.simulation.outside.fibers import ProcessDied, ProcessLifetime, Scheduler
 from tools.simulation.outside.kernel import Kernel
 from tools.simulation.outside.network import Network
 
@@ -51,12 +51,12 @@ class Machine(ABC):
         self.clock = Clock(scheduler)
         self.disk = Disk(root / name)
         kernel.disks.append(self.disk)
-        self.life: Life | None = None
+        self.life: ProcessLifetime | None = None
         self.start_count = 0
         self.last_refusal = ""
 
     @abstractmethod
-    def boot(self, life: Life) -> None:
+    def boot(self, life: ProcessLifetime) -> None:
         """Begin what runs here. Raises SutureError."""
 
     @abstractmethod
@@ -73,7 +73,7 @@ class Machine(ABC):
         return self.life is not None and not self.life.is_dead
 
     @contextmanager
-    def running(self) -> Iterator[Life]:
+    def running(self) -> Iterator[ProcessLifetime]:
         """Run the body as code of this host's process."""
         assert self.life is not None, f"{self.name} is down"
         fiber = self.scheduler.current
@@ -86,12 +86,12 @@ class Machine(ABC):
     def start(self) -> bool:
         """Start a process, which recovers what is here; return whether it serves. It may die."""
         assert self.life is None, f"{self.name} runs already"
-        life = self.life = Life(self.name)
+        life = self.life = ProcessLifetime(self.name)
         self.start_count += 1
         try:
             with self.running():
                 self.boot(life)
-        except Died:
+        except ProcessDied:
             return False
         except SutureError as error:
             self.last_refusal = str(error)
@@ -124,7 +124,7 @@ class Machine(ABC):
             try:
                 with self.running():
                     self.shut()
-            except Died:
+            except ProcessDied:
                 pass
         self.kill()
         self.bury(None)

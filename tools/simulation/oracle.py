@@ -26,7 +26,7 @@ from scanner.finding import Finding, Verdict
 from tools.simulation.machine import Machine
 
 
-class Bricks(Machine):
+class DiskHost(Machine):
     """A machine on which replicas lie."""
 
     @property
@@ -60,7 +60,7 @@ class Truth:
 class Oracle:
     """All that is known of one schedule."""
 
-    nodes: Sequence[Bricks]
+    nodes: Sequence[DiskHost]
     blocks: dict[tuple[int, int], Truth] = field(default_factory=dict)
     held: set[Held] = field(default_factory=set)
     harmed: set[Held] = field(default_factory=set)
@@ -131,7 +131,7 @@ class Oracle:
 
     # What is seen.
 
-    def _node(self, name: str) -> Bricks:
+    def _node(self, name: str) -> DiskHost:
         return next(node for node in self.nodes if node.name == name)
 
     def path(self, place: Held) -> Path:
@@ -184,7 +184,7 @@ class Oracle:
                 )
                 truth.is_whole_somewhere = False  # told once
 
-    def _look_at(self, node: Bricks, where: str) -> None:
+    def _look_at(self, node: DiskHost, where: str) -> None:
         store = node.store
         for container_id in store.replica_ids():
             try:
@@ -264,7 +264,7 @@ class Oracle:
             ):
                 yield f"{node.name} has not block {block} of container {container_id}"
 
-    def _has_replica(self, node: Bricks, container_id: ContainerId) -> bool:
+    def _has_replica(self, node: DiskHost, container_id: ContainerId) -> bool:
         """Whether a replica is there, and is to stay: one whose delete has begun is gone."""
         if container_id not in node.store.replica_ids():
             return False

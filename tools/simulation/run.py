@@ -6,20 +6,20 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from agent.plan.actions import Deletes
+from agent.plan.actions import ConfirmedDeletes
 from merkle.replica import BlockId, ContainerId, ReplicaState
 from tools.simulation.actions import ACTIONS, delete_on
 from tools.simulation.cluster import Datanode
 from tools.simulation.events import NODES, Event, Kind, placed_on
 from tools.simulation.oracle import Oracle
 from tools.simulation.outside.fibers import Fiber
-from tools.simulation.stage import Stage
+from tools.simulation.stage import ScheduleRun
 
 QUIET_ROUNDS: Final = 3
 BREAKER_S: Final = 700.0  # for so long a host that reads wrong is not believed
 
 
-class Run(Stage):
+class Run(ScheduleRun):
     """One schedule of datanodes without a control plane."""
 
     def __init__(self, seed: int, root: Path, *, traced: bool) -> None:
@@ -47,9 +47,9 @@ class Run(Stage):
             node.confirm = self._confirm
             self.start(node)
 
-    def _confirm(self, container_id: ContainerId, asked: Sequence[BlockId]) -> Deletes:
+    def _confirm(self, container_id: ContainerId, asked: Sequence[BlockId]) -> ConfirmedDeletes:
         ordered = {one for one in asked if self.oracle.is_ordered(container_id, one)}
-        return Deletes(frozenset(ordered), frozenset(set(asked) - ordered))
+        return ConfirmedDeletes(frozenset(ordered), frozenset(set(asked) - ordered))
 
     def let_pass(self, fibers: Sequence[Fiber]) -> None:
         """Wait until nobody does anything."""

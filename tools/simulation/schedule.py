@@ -14,7 +14,7 @@ import structlog
 
 from tools.simulation.events import WHOLE, Event, Shape, draw, draw_drops, some_of
 from tools.simulation.run import Run
-from tools.simulation.stage import Result, Stage
+from tools.simulation.stage import Result, ScheduleRun
 from tools.simulation.whole_cluster.coded import CodedRun
 from tools.simulation.whole_cluster.events import WHOLE as WHOLE_LED
 from tools.simulation.whole_cluster.events import draw as draw_led
@@ -79,7 +79,7 @@ def simulate(seed: int, events: Sequence[Event] | None = None, *, traced: bool =
     gc.freeze()  # what is imported, and what earlier schedules left, is not looked through again
     gc.disable()  # or it would run what generators leave behind at moments of its own
     told, sys.unraisablehook = sys.unraisablehook, lambda _: None  # generators of dead processes
-    stage: Stage | None = None
+    stage: ScheduleRun | None = None
     try:
         kind = CodedRun if is_coded(seed) else LedRun if is_led(seed) else Run
         stage = kind(seed, root, traced=traced)

@@ -14,12 +14,12 @@ from typing import Final
 
 from agent.errors import SutureError
 from tools.simulation.events import Event, Kind
-from tools.simulation.faults import Fuse, SeededFaults
+from tools.simulation.faults import CrashTrigger, SeededFaults
 from tools.simulation.machine import Machine
 from tools.simulation.oracle import Oracle
-from tools.simulation.outside.fibers import Died, Fiber, Scheduler, Stuck
+from tools.simulation.outside.fibers import Deadlock, Fiber, ProcessDied, Scheduler
 from tools.simulation.outside.kernel import Kernel
-from tools.simulation.outside.network import CallFailed, Network, Weather
+from tools.simulation.outside.network import CallFailed, Network, NetworkConditions
 from tools.simulation.outside.world import around
 
 STARTS_MAX: Final = 5
@@ -39,7 +39,7 @@ class Result:
     trace: list[str] = field(default_factory=list)
 
 
-class Stage(ABC):
+class ScheduleRun(ABC):
     """The state of one schedule while it runs. What happens in it says who inherits."""
 
     def __init__(self, seed: int, root: Path, oracle: Oracle, *, traced: bool) -> None:
@@ -123,7 +123,7 @@ class Stage(ABC):
                         break
                 if not self.oracle.violations:
                     self._quiet(steps_min)
-            except Stuck as stuck:
+            except Deadlock as stuck:
                 self.oracle.crashed(self.where, stuck)
             finally:
                 self._abandon()
@@ -186,7 +186,7 @@ class Stage(ABC):
         node, faults = self.machines[event.node], self.faults
         match event.kind:
             case Kind.CUT | Kind.KILL:
-                fuse = Fuse(event.amount, event.kind is Kind.CUT, event.seed)
+                fuse = CrashTrigger(event.amount, event.kind is Kind.CUT, event.seed)
                 faults.fuses.setdefault(node.name, []).append(fuse)
             case Kind.LIE:
                 faults.lies[node.name] = event.amount
@@ -221,7 +221,7 @@ class Stage(ABC):
         except (SutureError, CallFailed) as error:
             self.note(f"   {what}: {error}")
             self.count("calls that failed")
-        except (Died, Stuck):
+        except (ProcessDied, Deadlock):
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, it is told
             self.oracle.crashed(f"{self.where}, {what}", error)
@@ -234,7 +234,7 @@ class Stage(ABC):
         """No faults any more: all are up, and do what the control plane would order."""
         self.where = "quiet"
         self.note("== quiet")
-        self.network.weather = Weather()
+        self.network.weather = NetworkConditions()
         for faults in (self.faults.fuses, self.faults.lies, self.faults.errors, self.faults.flips):
             faults.clear()
         for node in self.machines:
@@ -271,18 +271,18 @@ class Stage(ABC):
                 life.is_dead = True
         try:
             self.scheduler.block(lambda: len(self.scheduler.fibers) == 1, 3600.0)
-        except Stuck:
+        except Deadlock:
             return
         for node in self.machines:
             if node.life is not None and node.is_still():
                 self.kernel.died(node.life)
 
 
-def weather_of(event: Event, names: Sequence[str]) -> Weather:
+def weather_of(event: Event, names: Sequence[str]) -> NetworkConditions:
     """Return how messages fare from an event on."""
     dice = Random(f"{event.seed} weather")
     kind = dice.choice(("fine", "lossy", "late", "twice", "cut", "one way", "all"))
-    weather = Weather()
+    weather = NetworkConditions()
     if kind in {"lossy", "all"}:
         weather.lost = dice.choice((0.02, 0.1))
     if kind in {"late", "all"}:

@@ -12,7 +12,7 @@ ROOT: Final = Path(__file__).parents[2]
 HEAD: Final = ("commit", "first_seed", "last_seed", "step", "schedules", "steps", "violations")
 
 
-class Lived(NamedTuple):
+class TallyRow(NamedTuple):
     """What one run came to."""
 
     commit: str
@@ -22,7 +22,7 @@ class Lived(NamedTuple):
     violations: int
 
 
-def append(path: Path, lived: Lived) -> None:
+def append(path: Path, lived: TallyRow) -> None:
     """Add the row of a run to a table. Raises ValueError where the file is no such table."""
     with path.open("r+", newline="") as file:
         if next(csv.reader(file, csv.excel_tab), []) != list(HEAD):

@@ -22,7 +22,7 @@ from typing import Final
 
 from tools.demo.stage import wait_until
 from tools.soak.footprints import Watch
-from tools.soak.harms import Harms
+from tools.soak.harms import FaultInjector
 from tools.soak.load import Oracle, Worker
 from tools.soak.site import Site, build
 from tools.soak.verdict import Result, judge
@@ -80,7 +80,7 @@ def soak(result: Result, site: Site) -> None:
     duration_s = result.minutes * 60
     workers = [Worker(oracle, site.cluster.scm.address, i, loading) for i in range(WORKERS)]
     chance = random.Random(result.seed)
-    harms = Harms(site, harming, chance, time.monotonic() + SCM_SHARE * duration_s)
+    harms = FaultInjector(site, harming, chance, time.monotonic() + SCM_SHARE * duration_s)
     watch = Watch(site, watching)
     with ThreadPoolExecutor(WORKERS + 2) as pool:
         try:
@@ -100,7 +100,7 @@ def soak(result: Result, site: Site) -> None:
                 event.set()
 
 
-def say_how_it_goes(oracle: Oracle, harms: Harms, harm: Future[None], end_s: float) -> None:
+def say_how_it_goes(oracle: Oracle, harms: FaultInjector, harm: Future[None], end_s: float) -> None:
     """Print a line a minute, until the time is over or the faults have failed."""
     pause, said_count = threading.Event(), 0
     while (left_s := end_s - time.monotonic()) > 0 and not harm.done():
@@ -121,7 +121,7 @@ def ended(futures: Sequence[Future[None]]) -> list[str]:
     ]
 
 
-def told(oracle: Oracle, harms: Harms) -> str:
+def told(oracle: Oracle, harms: FaultInjector) -> str:
     """Return the progress."""
     done = ", ".join(f"{count} {what}" for what, count in sorted(oracle.counts.items()))
     faults = ", ".join(f"{count} {what}" for what, count in sorted(harms.counts.items()))

@@ -52,7 +52,7 @@ START_TRIES: Final = 5  # a minute each
 
 
 @dataclass
-class Harms:
+class FaultInjector:
     """Injects faults until stopped."""
 
     site: Site

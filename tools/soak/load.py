@@ -18,7 +18,7 @@ SIZES: Final = ((0.6, 1, 20_000), (0.3, 50_000, 900_000), (0.1, 1_000_000, 9_000
 PUTS, GETS, LISTS = 0.45, 0.40, 0.02  # shares of all operations; the rest deletes
 
 
-class Fate(Enum):
+class KeyState(Enum):
     """The expected state of a key."""
 
     STORED = auto()
@@ -33,7 +33,7 @@ class Key:
 
     name: str
     size_bytes: int
-    fate: Fate = Fate.EITHER_STORED
+    fate: KeyState = KeyState.EITHER_STORED
     is_busy: bool = True
 
     def content(self) -> bytes:
@@ -69,22 +69,22 @@ class Oracle:
     def take(self, chance: random.Random) -> Key | None:
         """Return a stored key that no other worker uses."""
         with self.lock:
-            free = [k for k in self.keys.values() if k.fate is Fate.STORED and not k.is_busy]
+            free = [k for k in self.keys.values() if k.fate is KeyState.STORED and not k.is_busy]
             if not free:
                 return None
             key = chance.choice(free)
             key.is_busy = True
             return key
 
-    def settle(self, key: Key, fate: Fate, what: str) -> None:
+    def settle(self, key: Key, fate: KeyState, what: str) -> None:
         """Record the outcome of an operation on a key."""
         with self.lock:
             was, key.fate, key.is_busy = key.fate, fate, False
             self.counts[what] += 1
-            if fate is Fate.STORED and was is not Fate.STORED:
+            if fate is KeyState.STORED and was is not KeyState.STORED:
                 self.stored_bytes += key.size_bytes
                 self.written_bytes += key.size_bytes
-            if was is Fate.STORED and fate is not Fate.STORED:
+            if was is KeyState.STORED and fate is not KeyState.STORED:
                 self.stored_bytes -= key.size_bytes
 
     def count(self, what: str, number: int = 1) -> None:
@@ -136,16 +136,16 @@ class Worker:
         try:
             client.put(key.name, key.content())
         except SutureError as error:
-            self._oracle.settle(key, Fate.EITHER_STORED, f"put: {error.code.value}")
+            self._oracle.settle(key, KeyState.EITHER_STORED, f"put: {error.code.value}")
         else:
-            self._oracle.settle(key, Fate.STORED, "put")
+            self._oracle.settle(key, KeyState.STORED, "put")
 
     def _get(self, client: Client) -> None:
         key = self._oracle.take(self._chance)
         if key is None:
             return
         said = look(client, key, self._oracle)
-        self._oracle.settle(key, Fate.STORED, f"get{said}")
+        self._oracle.settle(key, KeyState.STORED, f"get{said}")
 
     def _list(self, client: Client) -> None:
         try:
@@ -163,9 +163,9 @@ class Worker:
         try:
             client.delete(key.name)
         except SutureError as error:
-            self._oracle.settle(key, Fate.EITHER_GONE, f"delete: {error.code.value}")
+            self._oracle.settle(key, KeyState.EITHER_GONE, f"delete: {error.code.value}")
         else:
-            self._oracle.settle(key, Fate.GONE, "delete")
+            self._oracle.settle(key, KeyState.GONE, "delete")
 
 
 def look(client: Client, key: Key, oracle: Oracle) -> str:
@@ -173,12 +173,12 @@ def look(client: Client, key: Key, oracle: Oracle) -> str:
     try:
         content = client.get(key.name)
     except KeyNotFound:
-        if key.fate is Fate.STORED:
+        if key.fate is KeyState.STORED:
             oracle.blame(f"{key.name} was acknowledged and is not there")
         return ": gone"
     except SutureError as error:
         return f": {error.code.value}"
-    if key.fate is Fate.GONE:
+    if key.fate is KeyState.GONE:
         oracle.blame(f"{key.name} was deleted and is there")
     if checksum_of(content) != checksum_of(key.content()):
         oracle.blame(f"{key.name} has {len(content)} bytes that were never stored so")

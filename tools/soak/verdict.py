@@ -17,8 +17,8 @@ from agent.rpc.v1 import scm_pb2
 from suture import Client
 from tools.demo.stage import HEALTHY, is_whole
 from tools.soak.footprints import Growth, Watch
-from tools.soak.harms import Harms
-from tools.soak.load import Fate, Key, Oracle, look
+from tools.soak.harms import FaultInjector
+from tools.soak.load import Key, KeyState, Oracle, look
 from tools.soak.site import Site
 
 QUIET_S: Final = 900.0
@@ -60,7 +60,7 @@ class Result:
         return asdict(self)
 
 
-def judge(result: Result, site: Site, oracle: Oracle, harms: Harms, watch: Watch) -> None:
+def judge(result: Result, site: Site, oracle: Oracle, harms: FaultInjector, watch: Watch) -> None:
     """Wait until it is quiet; record all errors."""
     began_s = time.monotonic()
     for what in (not_quiet, unread_since(int(time.time() * 1000)), not_quiet):
@@ -142,7 +142,7 @@ def read_back(result: Result, site: Site, oracle: Oracle) -> None:
     found = (key for key, why in zip(keys, said, strict=True) if not why)
     result.stored_bytes = sum(key.size_bytes for key in found)  # also after failed operations
     for key, why in zip(keys, said, strict=True):
-        if key.fate is not Fate.STORED:
+        if key.fate is not KeyState.STORED:
             continue
         result.keys_read_back += not why
         result.keys_lost += bool(why)

@@ -29,8 +29,8 @@ from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import Client
 from agent.errors import Code, Refused
 from agent.rpc.v1 import scm_pb2
-from agent.rpc.wire.plan_file import SCAN, Run, Scans, read_plan
-from agent.runtime.exits import Exit
+from agent.rpc.wire.plan_file import SCAN, FinishedRun, PlannedScans, read_plan
+from agent.runtime.exits import ExitCode
 
 PLAN_ROWS: Final = 5_000  # per call
 
@@ -58,27 +58,27 @@ def apply(
     A plan that deletes replicas needs a confirmation. If anything changed since it was shown,
     nothing is done.
     """
-    run = Run.opened(plan)
+    run = FinishedRun.opened(plan)
     request = read_plan(run, but=SCAN)
     if run.scope:
         remark(run.scope)
     rows: Rows = request.rows
-    scans = Scans.of(run)
+    scans = PlannedScans.of(run)
     with connect(scm) as client:
-        handed = Handed(client, request.snapshot_id, request.run_id)
+        handed = PlanSubmission(client, request.snapshot_id, request.run_id)
         if dry_run:
             return show_orders(handed.decide(rows, scans, [], dry_run=True), as_json=as_json)
-        code, worlds = Exit.OK, list[int]()
+        code, worlds = ExitCode.OK, list[int]()
         if as_shown is not None:
             shown = decisions_in(as_shown, chain(rows, scans))
             rows, scans, worlds = still_wanted(rows, scans, shown)
         if not yes and any(row.action == "delete" for row in rows):
             refuse_unasked(as_json=as_json)
             trial = handed.decide(rows, scans, worlds, dry_run=True)
-            code = Exit(show_orders(trial, as_json=False))
+            code = ExitCode(show_orders(trial, as_json=False))
             rows, scans, worlds = still_wanted(rows, scans, trial.decisions)
             if not (rows or scans) or not typer.confirm(question(rows, len(scans)), err=True):
-                return Exit.FAILED
+                return ExitCode.FAILED
         answer = handed.decide(rows, scans, worlds, dry_run=False)
         if wait_s:
             done = wait_and_show(client, answer, wait_s, as_json=as_json)
@@ -87,7 +87,7 @@ def apply(
         return code or done
 
 
-class Handed:
+class PlanSubmission:
     """A plan that is submitted to the control plane."""
 
     def __init__(self, client: Client, snapshot_id: str, run_id: str) -> None:
@@ -96,7 +96,7 @@ class Handed:
         self._run_id = run_id
 
     def decide(
-        self, rows: Rows, scans: Scans, worlds: Sequence[int], *, dry_run: bool
+        self, rows: Rows, scans: PlannedScans, worlds: Sequence[int], *, dry_run: bool
     ) -> scm_pb2.ContainerDecisions:
         """Return the decisions on the SCM's rows, and on the scans, which are requested here.
 
@@ -144,8 +144,8 @@ def aborted(again: scm_pb2.ContainerDecisions) -> scm_pb2.ContainerDecisions:
 
 
 def still_wanted(
-    rows: Rows, scans: Scans, shown: Sequence[scm_pb2.ContainerDecision]
-) -> tuple[Rows, Scans, list[int]]:
+    rows: Rows, scans: PlannedScans, shown: Sequence[scm_pb2.ContainerDecision]
+) -> tuple[Rows, PlannedScans, list[int]]:
     """Return the rows and the scans to carry out, and the fingerprints with which the rows were
     shown."""
     wanted = [pair for pair in zip(rows, shown[: len(rows)], strict=True) if pair[1].code == "OK"]

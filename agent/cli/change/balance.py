@@ -17,7 +17,7 @@ from agent.cli.terminal.output import counted, emit, grid, say, short, show, siz
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.errors import Code, Refused
 from agent.rpc.v1 import scm_pb2
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 
 PERMILLE: Final = 10
 
@@ -55,7 +55,7 @@ def balance(
             refuse_unasked(as_json=as_json)
             show_balance(trial, permille, as_json=False)
             if not typer.confirm("begin?", err=True):
-                return Exit.FAILED
+                return ExitCode.FAILED
             request.dry_run = False
         return show_balance(client.scm.balance(request), permille, as_json=as_json)
 
@@ -101,4 +101,4 @@ def show_balance(answer: scm_pb2.BalanceResponse, permille: int, *, as_json: boo
             f"{counted(answer.moved_count, 'replica')} moved ({size(answer.moved_bytes)}) "
             f"in {counted(answer.iteration, 'iteration')}"
         )
-    return Exit.TO_DO if spread > 2 * permille else Exit.OK
+    return ExitCode.TO_DO if spread > 2 * permille else ExitCode.OK

@@ -28,7 +28,7 @@ from agent.client.keylist import checked_key, delete_keys
 from agent.config.given import ANSWER_BYTES_MAX, given_bytes
 from agent.errors import Code, Refused
 from agent.rpc.v1 import scm_pb2
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 
 MINUTE_MS: Final = 60_000
 
@@ -165,7 +165,7 @@ def close(
     if waits:
         remark(waits)
     code = (show_orders if dry_run else show_decisions)(answer, as_json=as_json)
-    return Exit.TO_DO if waits and code == Exit.OK else code
+    return ExitCode.TO_DO if waits and code == ExitCode.OK else code
 
 
 def reconcile(
@@ -265,8 +265,8 @@ def confirmed(
             return show_orders(trial, as_json=as_json)
         refuse_unasked(as_json=as_json)
         code = show_orders(trial, as_json=False)
-        if code != Exit.OK or not typer.confirm(f"{verb} as shown?", err=True):
-            return code or Exit.FAILED
+        if code != ExitCode.OK or not typer.confirm(f"{verb} as shown?", err=True):
+            return code or ExitCode.FAILED
         worlds = [decision.world for decision in trial.decisions]
     answer = order(worlds, False)
     if wait_s:
@@ -293,7 +293,7 @@ def show_orders(answer: scm_pb2.ContainerDecisions, *, as_json: bool) -> int:
         columns = ["container#", "decision", "order", "bytes#", "minutes#", "copies", "why"]
         show(grid("", columns, rows))
         show_given_up(answer)
-    return Exit.OK if all(d.code == "OK" for d in answer.decisions) else Exit.FAILED
+    return ExitCode.OK if all(d.code == "OK" for d in answer.decisions) else ExitCode.FAILED
 
 
 def show_given_up(answer: scm_pb2.ContainerDecisions) -> None:
@@ -355,7 +355,7 @@ def queues(on: OnOption = None, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag 
     shown = [queue for queue in answer.nodes if is_selected(queue.datanode_id)]
     del answer.nodes[:]
     answer.nodes.extend(shown)
-    code = Exit.TO_DO if waits else Exit.OK
+    code = ExitCode.TO_DO if waits else ExitCode.OK
     if as_json:
         emit({**facts(answer), "safe_mode": waits})
         return code
@@ -412,7 +412,7 @@ def safemode(
         if leave and not yes:
             refuse_unasked(as_json=as_json)
             if not typer.confirm("decide without those that have not reported?", err=True):
-                return Exit.FAILED
+                return ExitCode.FAILED
         answer = client.scm.safe_mode(scm_pb2.SafeModeRequest(leave=leave))
         nodes = client.scm.list_nodes(scm_pb2.ListNodesRequest()).nodes
     if as_json:
@@ -426,7 +426,7 @@ def safemode(
                 has_called = node.health == "HEALTHY"
                 what = "has called, not named all it has" if has_called else "has not called"
                 say(f"  waits for {node.datanode_id} ({node.address}, {node.rack}): {what}")
-    return Exit.TO_DO if answer.on else Exit.OK
+    return ExitCode.TO_DO if answer.on else ExitCode.OK
 
 
 def rm(
@@ -443,7 +443,7 @@ def rm(
         if not dry_run and not yes:
             refuse_unasked(as_json=as_json)
             if not typer.confirm(f"delete {', '.join(names)}?", err=True):
-                return Exit.FAILED
+                return ExitCode.FAILED
         deletions = delete_keys(client.scm, names, dry_run=dry_run, waits=waiting_told())
     if as_json:
         emit([facts(deletion) for deletion in deletions])
@@ -452,4 +452,4 @@ def rm(
             say(f"{'would delete' if dry_run else 'deleted'} {deletion.key}, {size(deletion.size)}")
         else:
             remark(f"{deletion.key}: no such key")
-    return Exit.OK if all(d.code == "OK" for d in deletions) else Exit.FAILED
+    return ExitCode.OK if all(d.code == "OK" for d in deletions) else ExitCode.FAILED

@@ -12,7 +12,7 @@ from agent.cli.terminal.selection import OnOption, datanode_id, selected
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import Client
 from agent.rpc.v1 import scm_pb2
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 
 ReplicaOption = Annotated[
     str, typer.Option("--datanode", metavar="ID|HOST:PORT", help="Only its replicas.")
@@ -61,4 +61,4 @@ def show_holds(client: Client, on: list[str] | None, *, as_json: bool) -> int:
     else:
         rows = [(h.container_id, short(h.datanode_id) or "all of it", h.reason) for h in shown]
         show(grid("", ["container#", "replica on", "why"], rows))
-    return Exit.OK
+    return ExitCode.OK

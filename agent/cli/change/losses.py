@@ -19,7 +19,7 @@ from agent.cli.terminal.output import counted, emit, grid, say, show
 from agent.cli.terminal.selection import datanode_ids
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.rpc.v1 import scm_pb2
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 
 KEYS_SHOWN_MAX: Final = 20  # per container; --json has up to 1,000
 
@@ -55,8 +55,8 @@ def forget(
             refuse_unasked(as_json=as_json)
             code = show_fates(trial, as_json=False)
             question = "take them back?" if undo else "give them up, and these keys with them?"
-            if code != Exit.OK or not typer.confirm(question, err=True):
-                return code or Exit.FAILED
+            if code != ExitCode.OK or not typer.confirm(question, err=True):
+                return code or ExitCode.FAILED
             del request.worlds[:]
             request.worlds.extend(one.world for one in trial.containers)
         request.dry_run = False
@@ -77,7 +77,7 @@ def show_fates(answer: scm_pb2.ForgetContainersResponse, *, as_json: bool) -> in
             left = one.key_count - len(one.keys[:KEYS_SHOWN_MAX])
             if left > 0:
                 say(f"and {counted(left, 'key')} more of container {one.container_id}")
-    return Exit.OK if all(one.code == "OK" for one in answer.containers) else Exit.FAILED
+    return ExitCode.OK if all(one.code == "OK" for one in answer.containers) else ExitCode.FAILED
 
 
 @app.command("remove-node")
@@ -105,7 +105,7 @@ def remove_node(
                 return show_node_decisions(trial, as_json=as_json)
             refuse_unasked(as_json=as_json)
             code = show_node_decisions(trial, as_json=False)
-            if code != Exit.OK or not typer.confirm("remove as shown?", err=True):
-                return code or Exit.FAILED
+            if code != ExitCode.OK or not typer.confirm("remove as shown?", err=True):
+                return code or ExitCode.FAILED
         request.dry_run = False
         return show_node_decisions(client.scm.remove_nodes(request), as_json=as_json)

@@ -18,7 +18,7 @@ from agent.cli.terminal.time_option import duration
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.observe.printable import printable
 from agent.rpc.v1 import scm_pb2
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 from health.cluster_verdict import Verdict
 
 NO_DOUBT: Final = "every datanode is heard, and every closed container is equal and whole"
@@ -133,8 +133,8 @@ def set_states(
                 return show_node_decisions(trial, as_json=as_json)
             refuse_unasked(as_json=as_json)
             code = show_node_decisions(trial, as_json=False)
-            if code != Exit.OK or not typer.confirm(f"{op_state} as shown?", err=True):
-                return code or Exit.FAILED
+            if code != ExitCode.OK or not typer.confirm(f"{op_state} as shown?", err=True):
+                return code or ExitCode.FAILED
         request.dry_run = False
         return show_node_decisions(client.scm.set_operational_states(request), as_json=as_json)
 
@@ -173,7 +173,7 @@ def departures(on: OnOption = None, scm: ScmOption = SCM_DEFAULT, as_json: JsonF
     if not as_json:
         say(progress_text(shown))
         say(locked_text(answer))
-    return Exit.TO_DO if waiting else Exit.OK
+    return ExitCode.TO_DO if waiting else ExitCode.OK
 
 
 def progress_text(departures: Sequence[scm_pb2.Departure]) -> str:
@@ -222,7 +222,7 @@ def report(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> int:
         say("; ".join(counts.reasons) or NO_DOUBT)
         say_lines(report_text(answer))
         at_risk.show("Keys in containers that are lost or at risk")
-    return Exit.OK if is_whole else Exit.TO_DO
+    return ExitCode.OK if is_whole else ExitCode.TO_DO
 
 
 def report_text(answer: scm_pb2.GetReportResponse) -> str:
@@ -298,4 +298,4 @@ def show_node_decisions(answer: scm_pb2.NodeDecisions, *, as_json: bool) -> int:
     else:
         rows = [(short(d.datanode_id), d.code, d.message) for d in answer.decisions]
         show(grid("", ["datanode", "decision", "why"], rows))
-    return Exit.OK if all(d.code == "OK" for d in answer.decisions) else Exit.FAILED
+    return ExitCode.OK if all(d.code == "OK" for d in answer.decisions) else ExitCode.FAILED

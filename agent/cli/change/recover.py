@@ -13,11 +13,11 @@ from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.output import counted, emit, items_progress, remark, say
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import Client
-from agent.client.putnote import Found, files_of
-from agent.client.rediscovery import Seen, look_into
+from agent.client.putnote import DiscoveredPut, files_of
+from agent.client.rediscovery import DiscoveredContainer, look_into
 from agent.errors import Code, Refused
 from agent.rpc.v1 import container_pb2, scm_pb2
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 
 CONTAINERS_PER_CALL: Final = 1_000
 DELETED_PER_CALL: Final = 1_000_000  # half of the accepted number; less than a 10 MiB message
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 @dataclass
-class Result:
+class RecoverySummary:
     """Containers and keys found, and the results."""
 
     adopted: set[int] = field(default_factory=set)
@@ -88,7 +88,7 @@ def recover(
     already. Safe mode ends when it is done. A second run restores what was missing in the first.
     Exit code 2: check the output.
     """
-    result = Result()
+    result = RecoverySummary()
     with connect(scm) as client:
         state = client.scm.get_recovery(scm_pb2.GetRecoveryRequest())
         if not as_json:
@@ -99,7 +99,7 @@ def recover(
                 remark("start them and wait, or go on without them: --force")
                 if as_json:
                     emit(result.document(is_finished=False))
-                return Exit.UNAVAILABLE
+                return ExitCode.UNAVAILABLE
         seen = list(_looked_into(client, state.container_ids, result, quiet=as_json))
         for one in seen:
             result.silent.update(one.silent)
@@ -120,9 +120,9 @@ def recover(
             say("finished: decisions begin as soon as the datanodes have reported")
             say("suture scm report names the keys of containers that nobody has, if there are any")
     if state.restored and not is_end and not dry_run:
-        return Exit.UNAVAILABLE
+        return ExitCode.UNAVAILABLE
     to_do = (result.aside, result.unfinished, result.uncertain, result.silent, result.left())
-    return Exit.TO_DO if any(to_do) or result.torn_count else Exit.OK
+    return ExitCode.TO_DO if any(to_do) or result.torn_count else ExitCode.OK
 
 
 def _what(state: scm_pb2.GetRecoveryResponse) -> str:
@@ -134,8 +134,8 @@ def _what(state: scm_pb2.GetRecoveryResponse) -> str:
 
 
 def _looked_into(
-    client: Client, ids: Sequence[int], result: Result, *, quiet: bool
-) -> Iterator[Seen]:
+    client: Client, ids: Sequence[int], result: RecoverySummary, *, quiet: bool
+) -> Iterator[DiscoveredContainer]:
     with items_progress("containers", len(ids), quiet=quiet) as progress:
         for container_id in ids:
             request = scm_pb2.GetContainerInfoRequest(container_id=container_id)
@@ -151,7 +151,9 @@ def _looked_into(
             yield look_into(info, client.peer)
 
 
-def _requests(seen: Sequence[Seen], result: Result) -> Iterator[scm_pb2.RecoverRequest]:
+def _requests(
+    seen: Sequence[DiscoveredContainer], result: RecoverySummary
+) -> Iterator[scm_pb2.RecoverRequest]:
     """Yield the requests: containers first, then keys, each call with the containers it needs.
 
     Deletes are sent once, because the control plane searches all keys for them.
@@ -196,7 +198,7 @@ def _batches(items: Iterable[T], weight: Callable[[T], int], weight_max: int) ->
         yield batch
 
 
-def _parts(one: Seen) -> Iterator[scm_pb2.RecoveredContainer]:
+def _parts(one: DiscoveredContainer) -> Iterator[scm_pb2.RecoveredContainer]:
     """Yield a container with its deleted blocks, in parts that fit into a call."""
     for start in range(0, max(1, len(one.deleted)), DELETED_PER_CALL):
         yield scm_pb2.RecoveredContainer(
@@ -206,7 +208,7 @@ def _parts(one: Seen) -> Iterator[scm_pb2.RecoveredContainer]:
         )
 
 
-def _key(found: Found) -> scm_pb2.KeyInfo:
+def _key(found: DiscoveredPut) -> scm_pb2.KeyInfo:
     return scm_pb2.KeyInfo(
         key=found.key,
         size=found.size_bytes,
@@ -223,7 +225,7 @@ def _key(found: Found) -> scm_pb2.KeyInfo:
     )
 
 
-def _show(result: Result, *, dry_run: bool) -> None:
+def _show(result: RecoverySummary, *, dry_run: bool) -> None:
     would = "would be " if dry_run else ""
     if result.adopted:
         say(f"{counted(len(result.adopted), 'container')} {would}taken over")

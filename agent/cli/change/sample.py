@@ -8,14 +8,14 @@ from typing import Annotated, Final
 
 import typer
 
-from agent.cli.evidence.cluster_sample import LiveSample, Wish, sample_of
+from agent.cli.evidence.cluster_sample import LiveSample, SampleRequest, sample_of
 from agent.cli.terminal.ask import NodeOption, nodes_of
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.output import counted, emit, items_progress, say, short, size
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.errors import Code, Refused
-from agent.runtime.exits import Exit
-from agent.salvage.sample import Sample, take_sample
+from agent.runtime.exits import ExitCode
+from agent.salvage.sample import OfflineSample, take_sample
 from scanner.sampling import FRACTION_MIN, SampleSize
 
 SHOWN_MAX: Final = 20
@@ -68,7 +68,7 @@ def sample(
         )
     number = secrets.randbits(32) if seed is None else seed
     with items_progress("sample", 0, quiet=as_json) as bar:
-        wish = Wish(
+        wish = SampleRequest(
             confidence=confidence / 100,
             fraction=fraction,
             seed=number,
@@ -83,10 +83,10 @@ def sample(
         tell_live(taken)
     else:
         tell(taken)
-    return Exit.OK if taken.is_clean else Exit.TO_DO
+    return ExitCode.OK if taken.is_clean else ExitCode.TO_DO
 
 
-def offline_sample(volumes: Sequence[Path], wish: Wish) -> Sample:
+def offline_sample(volumes: Sequence[Path], wish: SampleRequest) -> OfflineSample:
     """Draw a sample from volumes that no agent uses."""
     return take_sample(
         volumes,
@@ -98,13 +98,13 @@ def offline_sample(volumes: Sequence[Path], wish: Wish) -> Sample:
     )
 
 
-def live_sample(scm: str, datanode: str | None, wish: Wish) -> LiveSample:
+def live_sample(scm: str, datanode: str | None, wish: SampleRequest) -> LiveSample:
     """Draw a sample from running datanodes."""
     with connect(scm) as client:
         return sample_of(client, nodes_of(client, datanode), wish)
 
 
-def tell(taken: Sample) -> None:
+def tell(taken: OfflineSample) -> None:
     """Print the sample of volumes, and exactly the conclusions that it allows."""
     say(headline(taken.size, taken.seed, read_count=taken.read_count, bytes_read=taken.bytes_read))
     for one in taken.bad[:SHOWN_MAX]:

@@ -7,9 +7,9 @@ import typer
 
 from agent.cli.change.sample import sample
 from agent.cli.inspect.datanodes import say_silent
-from agent.cli.inspect.replica_commands import ScanWish, scan_replicas
+from agent.cli.inspect.replica_commands import ScanOptions, scan_replicas
 from agent.cli.inspect.verify_parity import verify_parity_command
-from agent.cli.terminal.ask import Answered, NodeOption, ask_each, nodes_of
+from agent.cli.terminal.ask import DatanodeReply, NodeOption, ask_each, nodes_of
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.document import facts
 from agent.cli.terminal.output import ID_MAX, ago, counted, emit, grid, say, short, show, size
@@ -20,14 +20,14 @@ from agent.errors import Code, Refused, Unavailable
 from agent.observe.status_headline import percent
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import datanode_pb2 as pb
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 
 PAUSE_S_DEFAULT: Final = 3600.0
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 VolumeOption = Annotated[str, typer.Option(help="One volume only, by its id; default: all.")]
-Answers = list[Answered[pb.ScrubStatusResponse]]
+Answers = list[DatanodeReply[pb.ScrubStatusResponse]]
 
 
 @app.command("status")
@@ -97,7 +97,7 @@ def scan(
     return scan_replicas(
         scm,
         datanode,
-        ScanWish(container_id=container_id, wait=wait, full_speed=full_speed, quiet=as_json),
+        ScanOptions(container_id=container_id, wait=wait, full_speed=full_speed, quiet=as_json),
     )
 
 
@@ -145,7 +145,7 @@ def tell(answers: Answers, *, as_json: bool) -> int:
             for line in parity_lines(answer.parity):
                 say(f"{short(datanode)}: {line}")
         say_silent(silent)
-    return Exit.TO_DO if silent or any(is_wrong(answer) for _, answer in heard) else Exit.OK
+    return ExitCode.TO_DO if silent or any(is_wrong(answer) for _, answer in heard) else ExitCode.OK
 
 
 def is_wrong(answer: pb.ScrubStatusResponse) -> bool:

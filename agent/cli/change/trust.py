@@ -9,7 +9,7 @@ from agent.errors import Code, Refused
 from agent.rpc.calls.channel import patient
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 
 SHOWN_MAX = 50  # changes in the table; --json has the first thousand per datanode
 
@@ -33,9 +33,9 @@ def trust(
     shown: Shown = {one.datanode_id: asked(container_id, one, trusted) for one in others}
     tell(shown, as_json=as_json)
     if dry_run or not any(answer.change_count for answer in shown.values()):
-        return Exit.OK
+        return ExitCode.OK
     if not yes and not typer.confirm(f"replace as shown, trusting {trusted_id}?", err=True):
-        return Exit.FAILED
+        return ExitCode.FAILED
     failed = 0
     for one in others:
         answer = asked(container_id, one, trusted, shown=shown[one.datanode_id].shown)
@@ -45,7 +45,7 @@ def trust(
     client.scm.reconcile_containers(
         scm_pb2.ReconcileContainersRequest(container_ids=[container_id])
     )
-    return Exit.TO_DO if failed else Exit.OK
+    return ExitCode.TO_DO if failed else ExitCode.OK
 
 
 def asked(

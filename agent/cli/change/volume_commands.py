@@ -20,7 +20,7 @@ from agent.client.client import Client
 from agent.errors import Code, Refused, Unavailable
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.v1 import scm_pb2
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 from agent.store.files.durable import is_on_btrfs
 from agent.store.files.mounts import FSTAB
 from agent.store.volumes.known import declare_new
@@ -46,7 +46,7 @@ WaitFlag = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class VolumeRef:
     """A volume, and its datanode."""
 
     datanode_id: str
@@ -104,7 +104,7 @@ def declare(volumes: Sequence[Path], *, as_json: bool) -> int:
     else:
         for volume in volumes:
             say(f"{volume}: a new disk; restart the agent to use it")
-    return Exit.OK
+    return ExitCode.OK
 
 
 @app.command("retire")
@@ -137,7 +137,7 @@ def retire(
     return shown(place.datanode_id, volumes, as_json=as_json)
 
 
-def target_of(client: Client, place: Place, volume: str, to: str) -> str:
+def target_of(client: Client, place: VolumeRef, volume: str, to: str) -> str:
     """Return the volume that takes all replicas of another one. Raise Refused for another
     datanode's."""
     target = found(client, to)
@@ -167,14 +167,14 @@ def read_only(
     return shown(place.datanode_id, volumes, as_json=as_json)
 
 
-def found(client: Client, given: str) -> Place:
+def found(client: Client, given: str) -> VolumeRef:
     """Return the named volume. Raise Refused."""
     node, volume_id = one_volume(known_nodes(client), given)
-    return Place(node.datanode_id, node.address, volume_id)
+    return VolumeRef(node.datanode_id, node.address, volume_id)
 
 
 def steer(
-    client: Client, place: Place, service: str, target_id: str = ""
+    client: Client, place: VolumeRef, service: str, target_id: str = ""
 ) -> Sequence[pb.VolumeStatus]:
     """Change the service of a volume; return all volumes of its datanode."""
     wish = pb.SteerVolumeRequest(
@@ -190,10 +190,10 @@ def shown(datanode_id: str, volumes: Sequence[pb.VolumeStatus], *, as_json: bool
     else:
         rows = [volume_row(datanode_id, volume, pb.VolumeScrub(state="-")) for volume in volumes]
         show(grid("", volume_columns(), rows))
-    return Exit.OK
+    return ExitCode.OK
 
 
-def follow(client: Client, place: Place, *, as_json: bool) -> int:
+def follow(client: Client, place: VolumeRef, *, as_json: bool) -> int:
     """Show the progress of a retirement until the volume is empty, or nothing moves any more."""
     sent: dict[int, list[int]] = {}
     with bytes_progress("moved", 0, quiet=as_json) as bar:
@@ -208,7 +208,7 @@ def follow(client: Client, place: Place, *, as_json: bool) -> int:
         emit({"datanode_id": place.datanode_id, **facts(volume)})
     else:
         say(ending(place, volume))
-    return Exit.OK if volume.service == "RETIRED" else Exit.TO_DO
+    return ExitCode.OK if volume.service == "RETIRED" else ExitCode.TO_DO
 
 
 def does_rest(volume: pb.VolumeStatus) -> bool:
@@ -217,7 +217,7 @@ def does_rest(volume: pb.VolumeStatus) -> bool:
     return volume.service != "RETIRING" or is_stuck
 
 
-def looked_at(client: Client, place: Place) -> pb.VolumeStatus:
+def looked_at(client: Client, place: VolumeRef) -> pb.VolumeStatus:
     """Return the present status of a volume."""
     for volume in client.peer(place).status().volumes:
         if volume.volume_id == place.volume_id:
@@ -229,7 +229,7 @@ def looked_at(client: Client, place: Place) -> pb.VolumeStatus:
     )
 
 
-def ending(place: Place, volume: pb.VolumeStatus) -> str:
+def ending(place: VolumeRef, volume: pb.VolumeStatus) -> str:
     """Return the result of a retirement."""
     name = f"{volume.path} of {short(place.datanode_id)}"
     if volume.service == "RETIRED":
@@ -242,7 +242,7 @@ def ending(place: Place, volume: pb.VolumeStatus) -> str:
 
 
 def send_away(
-    client: Client, place: Place, volume: pb.VolumeStatus, sent: dict[int, list[int]]
+    client: Client, place: VolumeRef, volume: pb.VolumeStatus, sent: dict[int, list[int]]
 ) -> bool:
     """Make the control plane copy replicas without room on this host elsewhere, and delete here
     those that enough others have; return whether there is anything to wait for.

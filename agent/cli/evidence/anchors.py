@@ -6,7 +6,7 @@ from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.output import ago, emit, grid, say, short, show
 from agent.cli.terminal.selection import datanode_id
 from agent.rpc.v1 import scm_pb2
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 
 
 def show_anchors(scm: str, datanode: str, *, as_json: bool) -> int:
@@ -26,7 +26,7 @@ def show_anchors(scm: str, datanode: str, *, as_json: bool) -> int:
             for one in log.anchors
         ]
         show(grid("", ["datanode", "volume", "told", "entries#", "head"], rows))
-    return Exit.OK
+    return ExitCode.OK
 
 
 def document(log: scm_pb2.LogAnchors) -> dict[str, Any]:

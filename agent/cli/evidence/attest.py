@@ -18,7 +18,7 @@ from agent.cli.terminal.output import counted, emit, say
 from agent.cli.terminal.typer_options import JsonFlag
 from agent.client.download import write_whole
 from agent.errors import Code, Refused
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 from agent.store.verification_log.attestation import FORMAT, account
 from agent.store.verification_log.chain import Head, check, entries
 from agent.store.verification_log.log_reader import read_log
@@ -98,7 +98,7 @@ def attest(
     text = json.dumps(document, indent=1, sort_keys=True) + "\n"
     write_whole(output, [text.encode("ascii")])
     told(output, document, as_json=as_json, remark="signed with key")
-    return Exit.OK
+    return ExitCode.OK
 
 
 def new_key(path: Path, *, as_json: bool) -> int:
@@ -110,7 +110,7 @@ def new_key(path: Path, *, as_json: bool) -> int:
     else:
         say(f"{path}: signs statements (mode 0600); keep it off the hosts that it is about")
         say(f"{public_path}: for auditors; tell them its fingerprint another way: {found}")
-    return Exit.OK
+    return ExitCode.OK
 
 
 def moment_ms(option: str, text: str) -> int:
@@ -169,7 +169,7 @@ def verified(path: Path, key: Path, *, as_json: bool) -> int:
     document = read_statement(path)
     if signing.holds(public_key, document["statement"], str(document["signature"])):
         told(path, document, as_json=as_json, remark="holds; signed with key")
-        return Exit.OK
+        return ExitCode.OK
     own = signing.fingerprint(public_key)
     is_of_another = document["key"] != own
     why = f"it names key {document['key']}" if is_of_another else "it was changed"
@@ -177,7 +177,7 @@ def verified(path: Path, key: Path, *, as_json: bool) -> int:
         emit({"file": str(path), "holds": False, "why": why, "key": own})
     else:
         say(f"{path}: is not what the holder of key {own} signed: {why}")
-    return Exit.TO_DO
+    return ExitCode.TO_DO
 
 
 def read_statement(path: Path) -> dict[str, Any]:

@@ -30,7 +30,7 @@ Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True)
-class Medium:
+class BundledMedium:
     """Content of a chunk on the disk when the bundle was made: its length and both libraries'
     checksums. `error` is set if it was unreadable."""
 
@@ -41,7 +41,7 @@ class Medium:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class BundledFinding:
     """A reported finding."""
 
     verdict: str
@@ -68,7 +68,7 @@ class KnownTree:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class BundledRows:
     """The rows of a replica; incomplete if there were too many."""
 
     blocks: Mapping[BlockId, tuple[ChunkInfo, ...]]
@@ -82,9 +82,9 @@ class BundledReplica:
     datanode_id: str
     report: Document | None
     tree: KnownTree | None
-    rows: Rows | None
-    findings: tuple[Found, ...] | None
-    medium: Mapping[tuple[int, int], Medium]
+    rows: BundledRows | None
+    findings: tuple[BundledFinding, ...] | None
+    medium: Mapping[tuple[int, int], BundledMedium]
     missing: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -183,13 +183,13 @@ def _leaf(item: Document) -> Leaf:
     return Leaf(int(item["offset"]), int(item["length_bytes"]), checksum, bool(item["healthy"]))
 
 
-def rows_of(document: Document) -> Rows:
+def rows_of(document: Document) -> BundledRows:
     """Return rows. Raise KeyError, TypeError, ValueError."""
     blocks = {
         BlockId(int(item["block_id"])): tuple(map(_chunk, item["chunks"]))
         for item in document["blocks"]
     }
-    return Rows(blocks, bool(document["complete"]))
+    return BundledRows(blocks, bool(document["complete"]))
 
 
 def _chunk(item: Document) -> ChunkInfo:
@@ -202,10 +202,10 @@ def _chunk(item: Document) -> ChunkInfo:
     )
 
 
-def findings_of(document: Document) -> tuple[Found, ...]:
+def findings_of(document: Document) -> tuple[BundledFinding, ...]:
     """Return findings. Raise KeyError, TypeError, ValueError."""
     return tuple(
-        Found(
+        BundledFinding(
             str(item["verdict"]),
             str(item["fault"]),
             int(item["local_id"]),
@@ -218,15 +218,15 @@ def findings_of(document: Document) -> tuple[Found, ...]:
     )
 
 
-def medium_of(document: Document) -> dict[tuple[int, int], Medium]:
+def medium_of(document: Document) -> dict[tuple[int, int], BundledMedium]:
     """Return the content of the disk. Raise KeyError, TypeError, ValueError."""
     return {
         (int(item["block_id"]), int(item["offset"])): _medium(item) for item in document["chunks"]
     }
 
 
-def _medium(item: Document) -> Medium:
+def _medium(item: Document) -> BundledMedium:
     if "error" in item:
-        return Medium(error=str(item["error"]))
+        return BundledMedium(error=str(item["error"]))
     sums = bytes.fromhex(item["primary"]), bytes.fromhex(item["second"])
-    return Medium(int(item["length_bytes"]), *sums)
+    return BundledMedium(int(item["length_bytes"]), *sums)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from agent.cli.terminal.ask import Answered, ask_each
+from agent.cli.terminal.ask import DatanodeReply, ask_each
 from agent.cli.terminal.document import facts
 from agent.cli.terminal.output import waiting_told
 from agent.client.client import Client
@@ -67,7 +67,7 @@ COUNTS: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class SampleRequest:
     """Parameters of a sample. `begin` receives the number of drawn chunks, `progress` the number of
     chunks read since its last call."""
 
@@ -78,7 +78,7 @@ class Wish:
     progress: Callable[[int], None]
 
 
-def sample_of(client: Client, nodes: Nodes, wish: Wish) -> LiveSample:
+def sample_of(client: Client, nodes: Nodes, wish: SampleRequest) -> LiveSample:
     """Count the chunks of datanodes, then draw and read a sample concurrently.
 
     Raise SutureError if none answers, or there is nothing to draw.
@@ -118,8 +118,8 @@ def requests_of(
 
 
 def drawn_on(
-    client: Client, nodes: Nodes, requests: dict[str, pb.SampleChunksRequest], wish: Wish
-) -> list[Answered[pb.SampleResult]]:
+    client: Client, nodes: Nodes, requests: dict[str, pb.SampleChunksRequest], wish: SampleRequest
+) -> list[DatanodeReply[pb.SampleResult]]:
     """Make each datanode draw and read its part."""
     lock = threading.Lock()
 

@@ -22,7 +22,7 @@ from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import Client
 from agent.errors import Code, Refused, SutureError
 from agent.rpc.v1 import scm_pb2
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 from merkle.replica import BlockId, ContainerId
 from merkle.tree import Tree
 
@@ -75,7 +75,7 @@ def diagnose(
         say(f"{path}: {len(documents)} documents, {path.stat().st_size} bytes")
         for name in failed:
             say(f"  {name} could not be had: {documents[name]['error']}")
-    return Exit.TO_DO if failed else Exit.OK
+    return ExitCode.TO_DO if failed else ExitCode.OK
 
 
 def bundle_into(file: BinaryIO, container_id: int, documents: Mapping[str, object]) -> None:

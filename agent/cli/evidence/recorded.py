@@ -11,12 +11,12 @@ import re
 from dataclasses import dataclass, replace
 from typing import Final
 
-from agent.cli.evidence.bundle_reading import Found, Medium
+from agent.cli.evidence.bundle_reading import BundledFinding, BundledMedium
 from merkle.checksum import Algorithm, checksum_width_bytes, leaf_checksum
 from merkle.replica import ChecksumType, ChunkInfo
 from merkle.tree import Leaf
-from scanner.chunk_verdict import FirstRead, Judgement, Witnesses, judge_chunk
-from scanner.finding import Fault, Forensic, Verdict
+from scanner.chunk_verdict import ChunkJudgement, FirstRead, Witnesses, judge_chunk
+from scanner.finding import DamageFault, Forensic, Verdict
 from scanner.growth import UNREADABLE_LEAF
 
 FILLER: Final = b"\xa5"  # non-zero, so that no sector looks like a zero sector
@@ -55,7 +55,7 @@ class RecordedMedium:
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class RecordedChunk:
     """Evidence about a chunk on the medium. `basis` describes its source. `is_whole` means that the
     checksums of all windows are known, so that the verdict's text must match, too."""
 
@@ -67,7 +67,7 @@ class Evidence:
     error: OSError | None = None
 
 
-def judged_again(chunk: ChunkInfo, seen: Evidence) -> Judgement | None:
+def judged_again(chunk: ChunkInfo, seen: RecordedChunk) -> ChunkJudgement | None:
     """Return the verdict on a recorded chunk; None if it is intact."""
     if (seen.length_bytes, seen.primary) == (chunk.length_bytes, chunk.window_checksums):
         return None
@@ -84,47 +84,49 @@ def evidence_of(
     algorithm: Algorithm,
     chunk: ChunkInfo,
     leaf: Leaf | None,
-    medium: Medium | None,
-    found: Found | None,
-) -> Evidence:
+    medium: BundledMedium | None,
+    found: BundledFinding | None,
+) -> RecordedChunk:
     """Return a bundle's best evidence about a chunk: checksums read for it that fold to the tree's
     value; or else the finding's, if it names all; or else only the fold."""
     if leaf is None:
-        return Evidence(0, b"", b"", "the tree has no leaf: the file ended before it")
+        return RecordedChunk(0, b"", b"", "the tree has no leaf: the file ended before it")
     if leaf.checksum == _fold(algorithm, chunk, leaf.length_bytes, UNREADABLE_LEAF):
         return _failed(found)
     own = chunk.window_checksums
     if leaf == Leaf(
         chunk.offset, chunk.length_bytes, _fold(algorithm, chunk, chunk.length_bytes, own)
     ):
-        return Evidence(chunk.length_bytes, own, own, "the leaf is the fold of the row's sums")
+        return RecordedChunk(chunk.length_bytes, own, own, "the leaf is the fold of the row's sums")
     if medium is not None and not medium.error:
         folded = _fold(algorithm, chunk, medium.length_bytes, medium.primary)
         if (medium.length_bytes, folded) == (leaf.length_bytes, leaf.checksum):
             basis = "read again for the bundle, with the fold that is in the tree"
-            return Evidence(medium.length_bytes, medium.primary, medium.second, basis)
+            return RecordedChunk(medium.length_bytes, medium.primary, medium.second, basis)
     sums = _named_sums(chunk, found)
     if sums and _fold(algorithm, chunk, leaf.length_bytes, sums) == leaf.checksum:
-        return Evidence(leaf.length_bytes, sums, sums, "the finding names the one wrong window")
+        return RecordedChunk(
+            leaf.length_bytes, sums, sums, "the finding names the one wrong window"
+        )
     other = _other(chunk, leaf.length_bytes)
     is_cut = leaf.length_bytes < chunk.length_bytes  # then the text has no checksums
-    return Evidence(leaf.length_bytes, other, other, UNKNOWN_SUMS, is_whole=is_cut)
+    return RecordedChunk(leaf.length_bytes, other, other, UNKNOWN_SUMS, is_whole=is_cut)
 
 
 def _fold(algorithm: Algorithm, chunk: ChunkInfo, length_bytes: int, sums: bytes) -> int:
     return leaf_checksum(algorithm, chunk.offset, length_bytes, sums)
 
 
-def _failed(found: Found | None) -> Evidence:
+def _failed(found: BundledFinding | None) -> RecordedChunk:
     """Return the evidence of a device error."""
     name = FAILED_READ.search(found.evidence if found else "")
     number = getattr(errno, name[1], errno.EIO) if name else errno.EIO
     basis = "the leaf is that of a chunk that cannot be read"
     is_named = name is not None
-    return Evidence(0, b"", b"", basis, is_named, OSError(number, "recorded"))
+    return RecordedChunk(0, b"", b"", basis, is_named, OSError(number, "recorded"))
 
 
-def _named_sums(chunk: ChunkInfo, found: Found | None) -> bytes:
+def _named_sums(chunk: ChunkInfo, found: BundledFinding | None) -> bytes:
     """Return the checksums of all windows, if a finding names one wrong window and its checksum."""
     told = WINDOWS.search(found.evidence) if found else None
     width = checksum_width_bytes(chunk.checksum_type)
@@ -148,7 +150,7 @@ def _other(chunk: ChunkInfo, length_bytes: int) -> bytes:
 
 
 def contradiction(
-    chunk: ChunkInfo, found: Found, judgement: Judgement | None, seen: Evidence
+    chunk: ChunkInfo, found: BundledFinding, judgement: ChunkJudgement | None, seen: RecordedChunk
 ) -> str:
     """Return how a finding on a chunk differs from the recomputed verdict; "" if it does not."""
     if found.verdict == Verdict.SUSPECT_HOST:  # a single observation of the host is in no bundle
@@ -159,10 +161,10 @@ def contradiction(
         return f"it is {judgement.verdict.value} {judgement.fault.value}"
     if seen.is_whole:
         return _in_words(found, judgement)
-    return _row_named(chunk, found) if judgement.fault is Fault.CHUNK_CHECKSUM else ""
+    return _row_named(chunk, found) if judgement.fault is DamageFault.CHUNK_CHECKSUM else ""
 
 
-def _in_words(found: Found, judgement: Judgement) -> str:
+def _in_words(found: BundledFinding, judgement: ChunkJudgement) -> str:
     """Compare the verdicts' texts, and the kind of fault as far as checksums show it."""
     told, again = (
         found.evidence.partition("; cut at")[0],
@@ -175,7 +177,7 @@ def _in_words(found: Found, judgement: Judgement) -> str:
     return f"the accident is {judgement.forensic.value}"
 
 
-def _row_named(chunk: ChunkInfo, found: Found) -> str:
+def _row_named(chunk: ChunkInfo, found: BundledFinding) -> str:
     """Compare a finding's text about the row with the row, if the medium's checksums are
     unknown."""
     told = WINDOWS.search(found.evidence)

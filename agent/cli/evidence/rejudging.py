@@ -10,25 +10,36 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from agent.cli.evidence.bundle_reading import Bundle, BundledReplica, Found, KnownTree, Rows
+from agent.cli.evidence.bundle_reading import (
+    Bundle,
+    BundledFinding,
+    BundledReplica,
+    BundledRows,
+    KnownTree,
+)
 from agent.cli.evidence.recorded import contradiction, evidence_of, judged_again
 from merkle.checksum import Algorithm, block_checksum
-from merkle.diff import Comparison, compare
+from merkle.diff import SummaryComparison, compare
 from merkle.replica import TREE_STATES, BlockId, ChunkInfo
-from merkle.tree import Leaf, Summary
+from merkle.tree import Leaf, TreeSummary
 from merkle.tree_building import TreeBuilder
-from scanner.finding import Fault, Verdict
+from scanner.finding import DamageFault, Verdict
 
 DAMAGE: Final = frozenset({Verdict.CORRUPT, Verdict.UNREADABLE})
 CHUNK_FAULTS: Final = frozenset(
-    {Fault.CHUNK_CHECKSUM, Fault.CHUNK_SHORT, Fault.CHUNK_MISSING, Fault.CHUNK_UNREADABLE}
+    {
+        DamageFault.CHUNK_CHECKSUM,
+        DamageFault.CHUNK_SHORT,
+        DamageFault.CHUNK_MISSING,
+        DamageFault.CHUNK_UNREADABLE,
+    }
 )
-ROW_FAULTS: Final = frozenset({Fault.BLOCK_ROW_MISSING, Fault.BLOCK_ROW_DAMAGED})
+ROW_FAULTS: Final = frozenset({DamageFault.BLOCK_ROW_MISSING, DamageFault.BLOCK_ROW_DAMAGED})
 WIRE_PREFIX: Final = "TREE_"  # prefix of algorithms in reports
 NO_FILES: Final = "the bundle has no files of the replica: it is as the scan told"
 
 
-class Outcome(StrEnum):
+class ReplayOutcome(StrEnum):
     """Result of recomputing a verdict."""
 
     SAME = "same"
@@ -37,16 +48,16 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class ReplayedVerdict:
     """A verdict, and the result of recomputing it. `why` is the basis, or the different result."""
 
     place: str
     verdict: str
-    outcome: Outcome
+    outcome: ReplayOutcome
     why: str
 
 
-def replayed(bundle: Bundle) -> Iterator[Replayed]:
+def replayed(bundle: Bundle) -> Iterator[ReplayedVerdict]:
     """Yield every verdict of a bundle: for each replica, then for the container."""
     for replica in bundle.replicas:
         yield from _Replay(replica, bundle.replicas).verdicts()
@@ -60,17 +71,17 @@ class _Replay:
         self._replica = replica
         self._others = [one for one in all_of_them if one is not replica]
         self._tree = replica.tree
-        self._rows = replica.rows or Rows({}, is_whole=False)
+        self._rows = replica.rows or BundledRows({}, is_whole=False)
         self._findings = replica.findings or ()
-        self._judged: set[Found] = set()
-        self._by_place: dict[tuple[int, int], list[Found]] = {}
+        self._judged: set[BundledFinding] = set()
+        self._by_place: dict[tuple[int, int], list[BundledFinding]] = {}
         for found in self._findings:
             self._by_place.setdefault((found.block_id, found.offset), []).append(found)
 
-    def verdicts(self) -> Iterator[Replayed]:
+    def verdicts(self) -> Iterator[ReplayedVerdict]:
         """Yield the verdicts on the tree, chunks and blocks, other findings, and the state."""
         for name, why in self._replica.missing.items():
-            yield self._item("", f"{name}.json", Outcome.TOLD, f"could not be had: {why}")
+            yield self._item("", f"{name}.json", ReplayOutcome.TOLD, f"could not be had: {why}")
         if self._tree is not None:
             yield self._root(self._tree)
             yield from self._chunks(self._tree)
@@ -80,16 +91,18 @@ class _Replay:
         if self._replica.report is not None:
             yield self._state(self._replica.report)
 
-    def _item(self, place: str, verdict: str, outcome: Outcome, why: str) -> Replayed:
+    def _item(self, place: str, verdict: str, outcome: ReplayOutcome, why: str) -> ReplayedVerdict:
         whose = f"{self._replica.datanode_id} {place}".rstrip()
-        return Replayed(whose, verdict, outcome, why)
+        return ReplayedVerdict(whose, verdict, outcome, why)
 
     # Tree.
 
-    def _root(self, tree: KnownTree) -> Replayed:
+    def _root(self, tree: KnownTree) -> ReplayedVerdict:
         verdict = f"root {tree.root:016x}"
         if not tree.is_whole:
-            return self._item("tree", verdict, Outcome.TOLD, "not all leaves are in the bundle")
+            return self._item(
+                "tree", verdict, ReplayOutcome.TOLD, "not all leaves are in the bundle"
+            )
         folded = fold(tree)
         report = self._replica.report or {}
         summary = report.get("tree") or {}
@@ -100,12 +113,12 @@ class _Replay:
         elif summary and int(summary["root"]) != tree.root:
             why = f"the replica reported root {int(summary['root']):016x}"
         else:
-            return self._item("tree", verdict, Outcome.SAME, "the leaves fold to it")
-        return self._item("tree", verdict, Outcome.DIFFERS, why)
+            return self._item("tree", verdict, ReplayOutcome.SAME, "the leaves fold to it")
+        return self._item("tree", verdict, ReplayOutcome.DIFFERS, why)
 
     # Chunks.
 
-    def _chunks(self, tree: KnownTree) -> Iterator[Replayed]:
+    def _chunks(self, tree: KnownTree) -> Iterator[ReplayedVerdict]:
         """Yield every chunk with a finding, recorded or recomputed, and the number of the
         others."""
         well_count = 0
@@ -124,14 +137,14 @@ class _Replay:
                 yield from items
             for leaf in leaves.values():
                 why = "no row describes this chunk"
-                yield self._item(_place(block_id, leaf), "a leaf", Outcome.DIFFERS, why)
+                yield self._item(_place(block_id, leaf), "a leaf", ReplayOutcome.DIFFERS, why)
         yield from self._strays(tree)
         why = "their leaves are the folds of their rows"
-        yield self._item("", f"{well_count} chunks OK", Outcome.SAME, why)
+        yield self._item("", f"{well_count} chunks OK", ReplayOutcome.SAME, why)
 
     def _chunk(
         self, algorithm: Algorithm, block_id: BlockId, chunk: ChunkInfo, leaf: Leaf | None
-    ) -> Iterator[Replayed]:
+    ) -> Iterator[ReplayedVerdict]:
         """Yield the findings in a chunk; without any, the recomputed fault if there is one."""
         told = [
             found
@@ -147,7 +160,7 @@ class _Replay:
             wrong = contradiction(chunk, found, judgement, seen)
             if not wrong and leaf is not None and is_marked == (judgement is None):
                 wrong = "the leaf says otherwise"
-            outcome = Outcome.DIFFERS if wrong else Outcome.SAME
+            outcome = ReplayOutcome.DIFFERS if wrong else ReplayOutcome.SAME
             self._judged.add(found)
             yield self._item(place, _words(found), outcome, wrong or seen.basis)
         if not told and not self._covers(block_id):
@@ -156,7 +169,7 @@ class _Replay:
                 verdict = "an unhealthy leaf" if is_marked else "OK"
                 why = "the leaf is the row's fold" if judgement is None else judgement.evidence
                 why = f"{why}; nothing was found there"
-                yield self._item(place, verdict, Outcome.DIFFERS, why)
+                yield self._item(place, verdict, ReplayOutcome.DIFFERS, why)
 
     def _covers(self, block_id: int) -> bool:
         """Return whether a finding covers all chunks of a block, because its file cannot be
@@ -164,95 +177,101 @@ class _Replay:
         found = self._by_place.get((block_id, 0), ())
         return any(one.evidence.startswith("opening the file failed") for one in found)
 
-    def _without_file(self, block_id: BlockId, chunks: Sequence[ChunkInfo]) -> Replayed:
+    def _without_file(self, block_id: BlockId, chunks: Sequence[ChunkInfo]) -> ReplayedVerdict:
         """Judge a block that has a row, and is not in the tree."""
         length_bytes = chunks[-1].end
         evidence = f"no file for {len(chunks)} chunks, {length_bytes} bytes"
         told = [
             found
             for found in self._findings
-            if found.block_id == block_id and found.fault == Fault.BLOCK_FILE_MISSING
+            if found.block_id == block_id and found.fault == DamageFault.BLOCK_FILE_MISSING
         ]
-        place, verdict = f"block {block_id}", f"CORRUPT {Fault.BLOCK_FILE_MISSING.value}"
+        place, verdict = f"block {block_id}", f"CORRUPT {DamageFault.BLOCK_FILE_MISSING.value}"
         if not told:
             why = "a row, and not in the tree; nothing was found there"
-            return self._item(place, "OK", Outcome.DIFFERS, why)
+            return self._item(place, "OK", ReplayOutcome.DIFFERS, why)
         is_said = told[0].evidence.partition("; ")[0] == evidence  # then the object there
         wrong = told[0].verdict != Verdict.CORRUPT or not is_said
         self._judged.update(told)
-        outcome = Outcome.DIFFERS if wrong else Outcome.SAME
+        outcome = ReplayOutcome.DIFFERS if wrong else ReplayOutcome.SAME
         return self._item(place, verdict, outcome, f"a row, and not in the tree: {evidence}")
 
-    def _strays(self, tree: KnownTree) -> Iterator[Replayed]:
+    def _strays(self, tree: KnownTree) -> Iterator[ReplayedVerdict]:
         """Yield blocks of the tree that have no row, if all rows are here."""
         if not self._rows.is_whole:
-            yield self._item("", "other chunks", Outcome.TOLD, "not all rows are in the bundle")
+            yield self._item(
+                "", "other chunks", ReplayOutcome.TOLD, "not all rows are in the bundle"
+            )
             return
         named = {found.block_id for found in self._findings if found.fault in ROW_FAULTS}
         for block_id in sorted(set(tree.blocks) - set(self._rows.blocks) - named):
             why = "in the tree without a row; nothing was found there"
-            yield self._item(f"block {block_id}", "OK", Outcome.DIFFERS, why)
+            yield self._item(f"block {block_id}", "OK", ReplayOutcome.DIFFERS, why)
 
     # Other findings.
 
-    def _found(self, found: Found) -> Replayed:
+    def _found(self, found: BundledFinding) -> ReplayedVerdict:
         """Judge a finding that is not about a chunk, as far as the evidence allows."""
         place = f"block {found.block_id}" if found.block_id > 0 else "files"
         outcome, why = self._known(found)
         return self._item(place, _words(found), outcome, why)
 
-    def _known(self, found: Found) -> tuple[Outcome, str]:
+    def _known(self, found: BundledFinding) -> tuple[ReplayOutcome, str]:
         chunks = self._rows.blocks.get(BlockId(found.block_id))
-        if found.fault == Fault.BLOCK_FILE_MISSING and chunks and self._tree is not None:
+        if found.fault == DamageFault.BLOCK_FILE_MISSING and chunks and self._tree is not None:
             if found.block_id in self._tree.blocks:
-                return Outcome.DIFFERS, "the tree has what was read of the block"
-            return Outcome.SAME, "a row, and not in the tree"
+                return ReplayOutcome.DIFFERS, "the tree has what was read of the block"
+            return ReplayOutcome.SAME, "a row, and not in the tree"
         if found.fault in ROW_FAULTS and found.verdict in DAMAGE and found.block_id > 0:
             return self._without_row(found, chunks)
-        if found.fault == Fault.TRAILING_BYTES and chunks:
+        if found.fault == DamageFault.TRAILING_BYTES and chunks:
             end = chunks[-1].end
             told = f"file of {end + found.length_bytes} bytes, block of {end}"
             is_so = (found.offset, found.evidence) == (end, told)
-            return (Outcome.SAME if is_so else Outcome.DIFFERS), f"the row ends at byte {end}"
+            return (
+                ReplayOutcome.SAME if is_so else ReplayOutcome.DIFFERS
+            ), f"the row ends at byte {end}"
         if found.verdict == Verdict.CONTRADICTORY:
             return self._contradicted(found, chunks)
         if found.fault in CHUNK_FAULTS and self._tree is not None and self._rows.is_whole:
             is_whole_block = found.offset == 0 and chunks and found.length_bytes == chunks[-1].end
             if not is_whole_block or not self._covers(found.block_id):
-                return Outcome.DIFFERS, "no row describes this chunk"
-        return Outcome.TOLD, NO_FILES
+                return ReplayOutcome.DIFFERS, "no row describes this chunk"
+        return ReplayOutcome.TOLD, NO_FILES
 
-    def _without_row(self, found: Found, chunks: Sequence[ChunkInfo] | None) -> tuple[Outcome, str]:
+    def _without_row(
+        self, found: BundledFinding, chunks: Sequence[ChunkInfo] | None
+    ) -> tuple[ReplayOutcome, str]:
         if chunks is not None:
-            return Outcome.DIFFERS, "its row is in the bundle"
+            return ReplayOutcome.DIFFERS, "its row is in the bundle"
         if not self._rows.is_whole:
-            return Outcome.TOLD, "not all rows are in the bundle"
+            return ReplayOutcome.TOLD, "not all rows are in the bundle"
         has = [one.datanode_id for one in self._others if _has_row(one, found.block_id)]
         where = f"; {', '.join(has)} has it" if has else ""
-        return Outcome.SAME, f"no row of it in the bundle{where}"
+        return ReplayOutcome.SAME, f"no row of it in the bundle{where}"
 
     def _contradicted(
-        self, found: Found, chunks: Sequence[ChunkInfo] | None
-    ) -> tuple[Outcome, str]:
+        self, found: BundledFinding, chunks: Sequence[ChunkInfo] | None
+    ) -> tuple[ReplayOutcome, str]:
         """Return whether another replica's row, or tombstone, differs from this one's."""
         for other in self._others:
             block_id = BlockId(found.block_id)
             theirs = other.rows.blocks.get(block_id) if other.rows is not None else None
             is_buried = other.tree is not None and found.block_id in other.tree.tombstones
             if is_buried or (theirs is not None and theirs != chunks):
-                return Outcome.SAME, f"{other.datanode_id} has it otherwise"
+                return ReplayOutcome.SAME, f"{other.datanode_id} has it otherwise"
         if all(other.rows is not None and other.rows.is_whole for other in self._others):
-            return Outcome.DIFFERS, "no other replica has it otherwise"
-        return Outcome.TOLD, "not all rows of the others are in the bundle"
+            return ReplayOutcome.DIFFERS, "no other replica has it otherwise"
+        return ReplayOutcome.TOLD, "not all rows of the others are in the bundle"
 
     # Replica.
 
-    def _state(self, report: Mapping[str, Any]) -> Replayed:
+    def _state(self, report: Mapping[str, Any]) -> ReplayedVerdict:
         state, count = str(report["state"]), int(report["finding_count"])
         verdict = f"{state}, {count} findings"
         if self._replica.findings is None:
             return self._item(
-                "replica", verdict, Outcome.TOLD, "its findings are not in the bundle"
+                "replica", verdict, ReplayOutcome.TOLD, "its findings are not in the bundle"
             )
         damage = sum(found.verdict in DAMAGE for found in self._findings)
         if damage != count:
@@ -260,15 +279,15 @@ class _Replay:
         elif damage and state != "UNHEALTHY":
             why = "with damage it is UNHEALTHY"
         else:
-            return self._item("replica", verdict, Outcome.SAME, "that is what was found")
-        return self._item("replica", verdict, Outcome.DIFFERS, why)
+            return self._item("replica", verdict, ReplayOutcome.SAME, "that is what was found")
+        return self._item("replica", verdict, ReplayOutcome.DIFFERS, why)
 
 
 def _place(block_id: int, chunk: ChunkInfo | Leaf) -> str:
     return f"block {block_id} bytes {chunk.offset} to {chunk.end - 1}"
 
 
-def _words(found: Found) -> str:
+def _words(found: BundledFinding) -> str:
     return f"{found.verdict} {found.fault}"
 
 
@@ -276,7 +295,7 @@ def _has_row(replica: BundledReplica, block_id: int) -> bool:
     return replica.rows is not None and BlockId(block_id) in replica.rows.blocks
 
 
-def fold(tree: KnownTree) -> Summary:
+def fold(tree: KnownTree) -> TreeSummary:
     """Return the summary of a tree rebuilt from its leaves and tombstones."""
     builder = TreeBuilder(tree.algorithm)
     for block_id in sorted(tree.blocks):
@@ -298,12 +317,12 @@ def _misfolded(tree: KnownTree) -> list[int]:
     ]
 
 
-def _container(bundle: Bundle) -> Replayed:
+def _container(bundle: Bundle) -> ReplayedVerdict:
     """Compare the roots in the reports that the control plane had."""
     told = str(bundle.container["checksums"])
     is_coded = bool(bundle.container["scheme"])
     reports = [item["replica"] for item in bundle.container["replicas"]]
-    by_index: dict[int, list[Summary | None]] = {}
+    by_index: dict[int, list[TreeSummary | None]] = {}
     for report in reports:
         trees = by_index.setdefault(int(report["replica_index"]) if is_coded else 0, [])
         trees.append(_summary(report) if report["state"] in TREE_STATES else None)
@@ -314,17 +333,17 @@ def _container(bundle: Bundle) -> Replayed:
         now = "unknown"
     else:
         now = "shards" if is_coded else "match"
-    outcome = Outcome.SAME if now == told else Outcome.DIFFERS
+    outcome = ReplayOutcome.SAME if now == told else ReplayOutcome.DIFFERS
     why = f"by the roots that were reported: {now}{_later(bundle, reports)}"
-    return Replayed("container", told, outcome, why)
+    return ReplayedVerdict("container", told, outcome, why)
 
 
-def _summary(report: Mapping[str, Any]) -> Summary | None:
+def _summary(report: Mapping[str, Any]) -> TreeSummary | None:
     """Return the tree that a replica reported."""
     tree = report.get("tree")
     if tree is None:
         return None
-    return Summary(
+    return TreeSummary(
         algorithm=Algorithm[tree["algorithm"].removeprefix(WIRE_PREFIX)],
         root=int(tree["root"]),
         generation=int(tree["generation"]),
@@ -334,12 +353,12 @@ def _summary(report: Mapping[str, Any]) -> Summary | None:
     )
 
 
-def _compared(trees: Sequence[Summary | None]) -> str:
+def _compared(trees: Sequence[TreeSummary | None]) -> str:
     known = [tree for tree in trees if tree is not None]
     answers = {compare(known[0], tree) for tree in known[1:]}
-    if answers & {Comparison.DIFFERENT, Comparison.TOMBSTONES_DIFFER}:
+    if answers & {SummaryComparison.DIFFERENT, SummaryComparison.TOMBSTONES_DIFFER}:
         return "differ"
-    if len(known) != len(trees) or Comparison.NOT_COMPARABLE in answers:
+    if len(known) != len(trees) or SummaryComparison.NOT_COMPARABLE in answers:
         return "unknown"
     return "match"
 

@@ -4,9 +4,9 @@ from collections import Counter
 from pathlib import Path
 
 from agent.cli.evidence.bundle_reading import NONSENSE, no_bundle, read_bundle
-from agent.cli.evidence.rejudging import Outcome, Replayed, replayed
+from agent.cli.evidence.rejudging import ReplayedVerdict, ReplayOutcome, replayed
 from agent.cli.terminal.output import counted, emit, say
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 
 
 def replay(bundle: Path, *, as_json: bool) -> int:
@@ -25,7 +25,7 @@ def replay(bundle: Path, *, as_json: bool) -> int:
                 "suture": made.about.get("suture"),
                 "at_ms": made.about.get("at_ms"),
                 "verdicts": [document(item) for item in items],
-                **{outcome.name.lower(): tally[outcome] for outcome in Outcome},
+                **{outcome.name.lower(): tally[outcome] for outcome in ReplayOutcome},
             }
         )
     else:
@@ -33,11 +33,11 @@ def replay(bundle: Path, *, as_json: bool) -> int:
         for item in items:
             say(f"  {item.place}: {item.verdict}: {item.outcome} ({item.why})")
         verdicts = counted(len(items), "verdict")
-        say(f"{verdicts}: " + ", ".join(f"{tally[one]} {one}" for one in Outcome))
-    return Exit.TO_DO if tally[Outcome.DIFFERS] else Exit.OK
+        say(f"{verdicts}: " + ", ".join(f"{tally[one]} {one}" for one in ReplayOutcome))
+    return ExitCode.TO_DO if tally[ReplayOutcome.DIFFERS] else ExitCode.OK
 
 
-def document(item: Replayed) -> dict[str, object]:
+def document(item: ReplayedVerdict) -> dict[str, object]:
     """Return one verdict as JSON."""
     return {
         "place": item.place,

@@ -12,8 +12,8 @@ from agent.cli.terminal.output import counted, emit, say
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.errors import Code, Refused
 from agent.rpc.v1 import scm_pb2
-from agent.runtime.exits import Exit
-from agent.store.verification_log.chain import Checked, Head, Kind, check, entries
+from agent.runtime.exits import ExitCode
+from agent.store.verification_log.chain import ChainCheck, EntryKind, Head, check, entries
 from agent.store.verification_log.log_reader import Files, read_log
 
 ANCHOR_CHECKSUM: Final = re.compile("[0-9a-f]{64}")
@@ -61,7 +61,7 @@ def verify_log(
     else:
         for name, one in checked.items():
             say(f"{name}: {spoken(one)}")
-    return Exit.TO_DO if any(one.gap for one in checked.values()) else Exit.OK
+    return ExitCode.TO_DO if any(one.gap for one in checked.values()) else ExitCode.OK
 
 
 def anchors_of(scm: str, path: Path, files: Files) -> list[Head]:
@@ -73,7 +73,7 @@ def anchors_of(scm: str, path: Path, files: Files) -> list[Head]:
     owners = {
         (str(entry.facts.get("datanode_id")), str(entry.facts.get("volume_id")))
         for entry in entries(files)
-        if entry.facts.get("kind") == Kind.FILE
+        if entry.facts.get("kind") == EntryKind.FILE
     }
     if len(owners) != 1:
         raise Refused(Code.INELIGIBLE, f"{path}: the log names {len(owners)} volumes as its own")
@@ -103,7 +103,7 @@ def anchor_of(text: str) -> Head:
     return Head(int(count), checksum)
 
 
-def spoken(one: Checked) -> str:
+def spoken(one: ChainCheck) -> str:
     """Return the result of checking a log in one line."""
     gap = one.gap
     if gap is None:
@@ -119,7 +119,7 @@ def spoken(one: Checked) -> str:
     return f"entry {gap.number} was {gap.fault} ({place}): {gap.why}"
 
 
-def document(one: Checked) -> dict[str, object]:
+def document(one: ChainCheck) -> dict[str, object]:
     """Return the result as JSON."""
     gap = one.gap
     return {

@@ -10,7 +10,7 @@ import typer
 from agent.cli.inspect.container_history import SHOWN_COUNT as HISTORY_SHOWN
 from agent.cli.inspect.container_history import history, moment, order_words
 from agent.cli.inspect.scm_commands import show_outcomes, state_name
-from agent.cli.terminal.ask import Answered, NodeOption, ask_each, heard, nodes_of
+from agent.cli.terminal.ask import DatanodeReply, NodeOption, ask_each, heard, nodes_of
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.outcomes import newest_outcomes
 from agent.cli.terminal.output import ID_MAX, checksum, counted, emit, grid, say, short, show
@@ -21,7 +21,7 @@ from agent.client.client import Client
 from agent.config.quantity import spoken_duration
 from agent.errors import Unavailable
 from agent.rpc.v1 import datanode_pb2, scm_pb2
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 
 SINCE_S_DEFAULT: Final = 12 * 3600.0
 SHOWN_COUNT: Final = 200
@@ -34,7 +34,7 @@ Nodes = list[tuple[str, str]]  # (name, address) pairs
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ChangeLogEntry:
     """An event of the log."""
 
     at_ms: int
@@ -92,7 +92,7 @@ def log(
         return history(scm, container_id, count or HISTORY_SHOWN, as_json=as_json)
     if outcomes:
         show_outcomes(scm, datanode, count, as_json=as_json)
-        return Exit.OK
+        return ExitCode.OK
     since_ms = max(0, int((time.time() - since_s) * 1000))
     with connect(scm) as client:
         nodes = nodes_of(client, datanode)
@@ -115,7 +115,7 @@ def log(
         say(f"{counted(len(lines), 'change')} on {heard(answers)} in the last {ago}")
         for text in missing:
             say(text)
-    return Exit.TO_DO if missing else Exit.OK
+    return ExitCode.TO_DO if missing else ExitCode.OK
 
 
 def orders_to(
@@ -138,14 +138,14 @@ def orders_to(
         return nodes, [], [f"what was ordered is not known: {error}"]
 
 
-def changes_told(answers: Sequence[Answered[Changes]]) -> Iterator[Line]:
+def changes_told(answers: Sequence[DatanodeReply[Changes]]) -> Iterator[ChangeLogEntry]:
     """Yield the changes of replicas that datanodes report."""
     for answer in answers:
         for change in answer.value.changes if answer.value else ():
             entry = change.entry
             root = checksum(entry.root) if entry.HasField("root") else ""
             what = entry.why
-            yield Line(
+            yield ChangeLogEntry(
                 entry.at_ms,
                 answer.datanode,
                 change.container_id,
@@ -156,7 +156,7 @@ def changes_told(answers: Sequence[Answered[Changes]]) -> Iterator[Line]:
             )
 
 
-def orders_told(outcomes: Sequence[scm_pb2.Outcome], since_ms: int) -> Iterator[Line]:
+def orders_told(outcomes: Sequence[scm_pb2.Outcome], since_ms: int) -> Iterator[ChangeLogEntry]:
     """Yield the completed orders: they are reasons of changes, and a deleted replica reports
     nothing itself."""
     for outcome in outcomes:
@@ -165,10 +165,10 @@ def orders_told(outcomes: Sequence[scm_pb2.Outcome], since_ms: int) -> Iterator[
             continue
         words = order_words(outcome)
         node = outcome.datanode_id
-        yield Line(outcome.reported_at_ms, node, status.container_id, "", None, words)
+        yield ChangeLogEntry(outcome.reported_at_ms, node, status.container_id, "", None, words)
 
 
-def not_told(answers: Sequence[Answered[Changes]]) -> Iterator[str]:
+def not_told(answers: Sequence[DatanodeReply[Changes]]) -> Iterator[str]:
     """Yield descriptions of what is missing: datanodes, volumes, and changes beyond the limit."""
     for answer in answers:
         name = short(answer.datanode)

@@ -14,7 +14,7 @@ from agent.client.client import Client
 from agent.errors import SutureError
 from agent.rpc.calls.peer import NodeAddress
 from agent.rpc.v1 import datanode_pb2, scm_pb2
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 from merkle.replica import ContainerId
 
 SHOWN_COUNT: Final = 50
@@ -38,7 +38,7 @@ def history(scm: str, container_id: int, count: int, *, as_json: bool) -> int:
     silent = {node: entries for node, entries in told.items() if isinstance(entries, str)}
     if as_json:
         emit({**document(told, outcomes), "last_read_at_ms": last_reads(info)})
-        return Exit.TO_DO if silent else Exit.OK
+        return ExitCode.TO_DO if silent else ExitCode.OK
     rows = sorted([*changes(told), *orders(outcomes)], key=lambda row: row[0])
     if len(rows) > count:
         say(f"{counted(len(rows) - count, 'older line')} left out; --count shows more")
@@ -46,7 +46,7 @@ def history(scm: str, container_id: int, count: int, *, as_json: bool) -> int:
     say(verified_text(info))
     for node, error in silent.items():
         say(f"{short(node)}: cannot be asked: {error}")
-    return Exit.TO_DO if silent else Exit.OK
+    return ExitCode.TO_DO if silent else ExitCode.OK
 
 
 def asked(

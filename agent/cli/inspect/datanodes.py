@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
-from agent.cli.terminal.ask import Answered, NodeOption, ask_each, heard, nodes_of, told
+from agent.cli.terminal.ask import DatanodeReply, NodeOption, ask_each, heard, nodes_of, told
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.document import facts
 from agent.cli.terminal.output import counted, emit, grid, people, say, short, show
@@ -16,7 +16,7 @@ from agent.config.quantity import spoken_duration
 from agent.errors import size_text
 from agent.observe.status_headline import Told, percent, volume_word
 from agent.rpc.v1 import datanode_pb2 as pb
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 from merkle.replica import ContainerId
 
 ALL: Final = ContainerId(0)  # all containers, on the wire
@@ -44,7 +44,7 @@ def findings(
             show(grid("", [*columns, "found", "why"], rows))
         say(f"{counted(len(found), 'finding')} on {heard(answers)}")
         say_silent(silent)
-    return Exit.TO_DO if found or silent else Exit.OK
+    return ExitCode.TO_DO if found or silent else ExitCode.OK
 
 
 def volumes(
@@ -81,7 +81,7 @@ def volumes(
         if answer.value
         for volume, scan in pairs(answer.value)
     )
-    return Exit.TO_DO if bad or silent else Exit.OK
+    return ExitCode.TO_DO if bad or silent else ExitCode.OK
 
 
 def top(
@@ -109,7 +109,7 @@ def top(
             show(grid(time.strftime("%H:%M:%S"), [*columns, "busy workers"], rows))
             shown += 1
             if shown == count:
-                return Exit.OK
+                return ExitCode.OK
             time.sleep(interval_s)
 
 
@@ -182,7 +182,7 @@ def volume_row(datanode: str, volume: pb.VolumeStatus, scan: pb.VolumeScrub) -> 
     )
 
 
-def top_rows(answer: Answered[Told]) -> list[tuple[object, ...]]:
+def top_rows(answer: DatanodeReply[Told]) -> list[tuple[object, ...]]:
     """Return the rows of one datanode, one for each volume."""
     if answer.value is None:
         return [(short(answer.datanode), *["-"] * 6, answer.error)]

@@ -12,9 +12,9 @@ from agent.cli.terminal.selection import named
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.config.quantity import spoken_duration
 from agent.rpc.v1 import scm_pb2
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 
-EXITS: Final = {"YES": Exit.OK, "NO": Exit.TO_DO, "UNKNOWN": Exit.UNAVAILABLE}
+EXITS: Final = {"YES": ExitCode.OK, "NO": ExitCode.TO_DO, "UNKNOWN": ExitCode.UNAVAILABLE}
 WORDS: Final = {
     "YES": "yes: all that can be read now could still be read",
     "NO": "no: {}",
@@ -63,8 +63,8 @@ def may_stop(
         if not for_good:
             show_writing(answer)
     if for_good and (answer.lost_count or not answer.has_room):
-        return Exit.TO_DO
-    return Exit.OK if for_good and answer.answer == "NO" else EXITS[answer.answer]
+        return ExitCode.TO_DO
+    return ExitCode.OK if for_good and answer.answer == "NO" else EXITS[answer.answer]
 
 
 def foresee(

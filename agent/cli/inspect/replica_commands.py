@@ -36,8 +36,8 @@ from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import Client
 from agent.errors import Code, Refused, SutureError
 from agent.rpc.v1 import datanode_pb2, scm_pb2
-from agent.runtime.exits import Exit
-from merkle.diff import Comparison, Divergence, compare
+from agent.runtime.exits import ExitCode
+from merkle.diff import Divergence, SummaryComparison, compare
 from merkle.diff import diff as diverge
 from merkle.replica import ContainerId
 from merkle.tree import Leaf, Tree
@@ -55,7 +55,7 @@ DatanodeOption = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class Replica:
+class FetchedReplica:
     """A replica, and its tree or why there is none."""
 
     datanode_id: str
@@ -65,7 +65,7 @@ class Replica:
     index: int = 0  # shard of an erasure-coded container
 
 
-def replicas_of(client: Client, container_id: int, datanode: str | None) -> list[Replica]:
+def replicas_of(client: Client, container_id: int, datanode: str | None) -> list[FetchedReplica]:
     """Fetch the whole tree of every replica known to the SCM."""
     result = []
     for replica in chosen_replicas(container_info(client, container_id), datanode):
@@ -75,7 +75,7 @@ def replicas_of(client: Client, container_id: int, datanode: str | None) -> list
         except SutureError as failure:
             tree, error = None, f"{failure} [{failure.code.value}]"
         index = replica.replica.replica_index
-        result.append(Replica(endpoint.datanode_id, endpoint.address, tree, error, index))
+        result.append(FetchedReplica(endpoint.datanode_id, endpoint.address, tree, error, index))
     return result
 
 
@@ -116,7 +116,7 @@ def tree(
         replicas = replicas_of(client, container_id, datanode)
     if as_json:
         emit([tree_facts(replica) for replica in replicas])
-        return Exit.OK if all(r.tree is not None for r in replicas) else Exit.TO_DO
+        return ExitCode.OK if all(r.tree is not None for r in replicas) else ExitCode.TO_DO
     for replica in replicas:
         if replica.tree is None:
             say(f"{short(replica.datanode_id)}: no tree: {replica.error}")
@@ -129,7 +129,7 @@ def tree(
             f"{root.unhealthy_count} unhealthy"
         )
         show_rows(["block#", "checksum", "offset#", "length#", "leaf", ""], tree_rows(root, chunks))
-    return Exit.OK if all(r.tree is not None for r in replicas) else Exit.TO_DO
+    return ExitCode.OK if all(r.tree is not None for r in replicas) else ExitCode.TO_DO
 
 
 def tree_rows(root: Tree, chunks: bool) -> Iterator[tuple[object, ...]]:
@@ -155,7 +155,7 @@ def show_rows(columns: list[str], rows: Iterator[tuple[object, ...]]) -> None:
         say(f"{len(kept) - ROWS_SHOWN_MAX} more rows; all of them with --json")
 
 
-def tree_facts(replica: Replica) -> dict[str, object]:
+def tree_facts(replica: FetchedReplica) -> dict[str, object]:
     """Return a replica's tree as JSON; checksums in hex, absence as null."""
     root = replica.tree
     if root is None:
@@ -231,16 +231,18 @@ def diff(
             if divergence is not None and divergence.differences:
                 columns = ["difference", "block#", "offset#", "length#", "mine", "theirs"]
                 show_rows(columns, difference_rows(divergence))
-    equal = bool(compared) and all(verdict == Comparison.EQUAL for _, _, verdict, _ in compared)
-    return Exit.OK if equal else Exit.TO_DO
+    equal = bool(compared) and all(
+        verdict == SummaryComparison.EQUAL for _, _, verdict, _ in compared
+    )
+    return ExitCode.OK if equal else ExitCode.TO_DO
 
 
-def compare_pair(mine: Replica, theirs: Replica) -> tuple[str, Divergence | None]:
+def compare_pair(mine: FetchedReplica, theirs: FetchedReplica) -> tuple[str, Divergence | None]:
     """Return how two replicas compare, and the divergence if both have comparable trees."""
     if mine.tree is None or theirs.tree is None:
         return UNKNOWN, None
     verdict = compare(mine.tree.summary(), theirs.tree.summary())
-    if verdict is Comparison.NOT_COMPARABLE:
+    if verdict is SummaryComparison.NOT_COMPARABLE:
         return verdict.value, None
     return verdict.value, diverge(mine.tree, theirs.tree)
 
@@ -265,7 +267,7 @@ def leaf_text(leaf: Leaf | None) -> str:
 
 
 def pair_facts(
-    mine: Replica, theirs: Replica, verdict: str, divergence: Divergence | None
+    mine: FetchedReplica, theirs: FetchedReplica, verdict: str, divergence: Divergence | None
 ) -> dict[str, object]:
     """Return one comparison as JSON."""
     return {
@@ -323,7 +325,7 @@ def explain(
         if outcomes:
             show(grid("what was done, newest first", OUTCOME_COLUMNS, map(outcome_row, outcomes)))
         keys.show("in it")
-    return Exit.TO_DO if wrong else Exit.OK
+    return ExitCode.TO_DO if wrong else ExitCode.OK
 
 
 def checksums_text(info: scm_pb2.ContainerInfo) -> str:
@@ -399,11 +401,11 @@ def tell_scans(
         if results and not wait:
             say("suture scrub status tells how many wait, suture explain what was found")
     found = any(end.result.finding_count for _, end in results)
-    return Exit.TO_DO if found or failures else Exit.OK
+    return ExitCode.TO_DO if found or failures else ExitCode.OK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScanWish:
+class ScanOptions:
     """Parameters of a scan of a container; `quiet` means without a progress bar."""
 
     container_id: int
@@ -412,7 +414,7 @@ class ScanWish:
     quiet: bool
 
 
-def scan_replicas(scm: str, datanode: str | None, wish: ScanWish) -> int:
+def scan_replicas(scm: str, datanode: str | None, wish: ScanOptions) -> int:
     """Scan all replicas of a container, or those of one datanode; return the exit code."""
     with connect(scm) as client:
         info = container_info(client, wish.container_id)
@@ -421,7 +423,7 @@ def scan_replicas(scm: str, datanode: str | None, wish: ScanWish) -> int:
 
 
 def scan_each(
-    client: Client, replicas: list[scm_pb2.ContainerInfoReplica], wish: ScanWish
+    client: Client, replicas: list[scm_pb2.ContainerInfoReplica], wish: ScanOptions
 ) -> tuple[list[tuple[str, datanode_pb2.ScanProgress]], list[tuple[str, SutureError]]]:
     """Scan replica after replica; return the results, and the errors."""
     results, failures = [], []
@@ -435,7 +437,7 @@ def scan_each(
 
 
 def scan_one(
-    client: Client, replica: scm_pb2.ContainerInfoReplica, wish: ScanWish
+    client: Client, replica: scm_pb2.ContainerInfoReplica, wish: ScanOptions
 ) -> datanode_pb2.ScanProgress:
     """Scan one replica with a progress bar, or queue the scan; return the last message."""
     datanode_id, container_id = replica.datanode.datanode_id, ContainerId(wish.container_id)

@@ -31,7 +31,7 @@ from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import Client
 from agent.errors import Code, Refused
 from agent.rpc.v1 import container_pb2, scm_pb2
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 from merkle.replica import ContainerId
 
 POLL_S: Final = 0.2
@@ -251,7 +251,7 @@ def show_decisions(answer: scm_pb2.ContainerDecisions, *, as_json: bool) -> int:
     else:
         rows = [(d.container_id, d.code, len(d.command_ids), d.message) for d in answer.decisions]
         show(grid("", ["container#", "decision", "commands#", "why"], rows))
-    return Exit.OK if all(d.code == "OK" for d in answer.decisions) else Exit.FAILED
+    return ExitCode.OK if all(d.code == "OK" for d in answer.decisions) else ExitCode.FAILED
 
 
 def safe_mode_line(client: Client) -> str:
@@ -286,14 +286,14 @@ def wait_and_show(
                 "look again with: suture log --outcomes"
             )
     if refused:
-        return Exit.FAILED
+        return ExitCode.FAILED
     healed = all(
         o.status.reconcile.result in HEALED
         if o.status.HasField("reconcile")
         else o.status.state == scm_pb2.CommandStatus.EXECUTED
         for o in outcomes
     )
-    return Exit.OK if healed and not pending else Exit.TO_DO
+    return ExitCode.OK if healed and not pending else ExitCode.TO_DO
 
 
 OUTCOME_COLUMNS = [

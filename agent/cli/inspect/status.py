@@ -25,7 +25,7 @@ from agent.rpc.calls.channel import Method, call, open_channel, retried
 from agent.rpc.security.tls import Security
 from agent.rpc.v1 import datanode_pb2, datanode_pb2_grpc, scm_pb2
 from agent.rpc.wire.addressee import ADDRESSEE_HEADER
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 
 ASKED_AT_ONCE: Final = 16
 TIMEOUT_S: Final = 15.0
@@ -85,9 +85,9 @@ def document_of(told: Told) -> dict[str, object]:
     }
 
 
-def exit_of(line: Headline) -> Exit:
+def exit_of(line: Headline) -> ExitCode:
     """Return the exit code for a headline."""
-    return Exit.OK if line.is_well else Exit.TO_DO
+    return ExitCode.OK if line.is_well else ExitCode.TO_DO
 
 
 def whole_cluster(scm: str, *, as_json: bool) -> int:

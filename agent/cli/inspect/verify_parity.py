@@ -11,12 +11,12 @@ from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.output import ID_MAX, counted, emit, grid, remark, say, show, size
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import Client
-from agent.ec.rebuild_task import Shard
+from agent.ec.rebuild_task import ShardLocation
 from agent.ec.scheme import SHARDS_MAX, parse_scheme
 from agent.errors import Code, Refused
 from agent.reconstruct.parity_check import ParityReport, verify_parity
 from agent.rpc.v1 import scm_pb2
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 from merkle.replica import ContainerId
 
 ROWS_SHOWN_MAX = 50  # rows in a table; --json has them all
@@ -59,7 +59,7 @@ def verify_parity_command(
     elif every and not reports:
         say("there is no closed erasure-coded container")
     if not all(report.is_clean for report in reports):
-        raise typer.Exit(Exit.TO_DO)
+        raise typer.Exit(ExitCode.TO_DO)
 
 
 def asked(client: Client, container_id: int) -> scm_pb2.ContainerInfo:
@@ -97,7 +97,7 @@ def verified(
 ) -> ParityReport:
     """Verify one container from the shards known to the control plane."""
     shards = [
-        Shard(item.datanode.datanode_id, item.datanode.address, item.replica.replica_index)
+        ShardLocation(item.datanode.datanode_id, item.datanode.address, item.replica.replica_index)
         for item in info.replicas
     ]
     scheme = parse_scheme(info.scheme)

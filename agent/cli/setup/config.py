@@ -10,10 +10,10 @@ from agent.cli.terminal.typer_options import JsonFlag
 from agent.config import reference
 from agent.config.loading import load_written
 from agent.config.options import CONFIG_PATH, AgentConfig
-from agent.config.toml_file import Written
+from agent.config.toml_file import ParsedConfig
 from agent.errors import Code, Refused
 from agent.observe.events import EVENTS
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -33,7 +33,7 @@ def check(config: ConfigOption = CONFIG_PATH, as_json: JsonFlag = False) -> int:
         set_count = len(_leaves(written.values))
         names = ", ".join(str(path) for path in written.paths)
         say(f"{names}: good; {counted(set_count, 'option')} set")
-    return Exit.OK
+    return ExitCode.OK
 
 
 @app.command("show")
@@ -57,7 +57,7 @@ def show_options(
         show(grid("", ["option", "value", "set by"], rows))
     else:
         show(grid("", ["option", "value"], [row[:2] for row in rows]))
-    return Exit.OK
+    return ExitCode.OK
 
 
 @app.command("explain")
@@ -93,7 +93,7 @@ def explain(
         )
     else:
         say_lines("\n\n".join(option.explained() for option in found))
-    return Exit.OK
+    return ExitCode.OK
 
 
 def explain_event(name: str, *, as_json: bool) -> int:
@@ -110,10 +110,10 @@ def explain_event(name: str, *, as_json: bool) -> int:
     else:
         rows = [(key, " ".join(event.ids), event.meaning) for key, event in found.items()]
         show(grid("", ["event", "ids", "meaning"], rows))
-    return Exit.OK
+    return ExitCode.OK
 
 
-def origin_of(name: str, written: Written) -> str:
+def origin_of(name: str, written: ParsedConfig) -> str:
     """Return the file and line that set an option, or `default`."""
     place = written.places.get(tuple(name.split(".")))
     return "default" if place is None else str(place)

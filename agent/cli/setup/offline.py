@@ -8,7 +8,7 @@ import typer
 
 from agent.cli.terminal.output import emit, grid, say, show
 from agent.cli.terminal.typer_options import JsonFlag
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 from agent.store.recovery.fsck import fsck as check
 
 
@@ -33,4 +33,4 @@ def fsck(
             show(grid("", ["volume", "problem", "path", "what"], rows))
         for volume, report in zip(volumes, reports, strict=True):
             say(f"{volume}: {report.replica_count} replicas, {len(report.problems)} problems")
-    return Exit.TO_DO if problems else Exit.OK
+    return ExitCode.TO_DO if problems else ExitCode.OK

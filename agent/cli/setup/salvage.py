@@ -10,8 +10,8 @@ import typer
 from agent.cli.terminal.output import bytes_progress, counted, emit, say, size
 from agent.cli.terminal.typer_options import JsonFlag
 from agent.ec.scheme import parse_scheme
-from agent.runtime.exits import Exit
-from agent.salvage.salvage import LIST, Progress, Summary
+from agent.runtime.exits import ExitCode
+from agent.salvage.salvage import LIST, Progress, SalvageSummary
 from agent.salvage.salvage import salvage as carry_out
 
 SHOWN_MAX: Final = 20
@@ -56,10 +56,10 @@ def salvage(
         emit(asdict(summary))
     else:
         _show(summary, to)
-    return Exit.OK if summary.is_whole else Exit.TO_DO
+    return ExitCode.OK if summary.is_whole else ExitCode.TO_DO
 
 
-def _show(summary: Summary, to: Path) -> None:
+def _show(summary: SalvageSummary, to: Path) -> None:
     say(
         f"{counted(summary.written_count, 'file')} written, {size(summary.written_bytes)}, "
         f"{summary.kept_count} were there: {to / LIST} lists them"

@@ -12,7 +12,7 @@ from agent.config.quantity import spoken_duration
 from agent.errors import Code, Refused
 from agent.rpc.security import pki
 from agent.rpc.security.caller import Role
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -40,11 +40,11 @@ def init(
     path = pki.create_authority(directory, name=name, days=days, now=pki.now())
     if as_json:
         emit({"certificate": str(path), "key": str(path.with_suffix(".key"))})
-        return Exit.OK
+        return ExitCode.OK
     say(f"{path}: the authority, believed until {day(pki.shown(path)[0].expires_at)}")
     say(f"{path.with_suffix('.key')}: its key (mode 0600); keep it here, and a copy elsewhere")
     say(f"next: suture tls issue {directory} --role scm --host NAME")
-    return Exit.OK
+    return ExitCode.OK
 
 
 @app.command("issue")
@@ -70,7 +70,7 @@ def issue(
     A second certificate under the same name replaces both.
     """
     hosts = list(host or ())
-    order = pki.Order(
+    order = pki.CertificateRequest(
         name=name or (hosts[0] if hosts else role[0].value),
         roles=list(dict.fromkeys(role)),
         hosts=hosts,
@@ -81,12 +81,12 @@ def issue(
     what = pki.shown(certificate)[0]
     if as_json:
         emit({"certificate": str(certificate), "key": str(key), **document(what)})
-        return Exit.OK
+        return ExitCode.OK
     say(f"{certificate}: {' and '.join(what.roles)}, until {day(what.expires_at)}")
     if what.node_id:
         say(f"it is for datanode {what.node_id}, dialled as {', '.join(what.hosts)}")
     say(f"{key}: its key (mode 0600); bring both and {directory / 'ca.pem'} to its holder")
-    return Exit.OK
+    return ExitCode.OK
 
 
 @app.command("show")
@@ -131,10 +131,10 @@ def show_certificates(
     late = [what for _, what in found if (what.expires_at - now).days < SOON_DAYS]
     if late and not as_json:
         remark(f"{counted(len(late), 'certificate')} to be issued again soon")
-    return Exit.TO_DO if late else Exit.OK
+    return ExitCode.TO_DO if late else ExitCode.OK
 
 
-def document(what: pki.Shown) -> dict[str, object]:
+def document(what: pki.CertificateInfo) -> dict[str, object]:
     """Return one certificate as JSON."""
     return {
         "name": what.name,

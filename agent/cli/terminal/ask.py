@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Answered(Generic[T]):
+class DatanodeReply(Generic[T]):
     """A datanode, by id or by the dialled address, and its answer or the error."""
 
     datanode: str
@@ -47,16 +47,16 @@ def nodes_of(client: Client, datanode: str | None) -> list[tuple[str, str]]:
 
 def ask_each(
     client: Client, nodes: list[tuple[str, str]], question: Callable[[Peer], T]
-) -> list[Answered[T]]:
+) -> list[DatanodeReply[T]]:
     """Query datanodes concurrently; an error counts as an answer."""
 
-    def ask(node: tuple[str, str]) -> Answered[T]:
+    def ask(node: tuple[str, str]) -> DatanodeReply[T]:
         name, address = node
         try:
             datanode_id = "" if name == address else name
-            return Answered(name, question(client.peer(Endpoint(datanode_id, address))))
+            return DatanodeReply(name, question(client.peer(Endpoint(datanode_id, address))))
         except SutureError as error:
-            return Answered(name, None, str(error), error)
+            return DatanodeReply(name, None, str(error), error)
 
     if len(nodes) == 1:
         return [ask(nodes[0])]
@@ -64,7 +64,7 @@ def ask_each(
         return list(pool.map(ask, nodes))
 
 
-def heard(answers: Sequence[Answered[T]]) -> str:
+def heard(answers: Sequence[DatanodeReply[T]]) -> str:
     """Return how many datanodes answered: `3 datanodes`, or `2 of 3 datanodes`."""
     count = sum(not answer.error for answer in answers)
     everyone = counted(len(answers), "datanode")

@@ -29,7 +29,7 @@ SYSTEM_FILE: Final = Path("/etc/suture/client.toml")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class CredentialOptions:
     """Settings from the command line or the environment."""
 
     certificate: Path | None = None
@@ -43,10 +43,10 @@ class Wanted:
         return any(getattr(self, name) is not None for name in FILE_NAMES)
 
 
-_wanted: ContextVar[Wanted] = ContextVar("wanted", default=Wanted())  # noqa: B039 - it is frozen
+_wanted: ContextVar[CredentialOptions] = ContextVar("wanted", default=CredentialOptions())  # noqa: B039 - it is frozen
 
 
-def choose(wanted: Wanted) -> None:
+def choose(wanted: CredentialOptions) -> None:
     """Set the credentials of all commands."""
     _wanted.set(wanted)
 
@@ -72,7 +72,7 @@ def connect(scm: str) -> "Client":
     return Client(scm, security=security())
 
 
-def _effective() -> Wanted:
+def _effective() -> CredentialOptions:
     """Return the settings, completed from the file."""
     wanted = _wanted.get()
     if wanted.has_files():
@@ -82,7 +82,7 @@ def _effective() -> Wanted:
         return wanted
     said = _read(path)
     paths = {name: _at_home(said[name]) for name in FILE_NAMES if name in said}
-    return Wanted(
+    return CredentialOptions(
         **paths,
         allow_plaintext=wanted.allow_plaintext or bool(said.get("allow_plaintext", False)),
     )

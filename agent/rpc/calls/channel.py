@@ -12,9 +12,9 @@ from typing import Any, Final, TypeVar
 import grpc
 
 from agent.errors import Code, Refused, SutureError, Unavailable
-from agent.rpc.calls.unregistered import Header, Unregistered
+from agent.rpc.calls.unregistered import Header, UnregisteredChannel
 from agent.rpc.security.channel_renewal import RenewingChannel
-from agent.rpc.security.tls import LOOPBACK_ONLY, Material, Security, channel_credentials
+from agent.rpc.security.tls import LOOPBACK_ONLY, Security, TlsMaterial, channel_credentials
 from agent.rpc.wire.errors import error_from
 from agent.runtime.tracing import carried
 from merkle.replica import CHUNK_BYTES_MAX
@@ -37,7 +37,7 @@ _RETRIED_CODES: Final = frozenset({Code.UNAVAILABLE, Code.BUSY})
 T = TypeVar("T")
 
 
-class Closed(Unavailable):
+class ChannelClosed(Unavailable):
     """The connection was closed at our end; nothing is repeated over it."""
 
     def __init__(self) -> None:
@@ -69,11 +69,11 @@ def open_channel(
     ]
     if security.certificates is None:
         security.check_plaintext(address, "call")
-        return Unregistered(grpc.insecure_channel(address, options), header)
+        return UnregisteredChannel(grpc.insecure_channel(address, options), header)
 
-    def open_one(material: Material) -> grpc.Channel:
+    def open_one(material: TlsMaterial) -> grpc.Channel:
         channel = grpc.secure_channel(address, channel_credentials(material), options)
-        return Unregistered(channel, header)
+        return UnregisteredChannel(channel, header)
 
     return RenewingChannel(security.certificates, open_one)
 
@@ -111,7 +111,7 @@ def call(
 
 def _error_of(failure: grpc.RpcError | ValueError, party: str) -> SutureError:
     """Return the error for the caller of a failed call; its cause is the failure."""
-    error: SutureError = Closed()  # gRPC raises ValueError for a closed channel
+    error: SutureError = ChannelClosed()  # gRPC raises ValueError for a closed channel
     if isinstance(failure, grpc.RpcError):
         error = error_from(failure, party)
     error.__cause__ = failure
@@ -126,7 +126,7 @@ def stream(method: Method, request: Any, *, timeout_s: float) -> Iterator[Any]:
     try:
         answers = method(request, timeout=timeout_s, metadata=carried())
     except ValueError as error:
-        raise Closed from error
+        raise ChannelClosed from error
     return _messages(answers)
 
 
@@ -146,7 +146,7 @@ def begun(method: Method, request: Any, *, timeout_s: float) -> Any:  # the call
             request, timeout=timeout_s, metadata=carried()
         )
     except ValueError as error:
-        raise Closed from error
+        raise ChannelClosed from error
 
 
 def upload(
@@ -277,4 +277,8 @@ def _is_worth_repeating(error: BaseException) -> bool:
 def _may_end(error: BaseException, codes: Collection[Code]) -> bool:
     """Return whether a call that failed with one of `codes` may succeed later over this
     connection."""
-    return isinstance(error, Unavailable) and error.code in codes and not isinstance(error, Closed)
+    return (
+        isinstance(error, Unavailable)
+        and error.code in codes
+        and not isinstance(error, ChannelClosed)
+    )

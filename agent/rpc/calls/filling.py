@@ -41,7 +41,7 @@ def write_singly(
             commit_block(block)
 
 
-class Filling:
+class ShardWriter:
     """The part of a peer that writes shards. `stub` is its service; `WriteBlocks` has a method of
     its own, because its messages are already encoded."""
 

@@ -22,7 +22,7 @@ from agent.rpc.calls.channel import (
     stream,
     upload,
 )
-from agent.rpc.calls.filling import Filling
+from agent.rpc.calls.filling import ShardWriter
 from agent.rpc.calls.received import SMALL_BYTES_MAX, joined, parts_as_they_come, parts_of, several
 from agent.rpc.security.tls import LOOPBACK_ONLY, Security
 from agent.rpc.v1 import container_pb2, datanode_pb2_grpc
@@ -35,7 +35,7 @@ from agent.rpc.wire.hashes import BlockRows
 from merkle.checksum import U64s
 from merkle.descent import BlockRange
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
-from merkle.tree import Summary, Tree
+from merkle.tree import Tree, TreeSummary
 
 SAMPLE_TIMEOUT_S: Final = 7 * 86_400.0  # millions of chunks at the pace of scans
 SCAN_TIMEOUT_S: Final = 6 * 3600.0  # a full container on a busy disk
@@ -47,7 +47,7 @@ BLOCKS_MAX: Final = 1_000_000  # of one container, when all are listed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timeouts:
+class PeerTimeouts:
     """Deadlines of the calls to one peer."""
 
     call_s: float = 10.0
@@ -77,14 +77,14 @@ class Endpoint(NamedTuple):
 
 
 @dataclass(slots=True)
-class Meter:
+class TransferCost:
     """Cost of calls in serialized bytes. Used by the calling thread only."""
 
     tree_bytes: int = 0
     data_bytes: int = 0
 
 
-class Peer(Filling):
+class Peer(ShardWriter):
     """A datanode, dialled on first use. Thread-safe."""
 
     def __init__(
@@ -92,13 +92,13 @@ class Peer(Filling):
         address: str,
         *,
         datanode_id: str = "",
-        timeouts: Timeouts | None = None,
+        timeouts: PeerTimeouts | None = None,
         security: Security = LOOPBACK_ONLY,
     ) -> None:
         """With `datanode_id`, a different datanode at `address` refuses each call."""
         self.address = address
         self._party = f"the datanode at {address}"
-        self._timeouts = timeouts or Timeouts()
+        self._timeouts = timeouts or PeerTimeouts()
         header = (ADDRESSEE_HEADER, datanode_id) if datanode_id else None
         self._channel = open_channel(address, security, header=header)
         self.stub = datanode_pb2_grpc.DatanodeStub(self._channel)  # type: ignore[no-untyped-call]
@@ -126,24 +126,24 @@ class Peer(Filling):
 
     # Trees.
 
-    def summary(self, container_id: ContainerId, meter: Meter | None = None) -> Summary:
+    def summary(self, container_id: ContainerId, meter: TransferCost | None = None) -> TreeSummary:
         """Return the summary of the peer's tree."""
         request = pb.GetContainerHashesRequest(container_id=container_id, level=pb.ROOT)
 
-        def ask() -> Summary:
+        def ask() -> TreeSummary:
             return hashes.read_summary(self._pages(request, meter))
 
         return retried(ask, timeout_s=self._timeouts.tree_s)
 
     def ranges(
-        self, container_id: ContainerId, starts: U64s, meter: Meter | None = None
-    ) -> tuple[Summary, U64s]:
+        self, container_id: ContainerId, starts: U64s, meter: TransferCost | None = None
+    ) -> tuple[TreeSummary, U64s]:
         """Return the summary, and the checksum of each range that begins at `starts`."""
         request = pb.GetContainerHashesRequest(
             container_id=container_id, level=pb.RANGES, range_starts=starts.tolist()
         )
 
-        def ask() -> tuple[Summary, U64s]:
+        def ask() -> tuple[TreeSummary, U64s]:
             return hashes.read_ranges(self._pages(request, meter), count=len(starts))
 
         return retried(ask, timeout_s=self._timeouts.tree_s)
@@ -152,7 +152,7 @@ class Peer(Filling):
         self,
         container_id: ContainerId,
         ranges: Sequence[BlockRange] = (),
-        meter: Meter | None = None,
+        meter: TransferCost | None = None,
     ) -> BlockRows:
         """Return a row per block and tombstone in `ranges`; all rows without `ranges`."""
         request = pb.GetContainerHashesRequest(
@@ -167,8 +167,8 @@ class Peer(Filling):
         return retried(ask, timeout_s=self._timeouts.tree_s)
 
     def chunks(
-        self, container_id: ContainerId, block_ids: U64s, meter: Meter | None = None
-    ) -> tuple[Summary, Tree]:
+        self, container_id: ContainerId, block_ids: U64s, meter: TransferCost | None = None
+    ) -> tuple[TreeSummary, Tree]:
         """Return the summary, and the tree of the named blocks; an empty selection returns no
         blocks."""
         assert len(block_ids) > 0, "no ids would mean all blocks"
@@ -177,7 +177,7 @@ class Peer(Filling):
         )
         return self._tree(request, meter)
 
-    def tree(self, container_id: ContainerId, meter: Meter | None = None) -> Tree:
+    def tree(self, container_id: ContainerId, meter: TransferCost | None = None) -> Tree:
         """Return the peer's whole tree."""
         request = pb.GetContainerHashesRequest(container_id=container_id, level=pb.CHUNKS)
         summary, tree = self._tree(request, meter)
@@ -189,15 +189,15 @@ class Peer(Filling):
         return tree
 
     def _tree(
-        self, request: pb.GetContainerHashesRequest, meter: Meter | None
-    ) -> tuple[Summary, Tree]:
-        def ask() -> tuple[Summary, Tree]:
+        self, request: pb.GetContainerHashesRequest, meter: TransferCost | None
+    ) -> tuple[TreeSummary, Tree]:
+        def ask() -> tuple[TreeSummary, Tree]:
             return hashes.read_tree(self._pages(request, meter))
 
         return retried(ask, timeout_s=self._timeouts.tree_s)
 
     def _pages(
-        self, request: pb.GetContainerHashesRequest, meter: Meter | None
+        self, request: pb.GetContainerHashesRequest, meter: TransferCost | None
     ) -> Iterator[pb.HashesPage]:
         timeout_s = self._timeouts.tree_s
         for page in stream(self.stub.GetContainerHashes, request, timeout_s=timeout_s):
@@ -208,7 +208,7 @@ class Peer(Filling):
     # Data.
 
     def block(
-        self, container_id: ContainerId, block_id: BlockId, meter: Meter | None = None
+        self, container_id: ContainerId, block_id: BlockId, meter: TransferCost | None = None
     ) -> BlockData:
         """Return the metadata of one committed block."""
         [block] = self._block_results(container_id, [block_id], meter)
@@ -228,7 +228,10 @@ class Peer(Filling):
         return {block.block_id: block for block in results if isinstance(block, BlockData)}
 
     def _block_results(
-        self, container_id: ContainerId, block_ids: Sequence[BlockId], meter: Meter | None = None
+        self,
+        container_id: ContainerId,
+        block_ids: Sequence[BlockId],
+        meter: TransferCost | None = None,
     ) -> Iterator[BlockData | SutureError]:
         """Yield each requested block, or its error."""
         asked = [_key(container_id, block_id) for block_id in block_ids]
@@ -271,7 +274,7 @@ class Peer(Filling):
         container_id: ContainerId,
         block_id: BlockId,
         offset: int,
-        meter: Meter | None = None,
+        meter: TransferCost | None = None,
     ) -> tuple[ChunkInfo, bytes]:
         """Return one chunk and its bytes, verified against the window checksums it came with.
 
@@ -323,7 +326,7 @@ class Peer(Filling):
 
     def prove_replica(
         self, request: pb.ProveReplicaRequest, timeout_s: float
-    ) -> tuple[Summary, pb.ReplicaProof]:
+    ) -> tuple[TreeSummary, pb.ReplicaProof]:
         """Return the peer's proof of a replica; the peer may read the whole replica for it."""
         proof: pb.ReplicaProof | None = None
         for message in stream(self.stub.ProveReplica, request, timeout_s=timeout_s):
@@ -513,7 +516,7 @@ class Peer(Filling):
 
 
 def _metered(
-    pieces: Iterator[pb.ReadChunkResponse], meter: Meter | None
+    pieces: Iterator[pb.ReadChunkResponse], meter: TransferCost | None
 ) -> Iterator[pb.ReadChunkResponse]:
     for piece in pieces:
         if meter is not None:

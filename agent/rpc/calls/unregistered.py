@@ -13,7 +13,7 @@ REGISTERED = "_registered_method"
 Header = tuple[str, str]
 
 
-class Unregistered(grpc.Channel):
+class UnregisteredChannel(grpc.Channel):
     """A wrapper of a channel; every call over it carries `header`, if there is one."""
 
     def __init__(self, within: grpc.Channel, header: Header | None = None) -> None:
@@ -48,7 +48,7 @@ class Unregistered(grpc.Channel):
         """Close it; running calls are cancelled."""
         self._within.close()
 
-    def __enter__(self) -> "Unregistered":
+    def __enter__(self) -> "UnregisteredChannel":
         return self
 
     def __exit__(self, *_: object) -> None:

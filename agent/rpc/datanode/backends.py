@@ -37,7 +37,7 @@ Scan = Callable[[ContainerId, Callable[[], bool], ScanMode], Iterable[ScanStep]]
 
 
 @dataclass(frozen=True, slots=True)
-class Draw:
+class SampleSpec:
     """Parameters of a sample: `drawn_count` of `chunk_count` chunks, by a seed. With both 0 the
     chunks are only counted."""
 
@@ -47,7 +47,7 @@ class Draw:
 
 
 @dataclass(slots=True)
-class Sampled:
+class SampleResult:
     """Result of a sample. `gone_count` counts drawn chunks that were deleted or rewritten since
     the count. `undecided_count` counts chunks without two agreeing reads, or unreadable at this
     time."""
@@ -76,14 +76,14 @@ class SampleStep:
     """Progress of a sample; the last step has its result."""
 
     read_count: int
-    result: Sampled | None = None
+    result: SampleResult | None = None
 
 
-Sample = Callable[[Draw, Callable[[], bool]], Iterable[SampleStep]]
+Sample = Callable[[SampleSpec, Callable[[], bool]], Iterable[SampleStep]]
 """Draw a sample, yield steps, end early when the callable says so. Raise SutureError."""
 
 
-class Scrub(Protocol):
+class ScrubControl(Protocol):
     """Operator control of the background scans."""
 
     def status(self) -> pb.ScrubStatusResponse:
@@ -103,7 +103,7 @@ class Scrub(Protocol):
         ...
 
 
-class Volumes(Protocol):
+class VolumeControl(Protocol):
     """Operator control of this datanode's volumes."""
 
     def steer(self, volume_id: str, *, service: str, target_id: str) -> None:
@@ -123,7 +123,7 @@ class Volumes(Protocol):
         ...
 
 
-class Arrived(Protocol):
+class ImportedReplica(Protocol):
     """A replica imported from another datanode."""
 
     @property
@@ -149,6 +149,6 @@ class Importer(Protocol):
         """Decode one `ImportPart`. Raise DecodeError."""
         ...
 
-    def receive(self, parts: Iterator[Any]) -> Arrived:
+    def receive(self, parts: Iterator[Any]) -> ImportedReplica:
         """Receive one whole replica. Raise SutureError; then nothing of it remains."""
         ...

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import grpc
 
-from agent.rpc.datanode.backends import Draw, Sample, Sampled, Scan, ScanMode, ScanStep
-from agent.rpc.datanode.limits import Limits, page_size
+from agent.rpc.datanode.backends import Sample, SampleResult, SampleSpec, Scan, ScanMode, ScanStep
+from agent.rpc.datanode.limits import DatanodeServerLimits, page_size
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import codec, reports
 from agent.store.replica_store import ReplicaStore
@@ -13,10 +13,12 @@ from merkle.replica import ID_MAX, ContainerId
 from scanner.sampling import DRAWN_MAX
 
 
-class JudgeHandlers:
+class ScanHandlers:
     """Handlers of ScanContainer, SampleChunks, ListFindings."""
 
-    def __init__(self, store: ReplicaStore, scan: Scan, sample: Sample, *, limits: Limits) -> None:
+    def __init__(
+        self, store: ReplicaStore, scan: Scan, sample: Sample, *, limits: DatanodeServerLimits
+    ) -> None:
         self._store = store
         self._scan = scan
         self._sample = sample
@@ -66,7 +68,7 @@ class JudgeHandlers:
         End early when the caller disconnects.
         """
         chunk_count = codec.parse_int(request.chunk_count, "chunk_count", low=0, high=ID_MAX)
-        draw = Draw(
+        draw = SampleSpec(
             chunk_count,
             codec.parse_int(
                 request.drawn_count, "drawn_count", low=0, high=min(chunk_count, DRAWN_MAX)
@@ -105,7 +107,7 @@ class JudgeHandlers:
         )
 
 
-def _sample_result(sampled: Sampled) -> pb.SampleResult:
+def _sample_result(sampled: SampleResult) -> pb.SampleResult:
     return pb.SampleResult(
         chunk_count=sampled.chunk_count,
         read_count=sampled.read_count,

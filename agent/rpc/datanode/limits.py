@@ -2,18 +2,18 @@
 
 from dataclasses import dataclass
 
-from agent.rpc.serving.binding import PATIENCE, Patience
+from agent.rpc.serving.binding import PATIENCE, ConnectionLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class DatanodeServerLimits:
     """Limits of one server. Calls beyond `rpc_count_max` get RESOURCE_EXHAUSTED at once."""
 
     rpc_count_max: int = 64
     streams_max: int = 64  # concurrent calls of one connection; more wait or are refused
     connections_max: int = 1_000
     calls_per_s_max: int = 0  # of one caller; 0 = unlimited
-    patience: Patience = PATIENCE
+    patience: ConnectionLimits = PATIENCE
     lease_timeout_s: float = 30.0  # longest wait for a container that is being changed
     replicas_page_max: int = 1_000
     blocks_page_max: int = 1_000

@@ -6,7 +6,7 @@ from typing import Final, TypeAlias
 from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import codec
-from agent.store.operations.reading import Readable
+from agent.store.operations.reading import BlockLocation
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
 
@@ -15,7 +15,7 @@ BYTES_MAX: Final = 1024**2  # of their data, as in any message of chunk data
 
 Key: TypeAlias = tuple[BlockId, int]
 """A block, and where one of its chunks begins."""
-Found: TypeAlias = tuple[Readable, ChunkInfo]
+Found: TypeAlias = tuple[BlockLocation, ChunkInfo]
 
 
 def parse_keys(asked: Sequence[pb.ChunkKey] | Sequence[pb.ChunkChallenge]) -> list[Key]:
@@ -43,7 +43,7 @@ def several_chunks(
 ) -> dict[Key, Found | SutureError]:
     """Return each chunk with its block, or the error, in the order of `keys`. The error is BUSY for
     a chunk beyond `BYTES_MAX` that is not the only one. A block is looked up once."""
-    blocks: dict[BlockId, Readable] = {}
+    blocks: dict[BlockId, BlockLocation] = {}
     chosen: dict[Key, Found | SutureError] = {}
     left_bytes = BYTES_MAX
     for block_id, offset in keys:

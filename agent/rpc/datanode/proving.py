@@ -22,7 +22,7 @@ KEEP_MS_MAX: Final = 3_600_000
 PROVING_STATES: Final = frozenset({ReplicaState.CLOSED, ReplicaState.QUASI_CLOSED})
 
 
-class Keeping(Protocol):
+class DeletePinner(Protocol):
     """Records of replicas that must be kept for others (`agent.runtime.pledges`)."""
 
     def give(self, container_id: ContainerId, keep_s: float) -> None:
@@ -37,7 +37,7 @@ class ProofHandlers:
         self,
         store: ReplicaStore,
         scan: Scan,
-        pledges: Keeping,
+        pledges: DeletePinner,
         clock: Clock,
         on_damage: Callable[[ContainerId, str], None] = lambda *_: None,
     ) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 import grpc
 
 from agent.errors import Code, Refused, SutureError
-from agent.rpc.datanode.limits import Limits, page_size
+from agent.rpc.datanode.limits import DatanodeServerLimits, page_size
 from agent.rpc.datanode.named_chunks import (
     BYTES_MAX,
     check_names,
@@ -21,7 +21,7 @@ from agent.rpc.v1 import container_pb2
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import codec, hashes, reports
 from agent.rpc.wire.blockpieces import BlockPiece, encode_piece
-from agent.store.operations.reading import Readable
+from agent.store.operations.reading import BlockLocation
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import ID_MAX, BlockData, ChunkInfo, ContainerId
 
@@ -39,7 +39,7 @@ class ReadHandlers:
         self,
         store: ReplicaStore,
         *,
-        limits: Limits,
+        limits: DatanodeServerLimits,
         on_read: Callable[[float], None] = lambda _: None,
     ) -> None:
         """`on_read` receives the duration in seconds of each read of chunk data; the first read's
@@ -103,7 +103,7 @@ class ReadHandlers:
             result.block.CopyFrom(message)
         return answer
 
-    def _readable(self, asked: container_pb2.BlockId) -> tuple[ContainerId, Readable]:
+    def _readable(self, asked: container_pb2.BlockId) -> tuple[ContainerId, BlockLocation]:
         """Return the block, unless the caller knows a later commit or another replica index."""
         container_id, block_id = codec.parse_block_key(asked, "block_id")
         found = self._store.readable(container_id, block_id)
@@ -232,7 +232,7 @@ class ReadHandlers:
     def _read(
         self,
         container_id: ContainerId,
-        found: Readable,
+        found: BlockLocation,
         offset: int,
         length_bytes: int,
         before_s: float = 0.0,

@@ -11,20 +11,26 @@ from typing import Any, Final
 
 import grpc
 
-from agent.rpc.datanode.limits import Limits
+from agent.rpc.datanode.limits import DatanodeServerLimits
 from agent.rpc.security.tls import LOOPBACK_ONLY, Security
-from agent.rpc.serving.access import Audit, Gate
+from agent.rpc.serving.access import Audit, AuthorizationMiddleware
 from agent.rpc.serving.binding import bind, server_options
 from agent.rpc.serving.budgeted import COSTS, Budgeted
 from agent.rpc.serving.connections import Connections
 from agent.rpc.serving.health_service import Health
-from agent.rpc.serving.waits import Attended, Slots, Unlimited, Waits, share
+from agent.rpc.serving.waits import (
+    BlockedCallMiddleware,
+    BlockedCalls,
+    UnlimitedSlots,
+    WorkerSlots,
+    share,
+)
 from agent.rpc.v1 import datanode_pb2, datanode_pb2_grpc
 from agent.rpc.wire.addressee import refusal_by
-from agent.rpc.wire.errors import ErrorEdge
-from agent.runtime.layers import Layers
+from agent.rpc.wire.errors import ErrorStatusMiddleware
+from agent.runtime.layers import MiddlewareStack
 from agent.runtime.memory import UNLIMITED, MemoryBudget
-from agent.runtime.tracing import Traced
+from agent.runtime.tracing import TracingMiddleware
 
 SERVICE: Final = datanode_pb2.DESCRIPTOR.services_by_name["Datanode"]
 CALLS: Final = tuple(method.name for method in SERVICE.methods)
@@ -58,13 +64,13 @@ class BuiltServer:
     server: grpc.Server
     port: int
     health: Health
-    waits: Waits
+    waits: BlockedCalls
     connections: Connections
 
 
-def waits_of(limits: Limits) -> Waits:
+def waits_of(limits: DatanodeServerLimits) -> BlockedCalls:
     """Return the record of calls that wait for their callers."""
-    return Waits(limits.rpc_count_max, slow_s=limits.patience.slow_s)
+    return BlockedCalls(limits.rpc_count_max, slow_s=limits.patience.slow_s)
 
 
 def build_server(
@@ -73,11 +79,11 @@ def build_server(
     executor: Any,  # a concurrent.futures.ThreadPoolExecutor, provided by the runtime
     *,
     datanode_id: str,
-    limits: Limits,
+    limits: DatanodeServerLimits,
     security: Security = LOOPBACK_ONLY,
     audit: Audit | None = None,
-    slots: Slots | None = None,
-    waits: Waits | None = None,
+    slots: WorkerSlots | None = None,
+    waits: BlockedCalls | None = None,
     memory: MemoryBudget = UNLIMITED,
     is_well: Callable[[], bool] = lambda: True,
     known: Callable[[], Iterable[str]] = tuple,
@@ -91,22 +97,22 @@ def build_server(
     address cannot be bound, or requires TLS.
     """
     connections = Connections(limits.connections_max, known=known)
-    gate = Gate(
+    gate = AuthorizationMiddleware(
         audit,
         calls_per_s_max=limits.calls_per_s_max,
         knows_callers=security.certificates is not None,
         trust=connections.trust,
     )
-    edge = ErrorEdge(codecs_of(groups, "decoders"), codecs_of(groups, "encoders"))
+    edge = ErrorStatusMiddleware(codecs_of(groups, "decoders"), codecs_of(groups, "encoders"))
     waits = waits or waits_of(limits)
     layers = (
         Budgeted(memory, COSTS, waits),
-        Attended(waits, slots or Unlimited(), connections),
-        Traced(),
+        BlockedCallMiddleware(waits, slots or UnlimitedSlots(), connections),
+        TracingMiddleware(),
         edge,
         gate,
     )
-    methods = Layers(layers, waits.sweep, refusal=refusal_by(datanode_id))
+    methods = MiddlewareStack(layers, waits.sweep, refusal=refusal_by(datanode_id))
     datanode_pb2_grpc.add_DatanodeServicer_to_server(  # type: ignore[no-untyped-call]
         composed(groups), methods
     )

@@ -5,18 +5,21 @@ from collections.abc import Callable
 import grpc
 
 from agent.errors import Code, Refused
-from agent.rpc.datanode.backends import Scrub, Volumes
+from agent.rpc.datanode.backends import ScrubControl, VolumeControl
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import codec
 
 Status = Callable[[], pb.StatusResponse]
 
 
-class HostHandlers:
+class AdminHandlers:
     """Handlers of Status, ScrubStatus, SteerScrub, SteerVolume, ListDisks."""
 
     def __init__(
-        self, status: Status, scrub: Scrub | None = None, volumes: Volumes | None = None
+        self,
+        status: Status,
+        scrub: ScrubControl | None = None,
+        volumes: VolumeControl | None = None,
     ) -> None:
         """Without `scrub` there are no background scans; without `volumes` no volume can be
         changed."""

@@ -13,7 +13,7 @@ import grpc
 
 from agent.errors import Code, Unavailable
 from agent.ports import Leases
-from agent.rpc.datanode.limits import Limits
+from agent.rpc.datanode.limits import DatanodeServerLimits
 from agent.rpc.v1 import container_pb2
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import codec, newblocks, reports
@@ -25,7 +25,7 @@ from merkle.replica import BlockData, ContainerId
 CREATED: Final = frozenset({container_pb2.REPLICA_STATE_UNSPECIFIED, container_pb2.OPEN})
 
 
-class Recoveries(Protocol):
+class RecoveryTracker(Protocol):
     """The replicas under reconstruction here (`agent.host.recoveries`)."""
 
     def create(self, container_id: ContainerId, replica_index: int) -> None:
@@ -51,8 +51,8 @@ class WriteHandlers:
         store: ReplicaStore,
         leases: Leases,
         *,
-        limits: Limits,
-        recoveries: Recoveries | None = None,
+        limits: DatanodeServerLimits,
+        recoveries: RecoveryTracker | None = None,
         submit: Submit | None = None,
     ) -> None:
         """Without `recoveries` no reconstruction may create a replica here. `submit` runs writes of

@@ -34,7 +34,7 @@ class Role(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class CertificateIdentity:
     """Content of one certificate. Times are wall clock times."""
 
     name: str
@@ -45,7 +45,7 @@ class Identity:
 
 
 @lru_cache(maxsize=KNOWN_COUNT_MAX)
-def identity_of(certificate: bytes) -> Identity:
+def identity_of(certificate: bytes) -> CertificateIdentity:
     """Return the identity in the first certificate of a PEM text. Raise Refused(INVALID_CONFIG)."""
     from cryptography import x509  # takes 0.1 s, not needed for plaintext
 
@@ -56,7 +56,7 @@ def identity_of(certificate: bytes) -> Identity:
         raise Refused(Code.INVALID_CONFIG, f"not a certificate in PEM: {error}") from error
 
 
-def _identity(certificate: "Certificate") -> Identity:
+def _identity(certificate: "Certificate") -> CertificateIdentity:
     from cryptography.x509.oid import NameOID
 
     names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
@@ -70,7 +70,7 @@ def _identity(certificate: "Certificate") -> Identity:
             roles.add(Role(value))
         elif kind == "node" and value:
             nodes.append(value)
-    return Identity(
+    return CertificateIdentity(
         name=str(names[0].value) if names else UNNAMED,
         roles=frozenset(roles),
         node_id=nodes[0] if nodes else "",
@@ -97,7 +97,7 @@ def expires_at_s(security: Security) -> float:
     return identity_of(security.certificates.material.certificate).expires_at_s
 
 
-def check_own(certificate: bytes, role: Role, now_s: float) -> Identity:
+def check_own(certificate: bytes, role: Role, now_s: float) -> CertificateIdentity:
     """Return our own identity. Raise Refused(INVALID_CONFIG) if peers would reject it."""
     identity = identity_of(certificate)
     if now_s >= identity.expires_at_s:

@@ -14,12 +14,12 @@ from typing import Any
 
 import grpc
 
-from agent.rpc.security.tls import Certificates, Material
+from agent.rpc.security.tls import Certificates, TlsMaterial
 
-OpenChannel = Callable[[Material], grpc.Channel]
+OpenChannel = Callable[[TlsMaterial], grpc.Channel]
 
 
-class Line:
+class ActiveChannel:
     """A channel, and its running calls."""
 
     def __init__(self, channel: grpc.Channel) -> None:
@@ -42,12 +42,12 @@ class RenewingChannel(grpc.Channel):
         """`open_one` opens a channel with the given material."""
         self._certificates = certificates
         self._open = open_one
-        self._lines: dict[Material, Line] = {}
+        self._lines: dict[TlsMaterial, ActiveChannel] = {}
         self._material = certificates.material
-        self._lines[self._material] = Line(open_one(self._material))
+        self._lines[self._material] = ActiveChannel(open_one(self._material))
         self._is_closed = False
 
-    def begin(self, call: object) -> Line:
+    def begin(self, call: object) -> ActiveChannel:
         """Return the line for `call`; the caller must remove `call` from its calls at the end."""
         while not self._is_closed:
             material = self._certificates.material
@@ -61,9 +61,9 @@ class RenewingChannel(grpc.Channel):
             line.calls.discard(call)
         raise ValueError("Cannot invoke RPC on closed channel!")  # gRPC's message
 
-    def _renew(self, material: Material) -> None:
+    def _renew(self, material: TlsMaterial) -> None:
         """Switch to a new line, and close lines without calls."""
-        fresh = Line(self._open(material))
+        fresh = ActiveChannel(self._open(material))
         if self._lines.setdefault(material, fresh) is not fresh:
             fresh.channel.close()  # another thread was faster
         self._material = material
@@ -121,7 +121,7 @@ class _Method:
         self._path = path
         self._options = options
 
-    def _begun(self, call: object) -> tuple[Line, Any]:
+    def _begun(self, call: object) -> tuple[ActiveChannel, Any]:
         line = self._channel.begin(call)
         return line, line.method(self._kind, self._path, self._options)
 

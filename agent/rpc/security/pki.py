@@ -38,7 +38,7 @@ NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")  # a file name, and
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class CertificateInfo:
     """Content of one certificate for display."""
 
     name: str
@@ -54,7 +54,7 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class CertificateRequest:
     """Certificate to issue."""
 
     name: str
@@ -97,7 +97,7 @@ def create_authority(directory: Path, *, name: str, days: int, now: datetime) ->
     return paths[0]
 
 
-def issue(directory: Path, order: Order, *, now: datetime) -> tuple[Path, Path]:
+def issue(directory: Path, order: CertificateRequest, *, now: datetime) -> tuple[Path, Path]:
     """Create a key and a certificate for it; return both paths, certificate first. Raise Refused.
 
     A server's certificate must name the hosts under which it is dialled. That of a datanode has the
@@ -137,7 +137,7 @@ def issue(directory: Path, order: Order, *, now: datetime) -> tuple[Path, Path]:
     return paths
 
 
-def shown(path: Path) -> list[Shown]:
+def shown(path: Path) -> list[CertificateInfo]:
     """Return the certificates in a PEM file for display. Raise Refused(INVALID_CONFIG)."""
     try:
         content = given_bytes(path, bytes_max=SETTINGS_BYTES_MAX)
@@ -151,7 +151,7 @@ def shown(path: Path) -> list[Shown]:
     return [_shown(certificate) for certificate in found]
 
 
-def _shown(certificate: x509.Certificate) -> Shown:
+def _shown(certificate: x509.Certificate) -> CertificateInfo:
     identity = identity_of(certificate.public_bytes(serialization.Encoding.PEM))
     hosts: list[str] = []
     is_ca = False
@@ -162,7 +162,7 @@ def _shown(certificate: x509.Certificate) -> Shown:
         if isinstance(extension.value, x509.BasicConstraints):
             is_ca = extension.value.ca
     issuers = certificate.issuer.get_attributes_for_oid(NameOID.COMMON_NAME)
-    return Shown(
+    return CertificateInfo(
         name=identity.name,
         issuer=str(issuers[0].value) if issuers else "",
         roles=tuple(sorted(role.value for role in identity.roles)),
@@ -176,7 +176,7 @@ def _shown(certificate: x509.Certificate) -> Shown:
     )
 
 
-def _check(order: Order) -> None:
+def _check(order: CertificateRequest) -> None:
     if not NAME.fullmatch(order.name) or order.name == CA_NAME:
         raise Refused(
             Code.INVALID_CONFIG,
@@ -217,7 +217,7 @@ def _authority(directory: Path) -> tuple[x509.Certificate, ec.EllipticCurvePriva
     return certificate, key
 
 
-def _names(order: Order, before: Path) -> Iterable[x509.GeneralName]:
+def _names(order: CertificateRequest, before: Path) -> Iterable[x509.GeneralName]:
     for role in order.roles:
         yield x509.UniformResourceIdentifier(f"suture:role:{role}")
     if Role.PEER in order.roles:

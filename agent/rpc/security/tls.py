@@ -55,7 +55,7 @@ class TlsFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class Material:
+class TlsMaterial:
     """Content of the files at one time, checked: the key belongs to the certificate."""
 
     certificate: bytes
@@ -67,9 +67,9 @@ class Material:
         return "Material(...)"
 
 
-def read_files(files: TlsFiles) -> Material:
+def read_files(files: TlsFiles) -> TlsMaterial:
     """Read and check the files. Raise Refused(INVALID_CONFIG) naming the file and its fault."""
-    material = Material(
+    material = TlsMaterial(
         certificate=_content(files.certificate, FILE_MODES_REFUSED),
         key=_content(files.key, KEY_MODES_REFUSED),
         ca=_content(files.ca, FILE_MODES_REFUSED),
@@ -125,7 +125,7 @@ class Certificates:
         self,
         files: TlsFiles,
         *,
-        inspect: Callable[[Material], None] = lambda _: None,
+        inspect: Callable[[TlsMaterial], None] = lambda _: None,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """Read the files. Raise Refused. `inspect` may refuse material for other reasons."""
@@ -137,13 +137,13 @@ class Certificates:
         self._looked_at_s = monotonic_s()
         self._told = ""  # the fault of the files that was logged last
 
-    def _read(self) -> Material:
+    def _read(self) -> TlsMaterial:
         material = read_files(self.files)
         self._inspect(material)
         return material
 
     @property
-    def material(self) -> Material:
+    def material(self) -> TlsMaterial:
         """The present material. A fault of new files is logged, and the former material stays in
         use."""
         now_s = self._monotonic_s()
@@ -240,7 +240,7 @@ class _Configuration:
         return self._of(material)
 
     @staticmethod
-    def _of(material: Material) -> grpc.ServerCertificateConfiguration:
+    def _of(material: TlsMaterial) -> grpc.ServerCertificateConfiguration:
         return grpc.ssl_server_certificate_configuration(
             [(material.key, material.certificate)], root_certificates=material.ca
         )
@@ -269,14 +269,14 @@ def secured(
     files: TlsFiles | None,
     *,
     allow_plaintext: bool = False,
-    inspect: Callable[[Material], None] = lambda _: None,
+    inspect: Callable[[TlsMaterial], None] = lambda _: None,
 ) -> Security:
     """Return the security that `files` give, or that of plaintext. Raise Refused."""
     certificates = None if files is None else Certificates(files, inspect=inspect)
     return Security(certificates, allow_plaintext)
 
 
-def channel_credentials(material: Material) -> grpc.ChannelCredentials:
+def channel_credentials(material: TlsMaterial) -> grpc.ChannelCredentials:
     """Return a client's credentials and trusted authorities."""
     return grpc.ssl_channel_credentials(material.ca, material.key, material.certificate)
 

@@ -15,8 +15,8 @@ from typing import Any, Final, Protocol, TypeAlias
 import grpc
 
 from agent.errors import Code, Refused, SutureError, Unavailable
-from agent.rpc.security.caller import Identity, Role, identity_of
-from agent.rpc.serving.allowance import Allowances
+from agent.rpc.security.caller import CertificateIdentity, Role, identity_of
+from agent.rpc.serving.allowance import CallerRateLimiter
 from agent.rpc.serving.waits import account_of
 
 PLAINTEXT: Final = "plaintext"
@@ -32,7 +32,7 @@ _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class AccessRule:
     """Access rule of one method: its callers, and the fields of its request for the audit log.
 
     `node_field` is the field with the calling datanode's id.
@@ -44,86 +44,89 @@ class Rule:
     node_field: str = ""
 
 
-def _audited(roles: frozenset[Role], *fields: str) -> Rule:
-    return Rule(roles, audited=True, fields=fields)
+def _audited(roles: frozenset[Role], *fields: str) -> AccessRule:
+    return AccessRule(roles, audited=True, fields=fields)
 
 
-DATANODE: Final[Mapping[str, Rule]] = {
-    "CreateContainer": Rule(PEER | CLIENT),
-    "WriteChunk": Rule(PEER | CLIENT),
-    "PutBlock": Rule(PEER | CLIENT),
-    "WriteBlocks": Rule(PEER | CLIENT),
+DATANODE: Final[Mapping[str, AccessRule]] = {
+    "CreateContainer": AccessRule(PEER | CLIENT),
+    "WriteChunk": AccessRule(PEER | CLIENT),
+    "PutBlock": AccessRule(PEER | CLIENT),
+    "WriteBlocks": AccessRule(PEER | CLIENT),
     "CloseContainer": _audited(PEER, "container_id", "force"),
     "DeleteContainer": _audited(PEER, "container_id", "force"),
-    "GetContainer": Rule(PEER | ADMIN | CLIENT),
-    "ListContainers": Rule(PEER | ADMIN),
-    "GetBlocks": Rule(PEER | ADMIN | CLIENT),
-    "ListBlocks": Rule(PEER | ADMIN | CLIENT),
-    "ReadChunk": Rule(PEER | ADMIN | CLIENT),
-    "ReadChunks": Rule(PEER | ADMIN | CLIENT),
-    "ReadBlock": Rule(PEER | ADMIN | CLIENT),
-    "GetSmallFile": Rule(PEER | ADMIN | CLIENT),
-    "GetContainerHashes": Rule(PEER | ADMIN),
-    "ProveChunks": Rule(PEER),
-    "ProveReplica": Rule(PEER),
+    "GetContainer": AccessRule(PEER | ADMIN | CLIENT),
+    "ListContainers": AccessRule(PEER | ADMIN),
+    "GetBlocks": AccessRule(PEER | ADMIN | CLIENT),
+    "ListBlocks": AccessRule(PEER | ADMIN | CLIENT),
+    "ReadChunk": AccessRule(PEER | ADMIN | CLIENT),
+    "ReadChunks": AccessRule(PEER | ADMIN | CLIENT),
+    "ReadBlock": AccessRule(PEER | ADMIN | CLIENT),
+    "GetSmallFile": AccessRule(PEER | ADMIN | CLIENT),
+    "GetContainerHashes": AccessRule(PEER | ADMIN),
+    "ProveChunks": AccessRule(PEER),
+    "ProveReplica": AccessRule(PEER),
     "ImportContainer": _audited(PEER),
     "ScanContainer": _audited(ADMIN, "container_id"),
     "SampleChunks": _audited(ADMIN, "chunk_count", "drawn_count", "seed"),
     "TrustReplica": _audited(ADMIN, "container_id", "trusted_datanode_id", "dry_run"),
-    "ListFindings": Rule(ADMIN),
-    "ListHistory": Rule(ADMIN),
-    "ListChanges": Rule(ADMIN),
-    "Status": Rule(ADMIN),
-    "ScrubStatus": Rule(ADMIN),
-    "ListDisks": Rule(ADMIN),
+    "ListFindings": AccessRule(ADMIN),
+    "ListHistory": AccessRule(ADMIN),
+    "ListChanges": AccessRule(ADMIN),
+    "Status": AccessRule(ADMIN),
+    "ScrubStatus": AccessRule(ADMIN),
+    "ListDisks": AccessRule(ADMIN),
     "SteerVolume": _audited(ADMIN, "volume_id", "service", "add_path", "target_volume_id"),
     "SteerScrub": _audited(ADMIN, "volume_id", "pause_ms", "resume", "skip_container_id"),
 }
-SCM: Final[Mapping[str, Rule]] = {
-    "Register": Rule(
+SCM: Final[Mapping[str, AccessRule]] = {
+    "Register": AccessRule(
         PEER, audited=True, fields=("datanode_id", "address"), node_field="datanode_id"
     ),
-    "Heartbeat": Rule(PEER, node_field="datanode_id"),
-    "ConfirmDeletes": Rule(PEER),
-    "AllocateBlocks": Rule(CLIENT),
-    "CommitKey": Rule(CLIENT),
-    "LookupKey": Rule(CLIENT | ADMIN),
-    "ListKeys": Rule(CLIENT | ADMIN),
-    "FinishWrites": Rule(CLIENT),
-    "ListNodes": Rule(PEER | ADMIN),
-    "ListContainerInfos": Rule(ADMIN),
-    "GetContainerInfo": Rule(PEER | ADMIN),
-    "CountContainers": Rule(ADMIN),
+    "Heartbeat": AccessRule(PEER, node_field="datanode_id"),
+    "ConfirmDeletes": AccessRule(PEER),
+    "AllocateBlocks": AccessRule(CLIENT),
+    "CommitKey": AccessRule(CLIENT),
+    "LookupKey": AccessRule(CLIENT | ADMIN),
+    "ListKeys": AccessRule(CLIENT | ADMIN),
+    "FinishWrites": AccessRule(CLIENT),
+    "ListNodes": AccessRule(PEER | ADMIN),
+    "ListContainerInfos": AccessRule(ADMIN),
+    "GetContainerInfo": AccessRule(PEER | ADMIN),
+    "CountContainers": AccessRule(ADMIN),
     "CloseContainers": _audited(ADMIN, "container_ids", "force", "dry_run"),
     "ReconcileContainers": _audited(ADMIN, "container_ids"),
     "ApplyPlan": _audited(ADMIN, "run_id", "rows", "dry_run"),
     "ExportSnapshot": _audited(ADMIN),
-    "ListOutcomes": Rule(ADMIN),
+    "ListOutcomes": AccessRule(ADMIN),
     "DeleteKeys": _audited(CLIENT | ADMIN, "keys", "dry_run"),
     "ReplicateContainers": _audited(ADMIN, "container_ids", "target_datanode_id", "dry_run"),
     "DeleteReplicas": _audited(ADMIN, "container_ids", "datanode_id", "dry_run"),
     "OrderNodes": _audited(ADMIN, "datanode_ids", "type"),
-    "GetQueues": Rule(ADMIN),
+    "GetQueues": AccessRule(ADMIN),
     "SafeMode": _audited(ADMIN, "leave"),
-    "GetReport": Rule(ADMIN),
+    "GetReport": AccessRule(ADMIN),
     "SetOperationalStates": _audited(
         ADMIN, "datanode_ids", "op_state", "op_expiry_ms", "force", "dry_run"
     ),
     "RemoveNodes": _audited(ADMIN, "datanode_ids", "force", "dry_run"),
     "ForgetContainers": _audited(ADMIN, "container_ids", "dry_run", "undo"),
-    "ListDepartures": Rule(ADMIN),
-    "Foresee": Rule(ADMIN),
+    "ListDepartures": AccessRule(ADMIN),
+    "Foresee": AccessRule(ADMIN),
     "HoldContainers": _audited(ADMIN, "container_ids", "datanode_id", "release"),
-    "ListHolds": Rule(ADMIN),
-    "ListAnchors": Rule(ADMIN),
-    "ListContainerKeys": Rule(ADMIN),
-    "GetRecovery": Rule(ADMIN),
+    "ListHolds": AccessRule(ADMIN),
+    "ListAnchors": AccessRule(ADMIN),
+    "ListContainerKeys": AccessRule(ADMIN),
+    "GetRecovery": AccessRule(ADMIN),
     "Recover": _audited(ADMIN, "dry_run", "finish", "force"),
     "Balance": _audited(ADMIN, "threshold_permille", "dry_run", "stop"),
 }
-HEALTH: Final[Mapping[str, Rule]] = {"Check": Rule(ANYBODY), "Watch": Rule(ANYBODY)}
+HEALTH: Final[Mapping[str, AccessRule]] = {
+    "Check": AccessRule(ANYBODY),
+    "Watch": AccessRule(ANYBODY),
+}
 
-TABLE: Final[Mapping[str, Rule]] = {
+TABLE: Final[Mapping[str, AccessRule]] = {
     f"/{service}/{method}": rule
     for service, rules in (
         ("suture.v1.Datanode", DATANODE),
@@ -142,7 +145,7 @@ class Audit(Protocol):
         ...
 
 
-class Unrecorded:
+class NullAudit:
     """Records nothing; for servers of tests and benchmarks."""
 
     def record(self, action: str, result: str, **facts: object) -> None:
@@ -154,7 +157,7 @@ class Caller:
     """The caller, as far as it is known. `identity` is None over plaintext."""
 
     place: str  # address and port
-    identity: Identity | None
+    identity: CertificateIdentity | None
 
     @property
     def name(self) -> str:
@@ -177,7 +180,7 @@ def caller_of(context: grpc.ServicerContext) -> Caller:
     return Caller(context.peer(), identity)
 
 
-def check(rule: Rule, method: str, caller: Caller, now_s: float) -> None:
+def check(rule: AccessRule, method: str, caller: Caller, now_s: float) -> None:
     """Raise Refused unless `rule` allows the caller."""
     identity = caller.identity
     if identity is None:
@@ -204,7 +207,7 @@ def check(rule: Rule, method: str, caller: Caller, now_s: float) -> None:
         )
 
 
-def check_node(rule: Rule, request: Any, caller: Caller) -> None:
+def check_node(rule: AccessRule, request: Any, caller: Caller) -> None:
     """Raise Refused if a request's datanode id is not the one in the caller's certificate."""
     if caller.identity is None or not rule.node_field or not caller.identity.node_id:
         return
@@ -222,7 +225,7 @@ def _list(roles: frozenset[Role]) -> str:
     return " or ".join(sorted(roles))
 
 
-def facts_of(rule: Rule, request: Any) -> dict[str, object]:
+def facts_of(rule: AccessRule, request: Any) -> dict[str, object]:
     """Return a request's facts for the audit log; long lists are cut, with their length."""
     facts: dict[str, object] = {}
     for name in rule.fields:
@@ -249,7 +252,7 @@ def outcome_of(answer: Any) -> dict[str, object]:
     return {} if replica is None else {"container_id": replica.container_id}
 
 
-class Gate:
+class AuthorizationMiddleware:
     """Admits the callers in the table within their limits, and writes the audit log.
 
     It is the innermost layer of a server; `ErrorEdge` around it converts its errors to statuses.
@@ -261,7 +264,7 @@ class Gate:
         *,
         calls_per_s_max: int = 0,
         now_s: Callable[[], float] = time.time,
-        table: Mapping[str, Rule] = TABLE,
+        table: Mapping[str, AccessRule] = TABLE,
         knows_callers: bool = True,
         trust: Callable[[str], object] = lambda _place: None,
     ) -> None:
@@ -269,8 +272,8 @@ class Gate:
         without TLS, which cannot distinguish callers. `trust` receives the place of each caller
         with the certificate of a datanode or an operator."""
         self._trust = trust
-        self._audit = audit or Unrecorded()
-        self._allowances = Allowances(calls_per_s_max) if calls_per_s_max else None
+        self._audit = audit or NullAudit()
+        self._allowances = CallerRateLimiter(calls_per_s_max) if calls_per_s_max else None
         self._now_s = now_s
         self._table = table
         self._knows_callers = knows_callers
@@ -281,7 +284,7 @@ class Gate:
         if rule is not None and (rule.roles == ANYBODY or self._is_open(rule)):
             return handler  # type: ignore[no-any-return]
         if rule is None:
-            rule = Rule(frozenset())
+            rule = AccessRule(frozenset())
             behavior: Any = _closed
         elif handler.response_streaming:
             behavior = self._stream(method, rule, handler.unary_stream)
@@ -293,16 +296,16 @@ class Gate:
             )
         return _like(handler, behavior)
 
-    def _is_open(self, rule: Rule) -> bool:
+    def _is_open(self, rule: AccessRule) -> bool:
         """Return whether a call needs no check: no identities, no limits, no audit."""
         return not (self._knows_callers or self._allowances or rule.audited)
 
-    def _only_counts(self, rule: Rule) -> bool:
+    def _only_counts(self, rule: AccessRule) -> bool:
         """Return whether the rate limit is the only check of a call."""
         return not (self._knows_callers or rule.audited)
 
     def _admit(
-        self, method: str, rule: Rule, request: Any, context: grpc.ServicerContext
+        self, method: str, rule: AccessRule, request: Any, context: grpc.ServicerContext
     ) -> Caller:
         """Return the caller, or raise the refusal. A stream has no request (None)."""
         caller = caller_of(context)
@@ -322,7 +325,13 @@ class Gate:
         return caller
 
     def _write(
-        self, method: str, rule: Rule, caller: Caller, request: Any, result: str, **more: object
+        self,
+        method: str,
+        rule: AccessRule,
+        caller: Caller,
+        request: Any,
+        result: str,
+        **more: object,
     ) -> None:
         facts = facts_of(rule, request) if request is not None else {}
         roles = sorted(caller.identity.roles) if caller.identity else []
@@ -335,7 +344,9 @@ class Gate:
             **(facts | more),
         )
 
-    def _counted(self, method: str, rule: Rule, behavior: Callable[..., Any]) -> Callable[..., Any]:
+    def _counted(
+        self, method: str, rule: AccessRule, behavior: Callable[..., Any]
+    ) -> Callable[..., Any]:
         assert self._allowances is not None, "else the gate is open"
         take = self._allowances.take
 
@@ -347,7 +358,7 @@ class Gate:
         return counted
 
     def _unary(
-        self, method: str, rule: Rule, behavior: Callable[..., Any], is_upload: bool
+        self, method: str, rule: AccessRule, behavior: Callable[..., Any], is_upload: bool
     ) -> Callable[..., Any]:
         def guarded(request: Any, context: grpc.ServicerContext) -> Any:
             known = None if is_upload else request
@@ -368,7 +379,7 @@ class Gate:
         return guarded
 
     def _stream(
-        self, method: str, rule: Rule, behavior: Callable[..., Iterator[Any]]
+        self, method: str, rule: AccessRule, behavior: Callable[..., Iterator[Any]]
     ) -> Callable[..., Iterator[Any]]:
         def guarded(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
             caller = self._admit(method, rule, request, context)

@@ -11,7 +11,7 @@ BURST_S: Final = 2.0  # of calls at once, after a pause
 ACCOUNT_COUNT_MAX: Final = 10_000
 
 
-class Allowances:
+class CallerRateLimiter:
     """Remaining calls of each caller."""
 
     def __init__(

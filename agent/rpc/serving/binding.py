@@ -20,7 +20,7 @@ PING_INTERVAL_MS_MIN: Final = 10_000  # a client that pings more often is discon
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class ConnectionLimits:
     """Limits on the age of a connection.
 
     It is renewed from time to time, so that a caller that is no longer trusted does not stay
@@ -34,7 +34,7 @@ class Patience:
     slow_s: float = SLOW_S  # a longer wait for a caller is ended if others need the thread
 
 
-PATIENCE: Final = Patience()
+PATIENCE: Final = ConnectionLimits()
 
 
 def server_options(
@@ -43,7 +43,7 @@ def server_options(
     *,
     message_bytes_max: int = MESSAGE_BYTES_MAX,
     answer_bytes_max: int = 0,
-    patience: Patience = PATIENCE,
+    patience: ConnectionLimits = PATIENCE,
 ) -> list[tuple[str, int]]:
     """Return the channel options of the servers, which limit what a stranger can use up.
 

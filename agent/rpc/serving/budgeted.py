@@ -11,7 +11,7 @@ from grpc_status import rpc_status
 
 from agent.errors import Unavailable
 from agent.rpc.calls.channel import MESSAGE_BYTES_MAX
-from agent.rpc.serving.waits import Waits, abort_crowded, account_of
+from agent.rpc.serving.waits import BlockedCalls, abort_crowded, account_of
 from agent.rpc.wire.errors import to_status
 from agent.runtime.memory import WAIT_S, MemoryBudget
 
@@ -38,7 +38,7 @@ class Budgeted:
     Calls that wait for their caller hold memory, too; they are ended if others need it.
     """
 
-    def __init__(self, memory: MemoryBudget, costs: Mapping[str, int], waits: Waits) -> None:
+    def __init__(self, memory: MemoryBudget, costs: Mapping[str, int], waits: BlockedCalls) -> None:
         """`costs` is in bytes by method name; other methods need too little to count."""
         self._memory = memory
         self._costs = costs

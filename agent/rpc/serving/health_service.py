@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from agent.runtime.layers import Layers
+from agent.runtime.layers import MiddlewareStack
 
 
 class Health(health_pb2_grpc.HealthServicer):
@@ -25,7 +25,7 @@ class Health(health_pb2_grpc.HealthServicer):
         for name in ("", *services):
             self._statuses.set(name, health_pb2.HealthCheckResponse.SERVING)
 
-    def add_to(self, methods: Layers) -> None:
+    def add_to(self, methods: MiddlewareStack) -> None:
         """Add the service to a server's methods."""
         health_pb2_grpc.add_HealthServicer_to_server(self, methods)  # type: ignore[arg-type]
 

@@ -44,7 +44,7 @@ def share(call_count_max: int) -> int:
     return max(2, call_count_max * 3 // 4)
 
 
-class Slots(Protocol):
+class WorkerSlots(Protocol):
     """The right to work on a call, of which there are few."""
 
     def take(self) -> None:
@@ -56,7 +56,7 @@ class Slots(Protocol):
         ...
 
 
-class Unlimited:
+class UnlimitedSlots:
     """Slots without a limit, for a server whose pool is its only limit."""
 
     def take(self) -> None:
@@ -79,11 +79,11 @@ def account_of(place: str) -> str:
 _Wait: TypeAlias = tuple[str, float, Callable[[], object]]  # caller, start time, cancellation
 
 
-class Crowded(Exception):
+class TooManyBlockedCalls(Exception):
     """The caller has reached its limit of waiting calls."""
 
 
-class Waits:
+class BlockedCalls:
     """The waiting calls of one server. Each is begun and ended by its own thread, swept by any.
 
     Threads may race for the last place, in which case one call more is admitted.
@@ -120,7 +120,7 @@ class Waits:
         Raise Crowded if this caller has too many waiting calls.
         """
         if len(self._waits) >= self._share and self._count(caller) >= self._share:
-            raise Crowded
+            raise TooManyBlockedCalls
         ticket = next(self._tickets)
         self._waits[ticket] = (caller, self._monotonic_s(), cancel)
         try:
@@ -171,10 +171,12 @@ class Waits:
         return list({*expired, *(ticket for _, _, ticket in slow[:excess_count])})
 
 
-class Attended:
+class BlockedCallMiddleware:
     """Records the waits of every call of a server. The outermost layer (`Layers`)."""
 
-    def __init__(self, waits: Waits, slots: Slots, connections: Connections | None = None) -> None:
+    def __init__(
+        self, waits: BlockedCalls, slots: WorkerSlots, connections: Connections | None = None
+    ) -> None:
         """`connections` is notified of the calls of each connection."""
         self._waits = waits
         self._slots = slots
@@ -283,7 +285,7 @@ class Attended:
         """Return the unparsed request of a unary call, which may still have to wait for a slot."""
         try:
             request = self._waits.first_of(requests, account_of(context.peer()), context.cancel)
-        except Crowded:
+        except TooManyBlockedCalls:
             abort_crowded(context)
         if request is not None:
             return request

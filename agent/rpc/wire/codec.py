@@ -31,7 +31,7 @@ from merkle.replica import (
     ContainerId,
     ReplicaState,
 )
-from merkle.tree import Summary
+from merkle.tree import TreeSummary
 
 METADATA_PAIRS_MAX: Final = 64  # per block; Ozone's clients set two
 METADATA_CHARS_MAX: Final = 4_096  # an object's key may be 1,024 and more
@@ -278,7 +278,7 @@ def parse_state(number: int, where: str) -> ReplicaState:
     return state
 
 
-def parse_summary(message: pb.TreeSummary, where: str) -> Summary:
+def parse_summary(message: pb.TreeSummary, where: str) -> TreeSummary:
     """Return the summary of a tree. The caller checks its presence (`HasField`)."""
     algorithm = ALGORITHMS.get(message.algorithm)
     if algorithm is None:
@@ -287,7 +287,7 @@ def parse_summary(message: pb.TreeSummary, where: str) -> Summary:
             f"{where}.algorithm: tree algorithm {message.algorithm} is unknown",
             field=f"{where}.algorithm",
         )
-    return Summary(
+    return TreeSummary(
         algorithm=algorithm,
         root=message.root,
         generation=message.generation,
@@ -325,7 +325,7 @@ def state_number(state: ReplicaState) -> pb.ReplicaState:
     return _STATE_NUMBERS[state]
 
 
-def summary_message(summary: Summary) -> pb.TreeSummary:
+def summary_message(summary: TreeSummary) -> pb.TreeSummary:
     """Return the wire form of a tree's summary."""
     return pb.TreeSummary(
         algorithm=_ALGORITHM_NUMBERS[summary.algorithm],

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from agent.ec.rebuild_task import Order, Reconstruction, Shard
+from agent.ec.rebuild_task import RebuildTask, Reconstruction, ShardLocation
 from agent.ec.scheme import CodecName, Scheme
 from agent.errors import Code, Refused
 from agent.rpc.v1 import scm_pb2
@@ -35,9 +35,9 @@ def scheme_message(scheme: Scheme) -> scm_pb2.EcScheme:
     )
 
 
-def parse_order(command: scm_pb2.ReconstructCommand) -> Order:
+def parse_order(command: scm_pb2.ReconstructCommand) -> RebuildTask:
     """Return the order of a command."""
-    return Order(
+    return RebuildTask(
         container_id=codec.parse_container_id(command.container_id, "reconstruct.container_id"),
         scheme=parse_scheme_message(command.scheme, "reconstruct.scheme"),
         sources=tuple(_shard(item, "reconstruct.sources") for item in command.sources),
@@ -45,8 +45,8 @@ def parse_order(command: scm_pb2.ReconstructCommand) -> Order:
     )
 
 
-def _shard(message: scm_pb2.EcShard, where: str) -> Shard:
-    return Shard(
+def _shard(message: scm_pb2.EcShard, where: str) -> ShardLocation:
+    return ShardLocation(
         codec.parse_datanode_id(message.datanode.datanode_id, f"{where}.datanode.datanode_id"),
         codec.parse_text(message.datanode.address, f"{where}.datanode.address"),
         codec.parse_int(

@@ -210,7 +210,7 @@ def _cut(text: str, bytes_max: int) -> str:
     return encoded[:bytes_max].decode("utf-8", "ignore")
 
 
-class ErrorEdge:
+class ErrorStatusMiddleware:
     """Converts every error of a Suture service to a status; a layer of both servers.
 
     It also answers invalid messages: gRPC itself would log a traceback for each, and a stranger

@@ -20,10 +20,10 @@ from agent.errors import Code, Refused
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import codec
 from merkle.checksum import U64s
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.descent import range_checksums
 from merkle.replica import CHUNK_BYTES_MAX, ID_MAX
-from merkle.tree import Summary, Tree
+from merkle.tree import Tree, TreeSummary
 
 PAGE_BYTES_MAX: Final = 1024**2  # the best size for a gRPC stream
 SELECTION_MAX: Final = 65_536  # ids, ranges or starts in one request: half a MiB
@@ -33,7 +33,7 @@ ROWS_MAX: Final = 8 * 1024**2  # blocks, or chunks, of one answer: 200 MB of col
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class TreeQuery:
     """Requested part of a tree. Without ids and ranges, the whole tree."""
 
     level: int
@@ -43,7 +43,7 @@ class Selection:
     starts: U64s
 
 
-def parse_selection(request: pb.GetContainerHashesRequest) -> Selection:
+def parse_selection(request: pb.GetContainerHashesRequest) -> TreeQuery:
     """Return the requested part. Raise Refused(MALFORMED_REQUEST)."""
     if request.level not in {pb.ROOT, pb.RANGES, pb.BLOCKS, pb.CHUNKS}:
         raise codec.malformed("level", f"level {request.level} is unknown")
@@ -62,7 +62,7 @@ def parse_selection(request: pb.GetContainerHashesRequest) -> Selection:
     starts = _ids(request.range_starts, "range_starts")
     if (starts[1:] <= starts[:-1]).any() or (len(starts) > 0 and starts[0] != 0):
         raise codec.malformed("range_starts", "must begin with 0 and ascend")
-    return Selection(request.level, block_ids, firsts, lasts, starts)
+    return TreeQuery(request.level, block_ids, firsts, lasts, starts)
 
 
 def _bounded(values: Sequence[pb.BlockRange], where: str) -> Sequence[pb.BlockRange]:
@@ -80,7 +80,7 @@ def _ids(values: Sequence[int], where: str) -> U64s:
     return ids
 
 
-def pages(tree: Tree, selection: Selection) -> Iterator[pb.HashesPage]:
+def pages(tree: Tree, selection: TreeQuery) -> Iterator[pb.HashesPage]:
     """Yield the answer; the first page has the summary even if no row is selected."""
     summary = codec.summary_message(tree.summary())
     if selection.level == pb.ROOT:
@@ -98,7 +98,7 @@ def pages(tree: Tree, selection: Selection) -> Iterator[pb.HashesPage]:
             yield page
 
 
-def _selected(tree: Tree, selection: Selection) -> npt.NDArray[np.intp]:
+def _selected(tree: Tree, selection: TreeQuery) -> npt.NDArray[np.intp]:
     """Indexes of the selected blocks, ascending."""
     if len(selection.block_ids):
         return np.flatnonzero(np.isin(tree.block_ids, selection.block_ids))
@@ -149,18 +149,18 @@ def _rows(tree: Tree, indexes: npt.NDArray[np.intp], *, with_chunks: bool) -> pb
 class BlockRows:
     """A peer's rows of its blocks as columns, ids ascending."""
 
-    summary: Summary
+    summary: TreeSummary
     block_ids: U64s
     block_checksums: U64s
     deleted: npt.NDArray[np.bool_]
 
 
-def read_summary(answer: Iterable[pb.HashesPage]) -> Summary:
+def read_summary(answer: Iterable[pb.HashesPage]) -> TreeSummary:
     """Return the summary at the start of a peer's answer."""
     return _collect(answer).summary
 
 
-def read_ranges(answer: Iterable[pb.HashesPage], *, count: int) -> tuple[Summary, U64s]:
+def read_ranges(answer: Iterable[pb.HashesPage], *, count: int) -> tuple[TreeSummary, U64s]:
     """Return the summary and one checksum per requested range."""
     columns = _collect(answer)
     if len(columns.ranges) != count:
@@ -179,7 +179,7 @@ def read_blocks(answer: Iterable[pb.HashesPage]) -> BlockRows:
     return BlockRows(columns.summary, columns.block_ids, columns.block_checksums, columns.deleted)
 
 
-def read_tree(answer: Iterable[pb.HashesPage]) -> tuple[Summary, Tree]:
+def read_tree(answer: Iterable[pb.HashesPage]) -> tuple[TreeSummary, Tree]:
     """Return the summary, and the selected blocks as a tree folded from its chunks."""
     columns = _collect(answer)
     if (columns.lengths > CHUNK_BYTES_MAX).any() or (columns.lengths == 0).any():
@@ -197,14 +197,14 @@ def read_tree(answer: Iterable[pb.HashesPage]) -> tuple[Summary, Tree]:
             chunk_healthy=columns.healthy,
             generation=columns.summary.generation,
         )
-    except (Damaged, ValueError) as error:
+    except (DamagedData, ValueError) as error:
         raise _bad_answer(str(error)) from error
     return columns.summary, tree
 
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    summary: Summary
+    summary: TreeSummary
     ranges: U64s
     block_ids: U64s
     block_checksums: U64s

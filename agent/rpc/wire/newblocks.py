@@ -20,7 +20,7 @@ DATA_TAG: Final = field_tag(pb.NewBlocks.DATA_FIELD_NUMBER)
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class NewBlockPart:
     """Part of a block in one message: its next chunks, and whether they complete it."""
 
     container_id: ContainerId
@@ -29,7 +29,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
+class NewBlocksMessage:
     """A received message; `data` is not in `message`."""
 
     message: pb.NewBlocks
@@ -59,7 +59,7 @@ def new_block_message(
     )
 
 
-def decode(encoded: bytes) -> Received:
+def decode(encoded: bytes) -> NewBlocksMessage:
     """Decode a message. Raise protobuf's DecodeError, as its own decoder does."""
     if encoded[:1] == DATA_TAG:
         view = memoryview(encoded)
@@ -68,12 +68,12 @@ def decode(encoded: bytes) -> Received:
         if end <= len(view):
             rest = pb.NewBlocks.FromString(encoded[end:])
             if not rest.data:  # if given twice, the last one counts
-                return Received(rest, view[start:end])
+                return NewBlocksMessage(rest, view[start:end])
     message = pb.NewBlocks.FromString(encoded)
-    return Received(message, memoryview(message.data))
+    return NewBlocksMessage(message, memoryview(message.data))
 
 
-def parse(received: Received) -> Iterator[tuple[Piece, memoryview]]:
+def parse(received: NewBlocksMessage) -> Iterator[tuple[NewBlockPart, memoryview]]:
     """Yield a message's part of each block, with its data. Raise Refused."""
     blocks = received.message.blocks
     if len(blocks) > BLOCKS_MAX:
@@ -92,7 +92,7 @@ def parse(received: Received) -> Iterator[tuple[Piece, memoryview]]:
         raise codec.malformed("data", f"{len(received.data)} bytes, {start} are described")
 
 
-def _parse_piece(message: pb.NewBlock, where: str) -> Piece:
+def _parse_piece(message: pb.NewBlock, where: str) -> NewBlockPart:
     container_id, block_id = codec.parse_block_key(message.block_id, f"{where}.block_id")
     if len(message.chunks) > CHUNKS_PER_BLOCK_MAX:
         raise codec.malformed(f"{where}.chunks", f"{len(message.chunks)} are too many")
@@ -102,4 +102,6 @@ def _parse_piece(message: pb.NewBlock, where: str) -> Piece:
     )
     bcsid = codec.parse_bcsid(message.block_id.bcsid, f"{where}.block_id.bcsid")
     metadata = codec.parse_metadata(message.metadata, f"{where}.metadata")
-    return Piece(container_id, BlockData(block_id, bcsid, chunks, metadata), message.is_whole)
+    return NewBlockPart(
+        container_id, BlockData(block_id, bcsid, chunks, metadata), message.is_whole
+    )

@@ -32,7 +32,7 @@ SUCCESS: Final = "_SUCCESS"
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class FinishedRun:
     """A finished run at a path, or at an address of any file system."""
 
     name: str
@@ -44,7 +44,7 @@ class Run:
     """The attempt whose rows are the run: its directory within those of the tables."""
 
     @classmethod
-    def opened(cls, name: str) -> "Run":
+    def opened(cls, name: str) -> "FinishedRun":
         """Return the run of this name. Raise Refused if there is none, or it is unfinished or
         unreadable."""
         place = addresses.opened(name)
@@ -142,7 +142,7 @@ def unreadable(name: str, error: Exception) -> Refused:
     return Refused(Code.MALFORMED_REQUEST, f"plan in {name} cannot be read: {error}")
 
 
-def read_plan(run: Run, *, only: str = "", but: str = "") -> scm_pb2.ApplyPlanRequest:
+def read_plan(run: FinishedRun, *, only: str = "", but: str = "") -> scm_pb2.ApplyPlanRequest:
     """Read `reconcile_plan/` and `plan/` of a finished run, reconcile rows first.
 
     `only` selects the rows of an action, `but` excludes those of one; empty = all. Raise Refused.
@@ -153,7 +153,9 @@ def read_plan(run: Run, *, only: str = "", but: str = "") -> scm_pb2.ApplyPlanRe
     return request
 
 
-def plan_pages(run: Run, *, only: str = "", but: str = "") -> Iterator[scm_pb2.ApplyPlanRequest]:
+def plan_pages(
+    run: FinishedRun, *, only: str = "", but: str = ""
+) -> Iterator[scm_pb2.ApplyPlanRequest]:
     """Yield the rows of `read_plan` with the same selection, a page at a time. All files are read
     before the first page. Raise Refused.
 
@@ -176,14 +178,14 @@ def plan_pages(run: Run, *, only: str = "", but: str = "") -> Iterator[scm_pb2.A
 
 
 @dataclass(frozen=True, slots=True)
-class Scans:
+class PlannedScans:
     """The rows of a plan that request a scan, in order. There may be a million, so they are kept in
     Arrow and converted a few at a time."""
 
     table: Any
 
     @classmethod
-    def of(cls, run: Run) -> "Scans":
+    def of(cls, run: FinishedRun) -> "PlannedScans":
         """Read the rows of a run. Raise Refused now rather than later."""
         import pyarrow
 
@@ -204,11 +206,11 @@ class Scans:
     def __len__(self) -> int:
         return int(self.table.num_rows)
 
-    def only(self, wanted: Sequence[bool]) -> "Scans":
+    def only(self, wanted: Sequence[bool]) -> "PlannedScans":
         """Return the selected rows."""
         import pyarrow
 
-        return Scans(self.table.filter(pyarrow.array(wanted, pyarrow.bool_())))
+        return PlannedScans(self.table.filter(pyarrow.array(wanted, pyarrow.bool_())))
 
 
 def plan_row(row: dict[str, object]) -> scm_pb2.PlanRow:

@@ -29,7 +29,7 @@ from agent.rpc.wire.codec import (
 from health.tables.replica_numbers import NUMBERS
 from merkle.checksum import Algorithm
 from merkle.replica import ID_MAX, ReplicaState
-from merkle.tree import Summary
+from merkle.tree import TreeSummary
 
 EMPTY: Final = 1
 HAS_TREE: Final = 2
@@ -41,7 +41,7 @@ _UNKNOWN: Final = 255
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ReplicaColumn:
     """A number of a replica: its name in `ReplicaColumns`, its numpy type there, its field in
     `ReplicaReport` (after a dot: in its tree), and its bounds; no upper bound without `high`."""
 
@@ -52,23 +52,23 @@ class Column:
     low: int = 0
 
 
-def _told(name: str) -> Column:
+def _told(name: str) -> ReplicaColumn:
     number = NUMBERS[name]
-    return Column(name, number.reported, name, number.high)
+    return ReplicaColumn(name, number.reported, name, number.high)
 
 
-ID: Final = Column("container_id", "<u8", "container_id", ID_MAX, 1)
+ID: Final = ReplicaColumn("container_id", "<u8", "container_id", ID_MAX, 1)
 COLUMNS: Final = (
-    Column("state", "|u1", "state"),
+    ReplicaColumn("state", "|u1", "state"),
     _told("replica_index"),
-    Column("flags", "|u1", "", FLAGS),
-    Column("algorithm", "|u1", "tree.algorithm"),
+    ReplicaColumn("flags", "|u1", "", FLAGS),
+    ReplicaColumn("algorithm", "|u1", "tree.algorithm"),
     *map(_told, ("finding_count", "bytes_used", "block_count", "bcsid", "data_scan_at_ms")),
-    Column("root", "<u8", "tree.root"),
-    Column("generation", "<u8", "tree.generation", ID_MAX),
-    Column("tree_block_count", "<u8", "tree.block_count", ID_MAX),
-    Column("tombstone_count", "<u8", "tree.tombstone_count", ID_MAX),
-    Column("tombstones_checksum", "<u8", "tree.tombstones_checksum"),
+    ReplicaColumn("root", "<u8", "tree.root"),
+    ReplicaColumn("generation", "<u8", "tree.generation", ID_MAX),
+    ReplicaColumn("tree_block_count", "<u8", "tree.block_count", ID_MAX),
+    ReplicaColumn("tombstone_count", "<u8", "tree.tombstone_count", ID_MAX),
+    ReplicaColumn("tombstones_checksum", "<u8", "tree.tombstones_checksum"),
 )
 """Numbers beside the id. In `Columns` a state and an algorithm are places among their words."""
 
@@ -192,7 +192,7 @@ def message_of(columns: Columns) -> scm_pb2.ReplicaColumns:
     return message
 
 
-class Known(Protocol):
+class ReportableReplica(Protocol):
     """A known replica, with an attribute for each field of `COLUMNS`."""
 
     @property
@@ -201,7 +201,7 @@ class Known(Protocol):
         ...
 
     @property
-    def tree(self) -> Summary | None:
+    def tree(self) -> TreeSummary | None:
         """Summary of its tree; None without a tree."""
         ...
 
@@ -221,7 +221,9 @@ class Known(Protocol):
         ...
 
 
-def report_of(known: Known, *, contradiction_count: int, load_error: str = "") -> pb.ReplicaReport:
+def report_of(
+    known: ReportableReplica, *, contradiction_count: int, load_error: str = ""
+) -> pb.ReplicaReport:
     """Return the report of one replica; without a tree the field is absent."""
     return pb.ReplicaReport(
         state=state_number(known.state),
@@ -266,7 +268,7 @@ def _turned(rows: Any, names: Sequence[Any]) -> list[tuple[Any, ...]]:
     return list(zip(*rows, strict=True)) or [()] * len(names)
 
 
-class _Sieve:
+class _RowFilter:
     """Collects the replicas that break a rule, and the first error; `path` names a field of a
     replica."""
 
@@ -291,7 +293,7 @@ def _checked(
 ) -> Columns:
     """Return columns within their bounds, with states and algorithms as indexes of words; `path`
     names a field of a replica."""
-    sieve = _Sieve(len(numbers[ID.name]), path)
+    sieve = _RowFilter(len(numbers[ID.name]), path)
     for column in (ID, *COLUMNS):
         values = numbers[column.name]
         is_out = values < column.low if column.low else np.zeros(len(values), np.bool_)

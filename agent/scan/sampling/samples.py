@@ -14,16 +14,16 @@ from threading import BoundedSemaphore
 from typing import Final
 
 from agent.errors import Code, SutureError, Unavailable
-from agent.rpc.datanode.backends import Draw, Sampled, SampleStep
+from agent.rpc.datanode.backends import SampleResult, SampleSpec, SampleStep
 from agent.runtime.clock import Clock
-from agent.runtime.lease import Leases
+from agent.runtime.lease import ContainerLeases
 from agent.scan.container_scan import ignore
-from agent.scan.sampling.spotcheck import Spot, check_chunk
+from agent.scan.sampling.spotcheck import ChunkCheck, check_chunk
 from agent.scan.throttle import ScanPace
 from agent.store.operations.reading import readable_blocks
 from agent.store.replica_store import ReplicaStore
 from merkle.blockrow import decode_block
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import BlockId, ChecksumType, ChunkInfo, ContainerId
 from scanner.finding import Finding
 from scanner.sampling import drawn
@@ -55,13 +55,13 @@ class _Paces:
         return self.known[volume_id]
 
 
-class Samples:
+class ChunkSampler:
     """Draws samples for waiting callers, one at a time."""
 
     def __init__(
         self,
         store: ReplicaStore,
-        leases: Leases,
+        leases: ContainerLeases,
         clock: Clock,
         *,
         pace: Callable[[str], ScanPace],
@@ -77,14 +77,14 @@ class Samples:
         self._is_stopping = is_stopping
         self._place = BoundedSemaphore(1)
 
-    def run(self, draw: Draw, is_cancelled: Callable[[], bool]) -> Iterator[SampleStep]:
+    def run(self, draw: SampleSpec, is_cancelled: Callable[[], bool]) -> Iterator[SampleStep]:
         """Draw a sample; yield progress, then the result.
 
         Raise Unavailable(BUSY) when another caller's sample is running, or the agent stops.
         """
         if not self._place.acquire(blocking=False):
             raise Unavailable(Code.BUSY, "a sample is drawn here already", hint="try again later")
-        result = Sampled()
+        result = SampleResult()
         try:
             for _ in self._run(draw, result, lambda: self._is_stopping() or is_cancelled()):
                 yield SampleStep(result.read_count)
@@ -92,7 +92,9 @@ class Samples:
             self._place.release()
         yield SampleStep(result.read_count, result)  # the caller may start another one at once
 
-    def _run(self, draw: Draw, result: Sampled, is_over: Callable[[], bool]) -> Iterator[None]:
+    def _run(
+        self, draw: SampleSpec, result: SampleResult, is_over: Callable[[], bool]
+    ) -> Iterator[None]:
         """Draw into the result; yield when progress is due."""
         paces = _Paces(self._pace, is_over)
         wanted = deque(drawn(draw.chunk_count, drawn_count=draw.drawn_count, seed=draw.seed))
@@ -108,7 +110,7 @@ class Samples:
         result.gone_count += len(wanted)
 
     def _replica(
-        self, container_id: ContainerId, wanted: deque[int], result: Sampled, paces: _Paces
+        self, container_id: ContainerId, wanted: deque[int], result: SampleResult, paces: _Paces
     ) -> Iterator[None]:
         """Count one replica's chunks, and read the drawn ones; yield in between."""
         left_count = 0
@@ -134,13 +136,13 @@ class Samples:
             result.undecided_count += left_count
             result.note_unread(f"container {container_id}: {error}")
 
-    def _count(self, container_id: ContainerId, result: Sampled) -> int:
+    def _count(self, container_id: ContainerId, result: SampleResult) -> int:
         """Return the number of chunks that may be drawn; record those that may not."""
         count = 0
         for block_id, row in self._store.block_rows(container_id):
             try:
                 chunks = decode_block(block_id, row).chunks
-            except Damaged:
+            except DamagedData:
                 result.damaged_row_count += 1
                 continue
             with_count = sum(has_sums(chunk) for chunk in chunks)
@@ -170,7 +172,7 @@ class Samples:
         container_id: ContainerId,
         block_id: BlockId,
         chunk: ChunkInfo,
-        result: Sampled,
+        result: SampleResult,
         pace: Callable[[int], None],
     ) -> None:
         """Read one chunk. If it seems bad, read it again under the replica's lease."""
@@ -180,7 +182,7 @@ class Samples:
                 with self._leases.hold(container_id, LEASE_WAIT_S, writes_chunks=False):
                     spot = self._checked(container_id, block_id, chunk)
         except SutureError as error:
-            spot = None if error.code in GONE else Spot(0, is_decided=False)
+            spot = None if error.code in GONE else ChunkCheck(0, is_decided=False)
         if spot is None:
             result.gone_count += 1
             return
@@ -193,7 +195,7 @@ class Samples:
 
     def _checked(
         self, container_id: ContainerId, block_id: BlockId, chunk: ChunkInfo
-    ) -> Spot | None:
+    ) -> ChunkCheck | None:
         """Read a chunk at its present place; None when the block no longer has it. Raise
         SutureError."""
         readable = self._store.readable(container_id, block_id)
@@ -206,8 +208,8 @@ class Samples:
         container_id: ContainerId,
         block_id: BlockId,
         chunk: ChunkInfo,
-        spot: Spot,
-        result: Sampled,
+        spot: ChunkCheck,
+        result: SampleResult,
     ) -> None:
         judgement = spot.judgement
         assert judgement is not None

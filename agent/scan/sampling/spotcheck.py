@@ -2,20 +2,20 @@
 
 from dataclasses import dataclass
 
-from agent.store.replica.packs import Place
+from agent.store.replica.packs import BlockBytes
 from merkle.checksum import window_checksums
 from merkle.replica import ChunkInfo
-from scanner.chunk_verdict import WITNESSES, FirstRead, Judgement, judge_chunk, read_failure
+from scanner.chunk_verdict import WITNESSES, ChunkJudgement, FirstRead, judge_chunk, read_failure
 from scanner.finding import Verdict
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
+class ChunkCheck:
     """Result of the check of one chunk. `judgement` is set for a bad one. `is_decided` is False if
     no two reads agreed, or the host was short of a resource."""
 
     bytes_read: int
-    judgement: Judgement | None = None
+    judgement: ChunkJudgement | None = None
     is_decided: bool = True
 
 
@@ -23,7 +23,7 @@ class Spot:
 class PlacedChunk:
     """A chunk's place on a disk (`scanner.ports.BlockReader`)."""
 
-    place: Place
+    place: BlockBytes
 
     @property
     def size_bytes(self) -> int:
@@ -45,7 +45,7 @@ class PlacedChunk:
         """Do nothing: each read opens the file."""
 
 
-def check_chunk(place: Place, chunk: ChunkInfo) -> Spot:
+def check_chunk(place: BlockBytes, chunk: ChunkInfo) -> ChunkCheck:
     """Read one chunk, a second time if it does not match its row, and judge it."""
     medium, bytes_read = PlacedChunk(place), 0
     try:
@@ -53,7 +53,7 @@ def check_chunk(place: Place, chunk: ChunkInfo) -> Spot:
         sums = window_checksums(chunk.checksum_type, chunk.bytes_per_checksum, data)
         bytes_read = len(data)
         if bytes_read == chunk.length_bytes and sums == chunk.window_checksums:
-            return Spot(bytes_read)
+            return ChunkCheck(bytes_read)
         first = FirstRead(bytes_read, sums)
     except OSError as error:
         first = FirstRead(0, b"", error)
@@ -62,7 +62,7 @@ def check_chunk(place: Place, chunk: ChunkInfo) -> Spot:
             raise first.error
         judgement = judge_chunk(medium, chunk, first, WITNESSES)
     except OSError:
-        return Spot(bytes_read, is_decided=False)
+        return ChunkCheck(bytes_read, is_decided=False)
     if judgement.verdict is Verdict.SUSPECT_HOST:  # decided: the medium has what was written
-        return Spot(bytes_read, is_decided=judgement.is_decided)
-    return Spot(bytes_read, judgement)
+        return ChunkCheck(bytes_read, is_decided=judgement.is_decided)
+    return ChunkCheck(bytes_read, judgement)

@@ -24,11 +24,11 @@ NICE: Final = 10
 STOP_S: Final = 5.0
 
 
-class FormerError(Exception):
+class ReferenceUnavailable(Exception):
     """The other process does not answer; the bytes stay unverified."""
 
 
-class FormerHasher:
+class ReferenceChecksums:
     """The hashing process, started at the first request. Thread-safe."""
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class FormerHasher:
                 return _asked(self._process, checksum_type, window_bytes, data)
             except (OSError, EOFError, ValueError, struct.error) as error:
                 self._end()
-                raise FormerError(str(error)) from error
+                raise ReferenceUnavailable(str(error)) from error
 
     def close(self) -> None:
         """End the process."""

@@ -17,11 +17,11 @@ import structlog
 
 from agent.rpc.v1 import datanode_pb2
 from agent.runtime.clock import Clock
-from agent.scan.shadow.former import FormerError, FormerHasher
+from agent.scan.shadow.former import ReferenceChecksums, ReferenceUnavailable
 from merkle.blockrow import decode_block
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import BlockId, ChecksumType, ChunkInfo, ContainerId
-from scanner.ports import BlockReader, ReplicaReader, Structure
+from scanner.ports import BlockFileReader, ReplicaReader, Structure
 from scanner.scan_outcome import ScanOutcome
 
 SHADOW_S: Final = 4 * 3600.0  # after an upgrade
@@ -64,7 +64,7 @@ class ShadowHashing:
         `sums` computes the second checksums; by default `agent.scan.shadow.former` does."""
         self._upgraded_at_ms = upgraded_at_ms
         self._clock = clock
-        self._hasher = FormerHasher()
+        self._hasher = ReferenceChecksums()
         self._sums = sums or self._hasher.sums
         self._share = share
         self._on_difference = on_difference
@@ -104,7 +104,7 @@ class ShadowHashing:
         answer."""
         try:
             sums = self._sums(chunk.checksum_type, chunk.bytes_per_checksum, data)
-        except FormerError as error:
+        except ReferenceUnavailable as error:
             self._is_available = False  # without the process, scans run as usual
             log.warning("shadow_hash_unavailable", error=str(error))
             return None
@@ -178,7 +178,7 @@ class ShadowedReader:
             return []
         try:
             block = decode_block(block_id, row)
-        except Damaged:
+        except DamagedData:
             return []
         return [
             one
@@ -205,7 +205,7 @@ class ShadowedReader:
         """Return the deleted blocks."""
         return self._reader.tombstones()
 
-    def open_block(self, block_id: BlockId) -> BlockReader:
+    def open_block(self, block_id: BlockId) -> BlockFileReader:
         """Open a block's file."""
         return _ShadowedBlock(self, self._reader.open_block(block_id), block_id)
 
@@ -231,7 +231,7 @@ class ShadowedReader:
 class _ShadowedBlock:
     """An open block file that hashes a sample of its reads twice (`scanner.ports.BlockReader`)."""
 
-    def __init__(self, shadowed: ShadowedReader, file: BlockReader, block_id: BlockId) -> None:
+    def __init__(self, shadowed: ShadowedReader, file: BlockFileReader, block_id: BlockId) -> None:
         self._shadowed = shadowed
         self._file = file
         self._block_id = block_id

@@ -15,7 +15,7 @@ STAT_FIELDS_MIN: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class DiskCounters:
     """The kernel's counters since boot: completed reads and writes, and their milliseconds
     including queueing."""
 
@@ -46,7 +46,7 @@ def disks_of(device: Path) -> list[str]:
     return list(dict.fromkeys(found)) or [device.name]
 
 
-def counts_of(device: Path) -> Counts | None:
+def counts_of(device: Path) -> DiskCounters | None:
     """Return the kernel's counters of a block device; None if it has none."""
     try:
         fields = [int(word) for word in (device / "stat").read_text().split()]
@@ -54,4 +54,4 @@ def counts_of(device: Path) -> Counts | None:
         return None
     if len(fields) < STAT_FIELDS_MIN:
         return None
-    return Counts(reads=fields[0], read_ms=fields[3], writes=fields[4], write_ms=fields[7])
+    return DiskCounters(reads=fields[0], read_ms=fields[3], writes=fields[4], write_ms=fields[7])

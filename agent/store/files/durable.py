@@ -306,7 +306,7 @@ def make_directories(path: Path, *, below: Path) -> None:
 
 
 @dataclass(slots=True)
-class Staged:
+class StagedFile:
     """New file content that is durable under a temporary name and not yet visible.
 
     Exactly one of `publish` and `discard` ends it. Both may be called again without effect, because
@@ -332,10 +332,10 @@ class Staged:
                 self.temporary.unlink()
 
 
-def stage(path: Path, data: bytes) -> Staged:
+def stage(path: Path, data: bytes) -> StagedFile:
     """Write `data` durably next to `path`. Raise OSError; then nothing remains."""
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
-    staged = Staged(path, temporary)
+    staged = StagedFile(path, temporary)
     try:
         fd = open_new(temporary)
         try:

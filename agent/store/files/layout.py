@@ -61,7 +61,7 @@ class ReplicaPaths:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class VolumeLayout:
     """The directories of one volume."""
 
     volume: Path

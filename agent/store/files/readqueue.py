@@ -35,7 +35,7 @@ where in the file, at a page, to begin."""
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
+class SyscallNumbers:
     """System call numbers of one kind of machine."""
 
     setup: int
@@ -44,7 +44,10 @@ class Numbers:
     getevents: int
 
 
-NUMBERS: Final = {"x86_64": Numbers(206, 207, 209, 208), "aarch64": Numbers(0, 1, 2, 4)}
+NUMBERS: Final = {
+    "x86_64": SyscallNumbers(206, 207, 209, 208),
+    "aarch64": SyscallNumbers(0, 1, 2, 4),
+}
 
 
 def address_of(view: memoryview) -> int:

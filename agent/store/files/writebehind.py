@@ -36,7 +36,7 @@ REFUSED: Final = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP})
 assert BUFFER_BYTES % ALIGNMENT_BYTES == 0
 
 
-class Pending(Protocol):
+class PendingWrite(Protocol):
     """Work submitted to an executor."""
 
     def result(self) -> object:
@@ -44,7 +44,7 @@ class Pending(Protocol):
         ...
 
 
-Submit = Callable[[Callable[[], None]], Pending]
+Submit = Callable[[Callable[[], None]], PendingWrite]
 
 
 class WriteBehind:
@@ -52,9 +52,9 @@ class WriteBehind:
 
     def __init__(self, submit: Submit | None) -> None:
         self._submit = submit
-        self._pending: deque[Pending] = deque()
+        self._pending: deque[PendingWrite] = deque()
 
-    def run(self, job: Callable[[], None], *, others_max: int) -> Pending | None:
+    def run(self, job: Callable[[], None], *, others_max: int) -> PendingWrite | None:
         """Start `job` when at most `others_max` are still running; return it if it may not have
         ended. Raise the errors of earlier jobs."""
         self.make_room(others_max)
@@ -69,7 +69,7 @@ class WriteBehind:
         while len(self._pending) > others_max:
             self._pending.popleft().result()
 
-    def under_way(self) -> list[Pending]:
+    def under_way(self) -> list[PendingWrite]:
         """Return the jobs that may not have ended."""
         return list(self._pending)
 
@@ -203,7 +203,7 @@ class FileWriter:
         if is_synced:
             self._sync_behind(fd, written)
 
-    def _sync_behind(self, fd: int, written: Pending | None) -> None:
+    def _sync_behind(self, fd: int, written: PendingWrite | None) -> None:
         """Sync and close a file after its last write. The job waits for a write that was submitted
         before it, so two of them never wait for each other."""
 

@@ -23,7 +23,7 @@ from agent.store.index.rows import (
     decode_replica,
 )
 from merkle.checksum import U64s, crc32c
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import ContainerId, ReplicaState
 
 BATCH_COUNT: Final = 8192  # rows in memory together
@@ -62,7 +62,7 @@ class ReplicaColumns:
         return type(self)(*(getattr(self, field.name)[mask] for field in fields(self)))
 
 
-DamagedRows = list[tuple[ContainerId, Damaged]]
+DamagedRows = list[tuple[ContainerId, DamagedData]]
 
 
 def decode_columns(
@@ -126,12 +126,12 @@ def _is_whole(row: bytes, origins: dict[bytes, bool]) -> bool:
     return known
 
 
-def _judged(doubtful: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[ContainerId, Damaged]]:
+def _judged(doubtful: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[ContainerId, DamagedData]]:
     for key, row in doubtful:
         container_id = ContainerId(int.from_bytes(key))
         try:
             decode_replica(container_id, row)
-        except Damaged as damage:
+        except DamagedData as damage:
             yield container_id, damage
         else:
             raise AssertionError(f"row of container {container_id} is doubtful, and not damaged")

@@ -8,14 +8,14 @@ from dataclasses import asdict, dataclass
 
 from agent.store.index.environment import Index
 from agent.store.index.rows import ROW_VERSION, seal, unseal
-from agent.store.index.transactions import Change
-from merkle.damaged import Damaged
+from agent.store.index.transactions import IndexChange
+from merkle.damaged import DamagedData
 from merkle.replica import ContainerId
-from scanner.unreadable_verdict import Doubt, grown, is_over
+from scanner.unreadable_verdict import UnreadableRecord, grown, is_over
 
 
 @dataclass(frozen=True, slots=True)
-class Doubts:
+class UnreadableRow:
     """The row of one replica (`KeptDoubts`)."""
 
     index: Index
@@ -25,7 +25,7 @@ class Doubts:
         """Count a scan that ended because of an unreadable place; durable on return."""
         now_ms = self.index.now_ms()
 
-        def change(rows: Change) -> None:
+        def change(rows: IndexChange) -> None:
             had = decode_doubt(rows.doubt_row(self.container_id))
             rows.put_doubt_row(self.container_id, encode_doubt(grown(had, now_ms, why)))
 
@@ -43,18 +43,18 @@ class Doubts:
             return rows.doubt_row(self.container_id) is not None
 
 
-def encode_doubt(doubt: Doubt) -> bytes:
+def encode_doubt(doubt: UnreadableRecord) -> bytes:
     """Return the row of a doubt."""
     fields = {"version": ROW_VERSION, **asdict(doubt)}
     return seal(json.dumps(fields, separators=(",", ":")).encode())
 
 
-def decode_doubt(row: bytes | None) -> Doubt | None:
+def decode_doubt(row: bytes | None) -> UnreadableRecord | None:
     """Parse the row of a doubt; a damaged row counts as none, which restarts the count."""
     try:
         fields = None if row is None else json.loads(bytes(unseal(row, "doubt row")))
-    except Damaged:
+    except DamagedData:
         return None
     if fields is None or fields.pop("version") != ROW_VERSION:
         return None
-    return Doubt(**fields)
+    return UnreadableRecord(**fields)

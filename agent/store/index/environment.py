@@ -18,11 +18,11 @@ from agent.store.files.durable import disk_errors, remove
 from agent.store.index.check.indexcheck import check_index
 from agent.store.index.databases import DATABASES, Databases
 from agent.store.index.indexerrors import DATA_FILE, LOCK_FILE, index_errors
-from agent.store.index.mapgate import MapGate
-from agent.store.index.read_transaction import Reading
+from agent.store.index.mapgate import MapResizeLock
+from agent.store.index.read_transaction import ReadTransaction
 from agent.store.index.rows import KEY_BYTES
-from agent.store.index.sharedcommits import SharedCommits
-from agent.store.index.transactions import Change, Snapshot
+from agent.store.index.sharedcommits import GroupCommit
+from agent.store.index.transactions import IndexChange, IndexView
 from agent.store.options import wall_clock_ms
 
 MAP_BYTES_MAX: Final = 16 * 1024**4  # a larger map would be a bug
@@ -71,8 +71,8 @@ class Index:
         self._path = path
         self._file = path / DATA_FILE
         self._now_ms = now_ms
-        self._gate = MapGate()
-        self._commits = SharedCommits(self._attempt, self._grow)
+        self._gate = MapResizeLock()
+        self._commits = GroupCommit(self._attempt, self._grow)
         with index_errors(path), nullcontext() if readonly else _lock_in_memory(path):
             self._env = lmdb.open(
                 str(path),
@@ -91,7 +91,7 @@ class Index:
             if not readonly:
                 self._env.reader_check()  # slots of a killed process would keep old pages in use
         self._databases = Databases(**handles)
-        self._snapshot = partial(Snapshot, databases=self._databases, file=self._file)
+        self._snapshot = partial(IndexView, databases=self._databases, file=self._file)
 
     def now_ms(self) -> int:
         """Return the time for dating entries."""
@@ -101,11 +101,11 @@ class Index:
         """Close the environment. No transaction may be open."""
         self._env.close()
 
-    def read(self) -> Reading[Snapshot]:
+    def read(self) -> ReadTransaction[IndexView]:
         """Return a snapshot for a `with` block. Keep it short, and keep no references to it."""
-        return Reading(self._env, self._gate, self._path, self._snapshot)
+        return ReadTransaction(self._env, self._gate, self._path, self._snapshot)
 
-    def write(self, change: Callable[[Change], T]) -> T:
+    def write(self, change: Callable[[IndexChange], T]) -> T:
         """Run `change` in a transaction and commit it durably; an exception changes nothing.
 
         `change` may run twice, and in another thread (`SharedCommits`), so it must be repeatable.
@@ -113,11 +113,11 @@ class Index:
         result: T = self._commits.write(change)
         return result
 
-    def _attempt(self, changes: Sequence[Callable[[Change], Any]]) -> list[Any]:
+    def _attempt(self, changes: Sequence[Callable[[IndexChange], Any]]) -> list[Any]:
         with index_errors(self._path), self._gate.entered():
             transaction = self._env.begin(write=True)
             try:
-                rows = Change(transaction, self._databases, self._file, self._now_ms)
+                rows = IndexChange(transaction, self._databases, self._file, self._now_ms)
                 results = [change(rows) for change in changes]
                 transaction.commit()
             except BaseException:

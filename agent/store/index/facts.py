@@ -7,7 +7,7 @@ from typing import Final
 
 from agent.store.index.rows import ReplicaInfo, ReplicaRow
 from merkle.replica import TREE_STATES, ContainerId, ReplicaState
-from scanner.unreadable_verdict import KeptDoubts
+from scanner.unreadable_verdict import UnreadableRecords
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,7 @@ class ScanBase:
 
     generation: int
     facts: ReplicaFacts
-    doubts: KeptDoubts
+    doubts: UnreadableRecords
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

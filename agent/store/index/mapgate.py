@@ -10,7 +10,7 @@ from agent.errors import Code, Unavailable
 MAP_WAIT_S: Final = 5.0  # transactions are short; a longer one is a bug
 
 
-class MapGate:
+class MapResizeLock:
     """Keeps transactions out while the memory map is replaced.
 
     LMDB unmaps the file when the map grows, and an open transaction would then read freed memory. A

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from agent.store.index.rows import SEAL_BYTES, seal, unseal
 from merkle.checksum import Algorithm, U64s, crc32c, fold_each
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import BlockId
 
 PAGE_BYTES: Final = 4096  # alignment of blocks, which are read, freed and torn independently
@@ -36,7 +36,7 @@ U32s = npt.NDArray[np.uint32]
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class PackedPlace:
     """Place of a block in its pack."""
 
     offset: int
@@ -67,22 +67,22 @@ class PackedBlocks:
     def __len__(self) -> int:
         return len(self.block_ids)
 
-    def of(self, block_id: BlockId) -> Packed | None:
+    def of(self, block_id: BlockId) -> PackedPlace | None:
         """Return the place of a block; None if it is not in the pack."""
         ids = self.block_ids.data  # lookups cost a third of numpy's
         index = bisect_left(ids, block_id)
         if index == len(ids) or ids[index] != block_id:
             return None
-        return Packed(int(self.pages[index]) * PAGE_BYTES, int(self.lengths[index]))
+        return PackedPlace(int(self.pages[index]) * PAGE_BYTES, int(self.lengths[index]))
 
     def where(self, mask: npt.NDArray[np.bool_]) -> "PackedBlocks":
         """Return the blocks selected by the mask."""
         return PackedBlocks(self.block_ids[mask], self.pages[mask], self.lengths[mask])
 
-    def __iter__(self) -> Iterator[tuple[BlockId, Packed]]:
+    def __iter__(self) -> Iterator[tuple[BlockId, PackedPlace]]:
         columns = (self.block_ids, self.pages, self.lengths)
         for block_id, page, length in zip(*(column.tolist() for column in columns), strict=True):
-            yield BlockId(block_id), Packed(page * PAGE_BYTES, length)
+            yield BlockId(block_id), PackedPlace(page * PAGE_BYTES, length)
 
 
 # -- index rows
@@ -98,13 +98,13 @@ def encode_packed(blocks: PackedBlocks) -> Iterator[tuple[BlockId, bytes]]:
     return zip(ids, map(bytes, pieces(rows.tobytes(), ROW.itemsize)), strict=True)
 
 
-def decode_place(row: bytes) -> Packed | None:
+def decode_place(row: bytes) -> PackedPlace | None:
     """Return the place of one block; None if its row is damaged."""
     try:
         page, length = struct.unpack("<II", unseal(row, "packed row"))
-    except (Damaged, struct.error):
+    except (DamagedData, struct.error):
         return None
-    return Packed(page * PAGE_BYTES, length)
+    return PackedPlace(page * PAGE_BYTES, length)
 
 
 def decode_packed(rows: Iterable[tuple[BlockId, bytes]]) -> PackedBlocks:
@@ -147,16 +147,16 @@ def decode_footer(footer: bytes, file_bytes: int) -> tuple[int, int, int]:
     body = unseal(footer, "footer of the pack")
     magic, version, count, offset, checksum = FOOTER.unpack(body)
     if magic != MAGIC or version != VERSION:
-        raise Damaged(f"footer of the pack: magic {magic!r}, version {version}")
+        raise DamagedData(f"footer of the pack: magic {magic!r}, version {version}")
     if offset + count * MEMBER_BYTES + FOOTER_BYTES != file_bytes:
-        raise Damaged(f"footer of the pack: {count} blocks, table at {offset} of {file_bytes}")
+        raise DamagedData(f"footer of the pack: {count} blocks, table at {offset} of {file_bytes}")
     return count, offset, checksum
 
 
 def decode_table(table: bytes, count: int, checksum: int) -> PackedBlocks:
     """Return the blocks of a table. Raise `Damaged`."""
     if len(table) != count * MEMBER_BYTES or crc32c(table) != checksum:
-        raise Damaged("table of the pack: its checksum does not match")
+        raise DamagedData("table of the pack: its checksum does not match")
     ids = np.frombuffer(table, "<u8", count)
     pages = np.frombuffer(table, "<u4", count, 8 * count)
     lengths = np.frombuffer(table, "<u4", count, 12 * count)

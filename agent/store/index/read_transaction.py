@@ -12,12 +12,12 @@ from typing import Generic, TypeVar
 import lmdb
 
 from agent.store.index.indexerrors import told
-from agent.store.index.mapgate import MapGate
+from agent.store.index.mapgate import MapResizeLock
 
 T = TypeVar("T")
 
 
-class Reading(Generic[T]):
+class ReadTransaction(Generic[T]):
     """Provides the result of `made` for the transaction. LMDB's errors become the store's."""
 
     __slots__ = ("_env", "_gate", "_made", "_path", "_txn")
@@ -25,7 +25,7 @@ class Reading(Generic[T]):
     def __init__(
         self,
         env: lmdb.Environment,
-        gate: MapGate,
+        gate: MapResizeLock,
         path: Path,
         made: "Callable[[lmdb.Transaction[bytes]], T]",
     ) -> None:

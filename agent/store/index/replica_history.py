@@ -18,7 +18,7 @@ from typing import Final
 import lmdb
 
 from agent.store.index.rows import ROW_VERSION, ReplicaRow, seal, unseal
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import ContainerId, ReplicaState
 from scanner.finding import Finding
 
@@ -138,7 +138,7 @@ def entries_of(
     """Yield entries with their containers, in the order of their rows; damaged ones are skipped."""
     for key, row in rows:
         container_id = ContainerId(int.from_bytes(key[:8]))
-        with suppress(Damaged):
+        with suppress(DamagedData):
             yield container_id, decode_entry(container_id, row)
 
 
@@ -192,5 +192,5 @@ def decode_entry(container_id: ContainerId, row: bytes) -> HistoryEntry:
     what = f"history row of container {container_id}"
     fields = json.loads(bytes(unseal(row, what)))
     if fields.pop("version", None) != ROW_VERSION:
-        raise Damaged(f"{what}: unknown version")
+        raise DamagedData(f"{what}: unknown version")
     return HistoryEntry(**{**fields, "state": ReplicaState(fields["state"])})

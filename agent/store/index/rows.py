@@ -19,7 +19,7 @@ from agent.errors import Code, Refused
 from health.tables.replica_numbers import NUMBERS, ReplicaNumbers
 from merkle.blockrow import decode_block, encode_block
 from merkle.checksum import Algorithm, crc32c
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import (
     Bcsid,
     BlockData,
@@ -28,8 +28,8 @@ from merkle.replica import (
     ContainerId,
     ReplicaState,
 )
-from merkle.tree import Summary
-from scanner.finding import Fault, Finding, Forensic, Verdict
+from merkle.tree import TreeSummary
+from scanner.finding import DamageFault, Finding, Forensic, Verdict
 from scanner.resume import ScanMark
 
 ROW_VERSION: Final = 1
@@ -93,7 +93,7 @@ class ReplicaInfo(ReplicaNumbers):
     state: ReplicaState
     former_state: ReplicaState | None = None
     bcsid: Bcsid = NO_BCSID
-    tree: Summary | None = None
+    tree: TreeSummary | None = None
     contradiction_count: int = 0  # contradictions by a peer's intact row or tombstone
     origin_datanode_id: str = ""
 
@@ -124,7 +124,7 @@ def unseal(row: bytes, what: str) -> memoryview:
     """Return the body of a sealed row. Raise `Damaged` naming `what`."""
     body = memoryview(row)[: -_SEAL.size]
     if len(row) < _SEAL.size or _SEAL.unpack_from(row, len(row) - _SEAL.size)[0] != crc32c(body):
-        raise Damaged(f"{what}: checksum of the row does not match")
+        raise DamagedData(f"{what}: checksum of the row does not match")
     return body
 
 
@@ -166,7 +166,7 @@ def decode_replica(container_id: ContainerId, row: bytes) -> ReplicaRow:
             **named,
         )
     except (IndexError, UnicodeDecodeError) as error:
-        raise Damaged(f"{what}: {error}") from error
+        raise DamagedData(f"{what}: {error}") from error
 
 
 def decode_standing(container_id: ContainerId, row: bytes) -> tuple[int, Bcsid]:
@@ -183,7 +183,7 @@ def is_newer(row: bytes) -> bool:
     """Return whether a newer agent wrote the row of a replica, which then is not damaged."""
     if not row or row[0] <= ROW_VERSION:
         return False
-    with suppress(Damaged):
+    with suppress(DamagedData):
         unseal(row, "")
         return True
     return False
@@ -193,14 +193,14 @@ def _check_head(body: memoryview, what: str) -> None:
     """Raise `Damaged` unless a replica's row has this version and extends to the name of its
     origin."""
     if len(body) < REPLICA_BYTES or body[0] != ROW_VERSION:
-        raise Damaged(f"{what}: unknown version or cut short")
+        raise DamagedData(f"{what}: unknown version or cut short")
 
 
-def _summary(algorithm_number: int, fields: list[int]) -> Summary | None:
+def _summary(algorithm_number: int, fields: list[int]) -> TreeSummary | None:
     algorithm = ALGORITHMS[algorithm_number]
     if algorithm is None:
         return None
-    return Summary(algorithm=algorithm, **dict(zip(_TREE, fields, strict=True)))
+    return TreeSummary(algorithm=algorithm, **dict(zip(_TREE, fields, strict=True)))
 
 
 def encode_chunk(block_id: BlockId, chunk: ChunkInfo) -> bytes:
@@ -212,7 +212,7 @@ def decode_chunk(block_id: BlockId, row: bytes) -> ChunkInfo:
     """Parse the row of a single chunk. Raise `Damaged`."""
     chunks = decode_block(block_id, row).chunks
     if len(chunks) != 1:
-        raise Damaged(f"row of one chunk of block {block_id}: holds {len(chunks)}")
+        raise DamagedData(f"row of one chunk of block {block_id}: holds {len(chunks)}")
     return chunks[0]
 
 
@@ -241,7 +241,7 @@ def decode_finding(container_id: ContainerId, row: bytes) -> Finding:
         return Finding(
             container_id=container_id,
             verdict=Verdict(verdict),
-            fault=Fault(fault),
+            fault=DamageFault(fault),
             block_id=BlockId(block_id),
             offset=offset,
             length_bytes=length_bytes,
@@ -249,10 +249,10 @@ def decode_finding(container_id: ContainerId, row: bytes) -> Finding:
             evidence=evidence,
             forensic=Forensic(forensic),
         )
-    except Damaged:
+    except DamagedData:
         raise
     except ValueError as error:
-        raise Damaged(f"{what}: {error}") from error
+        raise DamagedData(f"{what}: {error}") from error
 
 
 # -- journal: work to finish or roll back at the next start
@@ -397,7 +397,7 @@ def decode_journal(container_id: ContainerId, row: bytes) -> JournalEntry:
                 kept_bytes=fields.get("kept_bytes", ALONE),
                 proof=fields.get("proof", ""),
             )
-    raise Damaged(f"{what}: unknown kind {fields.get('kind')!r}")
+    raise DamagedData(f"{what}: unknown kind {fields.get('kind')!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,7 +429,7 @@ def decode_cursor(container_id: ContainerId, row: bytes) -> ScanCursor:
     what = f"cursor row of container {container_id}"
     fields = json.loads(bytes(unseal(row, what)))
     if fields.get("version") != ROW_VERSION:
-        raise Damaged(f"{what}: version {fields.get('version')!r}")
+        raise DamagedData(f"{what}: version {fields.get('version')!r}")
     doubts = frozenset(
         (BlockId(block), offset, length) for block, offset, length in fields["doubts"]
     )

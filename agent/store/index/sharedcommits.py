@@ -38,7 +38,7 @@ class _Request(Generic[C]):
         self.has_ended = True
 
 
-class SharedCommits(Generic[C]):
+class GroupCommit(Generic[C]):
     """The commits of one index."""
 
     def __init__(

@@ -29,8 +29,8 @@ from agent.store.index import replica_history
 from agent.store.index.columns import DamagedRows, ReplicaColumns, decode_columns
 from agent.store.index.databases import DATABASES, Databases
 from agent.store.index.packformat import (
-    Packed,
     PackedBlocks,
+    PackedPlace,
     decode_packed,
     decode_place,
     encode_packed,
@@ -56,7 +56,7 @@ from agent.store.index.rows import (
     not_found,
     shown_part,
 )
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import Bcsid, BlockId, ChunkInfo, ContainerId, ReplicaState
 from scanner.finding import Finding
 
@@ -66,7 +66,7 @@ _TRIPLE: Final = struct.Struct(">QQQ")
 _NUMBERED: Final = struct.Struct(">QI")
 
 
-class Snapshot:
+class IndexView:
     """Read access: one consistent view of the index, for a `with Index.read()` block."""
 
     def __init__(
@@ -94,13 +94,13 @@ class Snapshot:
             raise not_found(container_id)
         return row
 
-    def replicas(self, start: int = 0) -> Iterator[tuple[ContainerId, ReplicaRow | Damaged]]:
+    def replicas(self, start: int = 0) -> Iterator[tuple[ContainerId, ReplicaRow | DamagedData]]:
         """Yield all replicas from container `start` on; a damaged row as its damage."""
         for key, row in self._walk(self._dbs.replicas, b"", _U64.pack(start)):
             container_id = ContainerId(_U64.unpack(key)[0])
             try:
                 yield container_id, decode_replica(container_id, row)
-            except Damaged as damage:
+            except DamagedData as damage:
                 yield container_id, damage
 
     def check_not_newer(self, path: Path) -> None:
@@ -196,7 +196,7 @@ class Snapshot:
         for _, row in self._walk(self._dbs.findings, prefix, prefix):
             try:
                 yield decode_finding(container_id, row)
-            except Damaged:
+            except DamagedData:
                 continue
 
     def containers_with_findings(self, start: int) -> Iterator[ContainerId]:
@@ -210,17 +210,17 @@ class Snapshot:
 
     def journal(
         self, container_id: ContainerId | None = None
-    ) -> Iterator[tuple[ContainerId, JournalEntry | Damaged]]:
+    ) -> Iterator[tuple[ContainerId, JournalEntry | DamagedData]]:
         """Yield unfinished work of one container or of all; a damaged entry as its damage."""
         prefix = b"" if container_id is None else _U64.pack(container_id)
         for key, row in self._walk(self._dbs.journal, prefix, prefix):
             owner = ContainerId(_U64.unpack_from(key)[0])
             try:
                 yield owner, decode_journal(owner, row)
-            except Damaged as damage:
+            except DamagedData as damage:
                 yield owner, damage
 
-    def packed(self, container_id: ContainerId, block_id: BlockId) -> Packed | None:
+    def packed(self, container_id: ContainerId, block_id: BlockId) -> PackedPlace | None:
         """Return the place of a block in its pack; a damaged row counts as none."""
         row = self._txn.get(_PAIR.pack(container_id, block_id), db=self._dbs.packed)
         return None if row is None else decode_place(row)
@@ -239,7 +239,7 @@ class Snapshot:
         """Return the cursor of an unfinished scan. A damaged row counts as none, because it only
         saves reading."""
         row = self._txn.get(_U64.pack(container_id), db=self._dbs.cursors)
-        with suppress(Damaged):
+        with suppress(DamagedData):
             return None if row is None else decode_cursor(container_id, row)
         return None
 
@@ -266,7 +266,7 @@ class Snapshot:
                 yield from takewhile(lambda item: item[0].startswith(prefix), cursor)
 
 
-class Change(Snapshot):
+class IndexChange(IndexView):
     """Write access: the changes of one durable transaction, all of them or none."""
 
     def __init__(
@@ -292,7 +292,7 @@ class Change(Snapshot):
         """Add an entry to the history, and drop the oldest beyond the limit."""
         try:
             before = None if had is None else decode_replica(container_id, had)
-        except Damaged:
+        except DamagedData:
             before = None
         entry = replica_history.entry_of(
             before, row, list(self.findings(container_id)), self._now_ms()

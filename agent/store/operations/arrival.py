@@ -32,7 +32,7 @@ from agent.store.files.layout import ReplicaPaths, replica_paths
 from agent.store.files.writebehind import FileWriter, Submit
 from agent.store.index.packformat import PACKED_BYTES_MAX, PackedBlocks
 from agent.store.index.rows import MovingEntry, ReplicaRow
-from agent.store.index.transactions import Change
+from agent.store.index.transactions import IndexChange
 from agent.store.operations.closing import unhealthy
 from agent.store.options import StoreOptions
 from agent.store.replica.descriptor import descriptor_of, encode_descriptor
@@ -53,7 +53,7 @@ _COUNT: Final = struct.Struct("<I")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Announced:
+class ImportSpec:
     """The sender's announcement. `data_bytes` is approximate."""
 
     container_id: ContainerId
@@ -69,7 +69,7 @@ class Announced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Received:
+class ImportVerdict:
     """Received replica as the receiver has judged it. `findings` are all damage; `contradictions`
     are those known to the source."""
 
@@ -82,7 +82,7 @@ class Received:
 
 
 @dataclass(slots=True, eq=False)
-class _Claim:
+class _SpaceReservation:
     """A running import and its remaining reserved room."""
 
     volume: Volume | None = None
@@ -90,25 +90,25 @@ class _Claim:
 
 
 @dataclass(slots=True)
-class Arrivals:
+class ReplicaImports:
     """The running imports. Lock-free: single operations on a dict are atomic, and of two that claim
     the last room both may be refused, but never both admitted."""
 
     options: StoreOptions
-    _claims: dict[ContainerId, _Claim] = field(default_factory=dict)
+    _claims: dict[ContainerId, _SpaceReservation] = field(default_factory=dict)
 
     def __contains__(self, container_id: object) -> bool:
         return container_id in self._claims
 
     def begin(
-        self, announced: Announced, volumes: Sequence[Volume], submit: Submit | None
-    ) -> "Arrival":
+        self, announced: ImportSpec, volumes: Sequence[Volume], submit: Submit | None
+    ) -> "ReplicaImport":
         """Reserve room and create the directory to build in. Raise `Unavailable`: BUSY if the same
         container, or too many, are arriving; DISK_OUT_OF_SPACE."""
         container_id = announced.container_id
         if len(self._claims) >= ARRIVALS_MAX:
             raise Unavailable(Code.BUSY, f"{ARRIVALS_MAX} containers are arriving already")
-        claim = _Claim()
+        claim = _SpaceReservation()
         if self._claims.setdefault(container_id, claim) is not claim:
             raise Unavailable(
                 Code.BUSY,
@@ -119,7 +119,7 @@ class Arrivals:
             wanted = max(announced.data_bytes * RESERVED_TIMES, RESERVED_BYTES_MIN)
             self._reserve(claim, wanted, volumes)
             assert claim.volume is not None
-            return Arrival(self, claim, claim.volume, announced, submit)
+            return ReplicaImport(self, claim, claim.volume, announced, submit)
         except BaseException:
             self.forget(container_id)
             raise
@@ -138,7 +138,9 @@ class Arrivals:
             claim.left_bytes for claim in list(self._claims.values()) if claim.volume is volume
         )
 
-    def _reserve(self, claim: _Claim, wanted_bytes: int, volumes: Sequence[Volume]) -> None:
+    def _reserve(
+        self, claim: _SpaceReservation, wanted_bytes: int, volumes: Sequence[Volume]
+    ) -> None:
         """Claim room first, then check that it was available, so that no other claim comes in
         between."""
         by_room = sorted(volumes, key=self._free_bytes, reverse=True)
@@ -159,15 +161,15 @@ class Arrivals:
         return volume.available_bytes() - self.reserved_bytes(volume)
 
 
-class Arrival:
+class ReplicaImport:
     """A replica during its import. Belongs to one thread; ends with `publish` or `discard`."""
 
     def __init__(
         self,
-        arrivals: Arrivals,
-        claim: _Claim,
+        arrivals: ReplicaImports,
+        claim: _SpaceReservation,
         volume: Volume,
-        announced: Announced,
+        announced: ImportSpec,
         submit: Submit | None,
     ) -> None:
         self._arrivals = arrivals
@@ -290,7 +292,7 @@ class Arrival:
 
     # -- end of the import
 
-    def publish(self, received: Received) -> ReplicaRow:
+    def publish(self, received: ImportVerdict) -> ReplicaRow:
         """Make it durable and put it in place. The caller holds the container's lease.
 
         Raise SutureError with nothing visible; the caller must still call `discard`.
@@ -347,7 +349,7 @@ class Arrival:
 
     def _record(
         self,
-        rows: Change,
+        rows: IndexChange,
         row: ReplicaRow,
         tree: Tree,
         packed: PackedBlocks,
@@ -374,7 +376,7 @@ class Arrival:
                 self.volume.index.write(lambda rows: rows.delete_container(container_id))
 
 
-def arrived_row(announced: Announced, received: Received, tree: Tree) -> ReplicaRow:
+def arrived_row(announced: ImportSpec, received: ImportVerdict, tree: Tree) -> ReplicaRow:
     """Return the row of an imported replica: never read here, and damaged if it came so."""
     row = ReplicaRow(
         state=announced.state,

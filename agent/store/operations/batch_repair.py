@@ -28,7 +28,7 @@ from agent.errors import SutureError
 from agent.store.files import blockfile
 from agent.store.files.durable import block_errors, raise_shortage, sync_all, sync_directory
 from agent.store.index.rows import InstallEntry, moved_on
-from agent.store.index.transactions import Change, Snapshot
+from agent.store.index.transactions import IndexChange, IndexView
 from agent.store.operations.block_records import readable_block, record_chunks
 from agent.store.operations.overwrite import check_arrived, is_open, roll_back
 from agent.store.operations.repair import (
@@ -54,7 +54,7 @@ WHY: Final = "replaced by a repair"
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class OfferedChunk:
     """A chunk offered by a peer.
 
     `is_ordered` means that an operator wants exactly these bytes. `lent` is the peer's block: when
@@ -84,18 +84,18 @@ class _Block:
 
 
 @dataclass(frozen=True, slots=True)
-class _Taken:
+class _AcceptedChunk:
     """An offer that the batch writes. `old` has the readable bytes at its place; `before_bytes` is
     the file's length after all earlier writes of the batch."""
 
     index: int
-    offer: Offer
+    offer: OfferedChunk
     old: bytes
     before_bytes: int
 
 
 def install_batch(
-    volume: Volume, options: StoreOptions, container_id: ContainerId, offers: Sequence[Offer]
+    volume: Volume, options: StoreOptions, container_id: ContainerId, offers: Sequence[OfferedChunk]
 ) -> frozenset[int]:
     """Install the simple cases among `offers`; return the positions of the installed ones.
 
@@ -129,7 +129,7 @@ def install_batch(
 
 
 def _plain_blocks(
-    rows: Snapshot, volume: Volume, container_id: ContainerId, offers: Sequence[Offer]
+    rows: IndexView, volume: Volume, container_id: ContainerId, offers: Sequence[OfferedChunk]
 ) -> dict[BlockId, _Block]:
     """Return the blocks that have a file of their own, or none yet, and are not deleted."""
     paths = volume.paths(container_id)
@@ -160,8 +160,8 @@ def _plain_blocks(
 
 
 def _taken(
-    container_id: ContainerId, blocks: Mapping[BlockId, _Block], offers: Sequence[Offer]
-) -> Iterator[_Taken]:
+    container_id: ContainerId, blocks: Mapping[BlockId, _Block], offers: Sequence[OfferedChunk]
+) -> Iterator[_AcceptedChunk]:
     """Yield the offers that the batch may write, and update `blocks` accordingly."""
     seen: set[tuple[BlockId, int]] = set()
     held = _held(blocks, offers)
@@ -174,12 +174,12 @@ def _taken(
         except SutureError:
             continue
         seen.add((offer.block_id, chunk.offset))
-        yield _Taken(index, offer, old, block.size_bytes)
+        yield _AcceptedChunk(index, offer, old, block.size_bytes)
         block.end_bytes = max(block.end_bytes, chunk.end)
         block.size_bytes = max(block.size_bytes, chunk.end)
 
 
-def _held(blocks: Mapping[BlockId, _Block], offers: Sequence[Offer]) -> dict[int, bytes]:
+def _held(blocks: Mapping[BlockId, _Block], offers: Sequence[OfferedChunk]) -> dict[int, bytes]:
     """Return the medium's bytes at the offers' places, by position; empty if unreadable or beyond
     the end of the file."""
     indexes: dict[BlockId, list[int]] = defaultdict(list)
@@ -196,7 +196,7 @@ def _held(blocks: Mapping[BlockId, _Block], offers: Sequence[Offer]) -> dict[int
     return found
 
 
-def _checked(container_id: ContainerId, block: _Block, offer: Offer, first: bytes) -> bytes:
+def _checked(container_id: ContainerId, block: _Block, offer: OfferedChunk, first: bytes) -> bytes:
     """Return the medium's bytes at the place of a chunk that may be written there. Return nothing
     if they are unreadable, or differ from `first` in each read, because there is then nothing to
     restore. Raise `Refused` as the install of one chunk does."""
@@ -223,7 +223,7 @@ def _begin(
     options: StoreOptions,
     container_id: ContainerId,
     blocks: Mapping[BlockId, _Block],
-    taken: Sequence[_Taken],
+    taken: Sequence[_AcceptedChunk],
 ) -> list[InstallEntry]:
     """Keep the old bytes, then write the journal. Raise the store's errors, with nothing begun."""
     if not taken:
@@ -253,7 +253,7 @@ def _begin(
         for one in taken
     ]
 
-    def begin(rows: Change) -> None:
+    def begin(rows: IndexChange) -> None:
         for entry in entries:
             rows.begin_work(container_id, entry)
         rows.put_replica(container_id, moved_on(rows.replica(container_id)))
@@ -266,7 +266,7 @@ def _write(
     volume: Volume,
     container_id: ContainerId,
     entries: Sequence[InstallEntry],
-    taken: Sequence[_Taken],
+    taken: Sequence[_AcceptedChunk],
 ) -> None:
     """Write all chunks, make them durable, and verify that they arrived. Raise the store's
     errors."""
@@ -290,7 +290,7 @@ def _write(
 
 
 def _record(
-    rows: Change,
+    rows: IndexChange,
     container_id: ContainerId,
     entries: Sequence[InstallEntry],
     lent: Mapping[BlockId, BlockData],

@@ -7,33 +7,33 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from agent.store.index.rows import moved_on
-from agent.store.index.transactions import Change, Snapshot
+from agent.store.index.transactions import IndexChange, IndexView
 from agent.store.operations.write_rules import recounted
 from merkle.blockrow import decode_block, encode_block, is_intact
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import Bcsid, BlockData, BlockId, ChunkInfo, ContainerId
 
 
 def readable_block(
-    rows: Snapshot, container_id: ContainerId, block_id: BlockId
+    rows: IndexView, container_id: ContainerId, block_id: BlockId
 ) -> BlockData | None:
     """Return the block if its row is readable; a damaged row counts as missing, and is replaced."""
     row = rows.block(container_id, block_id)
     try:
         return None if row is None else decode_block(block_id, row)
-    except Damaged:
+    except DamagedData:
         return None
 
 
 def record_chunk(
-    rows: Change, container_id: ContainerId, block_id: BlockId, chunk: ChunkInfo
+    rows: IndexChange, container_id: ContainerId, block_id: BlockId, chunk: ChunkInfo
 ) -> None:
     """Record a chunk with durable bytes, new or in place of a damaged one."""
     record_chunks(rows, container_id, {block_id: [chunk]}, {})
 
 
 def record_chunks(
-    rows: Change,
+    rows: IndexChange,
     container_id: ContainerId,
     installed: Mapping[BlockId, Sequence[ChunkInfo]],
     lent: Mapping[BlockId, BlockData],
@@ -54,7 +54,7 @@ def record_chunks(
 
 
 def _with_chunks(
-    rows: Snapshot,
+    rows: IndexView,
     container_id: ContainerId,
     block_id: BlockId,
     installed: Sequence[ChunkInfo],
@@ -79,7 +79,7 @@ def has_each_chunk(mine: Sequence[ChunkInfo], theirs: Sequence[ChunkInfo]) -> bo
 
 
 def put_blocks(
-    rows: Change, container_id: ContainerId, blocks: Sequence[tuple[BlockData, int]]
+    rows: IndexChange, container_id: ContainerId, blocks: Sequence[tuple[BlockData, int]]
 ) -> None:
     """Set the rows of blocks, each with its number of added bytes, and the counts in the replica's
     row."""

@@ -26,21 +26,21 @@ from agent.store.files.durable import (
 from agent.store.files.layout import ReplicaPaths, block_id_of, replica_paths
 from agent.store.index.packformat import PackedBlocks
 from agent.store.index.rows import DescriptorEntry, ReplicaRow
-from agent.store.index.transactions import Change, Snapshot
+from agent.store.index.transactions import IndexChange, IndexView
 from agent.store.options import StoreOptions
 from agent.store.replica import quarantine
 from agent.store.replica.contradictions import replace_scanned
 from agent.store.replica.descriptor import descriptor_of, write_descriptor
 from agent.store.replica.obstacles import clear_away, clear_place, make_home, make_way, take_away
 from agent.store.replica.packs import size_in, unpack
-from agent.store.replica.quarantine import Note
-from agent.store.replica.states import FORMER_STATE, Event, next_state
+from agent.store.replica.quarantine import QuarantineEntry
+from agent.store.replica.states import FORMER_STATE, ReplicaEvent, next_state
 from agent.store.replica.trees import commit_tree, rebuilt_tree
 from agent.store.volumes.volume import Volume, check_space_of_block
 from merkle.blockrow import is_intact
 from merkle.replica import Bcsid, BlockId, ContainerId, ReplicaState
 from merkle.tree import Tree
-from scanner.finding import Fault, Finding, Verdict
+from scanner.finding import DamageFault, Finding, Verdict
 
 BEHIND_STATES: Final = frozenset({ReplicaState.RECOVERING, ReplicaState.QUASI_CLOSED})
 """In which a replica may claim less than its container, and be whole all the same."""
@@ -52,7 +52,7 @@ def create_replica(volume: Volume, container_id: ContainerId, row: ReplicaRow) -
     paths = volume.paths(container_id)
     building = replica_paths(volume.layout.importing / str(container_id), container_id)
 
-    def record(rows: Change) -> None:
+    def record(rows: IndexChange) -> None:
         rows.delete_container(container_id)  # of an import whose rollback had failed
         rows.put_replica(container_id, row)
 
@@ -98,19 +98,19 @@ def close_replica(
             )
         )
     whole = force or row.bcsid >= bcsid
-    event = Event.CLOSED_WHOLE if whole else Event.CLOSED_SHORT
+    event = ReplicaEvent.CLOSED_WHOLE if whole else ReplicaEvent.CLOSED_SHORT
     if row.state is ReplicaState.QUASI_CLOSED:
         if whole:
             move_state(volume, container_id, event)
         return
     if row.state is not ReplicaState.CLOSING:
-        move_state(volume, container_id, Event.CLOSE_BEGAN)
+        move_state(volume, container_id, ReplicaEvent.CLOSE_BEGAN)
     put_first_tree(volume, options, container_id, event)
     follow_state(volume, container_id)
 
 
 def put_first_tree(
-    volume: Volume, options: StoreOptions, container_id: ContainerId, event: Event
+    volume: Volume, options: StoreOptions, container_id: ContainerId, event: ReplicaEvent
 ) -> None:
     """Build the tree from metadata and change the state in the same commit.
 
@@ -124,7 +124,7 @@ def put_first_tree(
             findings = damaged_rows(rows, container_id, options.now_ms())
     quarantine_uncommitted(volume, options, container_id, tree)
 
-    def alter(rows: Change, row: ReplicaRow) -> ReplicaRow:
+    def alter(rows: IndexChange, row: ReplicaRow) -> ReplicaRow:
         rows.delete_pending(container_id)
         rows.begin_work(container_id, DescriptorEntry())
         altered = replace(
@@ -140,13 +140,13 @@ def put_first_tree(
     commit_tree(volume, container_id, tree, base_generation=row.generation, alter=alter)
 
 
-def damaged_rows(rows: Snapshot, container_id: ContainerId, now_ms: int) -> list[Finding]:
+def damaged_rows(rows: IndexView, container_id: ContainerId, now_ms: int) -> list[Finding]:
     """Return a finding for every unreadable block row."""
     return [
         Finding(
             container_id=container_id,
             verdict=Verdict.CORRUPT,
-            fault=Fault.BLOCK_ROW_DAMAGED,
+            fault=DamageFault.BLOCK_ROW_DAMAGED,
             block_id=block_id,
             offset=-1,
             length_bytes=-1,
@@ -165,16 +165,16 @@ def unhealthy(container_id: ContainerId, row: ReplicaRow, *, finding_count: int)
         former = FORMER_STATE[row.state]
     return replace(
         row,
-        state=next_state(row.state, Event.DAMAGE_FOUND, container_id),
+        state=next_state(row.state, ReplicaEvent.DAMAGE_FOUND, container_id),
         former_state=former,
         finding_count=finding_count,
     )
 
 
-def move_state(volume: Volume, container_id: ContainerId, event: Event) -> None:
+def move_state(volume: Volume, container_id: ContainerId, event: ReplicaEvent) -> None:
     """Change the state durably; the descriptor follows."""
 
-    def change(rows: Change) -> None:
+    def change(rows: IndexChange) -> None:
         row = rows.replica(container_id)
         state = next_state(row.state, event, container_id)
         rows.put_replica(container_id, replace(row, state=state))
@@ -287,7 +287,7 @@ def take_tail(
         size = blockfile.size_bytes(path)
         if size <= max(end, blockfile.ABSENT):
             return 0
-        note = Note(container_id, block_id, end, size - end, options.now_ms(), why)
+        note = QuarantineEntry(container_id, block_id, end, size - end, options.now_ms(), why)
         if end == 0:
             quarantine.keep_file(volume.layout, note, path)
             return size

@@ -26,17 +26,17 @@ from agent.store.files.durable import (
     sync_directory,
 )
 from agent.store.index.rows import ReplicaRow, Texts, UnlinkEntry, moved_on
-from agent.store.index.transactions import Change, Snapshot
+from agent.store.index.transactions import IndexChange, IndexView
 from agent.store.options import StoreOptions
 from agent.store.replica import quarantine
 from agent.store.replica.obstacles import has_home, put_aside
 from agent.store.replica.packs import give_back_pages, place_of, remove_spent
-from agent.store.replica.states import Event, next_state
+from agent.store.replica.states import ReplicaEvent, next_state
 from agent.store.replica.trees import bury_blocks, commit_tree, load_tree
 from agent.store.verification_log.log_entries import tell_of_delete
 from agent.store.volumes.volume import Volume
 from merkle.blockrow import decode_block
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import TREE_STATES, BlockId, ContainerId, ReplicaState
 from merkle.tree import Tree
 from merkle.tree_building import build_from_rows
@@ -46,7 +46,7 @@ GRAVES_FAILED_MAX: Final = 3  # each may take half a minute on a failing disk
 
 
 @dataclass(frozen=True, slots=True)
-class Deleted:
+class DeleteResult:
     """Result of a delete: the bytes of each existing block, and why files of some blocks, of this
     delete or earlier ones, still remain.
 
@@ -58,7 +58,7 @@ class Deleted:
     left: Mapping[BlockId, SutureError]
     was_last_damage: bool
 
-    def checked(self) -> "Deleted":
+    def checked(self) -> "DeleteResult":
         """Return it if no file is left; otherwise raise the first failure."""
         for failure in self.left.values():
             raise failure
@@ -71,7 +71,7 @@ def delete_blocks(
     container_id: ContainerId,
     block_ids: Iterable[BlockId],
     kept_ids: Collection[BlockId] = (),
-) -> Deleted:
+) -> DeleteResult:
     """Delete blocks of a closed replica. Repeating it is harmless, and retries the removal of
     remaining files. The data of `kept_ids` goes to quarantine."""
     with volume.index.read() as rows:
@@ -94,11 +94,11 @@ def delete_blocks(
         left = unlink_blocks(volume, options, container_id)
     with volume.index.read() as rows:
         after = rows.replica(container_id)
-    return Deleted(freed, left, bool(row.finding_count and not after.finding_count))
+    return DeleteResult(freed, left, bool(row.finding_count and not after.finding_count))
 
 
 def fresh_tombstones(
-    rows: Snapshot,
+    rows: IndexView,
     container_id: ContainerId,
     tree: Tree,
     block_ids: Iterable[BlockId],
@@ -122,7 +122,7 @@ def fresh_tombstones(
             try:
                 alone = build_from_rows([(block_id, raw)], {}, algorithm=tree.algorithm)
                 checksum = int(alone.block_checksums[0])
-            except Damaged:
+            except DamagedData:
                 pass
         tombstones[block_id] = checksum
     return tombstones
@@ -141,7 +141,7 @@ def bury(
     """Replace blocks by tombstones and remove their data, or keep it in quarantine; return why
     files of some are left. Raise `Refused` if the replica changed meanwhile."""
 
-    def alter(rows: Change, row: ReplicaRow) -> ReplicaRow:
+    def alter(rows: IndexChange, row: ReplicaRow) -> ReplicaRow:
         return record_tombstones(rows, container_id, row, tombstones, kept_ids=kept_ids)
 
     committed = commit_tree(
@@ -157,7 +157,7 @@ def bury(
 
 
 def record_tombstones(
-    rows: Change,
+    rows: IndexChange,
     container_id: ContainerId,
     row: ReplicaRow,
     tombstones: Mapping[BlockId, int],
@@ -191,7 +191,7 @@ def record_tombstones(
 
 
 def without_findings(
-    rows: Change, container_id: ContainerId, row: ReplicaRow, block_ids: Collection[BlockId]
+    rows: IndexChange, container_id: ContainerId, row: ReplicaRow, block_ids: Collection[BlockId]
 ) -> ReplicaRow:
     """Remove the findings of deleted blocks, which cannot be repaired any more; return the
     replica's row. Its state stays until a read finds the rest healthy."""
@@ -213,7 +213,7 @@ def row_bytes(block_id: BlockId, raw: bytes) -> int:
     """Return the bytes of a block; 0 if its row is damaged."""
     try:
         return sum(chunk.length_bytes for chunk in decode_block(block_id, raw).chunks)
-    except Damaged:
+    except DamagedData:
         return 0
 
 
@@ -221,11 +221,11 @@ def _metadata(block_id: BlockId, raw: bytes) -> Texts:
     """Return the client metadata of a block; none if its row is damaged."""
     try:
         return decode_block(block_id, raw).metadata
-    except Damaged:
+    except DamagedData:
         return ()
 
 
-def to_unlink(rows: Snapshot, container_id: ContainerId) -> UnlinkEntry:
+def to_unlink(rows: IndexView, container_id: ContainerId) -> UnlinkEntry:
     """Return the journal's record of the files to unlink."""
     for _, entry in rows.journal(container_id):
         if isinstance(entry, UnlinkEntry):
@@ -265,7 +265,7 @@ def unlink_blocks(
         if removed or has_spent:
             sync_directory(paths.chunks)
 
-    def change(rows: Change) -> None:
+    def change(rows: IndexChange) -> None:
         rows.delete_packed(container_id, entry.block_ids)
         rows.end_work(container_id, entry)
         if left:
@@ -305,7 +305,7 @@ def keep_block(
         size_bytes = place.size_bytes()
     if size_bytes == ABSENT:
         return
-    note = quarantine.Note(
+    note = quarantine.QuarantineEntry(
         container_id, block_id, 0, size_bytes, options.now_ms(), "deleted without proof", metadata
     )
     if place.packed is None:
@@ -332,9 +332,9 @@ def delete_replica(
 
     tell_of_delete(volume.verification, container_id, row, forced=force, proof=proof)
 
-    def mark(rows: Change) -> None:
+    def mark(rows: IndexChange) -> None:
         current = rows.replica(container_id)
-        state = next_state(current.state, Event.DELETE_BEGAN, container_id)
+        state = next_state(current.state, ReplicaEvent.DELETE_BEGAN, container_id)
         rows.put_replica(container_id, moved_on(replace(current, state=state)))
 
     volume.index.write(mark)
@@ -390,7 +390,7 @@ def finish_delete(volume: Volume, container_id: ContainerId) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Graves:
+class PurgeResult:
     """Result of a check of deleted replicas' files: the number of removed replicas, the remaining
     paths with the failed ones last, and the first failure's reason."""
 
@@ -399,7 +399,7 @@ class Graves:
     why: str
 
 
-def remove_graves(volume: Volume, known: Collection[Path]) -> Graves:
+def remove_graves(volume: Volume, known: Collection[Path]) -> PurgeResult:
     """Remove remains of deletes, and abandoned files. `known` has the paths of the last check; only
     these are touched, because a delete of others may be running. On a failing disk, stop early.
     Raise VolumeFailed."""
@@ -420,7 +420,7 @@ def remove_graves(volume: Volume, known: Collection[Path]) -> Graves:
             removed_count += 1
     waiting = [grave for grave in old if grave in found and grave not in failed]
     left = dict.fromkeys([*waiting, *sorted(found - failed.keys()), *failed])
-    return Graves(removed_count, tuple(left), next(iter(failed.values()), ""))
+    return PurgeResult(removed_count, tuple(left), next(iter(failed.values()), ""))
 
 
 def changed_meanwhile(container_id: ContainerId) -> Refused:

@@ -20,9 +20,9 @@ from agent.store.files import blockfile
 from agent.store.files.directfile import Buffers, DirectFile
 from agent.store.files.durable import begin_writing, disk_errors, raise_shortage, write_all
 from agent.store.files.writebehind import SMALL_BYTES_MAX, Submit
-from agent.store.index.transactions import Change, Snapshot
+from agent.store.index.transactions import IndexChange, IndexView
 from agent.store.operations.write_rules import (
-    KnownBlock,
+    RecordedBlock,
     check_commit,
     check_encodable,
     check_id,
@@ -33,21 +33,21 @@ from agent.store.operations.write_rules import (
 )
 from agent.store.options import StoreOptions
 from agent.store.replica.obstacles import clear_away, clear_place
-from agent.store.trouble import Trouble, noticed
+from agent.store.trouble import StoreFailure, noticed
 from agent.store.volumes.volume import Volume, check_space
 from merkle.blockrow import encode_block
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
 
 OPEN_COUNT_MAX: Final = 64  # small files open at once in one call
 NEW_SUFFIX: Final = ".new"  # in tmp/importing, which a start empties
-NOTHING_KNOWN: Final = KnownBlock(None, 0)
+NOTHING_KNOWN: Final = RecordedBlock(None, 0)
 
 _numbers = count()
 _buffers = Buffers()
 
 
 @dataclass(slots=True)
-class _Growing:
+class _PartialBlock:
     """An incomplete block."""
 
     block_id: BlockId
@@ -56,7 +56,7 @@ class _Growing:
 
 
 @dataclass(frozen=True, slots=True)
-class _Whole:
+class _CompleteBlock:
     """A complete block: in memory, or (`file`) durable aside."""
 
     block: BlockData
@@ -72,15 +72,15 @@ class NewBlocks:
         volume: Volume,
         options: StoreOptions,
         submit: Submit | None,
-        on_trouble: Callable[[Trouble], None],
+        on_trouble: Callable[[StoreFailure], None],
     ) -> None:
         """`submit` runs writes of large blocks beside the caller's thread."""
         self._volume = volume
         self._options = options
         self._submit = submit
         self.on_trouble = on_trouble
-        self._growing: _Growing | None = None
-        self._whole: list[_Whole] = []
+        self._growing: _PartialBlock | None = None
+        self._whole: list[_CompleteBlock] = []
 
     @property
     def whole_count(self) -> int:
@@ -118,7 +118,7 @@ class NewBlocks:
             check_commit(NOTHING_KNOWN, block)
             check_encodable(block)
         if growing is None and is_whole and len(data) <= SMALL_BYTES_MAX:
-            self._whole.append(_Whole(block, data))
+            self._whole.append(_CompleteBlock(block, data))
             return
         self._grow(container_id, block_id, chunks, data)
         if is_whole:
@@ -166,7 +166,7 @@ class NewBlocks:
         file.abandon()
         clear_away(self._volume, file.path)
 
-    def _taken(self, whole: Iterable[_Whole]) -> ExitStack:
+    def _taken(self, whole: Iterable[_CompleteBlock]) -> ExitStack:
         """Return a context that removes files without a place when it ends."""
         stack = ExitStack()
         for one in whole:
@@ -213,7 +213,7 @@ class NewBlocks:
             if self._growing is None:
                 path = directory / f"{container_id}.{next(_numbers)}{NEW_SUFFIX}"
                 file = DirectFile(path, _buffers, self._submit)
-                self._growing = _Growing(block_id, file, chunks)
+                self._growing = _PartialBlock(block_id, file, chunks)
             self._growing.chunks = chunks
             self._growing.file.append(data)
 
@@ -223,9 +223,9 @@ class NewBlocks:
         with disk_errors(growing.file.path):
             growing.file.finish()
         self._growing = None
-        self._whole.append(_Whole(block, memoryview(b""), growing.file))
+        self._whole.append(_CompleteBlock(block, memoryview(b""), growing.file))
 
-    def _place(self, container_id: ContainerId, whole: Sequence[_Whole]) -> None:
+    def _place(self, container_id: ContainerId, whole: Sequence[_CompleteBlock]) -> None:
         """Put blocks' files in place, durable with their names."""
         chunks = self._volume.paths(container_id).chunks
         for one in whole:
@@ -253,7 +253,7 @@ class NewBlocks:
                 os.close(directory_fd)
 
     def _write_small(
-        self, container_id: ContainerId, small: Sequence[_Whole], directory_fd: int
+        self, container_id: ContainerId, small: Sequence[_CompleteBlock], directory_fd: int
     ) -> None:
         """Write small blocks concurrently, then sync each."""
         with ExitStack() as opened:
@@ -278,7 +278,7 @@ class NewBlocks:
         clear_place(self._volume, container_id, block_id, reserve_bytes=reserve_bytes, end=0)
 
 
-def _is_committed(rows: Snapshot, container_id: ContainerId, block: BlockData) -> bool:
+def _is_committed(rows: IndexView, container_id: ContainerId, block: BlockData) -> bool:
     """Return whether an identical block is committed. Raise `Refused` if it can no longer be
     committed."""
     writable_replica(rows, container_id, block.block_id)
@@ -301,7 +301,7 @@ def _is_unsummed(chunk: ChunkInfo) -> bool:
     return chunk.checksum_type is ChecksumType.NONE
 
 
-def _record(rows: Change, container_id: ContainerId, blocks: Sequence[BlockData]) -> None:
+def _record(rows: IndexChange, container_id: ContainerId, blocks: Sequence[BlockData]) -> None:
     row = rows.replica(container_id)
     for block in blocks:
         rows.put_block(container_id, block.block_id, encode_block(block))

@@ -36,7 +36,7 @@ NOT_TOGETHER: Final = -errno.EINVAL
 _Sizes = TypeVar("_Sizes", int, npt.NDArray[np.int64])
 
 
-class BlockFiles:
+class ExportFiles:
     """The block files of one replica. Many threads may call `read`; close it after them."""
 
     def __init__(self, chunks: Path, packed: PackedBlocks) -> None:
@@ -148,7 +148,7 @@ class WholeFiles:
     """
 
     def __init__(
-        self, files: BlockFiles, wanted: Sequence[tuple[BlockId, int]], room_bytes: int
+        self, files: ExportFiles, wanted: Sequence[tuple[BlockId, int]], room_bytes: int
     ) -> None:
         """Start reading files of these sizes, whose `spread_bytes` are at most `room_bytes`."""
         self._files = files
@@ -233,7 +233,7 @@ class WholeFiles:
 class ReadsAhead:
     """Running reads of whole pages. Used by one thread; wait for each before the end."""
 
-    def __init__(self, files: BlockFiles) -> None:
+    def __init__(self, files: ExportFiles) -> None:
         self._files = files
         self._queue = files.borrow_queue()
         self._free = list(range(READS_MAX))

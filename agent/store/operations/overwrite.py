@@ -26,17 +26,17 @@ from agent.store.files.durable import (
     sync_directory,
 )
 from agent.store.index.rows import InstallEntry, moved_on
-from agent.store.index.transactions import Change
+from agent.store.index.transactions import IndexChange
 from agent.store.options import StoreOptions
 from agent.store.replica import quarantine
 from agent.store.replica.obstacles import clear_place
 from agent.store.replica.packs import unpack
-from agent.store.replica.quarantine import Note
+from agent.store.replica.quarantine import QuarantineEntry
 from agent.store.volumes.volume import Volume, check_space
 from merkle.checksum import crc32c
 from merkle.replica import BlockId, ChunkInfo, ContainerId
 
-Record: TypeAlias = Callable[[Change], None]
+Record: TypeAlias = Callable[[IndexChange], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def overwrite_chunk(
         proof=proof,
     )
 
-    def begin(rows: Change) -> None:
+    def begin(rows: IndexChange) -> None:
         rows.begin_work(container_id, entry)
         rows.put_replica(container_id, moved_on(rows.replica(container_id)))
 
@@ -95,7 +95,7 @@ def overwrite_chunk(
 def finish(volume: Volume, container_id: ContainerId, entry: InstallEntry, record: Record) -> None:
     """Record the new bytes and end the entry, in one commit."""
 
-    def change(rows: Change) -> None:
+    def change(rows: IndexChange) -> None:
         record(rows)
         rows.end_work(container_id, entry)
 
@@ -197,7 +197,7 @@ def _keep_old(
         return _Old(size, "")
     if not old:
         return _Old(size, "")
-    note = Note(
+    note = QuarantineEntry(
         container_id=container_id,
         block_id=block_id,
         offset=chunk.offset,

@@ -13,12 +13,12 @@ from agent.store.files.durable import error_of
 from agent.store.index.columns import ReplicaColumns
 from agent.store.index.facts import VolumeFacts
 from agent.store.index.replica_history import Changes, newest, together
-from agent.store.index.transactions import Snapshot
+from agent.store.index.transactions import IndexView
 from agent.store.operations.write_rules import known_block
-from agent.store.replica.packs import Place, place_of
-from agent.store.volumes.volume import Counted, Volume
+from agent.store.replica.packs import BlockBytes, place_of
+from agent.store.volumes.volume import Volume, VolumeTotals
 from merkle.blockrow import decode_block
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import CHUNK_BYTES_MAX, Bcsid, BlockData, BlockId, ContainerId
 from scanner.finding import Finding
 
@@ -48,20 +48,20 @@ def readable_blocks(rows: Iterable[tuple[BlockId, bytes]]) -> Iterator[BlockData
     for block_id, row in rows:
         try:
             yield decode_block(block_id, row)
-        except Damaged:
+        except DamagedData:
             continue
 
 
-class Readable(NamedTuple):
+class BlockLocation(NamedTuple):
     """A readable block: its row, the place of its bytes, and its replica's index and commit id."""
 
     block: BlockData
-    place: Place
+    place: BlockBytes
     replica_index: int
     bcsid: Bcsid  # of the replica
 
 
-def readable_block(volume: Volume, container_id: ContainerId, block_id: BlockId) -> Readable:
+def readable_block(volume: Volume, container_id: ContainerId, block_id: BlockId) -> BlockLocation:
     """Return a committed block and its place. Raise `Refused`, and `Unavailable` if its row is
     damaged."""
     with volume.index.read() as rows:
@@ -70,10 +70,10 @@ def readable_block(volume: Volume, container_id: ContainerId, block_id: BlockId)
         if row is None:
             raise _no_block(rows, container_id, block_id)
         place = place_of(rows, volume.paths(container_id), container_id, block_id)
-    return Readable(_decoded(container_id, block_id, row), place, replica_index, bcsid)
+    return BlockLocation(_decoded(container_id, block_id, row), place, replica_index, bcsid)
 
 
-def _no_block(rows: Snapshot, container_id: ContainerId, block_id: BlockId) -> Refused:
+def _no_block(rows: IndexView, container_id: ContainerId, block_id: BlockId) -> Refused:
     pending = rows.last_pending(container_id, block_id)
     return Refused(
         Code.NO_SUCH_BLOCK if pending is None else Code.BLOCK_NOT_COMMITTED,
@@ -86,14 +86,14 @@ def _no_block(rows: Snapshot, container_id: ContainerId, block_id: BlockId) -> R
 def _decoded(container_id: ContainerId, block_id: BlockId, row: bytes) -> BlockData:
     try:
         return decode_block(block_id, row)
-    except Damaged as damage:
+    except DamagedData as damage:
         raise damaged_block(container_id, damage) from damage
 
 
 def read_block(
     volume: Volume,
     container_id: ContainerId,
-    block: BlockId | Readable,
+    block: BlockId | BlockLocation,
     offset: int,
     length_bytes: int,
     *,
@@ -103,7 +103,7 @@ def read_block(
 
     If the block is given by its id, uncommitted bytes are included.
     """
-    if isinstance(block, Readable):
+    if isinstance(block, BlockLocation):
         block_id, place, end = block.block.block_id, block.place, block.block.length_bytes
     else:
         block_id = block
@@ -138,18 +138,18 @@ def read_block(
     return data
 
 
-def _found(volume: Volume, container_id: ContainerId, block_id: BlockId) -> tuple[Place, int]:
+def _found(volume: Volume, container_id: ContainerId, block_id: BlockId) -> tuple[BlockBytes, int]:
     """Return the place of a block's bytes, and their end."""
     with volume.index.read() as rows:
         rows.replica(container_id)
         place = place_of(rows, volume.paths(container_id), container_id, block_id)
         try:
             return place, known_block(rows, container_id, block_id).end
-        except Damaged as damage:
+        except DamagedData as damage:
             raise damaged_block(container_id, damage) from damage
 
 
-def damaged_block(container_id: ContainerId, damage: Damaged) -> Unavailable:
+def damaged_block(container_id: ContainerId, damage: DamagedData) -> Unavailable:
     """Return the error for a block whose row is damaged; another replica may have it."""
     return Unavailable(
         Code.UNAVAILABLE,
@@ -259,5 +259,5 @@ def _used(volume: Volume) -> tuple[int, int]:
         columns, _ = rows.columns()
     give_back()
     used_bytes, now_s = int(columns.bytes_used.sum()), time.monotonic()
-    volume.counted[USED] = Counted(version, now_s, now_s - began_s, used_bytes, len(columns))
+    volume.counted[USED] = VolumeTotals(version, now_s, now_s - began_s, used_bytes, len(columns))
     return used_bytes, len(columns)

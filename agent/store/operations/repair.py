@@ -14,7 +14,7 @@ from agent.errors import Code, Refused, SutureError
 from agent.store.files import blockfile
 from agent.store.files.durable import block_errors, raise_shortage
 from agent.store.index.rows import moved_on
-from agent.store.index.transactions import Change, Snapshot
+from agent.store.index.transactions import IndexChange, IndexView
 from agent.store.operations.block_records import put_blocks, readable_block, record_chunk
 from agent.store.operations.closing import follow_state, take_tail
 from agent.store.operations.deleting import bury, record_tombstones, unlink_blocks
@@ -23,13 +23,13 @@ from agent.store.operations.write_rules import check_checksums, check_id
 from agent.store.options import StoreOptions
 from agent.store.replica.contradictions import note_contradictions
 from agent.store.replica.packs import place_of
-from agent.store.replica.quarantine import Note, keep
+from agent.store.replica.quarantine import QuarantineEntry, keep
 from agent.store.replica.trees import load_tree, tree_replica
 from agent.store.verification_log.log_entries import tell_of_repair
 from agent.store.volumes.volume import Volume
 from merkle.blockrow import check_chunk, decode_block, encode_block
 from merkle.checksum import window_checksums
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import (
     BLOCK_BYTES_MAX,
     ID_MAX,
@@ -43,7 +43,7 @@ from merkle.replica import (
 from scanner.finding import Finding
 
 
-class Repair:
+class ReplicaRepair:
     """Repair of one replica. The caller holds the container's lease."""
 
     def __init__(self, volume: Volume, options: StoreOptions, container_id: ContainerId) -> None:
@@ -131,7 +131,7 @@ class Repair:
             row = rows.block(self._container_id, block_id)
         try:
             end = 0 if row is None else decode_block(block_id, row).length_bytes
-        except Damaged as damage:
+        except DamagedData as damage:
             raise Refused(Code.INELIGIBLE, f"{damage}: nothing is trimmed") from damage
         self._tell("trim", block_id, proof=proof)
         return trim_block(self._volume, self._options, self._container_id, block_id, end)
@@ -167,7 +167,7 @@ class Repair:
         here."""
         check_bcsid(bcsid)
 
-        def change(rows: Change) -> None:
+        def change(rows: IndexChange) -> None:
             row = rows.block(self._container_id, block_id)
             if row is None:
                 raise Refused(
@@ -183,7 +183,7 @@ class Repair:
     def adopt_metadata(self, block_id: BlockId, metadata: tuple[tuple[str, str], ...]) -> None:
         """Give a block without client metadata a peer's; existing metadata stays."""
 
-        def change(rows: Change) -> None:
+        def change(rows: IndexChange) -> None:
             row = rows.block(self._container_id, block_id)
             if row is None:
                 raise Refused(
@@ -201,7 +201,7 @@ class Repair:
         """Record a block that has no chunks at a peer, and no readable row here."""
         check_id(block_id, "block id")
 
-        def change(rows: Change) -> None:
+        def change(rows: IndexChange) -> None:
             refuse_tombstone(rows, self._container_id, block_id)
             if readable_block(rows, self._container_id, block_id) is None:
                 put_blocks(rows, self._container_id, [(BlockData(block_id, Bcsid(0)), 0)])
@@ -213,7 +213,7 @@ class Repair:
         """Raise the container's BCSID, which claims all blocks up to it."""
         check_bcsid(bcsid)
 
-        def change(rows: Change) -> None:
+        def change(rows: IndexChange) -> None:
             row = rows.replica(self._container_id)
             raised = Bcsid(max(row.bcsid, bcsid))
             rows.put_replica(self._container_id, replace(row, bcsid=raised))
@@ -234,7 +234,7 @@ class Repair:
         if self._volume.available_bytes() - len(data) < self._options.reserve_bytes:
             return
         at_ms = self._options.now_ms()
-        note = Note(self._container_id, block_id, offset, len(data), at_ms, why)
+        note = QuarantineEntry(self._container_id, block_id, offset, len(data), at_ms, why)
         keep(self._volume.layout, note, data)
 
     def rewrite_descriptor(self) -> None:
@@ -281,11 +281,11 @@ class Repair:
         log = self._volume.verification
         tell_of_repair(log, action, self._container_id, row, block_id, chunk, proof)
 
-    def _change(self, change: Callable[[Change], None]) -> None:
+    def _change(self, change: Callable[[IndexChange], None]) -> None:
         self._volume.index.write(change)
 
     def _bury_without_tree(self, block_id: BlockId, checksum: int) -> None:
-        def change(rows: Change) -> None:
+        def change(rows: IndexChange) -> None:
             row = rows.replica(self._container_id)
             after = record_tombstones(
                 rows, self._container_id, row, {block_id: checksum}, kept_ids={block_id}
@@ -375,7 +375,7 @@ def check_bcsid(bcsid: int) -> None:
         raise Refused(Code.MALFORMED_REQUEST, f"bcsid {bcsid} is not within 0..{ID_MAX}")
 
 
-def refuse_tombstone(rows: Snapshot, container_id: ContainerId, block_id: BlockId) -> None:
+def refuse_tombstone(rows: IndexView, container_id: ContainerId, block_id: BlockId) -> None:
     """Refuse to restore a deleted block."""
     if rows.tombstone(container_id, block_id) is not None:
         raise Refused(

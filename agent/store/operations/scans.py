@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Final
 
 from agent.errors import BlockFailed, Code, SutureError, Unavailable
-from agent.store.index.doubt_rows import Doubts
+from agent.store.index.doubt_rows import UnreadableRow
 from agent.store.index.facts import ScanBase, ScanCommit, facts_of
 from agent.store.index.rows import DescriptorEntry, ReplicaRow, ScanCursor
-from agent.store.index.transactions import Change, Snapshot
+from agent.store.index.transactions import IndexChange, IndexView
 from agent.store.operations.closing import follow_state, unhealthy
 from agent.store.operations.write_rules import recounted
 from agent.store.options import StoreOptions
@@ -18,7 +18,7 @@ from agent.store.replica.states import healing_event, next_state
 from agent.store.replica.trees import Alter, commit_tree, sticky, tree_replica
 from agent.store.volumes.volume import Volume
 from merkle.replica import ContainerId, ReplicaState
-from merkle.tree import Summary, Tree
+from merkle.tree import Tree, TreeSummary
 from scanner.finding import Finding, Verdict
 
 NO_DOUBT: Final = frozenset({Verdict.OK, Verdict.GONE})
@@ -30,13 +30,13 @@ def begin_scan(volume: Volume, container_id: ContainerId) -> ScanBase:
     with volume.index.read() as rows:
         row = tree_replica(rows, container_id)
     facts = facts_of(container_id, volume.volume_id, row)
-    return ScanBase(row.generation, facts, Doubts(volume.index, container_id))
+    return ScanBase(row.generation, facts, UnreadableRow(volume.index, container_id))
 
 
 def keep_cursor(volume: Volume, container_id: ContainerId, cursor: ScanCursor) -> None:
     """Store a scan's progress durably, if the replica has not changed."""
 
-    def change(rows: Change) -> None:
+    def change(rows: IndexChange) -> None:
         if rows.replica(container_id).generation == cursor.generation:
             rows.put_cursor(container_id, cursor)
 
@@ -76,7 +76,7 @@ def commit_scan(
         merged = sticky(rows, container_id, tree) if complete else tree
         true = counted(rows, container_id, before) if complete else before
 
-    def alter(rows: Change, row: ReplicaRow) -> ReplicaRow:
+    def alter(rows: IndexChange, row: ReplicaRow) -> ReplicaRow:
         # Of the same generation, or this is not called: no block was added or deleted since the
         # count.
         row = replace(row, block_count=true.block_count, bytes_used=true.bytes_used)
@@ -147,7 +147,7 @@ def judged(
     return replace(row, state=state, former_state=None)
 
 
-def counted(rows: Snapshot, container_id: ContainerId, row: ReplicaRow) -> ReplicaRow:
+def counted(rows: IndexView, container_id: ContainerId, row: ReplicaRow) -> ReplicaRow:
     """Return the row with counts that match its block rows.
 
     Rows that were lost, and found again by a repair, leave the counts outdated. The BCSID is
@@ -160,7 +160,7 @@ def counted(rows: Snapshot, container_id: ContainerId, row: ReplicaRow) -> Repli
     return replace(row, block_count=true.block_count, bytes_used=true.bytes_used)
 
 
-def differs(before: Summary | None, after: Summary | None) -> bool:
+def differs(before: TreeSummary | None, after: TreeSummary | None) -> bool:
     """Return whether a report would show another root, algorithm or set of tombstones."""
     if before is None or after is None:
         return before is not after
@@ -175,7 +175,7 @@ def _is_without_place(error: SutureError) -> bool:
 def _keep_tree(
     volume: Volume, container_id: ContainerId, base_generation: int, alter: Alter
 ) -> bool:
-    def change(rows: Change) -> bool:
+    def change(rows: IndexChange) -> bool:
         row = rows.replica(container_id)
         if row.generation != base_generation:
             return False
@@ -192,7 +192,7 @@ def _add_findings(
     base_generation: int,
     findings: Sequence[Finding],
 ) -> bool:
-    def change(rows: Change) -> bool:
+    def change(rows: IndexChange) -> bool:
         row = rows.replica(container_id)
         if row.generation != base_generation:
             return False

@@ -12,11 +12,11 @@ from typing import Final
 from agent.errors import Code, Refused
 from agent.store.index.facts import ReplicaFacts
 from agent.store.index.rows import ReplicaRow
-from agent.store.index.transactions import Change, Snapshot
+from agent.store.index.transactions import IndexChange, IndexView
 from agent.store.options import StoreOptions
 from merkle.blockrow import check_chunk, decode_block, encode_block
 from merkle.checksum import Buffer, checksum_width_bytes, window_checksums, window_count
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import (
     BLOCK_BYTES_MAX,
     CHUNKS_PER_BLOCK_MAX,
@@ -37,7 +37,7 @@ from merkle.replica import (
 REPLICA_INDEX_MAX: Final = 255  # the widest group of erasure coding
 
 
-class Place(Enum):
+class ChunkPlacement(Enum):
     """Place of a chunk that a client writes."""
 
     END = auto()  # directly after the recorded chunks
@@ -46,7 +46,7 @@ class Place(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class KnownBlock:
+class RecordedBlock:
     """Recorded state of one block. `end` includes uncommitted chunks."""
 
     committed: BlockData | None
@@ -89,7 +89,7 @@ def check_same(facts: ReplicaFacts, replica_index: int, state: ReplicaState) -> 
     )
 
 
-def writable_replica(rows: Snapshot, container_id: ContainerId, block_id: BlockId) -> ReplicaRow:
+def writable_replica(rows: IndexView, container_id: ContainerId, block_id: BlockId) -> ReplicaRow:
     """Return the replica if a client may write this block of it."""
     row = rows.replica(container_id)
     check_open(container_id, row)
@@ -114,12 +114,12 @@ def check_open(container_id: ContainerId, row: ReplicaRow) -> None:
         )
 
 
-def known_block(rows: Snapshot, container_id: ContainerId, block_id: BlockId) -> KnownBlock:
+def known_block(rows: IndexView, container_id: ContainerId, block_id: BlockId) -> RecordedBlock:
     """Return the recorded state of a block. Raise `Damaged` if its row is."""
     row = rows.block(container_id, block_id)
     committed = None if row is None else decode_block(block_id, row)
     last = rows.last_pending(container_id, block_id)
-    known = KnownBlock(committed, 0)
+    known = RecordedBlock(committed, 0)
     return replace(known, end=known.committed_end if last is None else last.end)
 
 
@@ -208,19 +208,19 @@ def differing_window(actual: bytes, given: bytes, width: int) -> int:
 
 
 def place_chunk(
-    rows: Snapshot,
+    rows: IndexView,
     container_id: ContainerId,
     block_id: BlockId,
-    known: KnownBlock,
+    known: RecordedBlock,
     chunk: ChunkInfo,
     is_there: Callable[[], bool],
-) -> Place:
+) -> ChunkPlacement:
     """Return the chunk's place. Raise `Refused`: CHUNK_GAP, OVERLAPPING_CHUNK.
 
     `is_there` returns whether the disk holds these bytes, for chunks without checksums.
     """
     if chunk.offset == known.end:
-        return Place.END
+        return ChunkPlacement.END
     where = f"block {block_id} of container {container_id}, chunk at {chunk.offset}"
     if chunk.offset > known.end:
         raise Refused(
@@ -232,9 +232,9 @@ def place_chunk(
     pending = rows.pending_at(container_id, block_id, chunk.offset)
     recorded = pending or next((had for had in known.chunks if had.offset == chunk.offset), None)
     if recorded == chunk and (chunk.checksum_type is not ChecksumType.NONE or is_there()):
-        return Place.RECORDED
+        return ChunkPlacement.RECORDED
     if pending is not None and pending.length_bytes == chunk.length_bytes:
-        return Place.AGAIN
+        return ChunkPlacement.AGAIN
     raise Refused(
         Code.OVERLAPPING_CHUNK,
         f"{where}: overlaps what is {'written' if pending else 'committed'} up to {known.end}",
@@ -259,7 +259,7 @@ def check_room_for(options: StoreOptions, row: ReplicaRow, added_bytes: int) -> 
         )
 
 
-def resolved_commit(known: KnownBlock, written: list[ChunkInfo], block: BlockData) -> BlockData:
+def resolved_commit(known: RecordedBlock, written: list[ChunkInfo], block: BlockData) -> BlockData:
     """Return the block to record by a commit, with every chunk exactly as it was written.
 
     `written` has the uncommitted chunks by offset. Raise `Refused` naming the first chunk that is
@@ -296,7 +296,7 @@ def resolved_commit(known: KnownBlock, written: list[ChunkInfo], block: BlockDat
     return resolved
 
 
-def check_commit(known: KnownBlock, block: BlockData) -> None:
+def check_commit(known: RecordedBlock, block: BlockData) -> None:
     """Refuse a commit with impossible numbers, or older than the committed block."""
     check_id(block.block_id, "block id")
     if not 0 <= block.bcsid <= ID_MAX:
@@ -324,7 +324,7 @@ def check_encodable(block: BlockData) -> None:
         raise Refused(Code.MALFORMED_REQUEST, str(error)) from error
 
 
-def recounted(rows: Snapshot, container_id: ContainerId, row: ReplicaRow) -> ReplicaRow:
+def recounted(rows: IndexView, container_id: ContainerId, row: ReplicaRow) -> ReplicaRow:
     """Return the row with block count, bytes and highest BCSID from the block rows.
 
     A damaged row counts as a block of no bytes.
@@ -334,7 +334,7 @@ def recounted(rows: Snapshot, container_id: ContainerId, row: ReplicaRow) -> Rep
         block_count += 1
         try:
             block = decode_block(block_id, raw)
-        except Damaged:
+        except DamagedData:
             continue
         bytes_used += sum(chunk.length_bytes for chunk in block.chunks)
         bcsid = max(bcsid, block.bcsid)
@@ -344,7 +344,7 @@ def recounted(rows: Snapshot, container_id: ContainerId, row: ReplicaRow) -> Rep
     )
 
 
-def commit_block(rows: Change, container_id: ContainerId, block: BlockData) -> None:
+def commit_block(rows: IndexChange, container_id: ContainerId, block: BlockData) -> None:
     """Commit written chunks as a block; their bytes are already counted."""
     row = rows.replica(container_id)
     is_new = rows.block(container_id, block.block_id) is None

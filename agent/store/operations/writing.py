@@ -11,11 +11,11 @@ from dataclasses import replace
 from agent.errors import Code, Refused, SutureError
 from agent.store.files import blockfile
 from agent.store.files.durable import disk_errors
-from agent.store.index.transactions import Change, Snapshot
+from agent.store.index.transactions import IndexChange, IndexView
 from agent.store.operations.overwrite import overwrite_chunk
 from agent.store.operations.write_rules import (
-    KnownBlock,
-    Place,
+    ChunkPlacement,
+    RecordedBlock,
     check_id,
     check_room,
     checked_chunk,
@@ -59,7 +59,7 @@ def write_chunk(
         )
         block = _commit_with(rows, container_id, block_id, known, recorded, commit)
     match place:
-        case Place.END:
+        case ChunkPlacement.END:
             check_room(options, row, recorded)
             check_space(volume, len(data), reserve_bytes=options.reserve_bytes)
             clear_place(
@@ -70,9 +70,9 @@ def write_chunk(
                 end=chunk.offset,
             )
             _append(volume, container_id, block_id, recorded, data, block)
-        case Place.AGAIN:
+        case ChunkPlacement.AGAIN:
 
-            def record(rows: Change) -> None:
+            def record(rows: IndexChange) -> None:
                 rows.put_pending(container_id, block_id, recorded)
                 if block is not None:
                     commit_block(rows, container_id, block)
@@ -80,7 +80,7 @@ def write_chunk(
             overwrite_chunk(
                 volume, options, container_id, block_id, recorded, data, record, pending=True
             )
-        case Place.RECORDED:
+        case ChunkPlacement.RECORDED:
             if block is not None and block != known.committed:
                 _commit(volume, container_id, block)
     return recorded
@@ -108,10 +108,10 @@ def put_block(volume: Volume, container_id: ContainerId, block: BlockData) -> in
 
 
 def _commit_with(
-    rows: Snapshot,
+    rows: IndexView,
     container_id: ContainerId,
     block_id: BlockId,
-    known: KnownBlock,
+    known: RecordedBlock,
     chunk: ChunkInfo,
     commit: BlockData | None,
 ) -> BlockData | None:
@@ -140,7 +140,7 @@ def _append(
     data: bytes,
     block: BlockData | None,
 ) -> None:
-    def record(rows: Change) -> None:
+    def record(rows: IndexChange) -> None:
         row = rows.replica(container_id)
         bytes_used = row.bytes_used + chunk.length_bytes
         rows.put_replica(container_id, replace(row, bytes_used=bytes_used))

@@ -10,7 +10,7 @@ import numpy as np
 
 from agent.store.files.durable import disk_errors, make_directories
 from agent.store.index.rows import DescriptorEntry, ReplicaRow
-from agent.store.index.transactions import Change
+from agent.store.index.transactions import IndexChange
 from agent.store.operations.closing import follow_state, unhealthy
 from agent.store.operations.write_rules import recounted
 from agent.store.options import StoreOptions
@@ -20,7 +20,7 @@ from agent.store.replica.packs import recall
 from agent.store.replica.trees import read_tree
 from agent.store.volumes.volume import Volume
 from merkle.replica import BlockId, ContainerId, ReplicaState
-from scanner.finding import Fault, Finding, Verdict
+from scanner.finding import DamageFault, Finding, Verdict
 
 
 def adopt_directory(volume: Volume, options: StoreOptions, container_id: ContainerId) -> str:
@@ -42,7 +42,7 @@ def adopt_directory(volume: Volume, options: StoreOptions, container_id: Contain
     row = _row_of(descriptor, ReplicaState.UNHEALTHY, former)
     finding = finding_of(
         container_id,
-        Fault.BLOCK_ROW_MISSING,
+        DamageFault.BLOCK_ROW_MISSING,
         options.now_ms(),
         "the index lost this replica; it was loaded from its descriptor, "
         f"which says {descriptor.state} with bcsid {descriptor.bcsid}",
@@ -51,7 +51,7 @@ def adopt_directory(volume: Volume, options: StoreOptions, container_id: Contain
     dead_ids = np.empty(0, np.uint64) if tree is None else tree.block_ids[tree.deleted]
     recalled = recall(volume, container_id, dead_ids)
 
-    def change(rows: Change) -> None:
+    def change(rows: IndexChange) -> None:
         rows.put_packed(container_id, recalled)
         if tree is not None:
             dead = tree.block_ids[tree.deleted].tolist()
@@ -72,12 +72,12 @@ def lost_directory(volume: Volume, options: StoreOptions, container_id: Containe
     repair."""
     finding = finding_of(
         container_id,
-        Fault.CHUNKS_DIRECTORY_MISSING,
+        DamageFault.CHUNKS_DIRECTORY_MISSING,
         options.now_ms(),
         f"{volume.paths(container_id).root} does not exist",
     )
 
-    def change(rows: Change) -> None:
+    def change(rows: IndexChange) -> None:
         row = rows.replica(container_id)
         altered = unhealthy(container_id, row, finding_count=1)
         # Counts as never read, so the next scan takes it first and finds the exact loss.
@@ -95,7 +95,9 @@ def lost_directory(volume: Volume, options: StoreOptions, container_id: Containe
     follow_state(volume, container_id)
 
 
-def finding_of(container_id: ContainerId, fault: Fault, now_ms: int, evidence: str) -> Finding:
+def finding_of(
+    container_id: ContainerId, fault: DamageFault, now_ms: int, evidence: str
+) -> Finding:
     """Return a finding about a whole replica."""
     return Finding(
         container_id=container_id,

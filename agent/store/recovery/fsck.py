@@ -17,8 +17,8 @@ from agent.store.files import blockfile
 from agent.store.files.durable import TEMPORARY_SUFFIX, read_head
 from agent.store.files.layout import (
     VERSION_BYTES_MAX,
-    Layout,
     ReplicaPaths,
+    VolumeLayout,
     container_id_of,
     decode_version,
     holds_data,
@@ -26,15 +26,15 @@ from agent.store.files.layout import (
 from agent.store.index.environment import Index
 from agent.store.index.packformat import PackedBlocks
 from agent.store.index.rows import ReplicaRow
-from agent.store.index.transactions import Snapshot
+from agent.store.index.transactions import IndexView
 from agent.store.operations.closing import data_sizes
 from agent.store.replica.descriptor import descriptor_of, read_descriptor
-from agent.store.replica.packs import Place, place_of, read_table
+from agent.store.replica.packs import BlockBytes, place_of, read_table
 from agent.store.replica.trees import read_tree_file
 from agent.store.volumes.volume import reading_lock
 from merkle.blockrow import decode_block
 from merkle.checksum import window_checksums
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import (
     TREE_STATES,
     WRITABLE_STATES,
@@ -52,7 +52,7 @@ GROWING: Final = WRITABLE_STATES | {ReplicaState.CLOSING}
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class FsckProblem:
     """A fault of a volume."""
 
     path: str
@@ -64,7 +64,7 @@ class Problem:
 class FsckReport:
     """Result of a check. `problem_count` includes problems beyond the limit of `problems`."""
 
-    problems: tuple[Problem, ...]
+    problems: tuple[FsckProblem, ...]
     problem_count: int
     replica_count: int
     block_count: int
@@ -78,7 +78,7 @@ class FsckReport:
 class _Tally:
     """A report under construction."""
 
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[FsckProblem] = field(default_factory=list)
     problem_count: int = 0
     replica_count: int = 0
     block_count: int = 0
@@ -90,7 +90,7 @@ class _Tally:
     def add(self, path: Path, kind: str, message: str) -> None:
         self.problem_count += 1
         if len(self.problems) < PROBLEMS_MAX:
-            self.problems.append(Problem(str(path), kind, message))
+            self.problems.append(FsckProblem(str(path), kind, message))
 
     def report(self) -> FsckReport:
         return FsckReport(
@@ -123,9 +123,9 @@ def fsck(volume_path: Path, *, read_data: bool = False) -> FsckReport:
     return tally.report()
 
 
-def volume_layout(path: Path) -> Layout:
+def volume_layout(path: Path) -> VolumeLayout:
     """Return the layout for the volume's VERSION."""
-    version = Layout(path, "").version
+    version = VolumeLayout(path, "").version
     try:
         data = read_head(version, VERSION_BYTES_MAX)
     except OSError as error:
@@ -134,10 +134,10 @@ def volume_layout(path: Path) -> Layout:
             f"{version}: {error.strerror}",
             hint="name the volume's directory, the one that holds hdds/",
         ) from error
-    return Layout(path, decode_version(data, version).cluster_id)
+    return VolumeLayout(path, decode_version(data, version).cluster_id)
 
 
-def _check_directories(layout: Layout, tally: _Tally) -> None:
+def _check_directories(layout: VolumeLayout, tally: _Tally) -> None:
     for directory in layout.directories():
         if not directory.is_dir():
             tally.add(directory, "DIRECTORY_MISSING", "the layout has this directory")
@@ -149,12 +149,12 @@ def _check_directories(layout: Layout, tally: _Tally) -> None:
             tally.add(path, "TEMPORARY_LEFT", "a cut-off copy; the next start removes it")
 
 
-def _check_not_newer(layout: Layout, index: Index) -> None:
+def _check_not_newer(layout: VolumeLayout, index: Index) -> None:
     with suppress(Unavailable), index.read() as rows:  # `_check_index` reports the error
         rows.check_not_newer(layout.volume)
 
 
-def _check_index(layout: Layout, index: Index, tally: _Tally, *, read_data: bool) -> None:
+def _check_index(layout: VolumeLayout, index: Index, tally: _Tally, *, read_data: bool) -> None:
     known: set[ContainerId] = set()
     try:
         with index.read() as rows:
@@ -165,7 +165,7 @@ def _check_index(layout: Layout, index: Index, tally: _Tally, *, read_data: bool
                 known.add(container_id)
                 tally.replica_count += 1
                 paths = layout.replica(container_id)
-                if isinstance(row, Damaged):
+                if isinstance(row, DamagedData):
                     tally.add(paths.root, "REPLICA_ROW_DAMAGED", str(row))
                 else:
                     _Check(rows, container_id, row, paths, tally).run(read_data=read_data)
@@ -174,7 +174,7 @@ def _check_index(layout: Layout, index: Index, tally: _Tally, *, read_data: bool
     _check_strays(layout, known, tally)
 
 
-def _check_strays(layout: Layout, known: set[ContainerId], tally: _Tally) -> None:
+def _check_strays(layout: VolumeLayout, known: set[ContainerId], tally: _Tally) -> None:
     for group in _entries(layout.current, tally):
         for path in _entries(group, tally):
             container_id = container_id_of(path.name)
@@ -197,7 +197,7 @@ class _Check:
 
     def __init__(
         self,
-        rows: Snapshot,
+        rows: IndexView,
         container_id: ContainerId,
         row: ReplicaRow,
         paths: ReplicaPaths,
@@ -230,7 +230,7 @@ class _Check:
         except OSError as error:
             self._tally.add(path, "DESCRIPTOR_MISSING", str(error.strerror))
             return
-        except Damaged as damage:
+        except DamagedData as damage:
             self._tally.add(path, "DESCRIPTOR_DAMAGED", str(damage))
             return
         wanted = descriptor_of(self._container_id, self._row)
@@ -254,7 +254,7 @@ class _Check:
         except OSError as error:
             self._tally.add(path, "TREE_MISSING", str(error.strerror))
             return
-        except Damaged as damage:
+        except DamagedData as damage:
             self._tally.add(path, "TREE_DAMAGED", str(damage))
             return
         if tree.summary() != known:
@@ -286,7 +286,7 @@ class _Check:
                 self._tally.add(path, "TOMBSTONE_AND_ROW", "a deleted block still has its row")
             try:
                 block = decode_block(block_id, raw)
-            except Damaged as damage:
+            except DamagedData as damage:
                 self._tally.add(path, "BLOCK_ROW_DAMAGED", str(damage))
                 continue
             self._check_block(block, size, pending.pop(block_id, []), read_data=read_data)
@@ -307,7 +307,7 @@ class _Check:
             if not holds_data(path.name) or path.is_symlink() or not path.is_file():
                 self._tally.add(path, "FOREIGN_FILE", "not a block file")
 
-    def _place(self, block_id: BlockId) -> Place:
+    def _place(self, block_id: BlockId) -> BlockBytes:
         return place_of(self._rows, self._paths, self._container_id, block_id)
 
     def _check_pack(self, packed: PackedBlocks) -> None:
@@ -321,7 +321,7 @@ class _Check:
         except OSError as error:
             self._tally.add(path, "PACK_TABLE_DAMAGED", str(error.strerror))
             return
-        except Damaged as damage:
+        except DamagedData as damage:
             self._tally.add(path, "PACK_TABLE_DAMAGED", str(damage))
             return
         if len(packed) and path.is_file():
@@ -371,7 +371,7 @@ class _Check:
                 self._tally.add(path, "CHUNKS_NOT_CHAINED", message)
             end = chunk.end
 
-    def _read_chunks(self, place: Place, chunks: Iterable[ChunkInfo]) -> None:
+    def _read_chunks(self, place: BlockBytes, chunks: Iterable[ChunkInfo]) -> None:
         path = place.name
         for chunk in chunks:
             where = f"chunk at {chunk.offset} of {chunk.length_bytes} bytes"

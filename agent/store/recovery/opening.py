@@ -8,14 +8,14 @@ from pathlib import Path
 
 from agent.errors import Code, Refused, SutureError
 from agent.store.files.durable import error_of
-from agent.store.files.layout import Layout, VolumeVersion
+from agent.store.files.layout import VolumeLayout, VolumeVersion
 from agent.store.index.facts import VolumeFacts
 from agent.store.options import StoreOptions
-from agent.store.recovery.startup_recovery import Shelf, recover
+from agent.store.recovery.startup_recovery import StartupResult, recover
 from agent.store.volumes.ballast import with_ballast
 from agent.store.volumes.identity import is_of, read_versions
-from agent.store.volumes.known import Known, newest_known, remember
-from agent.store.volumes.service_mode import Mode, read_service
+from agent.store.volumes.known import VolumeRegistry, newest_known, remember
+from agent.store.volumes.service_mode import VolumeMode, read_service
 from agent.store.volumes.volume import (
     Volume,
     check_any_opened,
@@ -26,11 +26,11 @@ from agent.store.volumes.volume import (
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenResult:
     """Result of opening the volumes."""
 
     volumes: Sequence[Volume]
-    shelf: Shelf
+    shelf: StartupResult
     failed: Sequence[VolumeFacts]
 
 
@@ -41,7 +41,7 @@ def open_volumes(
     datanode_id: str,
     options: StoreOptions,
     keeps_failed: bool = False,
-) -> Opened:
+) -> OpenResult:
     """Open and recover volumes. A volume that does not work, or belongs to another datanode, is
     left out unchanged.
 
@@ -104,7 +104,7 @@ def open_volumes(
         {path: volume_id for path, volume_id in today.items() if volume_id},
         added={path for path in known.added if Path(path) in today},
     )
-    return Opened(list(opened.values()), shelf, out)
+    return OpenResult(list(opened.values()), shelf, out)
 
 
 def _close(volumes: Iterable[Volume]) -> None:
@@ -122,22 +122,22 @@ def check_any_left(paths: Sequence[Path], retired: Sequence[Path]) -> None:
         )
 
 
-def _layout(path: Path, cluster_id: str) -> Layout:
-    return Layout(Path(os.path.realpath(path)), cluster_id)
+def _layout(path: Path, cluster_id: str) -> VolumeLayout:
+    return VolumeLayout(Path(os.path.realpath(path)), cluster_id)
 
 
-def _added(known: Known, volume_paths: Sequence[Path]) -> list[Path]:
+def _added(known: VolumeRegistry, volume_paths: Sequence[Path]) -> list[Path]:
     """Return the volumes that an operator added at run time, and that are not in the config."""
     named = {os.path.realpath(path) for path in volume_paths}
     return [Path(path) for path in known.added if os.path.realpath(path) not in named]
 
 
-def _is_retired(layout: Layout) -> bool:
+def _is_retired(layout: VolumeLayout) -> bool:
     """Return whether the volume was emptied and may be removed; it is not opened any more."""
-    return read_service(layout).mode is Mode.RETIRED
+    return read_service(layout).mode is VolumeMode.RETIRED
 
 
-def check_apart(layout: Layout, others: Iterable[Path]) -> None:
+def check_apart(layout: VolumeLayout, others: Iterable[Path]) -> None:
     """Refuse a directory inside another volume, or around one, as the config check does."""
     for path in others:
         other = Path(os.path.realpath(path))
@@ -149,7 +149,7 @@ def check_apart(layout: Layout, others: Iterable[Path]) -> None:
             )
 
 
-def check_single(layout: Layout, volume_id: str, opened: Sequence[Volume]) -> None:
+def check_single(layout: VolumeLayout, volume_id: str, opened: Sequence[Volume]) -> None:
     """Refuse a directory that is open under another path, and the copy of a disk."""
     for other in opened:
         try:

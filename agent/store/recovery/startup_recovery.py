@@ -34,7 +34,7 @@ from agent.store.index.rows import (
     TreeEntry,
     UnlinkEntry,
 )
-from agent.store.index.transactions import Change
+from agent.store.index.transactions import IndexChange
 from agent.store.operations.arrival import finish_move
 from agent.store.operations.block_records import readable_block, record_chunk
 from agent.store.operations.closing import follow_state
@@ -43,18 +43,18 @@ from agent.store.operations.overwrite import arrived, finish, roll_back
 from agent.store.options import StoreOptions
 from agent.store.recovery.adoption import adopt_directory, lost_directory
 from agent.store.replica.quarantine import remove_cut_off
-from agent.store.replica.states import FORMER_STATE, Event, next_state
+from agent.store.replica.states import FORMER_STATE, ReplicaEvent, next_state
 from agent.store.replica.trees import read_tree
 from agent.store.volumes.ballast import fill_ballast, with_ballast
 from agent.store.volumes.guard import linked
-from agent.store.volumes.service_mode import Mode, read_service
+from agent.store.volumes.service_mode import VolumeMode, read_service
 from agent.store.volumes.volume import Volume
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import WRITABLE_STATES, ContainerId, ReplicaState
 
 
 @dataclass(slots=True)
-class Shelf:
+class StartupResult:
     """Result of startup recovery: replica locations, recovery steps, unloadable replicas."""
 
     places: dict[ContainerId, Volume] = field(default_factory=dict)
@@ -71,10 +71,10 @@ class Shelf:
         self.unloadable.append(Unloadable(container_id, volume.volume_id, reason))
 
 
-def recover(volumes: list[Volume], options: StoreOptions) -> Shelf:
+def recover(volumes: list[Volume], options: StoreOptions) -> StartupResult:
     """Recover every volume. A volume that fails is left out. Raise `Unavailable(BUSY)` if the host
     is short of descriptors or memory."""
-    shelf = Shelf()
+    shelf = StartupResult()
     for volume in volumes:
         try:
             with volume.index.read() as rows:
@@ -83,7 +83,7 @@ def recover(volumes: list[Volume], options: StoreOptions) -> Shelf:
             roll_journal(volume, options, shelf)
             load_volume(volume, options, shelf)
             fill_ballast(volume.layout, options.reserve_bytes)
-        except (SutureError, OSError, Damaged, ValueError, struct.error) as error:
+        except (SutureError, OSError, DamagedData, ValueError, struct.error) as error:
             failure = failure_of(error, volume)
             if failure.code is Code.BUSY:
                 raise failure from error
@@ -109,7 +109,7 @@ def failure_of(error: Exception, volume: Volume) -> SutureError:
     )
 
 
-def empty_temporary(volume: Volume, shelf: Shelf) -> None:
+def empty_temporary(volume: Volume, shelf: StartupResult) -> None:
     """Remove replicas that were under construction or deletion when the last process ended. Entries
     that cannot be removed stay, which costs only space."""
     for directory in (volume.layout.importing, volume.layout.deleting):
@@ -123,12 +123,12 @@ def empty_temporary(volume: Volume, shelf: Shelf) -> None:
     remove_cut_off(volume.layout)
 
 
-def roll_journal(volume: Volume, options: StoreOptions, shelf: Shelf) -> None:
+def roll_journal(volume: Volume, options: StoreOptions, shelf: StartupResult) -> None:
     """Finish or roll back begun work. An entry that cannot be rolled stays, and is recorded."""
     with volume.index.read() as rows:
         entries = list(rows.journal())
     for container_id, entry in entries:
-        if isinstance(entry, Damaged):
+        if isinstance(entry, DamagedData):
             shelf.note(volume, container_id, f"journal entry left alone: {entry}")
             continue
         try:
@@ -137,7 +137,7 @@ def roll_journal(volume: Volume, options: StoreOptions, shelf: Shelf) -> None:
                 options.reserve_bytes,
                 partial(roll, volume, options, container_id, entry),
             )
-        except (SutureError, Damaged, OSError) as error:
+        except (SutureError, DamagedData, OSError) as error:
             raise_shortage(error, volume.layout.volume)
             if isinstance(error, SutureError) and error.code is Code.BUSY:
                 raise
@@ -179,7 +179,7 @@ def roll_install(volume: Volume, container_id: ContainerId, entry: InstallEntry)
         roll_back(volume, container_id, entry)
         return f"{where}: interrupted write taken back"
 
-    def record(rows: Change) -> None:
+    def record(rows: IndexChange) -> None:
         if not entry.pending:
             record_chunk(rows, container_id, entry.block_id, entry.chunk)
         elif rows.replica(container_id).state in WRITABLE_STATES:
@@ -209,7 +209,7 @@ def roll_tree(
     """
     tree = read_tree(volume, container_id)
 
-    def change(rows: Change) -> bool:
+    def change(rows: IndexChange) -> bool:
         rows.end_work(container_id, entry)
         row = rows.replica(container_id)
         if tree is None or not entry.generation == tree.generation == row.generation + 1:
@@ -233,7 +233,7 @@ def roll_tree(
     return f"tree of generation {entry.generation} adopted"
 
 
-def load_volume(volume: Volume, options: StoreOptions, shelf: Shelf) -> None:
+def load_volume(volume: Volume, options: StoreOptions, shelf: StartupResult) -> None:
     """Account for every row and every directory of a volume."""
     directories = replica_directories(volume, shelf)
     with volume.index.read() as rows:
@@ -259,7 +259,7 @@ def load_if_room(
     volume: Volume,
     options: StoreOptions,
     container_id: ContainerId,
-    shelf: Shelf,
+    shelf: StartupResult,
     load: Callable[[], None],
 ) -> None:
     """Load a replica. If the disk is too full for it even without the ballast, only this replica is
@@ -272,7 +272,7 @@ def load_if_room(
         shelf.leave(volume, container_id, str(error))
 
 
-def place_usual(volume: Volume, container_ids: set[ContainerId], shelf: Shelf) -> None:
+def place_usual(volume: Volume, container_ids: set[ContainerId], shelf: StartupResult) -> None:
     """Serve replicas from this volume; if another volume has one, too, from the better one."""
     twice = container_ids.intersection(shelf.places)
     shelf.places.update(dict.fromkeys(container_ids - twice, volume))
@@ -284,7 +284,7 @@ UNFINISHED = frozenset({ReplicaState.RECOVERING, ReplicaState.DELETED})
 """States that no restart leaves as they are."""
 
 
-def replica_directories(volume: Volume, shelf: Shelf) -> set[ContainerId]:
+def replica_directories(volume: Volume, shelf: StartupResult) -> set[ContainerId]:
     """Return the replicas that have a directory; report directories at a wrong place.
 
     Only names are read: 100,000 replicas are listed without opening any. A link in the place of a
@@ -322,7 +322,7 @@ def load_unusual(
     options: StoreOptions,
     container_id: ContainerId,
     row: ReplicaRow,
-    shelf: Shelf,
+    shelf: StartupResult,
 ) -> None:
     """Load a replica that a crash or a loss left in an unusual state."""
     match row.state:
@@ -332,12 +332,12 @@ def load_unusual(
             return
         case ReplicaState.RECOVERING if row.replica_index == 0:
             # An unfinished copy: its sources are elsewhere, and nothing relies on it.
-            set_state(volume, container_id, Event.DELETE_BEGAN)
+            set_state(volume, container_id, ReplicaEvent.DELETE_BEGAN)
             left = finish_delete(volume, container_id)
             shelf.note(volume, container_id, left or "unfinished copy deleted")
             return
         case ReplicaState.RECOVERING:
-            set_state(volume, container_id, Event.EXPIRED)
+            set_state(volume, container_id, ReplicaEvent.EXPIRED)
             follow_state(volume, container_id)
             shelf.note(volume, container_id, "unfinished reconstruction is UNHEALTHY")
         case _:
@@ -347,12 +347,12 @@ def load_unusual(
 
 
 def load_directory(
-    volume: Volume, options: StoreOptions, container_id: ContainerId, shelf: Shelf
+    volume: Volume, options: StoreOptions, container_id: ContainerId, shelf: StartupResult
 ) -> None:
     """Load a replica whose row is lost or damaged, from its descriptor and its other files."""
     try:
         what = adopt_directory(volume, options, container_id)
-    except (Damaged, OSError) as error:
+    except (DamagedData, OSError) as error:
         raise_shortage(error, volume.paths(container_id).root)
         shelf.leave(volume, container_id, f"no row in the index, and no descriptor: {error}")
         return
@@ -360,10 +360,10 @@ def load_directory(
     place(volume, container_id, shelf)
 
 
-def set_state(volume: Volume, container_id: ContainerId, event: Event) -> None:
+def set_state(volume: Volume, container_id: ContainerId, event: ReplicaEvent) -> None:
     """Change the state of a replica durably; the caller writes the descriptor."""
 
-    def change(rows: Change) -> None:
+    def change(rows: IndexChange) -> None:
         row = rows.replica(container_id)
         state = next_state(row.state, event, container_id)
         former = FORMER_STATE.get(row.state) if state is ReplicaState.UNHEALTHY else None
@@ -372,7 +372,7 @@ def set_state(volume: Volume, container_id: ContainerId, event: Event) -> None:
     volume.index.write(change)
 
 
-def place(volume: Volume, container_id: ContainerId, shelf: Shelf) -> None:
+def place(volume: Volume, container_id: ContainerId, shelf: StartupResult) -> None:
     """Serve the replica from this volume, or from the one with the better of two copies."""
     other = shelf.places.get(container_id)
     if other is None:
@@ -380,7 +380,7 @@ def place(volume: Volume, container_id: ContainerId, shelf: Shelf) -> None:
         return
     better, worse = sorted((other, volume), key=lambda one: rank(one, container_id), reverse=True)
     shelf.places[container_id] = better
-    if read_service(worse.layout).mode is Mode.RETIRING:
+    if read_service(worse.layout).mode is VolumeMode.RETIRING:
         shelf.note(worse, container_id, f"its copy on {better.layout.volume} is served")
         return
     shelf.leave(
@@ -404,5 +404,5 @@ def rank(volume: Volume, container_id: ContainerId) -> Rank:
         row.bcsid,
         row.state is not ReplicaState.UNHEALTHY,
         row.tree.tombstone_count if row.tree is not None else 0,
-        read_service(volume.layout).mode is not Mode.RETIRING,
+        read_service(volume.layout).mode is not VolumeMode.RETIRING,
     )

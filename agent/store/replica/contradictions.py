@@ -8,14 +8,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from agent.store.index.transactions import Change
+from agent.store.index.transactions import IndexChange
 from merkle.replica import ContainerId
 from scanner.finding import Finding
 
 KEPT_MAX: Final = 1_000  # per replica: an operator reads only the first few
 
 
-def replace_scanned(rows: Change, container_id: ContainerId, findings: Sequence[Finding]) -> None:
+def replace_scanned(
+    rows: IndexChange, container_id: ContainerId, findings: Sequence[Finding]
+) -> None:
     """Replace all findings of scans of the replica."""
     own = [finding for finding in findings if not finding.is_contradiction]
     kept = [finding for finding in rows.findings(container_id) if finding.is_contradiction]
@@ -23,7 +25,7 @@ def replace_scanned(rows: Change, container_id: ContainerId, findings: Sequence[
 
 
 def note_contradictions(
-    rows: Change, container_id: ContainerId, found: Sequence[Finding], *, is_complete: bool
+    rows: IndexChange, container_id: ContainerId, found: Sequence[Finding], *, is_complete: bool
 ) -> bool:
     """Record the contradictions found by a reconcile; keep the known ones if not every holder
     answered.

@@ -15,7 +15,7 @@ import yaml
 
 from agent.store.files.durable import TooLarge, read_file, replace_file
 from agent.store.index.rows import ReplicaRow
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.plainyaml import PlainLoader
 from merkle.replica import ID_MAX, LAYOUT_VERSION, Bcsid, ContainerId, ReplicaState
 
@@ -83,23 +83,23 @@ def decode_descriptor(data: bytes, container_id: ContainerId) -> Descriptor:
     """Parse a descriptor. Raise `Damaged` naming the fault."""
     what = f"descriptor of container {container_id}"
     if len(data) > DESCRIPTOR_BYTES_MAX:
-        raise Damaged(f"{what}: {len(data)} bytes")
+        raise DamagedData(f"{what}: {len(data)} bytes")
     ours = own_fields(data)
     if ours is not None:
         return _descriptor(ours, container_id, what)
     try:
         fields = yaml.load(data, PlainLoader)  # noqa: S506 - a SafeLoader that takes less
     except (yaml.YAMLError, ValueError, TypeError, OverflowError, RecursionError) as error:
-        raise Damaged(f"{what}: not YAML") from error
+        raise DamagedData(f"{what}: not YAML") from error
     if not isinstance(fields, dict) or "checksum" not in fields:
-        raise Damaged(f"{what}: no checksum")
+        raise DamagedData(f"{what}: no checksum")
     written = fields.pop("checksum")
     try:
         actual = _checksum(fields)
     except (TypeError, ValueError, yaml.YAMLError) as error:
-        raise Damaged(f"{what}: no such fields can have been written") from error
+        raise DamagedData(f"{what}: no such fields can have been written") from error
     if written != actual:
-        raise Damaged(f"{what}: checksum {actual}, the file says {written}")
+        raise DamagedData(f"{what}: checksum {actual}, the file says {written}")
     return _descriptor(fields, container_id, what)
 
 
@@ -127,9 +127,9 @@ def own_fields(data: bytes) -> dict[str, Any] | None:
 
 def _descriptor(fields: dict[str, Any], container_id: ContainerId, what: str) -> Descriptor:
     if fields.get("layOutVersion") != LAYOUT_VERSION:
-        raise Damaged(f"{what}: layout version {fields.get('layOutVersion')}")
+        raise DamagedData(f"{what}: layout version {fields.get('layOutVersion')}")
     if fields.get("containerID") != container_id:
-        raise Damaged(f"{what}: it says it is of container {fields.get('containerID')}")
+        raise DamagedData(f"{what}: it says it is of container {fields.get('containerID')}")
     try:
         descriptor = Descriptor(
             container_id=container_id,
@@ -140,9 +140,9 @@ def _descriptor(fields: dict[str, Any], container_id: ContainerId, what: str) ->
             created_at_ms=int(fields["createdAtMs"]),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise Damaged(f"{what}: {error}") from error
+        raise DamagedData(f"{what}: {error}") from error
     if not 0 <= descriptor.bcsid <= ID_MAX:
-        raise Damaged(f"{what}: bcsId {descriptor.bcsid}")
+        raise DamagedData(f"{what}: bcsId {descriptor.bcsid}")
     return descriptor
 
 
@@ -155,7 +155,7 @@ def read_descriptor(
     try:
         data = read_file(path, bytes_max=DESCRIPTOR_BYTES_MAX, read=read)
     except TooLarge as error:
-        raise Damaged(f"descriptor of container {container_id}: {error.strerror}") from error
+        raise DamagedData(f"descriptor of container {container_id}: {error.strerror}") from error
     return decode_descriptor(data, container_id)
 
 

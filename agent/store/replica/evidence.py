@@ -18,7 +18,9 @@ def keep_evidence(
     """Keep evidence about a replica in its volume's quarantine, each piece under its
     description."""
     for number, (why, data) in enumerate(pieces.items()):
-        note = quarantine.Note(container_id, NO_BLOCK, number, len(data), options.now_ms(), why)
+        note = quarantine.QuarantineEntry(
+            container_id, NO_BLOCK, number, len(data), options.now_ms(), why
+        )
         quarantine.keep(volume.layout, note, data)
 
 

@@ -11,7 +11,7 @@ from agent.store.files.durable import open_file
 from agent.store.files.kinds import absence, kind_at
 from agent.store.files.layout import ReplicaPaths
 from agent.store.replica.descriptor import read_descriptor
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import ContainerId
 from merkle.tree_codec import MAGIC
 
@@ -31,7 +31,7 @@ def _faults(paths: ReplicaPaths, container_id: ContainerId, *, has_tree: bool) -
         read_descriptor(paths.descriptor, container_id)
     except (FileNotFoundError, NotADirectoryError) as error:
         yield absence(paths.descriptor, error)
-    except Damaged as damage:
+    except DamagedData as damage:
         yield str(damage)
     if has_tree:
         yield from _tree_faults(paths, container_id)

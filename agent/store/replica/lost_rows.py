@@ -10,17 +10,17 @@ from collections.abc import Mapping, Sequence
 
 from agent.store.files.durable import block_errors
 from agent.store.files.layout import ReplicaPaths, block_id_of
-from agent.store.index.transactions import Snapshot
+from agent.store.index.transactions import IndexView
 from agent.store.replica.packs import place_of
 from merkle.blockrow import is_intact
 from merkle.replica import BlockId, ContainerId
-from scanner.finding import Fault, Finding
+from scanner.finding import DamageFault, Finding
 from scanner.notebook import FINDINGS_PER_REPLICA_MAX
 
 
 def is_unread_loss(finding: Finding) -> bool:
     """Return whether a finding reports lost rows of unknown blocks, which a scan must determine."""
-    is_about_rows = finding.is_damage and finding.fault is Fault.BLOCK_ROW_MISSING
+    is_about_rows = finding.is_damage and finding.fault is DamageFault.BLOCK_ROW_MISSING
     return is_about_rows and finding.block_id < 1
 
 
@@ -30,7 +30,7 @@ def is_cut_short(damage: Sequence[Finding]) -> bool:
 
 
 def blocks_without_row(
-    rows: Snapshot, paths: ReplicaPaths, container_id: ContainerId
+    rows: IndexView, paths: ReplicaPaths, container_id: ContainerId
 ) -> Mapping[BlockId, int]:
     """Return the file size of each block without a readable row, by ascending id;
     `blockfile.ABSENT` without a file. Raise SutureError."""
@@ -49,7 +49,7 @@ def blocks_without_row(
     return lost
 
 
-def _with_file(rows: Snapshot, paths: ReplicaPaths, container_id: ContainerId) -> set[BlockId]:
+def _with_file(rows: IndexView, paths: ReplicaPaths, container_id: ContainerId) -> set[BlockId]:
     """Return the blocks with bytes in a file of their own or in the pack."""
     found = {BlockId(key) for key in rows.packed_blocks(container_id).block_ids.tolist()}
     if paths.chunks.is_dir():

@@ -30,7 +30,7 @@ from agent.store.files.durable import (
 from agent.store.files.kinds import kind_at
 from agent.store.files.layout import ReplicaPaths
 from agent.store.replica import quarantine
-from agent.store.replica.quarantine import Note
+from agent.store.replica.quarantine import QuarantineEntry
 from agent.store.volumes.volume import Volume, check_space_of_block
 from merkle.replica import BlockId, ContainerId
 
@@ -156,7 +156,7 @@ def has_home(paths: ReplicaPaths) -> bool:
 def put_aside(volume: Volume, container_id: ContainerId, block_id: BlockId, path: Path) -> None:
     """Move an object in the place of a replica's file or directory to quarantine."""
     facts = path.lstat()
-    note = Note(
+    note = QuarantineEntry(
         container_id=container_id,
         block_id=block_id,
         offset=0,

@@ -40,16 +40,16 @@ from agent.store.index.environment import Index
 from agent.store.index.packformat import (
     FOOTER_BYTES,
     PAGE_BYTES,
-    Packed,
     PackedBlocks,
+    PackedPlace,
     decode_footer,
     decode_table,
     encode_table,
 )
-from agent.store.index.transactions import Snapshot
+from agent.store.index.transactions import IndexView
 from agent.store.volumes.volume import Volume
 from merkle.checksum import U64s
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import BlockId, ContainerId
 
 TABLE_BYTES_MAX: Final = 128 * 1024**2  # of eight million blocks, more than a container has
@@ -58,12 +58,12 @@ ZEROS: Final = memoryview(bytes(PAGE_BYTES))
 assert PAGE_BYTES == blockfile.ALIGNMENT_BYTES
 
 
-class Place(NamedTuple):
+class BlockBytes(NamedTuple):
     """Place of one block's bytes: its own file, or (`packed`) a part of the pack."""
 
     paths: ReplicaPaths
     block_id: BlockId
-    packed: Packed | None
+    packed: PackedPlace | None
 
     @property
     def name(self) -> Path:
@@ -103,7 +103,7 @@ class Place(NamedTuple):
         return self.paths.pack, self.packed.offset + offset, min(length_bytes, left)
 
 
-def size_in(pack_bytes: int, packed: Packed) -> int:
+def size_in(pack_bytes: int, packed: PackedPlace) -> int:
     """Return how many bytes of a block are in a pack of this size."""
     if pack_bytes == blockfile.ABSENT:
         return blockfile.ABSENT
@@ -111,10 +111,10 @@ def size_in(pack_bytes: int, packed: Packed) -> int:
 
 
 def place_of(
-    rows: Snapshot, paths: ReplicaPaths, container_id: ContainerId, block_id: BlockId
-) -> Place:
+    rows: IndexView, paths: ReplicaPaths, container_id: ContainerId, block_id: BlockId
+) -> BlockBytes:
     """Return the present place of a block's bytes."""
-    return Place(paths, block_id, rows.packed(container_id, block_id))
+    return BlockBytes(paths, block_id, rows.packed(container_id, block_id))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class PackIndex:
     index: Index
     container_id: ContainerId
 
-    def of(self, block_id: BlockId) -> Packed | None:
+    def of(self, block_id: BlockId) -> PackedPlace | None:
         """Return the present place of a block; None if it is not in the pack."""
         with self.index.read() as rows:
             return rows.packed(self.container_id, block_id)
@@ -189,7 +189,9 @@ def read_table(paths: ReplicaPaths) -> PackedBlocks:
     footer = blockfile.read(paths.pack, max(size - FOOTER_BYTES, 0), FOOTER_BYTES)
     count, offset, checksum = decode_footer(footer, size)
     if size - offset > TABLE_BYTES_MAX:
-        raise Damaged(f"table of the pack: {size - offset} bytes, {TABLE_BYTES_MAX} are possible")
+        raise DamagedData(
+            f"table of the pack: {size - offset} bytes, {TABLE_BYTES_MAX} are possible"
+        )
     table = blockfile.read(paths.pack, offset, size - FOOTER_BYTES - offset)
     return decode_table(table, count, checksum)
 
@@ -204,7 +206,7 @@ def recall(volume: Volume, container_id: ContainerId, dead_ids: U64s) -> PackedB
         gone = np.union1d(dead_ids, np.array(list(rows.tombstones(container_id)), np.uint64))
     try:
         found = read_table(paths)
-    except (Damaged, OSError) as error:
+    except (DamagedData, OSError) as error:
         raise_shortage(error, paths.pack)
         return known
     has_own = [
@@ -238,7 +240,7 @@ def unpack(volume: Volume, container_id: ContainerId, block_id: BlockId) -> None
     volume.index.write(lambda rows: rows.delete_packed(container_id, [block_id]))
 
 
-def _copy_out(place: Place, own: Path) -> None:
+def _copy_out(place: BlockBytes, own: Path) -> None:
     """Create a block's own file, durably. It may exist from an interrupted attempt."""
     with suppress(FileNotFoundError):
         own.unlink()
@@ -253,12 +255,12 @@ def remove_spent(paths: ReplicaPaths) -> bool:
     because its content is unknown. Raise OSError."""
     try:
         read_table(paths)
-    except (Damaged, OSError):
+    except (DamagedData, OSError):
         return False
     return remove_file(paths.pack)
 
 
-def _readable(place: Place) -> bytes:
+def _readable(place: BlockBytes) -> bytes:
     """Return the bytes of a packed block up to the first unreadable one."""
     found = []
     assert place.packed is not None
@@ -271,7 +273,7 @@ def _readable(place: Place) -> bytes:
     return b"".join(found)
 
 
-def give_back_pages(paths: ReplicaPaths, gone: Iterable[Packed]) -> None:
+def give_back_pages(paths: ReplicaPaths, gone: Iterable[PackedPlace]) -> None:
     """Return the pages of blocks to the file system, if it supports that. A pack with other hard
     links keeps them, because their creator wants the bytes. Raise OSError."""
     with suppress(FileNotFoundError), blockfile.opened(paths.pack, os.O_RDWR) as fd:

@@ -32,7 +32,7 @@ from agent.store.files.durable import (
     remove_tree,
     replace_file,
 )
-from agent.store.files.layout import Layout
+from agent.store.files.layout import VolumeLayout
 from merkle.replica import CHUNK_BYTES_MAX, BlockId, ContainerId
 
 BYTES_SUFFIX: Final = ".bytes"
@@ -46,7 +46,7 @@ _NAME: Final = re.compile(r"\d+-\d+-\d+-(\d+)(?:-\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class QuarantineEntry:
     """Origin, time and reason of a quarantined piece."""
 
     container_id: ContainerId
@@ -58,7 +58,7 @@ class Note:
     metadata: tuple[tuple[str, str], ...] = ()  # of a whole block: its client metadata
 
 
-class Place(NamedTuple):
+class QuarantinedRange(NamedTuple):
     """Part of a copy of several places: `length_bytes` of this one, from `start` on."""
 
     block_id: BlockId
@@ -68,10 +68,10 @@ class Place(NamedTuple):
 
 
 Names: TypeAlias = defaultdict[tuple[BlockId, int], list[str]]
-Parts: TypeAlias = defaultdict[tuple[BlockId, int], list[tuple[Path, Place]]]
+Parts: TypeAlias = defaultdict[tuple[BlockId, int], list[tuple[Path, QuarantinedRange]]]
 
 
-def keep(layout: Layout, note: Note, data: bytes) -> str:
+def keep(layout: VolumeLayout, note: QuarantineEntry, data: bytes) -> str:
     """Keep a durable copy of `data`; return its name. Raise the store's errors."""
     name = free_name(layout, note)
     _write_note(layout, name, note)
@@ -84,7 +84,7 @@ Part: TypeAlias = tuple[BlockId, int, bytes]
 
 
 def keep_together(
-    layout: Layout, container_id: ContainerId, parts: Sequence[Part], *, at_ms: int, why: str
+    layout: VolumeLayout, container_id: ContainerId, parts: Sequence[Part], *, at_ms: int, why: str
 ) -> tuple[str, list[int]]:
     """Keep one durable copy of several places of a replica; return its name, and the start of each
     place in it. Raise the store's errors."""
@@ -92,7 +92,7 @@ def keep_together(
     for _, _, data in parts:
         starts.append(end)
         end += len(data)
-    note = Note(container_id, NO_BLOCK, BATCH_OFFSET, end, at_ms, why)
+    note = QuarantineEntry(container_id, NO_BLOCK, BATCH_OFFSET, end, at_ms, why)
     name = free_name(layout, note)
     places = [
         (block_id, offset, len(data), start)
@@ -105,7 +105,7 @@ def keep_together(
     return name, starts
 
 
-class KeptPieces:
+class QuarantinedPieces:
     """Quarantined pieces of one container; the folder is listed once, at the first request."""
 
     def __init__(self, folder: Path, container_id: ContainerId) -> None:
@@ -144,17 +144,17 @@ class KeptPieces:
         return own, shared
 
 
-def parts_of(note_path: Path) -> list[Place]:
+def parts_of(note_path: Path) -> list[QuarantinedRange]:
     """Return the parts of a copy of several places; none for a note of another kind, or a damaged
     one. Raise OSError."""
     try:
         told = json.loads(read_file(note_path, bytes_max=NOTE_BYTES_MAX))
-        return [Place(*part) for part in told.get("parts", ())]
+        return [QuarantinedRange(*part) for part in told.get("parts", ())]
     except (ValueError, TypeError, AttributeError):
         return []
 
 
-def keep_tail(layout: Layout, note: Note, path: Path) -> str:
+def keep_tail(layout: VolumeLayout, note: QuarantineEntry, path: Path) -> str:
     """Keep a durable copy of the end of a block file, with its holes; return its name."""
     name = free_name(layout, note)
     _write_note(layout, name, note)
@@ -179,7 +179,7 @@ def keep_tail(layout: Layout, note: Note, path: Path) -> str:
     return name
 
 
-def keep_file(layout: Layout, note: Note, path: Path) -> str:
+def keep_file(layout: VolumeLayout, note: QuarantineEntry, path: Path) -> str:
     """Move a whole file into quarantine; return its name."""
     name = free_name(layout, note)
     _write_note(layout, name, note)
@@ -188,7 +188,7 @@ def keep_file(layout: Layout, note: Note, path: Path) -> str:
     return name
 
 
-def keep_aside(layout: Layout, note: Note, path: Path) -> str:
+def keep_aside(layout: VolumeLayout, note: QuarantineEntry, path: Path) -> str:
     """Move a foreign object of any kind into quarantine; return its name. Raise OSError, with
     nothing changed."""
     name = free_name(layout, note)
@@ -201,12 +201,12 @@ def keep_aside(layout: Layout, note: Note, path: Path) -> str:
     return name
 
 
-def _write_note(layout: Layout, name: str, note: Note) -> None:
+def _write_note(layout: VolumeLayout, name: str, note: QuarantineEntry) -> None:
     content = json.dumps(asdict(note), indent=1).encode()
     replace_file(layout.quarantine / (name + NOTE_SUFFIX), content)
 
 
-def free_name(layout: Layout, note: Note) -> str:
+def free_name(layout: VolumeLayout, note: QuarantineEntry) -> str:
     """Return an unused name, because the same place may be replaced twice in a millisecond."""
     name = f"{note.container_id}-{note.block_id}-{note.offset}-{note.at_ms}"
     number = 0
@@ -216,19 +216,19 @@ def free_name(layout: Layout, note: Note) -> str:
     return name
 
 
-def content_path(layout: Layout, name: str) -> Path:
+def content_path(layout: VolumeLayout, name: str) -> Path:
     """Return the path of a quarantined piece's bytes."""
     return layout.quarantine / (name + BYTES_SUFFIX)
 
 
-def forget(layout: Layout, name: str) -> None:
+def forget(layout: VolumeLayout, name: str) -> None:
     """Remove one piece."""
     with disk_errors(layout.quarantine):
         remove_file(content_path(layout, name))
         remove_file(layout.quarantine / (name + NOTE_SUFFIX))
 
 
-def remove_cut_off(layout: Layout) -> int:
+def remove_cut_off(layout: VolumeLayout) -> int:
     """Remove unfinished copies of a crash, whose originals are untouched. Return their number.
 
     Only at the start, before any copy is being written.
@@ -247,7 +247,7 @@ def is_cut_off(name: str) -> bool:
     return stem != name and ours != stem and _NAME.fullmatch(ours) is not None
 
 
-def purge(layout: Layout, *, before_ms: int, in_use: frozenset[str]) -> int:
+def purge(layout: VolumeLayout, *, before_ms: int, in_use: frozenset[str]) -> int:
     """Remove pieces quarantined before `before_ms`, except those in the journal.
 
     Return the number of removed pieces. Foreign files are left alone, and objects moved aside that

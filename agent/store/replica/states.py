@@ -25,7 +25,7 @@ _RECOVERING = ReplicaState.RECOVERING
 _DELETED = ReplicaState.DELETED
 
 
-class Event(StrEnum):
+class ReplicaEvent(StrEnum):
     """Events of a replica."""
 
     CLOSE_BEGAN = "CLOSE_BEGAN"  # no more writes
@@ -38,33 +38,33 @@ class Event(StrEnum):
     DELETE_BEGAN = "DELETE_BEGAN"
 
 
-NEXT: Final[Mapping[tuple[ReplicaState, Event], ReplicaState]] = MappingProxyType(
+NEXT: Final[Mapping[tuple[ReplicaState, ReplicaEvent], ReplicaState]] = MappingProxyType(
     {
-        (_OPEN, Event.CLOSE_BEGAN): _CLOSING,
-        (_RECOVERING, Event.CLOSE_BEGAN): _CLOSING,
-        (_CLOSING, Event.CLOSE_BEGAN): _CLOSING,
-        (_CLOSING, Event.CLOSED_WHOLE): _CLOSED,
-        (_CLOSING, Event.CLOSED_SHORT): _QUASI,
-        (_QUASI, Event.CLOSED_WHOLE): _CLOSED,
-        (_QUASI, Event.CLOSED_SHORT): _QUASI,
-        (_CLOSED, Event.CLOSED_WHOLE): _CLOSED,
-        (_CLOSED, Event.CLOSED_SHORT): _CLOSED,
-        (_OPEN, Event.DAMAGE_FOUND): _UNHEALTHY,
-        (_CLOSING, Event.DAMAGE_FOUND): _UNHEALTHY,
-        (_QUASI, Event.DAMAGE_FOUND): _UNHEALTHY,
-        (_CLOSED, Event.DAMAGE_FOUND): _UNHEALTHY,
-        (_RECOVERING, Event.DAMAGE_FOUND): _UNHEALTHY,
-        (_UNHEALTHY, Event.DAMAGE_FOUND): _UNHEALTHY,
-        (_UNHEALTHY, Event.HEALED_CLOSED): _CLOSED,
-        (_UNHEALTHY, Event.HEALED_QUASI_CLOSED): _QUASI,
-        (_RECOVERING, Event.EXPIRED): _UNHEALTHY,
-        (_OPEN, Event.DELETE_BEGAN): _DELETED,
-        (_CLOSING, Event.DELETE_BEGAN): _DELETED,
-        (_QUASI, Event.DELETE_BEGAN): _DELETED,
-        (_CLOSED, Event.DELETE_BEGAN): _DELETED,
-        (_UNHEALTHY, Event.DELETE_BEGAN): _DELETED,
-        (_RECOVERING, Event.DELETE_BEGAN): _DELETED,
-        (_DELETED, Event.DELETE_BEGAN): _DELETED,
+        (_OPEN, ReplicaEvent.CLOSE_BEGAN): _CLOSING,
+        (_RECOVERING, ReplicaEvent.CLOSE_BEGAN): _CLOSING,
+        (_CLOSING, ReplicaEvent.CLOSE_BEGAN): _CLOSING,
+        (_CLOSING, ReplicaEvent.CLOSED_WHOLE): _CLOSED,
+        (_CLOSING, ReplicaEvent.CLOSED_SHORT): _QUASI,
+        (_QUASI, ReplicaEvent.CLOSED_WHOLE): _CLOSED,
+        (_QUASI, ReplicaEvent.CLOSED_SHORT): _QUASI,
+        (_CLOSED, ReplicaEvent.CLOSED_WHOLE): _CLOSED,
+        (_CLOSED, ReplicaEvent.CLOSED_SHORT): _CLOSED,
+        (_OPEN, ReplicaEvent.DAMAGE_FOUND): _UNHEALTHY,
+        (_CLOSING, ReplicaEvent.DAMAGE_FOUND): _UNHEALTHY,
+        (_QUASI, ReplicaEvent.DAMAGE_FOUND): _UNHEALTHY,
+        (_CLOSED, ReplicaEvent.DAMAGE_FOUND): _UNHEALTHY,
+        (_RECOVERING, ReplicaEvent.DAMAGE_FOUND): _UNHEALTHY,
+        (_UNHEALTHY, ReplicaEvent.DAMAGE_FOUND): _UNHEALTHY,
+        (_UNHEALTHY, ReplicaEvent.HEALED_CLOSED): _CLOSED,
+        (_UNHEALTHY, ReplicaEvent.HEALED_QUASI_CLOSED): _QUASI,
+        (_RECOVERING, ReplicaEvent.EXPIRED): _UNHEALTHY,
+        (_OPEN, ReplicaEvent.DELETE_BEGAN): _DELETED,
+        (_CLOSING, ReplicaEvent.DELETE_BEGAN): _DELETED,
+        (_QUASI, ReplicaEvent.DELETE_BEGAN): _DELETED,
+        (_CLOSED, ReplicaEvent.DELETE_BEGAN): _DELETED,
+        (_UNHEALTHY, ReplicaEvent.DELETE_BEGAN): _DELETED,
+        (_RECOVERING, ReplicaEvent.DELETE_BEGAN): _DELETED,
+        (_DELETED, ReplicaEvent.DELETE_BEGAN): _DELETED,
     }
 )
 
@@ -79,12 +79,12 @@ FORMER_STATE: Final[Mapping[ReplicaState, ReplicaState | None]] = MappingProxyTy
 )
 """What a replica that becomes UNHEALTHY may become again; None: it stays UNHEALTHY."""
 
-_HEALED: Final[Mapping[ReplicaState | None, Event]] = MappingProxyType(
-    {_CLOSED: Event.HEALED_CLOSED, _QUASI: Event.HEALED_QUASI_CLOSED}
+_HEALED: Final[Mapping[ReplicaState | None, ReplicaEvent]] = MappingProxyType(
+    {_CLOSED: ReplicaEvent.HEALED_CLOSED, _QUASI: ReplicaEvent.HEALED_QUASI_CLOSED}
 )
 
 
-def next_state(state: ReplicaState, event: Event, container_id: ContainerId) -> ReplicaState:
+def next_state(state: ReplicaState, event: ReplicaEvent, container_id: ContainerId) -> ReplicaState:
     """Return the state after `event`. Raise `Refused(INVALID_CONTAINER_STATE)` for an absent
     pair."""
     following = NEXT.get((state, event))
@@ -98,6 +98,6 @@ def next_state(state: ReplicaState, event: Event, container_id: ContainerId) -> 
     return following
 
 
-def healing_event(former_state: ReplicaState | None) -> Event | None:
+def healing_event(former_state: ReplicaState | None) -> ReplicaEvent | None:
     """Return the event of a clean full read of an UNHEALTHY replica; None if it cannot heal."""
     return _HEALED.get(former_state)

@@ -18,23 +18,23 @@ import numpy as np
 from agent.errors import Code, Refused, SutureError
 from agent.store.files.durable import TooLarge, block_errors, raise_shortage, read_file, stage
 from agent.store.index.rows import ReplicaRow, TreeEntry
-from agent.store.index.transactions import Change, Snapshot
+from agent.store.index.transactions import IndexChange, IndexView
 from agent.store.options import StoreOptions
 from agent.store.replica.obstacles import make_home
 from agent.store.volumes.volume import Volume
 from merkle.blockrow import decode_block, encode_block, is_intact
 from merkle.checksum import Algorithm
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import TREE_STATES, BlockId, ContainerId
-from merkle.tree import Summary, Tree, with_tombstones
+from merkle.tree import Tree, TreeSummary, with_tombstones
 from merkle.tree_building import build_from_rows
 from merkle.tree_codec import decode_tree, encode_tree, stored_bytes
-from scanner.finding import Fault, Finding
+from scanner.finding import DamageFault, Finding
 
 TREE_BYTES_MAX: Final = 256 * 1024**2  # a tree of seven million blocks, more than any container has
 READ_ATTEMPTS_MAX: Final = 4  # a scan may commit between the two reads, but not four times in a row
 
-Alter: TypeAlias = Callable[[Change, ReplicaRow], ReplicaRow]
+Alter: TypeAlias = Callable[[IndexChange, ReplicaRow], ReplicaRow]
 
 
 def load_tree(volume: Volume, options: StoreOptions, container_id: ContainerId) -> Tree:
@@ -57,7 +57,7 @@ def load_tree(volume: Volume, options: StoreOptions, container_id: ContainerId) 
     raise Refused(Code.INVALID_CONTAINER_STATE, f"tree of container {container_id} keeps changing")
 
 
-def tree_replica(rows: Snapshot, container_id: ContainerId) -> ReplicaRow:
+def tree_replica(rows: IndexView, container_id: ContainerId) -> ReplicaRow:
     """Return the replica if it is in a state that has a tree."""
     row = rows.replica(container_id)
     if row.state not in TREE_STATES:
@@ -76,7 +76,7 @@ def read_tree(volume: Volume, container_id: ContainerId) -> Tree | None:
     path = volume.paths(container_id).tree
     try:
         return read_tree_file(path, container_id)
-    except (OSError, Damaged) as error:
+    except (OSError, DamagedData) as error:
         raise_shortage(error, path)
         return None
 
@@ -95,24 +95,24 @@ def read_tree_file(
             read=read,
         )
     except TooLarge as error:
-        raise Damaged(f"{path.name}: {error.strerror}") from error
+        raise DamagedData(f"{path.name}: {error.strerror}") from error
     return decode_tree(data, container_id)
 
 
-def is_current(tree: Tree, summary: Summary | None) -> bool:
+def is_current(tree: Tree, summary: TreeSummary | None) -> bool:
     """Return whether a tree is the one in the index."""
     return summary is not None and tree.summary() == summary
 
 
 def rebuilt_tree(
-    rows: Snapshot, algorithm: Algorithm, container_id: ContainerId, row: ReplicaRow
+    rows: IndexView, algorithm: Algorithm, container_id: ContainerId, row: ReplicaRow
 ) -> Tree:
     """Return the tree from the index: block rows and tombstones, without the damage in findings, so
     that a rebuilt tree never claims more than the scan saw."""
     tombstones = rows.tombstones(container_id)
     damage = [finding for finding in rows.findings(container_id) if finding.is_damage]
     blocks: Iterator[tuple[BlockId, bytes]] = iter(())
-    if all(finding.fault is not Fault.CHUNKS_DIRECTORY_MISSING for finding in damage):
+    if all(finding.fault is not DamageFault.CHUNKS_DIRECTORY_MISSING for finding in damage):
         blocks = rows.blocks(container_id)
     try:
         return build_from_rows(
@@ -121,7 +121,7 @@ def rebuilt_tree(
             algorithm=algorithm,
             generation=row.generation,
         )
-    except Damaged:
+    except DamagedData:
         return build_from_rows(
             whole_rows(rows.blocks(container_id), damage),
             tombstones,
@@ -134,7 +134,9 @@ def whole_rows(
     blocks: Iterator[tuple[BlockId, bytes]], damage: list[Finding]
 ) -> Iterator[tuple[BlockId, bytes]]:
     """Yield the intact rows, without the blocks and chunks in findings."""
-    lost = {finding.block_id for finding in damage if finding.fault is Fault.BLOCK_FILE_MISSING}
+    lost = {
+        finding.block_id for finding in damage if finding.fault is DamageFault.BLOCK_FILE_MISSING
+    }
     chunks: dict[BlockId, set[int]] = {}
     for finding in damage:
         if finding.offset >= 0:
@@ -160,7 +162,7 @@ def bury_blocks(tree: Tree, tombstones: Mapping[BlockId, int]) -> Tree:
     return with_tombstones(tree, block_ids=ids, checksums=checksums)
 
 
-def sticky(rows: Snapshot, container_id: ContainerId, tree: Tree) -> Tree:
+def sticky(rows: IndexView, container_id: ContainerId, tree: Tree) -> Tree:
     """Return the tree with all tombstones of the index added."""
     known = rows.tombstones(container_id)
     dead = set(tree.block_ids[tree.deleted].tolist())
@@ -185,13 +187,13 @@ def commit_tree(
         make_home(volume, container_id, path)  # lost directories must not block a new tree
         staged = stage(path, encode_tree(numbered, container_id))
 
-    def intend(rows: Change) -> bool:
+    def intend(rows: IndexChange) -> bool:
         if rows.replica(container_id).generation != base_generation:
             return False
         rows.begin_work(container_id, entry)
         return True
 
-    def change(rows: Change) -> bool:
+    def change(rows: IndexChange) -> bool:
         row = rows.replica(container_id)
         if row.generation != base_generation:
             rows.end_work(container_id, entry)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from agent.store.verification_log.chain import Checked, Entry, Kind
+from agent.store.verification_log.chain import ChainCheck, EntryKind, LogEntry
 from agent.store.verification_log.log_entries import HEALTHY
 
 FORMAT: Final = 1
@@ -58,7 +58,7 @@ class _Account:
 
 
 def account(
-    entries: Iterable[Entry], checked: Checked, *, from_ms: int, to_ms: int
+    entries: Iterable[LogEntry], checked: ChainCheck, *, from_ms: int, to_ms: int
 ) -> dict[str, object]:
     """Return the statement of an intact log about `[from_ms, to_ms)`."""
     assert checked.gap is None, "who asks has refused a log with a gap"
@@ -89,35 +89,35 @@ def account(
     }
 
 
-def _take(kept: _Account, entry: Entry, from_ms: int, to_ms: int) -> None:
+def _take(kept: _Account, entry: LogEntry, from_ms: int, to_ms: int) -> None:
     """Add one entry: facts about the log always, other facts if they are of the period."""
     facts, kind = entry.facts, entry.facts.get("kind")
     at_ms = int(facts.get("at_ms", 0))
     kept.first_at_ms = kept.first_at_ms or at_ms
     kept.clock_went_back += at_ms < kept.last_at_ms
     kept.last_at_ms = max(at_ms, kept.last_at_ms)
-    if kind == Kind.FILE:
+    if kind == EntryKind.FILE:
         kept.owner = {name: str(facts.get(name, "")) for name in OWNER}
         software = str(facts.get("software", ""))
         if software not in kept.versions:
             kept.versions.append(software)
-    elif kind == Kind.RETIRED:
+    elif kind == EntryKind.RETIRED:
         kept.retired_through = max(kept.retired_through, int(facts["through"]))
     if not from_ms <= at_ms < to_ms:
         return
     kept.entries += 1
     kept.missed += int(facts.get("missed", 0))
-    kept.torn += kind == Kind.TORN
+    kept.torn += kind == EntryKind.TORN
     match kind:
-        case Kind.VERDICT:
+        case EntryKind.VERDICT:
             _take_verdict(kept, entry)
-        case Kind.REPAIR:
+        case EntryKind.REPAIR:
             kept.repairs.append(_told(entry, REPAIR))
-        case Kind.DELETE:
+        case EntryKind.DELETE:
             kept.deletes.append(_told(entry, DELETE))
 
 
-def _take_verdict(kept: _Account, entry: Entry) -> None:
+def _take_verdict(kept: _Account, entry: LogEntry) -> None:
     facts = entry.facts
     verdict = str(facts["verdict"])
     kept.verdicts[verdict] += 1
@@ -132,7 +132,7 @@ def _take_verdict(kept: _Account, entry: Entry) -> None:
         kept.failures.append(_told(entry, FAILURE))
 
 
-def _told(entry: Entry, names: Sequence[str]) -> dict[str, object]:
+def _told(entry: LogEntry, names: Sequence[str]) -> dict[str, object]:
     """Return an entry's facts, with its number, which locates it in the log."""
     named = {name: entry.facts[name] for name in (*names, *WHO) if name in entry.facts}
     return {"entry": entry.number, "at_ms": entry.facts["at_ms"], **named}

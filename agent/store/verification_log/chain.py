@@ -24,7 +24,7 @@ _LINE: Final = re.compile(rb"([0-9a-f]{64}) (\{[^\n]*\})")
 _NAME: Final = re.compile(r"([0-9]{16})\.log")
 
 
-class Kind(StrEnum):
+class EntryKind(StrEnum):
     """Kind of an entry."""
 
     FILE = "file"  # start of a file: owner of the log, and writing version
@@ -35,7 +35,7 @@ class Kind(StrEnum):
     RETIRED = "retired"  # old files are about to be removed
 
 
-class Fault(StrEnum):
+class ChainFault(StrEnum):
     """Fault of a log at its first gap."""
 
     EDITED = "edited"
@@ -56,7 +56,7 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LogEntry:
     """A parsed entry."""
 
     number: int
@@ -74,7 +74,7 @@ class Entry:
 class Gap:
     """A gap in a log. `line` counts from 1; 0 = no particular line."""
 
-    fault: Fault
+    fault: ChainFault
     number: int
     file: str
     line: int
@@ -82,7 +82,7 @@ class Gap:
 
 
 @dataclass(slots=True)
-class Checked:
+class ChainCheck:
     """Result of checking a log. `gap` is the first one; nothing after it is trusted."""
 
     first: int = 0
@@ -102,7 +102,7 @@ def encode(head: Head, facts: Mapping[str, object]) -> tuple[bytes, Head]:
     return line, Head(head.count + 1, checksum)
 
 
-def decode(line: bytes) -> Entry | None:
+def decode(line: bytes) -> LogEntry | None:
     """Return the entry of a line without its end; None if the line was altered."""
     match = _LINE.fullmatch(line)
     if match is None or hashlib.sha256(match[2]).hexdigest() != match[1].decode():
@@ -114,7 +114,7 @@ def decode(line: bytes) -> Entry | None:
         return None
     if not isinstance(number, int) or not isinstance(previous, str):
         return None
-    return Entry(number, previous, match[1].decode(), facts)
+    return LogEntry(number, previous, match[1].decode(), facts)
 
 
 def file_name(first_number: int) -> str:
@@ -128,7 +128,7 @@ def first_number_of(name: str) -> int:
     return int(match[1]) if match else 0
 
 
-def entries(files: Iterable[tuple[str, bytes]]) -> Iterator[Entry]:
+def entries(files: Iterable[tuple[str, bytes]]) -> Iterator[LogEntry]:
     """Yield the entries of files that were checked."""
     for _, content in files:
         for line in content.split(b"\n"):
@@ -136,7 +136,7 @@ def entries(files: Iterable[tuple[str, bytes]]) -> Iterator[Entry]:
                 yield entry
 
 
-def check(files: Sequence[tuple[str, bytes]], anchors: Iterable[Head] = ()) -> Checked:
+def check(files: Sequence[tuple[str, bytes]], anchors: Iterable[Head] = ()) -> ChainCheck:
     """Check a log, its files by ascending names, against its chain and anchors; return the first
     gap.
 
@@ -158,7 +158,7 @@ class _Walk:
     """State of a check: the entries so far, and the next expected one."""
 
     def __init__(self, files: Sequence[tuple[str, bytes]], wanted: Mapping[int, set[str]]) -> None:
-        self.checked = Checked()
+        self.checked = ChainCheck()
         self._files = files
         self._wanted = wanted
         self._retired_through = 0
@@ -176,16 +176,16 @@ class _Walk:
             entry = decode(line)
             if entry is None:
                 why = "its text and its hash do not fit"
-                return Gap(Fault.EDITED, self._due(name), name, at, why)
+                return Gap(ChainFault.EDITED, self._due(name), name, at, why)
             gap = self._entry_gap(name, at, entry)
             if gap is not None:
                 return gap
         if rest:
-            fault = Fault.TORN if is_last else Fault.EDITED
+            fault = ChainFault.TORN if is_last else ChainFault.EDITED
             why = f"the last {len(rest)} bytes of the file are no whole line"
             return Gap(fault, self._due(name), name, len(lines) + 1, why)
         if not lines and not is_last:
-            return Gap(Fault.REMOVED, self._due(name), name, 0, "the file is empty")
+            return Gap(ChainFault.REMOVED, self._due(name), name, 0, "the file is empty")
         return None
 
     def end_gap(self) -> Gap | None:
@@ -193,18 +193,18 @@ class _Walk:
         first, head = self.checked.first, self.checked.head
         if first > 1 and self._retired_through < first - 1:
             why = f"the log begins with entry {first}, and no entry tells that older ones went"
-            return Gap(Fault.REMOVED, first - 1, self._files[0][0], 0, why)
+            return Gap(ChainFault.REMOVED, first - 1, self._files[0][0], 0, why)
         beyond = max(self._wanted, default=0)
         if beyond > head.count:
             why = f"it ends with entry {head.count}; an anchor was taken at entry {beyond}"
-            return Gap(Fault.TRUNCATED, head.count + 1, self._last_file, 0, why)
+            return Gap(ChainFault.TRUNCATED, head.count + 1, self._last_file, 0, why)
         return None
 
     def _due(self, name: str) -> int:
         """Return the number of the next expected entry."""
         return self.checked.head.count + 1 if self.checked.first else first_number_of(name)
 
-    def _entry_gap(self, name: str, at: int, entry: Entry) -> Gap | None:
+    def _entry_gap(self, name: str, at: int, entry: LogEntry) -> Gap | None:
         head = self.checked.head
         if not self.checked.first:
             gap = self._first_gap(name, at, entry)
@@ -214,43 +214,43 @@ class _Walk:
             return self._misplaced(name, at, entry.number, "", entry)
         elif entry.previous != head.checksum:
             why = f"entry {entry.number} was written behind another entry {head.count}"
-            return Gap(Fault.REWRITTEN, head.count, name, max(at - 1, 0), why)
+            return Gap(ChainFault.REWRITTEN, head.count, name, max(at - 1, 0), why)
         if self._wanted.get(entry.number, {entry.checksum}) != {entry.checksum}:
             why = "its hash is not the one that was anchored"
-            return Gap(Fault.REWRITTEN, entry.number, name, at, why)
+            return Gap(ChainFault.REWRITTEN, entry.number, name, at, why)
         self.checked.anchors_held += entry.number in self._wanted
-        if entry.facts.get("kind") == Kind.RETIRED:
+        if entry.facts.get("kind") == EntryKind.RETIRED:
             through = entry.facts.get("through")
             if not isinstance(through, int):
                 why = "it does not say which old entries went"
-                return Gap(Fault.REWRITTEN, entry.number, name, at, why)
+                return Gap(ChainFault.REWRITTEN, entry.number, name, at, why)
             self._retired_through = max(self._retired_through, through)
         self._seen[entry.number] = entry.checksum
         self.checked.head = entry.head
         return None
 
-    def _first_gap(self, name: str, at: int, entry: Entry) -> Gap | None:
+    def _first_gap(self, name: str, at: int, entry: LogEntry) -> Gap | None:
         self.checked.first = entry.number
         if first_number_of(name) != entry.number:
             why = f"the first entry is {entry.number}, the name of the file says otherwise"
-            return Gap(Fault.REMOVED, first_number_of(name), name, at, why)
+            return Gap(ChainFault.REMOVED, first_number_of(name), name, at, why)
         if entry.number == 1 and entry.previous != GENESIS:
-            return Gap(Fault.REWRITTEN, 1, name, at, "it is not the first entry of a log")
+            return Gap(ChainFault.REWRITTEN, 1, name, at, "it is not the first entry of a log")
         before = self._wanted.get(entry.number - 1, {entry.previous})
         if entry.number > 1 and before != {entry.previous}:
             why = "the entry before it was anchored with another hash"
-            return Gap(Fault.REWRITTEN, entry.number - 1, name, at, why)
+            return Gap(ChainFault.REWRITTEN, entry.number - 1, name, at, why)
         return None
 
     def _misplaced(
-        self, name: str, at: int, number: int, why: str, entry: Entry | None = None
+        self, name: str, at: int, number: int, why: str, entry: LogEntry | None = None
     ) -> Gap:
         """Return the meaning of an unexpected entry number."""
         due = self.checked.head.count + 1
         if number < due:
             again = entry is not None and self._seen.get(number) == entry.checksum
-            fault = Fault.REPEATED if again else Fault.REORDERED
+            fault = ChainFault.REPEATED if again else ChainFault.REORDERED
             return Gap(fault, number, name, at, why or f"entry {due} has to come here")
         later = any(one.number == due for one in entries(self._files))
-        fault = Fault.REORDERED if later else Fault.REMOVED
+        fault = ChainFault.REORDERED if later else ChainFault.REMOVED
         return Gap(fault, due, name, at, why or f"entry {number} comes in its place")

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from agent.store.index.facts import ScanBase
 from agent.store.index.rows import ReplicaRow
-from agent.store.verification_log.chain import Kind
+from agent.store.verification_log.chain import EntryKind
 from agent.store.verification_log.log_files import VerificationLog
 from merkle.replica import BlockId, ChunkInfo, ContainerId
-from merkle.tree import Summary
+from merkle.tree import TreeSummary
 from scanner.scan_outcome import ScanOutcome
 
 HEALTHY = "healthy"
@@ -43,7 +43,7 @@ def tell_verdict(
         told["faults"] = Counter(finding.fault.value for finding in outcome.findings)
     if why:
         told["why"] = why[:200]
-    log.append(Kind.VERDICT, told)
+    log.append(EntryKind.VERDICT, told)
 
 
 def verdict_of(outcome: ScanOutcome, *, why: str) -> str:
@@ -72,7 +72,7 @@ def tell_of_repair(
         told |= {"offset": chunk.offset, "bytes": chunk.length_bytes}
     if proof:
         told["proof"] = proof
-    log.append(Kind.REPAIR, told)
+    log.append(EntryKind.REPAIR, told)
 
 
 def tell_of_batch(
@@ -96,7 +96,7 @@ def tell_of_batch(
     if any(proofs):
         told["proven_count"] = sum(map(bool, proofs))
         told["proofs"] = hashlib.sha256("\n".join(proofs).encode()).hexdigest()
-    log.append(Kind.REPAIR, told)
+    log.append(EntryKind.REPAIR, told)
 
 
 def tell_of_delete(
@@ -111,7 +111,7 @@ def tell_of_delete(
     }
     if proof:
         held["proof"] = proof
-    log.append(Kind.DELETE, {**told_of(container_id, row), **held})
+    log.append(EntryKind.DELETE, {**told_of(container_id, row), **held})
 
 
 def told_of(container_id: ContainerId, row: ReplicaRow) -> dict[str, object]:
@@ -126,7 +126,7 @@ def told_of(container_id: ContainerId, row: ReplicaRow) -> dict[str, object]:
     }
 
 
-def _root(tree: Summary | None) -> str | None:
+def _root(tree: TreeSummary | None) -> str | None:
     """Return the root; None for a replica without a tree, never 0."""
     return None if tree is None else _hex(tree.root)
 

@@ -37,9 +37,9 @@ from agent.store.files.durable import (
 from agent.store.verification_log.chain import (
     ENTRY_BYTES_MAX,
     GENESIS,
-    Entry,
+    EntryKind,
     Head,
-    Kind,
+    LogEntry,
     decode,
     encode,
     file_name,
@@ -114,7 +114,7 @@ class VerificationLog:
         with self._lock:
             return Heads(self._head, self._closed, self._missed_count)
 
-    def append(self, kind: Kind, facts: Mapping[str, object]) -> None:
+    def append(self, kind: EntryKind, facts: Mapping[str, object]) -> None:
         """Add a durable entry with its facts, its time, and the command of this thread."""
         with self._lock:
             try:
@@ -152,7 +152,7 @@ class VerificationLog:
         if tail.torn:
             self._cut(self._directory / self._name, tail.whole_bytes)
             facts = {"bytes": len(tail.torn), "sha256": _sha256(tail.torn)}
-            self._append(Kind.TORN, facts)
+            self._append(EntryKind.TORN, facts)
 
     def _note_version(self, names: Sequence[str]) -> None:
         """Begin a new file if another version wrote the last one, because each names its writer.
@@ -161,7 +161,7 @@ class VerificationLog:
         if not self._name or not self._size_bytes or not own:
             return
         introduced = [first_facts(self._directory / name) for name in reversed(names)]
-        if introduced[0].get("kind") == Kind.FILE and introduced[0].get("software") != own:
+        if introduced[0].get("kind") == EntryKind.FILE and introduced[0].get("software") != own:
             self._name, self._closed = "", self._head
             self._begin_file()
             introduced.insert(0, first_facts(self._directory / self._name))
@@ -170,7 +170,7 @@ class VerificationLog:
             at_ms = since[-1].get("at_ms")
             self.upgraded_at_ms = at_ms if isinstance(at_ms, int) else 0
 
-    def _append(self, kind: Kind, facts: Mapping[str, object]) -> None:
+    def _append(self, kind: EntryKind, facts: Mapping[str, object]) -> None:
         if self._name and self._size_bytes >= self._file_bytes_max:
             self._name, self._closed = "", self._head
         if not self._name:
@@ -198,7 +198,7 @@ class VerificationLog:
         self._retire()
 
     def _introduce(self) -> None:
-        self._write({"at_ms": self._now_ms(), "kind": Kind.FILE, **self._about})
+        self._write({"at_ms": self._now_ms(), "kind": EntryKind.FILE, **self._about})
 
     def _write(self, facts: Mapping[str, object]) -> None:
         line, head = encode(self._head, facts)
@@ -263,7 +263,7 @@ class VerificationLog:
         through = first_number_of(names[len(old)]) - 1
         facts = {
             "at_ms": self._now_ms(),
-            "kind": Kind.RETIRED,
+            "kind": EntryKind.RETIRED,
             "through": through,
             "files": len(old),
         }
@@ -349,7 +349,7 @@ def _is_file(path: Path) -> bool:
     return stat.S_ISREG(path.lstat().st_mode)
 
 
-def _whole(line: bytes) -> Entry | None:
+def _whole(line: bytes) -> LogEntry | None:
     return decode(line[:-1]) if line.endswith(b"\n") else None
 
 

@@ -19,7 +19,7 @@ import structlog
 
 from agent.errors import SutureError
 from agent.store.files.durable import DIRECTORY_MODE, allocate, is_out_of_space, open_new
-from agent.store.files.layout import Layout
+from agent.store.files.layout import VolumeLayout
 
 BALLAST_FILES: Final = 8  # each also frees an inode, of which a delete needs two at once
 BYTES_MAX: Final = 16 * 1024**2  # a tree of half a million blocks
@@ -31,7 +31,7 @@ T = TypeVar("T")
 log = structlog.get_logger()
 
 
-def fill_ballast(layout: Layout, reserve_bytes: int) -> None:
+def fill_ballast(layout: VolumeLayout, reserve_bytes: int) -> None:
     """Create missing files, as far as there is room. Best effort: the volume check reports faults
     of the disk."""
     with suppress(OSError):
@@ -59,7 +59,7 @@ def _make(path: Path, size_bytes: int) -> None:
         os.close(fd)
 
 
-def release_ballast(layout: Layout) -> bool:
+def release_ballast(layout: VolumeLayout) -> bool:
     """Remove the files; return whether there were any."""
     count = 0
     with suppress(OSError):
@@ -71,7 +71,7 @@ def release_ballast(layout: Layout) -> bool:
     return count > 0
 
 
-def with_ballast(layout: Layout, reserve_bytes: int, change: Callable[[], T]) -> T:
+def with_ballast(layout: VolumeLayout, reserve_bytes: int, change: Callable[[], T]) -> T:
     """Run `change`; if the disk is too full, run it again without the ballast."""
     try:
         return change()

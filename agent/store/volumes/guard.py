@@ -11,10 +11,10 @@ from pathlib import Path
 
 from agent.errors import Code, Refused
 from agent.store.files.durable import disk_errors
-from agent.store.files.layout import Layout
+from agent.store.files.layout import VolumeLayout
 
 
-def check_volume(layout: Layout) -> None:
+def check_volume(layout: VolumeLayout) -> None:
     """Refuse a volume that others may write, or whose directories are links or have another owner.
 
     Missing directories are ignored. Raise Refused(INCONSISTENT_VOLUME).

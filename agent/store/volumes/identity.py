@@ -7,7 +7,7 @@ from pathlib import Path
 
 from agent.errors import Code, Refused, SutureError
 from agent.store.files.durable import error_of, raise_shortage, read_head
-from agent.store.files.layout import VERSION_BYTES_MAX, Layout, VolumeVersion, decode_version
+from agent.store.files.layout import VERSION_BYTES_MAX, VolumeLayout, VolumeVersion, decode_version
 
 
 def read_versions(volumes: Sequence[Path]) -> Mapping[Path, VolumeVersion | SutureError | None]:
@@ -18,7 +18,7 @@ def read_versions(volumes: Sequence[Path]) -> Mapping[Path, VolumeVersion | Sutu
 
 
 def _read_version(path: Path) -> VolumeVersion | SutureError | None:
-    file = Layout(Path(os.path.realpath(path)), "").version
+    file = VolumeLayout(Path(os.path.realpath(path)), "").version
     try:
         return decode_version(read_head(file, VERSION_BYTES_MAX), file)
     except (FileNotFoundError, NotADirectoryError) as error:

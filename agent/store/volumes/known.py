@@ -17,7 +17,7 @@ from typing import Final
 
 from agent.errors import Code, Refused, SutureError
 from agent.store.files.durable import TEMPORARY_SUFFIX, disk_errors, read_head, replace_file
-from agent.store.files.layout import VERSION_BYTES_MAX, Layout, decode_version
+from agent.store.files.layout import VERSION_BYTES_MAX, VolumeLayout, decode_version
 from agent.store.files.mounts import unmounted
 from agent.store.index.indexerrors import DATA_FILE
 from agent.store.volumes.sealed_file import read_sealed, sealed
@@ -27,7 +27,7 @@ LOST_AND_FOUND: Final = "lost+found"  # exists on a new ext4 file system
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class VolumeRegistry:
     """The id of the volume at each path of the config. `version` 0 = no volume has a list.
 
     `added` has the paths that an operator added at run time, which need not be in the config.
@@ -42,16 +42,16 @@ class Known:
         return self.volumes.get(str(path.absolute()), "")
 
 
-def newest_known(layouts: Sequence[Layout]) -> Known:
+def newest_known(layouts: Sequence[VolumeLayout]) -> VolumeRegistry:
     """Return the latest list. An unreadable or invalid file is ignored. Raise as `read_sealed`
     does."""
     known = [one for one in map(_read, layouts) if one is not None]
-    return max(known, key=lambda one: one.version, default=Known())
+    return max(known, key=lambda one: one.version, default=VolumeRegistry())
 
 
 def remember(
-    layouts: Sequence[Layout],
-    known: Known,
+    layouts: Sequence[VolumeLayout],
+    known: VolumeRegistry,
     volumes: Mapping[Path, str],
     *,
     added: Collection[str] = (),
@@ -59,7 +59,7 @@ def remember(
     """Write the present volumes to each volume with another list."""
     named = {str(path.absolute()): volume_id for path, volume_id in sorted(volumes.items())}
     if named != known.volumes or tuple(sorted(added)) != known.added:
-        known = Known(known.version + 1, named, tuple(sorted(added)))
+        known = VolumeRegistry(known.version + 1, named, tuple(sorted(added)))
     for layout in layouts:
         try:
             if _read(layout) != known:
@@ -68,7 +68,7 @@ def remember(
             continue
 
 
-def check_new(layout: Layout, expected: str, *, fstab: Path) -> None:
+def check_new(layout: VolumeLayout, expected: str, *, fstab: Path) -> None:
     """Refuse to format a directory that may be the mount point of a missing disk, or that has any
     content. `expected` is the id of the volume that was here and is missing now.
 
@@ -104,7 +104,7 @@ def check_new(layout: Layout, expected: str, *, fstab: Path) -> None:
         )
 
 
-def check_kept(layout: Layout) -> None:
+def check_kept(layout: VolumeLayout) -> None:
     """Refuse a volume with a VERSION, but without its index and all of its replicas.
 
     It was served before, because the format keeps NEW until there is an index. Raise
@@ -119,7 +119,7 @@ def check_kept(layout: Layout) -> None:
         )
 
 
-def is_lost(layout: Layout) -> bool:
+def is_lost(layout: VolumeLayout) -> bool:
     """Return whether there is neither an index nor the directory of any replica."""
     with disk_errors(layout.cluster):
         if os.path.lexists(layout.database / DATA_FILE):
@@ -132,7 +132,9 @@ def check_first_start(volumes: Sequence[Path], elsewhere: str) -> None:
 
     Raise `Refused(INCONSISTENT_VOLUME)`, unless an operator marked each as NEW.
     """
-    old = [path for path in volumes if not Layout(Path(os.path.realpath(path)), "").new.is_file()]
+    old = [
+        path for path in volumes if not VolumeLayout(Path(os.path.realpath(path)), "").new.is_file()
+    ]
     if elsewhere and old:
         raise Refused(
             Code.INCONSISTENT_VOLUME,
@@ -148,7 +150,7 @@ def declare_new(path: Path, *, fstab: Path) -> Path:
     A volume that has lost its index and all of its replicas may be marked, too; it restarts empty,
     with the same id. Raise `Refused(INCONSISTENT_VOLUME)` if it is neither.
     """
-    layout = Layout(Path(os.path.realpath(path)), "")
+    layout = VolumeLayout(Path(os.path.realpath(path)), "")
     with disk_errors(path):
         if not layout.volume.is_dir():
             raise Refused(Code.INCONSISTENT_VOLUME, f"{path} is no directory")
@@ -173,10 +175,10 @@ def _names(directory: Path) -> list[Path]:
         return []
 
 
-def _check_lost(layout: Layout) -> None:
+def _check_lost(layout: VolumeLayout) -> None:
     """Refuse to restart a volume that still has data, or was never one."""
     version = decode_version(read_head(layout.version, VERSION_BYTES_MAX), layout.version)
-    if not is_lost(Layout(layout.volume, version.cluster_id)):
+    if not is_lost(VolumeLayout(layout.volume, version.cluster_id)):
         raise Refused(
             Code.INCONSISTENT_VOLUME,
             f"{layout.version} is there: this is a volume",
@@ -184,7 +186,7 @@ def _check_lost(layout: Layout) -> None:
         )
 
 
-def _beside(layout: Layout) -> str:
+def _beside(layout: VolumeLayout) -> str:
     """Return the name of an entry beside hdds/ that a new file system does not have; hidden names,
     such as snapshots and quotas, are ignored."""
     with disk_errors(layout.volume):
@@ -193,7 +195,7 @@ def _beside(layout: Layout) -> str:
     return next((name for name in names if name not in usual and not name.startswith(".")), "")
 
 
-def _foreign(layout: Layout) -> str:
+def _foreign(layout: VolumeLayout) -> str:
     """Return the name of an entry in hdds/ that the first steps of a format do not create."""
     files = (layout.new, layout.version)
     ours = {layout.lock.name, layout.new.name}
@@ -206,15 +208,15 @@ def _foreign(layout: Layout) -> str:
     return next((name for name in names if name not in ours), "")
 
 
-def _encode(known: Known) -> bytes:
+def _encode(known: VolumeRegistry) -> bytes:
     fields: dict[str, object] = {"version": known.version, "volumes": dict(known.volumes)}
     if known.added:
         fields["added"] = list(known.added)
     return sealed(fields)
 
 
-def _read(layout: Layout) -> Known | None:
+def _read(layout: VolumeLayout) -> VolumeRegistry | None:
     fields = read_sealed(layout.known, FILE_BYTES_MAX)
     if fields is None:
         return None
-    return Known(fields["version"], fields["volumes"], tuple(fields.get("added", ())))
+    return VolumeRegistry(fields["version"], fields["volumes"], tuple(fields.get("added", ())))

@@ -11,7 +11,7 @@ from typing import Final
 
 from agent.errors import SutureError
 from agent.store.files.durable import replace_file
-from agent.store.files.layout import Layout
+from agent.store.files.layout import VolumeLayout
 from agent.store.volumes.sealed_file import read_sealed, sealed
 
 NAME: Final = "NODE_STATE"
@@ -48,12 +48,12 @@ class NodeState:
         return self.op_state not in {"", IN_SERVICE}
 
 
-def state_path(layout: Layout) -> Path:
+def state_path(layout: VolumeLayout) -> Path:
     """Return the file's path on one volume."""
     return layout.cluster / NAME
 
 
-def read_state(layout: Layout) -> NodeState | None:
+def read_state(layout: VolumeLayout) -> NodeState | None:
     """Return a volume's state; None if it has no valid file. Raise as `read_sealed` does."""
     found = read_sealed(state_path(layout), FILE_BYTES_MAX)
     if found is None or found["op_state"] not in OP_STATES | {""}:
@@ -62,13 +62,15 @@ def read_state(layout: Layout) -> NodeState | None:
     return NodeState(found["op_state"], found["op_expiry_ms"], found["version"], starts)
 
 
-def newest_state(layouts: Sequence[Layout]) -> NodeState:
+def newest_state(layouts: Sequence[VolumeLayout]) -> NodeState:
     """Return the latest decision."""
     known = [state for state in map(read_state, layouts) if state is not None]
     return max(known, key=lambda state: state.version, default=NodeState())
 
 
-def write_state(layouts: Sequence[Layout], state: NodeState, *, is_everywhere: bool = True) -> None:
+def write_state(
+    layouts: Sequence[VolumeLayout], state: NodeState, *, is_everywhere: bool = True
+) -> None:
     """Write the state durably to every volume, or to the first that accepts it. Raise the last
     failure if none does."""
     failure: SutureError | None = None

@@ -16,7 +16,7 @@ import structlog
 from agent.errors import Code, Refused
 from agent.store.files.durable import disk_errors, sync_directory
 from agent.store.files.kinds import kind_at
-from agent.store.files.layout import Layout
+from agent.store.files.layout import VolumeLayout
 
 ASIDE: Final = ".aside"
 ASIDE_MAX: Final = 100  # per place: with more, a program keeps creating them
@@ -24,7 +24,7 @@ ASIDE_MAX: Final = 100  # per place: with more, a program keeps creating them
 log = structlog.get_logger()
 
 
-def free_places(layout: Layout) -> None:
+def free_places(layout: VolumeLayout) -> None:
     """Move aside foreign objects in the place of files or directories that a start recreates,
     except the lock. Raise the store's errors."""
     for path in layout.remade_directories():

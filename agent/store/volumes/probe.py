@@ -15,7 +15,7 @@ from typing import Final
 
 from agent.store.files.blockfile import read_past_cache
 from agent.store.files.durable import DIRECTORY_MODE, OUT_OF_SPACE, is_shortage, open_new, write_all
-from agent.store.files.layout import Layout
+from agent.store.files.layout import VolumeLayout
 
 PROBE_BYTES: Final = 4096
 GONE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EROFS, errno.EACCES, errno.EPERM})
@@ -31,7 +31,7 @@ class Probe:
     shortage: str = ""
 
 
-def probe(layout: Layout) -> Probe:
+def probe(layout: VolumeLayout) -> Probe:
     """Test the volume. Never raise for its faults."""
     try:
         for directory in (layout.hdds, layout.current, layout.database):
@@ -64,7 +64,7 @@ def probe(layout: Layout) -> Probe:
     return Probe()
 
 
-def _failure(layout: Layout, doing: str, error: OSError) -> Probe:
+def _failure(layout: VolumeLayout, doing: str, error: OSError) -> Probe:
     name = errno.errorcode.get(error.errno or 0, "unknown")
     if is_shortage(error):
         return Probe(shortage=f"{layout.volume}: {doing} failed with {name}")

@@ -14,14 +14,14 @@ from enum import StrEnum
 from typing import Final
 
 from agent.store.files.durable import replace_file
-from agent.store.files.layout import Layout
+from agent.store.files.layout import VolumeLayout
 from agent.store.volumes.sealed_file import read_sealed, sealed
 
 NAME: Final = "SERVICE"
 FILE_BYTES_MAX: Final = 4_096
 
 
-class Mode(StrEnum):
+class VolumeMode(StrEnum):
     """Service of a volume."""
 
     IN_SERVICE = "IN_SERVICE"
@@ -31,10 +31,10 @@ class Mode(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class VolumeUse:
     """Service of a volume; for a retiring one its target, and its fill at the start."""
 
-    mode: Mode = Mode.IN_SERVICE
+    mode: VolumeMode = VolumeMode.IN_SERVICE
     target_id: str = ""
     """The volume that takes all; "": any other of this host."""
     total_bytes: int = 0
@@ -43,20 +43,20 @@ class Service:
     @property
     def takes_replicas(self) -> bool:
         """Return whether new replicas may be created there."""
-        return self.mode is Mode.IN_SERVICE
+        return self.mode is VolumeMode.IN_SERVICE
 
 
-def read_service(layout: Layout) -> Service:
+def read_service(layout: VolumeLayout) -> VolumeUse:
     """Return the service of a volume. An unreadable or invalid file counts as none, so that no
     replica leaves the volume. Raise as `read_sealed` does."""
     fields = read_sealed(layout.cluster / NAME, FILE_BYTES_MAX)
-    if fields is None or fields["mode"] not in set(Mode):
-        return Service()
-    return Service(
-        Mode(fields["mode"]), fields["target_id"], fields["total_bytes"], fields["since_ms"]
+    if fields is None or fields["mode"] not in set(VolumeMode):
+        return VolumeUse()
+    return VolumeUse(
+        VolumeMode(fields["mode"]), fields["target_id"], fields["total_bytes"], fields["since_ms"]
     )
 
 
-def write_service(layout: Layout, service: Service) -> None:
+def write_service(layout: VolumeLayout, service: VolumeUse) -> None:
     """Write the service of a volume durably. Raise SutureError."""
     replace_file(layout.cluster / NAME, sealed(asdict(service)))

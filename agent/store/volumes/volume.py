@@ -30,8 +30,8 @@ from agent.store.files.durable import (
 )
 from agent.store.files.layout import (
     VERSION_BYTES_MAX,
-    Layout,
     ReplicaPaths,
+    VolumeLayout,
     VolumeVersion,
     check_name,
     decode_version,
@@ -51,7 +51,7 @@ ROOMY: Final = 0.9  # of the most free space: among such volumes the one with fe
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class VolumeTotals:
     """Sums over all replicas of a volume, with the index version, the time and the cost of
     counting."""
 
@@ -67,12 +67,12 @@ class Volume:
     """An open volume. `counted` caches sums over its rows, `paths_kept` the paths of some
     replicas."""
 
-    layout: Layout
+    layout: VolumeLayout
     version: VolumeVersion
     index: Index
     lock: "VolumeLock"
     verification: VerificationLog
-    counted: dict[str, Counted] = field(default_factory=dict)
+    counted: dict[str, VolumeTotals] = field(default_factory=dict)
     paths_kept: dict[ContainerId, ReplicaPaths] = field(default_factory=dict)
 
     @property
@@ -127,7 +127,7 @@ def open_volume(
     """
     check_name(cluster_id, "cluster id")
     check_name(datanode_id, "datanode id")
-    layout = Layout(Path(os.path.realpath(path)), cluster_id)
+    layout = VolumeLayout(Path(os.path.realpath(path)), cluster_id)
     with disk_errors(path):
         check_volume(layout)
         try:
@@ -164,7 +164,7 @@ def open_volume(
 
 
 def verification_log(
-    layout: Layout, version: VolumeVersion, options: StoreOptions
+    layout: VolumeLayout, version: VolumeVersion, options: StoreOptions
 ) -> VerificationLog:
     """Open the verification log of a volume. It never fails, but logs later what is missing."""
     about = {
@@ -182,7 +182,7 @@ def verification_log(
     )
 
 
-def _keep_what_was_left(layout: Layout) -> None:
+def _keep_what_was_left(layout: VolumeLayout) -> None:
     """Make the unsynced changes of a killed process durable, including names.
 
     They are in the page cache, so this process considers them done, and would not sync them again.
@@ -192,7 +192,7 @@ def _keep_what_was_left(layout: Layout) -> None:
         sync_all(layout.hdds)
 
 
-def _free_lock(layout: Layout, datanode_id: str) -> None:
+def _free_lock(layout: VolumeLayout, datanode_id: str) -> None:
     """Move a foreign object in the place of the lock aside, on a volume of this datanode."""
     with suppress(OSError, SutureError):  # `_version` reports the fault
         if stat.S_ISREG(layout.lock.lstat().st_mode):
@@ -202,7 +202,7 @@ def _free_lock(layout: Layout, datanode_id: str) -> None:
         free_place(layout.lock, stat.S_ISREG)
 
 
-def _version(layout: Layout, datanode_id: str, options: StoreOptions) -> VolumeVersion:
+def _version(layout: VolumeLayout, datanode_id: str, options: StoreOptions) -> VolumeVersion:
     with disk_errors(layout.version):
         try:
             data = read_head(layout.version, VERSION_BYTES_MAX)
@@ -217,7 +217,7 @@ def _version(layout: Layout, datanode_id: str, options: StoreOptions) -> VolumeV
     return version
 
 
-def check_owner(version: VolumeVersion, layout: Layout, datanode_id: str) -> None:
+def check_owner(version: VolumeVersion, layout: VolumeLayout, datanode_id: str) -> None:
     """Refuse a volume that belongs to another cluster or datanode."""
     if version.cluster_id != layout.cluster_id:
         raise Refused(
@@ -232,7 +232,7 @@ def check_owner(version: VolumeVersion, layout: Layout, datanode_id: str) -> Non
         )
 
 
-def _format(layout: Layout, datanode_id: str, options: StoreOptions) -> VolumeVersion:
+def _format(layout: VolumeLayout, datanode_id: str, options: StoreOptions) -> VolumeVersion:
     version = VolumeVersion(
         layout_version=LAYOUT_VERSION,
         cluster_id=layout.cluster_id,
@@ -265,7 +265,7 @@ class VolumeLock:
         os.close(self.fd)
 
 
-def lock_volume(layout: Layout) -> VolumeLock:
+def lock_volume(layout: VolumeLayout) -> VolumeLock:
     """Take the volume's lock. Raise `Refused(VOLUME_IN_USE)` naming the process that has it."""
     with disk_errors(layout.lock):
         fd = os.open(layout.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
@@ -277,7 +277,7 @@ def lock_volume(layout: Layout) -> VolumeLock:
 
 
 @contextmanager
-def reading_lock(layout: Layout) -> Iterator[None]:
+def reading_lock(layout: VolumeLayout) -> Iterator[None]:
     """Keep agents from a volume that is only read. Raise `Refused(VOLUME_IN_USE)`.
 
     The lock is shared, and the kernel's. Nothing is written, so it works on a read-only mount.
@@ -299,7 +299,7 @@ def reading_lock(layout: Layout) -> Iterator[None]:
         os.close(fd)
 
 
-def _locked(layout: Layout, fd: int) -> VolumeLock:
+def _locked(layout: VolumeLayout, fd: int) -> VolumeLock:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -316,7 +316,7 @@ def _sign(fd: int) -> None:
     write_all(fd, f"{os.getpid()}\n{command}\n".encode(), 0)
 
 
-def _in_use(layout: Layout, fd: int) -> Refused:
+def _in_use(layout: VolumeLayout, fd: int) -> Refused:
     pid, _, command = os.pread(fd, 4096, 0).decode("utf-8", "replace").partition("\n")
     reader = "a process that only reads it: suture fsck, sample or salvage"
     return Refused(

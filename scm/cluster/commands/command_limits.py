@@ -17,7 +17,7 @@ from scm.cluster.commands.loads import (
     busy_count,
     replication_limit,
 )
-from scm.state.facts import Kind, OpState, Pending, Priority
+from scm.state.facts import CommandKind, CommandPriority, OpState, PendingCommand
 
 RECONCILE_LIMIT: Final = 10  # the most that a datanode's pool runs at once
 RECONCILE_WEIGHT: Final = 2  # of the replication limit: it reads its own replica and a peer's
@@ -35,29 +35,29 @@ assert COMMANDS_PER_HEARTBEAT_MAX <= QUEUE_MAX
 
 # Closing comes first: nothing else can be done for a container until it is closed.
 _ORDER: Final = (
-    Kind.SET_OPERATIONAL_STATE,
-    Kind.REREGISTER,
-    Kind.REFRESH_VOLUME_USAGE,
-    Kind.CLOSE,
-    Kind.REPLICATE,
-    Kind.RECONSTRUCT,
-    Kind.DELETE,
-    Kind.DELETE_BLOCKS,
-    Kind.RECONCILE,
+    CommandKind.SET_OPERATIONAL_STATE,
+    CommandKind.REREGISTER,
+    CommandKind.REFRESH_VOLUME_USAGE,
+    CommandKind.CLOSE,
+    CommandKind.REPLICATE,
+    CommandKind.RECONSTRUCT,
+    CommandKind.DELETE,
+    CommandKind.DELETE_BLOCKS,
+    CommandKind.RECONCILE,
 )
-assert len(_ORDER) == len(Kind)
+assert len(_ORDER) == len(CommandKind)
 
 OF_THE_NODE: Final = frozenset(
-    {Kind.SET_OPERATIONAL_STATE, Kind.REREGISTER, Kind.REFRESH_VOLUME_USAGE}
+    {CommandKind.SET_OPERATIONAL_STATE, CommandKind.REREGISTER, CommandKind.REFRESH_VOLUME_USAGE}
 )
 """What a datanode of another layout may be sent: nothing that touches a replica."""
 
-HARMLESS: Final = OF_THE_NODE | {Kind.CLOSE}
+HARMLESS: Final = OF_THE_NODE | {CommandKind.CLOSE}
 """What may be sent in safe mode: nothing that copies, changes or deletes a replica's data."""
 
 
 def limit(
-    kind: Kind,
+    kind: CommandKind,
     op_state: OpState,
     replication_count: int,
     replications: int = REPLICATION_LIMIT,
@@ -70,28 +70,28 @@ def limit(
     """
     room = replication_limit(op_state, replications) - replication_count
     match kind:
-        case Kind.DELETE:
+        case CommandKind.DELETE:
             return DELETE_LIMIT
-        case Kind.REPLICATE:
+        case CommandKind.REPLICATE:
             return max(0, room)
-        case Kind.RECONSTRUCT:
+        case CommandKind.RECONSTRUCT:
             return max(0, ceil(room / RECONSTRUCT_WEIGHT))
-        case Kind.RECONCILE:
+        case CommandKind.RECONCILE:
             return max(0, min(RECONCILE_LIMIT, room // RECONCILE_WEIGHT))
-        case Kind.DELETE_BLOCKS:
+        case CommandKind.DELETE_BLOCKS:
             return DELETE_BLOCKS_LIMIT
         case _:
             return CLOSE_LIMIT
 
 
 def drain(
-    pending: Sequence[Pending],
+    pending: Sequence[PendingCommand],
     *,
     reported: Mapping[str, int],
     op_state: OpState,
     heard_at_s: float = inf,
     replications: int = REPLICATION_LIMIT,
-) -> list[Pending]:
+) -> list[PendingCommand]:
     """Return the queued commands of one datanode that may be sent now.
 
     NORMAL before LOW, then oldest first; never above a kind's limit or the size of one answer. LOW
@@ -101,7 +101,7 @@ def drain(
     waiting = [c for c in pending if c.sent_at_s is None and not c.is_answered]
     if not waiting:
         return []  # the usual case in a heartbeat
-    sending: list[Pending] = []
+    sending: list[PendingCommand] = []
     busy = {
         kind: busy_count(kind, pending, reported_count=reported.get(kind, 0), heard_at_s=heard_at_s)
         for kind in _ORDER
@@ -113,39 +113,43 @@ def drain(
         )
         room = limit(kind, op_state, _beside(kind, busy), replications) - busy[kind]
         room = max(0, min(room, COMMANDS_PER_HEARTBEAT_MAX - len(sending)))
-        urgent = [c for c in queued if c.priority is Priority.NORMAL][:room]
-        low = [c for c in queued if c.priority is Priority.LOW]
+        urgent = [c for c in queued if c.priority is CommandPriority.NORMAL][:room]
+        low = [c for c in queued if c.priority is CommandPriority.LOW]
         low_room = room - len(urgent) - _low_count(kind, pending)
         busy[kind] += len(urgent)
         sending += urgent + low[: max(0, low_room)]
     return sending
 
 
-def _beside(kind: Kind, busy: Mapping[Kind, int]) -> int:
+def _beside(kind: CommandKind, busy: Mapping[CommandKind, int]) -> int:
     """Return the weighted replications of a datanode apart from those of `kind`."""
-    copies = busy[Kind.REPLICATE]
-    rebuilds = RECONSTRUCT_WEIGHT * busy[Kind.RECONSTRUCT]
+    copies = busy[CommandKind.REPLICATE]
+    rebuilds = RECONSTRUCT_WEIGHT * busy[CommandKind.RECONSTRUCT]
     match kind:
-        case Kind.REPLICATE:
+        case CommandKind.REPLICATE:
             return rebuilds
-        case Kind.RECONSTRUCT:
+        case CommandKind.RECONSTRUCT:
             return copies
         case _:
             return copies + rebuilds
 
 
-def _low_count(kind: Kind, pending: Sequence[Pending]) -> int:
+def _low_count(kind: CommandKind, pending: Sequence[PendingCommand]) -> int:
     """Return the number of LOW commands of a kind that were sent and are not answered."""
     return sum(
         c.kind is kind and c.sent_at_s is not None and not c.is_answered
         for c in pending
-        if c.priority is Priority.LOW
+        if c.priority is CommandPriority.LOW
     )
 
 
 def lost(
-    pending: Sequence[Pending], *, reported: Mapping[str, int], now_s: float, patience_s: float
-) -> list[Pending]:
+    pending: Sequence[PendingCommand],
+    *,
+    reported: Mapping[str, int],
+    now_s: float,
+    patience_s: float,
+) -> list[PendingCommand]:
     """Return commands to send again, as queued ones.
 
     The datanode has called since, reports no command of that kind as queued or running, and did not
@@ -163,8 +167,8 @@ def lost(
 
 
 def expired(
-    pending: Sequence[Pending], *, now_s: float, deadline_s: float, bytes_per_s: int = 0
-) -> list[Pending]:
+    pending: Sequence[PendingCommand], *, now_s: float, deadline_s: float, bytes_per_s: int = 0
+) -> list[PendingCommand]:
     """Return commands to give up: unanswered past their deadline, or queued until stale."""
     return [
         command
@@ -174,16 +178,18 @@ def expired(
     ]
 
 
-def deadline_s(command: Pending, first_s: float, bytes_per_s: int = 0) -> float:
+def deadline_s(command: PendingCommand, first_s: float, bytes_per_s: int = 0) -> float:
     """Return how long a command may be unanswered: a LOW one waits for others, and a large one gets
     the time that its bytes take at `bytes_per_s` (0 = none). Rebuilt blocks add their time.
     """
     moving_s = command.size_bytes / bytes_per_s if bytes_per_s else 0.0
     moving_s += command.block_count * BLOCK_S
-    return first_s * (LOW_DEADLINE_FACTOR if command.priority is Priority.LOW else 1) + moving_s
+    return (
+        first_s * (LOW_DEADLINE_FACTOR if command.priority is CommandPriority.LOW else 1) + moving_s
+    )
 
 
-def is_late(command: Pending, *, now_s: float, first_s: float, bytes_per_s: int = 0) -> bool:
+def is_late(command: PendingCommand, *, now_s: float, first_s: float, bytes_per_s: int = 0) -> bool:
     """Return True if a command was sent and is unanswered past its deadline."""
     if command.sent_at_s is None:
         return False

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from scm.state.facts import Outcome
+from scm.state.facts import CommandOutcome
 
 COPY_BYTES_PER_S: Final = 50e6  # assumed rate before the first copy
 RATE_WEIGHT: Final = 0.2  # of the newest copy in the estimate
@@ -18,7 +18,7 @@ class CopyRate:
         """Return how long a copy of `size_bytes` takes at the recent rate."""
         return int(size_bytes * 1000 / self._bytes_per_s)
 
-    def note(self, outcome: Outcome) -> None:
+    def note(self, outcome: CommandOutcome) -> None:
         """Update the rate with a finished copy."""
         if outcome.moved_bytes and outcome.duration_ms:
             rate = outcome.moved_bytes * 1000 / outcome.duration_ms

@@ -6,11 +6,11 @@ import structlog
 
 from agent.errors import Code
 from scm.state.clock import Clock
-from scm.state.database import Change, State
-from scm.state.facts import ASKED, Hold, Kind, Outcome, OutcomeState, Pending
+from scm.state.database import StateChange, StateDatabase
+from scm.state.facts import ASKED, CommandKind, CommandOutcome, Hold, OutcomeState, PendingCommand
 from scm.state.options import ScmOptions
 
-_OF_A_REPLICA: Final = frozenset({Kind.REPLICATE, Kind.DELETE, Kind.RECONCILE})
+_OF_A_REPLICA: Final = frozenset({CommandKind.REPLICATE, CommandKind.DELETE, CommandKind.RECONCILE})
 _OF_OTHERS: Final = frozenset({Code.NOT_PROVEN})
 """Failures that say nothing against the replica: those who were to prove that they have it did
 not. One that is excluded for that would be kept from where it is the last whole one."""
@@ -25,14 +25,14 @@ _log = structlog.get_logger("suture.scm")
 class FailingReplicas:
     """Counts consecutive failures by replica. Callers hold the control plane's lock."""
 
-    def __init__(self, state: State, clock: Clock, options: ScmOptions) -> None:
+    def __init__(self, state: StateDatabase, clock: Clock, options: ScmOptions) -> None:
         self._state = state
         self._clock = clock
         self._options = options
         self._failed_in_a_row: dict[tuple[int, str], int] = {}
         self._last_target: dict[tuple[int, str], str] = {}
 
-    def note(self, change: Change, command: Pending, outcome: Outcome) -> None:
+    def note(self, change: StateChange, command: PendingCommand, outcome: CommandOutcome) -> None:
         """Exclude a replica whose commands fail repeatedly. Of consecutive copies to one target
         only the first counts: the target may be at fault, and this may be the last whole replica.
         """
@@ -43,7 +43,7 @@ class FailingReplicas:
             return
         if outcome.code in _OF_OTHERS:
             return
-        if command.kind is Kind.REPLICATE:
+        if command.kind is CommandKind.REPLICATE:
             if self._last_target.get(key) == command.target_id:
                 return
             self._last_target[key] = command.target_id
@@ -59,7 +59,7 @@ class FailingReplicas:
             )
         )
 
-    def release_old(self, change: Change) -> list[int]:
+    def release_old(self, change: StateChange) -> list[int]:
         """Release replicas excluded long ago, except by an operator; return their containers."""
         now_ms = self._clock.wall_ms()
         old = [

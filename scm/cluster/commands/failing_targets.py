@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from scm.state.clock import Clock
-from scm.state.facts import Outcome, OutcomeState, Pending
+from scm.state.facts import CommandOutcome, OutcomeState, PendingCommand
 
 REST_S: Final = 3_600.0
 """How long another datanode is taken rather than one that failed, if there is another."""
@@ -24,7 +24,7 @@ class FailingTargets:
         self._clock = clock
         self._failed_at_s: dict[int, dict[str, float]] = {}
 
-    def note(self, command: Pending, outcome: Outcome) -> None:
+    def note(self, command: PendingCommand, outcome: CommandOutcome) -> None:
         """Record a failure; a success clears it."""
         targets = {command.target_id, *(datanode_id for _, datanode_id in command.shards)} - {""}
         if outcome.state is OutcomeState.FAILED and targets:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from math import ceil
 from typing import Final
 
-from scm.state.facts import Kind, OpState, Pending, Priority
+from scm.state.facts import CommandKind, CommandPriority, OpState, PendingCommand
 
 # The numbers are Ozone's (ReplicationManager); the first is an option, `replication_limit`.
 REPLICATION_LIMIT: Final = 20  # weighted replications and reconstructions at one datanode
@@ -37,7 +37,7 @@ def replication_limit(op_state: OpState, replications: int = REPLICATION_LIMIT) 
 
 
 def busy_count(
-    kind: Kind, pending: Sequence[Pending], *, reported_count: int, heard_at_s: float
+    kind: CommandKind, pending: Sequence[PendingCommand], *, reported_count: int, heard_at_s: float
 ) -> int:
     """Return the urgent commands at a datanode; its report may be older than our last answer."""
     sent, low = (
@@ -49,20 +49,22 @@ def busy_count(
             and not command.is_answered
             and command.priority is priority
         ]
-        for priority in (Priority.NORMAL, Priority.LOW)
+        for priority in (CommandPriority.NORMAL, CommandPriority.LOW)
     )
     since = sum(sent_at_s >= heard_at_s for sent_at_s in sent)
     known_low = sum(sent_at_s < heard_at_s for sent_at_s in low)
     return max(len(sent), max(0, reported_count - known_low) + since)
 
 
-def load(kind: Kind, pending: Sequence[Pending], *, reported_count: int, heard_at_s: float) -> int:
+def load(
+    kind: CommandKind, pending: Sequence[PendingCommand], *, reported_count: int, heard_at_s: float
+) -> int:
     """Return the commands of a kind that are at a datanode or wait here for it."""
     waiting = sum(
         command.kind is kind
         and command.sent_at_s is None
         and not command.is_answered
-        and command.priority is Priority.NORMAL
+        and command.priority is CommandPriority.NORMAL
         for command in pending
     )
     busy = busy_count(kind, pending, reported_count=reported_count, heard_at_s=heard_at_s)

@@ -9,16 +9,16 @@ from scm.cluster.commands.loads import (
     replication_limit,
     volume_limit,
 )
-from scm.cluster.nodes import Nodes
-from scm.state.database import State
-from scm.state.facts import Kind, OpState
+from scm.cluster.nodes import NodeManager
+from scm.state.database import StateDatabase
+from scm.state.facts import CommandKind, OpState
 from scm.state.options import ScmOptions
 
 
 class NodeLoads:
     """Loads and limits of datanodes. Callers hold the control plane's lock."""
 
-    def __init__(self, state: State, nodes: Nodes, options: ScmOptions) -> None:
+    def __init__(self, state: StateDatabase, nodes: NodeManager, options: ScmOptions) -> None:
         self._state = state
         self._nodes = nodes
         self._replication_limit = options.replication_limit
@@ -49,7 +49,7 @@ class NodeLoads:
 
     def _delete_load(self, datanode_id: str) -> int:
         reported = self._nodes.reported_queues(datanode_id)
-        return self._load(Kind.DELETE, datanode_id, reported.get(Kind.DELETE, 0))
+        return self._load(CommandKind.DELETE, datanode_id, reported.get(CommandKind.DELETE, 0))
 
     def replication_limit(self, datanode_id: str) -> int:
         """Return how many weighted replications a datanode may have."""
@@ -76,11 +76,15 @@ class NodeLoads:
 
     def _replication_load(self, datanode_id: str) -> int:
         reported = self._nodes.reported_queues(datanode_id)
-        copies = self._load(Kind.REPLICATE, datanode_id, reported.get(Kind.REPLICATE, 0))
-        rebuilds = self._load(Kind.RECONSTRUCT, datanode_id, reported.get(Kind.RECONSTRUCT, 0))
+        copies = self._load(
+            CommandKind.REPLICATE, datanode_id, reported.get(CommandKind.REPLICATE, 0)
+        )
+        rebuilds = self._load(
+            CommandKind.RECONSTRUCT, datanode_id, reported.get(CommandKind.RECONSTRUCT, 0)
+        )
         return copies + RECONSTRUCT_WEIGHT * rebuilds
 
-    def _load(self, kind: Kind, datanode_id: str, reported_count: int) -> int:
+    def _load(self, kind: CommandKind, datanode_id: str, reported_count: int) -> int:
         return load(
             kind,
             self._state.commands.of_node(datanode_id),

@@ -22,11 +22,11 @@ from scm.cluster.commands.failing_replicas import FailingReplicas
 from scm.cluster.commands.failing_targets import FailingTargets
 from scm.cluster.commands.node_loads import NodeLoads
 from scm.cluster.commands.retry_pauses import RetryPauses
-from scm.cluster.nodes import Nodes
+from scm.cluster.nodes import NodeManager
 from scm.state import audit_trail
 from scm.state.clock import Clock
-from scm.state.database import OUTCOMES_MAX, OUTCOMES_SLACK, Change, State
-from scm.state.facts import Kind, Outcome, OutcomeState, Pending
+from scm.state.database import OUTCOMES_MAX, OUTCOMES_SLACK, StateChange, StateDatabase
+from scm.state.facts import CommandKind, CommandOutcome, OutcomeState, PendingCommand
 from scm.state.options import ScmOptions
 
 LOST_AFTER_S: Final = 10.0
@@ -37,13 +37,13 @@ WHY_CHARACTERS_MAX: Final = 200  # a plan's reasons come from another process
 DUPLICATE: Final = "DUPLICATE"
 STALE_TERM: Final = "STALE_TERM"
 
-_REPAIRS: Final = frozenset({Kind.REPLICATE, Kind.RECONSTRUCT, Kind.RECONCILE})
+_REPAIRS: Final = frozenset({CommandKind.REPLICATE, CommandKind.RECONSTRUCT, CommandKind.RECONCILE})
 
 # Codes that this SCM assigned without an answer of the datanode.
 _GIVEN_UP: Final = frozenset({Code.DEADLINE_PASSED, Code.UNAVAILABLE})
 
 # Kinds that end only when reports show their effect.
-_SHOWN: Final = frozenset({Kind.REPLICATE, Kind.RECONSTRUCT, Kind.DELETE})
+_SHOWN: Final = frozenset({CommandKind.REPLICATE, CommandKind.RECONSTRUCT, CommandKind.DELETE})
 
 _log = structlog.get_logger("suture.scm")
 
@@ -51,7 +51,9 @@ _log = structlog.get_logger("suture.scm")
 class PendingOps:
     """The commands of all datanodes."""
 
-    def __init__(self, state: State, nodes: Nodes, clock: Clock, options: ScmOptions) -> None:
+    def __init__(
+        self, state: StateDatabase, nodes: NodeManager, clock: Clock, options: ScmOptions
+    ) -> None:
         self._state = state
         self._nodes = nodes
         self._clock = clock
@@ -69,8 +71,8 @@ class PendingOps:
 
     def queue(
         self,
-        change: Change,
-        kind: Kind,
+        change: StateChange,
+        kind: CommandKind,
         container_id: int,
         datanode_id: str,
         *,
@@ -83,7 +85,7 @@ class PendingOps:
         `why` is for the audit log. A command that is not `is_kept` on disk is created again from
         its cause after a restart.
         """
-        command = Pending(
+        command = PendingCommand(
             command_id=change.next_id("next_command_id"),
             kind=kind,
             container_id=container_id,
@@ -97,14 +99,14 @@ class PendingOps:
         self.loads.changed(datanode_id)
         return command.command_id
 
-    def ask_for_all(self, change: Change, datanode_id: str) -> None:
+    def ask_for_all(self, change: StateChange, datanode_id: str) -> None:
         """Make a datanode register again and report all its replicas, unless that is already
         ordered.
         """
         waiting = self._state.commands.of_node(datanode_id)
-        if not any(command.kind is Kind.REREGISTER for command in waiting):
+        if not any(command.kind is CommandKind.REREGISTER for command in waiting):
             why = "a page of its full report was lost"
-            self.queue(change, Kind.REREGISTER, 0, datanode_id, why=why)
+            self.queue(change, CommandKind.REREGISTER, 0, datanode_id, why=why)
 
     def has_room(self, datanode_id: str) -> bool:
         """Return True if one more command may be queued for this datanode."""
@@ -114,17 +116,17 @@ class PendingOps:
         """Return True if a command would be sent soon."""
         return self._nodes.is_reachable(datanode_id) and self.has_room(datanode_id)
 
-    def is_cooling(self, kind: Kind, container_id: int, datanode_id: str = "") -> bool:
+    def is_cooling(self, kind: CommandKind, container_id: int, datanode_id: str = "") -> bool:
         """Return True if commands of this kind for a container are paused after a failure."""
         return self._pauses.is_cooling(kind, container_id, datanode_id)
 
     def drain(
         self,
-        change: Change,
+        change: StateChange,
         datanode_id: str,
-        objections: Callable[[Sequence[Pending]], Mapping[int, str]],
-        kinds: Collection[Kind] = frozenset(Kind),
-    ) -> list[Pending]:
+        objections: Callable[[Sequence[PendingCommand]], Mapping[int, str]],
+        kinds: Collection[CommandKind] = frozenset(CommandKind),
+    ) -> list[PendingCommand]:
         """Return the commands to send with this heartbeat's answer, marked as sent.
 
         `objections` returns the reasons against commands by id; these are dropped. Commands of
@@ -168,38 +170,38 @@ class PendingOps:
             sending.append(sent)
         return sending
 
-    def _counted(self, command: Pending) -> Pending:
+    def _counted(self, command: PendingCommand) -> PendingCommand:
         """Return a command with the number of blocks that it rebuilds, from replica reports: a
         container of a million small ones takes hours regardless of its bytes.
         """
-        if command.kind is not Kind.RECONSTRUCT:
+        if command.kind is not CommandKind.RECONSTRUCT:
             return command
         replicas = self._state.replicas.of(command.container_id)
         return replace(command, block_count=max((r.block_count for r in replicas), default=0))
 
-    def _refuse(self, change: Change, command: Pending, reason: str) -> None:
+    def _refuse(self, change: StateChange, command: PendingCommand, reason: str) -> None:
         """Drop a command that is no longer right when it could be sent.
 
         A delete is paused: its requester may not see the objection, and would order it again at
         once, without end. Copies that replace it are urgent.
         """
         self.drop(change, command, OutcomeState.SKIPPED, Code.INELIGIBLE, reason)
-        if command.kind is Kind.DELETE:
+        if command.kind is CommandKind.DELETE:
             self._pauses.count(command)
 
-    def _lifetime_ms(self, command: Pending) -> int:
+    def _lifetime_ms(self, command: PendingCommand) -> int:
         """Return how long a datanode may work on a command."""
         first_s = self._options.command_deadline_ms / 1000
         deadline_s = command_limits.deadline_s(command, first_s, self._options.deadline_bytes_per_s)
         return int((deadline_s - first_s / 2) * 1000)  # no command runs without a deadline here
 
-    def _is_rebuilding(self, command: Pending) -> bool:
+    def _is_rebuilding(self, command: PendingCommand) -> bool:
         """Return True if a datanode may be rebuilding shards by this command.
 
         It cannot be called back. Until it answers or its lifetime is over, no other command
         rebuilds them.
         """
-        if command.kind is not Kind.RECONSTRUCT or command.is_answered:
+        if command.kind is not CommandKind.RECONSTRUCT or command.is_answered:
             return False
         if command.sent_at_s is None:
             is_earlier = command.command_id < self._first_id
@@ -207,16 +209,16 @@ class PendingOps:
             return is_earlier and self._clock.monotonic_s() < ends_at_s
         return self._clock.monotonic_s() < command.sent_at_s + command.lifetime_ms / 1000
 
-    def _waits(self, command: Pending) -> bool:
+    def _waits(self, command: PendingCommand) -> bool:
         """Return True if a reconcile waits for those of the minority, so that one copy
         stays free.
         """
         return command.is_second and any(
-            other.kind is Kind.RECONCILE and not other.is_second
+            other.kind is CommandKind.RECONCILE and not other.is_second
             for other in self._state.commands.of_container(command.container_id)
         )
 
-    def settle(self, change: Change, outcome: Outcome) -> Pending | None:
+    def settle(self, change: StateChange, outcome: CommandOutcome) -> PendingCommand | None:
         """Record a datanode's outcome of a command; return the command if the outcome is new."""
         pending = self._state.commands.get(outcome.command_id)
         if pending is None or pending.is_answered:
@@ -251,24 +253,24 @@ class PendingOps:
         return sum(
             command.size_bytes // 2
             for command in self._state.commands.of_node(datanode_id)
-            if command.kind is Kind.REPLICATE and not command.is_answered
+            if command.kind is CommandKind.REPLICATE and not command.is_answered
         )
 
-    def review(self, change: Change, container_id: int) -> None:
+    def review(self, change: StateChange, container_id: int) -> None:
         """Remove the answered commands of a container whose effect reports show."""
         for command in self._state.commands.of_container(container_id):
             if command.is_answered and self._is_shown(command):
                 change.remove(self._state.commands, command.command_id)
 
-    def _is_shown(self, command: Pending) -> bool:
+    def _is_shown(self, command: PendingCommand) -> bool:
         """Return True if the replica map shows a command's effect, or it has none to show."""
         if command.kind not in _SHOWN:
             return True
-        if command.kind is Kind.RECONSTRUCT:
+        if command.kind is CommandKind.RECONSTRUCT:
             return all(self._has_shard(command.container_id, *shard) for shard in command.shards)
         key = (command.container_id, command.subject_id)
         is_there = self._state.replicas.get(key) is not None
-        return is_there == (command.kind is Kind.REPLICATE)
+        return is_there == (command.kind is CommandKind.REPLICATE)
 
     def _has_shard(self, container_id: int, index: int, datanode_id: str) -> bool:
         found = self._state.replicas.get((container_id, datanode_id))
@@ -276,7 +278,7 @@ class PendingOps:
             return False
         return found.replica_index == index
 
-    def expire(self, change: Change) -> None:
+    def expire(self, change: StateChange) -> None:
         """Give up unanswered commands past their deadline, and release old exclusions.
 
         A delete that was sent is never given up while the replica is there, however long it waits
@@ -299,13 +301,13 @@ class PendingOps:
         self.failing_targets.forget_old()
         self._failing.release_old(change)
 
-    def node_restarted(self, change: Change, datanode_id: str) -> None:
+    def node_restarted(self, change: StateChange, datanode_id: str) -> None:
         """Queue again the commands sent to a datanode: its restart lost them."""
         for command in self._state.commands.of_node(datanode_id):
             if command.sent_at_s is not None and not command.is_answered:
                 change.touch(self._state.commands, replace(command, sent_at_s=None, deadline_ms=0))
 
-    def node_died(self, change: Change, datanode_id: str) -> None:
+    def node_died(self, change: StateChange, datanode_id: str) -> None:
         """Give up the commands that a dead node was to carry out, and those that need it as a
         source or target.
 
@@ -320,13 +322,13 @@ class PendingOps:
             command.command_id: command
             for command in commands
             if (command.kind in _REPAIRS and not self._is_rebuilding(command))
-            or (command.kind is Kind.DELETE and not _is_sent_delete(command))
+            or (command.kind is CommandKind.DELETE and not _is_sent_delete(command))
         }
         for command in given_up.values():
             message = f"{datanode_id} is dead"
             self.drop(change, command, OutcomeState.FAILED, Code.UNAVAILABLE, message)
 
-    def node_leaves(self, change: Change, datanode_id: str) -> None:
+    def node_leaves(self, change: StateChange, datanode_id: str) -> None:
         """Give up the commands that bring replicas to a node that is to leave.
 
         They are ordered elsewhere. A replica that arrives nevertheless is surplus and is deleted.
@@ -336,25 +338,30 @@ class PendingOps:
             command
             for command in self._state.commands.adds_to(datanode_id)
             if not self._is_rebuilding(command)
-            and not (command.kind is Kind.RECONSTRUCT and command.is_answered)
+            and not (command.kind is CommandKind.RECONSTRUCT and command.is_answered)
         ]
         for command in coming:
             message = f"{datanode_id} is to leave"
             self.drop(change, command, OutcomeState.SKIPPED, Code.INELIGIBLE, message)
 
-    def supersede(self, change: Change, command: Pending) -> None:
+    def supersede(self, change: StateChange, command: PendingCommand) -> None:
         """End a command that another replaces: its id was returned, so it needs an outcome."""
         message = "another command took its place"
         self.drop(change, command, OutcomeState.SKIPPED, Code.INELIGIBLE, message)
 
     def drop(
-        self, change: Change, command: Pending, state: OutcomeState, code: Code, message: str
+        self,
+        change: StateChange,
+        command: PendingCommand,
+        state: OutcomeState,
+        code: Code,
+        message: str,
     ) -> None:
         """End a command without its datanode; an answer that it already gave stays its outcome."""
         if command.is_answered:  # no report will show its effect
             change.remove(self._state.commands, command.command_id)
             return
-        outcome = Outcome(
+        outcome = CommandOutcome(
             command_id=command.command_id,
             datanode_id=command.datanode_id,
             reported_at_ms=self._clock.wall_ms(),
@@ -367,7 +374,7 @@ class PendingOps:
         )
         self._finish(change, command, outcome)
 
-    def _repeat_lost(self, change: Change, datanode_id: str) -> None:
+    def _repeat_lost(self, change: StateChange, datanode_id: str) -> None:
         patience_s = max(
             LOST_AFTER_S, LOST_AFTER_HEARTBEATS * self._options.heartbeat_interval_ms / 1000
         )
@@ -385,7 +392,9 @@ class PendingOps:
             )
             change.touch(self._state.commands, command)
 
-    def _finish(self, change: Change, command: Pending, outcome: Outcome) -> None:
+    def _finish(
+        self, change: StateChange, command: PendingCommand, outcome: CommandOutcome
+    ) -> None:
         change.remove(self._state.commands, command.command_id)
         change.put(self._state.outcomes, outcome)
         change.note(audit_trail.ended(command, outcome))
@@ -394,7 +403,7 @@ class PendingOps:
             for command_id in self._state.outcomes.oldest(surplus):
                 change.remove(self._state.outcomes, command_id)
 
-    def _not_ended(self, change: Change, pending: Pending, code: str) -> None:
+    def _not_ended(self, change: StateChange, pending: PendingCommand, code: str) -> None:
         """Keep a command that was skipped for a reason on this side.
 
         A duplicate was sent again while the first was running: its answer will come. A stale term
@@ -403,7 +412,7 @@ class PendingOps:
         if code == STALE_TERM and pending.sent_at_s is not None:
             change.touch(self._state.commands, replace(pending, sent_at_s=None, deadline_ms=0))
 
-    def _correct(self, change: Change, outcome: Outcome) -> None:
+    def _correct(self, change: StateChange, outcome: CommandOutcome) -> None:
         """Let a late answer replace "skipped" or an outcome that this SCM assigned at the deadline
         or because the datanode seemed dead; ignore repetitions.
         """
@@ -418,7 +427,7 @@ class PendingOps:
             )
 
 
-def _is_sent_delete(command: Pending) -> bool:
+def _is_sent_delete(command: PendingCommand) -> bool:
     """Return True if a datanode may have received this delete at least once."""
     was_sent = command.sent_at_s is not None or command.lifetime_ms > 0
-    return command.kind is Kind.DELETE and was_sent
+    return command.kind is CommandKind.DELETE and was_sent

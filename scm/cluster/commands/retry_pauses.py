@@ -6,7 +6,7 @@ from typing import Final
 
 from scm.cluster.commands.command_limits import PAUSE_GROWS_MAX, backoff_s
 from scm.state.clock import Clock
-from scm.state.facts import Kind, Outcome, OutcomeState, Pending
+from scm.state.facts import CommandKind, CommandOutcome, OutcomeState, PendingCommand
 
 RECONSTRUCT_FIRST_S: Final = 10.0  # it may have read several whole shards before it failed
 
@@ -17,27 +17,27 @@ class RetryPauses:
     def __init__(self, clock: Clock, *, first_s: float) -> None:
         self._clock = clock
         self._first_s = first_s  # the pause after one failure
-        self._failures: dict[tuple[Kind, int, str], tuple[int, float]] = {}
+        self._failures: dict[tuple[CommandKind, int, str], tuple[int, float]] = {}
 
-    def is_cooling(self, kind: Kind, container_id: int, datanode_id: str) -> bool:
+    def is_cooling(self, kind: CommandKind, container_id: int, datanode_id: str) -> bool:
         """Return True if commands of this kind are paused after a failure."""
         count, at_s = self._failures.get((kind, container_id, datanode_id), (0, 0.0))
         if not count:
             return False
         return self._clock.monotonic_s() - at_s < backoff_s(count, first_s=self._first_s_of(kind))
 
-    def _first_s_of(self, kind: Kind) -> float:
-        if kind is Kind.RECONSTRUCT:
+    def _first_s_of(self, kind: CommandKind) -> float:
+        if kind is CommandKind.RECONSTRUCT:
             return max(self._first_s, RECONSTRUCT_FIRST_S)
         return self._first_s
 
-    def note(self, command: Pending, outcome: Outcome) -> None:
+    def note(self, command: PendingCommand, outcome: CommandOutcome) -> None:
         """Count a failure; a success resets the count. A failure that is the datanode's is counted
         for the datanode, one that is the container's for the container. Deletes of blocks fail
         because of the disk they are on, so they count for both, by transaction, whatever the
         command's outcome.
         """
-        if command.kind is Kind.DELETE_BLOCKS:
+        if command.kind is CommandKind.DELETE_BLOCKS:
             if outcome.state is not OutcomeState.SKIPPED:
                 self._note_deletes(command, outcome)
         elif outcome.state is OutcomeState.EXECUTED:
@@ -45,7 +45,7 @@ class RetryPauses:
         elif outcome.state is OutcomeState.FAILED:
             self.count(command)
 
-    def _note_deletes(self, command: Pending, outcome: Outcome) -> None:
+    def _note_deletes(self, command: PendingCommand, outcome: CommandOutcome) -> None:
         failed = {
             transaction.container_id
             for transaction in command.transactions
@@ -58,11 +58,11 @@ class RetryPauses:
             else:
                 self._failures.pop(key, None)
 
-    def count(self, command: Pending) -> None:
+    def count(self, command: PendingCommand) -> None:
         """Count a command that had no effect."""
         self._count(_key(command))
 
-    def _count(self, key: tuple[Kind, int, str]) -> None:
+    def _count(self, key: tuple[CommandKind, int, str]) -> None:
         count, _at_s = self._failures.get(key, (0, 0.0))
         self._failures[key] = (count + 1, self._clock.monotonic_s())
 
@@ -80,6 +80,6 @@ class RetryPauses:
         }
 
 
-def _key(command: Pending) -> tuple[Kind, int, str]:
+def _key(command: PendingCommand) -> tuple[CommandKind, int, str]:
     datanode_id = "" if command.container_id else command.datanode_id
     return command.kind, command.container_id, datanode_id

@@ -1,10 +1,10 @@
 """Anchors of verification logs as messages."""
 
 from agent.rpc.v1 import scm_pb2
-from scm.state.history.anchors import Anchored
+from scm.state.history.anchors import VolumeAnchors
 
 
-def anchors_message(value: Anchored) -> scm_pb2.LogAnchors:
+def anchors_message(value: VolumeAnchors) -> scm_pb2.LogAnchors:
     """Return the anchors of one volume."""
     return scm_pb2.LogAnchors(
         datanode_id=value.datanode_id,

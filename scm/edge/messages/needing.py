@@ -1,10 +1,10 @@
 """Converts the keys that need given containers to their response."""
 
 from agent.rpc.v1 import scm_pb2
-from scm.administration.affected_keys import Page
+from scm.administration.affected_keys import KeyPage
 
 
-def page_message(page: Page) -> scm_pb2.ListContainerKeysResponse:
+def page_message(page: KeyPage) -> scm_pb2.ListContainerKeysResponse:
     """Return a page of keys."""
     return scm_pb2.ListContainerKeysResponse(
         keys=[

@@ -5,8 +5,8 @@ from typing import Final
 from agent.rpc.v1 import scm_pb2
 from agent.rpc.wire.codec import malformed, parse_block_id, parse_container_id, parse_int
 from merkle.replica import ID_MAX
-from scm.administration.after_restore import Looked, ToRecover
-from scm.edge.call_values import Recovered, RecoveryCall
+from scm.administration.after_restore import InspectedContainer, RecoveryBacklog
+from scm.edge.call_values import RecoveryCall, RecoveryResult
 from scm.edge.wire import IDS_MAX, KEYS_MAX, key_from, scheme_from
 from scm.state.facts import Key
 
@@ -24,11 +24,11 @@ def found_from(request: scm_pb2.RecoverRequest) -> RecoveryCall:
     )
 
 
-def _looked_from(request: scm_pb2.RecoverRequest) -> list[Looked]:
+def _looked_from(request: scm_pb2.RecoverRequest) -> list[InspectedContainer]:
     _limit(len(request.containers), IDS_MAX, "containers")
     _limit(sum(len(c.deleted_local_ids) for c in request.containers), DELETED_MAX, "blocks")
     return [
-        Looked(
+        InspectedContainer(
             parse_container_id(one.container_id, f"containers[{i}].container_id"),
             scheme_from(one),
             frozenset(
@@ -46,7 +46,7 @@ def _keys_from(request: scm_pb2.RecoverRequest) -> list[Key]:
     return [key_from(message, f"keys[{i}]") for i, message in enumerate(request.keys)]
 
 
-def to_recover_message(found: ToRecover) -> scm_pb2.GetRecoveryResponse:
+def to_recover_message(found: RecoveryBacklog) -> scm_pb2.GetRecoveryResponse:
     """Return the containers to examine."""
     restored = found.restored
     return scm_pb2.GetRecoveryResponse(
@@ -58,7 +58,7 @@ def to_recover_message(found: ToRecover) -> scm_pb2.GetRecoveryResponse:
     )
 
 
-def recovered_message(made: Recovered) -> scm_pb2.RecoverResponse:
+def recovered_message(made: RecoveryResult) -> scm_pb2.RecoverResponse:
     """Return the outcomes, or predicted outcomes, of the findings."""
     return scm_pb2.RecoverResponse(
         adopted_container_ids=made.adopted,

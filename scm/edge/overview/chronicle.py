@@ -13,12 +13,12 @@ from typing import Final
 
 from health.cluster_verdict import Judgement, Verdict
 from scm.edge.overview.cluster_look import Look
-from scm.edge.replication_report import Verified
-from scm.state.database import Change, State
+from scm.edge.replication_report import LastVerification
+from scm.state.database import StateChange, StateDatabase
 from scm.state.history.interval_samples import (
     LEVELS,
-    Sample,
-    Turn,
+    StatusSample,
+    VerdictChange,
     Verification,
     merged,
     placed,
@@ -31,11 +31,11 @@ TEXT_CHARS_MAX: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class StatusHistoryData:
     """The recorded history, oldest first."""
 
-    samples: tuple[Sequence[Sample], ...] = ()  # by level
-    turns: Sequence[Turn] = ()
+    samples: tuple[Sequence[StatusSample], ...] = ()  # by level
+    turns: Sequence[VerdictChange] = ()
     verifications: Sequence[Verification] = ()
 
     def since_ms(self, verdict: Verdict, now_ms: int) -> int:
@@ -44,10 +44,10 @@ class Past:
         return last.at_ms if last is not None and last.verdict is verdict else now_ms
 
 
-class Chronicle:
+class StatusHistory:
     """Records history. Callers hold the control plane's lock."""
 
-    def __init__(self, state: State, *, started_at_ms: int) -> None:
+    def __init__(self, state: StateDatabase, *, started_at_ms: int) -> None:
         self._state = state
         self._started_at_ms = started_at_ms
         self._is_first = True
@@ -60,7 +60,7 @@ class Chronicle:
 
     def note(
         self,
-        change: Change,
+        change: StateChange,
         look: Look,
         judgement: Judgement,
         *,
@@ -84,7 +84,7 @@ class Chronicle:
         )
         self._sample(change, sample)
 
-    def verified(self, change: Change, verified: Verified) -> None:
+    def verified(self, change: StateChange, verified: LastVerification) -> None:
         """Record the result of a verification by Spark."""
         row = Verification(
             verified.at_ms,
@@ -95,16 +95,16 @@ class Chronicle:
         for old in self._state.verifications.by_time()[:-VERIFICATIONS_MAX]:
             change.remove(self._state.verifications, old.at_ms)
 
-    def last_verified(self) -> Verified:
+    def last_verified(self) -> LastVerification:
         """Return the last verification's result, also one before our start."""
         known = self._state.verifications.by_time()
         if not known:
-            return Verified()
-        return Verified(known[-1].at_ms, dict(known[-1].decisions), known[-1].error)
+            return LastVerification()
+        return LastVerification(known[-1].at_ms, dict(known[-1].decisions), known[-1].error)
 
-    def past(self) -> Past:
+    def past(self) -> StatusHistoryData:
         """Return the whole history."""
-        return Past(
+        return StatusHistoryData(
             tuple(self._state.samples.of(level) for level in range(len(LEVELS))),
             self._state.turns.by_time(),
             self._state.verifications.by_time(),
@@ -117,14 +117,14 @@ class Chronicle:
         at = datetime.fromtimestamp(known[-1].at_ms / 1000, UTC)
         return f"The control plane started; nobody watched since {at:%Y-%m-%d %H:%M} UTC"
 
-    def _turn(self, change: Change, at_ms: int, verdict: Verdict, text: str) -> None:
+    def _turn(self, change: StateChange, at_ms: int, verdict: Verdict, text: str) -> None:
         turns = self._state.turns.by_time()
         at_ms = max(at_ms, turns[-1].at_ms + 1 if turns else 0)  # even if the clock went back
-        change.put(self._state.turns, Turn(at_ms, verdict, text[:TEXT_CHARS_MAX]))
+        change.put(self._state.turns, VerdictChange(at_ms, verdict, text[:TEXT_CHARS_MAX]))
         for old in turns[: len(turns) + 1 - TURNS_MAX]:
             change.remove(self._state.turns, old.at_ms)
 
-    def _sample(self, change: Change, taken: Sample) -> None:
+    def _sample(self, change: StateChange, taken: StatusSample) -> None:
         for level, kept in enumerate(LEVELS):
             sample = placed(taken, level)
             before = self._state.samples.get(sample.key)
@@ -134,10 +134,12 @@ class Chronicle:
                     change.remove(self._state.samples, old.key)
 
 
-def sample_of(look: Look, verdict: Verdict, *, done: int, failed: int, moved_bytes: int) -> Sample:
+def sample_of(
+    look: Look, verdict: Verdict, *, done: int, failed: int, moved_bytes: int
+) -> StatusSample:
     """Return a look reduced to the numbers that are kept."""
     sums, counts = look.sums, look.counts
-    return Sample(
+    return StatusSample(
         level=0,
         at_ms=look.now_ms,
         verdict=verdict,

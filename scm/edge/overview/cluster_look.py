@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from health.cluster_verdict import ClusterFacts, Containers, Judgement, judge_cluster
-from scm.cluster.safemode import Gate
-from scm.edge.health_totals import Counts
-from scm.edge.overview.datanode_totals import Sums
+from scm.cluster.safemode import SafeModeStatus
+from scm.edge.health_totals import HealthCounts
+from scm.edge.overview.datanode_totals import NodeTotals
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,9 +14,9 @@ class Look:
     """The control plane at one moment."""
 
     now_ms: int
-    gate: Gate
-    sums: Sums  # of all nodes
-    counts: Counts
+    gate: SafeModeStatus
+    sums: NodeTotals  # of all nodes
+    counts: HealthCounts
     uncounted_count: int  # containers not counted since they changed
     conditions: Mapping[str, int]  # containers by health state, those that are not HEALTHY
     unlooked_count: int  # containers that the replication manager has yet to check

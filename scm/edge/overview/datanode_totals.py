@@ -6,7 +6,7 @@ from typing import Final
 
 from agent.observe.printable import short_id
 from scm.edge.views import NodeView
-from scm.state.facts import Health, OpState, Volume
+from scm.state.facts import NodeHealthState, OpState, ReportedVolume
 from scm.state.history.interval_samples import NEVER_VERIFIED, NOTHING_TO_VERIFY
 
 GONE: Final = OpState.DECOMMISSIONED
@@ -15,21 +15,21 @@ GONE: Final = OpState.DECOMMISSIONED
 
 def is_silent(view: NodeView) -> bool:
     """Return True if a node whose replicas count has not called lately."""
-    return view.health is not Health.HEALTHY and view.node.op_state is not GONE
+    return view.health is not NodeHealthState.HEALTHY and view.node.op_state is not GONE
 
 
 def is_unreported(view: NodeView) -> bool:
     """Return True if a node calls but has not reported all its replicas to this process yet."""
-    return view.health is Health.HEALTHY and not view.has_reported
+    return view.health is NodeHealthState.HEALTHY and not view.has_reported
 
 
-def volumes_of(view: NodeView) -> Sequence[Volume]:
+def volumes_of(view: NodeView) -> Sequence[ReportedVolume]:
     """Return the last reported volumes of a node, possibly from before our start."""
     return () if view.live is None else view.live.volumes
 
 
 @dataclass(slots=True)
-class Sums:
+class NodeTotals:
     """Totals of some nodes. A silent node's last report counts; `silent` names such nodes."""
 
     name: str = ""
@@ -62,14 +62,14 @@ class Sums:
             self.silent.append(name)
         if is_unreported(view):
             self.unreported.append(name)
-        if view.health is Health.HEALTHY:
+        if view.health is NodeHealthState.HEALTHY:
             self.heard_count += 1
         elif view.node.op_state is GONE:
             return  # a stopped node is neither room nor data
         for volume in volumes_of(view):
             self._add_volume(name, volume)
 
-    def _add_volume(self, name: str, volume: Volume) -> None:
+    def _add_volume(self, name: str, volume: ReportedVolume) -> None:
         self.volume_count += 1
         if volume.failed:
             self.failed_volume_count += 1
@@ -87,25 +87,25 @@ class Sums:
             self.oldest_on = f"{volume.path} of {short_id(name)}"
 
 
-def verified_at_ms(volume: Volume) -> int:
+def verified_at_ms(volume: ReportedVolume) -> int:
     """Return the time of a volume's oldest verification, NOTHING_TO_VERIFY, or NEVER_VERIFIED."""
     if volume.failed or not (volume.data_bytes or volume.container_count):
         return NOTHING_TO_VERIFY
     return volume.oldest_scan_at_ms or NEVER_VERIFIED
 
 
-def summed(views: Iterable[NodeView], name: str = "") -> Sums:
+def summed(views: Iterable[NodeView], name: str = "") -> NodeTotals:
     """Return the totals of nodes."""
-    sums = Sums(name)
+    sums = NodeTotals(name)
     for view in views:
         sums.add(view)
     return sums
 
 
-def by_rack(views: Iterable[NodeView]) -> list[Sums]:
+def by_rack(views: Iterable[NodeView]) -> list[NodeTotals]:
     """Return the totals of each rack, sorted by its name."""
-    racks: dict[str, Sums] = {}
+    racks: dict[str, NodeTotals] = {}
     for view in views:
         rack = view.node.rack
-        racks.setdefault(rack, Sums(rack)).add(view)
+        racks.setdefault(rack, NodeTotals(rack)).add(view)
     return [racks[name] for name in sorted(racks)]

@@ -7,26 +7,26 @@ a second before the containers were counted.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scm.administration.decommission import Departure
+from scm.administration.decommission import DepartureStatus
 from scm.edge.health_totals import Flag
-from scm.edge.overview.chronicle import Past
+from scm.edge.overview.chronicle import StatusHistoryData
 from scm.edge.overview.cluster_look import Look
-from scm.edge.overview.progress import Rate
+from scm.edge.overview.progress import CompletionRate
 from scm.edge.views import ContainerView, NodeView
-from scm.state.facts import Kind
+from scm.state.facts import CommandKind
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class CommandBacklog:
     """Commands of one kind: the number pending, and the rate at which they are done."""
 
-    kind: Kind
+    kind: CommandKind
     pending_count: int
-    rate: Rate
+    rate: CompletionRate
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class FlaggedContainers:
     """The number of containers with a condition, and the first of them."""
 
     flag: Flag
@@ -35,7 +35,7 @@ class Named:
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class ClusterOverview:
     """The facts of the cluster's pages."""
 
     look: Look
@@ -43,12 +43,12 @@ class Survey:
     term: int
     started_at_ms: int
     nodes: Sequence[NodeView]
-    works: Sequence[Work]
+    works: Sequence[CommandBacklog]
     under_count: int  # containers waiting to be copied or rebuilt
     over_count: int
-    departures: Sequence[Departure]  # the first
+    departures: Sequence[DepartureStatus]  # the first
     departing_count: int
-    named: Sequence[Named]
-    past: Past
+    named: Sequence[FlaggedContainers]
+    past: StatusHistoryData
     hold_count: int
     forgotten_count: int

@@ -8,16 +8,18 @@ from dataclasses import dataclass
 from typing import Final
 
 from agent.rpc.v1 import scm_pb2
-from scm.state.facts import Kind, Outcome, OutcomeState, Pending
+from scm.state.facts import CommandKind, CommandOutcome, OutcomeState, PendingCommand
 
 SPAN_S: Final = 600.0  # rates are those of the last ten minutes
 PORTION_S: Final = 10.0
-COUNTED: Final = frozenset({Kind.REPLICATE, Kind.RECONSTRUCT, Kind.RECONCILE, Kind.DELETE})
+COUNTED: Final = frozenset(
+    {CommandKind.REPLICATE, CommandKind.RECONSTRUCT, CommandKind.RECONCILE, CommandKind.DELETE}
+)
 """What repairs and tidies; a close or a message to a node is neither."""
 
 
 @dataclass(slots=True)
-class Done:
+class CompletedWork:
     """Commands carried out in one interval."""
 
     since_s: float
@@ -27,7 +29,7 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
+class CompletionRate:
     """Recent work of one kind; nothing is known of the time before `span_s`."""
 
     done_count: int = 0
@@ -46,18 +48,18 @@ class Rate:
         return count * self.span_s / self.done_count if self.done_count and self.span_s else None
 
 
-class Progress:
+class CommandProgress:
     """Counts outcomes. Callers hold the control plane's lock."""
 
     def __init__(self, now_s: float) -> None:
         self._started_at_s = now_s
-        self._portions: deque[Done] = deque()
+        self._portions: deque[CompletedWork] = deque()
         self.done: Counter[tuple[str, str]] = Counter()
         """By kind and result, since the start."""
         self.moved_bytes: Counter[str] = Counter()
         """By kind, since the start."""
 
-    def note(self, outcome: Outcome, now_s: float) -> None:
+    def note(self, outcome: CommandOutcome, now_s: float) -> None:
         """Count one command that a datanode answered."""
         portion = self._portion(now_s)
         self.done[outcome.kind, outcome.state] += 1
@@ -69,10 +71,10 @@ class Progress:
             portion.moved_bytes[outcome.kind] += moved
             self.moved_bytes[outcome.kind] += moved
 
-    def rate(self, kind: Kind, now_s: float) -> Rate:
+    def rate(self, kind: CommandKind, now_s: float) -> CompletionRate:
         """Return the recent rate of commands of a kind."""
         self._forget(now_s)
-        return Rate(
+        return CompletionRate(
             sum(portion.done[kind] for portion in self._portions),
             sum(portion.failed[kind] for portion in self._portions),
             sum(portion.moved_bytes[kind] for portion in self._portions),
@@ -88,10 +90,10 @@ class Progress:
         )  # fmt: skip
         return done, failed, sum(self.moved_bytes.values())
 
-    def _portion(self, now_s: float) -> Done:
+    def _portion(self, now_s: float) -> CompletedWork:
         self._forget(now_s)
         if not self._portions or now_s - self._portions[-1].since_s >= PORTION_S:
-            self._portions.append(Done(now_s, Counter(), Counter(), Counter()))
+            self._portions.append(CompletedWork(now_s, Counter(), Counter(), Counter()))
         return self._portions[-1]
 
     def _forget(self, now_s: float) -> None:
@@ -99,7 +101,7 @@ class Progress:
             self._portions.popleft()
 
 
-def is_news(pending: Pending | None, outcome: Outcome) -> bool:
+def is_news(pending: PendingCommand | None, outcome: CommandOutcome) -> bool:
     """Return True if this is a datanode's first answer to this command of ours."""
     return (
         pending is not None
@@ -109,12 +111,12 @@ def is_news(pending: Pending | None, outcome: Outcome) -> bool:
     )
 
 
-def bytes_of(outcome: Outcome) -> int:
+def bytes_of(outcome: CommandOutcome) -> int:
     """Return the bytes that a command moved, as its datanode reports."""
     match outcome.kind:
-        case Kind.RECONSTRUCT:
+        case CommandKind.RECONSTRUCT:
             return scm_pb2.ReconstructOutcome.FromString(outcome.detail).bytes_written
-        case Kind.RECONCILE:
+        case CommandKind.RECONCILE:
             return scm_pb2.ReconcileOutcome.FromString(outcome.detail).bytes_fetched
         case _:
             return outcome.moved_bytes

@@ -5,7 +5,7 @@ from typing import Final
 
 from agent.observe.markup import Markup, element, html, joined, moment
 from health.cluster_verdict import Verdict
-from scm.state.history.interval_samples import DAY_MS, HOUR_MS, Sample
+from scm.state.history.interval_samples import DAY_MS, HOUR_MS, StatusSample
 
 WIDTH: Final = 1000
 RIBBON: Final = 26
@@ -24,7 +24,7 @@ WORDS: Final = {
 }
 
 
-def weeks(samples: Sequence[Sample], now_ms: int) -> Markup:
+def weeks(samples: Sequence[StatusSample], now_ms: int) -> Markup:
     """Return the verdicts of the last three weeks by the hour, with gaps where nothing was
     recorded.
     """
@@ -56,9 +56,9 @@ def weeks(samples: Sequence[Sample], now_ms: int) -> Markup:
 
 def curve(
     title: str,
-    samples: Sequence[Sample],
+    samples: Sequence[StatusSample],
     now_ms: int,
-    value: Callable[[Sample], float | None],
+    value: Callable[[StatusSample], float | None],
     spoken: Callable[[float], str],
 ) -> Markup:
     """Return one number of the last three weeks by the hour, from 0 to the largest; `spoken`
@@ -91,7 +91,7 @@ def curve(
     )
 
 
-def _runs(samples: Sequence[Sample]) -> list[tuple[Verdict, int, int]]:
+def _runs(samples: Sequence[StatusSample]) -> list[tuple[Verdict, int, int]]:
     """Return stretches of one verdict: the verdict, its start and its end."""
     runs: list[tuple[Verdict, int, int]] = []
     for sample in samples:

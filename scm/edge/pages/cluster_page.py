@@ -23,17 +23,17 @@ from agent.observe.markup import (
 )
 from agent.observe.status_headline import percent
 from health.cluster_verdict import Judgement, Reason, Verdict
-from scm.administration.decommission import Departure
+from scm.administration.decommission import DepartureStatus
 from scm.edge.health_totals import Flag
 from scm.edge.overview.cluster_look import Look
 from scm.edge.overview.datanode_totals import by_rack
-from scm.edge.overview.page_facts import Named, Survey
-from scm.edge.overview.progress import Rate
+from scm.edge.overview.page_facts import ClusterOverview, FlaggedContainers
+from scm.edge.overview.progress import CompletionRate
 from scm.edge.pages import node_pages
 from scm.edge.pages.ranking import worst_nodes, worst_racks, worst_volumes
 from scm.edge.pages.weeks import history
 from scm.edge.views import ContainerView
-from scm.state.facts import Kind
+from scm.state.facts import CommandKind
 from scm.state.history.interval_samples import NEVER_VERIFIED, NOTHING_TO_VERIFY
 
 RACKS_SHOWN_MAX: Final = 60
@@ -55,20 +55,25 @@ TROUBLES: Final = {
     Flag.FEW_REPLICAS: "too few replicas",
 }
 WORKS: Final = {
-    Kind.REPLICATE: "copies",
-    Kind.RECONSTRUCT: "rebuilds of shards",
-    Kind.RECONCILE: "repairs in place (reconcile)",
-    Kind.DELETE: "deletes of replicas",
-    Kind.DELETE_BLOCKS: "deletes of blocks",
-    Kind.CLOSE: "closes",
-    Kind.SET_OPERATIONAL_STATE: "messages to datanodes",
-    Kind.REFRESH_VOLUME_USAGE: "measurements of volumes",
-    Kind.REREGISTER: "registrations asked for",
+    CommandKind.REPLICATE: "copies",
+    CommandKind.RECONSTRUCT: "rebuilds of shards",
+    CommandKind.RECONCILE: "repairs in place (reconcile)",
+    CommandKind.DELETE: "deletes of replicas",
+    CommandKind.DELETE_BLOCKS: "deletes of blocks",
+    CommandKind.CLOSE: "closes",
+    CommandKind.SET_OPERATIONAL_STATE: "messages to datanodes",
+    CommandKind.REFRESH_VOLUME_USAGE: "measurements of volumes",
+    CommandKind.REREGISTER: "registrations asked for",
 }
-ALWAYS_SHOWN: Final = (Kind.REPLICATE, Kind.RECONSTRUCT, Kind.RECONCILE, Kind.DELETE)
+ALWAYS_SHOWN: Final = (
+    CommandKind.REPLICATE,
+    CommandKind.RECONSTRUCT,
+    CommandKind.RECONCILE,
+    CommandKind.DELETE,
+)
 
 
-def cluster_page(survey: Survey, judgement: Judgement) -> bytes:
+def cluster_page(survey: ClusterOverview, judgement: Judgement) -> bytes:
     """Return the page."""
     look, sums = survey.look, survey.look.sums
     racks = by_rack(survey.nodes)
@@ -115,7 +120,7 @@ def verified_line(look: Look) -> str:
     return f"{share} of {size_text(sums.data_bytes)}{heard} verified in time; {oldest}"
 
 
-def _answer(survey: Survey, judgement: Judgement) -> Markup:
+def _answer(survey: ClusterOverview, judgement: Judgement) -> Markup:
     now_ms = survey.look.now_ms
     since_ms = survey.past.since_ms(judgement.verdict, now_ms)
     lasted = spoken_duration(max(0, now_ms - since_ms) / 1000)
@@ -133,7 +138,7 @@ def _reason(reason: Reason) -> Markup:
     return joined(told, ": ", element("code", reason.command)) if reason.command else told
 
 
-def _facts(survey: Survey) -> Iterator[tuple[str, object]]:
+def _facts(survey: ClusterOverview) -> Iterator[tuple[str, object]]:
     sums, counts = survey.look.sums, survey.look.counts
     closed = counts.all - counts.open
     yield "closed containers whole", f"{counts.whole:,} of {closed:,}"
@@ -147,17 +152,21 @@ def _facts(survey: Survey) -> Iterator[tuple[str, object]]:
     yield "oldest verification", node_pages.oldest(sums.oldest_scan_at_ms, survey.look.now_ms)
 
 
-def _waiting(survey: Survey) -> str:
+def _waiting(survey: ClusterOverview) -> str:
     """Return the containers that wait for copies, and how long the copies take."""
     if not survey.look.gate.is_open:
         return f"Safe mode: nothing is ordered yet. {_sentence(survey.look.gate.reason)}"
-    adds = [work for work in survey.works if work.kind in {Kind.REPLICATE, Kind.RECONSTRUCT}]
+    adds = [
+        work
+        for work in survey.works
+        if work.kind in {CommandKind.REPLICATE, CommandKind.RECONSTRUCT}
+    ]
     under_way = sum(work.pending_count for work in adds)
     if not survey.under_count and not under_way:
         surplus = f"; {survey.over_count:,} containers have one too many" * bool(survey.over_count)
         return f"No container waits for a copy{surplus}."
     rates = [work.rate for work in adds]
-    both = Rate(
+    both = CompletionRate(
         sum(rate.done_count for rate in rates),
         sum(rate.failed_count for rate in rates),
         sum(rate.moved_bytes for rate in rates),
@@ -179,7 +188,7 @@ def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:] + "."
 
 
-def _work_table(survey: Survey) -> Markup:
+def _work_table(survey: ClusterOverview) -> Markup:
     columns = ("work", "#waiting or under way", "#done in 10 min", "#failed", "#rate", "#time left")
     rows = []
     for work in sorted(survey.works, key=lambda work: list(WORKS).index(work.kind)):
@@ -200,7 +209,7 @@ def _work_table(survey: Survey) -> Markup:
     return table(columns, rows)
 
 
-def _containers(named: Sequence[Named], now_ms: int) -> Iterator[Markup]:
+def _containers(named: Sequence[FlaggedContainers], now_ms: int) -> Iterator[Markup]:
     columns = ("#container", "state", "replicas: state, findings, last read whole", "more")
     rows_of = [(one, [_container_row(view, now_ms) for view in one.first]) for one in named]
     if not any(one.count for one in named):
@@ -233,7 +242,7 @@ def _container_row(view: ContainerView, now_ms: int) -> tuple[object, ...]:
     return view.container_id, view.state, joined(*told, separator="<br>"), command
 
 
-def _departures(survey: Survey) -> Iterator[Markup]:
+def _departures(survey: ClusterOverview) -> Iterator[Markup]:
     columns = ("datanode", "is", "#replicas", "#copies under way", "#containers need it", "remark")
     rows = [
         (
@@ -252,7 +261,7 @@ def _departures(survey: Survey) -> Iterator[Markup]:
         yield element("p", f"and {more:,} more: ", element("code", "suture scm departures"))
 
 
-def _obstacles(departure: Departure) -> str:
+def _obstacles(departure: DepartureStatus) -> str:
     words = []
     if departure.locked_count:
         words.append(f"{departure.locked_count:,} containers could not be read without it")
@@ -261,7 +270,7 @@ def _obstacles(departure: Departure) -> str:
     return "; ".join(words)
 
 
-def _verifications(survey: Survey) -> Markup:
+def _verifications(survey: ClusterOverview) -> Markup:
     rows = [
         (
             moment(one.at_ms),
@@ -275,7 +284,7 @@ def _verifications(survey: Survey) -> Markup:
     return table(columns, rows, "None by this control plane yet; it runs with suture-scm --verify.")
 
 
-def _footer(survey: Survey) -> Markup:
+def _footer(survey: ClusterOverview) -> Markup:
     held = []
     if survey.hold_count:
         held.append(f"{survey.hold_count:,} containers or replicas are suppressed by a person. ")

@@ -8,10 +8,10 @@ from agent.errors import size_text
 from agent.observe.markup import Markup, age, bar, document, element, joined, link, section, table
 from agent.observe.printable import short_id
 from agent.observe.status_headline import volume_word
-from scm.edge.overview.datanode_totals import Sums, summed, verified_at_ms, volumes_of
-from scm.edge.pages.ranking import FULL_PERCENT, Place, remarks, used_percent
+from scm.edge.overview.datanode_totals import NodeTotals, summed, verified_at_ms, volumes_of
+from scm.edge.pages.ranking import FULL_PERCENT, RankedVolume, remarks, used_percent
 from scm.edge.views import NodeView
-from scm.state.facts import Volume
+from scm.state.facts import ReportedVolume
 from scm.state.history.interval_samples import NEVER_VERIFIED, NOTHING_TO_VERIFY
 
 NODES_A_PAGE: Final = 200
@@ -43,7 +43,7 @@ def rack_page(name: str, views: Sequence[NodeView], now_ms: int, page: int) -> b
 def node_page(view: NodeView, now_ms: int) -> bytes:
     """Return the page of one datanode, as the control plane knows it."""
     node = view.node
-    places = [Place(node.datanode_id, v) for v in volumes_of(view)[:VOLUMES_SHOWN_MAX]]
+    places = [RankedVolume(node.datanode_id, v) for v in volumes_of(view)[:VOLUMES_SHOWN_MAX]]
     queues = () if view.live is None else view.live.queues
     return document(
         f"Suture: datanode {node.datanode_id}",
@@ -60,7 +60,7 @@ def node_page(view: NodeView, now_ms: int) -> bytes:
     )
 
 
-def rack_table(racks: Iterable[Sums], now_ms: int) -> Markup:
+def rack_table(racks: Iterable[NodeTotals], now_ms: int) -> Markup:
     """Return racks as a table."""
     columns = ("rack", "#datanodes", "#not heard", "#failed volumes", *DATA_COLUMNS)
     return table(
@@ -87,7 +87,7 @@ def node_table(views: Iterable[NodeView], now_ms: int) -> Markup:
     return table(columns, (_node_row(view, now_ms) for view in views))
 
 
-def volume_table(places: Iterable[Place], now_ms: int, nothing: str = "None.") -> Markup:
+def volume_table(places: Iterable[RankedVolume], now_ms: int, nothing: str = "None.") -> Markup:
     """Return volumes as a table."""
     columns = ("volume", "datanode", "state", "#containers", *DATA_COLUMNS, "remark")
     return table(columns, (_volume_row(place, now_ms) for place in places), nothing)
@@ -103,14 +103,14 @@ def node_link(datanode_id: str) -> Markup:
     return link(f"/?node={quote(datanode_id, safe='')}", short_id(datanode_id))
 
 
-def fill(sums: Sums) -> Markup:
+def fill(sums: NodeTotals) -> Markup:
     """Return the fill level of some volumes."""
     used = max(0, sums.capacity_bytes - sums.available_bytes)
     percent = used_percent(sums.capacity_bytes, sums.available_bytes)
     return bar(used, sums.capacity_bytes, "wrong" if percent >= FULL_PERCENT else "")
 
 
-def in_time(sums: Sums) -> Markup:
+def in_time(sums: NodeTotals) -> Markup:
     """Return the share of data that was verified within the scan interval."""
     part = min(sums.in_time_bytes, sums.data_bytes)
     return bar(part, sums.data_bytes, "" if part == sums.data_bytes else "doubt")
@@ -140,7 +140,7 @@ def _node_row(view: NodeView, now_ms: int) -> tuple[object, ...]:
     )
 
 
-def _volume_row(place: Place, now_ms: int) -> tuple[object, ...]:
+def _volume_row(place: RankedVolume, now_ms: int) -> tuple[object, ...]:
     volume = place.volume
     word = volume_word(volume.service, failed=volume.failed)
     return (
@@ -156,7 +156,7 @@ def _volume_row(place: Place, now_ms: int) -> tuple[object, ...]:
     )
 
 
-def _volume_fill(volume: Volume) -> Markup:
+def _volume_fill(volume: ReportedVolume) -> Markup:
     if not volume.takes_replicas:
         return Markup("-")
     percent = used_percent(volume.capacity_bytes, volume.available_bytes)

@@ -7,7 +7,7 @@ from typing import Final
 
 from agent.observe.markup import age
 from scm.edge.overview.datanode_totals import (
-    Sums,
+    NodeTotals,
     is_silent,
     is_unreported,
     summed,
@@ -15,18 +15,18 @@ from scm.edge.overview.datanode_totals import (
     volumes_of,
 )
 from scm.edge.views import NodeView
-from scm.state.facts import Health, OpState, Volume
+from scm.state.facts import NodeHealthState, OpState, ReportedVolume
 from scm.state.history.interval_samples import NOTHING_TO_VERIFY
 
 FULL_PERCENT: Final = 90
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankedVolume:
     """A volume and its datanode."""
 
     datanode_id: str
-    volume: Volume
+    volume: ReportedVolume
 
 
 def used_percent(capacity_bytes: int, available_bytes: int) -> int:
@@ -36,7 +36,7 @@ def used_percent(capacity_bytes: int, available_bytes: int) -> int:
     return max(0, capacity_bytes - available_bytes) * 100 // capacity_bytes
 
 
-def fill_percent(volume: Volume) -> int:
+def fill_percent(volume: ReportedVolume) -> int:
     """Return the used share of a volume; 0 for one that takes no new replicas."""
     return used_percent(volume.capacity_bytes, volume.available_bytes) * volume.takes_replicas
 
@@ -46,13 +46,13 @@ def worst_nodes(views: Sequence[NodeView], count: int) -> list[NodeView]:
     return nlargest(count, views, key=_node_weight)
 
 
-def worst_volumes(views: Iterable[NodeView], count: int) -> list[Place]:
+def worst_volumes(views: Iterable[NodeView], count: int) -> list[RankedVolume]:
     """Return the most urgent volumes: failed, then longest unverified, then fullest."""
-    places = (Place(v.node.datanode_id, volume) for v in views for volume in volumes_of(v))
+    places = (RankedVolume(v.node.datanode_id, volume) for v in views for volume in volumes_of(v))
     return nlargest(count, places, key=_volume_weight)
 
 
-def worst_racks(racks: Sequence[Sums], count: int) -> list[Sums]:
+def worst_racks(racks: Sequence[NodeTotals], count: int) -> list[NodeTotals]:
     """Return the most urgent racks; those without problems by name."""
     order = {id(rack): -place for place, rack in enumerate(racks)}
     return nlargest(
@@ -69,8 +69,8 @@ def worst_racks(racks: Sequence[Sums], count: int) -> list[Sums]:
 
 def remarks(view: NodeView, now_ms: int) -> Iterator[str]:
     """Yield the remarks on a node, worst first."""
-    if view.health is not Health.HEALTHY:
-        word = "dead" if view.health is Health.DEAD else "not heard"
+    if view.health is not NodeHealthState.HEALTHY:
+        word = "dead" if view.health is NodeHealthState.DEAD else "not heard"
         heard_ms = view.heartbeat_at_ms
         yield f"{word}, last heard {age(heard_ms, now_ms)} ago" if heard_ms else f"{word} yet"
     elif is_unreported(view):
@@ -93,7 +93,7 @@ def remarks(view: NodeView, now_ms: int) -> Iterator[str]:
 def _node_weight(view: NodeView) -> tuple[int, ...]:
     sums = summed([view])
     return (
-        2 * is_silent(view) + (view.health is Health.DEAD),
+        2 * is_silent(view) + (view.health is NodeHealthState.DEAD),
         sums.failed_volume_count,
         is_unreported(view),
         view.node.op_state is not OpState.IN_SERVICE,
@@ -102,7 +102,7 @@ def _node_weight(view: NodeView) -> tuple[int, ...]:
     )
 
 
-def _volume_weight(place: Place) -> tuple[int, ...]:
+def _volume_weight(place: RankedVolume) -> tuple[int, ...]:
     volume = place.volume
     percent = fill_percent(volume)
     return (

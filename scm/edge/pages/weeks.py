@@ -6,14 +6,14 @@ from typing import Final
 from agent.config.quantity import spoken_duration
 from agent.errors import size_text
 from agent.observe.markup import Markup, bar, element, joined, moment, table
-from scm.edge.overview.chronicle import Past
+from scm.edge.overview.chronicle import StatusHistoryData
 from scm.edge.pages.chart import WORDS, curve, weeks
 from scm.state.history.interval_samples import (
     DAY_MS,
     NEVER_VERIFIED,
     NOTHING_TO_VERIFY,
-    Sample,
-    Turn,
+    StatusSample,
+    VerdictChange,
 )
 
 DAYS_SHOWN_MAX: Final = 21
@@ -22,7 +22,7 @@ HOURS: Final = 1  # levels of samples
 DAYS: Final = 2
 
 
-def history(past: Past, now_ms: int) -> Markup:
+def history(past: StatusHistoryData, now_ms: int) -> Markup:
     """Return the history for display."""
     hours = past.samples[HOURS] if past.samples else ()
     days = past.samples[DAYS] if past.samples else ()
@@ -38,7 +38,7 @@ def history(past: Past, now_ms: int) -> Markup:
     )
 
 
-def _turns(turns: Sequence[Turn], now_ms: int) -> Markup:
+def _turns(turns: Sequence[VerdictChange], now_ms: int) -> Markup:
     ends = [*(turn.at_ms for turn in turns[1:]), now_ms]
     rows = [
         (
@@ -52,7 +52,7 @@ def _turns(turns: Sequence[Turn], now_ms: int) -> Markup:
     return table(("from", "was", "for", "because"), rows[: -TURNS_SHOWN_MAX - 1 : -1])
 
 
-def _days(days: Sequence[Sample]) -> Markup:
+def _days(days: Sequence[StatusSample]) -> Markup:
     columns = (
         *("day", "was", "#datanodes not heard", "#volumes failed", "#not whole"),
         *("#done", "#failed", "#moved", "used"),
@@ -74,7 +74,7 @@ def _days(days: Sequence[Sample]) -> Markup:
     return table(columns, rows)
 
 
-def _to_do(sample: Sample) -> float:
+def _to_do(sample: StatusSample) -> float:
     return sample.to_do_count
 
 
@@ -82,11 +82,11 @@ def _count(number: float) -> str:
     return f"{number:,.0f}"
 
 
-def _moved(sample: Sample) -> float:
+def _moved(sample: StatusSample) -> float:
     return sample.moved_bytes
 
 
-def _age(sample: Sample) -> float | None:
+def _age(sample: StatusSample) -> float | None:
     if sample.oldest_scan_at_ms in {NOTHING_TO_VERIFY, NEVER_VERIFIED}:
         return None
     return max(0, sample.at_ms + DAY_MS // 24 - sample.oldest_scan_at_ms) / 1000

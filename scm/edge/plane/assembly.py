@@ -5,108 +5,110 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from agent.rpc.serving.access import Audit, Unrecorded
-from scm.administration.after_restore import Recovery
-from scm.administration.close_requests import Closures
+from agent.rpc.serving.access import Audit, NullAudit
+from scm.administration.after_restore import RestoreRecovery
+from scm.administration.close_requests import ContainerCloser
 from scm.administration.container_pages import ContainerPages
-from scm.administration.decommission import Decommissioning
+from scm.administration.decommission import DatanodeAdminMonitor
 from scm.administration.departure_needs import DepartureNeeds
-from scm.administration.forgetting import Forgetting
-from scm.administration.holds import Holding
-from scm.administration.node_removal import NodeLosses, NodeRemoval
+from scm.administration.forgetting import ForgetContainers
+from scm.administration.holds import HoldManager
+from scm.administration.node_removal import NodeRemoval, RemovalLossCalculator
 from scm.administration.older_states import OlderStates
-from scm.administration.operator_commands import Admin
-from scm.administration.plan_execution import Plans
+from scm.administration.operator_commands import OperatorCommands
+from scm.administration.plan_execution import PlanApplier
 from scm.administration.previews import Previews
-from scm.cluster.anchoring import Anchoring
-from scm.cluster.basis import Basis
-from scm.cluster.cases import Cases
+from scm.cluster.anchoring import AnchorKeeper
+from scm.cluster.basis import DecisionContext
+from scm.cluster.cases import ContainerContexts
 from scm.cluster.commands.pending_ops import PendingOps
-from scm.cluster.last_copies import LastCopies
-from scm.cluster.nodes import Nodes
-from scm.cluster.refused_parts import RefusedParts
-from scm.cluster.replica_map import Reports
+from scm.cluster.last_copies import LastReplicaTracker
+from scm.cluster.nodes import NodeManager
+from scm.cluster.refused_parts import RejectedReportParts
+from scm.cluster.replica_map import ReportProcessor
 from scm.cluster.safemode import SafeMode
 from scm.containers.block_deletion import BlockDeletion
-from scm.containers.close_commands import Closes
-from scm.containers.command_outcomes import Outcomes
-from scm.containers.observer import Observer
-from scm.containers.open_containers import Writers
+from scm.containers.close_commands import CloseCommands
+from scm.containers.command_outcomes import OutcomeProcessor
+from scm.containers.observer import ContainerStateUpdater
+from scm.containers.open_containers import WriterSessions
 from scm.edge.call_values import Endpoint
-from scm.edge.health_totals import Totals
-from scm.edge.metrics import Meters
-from scm.edge.overview.chronicle import Chronicle
-from scm.edge.overview.progress import Progress
+from scm.edge.health_totals import HealthTotals
+from scm.edge.metrics import ScmMetrics
+from scm.edge.overview.chronicle import StatusHistory
+from scm.edge.overview.progress import CommandProgress
 from scm.edge.read_preference import ReadPreference
-from scm.edge.views import Views
+from scm.edge.views import ViewBuilder
 from scm.replication.balancing.balancer import Balancer
-from scm.replication.judging.judge_input import Batches
-from scm.replication.judging.live_judge import Judge
-from scm.replication.last_look import LastLook
-from scm.replication.reconciling.attempts import Reconciles
-from scm.replication.reconciling.healing import Healing
+from scm.replication.judging.judge_input import HealthBatchBuilder
+from scm.replication.judging.live_judge import LiveHealthJudge
+from scm.replication.last_look import PreSendCheck
+from scm.replication.reconciling.attempts import ReconcileScheduler
+from scm.replication.reconciling.healing import AutoReconcile
 from scm.replication.repairing.reconstruction import Reconstructor
-from scm.replication.repairing.removals import Removals
+from scm.replication.repairing.removals import OverReplicatedProcessor
 from scm.replication.replication_manager import ReplicationManager
 from scm.state import audit_trail
 from scm.state.clock import Clock
-from scm.state.database import Change, State
+from scm.state.database import StateChange, StateDatabase
 from scm.state.metered_lock import MeteredLock
 from scm.state.options import ScmOptions
 
 
-class Parts:
+class ControlPlaneComponents:
     """The control plane's components. Callers must hold the lock (`change()` takes it)."""
 
     def __init__(
         self,
-        state: State,
+        state: StateDatabase,
         *,
         clock: Clock,
         options: ScmOptions,
         snapshots_path: Path,
         audit: Audit | None = None,
     ) -> None:
-        self.audit = audit or Unrecorded()
+        self.audit = audit or NullAudit()
         self.state = state
         self.clock = clock
         self.options = options
         self.snapshots_path = snapshots_path
-        self.meters = Meters()
+        self.meters = ScmMetrics()
         self.lock = MeteredLock(self.meters.lock_held)
         self.export_lock = threading.Lock()
-        self.nodes = Nodes(state, clock, options)
-        self.reports = Reports(state)
-        self.refused_parts = RefusedParts(clock)
-        cases = Cases(state, self.nodes, self.reports, clock, options)
+        self.nodes = NodeManager(state, clock, options)
+        self.reports = ReportProcessor(state)
+        self.refused_parts = RejectedReportParts(clock)
+        cases = ContainerContexts(state, self.nodes, self.reports, clock, options)
         self.commands = PendingOps(state, self.nodes, clock, options)
-        basis = self.basis = Basis(state, self.nodes, self.commands, cases, clock, options)
+        basis = self.basis = DecisionContext(
+            state, self.nodes, self.commands, cases, clock, options
+        )
         self.deletions = BlockDeletion(state, self.nodes, cases, self.commands, clock)
-        self.writers = Writers(state, self.nodes, cases, self.deletions, clock, options)
-        self.reconciles = Reconciles(state, self.nodes, self.commands, clock, options)
+        self.writers = WriterSessions(state, self.nodes, cases, self.deletions, clock, options)
+        self.reconciles = ReconcileScheduler(state, self.nodes, self.commands, clock, options)
         self.cases = cases
-        self.batches = Batches(state, self.nodes, cases, options)
-        judge = self.judge = Judge(self.batches)
+        self.batches = HealthBatchBuilder(state, self.nodes, cases, options)
+        judge = self.judge = LiveHealthJudge(self.batches)
         self.coding = Reconstructor(basis, judge)
-        self.removals = Removals(basis, judge)
-        self.healing = Healing(basis, self.reconciles)
+        self.removals = OverReplicatedProcessor(basis, judge)
+        self.healing = AutoReconcile(basis, self.reconciles)
         self.manager = ReplicationManager(basis, judge, self.coding, self.removals, self.healing)
-        self.last_look = LastLook(basis, judge, self.reconciles, self.coding)
-        self.closes = Closes(basis)
-        self.outcomes = Outcomes(basis, self.reconciles)
+        self.last_look = PreSendCheck(basis, judge, self.reconciles, self.coding)
+        self.closes = CloseCommands(basis)
+        self.outcomes = OutcomeProcessor(basis, self.reconciles)
         self.changed_nodes: dict[str, float] = {}  # not reported yet -> time of the change
         self.safe_mode = SafeMode(state, self.nodes, clock, options)
         self.pages = ContainerPages(state, self.batches, self.lock)
         self.departure_needs = DepartureNeeds(basis, self.pages, self.lock)
-        self.departures = Decommissioning(basis, judge)
-        self.anchoring = Anchoring(state, clock)
-        self.admin = Admin(basis, judge, self.manager, self.safe_mode)
+        self.departures = DatanodeAdminMonitor(basis, judge)
+        self.anchoring = AnchorKeeper(state, clock)
+        self.admin = OperatorCommands(basis, judge, self.manager, self.safe_mode)
         self.previews = Previews(state, cases, self.commands, self.reconciles)
-        self.observer = Observer(basis, self.deletions, self.closes)
-        self.closures = Closures(
+        self.observer = ContainerStateUpdater(basis, self.deletions, self.closes)
+        self.closures = ContainerCloser(
             basis, self.observer, self.closes, self.writers, self.previews, self.safe_mode
         )
-        self.plans = Plans(
+        self.plans = PlanApplier(
             basis,
             judge,
             self.reconciles,
@@ -115,16 +117,16 @@ class Parts:
             self.closures,
             self.previews,
         )
-        self.forgetting = Forgetting(basis, self.reports, self.safe_mode)
+        self.forgetting = ForgetContainers(basis, self.reports, self.safe_mode)
         self.older_states = OlderStates(basis, self.safe_mode, self.writers)
-        self.recovery = Recovery(
+        self.recovery = RestoreRecovery(
             basis, self.reports, self.safe_mode, self.deletions, self.older_states
         )
         self.parting = NodeRemoval(basis, judge, self.safe_mode)
-        self.node_losses = NodeLosses(state, self.pages, self.lock)
-        self.holding = Holding(state, clock)
+        self.node_losses = RemovalLossCalculator(state, self.pages, self.lock)
+        self.holding = HoldManager(state, clock)
         self.balancer = Balancer(basis, judge, self.manager, self.removals, self.safe_mode)
-        self.last_copies = LastCopies(state, self.nodes)
+        self.last_copies = LastReplicaTracker(state, self.nodes)
         self._begin_to_watch()
         if state.restored is not None:
             self._end_all_writes()
@@ -132,11 +134,11 @@ class Parts:
     def _begin_to_watch(self) -> None:
         """Create the components that only observe, count and record."""
         self.started_at_ms = self.clock.wall_ms()
-        self.views = Views(self.state, self.nodes, self.reports)
+        self.views = ViewBuilder(self.state, self.nodes, self.reports)
         self.read_preference = ReadPreference(self.state, self.nodes)
-        self.totals = Totals(self.state, self.nodes)
-        self.progress = Progress(self.clock.monotonic_s())
-        self.chronicle = Chronicle(self.state, started_at_ms=self.started_at_ms)
+        self.totals = HealthTotals(self.state, self.nodes)
+        self.progress = CommandProgress(self.clock.monotonic_s())
+        self.chronicle = StatusHistory(self.state, started_at_ms=self.started_at_ms)
 
     def endpoints(self, datanode_ids: Iterable[str]) -> tuple[Endpoint, ...]:
         """Return datanodes with their current addresses."""
@@ -148,20 +150,20 @@ class Parts:
             for container in self.state.containers.open_all():
                 self.writers.end(change, container, "the control plane was restored")
 
-    def end_writes_on(self, change: Change, datanode_ids: Sequence[str], reason: str) -> None:
+    def end_writes_on(self, change: StateChange, datanode_ids: Sequence[str], reason: str) -> None:
         """Close the containers that are being written on these nodes."""
         opened = self.departures.open_containers_on(datanode_ids)
         for container in opened:
             self.writers.end(change, container, reason)
         self.observer.observe(change, [container.container_id for container in opened])
 
-    def struck(self, change: Change, container_ids: Collection[int]) -> None:
+    def struck(self, change: StateChange, container_ids: Collection[int]) -> None:
         """Re-evaluate containers after some of their replica records were removed."""
         self.last_copies.recount(change, container_ids)
         self.observer.observe(change, container_ids)
 
     @contextmanager
-    def change(self) -> Iterator[Change]:
+    def change(self) -> Iterator[StateChange]:
         """Yield a locked, atomic, durable change of the state, and write it to the audit log."""
         with self.lock, self.state.change() as change:
             yield change

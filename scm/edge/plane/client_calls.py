@@ -4,8 +4,8 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from agent.errors import Code, Refused, Unavailable
-from scm.edge.call_values import Located, PromisedBlock
-from scm.edge.plane.assembly import Parts
+from scm.edge.call_values import AllocatedBlockInfo, ContainerLocation
+from scm.edge.plane.assembly import ControlPlaneComponents
 from scm.edge.views import key_containers
 from scm.state.facts import Key
 
@@ -15,13 +15,13 @@ PAGE_BLOCKS_MAX: Final = 100_000  # of the keys on a page: 2 MB, made well withi
 class ClientCalls:
     """Each call is one locked, atomic, durable change, or one read."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: ControlPlaneComponents) -> None:
         self._parts = parts
         self.renew_ms = parts.writers.renew_ms
 
     def allocate(
         self, client_id: str, sizes: Sequence[int], names: Sequence[str] = (), *, scheme: str = ""
-    ) -> list[PromisedBlock]:
+    ) -> list[AllocatedBlockInfo]:
         """Promise a writer one block per size, in order; `names` are the new keys they are for.
 
         `scheme` is the erasure code of the containers; their replicas come in index order.
@@ -34,7 +34,7 @@ class ClientCalls:
             promises = self._parts.writers.allocate(change, client_id, sizes, names, scheme=scheme)
             self._parts.observer.observe(change, containers_before)  # a full one may be closing now
             return [
-                PromisedBlock(
+                AllocatedBlockInfo(
                     promise.allocation.container_id,
                     promise.allocation.local_id,
                     promise.allocation.bcsid,
@@ -72,7 +72,7 @@ class ClientCalls:
             self._parts.observer.observe(change, container_ids)
             return container_ids
 
-    def lookup(self, name: str) -> tuple[Key, list[Located]]:
+    def lookup(self, name: str) -> tuple[Key, list[ContainerLocation]]:
         """Return a key, and the locations of its containers.
 
         Raise Refused(KEY_NOT_FOUND), or Refused(KEY_LOST) if a container of it was given up.
@@ -91,12 +91,12 @@ class ClientCalls:
                 )
             return key, [self._located(container_id) for container_id in key_containers(key)]
 
-    def _located(self, container_id: int) -> Located:
+    def _located(self, container_id: int) -> ContainerLocation:
         container = self._parts.state.containers.get(container_id)
         if container is None:
-            return Located(container_id, (), "", 0)
+            return ContainerLocation(container_id, (), "", 0)
         endpoints, equal_count = self._parts.read_preference.locations(container)
-        return Located(container_id, endpoints, container.scheme, equal_count)
+        return ContainerLocation(container_id, endpoints, container.scheme, equal_count)
 
     def list_keys(
         self, *, prefix: str, start_after: str, count: int, container_ids: Collection[int] = ()

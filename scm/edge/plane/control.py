@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from agent.rpc.serving.access import Audit
-from scm.edge.metrics import Meters
-from scm.edge.plane.assembly import Parts
+from scm.edge.metrics import ScmMetrics
+from scm.edge.plane.assembly import ControlPlaneComponents
 from scm.edge.plane.client_calls import ClientCalls
 from scm.edge.plane.datanode_calls import DatanodeCalls
 from scm.edge.plane.operator_calls import OperatorCalls
 from scm.edge.plane.queries import Queries
-from scm.edge.replication_report import Verified
+from scm.edge.replication_report import LastVerification
 from scm.state.clock import Clock
-from scm.state.database import Change, State
-from scm.state.facts import Health
+from scm.state.database import StateChange, StateDatabase
+from scm.state.facts import NodeHealthState
 from scm.state.options import ScmOptions
 from scm.state.starts import SeenStart
 
@@ -48,14 +48,14 @@ class ControlPlane:
 
     def __init__(
         self,
-        state: State,
+        state: StateDatabase,
         *,
         clock: Clock,
         options: ScmOptions,
         snapshots_path: Path,
         audit: Audit | None = None,
     ) -> None:
-        self._parts = Parts(
+        self._parts = ControlPlaneComponents(
             state, clock=clock, options=options, snapshots_path=snapshots_path, audit=audit
         )
         self.datanodes = DatanodeCalls(self._parts)
@@ -80,7 +80,7 @@ class ControlPlane:
         return self._parts.state.cluster_id
 
     @property
-    def meters(self) -> Meters:
+    def meters(self) -> ScmMetrics:
         """Metrics recorded during operation."""
         return self._parts.meters
 
@@ -139,7 +139,7 @@ class ControlPlane:
                 now_s=self._parts.clock.monotonic_s(),
             )
 
-    def _portion(self, pause: Callable[[float], object], step: Callable[[Change], T]) -> T:
+    def _portion(self, pause: Callable[[float], object], step: Callable[[StateChange], T]) -> T:
         """Run one step of a tick; return its result."""
         began_s = self._parts.clock.monotonic_s()
         with self._parts.change() as change:
@@ -147,7 +147,7 @@ class ControlPlane:
         pause(self._parts.clock.monotonic_s() - began_s)
         return found
 
-    def _note_node(self, change: Change) -> bool:
+    def _note_node(self, change: StateChange) -> bool:
         """Schedule the containers of a node whose health changed; return False if none did."""
         changed = self._parts.nodes.note_health(change, count_max=1)
         for datanode_id in changed:
@@ -155,14 +155,14 @@ class ControlPlane:
             self._parts.last_copies.recount_all(change, held)
             self._parts.totals.recount(held)
             self._node_changed(datanode_id)
-            is_dead = self._parts.nodes.health(datanode_id) is Health.DEAD
+            is_dead = self._parts.nodes.health(datanode_id) is NodeHealthState.DEAD
             self._parts.manager.look_at_node(datanode_id, is_urgent=is_dead)
             self._parts.observer.observe(change, self._unsettled_on(datanode_id))
             if is_dead:
                 self._parts.commands.node_died(change, datanode_id)
         return bool(changed)
 
-    def _begin_tick(self, change: Change) -> list[int] | None:
+    def _begin_tick(self, change: StateChange) -> list[int] | None:
         """Do the work that orders nothing; return the checked containers, or None in safe mode."""
         self._parts.commands.expire(change)
         self._parts.totals.turn()
@@ -178,7 +178,7 @@ class ControlPlane:
         self._parts.manager.begin_turn()
         return self._parts.manager.look_on()
 
-    def _choose(self, _change: Change) -> None:
+    def _choose(self, _change: StateChange) -> None:
         """Select the containers to order for in this step."""
         self._parts.manager.choose()
         self._parts.healing.begin_turn()
@@ -227,7 +227,7 @@ class ControlPlane:
     def note_verified(self, decisions: Mapping[str, int], error: str) -> None:
         """Record the result of the last verification."""
         with self._parts.change() as change:
-            verified = Verified(self._parts.clock.wall_ms(), dict(decisions), error)
+            verified = LastVerification(self._parts.clock.wall_ms(), dict(decisions), error)
             self._parts.chronicle.verified(change, verified)
 
     def _unsettled_on(self, datanode_id: str) -> list[int]:

@@ -9,12 +9,12 @@ from typing import Final
 from agent.errors import Code, Refused, Unavailable
 from scm.cluster.commands.command_limits import HARMLESS, OF_THE_NODE
 from scm.cluster.nodes import Registration
-from scm.cluster.replica_map import Report, replicas_max
+from scm.cluster.replica_map import NodeReplicaReport, replicas_max
 from scm.edge.call_values import Endpoint, Heartbeat, HeartbeatAnswer
 from scm.edge.overview.progress import is_news
-from scm.edge.plane.assembly import Parts
-from scm.state.database import Change
-from scm.state.facts import Kind, Outcome, Pending
+from scm.edge.plane.assembly import ControlPlaneComponents
+from scm.state.database import StateChange
+from scm.state.facts import CommandKind, CommandOutcome, PendingCommand
 
 REPORTED_AT_ONCE: Final = 5_000  # replicas while the lock is held: some 0.03 s if all are new
 
@@ -22,7 +22,7 @@ REPORTED_AT_ONCE: Final = 5_000  # replicas while the lock is held: some 0.03 s 
 class DatanodeCalls:
     """Each call is one locked, atomic, durable change."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: ControlPlaneComponents) -> None:
         self._parts = parts
 
     def register(self, registration: Registration) -> None:
@@ -82,7 +82,7 @@ class DatanodeCalls:
                 self._parts.commands.ask_for_all(change, call.datanode_id)
             self._parts.anchoring.note(change, call.datanode_id, call.volumes)
             self._parts.departures.hear(change, call.datanode_id, call.op_state, call.op_expiry_ms)
-            kinds = frozenset(Kind) if is_open else HARMLESS
+            kinds = frozenset(CommandKind) if is_open else HARMLESS
             if not self._parts.nodes.takes_commands(call.datanode_id):
                 kinds = OF_THE_NODE
             sending = self._parts.commands.drain(
@@ -108,10 +108,10 @@ class DatanodeCalls:
 
     def _take_in(
         self,
-        change: Change,
+        change: StateChange,
         call: Heartbeat,
-        outcomes: Iterable[Outcome],
-        reports: Iterable[Report],
+        outcomes: Iterable[CommandOutcome],
+        reports: Iterable[NodeReplicaReport],
         refused: list[str],
     ) -> bool:
         """Apply a part of a datanode's call; return True if decisions may be made. `refused`
@@ -161,13 +161,13 @@ class DatanodeCalls:
         )
         return ordered & asked, named
 
-    def _addressed(self, change: Change, command: Pending) -> Pending:
+    def _addressed(self, change: StateChange, command: PendingCommand) -> PendingCommand:
         """Return a command with the details that are set when it is sent; record its sources."""
         addressed = self._parts.reconciles.addressed(self._parts.coding.addressed(command))
         if addressed.sources:
             change.touch(self._parts.state.commands, addressed)
         return addressed
 
-    def _named_by(self, command: Pending) -> tuple[Endpoint, ...]:
+    def _named_by(self, command: PendingCommand) -> tuple[Endpoint, ...]:
         """Return the datanodes that a command names, with their current addresses."""
         return self._parts.endpoints(self._parts.last_look.named_by(command))

@@ -5,18 +5,18 @@ from functools import partial
 from typing import Final
 
 from agent.errors import Code, Unavailable
-from scm.administration.decommission import Prospect, Request
-from scm.administration.forgetting import Fate
-from scm.administration.node_removal import BooksLoss, gone, judge
+from scm.administration.decommission import DepartureAssessment, OpStateRequest
+from scm.administration.forgetting import ForgetResult
+from scm.administration.node_removal import RemovalLoss, gone, judge
 from scm.administration.operator_commands import NodeDecision
-from scm.cluster.safemode import Gate
+from scm.cluster.safemode import SafeModeStatus
 from scm.containers.block_deletion import KeyDeletion
-from scm.edge.call_values import Recovered, RecoveryCall
-from scm.edge.plane.assembly import Parts
-from scm.replication.balancing.balancer import Balance
-from scm.replication.reconciling.plan_check import Decision, PlanRow
-from scm.state.database import Change
-from scm.state.facts import Kind, OpState
+from scm.edge.call_values import RecoveryCall, RecoveryResult
+from scm.edge.plane.assembly import ControlPlaneComponents
+from scm.replication.balancing.balancer import BalanceStatus
+from scm.replication.reconciling.plan_check import ContainerDecision, PlanRow
+from scm.state.database import StateChange
+from scm.state.facts import CommandKind, OpState
 
 TRIES: Final = 3  # of a check that other orders invalidated
 DELETES_PER_TURN: Final = 200  # keys, while the lock is held
@@ -25,12 +25,12 @@ DELETES_PER_TURN: Final = 200  # keys, while the lock is held
 class _DryRun(Exception):
     """Ends a change that is only a preview: all of it is undone."""
 
-    def __init__(self, made: Recovered) -> None:
+    def __init__(self, made: RecoveryResult) -> None:
         super().__init__()
         self.made = made
 
 
-def _end_if(is_dry_run: bool, made: Recovered) -> None:
+def _end_if(is_dry_run: bool, made: RecoveryResult) -> None:
     if is_dry_run:
         raise _DryRun(made)
 
@@ -38,7 +38,7 @@ def _end_if(is_dry_run: bool, made: Recovered) -> None:
 class OperatorCalls:
     """Each call is one locked, atomic, durable change; keys are deleted in several."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: ControlPlaneComponents) -> None:
         self._parts = parts
 
     def close_containers(
@@ -48,7 +48,7 @@ class OperatorCalls:
         worlds: Sequence[int] = (),
         force: bool = False,
         dry_run: bool = False,
-    ) -> list[Decision]:
+    ) -> list[ContainerDecision]:
         """Close containers now, whether or not their writers are finished; `worlds` as below.
 
         With `force`, commits that no closed replica has are given up, acknowledged or not.
@@ -60,7 +60,7 @@ class OperatorCalls:
 
     def reconcile_containers(
         self, container_ids: Sequence[int], *, worlds: Sequence[int] = (), dry_run: bool = False
-    ) -> list[Decision]:
+    ) -> list[ContainerDecision]:
         """Order a reconcile of each eligible container; `worlds` as below."""
         with self._parts.change() as change:
             do = (
@@ -72,7 +72,7 @@ class OperatorCalls:
 
     def apply_plan(
         self, rows: Sequence[PlanRow], *, worlds: Sequence[int] = (), dry_run: bool
-    ) -> list[Decision]:
+    ) -> list[ContainerDecision]:
         """Apply a plan row by row, each if its container is still as the plan saw it.
 
         `worlds` are the fingerprints of a dry run of the same rows: if any changed since, nothing
@@ -83,7 +83,7 @@ class OperatorCalls:
 
     def replicate_containers(
         self, container_ids: Sequence[int], *, target_id: str, worlds: Sequence[int], dry_run: bool
-    ) -> list[Decision]:
+    ) -> list[ContainerDecision]:
         """Copy each container once more; `worlds` are the fingerprints of a dry run."""
         with self._parts.change() as change:
             return self._parts.admin.replicate(
@@ -97,19 +97,19 @@ class OperatorCalls:
         datanode_id: str,
         worlds: Sequence[int],
         dry_run: bool,
-    ) -> list[Decision]:
+    ) -> list[ContainerDecision]:
         """Remove one datanode's replicas of containers."""
         with self._parts.change() as change:
             return self._parts.admin.delete(
                 change, container_ids, datanode_id=datanode_id, worlds=worlds, dry_run=dry_run
             )
 
-    def order_nodes(self, datanode_ids: Sequence[str], kind: Kind) -> list[NodeDecision]:
+    def order_nodes(self, datanode_ids: Sequence[str], kind: CommandKind) -> list[NodeDecision]:
         """Order datanodes to measure their volumes, or to register again."""
         with self._parts.change() as change:
             return self._parts.admin.order_nodes(change, datanode_ids, kind)
 
-    def set_operational_states(self, request: Request) -> list[NodeDecision]:
+    def set_operational_states(self, request: OpStateRequest) -> list[NodeDecision]:
         """Start departures, maintenance or returns of nodes; close containers written on leaving
         ones.
 
@@ -126,7 +126,12 @@ class OperatorCalls:
         raise AssertionError("it is tried at least once")
 
     def _let_go(
-        self, change: Change, request: Request, prospect: Prospect, *, is_current: bool
+        self,
+        change: StateChange,
+        request: OpStateRequest,
+        prospect: DepartureAssessment,
+        *,
+        is_current: bool,
     ) -> list[NodeDecision]:
         decisions = self._parts.departures.request(change, request, prospect, is_current=is_current)
         is_done = not request.is_dry_run and all(d.code == "OK" for d in decisions)
@@ -161,7 +166,7 @@ class OperatorCalls:
             found |= {node: self._remove(found[node], losses[node]) for node in there}
         return list(found.values())
 
-    def _remove(self, decision: NodeDecision, loss: BooksLoss) -> NodeDecision:
+    def _remove(self, decision: NodeDecision, loss: RemovalLoss) -> NodeDecision:
         """Remove one node; return why not if it calls meanwhile."""
         parting, datanode_id = self._parts.parting, decision.datanode_id
         is_begun = False
@@ -185,28 +190,30 @@ class OperatorCalls:
 
     def forget_containers(
         self, container_ids: Sequence[int], *, worlds: Sequence[int], is_dry_run: bool
-    ) -> list[Fate]:
+    ) -> list[ForgetResult]:
         """Give up missing containers; the keys in them are lost."""
         with self._parts.change() as change:
             return self._parts.forgetting.forget(
                 change, container_ids, worlds=worlds, is_dry_run=is_dry_run
             )
 
-    def recall_containers(self, container_ids: Sequence[int], *, is_dry_run: bool) -> list[Fate]:
+    def recall_containers(
+        self, container_ids: Sequence[int], *, is_dry_run: bool
+    ) -> list[ForgetResult]:
         """Restore forgotten containers, because a replica has appeared."""
         with self._parts.change() as change:
             fates = self._parts.forgetting.recall(change, container_ids, is_dry_run=is_dry_run)
             self._parts.struck(change, container_ids)
             return fates
 
-    def recover(self, call: RecoveryCall, *, is_dry_run: bool) -> Recovered:
+    def recover(self, call: RecoveryCall, *, is_dry_run: bool) -> RecoveryResult:
         """Apply the findings of a recovery after a restore; at its end enable decisions."""
         try:
             with self._parts.change() as change:
                 adopted = self._parts.recovery.adopt(change, call.looked)
                 deleted = self._parts.recovery.finish_deletes(change, call.looked)
                 brought = self._parts.recovery.bring_back(change, call.keys)
-                made = Recovered(adopted, deleted, brought)
+                made = RecoveryResult(adopted, deleted, brought)
                 _end_if(is_dry_run, made)
                 needed = {block.container_id for key in call.keys for block in key.blocks}
                 self._parts.observer.observe(change, sorted(needed.union(adopted)))
@@ -220,18 +227,20 @@ class OperatorCalls:
 
     def hold(
         self, container_ids: Sequence[int], datanode_id: str, *, release: bool
-    ) -> list[Decision]:
+    ) -> list[ContainerDecision]:
         """Suppress containers or exclude replicas; or release them."""
         with self._parts.change() as change:
             do = self._parts.holding.release if release else self._parts.holding.hold
             return do(change, container_ids, datanode_id)
 
-    def balance(self, threshold_percent: float, iteration_count: int, *, dry_run: bool) -> Balance:
+    def balance(
+        self, threshold_percent: float, iteration_count: int, *, dry_run: bool
+    ) -> BalanceStatus:
         """Start moving replicas from full nodes to empty ones. Raise Refused."""
         with self._parts.lock:
             return self._parts.balancer.start(threshold_percent, iteration_count, dry_run=dry_run)
 
-    def leave_safe_mode(self) -> Gate:
+    def leave_safe_mode(self) -> SafeModeStatus:
         """End safe mode at once."""
         with self._parts.lock:
             return self._parts.safe_mode.leave()

@@ -7,26 +7,26 @@ from typing import Final
 
 from agent.errors import Code, Refused, Unavailable
 from health.cluster_verdict import Judgement
-from scm.administration.affected_keys import Page, keys_in
-from scm.administration.after_restore import ToRecover
-from scm.administration.decommission import LEAVING, RESTING, Departure
-from scm.administration.may_stop import Foreseen, Foresight, Question
-from scm.cluster.safemode import Gate
-from scm.edge.call_values import Queues
-from scm.edge.health_totals import NAMED, Counts, Flag
-from scm.edge.metrics import Figures
+from scm.administration.affected_keys import KeyPage, keys_in
+from scm.administration.after_restore import RecoveryBacklog
+from scm.administration.decommission import LEAVING, RESTING, DepartureStatus
+from scm.administration.may_stop import StopImpact, StopImpactAnalyzer, StopQuery
+from scm.cluster.safemode import SafeModeStatus
+from scm.edge.call_values import QueueTotals
+from scm.edge.health_totals import NAMED, Flag, HealthCounts
+from scm.edge.metrics import ClusterMetrics
 from scm.edge.overview.cluster_look import Look, judged
-from scm.edge.overview.datanode_totals import Sums, summed
-from scm.edge.overview.page_facts import Named, Survey, Work
-from scm.edge.plane.assembly import Parts
+from scm.edge.overview.datanode_totals import NodeTotals, summed
+from scm.edge.overview.page_facts import ClusterOverview, CommandBacklog, FlaggedContainers
+from scm.edge.plane.assembly import ControlPlaneComponents
 from scm.edge.replication_report import RmReport, rm_report
 from scm.edge.spark import snapshot_export
 from scm.edge.views import ContainerView, NodeView
-from scm.replication.balancing.balancer import Balance
+from scm.replication.balancing.balancer import BalanceStatus
 from scm.replication.judging.health_states import NOT_KNOWN
 from scm.replication.judging.judge_input import op_rows
-from scm.state.facts import Hold, Kind, OpState, Outcome
-from scm.state.history.anchors import Anchored
+from scm.state.facts import CommandKind, CommandOutcome, Hold, OpState
+from scm.state.history.anchors import VolumeAnchors
 
 NODES_AT_ONCE: Final = 1_000  # evaluated while the lock is held, some 5 ms
 COUNTS_PER_LOOK: Final = 25  # steps of the totals: covers a tick's changes, not a start's
@@ -37,7 +37,7 @@ CONTAINERS_NAMED_MAX: Final = 12  # of each problem
 class Queries:
     """Each call only reads."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: ControlPlaneComponents) -> None:
         self._parts = parts
         self._watches: list[Callable[[], list[str]]] = []
 
@@ -81,7 +81,7 @@ class Queries:
         older = self._parts.older_states.trouble
         return [*([older] if older else []), *self._parts.refused_parts.lines()]
 
-    def count_containers(self) -> Counts:
+    def count_containers(self) -> HealthCounts:
         """Return the container counts, after counting what is left in portions."""
         while True:
             with self._parts.lock:
@@ -93,7 +93,7 @@ class Queries:
         look, _nodes = self.look()
         return look, judged(look, self.troubles())
 
-    def to_recover(self) -> ToRecover:
+    def to_recover(self) -> RecoveryBacklog:
         """Return the containers to examine after a restore, or because needed blocks are
         missing.
         """
@@ -105,7 +105,7 @@ class Queries:
         totals = self._parts.totals
         return totals.named(Flag.LACKING, totals.count_of(Flag.LACKING))
 
-    def departures(self) -> list[Departure]:
+    def departures(self) -> list[DepartureStatus]:
         """Return the nodes that are not in service, and what they wait for."""
         with self._parts.lock:
             return self._parts.departures.departures()
@@ -118,12 +118,14 @@ class Queries:
             leaving, resting = map(self._parts.departures.locked_together, (LEAVING, RESTING))
             return leaving, resting
 
-    def foresee(self, question: Question) -> Foreseen:
+    def foresee(self, question: StopQuery) -> StopImpact:
         """Return the effect of switching datanodes or volumes off; the lock is held page by
         page.
         """
         parts = self._parts
-        return Foresight(parts.basis, parts.pages, parts.safe_mode, parts.lock).ask(question)
+        return StopImpactAnalyzer(parts.basis, parts.pages, parts.safe_mode, parts.lock).ask(
+            question
+        )
 
     def holds(self) -> list[Hold]:
         """Return the suppressed containers and excluded replicas."""
@@ -134,20 +136,20 @@ class Queries:
                 key=lambda hold: (hold.container_id, hold.datanode_id),
             )
 
-    def anchors(self, datanode_id: str = "", volume_id: str = "") -> list[Anchored]:
+    def anchors(self, datanode_id: str = "", volume_id: str = "") -> list[VolumeAnchors]:
         """Return the anchors of logs, by datanode and volume; without a datanode only the newest of
         each.
         """
         with self._parts.lock:
             found = self._parts.state.anchors.values()
         chosen = [
-            one if datanode_id else Anchored(one.datanode_id, one.volume_id, one.anchors[-1:])
+            one if datanode_id else VolumeAnchors(one.datanode_id, one.volume_id, one.anchors[-1:])
             for one in found
             if datanode_id in {"", one.datanode_id} and volume_id in {"", one.volume_id}
         ]
         return sorted(chosen, key=lambda one: (one.datanode_id, one.volume_id))
 
-    def balance_status(self, *, stop: bool = False) -> Balance:
+    def balance_status(self, *, stop: bool = False) -> BalanceStatus:
         """Return the progress of the balancer; `stop` ends it."""
         with self._parts.lock:
             return self._parts.balancer.stop() if stop else self._parts.balancer.status()
@@ -166,7 +168,7 @@ class Queries:
 
     def keys_in(
         self, container_ids: Sequence[int], *, is_at_risk: bool, start_after: str, count: int
-    ) -> Page:
+    ) -> KeyPage:
         """Return a page of keys that have blocks in these containers, or in those at risk.
 
         They are searched without the lock, on immutable values.
@@ -176,11 +178,11 @@ class Queries:
             at_risk = [*self._parts.manager.at_risk(), *self._lacking()] if is_at_risk else ()
         return keys_in(keys, {*container_ids, *at_risk}, start_after=start_after, count=count)
 
-    def queues(self) -> Queues:
+    def queues(self) -> QueueTotals:
         """Return the pending work by datanode."""
         parts = self._parts
         with parts.lock:
-            return Queues(
+            return QueueTotals(
                 parts.admin.queues(),
                 parts.state.commands.add_count,
                 parts.manager.in_flight_limit(),
@@ -190,7 +192,7 @@ class Queries:
                 parts.state.commands.delete_count,
             )
 
-    def figures(self) -> Figures:
+    def figures(self) -> ClusterMetrics:
         """Return the control plane's figures; nothing is counted for it while calls wait."""
         parts = self._parts
         look, views = self.look()
@@ -198,7 +200,7 @@ class Queries:
         with parts.lock:
             counts = look.counts
             is_unwritable = bool(parts.state.writability.trouble)
-            return Figures(
+            return ClusterMetrics(
                 term=parts.state.term,
                 is_safe_mode=parts.safe_mode.is_on,
                 nodes=Counter((view.health, view.node.op_state) for view in views),
@@ -237,7 +239,7 @@ class Queries:
             look = Look(
                 now_ms=parts.clock.wall_ms(),
                 gate=parts.safe_mode.look(parts.reports.confirmed),
-                sums=Sums(),
+                sums=NodeTotals(),
                 counts=parts.totals.counts(),
                 uncounted_count=parts.totals.due_count,
                 conditions=parts.manager.conditions(),
@@ -246,7 +248,7 @@ class Queries:
             )
         return replace(look, sums=summed(nodes)), nodes
 
-    def survey(self) -> Survey:
+    def survey(self) -> ClusterOverview:
         """Return the facts of all pages; in portions, so that no call waits for long."""
         parts = self._parts
         look, nodes = self.look()
@@ -261,22 +263,22 @@ class Queries:
                 ids = parts.totals.named(flag, CONTAINERS_NAMED_MAX)
                 count = parts.totals.count_of(flag)
                 views = [view for n in sorted(ids) if (view := parts.views.container(n))]
-            named.append(Named(flag, count, views))
+            named.append(FlaggedContainers(flag, count, views))
         with parts.lock:
             now_s = parts.clock.monotonic_s()
-            return Survey(
+            return ClusterOverview(
                 look=look,
                 cluster_id=parts.state.cluster_id,
                 term=parts.state.term,
                 started_at_ms=parts.started_at_ms,
                 nodes=nodes,
                 works=[
-                    Work(
+                    CommandBacklog(
                         kind,
                         parts.state.commands.kinds[kind],
                         parts.progress.rate(kind, now_s),
                     )
-                    for kind in Kind
+                    for kind in CommandKind
                 ],
                 under_count=len(parts.manager.under),
                 over_count=len(parts.removals.over),
@@ -298,14 +300,14 @@ class Queries:
                 views += self._parts.views.nodes(names[start : start + NODES_AT_ONCE])
         return views
 
-    def safe_mode(self) -> Gate:
+    def safe_mode(self) -> SafeModeStatus:
         """Return the state of safe mode and the nodes it waits for."""
         with self._parts.lock:
             return self._parts.safe_mode.look(self._parts.reports.confirmed)
 
     def outcomes(
         self, command_ids: Sequence[int], count: int, *, before_id: int = 0
-    ) -> tuple[list[Outcome], list[int]]:
+    ) -> tuple[list[CommandOutcome], list[int]]:
         """Return outcomes (of these commands, or the newest) and the commands still pending.
 
         Of the newest, return only commands before `before_id`, unless it is 0.
@@ -322,7 +324,7 @@ class Queries:
             )
         return [outcome for outcome in found if outcome is not None], pending
 
-    def export_snapshot(self) -> snapshot_export.Exported:
+    def export_snapshot(self) -> snapshot_export.SnapshotExport:
         """Write the current state as Parquet; the lock is held to copy it, not to write.
 
         Raise Unavailable(BUSY) while another export runs.
@@ -333,7 +335,7 @@ class Queries:
         try:
             with parts.lock:
                 at_risk = parts.manager.at_risk()
-                world = snapshot_export.World(
+                world = snapshot_export.SnapshotData(
                     as_of_ms=parts.clock.wall_ms(),
                     term=parts.state.term,
                     cluster_id=parts.state.cluster_id,

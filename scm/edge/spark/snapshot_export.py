@@ -16,8 +16,17 @@ from health.tables.snapshot_columns import KEYS_TOLD_MAX, TABLES, Row, signed
 from scm.administration.affected_keys import keys_in
 from scm.cluster.commands.loads import RECONSTRUCT_TYPE
 from scm.edge.views import NodeView, block_count, used_bytes
-from scm.replication.judging.health_states import NOT_KNOWN, States
-from scm.state.facts import Container, ContainerState, Health, Key, Kind, Node, Pending, Replica
+from scm.replication.judging.health_states import NOT_KNOWN, HealthStates
+from scm.state.facts import (
+    CommandKind,
+    Container,
+    ContainerState,
+    Key,
+    Node,
+    NodeHealthState,
+    PendingCommand,
+    Replica,
+)
 
 OWN_RULES: Final = (
     "maintenance_min",
@@ -39,14 +48,14 @@ no snapshot: it is written as the most there is."""
 class PendingOp:
     """A command's effect on one replica; `word` is a word of the judge (`health.words.OPS`)."""
 
-    command: Pending
+    command: PendingCommand
     word: str
     datanode_id: str
     replica_index: int
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class SnapshotData:
     """The exported state; frozen values only, so it can be written without any lock."""
 
     as_of_ms: int
@@ -57,7 +66,7 @@ class World:
     replicas: Sequence[Replica]
     pending: Sequence[PendingOp]
     suppressed: frozenset[int] = frozenset()
-    states: States = NOT_KNOWN
+    states: HealthStates = NOT_KNOWN
     """Health states as the control plane found them."""
     rules: Rules = field(default_factory=Rules)
     """By which they were found."""
@@ -77,7 +86,7 @@ class World:
 
 
 @dataclass(frozen=True, slots=True)
-class Exported:
+class SnapshotExport:
     """A finished snapshot."""
 
     snapshot_id: str
@@ -92,7 +101,9 @@ class Exported:
         return self.address or str(self.path)
 
 
-def export(world: World, directory: Path, *, keep_count: int, address: str = "") -> Exported:
+def export(
+    world: SnapshotData, directory: Path, *, keep_count: int, address: str = ""
+) -> SnapshotExport:
     """Write a snapshot under `directory`, upload it below `address` if given, and delete the oldest
     beyond `keep_count` in both.
 
@@ -121,10 +132,10 @@ def export(world: World, directory: Path, *, keep_count: int, address: str = "")
         )
     _delete_old(target, keep_count)
     published = publish(target, address, keep_count=keep_count) if address else ""
-    return Exported(snapshot_id, target, files.counts, published)
+    return SnapshotExport(snapshot_id, target, files.counts, published)
 
 
-def _keys_at_risk(world: World) -> dict[str, object]:
+def _keys_at_risk(world: SnapshotData) -> dict[str, object]:
     page = keys_in(world.keys, world.at_risk, start_after="", count=KEYS_TOLD_MAX)
     return {
         "key_count": page.key_count,
@@ -135,7 +146,7 @@ def _keys_at_risk(world: World) -> dict[str, object]:
     }
 
 
-def _free_id(world: World, directory: Path) -> str:
+def _free_id(world: SnapshotData, directory: Path) -> str:
     """Return a name from time and term; a second snapshot in a millisecond gets a suffix."""
     name = f"{world.as_of_ms:013d}-t{world.term}"
     candidate, repeat = name, 1
@@ -144,8 +155,10 @@ def _free_id(world: World, directory: Path) -> str:
     return candidate
 
 
-def _container_rows(world: World) -> Iterator[Row]:
-    healthy = {view.node.datanode_id for view in world.nodes if view.health is Health.HEALTHY}
+def _container_rows(world: SnapshotData) -> Iterator[Row]:
+    healthy = {
+        view.node.datanode_id for view in world.nodes if view.health is NodeHealthState.HEALTHY
+    }
     replicas: dict[int, list[Replica]] = {}
     for replica in world.replicas:
         replicas.setdefault(replica.container_id, []).append(replica)
@@ -172,7 +185,7 @@ def _container_rows(world: World) -> Iterator[Row]:
         yield row
 
 
-def _replica_row(world: World, replica: Replica) -> Row:
+def _replica_row(world: SnapshotData, replica: Replica) -> Row:
     key = (replica.container_id, replica.datanode_id)
     row = _OF_REPLICA(replica)
     row["reported_at_ms"] = min(replica.reported_at_ms, world.as_of_ms)
@@ -191,7 +204,7 @@ def _replica_row(world: World, replica: Replica) -> Row:
     return row
 
 
-def _node_row(world: World, view: NodeView) -> Row:
+def _node_row(world: SnapshotData, view: NodeView) -> Row:
     node, live = view.node, view.live
     queues = {} if live is None else {kind: min(n, INT_MAX) for kind, n in live.queues}
     return {
@@ -202,10 +215,10 @@ def _node_row(world: World, view: NodeView) -> Row:
         "has_reported": view.has_reported,
         "capacity_bytes": 0 if live is None else min(live.capacity_bytes, LONG_MAX),
         "available_bytes": 0 if live is None else min(live.available_bytes, LONG_MAX),
-        "queued_replicate": queues.get(Kind.REPLICATE, 0),
+        "queued_replicate": queues.get(CommandKind.REPLICATE, 0),
         "queued_reconstruct": queues.get(RECONSTRUCT_TYPE, 0),
-        "queued_delete": queues.get(Kind.DELETE, 0),
-        "queued_reconcile": queues.get(Kind.RECONCILE, 0),
+        "queued_delete": queues.get(CommandKind.DELETE, 0),
+        "queued_reconcile": queues.get(CommandKind.RECONCILE, 0),
     }
 
 

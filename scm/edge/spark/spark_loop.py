@@ -20,9 +20,9 @@ from typing import Any, Final
 import structlog
 
 from agent.errors import SutureError
-from agent.rpc.wire.plan_file import SCAN, Run, plan_pages
-from agent.runtime.exits import Exit
-from agent.runtime.loop import Pulse, Step, Throttled
+from agent.rpc.wire.plan_file import SCAN, FinishedRun, plan_pages
+from agent.runtime.exits import ExitCode
+from agent.runtime.loop import ProgressMarker, Step, Throttled
 from scm.edge import wire
 from scm.edge.plane.control import ControlPlane
 
@@ -32,7 +32,7 @@ TOLD_MAX: Final = 500  # characters of the program's output
 LINES_TOLD: Final = 5
 PAUSE_S_MIN: Final = 30.0  # between two runs, so that a flapping node does not keep Spark busy
 DOUBLINGS_MAX: Final = 10  # of the pause, one after each failed round
-DONE_CODES: Final = frozenset({Exit.OK, Exit.TO_DO, Exit.DATA_AT_RISK})
+DONE_CODES: Final = frozenset({ExitCode.OK, ExitCode.TO_DO, ExitCode.DATA_AT_RISK})
 
 _log = structlog.get_logger("suture.scm")
 
@@ -53,14 +53,14 @@ class SparkLoop:
         *,
         interval_s: float,
         deadline_s: float,
-        pulse: Pulse | None = None,
+        pulse: ProgressMarker | None = None,
     ) -> None:
         self._control = control
         self._command = list(command)
         self._out = out
         self._interval_s = interval_s
         self._deadline_s = deadline_s
-        self._pulse = pulse or Pulse()
+        self._pulse = pulse or ProgressMarker()
         self._ran_at_s = time.monotonic()
         self._failed_count = 0
         self._is_stopping = False
@@ -161,7 +161,7 @@ class SparkLoop:
     def _apply(self, run: Path) -> Counter[str]:
         codes: Counter[str] = Counter()
         # The datanode scans by itself; such rows may be millions.
-        for page in plan_pages(Run.opened(str(run)), but=SCAN):
+        for page in plan_pages(FinishedRun.opened(str(run)), but=SCAN):
             decisions = self._control.operators.apply_plan(wire.plan_rows_from(page), dry_run=False)
             codes.update(str(decision.code) for decision in decisions)
         return codes

@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from health.racks import misplaced_count
-from scm.cluster.allocate import Candidate, tie
+from scm.cluster.allocate import TargetCandidate, tie
 
 GIB: Final = 1024**3
 MOVES_MAX: Final = 1_000  # in one iteration
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class BalanceLimits:
     """Limits of one iteration (Ozone's defaults)."""
 
     threshold_percent: float = 10.0
@@ -49,27 +49,27 @@ class Move:
     size_bytes: int
 
 
-def used_share(node: Candidate) -> float:
+def used_share(node: TargetCandidate) -> float:
     """Return the used or promised share of a node's capacity."""
     return (node.used_bytes + node.scheduled_bytes) / max(1, node.capacity_bytes)
 
 
-def average_share(nodes: Sequence[Candidate]) -> float:
+def average_share(nodes: Sequence[TargetCandidate]) -> float:
     """Return the used share of all nodes together."""
     used = sum(node.used_bytes + node.scheduled_bytes for node in nodes)
     return used / max(1, sum(node.capacity_bytes for node in nodes))
 
 
-def is_balanced(nodes: Sequence[Candidate], threshold_percent: float) -> bool:
+def is_balanced(nodes: Sequence[TargetCandidate], threshold_percent: float) -> bool:
     """Return True if no node is further from the average than the threshold."""
     average = average_share(nodes)
     return all(abs(used_share(n) - average) * 100 <= threshold_percent for n in nodes)
 
 
 def plan(
-    nodes: Sequence[Candidate],
+    nodes: Sequence[TargetCandidate],
     movable_on: Callable[[str], Iterable[Movable]],
-    limits: Limits,
+    limits: BalanceLimits,
 ) -> list[Move]:
     """Return the moves of one iteration; an empty list if the nodes are balanced or no move helps.
 
@@ -90,7 +90,7 @@ def plan(
 class _Iteration:
     """The nodes as they would be after the moves chosen so far."""
 
-    def __init__(self, nodes: Sequence[Candidate], limits: Limits) -> None:
+    def __init__(self, nodes: Sequence[TargetCandidate], limits: BalanceLimits) -> None:
         self.moves: list[Move] = []
         self._nodes = {node.datanode_id: node for node in nodes}
         self._limits = limits

@@ -20,12 +20,12 @@ from typing import Final
 import structlog
 
 from agent.errors import Code, Refused
-from health.words import Health
-from scm.cluster.basis import Basis
-from scm.cluster.case import Case
+from health.words import HealthState
+from scm.cluster.basis import DecisionContext
+from scm.cluster.case import ContainerContext
 from scm.cluster.safemode import SafeMode
 from scm.replication.balancing.balance_moves import (
-    Limits,
+    BalanceLimits,
     Movable,
     Move,
     is_balanced,
@@ -33,11 +33,11 @@ from scm.replication.balancing.balance_moves import (
     used_share,
 )
 from scm.replication.guards.delete_safety import movable
-from scm.replication.judging.live_judge import Judge
-from scm.replication.repairing.removals import Removals
-from scm.replication.replication_manager import Copy, ReplicationManager
-from scm.state.database import Change
-from scm.state.facts import ContainerState, Kind, Priority
+from scm.replication.judging.live_judge import LiveHealthJudge
+from scm.replication.repairing.removals import OverReplicatedProcessor
+from scm.replication.replication_manager import PlannedCopy, ReplicationManager
+from scm.state.database import StateChange
+from scm.state.facts import CommandKind, CommandPriority, ContainerState
 
 MOVE_S_MAX: Final = 65 * 60.0  # a slower move is no longer followed
 LOOKED_AT_MAX: Final = 5_000  # replicas of one source per iteration
@@ -48,7 +48,7 @@ _log = structlog.get_logger("suture.scm")
 
 
 @dataclass(frozen=True, slots=True)
-class Balance:
+class BalanceStatus:
     """The progress of a run."""
 
     is_running: bool = False
@@ -67,10 +67,10 @@ class Balancer:
 
     def __init__(
         self,
-        basis: Basis,
-        judge: Judge,
+        basis: DecisionContext,
+        judge: LiveHealthJudge,
         manager: ReplicationManager,
-        removals: Removals,
+        removals: OverReplicatedProcessor,
         safe_mode: SafeMode,
     ) -> None:
         self._state = basis.state
@@ -82,10 +82,10 @@ class Balancer:
         self._manager = manager
         self._removals = removals
         self._safe_mode = safe_mode
-        self._run = Balance()
+        self._run = BalanceStatus()
         self._moves: dict[int, tuple[Move, float]] = {}  # and when each began
 
-    def status(self) -> Balance:
+    def status(self) -> BalanceStatus:
         """Return the progress of the run, or the result of the last one."""
         shares = sorted((c.datanode_id, used_share(c)) for c in self._cases.candidates())
         moves = tuple(move for move, _ in self._moves.values())
@@ -93,7 +93,7 @@ class Balancer:
 
     def start(
         self, threshold_percent: float, iteration_count_max: int, *, dry_run: bool
-    ) -> Balance:
+    ) -> BalanceStatus:
         """Start a run, or only return what its first iteration would move.
 
         Raise Refused(SAFE_MODE), and Refused(BUSY) while one is running.
@@ -105,17 +105,17 @@ class Balancer:
             return replace(self.status(), threshold_percent=threshold_percent, moves=moves)
         if self._run.is_running:
             raise Refused(Code.BUSY, "a balancing is running", hint="--stop ends it")
-        self._run = Balance(True, 0, iteration_count_max, threshold_percent)
+        self._run = BalanceStatus(True, 0, iteration_count_max, threshold_percent)
         _log.info("balance_started", threshold_percent=threshold_percent)
         return self.status()
 
-    def stop(self) -> Balance:
+    def stop(self) -> BalanceStatus:
         """Start no more moves; finish those that are already copied."""
         if self._run.is_running:
             self._end("stopped by an operator")
         return self.status()
 
-    def turn(self, change: Change) -> None:
+    def turn(self, change: StateChange) -> None:
         """Advance the moves, and start the next iteration when all of this one are over.
 
         If the change fails none of its commands exists, so everything is put back.
@@ -132,12 +132,12 @@ class Balancer:
         else:
             self._iterate(change)
 
-    def _restore(self, run: Balance, moves: dict[int, tuple[Move, float]]) -> None:
+    def _restore(self, run: BalanceStatus, moves: dict[int, tuple[Move, float]]) -> None:
         self._run, self._moves = run, moves
         self._manager.moving.clear()
         self._manager.moving.update(moves)
 
-    def _iterate(self, change: Change) -> None:
+    def _iterate(self, change: StateChange) -> None:
         moves = self._plan(self._run.threshold_percent)
         if not moves:
             self._end("no move makes it better", change)
@@ -146,15 +146,15 @@ class Balancer:
         for move in moves:
             case = self._case(move.container_id)
             assert case is not None, "it was planned a moment ago"
-            copy = Copy(move.source_id, move.target_id)
-            self._manager.order_copy(change, case, copy, why=MOVE, priority=Priority.LOW)
+            copy = PlannedCopy(move.source_id, move.target_id)
+            self._manager.order_copy(change, case, copy, why=MOVE, priority=CommandPriority.LOW)
             self._moves[move.container_id] = (move, self._clock.monotonic_s())
             self._manager.moving.add(move.container_id)
         change.on_commit(
             _log.info, "balance_iteration", iteration=self._run.iteration, move_count=len(moves)
         )
 
-    def _follow(self, change: Change, move: Move, began_s: float) -> None:
+    def _follow(self, change: StateChange, move: Move, began_s: float) -> None:
         """Advance a move to its next step; drop it if it is over or failed."""
         number = move.container_id
         is_late = self._clock.monotonic_s() - began_s > MOVE_S_MAX
@@ -181,10 +181,10 @@ class Balancer:
 
     def _is_well_without(self, move: Move) -> bool:
         left = self._judge.health_without(move.container_id, move.source_id)
-        return left is Health.HEALTHY
+        return left is HealthState.HEALTHY
 
     def _plan(self, threshold_percent: float) -> list[Move]:
-        limits = Limits(threshold_percent=threshold_percent)
+        limits = BalanceLimits(threshold_percent=threshold_percent)
         nodes = self._cases.candidates()
         return plan(nodes, self._movable_on, limits)
 
@@ -210,23 +210,23 @@ class Balancer:
         return (
             number not in self._moves
             and not self._state.commands.of_container(number)
-            and not self._commands.is_cooling(Kind.REPLICATE, number)
+            and not self._commands.is_cooling(CommandKind.REPLICATE, number)
         )
 
-    def _case(self, container_id: int) -> Case | None:
+    def _case(self, container_id: int) -> ContainerContext | None:
         container = self._state.containers.get(container_id)
         if container is None or container.state is not ContainerState.CLOSED:
             return None
         return self._cases.case(container)
 
-    def _end(self, message: str, change: Change | None = None) -> None:
+    def _end(self, message: str, change: StateChange | None = None) -> None:
         """End the run. Within a change, the end is logged once that is durable."""
         self._run = replace(self._run, is_running=False, message=message)
         tell = partial(_tell_end, self._run)
         tell() if change is None else change.on_commit(tell)
 
 
-def _tell_end(run: Balance) -> None:
+def _tell_end(run: BalanceStatus) -> None:
     _log.info(
         "balance_ended",
         reason=run.message,

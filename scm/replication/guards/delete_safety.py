@@ -9,21 +9,21 @@ import zlib
 from collections.abc import Collection
 from typing import Final
 
-from merkle.diff import Comparison, compare
+from merkle.diff import SummaryComparison, compare
 from merkle.replica import ReplicaState
-from scm.cluster.case import Case, Placed, is_bad, present
+from scm.cluster.case import ContainerContext, PlacedReplica, is_bad, present
 from scm.cluster.lifecycle import is_complete
-from scm.state.facts import ContainerState, Health, OpState, Replica
+from scm.state.facts import ContainerState, NodeHealthState, OpState, Replica
 
 UNBLOCK_REPLICAS_MIN: Final = 3  # two stay if an unhealthy one makes room for a copy
 
 
-def movable(case: Case) -> set[str]:
+def movable(case: ContainerContext) -> set[str]:
     """Return the datanodes whose replica is whole, so that it may be moved."""
     return {p.datanode_id for p in case.placed if is_whole(case, p)} - case.excluded
 
 
-def good_replicas(case: Case) -> list[Placed]:
+def good_replicas(case: ContainerContext) -> list[PlacedReplica]:
     """Return the replicas that are known to be whole, equal and permanent.
 
     That is: CLOSED with all commits and no findings, on an answering node in service that has
@@ -34,10 +34,10 @@ def good_replicas(case: Case) -> list[Placed]:
     return whole if all(is_equal(whole[0], p) for p in whole) else []
 
 
-def is_whole(case: Case, p: Placed) -> bool:
+def is_whole(case: ContainerContext, p: PlacedReplica) -> bool:
     """Return True if a replica has all commits, is confirmed, and is on a node that stays."""
     return (
-        p.health is Health.HEALTHY
+        p.health is NodeHealthState.HEALTHY
         and p.op_state is OpState.IN_SERVICE
         and p.is_confirmed
         and p.datanode_id not in case.deletes
@@ -47,18 +47,20 @@ def is_whole(case: Case, p: Placed) -> bool:
     )
 
 
-def is_equal(one: Placed, other: Placed) -> bool:
+def is_equal(one: PlacedReplica, other: PlacedReplica) -> bool:
     """Return True if two replicas report equal trees; False if one has no tree."""
     mine, theirs = one.replica.tree, other.replica.tree
-    return mine is not None and theirs is not None and compare(mine, theirs) is Comparison.EQUAL
+    return (
+        mine is not None and theirs is not None and compare(mine, theirs) is SummaryComparison.EQUAL
+    )
 
 
-def is_sound(case: Case, p: Placed) -> bool:
+def is_sound(case: ContainerContext, p: PlacedReplica) -> bool:
     """Return True if a replica reports all data that its origin's writes left in a quasi-closed
     container, on a node that stays.
     """
     return (
-        p.health is Health.HEALTHY
+        p.health is NodeHealthState.HEALTHY
         and p.op_state is OpState.IN_SERVICE
         and p.is_confirmed
         and p.datanode_id not in case.excluded
@@ -69,7 +71,7 @@ def is_sound(case: Case, p: Placed) -> bool:
     )
 
 
-def is_kept_by_origin(case: Case, bad: Placed) -> bool:
+def is_kept_by_origin(case: ContainerContext, bad: PlacedReplica) -> bool:
     """Return True if other replicas of its origin have everything that a damaged replica of a
     quasi-closed container may have: at least as many commits, and equal to each other.
     """
@@ -80,12 +82,12 @@ def is_kept_by_origin(case: Case, bad: Placed) -> bool:
     return last >= bad.replica.bcsid and all(is_equal(latest[0], p) for p in latest)
 
 
-def origin_of(p: Placed) -> str:
+def origin_of(p: PlacedReplica) -> str:
     """Return the datanode that took a replica's writes."""
     return p.replica.origin_datanode_id or p.datanode_id
 
 
-def has_more(p: Placed, others: Collection[Placed]) -> bool:
+def has_more(p: PlacedReplica, others: Collection[PlacedReplica]) -> bool:
     """Return True if a replica has commits that none of the others has.
 
     Its container was closed without them, because the replica was absent or is damaged. They may be
@@ -99,7 +101,7 @@ def stable_order(replica: Replica) -> int:
     return zlib.crc32(f"{replica.container_id}:{replica.datanode_id}".encode())
 
 
-def unblock_victim(case: Case) -> Placed | None:
+def unblock_victim(case: ContainerContext) -> PlacedReplica | None:
     """Return the unhealthy replica to remove because no node has room for a copy beside it.
 
     At least two replicas stay, one of them whole (in a quasi-closed container one of the same
@@ -118,7 +120,7 @@ def unblock_victim(case: Case) -> Placed | None:
         p
         for p in here
         if is_bad(case.container, p.replica)
-        and p.health is Health.HEALTHY
+        and p.health is NodeHealthState.HEALTHY
         and p.op_state is OpState.IN_SERVICE
         and p.is_confirmed
         and p.datanode_id not in case.hopeful | case.excluded
@@ -136,6 +138,6 @@ def unblock_victim(case: Case) -> Placed | None:
     )
 
 
-def may_remove(case: Case, datanode_id: str, *, keep_count: int) -> bool:
+def may_remove(case: ContainerContext, datanode_id: str, *, keep_count: int) -> bool:
     """Return True if at least `keep_count` other replicas are whole and equal to each other."""
     return sum(p.datanode_id != datanode_id for p in good_replicas(case)) >= keep_count

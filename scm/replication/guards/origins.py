@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from health.rules import Rules
 from merkle.replica import ReplicaState
-from scm.cluster.case import Case, Placed, is_bad, present
+from scm.cluster.case import ContainerContext, PlacedReplica, is_bad, present
 from scm.replication.guards.delete_safety import (
     is_equal,
     is_kept_by_origin,
@@ -28,13 +28,13 @@ _WRITTEN = frozenset({ReplicaState.QUASI_CLOSED, ReplicaState.OPEN})
 class Origin:
     """The replicas of one origin, and the number of copies it should have."""
 
-    replicas: tuple[Placed, ...]
+    replicas: tuple[PlacedReplica, ...]
     target_count: int
 
 
-def origins(case: Case, rules: Rules) -> list[Origin]:
+def origins(case: ContainerContext, rules: Rules) -> list[Origin]:
     """Return the origins of a quasi-closed container that is not erasure-coded."""
-    grouped: dict[str, list[Placed]] = {}
+    grouped: dict[str, list[PlacedReplica]] = {}
     for p in present(case.placed):
         grouped.setdefault(origin_of(p), []).append(p)
     factor = case.container.replication_factor
@@ -56,7 +56,7 @@ def origins(case: Case, rules: Rules) -> list[Origin]:
     ]
 
 
-def spare(case: Case, rules: Rules) -> set[str]:
+def spare(case: ContainerContext, rules: Rules) -> set[str]:
     """Return the datanodes whose replica is surplus for its origin.
 
     Each only while the required number of equal ones stays; none while a delete is pending.
@@ -74,7 +74,9 @@ def spare(case: Case, rules: Rules) -> set[str]:
     return found
 
 
-def may_be_removed(case: Case, datanode_id: str, *, keep_count: int, rules: Rules) -> bool:
+def may_be_removed(
+    case: ContainerContext, datanode_id: str, *, keep_count: int, rules: Rules
+) -> bool:
     """Return True if a replica may be removed now: enough whole ones, or enough of its origin,
     stay.
     """
@@ -85,7 +87,7 @@ def may_be_removed(case: Case, datanode_id: str, *, keep_count: int, rules: Rule
     return datanode_id in spare(given, rules) or _is_damaged_spare(given, datanode_id, keep_count)
 
 
-def others_with(case: Case, victim: Placed) -> list[Placed]:
+def others_with(case: ContainerContext, victim: PlacedReplica) -> list[PlacedReplica]:
     """Return the replicas that report everything a replica of a quasi-closed container may have.
 
     These are equal ones of any origin with at least as many commits. No tree equals that of a
@@ -105,7 +107,7 @@ def others_with(case: Case, victim: Placed) -> list[Placed]:
     ]
 
 
-def _is_damaged_spare(case: Case, datanode_id: str, keep_count: int) -> bool:
+def _is_damaged_spare(case: ContainerContext, datanode_id: str, keep_count: int) -> bool:
     """Return True if a replica is damaged, others of its origin have everything it may have, and at
     least `keep_count` whole ones of any origin stay.
     """
@@ -116,5 +118,5 @@ def _is_damaged_spare(case: Case, datanode_id: str, keep_count: int) -> bool:
     return kept_count >= keep_count and is_kept_by_origin(case, bad)
 
 
-def _covers(one: Placed, other: Placed) -> bool:
+def _covers(one: PlacedReplica, other: PlacedReplica) -> bool:
     return one.replica.bcsid >= other.replica.bcsid and is_equal(one, other)

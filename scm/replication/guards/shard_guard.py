@@ -11,12 +11,12 @@ from dataclasses import replace
 
 from health.racks import misplaced_count
 from merkle.replica import ReplicaState
-from scm.cluster.case import Case, Placed, is_bad, present
+from scm.cluster.case import ContainerContext, PlacedReplica, is_bad, present
 from scm.replication.guards.delete_safety import is_equal, is_whole, stable_order
-from scm.state.facts import Container, Health, OpState
+from scm.state.facts import Container, NodeHealthState, OpState
 
 
-def gives_way(case: Case) -> Placed | None:
+def gives_way(case: ContainerContext) -> PlacedReplica | None:
     """Return the replica to remove because no other node has room for a missing shard, if any.
 
     It is a bad one that no repair is expected to heal, or one of two of the same index, and not
@@ -46,7 +46,7 @@ def gives_way(case: Case) -> Placed | None:
     )
 
 
-def may_remove_shard(case: Case, datanode_id: str) -> bool:
+def may_remove_shard(case: ContainerContext, datanode_id: str) -> bool:
     """Return True if a replica may still be removed at the time its delete would be sent."""
     held = next((p for p in case.placed if p.datanode_id == datanode_id), None)
     if held is None:
@@ -64,7 +64,7 @@ def may_remove_shard(case: Case, datanode_id: str) -> bool:
     return left_count >= case.container.data_count and any(_covers(case, p, held) for p in twins)
 
 
-def may_lose_shard(case: Case, datanode_id: str) -> bool:
+def may_lose_shard(case: ContainerContext, datanode_id: str) -> bool:
     """Return True if an operator may have a seemingly good replica removed.
 
     More whole shards must stay than reading needs: the removed one is rebuilt from them.
@@ -78,19 +78,19 @@ def operator_keep_count(container: Container) -> int:
     return container.data_count + 1
 
 
-def whole_count(case: Case) -> int:
+def whole_count(case: ContainerContext) -> int:
     """Return how many indexes have a whole replica that is not being deleted."""
     return sum(bool(found) for found in _whole(case).values())
 
 
-def is_better_rack(case: Case, moved: Placed, rack: str) -> bool:
+def is_better_rack(case: ContainerContext, moved: PlacedReplica, rack: str) -> bool:
     """Return True if the shards are better spread with `moved` on `rack`."""
     after = _racks(case)
     after.remove(moved.rack)
     return _misplaced(case, [*after, rack]) < _misplaced(case, _racks(case))
 
 
-def _good(case: Case) -> list[Placed]:
+def _good(case: ContainerContext) -> list[PlacedReplica]:
     return [
         p
         for p in present(case.placed)
@@ -100,11 +100,11 @@ def _good(case: Case) -> list[Placed]:
     ]
 
 
-def _racks(case: Case) -> list[str]:
+def _racks(case: ContainerContext) -> list[str]:
     return [p.rack for p in _good(case)]
 
 
-def _misplaced(case: Case, racks: list[str]) -> int:
+def _misplaced(case: ContainerContext, racks: list[str]) -> int:
     return misplaced_count(
         racks,
         cluster_rack_count=case.cluster_rack_count,
@@ -113,9 +113,9 @@ def _misplaced(case: Case, racks: list[str]) -> int:
     )
 
 
-def _whole(case: Case) -> dict[int, list[Placed]]:
+def _whole(case: ContainerContext) -> dict[int, list[PlacedReplica]]:
     """Return the whole replicas of each index, none of them being deleted."""
-    found: dict[int, list[Placed]] = {
+    found: dict[int, list[PlacedReplica]] = {
         index: [] for index in range(1, case.container.replication_factor + 1)
     }
     for p in case.placed:
@@ -124,19 +124,19 @@ def _whole(case: Case) -> dict[int, list[Placed]]:
     return found
 
 
-def _removable(case: Case) -> list[Placed]:
+def _removable(case: ContainerContext) -> list[PlacedReplica]:
     """Return the replicas on in-service nodes that answer and have reported all their replicas."""
     return [
         p
         for p in case.placed
-        if p.health is Health.HEALTHY
+        if p.health is NodeHealthState.HEALTHY
         and p.op_state is OpState.IN_SERVICE
         and p.is_confirmed
         and p.replica.state is not ReplicaState.RECOVERING
     ]
 
 
-def _twin(case: Case, whole: dict[int, list[Placed]]) -> Placed | None:
+def _twin(case: ContainerContext, whole: dict[int, list[PlacedReplica]]) -> PlacedReplica | None:
     """Return the surplus replica of an index: one that its twin covers, or else on the
     fuller rack.
     """
@@ -154,7 +154,7 @@ def _twin(case: Case, whole: dict[int, list[Placed]]) -> Placed | None:
     return None
 
 
-def _is_beyond(case: Case, bad: Placed, twins: Sequence[Placed]) -> bool:
+def _is_beyond(case: ContainerContext, bad: PlacedReplica, twins: Sequence[PlacedReplica]) -> bool:
     """Return True if a bad shard has commits that neither its container nor a whole one of its
     index has, so that it alone holds that data.
     """
@@ -162,7 +162,7 @@ def _is_beyond(case: Case, bad: Placed, twins: Sequence[Placed]) -> bool:
     return bad.replica.bcsid > max(case.container.sequence_id, last)
 
 
-def _covers(case: Case, one: Placed, other: Placed) -> bool:
+def _covers(case: ContainerContext, one: PlacedReplica, other: PlacedReplica) -> bool:
     """Return True if `one` makes another whole shard of its index unnecessary.
 
     Equal trees do. So does a shard that came back beside one that was rebuilt meanwhile: a rebuilt
@@ -184,7 +184,7 @@ def _covers(case: Case, one: Placed, other: Placed) -> bool:
     )
 
 
-def likes(case: Case, bad: Placed) -> list[Placed]:
+def likes(case: ContainerContext, bad: PlacedReplica) -> list[PlacedReplica]:
     """Return other nodes' replicas of the same index with the same data that are bad only because
     they also missed a commit, for instance a copy made before the first one was known to be bad.
     """
@@ -201,5 +201,5 @@ def likes(case: Case, bad: Placed) -> list[Placed]:
     ]
 
 
-def _tombstone_count(p: Placed) -> int:
+def _tombstone_count(p: PlacedReplica) -> int:
     return 0 if p.replica.tree is None else p.replica.tree.tombstone_count

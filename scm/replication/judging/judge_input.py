@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent.rpc.wire.replica_columns import CONTRADICTORY, EMPTY, HAS_TREE
-from health.batch import NO_BCSID, Batch, Containers, Nodes, Ops, Replicas
+from health.batch import NO_BCSID, ContainerBatch, Containers, Nodes, Ops, Replicas
 from health.rules import Rules
 from health.segments import Bools, Ints, Segments
 from health.words import (
@@ -26,25 +26,25 @@ from health.words import (
     SERVICE_OF,
     UNHEALTHY,
     UNKNOWN,
-    Kind,
     NodeHealth,
-    State,
+    ReplicationType,
+    SharedState,
 )
 from merkle.replica import ReplicaState
-from scm.cluster.cases import Cases
-from scm.cluster.nodes import Nodes as NodeBook
+from scm.cluster.cases import ContainerContexts
+from scm.cluster.nodes import NodeManager as NodeBook
 from scm.state import facts
-from scm.state.database import State as Books
-from scm.state.facts import Container, ContainerState, Health, OpState, Pending
+from scm.state.database import StateDatabase as Books
+from scm.state.facts import Container, ContainerState, NodeHealthState, OpState, PendingCommand
 from scm.state.options import ScmOptions
 from scm.state.replicas.arena import picked
 
 OP_WORDS: Final = {
-    facts.Kind.CLOSE: "CLOSE",
-    facts.Kind.DELETE: "DELETE",
-    facts.Kind.RECONCILE: "RECONCILE",
-    facts.Kind.REPLICATE: "ADD",
-    facts.Kind.RECONSTRUCT: "ADD",
+    facts.CommandKind.CLOSE: "CLOSE",
+    facts.CommandKind.DELETE: "DELETE",
+    facts.CommandKind.RECONCILE: "RECONCILE",
+    facts.CommandKind.REPLICATE: "ADD",
+    facts.CommandKind.RECONSTRUCT: "ADD",
 }
 """What pending commands mean to the judge; others are not about a replica."""
 
@@ -57,7 +57,7 @@ _NOTHING_TOLD: Final[tuple[tuple[Any, ...], ...]] = ((),) * 5  # for an empty se
 _NOBODY: Final = Container(0, ContainerState.CLOSED, 0, 0, 0, ())  # if only replicas name it
 
 
-def op_rows(pending: Pending, state: Books) -> Iterator[tuple[str, str, int]]:
+def op_rows(pending: PendingCommand, state: Books) -> Iterator[tuple[str, str, int]]:
     """Yield word, datanode and index for each replica that a command is about.
 
     A reconstruction makes several replicas; a copy has the index of its source. A command whose
@@ -81,10 +81,12 @@ def op_rows(pending: Pending, state: Books) -> Iterator[tuple[str, str, int]]:
             yield word, datanode_id, index
 
 
-class Batches:
+class HealthBatchBuilder:
     """Builds batches. Callers hold the control plane's lock."""
 
-    def __init__(self, state: Books, nodes: NodeBook, cases: Cases, options: ScmOptions) -> None:
+    def __init__(
+        self, state: Books, nodes: NodeBook, cases: ContainerContexts, options: ScmOptions
+    ) -> None:
         self._state = state
         self._nodes = nodes
         self._cases = cases
@@ -104,7 +106,7 @@ class Batches:
         *,
         without: Collection[int] = (),
         gone: Collection[tuple[int, str]] = (),
-    ) -> Batch:
+    ) -> ContainerBatch:
         """Return these containers, ascending, with their replicas and pending commands.
 
         The commands `without` and the replicas `gone` (container and datanode) are left out.
@@ -125,7 +127,7 @@ class Batches:
         replicas, origins = self._replicas(
             ids, owner[order], picked(held, order), node[order], names
         )
-        return Batch(
+        return ContainerBatch(
             containers=self._containers(ids, owner, held),
             replicas=replicas,
             ops=Ops(
@@ -238,7 +240,7 @@ class Batches:
         """Return which bad replicas a repair may still heal."""
         found = np.zeros(len(owner), dtype=np.bool_)
         state = _REPLICA_STATES[held["state"]]
-        doubtful = np.unique(owner[(state == UNHEALTHY) | (state == State.QUASI_CLOSED)])
+        doubtful = np.unique(owner[(state == UNHEALTHY) | (state == SharedState.QUASI_CLOSED)])
         for place in {*doubtful.tolist(), *self._cases.places_in_grace(ids)}:
             hopeful = self._cases.hopeful(ids[place])
             first, end = np.searchsorted(owner, (place, place + 1)).tolist()
@@ -273,7 +275,9 @@ class Batches:
             has_pipeline[i] = self._has_pipeline(known[i])
         return Containers(
             container_id=np.array(ids, dtype=np.int64),
-            kind=np.where(is_known, np.where(is_ec, Kind.EC, Kind.RATIS), UNKNOWN),
+            kind=np.where(
+                is_known, np.where(is_ec, ReplicationType.EC, ReplicationType.RATIS), UNKNOWN
+            ),
             factor=factor,
             data=data,
             parity=np.where(is_ec, factor - data, 0),
@@ -298,7 +302,7 @@ class Batches:
 
     def _has_pipeline(self, container: Container) -> bool:
         return container.state is ContainerState.OPEN and all(
-            self._nodes.health(node) is Health.HEALTHY for node in container.pipeline
+            self._nodes.health(node) is NodeHealthState.HEALTHY for node in container.pipeline
         )
 
 

@@ -12,17 +12,17 @@ from typing import Final
 
 import numpy as np
 
-from health.batch import NO_BCSID, Batch, View, view
+from health.batch import NO_BCSID, BatchView, ContainerBatch, view
 from health.departure import FREE, HELD_BY, is_readable, lacking, obstacles
 from health.judge import Diagnosis, diagnose, scene_of
 from health.plan.copies import ratis_sources
-from health.plan.plan_rows import Actions, Lists
+from health.plan.plan_rows import PlanRows, RaggedArray
 from health.plan.planner import plan
 from health.rules import Rules
 from health.segments import Bools
-from health.source_doubts import DOUBTS, Doubt
-from health.words import SERVICE_OF, Action, Health, State
-from scm.replication.judging.judge_input import Batches
+from health.source_doubts import DOUBTS, SourceIssue
+from health.words import SERVICE_OF, Action, HealthState, SharedState
+from scm.replication.judging.judge_input import HealthBatchBuilder
 from scm.state.facts import OpState
 
 MADE: Final = (Action.REPLICATE, Action.RECONSTRUCT)
@@ -30,7 +30,7 @@ UNNEEDED: Final = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class HealthRow:
     """The needs of a container by the rules, before targets and limits are considered."""
 
     action: Action
@@ -50,7 +50,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Lacks:
+class ReplicationGaps:
     """The evaluated containers that lack replicas, shards or last commits, or have surplus ones, or
     shards with too many blocks.
     """
@@ -62,7 +62,7 @@ class Lacks:
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class DepartureImpact:
     """The needs of a container if nodes leave or go into maintenance."""
 
     container_id: int
@@ -72,8 +72,8 @@ class Loss:
 
 
 def losses_without(
-    batch: Batch, rules: Rules, datanode_ids: Collection[str], op_state: OpState
-) -> list[Loss]:
+    batch: ContainerBatch, rules: Rules, datanode_ids: Collection[str], op_state: OpState
+) -> list[DepartureImpact]:
     """Return the needs of containers if some of their nodes leave or go into maintenance,
     ascending. Pure.
     """
@@ -81,7 +81,9 @@ def losses_without(
     return losses(after, _locked_out(view(batch), _is_named(batch, datanode_ids)))
 
 
-def as_if_told(batch: Batch, datanode_ids: Collection[str], op_state: OpState) -> Batch:
+def as_if_told(
+    batch: ContainerBatch, datanode_ids: Collection[str], op_state: OpState
+) -> ContainerBatch:
     """Return a batch with some of its nodes in another operational state. Pure."""
     nodes, is_named = batch.nodes, _is_named(batch, datanode_ids)
     is_resting = op_state is OpState.IN_MAINTENANCE
@@ -93,7 +95,7 @@ def as_if_told(batch: Batch, datanode_ids: Collection[str], op_state: OpState) -
     return replace(batch, nodes=told)
 
 
-def losses(after: Diagnosis, is_locked: Bools) -> list[Loss]:
+def losses(after: Diagnosis, is_locked: Bools) -> list[DepartureImpact]:
     """Return the needs of containers from their state `after` nodes began to leave, and which would
     be unreadable if the nodes were off. Pure.
     """
@@ -105,7 +107,7 @@ def losses(after: Diagnosis, is_locked: Bools) -> list[Loss]:
     is_lost = after.view.is_ec & (after.counts.erasure.unavailable != 0)
     can_be_made = np.where(is_lost, rebuilt, copied)
     return [
-        Loss(number, short, short > 0 and not able, locked)
+        DepartureImpact(number, short, short > 0 and not able, locked)
         for number, short, able, locked in zip(
             after.view.batch.containers.container_id.tolist(),
             lacking(after.view, after.counts).tolist(),
@@ -116,10 +118,10 @@ def losses(after: Diagnosis, is_locked: Bools) -> list[Loss]:
     ]
 
 
-class Judge:
+class LiveHealthJudge:
     """Calls the judge. Callers hold the control plane's lock."""
 
-    def __init__(self, batches: Batches) -> None:
+    def __init__(self, batches: HealthBatchBuilder) -> None:
         self._batches = batches
 
     def rules(self) -> Rules:
@@ -132,7 +134,7 @@ class Judge:
 
     def rows(
         self, container_ids: Collection[int], *, without: Collection[int] = ()
-    ) -> dict[int, list[Row]]:
+    ) -> dict[int, list[HealthRow]]:
         """Return the needs of containers, most urgent first, leaving the commands `without` out.
         Containers that need nothing are omitted.
         """
@@ -141,18 +143,18 @@ class Judge:
         batch = self._batches.of(container_ids, without=without)
         return _planned(diagnose(batch, self._batches.rules()))
 
-    def look(self, container_ids: Collection[int]) -> tuple[Diagnosis, Lacks]:
+    def look(self, container_ids: Collection[int]) -> tuple[Diagnosis, ReplicationGaps]:
         """Return the diagnosis of each container, ascending, and which have missing or surplus
         replicas.
         """
         found = self.diagnose(container_ids)
-        lacks = _lacks(found) if found.flags.any() else Lacks({}, frozenset())
+        lacks = _lacks(found) if found.flags.any() else ReplicationGaps({}, frozenset())
         return found, replace(lacks, uneven=_uneven(found.view), short=_short(found.view))
 
-    def health_without(self, container_id: int, datanode_id: str) -> Health:
+    def health_without(self, container_id: int, datanode_id: str) -> HealthState:
         """Return a container's health without one datanode's replica."""
         batch = self._batches.of([container_id], gone=[(container_id, datanode_id)])
-        return Health(int(diagnose(batch, self._batches.rules()).verdicts.state[0]))
+        return HealthState(int(diagnose(batch, self._batches.rules()).verdicts.state[0]))
 
     def healthy(self, container_ids: Iterable[int]) -> dict[int, frozenset[str]]:
         """Return the HEALTHY ones among these containers, each with the datanodes whose replica has
@@ -160,8 +162,8 @@ class Judge:
         """
         found = self.diagnose(list(container_ids))
         batch = found.view.batch
-        is_well = (found.verdicts.state == Health.HEALTHY)[found.view.rows.owner]
-        sound = (is_well & (found.doubts == Doubt.NONE)).nonzero()[0].tolist()
+        is_well = (found.verdicts.state == HealthState.HEALTHY)[found.view.rows.owner]
+        sound = (is_well & (found.doubts == SourceIssue.NONE)).nonzero()[0].tolist()
         ids = batch.containers.container_id.tolist()
         well: dict[int, set[str]] = {}
         for row, name in zip(sound, _names(found, sound), strict=True):
@@ -192,7 +194,7 @@ class Judge:
 
     def sources(
         self, container_ids: Collection[int], *, without: Collection[int] = ()
-    ) -> dict[int, Row]:
+    ) -> dict[int, HealthRow]:
         """Return the copy sources of each container that is not erasure-coded: those in its plan
         rows or, if it needs nothing, all possible ones.
         """
@@ -218,19 +220,19 @@ class Judge:
         }
 
 
-def _is_named(batch: Batch, datanode_ids: Collection[str]) -> Bools:
+def _is_named(batch: ContainerBatch, datanode_ids: Collection[str]) -> Bools:
     """Return which nodes of a batch are in `datanode_ids`."""
     return np.array([name in datanode_ids for name in batch.nodes.names], dtype=np.bool_)
 
 
-def _locked_out(now: View, is_off: Bools) -> Bools:
+def _locked_out(now: BatchView, is_off: Bools) -> Bools:
     """Return which containers are readable, but not if some nodes were off."""
     left = replace(now, is_present=now.is_present & ~is_off[now.batch.replicas.node])
     return is_readable(now) & ~is_readable(left)
 
 
-def _copy(found: Diagnosis, rows: Sequence[int]) -> Row:
-    return Row(
+def _copy(found: Diagnosis, rows: Sequence[int]) -> HealthRow:
+    return HealthRow(
         Action.REPLICATE,
         priority=0,
         reason="",
@@ -243,7 +245,7 @@ def _copy(found: Diagnosis, rows: Sequence[int]) -> Row:
     )
 
 
-def _lacks(found: Diagnosis) -> Lacks:
+def _lacks(found: Diagnosis) -> ReplicationGaps:
     """Return the plan's findings for whole containers; computing its rows would cost more than the
     plan.
     """
@@ -254,42 +256,44 @@ def _lacks(found: Diagnosis) -> Lacks:
     np.minimum.at(urgency, actions.container[is_made], actions.priority[is_made])
     under = (urgency != UNNEEDED).nonzero()[0]
     over = actions.container[(actions.action == Action.DELETE) & actions.is_forced]
-    return Lacks(
+    return ReplicationGaps(
         dict(zip(ids[under].tolist(), urgency[under].tolist(), strict=True)),
         frozenset(ids[over].tolist()),
     )
 
 
-def _uneven(view: View) -> frozenset[int]:
+def _uneven(view: BatchView) -> frozenset[int]:
     """Return the erasure-coded containers in which a closed shard has more live blocks than another
     although no delete is pending. It may have missed a delete, which its root does not show.
     """
     containers, replicas, rows = view.batch.containers, view.batch.replicas, view.rows
-    shards = view.is_shard & view.is_present & (replicas.state == State.CLOSED) & replicas.has_root
+    shards = (
+        view.is_shard & view.is_present & (replicas.state == SharedState.CLOSED) & replicas.has_root
+    )
     if not shards.any():
         return frozenset()
     most = rows.highest(replicas.block_count, 0, shards)
     missing_max = rows.highest(most[rows.owner] - replicas.block_count, 0, shards)
-    is_asked = view.is_ec & (containers.state == State.CLOSED) & ~containers.owes_deletes
+    is_asked = view.is_ec & (containers.state == SharedState.CLOSED) & ~containers.owes_deletes
     return frozenset(containers.container_id[is_asked & (missing_max > 0)].tolist())
 
 
-def _short(view: View) -> frozenset[int]:
+def _short(view: BatchView) -> frozenset[int]:
     """Return the closed containers that have replicas but none with the last commit, because its
     holder died or lost its disk.
     """
     containers, replicas = view.batch.containers, view.batch.replicas
     last = view.rows.highest(replicas.bcsid, NO_BCSID, view.is_present)
-    is_short = (containers.state == State.CLOSED) & (last < containers.sequence_id)
+    is_short = (containers.state == SharedState.CLOSED) & (last < containers.sequence_id)
     return frozenset(containers.container_id[is_short & (view.present > 0)].tolist())
 
 
-def _planned(found: Diagnosis) -> dict[int, list[Row]]:
+def _planned(found: Diagnosis) -> dict[int, list[HealthRow]]:
     """Return the needs of containers, most urgent first; containers that need nothing are
     omitted.
     """
     ids = found.view.batch.containers.container_id.tolist()
-    needs: dict[int, list[Row]] = {}
+    needs: dict[int, list[HealthRow]] = {}
     for place, row in _rows(plan(scene_of(found)), found):
         needs.setdefault(ids[place], []).append(row)
     for rows in needs.values():
@@ -297,7 +301,7 @@ def _planned(found: Diagnosis) -> dict[int, list[Row]]:
     return needs
 
 
-def _rows(actions: Actions, found: Diagnosis) -> list[tuple[int, Row]]:
+def _rows(actions: PlanRows, found: Diagnosis) -> list[tuple[int, HealthRow]]:
     columns = zip(
         actions.container.tolist(),
         actions.action.tolist(),
@@ -313,7 +317,7 @@ def _rows(actions: Actions, found: Diagnosis) -> list[tuple[int, Row]]:
     return [
         (
             place,
-            Row(
+            HealthRow(
                 Action(action),
                 priority=priority,
                 reason=reason,
@@ -329,7 +333,7 @@ def _rows(actions: Actions, found: Diagnosis) -> list[tuple[int, Row]]:
     ]
 
 
-def _lists(lists: Lists) -> list[list[int]]:
+def _lists(lists: RaggedArray) -> list[list[int]]:
     starts, values = lists.starts.tolist(), lists.values.tolist()
     return [values[a:b] for a, b in pairwise(starts)]
 

@@ -16,19 +16,19 @@ from agent.errors import Code
 from merkle.replica import ReplicaState
 from scm.cluster.commands import command_limits
 from scm.cluster.commands.pending_ops import PendingOps
-from scm.cluster.nodes import Nodes
+from scm.cluster.nodes import NodeManager
 from scm.replication.reconciling.eligibility import Eligibility, Participants, judge
-from scm.replication.reconciling.plan_check import ASKED_FOR, Decision, PlanRow
+from scm.replication.reconciling.plan_check import ASKED_FOR, ContainerDecision, PlanRow
 from scm.state.clock import Clock
-from scm.state.database import Change, State
+from scm.state.database import StateChange, StateDatabase
 from scm.state.facts import (
+    CommandKind,
+    CommandOutcome,
     Container,
-    Health,
     Holder,
-    Kind,
-    Outcome,
+    NodeHealthState,
     OutcomeState,
-    Pending,
+    PendingCommand,
     Replica,
 )
 from scm.state.options import ScmOptions
@@ -49,11 +49,16 @@ class _Tries:
     is_counted: bool = False  # the newest order is counted
 
 
-class Reconciles:
+class ReconcileScheduler:
     """Decides about reconcile commands. Callers hold the control plane's lock."""
 
     def __init__(
-        self, state: State, nodes: Nodes, commands: PendingOps, clock: Clock, options: ScmOptions
+        self,
+        state: StateDatabase,
+        nodes: NodeManager,
+        commands: PendingOps,
+        clock: Clock,
+        options: ScmOptions,
     ) -> None:
         self._state = state
         self._nodes = nodes
@@ -63,23 +68,23 @@ class Reconciles:
         self._ordered_at_s: dict[int, float] = {}
         self._tries: dict[int, _Tries] = {}
 
-    def order(self, change: Change, container_id: int) -> Decision:
+    def order(self, change: StateChange, container_id: int) -> ContainerDecision:
         """Order a reconcile of a container for an operator; this also resets its retry count."""
         participants = self.participants(container_id)
         if participants.eligibility is not Eligibility.OK:
-            return Decision(container_id, participants.eligibility, participants.message)
+            return ContainerDecision(container_id, participants.eligibility, participants.message)
         self._tries.pop(container_id, None)
         return self._order(change, container_id, participants, ASKED_FOR)
 
     def order_planned(
         self,
-        change: Change,
+        change: StateChange,
         row: PlanRow,
         participants: Participants,
         *,
         why: str = "",
         dry_run: bool,
-    ) -> Decision:
+    ) -> ContainerDecision:
         """Order a reconcile of a container for a plan, if it is not too soon.
 
         `why` replaces the plan's reason when the control plane orders it itself.
@@ -89,12 +94,14 @@ class Reconciles:
         container_id = row.container_id
         left_s = self._cooldown_left_s(container_id)
         if left_s > 0:
-            return Decision(container_id, COOLDOWN, f"reconciled lately; again in {left_s:.0f} s")
+            return ContainerDecision(
+                container_id, COOLDOWN, f"reconciled lately; again in {left_s:.0f} s"
+            )
         world = self._fingerprint(container_id)
         tries = self._tries.get(container_id)
         count = 0 if tries is None or tries.world != world else tries.count
         if count >= TRIES_MAX:
-            return Decision(
+            return ContainerDecision(
                 container_id,
                 NO_PROGRESS,
                 f"{TRIES_MAX} times reconciled and nothing changed; an operator may try again",
@@ -107,27 +114,29 @@ class Reconciles:
         )
         if not targets:
             message = "its replicas are excluded: suture scm hold says since when"
-            return Decision(container_id, EXCLUDED, message)
+            return ContainerDecision(container_id, EXCLUDED, message)
         participants = replace(participants, targets=targets)
         if dry_run:
-            return Decision(container_id, "OK", "would go to " + ", ".join(participants.targets))
+            return ContainerDecision(
+                container_id, "OK", "would go to " + ", ".join(participants.targets)
+            )
         decision = self._order(change, container_id, participants, why or row.why)
         if decision.code == "OK":
             self._tries[container_id] = _Tries(world, count, self._clock.monotonic_s())
         return decision
 
-    def peers_of(self, command: Pending) -> tuple[str, ...]:
+    def peers_of(self, command: PendingCommand) -> tuple[str, ...]:
         """Return the peers that a reconcile command names now; empty if it is not eligible."""
         participants = self.participants(command.container_id)
         if command.datanode_id not in participants.targets:
             return ()
         return participants.peers_of(command.datanode_id)
 
-    def addressed(self, command: Pending) -> Pending:
+    def addressed(self, command: PendingCommand) -> PendingCommand:
         """Return a reconcile command with the holders that are no peers at the time of sending:
         they could contradict the peers, unless their node is dead and no longer waited for.
         """
-        if command.kind is not Kind.RECONCILE or command.scheme:
+        if command.kind is not CommandKind.RECONCILE or command.scheme:
             return command
         asked = {command.datanode_id, *self.peers_of(command)}
         replicas = self._state.replicas.of(command.container_id)
@@ -153,7 +162,7 @@ class Reconciles:
             return Participants(Eligibility.NO_REACHABLE_PEER, message)
         return replace(found, targets=targets)
 
-    def ended(self, command: Pending, outcome: Outcome) -> None:
+    def ended(self, command: PendingCommand, outcome: CommandOutcome) -> None:
         """Record the end of a reconcile command.
 
         Only a complete reconcile counts as a try that changed nothing (issue 49.9): one that
@@ -199,7 +208,7 @@ class Reconciles:
             (
                 r.datanode_id,
                 self._nodes.is_reachable(r.datanode_id),
-                self._nodes.health(r.datanode_id) is Health.DEAD,
+                self._nodes.health(r.datanode_id) is NodeHealthState.DEAD,
                 r.state,
                 r.bcsid,
                 r.finding_count,
@@ -211,22 +220,22 @@ class Reconciles:
         return zlib.crc32(repr(facts).encode())
 
     def _order(
-        self, change: Change, container_id: int, participants: Participants, why: str
-    ) -> Decision:
+        self, change: StateChange, container_id: int, participants: Participants, why: str
+    ) -> ContainerDecision:
         full = [node for node in participants.targets if not self._commands.has_room(node)]
         if full:
-            return Decision(container_id, Code.BUSY, f"the queue of {full[0]} is full")
+            return ContainerDecision(container_id, Code.BUSY, f"the queue of {full[0]} is full")
         container = self._state.containers.get(container_id)
         assert container is not None, "an unknown container is not eligible"
         first = minority(container, self._state.replicas.of(container_id), participants.targets)
         known, command_ids = 0, []
         for node in participants.targets:
-            pending = self._state.commands.about(Kind.RECONCILE, container_id, node)
+            pending = self._state.commands.about(CommandKind.RECONCILE, container_id, node)
             known += pending is not None
             command_ids.append(
                 self._commands.queue(
                     change,
-                    Kind.RECONCILE,
+                    CommandKind.RECONCILE,
                     container_id,
                     node,
                     why=why,
@@ -237,7 +246,7 @@ class Reconciles:
             )
         self._ordered_at_s[container_id] = self._clock.monotonic_s()
         message = f"{known} of {len(command_ids)} were ordered before" if known else ""
-        return Decision(container_id, "OK", message, tuple(command_ids))
+        return ContainerDecision(container_id, "OK", message, tuple(command_ids))
 
 
 def minority(

@@ -17,10 +17,10 @@ from typing import Final
 from agent.errors import Code
 from health.judge import Diagnosis
 from health.reconcile_eligibility import REASONS
-from scm.cluster.basis import Basis
-from scm.replication.reconciling.attempts import COOLDOWN, Reconciles
+from scm.cluster.basis import DecisionContext
+from scm.replication.reconciling.attempts import COOLDOWN, ReconcileScheduler
 from scm.replication.reconciling.plan_check import PlanRow
-from scm.state.database import Change
+from scm.state.database import StateChange
 
 ORDERS_PER_TURN: Final = 500
 ORDERS_AT_ONCE: Final = 25  # while the lock is held
@@ -29,10 +29,10 @@ _CONTRADICT: Final = 1 << REASONS.index("replicas contradict each other")
 _TOMBSTONES: Final = 1 << REASONS.index("tombstones differ")
 
 
-class Healing:
+class AutoReconcile:
     """Orders the reconciles. Callers hold the control plane's lock."""
 
-    def __init__(self, basis: Basis, reconciles: Reconciles) -> None:
+    def __init__(self, basis: DecisionContext, reconciles: ReconcileScheduler) -> None:
         self._cases = basis.cases
         self._clock = basis.clock
         self._is_on = basis.options.heal
@@ -67,7 +67,7 @@ class Healing:
         due = (number for number, due_s in self._due_s.items() if due_s <= now_s)
         self._chosen = list(islice(due, ORDERS_PER_TURN))
 
-    def serve(self, change: Change) -> bool:
+    def serve(self, change: StateChange) -> bool:
         """Order the next few; those that cannot be ordered now are retried. Return False if none is
         left.
         """
@@ -82,7 +82,7 @@ class Healing:
                 self._due_s[container_id] = self._clock.monotonic_s() + self._settle_s
         return bool(portion)
 
-    def _order(self, change: Change, container_id: int) -> bool:
+    def _order(self, change: StateChange, container_id: int) -> bool:
         """Order one; return False if it should be retried although its replicas do not change.
 
         A container that may not be reconciled has no targets. It is due again when a replica or the

@@ -12,7 +12,7 @@ from typing import Final
 from agent.errors import Code
 from merkle.replica import ReplicaState
 from scm.replication.reconciling.eligibility import Eligibility, Participants, judge
-from scm.state.facts import Container, Kind, Replica
+from scm.state.facts import CommandKind, Container, Replica
 
 ASKED_FOR: Final = "an operator asked for it"  # replaces a reason; the audit log has the operator
 
@@ -53,7 +53,7 @@ class PlanRow:
 class PlannedCommand:
     """A command as previewed to an operator."""
 
-    kind: Kind
+    kind: CommandKind
     datanode_id: str
     target_id: str = ""
     size_bytes: int = 0
@@ -62,7 +62,7 @@ class PlannedCommand:
 
 
 @dataclass(frozen=True, slots=True)
-class GivenUp:
+class LostCommit:
     """A commit that a container loses by being closed, and its key if known."""
 
     bcsid: int
@@ -71,7 +71,7 @@ class GivenUp:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class ContainerDecision:
     """The outcome for one requested container."""
 
     container_id: int
@@ -82,7 +82,7 @@ class Decision:
     copies_before: int = 0
     copies_after: int = 0
     world: int = 0
-    given_up: tuple[GivenUp, ...] = ()  # the first of them
+    given_up: tuple[LostCommit, ...] = ()  # the first of them
     given_up_count: int = 0
     acknowledged_count: int = 0  # commits among them that a client was told are stored
 
@@ -93,7 +93,7 @@ def check(
     replicas: Sequence[Replica],
     is_reachable: Callable[[str], bool],
     dead: Collection[str] = (),
-) -> Decision | Participants:
+) -> ContainerDecision | Participants:
     """Return the participants if the row still matches the state, else why it is not acted on.
 
     The last reports of `dead` nodes are ignored, here and in the row.
@@ -102,10 +102,10 @@ def check(
     row = replace(row, replicas=tuple(r for r in row.replicas if r.datanode_id not in dead))
     participants = judge(container, replicas, is_reachable)
     if participants.eligibility is not Eligibility.OK:
-        return Decision(row.container_id, participants.eligibility, participants.message)
+        return ContainerDecision(row.container_id, participants.eligibility, participants.message)
     changes = _changes(row, replicas, is_reachable)
     if changes:
-        return Decision(row.container_id, Code.STALE_PLAN, "; ".join(changes))
+        return ContainerDecision(row.container_id, Code.STALE_PLAN, "; ".join(changes))
     return participants
 
 

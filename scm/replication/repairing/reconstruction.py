@@ -15,16 +15,16 @@ import structlog
 
 from health.words import Action
 from merkle.replica import ReplicaState
-from scm.cluster.basis import Basis
-from scm.cluster.case import Case, needed_bytes, present
+from scm.cluster.basis import DecisionContext
+from scm.cluster.case import ContainerContext, needed_bytes, present
 from scm.cluster.copy_targets import choose_targets
-from scm.replication.judging.live_judge import Judge, Row
-from scm.state.database import Change
-from scm.state.facts import Kind, Pending
+from scm.replication.judging.live_judge import HealthRow, LiveHealthJudge
+from scm.state.database import StateChange
+from scm.state.facts import CommandKind, PendingCommand
 
 QUIET_S: Final = 10.0  # after an order, until reports show what it made
 
-_ABOUT_SHARDS: Final = frozenset({Kind.REPLICATE, Kind.RECONSTRUCT})
+_ABOUT_SHARDS: Final = frozenset({CommandKind.REPLICATE, CommandKind.RECONSTRUCT})
 
 _log = structlog.get_logger("suture.scm")
 
@@ -32,7 +32,7 @@ _log = structlog.get_logger("suture.scm")
 class Reconstructor:
     """Keeps erasure-coded containers whole. Callers hold the control's lock."""
 
-    def __init__(self, basis: Basis, judge: Judge) -> None:
+    def __init__(self, basis: DecisionContext, judge: LiveHealthJudge) -> None:
         self._state = basis.state
         self._nodes = basis.nodes
         self._commands = basis.commands
@@ -45,9 +45,9 @@ class Reconstructor:
 
     def rebuild(
         self,
-        change: Change,
-        case: Case,
-        lost: Row,
+        change: StateChange,
+        case: ContainerContext,
+        lost: HealthRow,
         *,
         count_max: int,
         is_in_place: bool = False,
@@ -63,7 +63,7 @@ class Reconstructor:
             return False
         return self._rebuild(change, case, lost, count_max, is_in_place=is_in_place)
 
-    def needed(self, commands: Sequence[Pending]) -> set[int]:
+    def needed(self, commands: Sequence[PendingCommand]) -> set[int]:
         """Return the ids of the shard commands that would still be right if none of them were
         pending; also record their sources.
         """
@@ -74,8 +74,8 @@ class Reconstructor:
         self._sources.clear()
         return {c.command_id for c in mine if self._is_needed(c, rows.get(c.container_id, ()))}
 
-    def _is_needed(self, command: Pending, rows: Sequence[Row]) -> bool:
-        if command.kind is Kind.REPLICATE:
+    def _is_needed(self, command: PendingCommand, rows: Sequence[HealthRow]) -> bool:
+        if command.kind is CommandKind.REPLICATE:
             return any(
                 row.action is Action.REPLICATE and command.datanode_id in row.sources
                 for row in rows
@@ -89,12 +89,12 @@ class Reconstructor:
         self._sources[command.command_id] = tuple((index_of[n], n) for n in lost.sources)
         return all(map(self._nodes.takes_replicas, targets.values()))
 
-    def is_coded(self, command: Pending) -> bool:
+    def is_coded(self, command: PendingCommand) -> bool:
         """Return True if a command is about an erasure-coded container."""
         container = self._state.containers.get(command.container_id)
         return container is not None and bool(container.scheme)
 
-    def addressed(self, command: Pending) -> Pending:
+    def addressed(self, command: PendingCommand) -> PendingCommand:
         """Return a command as it is sent: with the erasure code and, for a reconstruction, the
         sources that `needed` recorded.
         """
@@ -104,9 +104,9 @@ class Reconstructor:
         sources = self._sources.get(command.command_id, ())
         return replace(command, sources=sources, scheme=container.scheme)
 
-    def _is_under_way(self, case: Case) -> bool:
+    def _is_under_way(self, case: ContainerContext) -> bool:
         return any(
-            command.kind is Kind.RECONSTRUCT
+            command.kind is CommandKind.RECONSTRUCT
             for command in self._state.commands.of_container(case.container.container_id)
         )
 
@@ -117,10 +117,16 @@ class Reconstructor:
             if self._clock.monotonic_s() - ordered_at_s < QUIET_S:
                 return True
             del self._ordered_at_s[container_id]
-        return self._commands.is_cooling(Kind.RECONSTRUCT, container_id)
+        return self._commands.is_cooling(CommandKind.RECONSTRUCT, container_id)
 
     def _rebuild(
-        self, change: Change, case: Case, lost: Row, count_max: int, *, is_in_place: bool
+        self,
+        change: StateChange,
+        case: ContainerContext,
+        lost: HealthRow,
+        count_max: int,
+        *,
+        is_in_place: bool,
     ) -> bool:
         container = case.container
         size_bytes = needed_bytes(case)
@@ -133,7 +139,7 @@ class Reconstructor:
         shards = tuple(zip(lost.indexes, targets, strict=False))
         command_id = self._commands.queue(
             change,
-            Kind.RECONSTRUCT,
+            CommandKind.RECONSTRUCT,
             container.container_id,
             min(targets, key=self._commands.loads.replication_load),
             why=lost.reason + lost.told(*lost.sources),
@@ -153,7 +159,7 @@ class Reconstructor:
         return len(targets) == len(lost.indexes)
 
     def _targets(
-        self, case: Case, lost: tuple[int, ...], size_bytes: int, excluded: set[str]
+        self, case: ContainerContext, lost: tuple[int, ...], size_bytes: int, excluded: set[str]
     ) -> list[str]:
         """Choose a node for each lost shard, as far as there are enough."""
         candidates = [
@@ -173,7 +179,7 @@ class Reconstructor:
         )
 
 
-def _unfinished(case: Case, lost: tuple[int, ...]) -> set[str]:
+def _unfinished(case: ContainerContext, lost: tuple[int, ...]) -> set[str]:
     """Return the nodes that may rebuild their bad shard in place.
 
     They refuse unless it was left unfinished by an earlier reconstruction.

@@ -12,15 +12,15 @@ from typing import Final
 import structlog
 
 from health.words import Action
-from scm.cluster.basis import Basis
-from scm.cluster.case import Case
+from scm.cluster.basis import DecisionContext
+from scm.cluster.case import ContainerContext
 from scm.cluster.commands.loads import DELETE_LIMIT
 from scm.replication.guards.delete_safety import unblock_victim
 from scm.replication.guards.shard_guard import gives_way
-from scm.replication.judging.live_judge import Judge, Row
-from scm.replication.repairing.repair_queue import RepairQueue
-from scm.state.database import Change
-from scm.state.facts import Container, Kind
+from scm.replication.judging.live_judge import HealthRow, LiveHealthJudge
+from scm.replication.repairing.repair_queue import ReplicationQueue
+from scm.state.database import StateChange
+from scm.state.facts import CommandKind, Container
 
 ATTEMPTS_PER_TURN: Final = 500
 ATTEMPTS_AT_ONCE: Final = 100  # while the lock is held
@@ -28,16 +28,16 @@ ATTEMPTS_AT_ONCE: Final = 100  # while the lock is held
 _log = structlog.get_logger("suture.scm")
 
 
-class Removals:
+class OverReplicatedProcessor:
     """Orders deletes. Callers hold the control plane's lock."""
 
-    def __init__(self, basis: Basis, judge: Judge) -> None:
+    def __init__(self, basis: DecisionContext, judge: LiveHealthJudge) -> None:
         self._state = basis.state
         self._commands = basis.commands
         self._cases = basis.cases
         self._options = basis.options
         self._judge = judge
-        self._queue = RepairQueue(self._has_room)
+        self._queue = ReplicationQueue(self._has_room)
         self._due: list[int] = []  # of this step: not tried in this round
         self._next: list[int] = []  # of this step: may have more to delete
 
@@ -52,7 +52,7 @@ class Removals:
         for container_id in over:
             self._queue.put(container_id, 0)
 
-    def make_room(self, change: Change, case: Case) -> bool:
+    def make_room(self, change: StateChange, case: ContainerContext) -> bool:
         """Remove a bad or duplicate shard if no other node has room for a missing one.
 
         Return True if one is removed.
@@ -75,7 +75,7 @@ class Removals:
             )
         return is_ordered
 
-    def unblock(self, change: Change, case: Case) -> None:
+    def unblock(self, change: StateChange, case: ContainerContext) -> None:
         """Remove a bad replica that blocks the place of a good one, if there is no other place."""
         victim = unblock_victim(case)
         if victim is not None and self.delete(
@@ -97,7 +97,7 @@ class Removals:
         self._due = self._queue.choose(ATTEMPTS_PER_TURN)
         self._next = []
 
-    def serve(self, change: Change) -> bool:
+    def serve(self, change: StateChange) -> bool:
         """Order removals for a few containers, one replica each per round; return False if none is
         left.
         """
@@ -109,7 +109,9 @@ class Removals:
         self._next += [n for n in portion if self._remove_one(change, n, needs.get(n, ()))]
         return bool(portion)
 
-    def _remove_one(self, change: Change, container_id: int, rows: Sequence[Row]) -> bool:
+    def _remove_one(
+        self, change: StateChange, container_id: int, rows: Sequence[HealthRow]
+    ) -> bool:
         """Order the removal of one replica of a container; return True if it was ordered."""
         container = self._state.containers.get(container_id)
         row = next((r for r in rows if r.action is Action.DELETE and r.is_forced), None)
@@ -137,7 +139,7 @@ class Removals:
 
     def delete(
         self,
-        change: Change,
+        change: StateChange,
         container: Container,
         datanode_id: str,
         *,
@@ -149,12 +151,12 @@ class Removals:
         """
         if self._state.holds.get((container.container_id, datanode_id)) is not None:
             return False  # kept until the hold is released
-        is_cooling = self._commands.is_cooling(Kind.DELETE, container.container_id)
+        is_cooling = self._commands.is_cooling(CommandKind.DELETE, container.container_id)
         if is_cooling or not self._has_room(datanode_id):
             return False
         command_id = self._commands.queue(
             change,
-            Kind.DELETE,
+            CommandKind.DELETE,
             container.container_id,
             datanode_id,
             why=why,

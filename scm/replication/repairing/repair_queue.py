@@ -16,7 +16,7 @@ from typing import Final
 SLACK: Final = 1_000  # outdated entries of the heap before it is rebuilt
 
 
-class RepairQueue:
+class ReplicationQueue:
     """Containers with missing or surplus replicas. Callers hold the control plane's lock."""
 
     def __init__(self, has_room: Callable[[str], bool]) -> None:

@@ -27,29 +27,29 @@ class Anchor:
 
 
 @dataclass(frozen=True, slots=True)
-class Anchored:
+class VolumeAnchors:
     """The anchors of one volume, oldest first."""
 
     datanode_id: str
     volume_id: str
     anchors: tuple[Anchor, ...]
 
-    def followed_by(self, anchor: Anchor) -> "Anchored":
+    def followed_by(self, anchor: Anchor) -> "VolumeAnchors":
         """Return it with one more anchor; drop the oldest if there are too many."""
         kept = (*self.anchors, anchor)[-ANCHORS_MAX:]
-        return Anchored(self.datanode_id, self.volume_id, kept)
+        return VolumeAnchors(self.datanode_id, self.volume_id, kept)
 
 
-def anchored_row(value: Anchored) -> bytes:
+def anchored_row(value: VolumeAnchors) -> bytes:
     """Encode the anchors of a volume."""
     told = [[one.at_ms, one.count, one.checksum] for one in value.anchors]
     return records.pack([value.datanode_id, value.volume_id, told])
 
 
-def anchored_from(row: bytes) -> Anchored:
+def anchored_from(row: bytes) -> VolumeAnchors:
     """Decode the anchors of a volume. Raise DamagedRow, ValueError or TypeError."""
     datanode_id, volume_id, told = records.unpack(row, 3)
-    return Anchored(datanode_id, volume_id, tuple(map(_anchor, told)))
+    return VolumeAnchors(datanode_id, volume_id, tuple(map(_anchor, told)))
 
 
 def _anchor(told: Sequence[Any]) -> Anchor:
@@ -57,7 +57,7 @@ def _anchor(told: Sequence[Any]) -> Anchor:
     return Anchor(int(at_ms), int(count), str(checksum))
 
 
-class AnchorTable(HistoryTable[tuple[str, str], Anchored]):
+class AnchorTable(HistoryTable[tuple[str, str], VolumeAnchors]):
     """Anchors by datanode and volume."""
 
     def __init__(self) -> None:

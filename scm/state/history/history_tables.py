@@ -11,7 +11,7 @@ import structlog
 
 from health.cluster_verdict import Verdict
 from scm.state import records
-from scm.state.history.interval_samples import Sample, Turn, Verification
+from scm.state.history.interval_samples import StatusSample, VerdictChange, Verification
 from scm.state.tables.table import KeyAt, Table, id_key
 
 K = TypeVar("K", bound=Hashable)
@@ -34,7 +34,7 @@ class HistoryTable(Table[K, V]):
                 _log.warning("history_row_damaged", table=self.name, error=str(damage))
 
 
-class SampleTable(HistoryTable[tuple[int, int], Sample]):
+class SampleTable(HistoryTable[tuple[int, int], StatusSample]):
     """Samples by level and start of their interval."""
 
     def __init__(self) -> None:
@@ -46,13 +46,13 @@ class SampleTable(HistoryTable[tuple[int, int], Sample]):
             value=_sample_from,
         )
 
-    def of(self, level: int) -> list[Sample]:
+    def of(self, level: int) -> list[StatusSample]:
         """Return the samples of one level, oldest first."""
         keys = sorted(key for key in self._rows if key[0] == level)
         return [self._rows[key] for key in keys]
 
 
-class TurnTable(HistoryTable[int, Turn]):
+class VerdictChangeTable(HistoryTable[int, VerdictChange]):
     """Changes of the verdict by time."""
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class TurnTable(HistoryTable[int, Turn]):
             value=_turn_from,
         )
 
-    def by_time(self) -> list[Turn]:
+    def by_time(self) -> list[VerdictChange]:
         """Return the changes, oldest first."""
         return [self._rows[key] for key in sorted(self._rows)]
 
@@ -86,7 +86,7 @@ class VerificationTable(HistoryTable[int, Verification]):
         return [self._rows[key] for key in sorted(self._rows)]
 
 
-def _sample_row(sample: Sample) -> bytes:
+def _sample_row(sample: StatusSample) -> bytes:
     return records.pack(
         [
             sample.level,
@@ -110,15 +110,15 @@ def _sample_row(sample: Sample) -> bytes:
     )
 
 
-def _sample_from(row: bytes) -> Sample:
+def _sample_from(row: bytes) -> StatusSample:
     fields = records.unpack(row, _SAMPLE_FIELDS)
     fields[2] = Verdict(fields[2])
-    return Sample(*fields)
+    return StatusSample(*fields)
 
 
-def _turn_from(row: bytes) -> Turn:
+def _turn_from(row: bytes) -> VerdictChange:
     at_ms, verdict, text = records.unpack(row, 3)
-    return Turn(at_ms, Verdict(verdict), text)
+    return VerdictChange(at_ms, Verdict(verdict), text)
 
 
 def _verification_from(row: bytes) -> Verification:

@@ -24,22 +24,22 @@ _WORST_FIRST: Final = (Verdict.UNWELL, Verdict.UNKNOWN, Verdict.WHOLE)
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class SampleLevel:
     """A series of intervals of one length, and how many of them are kept."""
 
     length_ms: int
     count_max: int
 
 
-LEVELS: Final[Sequence[Level]] = (
-    Level(5 * MINUTE_MS, 2 * DAY_MS // (5 * MINUTE_MS)),
-    Level(HOUR_MS, 21 * 24),
-    Level(DAY_MS, 400),
+LEVELS: Final[Sequence[SampleLevel]] = (
+    SampleLevel(5 * MINUTE_MS, 2 * DAY_MS // (5 * MINUTE_MS)),
+    SampleLevel(HOUR_MS, 21 * 24),
+    SampleLevel(DAY_MS, 400),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class StatusSample:
     """The cluster in one interval, or at one moment.
 
     `level` and `at_ms`, the start of the interval, identify it. Problem counts are the worst of the
@@ -70,13 +70,13 @@ class Sample:
         return self.level, self.at_ms
 
 
-def placed(sample: Sample, level: int) -> Sample:
+def placed(sample: StatusSample, level: int) -> StatusSample:
     """Return a look as the interval of that level it falls into."""
     length_ms = LEVELS[level].length_ms
     return replace(sample, level=level, at_ms=sample.at_ms // length_ms * length_ms)
 
 
-def merged(before: Sample, after: Sample) -> Sample:
+def merged(before: StatusSample, after: StatusSample) -> StatusSample:
     """Return two samples of the same interval merged; `after` was taken later."""
     return replace(
         after,
@@ -98,7 +98,7 @@ def _older(one: int, other: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class VerdictChange:
     """A moment at which the verdict changed, and the new verdict."""
 
     at_ms: int

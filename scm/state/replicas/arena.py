@@ -38,7 +38,7 @@ Rows = NDArray[Any]
 Slots = NDArray[np.int64]
 
 
-class Arena:
+class ReplicaArena:
     """Blocks of rows. A place that is given back is used again."""
 
     def __init__(self) -> None:

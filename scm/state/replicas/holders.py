@@ -20,7 +20,7 @@ DENSE_FACTOR: Final = 8
 Ids = NDArray[np.int64]
 
 
-class Chains:
+class ReplicaChains:
     """The places of each container's replicas, unordered."""
 
     def __init__(self) -> None:
@@ -120,7 +120,7 @@ class Chains:
                 self._first[odd] = self._odd.pop(odd)
 
 
-class Held:
+class NodeReplicas:
     """The replicas of one datanode: container ids, ascending, and the replicas' places."""
 
     def __init__(self) -> None:

@@ -18,10 +18,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.rpc.wire.replica_columns import COLUMNS, CONTRADICTORY, EMPTY, HAS_TREE, Column
+from agent.rpc.wire.replica_columns import COLUMNS, CONTRADICTORY, EMPTY, HAS_TREE, ReplicaColumn
 from merkle.checksum import Algorithm
 from merkle.replica import ReplicaState
-from merkle.tree import Summary
+from merkle.tree import TreeSummary
 from scm.state.facts import Replica
 from scm.state.records import CRC, DamagedRow, check_all
 
@@ -33,7 +33,7 @@ _NAMES: Final = 4
 _REPORTED_AT: Final = 9  # the column of the report time
 _KEPT: Final = (
     *COLUMNS[:_REPORTED_AT],
-    Column("reported_at_ms", "<u8", ""),
+    ReplicaColumn("reported_at_ms", "<u8", ""),
     *COLUMNS[_REPORTED_AT:],
 )
 REPLICA_NUMBERS: Final = tuple((c.name, c.type.replace("<", ">")) for c in _KEPT)
@@ -158,7 +158,7 @@ def replica_of(
     tree = None
     if flags & HAS_TREE:
         algorithm = _ALGORITHMS[numbers[_PLACES["algorithm"]]]
-        tree = Summary(algorithm, **{field: numbers[i] for field, i in _TREE_FIELDS})
+        tree = TreeSummary(algorithm, **{field: numbers[i] for field, i in _TREE_FIELDS})
     return Replica(
         container_id=container_id,
         datanode_id=datanode_id,

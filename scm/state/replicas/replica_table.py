@@ -17,15 +17,15 @@ from scm.state.replicas.arena import (
     NOBODY,
     NUMBERS_AT,
     ROW,
-    Arena,
+    ReplicaArena,
     Rows,
     Slots,
     copied,
     gathered,
     picked,
 )
-from scm.state.replicas.holders import Chains, Held, Ids
-from scm.state.replicas.reported_replicas import Reported
+from scm.state.replicas.holders import Ids, NodeReplicas, ReplicaChains
+from scm.state.replicas.reported_replicas import ReportedReplicas
 from scm.state.tables.table import Table, id_key
 
 _WORD: Final = struct.Struct("<I")
@@ -63,9 +63,9 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
             row=replica_rows.replica_row,
             value=replica_rows.replica_from,
         )
-        self._arena = Arena()
-        self._chains = Chains()
-        self._held: dict[str, Held] = {}
+        self._arena = ReplicaArena()
+        self._chains = ReplicaChains()
+        self._held: dict[str, NodeReplicas] = {}
         self._names: list[str] = [""]
         self._name_numbers: dict[str, int] = {"": NO_WORD}
         self._count = 0
@@ -81,7 +81,7 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
 
     def values(self) -> "Sequence[Replica]":  # type: ignore[override]
         """Return a snapshot of all replicas; each is unpacked when it is accessed."""
-        return Unpacked(self, self._arena.share(), self._count)
+        return ReplicaIterator(self, self._arena.share(), self._count)
 
     def __len__(self) -> int:
         return self._count
@@ -104,7 +104,7 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
     def apply(self, key: tuple[int, str], value: Replica | None) -> Replica | None:
         """Set or remove a replica, and update the indexes."""
         before = self.get(key)
-        self._set(key[1], key[0], None if value is None else Reported.of(key[1], [value]))
+        self._set(key[1], key[0], None if value is None else ReportedReplicas.of(key[1], [value]))
         return before
 
     def swap(self, key: tuple[int, str], value: Replica | None) -> Callable[[], object]:
@@ -112,13 +112,13 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         before = self.apply(key, value)
         return lambda: self.apply(key, before)
 
-    def _set(self, datanode_id: str, container_id: int, reported: Reported | None) -> None:
+    def _set(self, datanode_id: str, container_id: int, reported: ReportedReplicas | None) -> None:
         if reported is not None:
             self._put(datanode_id, self._own(reported.rows, datanode_id, reported.words))
         else:
             self.remove_all(datanode_id, np.array([container_id], np.int64))
 
-    def take(self, there: Rows, told: Reported) -> tuple[Rows, Callable[[], object]]:
+    def take(self, there: Rows, told: ReportedReplicas) -> tuple[Rows, Callable[[], object]]:
         """Apply a datanode's report; return its new facts, and an undo function.
 
         `there` are rows of `told`, one per container, ascending. Of an unchanged replica only the
@@ -299,8 +299,8 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
             own[name] = numbers[1:][rows[name]]
         return own
 
-    def _held_by(self, datanode_id: str) -> Held:
-        return self._held.setdefault(datanode_id, Held())
+    def _held_by(self, datanode_id: str) -> NodeReplicas:
+        return self._held.setdefault(datanode_id, NodeReplicas())
 
     def _find(self, container_id: int, datanode_id: str) -> int:
         """Return the place of a replica, or NOBODY."""
@@ -352,7 +352,7 @@ def _same_but_for_time(one: Rows, other: Rows) -> NDArray[np.bool_]:
     return is_same
 
 
-class Unpacked(Sequence[Replica]):
+class ReplicaIterator(Sequence[Replica]):
     """All replicas at one moment, by container and datanode id, unpacked one by one at each
     iteration.
     """

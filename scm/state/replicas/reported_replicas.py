@@ -17,7 +17,7 @@ _DELETED = replica_rows.state_code(ReplicaState.DELETED)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Reported(Sequence[Replica]):
+class ReportedReplicas(Sequence[Replica]):
     """Replicas of one datanode. A word of a row is its index in `words`; the first word is
     empty.
     """
@@ -73,10 +73,10 @@ class Reported(Sequence[Replica]):
     @overload
     def __getitem__(self, index: int) -> Replica: ...
     @overload
-    def __getitem__(self, index: slice) -> "Reported": ...
-    def __getitem__(self, index: int | slice) -> "Replica | Reported":
+    def __getitem__(self, index: slice) -> "ReportedReplicas": ...
+    def __getitem__(self, index: int | slice) -> "Replica | ReportedReplicas":
         if isinstance(index, slice):
-            return Reported(self.datanode_id, self.rows[index], self.words)
+            return ReportedReplicas(self.datanode_id, self.rows[index], self.words)
         return next(iter(self[index : index + 1 or None]))
 
     def where(self, is_in: NDArray[np.bool_]) -> Self:

@@ -4,13 +4,13 @@ from collections import Counter
 
 from scm.state import records
 from scm.state.facts import (
-    Kind,
-    Pending,
+    CommandKind,
+    PendingCommand,
 )
 from scm.state.tables.table import Table, discard, id_key
 
 
-class PendingTable(Table[int, Pending]):
+class PendingTable(Table[int, PendingCommand]):
     """Unanswered commands by id, by datanode in order, and by container."""
 
     def __init__(self) -> None:
@@ -22,16 +22,16 @@ class PendingTable(Table[int, Pending]):
             value=records.pending_from,
         )
         self._by_node: dict[str, dict[int, None]] = {}
-        self._by_target: dict[tuple[Kind, int, str], int] = {}
+        self._by_target: dict[tuple[CommandKind, int, str], int] = {}
         self.by_container: dict[int, set[int]] = {}
         """The commands about each container about which there is one."""
         self._adds: dict[str, set[int]] = {}
-        self.kinds: Counter[Kind] = Counter()
+        self.kinds: Counter[CommandKind] = Counter()
         """How many there are of each kind."""
         self.add_count = 0
         """Replicas on their way in the whole cluster, all targets of a reconstruction counted."""
 
-    def apply(self, key: int, value: Pending | None) -> Pending | None:
+    def apply(self, key: int, value: PendingCommand | None) -> PendingCommand | None:
         """Set or remove a command, and update the indexes."""
         before = super().apply(key, value)
         pending = value or before
@@ -63,9 +63,9 @@ class PendingTable(Table[int, Pending]):
     @property
     def delete_count(self) -> int:
         """Number of replicas being removed in the whole cluster."""
-        return self.kinds[Kind.DELETE]
+        return self.kinds[CommandKind.DELETE]
 
-    def of_node(self, datanode_id: str) -> list[Pending]:
+    def of_node(self, datanode_id: str) -> list[PendingCommand]:
         """Return the commands of one datanode, oldest first."""
         return [self._rows[key] for key in sorted(self._by_node.get(datanode_id, ()))]
 
@@ -73,11 +73,13 @@ class PendingTable(Table[int, Pending]):
         """Return how many commands one datanode has not answered."""
         return len(self._by_node.get(datanode_id, ()))
 
-    def adds_to(self, datanode_id: str) -> list[Pending]:
+    def adds_to(self, datanode_id: str) -> list[PendingCommand]:
         """Return the commands that bring replicas to a datanode."""
         return [self._rows[key] for key in self._adds.get(datanode_id, ())]
 
-    def about(self, kind: Kind, container_id: int, datanode_id: str) -> Pending | None:
+    def about(
+        self, kind: CommandKind, container_id: int, datanode_id: str
+    ) -> PendingCommand | None:
         """Return the unanswered command of this kind for this replica, if any."""
         key = self._by_target.get((kind, container_id, datanode_id))
         return None if key is None else self._rows[key]
@@ -86,13 +88,13 @@ class PendingTable(Table[int, Pending]):
         """Return True if any command about a container is pending."""
         return container_id in self.by_container
 
-    def of_container(self, container_id: int) -> list[Pending]:
+    def of_container(self, container_id: int) -> list[PendingCommand]:
         """Return the commands about one container, oldest first."""
         return [self._rows[key] for key in sorted(self.by_container.get(container_id, ()))]
 
 
-def _targets(command: Pending) -> tuple[str, ...]:
+def _targets(command: PendingCommand) -> tuple[str, ...]:
     """Return the datanodes that get a replica by this command."""
-    if command.kind is Kind.REPLICATE:
+    if command.kind is CommandKind.REPLICATE:
         return (command.target_id,)
     return tuple(dict.fromkeys(node for _index, node in command.shards))

@@ -3,11 +3,11 @@
 from scm.state import records
 from scm.state.facts import (
     Allocation,
-    Forgotten,
+    DeleteTransaction,
+    ForgottenContainer,
     Hold,
     Key,
     Node,
-    Transaction,
 )
 from scm.state.tables.table import PairTable, Table, id_key
 
@@ -37,7 +37,7 @@ class AllocationTable(PairTable[Allocation]):
         )
 
 
-class TransactionTable(PairTable[Transaction]):
+class TransactionTable(PairTable[DeleteTransaction]):
     """Block deletes by container and transaction, oldest first."""
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class HoldTable(Table[tuple[int, str], Hold]):
         return (container_id, "") in self._rows
 
 
-class ForgottenTable(Table[int, Forgotten]):
+class ForgottenTable(Table[int, ForgottenContainer]):
     """Containers that were given up, by id."""
 
     def __init__(self) -> None:

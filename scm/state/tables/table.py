@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from scm.state import records
-from scm.state.quiet_containers import Settled, Stirred
+from scm.state.quiet_containers import ContainerBitmap, DirtyContainers
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -76,7 +76,7 @@ class Table(Generic[K, V]):
         self.value: Final = value
         self._values_of: Final = values or (lambda rows: [value(row) for row in rows])
         self._rows: dict[K, V] = {}
-        self.settled: list[Settled | Stirred] = []
+        self.settled: list[ContainerBitmap | DirtyContainers] = []
 
     def get(self, key: K) -> V | None:
         """Return the value under `key`, if any."""

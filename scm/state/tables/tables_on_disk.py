@@ -4,11 +4,11 @@ from collections.abc import Iterable
 from typing import Final
 
 from scm.state import records
-from scm.state.facts import Deleted, Outcome, OutcomeState
+from scm.state.facts import CommandOutcome, DeletedBlocks, OutcomeState
 from scm.state.tables.table import ID_PAIR, KeyAt, Table, id_key
 
 
-class DeletedTable(Table[tuple[int, int], Deleted]):
+class DeletedTable(Table[tuple[int, int], DeletedBlocks]):
     """Deleted blocks by container and transaction: on disk only, because they may be very many and
     are rarely read (`State.deleted_in`).
     """
@@ -25,13 +25,13 @@ class DeletedTable(Table[tuple[int, int], Deleted]):
     def load(self, rows: Iterable[bytes], key_at: KeyAt) -> None:
         """Load nothing: rows stay on disk."""
 
-    def apply(self, key: tuple[int, int], value: Deleted | None) -> Deleted | None:
+    def apply(self, key: tuple[int, int], value: DeletedBlocks | None) -> DeletedBlocks | None:
         """Keep nothing in memory."""
         del key, value
         return None
 
 
-class OutcomeTable(Table[int, Outcome]):
+class OutcomeTable(Table[int, CommandOutcome]):
     """The ids of the outcomes on disk, oldest first; their bodies are too large for memory."""
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class OutcomeTable(Table[int, Outcome]):
     def __len__(self) -> int:
         return len(self._ids)
 
-    def apply(self, key: int, value: Outcome | None) -> Outcome | None:
+    def apply(self, key: int, value: CommandOutcome | None) -> CommandOutcome | None:
         """Add or remove the id; only the id can be undone."""
         was_there = key in self._ids
         if value is None:
@@ -69,5 +69,5 @@ class OutcomeTable(Table[int, Outcome]):
         return sorted(older, reverse=True)[:count]
 
 
-_FORGOTTEN: Final = Outcome(0, "", 0, OutcomeState.SKIPPED, "", 0, "", "", b"")
+_FORGOTTEN: Final = CommandOutcome(0, "", 0, OutcomeState.SKIPPED, "", 0, "", "", b"")
 """Stands for an outcome whose body is on disk only."""

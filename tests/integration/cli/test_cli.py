@@ -10,9 +10,9 @@ import pytest
 
 from agent.cli.terminal.output import people
 from agent.client.client import Client
-from agent.client.file_pieces import Source
+from agent.client.file_pieces import SourceFile
 from agent.errors import Code, Refused
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 from tests.support.command_line import CommandLine
 from tests.support.storage.three_replicas import content
 from tools.demo.cluster import Cluster
@@ -88,7 +88,9 @@ class TestKeys:
         """
         suture("put", str(files / "file0"), "--prefix", "twice/")
 
-        refused = suture.json("put", str(files / "file0"), "--prefix", "twice/", code=Exit.FAILED)
+        refused = suture.json(
+            "put", str(files / "file0"), "--prefix", "twice/", code=ExitCode.FAILED
+        )
 
         assert "KEY_EXISTS" == refused["error"]["code"]
         suture("put", str(files / "file0"), "--prefix", "twice/", "--replace")
@@ -99,14 +101,14 @@ class TestKeys:
         """
         output = tmp_path / "nothing"
 
-        suture("get", "no/such/key", "--output", str(output), code=Exit.FAILED)
+        suture("get", "no/such/key", "--output", str(output), code=ExitCode.FAILED)
 
         assert not output.exists()
         assert [] == list(tmp_path.glob(".nothing*"))
 
     def test_a_path_that_is_not_there_is_refused(self, suture: CommandLine) -> None:
         """A path that does not exist stores nothing, and the error names it."""
-        answer = suture.json("put", "/no/such/path", code=Exit.FAILED)
+        answer = suture.json("put", "/no/such/path", code=ExitCode.FAILED)
 
         assert "/no/such/path" in answer["error"]["message"]
 
@@ -135,7 +137,7 @@ class TestNames:
         """
         (files / os.fsdecode(name)).write_bytes(b"")
 
-        answer = suture.json("put", str(files), "--prefix", "odd/", code=Exit.FAILED)
+        answer = suture.json("put", str(files), "--prefix", "odd/", code=ExitCode.FAILED)
 
         assert "MALFORMED_REQUEST" == answer["error"]["code"]
         assert answer["error"]["message"].isprintable()
@@ -149,7 +151,7 @@ class TestNames:
         """
         same = ("put", str(files / "file0"), str(files / "file0"), "--prefix", "one/", "--replace")
 
-        answer = suture.json(*same, code=Exit.FAILED)
+        answer = suture.json(*same, code=ExitCode.FAILED)
 
         assert "one/file0" in answer["error"]["message"]
         assert [] == suture.json("ls", "one/")
@@ -170,7 +172,7 @@ class TestNames:
         """The error says that it is neither a file nor a directory, and not that it is missing."""
         os.mkfifo(tmp_path / "pipe")
 
-        answer = suture.json("put", str(tmp_path / "pipe"), code=Exit.FAILED)
+        answer = suture.json("put", str(tmp_path / "pipe"), code=ExitCode.FAILED)
 
         assert "neither a file nor a directory" in answer["error"]["message"]
 
@@ -207,7 +209,7 @@ class TestPut:
         """
         path = tmp_path / "one"
         path.write_bytes(content(1, 0, FILE_BYTES))
-        sources = [Source(f"interrupted/{number}", path, FILE_BYTES) for number in range(30)]
+        sources = [SourceFile(f"interrupted/{number}", path, FILE_BYTES) for number in range(30)]
 
         def interrupt() -> None:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
@@ -231,7 +233,7 @@ class TestGet:
         suture("put", str(files / "file0"), "--prefix", "get/")
         before = set(tmp_path.iterdir())
 
-        suture("get", "get/file0", "--output", str(files), code=Exit.FAILED)
+        suture("get", "get/file0", "--output", str(files), code=ExitCode.FAILED)
 
         assert before == set(tmp_path.iterdir())
 
@@ -271,7 +273,7 @@ class TestGet:
         chosen = ("get", "chosen/file0", "--output", str(tmp_path / "back"), "--datanode")
 
         answer = suture.json(*chosen, shown)
-        refused = suture.json(*chosen, "zz", code=Exit.FAILED)
+        refused = suture.json(*chosen, "zz", code=ExitCode.FAILED)
 
         assert FILE_BYTES == answer["bytes"] == (tmp_path / "back").stat().st_size
         assert "WRONG_DATANODE" == refused["error"]["code"]
@@ -294,7 +296,7 @@ class TestOrders:
 
         given = suture.json(*close)
         suture.wait_until_closed([int(container_id)])
-        late = suture.json(*close, code=Exit.FAILED)
+        late = suture.json(*close, code=ExitCode.FAILED)
 
         assert "OPEN" == before
         assert 3 == len(shown[0]["orders"]) == len(given[0]["command_ids"])
@@ -327,7 +329,7 @@ class TestOrders:
             (tmp_path / "shown").write_text(text)
 
             answer = suture.json(
-                "scm", "close", "1", "--as-shown", str(tmp_path / "shown"), code=Exit.FAILED
+                "scm", "close", "1", "--as-shown", str(tmp_path / "shown"), code=ExitCode.FAILED
             )
 
             assert "MALFORMED_REQUEST" == answer["error"]["code"]
@@ -363,10 +365,10 @@ class TestReplicas:
         zero_page(target(cluster, 1, container_id, 2))
         append_garbage(target(cluster, 2, container_id, 3))
 
-        results = suture.json("scrub", "scan", str(container_id), "--wait", code=Exit.TO_DO)
-        differences = suture.json("diff", str(container_id), code=Exit.TO_DO)
-        explained = suture.json("explain", str(container_id), code=Exit.TO_DO)
-        suture.json("status", code=Exit.TO_DO)
+        results = suture.json("scrub", "scan", str(container_id), "--wait", code=ExitCode.TO_DO)
+        differences = suture.json("diff", str(container_id), code=ExitCode.TO_DO)
+        explained = suture.json("explain", str(container_id), code=ExitCode.TO_DO)
+        suture.json("status", code=ExitCode.TO_DO)
         healed = suture.json("reconcile", str(container_id))
 
         assert [1, 1, 1] == sorted(result["finding_count"] for result in results.values())
@@ -421,7 +423,7 @@ class TestReplicas:
         ]
         suture.wait_until_reported(container_id)
 
-        comparisons = suture.json("diff", str(container_id), code=Exit.TO_DO)
+        comparisons = suture.json("diff", str(container_id), code=ExitCode.TO_DO)
 
         assert {"UNKNOWN"} == {pair["verdict"] for pair in comparisons}
         assert all("OPEN" in pair["error"] for pair in comparisons)
@@ -447,7 +449,7 @@ class TestReplicas:
     def test_an_unknown_container_is_refused(self, suture: CommandLine) -> None:
         """Every command that takes a container id refuses an unknown one."""
         for command in (("tree",), ("diff",), ("explain",), ("scrub", "scan")):
-            answer = suture.json(*command, "999999", code=Exit.FAILED)
+            answer = suture.json(*command, "999999", code=ExitCode.FAILED)
             assert "CONTAINER_NOT_FOUND" == answer["error"]["code"]
-        [decision] = suture.json("reconcile", "999999", code=Exit.FAILED)["decisions"]
+        [decision] = suture.json("reconcile", "999999", code=ExitCode.FAILED)["decisions"]
         assert "CONTAINER_NOT_FOUND" == decision["code"]

@@ -13,7 +13,7 @@ import pytest
 
 from agent.cli.main import run
 from agent.rpc.calls.peer import Peer
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 from agent.runtime.http_listener import WebListener
 from merkle.replica import ContainerId
 from tests.support.command_line import CommandLine
@@ -51,7 +51,7 @@ def damaged(cluster: Cluster, suture: CommandLine, tmp_path: Path) -> int:
     content = bytearray(block.read_bytes())
     content[70_000] ^= 8
     block.write_bytes(bytes(content))
-    suture("scrub", "scan", str(container_id), "--wait", code=Exit.TO_DO)
+    suture("scrub", "scan", str(container_id), "--wait", code=ExitCode.TO_DO)
     return int(container_id)
 
 
@@ -59,8 +59,8 @@ def test_findings_are_listed_until_they_are_repaired(suture: CommandLine, damage
     """
     Each finding names datanode, container, block and fault; after the repair there is none.
     """
-    (found,) = suture.json("findings", code=Exit.TO_DO)
-    said = suture("findings", code=Exit.TO_DO)
+    (found,) = suture.json("findings", code=ExitCode.TO_DO)
+    said = suture("findings", code=ExitCode.TO_DO)
     suture("reconcile", str(damaged))
 
     assert damaged == found["container_id"]
@@ -95,7 +95,7 @@ def test_status_answers_in_one_line(
     cluster: Cluster, suture: CommandLine, damaged: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The first line has the share verified in time, the oldest scan and the pending repairs."""
-    first = suture("status", code=Exit.TO_DO).splitlines()[0]
+    first = suture("status", code=ExitCode.TO_DO).splitlines()[0]
     capsys.readouterr()
     alone_code = run(["status", "--datanode", cluster.nodes[1].address])
     alone = capsys.readouterr().out.splitlines()[0]
@@ -104,8 +104,8 @@ def test_status_answers_in_one_line(
     assert "of bytes verified within 7 d; " in first
     assert "; 1 finding awaits repair; " in first
     assert "; 1 finding awaits repair; " in alone
-    assert Exit.TO_DO == alone_code
-    suture.wait_until(lambda: status_code(capsys, cluster.scm.address) == Exit.OK)
+    assert ExitCode.TO_DO == alone_code
+    suture.wait_until(lambda: status_code(capsys, cluster.scm.address) == ExitCode.OK)
     assert "; nothing is damaged; " in suture("status").splitlines()[0]
 
 
@@ -124,8 +124,8 @@ def test_a_silent_datanode_stands_in_the_first_sentence(
         command = CommandLine(own.scm.address, suture.capsys)
         command.wait_until(lambda: len(command.json("scm", "nodes")) == 2)
         own.nodes[1].kill()
-        told = command.json("status", code=Exit.TO_DO)
-        first = command("status", code=Exit.TO_DO).splitlines()[0]
+        told = command.json("status", code=ExitCode.TO_DO)
+        first = command("status", code=ExitCode.TO_DO).splitlines()[0]
 
     assert first == told["answer"]
     assert first.startswith("1 of 2 datanodes were not heard")
@@ -144,14 +144,14 @@ def test_a_silent_datanode_keeps_no_other_from_pausing_its_scans(
         (volume,) = command.json("volumes", "--datanode", live)
         own.nodes[1].kill()
 
-        paused = command.json("scrub", "pause", "--for", "10min", code=Exit.TO_DO)
-        shown = command("scrub", "status", code=Exit.TO_DO)
-        cancelled = command.json("scrub", "scan", "7", "--cancel", code=Exit.TO_DO)
+        paused = command.json("scrub", "pause", "--for", "10min", code=ExitCode.TO_DO)
+        shown = command("scrub", "status", code=ExitCode.TO_DO)
+        cancelled = command.json("scrub", "scan", "7", "--cancel", code=ExitCode.TO_DO)
         resumed = command.json("scrub", "pause", "--end", "--volume", volume["volume_id"])
-        counts = [command(*what, code=Exit.TO_DO) for what in (["findings"], ["log"])]
-        command("scrub", "pause", "--volume", "nowhere", code=Exit.UNAVAILABLE)
+        counts = [command(*what, code=ExitCode.TO_DO) for what in (["findings"], ["log"])]
+        command("scrub", "pause", "--volume", "nowhere", code=ExitCode.UNAVAILABLE)
         own.nodes[0].kill()
-        command("scrub", "status", code=Exit.UNAVAILABLE)
+        command("scrub", "status", code=ExitCode.UNAVAILABLE)
 
     assert all(" on 1 of 2 datanodes" in count for count in counts)
     assert "paused" == paused[live]["volumes"][0]["state"]
@@ -195,7 +195,7 @@ def test_a_datanode_that_does_not_answer_is_named(suture: CommandLine) -> None:
     """
     Silence is something to do, not an empty table.
     """
-    said = suture("volumes", "--datanode", "127.0.0.1:1", code=Exit.TO_DO)
+    said = suture("volumes", "--datanode", "127.0.0.1:1", code=ExitCode.TO_DO)
 
     assert "127.0.0.1:1"[:8] in said
     assert "does not answer" in said
@@ -223,7 +223,7 @@ def test_history_tells_damage_and_repair(suture: CommandLine, damaged: int) -> N
 
 def test_the_history_of_nothing_is_refused(suture: CommandLine) -> None:
     """An unknown container is an error with a code, not an empty table."""
-    refused = suture.json("log", "99999", code=Exit.FAILED)
+    refused = suture.json("log", "99999", code=ExitCode.FAILED)
 
     assert "CONTAINER_NOT_FOUND" == refused["error"]["code"]
 
@@ -242,13 +242,13 @@ def test_the_evidence_is_bundled(suture: CommandLine, damaged: int, tmp_path: Pa
             if (content := bundle.extractfile(member)) is not None
         }
     before = path.read_bytes()
-    suture("diagnose", str(damaged), "--output", str(path), code=Exit.FAILED)  # it exists
+    suture("diagnose", str(damaged), "--output", str(path), code=ExitCode.FAILED)  # it exists
     assert before == path.read_bytes()
     link = tmp_path / "link.tar.gz"
     link.symlink_to(tmp_path / "nowhere")
-    suture("diagnose", str(damaged), "--output", str(link), code=Exit.FAILED)
+    suture("diagnose", str(damaged), "--output", str(link), code=ExitCode.FAILED)
     assert link.is_symlink()
-    suture("diagnose", "99999", "--output", str(tmp_path / "no.tar.gz"), code=Exit.FAILED)
+    suture("diagnose", "99999", "--output", str(tmp_path / "no.tar.gz"), code=ExitCode.FAILED)
     assert not (tmp_path / "no.tar.gz").exists()
     suture("reconcile", str(damaged))
 
@@ -279,12 +279,12 @@ def test_lists_show_only_what_is_on_some_datanodes(suture: CommandLine, damaged:
             for what in lists
             for on in ((), ("--on", nodes[0][:8]), ("--on", rack))
         }
-        suture("scm", "nodes", "--on", "/nowhere", code=Exit.FAILED)
+        suture("scm", "nodes", "--on", "/nowhere", code=ExitCode.FAILED)
         suture.wait_until(
             lambda: bool(
                 re.search(
                     r"without all that leave: 0, without all that rest: [1-9]",
-                    suture("scm", "departures", code=Exit.TO_DO),
+                    suture("scm", "departures", code=ExitCode.TO_DO),
                 )
             )
         )
@@ -323,7 +323,7 @@ def test_an_order_is_told_however_its_datanode_is_named(suture: CommandLine) -> 
     by_id = suture.json(*wanted, own)
     by_address = suture.json(*wanted, node["address"])
     nobody = replace(suture, scm="127.0.0.1:1")
-    alone = nobody.json(*wanted, node["address"], code=Exit.TO_DO)
+    alone = nobody.json(*wanted, node["address"], code=ExitCode.TO_DO)
 
     assert [own] == newest[own] == newest[node["address"]]
     assert [others] == newest[others]
@@ -367,7 +367,7 @@ def test_a_page_that_is_called_is_told_from_a_server_that_is_down(
     page = WebListener("127.0.0.1:0", {})
     page.start()
     try:
-        assert Exit.UNAVAILABLE == run(["scm", "nodes", "--scm", page.address])
+        assert ExitCode.UNAVAILABLE == run(["scm", "nodes", "--scm", page.address])
     finally:
         page.stop()
 

@@ -12,8 +12,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from agent.cli.main import run
-from agent.runtime.exits import Exit
-from agent.store.verification_log.chain import Head, Kind, encode, file_name
+from agent.runtime.exits import ExitCode
+from agent.store.verification_log.chain import EntryKind, Head, encode, file_name
 from agent.store.verification_log.log_files import files_of
 from agent.store.verification_log.log_reader import log_directory
 from merkle.replica import BlockId, ContainerId
@@ -48,7 +48,7 @@ def volume(tmp_path: Path) -> Path:
 @pytest.fixture
 def key(tmp_path: Path) -> Path:
     """Return a key; its public key lies beside it."""
-    assert Exit.OK == run(["attest", "--make-key", str(tmp_path / "key")])
+    assert ExitCode.OK == run(["attest", "--make-key", str(tmp_path / "key")])
     return tmp_path / "key"
 
 
@@ -61,7 +61,7 @@ def stated(volume: Path, key: Path, *more: str) -> Path:
     """Make a statement; return its file."""
     path = key.with_name("statement.json")
     words = ["attest", str(volume), *PERIOD, "--key", str(key), "--output", str(path), *more]
-    assert Exit.OK == run(words)
+    assert ExitCode.OK == run(words)
     return path
 
 
@@ -81,7 +81,7 @@ def test_statement_counts_reads_verdicts_repairs_and_deletes(
     code, answer = verified(stated(volume, key), public(key), capsys)
 
     [log] = answer["statement"]["logs"]
-    assert Exit.OK == code
+    assert ExitCode.OK == code
     assert {"healthy": 3, "damaged": 1} == log["verdicts"]
     assert [(1, 3), (2, 1)] == [(one["container_id"], one["reads"]) for one in log["replicas"]]
     assert all(one["last_read_whole_at_ms"] for one in log["replicas"])
@@ -98,7 +98,7 @@ def test_people_can_read_it(volume: Path, key: Path, capsys: Capture) -> None:
     path = stated(volume, key)
     capsys.readouterr()
 
-    assert Exit.OK == run(["attest", "--verify", str(path), "--key", str(public(key))])
+    assert ExitCode.OK == run(["attest", "--verify", str(path), "--key", str(public(key))])
 
     said = capsys.readouterr().out
     assert "2 replicas were read whole" in said
@@ -122,7 +122,7 @@ def test_only_what_is_of_the_time_is_counted(volume: Path, key: Path, capsys: Ca
     """For another period, the statement says that nothing was read, and names the log."""
     path = key.with_name("other.json")
     words = ("--from", "2020-01-01", "--to", "2020-02-01", "--output", str(path))
-    assert Exit.OK == run(["attest", str(volume), *words, "--key", str(key)])
+    assert ExitCode.OK == run(["attest", str(volume), *words, "--key", str(key)])
 
     [log] = verified(path, public(key), capsys)[1]["statement"]["logs"]
 
@@ -154,23 +154,23 @@ def test_a_statement_that_was_changed_does_not_hold(
     path = stated(volume, key)
     document = json.loads(path.read_text())
     path.write_text(json.dumps(document))
-    assert Exit.OK == verified(path, public(key), capsys)[0]
+    assert ExitCode.OK == verified(path, public(key), capsys)[0]
     change(document)
     path.write_text(json.dumps(document))
 
     code, answer = verified(path, public(key), capsys)
 
-    assert (Exit.TO_DO, False, "it was changed") == (code, answer["holds"], answer["why"])
+    assert (ExitCode.TO_DO, False, "it was changed") == (code, answer["holds"], answer["why"])
 
 
 def test_another_key_is_named(volume: Path, key: Path, tmp_path: Path, capsys: Capture) -> None:
     """The error names the wrong key, and does not claim that the statement was changed."""
     path = stated(volume, key)
-    assert Exit.OK == run(["attest", "--make-key", str(tmp_path / "another")])
+    assert ExitCode.OK == run(["attest", "--make-key", str(tmp_path / "another")])
 
     code, answer = verified(path, tmp_path / "another.pub", capsys)
 
-    assert Exit.TO_DO == code
+    assert ExitCode.TO_DO == code
     assert answer["why"].startswith("it names key ")
 
 
@@ -185,7 +185,7 @@ def test_attest_refuses_a_log_with_a_removed_entry(
     path = key.with_name("statement.json")
     words = ["attest", str(volume), *PERIOD, "--key", str(key), "--output", str(path)]
 
-    assert Exit.FAILED == run(words)
+    assert ExitCode.FAILED == run(words)
 
     assert "entry 3 was removed" in capsys.readouterr().err
     assert not path.exists()
@@ -201,11 +201,11 @@ def test_attest_refuses_entries_that_no_agent_writes(
     """A forger can make every hash fit, so the entries themselves are validated."""
     directory = tmp_path / "forged"
     directory.mkdir()
-    line, _ = encode(Head(), {"kind": Kind.FILE, "missed": "x", **facts})
+    line, _ = encode(Head(), {"kind": EntryKind.FILE, "missed": "x", **facts})
     (directory / file_name(1)).write_bytes(line)
     words = ["attest", str(tmp_path / "forged"), "--from", "1970-01-01", "--key", str(key)]
 
-    assert Exit.FAILED == run([*words, "--output", str(tmp_path / "statement.json")])
+    assert ExitCode.FAILED == run([*words, "--output", str(tmp_path / "statement.json")])
 
     assert "nothing is stated from entries that no agent writes" in capsys.readouterr().err
 
@@ -218,10 +218,10 @@ def test_a_key_is_kept_from_others(volume: Path, key: Path, capsys: Capture) -> 
     content = key.read_bytes()
     path = key.with_name("statement.json")
 
-    assert Exit.FAILED == run(["attest", "--make-key", str(key)])
+    assert ExitCode.FAILED == run(["attest", "--make-key", str(key)])
     key.chmod(0o640)
     words = ["attest", str(volume), *PERIOD, "--key", str(key), "--output", str(path)]
-    assert Exit.FAILED == run(words)
+    assert ExitCode.FAILED == run(words)
 
     assert 0o600 == mode
     assert content == key.read_bytes()
@@ -268,7 +268,7 @@ def test_invalid_attest_arguments_are_refused_and_write_nothing(
     public(key).chmod(0o600)
     named = {"KEY": str(key), "KEY.pub": str(public(key)), "VOLUME": str(volume)}
 
-    assert Exit.FAILED == run(["attest", *(named.get(word, word) for word in words)])
+    assert ExitCode.FAILED == run(["attest", *(named.get(word, word) for word in words)])
 
     assert what in capsys.readouterr().err
     assert not Path("x").exists()
@@ -283,13 +283,13 @@ def test_a_full_disk_leaves_no_part_of_a_statement(
         path = disk.path / "statement.json"
         asked = ["attest", str(volume), *PERIOD, "--key", str(key), "--output", str(path)]
 
-        assert Exit.FAILED == run(asked)
+        assert ExitCode.FAILED == run(asked)
         assert "No space left on device" in capsys.readouterr().err
         assert [disk.ballast] == list(disk.path.iterdir())
 
         disk.free()
-        assert Exit.OK == run(asked)
-        assert Exit.OK == run(["attest", "--verify", str(path), "--key", str(public(key))])
+        assert ExitCode.OK == run(asked)
+        assert ExitCode.OK == run(["attest", "--verify", str(path), "--key", str(public(key))])
 
 
 def test_a_statement_is_never_overwritten(volume: Path, key: Path, capsys: Capture) -> None:
@@ -304,7 +304,7 @@ def test_a_statement_is_never_overwritten(volume: Path, key: Path, capsys: Captu
 
     for output in (path, link):
         asked = ["attest", str(volume), *PERIOD, "--key", str(key), "--output", str(output)]
-        assert Exit.FAILED == run(asked)
+        assert ExitCode.FAILED == run(asked)
         assert "File exists" in capsys.readouterr().err
 
     assert before == path.read_bytes()

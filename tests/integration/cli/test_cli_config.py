@@ -9,7 +9,7 @@ import pytest
 
 from agent.cli.main import run
 from agent.rpc.calls.peer import Peer
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 from tests.support.faults.nursery import forked
 from tools.demo.cluster import Cluster
 
@@ -18,7 +18,7 @@ WAIT_S = 30.0
 MIB = 1024**2
 
 
-def printed(capsys: pytest.CaptureFixture[str], *words: str, code: int = Exit.OK) -> str:
+def printed(capsys: pytest.CaptureFixture[str], *words: str, code: int = ExitCode.OK) -> str:
     """Run a command; return its stdout."""
     capsys.readouterr()
     actual = run(list(words))
@@ -45,7 +45,7 @@ def test_a_wrong_file_is_refused_as_a_document(
     path = tmp_path / "agent.toml"
     path.write_text('[storage]\nvolumes = ["/a"]\nspeed = 1\n')
 
-    said = printed(capsys, "config", "check", "--config", str(path), "--json", code=Exit.FAILED)
+    said = printed(capsys, "config", "check", "--config", str(path), "--json", code=ExitCode.FAILED)
 
     error = json.loads(said)["error"]
     assert "INVALID_CONFIG" == error["code"]
@@ -78,9 +78,9 @@ def test_an_option_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.slow
 def test_an_event_of_the_log_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     """The output describes the event and its fields. An unknown event is an error."""
-    assert Exit.OK == run(["config", "explain", "--event", "volume_fenced"])
+    assert ExitCode.OK == run(["config", "explain", "--event", "volume_fenced"])
     told = capsys.readouterr().out
-    assert Exit.OK != run(["config", "explain", "--event", "no_such"])
+    assert ExitCode.OK != run(["config", "explain", "--event", "no_such"])
 
     assert "Nothing is served from this volume any more." in told
     assert "volume_id" in told

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from agent.cli.main import run
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 from merkle.replica import ContainerId
 from tests.support.storage.three_replicas import ThreeReplicas
 
 CONTAINER = ContainerId(7)
 
 
-def checked(capsys: pytest.CaptureFixture[str], code: Exit, *arguments: str) -> dict[str, Any]:
+def checked(capsys: pytest.CaptureFixture[str], code: ExitCode, *arguments: str) -> dict[str, Any]:
     """Run `suture fsck --json`; return the report of the only volume."""
     capsys.readouterr()
     assert code == run(["fsck", *arguments, "--json"])
@@ -29,7 +29,7 @@ def test_a_clean_volume(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     replicas = ThreeReplicas(tmp_path, CONTAINER)
     volume = replicas.whole_volume()
 
-    report = checked(capsys, Exit.OK, str(volume), "--read-data")
+    report = checked(capsys, ExitCode.OK, str(volume), "--read-data")
 
     assert [] == report["problems"]
     assert 1 == report["replica_count"]
@@ -43,8 +43,8 @@ def test_problems_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     volume = replicas.damaged_volume()
     before = sorted(path.stat().st_mtime_ns for path in volume.rglob("*.block"))
 
-    quick = checked(capsys, Exit.TO_DO, str(volume))
-    whole = checked(capsys, Exit.TO_DO, str(volume), "--read-data")
+    quick = checked(capsys, ExitCode.TO_DO, str(volume))
+    whole = checked(capsys, ExitCode.TO_DO, str(volume), "--read-data")
 
     assert len(quick["problems"]) < len(whole["problems"])
     assert all(problem["path"] and problem["message"] for problem in whole["problems"])
@@ -55,6 +55,6 @@ def test_fsck_refuses_a_directory_that_is_no_volume(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A directory that was never a volume is an error, not a clean report."""
-    assert Exit.FAILED == run(["fsck", str(tmp_path), "--json"])
+    assert ExitCode.FAILED == run(["fsck", str(tmp_path), "--json"])
 
     assert str(tmp_path) in json.loads(capsys.readouterr().out)["error"]["message"]

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from agent.client.client import Client
-from agent.client.file_pieces import Source
+from agent.client.file_pieces import SourceFile
 from agent.ec.scheme import parse_scheme
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 from agent.store.files.layout import VolumeVersion
 from agent.store.replica_store import ReplicaStore
 from agent.store.volumes.identity import read_versions
@@ -62,7 +62,7 @@ def test_a_block_that_all_replicas_lack_is_reported(
     by tombstones, and then all is whole again."""
     suture = CommandLine(cluster.scm.address, capsys)
     suture.wait_until(lambda: len(suture.json("scm", "nodes")) == 3)
-    files = [Source(name, tmp_path / name, 200_000) for name in ("first", "second")]
+    files = [SourceFile(name, tmp_path / name, 200_000) for name in ("first", "second")]
     for file in files:
         file.path.write_bytes(os.urandom(200_000))
     with Client(cluster.scm.address) as client:
@@ -75,8 +75,8 @@ def test_a_block_that_all_replicas_lack_is_reported(
     lose(cluster, container_id, len(lost))
 
     suture.wait_until(lambda: "keys need" in str(suture.json_any("status")))
-    shown = suture("status", code=Exit.TO_DO)
-    report = suture("scm", "report", code=Exit.TO_DO)
+    shown = suture("status", code=ExitCode.TO_DO)
+    report = suture("scm", "report", code=ExitCode.TO_DO)
     looked = suture("scm", "recover", "--dry-run")
     assert "1 container without blocks that keys need (suture scm recover)" in shown
     assert "; 1 without blocks that keys need; " in shown
@@ -96,7 +96,7 @@ def test_shards_of_short_blocks_lack_nothing(
     """A block of one byte is in the first shard and in those of parity, and no other."""
     suture = CommandLine(cluster.scm.address, capsys)
     suture.wait_until(lambda: len(suture.json("scm", "nodes")) == 3)
-    files = [Source(f"{count}", tmp_path / f"{count}", count) for count in (1, 2, 70_000)]
+    files = [SourceFile(f"{count}", tmp_path / f"{count}", count) for count in (1, 2, 70_000)]
     for file in files:
         file.path.write_bytes(os.urandom(file.size_bytes))
     with Client(cluster.scm.address) as client:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.change.recover import Result, _looked_into, _requests
+from agent.cli.change.recover import RecoverySummary, _looked_into, _requests
 from agent.client.client import Client
-from agent.client.putnote import PartBlock, PutNote
-from agent.client.rediscovery import Seen
-from agent.runtime.exits import Exit
+from agent.client.putnote import PartBlock, PutMetadata
+from agent.client.rediscovery import DiscoveredContainer
+from agent.runtime.exits import ExitCode
 from scm.edge.messages.recovering import found_from
 from scm.edge.server import build_server
 from scm.edge.service import ScmService
@@ -45,12 +45,12 @@ def test_a_container_that_is_not_taken_over_is_named(world: ScmWorld, suture: Co
     """Safe mode ends, and the output lists the containers that were not adopted."""
     report(world, 1, 2, 9, FAR_OFF)
 
-    found = suture.json("scm", "recover", "--force", code=Exit.TO_DO)
+    found = suture.json("scm", "recover", "--force", code=ExitCode.TO_DO)
 
     assert ([9], [FAR_OFF]) == (found["adopted_containers"], found["left_containers"])
     assert found["finished"]
     assert world.state.restored is None
-    shown = suture("scm", "recover", "--dry-run", code=Exit.TO_DO)
+    shown = suture("scm", "recover", "--dry-run", code=ExitCode.TO_DO)
     assert "not taken over: ids too high" in shown
     assert f"\n  {FAR_OFF}\n" in shown
 
@@ -64,7 +64,7 @@ def test_recover_skips_a_container_lost_between_its_two_queries(
     report(world, 1, 2)
 
     with Client(suture.scm) as client:
-        seen = list(_looked_into(client, [2, 9], Result(), quiet=True))
+        seen = list(_looked_into(client, [2, 9], RecoverySummary(), quiet=True))
 
     assert [2] == [one.container_id for one in seen]
 
@@ -80,10 +80,12 @@ class TestManyAtOnce:
         belong to many containers or to one.
         """
         ids = range(1, container_count + 1)
-        seen = [Seen(number, deleted=list(range(1, deleted_count + 1))) for number in ids]
+        seen = [
+            DiscoveredContainer(number, deleted=list(range(1, deleted_count + 1))) for number in ids
+        ]
 
         told: Counter[int] = Counter()
-        for request in _requests(seen, Result()):
+        for request in _requests(seen, RecoverySummary()):
             for one in found_from(request).looked:
                 told[one.container_id] += len(one.deleted)
 
@@ -94,14 +96,16 @@ class TestManyAtOnce:
         them.
         """
         part_count = 3
-        note = PutNote("one", part_count, part_count * 10, 1)
+        note = PutMetadata("one", part_count, part_count * 10, 1)
         seen = [
-            Seen(number, parts=[PartBlock(number, 1, 1, 10, f"{key}", part, note)], deleted=[2])
+            DiscoveredContainer(
+                number, parts=[PartBlock(number, 1, 1, 10, f"{key}", part, note)], deleted=[2]
+            )
             for key in range(5_000)
             for part, number in enumerate(range(key * part_count + 1, (key + 1) * part_count + 1))
         ]
 
-        calls = [found_from(request) for request in _requests(seen, Result())]
+        calls = [found_from(request) for request in _requests(seen, RecoverySummary())]
 
         keys = {key.name: len(key.blocks) for call in calls for key in call.keys}
         assert {str(key): part_count for key in range(5_000)} == keys

@@ -18,7 +18,7 @@ import pytest
 
 from agent.cli.main import run
 from agent.rpc.calls.peer import Peer
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 from merkle.replica import CHUNK_BYTES_DEFAULT, BlockData, ContainerId
 from tests.support.faults.nursery import forked
 from tests.support.waiting import wait_until
@@ -82,10 +82,10 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
         cluster.start_again(1)
         damage(turns)
         code, _ = answer("scrub", "scan", str(container_id), "--wait", *scm)
-        assert Exit.TO_DO == code
+        assert ExitCode.TO_DO == code
         wait_until(lambda: is_seen("differ"))  # a scan ends before its report has come to the SCM
         code, _ = answer("diagnose", str(container_id), "--output", str(path), *scm)
-        assert Exit.OK == code
+        assert ExitCode.OK == code
     return path
 
 
@@ -168,7 +168,7 @@ def test_every_verdict_comes_out_the_same(bundle: Path) -> None:
 
     assert sorted(DAMAGED) == sorted(told)
     assert [] == [one for one in seen["verdicts"] if one["outcome"] != "same"]
-    assert Exit.OK == code
+    assert ExitCode.OK == code
     verdicts = [one["verdict"] for one in seen["verdicts"]]
     assert sorted(f"CORRUPT {fault}" for fault in DAMAGED) == sorted(
         verdict for verdict in verdicts if verdict.startswith("CORRUPT")
@@ -304,7 +304,7 @@ def test_a_bundle_that_was_changed_is_found(bundle: Path, tmp_path: Path, change
         "diagnose", "--replay", str(rewritten(documents, tmp_path / "changed.tar.gz"))
     )
 
-    assert Exit.TO_DO == code
+    assert ExitCode.TO_DO == code
     assert all(one["why"] for one in seen["verdicts"] if one["outcome"] == "differs")
 
 
@@ -330,7 +330,7 @@ def test_whatever_a_bundle_says_is_judged_or_refused(
 
     code, _ = answer("diagnose", "--replay", str(rewritten(documents, tmp_path / "changed.tar.gz")))
 
-    assert code in {Exit.OK, Exit.TO_DO, Exit.FAILED}
+    assert code in {ExitCode.OK, ExitCode.TO_DO, ExitCode.FAILED}
 
 
 def keys_of(place: Any) -> list[Any]:
@@ -353,5 +353,5 @@ def test_replay_refuses_a_file_that_is_no_bundle(bundle: Path, tmp_path: Path) -
 
     for path in (other, cut, bare, empty):
         code, said = answer("diagnose", "--replay", str(path))
-        assert Exit.FAILED == code
+        assert ExitCode.FAILED == code
         assert str(path) in said["error"]["message"]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from agent.cli.main import run
-from agent.runtime.exits import Exit
-from agent.store.files.layout import Layout
+from agent.runtime.exits import ExitCode
+from agent.store.files.layout import VolumeLayout
 from agent.store.index import environment
 from agent.store.index.indexerrors import DATA_FILE
 from merkle.replica import ContainerId
@@ -45,7 +45,7 @@ def test_a_clean_sample_says_a_probability(replica: StoredReplica, capsys: Captu
     said = capsys.readouterr().out
 
     size = answer["size"]
-    assert Exit.OK == code
+    assert ExitCode.OK == code
     assert (CHUNKS, 4) == (size["chunk_count"], size["bad_count"])
     assert size["drawn_count"] == answer["read_count"] == 10
     assert 0.95 <= size["power"] < 1
@@ -65,8 +65,8 @@ def test_bad_chunks_are_found_as_often_as_it_says(replica: StoredReplica, capsys
     ]
 
     [power] = {answer["size"]["power"] for _, answer in codes}
-    found = sum(code == Exit.TO_DO for code, _ in codes)
-    assert all((answer["bad_count"] > 0) == (code == Exit.TO_DO) for code, answer in codes)
+    found = sum(code == ExitCode.TO_DO for code, _ in codes)
+    assert all((answer["bad_count"] > 0) == (code == ExitCode.TO_DO) for code, answer in codes)
     assert abs(found - 60 * power) < 5 * (60 * power * (1 - power)) ** 0.5
 
 
@@ -78,7 +78,7 @@ def test_a_row_that_is_not_found_by_its_key_is_undecided(
     """
     monkeypatch.setattr(environment, "check_index", lambda *_, **__: 0)
     replica.close()
-    database = Layout(replica.path, CLUSTER).database / DATA_FILE
+    database = VolumeLayout(replica.path, CLUSTER).database / DATA_FILE
     key, flipped = struct.pack(">QQ", 3, 1), struct.pack(">QQ", 3, 1 + 2**40)
     data = database.read_bytes()
     assert key in data
@@ -88,7 +88,7 @@ def test_a_row_that_is_not_found_by_its_key_is_undecided(
     run(["scrub", "sample", str(replica.path), "--confidence", "99"])
     said = capsys.readouterr().out
 
-    assert Exit.TO_DO == code
+    assert ExitCode.TO_DO == code
     assert (CHUNKS - 4, 2) == (answer["read_count"], answer["undecided_count"])
     assert "nothing follows: 2 chunks could not be judged" in said
     assert 1 == said.count("container 3: block 2 is not found by its key")
@@ -102,7 +102,7 @@ def test_a_bad_chunk_is_named(replica: StoredReplica, capsys: Capture) -> None:
 
     code, answer = sampled(replica, capsys, "--confidence", "99")
 
-    assert Exit.TO_DO == code
+    assert ExitCode.TO_DO == code
     assert CHUNKS == answer["read_count"]
     assert [(CONTAINER, 1, 0), (3, 2, 0), (3, 2, 100_000)] == [
         (one["container_id"], one["block_id"], one["offset"]) for one in answer["bad"]
@@ -116,12 +116,12 @@ def test_a_damaged_row_is_told(replica: StoredReplica, capsys: Capture) -> None:
 
     code, answer = sampled(replica, capsys)
 
-    assert (Exit.TO_DO, CHUNKS - 2) == (code, answer["size"]["chunk_count"])
+    assert (ExitCode.TO_DO, CHUNKS - 2) == (code, answer["size"]["chunk_count"])
     assert 1 == len(answer["damaged_rows"])
 
 
 def test_a_volume_in_use_is_refused(replica: StoredReplica, tmp_path: Path) -> None:
     """Its agent writes; and what is no volume is none."""
-    assert Exit.FAILED == run(["scrub", "sample", str(replica.path)])
-    assert Exit.FAILED == run(["scrub", "sample", str(tmp_path / "nowhere")])
-    assert Exit.USAGE == run(["scrub", "sample", str(replica.path), "--confidence", "100"])
+    assert ExitCode.FAILED == run(["scrub", "sample", str(replica.path)])
+    assert ExitCode.FAILED == run(["scrub", "sample", str(tmp_path / "nowhere")])
+    assert ExitCode.USAGE == run(["scrub", "sample", str(replica.path), "--confidence", "100"])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agent.cli.main import run
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 from tests.support.command_line import CommandLine
 from tests.support.faults.nursery import forked
 from tests.support.storage.blocks_on_disk import newest_block
@@ -45,7 +45,7 @@ def stored(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> None:
     files = tmp_path_factory.mktemp("files")
     for number in range(FILES):
         (files / f"file{number}").write_bytes(bytes([number]) * 50_000)
-    assert Exit.OK == run(["put", str(files), "--close", "--scm", cluster.scm.address])
+    assert ExitCode.OK == run(["put", str(files), "--close", "--scm", cluster.scm.address])
 
 
 def counts_of(answer: Any) -> tuple[int, int, int]:
@@ -91,11 +91,11 @@ def test_invalid_sample_arguments_are_refused(cluster: Cluster, suture: CommandL
         "WRONG_DATANODE"
         == suture.json("scrub", "sample", "--datanode", "zz", code=1)["error"]["code"]
     )
-    gone = suture.json("scrub", "sample", "--datanode", "127.0.0.1:1", code=Exit.UNAVAILABLE)
+    gone = suture.json("scrub", "sample", "--datanode", "127.0.0.1:1", code=ExitCode.UNAVAILABLE)
     assert "UNAVAILABLE" == gone["error"]["code"]
     both = ("scrub", "sample", str(cluster.root), "--datanode", "zz")
-    assert "MALFORMED_REQUEST" == suture.json(*both, code=Exit.FAILED)["error"]["code"]
-    suture("scrub", "sample", "--fraction", "2", code=Exit.USAGE)
+    assert "MALFORMED_REQUEST" == suture.json(*both, code=ExitCode.FAILED)["error"]["code"]
+    suture("scrub", "sample", "--fraction", "2", code=ExitCode.USAGE)
 
 
 def test_a_bad_chunk_is_named_scanned_and_mended(cluster: Cluster, suture: CommandLine) -> None:
@@ -108,7 +108,7 @@ def test_a_bad_chunk_is_named_scanned_and_mended(cluster: Cluster, suture: Comma
     damaged[700] ^= 1
     block.write_bytes(damaged)
 
-    answer = suture.json("scrub", "sample", "--confidence", "99", code=Exit.TO_DO)
+    answer = suture.json("scrub", "sample", "--confidence", "99", code=ExitCode.TO_DO)
 
     assert (CHUNKS, CHUNKS, 1) == counts_of(answer)
     [bad] = answer["bad"]
@@ -128,8 +128,8 @@ def test_sample_reports_a_silent_datanode_and_reads_the_others(
     """The statement excludes the replicas of the silent datanode, and the result is not clean."""
     cluster.nodes[2].stop()
     try:
-        answer = suture.json("scrub", "sample", "--fraction", "1", code=Exit.TO_DO)
-        said = suture("scrub", "sample", "--fraction", "1", code=Exit.TO_DO)
+        answer = suture.json("scrub", "sample", "--fraction", "1", code=ExitCode.TO_DO)
+        said = suture("scrub", "sample", "--fraction", "1", code=ExitCode.TO_DO)
     finally:
         cluster.start_again(2)
 

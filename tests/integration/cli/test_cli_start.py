@@ -12,7 +12,7 @@ from subprocess import CompletedProcess
 import pytest
 
 from agent.cli.main import run
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 
 INTERRUPTED = """
 import os, signal, sys
@@ -67,7 +67,7 @@ def test_a_signal_to_end_lets_it_tidy_up(number: signal.Signals, tmp_path: Path)
 
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
 
-    assert (Exit.INTERRUPTED, "", "") == (ended.returncode, ended.stdout, ended.stderr)
+    assert (ExitCode.INTERRUPTED, "", "") == (ended.returncode, ended.stdout, ended.stderr)
     assert [] == list(tmp_path.iterdir())
 
 
@@ -111,7 +111,7 @@ def test_a_full_disk_below_the_output_is_said() -> None:
     """In one line, on stderr; not by two tracebacks."""
     ended = printing("emit('x' * 100_000)", way='"$@" > /dev/full')
 
-    assert Exit.FAILED == ended.returncode
+    assert ExitCode.FAILED == ended.returncode
     assert "error: cannot write to stdout: No space left on device [IO_EXCEPTION]\n" == ended.stderr
 
 
@@ -132,7 +132,7 @@ def test_full_stdout_is_reported_for_short_output(
     """
     ended = printing(text, way='"$@" > /dev/full', words=words, PYTHONUNBUFFERED=unbuffered)
 
-    assert Exit.FAILED == ended.returncode
+    assert ExitCode.FAILED == ended.returncode
     assert "error: cannot write to stdout: No space left on device [IO_EXCEPTION]\n" == ended.stderr
 
 
@@ -142,7 +142,7 @@ def test_error_goes_to_stderr_if_stdout_cannot_be_written() -> None:
     full = printing(code, way='"$@" > /dev/full')
     gone = printing(f"{GONE}; {code}", way='"$@" | true; exit ${PIPESTATUS[0]}')
 
-    assert [(Exit.FAILED, "error: key f exists [KEY_EXISTS]\n")] * 2 == [
+    assert [(ExitCode.FAILED, "error: key f exists [KEY_EXISTS]\n")] * 2 == [
         (ended.returncode, ended.stderr) for ended in (full, gone)
     ]
 
@@ -155,14 +155,14 @@ def test_a_reader_that_goes_before_a_short_answer_is_no_success(text: str) -> No
     way = '"$@" | true; exit ${PIPESTATUS[0]}'
     ended = printing(f"{GONE}; {text}", way=way, PYTHONUNBUFFERED="")
 
-    assert (Exit.READER_GONE, "") == (ended.returncode, ended.stderr)
+    assert (ExitCode.READER_GONE, "") == (ended.returncode, ended.stderr)
 
 
 def test_a_reader_that_goes_is_no_success() -> None:
     """A pipeline that checks all its parts gets an exit code for the closed reader."""
     ended = printing("emit('x' * 1_000_000)", way='"$@" | true; exit ${PIPESTATUS[0]}')
 
-    assert (Exit.READER_GONE, "") == (ended.returncode, ended.stderr)
+    assert (ExitCode.READER_GONE, "") == (ended.returncode, ended.stderr)
 
 
 NEEDLESS = ("pydantic", "numpy", "lmdb", "xxhash", "structlog", "prometheus_client")
@@ -194,9 +194,9 @@ class TestCommandLine:
         """
         Usage errors have an exit code of their own, apart from what commands return.
         """
-        assert Exit.USAGE == run(["no-such-command"])
-        assert Exit.USAGE == run(["tree", "not-a-number"])
-        assert Exit.USAGE == run(["tree", "9" * 30])
+        assert ExitCode.USAGE == run(["no-such-command"])
+        assert ExitCode.USAGE == run(["tree", "not-a-number"])
+        assert ExitCode.USAGE == run(["tree", "9" * 30])
 
     def test_a_wrong_command_line_is_one_document_too(
         self, capsys: pytest.CaptureFixture[str]
@@ -204,7 +204,7 @@ class TestCommandLine:
         """
         A machine that asks for JSON gets JSON, whatever it got wrong.
         """
-        assert Exit.USAGE == run(["tree", "not-a-number", "--json"])
+        assert ExitCode.USAGE == run(["tree", "not-a-number", "--json"])
 
         assert "USAGE" == json.loads(capsys.readouterr().out)["error"]["code"]
 
@@ -212,7 +212,7 @@ class TestCommandLine:
         self, capsys: pytest.CaptureFixture[str]
     ) -> None:
         """`suture` alone prints the usage, and no error."""
-        assert Exit.USAGE == run([])
+        assert ExitCode.USAGE == run([])
 
         assert capsys.readouterr().err.startswith("Usage: suture")
 
@@ -220,12 +220,12 @@ class TestCommandLine:
         """
         Errors are not folded at 80 columns: logs and grep see one line.
         """
-        assert Exit.FAILED == run(["scm", "apply", "/no/" + "long/" * 40])
+        assert ExitCode.FAILED == run(["scm", "apply", "/no/" + "long/" * 40])
 
         assert "[STALE_PLAN]" in capsys.readouterr().err.splitlines()[0]
 
     def test_no_scm_is_3(self, capsys: pytest.CaptureFixture[str]) -> None:
         """An unreachable SCM is worth a retry, which the exit code expresses."""
-        assert Exit.UNAVAILABLE == run(["status", "--scm", "127.0.0.1:1"])
+        assert ExitCode.UNAVAILABLE == run(["status", "--scm", "127.0.0.1:1"])
 
         assert "UNAVAILABLE" in capsys.readouterr().err

@@ -13,12 +13,12 @@ from agent.errors import Refused
 from agent.rpc.security import pki
 from agent.rpc.security.caller import Role, identity_of
 from agent.rpc.security.tls import Certificates, TlsFiles
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 
 NOBODY = 65_534
 
 
-def suture(capsys: pytest.CaptureFixture[str], *words: str, code: int = Exit.OK) -> str:
+def suture(capsys: pytest.CaptureFixture[str], *words: str, code: int = ExitCode.OK) -> str:
     """Run `suture tls`; return what it said on stdout."""
     capsys.readouterr()
     actual = run(["tls", *words])
@@ -92,7 +92,7 @@ def test_refused_certificate_request_leaves_no_files(
     suture(capsys, "init", str(directory), "--days", "1000")
     before = sorted(tmp_path.rglob("*"))
 
-    said = suture(capsys, "issue", str(directory), *words, "--json", code=Exit.FAILED)
+    said = suture(capsys, "issue", str(directory), *words, "--json", code=ExitCode.FAILED)
 
     assert named in json.loads(said)["error"]["message"]
     assert before == sorted(tmp_path.rglob("*"))
@@ -106,7 +106,7 @@ def test_an_authority_is_never_overwritten(
     """
     before = (directory / "ca.key").read_bytes()
 
-    said = suture(capsys, "init", str(directory), "--json", code=Exit.FAILED)
+    said = suture(capsys, "init", str(directory), "--json", code=ExitCode.FAILED)
 
     assert "exists" in json.loads(said)["error"]["message"]
     assert before == (directory / "ca.key").read_bytes()
@@ -120,10 +120,10 @@ def test_show_says_whose_and_until_when(
     """
     suture(capsys, "issue", str(directory), "--role", "admin", "--role", "client", "--name", "ada")
     good = suture(capsys, "show", str(directory))
-    order = pki.Order(name="old", roles=[Role.CLIENT], days=1)
+    order = pki.CertificateRequest(name="old", roles=[Role.CLIENT], days=1)
     pki.issue(directory, order, now=pki.now() - timedelta(days=3))
 
-    late = suture(capsys, "show", str(directory), code=Exit.TO_DO)
+    late = suture(capsys, "show", str(directory), code=ExitCode.TO_DO)
 
     assert "admin client" in good
     assert "authority" in good
@@ -138,7 +138,7 @@ def test_a_directory_without_a_certificate_is_refused(
     """
     code = run(["tls", "show", str(tmp_path)])
 
-    assert Exit.FAILED == code
+    assert ExitCode.FAILED == code
     assert f"no certificate is in {tmp_path}" in capsys.readouterr().err
 
 
@@ -170,7 +170,7 @@ def test_settings_come_from_options_the_environment_or_a_file(
 
     def complaint(*words: str) -> str:
         capsys.readouterr()
-        assert Exit.FAILED == run([*words, *ask])
+        assert ExitCode.FAILED == run([*words, *ask])
         return str(json.loads(capsys.readouterr().out)["error"]["message"])
 
     assert f"cannot read {missing}" in complaint(*options)
@@ -204,7 +204,7 @@ def test_a_file_that_a_user_may_not_see_is_none(
     closed.chmod(0)
     ask = ["scm", "nodes", "--scm", "127.0.0.1:1"]
     user = os.geteuid()
-    assert Exit.UNAVAILABLE == run(ask)  # and all that it imports is there
+    assert ExitCode.UNAVAILABLE == run(ask)  # and all that it imports is there
 
     monkeypatch.setenv("XDG_CONFIG_HOME", str(closed))
     try:
@@ -214,7 +214,7 @@ def test_a_file_that_a_user_may_not_see_is_none(
     finally:
         os.seteuid(user)
 
-    assert Exit.UNAVAILABLE == code, capsys.readouterr().err
+    assert ExitCode.UNAVAILABLE == code, capsys.readouterr().err
 
 
 def test_without_a_home_there_is_no_file_in_it(
@@ -229,4 +229,4 @@ def test_without_a_home_there_is_no_file_in_it(
 
     code = run(["scm", "nodes", "--scm", "127.0.0.1:1"])
 
-    assert Exit.UNAVAILABLE == code, capsys.readouterr().err
+    assert ExitCode.UNAVAILABLE == code, capsys.readouterr().err

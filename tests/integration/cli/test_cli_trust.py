@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agent.rpc.calls.peer import Peer
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 from merkle.replica import BlockData, ContainerId
 from tests.support.command_line import CommandLine
 from tests.support.faults.nursery import forked
@@ -116,7 +116,7 @@ def test_a_person_decides(contested: Contested) -> None:
     suture, command = contested.suture, contested.command()[:-2]
 
     [shown] = [one for one in suture.json(*command, "--dry-run") if one["change_count"]]
-    refused = suture.json(*command, code=Exit.FAILED)["error"]
+    refused = suture.json(*command, code=ExitCode.FAILED)["error"]
     with Terminal(contested.command()) as terminal:
         declined = terminal.answer("n")
 
@@ -127,14 +127,14 @@ def test_a_person_decides(contested: Contested) -> None:
     assert "nobody to ask" in refused["message"]
     assert contested.ids[LIAR] in terminal.shown
     assert f"replace as shown, trusting {contested.ids[0]}?" in terminal.shown
-    assert Exit.FAILED == declined
+    assert ExitCode.FAILED == declined
     assert before == contested.versions()
     assert {True} == {bool(one.get("dry_run")) for one in contested.audited(LIAR)}
 
     with Terminal(contested.command()) as terminal:
         accepted = terminal.answer("y")
 
-    assert Exit.OK == accepted, terminal.shown
+    assert ExitCode.OK == accepted, terminal.shown
     assert f"{contested.ids[LIAR]}: converged, 0 chunks failed" in terminal.shown
     assert [contested.content] * 3 == contested.versions()
     assert wrong in contested.quarantined()

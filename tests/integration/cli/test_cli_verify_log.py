@@ -10,15 +10,15 @@ import pytest
 
 from agent.cli.main import run
 from agent.rpc.v1 import datanode_pb2, scm_pb2, scm_pb2_grpc
-from agent.runtime.exits import Exit
-from agent.store.verification_log.chain import Head, Kind, encode
+from agent.runtime.exits import ExitCode
+from agent.store.verification_log.chain import EntryKind, Head, encode
 from agent.store.verification_log.log_files import files_of
 from agent.store.verification_log.log_reader import log_directory
 from scm.edge.plane.control import ControlPlane
 from scm.edge.server import build_server
 from scm.edge.service import ScmService
 from scm.state.clock import Clock
-from scm.state.database import State
+from scm.state.database import StateDatabase
 from scm.state.options import ScmOptions
 from tests.support.control.fake_datanode import FakeDatanode
 from tests.support.storage.stored_replica import DATANODE, StoredReplica
@@ -54,7 +54,7 @@ def test_a_whole_log_is_proven(volume: Path, capsys: pytest.CaptureFixture[str])
     """The output has the length and the head of the log."""
     code, answer = asked(capsys, str(volume))
 
-    assert code == Exit.OK
+    assert code == ExitCode.OK
     assert (1, 4, None) == (answer["first"], answer["count"], answer["gap"])
 
 
@@ -65,7 +65,7 @@ def test_a_gap_is_named(volume: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
     code, answer = asked(capsys, str(volume))
 
-    assert code == Exit.TO_DO
+    assert code == ExitCode.TO_DO
     gap = answer["gap"]
     assert isinstance(gap, dict)
     assert ("removed", 2, path.name, 2) == (gap["fault"], gap["entry"], gap["file"], gap["line"])
@@ -78,12 +78,12 @@ def test_an_entry_that_no_agent_writes_is_a_gap(
     """A forger can make every hash fit, and the check must not fail on invalid entries."""
     path, lines = lines_of(volume)
     head = Head(len(lines), lines[-1][:64].decode())
-    line, _ = encode(head, {"kind": Kind.RETIRED, "at_ms": 1, **through})
+    line, _ = encode(head, {"kind": EntryKind.RETIRED, "at_ms": 1, **through})
     path.write_bytes(b"".join([*lines, line]))
 
     code, answer = asked(capsys, str(volume))
 
-    assert code == Exit.TO_DO
+    assert code == ExitCode.TO_DO
     gap = answer["gap"]
     assert isinstance(gap, dict)
     assert ("rewritten", len(lines) + 1) == (gap["fault"], gap["entry"])
@@ -101,8 +101,8 @@ def test_an_anchor_shows_what_the_chain_cannot(
     alone, _ = asked(capsys, str(volume))
     code, answer = asked(capsys, str(volume), "--anchor", anchor)
 
-    assert alone == Exit.OK
-    assert code == Exit.TO_DO
+    assert alone == ExitCode.OK
+    assert code == ExitCode.TO_DO
     gap = answer["gap"]
     assert isinstance(gap, dict)
     assert gap["fault"] == "truncated"
@@ -110,15 +110,15 @@ def test_an_anchor_shows_what_the_chain_cannot(
 
 def test_invalid_anchor_or_volume_is_refused(volume: Path, tmp_path: Path) -> None:
     """The error names the invalid argument, and nothing is verified."""
-    assert run(["verify-log", str(volume), "--anchor", "4:abc"]) == Exit.FAILED
-    assert run(["verify-log", str(tmp_path / "nowhere")]) == Exit.FAILED
+    assert run(["verify-log", str(volume), "--anchor", "4:abc"]) == ExitCode.FAILED
+    assert run(["verify-log", str(tmp_path / "nowhere")]) == ExitCode.FAILED
 
 
 @pytest.fixture
 def scm(tmp_path: Path) -> Iterator[str]:
     """The address of a control plane that was told the head of the volume's log."""
     clock, options = Clock(), ScmOptions()
-    state = State.open(tmp_path / "scm", map_bytes=16 * 1024**2)
+    state = StateDatabase.open(tmp_path / "scm", map_bytes=16 * 1024**2)
     control = ControlPlane(
         state, clock=clock, options=options, snapshots_path=tmp_path / "snapshots"
     )
@@ -157,16 +157,16 @@ def test_the_control_plane_keeps_what_the_chain_cannot_show(
 ) -> None:
     """An end that was cut off; whose log it is stands in the log itself."""
     asking = (str(volume), "--from-scm", "--scm", scm)
-    assert run(["verify-log", *asking]) == Exit.FAILED  # none was told yet
+    assert run(["verify-log", *asking]) == ExitCode.FAILED  # none was told yet
     tell(scm, volume)
 
     code, answer = asked(capsys, *asking)
-    assert (Exit.OK, 1) == (code, answer["anchors_held"])
+    assert (ExitCode.OK, 1) == (code, answer["anchors_held"])
 
     path, lines = lines_of(volume)
     path.write_bytes(b"".join(lines[:-1]))
     code, answer = asked(capsys, *asking)
-    assert code == Exit.TO_DO
+    assert code == ExitCode.TO_DO
     gap = answer["gap"]
     assert isinstance(gap, dict)
     assert gap["fault"] == "truncated"
@@ -176,15 +176,15 @@ def test_verify_log_kept_lists_the_anchors_of_each_volume(
     volume: Path, scm: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each volume is listed with the head of its log."""
-    assert run(["verify-log", "--kept", "--scm", scm]) == Exit.OK
+    assert run(["verify-log", "--kept", "--scm", scm]) == ExitCode.OK
     assert "no head of a log was told yet" in capsys.readouterr().out
     tell(scm, volume)
     _, whole = asked(capsys, str(volume))
 
-    assert run(["verify-log", "--kept", "--scm", scm, "--json"]) == Exit.OK
+    assert run(["verify-log", "--kept", "--scm", scm, "--json"]) == ExitCode.OK
     [log] = json.loads(capsys.readouterr().out)
 
     assert log["datanode_id"] == DATANODE
     assert [whole["head"]] == [one["checksum"] for one in log["anchors"]]
-    assert run(["verify-log", "--kept", "--scm", scm]) == Exit.OK
+    assert run(["verify-log", "--kept", "--scm", scm]) == ExitCode.OK
     assert str(whole["count"]) in capsys.readouterr().out

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agent.cli.main import run
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 from tests.support.command_line import CommandLine
 from tests.support.faults.nursery import forked
 from tools.demo.cluster import Cluster
@@ -102,7 +102,7 @@ def readable(suture: CommandLine, keys: dict[str, int], path: Path) -> set[str]:
     found = set()
     for key in keys:
         path.unlink(missing_ok=True)
-        if run(["get", key, *words]) == Exit.OK:
+        if run(["get", key, *words]) == ExitCode.OK:
             found.add(key)
     suture.capsys.readouterr()
     return found
@@ -129,7 +129,7 @@ class TestMayStop:
         answer names are lost to readers while they are off, and no other.
         """
         names = holders(suture)[1]
-        answer = suture.json("may-stop", *names, code=Exit.TO_DO)
+        answer = suture.json("may-stop", *names, code=ExitCode.TO_DO)
         unreadable = set(answer["unreadable_container_ids"])
         assert 1 in unreadable
         assert len(unreadable) == answer["unreadable_count"] < len(keys)
@@ -206,7 +206,7 @@ class TestMayStop:
     def test_may_stop_refuses_an_unknown_name(self, suture: CommandLine) -> None:
         """The error has the name that was given and says where to find valid ones."""
         for name in ("nobody", "/no/rack", "127.0.0.1:1", "0:/no"):
-            refused = suture.json("may-stop", name, code=Exit.FAILED)
+            refused = suture.json("may-stop", name, code=ExitCode.FAILED)
             assert "WRONG_DATANODE" == refused["error"]["code"], name
 
     def test_people_are_told_in_words(self, suture: CommandLine, keys: dict[str, int]) -> None:
@@ -217,7 +217,7 @@ class TestMayStop:
         assert keys
 
         assert suture("may-stop", names[0]).startswith("yes: ")
-        assert suture("may-stop", *names, code=Exit.TO_DO).startswith("no: ")
+        assert suture("may-stop", *names, code=ExitCode.TO_DO).startswith("no: ")
 
 
 class TestWhatIf:
@@ -231,7 +231,7 @@ class TestWhatIf:
         assert keys
 
         all_three = suture.json(
-            "may-stop", "--for-good", names[0], names[1], names[2], code=Exit.TO_DO
+            "may-stop", "--for-good", names[0], names[1], names[2], code=ExitCode.TO_DO
         )
         alone = suture.json("may-stop", "--for-good", names[0])
 
@@ -240,4 +240,4 @@ class TestWhatIf:
         assert 0 == alone["lost_count"]
         assert alone["rebuild_bytes"] > 0
         assert alone["lacking_replica_count"] == alone["container_count"]
-        assert "lost: " in suture("may-stop", "--for-good", *names, code=Exit.TO_DO)
+        assert "lost: " in suture("may-stop", "--for-good", *names, code=ExitCode.TO_DO)

@@ -11,7 +11,7 @@ import pytest
 
 from agent.cli.main import run
 from agent.observe.events import EVENTS
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 from tests.support.manual.hosts import Host, Site
 from tests.support.manual.reader import LISTED, Reader
 from tests.support.manual.reading import Step, steps
@@ -151,7 +151,10 @@ def the_operator(reader: Reader, own: Own) -> None:
     """Be the one person that the certificate is for."""
     [file] = own
     reader.be_at(reader.host)
-    assert run(["scm", "nodes"]) in {Exit.FAILED, Exit.UNAVAILABLE}  # nobody is let in without
+    assert run(["scm", "nodes"]) in {
+        ExitCode.FAILED,
+        ExitCode.UNAVAILABLE,
+    }  # nobody is let in without
     to = reader.host.home / ".config" / "suture" / "client.toml"
     to.parent.mkdir(parents=True)
     to.write_text(file.content)
@@ -271,8 +274,8 @@ def exchanged(reader: Reader, host: Host, new: Path) -> None:
             host.start(unit)
         reader.registered(1, host)
         reader.suture_of(host)
-        assert Exit.OK == run(["tls", "issue", str(new), "--role", "scm", "--host", scm])
-        assert Exit.OK == run(["tls", "issue", str(new), "--role", "admin", "--name", "ada"])
+        assert ExitCode.OK == run(["tls", "issue", str(new), "--role", "scm", "--host", scm])
+        assert ExitCode.OK == run(["tls", "issue", str(new), "--role", "admin", "--name", "ada"])
         for name, folder in ((host.address, tls), (scm, tls), ("ada", mine)):
             for suffix in ("pem", "key"):
                 shutil.copy(new / f"{name}.{suffix}", folder)
@@ -294,7 +297,7 @@ def control_plane_is_lost(reader: Reader, own: Own) -> None:
             _, *words = host.command_of(
                 "suture-scm-backup.service"
             )  # what the timer does each hour
-            assert Exit.OK == run(words)
+            assert ExitCode.OK == run(words)
             *_, backup = sorted(data.with_name("suture-scm-backup").glob("suture-scm-*"))
             reader.words["TIME"] = backup.name.removeprefix("suture-scm-")
     reader.suture.wait_until_closed([1])
@@ -375,7 +378,7 @@ def damaged(reader: Reader, own: Own) -> None:
     content = bytearray(block.read_bytes())
     content[len(content) // 2] ^= 1
     block.write_bytes(content)
-    reader.suture("scrub", "scan", "1", "--wait", code=Exit.TO_DO)
+    reader.suture("scrub", "scan", "1", "--wait", code=ExitCode.TO_DO)
     as_written(reader, own)
 
 

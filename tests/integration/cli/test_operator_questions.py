@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agent.cli.main import run
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 from tests.support.command_line import CommandLine
 from tests.support.faults.nursery import forked
 from tests.support.manual.reading import header, words_of
@@ -57,7 +57,7 @@ def store_and_damage(cluster: Cluster, suture: CommandLine, path: Path) -> None:
     content = bytearray(block.read_bytes())
     content[70_000] ^= 1
     block.write_bytes(bytes(content))
-    suture("scrub", "scan", "1", "--wait", code=Exit.TO_DO)
+    suture("scrub", "scan", "1", "--wait", code=ExitCode.TO_DO)
 
 
 def test_every_question_in_the_manual_has_a_command() -> None:
@@ -93,7 +93,7 @@ def test_commands_of_the_manual_print_the_documented_output(
         code = run(words)
         said = capsys.readouterr().out
 
-        assert code in {Exit.OK, Exit.TO_DO}, question
+        assert code in {ExitCode.OK, ExitCode.TO_DO}, question
         assert words_of(header(shown)) <= words_of(said), f"{question}: {said}"
         assert re.search(SAYS.get(question, ""), said), f"{question}: {said}"
     assert SAYS.keys() <= {question for question, _, _ in QUESTIONS}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agent.cli.main import run
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 from tests.support.command_line import CommandLine
 from tests.support.faults.nursery import forked
 from tools.demo.cluster import Cluster
@@ -202,9 +202,9 @@ def test_volume_commands_refuse_unknown_volumes(cluster: Cluster, suture: Comman
         ("add", "relative", "--datanode", node),
         ("add", only, "--datanode", node),
     ):
-        suture.json("volume", *words, code=Exit.FAILED)
+        suture.json("volume", *words, code=ExitCode.FAILED)
     suture("volume", "read-only", other)
-    refused = suture.json("volume", "retire", only, code=Exit.FAILED)
+    refused = suture.json("volume", "retire", only, code=ExitCode.FAILED)
     assert "only volume" in refused["error"]["message"]
 
 
@@ -234,7 +234,7 @@ def test_added_volume_that_cannot_be_scanned_in_time_is_refused(
         cluster.nodes[index].start()
 
     restart("refuse")
-    refused = suture.json("volume", "add", path, "--datanode", address, code=Exit.FAILED)
+    refused = suture.json("volume", "add", path, "--datanode", address, code=ExitCode.FAILED)
 
     assert "the promise to read every byte" in refused["error"]["message"]
     assert path not in volumes_of(suture, cluster, index)
@@ -264,11 +264,11 @@ def test_unloadable_replicas_are_reported_after_volume_add(
 
     suture("volume", "add", str(path), "--datanode", node.address)
     asked = ["scm", "containers", "777", "--scm", suture.scm]
-    suture.wait_until(lambda: run(asked) == Exit.OK)
+    suture.wait_until(lambda: run(asked) == ExitCode.OK)
 
     assert "cannot be loaded: no row in the index" in suture("scm", "containers", "777")
-    assert "cannot be loaded: no row" in suture("explain", "777", code=Exit.TO_DO)
-    shown = suture("volume", "retire", f"{node.address}:{path}", "--wait", code=Exit.TO_DO)
+    assert "cannot be loaded: no row" in suture("explain", "777", code=ExitCode.TO_DO)
+    shown = suture("volume", "retire", f"{node.address}:{path}", "--wait", code=ExitCode.TO_DO)
     assert "still has 1 replica" in shown
     assert str(stray) in shown.replace("\n", "")
     assert "1 replica not moved" in suture("volumes", "--datanode", node.address)

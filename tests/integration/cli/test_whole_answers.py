@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 
 from agent.client.client import Client
-from agent.client.file_pieces import Source
+from agent.client.file_pieces import SourceFile
 from agent.ec.scheme import parse_scheme
 from agent.rpc.v1 import scm_pb2
 from merkle.replica import ContainerId
@@ -124,7 +124,7 @@ class Scene:
         for number in range(FILES):
             path = folder / str(number)
             path.write_bytes(content(number, 0, FILE_BYTES))
-            sources.append(Source(f"{name}/{number}", path, FILE_BYTES))
+            sources.append(SourceFile(f"{name}/{number}", path, FILE_BYTES))
         code = parse_scheme(scheme) if scheme else None
         _, [container_id, *_] = client.put(sources, lanes=1, close=True, scheme=code)
 

@@ -8,7 +8,7 @@ import pytest
 from agent.client.client import Client
 from agent.rpc.calls.peer import Endpoint
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 from tests.support.command_line import CommandLine
 from tests.support.faults.nursery import forked
 from tests.support.storage.three_replicas import content
@@ -76,7 +76,7 @@ def test_files_come_back_while_two_of_five_agents_are_down(
     two_down = read_all(suture, files, tmp_path)
     five.nodes[4].kill()
     refused = suture.json(
-        "get", "files/part", "--output", str(tmp_path / "none"), code=Exit.UNAVAILABLE
+        "get", "files/part", "--output", str(tmp_path / "none"), code=ExitCode.UNAVAILABLE
     )
 
     assert all(not told for told in whole.values())
@@ -115,7 +115,7 @@ def test_a_corrupt_shard_is_passed_over_and_told(
     for index in others[:2]:
         five.nodes[index].kill()
     refused = suture.json(
-        "get", "files/stripes", "--output", str(tmp_path / "none"), code=Exit.UNAVAILABLE
+        "get", "files/stripes", "--output", str(tmp_path / "none"), code=ExitCode.UNAVAILABLE
     )
 
     assert "2 of 3 cells can be read" in refused["error"]["message"]
@@ -168,7 +168,7 @@ def test_a_damaged_shard_is_mended_in_place(
     block = next(path for path in shard_files(five) if path.stat().st_size == 196_608)
     written = block.read_bytes()
     block.write_bytes(written[:70_000] + bytes([written[70_000] ^ 1]) + written[70_001:])
-    suture("scrub", "scan", str(container_id), "--wait", code=Exit.TO_DO)
+    suture("scrub", "scan", str(container_id), "--wait", code=ExitCode.TO_DO)
 
     suture("reconcile", str(container_id))
     suture.wait_until(lambda: shards_closed(five, container_id) == {1, 2, 3, 4, 5})
@@ -186,7 +186,7 @@ def test_parity_is_verified_of_coded_containers_only(
     [container_id] = stored["container_ids"]
     suture.wait_until_reported(container_id)
 
-    refused = suture.json("scrub", "parity", str(container_id), code=Exit.FAILED)
+    refused = suture.json("scrub", "parity", str(container_id), code=ExitCode.FAILED)
 
     assert "is not erasure-coded" in refused["error"]["message"]
     assert 5 == len(five.nodes)
@@ -201,8 +201,12 @@ def test_a_shard_is_asked_of_no_datanode_alone(
     suture("put", str(files / "part"), "--replication", SCHEME, "--prefix", "files/")
 
     datanode = ("--datanode", five.nodes[0].address)
-    refused = suture.json("get", "files/part", *datanode, "--output", "/dev/null", code=Exit.FAILED)
-    unknown = suture.json("put", str(files / "part"), "--replication", "rs-3-2-x", code=Exit.FAILED)
+    refused = suture.json(
+        "get", "files/part", *datanode, "--output", "/dev/null", code=ExitCode.FAILED
+    )
+    unknown = suture.json(
+        "put", str(files / "part"), "--replication", "rs-3-2-x", code=ExitCode.FAILED
+    )
 
     assert "is erasure-coded" in refused["error"]["message"]
     assert "'rs-3-2-x' names no erasure code" in unknown["error"]["message"]

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from agent.client.client import Client
-from agent.client.file_pieces import Source
+from agent.client.file_pieces import SourceFile
 from agent.ec.scheme import Scheme, parse_scheme
 from agent.rpc.v1 import container_pb2, scm_pb2
 from tests.support.faults.nursery import forked
@@ -49,9 +49,9 @@ class Cut(Exception):
     """The writer ends here."""
 
 
-def source_of(name: str, size_bytes: int) -> Source:
+def source_of(name: str, size_bytes: int) -> SourceFile:
     """Return what is stored under a name."""
-    return Source(name, Path(name), size_bytes, Random(name).randbytes(size_bytes))
+    return SourceFile(name, Path(name), size_bytes, Random(name).randbytes(size_bytes))
 
 
 def containers(client: Client) -> list[scm_pb2.ContainerInfo]:

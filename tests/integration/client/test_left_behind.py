@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from agent.client.client import Client
-from agent.client.file_pieces import Source
-from agent.client.writer import Stored
+from agent.client.file_pieces import SourceFile
+from agent.client.writer import StoredFile
 from agent.rpc.v1 import container_pb2, scm_pb2
 from tests.support.command_line import CommandLine
 from tests.support.faults.nursery import forked
@@ -19,14 +19,14 @@ FILES = 12
 FILE_BYTES = 50_000
 
 
-def sources(directory: Path) -> list[Source]:
+def sources(directory: Path) -> list[SourceFile]:
     """Write some files; return them as sources."""
     directory.mkdir()
     result = []
     for number in range(FILES):
         path = directory / f"file{number}"
         path.write_bytes(content(number, 0, FILE_BYTES))
-        result.append(Source(f"left/{path.name}", path, FILE_BYTES))
+        result.append(SourceFile(f"left/{path.name}", path, FILE_BYTES))
     return result
 
 
@@ -73,7 +73,7 @@ def test_writes_go_on_and_the_replica_is_caught_up(
 
         early, _ = client.put(first[:1], lanes=1)
         stored, containers = client.put(first[1:], lanes=1, progress=kill_midway)
-        late = [Source("left/late", first[0].path, FILE_BYTES)]
+        late = [SourceFile("left/late", first[0].path, FILE_BYTES)]
         more, more_containers = client.put(late, lanes=1)
         container_ids = sorted({*containers, *more_containers, *containers_of(early)})
         assert 3 == min(item.replicas_min for item in early)
@@ -98,7 +98,7 @@ def test_writes_go_on_and_the_replica_is_caught_up(
             assert source.path.read_bytes() == b"".join(client.get(source.key))
 
 
-def containers_of(stored: list[Stored]) -> set[int]:
+def containers_of(stored: list[StoredFile]) -> set[int]:
     """Return the containers of stored files."""
     return {block.block_id.container_id for item in stored for block in item.blocks}
 

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from agent.client.client import Client
-from agent.client.file_pieces import Source
+from agent.client.file_pieces import SourceFile
 from agent.client.writer import WriterSession
 from tests.support.faults.nursery import forked
 from tests.support.waiting import wait_until
@@ -47,7 +47,7 @@ def test_a_key_is_stored_however_long_its_bytes_take(
         ) as cluster,
         Client(cluster.scm.address) as client,
     ):
-        _, containers = client.put([Source("key", path, len(data))], lanes=1, progress=slow)
+        _, containers = client.put([SourceFile("key", path, len(data))], lanes=1, progress=slow)
 
         assert data == b"".join(client.get("key"))
 

@@ -12,13 +12,13 @@ import pytest
 from agent.client.client import Client
 from agent.client.ecreader import GroupReader
 from agent.client.read_order import ANSWERS_MIN
-from agent.ec.blockgroup import Agreed, agree
-from agent.ec.rebuild_task import Account
+from agent.ec.blockgroup import RebuildableGroup, agree
+from agent.ec.rebuild_task import RebuildStats
 from agent.ec.scheme import CodecName, Scheme
 from agent.errors import Code, Refused, Unavailable
 from agent.ports import Executor, Future
-from agent.reconstruct.sources import SILENT_COUNT_MAX, Reading, Sources
-from agent.rpc.calls.peer import Meter, Peer
+from agent.reconstruct.sources import SILENT_COUNT_MAX, PendingStripe, RebuildSources
+from agent.rpc.calls.peer import Peer, TransferCost
 from agent.rpc.v1 import container_pb2, scm_pb2
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
 from tests.integration.reconstruct.test_reconstruct import flip
@@ -256,7 +256,7 @@ class TestShards:
             sources, agreed, asked = opened(cluster, range(1, 6))
             cells = cluster.groups[1].stripes[0]
 
-            read = sources.finish(agreed, Reading(0, {1: cells[1]}, wanted_count=3))
+            read = sources.finish(agreed, PendingStripe(0, {1: cells[1]}, wanted_count=3))
 
             assert {index: cells[index] for index in (1, 2, 3)} == read
             assert [cluster.nodes[node].address for node in (2, 3)] == asked
@@ -350,7 +350,7 @@ class Unsteady(Peer):
         container_id: ContainerId,
         block_id: BlockId,
         offset: int,
-        meter: Meter | None = None,
+        meter: TransferCost | None = None,
     ) -> tuple[ChunkInfo, bytes]:
         """Answer for odd stripes."""
         self._fall_silent(is_due=offset // 4096 % 2 == 0)
@@ -376,19 +376,19 @@ class Outdated(Peer):
 
 def opened(
     cluster: EcCluster, nodes: Iterable[int], dialled: Mapping[str, Peer] = MappingProxyType({})
-) -> tuple[Sources, Agreed, list[str]]:
+) -> tuple[RebuildSources, RebuildableGroup, list[str]]:
     """Return these datanodes as sources, the first group as they know it, and who is asked.
 
     `dialled`: connections, by address, in place of ordinary ones.
     """
     questions = Questions(cluster.executor, [])
-    sources = Sources(CODED, cluster.scheme, questions, Account())
+    sources = RebuildSources(CODED, cluster.scheme, questions, RebuildStats())
     sources.open(
         [cluster.shard(node, 0) for node in nodes],
         lambda shard: dialled.get(shard.address) or cluster.peer(shard),
     )
     agreed = agree(cluster.scheme, BlockId(1), sources.block(BlockId(1)))
-    assert isinstance(agreed, Agreed)
+    assert isinstance(agreed, RebuildableGroup)
     return sources, agreed, questions.asked
 
 

@@ -12,9 +12,9 @@ import pytest
 from agent.client import block_messages, fan_out, writer
 from agent.client.client import Client
 from agent.client.ecwriter import EcWriterSession
-from agent.client.fan_out import WAITING_MAX, Lane, Open, spread
-from agent.client.file_pieces import Source
-from agent.client.writer import Stored, WriterSession
+from agent.client.fan_out import WAITING_MAX, Open, ReplicaStream, spread
+from agent.client.file_pieces import SourceFile
+from agent.client.writer import StoredFile, WriterSession
 from agent.ec.scheme import Scheme, parse_scheme
 from agent.errors import Code, Unavailable
 from agent.rpc.calls.peer import NodeAddress, Peer
@@ -99,7 +99,7 @@ class World:
         self.peers[address] = stack.enter_context(Peer(relay.address))
         return relay
 
-    def check(self, stored: Sequence[Stored], nodes: Sequence[Datanode]) -> None:
+    def check(self, stored: Sequence[StoredFile], nodes: Sequence[Datanode]) -> None:
         """Assert that these datanodes have what was stored."""
         for number, item in enumerate(stored):
             for node in nodes:
@@ -129,13 +129,13 @@ def contents(number: int, size_bytes: int) -> bytes:
     return content(number, 0, size_bytes)
 
 
-def sources(path: Path, *sizes_bytes: int) -> list[Source]:
+def sources(path: Path, *sizes_bytes: int) -> list[SourceFile]:
     """Make files of these sizes."""
     made = []
     for number, size_bytes in enumerate(sizes_bytes):
         file = path / f"file{number}"
         file.write_bytes(contents(number, size_bytes))
-        made.append(Source(f"k/{number}", file, size_bytes))
+        made.append(SourceFile(f"k/{number}", file, size_bytes))
     return made
 
 
@@ -442,7 +442,7 @@ def test_writer_drops_a_datanode_that_takes_no_messages(message_count: int) -> N
     dropped.
     """
     call = Silent()
-    lane = Lane(
+    lane = ReplicaStream(
         lambda _messages, _timeout_s: call, message_timeout_s=0.05, message_count=message_count
     )
 

@@ -13,7 +13,7 @@ from agent.commands.removal import delete_blocks
 from agent.errors import Unavailable
 from agent.rpc.v1 import scm_pb2
 from agent.store.operations import deleting
-from agent.store.trouble import Trouble
+from agent.store.trouble import StoreFailure
 from merkle.replica import BlockId, ContainerId, ReplicaState
 from tests.support.storage.datanodes import Datanode
 from tests.support.storage.stored_replica import CHUNK_BYTES, CONTAINER, StoredReplica
@@ -207,7 +207,7 @@ def test_a_file_that_cannot_be_removed_fails_its_transaction_alone(
     """
     real, bad = deleting.remove_file, replica.file(3)
     changed: list[ContainerId] = []
-    troubles: list[Trouble] = []
+    troubles: list[StoreFailure] = []
 
     def failing(path: Path) -> bool:
         if path == bad:

@@ -9,13 +9,13 @@ import pytest
 
 from agent.commands import handlers as module
 from agent.commands.command_queue import Task
-from agent.commands.handlers import Handlers, Tools, threads_for
+from agent.commands.handlers import CommandHandlers, HandlerDeps, threads_for
 from agent.commands.pool import TaskContext
 from agent.config.options import TaskConfig
-from agent.ec.rebuild_task import Shard
+from agent.ec.rebuild_task import ShardLocation
 from agent.ec.scheme import CodecName, Scheme
 from agent.errors import Code, Refused
-from agent.plan.reconcile_outcome import Proof
+from agent.plan.reconcile_outcome import ReadBack
 from agent.ports import Pace, at_once
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.runtime.clock import Clock, SystemClock
@@ -46,9 +46,9 @@ def replica(tmp_path: Path) -> Iterator[StoredReplica]:
 @contextmanager
 def handling(
     replica: StoredReplica, config: TaskConfig, clock: Clock, **more: Any
-) -> Iterator[Handlers]:
+) -> Iterator[CommandHandlers]:
     """Build the handlers of an agent, and end them."""
-    tools = Tools(
+    tools = HandlerDeps(
         store=replica.store,
         leases=replica.leases,
         clock=clock,
@@ -61,14 +61,14 @@ def handling(
         reregister=lambda: None,
         **{"confirm_deletes": lambda *_: scm_pb2.ConfirmDeletesResponse(), **more},
     )
-    made = Handlers(config, tools)
+    made = CommandHandlers(config, tools)
     yield made
     assert [] == made.stop(WAIT_S)
     made.close()
 
 
 @pytest.fixture
-def handlers(replica: StoredReplica) -> Iterator[Handlers]:
+def handlers(replica: StoredReplica) -> Iterator[CommandHandlers]:
     """The handlers of an agent with four threads."""
     with handling(replica, TaskConfig(threads=THREADS), SystemClock()) as made:
         yield made
@@ -93,7 +93,7 @@ def test_copies_have_a_pace_beside_clients(replica: StoredReplica) -> None:
         assert [7 * 1024**2] == floors
 
 
-def tasks_of(handlers: Handlers, kind: str, orders: list[scm_pb2.Command]) -> list[Task]:
+def tasks_of(handlers: CommandHandlers, kind: str, orders: list[scm_pb2.Command]) -> list[Task]:
     """Return the tasks that these orders become."""
     route = handlers.routes()[kind]
     return [
@@ -102,7 +102,7 @@ def tasks_of(handlers: Handlers, kind: str, orders: list[scm_pb2.Command]) -> li
     ]
 
 
-def running_at_once(handlers: Handlers, tasks: list[Task], count: int) -> int:
+def running_at_once(handlers: CommandHandlers, tasks: list[Task], count: int) -> int:
     """Submit tasks that wait; return how many of them run together, `count` or more."""
     gate = Gate()
     for task in tasks:
@@ -114,7 +114,7 @@ def running_at_once(handlers: Handlers, tasks: list[Task], count: int) -> int:
     return gate.running_max
 
 
-def running_before_another(handlers: Handlers, tasks: list[Task]) -> int:
+def running_before_another(handlers: CommandHandlers, tasks: list[Task]) -> int:
     """Return how many of these tasks run when one that came after them may run beside them."""
     gate, other = Gate(), Gate()
     for task in tasks:
@@ -128,7 +128,7 @@ def running_before_another(handlers: Handlers, tasks: list[Task]) -> int:
     return running
 
 
-def decide(handlers: Handlers, op_state: str) -> None:
+def decide(handlers: CommandHandlers, op_state: str) -> None:
     """Have the control plane's word on this datanode carried out."""
     order = scm_pb2.Command(
         set_operational_state=scm_pb2.SetOperationalStateCommand(op_state=op_state)
@@ -137,7 +137,7 @@ def decide(handlers: Handlers, op_state: str) -> None:
     handlers.routes()["set_operational_state"].carry_out(order, context, scm_pb2.CommandStatus())
 
 
-def test_a_datanode_that_leaves_works_on_twice_as_much(handlers: Handlers) -> None:
+def test_a_datanode_that_leaves_works_on_twice_as_much(handlers: CommandHandlers) -> None:
     """
     From the word of the control plane on until the word that it is back.
     """
@@ -164,7 +164,7 @@ def test_more_disks_do_more_at_once(disks: int, threads: int) -> None:
 
 @pytest.mark.parametrize(("kind", "most"), [("reconcile", 2), ("reconstruct", 1)])
 def test_a_share_is_all_that_reconcile_and_reconstruct_get(
-    handlers: Handlers, kind: str, most: int
+    handlers: CommandHandlers, kind: str, most: int
 ) -> None:
     """
     Half of the threads, and a third: copies of what is missing always find one.
@@ -174,7 +174,7 @@ def test_a_share_is_all_that_reconcile_and_reconstruct_get(
     assert most == running_before_another(handlers, tasks)
 
 
-def test_a_reconstruction_weighs_three(handlers: Handlers) -> None:
+def test_a_reconstruction_weighs_three(handlers: CommandHandlers) -> None:
     """It reads from several datanodes, so it leaves one of four threads free."""
     [heavy] = tasks_of(handlers, "reconstruct", [scm_pb2.Command()])
     light = [Task("other", number) for number in range(THREADS)]
@@ -182,7 +182,7 @@ def test_a_reconstruction_weighs_three(handlers: Handlers) -> None:
     assert 2 == running_at_once(handlers, [heavy, *light], 2)
 
 
-def test_a_disk_is_read_by_two_copies_at_once(handlers: Handlers) -> None:
+def test_a_disk_is_read_by_two_copies_at_once(handlers: CommandHandlers) -> None:
     """
     Their sources lie on one volume; copies of what is not here are not held up by it.
     """
@@ -241,7 +241,7 @@ def test_a_reconstruction_asks_which_blocks_keys_name(
         assert left_out == list(status.reconstruct.orphan_local_ids)
 
 
-def shard_message(shard: Shard) -> scm_pb2.EcShard:
+def shard_message(shard: ShardLocation) -> scm_pb2.EcShard:
     """Return a shard as a command names it."""
     endpoint = container_pb2.DatanodeEndpoint(datanode_id=shard.datanode_id, address=shard.address)
     return scm_pb2.EcShard(datanode=endpoint, replica_index=shard.index)
@@ -295,10 +295,10 @@ def test_reconcile_that_an_operator_asked_for_is_never_refused_by_a_count(
     peer.serve()
     endpoint = container_pb2.DatanodeEndpoint(datanode_id="dn-2", address=peer.address)
 
-    def lose_the_write(*_: object) -> Proof:
+    def lose_the_write(*_: object) -> ReadBack:
         replica.flip(1, 100)
         replica.scan(CONTAINER)
-        return Proof.WHOLE
+        return ReadBack.WHOLE
 
     def result(*, asked_for: bool) -> str:
         command = scm_pb2.ReconcileCommand(
@@ -339,7 +339,7 @@ class TestTrust:
         )
 
     def test_trust_replaces_the_blocks_shown_by_the_dry_run(
-        self, handlers: Handlers, replica: StoredReplica, other: Datanode
+        self, handlers: CommandHandlers, replica: StoredReplica, other: Datanode
     ) -> None:
         """The dry run changes nothing. The order makes the changes that the dry run showed."""
         remove_blocks(other.replica.store, CONTAINER, [BlockId(1)])
@@ -352,7 +352,7 @@ class TestTrust:
         assert (True, False) == (between, replica.file(1).exists())
 
     def test_trust_refuses_changes_that_the_dry_run_did_not_show(
-        self, handlers: Handlers, replica: StoredReplica, other: Datanode
+        self, handlers: CommandHandlers, replica: StoredReplica, other: Datanode
     ) -> None:
         """The replicas may have changed since the operator saw the dry run."""
         shown = handlers.trust(self.wish(other, dry_run=True), lambda: False)
@@ -366,7 +366,7 @@ class TestTrust:
 
 
 def test_copy_for_another_datanode_at_the_target_address_is_refused(
-    handlers: Handlers, tmp_path: Path
+    handlers: CommandHandlers, tmp_path: Path
 ) -> None:
     """A reinstalled host has a new id at its old address: the SCM would count the old one."""
     with closing(Datanode("dn-new", tmp_path / "target")) as target:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent.rpc.v1 import scm_pb2
-from agent.store.files.layout import Layout
+from agent.store.files.layout import VolumeLayout
 from agent.store.replica_store import ReplicaStore
 from agent.store.volumes.nodestate import (
     NodeState,
@@ -205,7 +205,7 @@ class TestNodeState:
         """
         A volume that missed a decision, or whose file is damaged, does not decide.
         """
-        layouts = [Layout(tmp_path / name, "c") for name in "abc"]
+        layouts = [VolumeLayout(tmp_path / name, "c") for name in "abc"]
         for layout in layouts:
             layout.cluster.mkdir(parents=True)
         write_state(layouts, NodeState("DECOMMISSIONING", 0, 1))
@@ -216,6 +216,6 @@ class TestNodeState:
 
     def test_node_state_without_a_file_is_empty(self, tmp_path: Path) -> None:
         """Without a file, the datanode is neither in service nor out of service."""
-        state = newest_state([Layout(tmp_path, "c")])
+        state = newest_state([VolumeLayout(tmp_path, "c")])
 
         assert ("", False) == (state.op_state, state.is_out_of_service)

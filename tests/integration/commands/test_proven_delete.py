@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.commands.proven_delete import KEEP_S, ProvenDeletes
+from agent.commands.proven_delete import KEEP_S, ReplicaDeleter
 from agent.errors import Code, Refused, SutureError, Unavailable, VolumeFailed
-from agent.reconcile.witnesses import ReplicaProof, ReplicaWitnesses
+from agent.reconcile.witnesses import ReplicaProof, ReplicaProofCollector
 from agent.rpc.calls.peer import Peer
 from agent.runtime.clock import SystemClock
 from agent.store.operations import deleting
@@ -39,9 +39,9 @@ def two(tmp_path: Path) -> Iterator[tuple[Datanode, Datanode]]:
 
 def deletes(
     mine: Datanode, *, age_max_s: float = 0.0, ordered: Sequence[BlockId] = ()
-) -> ProvenDeletes:
+) -> ReplicaDeleter:
     """Return what deletes replicas of a datanode."""
-    return ProvenDeletes(
+    return ReplicaDeleter(
         store=mine.replica.store,
         leases=mine.replica.leases,
         pledges=mine.pledges,
@@ -51,7 +51,7 @@ def deletes(
     )
 
 
-def delete(mine: Datanode, others: Sequence[Datanode], made: ProvenDeletes | None = None) -> None:
+def delete(mine: Datanode, others: Sequence[Datanode], made: ReplicaDeleter | None = None) -> None:
     """Delete the replica of a datanode; the others are named as witnesses."""
     with dialled(others) as peers:
         (made or deletes(mine)).delete(CONTAINER, peers, force=True, timeout_s=TIMEOUT_S)
@@ -255,14 +255,14 @@ def test_the_witness_has_the_last_word_right_before(
     """
     mine, other = two
     clock = FakeClock()
-    real = getattr(ReplicaWitnesses, step)
+    real = getattr(ReplicaProofCollector, step)
 
     def slow(*arguments: object) -> object:
         answer = real(*arguments)
         clock.advance_s(10 * KEEP_S)
         return answer
 
-    monkeypatch.setattr(ReplicaWitnesses, step, slow)
+    monkeypatch.setattr(ReplicaProofCollector, step, slow)
     made = replace(deletes(mine), clock=clock)
 
     if goes:
@@ -327,14 +327,14 @@ def test_replica_changed_during_its_proof_is_kept(
     """The proof does not cover the changed replica."""
     mine, other = two
     made = deletes(mine)
-    real = ProvenDeletes._proof
+    real = ReplicaDeleter._proof
 
     def proof(*arguments: object) -> ReplicaProof:
         found = real(*arguments)  # type: ignore[arg-type]
         remove_blocks(mine.replica.store, CONTAINER, [BLOCK])
         return found
 
-    monkeypatch.setattr(ProvenDeletes, "_proof", proof)
+    monkeypatch.setattr(ReplicaDeleter, "_proof", proof)
     error = refusal(lambda: delete(mine, [other], made))
 
     assert isinstance(error, Refused)

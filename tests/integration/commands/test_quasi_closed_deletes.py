@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.commands.proven_delete import ProvenDeletes
+from agent.commands.proven_delete import ReplicaDeleter
 from agent.errors import Code, Refused
 from agent.runtime.clock import SystemClock
 from merkle.checksum import window_checksums
@@ -57,7 +57,7 @@ def close(datanode: Datanode, state: ReplicaState) -> None:
 
 def delete(mine: Datanode, other: Datanode) -> str:
     """Delete a replica whose witness is the other; return why it stays, "" if it has gone."""
-    made = ProvenDeletes(
+    made = ReplicaDeleter(
         store=mine.replica.store,
         leases=mine.replica.leases,
         pledges=mine.pledges,

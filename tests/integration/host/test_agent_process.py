@@ -14,7 +14,7 @@ from agent.client.client import Client
 from agent.rpc.calls.peer import Endpoint
 from agent.rpc.datanode.server import CALLS, SERVICE
 from agent.rpc.v1 import datanode_pb2, scm_pb2
-from agent.store.files.layout import Layout
+from agent.store.files.layout import VolumeLayout
 from agent.store.recovery.fsck import fsck
 from tests.support.waiting import wait_until
 from tools.demo.cluster import Cluster
@@ -106,7 +106,7 @@ def test_a_host_whose_only_volume_fails_stays_and_reports_it(tmp_path: Path, pla
         [process] = cluster.nodes
         process.stop()
         [known] = (cluster.volume_paths(0)[0] / "hdds").glob("*/VOLUMES")
-        layout = Layout(cluster.volume_paths(0)[0], known.parent.name)
+        layout = VolumeLayout(cluster.volume_paths(0)[0], known.parent.name)
         path = {
             "db": layout.database,
             "data.mdb": layout.database / "data.mdb",

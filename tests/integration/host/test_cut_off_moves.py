@@ -8,8 +8,8 @@ import pytest
 from agent.errors import Code, Unavailable, VolumeFailed
 from agent.host.volume_moves import RETRY_S
 from agent.store.operations import deleting
-from agent.store.volume_services import Left
-from agent.store.volumes.service_mode import Mode
+from agent.store.volume_services import RemainingReplica
+from agent.store.volumes.service_mode import VolumeMode
 from agent.store.volumes.volume import Volume
 from merkle.replica import ContainerId
 from tests.support.storage.two_volumes import Host, Killed, filled
@@ -21,7 +21,7 @@ COUNT = 6
 def host(tmp_path: Path) -> Iterator[Host]:
     """Two volumes with containers, of which a retires."""
     with filled(tmp_path, COUNT) as made:
-        made.store.services.change(made.id_of("a"), Mode.RETIRING)
+        made.store.services.change(made.id_of("a"), VolumeMode.RETIRING)
         yield made
 
 
@@ -40,7 +40,7 @@ def cut_off(host: Host, monkeypatch: pytest.MonkeyPatch, container_id: Container
     assert container_id in host.on("b")
 
 
-def left_on_a(host: Host) -> list[Left]:
+def left_on_a(host: Host) -> list[RemainingReplica]:
     """Return what is on the volume that retires."""
     return host.store.services.left_on(host.id_of("a"))
 
@@ -108,6 +108,6 @@ def test_a_removal_that_fails_takes_no_copy_along(
         host.assert_whole(COUNT)
     host.clock.advance_s(RETRY_S + 1)
     host.work()
-    assert Mode.RETIRED is host.store.services.of(host.id_of("a")).mode
+    assert VolumeMode.RETIRED is host.store.services.of(host.id_of("a")).mode
     host.restart()
     host.assert_whole(COUNT)

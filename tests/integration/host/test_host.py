@@ -7,20 +7,20 @@ import pytest
 from agent.config.loading import load
 from agent.config.options import TaskConfig
 from agent.errors import Code, Refused
-from agent.host.host import Host
-from agent.host.who import Who
+from agent.host.host import AgentProcess
+from agent.host.who import DatanodeIdentity
 from agent.rpc.calls.peer import Peer
 from agent.rpc.calls.scm import ScmClient
-from agent.runtime.service_manager import Supervisor
-from agent.scan.host_scans import Scrub
+from agent.runtime.service_manager import SystemdNotifier
+from agent.scan.host_scans import ScanManager
 from agent.scan.throttle import SharedPace
 from merkle.replica import ContainerId
 
 NOWHERE = "127.0.0.1:1"  # nobody listens there
-WHO = Who("dn1", "CID-1", version="1", boot_id=1)
+WHO = DatanodeIdentity("dn1", "CID-1", version="1", boot_id=1)
 
 
-def built(folder: Path, *, listen: str = "127.0.0.1:0") -> Host:
+def built(folder: Path, *, listen: str = "127.0.0.1:0") -> AgentProcess:
     """Return an agent with one volume, whose control plane is away."""
     volume = folder / "volume"
     volume.mkdir(parents=True, exist_ok=True)
@@ -35,7 +35,7 @@ listen = "127.0.0.1:0"
 volumes = ["{volume}"]
 """
     )
-    return Host(load(config), WHO, [ScmClient(NOWHERE)], Supervisor())
+    return AgentProcess(load(config), WHO, [ScmClient(NOWHERE)], SystemdNotifier())
 
 
 def test_stop_before_start_is_harmless(tmp_path: Path) -> None:
@@ -80,13 +80,13 @@ def test_copies_give_way_to_clients_as_the_scans_do(
     configured floor.
     """
     floors: list[int] = []
-    real = Scrub.shared_pace
+    real = ScanManager.shared_pace
 
-    def heard(self: Scrub, floor_bytes_per_s: int) -> SharedPace:
+    def heard(self: ScanManager, floor_bytes_per_s: int) -> SharedPace:
         floors.append(floor_bytes_per_s)
         return real(self, floor_bytes_per_s)
 
-    monkeypatch.setattr(Scrub, "shared_pace", heard)
+    monkeypatch.setattr(ScanManager, "shared_pace", heard)
 
     host = built(tmp_path)
 

@@ -9,11 +9,11 @@ import pytest
 
 from agent import main as agent_main
 from agent.config.loading import load
-from agent.host.host import Host
-from agent.host.who import Who
+from agent.host.host import AgentProcess
+from agent.host.who import DatanodeIdentity
 from agent.rpc.calls.scm import ScmClient
 from agent.runtime.interpreter import OBJECTS_MAX, freeze_what_stays
-from agent.runtime.service_manager import Supervisor
+from agent.runtime.service_manager import SystemdNotifier
 from agent.runtime.stop_request import StopRequest
 from scm import main as scm_main
 from scm.state.options import ScmOptions
@@ -95,8 +95,11 @@ def serve_agent(folder: Path) -> None:
         f'[node]\nlisten = "127.0.0.1:0"\nscm = "{NOWHERE}"\n'
         f'[observe]\nlisten = ""\n[storage]\nvolumes = ["{folder / "volume"}"]\n'
     )
-    who, supervisor = Who(str(uuid4()), "CID-1", version="1", boot_id=1), Supervisor()
-    host = Host(load(config), who, [ScmClient(NOWHERE)], supervisor)
+    who, supervisor = (
+        DatanodeIdentity(str(uuid4()), "CID-1", version="1", boot_id=1),
+        SystemdNotifier(),
+    )
+    host = AgentProcess(load(config), who, [ScmClient(NOWHERE)], supervisor)
     agent_main.serve(host, supervisor, stopped(), who, config)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from agent.host.housekeeper import Housekeeper
 from agent.store.operations import arrival, closing
-from agent.store.operations.arrival import Announced
+from agent.store.operations.arrival import ImportSpec
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import Bcsid, BlockData, BlockId, ContainerId, ReplicaState
 from tests.support.clock import FakeClock
@@ -18,7 +18,7 @@ from tests.support.storage.stored_replica import StoredReplica
 from tests.support.storage.stores import chunk_of
 
 TWO = ContainerId(2)
-ANNOUNCED = Announced(
+ANNOUNCED = ImportSpec(
     container_id=TWO,
     state=ReplicaState.CLOSED,
     former_state=None,

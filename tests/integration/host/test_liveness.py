@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from agent.observe.datanode_status import worker_message
-from agent.runtime.loop import QUIET_MAX_S, Loop, LoopSet, Pulse, WorkerState
-from agent.runtime.service_manager import Supervisor, WatchdogWorker
+from agent.runtime.loop import QUIET_MAX_S, ProgressMarker, WorkerLoop, WorkerLoops, WorkerState
+from agent.runtime.service_manager import SystemdNotifier, WatchdogWorker
 from agent.scan.background_scan import RoundPolicy, VolumeScanWorker
-from agent.scan.container_scan import ScanTools
+from agent.scan.container_scan import StoreScanDeps
 from agent.scan.throttle import ScanPace
 from scanner.pacing import PaceLimits
 from scanner.schedule import Schedule
@@ -38,9 +38,9 @@ class Bench:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(str(directory / "notify"))
         self._socket.setblocking(False)
-        pulse = Pulse(self.clock)
+        pulse = ProgressMarker(self.clock)
         self.worker = VolumeScanWorker(
-            ScanTools(
+            StoreScanDeps(
                 store=replica.store,
                 leases=replica.leases,
                 algorithm=replica.options.algorithm,
@@ -54,9 +54,9 @@ class Bench:
             stop=threading.Event(),
             pulse=pulse,
         )
-        self.loop = Loop(self.worker, clock=self.clock, pulse=pulse)
-        self.loops = LoopSet([self.loop])
-        supervisor = Supervisor(
+        self.loop = WorkerLoop(self.worker, clock=self.clock, pulse=pulse)
+        self.loops = WorkerLoops([self.loop])
+        supervisor = SystemdNotifier(
             {"NOTIFY_SOCKET": str(directory / "notify"), "WATCHDOG_USEC": str(WATCHDOG_US)}
         )
         self.watchdog = WatchdogWorker(supervisor, lambda: self.loops.stalled(QUIET_MAX_S))

@@ -11,7 +11,7 @@ from agent.errors import Code, SutureError, Unavailable, VolumeFailed
 from agent.main import known_at
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.v1 import scm_pb2
-from agent.store.files.layout import Layout
+from agent.store.files.layout import VolumeLayout
 from tests.support.faults.nursery import forked
 from tests.support.waiting import wait_until
 from tools.demo.cluster import Cluster
@@ -49,7 +49,7 @@ def test_agent_that_cannot_read_its_only_version_reports_the_volume(
         before = node()
         agent = cluster.nodes[0]
         agent.stop()
-        version = Layout(cluster.volume_paths(0)[0], "").version
+        version = VolumeLayout(cluster.volume_paths(0)[0], "").version
         damage(version)
         left = version.read_bytes() if version.is_file() else b""
 
@@ -66,7 +66,7 @@ def test_agent_that_no_scm_knows_ends_with_the_error_of_its_volume(tmp_path: Pat
     with Cluster(tmp_path, agents=1, volumes=1, launch=forked) as cluster:
         agent = cluster.nodes[0]
         agent.stop()
-        version = Layout(cluster.volume_paths(0)[0], "").version
+        version = VolumeLayout(cluster.volume_paths(0)[0], "").version
         version.write_bytes(b"\xff" * 64)
         cluster.write_config(0)  # another address
 

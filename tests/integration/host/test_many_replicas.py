@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.change.volume_commands import Place as Named
+from agent.cli.change.volume_commands import VolumeRef as Named
 from agent.cli.change.volume_commands import does_rest, ending
 from agent.host import volume_steering
 from agent.host.volume_moves import REST_S_MAX, RETRY_S
-from agent.host.volume_steering import Description
+from agent.host.volume_steering import VolumeDescriber
 from agent.rpc.v1 import datanode_pb2 as pb
-from agent.scan.slow_disks import SlowDisks
-from agent.store.volumes.service_mode import Mode
+from agent.scan.slow_disks import LatencyWatch
+from agent.store.volumes.service_mode import VolumeMode
 from merkle.replica import ContainerId
 from tests.support.heard import logged
 from tests.support.storage.two_volumes import Host, filled
@@ -61,7 +61,7 @@ def status_of(host: Host, name: str) -> pb.VolumeStatus:
     status = pb.VolumeStatus(
         volume_id=volume.volume_id, path=name, container_count=volume.container_count
     )
-    Description(host.store, host.moves, SlowDisks(dict))(status)
+    VolumeDescriber(host.store, host.moves, LatencyWatch(dict))(status)
     return status
 
 
@@ -73,7 +73,7 @@ class TestLooks:
         """The worker runs every five seconds, and nothing changes for days while it waits for a
         disk.
         """
-        host.moves.steer(host.id_of("a"), Mode.RETIRING)
+        host.moves.steer(host.id_of("a"), VolumeMode.RETIRING)
         host.work()
         looks.clear()
         began_s = host.clock.monotonic_s()
@@ -90,14 +90,14 @@ class TestLooks:
         self, host: Host, looks: Counter[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The volume retires without another request."""
-        host.moves.steer(host.id_of("a"), Mode.RETIRING)
+        host.moves.steer(host.id_of("a"), VolumeMode.RETIRING)
         host.work()
         monkeypatch.undo()
 
         host.clock.advance_s(RETRY_S + REST_S_MAX)
         host.work()
 
-        assert Mode.RETIRED is host.store.services.of(host.id_of("a")).mode
+        assert VolumeMode.RETIRED is host.store.services.of(host.id_of("a")).mode
         host.assert_whole(COUNT)
         assert looks
 
@@ -108,13 +108,13 @@ class TestLooks:
         """An operator's request is processed at once, whether the volume retires again or was
         returned to service in between.
         """
-        host.moves.steer(host.id_of("a"), Mode.RETIRING)
+        host.moves.steer(host.id_of("a"), VolumeMode.RETIRING)
         host.work()
         looks.clear()
 
         if is_given_back:
-            host.moves.steer(host.id_of("a"), Mode.IN_SERVICE)
-        host.moves.steer(host.id_of("a"), Mode.RETIRING)
+            host.moves.steer(host.id_of("a"), VolumeMode.IN_SERVICE)
+        host.moves.steer(host.id_of("a"), VolumeMode.RETIRING)
         host.moves.step()
 
         assert looks
@@ -127,7 +127,7 @@ def test_single_look_serves_many_moves(host: Host, looks: Counter[str]) -> None:
     count = len(host.on("a"))
     assert count > 2
 
-    host.moves.steer(host.id_of("a"), Mode.RETIRING)
+    host.moves.steer(host.id_of("a"), VolumeMode.RETIRING)
     looks.clear()
     for _ in range(count):
         host.moves.step()
@@ -139,7 +139,7 @@ def test_single_look_serves_many_moves(host: Host, looks: Counter[str]) -> None:
 def test_replica_deleted_after_the_look_is_not_reported_as_stuck(host: Host) -> None:
     """It was deleted between the look and its turn."""
     gone = ContainerId(host.on("a")[-1])
-    host.moves.steer(host.id_of("a"), Mode.RETIRING)
+    host.moves.steer(host.id_of("a"), VolumeMode.RETIRING)
     host.moves.step()
     host.store.delete_container(gone, force=True)
 
@@ -147,7 +147,7 @@ def test_replica_deleted_after_the_look_is_not_reported_as_stuck(host: Host) -> 
         host.work()
 
     assert not [one for one in logs if one["event"] == "replica_not_moved"]
-    assert Mode.RETIRED is host.store.services.of(host.id_of("a")).mode
+    assert VolumeMode.RETIRED is host.store.services.of(host.id_of("a")).mode
 
 
 @pytest.mark.usefixtures("_without_room")
@@ -160,7 +160,7 @@ class TestStuck:
         """
         monkeypatch.setattr(volume_steering, "STUCK_SHOWN_MAX", 1)
         count = len(host.on("a"))
-        host.moves.steer(host.id_of("a"), Mode.RETIRING)
+        host.moves.steer(host.id_of("a"), VolumeMode.RETIRING)
         host.moves.step()
         assert not does_rest(status_of(host, "a"))
 
@@ -177,7 +177,7 @@ class TestStuck:
         A hundred thousand lines every half minute bury what else is in the log.
         """
         count = len(host.on("a"))
-        host.moves.steer(host.id_of("a"), Mode.RETIRING)
+        host.moves.steer(host.id_of("a"), VolumeMode.RETIRING)
 
         with logged() as logs:
             for _ in range(4):

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from agent.errors import Refused
-from agent.store.index.transactions import Change
-from agent.store.volumes.service_mode import Mode
+from agent.store.index.transactions import IndexChange
+from agent.store.volumes.service_mode import VolumeMode
 from merkle.replica import BlockId, ContainerId, ReplicaState
 from tests.support.storage.two_volumes import BLOCKS, Host, content
 
@@ -50,10 +50,10 @@ class TestRetire:
         lost = host.on("a")
         host.lose_index("a")
 
-        host.moves.steer(host.id_of("a"), Mode.RETIRING)
+        host.moves.steer(host.id_of("a"), VolumeMode.RETIRING)
         host.work()
 
-        assert Mode.RETIRED is host.store.services.of(host.id_of("a")).mode
+        assert VolumeMode.RETIRED is host.store.services.of(host.id_of("a")).mode
         for number in lost:
             assert written(number) == bytes_of(host, number)
             assert ReplicaState.UNHEALTHY is host.store.replica(ContainerId(number)).state
@@ -65,10 +65,10 @@ class TestRetire:
         lose_rows(host, ONE, BlockId(2))
         host.restart()
 
-        host.moves.steer(host.id_of(name), Mode.RETIRING)
+        host.moves.steer(host.id_of(name), VolumeMode.RETIRING)
         host.work()
 
-        assert Mode.RETIRED is host.store.services.of(host.id_of(name)).mode
+        assert VolumeMode.RETIRED is host.store.services.of(host.id_of(name)).mode
         assert written(ONE) == bytes_of(host, ONE)
         assert ReplicaState.UNHEALTHY is host.store.replica(ONE).state
         assert {2} == found(host, ONE)
@@ -86,7 +86,7 @@ class TestDrop:
         if is_scanned:
             host.moves._verify(one)
         left = host.store.volume_set.places[one]
-        host.store.services.change(host.id_of("a"), Mode.RETIRING)
+        host.store.services.change(host.id_of("a"), VolumeMode.RETIRING)
         copied_without(host, one, BlockId(2))
 
         with pytest.raises(Refused, match="nothing of block 2"):
@@ -100,7 +100,7 @@ class TestDrop:
         """
         [one, *_] = map(ContainerId, host.on("a"))
         host.lose_index("a")
-        host.store.services.change(host.id_of("a"), Mode.RETIRING)
+        host.store.services.change(host.id_of("a"), VolumeMode.RETIRING)
         copied_without(host, one, None)
         file = host.store.paths(one).block_file(BlockId(2))
         file.write_bytes(bytes(file.stat().st_size))
@@ -115,7 +115,7 @@ def lose_rows(
 ) -> None:
     """Remove the row of a block and that of its replica behind the store's back."""
 
-    def change(rows: Change) -> None:
+    def change(rows: IndexChange) -> None:
         rows.delete_block(container_id, block_id)
         if and_replica:
             rows._txn.delete(container_id.to_bytes(8), db=rows._dbs.replicas)
@@ -128,10 +128,10 @@ def copied_without(host: Host, container_id: ContainerId, block_id: BlockId | No
     left = host.store.volume_set.places[container_id]
     target = next(one for one in host.store.volume_set.working if one is not left)
     del host.store.volume_set.places[container_id]
-    host.store.services.change(left.volume_id, Mode.READ_ONLY)
+    host.store.services.change(left.volume_id, VolumeMode.READ_ONLY)
     host.write(container_id)
     assert host.store.volume_set.places[container_id] is target
-    host.store.services.change(left.volume_id, Mode.RETIRING)
+    host.store.services.change(left.volume_id, VolumeMode.RETIRING)
     if block_id is None:
         return
     target.index.write(lambda rows: rows.delete_block(container_id, block_id))

@@ -16,7 +16,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 from tests.support.browser import CHROMIUM, overflow, shown
 from tests.support.command_line import CommandLine
 from tests.support.faults.nursery import forked
@@ -118,7 +118,7 @@ def test_damage_and_its_repair_are_counted(
     content[1000] ^= 1
     block.write_bytes(bytes(content))
 
-    suture("scrub", "scan", str(container_id), "--wait", code=Exit.TO_DO)
+    suture("scrub", "scan", str(container_id), "--wait", code=ExitCode.TO_DO)
     found = metrics(address)
     page = fetched(address, "/")[1]
     suture("reconcile", str(container_id))

@@ -11,19 +11,19 @@ import pytest
 
 from agent.config.loading import load
 from agent.errors import Refused
-from agent.host.host import Host
+from agent.host.host import AgentProcess
 from agent.host.report_export import NEEDED, check_export
-from agent.host.who import Who
+from agent.host.who import DatanodeIdentity
 from agent.observe.metrics import exposition
 from agent.rpc.calls.peer import Peer
 from agent.rpc.calls.scm import ScmClient
-from agent.runtime.service_manager import Supervisor
+from agent.runtime.service_manager import SystemdNotifier
 from merkle.replica import ContainerId
 from tests.support.heard import logged
 from tests.support.waiting import wait_until
 
 NOWHERE = "127.0.0.1:1"  # nobody listens there
-WHO = Who("dn1", "CID-1", version="1", boot_id=1)
+WHO = DatanodeIdentity("dn1", "CID-1", version="1", boot_id=1)
 WAIT_S = 60.0
 METRIC = "suture_report_export_timestamp_seconds"
 
@@ -52,9 +52,11 @@ interval_s = 1
 
 
 @contextmanager
-def exporting(folder: Path, export: Path) -> Iterator[Host]:
+def exporting(folder: Path, export: Path) -> Iterator[AgentProcess]:
     """Run an agent that holds container 7 and exports; it must end in time."""
-    host = Host(load(written(folder, str(export))), WHO, [ScmClient(NOWHERE)], Supervisor())
+    host = AgentProcess(
+        load(written(folder, str(export))), WHO, [ScmClient(NOWHERE)], SystemdNotifier()
+    )
     host._parts.store.create_container(ContainerId(7))
     try:
         host.start()
@@ -63,7 +65,7 @@ def exporting(folder: Path, export: Path) -> Iterator[Host]:
         assert [] == host.stop()
 
 
-def exported_at_s(host: Host) -> float:
+def exported_at_s(host: AgentProcess) -> float:
     """Return when a report was exported last, as the metric says; 0: never."""
     lines = exposition(host._parts.meters.registry).decode().splitlines()
     return float(next(line.split()[1] for line in lines if line.startswith(f"{METRIC} ")))

@@ -10,8 +10,8 @@ import pytest
 from agent.errors import Code, Refused, SutureError, Unavailable, VolumeFailed
 from agent.host.volume_moves import RETRY_S
 from agent.store import volume_services
-from agent.store.volume_services import Left
-from agent.store.volumes.service_mode import Mode
+from agent.store.volume_services import RemainingReplica
+from agent.store.volumes.service_mode import VolumeMode
 from merkle.replica import ID_MAX, Bcsid, BlockId, ContainerId, ReplicaState
 from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.two_volumes import BLOCKS, Host, Killed, content, filled
@@ -29,7 +29,7 @@ def host(tmp_path: Path) -> Iterator[Host]:
 
 def cut_off(host: Host, monkeypatch: pytest.MonkeyPatch) -> ContainerId:
     """Retire a, be killed when the first copy is on b and the old one on a, and start again."""
-    host.moves.steer(host.id_of("a"), Mode.RETIRING)
+    host.moves.steer(host.id_of("a"), VolumeMode.RETIRING)
 
     def killed(*_: object) -> None:
         raise Killed
@@ -62,9 +62,9 @@ def returned_disk(host: Host, container_id: ContainerId, *, count: int = BLOCKS)
 
 class TestCancelled:
     @pytest.mark.parametrize("is_restarted", [False, True])
-    @pytest.mark.parametrize("mode", [Mode.IN_SERVICE, Mode.READ_ONLY])
+    @pytest.mark.parametrize("mode", [VolumeMode.IN_SERVICE, VolumeMode.READ_ONLY])
     def test_deleted_container_does_not_return_after_a_cancelled_move(
-        self, host: Host, monkeypatch: pytest.MonkeyPatch, mode: Mode, *, is_restarted: bool
+        self, host: Host, monkeypatch: pytest.MonkeyPatch, mode: VolumeMode, *, is_restarted: bool
     ) -> None:
         """If only the served replica were deleted, the next start would serve the other one. The
         delete is BUSY until the worker has ended the move, which no retirement does any more.
@@ -93,7 +93,7 @@ class TestCancelled:
         report it.
         """
         number = cut_off(host, monkeypatch)
-        host.moves.steer(host.id_of("a"), Mode.IN_SERVICE)
+        host.moves.steer(host.id_of("a"), VolumeMode.IN_SERVICE)
         if is_restarted:
             host.restart()
         assert [number] == [one.container_id for one in host.store.unloadable()]
@@ -114,7 +114,7 @@ class TestCancelled:
         """
         number = cut_off(host, monkeypatch)
         remove_blocks(host.store, number, [ONE])
-        host.moves.steer(host.id_of("a"), Mode.IN_SERVICE)
+        host.moves.steer(host.id_of("a"), VolumeMode.IN_SERVICE)
 
         host.restart()
         host.work()
@@ -137,7 +137,7 @@ class TestCancelled:
         file = host.store.paths(number).block_file(BlockId(2))
         file.write_bytes(bytes(file.stat().st_size))
         host.moves._verify(number)
-        host.moves.steer(host.id_of("a"), Mode.IN_SERVICE)
+        host.moves.steer(host.id_of("a"), VolumeMode.IN_SERVICE)
         host.restart()
         assert number in host.on("a")
 
@@ -171,12 +171,12 @@ class TestCancelledMeanwhile:
             if not is_read:
                 file = host.store.paths(number).block_file(BlockId(2))
                 file.write_bytes(bytes(file.stat().st_size))
-            host.moves.steer(host.id_of("a"), Mode.IN_SERVICE)
+            host.moves.steer(host.id_of("a"), VolumeMode.IN_SERVICE)
             assert [number] == [one.container_id for one in host.store.unloadable()]
             return facts
 
         monkeypatch.setattr(host.store.services, "finish_move", cancelled)
-        host.moves.steer(host.id_of("a"), Mode.RETIRING)
+        host.moves.steer(host.id_of("a"), VolumeMode.RETIRING)
         host.work()
 
         assert ["b" if is_read else "a"] == directories(host, number)
@@ -190,14 +190,14 @@ class TestCancelledMeanwhile:
         cut_off(host, monkeypatch)
         look = host.store.services.left_on
 
-        def ended(volume_id: str) -> list[Left]:
+        def ended(volume_id: str) -> list[RemainingReplica]:
             found = look(volume_id)
             monkeypatch.undo()
             host.moves.step()
             return found
 
         monkeypatch.setattr(host.store.services, "left_on", ended)
-        host.moves.steer(host.id_of("a"), Mode.IN_SERVICE)
+        host.moves.steer(host.id_of("a"), VolumeMode.IN_SERVICE)
 
         assert () == host.store.unloadable()
 
@@ -209,7 +209,7 @@ class TestTakenBack:
         """It is whole, and on a volume that stays. A start would serve it after the delete of
         the other one. It is removed when possible, and the container moves then.
         """
-        host.moves.steer(host.id_of("a"), Mode.RETIRING)
+        host.moves.steer(host.id_of("a"), VolumeMode.RETIRING)
         [number, *_] = map(ContainerId, host.on("a"))
 
         def failing(*_: object, **__: object) -> str:
@@ -230,7 +230,7 @@ class TestTakenBack:
         host.work()
         host.clock.advance_s(RETRY_S + 1)
         host.work()
-        assert Mode.RETIRED is host.store.services.of(host.id_of("a")).mode
+        assert VolumeMode.RETIRED is host.store.services.of(host.id_of("a")).mode
         host.assert_whole(COUNT)
 
 
@@ -277,9 +277,9 @@ class TestReturnedDisk:
         It does not delay a delete for ever.
         """
         number = ContainerId(COUNT + 1)
-        host.moves.steer(host.id_of("b"), Mode.READ_ONLY)
+        host.moves.steer(host.id_of("b"), VolumeMode.READ_ONLY)
         host.write(number, closed=False)
-        host.moves.steer(host.id_of("b"), Mode.IN_SERVICE)
+        host.moves.steer(host.id_of("b"), VolumeMode.IN_SERVICE)
         host.store.close_container(number, bcsid=Bcsid(ID_MAX))
         assert ReplicaState.QUASI_CLOSED is host.store.replica(number).state
         returned_disk(host, number, count=BLOCKS + 1)
@@ -319,7 +319,7 @@ class TestReturnedDisk:
         with served.index.read() as rows:
             row = rows.replica(number)
         served.index.write(lambda rows: rows.put_replica(number, replace(row, replica_index=3)))
-        host.moves.steer(host.id_of("b"), Mode.RETIRING)
+        host.moves.steer(host.id_of("b"), VolumeMode.RETIRING)
 
         host.work()
 

@@ -10,11 +10,11 @@ import pytest
 
 from agent.errors import Code, Refused, SutureError
 from agent.host.volume_moves import RETRY_S
-from agent.runtime.lease import Leases
-from agent.store.operations.arrival import Arrival
+from agent.runtime.lease import ContainerLeases
+from agent.store.operations.arrival import ReplicaImport
 from agent.store.recovery.fsck import fsck
 from agent.store.replica_store import ReplicaStore
-from agent.store.volumes.service_mode import Mode
+from agent.store.volumes.service_mode import VolumeMode
 from merkle.replica import (
     BlockId,
     ContainerId,
@@ -43,12 +43,12 @@ class TestRetire:
         assert before["a"]
         roots = {n: host.store.tree(ContainerId(n)).root for n in range(1, 5)}
 
-        host.moves.steer(host.id_of("a"), Mode.RETIRING)
+        host.moves.steer(host.id_of("a"), VolumeMode.RETIRING)
         host.work()
 
         assert [] == host.store.services.left_on(host.id_of("a"))
         assert [1, 2, 3, 4] == host.on("b")
-        assert Mode.RETIRED is host.store.services.of(host.id_of("a")).mode
+        assert VolumeMode.RETIRED is host.store.services.of(host.id_of("a")).mode
         host.assert_whole()
         for number, root in roots.items():
             facts = host.store.replica(ContainerId(number))
@@ -70,11 +70,11 @@ class TestRetire:
         host.write(1, closed=False)
         name = "a" if host.on("a") else "b"
 
-        host.moves.steer(host.id_of(name), Mode.RETIRING)
+        host.moves.steer(host.id_of(name), VolumeMode.RETIRING)
         host.work()
 
         assert ReplicaState.QUASI_CLOSED is host.store.replica(ContainerId(1)).state
-        assert Mode.RETIRED is host.store.services.of(host.id_of(name)).mode
+        assert VolumeMode.RETIRED is host.store.services.of(host.id_of(name)).mode
         host.assert_whole(1)
 
     def test_retiring_volume_takes_no_new_replicas(self, host: Host) -> None:
@@ -82,7 +82,7 @@ class TestRetire:
         cancelled.
         """
         volume_id = host.id_of("a")
-        for mode in (Mode.READ_ONLY, Mode.RETIRING):
+        for mode in (VolumeMode.READ_ONLY, VolumeMode.RETIRING):
             host.store.services.change(volume_id, mode)
             host.restart()
             assert mode is host.store.services.of(volume_id).mode
@@ -91,7 +91,7 @@ class TestRetire:
                 host.write(number)
             assert [] == host.on("a")
 
-        host.moves.steer(volume_id, Mode.IN_SERVICE)
+        host.moves.steer(volume_id, VolumeMode.IN_SERVICE)
         host.write(50)
         host.write(51)
 
@@ -101,10 +101,10 @@ class TestRetire:
         """Moved replicas stay at their new place, and the rest stays, too."""
         count = len(host.fill(6)["a"])
         assert count > 1
-        host.moves.steer(host.id_of("a"), Mode.RETIRING)
+        host.moves.steer(host.id_of("a"), VolumeMode.RETIRING)
         host.moves.step()
 
-        host.moves.steer(host.id_of("a"), Mode.IN_SERVICE)
+        host.moves.steer(host.id_of("a"), VolumeMode.IN_SERVICE)
         host.work()
 
         assert count - 1 == len(host.on("a"))
@@ -114,10 +114,10 @@ class TestRetire:
         """
         Its data would have nowhere to go: that is a decommission.
         """
-        host.moves.steer(host.id_of("a"), Mode.READ_ONLY)
+        host.moves.steer(host.id_of("a"), VolumeMode.READ_ONLY)
 
         with pytest.raises(Refused, match="only volume") as caught:
-            host.moves.steer(host.id_of("b"), Mode.RETIRING)
+            host.moves.steer(host.id_of("b"), VolumeMode.RETIRING)
 
         assert "decommission" in caught.value.hint
 
@@ -127,7 +127,7 @@ class TestRetire:
         """
         before = host.fill()
         host.restart("a", "b", "c")
-        host.moves.steer(host.id_of("a"), Mode.RETIRING, host.id_of("c"))
+        host.moves.steer(host.id_of("a"), VolumeMode.RETIRING, host.id_of("c"))
 
         host.work()
 
@@ -140,7 +140,7 @@ class TestRetire:
         """
         host.fill()
         old = host.id_of("a")
-        host.moves.steer(old, Mode.RETIRING)
+        host.moves.steer(old, VolumeMode.RETIRING)
         host.work()
         host.restart()
         host.at("a").rename(host.path / "pulled")
@@ -174,7 +174,7 @@ class TestDamage:
             return facts
 
         monkeypatch.setattr(host.store.services, "finish_move", rotten)
-        host.moves.steer(volume_id, Mode.RETIRING)
+        host.moves.steer(volume_id, VolumeMode.RETIRING)
         host.work()
 
         progress = host.moves.progress(volume_id)
@@ -186,7 +186,7 @@ class TestDamage:
         monkeypatch.undo()
         host.clock.advance_s(RETRY_S + 1)
         host.work()
-        assert Mode.RETIRED is host.store.services.of(volume_id).mode
+        assert VolumeMode.RETIRED is host.store.services.of(volume_id).mode
         host.assert_whole(2)
 
     def test_damage_moves_as_damage(self, host: Host) -> None:
@@ -200,13 +200,13 @@ class TestDamage:
         data[30_000] ^= 1
         file.write_bytes(data)
 
-        host.moves.steer(host.id_of(name), Mode.RETIRING)
+        host.moves.steer(host.id_of(name), VolumeMode.RETIRING)
         host.work()
 
         facts = host.store.replica(ContainerId(1))
         assert ReplicaState.UNHEALTHY is facts.state
         assert 1 == facts.finding_count
-        assert Mode.RETIRED is host.store.services.of(host.id_of(name)).mode
+        assert VolumeMode.RETIRED is host.store.services.of(host.id_of(name)).mode
 
     def test_leased_replica_waits_and_the_others_move(self, host: Host) -> None:
         """A replica that is being copied away keeps its place, and moves when it is free."""
@@ -215,21 +215,21 @@ class TestDamage:
         used, *others = host.on("a")
         assert others
         with host.leases.share(ContainerId(used)), quick(host.leases):
-            host.moves.steer(volume_id, Mode.RETIRING)
+            host.moves.steer(volume_id, VolumeMode.RETIRING)
             host.work()
             assert [used] == host.on("a")
 
         host.clock.advance_s(RETRY_S + 1)
         host.work()
 
-        assert Mode.RETIRED is host.store.services.of(volume_id).mode
+        assert VolumeMode.RETIRED is host.store.services.of(volume_id).mode
 
     def test_without_room_nothing_moves(self, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
         """Each replica is reported as stuck, and all stay."""
         before = host.fill()
         monkeypatch.setattr("agent.store.operations.arrival.RESERVED_BYTES_MIN", 1 << 60)
 
-        host.moves.steer(host.id_of("a"), Mode.RETIRING)
+        host.moves.steer(host.id_of("a"), VolumeMode.RETIRING)
         host.work()
 
         progress = host.moves.progress(host.id_of("a"))
@@ -242,12 +242,12 @@ class TestDamage:
         """The store checks for itself, whatever the caller claims, and reports what is left."""
         before = host.fill()
         volume_id = host.id_of("a")
-        host.store.services.change(volume_id, Mode.RETIRING)
+        host.store.services.change(volume_id, VolumeMode.RETIRING)
 
         why = host.store.services.end_retirement(volume_id)
 
         assert f"{len(before['a'])} replicas are left" in why
-        assert Mode.RETIRING is host.store.services.of(volume_id).mode
+        assert VolumeMode.RETIRING is host.store.services.of(volume_id).mode
 
     def test_a_copy_that_was_not_read_does_not_stand_in(self, host: Host) -> None:
         """
@@ -255,7 +255,7 @@ class TestDamage:
         """
         host.fill()
         [first, *_] = host.on("a")
-        host.store.services.change(host.id_of("a"), Mode.RETIRING)
+        host.store.services.change(host.id_of("a"), VolumeMode.RETIRING)
         with host.leases.hold(ContainerId(first)):
             host.moves._copy(ContainerId(first))
 
@@ -269,7 +269,7 @@ class TestDamage:
 
 
 @contextmanager
-def quick(leases: Leases) -> Iterator[None]:
+def quick(leases: ContainerLeases) -> Iterator[None]:
     """Wait a moment for a lease, not a minute."""
     hold = leases.hold
 
@@ -302,12 +302,12 @@ class TestDeath:
 
         def deadly(*arguments: object) -> object:
             made = real(*arguments) if after else None
-            if isinstance(made, Arrival):  # as the end of a process does
+            if isinstance(made, ReplicaImport):  # as the end of a process does
                 made._rows.close()
                 os.close(made._directory_fd)
             raise Killed
 
-        host.moves.steer(volume_id, Mode.RETIRING)
+        host.moves.steer(volume_id, VolumeMode.RETIRING)
         monkeypatch.setattr(host.store.services, step, deadly)
         with pytest.raises(Killed):
             host.work()
@@ -320,9 +320,9 @@ class TestDeath:
             host.restart()
             host.assert_whole()
             assert () == host.store.unloadable()
-            assert Mode.RETIRING is host.store.services.of(volume_id).mode
+            assert VolumeMode.RETIRING is host.store.services.of(volume_id).mode
             host.work()
-            assert Mode.RETIRED is host.store.services.of(volume_id).mode
+            assert VolumeMode.RETIRED is host.store.services.of(volume_id).mode
         host.assert_whole()
 
     def test_while_the_old_one_is_removed(
@@ -333,7 +333,7 @@ class TestDeath:
         """
         host.fill()
         volume_id = host.id_of("a")
-        host.moves.steer(volume_id, Mode.RETIRING)
+        host.moves.steer(volume_id, VolumeMode.RETIRING)
         monkeypatch.setattr(
             "agent.store.operations.deleting.finish_delete",
             lambda *_: (_ for _ in ()).throw(Killed),
@@ -346,7 +346,7 @@ class TestDeath:
         host.assert_whole()
         host.work()
 
-        assert Mode.RETIRED is host.store.services.of(volume_id).mode
+        assert VolumeMode.RETIRED is host.store.services.of(volume_id).mode
         host.assert_whole()
 
 
@@ -365,7 +365,7 @@ class TestAdd:
 
         assert added.volume_id == host.id_of("c")
         host.assert_whole(6)
-        host.moves.steer(added.volume_id, Mode.RETIRING)
+        host.moves.steer(added.volume_id, VolumeMode.RETIRING)
         host.work()
         host.restart()
         assert {host.at("a"), host.at("b")} == {v.path for v in host.store.volumes()}

@@ -10,15 +10,15 @@ import pytest
 from agent.config.options import ScanConfig
 from agent.errors import Code, Refused, Unavailable, VolumeFailed
 from agent.host.volume_moves import RETRY_S
-from agent.scan.host_scans import Scrub
-from agent.store.index.transactions import Change
-from agent.store.operations.arrival import Announced
-from agent.store.volume_services import Left
-from agent.store.volumes.service_mode import Mode, Service
+from agent.scan.host_scans import ScanManager
+from agent.store.index.transactions import IndexChange
+from agent.store.operations.arrival import ImportSpec
+from agent.store.volume_services import RemainingReplica
+from agent.store.volumes.service_mode import VolumeMode, VolumeUse
 from agent.store.volumes.volume import Volume
-from agent.transfer.incoming import Importer
-from agent.transfer.outgoing import Export
-from agent.transfer.parts import Part, read_part
+from agent.transfer.incoming import ReplicaImporter
+from agent.transfer.outgoing import ReplicaExport
+from agent.transfer.parts import ImportMessage, read_part
 from merkle.checksum import Algorithm
 from merkle.replica import (
     Bcsid,
@@ -29,7 +29,7 @@ from tests.support.storage.stored_replica import CLUSTER, DATANODE
 from tests.support.storage.two_volumes import Host
 
 SLOW = ScanConfig(data_interval_s=60, ceiling_bytes_per_s=1)
-ANNOUNCED = Announced(
+ANNOUNCED = ImportSpec(
     container_id=ContainerId(1),
     state=ReplicaState.CLOSED,
     former_state=None,
@@ -56,11 +56,11 @@ class TestTakeBack:
         volume.
         """
         added = host.store.services.add_volume(host.at("c")).volume_id
-        host.moves.steer(added, Mode.RETIRING)
+        host.moves.steer(added, VolumeMode.RETIRING)
         host.work()
-        assert Mode.RETIRED is host.store.services.of(added).mode
+        assert VolumeMode.RETIRED is host.store.services.of(added).mode
 
-        host.moves.steer(added, Mode.IN_SERVICE)
+        host.moves.steer(added, VolumeMode.IN_SERVICE)
         for number in range(1, 7):
             host.write(number)
         assert host.on("c")
@@ -74,9 +74,9 @@ class TestTakeBack:
         start whose config no longer names it does not open it.
         """
         volume_id = host.id_of("a")
-        host.moves.steer(volume_id, Mode.RETIRING)
+        host.moves.steer(volume_id, VolumeMode.RETIRING)
         host.work()
-        host.moves.steer(volume_id, Mode.READ_ONLY)
+        host.moves.steer(volume_id, VolumeMode.READ_ONLY)
         host.store.close()
         host.at("a").rename(host.path / "away")
 
@@ -97,19 +97,19 @@ class TestArrivals:
         """It retires when the arriving replica has arrived and moved, too."""
         names: list[str] = []
 
-        def slow(parts: list[bytes]) -> Iterator[Part]:
+        def slow(parts: list[bytes]) -> Iterator[ImportMessage]:
             for part in parts[:-1]:
                 yield read_part(part)
             names.extend(n for n in ("a", "b") if list(host.at(n).glob("hdds/*/tmp/importing/*")))
-            host.moves.steer(host.id_of(names[0]), Mode.RETIRING)
+            host.moves.steer(host.id_of(names[0]), VolumeMode.RETIRING)
             host.work()
-            assert Mode.RETIRING is host.store.services.of(host.id_of(names[0])).mode
+            assert VolumeMode.RETIRING is host.store.services.of(host.id_of(names[0])).mode
             yield read_part(parts[-1])
 
         receive_from(tmp_path / "source", host, slow)
         host.work()
 
-        assert Mode.RETIRED is host.store.services.of(host.id_of(names[0])).mode
+        assert VolumeMode.RETIRED is host.store.services.of(host.id_of(names[0])).mode
         host.restart()
         assert [1] == host.on("b" if names == ["a"] else "a")
         host.assert_whole(1)
@@ -117,14 +117,14 @@ class TestArrivals:
     def test_arrival_does_not_begin_on_a_retiring_volume(self, host: Host) -> None:
         """The candidate volumes were chosen before. The reserved room is released."""
         targets = [host.store.volume_set.by_id(host.id_of("a"))]
-        host.moves.steer(host.id_of("a"), Mode.RETIRING)
+        host.moves.steer(host.id_of("a"), VolumeMode.RETIRING)
 
         with pytest.raises(Unavailable, match="takes no new replicas"):
             host.store.services.begin_arrival(ANNOUNCED, targets)
 
         assert ANNOUNCED.container_id not in host.store.volume_set.arrivals
         host.work()
-        assert Mode.RETIRED is host.store.services.of(host.id_of("a")).mode
+        assert VolumeMode.RETIRED is host.store.services.of(host.id_of("a")).mode
 
     def test_container_is_not_created_on_a_volume_retired_meanwhile(
         self, host: Host, monkeypatch: pytest.MonkeyPatch
@@ -133,7 +133,7 @@ class TestArrivals:
         chosen = host.store.volume_set.by_id(host.id_of("a"))
 
         def slow(*_: object) -> Volume:
-            host.moves.steer(chosen.volume_id, Mode.RETIRING)
+            host.moves.steer(chosen.volume_id, VolumeMode.RETIRING)
             host.work()
             return chosen
 
@@ -142,7 +142,7 @@ class TestArrivals:
             host.store.create_container(ContainerId(1))
 
         assert [] == host.store.services.left_on(chosen.volume_id)
-        assert Mode.RETIRED is host.store.services.of(chosen.volume_id).mode
+        assert VolumeMode.RETIRED is host.store.services.of(chosen.volume_id).mode
 
     def test_replica_created_while_a_volume_is_marked_empty_is_moved(
         self, host: Host, monkeypatch: pytest.MonkeyPatch
@@ -153,20 +153,20 @@ class TestArrivals:
         chosen = host.store.volume_set.by_id(host.id_of("a"))
         keep = host.store.services._keep
 
-        def slow(volume: Volume, service: Service) -> Service:
-            if service.mode is Mode.RETIRED and 1 not in host.store.replica_ids():
+        def slow(volume: Volume, service: VolumeUse) -> VolumeUse:
+            if service.mode is VolumeMode.RETIRED and 1 not in host.store.replica_ids():
                 with monkeypatch.context() as patch:
                     patch.setattr("agent.store.replica_store.roomiest", lambda *_: chosen)
                     host.write(1)
             return keep(volume, service)
 
         monkeypatch.setattr(host.store.services, "_keep", slow)
-        host.moves.steer(chosen.volume_id, Mode.RETIRING)
+        host.moves.steer(chosen.volume_id, VolumeMode.RETIRING)
         host.moves.step()
 
-        assert Mode.RETIRING is host.store.services.of(chosen.volume_id).mode
+        assert VolumeMode.RETIRING is host.store.services.of(chosen.volume_id).mode
         host.work()
-        assert Mode.RETIRED is host.store.services.of(chosen.volume_id).mode
+        assert VolumeMode.RETIRED is host.store.services.of(chosen.volume_id).mode
         assert [1] == host.on("b")
         host.assert_whole(1)
 
@@ -180,10 +180,10 @@ class TestWhatIsLeft:
         volume_id = host.id_of("a")
         damage_row(host.store.volume_set.by_id(volume_id), number)
 
-        host.moves.steer(volume_id, Mode.RETIRING)
+        host.moves.steer(volume_id, VolumeMode.RETIRING)
         host.work()
 
-        assert Mode.RETIRING is host.store.services.of(volume_id).mode
+        assert VolumeMode.RETIRING is host.store.services.of(volume_id).mode
         assert "1 replicas are left" in host.store.services.end_retirement(volume_id)
         progress = host.moves.progress(volume_id)
         assert progress is not None
@@ -191,7 +191,7 @@ class TestWhatIsLeft:
         assert "checksum of the row" in progress.unmovable[number]
         host.restart()
         host.work()
-        assert Mode.RETIRED is host.store.services.of(volume_id).mode
+        assert VolumeMode.RETIRED is host.store.services.of(volume_id).mode
         host.assert_whole()
 
     def test_volume_with_files_that_no_row_names_does_not_retire(self, host: Host) -> None:
@@ -204,7 +204,7 @@ class TestWhatIsLeft:
         for directory in (lost, stray):
             directory.mkdir(parents=True)
 
-        host.moves.steer(volume_id, Mode.RETIRING)
+        host.moves.steer(volume_id, VolumeMode.RETIRING)
         host.work()
 
         progress = host.moves.progress(volume_id)
@@ -212,11 +212,11 @@ class TestWhatIsLeft:
         assert {5, 777} == progress.unmovable.keys()
         assert str(lost) in progress.unmovable[ContainerId(777)]
         assert str(stray) in progress.unmovable[ContainerId(5)]
-        assert Mode.RETIRING is host.store.services.of(volume_id).mode
+        assert VolumeMode.RETIRING is host.store.services.of(volume_id).mode
         for directory in (lost, stray):
             directory.rename(host.path / directory.name)
         host.work()
-        assert Mode.RETIRED is host.store.services.of(volume_id).mode
+        assert VolumeMode.RETIRED is host.store.services.of(volume_id).mode
 
     def test_unclosable_replica_does_not_stop_other_retirements(
         self, host: Host, monkeypatch: pytest.MonkeyPatch
@@ -235,11 +235,11 @@ class TestWhatIsLeft:
             raise full
 
         monkeypatch.setattr(host.store, "close_container", fails)
-        host.moves.steer(read_only, Mode.READ_ONLY)
-        host.moves.steer(retiring, Mode.RETIRING)
+        host.moves.steer(read_only, VolumeMode.READ_ONLY)
+        host.moves.steer(retiring, VolumeMode.RETIRING)
         host.work()
 
-        assert Mode.RETIRED is host.store.services.of(retiring).mode
+        assert VolumeMode.RETIRED is host.store.services.of(retiring).mode
         progress = host.moves.progress(read_only)
         assert progress is not None
         assert str(full) == progress.stuck[ContainerId(1)].why
@@ -259,18 +259,18 @@ class TestWhatIsLeft:
         bad = host.id_of("a")
         left_on = host.store.services.left_on
 
-        def fails(volume_id: str) -> list[Left]:
+        def fails(volume_id: str) -> list[RemainingReplica]:
             if volume_id == bad:
                 raise VolumeFailed(Code.IO_EXCEPTION, "its index cannot be read")
             return left_on(volume_id)
 
-        host.moves.steer(bad, Mode.READ_ONLY)
-        host.moves.steer(host.id_of("b"), Mode.RETIRING)
+        host.moves.steer(bad, VolumeMode.READ_ONLY)
+        host.moves.steer(host.id_of("b"), VolumeMode.RETIRING)
         monkeypatch.setattr(host.store.services, "left_on", fails)
         with pytest.raises(VolumeFailed, match="index"):
             host.work()
 
-        assert Mode.RETIRED is host.store.services.of(host.id_of("b")).mode
+        assert VolumeMode.RETIRED is host.store.services.of(host.id_of("b")).mode
 
 
 class TestAdd:
@@ -278,10 +278,10 @@ class TestAdd:
         """The scan interval is checked before anything is served. The volume stays as it was, is
         not remembered, and is added when the config allows it.
         """
-        host.store.services.change(host.id_of("b"), Mode.READ_ONLY)
+        host.store.services.change(host.id_of("b"), VolumeMode.READ_ONLY)
         before = host.fill()
         host.restart("b", "c")
-        scrub = Scrub(host.tools, SLOW, "dn-1", Event())
+        scrub = ScanManager(host.tools, SLOW, "dn-1", Event())
 
         with pytest.raises(Refused, match="promise"):
             host.store.services.add_volume(host.at("a"), scrub.check_new)
@@ -290,7 +290,7 @@ class TestAdd:
         host.restart("b", "c")
         assert {host.at("b"), host.at("c")} == {v.path for v in host.store.volumes()}
         lax = SLOW.model_copy(update={"promise": "warn"})
-        scrub = Scrub(host.tools, lax, "dn-1", Event())
+        scrub = ScanManager(host.tools, lax, "dn-1", Event())
         added = host.store.services.add_volume(host.at("a"), scrub.check_new)
         assert scrub.add(added) is not None
         assert before["a"] == host.on("a")
@@ -310,19 +310,21 @@ class TestAdd:
         assert Code.CONTAINER_EXISTS is caught.value.code
 
 
-def receive_from(path: Path, host: Host, slowly: Callable[[list[bytes]], Iterator[Part]]) -> None:
+def receive_from(
+    path: Path, host: Host, slowly: Callable[[list[bytes]], Iterator[ImportMessage]]
+) -> None:
     """Have a host receive container 1 from another one, as slowly as that sends it."""
     path.mkdir()
     source = Host(path, host.executor)
     source.write(1)
-    export = Export(
+    export = ReplicaExport(
         store=source.store,
         container_id=ContainerId(1),
         cluster_id=CLUSTER,
         datanode_id=DATANODE,
         executor=host.executor,
     )
-    importer = Importer(
+    importer = ReplicaImporter(
         store=host.store,
         leases=host.leases,
         executor=host.executor,
@@ -337,7 +339,7 @@ def receive_from(path: Path, host: Host, slowly: Callable[[list[bytes]], Iterato
 def damage_row(volume: Volume, container_id: ContainerId) -> None:
     """Flip a bit of a replica's row in the index."""
 
-    def change(rows: Change) -> None:
+    def change(rows: IndexChange) -> None:
         row = bytearray(rows._replica_row(container_id))
         row[20] ^= 1
         rows._txn.put(container_id.to_bytes(8), bytes(row), db=rows._dbs.replicas)

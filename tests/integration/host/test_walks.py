@@ -11,16 +11,16 @@ import grpc
 import pytest
 
 from agent.config.loading import load
-from agent.host.host import Host
-from agent.host.who import Who
+from agent.host.host import AgentProcess
+from agent.host.who import DatanodeIdentity
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.v1 import container_pb2, datanode_pb2, datanode_pb2_grpc, scm_pb2
-from agent.runtime.service_manager import Supervisor
+from agent.runtime.service_manager import SystemdNotifier
 from tests.support.control.scripted_scm import ScriptedScm
 from tests.support.packaging.tidy import PRODUCT_PACKAGES
 
 ROOT = Path(__file__).resolve().parents[3]
-WHO = Who("dn1", "CID-1", version="1", boot_id=1)
+WHO = DatanodeIdentity("dn1", "CID-1", version="1", boot_id=1)
 CHUNK_MODULES_MAX = 10  # `budgeted` among them: the bytes that are in flight are bounded (issue 49)
 COMMAND_MODULES_MAX = 5
 CALL_S = 30.0
@@ -73,7 +73,7 @@ def scm() -> Iterator[ScriptedScm]:
 
 
 @pytest.fixture
-def host(walks: Walks, scm: ScriptedScm, tmp_path: Path) -> Iterator[Host]:
+def host(walks: Walks, scm: ScriptedScm, tmp_path: Path) -> Iterator[AgentProcess]:
     """A whole agent with one volume, each thread of which is watched."""
     threading.setprofile(walks.note)
     volume = tmp_path / "volume"
@@ -83,7 +83,7 @@ def host(walks: Walks, scm: ScriptedScm, tmp_path: Path) -> Iterator[Host]:
         f'[node]\nlisten = "127.0.0.1:0"\nscm = "{scm.address}"\n'
         f'[storage]\nvolumes = ["{volume}"]\nreserve_bytes = 0\n'
     )
-    made = Host(load(config), WHO, [ScmClient(scm.address)], Supervisor())
+    made = AgentProcess(load(config), WHO, [ScmClient(scm.address)], SystemdNotifier())
     made.start()
     try:
         yield made
@@ -93,7 +93,7 @@ def host(walks: Walks, scm: ScriptedScm, tmp_path: Path) -> Iterator[Host]:
 
 
 def test_write_and_command_paths_pass_through_few_modules(
-    host: Host, walks: Walks, scm: ScriptedScm
+    host: AgentProcess, walks: Walks, scm: ScriptedScm
 ) -> None:
     """The modules are counted in a running agent, from the call to the write of its bytes and
     from the heartbeat to the store, including the threads and queues between them.

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from agent.runtime.http_listener import CONNECTION_COUNT_MAX, SLOW_S, Page, WebListener
+from agent.runtime.http_listener import CONNECTION_COUNT_MAX, SLOW_S, HttpResponse, WebListener
 
 WAIT_S = 20.0
 
@@ -15,7 +15,9 @@ WAIT_S = 20.0
 @pytest.fixture
 def listener() -> Iterator[WebListener]:
     """Serve one page."""
-    made = WebListener("127.0.0.1:0", {"/": lambda: Page(b"here\n")}, ["dn1.example.net", ""])
+    made = WebListener(
+        "127.0.0.1:0", {"/": lambda: HttpResponse(b"here\n")}, ["dn1.example.net", ""]
+    )
     made.start()
     yield made
     made.stop()
@@ -136,8 +138,8 @@ def test_slow_clients_give_way(listener: WebListener) -> None:
 def test_a_page_is_told_what_it_is_asked_for(path: str, said: str) -> None:
     """Words by name, of each the first; of too many none, and nothing breaks."""
 
-    def page(asked: Mapping[str, str]) -> Page:
-        return Page(",".join(f"{name}={word}" for name, word in asked.items()).encode())
+    def page(asked: Mapping[str, str]) -> HttpResponse:
+        return HttpResponse(",".join(f"{name}={word}" for name, word in asked.items()).encode())
 
     made = WebListener("127.0.0.1:0", {}, asking={"/ask": page})
     made.start()

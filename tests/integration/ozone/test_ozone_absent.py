@@ -10,10 +10,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from agent.cli.main import run
 from agent.errors import Refused
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 from agent.runtime.stop_request import StopRequest
-from ozone.scrub.scrub import ScrubWish
-from ozone.scrub.service import ServiceWish, serve
+from ozone.scrub.scrub import ScrubOptions
+from ozone.scrub.service import ScrubServiceOptions, serve
 from tests.integration.ozone.test_ozone_service import WAIT_S, fetched, service
 from tests.support.ozone.ozone_volumes import golden
 from tests.support.process_logs import log_events
@@ -71,7 +71,7 @@ def test_a_disk_that_is_not_mounted_costs_no_other(
     codes.append(run([*command, "--json"]))
     document = json.loads(capsys.readouterr().out)
 
-    assert [Exit.FAILED] * 2 == codes
+    assert [ExitCode.FAILED] * 2 == codes
     assert any("2 containers: 2 WHOLE" in line for line in said)
     (line,) = [line for line in said if line.startswith(f"{absent}: ABSENT: ")]
     assert why in line
@@ -91,7 +91,7 @@ def test_disks_that_are_all_absent_are_all_named(
     code = run(["ozone", "scrub", *map(str, paths), "--state-dir", str(tmp_path / "state")])
 
     said = capsys.readouterr().out
-    assert Exit.FAILED == code
+    assert ExitCode.FAILED == code
     assert all(f"{path}: ABSENT: {path} is empty" in said for path in paths)
     assert "mount its disk" in said
 
@@ -166,7 +166,7 @@ def test_a_service_of_nothing_is_refused(tmp_path: Path) -> None:
     None of the directories has a volume: that is rather a wrong command than so many lost disks.
     """
     paths = [tmp_path / name for name in ("1", "2")]
-    scrub = ScrubWish(data_dirs=paths, state_dir=tmp_path / "state")
+    scrub = ScrubOptions(data_dirs=paths, state_dir=tmp_path / "state")
 
     with pytest.raises(Refused, match="holds no hdds/VERSION"):
-        serve(ServiceWish(scrub=scrub, interval_s=60.0), StopRequest())
+        serve(ScrubServiceOptions(scrub=scrub, interval_s=60.0), StopRequest())

@@ -14,10 +14,10 @@ from agent.runtime.clock import SystemClock
 from merkle.replica import ContainerId
 from ozone.disk import database
 from ozone.scrub.history import History
-from ozone.scrub.result import Standing
-from ozone.scrub.scrub import ScrubWish
-from scanner.finding import Fault, Verdict
-from scanner.unreadable_verdict import SPAN_MS_MIN, TRIES_MIN, Doubt
+from ozone.scrub.result import ScrubStatus
+from ozone.scrub.scrub import ScrubOptions
+from scanner.finding import DamageFault, Verdict
+from scanner.unreadable_verdict import SPAN_MS_MIN, TRIES_MIN, UnreadableRecord
 from tests.support.ozone.ozone_scrubs import damage, once, scrubbed
 from tests.support.ozone.ozone_volumes import MadeVolume
 
@@ -36,9 +36,9 @@ def three(tmp_path: Path) -> Iterator[MadeVolume]:
 
 
 @pytest.fixture
-def wish(three: MadeVolume, tmp_path: Path) -> ScrubWish:
+def wish(three: MadeVolume, tmp_path: Path) -> ScrubOptions:
     """A scrub of it."""
-    return ScrubWish(data_dirs=[three.root], state_dir=tmp_path / "state")
+    return ScrubOptions(data_dirs=[three.root], state_dir=tmp_path / "state")
 
 
 def bad_inode(monkeypatch: pytest.MonkeyPatch, path: Path, number: int) -> None:
@@ -55,7 +55,7 @@ def bad_inode(monkeypatch: pytest.MonkeyPatch, path: Path, number: int) -> None:
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EACCES])
 def test_a_directory_that_gives_an_error_costs_its_own_container(
-    three: MadeVolume, wish: ScrubWish, monkeypatch: pytest.MonkeyPatch, number: int
+    three: MadeVolume, wish: ScrubOptions, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     """
     The disk with one bad inode is the one that has to be scrubbed: the others are read, and what
@@ -66,7 +66,7 @@ def test_a_directory_that_gives_an_error_costs_its_own_container(
 
     results = scrubbed(wish)
 
-    assert [Standing.WHOLE, Standing.NOT_READ, Standing.WHOLE] == [
+    assert [ScrubStatus.WHOLE, ScrubStatus.NOT_READ, ScrubStatus.WHOLE] == [
         results[one].standing for one in (1, BAD, 3)
     ]
     assert f"{chunks}: {errno.errorcode[number]}" in results[BAD].why
@@ -77,7 +77,7 @@ def test_a_directory_that_gives_an_error_costs_its_own_container(
 
 
 def test_a_directory_that_gives_errors_again_and_again_is_unreadable(
-    three: MadeVolume, wish: ScrubWish, monkeypatch: pytest.MonkeyPatch
+    three: MadeVolume, wish: ScrubOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A permanent error becomes a finding with its blocks, because a container cannot stay
     unread for ever.
@@ -86,18 +86,18 @@ def test_a_directory_that_gives_errors_again_and_again_is_unreadable(
     scrubbed(wish)
     now_ms = SystemClock().now_ms()
     with closing(History(wish.state_dir / "DS-made.sqlite")) as history:
-        history.put_doubt(BAD, Doubt(TRIES_MIN, now_ms - SPAN_MS_MIN, now_ms, "EACCES"))
+        history.put_doubt(BAD, UnreadableRecord(TRIES_MIN, now_ms - SPAN_MS_MIN, now_ms, "EACCES"))
 
     result = scrubbed(wish)[BAD]
 
-    assert Standing.DAMAGED is result.standing
-    assert {Fault.CHUNKS_DIRECTORY_MISSING, Fault.CHUNK_UNREADABLE} == {
+    assert ScrubStatus.DAMAGED is result.standing
+    assert {DamageFault.CHUNKS_DIRECTORY_MISSING, DamageFault.CHUNK_UNREADABLE} == {
         item.fault for item in result.findings if item.verdict is Verdict.UNREADABLE
     }
 
 
 def test_a_directory_whose_own_facts_cannot_be_read_costs_its_own_container(
-    three: MadeVolume, wish: ScrubWish
+    three: MadeVolume, wish: ScrubOptions
 ) -> None:
     """
     A link to itself in its place: the system refuses to say even what it is.
@@ -108,14 +108,14 @@ def test_a_directory_whose_own_facts_cannot_be_read_costs_its_own_container(
 
     results = scrubbed(wish)
 
-    assert [Standing.WHOLE, Standing.DAMAGED, Standing.WHOLE] == [
+    assert [ScrubStatus.WHOLE, ScrubStatus.DAMAGED, ScrubStatus.WHOLE] == [
         results[one].standing for one in (1, BAD, 3)
     ]
-    assert Fault.CHUNKS_DIRECTORY_MISSING in {fault for _, fault in damage(results[BAD])}
+    assert DamageFault.CHUNKS_DIRECTORY_MISSING in {fault for _, fault in damage(results[BAD])}
 
 
 def test_a_database_that_gives_an_error_costs_its_own_container(
-    three: MadeVolume, wish: ScrubWish, monkeypatch: pytest.MonkeyPatch
+    three: MadeVolume, wish: ScrubOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """
     In schema V2 each container has its own, and one may lie on a bad place.
@@ -134,7 +134,7 @@ def test_a_database_that_gives_an_error_costs_its_own_container(
 
     results = scrubbed(wish)
 
-    assert [Standing.WHOLE, Standing.NOT_READ] == [results[one].standing for one in (3, 4)]
+    assert [ScrubStatus.WHOLE, ScrubStatus.NOT_READ] == [results[one].standing for one in (3, 4)]
     assert str(bad) in results[4].why
 
 
@@ -156,24 +156,24 @@ def of_another_ozone(path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "standing", "fault"),
     [
-        (lost, Standing.DAMAGED, [Fault.DESCRIPTOR_MISSING]),
-        (rotten, Standing.DAMAGED, [Fault.DESCRIPTOR_DAMAGED]),
-        (of_another_ozone, Standing.WHOLE, []),
+        (lost, ScrubStatus.DAMAGED, [DamageFault.DESCRIPTOR_MISSING]),
+        (rotten, ScrubStatus.DAMAGED, [DamageFault.DESCRIPTOR_DAMAGED]),
+        (of_another_ozone, ScrubStatus.WHOLE, []),
     ],
 )
 def test_a_descriptor_that_changes_while_its_container_is_read_ends_no_scrub(
     three: MadeVolume,
-    wish: ScrubWish,
+    wish: ScrubOptions,
     change: Callable[[Path], None],
-    standing: Standing,
-    fault: list[Fault],
+    standing: ScrubStatus,
+    fault: list[DamageFault],
 ) -> None:
     """The result has the state from when the read began, and the present fault of the
     descriptor.
     """
     results = scrubbed(wish, once(lambda: change(three.descriptor(1))))
 
-    assert [standing, Standing.WHOLE, Standing.WHOLE] == [
+    assert [standing, ScrubStatus.WHOLE, ScrubStatus.WHOLE] == [
         results[one].standing for one in (1, BAD, 3)
     ]
     assert fault == [what for _, what in damage(results[1])]
@@ -182,7 +182,7 @@ def test_a_descriptor_that_changes_while_its_container_is_read_ends_no_scrub(
 
 @pytest.mark.parametrize("name", ["2.container", "2.tree"])
 def test_a_pipe_in_the_place_of_a_file_holds_up_no_scrub(
-    three: MadeVolume, wish: ScrubWish, name: str
+    three: MadeVolume, wish: ScrubOptions, name: str
 ) -> None:
     """Opening a pipe waits for a writer. It is reported, and the other containers are read."""
     path = three.folder(BAD) / "metadata" / name
@@ -192,12 +192,12 @@ def test_a_pipe_in_the_place_of_a_file_holds_up_no_scrub(
     results = scrubbed(wish)
 
     faults = {item.fault for item in results[BAD].findings if name in item.evidence}
-    assert faults & {Fault.DESCRIPTOR_DAMAGED, Fault.TREE_DAMAGED}
-    assert [Standing.WHOLE] * 2 == [results[number].standing for number in (1, 3)]
+    assert faults & {DamageFault.DESCRIPTOR_DAMAGED, DamageFault.TREE_DAMAGED}
+    assert [ScrubStatus.WHOLE] * 2 == [results[number].standing for number in (1, 3)]
 
 
 def test_a_container_that_a_link_leads_to_is_read(
-    three: MadeVolume, wish: ScrubWish, tmp_path: Path
+    three: MadeVolume, wish: ScrubOptions, tmp_path: Path
 ) -> None:
     """An operator moved it to another disk, and Ozone follows the link. A link without a target,
     as to an unmounted disk, is reported.
@@ -212,9 +212,9 @@ def test_a_container_that_a_link_leads_to_is_read(
     results = scrubbed(wish)
 
     assert {
-        1: Standing.WHOLE,
-        2: Standing.DAMAGED,
-        3: Standing.WHOLE,
-        4: Standing.NOT_READ,
-        5: Standing.NOT_READ,
+        1: ScrubStatus.WHOLE,
+        2: ScrubStatus.DAMAGED,
+        3: ScrubStatus.WHOLE,
+        4: ScrubStatus.NOT_READ,
+        5: ScrubStatus.NOT_READ,
     } == {number: result.standing for number, result in results.items()}

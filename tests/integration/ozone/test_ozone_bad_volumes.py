@@ -16,9 +16,9 @@ from agent.errors import Code, Refused, Unavailable
 from merkle.replica import BlockId, ContainerId
 from ozone.scrub import history
 from ozone.scrub.history import History
-from ozone.scrub.result import ContainerResult, Standing
-from ozone.scrub.scrub import ScrubWish, Watched, scrub, state
-from scanner.finding import Fault
+from ozone.scrub.result import ContainerResult, ScrubStatus
+from ozone.scrub.scrub import ScrubListener, ScrubOptions, scrub, state
+from scanner.finding import DamageFault
 from tests.support.ozone.ozone_scrubs import BIG, damage, once, running_volume, scrubbed
 from tests.support.ozone.ozone_volumes import CLUSTER, STORAGE, MadeVolume
 
@@ -79,20 +79,20 @@ def test_bad_containers_are_refused_by_name_and_the_rest_is_read(
     made.descriptor(7).unlink()
     made.descriptor(7).symlink_to(made.descriptor(7).name)  # to itself: the system refuses it
 
-    results = scrubbed(ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state"))
+    results = scrubbed(ScrubOptions(data_dirs=[made.root], state_dir=tmp_path / "state"))
 
     assert {
-        1: Standing.WHOLE,
-        2: Standing.NOT_READ,
-        3: Standing.DAMAGED,
-        4: Standing.DAMAGED,
-        5: Standing.SKIPPED,
-        6: Standing.NOT_READ,
-        7: Standing.DAMAGED,
+        1: ScrubStatus.WHOLE,
+        2: ScrubStatus.NOT_READ,
+        3: ScrubStatus.DAMAGED,
+        4: ScrubStatus.DAMAGED,
+        5: ScrubStatus.SKIPPED,
+        6: ScrubStatus.NOT_READ,
+        7: ScrubStatus.DAMAGED,
     } == {number: result.standing for number, result in results.items()}
     assert "schemaVersion '1'" in results[2].why
-    assert [Fault.DESCRIPTOR_DAMAGED] == [item.fault for item in results[3].findings]
-    assert [Fault.DESCRIPTOR_MISSING] == [item.fault for item in results[4].findings]
+    assert [DamageFault.DESCRIPTOR_DAMAGED] == [item.fault for item in results[3].findings]
+    assert [DamageFault.DESCRIPTOR_MISSING] == [item.fault for item in results[4].findings]
     assert "layOutVersion 1" in results[6].why
     assert made.descriptor(7).name in results[7].why
 
@@ -108,12 +108,12 @@ def test_a_descriptor_whose_checksum_was_lost_is_looked_at(
     for number, flipped in ((1, b"checksum: t"), (2, b"chebksum: ")):
         text = made.descriptor(number).read_bytes()
         made.descriptor(number).write_bytes(text.replace(b"checksum: ", flipped, 1))
-    wish = ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state")
+    wish = ScrubOptions(data_dirs=[made.root], state_dir=tmp_path / "state")
 
     results = scrubbed(wish)
 
-    assert [Standing.DAMAGED, Standing.DOUBTFUL] == [results[n].standing for n in (1, 2)]
-    assert [Fault.DESCRIPTOR_DAMAGED] == [item.fault for item in results[1].findings]
+    assert [ScrubStatus.DAMAGED, ScrubStatus.DOUBTFUL] == [results[n].standing for n in (1, 2)]
+    assert [DamageFault.DESCRIPTOR_DAMAGED] == [item.fault for item in results[1].findings]
     assert ("the descriptor has no checksum, which Ozone always writes",) == results[2].doubts()
     with closing(History(wish.state_dir / "DS-made.sqlite")) as history:
         assert results[2] == history.result(ContainerId(2))
@@ -129,11 +129,11 @@ def test_rows_of_unknown_kinds_are_told_and_the_rest_is_read(
     made.put_row(1, "key-of-another-kind", b"?")
     made.put_row(1, 21, b"\xff\xff")
 
-    result = scrubbed(ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state"))[1]
+    result = scrubbed(ScrubOptions(data_dirs=[made.root], state_dir=tmp_path / "state"))[1]
 
     assert (1, 1) == (result.skipped_count, result.unknown_row_count)
     assert "checksum type 6" in result.skipped[BlockId(20)]
-    assert [(21, Fault.BLOCK_ROW_DAMAGED)] == damage(result)
+    assert [(21, DamageFault.BLOCK_ROW_DAMAGED)] == damage(result)
     assert 2 == result.block_count
 
 
@@ -145,10 +145,10 @@ def test_unknown_column_families_do_no_harm(tmp_path: Path) -> None:
     volume.add_container(1)
     volume.add_block(1, 9, b"nine")
 
-    result = scrubbed(ScrubWish(data_dirs=[volume.root], state_dir=tmp_path / "state"))[1]
+    result = scrubbed(ScrubOptions(data_dirs=[volume.root], state_dir=tmp_path / "state"))[1]
 
     volume.close()
-    assert (Standing.WHOLE, 1) == (result.standing, result.block_count)
+    assert (ScrubStatus.WHOLE, 1) == (result.standing, result.block_count)
 
 
 @pytest.mark.parametrize(
@@ -168,12 +168,12 @@ def test_a_database_that_cannot_be_read_is_refused_by_name(
     for path in made.database.glob(name):
         path.write_bytes(content)
 
-    wish = ScrubWish(data_dirs=[made.root, other], state_dir=tmp_path / "state")
+    wish = ScrubOptions(data_dirs=[made.root, other], state_dir=tmp_path / "state")
     results = scrubbed(wish)
 
-    assert Standing.NOT_READ is results[1].standing
+    assert ScrubStatus.NOT_READ is results[1].standing
     assert str(made.database) in results[1].why
-    assert Standing.WHOLE is results[2].standing
+    assert ScrubStatus.WHOLE is results[2].standing
 
 
 def test_a_table_that_is_damaged_in_the_middle_is_no_end_of_the_rows(
@@ -191,9 +191,9 @@ def test_a_table_that_is_damaged_in_the_middle_is_no_end_of_the_rows(
     octets[len(octets) // 2] ^= 0xFF
     table.write_bytes(octets)
 
-    results = scrubbed(ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state"))
+    results = scrubbed(ScrubOptions(data_dirs=[made.root], state_dir=tmp_path / "state"))
 
-    assert [Standing.WHOLE, Standing.NOT_READ] == [results[1].standing, results[2].standing]
+    assert [ScrubStatus.WHOLE, ScrubStatus.NOT_READ] == [results[1].standing, results[2].standing]
     assert "Corruption" in results[2].why
 
 
@@ -208,9 +208,9 @@ def test_tables_of_older_and_newer_versions_are_read(tmp_path: Path, format_vers
     volume.compact()
     volume.close()
 
-    result = scrubbed(ScrubWish(data_dirs=[volume.root], state_dir=tmp_path / "state"))[1]
+    result = scrubbed(ScrubOptions(data_dirs=[volume.root], state_dir=tmp_path / "state"))[1]
 
-    assert (Standing.WHOLE, 1) == (result.standing, result.block_count)
+    assert (ScrubStatus.WHOLE, 1) == (result.standing, result.block_count)
 
 
 def test_tables_of_a_version_to_come_are_refused_by_name(
@@ -226,10 +226,10 @@ def test_tables_of_a_version_to_come_are_refused_by_name(
         octets[FORMAT_PLACE] = (99).to_bytes(4, "little")
         path.write_bytes(octets)
 
-    wish = ScrubWish(data_dirs=[made.root, other], state_dir=tmp_path / "state")
+    wish = ScrubOptions(data_dirs=[made.root, other], state_dir=tmp_path / "state")
     results = scrubbed(wish)
 
-    assert [Standing.NOT_READ, Standing.WHOLE] == [results[1].standing, results[2].standing]
+    assert [ScrubStatus.NOT_READ, ScrubStatus.WHOLE] == [results[1].standing, results[2].standing]
     assert "unsupported format_version: 99" in results[1].why
     assert str(made.database) in results[1].why
 
@@ -245,12 +245,12 @@ def test_a_database_in_another_place_is_found_where_it_is_said_to_be(tmp_path: P
     place = tmp_path / "ssd" / "db" / CLUSTER / STORAGE
     place.mkdir(parents=True)
     made.database.rename(place / "container.db")
-    wish = ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state")
+    wish = ScrubOptions(data_dirs=[made.root], state_dir=tmp_path / "state")
 
     lost = scrubbed(wish)[1]
     found = scrubbed(replace(wish, database_dirs=[tmp_path / "ssd"]))[1]
 
-    assert [Standing.NOT_READ, Standing.WHOLE] == [lost.standing, found.standing]
+    assert [ScrubStatus.NOT_READ, ScrubStatus.WHOLE] == [lost.standing, found.standing]
     assert "container.db does not exist" in lost.why
     assert "--db-dir" in lost.why
 
@@ -263,9 +263,9 @@ def test_a_log_that_was_torn_by_a_crash_is_read(made: MadeVolume, tmp_path: Path
     (log,) = made.database.glob("*.log")
     log.write_bytes(log.read_bytes()[:-10])
 
-    result = scrubbed(ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state"))[1]
+    result = scrubbed(ScrubOptions(data_dirs=[made.root], state_dir=tmp_path / "state"))[1]
 
-    assert (Standing.WHOLE, 2) == (result.standing, result.block_count)
+    assert (ScrubStatus.WHOLE, 2) == (result.standing, result.block_count)
 
 
 def test_a_volume_that_fails_stops_no_other(two: tuple[MadeVolume, Path], tmp_path: Path) -> None:
@@ -277,18 +277,18 @@ def test_a_volume_that_fails_stops_no_other(two: tuple[MadeVolume, Path], tmp_pa
     (tmp_path / "state" / "DS-made.sqlite").write_bytes(b"garbage" * 100)
     told: list[tuple[Path, str]] = []
     results: list[ContainerResult] = []
-    watched = Watched(
+    watched = ScrubListener(
         lambda *_: None,
         lambda _: None,
         results.append,
         lambda volume, error: told.append((volume.hdds, str(error))),
     )
 
-    scrub(ScrubWish(data_dirs=[made.root, other], state_dir=tmp_path / "state"), watched)
+    scrub(ScrubOptions(data_dirs=[made.root, other], state_dir=tmp_path / "state"), watched)
     with pytest.raises(Refused, match=r"history .*DS-made\.sqlite"):
-        scrub(ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state"), watched)
+        scrub(ScrubOptions(data_dirs=[made.root], state_dir=tmp_path / "state"), watched)
 
-    assert [(2, Standing.WHOLE)] == [(item.container_id, item.standing) for item in results]
+    assert [(2, ScrubStatus.WHOLE)] == [(item.container_id, item.standing) for item in results]
     assert [made.root / "hdds"] * 2 == [path for path, _ in told]
     assert "DS-made.sqlite: file is not a database" in told[0][1]
 
@@ -312,8 +312,8 @@ def test_a_volume_that_goes_away_is_not_one_whose_containers_were_deleted(
         if result.container_id == 1:
             hdds.rename(away)
 
-    wish = ScrubWish(data_dirs=[made.root, other], state_dir=tmp_path / "state")
-    failed = Watched(
+    wish = ScrubOptions(data_dirs=[made.root, other], state_dir=tmp_path / "state")
+    failed = ScrubListener(
         lambda *_: None,
         lambda _: None,
         leaves,
@@ -324,11 +324,11 @@ def test_a_volume_that_goes_away_is_not_one_whose_containers_were_deleted(
     rest: list[int] = []
     again = scrubbed(wish, rest.append)
 
-    assert [(1, Standing.WHOLE), (2, Standing.WHOLE)] == sorted(
+    assert [(1, ScrubStatus.WHOLE), (2, ScrubStatus.WHOLE)] == sorted(
         (item.container_id, item.standing) for item in results
     )
     assert [(hdds, f"volume DS-made is not at {hdds} any more")] == told
-    assert [Standing.WHOLE] * 3 == [again[number].standing for number in (1, 2, 3)]
+    assert [ScrubStatus.WHOLE] * 3 == [again[number].standing for number in (1, 2, 3)]
     assert len(BIG) <= sum(rest) < len(BIG) + 8_000  # container 1 is not read again
 
 
@@ -341,7 +341,7 @@ def test_damage_is_reported_if_the_history_cannot_be_written(
     monkeypatch.setattr(history, "BUSY_S", 0.01)
     made.file(1, 10).unlink()
     made.add_container(2)
-    wish = ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state")
+    wish = ScrubOptions(data_dirs=[made.root], state_dir=tmp_path / "state")
     results: list[ContainerResult] = []
     locks: list[sqlite3.Connection] = []
 
@@ -352,11 +352,11 @@ def test_damage_is_reported_if_the_history_cannot_be_written(
         made.folder(2).rename(tmp_path / "moved")
 
     with pytest.raises(Unavailable, match="database is locked"):  # at the end of the round
-        scrub(wish, Watched(lambda *_: None, once(hold), results.append))
+        scrub(wish, ScrubListener(lambda *_: None, once(hold), results.append))
     locks[0].close()
 
-    lost = [(10, Fault.BLOCK_FILE_MISSING)]
-    assert [(1, Standing.DAMAGED, lost), (2, Standing.SKIPPED, [])] == [
+    lost = [(10, DamageFault.BLOCK_FILE_MISSING)]
+    assert [(1, ScrubStatus.DAMAGED, lost), (2, ScrubStatus.SKIPPED, [])] == [
         (result.container_id, result.standing, damage(result)) for result in results
     ]
     assert "database is locked" in results[0].why
@@ -367,7 +367,7 @@ def test_volumes_are_read_at_once(two: tuple[MadeVolume, Path], tmp_path: Path) 
     The second is read while the first has to wait.
     """
     made, other = two
-    wish = ScrubWish(data_dirs=[made.root, other], state_dir=tmp_path / "state")
+    wish = ScrubOptions(data_dirs=[made.root, other], state_dir=tmp_path / "state")
     scrubbed(wish)
     lock = sqlite3.connect(
         wish.state_dir / "DS-made.sqlite", isolation_level=None, check_same_thread=False
@@ -380,7 +380,7 @@ def test_volumes_are_read_at_once(two: tuple[MadeVolume, Path], tmp_path: Path) 
         if result.container_id == 2:
             lock.execute("ROLLBACK")
 
-    scrub(wish, Watched(lambda *_: None, lambda _: None, done))
+    scrub(wish, ScrubListener(lambda *_: None, lambda _: None, done))
 
     lock.close()
     assert [2, 1] == order
@@ -389,7 +389,7 @@ def test_volumes_are_read_at_once(two: tuple[MadeVolume, Path], tmp_path: Path) 
 def test_directory_that_is_no_ozone_volume_is_refused(tmp_path: Path) -> None:
     """The error names the path before anything is read."""
     with pytest.raises(Refused, match=r"holds no hdds/VERSION") as refused:
-        scrubbed(ScrubWish(data_dirs=[tmp_path], state_dir=tmp_path / "state"))
+        scrubbed(ScrubOptions(data_dirs=[tmp_path], state_dir=tmp_path / "state"))
 
     assert Code.INCONSISTENT_VOLUME is refused.value.code
 
@@ -406,7 +406,7 @@ def test_a_scrub_that_was_cut_off_goes_on(made: MadeVolume, tmp_path: Path) -> N
     for number in (2, 3):
         made.add_container(number)
         made.add_block(number, 1, BIG)
-    wish = ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state")
+    wish = ScrubOptions(data_dirs=[made.root], state_dir=tmp_path / "state")
     reads: list[int] = []
 
     def cut_off(length_bytes: int) -> None:
@@ -421,7 +421,7 @@ def test_a_scrub_that_was_cut_off_goes_on(made: MadeVolume, tmp_path: Path) -> N
     again: list[int] = []
     scrubbed(wish, again.append)
 
-    assert [Standing.WHOLE] * 3 == [results[number].standing for number in (1, 2, 3)]
+    assert [ScrubStatus.WHOLE] * 3 == [results[number].standing for number in (1, 2, 3)]
     assert len(BIG) <= sum(rest) < 2 * len(BIG)
     assert sum(again) > 2 * len(BIG)
 
@@ -430,7 +430,7 @@ def test_a_read_goes_on_inside_a_container(made: MadeVolume, tmp_path: Path) -> 
     """A half-read container of many chunks is not started again."""
     made.add_container(2)
     made.add_block(2, 1, *[BIG] * 80)
-    wish = ScrubWish(
+    wish = ScrubOptions(
         data_dirs=[made.root],
         state_dir=tmp_path / "state",
         container_ids=frozenset({ContainerId(2)}),
@@ -447,7 +447,7 @@ def test_a_read_goes_on_inside_a_container(made: MadeVolume, tmp_path: Path) -> 
     rest: list[int] = []
     results = scrubbed(wish, rest.append)
 
-    assert Standing.WHOLE is results[2].standing
+    assert ScrubStatus.WHOLE is results[2].standing
     assert sum(rest) <= 48 * len(BIG)
     again: list[int] = []
     scrubbed(wish, again.append)
@@ -462,7 +462,7 @@ def test_ctrl_c_keeps_what_was_read(
     """
     made.add_container(2)
     made.add_block(2, 1, *[BIG] * 80)
-    wish = ScrubWish(
+    wish = ScrubOptions(
         data_dirs=[made.root],
         state_dir=tmp_path / "state",
         container_ids=frozenset({ContainerId(2)}),
@@ -481,7 +481,7 @@ def test_ctrl_c_keeps_what_was_read(
     rest: list[int] = []
     results = scrubbed(wish, rest.append)
 
-    assert Standing.WHOLE is results[2].standing
+    assert ScrubStatus.WHOLE is results[2].standing
     assert 20 * len(BIG) <= sum(reads) < 80 * len(BIG)
     assert 80 * len(BIG) == sum(reads) + sum(rest)
 
@@ -491,6 +491,6 @@ def test_two_scrubs_do_not_share_a_state(made: MadeVolume, tmp_path: Path) -> No
     The second is refused while the first runs.
     """
     with state(tmp_path / "state"), pytest.raises(Refused, match="another scrub uses") as refused:
-        scrubbed(ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state"))
+        scrubbed(ScrubOptions(data_dirs=[made.root], state_dir=tmp_path / "state"))
 
     assert Code.VOLUME_IN_USE is refused.value.code

@@ -12,11 +12,11 @@ from merkle.replica import ContainerId
 from ozone.disk.layout import find_volume
 from ozone.scrub import reader
 from ozone.scrub.history import History
-from ozone.scrub.result import Standing
-from ozone.scrub.scrub import OzoneTools, ScrubWish
+from ozone.scrub.result import ScrubStatus
+from ozone.scrub.scrub import OzoneTools, ScrubOptions
 from ozone.scrub.store import OzoneStore
 from scanner import notebook
-from scanner.finding import Fault, Forensic
+from scanner.finding import DamageFault, Forensic
 from scanner.replica_scan import STOPPED
 from tests.support.ozone.ozone_scrubs import BIG, damage, running_volume, scrubbed
 from tests.support.ozone.ozone_volumes import MadeVolume, opened_databases
@@ -78,7 +78,7 @@ def test_a_database_is_not_opened_for_each_damaged_block(
         if block_id % 2:
             lose(made.file(1, block_id))
 
-    wish = ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state")
+    wish = ScrubOptions(data_dirs=[made.root], state_dir=tmp_path / "state")
     result = scrubbed(wish, writing(made))[1]
 
     assert list(DAMAGED[1::2]) == [block_id for block_id, _ in damage(result)]
@@ -96,10 +96,10 @@ def test_rows_that_are_damaged_are_not_looked_up_one_by_one(
         if block_id % 2:
             made.put_row(1, block_id, b"\xff\xff")
 
-    wish = ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state")
+    wish = ScrubOptions(data_dirs=[made.root], state_dir=tmp_path / "state")
     result = scrubbed(wish, writing(made))[1]
 
-    assert [(n, Fault.BLOCK_ROW_DAMAGED) for n in DAMAGED if n % 2] == damage(result)
+    assert [(n, DamageFault.BLOCK_ROW_DAMAGED) for n in DAMAGED if n % 2] == damage(result)
     assert len(opened) <= 3
 
 
@@ -120,11 +120,11 @@ def test_blocks_deleted_during_a_scrub_are_not_reported_lost(
             made.drop_row(1, block_id)
         made.condemn(1, DAMAGED[1])
 
-    wish = ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state")
+    wish = ScrubOptions(data_dirs=[made.root], state_dir=tmp_path / "state")
     result = scrubbed(wish, at_big(delete))[1]
 
-    lost = [(block_id, Fault.BLOCK_FILE_MISSING) for block_id in DAMAGED[3::2]]
-    assert [*lost, (1_000, Fault.CHUNK_CHECKSUM)] == damage(result)
+    lost = [(block_id, DamageFault.BLOCK_FILE_MISSING) for block_id in DAMAGED[3::2]]
+    assert [*lost, (1_000, DamageFault.CHUNK_CHECKSUM)] == damage(result)
     assert len(lost) + 2 == result.finding_count  # there is no tree, which is noted
 
 
@@ -138,10 +138,10 @@ def test_a_row_that_is_another_behind_the_last_read_has_its_container_read_again
     def mend() -> None:
         made.add_block(1, 9, b"another" * 1000)
 
-    wish = ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state")
+    wish = ScrubOptions(data_dirs=[made.root], state_dir=tmp_path / "state")
     result = scrubbed(wish, at_big(mend))[1]
 
-    assert ([], Standing.WHOLE) == (damage(result), result.standing)
+    assert ([], ScrubStatus.WHOLE) == (damage(result), result.standing)
 
 
 def test_damage_is_not_forgotten_with_a_deleted_block_that_had_more(
@@ -163,10 +163,10 @@ def test_damage_is_not_forgotten_with_a_deleted_block_that_had_more(
         made.file(1, 11).unlink()
         made.drop_row(1, 11)
 
-    wish = ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state")
+    wish = ScrubOptions(data_dirs=[made.root], state_dir=tmp_path / "state")
     result = scrubbed(wish, at_big(delete))[1]
 
-    assert [(12, Fault.BLOCK_FILE_MISSING)] == damage(result)
+    assert [(12, DamageFault.BLOCK_FILE_MISSING)] == damage(result)
 
 
 def exchange(made: MadeVolume, one: int, other: int) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agent.cli.main import run
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 from tests.support.ozone.ozone_volumes import golden
 
 
@@ -33,7 +33,7 @@ def test_a_whole_volume_is_said_to_be_whole(
     """
     code = scrub(volumes / "dn4", tmp_path / "state")
 
-    assert Exit.OK == code
+    assert ExitCode.OK == code
     said = capsys.readouterr().out
     assert "2 containers: 2 WHOLE; 12.1 KiB" in said
     assert "equal to the rows" in said or "for a known reason" in said
@@ -47,7 +47,7 @@ def test_damage_is_shown_with_what_it_means(
     """
     code = scrub(volumes / "dn0-damaged", tmp_path / "state")
 
-    assert Exit.TO_DO == code
+    assert ExitCode.TO_DO == code
     said = capsys.readouterr().out
     assert "container 1 (UNHEALTHY): DAMAGED" in said
     assert "bit 2 of byte 33548 is flipped" in said
@@ -64,7 +64,7 @@ def test_the_json_document_has_everything(
     document = json.loads(capsys.readouterr().out)
     (volume,) = document["volumes"]
     (container,) = volume["containers"]
-    assert Exit.TO_DO == code
+    assert ExitCode.TO_DO == code
     others = dict.fromkeys(("WHOLE", "DOUBTFUL", "MISSING", "NOT_READ", "SKIPPED"), 0)
     assert {**others, "DAMAGED": 1} == document["standings"]
     assert (1, "DAMAGED", "UNHEALTHY", 3) == (
@@ -91,7 +91,7 @@ def test_a_container_that_is_nowhere_is_no_success(
     said = capsys.readouterr().out
     codes += [scrub(volumes / "dn4", tmp_path / "state", *named, "--json")]
 
-    assert [Exit.TO_DO] * 2 == codes
+    assert [ExitCode.TO_DO] * 2 == codes
     assert "container 777: NOT_FOUND" in said
     assert [1, 777] == json.loads(capsys.readouterr().out)["not_found"]
 
@@ -128,7 +128,7 @@ def test_without_the_library_one_line_says_what_to_install(
 
     code = scrub(volumes / "dn4", tmp_path / "state")
 
-    assert Exit.FAILED == code
+    assert ExitCode.FAILED == code
     assert "pip install 'suture[ozone]'" in capsys.readouterr().err
     assert not (tmp_path / "state").exists()
 
@@ -140,7 +140,7 @@ def test_scrub_refuses_a_path_that_is_no_data_directory(
     code = scrub(tmp_path, tmp_path / "state")
 
     said = capsys.readouterr().err
-    assert Exit.FAILED == code
+    assert ExitCode.FAILED == code
     assert "holds no hdds/VERSION [INCONSISTENT_VOLUME]" in said
     assert "hdds.datanode.dir" in said
 

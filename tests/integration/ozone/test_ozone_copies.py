@@ -12,13 +12,13 @@ import pytest
 import zstandard
 
 from agent.errors import Unavailable
-from agent.host.host import Host
+from agent.host.host import AgentProcess
 from agent.rpc.security.tls import LOOPBACK_ONLY
 from agent.rpc.v1.scm_pb2 import ReplicateCommand
 from merkle.checksum import Algorithm
 from merkle.replica import BlockId, ContainerId, ReplicaState
 from ozone.composition import importer
-from ozone.transfer.copies import Copies
+from ozone.transfer.copies import ContainerReplicator
 from ozone.transfer.messages import Compression
 from tests.integration.ozone.test_ozone_archives import (
     BLOCKS,
@@ -61,14 +61,14 @@ def scm() -> Iterator[StandInScm]:
 
 
 @pytest.fixture
-def agent(scm: StandInScm, tmp_path: Path) -> Iterator[Host]:
+def agent(scm: StandInScm, tmp_path: Path) -> Iterator[AgentProcess]:
     """An agent that it leads, with a closed replica, an open one and a shard."""
     with led_agent(tmp_path / "agent", scm.address) as host:
         fill(host)
         yield host
 
 
-def fill(host: Host) -> None:
+def fill(host: AgentProcess) -> None:
     """Write what is to be copied."""
     store = store_of(host)
     store.create_container(ONE)
@@ -109,7 +109,9 @@ def answered(scm: StandInScm, command_id: int, *, deadline_ms: int = 0, **payloa
     return next(status for status in scm.statuses() if status.cmdId == command_id)
 
 
-def test_a_replica_is_pushed_to_an_agent(scm: StandInScm, agent: Host, target: OzoneAgent) -> None:
+def test_a_replica_is_pushed_to_an_agent(
+    scm: StandInScm, agent: AgentProcess, target: OzoneAgent
+) -> None:
     """Rows, bytes, state and root are there, and it is scanned there."""
     status = answered(scm, 71, target=at(port_of(target)))
 
@@ -125,7 +127,9 @@ def test_a_replica_is_pushed_to_an_agent(scm: StandInScm, agent: Host, target: O
     assert [("ImportContainer", "OK")] == [line[:2] for line in target.audit.lines]
 
 
-def test_a_shard_is_pushed_with_its_index(scm: StandInScm, agent: Host, target: OzoneAgent) -> None:
+def test_a_shard_is_pushed_with_its_index(
+    scm: StandInScm, agent: AgentProcess, target: OzoneAgent
+) -> None:
     """And none that the manager did not mean."""
     del agent
     other = answered(scm, 71, containerID=3, target=at(port_of(target)), replicaIndex=1)
@@ -164,7 +168,7 @@ def test_pushed_archive_is_an_ozone_archive(
     assert content((11, 0), CHUNK_BYTES) + content((11, 1), CHUNK_BYTES) == block
 
 
-def test_damage_in_the_middle_cancels_the_stream(scm: StandInScm, agent: Host) -> None:
+def test_damage_in_the_middle_cancels_the_stream(scm: StandInScm, agent: AgentProcess) -> None:
     """The target never gets the end of the stream, and the local replica is scanned."""
     path = store_of(agent).paths(ONE).chunks / f"{LARGE}.block"
     with path.open("r+b") as file:
@@ -181,7 +185,9 @@ def test_damage_in_the_middle_cancels_the_stream(scm: StandInScm, agent: Host) -
     wait_until(lambda: scm.replicas()[1].state == 5)
 
 
-def test_a_target_that_is_full_says_so(scm: StandInScm, agent: Host, tmp_path: Path) -> None:
+def test_a_target_that_is_full_says_so(
+    scm: StandInScm, agent: AgentProcess, tmp_path: Path
+) -> None:
     """In its own words, and nothing is left there."""
     del agent
     with served(tmp_path / "full", algorithm=Algorithm.CRC32C, reserve_bytes=2**60) as (full, _):
@@ -194,7 +200,7 @@ def test_a_target_that_is_full_says_so(scm: StandInScm, agent: Host, tmp_path: P
 
 
 def test_a_replica_that_is_there_is_left_alone(
-    scm: StandInScm, agent: Host, target: OzoneAgent
+    scm: StandInScm, agent: AgentProcess, target: OzoneAgent
 ) -> None:
     """An order that is given twice makes no second copy."""
     del agent
@@ -211,7 +217,7 @@ def test_a_replica_that_is_there_is_left_alone(
     ("container_id", "words"), [(2, "INVALID_CONTAINER_STATE"), (77, "CONTAINER_NOT_FOUND")]
 )
 def test_container_that_is_not_closed_here_is_not_pushed(
-    scm: StandInScm, agent: Host, target: OzoneAgent, container_id: int, words: str
+    scm: StandInScm, agent: AgentProcess, target: OzoneAgent, container_id: int, words: str
 ) -> None:
     """The manager's view of the container is out of date."""
     del agent
@@ -222,7 +228,9 @@ def test_container_that_is_not_closed_here_is_not_pushed(
     assert [] == target.replica.store.replica_ids()
 
 
-def test_a_target_that_does_not_answer_costs_the_deadline(scm: StandInScm, agent: Host) -> None:
+def test_a_target_that_does_not_answer_costs_the_deadline(
+    scm: StandInScm, agent: AgentProcess
+) -> None:
     """And no more."""
     del agent
     with archive_peer(answers=False) as peer:
@@ -284,7 +292,7 @@ def test_container_is_fetched_from_the_source_that_has_it(
     ],
 )
 def test_failed_fetch_names_every_source_and_leaves_nothing(
-    scm: StandInScm, agent: Host, spoil: Any
+    scm: StandInScm, agent: AgentProcess, spoil: Any
 ) -> None:
     """The answer names every source, and no part of the container stays."""
     with archive_peer(archive=plain("whole"), spoil=spoil) as peer:
@@ -299,7 +307,7 @@ def test_failed_fetch_names_every_source_and_leaves_nothing(
     assert [] == list(importing.glob("hdds/*/tmp/importing/*"))
 
 
-def test_another_shard_than_was_ordered_is_not_taken(scm: StandInScm, agent: Host) -> None:
+def test_another_shard_than_was_ordered_is_not_taken(scm: StandInScm, agent: AgentProcess) -> None:
     """The answer names the shard of the source, and nothing of it stays. The ordered shard, or
     any shard if none was named, is imported.
     """
@@ -316,7 +324,7 @@ def test_another_shard_than_was_ordered_is_not_taken(scm: StandInScm, agent: Hos
     assert (EXECUTED, 2) == (meant.status, store.replica(CODED).replica_index)
 
 
-def test_existing_container_is_not_fetched(scm: StandInScm, agent: Host) -> None:
+def test_existing_container_is_not_fetched(scm: StandInScm, agent: AgentProcess) -> None:
     """No source is asked."""
     del agent
     with archive_peer(archive=plain("whole")) as peer:
@@ -337,7 +345,7 @@ def test_existing_container_is_not_fetched(scm: StandInScm, agent: Host) -> None
     ],
 )
 def test_invalid_copy_command_is_answered_with_the_reason(
-    scm: StandInScm, agent: Host, payload: dict[str, Any], words: str
+    scm: StandInScm, agent: AgentProcess, payload: dict[str, Any], words: str
 ) -> None:
     """The command comes from outside and is validated."""
     del agent
@@ -348,12 +356,12 @@ def test_invalid_copy_command_is_answered_with_the_reason(
 
 
 @pytest.fixture
-def copies(target: OzoneAgent) -> Iterator[Copies]:
+def copies(target: OzoneAgent) -> Iterator[ContainerReplicator]:
     """Copies of an agent that has closed container 1, and loses patience soon."""
     target.replica.create()
     inside = target.inside(Algorithm.CRC32C)
     with ThreadPoolExecutor(1) as executor:
-        yield Copies(
+        yield ContainerReplicator(
             store=inside.store,
             leases=inside.leases,
             importer=importer(inside),
@@ -368,7 +376,9 @@ def copies(target: OzoneAgent) -> Iterator[Copies]:
 
 
 @pytest.mark.parametrize("is_pull", [False, True])
-def test_stalled_copy_times_out_and_releases_the_container(copies: Copies, is_pull: bool) -> None:
+def test_stalled_copy_times_out_and_releases_the_container(
+    copies: ContainerReplicator, is_pull: bool
+) -> None:
     """The error states the timeout, and the container can be leased again."""
     with archive_peer(answers=False) as peer:
         order = ReplicateCommand(container_id=5 if is_pull else 1)
@@ -382,7 +392,7 @@ def test_stalled_copy_times_out_and_releases_the_container(copies: Copies, is_pu
 
 
 def test_a_push_without_room_for_its_tables_says_so(
-    copies: Copies, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    copies: ContainerReplicator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """In place of words of gRPC's that blame the target."""
     monkeypatch.setattr("ozone.transfer.scratch.MEMORY_FREE_BYTES_MIN", 2**62)

@@ -9,15 +9,15 @@ import pytest
 
 from agent.config.loading import load
 from agent.errors import Code, Refused
-from agent.host.host import Host
-from agent.host.who import Who
+from agent.host.host import AgentProcess
+from agent.host.who import DatanodeIdentity
 from agent.rpc.calls.scm import ScmClient
-from agent.runtime.service_manager import Supervisor
+from agent.runtime.service_manager import SystemdNotifier
 from ozone.composition import doors
 
 SEND = "/hadoop.hdds.datanode.XceiverClientProtocolService/send"
 NOWHERE = "127.0.0.1:1"  # nobody listens there
-WHO = Who("11111111-2222-3333-4444-555555555555", "CID-1", version="1", boot_id=1)
+WHO = DatanodeIdentity("11111111-2222-3333-4444-555555555555", "CID-1", version="1", boot_id=1)
 ECHO = bytes.fromhex("08161801220178d201021003")  # 3 bytes, for container 1
 
 
@@ -42,14 +42,16 @@ listen = "{listen}"
     return config
 
 
-def built(folder: Path) -> Host:
+def built(folder: Path) -> AgentProcess:
     """Return an agent that serves Ozone's peers, whose control plane is away."""
     config = load(configured(folder))
-    return Host(config, WHO, [ScmClient(NOWHERE)], Supervisor(), doors=doors(config.ozone))
+    return AgentProcess(
+        config, WHO, [ScmClient(NOWHERE)], SystemdNotifier(), doors=doors(config.ozone)
+    )
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Iterator[Host]:
+def host(tmp_path: Path) -> Iterator[AgentProcess]:
     """Such an agent, started."""
     made = built(tmp_path)
     made.start()
@@ -64,7 +66,7 @@ def asked(address: str, *requests: bytes) -> list[bytes]:
         return list(send(iter(requests), timeout=20))
 
 
-def test_ozone_server_answers_an_echo_while_the_agent_runs(host: Host) -> None:
+def test_ozone_server_answers_an_echo_while_the_agent_runs(host: AgentProcess) -> None:
     """The request is an echo of three bytes, as Ozone's clients send it, written out by hand."""
     (address,) = host.door_addresses
 
@@ -86,29 +88,31 @@ def test_ozone_server_frees_its_port_when_the_agent_stops(tmp_path: Path) -> Non
     with pytest.raises(grpc.RpcError) as caught:
         asked(address, ECHO)
     assert grpc.StatusCode.UNAVAILABLE is caught.value.code()
-    again = Host(
+    again = AgentProcess(
         load(configured(tmp_path, address)),
         WHO,
         [ScmClient(NOWHERE)],
-        Supervisor(),
+        SystemdNotifier(),
         doors=doors(load(configured(tmp_path, address)).ozone),
     )
     assert [address] == again.door_addresses
     assert [] == again.stop()
 
 
-def test_an_address_in_use_starts_nothing(tmp_path: Path, host: Host) -> None:
+def test_an_address_in_use_starts_nothing(tmp_path: Path, host: AgentProcess) -> None:
     """The error has the address, and the volumes are released."""
     (address,) = host.door_addresses
     config = load(configured(tmp_path / "second", address))
 
     with pytest.raises(Refused) as caught:
-        Host(config, WHO, [ScmClient(NOWHERE)], Supervisor(), doors=doors(config.ozone))
+        AgentProcess(
+            config, WHO, [ScmClient(NOWHERE)], SystemdNotifier(), doors=doors(config.ozone)
+        )
 
     assert Code.INVALID_CONFIG is caught.value.code
     assert address in str(caught.value)
     free = load(configured(tmp_path / "second"))
-    assert [] == Host(free, WHO, [ScmClient(NOWHERE)], Supervisor()).stop()
+    assert [] == AgentProcess(free, WHO, [ScmClient(NOWHERE)], SystemdNotifier()).stop()
 
 
 @pytest.mark.parametrize(
@@ -136,8 +140,8 @@ def test_ozone_listener_with_certificates_is_refused_by_the_config(
 
 def test_other_services_share_the_address(tmp_path: Path) -> None:
     """A handler that is given to the door answers beside it."""
-    from agent.host.foreign_servers import Door, Inside
-    from ozone.serving.door import OzoneDoor
+    from agent.host.foreign_servers import HostServices, ProtocolServer
+    from ozone.serving.door import OzoneGrpcServer
 
     def doubled(requests: Iterator[bytes], _context: Any) -> bytes:
         return b"".join(data * 2 for data in requests)
@@ -146,11 +150,11 @@ def test_other_services_share_the_address(tmp_path: Path) -> None:
         "other.Service", {"Double": grpc.stream_unary_rpc_method_handler(doubled)}
     )
 
-    def made(inside: Inside) -> Door:
-        return OzoneDoor(inside, "127.0.0.1:0", [other])
+    def made(inside: HostServices) -> ProtocolServer:
+        return OzoneGrpcServer(inside, "127.0.0.1:0", [other])
 
     config = load(configured(tmp_path))
-    host = Host(config, WHO, [ScmClient(NOWHERE)], Supervisor(), doors=[made])
+    host = AgentProcess(config, WHO, [ScmClient(NOWHERE)], SystemdNotifier(), doors=[made])
     host.start()
     (address,) = host.door_addresses
     with grpc.insecure_channel(address) as channel:

@@ -15,11 +15,11 @@ import pytest
 
 from agent.cli.main import run
 from agent.errors import Code, Refused, SutureError, Unavailable
-from agent.runtime.exits import Exit
-from ozone.cluster.export import Exported, ExportWish, export
-from ozone.wire.authentication import Identity
+from agent.runtime.exits import ExitCode
+from ozone.cluster.export import ExportOptions, ExportResult, export
+from ozone.wire.authentication import HadoopIdentity
 from ozone.wire.connection import parse_addresses
-from ozone.wire.scm import Manners, ScmClient
+from ozone.wire.scm import OzoneScmClient, ScmClientOptions
 from tests.support.control.recorded_scm import (
     RecordedScm,
     read_varint,
@@ -30,7 +30,7 @@ from tests.support.control.recorded_scm import (
 )
 from tests.support.waiting import wait_until
 
-IMPATIENT = Manners(timeout_s=0.5, patience_s=0.5, pause_s=0.01)
+IMPATIENT = ScmClientOptions(timeout_s=0.5, patience_s=0.5, pause_s=0.01)
 
 
 @pytest.fixture
@@ -40,11 +40,11 @@ def scm() -> Iterator[RecordedScm]:
         yield server
 
 
-def exported(scm: RecordedScm, target: Path, **wishes: Any) -> Exported:
+def exported(scm: RecordedScm, target: Path, **wishes: Any) -> ExportResult:
     """Export what it tells."""
-    client = ScmClient(parse_addresses(scm.address), Identity("suture"), IMPATIENT)
+    client = OzoneScmClient(parse_addresses(scm.address), HadoopIdentity("suture"), IMPATIENT)
     with closing(client):
-        return export(ExportWish(client, target, **wishes), lambda _count, _total: None)
+        return export(ExportOptions(client, target, **wishes), lambda _count, _total: None)
 
 
 def rows(target: Path, table: str) -> list[dict[str, Any]]:
@@ -193,9 +193,9 @@ def test_two_exports_to_one_place_do_not_meet(scm: RecordedScm, tmp_path: Path) 
             exported(scm, target)
         met.append(caught.value)
 
-    client = ScmClient(parse_addresses(scm.address), Identity("suture"), IMPATIENT)
+    client = OzoneScmClient(parse_addresses(scm.address), HadoopIdentity("suture"), IMPATIENT)
     with closing(client):
-        export(ExportWish(client, target), again)
+        export(ExportOptions(client, target), again)
     with pytest.raises(Refused, match="exists"):
         exported(scm, target)
 
@@ -212,7 +212,7 @@ def test_export_prints_its_target_and_cost_as_json(
     code = run(["ozone", "export", "--scm", scm.address, "--to", str(target), "--json"])
 
     told = json.loads(capsys.readouterr().out)
-    assert Exit.OK == code
+    assert ExitCode.OK == code
     assert str(target) == told["snapshot"]
     assert len(scm.calls) == told["requests"]
     assert told["peak_memory_bytes"] > 1024**2
@@ -226,5 +226,5 @@ def test_export_refuses_an_invalid_scm_address(
     """The exit code is that of a usage error, and the message names the option."""
     code = run(["ozone", "export", "--scm", address, "--to", str(tmp_path / "snapshot")])
 
-    assert Exit.USAGE == code
+    assert ExitCode.USAGE == code
     assert "--scm" in capsys.readouterr().err

@@ -13,7 +13,7 @@ from merkle.checksum import crc32c
 from merkle.replica import BlockId, ContainerId
 from ozone.repair import installation
 from ozone.repair.installation import Installer
-from ozone.repair.journal import Entry, Journal, decode_entry
+from ozone.repair.journal import Journal, RepairJournalEntry, decode_entry
 from tests.support.faults.flips import failing_memory
 from tests.support.ozone.ozone_victim import (
     BLOCK,
@@ -29,9 +29,11 @@ from tests.support.ozone.ozone_victim import (
 )
 
 
-def entry_of(path: Path, *, kept: str = "", old_length_bytes: int = len(WHOLE)) -> Entry:
+def entry_of(
+    path: Path, *, kept: str = "", old_length_bytes: int = len(WHOLE)
+) -> RepairJournalEntry:
     """Return the journal of the middle chunk."""
-    return Entry(
+    return RepairJournalEntry(
         container_id=ContainerId(1),
         block_id=BLOCK,
         path=file_of(path),
@@ -42,7 +44,7 @@ def entry_of(path: Path, *, kept: str = "", old_length_bytes: int = len(WHOLE)) 
     )
 
 
-def begun(path: Path, entry: Entry) -> Installer:
+def begun(path: Path, entry: RepairJournalEntry) -> Installer:
     """Return an installer that finds an entry of an earlier one."""
     one = installer(path)
     Journal(path / "state" / "DS-1" / "journal").begin(entry)
@@ -153,7 +155,7 @@ def test_a_copy_that_reads_otherwise_each_time_is_not_put_back(
     assert 1 == len(list(one.quarantine.glob("*.bytes")))
 
 
-def refuses(_entry: Entry) -> None:
+def refuses(_entry: RepairJournalEntry) -> None:
     """Find that nothing arrived."""
     raise BlockFailed(Code.IO_EXCEPTION, "read back otherwise")
 

@@ -9,7 +9,7 @@ from crc32c import crc32c
 
 from agent.config.loading import load
 from agent.errors import Code, Refused
-from agent.host.host import Host
+from agent.host.host import AgentProcess
 from agent.main import check_leaders, leaders_of, who_am_i
 from agent.runtime.stop_request import StopRequest
 from merkle.replica import BlockData, ContainerId, ReplicaState
@@ -39,14 +39,16 @@ def scm() -> Iterator[StandInScm]:
 
 
 @pytest.fixture
-def agent(scm: StandInScm, tmp_path: Path) -> Iterator[Host]:
+def agent(scm: StandInScm, tmp_path: Path) -> Iterator[AgentProcess]:
     """An agent that it leads, registered."""
     with led_agent(tmp_path, scm.address) as host:
         wait_until(lambda: bool(scm.beats))
         yield host
 
 
-def test_led_agent_registers_with_its_id_addresses_and_layout(scm: StandInScm, agent: Host) -> None:
+def test_led_agent_registers_with_its_id_addresses_and_layout(
+    scm: StandInScm, agent: AgentProcess
+) -> None:
     """The agent registers its id, its ports, and the layout that the manager expects."""
     (register,) = scm.registers
     details = register.extendedDatanodeDetails.datanodeDetails
@@ -63,7 +65,7 @@ def test_led_agent_registers_with_its_id_addresses_and_layout(scm: StandInScm, a
 
 
 def test_led_agent_reports_room_for_containers_but_not_for_pipelines(
-    scm: StandInScm, agent: Host
+    scm: StandInScm, agent: AgentProcess
 ) -> None:
     """The manager places Ratis pipelines by the free room of the metadata storage, which is
     reported as 0.
@@ -161,7 +163,7 @@ def test_a_container_that_is_nearly_full_is_to_be_closed(tmp_path: Path) -> None
     assert {(1, 1, 1)} == {(one.containerID, one.action, one.reason) for one in wishes}
 
 
-def test_a_shard_that_is_being_made_is_not_told(scm: StandInScm, agent: Host) -> None:
+def test_a_shard_that_is_being_made_is_not_told(scm: StandInScm, agent: AgentProcess) -> None:
     """Ozone has no word for it, and another would have the manager count or delete it."""
     store = store_of(agent)
     store.create_container(SHARD, replica_index=2, state=ReplicaState.RECOVERING)
@@ -190,7 +192,7 @@ def test_a_replica_that_cannot_be_read_is_told_as_unhealthy(
     assert OPEN == scm.replicas()[1].state
 
 
-def test_a_manager_that_restarts_hears_all_again(scm: StandInScm, agent: Host) -> None:
+def test_a_manager_that_restarts_hears_all_again(scm: StandInScm, agent: AgentProcess) -> None:
     """The manager has lost its state of the datanode, and says so."""
     store_of(agent).create_container(ONE)
     wait_until(lambda: 1 in scm.replicas())

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agent.host.host import Host
+from agent.host.host import AgentProcess
 from agent.rpc.calls.peer import Peer
 from merkle.replica import BlockId, ContainerId, ReplicaState
 from ozone.disk.blockrow import decode_stored
@@ -47,14 +47,14 @@ def scm() -> Iterator[StandInScm]:
 
 
 @pytest.fixture
-def agent(scm: StandInScm, tmp_path: Path, peers: list[OzoneDatanode]) -> Iterator[Host]:
+def agent(scm: StandInScm, tmp_path: Path, peers: list[OzoneDatanode]) -> Iterator[AgentProcess]:
     """An agent that it leads, with the same container."""
     with led_agent(tmp_path, scm.address, more="[scan]\nenabled = false") as host:
         take(host, peers[0].containers[1])
         yield host
 
 
-def take(host: Host, served: Served, *, without: int = 0) -> None:
+def take(host: AgentProcess, served: Served, *, without: int = 0) -> None:
     """Store the container as Ozone's clients wrote it, but for a block, and close it."""
     store = store_of(host)
     store.create_container(ONE)
@@ -86,12 +86,12 @@ def reconcile(scm: StandInScm, peers: list[OzoneDatanode], command_id: int = 1) 
     return [one for one in scm.statuses() if one.cmdId == command_id][-1]
 
 
-def file_of(host: Host, block_id: BlockId) -> Path:
+def file_of(host: AgentProcess, block_id: BlockId) -> Path:
     """Return where a block lies."""
     return store_of(host).paths(ONE).chunks / f"{block_id}.block"
 
 
-def damage(host: Host, block_id: BlockId, at: int) -> None:
+def damage(host: AgentProcess, block_id: BlockId, at: int) -> None:
     """Flip a bit on the medium, and let a scan find it."""
     path = file_of(host, block_id)
     with path.open("r+b") as file:
@@ -104,14 +104,14 @@ def damage(host: Host, block_id: BlockId, at: int) -> None:
     assert ReplicaState.UNHEALTHY is state_of(host, ONE)
 
 
-def checksums(host: Host) -> dict[int, int]:
+def checksums(host: AgentProcess) -> dict[int, int]:
     """Return the checksum of each block and tombstone, as our tree has it."""
     tree = store_of(host).tree(ONE)
     return dict(zip(tree.block_ids.tolist(), tree.block_checksums.tolist(), strict=True))
 
 
 def test_damage_is_healed_from_datanodes_of_ozone(
-    scm: StandInScm, agent: Host, peers: list[OzoneDatanode]
+    scm: StandInScm, agent: AgentProcess, peers: list[OzoneDatanode]
 ) -> None:
     """Bytes are fetched from any peer that has them, and each block has Ozone's checksum."""
     served = peers[0].containers[1]
@@ -144,7 +144,7 @@ def test_damage_is_healed_from_datanodes_of_ozone(
 
 @pytest.mark.parametrize("table", ["closed", "scanned"])
 def test_trees_that_differ_for_no_harm_are_no_reason_to_act(
-    scm: StandInScm, agent: Host, volumes: Path, table: str
+    scm: StandInScm, agent: AgentProcess, volumes: Path, table: str
 ) -> None:
     """
     Ozone's tree lacks the end of a file that was synced and never closed: nothing of it is
@@ -180,7 +180,7 @@ def test_a_block_that_was_never_here_is_fetched(
 
 
 def test_peers_that_do_not_help_are_named(
-    scm: StandInScm, agent: Host, peers: list[OzoneDatanode]
+    scm: StandInScm, agent: AgentProcess, peers: list[OzoneDatanode]
 ) -> None:
     """One is unreachable, and the other has a tree that does not fold, so none of its data is
     used.
@@ -201,7 +201,7 @@ def test_peers_that_do_not_help_are_named(
 
 
 def test_a_peer_without_a_tree_takes_no_part(
-    scm: StandInScm, agent: Host, peers: list[OzoneDatanode]
+    scm: StandInScm, agent: AgentProcess, peers: list[OzoneDatanode]
 ) -> None:
     """Ozone leaves the root out while it knows of deletes only."""
     damage(agent, SMALL, 3)
@@ -217,7 +217,7 @@ def test_a_peer_without_a_tree_takes_no_part(
 
 
 def test_a_chunk_that_is_damaged_there_is_not_asked_for(
-    scm: StandInScm, agent: Host, peers: list[OzoneDatanode]
+    scm: StandInScm, agent: AgentProcess, peers: list[OzoneDatanode]
 ) -> None:
     """A chunk that Ozone's scan found damaged at a peer is fetched from the other one."""
     damage(agent, SMALL, 3)
@@ -232,7 +232,7 @@ def test_a_chunk_that_is_damaged_there_is_not_asked_for(
 
 
 def test_bytes_that_are_not_the_rows_are_not_written(
-    scm: StandInScm, agent: Host, peers: list[OzoneDatanode]
+    scm: StandInScm, agent: AgentProcess, peers: list[OzoneDatanode]
 ) -> None:
     """If all peers serve other bytes, the damage stays and is reported."""
     damage(agent, SMALL, 3)

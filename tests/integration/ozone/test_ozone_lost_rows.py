@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from ozone.scrub.history import History
-from ozone.scrub.result import ContainerResult, Standing
-from ozone.scrub.scrub import ScrubWish
-from scanner.finding import Fault
+from ozone.scrub.result import ContainerResult, ScrubStatus
+from ozone.scrub.scrub import ScrubOptions
+from scanner.finding import DamageFault
 from tests.support.ozone.ozone_scrubs import damage, running_volume, scrubbed
 from tests.support.ozone.ozone_volumes import MadeVolume
 
@@ -33,16 +33,17 @@ def test_a_list_of_files_that_was_cut_is_no_container_without_blocks(
         for length_bytes in range(0, len(data), 3):
             manifest.write_bytes(data[:length_bytes])
             state = tmp_path / f"state-{length_bytes}"
-            result = scrubbed(ScrubWish(data_dirs=[made.root], state_dir=state))[1]
+            result = scrubbed(ScrubOptions(data_dirs=[made.root], state_dir=state))[1]
             standings.add(result.standing)
-            if result.standing is Standing.DAMAGED:
-                assert {(10, Fault.BLOCK_FILE_MISSING), (9, Fault.BLOCK_ROW_MISSING)} & set(
-                    damage(result)
-                )
+            if result.standing is ScrubStatus.DAMAGED:
+                assert {
+                    (10, DamageFault.BLOCK_FILE_MISSING),
+                    (9, DamageFault.BLOCK_ROW_MISSING),
+                } & set(damage(result))
         manifest.write_bytes(data)
 
-    assert Standing.NOT_READ in standings
-    assert Standing.WHOLE not in standings
+    assert ScrubStatus.NOT_READ in standings
+    assert ScrubStatus.WHOLE not in standings
 
 
 def remembered(state_dir: Path) -> Sequence[ContainerResult]:
@@ -69,10 +70,10 @@ def test_rows_that_went_with_the_log_leave_no_container_that_is_whole(tmp_path: 
         lose_log(made)
 
         (result,) = scrubbed(
-            ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state")
+            ScrubOptions(data_dirs=[made.root], state_dir=tmp_path / "state")
         ).values()
 
-    assert (Standing.DOUBTFUL, 2) == (result.standing, result.block_count)
+    assert (ScrubStatus.DOUBTFUL, 2) == (result.standing, result.block_count)
     assert ("the database counts 3 blocks and has the rows of 2",) == result.doubts()
 
 
@@ -86,10 +87,10 @@ def test_a_database_that_lost_all_it_had_leaves_no_container_that_is_whole(
         lose_log(made)
 
         (result,) = scrubbed(
-            ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state")
+            ScrubOptions(data_dirs=[made.root], state_dir=tmp_path / "state")
         ).values()
 
-    assert (Standing.DOUBTFUL, 0) == (result.standing, result.block_count)
+    assert (ScrubStatus.DOUBTFUL, 0) == (result.standing, result.block_count)
     assert ("the database has no count of its blocks, which Ozone always keeps",) == result.doubts()
 
 
@@ -97,7 +98,7 @@ def test_volume_that_lost_rows_is_remembered_as_doubtful(tmp_path: Path) -> None
     """The service shows what its history has. A history from before this doubt existed can still
     be read.
     """
-    wish = ScrubWish(data_dirs=[tmp_path / "data"], state_dir=tmp_path / "state")
+    wish = ScrubOptions(data_dirs=[tmp_path / "data"], state_dir=tmp_path / "state")
     with running_volume(tmp_path / "data") as made:
         scrubbed(wish)
         (before,) = remembered(wish.state_dir)
@@ -105,7 +106,7 @@ def test_volume_that_lost_rows_is_remembered_as_doubtful(tmp_path: Path) -> None
         scrubbed(replace(wish, anew=True))
         (after,) = remembered(wish.state_dir)
 
-    assert (Standing.WHOLE, Standing.DOUBTFUL) == (before.standing, after.standing)
+    assert (ScrubStatus.WHOLE, ScrubStatus.DOUBTFUL) == (before.standing, after.standing)
 
 
 def test_a_container_that_never_had_a_block_is_whole(tmp_path: Path) -> None:
@@ -115,9 +116,9 @@ def test_a_container_that_never_had_a_block_is_whole(tmp_path: Path) -> None:
     with running_volume(tmp_path / "data") as made:
         made.add_container(2)
 
-        results = scrubbed(ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state"))
+        results = scrubbed(ScrubOptions(data_dirs=[made.root], state_dir=tmp_path / "state"))
 
-    assert {Standing.WHOLE} == {result.standing for result in results.values()}
+    assert {ScrubStatus.WHOLE} == {result.standing for result in results.values()}
 
 
 def test_a_count_that_is_behind_its_rows_is_no_doubt(tmp_path: Path) -> None:
@@ -128,7 +129,7 @@ def test_a_count_that_is_behind_its_rows_is_no_doubt(tmp_path: Path) -> None:
         made.count(1, -1)
 
         (result,) = scrubbed(
-            ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state")
+            ScrubOptions(data_dirs=[made.root], state_dir=tmp_path / "state")
         ).values()
 
-    assert Standing.WHOLE is result.standing
+    assert ScrubStatus.WHOLE is result.standing

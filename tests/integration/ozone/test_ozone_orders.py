@@ -9,7 +9,7 @@ from prometheus_client import generate_latest
 
 from agent.config.loading import load
 from agent.errors import Code, Refused
-from agent.host.host import Host
+from agent.host.host import AgentProcess
 from merkle.replica import BlockId, ContainerId, ReplicaState
 from tests.support.ozone.led_agent import DATANODE_ID, built, led_agent, state_of, store_of, written
 from tests.support.ozone.standin_scm import PIPELINE, StandInScm, command, standin_scm
@@ -35,7 +35,7 @@ def scm() -> Iterator[StandInScm]:
 
 
 @pytest.fixture
-def agent(scm: StandInScm, tmp_path: Path) -> Iterator[Host]:
+def agent(scm: StandInScm, tmp_path: Path) -> Iterator[AgentProcess]:
     """An agent that it leads, registered, with one open replica and a closed shard."""
     with led_agent(tmp_path, scm.address) as host:
         store = store_of(host)
@@ -71,7 +71,7 @@ def close(command_id: int, *, force: bool, term: int = 5) -> Any:
     ("force", "state"), [(True, ReplicaState.CLOSED), (False, ReplicaState.QUASI_CLOSED)]
 )
 def test_a_close_by_force_is_for_good(
-    scm: StandInScm, agent: Host, force: bool, state: ReplicaState
+    scm: StandInScm, agent: AgentProcess, force: bool, state: ReplicaState
 ) -> None:
     """Without force a datanode that is in no pipeline cannot know that it has all."""
     status = answered(scm, close(71, force=force), 71)
@@ -81,7 +81,7 @@ def test_a_close_by_force_is_for_good(
     wait_until(lambda: scm.replicas()[1].state == {"CLOSED": 4, "QUASI_CLOSED": 3}[state.value])
 
 
-def test_a_delete_without_force_spares_what_has_data(scm: StandInScm, agent: Host) -> None:
+def test_a_delete_without_force_spares_what_has_data(scm: StandInScm, agent: AgentProcess) -> None:
     """A forced delete removes it, and the manager is notified."""
     assert EXECUTED == answered(scm, close(71, force=True), 71).status
 
@@ -102,7 +102,7 @@ def delete(command_id: int, container_id: int, *, force: bool, index: int = 0) -
     return command("deleteContainer", payload | {"replicaIndex": index}, term=5)
 
 
-def test_a_delete_of_another_shard_is_refused(scm: StandInScm, agent: Host) -> None:
+def test_a_delete_of_another_shard_is_refused(scm: StandInScm, agent: AgentProcess) -> None:
     """Ozone's own datanodes do not look; here would be one shard too few."""
     refused = answered(scm, delete(72, 3, force=True, index=1), 72)
 
@@ -112,7 +112,7 @@ def test_a_delete_of_another_shard_is_refused(scm: StandInScm, agent: Host) -> N
     assert EXECUTED == answered(scm, delete(73, 3, force=True, index=2), 73).status
 
 
-def test_a_shard_that_is_gone_is_told_with_its_index(scm: StandInScm, agent: Host) -> None:
+def test_a_shard_that_is_gone_is_told_with_its_index(scm: StandInScm, agent: AgentProcess) -> None:
     """
     Ozone's manager passes over a report of a coded replica that names none, and would count on the
     shard for ever.
@@ -126,7 +126,9 @@ def test_a_shard_that_is_gone_is_told_with_its_index(scm: StandInScm, agent: Hos
     assert 2 == scm.replicas()[SHARD].replicaIndex
 
 
-def test_blocks_are_deleted_and_each_transaction_acknowledged(scm: StandInScm, agent: Host) -> None:
+def test_blocks_are_deleted_and_each_transaction_acknowledged(
+    scm: StandInScm, agent: AgentProcess
+) -> None:
     """A transaction that fails is answered so, and does not delay the others."""
     answered(scm, close(71, force=True), 71)
     transactions = [
@@ -146,7 +148,7 @@ def test_blocks_are_deleted_and_each_transaction_acknowledged(scm: StandInScm, a
     assert [BlockId(11)] == list(store_of(agent).tombstones(ONE))
 
 
-def test_a_root_outlives_deletes(scm: StandInScm, agent: Host) -> None:
+def test_a_root_outlives_deletes(scm: StandInScm, agent: AgentProcess) -> None:
     """A tombstone keeps its checksum, so replicas stay comparable."""
     answered(scm, close(71, force=True), 71)
     wait_until(lambda: scm.replicas()[1].dataChecksum > 0)
@@ -184,7 +186,7 @@ def state_told(scm: StandInScm) -> tuple[int, int]:
     return details.persistedOpState, details.persistedOpStateExpiry
 
 
-def test_to_register_again_is_obeyed(scm: StandInScm, agent: Host) -> None:
+def test_to_register_again_is_obeyed(scm: StandInScm, agent: AgentProcess) -> None:
     """With all that there is."""
     del agent
     scm.commands.append(command("reregister", {}, term=5))
@@ -209,7 +211,7 @@ def test_to_register_again_is_obeyed(scm: StandInScm, agent: Host) -> None:
     ],
 )
 def test_command_with_nothing_to_do_is_answered_as_executed(
-    scm: StandInScm, agent: Host, kind: str, payload: dict[str, Any]
+    scm: StandInScm, agent: AgentProcess, kind: str, payload: dict[str, Any]
 ) -> None:
     """Volumes of the agent have no layout of Ozone to finalize, and are measured for each
     heartbeat.
@@ -243,7 +245,7 @@ def test_command_with_nothing_to_do_is_answered_as_executed(
     ],
 )
 def test_unsupported_command_fails_with_the_reason_and_is_counted(
-    scm: StandInScm, agent: Host, kind: str, payload: dict[str, Any], words: str
+    scm: StandInScm, agent: AgentProcess, kind: str, payload: dict[str, Any], words: str
 ) -> None:
     """An operator sees the count, and no pipeline is ever reported."""
     status = answered(scm, command(kind, payload | {"cmdId": 77}, term=5), 77)
@@ -255,7 +257,7 @@ def test_unsupported_command_fails_with_the_reason_and_is_counted(
     assert not any(beat.pipelineReports.pipelineReport for beat in scm.beats)
 
 
-def test_a_deadline_that_has_passed_is_kept(scm: StandInScm, agent: Host) -> None:
+def test_a_deadline_that_has_passed_is_kept(scm: StandInScm, agent: AgentProcess) -> None:
     """The manager has ordered something else by then."""
     order = close(78, force=True)
     order.deadlineMsSinceEpoch = PAST_MS
@@ -268,7 +270,9 @@ def test_a_deadline_that_has_passed_is_kept(scm: StandInScm, agent: Host) -> Non
 
 
 @pytest.mark.parametrize("term", [4, 0])
-def test_command_of_an_earlier_term_is_rejected(scm: StandInScm, agent: Host, term: int) -> None:
+def test_command_of_an_earlier_term_is_rejected(
+    scm: StandInScm, agent: AgentProcess, term: int
+) -> None:
     """A command without any term is rejected, too."""
     status = answered(scm, close(79, force=True, term=term), 79)
 

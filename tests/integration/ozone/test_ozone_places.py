@@ -12,14 +12,14 @@ import pytest
 
 from agent.cli.main import run
 from agent.runtime.clock import SystemClock
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 from ozone.disk.layout import find_volume
 from ozone.scrub.history import History
 from ozone.scrub.places import RULES, Kind, Place, Ruling
-from ozone.scrub.result import Standing
-from ozone.scrub.scrub import ScrubWish
+from ozone.scrub.result import ScrubStatus
+from ozone.scrub.scrub import ScrubOptions
 from ozone.scrub.store import OzoneStore
-from scanner.finding import Fault
+from scanner.finding import DamageFault
 from tests.support.ozone.ozone_scrubs import once, scrubbed
 from tests.support.ozone.ozone_volumes import MadeVolume
 
@@ -27,13 +27,13 @@ ROOT = Path(__file__).resolve().parents[3]
 SUBJECT, BLOCK = 2, 20
 DATA = b"block" * 1_000
 
-WHOLE, DAMAGED, DOUBTFUL = Standing.WHOLE, Standing.DAMAGED, Standing.DOUBTFUL
-MISSING, NOT_READ, SKIPPED = Standing.MISSING, Standing.NOT_READ, Standing.SKIPPED
-NO_CHUNKS, NO_FILE = Fault.CHUNKS_DIRECTORY_MISSING, Fault.BLOCK_FILE_MISSING
-NO_DESCRIPTOR, BAD_DESCRIPTOR = Fault.DESCRIPTOR_MISSING, Fault.DESCRIPTOR_DAMAGED
-FOREIGN, LINKED = Fault.FOREIGN_FILE, Fault.BLOCK_FILE_LINK
+WHOLE, DAMAGED, DOUBTFUL = ScrubStatus.WHOLE, ScrubStatus.DAMAGED, ScrubStatus.DOUBTFUL
+MISSING, NOT_READ, SKIPPED = ScrubStatus.MISSING, ScrubStatus.NOT_READ, ScrubStatus.SKIPPED
+NO_CHUNKS, NO_FILE = DamageFault.CHUNKS_DIRECTORY_MISSING, DamageFault.BLOCK_FILE_MISSING
+NO_DESCRIPTOR, BAD_DESCRIPTOR = DamageFault.DESCRIPTOR_MISSING, DamageFault.DESCRIPTOR_DAMAGED
+FOREIGN, LINKED = DamageFault.FOREIGN_FILE, DamageFault.BLOCK_FILE_LINK
 
-Cell = tuple[Standing, set[Fault]] | None
+Cell = tuple[ScrubStatus, set[DamageFault]] | None
 
 # By place and kind: what is said without rows, and with them; None where nothing is.
 CELLS: dict[tuple[Place, Kind], tuple[Cell, Cell]] = {
@@ -48,11 +48,20 @@ CELLS: dict[tuple[Place, Kind], tuple[Cell, Cell]] = {
     (Place.DESCRIPTOR, Kind.FILE): ((WHOLE, set()), (WHOLE, set())),
     (Place.DESCRIPTOR, Kind.LINK): ((WHOLE, set()), (WHOLE, set())),
     (Place.DESCRIPTOR, Kind.OTHER): ((DAMAGED, {BAD_DESCRIPTOR}), (DAMAGED, {BAD_DESCRIPTOR})),
-    (Place.TREE, Kind.NOTHING): ((WHOLE, {Fault.TREE_MISSING}), (WHOLE, {Fault.TREE_MISSING})),
-    (Place.TREE, Kind.DIRECTORY): ((WHOLE, {Fault.TREE_DAMAGED}), (WHOLE, {Fault.TREE_DAMAGED})),
+    (Place.TREE, Kind.NOTHING): (
+        (WHOLE, {DamageFault.TREE_MISSING}),
+        (WHOLE, {DamageFault.TREE_MISSING}),
+    ),
+    (Place.TREE, Kind.DIRECTORY): (
+        (WHOLE, {DamageFault.TREE_DAMAGED}),
+        (WHOLE, {DamageFault.TREE_DAMAGED}),
+    ),
     (Place.TREE, Kind.FILE): ((WHOLE, set()), (DOUBTFUL, set())),  # it is one without blocks
     (Place.TREE, Kind.LINK): ((WHOLE, set()), (DOUBTFUL, set())),
-    (Place.TREE, Kind.OTHER): ((WHOLE, {Fault.TREE_DAMAGED}), (WHOLE, {Fault.TREE_DAMAGED})),
+    (Place.TREE, Kind.OTHER): (
+        (WHOLE, {DamageFault.TREE_DAMAGED}),
+        (WHOLE, {DamageFault.TREE_DAMAGED}),
+    ),
     (Place.CHUNKS, Kind.NOTHING): ((WHOLE, set()), (DAMAGED, {NO_CHUNKS, NO_FILE})),
     (Place.CHUNKS, Kind.DIRECTORY): ((WHOLE, set()), (WHOLE, set())),
     (Place.CHUNKS, Kind.FILE): ((DAMAGED, {NO_CHUNKS}), (DAMAGED, {NO_CHUNKS, NO_FILE})),
@@ -60,7 +69,7 @@ CELLS: dict[tuple[Place, Kind], tuple[Cell, Cell]] = {
     (Place.CHUNKS, Kind.OTHER): ((DAMAGED, {NO_CHUNKS}), (DAMAGED, {NO_CHUNKS, NO_FILE})),
     (Place.BLOCK, Kind.NOTHING): ((WHOLE, set()), (DAMAGED, {NO_FILE})),
     (Place.BLOCK, Kind.DIRECTORY): ((WHOLE, {FOREIGN}), (DAMAGED, {NO_FILE})),
-    (Place.BLOCK, Kind.FILE): ((WHOLE, {Fault.BLOCK_ROW_MISSING}), (WHOLE, set())),
+    (Place.BLOCK, Kind.FILE): ((WHOLE, {DamageFault.BLOCK_ROW_MISSING}), (WHOLE, set())),
     (Place.BLOCK, Kind.LINK): ((WHOLE, {FOREIGN}), (DOUBTFUL, {LINKED})),
     (Place.BLOCK, Kind.OTHER): ((WHOLE, {FOREIGN}), (DAMAGED, {NO_FILE})),
 }
@@ -145,7 +154,7 @@ def test_contents_of_each_place_have_the_expected_verdict(
         made.put_tree(SUBJECT, {})
     put(path_of(made, place), kind, tmp_path / "aside", other)
 
-    results = scrubbed(ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state"))
+    results = scrubbed(ScrubOptions(data_dirs=[made.root], state_dir=tmp_path / "state"))
 
     result, expected = results.get(SUBJECT), CELLS[place, kind][has_rows]
     if expected is None:
@@ -155,7 +164,7 @@ def test_contents_of_each_place_have_the_expected_verdict(
     standing, faults = expected
     found = {item.fault for item in result.findings}
     if place is not Place.TREE:
-        found -= {Fault.TREE_MISSING}
+        found -= {DamageFault.TREE_MISSING}
     assert (standing, faults) == (result.standing, found)
     assert WHOLE is results[1].standing
     if kind is Kind.OTHER:
@@ -177,7 +186,7 @@ def test_the_table_of_verdicts_is_the_one_that_was_tried() -> None:
     assert CELLS.keys() == {(place, kind) for place, kind, _ in cells}
     for (place, kind, has_rows), rule in cells.items():
         standing, faults = CELLS[place, kind][has_rows] or (None, set())
-        wanted = standing_of.get(rule.ruling) or {Standing(rule.ruling.value)}
+        wanted = standing_of.get(rule.ruling) or {ScrubStatus(rule.ruling.value)}
         assert standing in wanted, (place, kind, has_rows)
         assert rule.fault is None or rule.fault in faults, (place, kind, has_rows)
 
@@ -220,7 +229,7 @@ def test_a_container_whose_directory_went_after_it_was_read_is_missing(
     codes += [run(command), run([*command, "--container", str(SUBJECT)])]
 
     said = capsys.readouterr().out
-    assert [Exit.OK, Exit.TO_DO, Exit.TO_DO] == codes
+    assert [ExitCode.OK, ExitCode.TO_DO, ExitCode.TO_DO] == codes
     assert "container 2: MISSING: nothing is at " in said
     assert "2 containers: 1 WHOLE, 1 MISSING" in said
 
@@ -237,7 +246,7 @@ def test_a_directory_of_containers_that_is_a_file_leaves_its_containers_missing(
     shutil.rmtree(folder)
     folder.write_bytes(b"a file")
 
-    results = scrubbed(ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state"))
+    results = scrubbed(ScrubOptions(data_dirs=[made.root], state_dir=tmp_path / "state"))
 
     assert {1: WHOLE, 2: WHOLE, 512: MISSING} == {
         number: result.standing for number, result in results.items()
@@ -261,7 +270,7 @@ def test_a_container_that_ozone_deletes_is_not_missing(
 
     if is_first:
         delete()
-    wish = ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state")
+    wish = ScrubOptions(data_dirs=[made.root], state_dir=tmp_path / "state")
     results = scrubbed(wish, once(lambda: None if is_first else delete()))
 
     assert MISSING not in {result.standing for result in results.values()}
@@ -275,7 +284,7 @@ def test_rows_of_a_database_that_cannot_be_read_are_not_taken_for_none(
     put(made.folder(SUBJECT), Kind.EMPTY, tmp_path / "aside", "")
     (made.database / "CURRENT").write_bytes(b"garbage")
 
-    results = scrubbed(ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state"))
+    results = scrubbed(ScrubOptions(data_dirs=[made.root], state_dir=tmp_path / "state"))
 
     assert [NOT_READ, NOT_READ] == [results[number].standing for number in (1, SUBJECT)]
     assert str(made.database) in results[SUBJECT].why
@@ -289,10 +298,10 @@ def test_bad_bytes_behind_a_link_are_damage(made: MadeVolume, tmp_path: Path) ->
     put(made.file(SUBJECT, BLOCK), Kind.LINK, tmp_path / "aside", "")
     (tmp_path / "aside").write_bytes(DATA[::-1])
 
-    result = scrubbed(ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state"))[SUBJECT]
+    result = scrubbed(ScrubOptions(data_dirs=[made.root], state_dir=tmp_path / "state"))[SUBJECT]
 
     assert DAMAGED is result.standing
-    assert {Fault.CHUNK_CHECKSUM, LINKED, Fault.TREE_MISSING} == {
+    assert {DamageFault.CHUNK_CHECKSUM, LINKED, DamageFault.TREE_MISSING} == {
         item.fault for item in result.findings
     }
     assert f"1 block files are symbolic links: a symbolic link to {tmp_path / 'aside'}" in (

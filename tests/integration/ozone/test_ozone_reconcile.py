@@ -12,17 +12,23 @@ import pytest
 
 from agent.cli.main import run
 from agent.errors import Code, Refused
-from agent.rpc.wire.plan_file import Run
-from agent.runtime.exits import Exit
-from ozone.cluster.reconcile import Orders, Outcome, ReconcileWish, reconcile, reconcile_plan
-from ozone.wire.authentication import Identity
+from agent.rpc.wire.plan_file import FinishedRun
+from agent.runtime.exits import ExitCode
+from ozone.cluster.reconcile import (
+    ReconcileOptions,
+    ReconcileReport,
+    RowOutcome,
+    reconcile,
+    reconcile_plan,
+)
+from ozone.wire.authentication import HadoopIdentity
 from ozone.wire.connection import parse_addresses
-from ozone.wire.scm import Manners, ScmClient
+from ozone.wire.scm import OzoneScmClient, ScmClientOptions
 from tests.support.control.recorded_scm import RecordedScm, recorded_scm
 
 CLUSTER = "3ae656e7-e14e-41c6-99bb-9487cfe99e40"  # of the recording
 NOW_MS = 1_800_000_000_000
-QUICK = Manners(timeout_s=10, patience_s=1, pause_s=0.01)
+QUICK = ScmClientOptions(timeout_s=10, patience_s=1, pause_s=0.01)
 
 
 @pytest.fixture
@@ -58,11 +64,13 @@ def empty_plan() -> pa.Table:
     return pa.table({"priority": [], "container_id": [], "action": []})
 
 
-def given(scm: RecordedScm, run_directory: Path, *, per_minute: float = 6e6) -> Orders:
+def given(scm: RecordedScm, run_directory: Path, *, per_minute: float = 6e6) -> ReconcileReport:
     """Order a plan, without a wait; return what became of it."""
-    orders = Orders(reconcile_plan(Run.opened(str(run_directory))), is_dry_run=False)
-    client = ScmClient(parse_addresses(scm.address), Identity("suture"), QUICK)
-    wish = ReconcileWish(
+    orders = ReconcileReport(
+        reconcile_plan(FinishedRun.opened(str(run_directory))), is_dry_run=False
+    )
+    client = OzoneScmClient(parse_addresses(scm.address), HadoopIdentity("suture"), QUICK)
+    wish = ReconcileOptions(
         client=client,
         plan=orders.plan,
         is_dry_run=False,
@@ -89,10 +97,10 @@ def test_reconcile_orders_succeed_or_fail_per_container(scm: RecordedScm, tmp_pa
     orders = given(scm, finished_run(tmp_path / "run", *rows))
 
     assert {
-        1: Outcome.ORDERED,
-        3: Outcome.REFUSED,
-        5: Outcome.REFUSED,
-        2: Outcome.ORDERED,
+        1: RowOutcome.ORDERED,
+        3: RowOutcome.REFUSED,
+        5: RowOutcome.REFUSED,
+        2: RowOutcome.ORDERED,
     } == {key: outcome for key, (outcome, _) in orders.outcomes.items()}
     assert "only supported for Ratis" in orders.outcomes[3][1]
     assert "in state OPEN" in orders.outcomes[5][1]
@@ -106,7 +114,7 @@ def test_explained_difference_is_never_ordered_reconciled(scm: RecordedScm, tmp_
 
     orders = given(scm, finished_run(tmp_path / "run", *rows))
 
-    assert Outcome.EXPLAINED is orders.outcomes[1][0]
+    assert RowOutcome.EXPLAINED is orders.outcomes[1][0]
     assert [2] == ordered(scm)
     assert not orders.is_unfinished
 
@@ -124,7 +132,7 @@ def test_container_that_only_lacks_a_commit_id_is_never_ordered(
 
     orders = given(scm, finished_run(tmp_path / "run", *rows))
 
-    assert Outcome.EXPLAINED is orders.outcomes[1][0]
+    assert RowOutcome.EXPLAINED is orders.outcomes[1][0]
     assert [2] == ordered(scm)
 
 
@@ -134,7 +142,7 @@ def test_an_old_plan_is_not_believed(scm: RecordedScm, tmp_path: Path) -> None:
 
     orders = given(scm, finished_run(tmp_path / "run", *rows))
 
-    assert Outcome.EXPIRED is orders.outcomes[1][0]
+    assert RowOutcome.EXPIRED is orders.outcomes[1][0]
     assert [2] == ordered(scm)
 
 
@@ -157,9 +165,9 @@ def test_orders_keep_to_the_rate(scm: RecordedScm, tmp_path: Path) -> None:
     """
     waits: list[float] = []
     directory = finished_run(tmp_path / "run", {"container_id": 1}, {"container_id": 2})
-    orders = Orders(reconcile_plan(Run.opened(str(directory))), is_dry_run=False)
-    client = ScmClient(parse_addresses(scm.address), Identity("suture"), QUICK)
-    wish = ReconcileWish(
+    orders = ReconcileReport(reconcile_plan(FinishedRun.opened(str(directory))), is_dry_run=False)
+    client = OzoneScmClient(parse_addresses(scm.address), HadoopIdentity("suture"), QUICK)
+    wish = ReconcileOptions(
         client=client,
         plan=orders.plan,
         is_dry_run=False,
@@ -183,12 +191,13 @@ def test_rows_that_expire_during_the_orders_are_left_out(scm: RecordedScm, tmp_p
         {"container_id": key, "expires_at_ms": NOW_MS + life_ms}
         for key, life_ms in zip((1, 4, 6, 2, 7), lives_ms, strict=True)
     ]
-    orders = Orders(
-        reconcile_plan(Run.opened(str(finished_run(tmp_path / "run", *rows)))), is_dry_run=False
+    orders = ReconcileReport(
+        reconcile_plan(FinishedRun.opened(str(finished_run(tmp_path / "run", *rows)))),
+        is_dry_run=False,
     )
-    client = ScmClient(parse_addresses(scm.address), Identity("suture"), QUICK)
+    client = OzoneScmClient(parse_addresses(scm.address), HadoopIdentity("suture"), QUICK)
     told: list[None] = []
-    wish = ReconcileWish(
+    wish = ReconcileOptions(
         client=client,
         plan=orders.plan,
         is_dry_run=False,
@@ -200,7 +209,9 @@ def test_rows_that_expire_during_the_orders_are_left_out(scm: RecordedScm, tmp_p
         reconcile(wish, orders, lambda: told.append(None))
 
     assert [1, 2] == ordered(scm)
-    expired = [key for key, (outcome, _) in orders.outcomes.items() if outcome is Outcome.EXPIRED]
+    expired = [
+        key for key, (outcome, _) in orders.outcomes.items() if outcome is RowOutcome.EXPIRED
+    ]
     assert [4, 6, 7] == expired
     assert "expired while others were ordered" in orders.outcomes[4][1]
     assert len(rows) == len(told)
@@ -220,14 +231,14 @@ def test_without_a_yes_it_is_only_shown(
 
     shown = run(words)
     told = capsys.readouterr()
-    assert Exit.TO_DO == shown
+    assert ExitCode.TO_DO == shown
     assert "1 SHOWN" in told.out
     assert "--yes does it" in told.err
     assert [] == ordered(scm)
 
     done = run([*words, "--yes", "--json"])
     document = json.loads(capsys.readouterr().out)
-    assert Exit.OK == done
+    assert ExitCode.OK == done
     assert [2] == ordered(scm)
     assert 1 == document["outcomes"]["ORDERED"]
 
@@ -243,6 +254,6 @@ def test_an_unfinished_run_is_refused(
 
     code = run(["ozone", "reconcile", str(directory), "--scm", scm.address, "--yes"])
 
-    assert Exit.FAILED == code
+    assert ExitCode.FAILED == code
     assert "no finished verification run" in capsys.readouterr().err
     assert [] == scm.calls

@@ -13,7 +13,7 @@ from uuid import UUID
 import pytest
 
 from agent.ec.scheme import CodecName, Scheme
-from agent.host.host import Host
+from agent.host.host import AgentProcess
 from merkle.checksum import crc32c
 from merkle.replica import BlockId, ContainerId, ReplicaState
 from tests.support.ozone.led_agent import DATANODE_ID, led_agent, store_of
@@ -74,7 +74,7 @@ def scm() -> Iterator[StandInScm]:
 
 
 @pytest.fixture
-def agent(scm: StandInScm, tmp_path: Path) -> Iterator[Host]:
+def agent(scm: StandInScm, tmp_path: Path) -> Iterator[AgentProcess]:
     """An agent that it leads, and that has nothing."""
     with led_agent(tmp_path, scm.address, more="[scan]\nenabled = false") as host:
         yield host
@@ -85,7 +85,7 @@ def uuid_of(index: int) -> str:
     return str(UUID(int=0xA000 + index))
 
 
-def here(host: Host) -> dict[str, Any]:
+def here(host: AgentProcess) -> dict[str, Any]:
     """Return how the manager names the agent itself."""
     name, _, port = host.door_addresses[0].rpartition(":")
     ports = [{"name": "STANDALONE", "value": int(port)}]
@@ -123,7 +123,9 @@ def left(peers: dict[int, ShardDatanode], *lost: int) -> dict[int, ShardDatanode
     return {index: peers[index] for index in INDEXES if index not in lost}
 
 
-def assert_rebuilt_here(host: Host, container_id: ContainerId, index: int, real: Served) -> None:
+def assert_rebuilt_here(
+    host: AgentProcess, container_id: ContainerId, index: int, real: Served
+) -> None:
     """The shard is Ozone's, row by row as it is served to Ozone, and byte by byte."""
     facts = store_of(host).replica(container_id)
     assert (ReplicaState.CLOSED, index) == (facts.state, facts.replica_index)
@@ -141,7 +143,7 @@ def assert_rebuilt_here(host: Host, container_id: ContainerId, index: int, real:
 @pytest.mark.parametrize("lost", INDEXES)
 def test_a_lost_shard_is_rebuilt_here(
     scm: StandInScm,
-    agent: Host,
+    agent: AgentProcess,
     peers: dict[int, ShardDatanode],
     shards: dict[int, dict[int, Served]],
     container_id: ContainerId,
@@ -164,7 +166,7 @@ def test_a_lost_shard_is_rebuilt_here(
 @pytest.mark.parametrize("lost", [(1, 5), (2, 3), (4, 1)])
 def test_two_lost_shards_are_rebuilt_here_and_on_an_ozone_datanode(
     scm: StandInScm,
-    agent: Host,
+    agent: AgentProcess,
     peers: dict[int, ShardDatanode],
     shards: dict[int, dict[int, Served]],
     lost: tuple[int, int],
@@ -191,7 +193,7 @@ def test_two_lost_shards_are_rebuilt_here_and_on_an_ozone_datanode(
 
 @pytest.mark.parametrize("lost", [(1, 5), (2, 4), (3, 1)])
 def test_groups_of_many_stripes_are_rebuilt(
-    scm: StandInScm, agent: Host, peers: dict[int, ShardDatanode], lost: tuple[int, int]
+    scm: StandInScm, agent: AgentProcess, peers: dict[int, ShardDatanode], lost: tuple[int, int]
 ) -> None:
     """
     Whole ones, begun ones, a group of one byte; Ozone lists their blocks by the text of the ids:
@@ -219,7 +221,7 @@ def test_groups_of_many_stripes_are_rebuilt(
 
 def test_a_source_whose_bytes_are_not_its_rows_is_left_aside(
     scm: StandInScm,
-    agent: Host,
+    agent: AgentProcess,
     peers: dict[int, ShardDatanode],
     shards: dict[int, dict[int, Served]],
 ) -> None:
@@ -236,7 +238,7 @@ def test_a_source_whose_bytes_are_not_its_rows_is_left_aside(
 
 def test_a_shard_that_is_wrong_though_it_verifies_is_found_by_ozones_own_record(
     scm: StandInScm,
-    agent: Host,
+    agent: AgentProcess,
     peers: dict[int, ShardDatanode],
     shards: dict[int, dict[int, Served]],
 ) -> None:
@@ -266,7 +268,7 @@ def forged(real: Served, one: int) -> Served:
 
 
 def test_failed_reconstruction_removes_the_shards_at_all_targets(
-    scm: StandInScm, agent: Host, peers: dict[int, ShardDatanode]
+    scm: StandInScm, agent: AgentProcess, peers: dict[int, ShardDatanode]
 ) -> None:
     """One target has no room. Nothing stays there or here."""
     peers[SPARE].full = True
@@ -282,7 +284,7 @@ def test_failed_reconstruction_removes_the_shards_at_all_targets(
 
 
 def test_a_target_that_has_the_container_keeps_it(
-    scm: StandInScm, agent: Host, peers: dict[int, ShardDatanode]
+    scm: StandInScm, agent: AgentProcess, peers: dict[int, ShardDatanode]
 ) -> None:
     """This run did not create it, so it does not remove it."""
     status = reconstruct(scm, LARGE, left(peers, 2, 4), {2: here(agent), 4: peers[4].details()})
@@ -295,7 +297,7 @@ def test_a_target_that_has_the_container_keeps_it(
 
 
 def test_a_datanode_that_has_another_shard_than_is_said_is_not_computed_with(
-    scm: StandInScm, agent: Host, peers: dict[int, ShardDatanode]
+    scm: StandInScm, agent: AgentProcess, peers: dict[int, ShardDatanode]
 ) -> None:
     """Ozone reports the index of each block, and the remaining sources are too few."""
     sources = left(peers, 2, 5)
@@ -321,7 +323,7 @@ def test_a_datanode_that_has_another_shard_than_is_said_is_not_computed_with(
 )
 def test_invalid_or_impossible_reconstruction_fails_with_the_reason(
     scm: StandInScm,
-    agent: Host,
+    agent: AgentProcess,
     peers: dict[int, ShardDatanode],
     lost: tuple[int, ...],
     other: dict[str, Any],

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 from ozone.wire.datanode_messages import Command
 from tests.support.faults.changes_seen import changes
 from tests.support.ozone.ozone_datanode import FIRST, OzoneDatanode, Served, golden_peers
@@ -79,7 +79,7 @@ def test_every_damage_is_healed(volumes: Path, volume: DamagedVolume, table: str
 
         asked = [request for peer in peers for request in peer.asked]
 
-    assert [Exit.OK, Exit.OK] == codes
+    assert [ExitCode.OK, ExitCode.OK] == codes
     damaged = {(c, number) for c in (1, 2) for number in volume.damaged_numbers(c)}
     assert 14 == len(damaged)
     assert all(volume.is_whole(c, number, LENGTHS[number]) for c, number in damaged)
@@ -119,7 +119,7 @@ def test_the_peers_are_asked_for_nothing_that_they_refuse(
 
             peer._answer = counted  # type: ignore[method-assign]
         for number in (1, 2):
-            assert Exit.OK == volume.repair(number, addresses(peers), "--yes")
+            assert ExitCode.OK == volume.repair(number, addresses(peers), "--yes")
 
     assert [] == refused
 
@@ -140,7 +140,7 @@ def test_chunks_damaged_everywhere_are_put_together_of_windows(
     with serving(replicas) as peers:
         code = volume.repair(2, addresses(peers), "--yes")
 
-    assert Exit.OK == code
+    assert ExitCode.OK == code
     assert volume.is_whole(2, FLIPPED, LENGTHS[FLIPPED])
 
 
@@ -153,7 +153,7 @@ def test_a_lost_directory_is_made_again(peers: list[OzoneDatanode], volume: Dama
 
     code = volume.repair(1, addresses(peers), "--yes")
 
-    assert Exit.OK == code
+    assert ExitCode.OK == code
     assert all(volume.is_whole(1, number, LENGTHS[number]) for number in (3, 4, 29))
 
 
@@ -166,7 +166,7 @@ def test_a_repair_of_what_is_whole_asks_nobody(
     volume.repair(1, addresses(peers), "--yes")
     before, count = snapshot(volume.data_dir), len(peers[0].asked)
 
-    assert Exit.OK == volume.repair(1, addresses(peers))
+    assert ExitCode.OK == volume.repair(1, addresses(peers))
 
     assert before == snapshot(volume.data_dir)
     assert count == len(peers[0].asked)
@@ -206,7 +206,7 @@ def test_a_peer_that_serves_other_bytes_than_its_row_says_is_passed_over(
             replicas[0][1].flip(FIRST + number, 1)
 
     with serving(replicas) as peers:
-        assert Exit.OK == volume.repair(1, addresses(peers), "--yes")
+        assert ExitCode.OK == volume.repair(1, addresses(peers), "--yes")
 
     assert all(volume.is_whole(1, n, LENGTHS[n]) for n in volume.damaged_numbers(1))
 
@@ -275,7 +275,7 @@ def test_repair_works_with_one_unreachable_peer(
     """The other peer is enough for every chunk that has checksums."""
     code = volume.repair(1, ["127.0.0.1:1", peers[1].address], "--yes")
 
-    assert Exit.OK == code
+    assert ExitCode.OK == code
 
 
 def test_a_peer_that_dies_in_the_middle_is_replaced(
@@ -289,7 +289,7 @@ def test_a_peer_that_dies_in_the_middle_is_replaced(
 
     peers[0].before = dies
 
-    assert Exit.OK == volume.repair(1, addresses(peers), "--yes")
+    assert ExitCode.OK == volume.repair(1, addresses(peers), "--yes")
 
     assert all(volume.is_whole(1, n, LENGTHS[n]) for n in volume.damaged_numbers(1))
 
@@ -310,7 +310,7 @@ def test_a_running_datanode_is_refused(
 
         assert opened == snapshot(volume.data_dir)
 
-    assert Exit.FAILED == code
+    assert ExitCode.FAILED == code
     assert f"process {process_id} has" in capsys.readouterr().err
     assert [] == seen
     assert [] == peers[0].asked
@@ -332,7 +332,7 @@ def test_a_datanode_that_is_started_meanwhile_ends_the_repair(
         code = volume.repair(1, addresses(peers), "--yes")
         assert started
 
-    assert Exit.FAILED == code
+    assert ExitCode.FAILED == code
     assert "the datanode is running" in capsys.readouterr().err
     assert not volume.is_whole(1, 29, LENGTHS[29])  # the last one, long after the first answer
 
@@ -361,7 +361,7 @@ def test_repair_without_confirmation_writes_nothing(
     before = snapshot(volume.data_dir)
     monkeypatch.setattr("typer.confirm", lambda *_args, **_more: False)
 
-    assert Exit.FAILED == volume.repair(1, addresses(peers))
+    assert ExitCode.FAILED == volume.repair(1, addresses(peers))
 
     assert before == snapshot(volume.data_dir)
 
@@ -376,7 +376,7 @@ def test_a_file_with_other_names_is_not_written_through(
 
     code = volume.repair(2, addresses(peers), "--yes")
 
-    assert Exit.OK == code
+    assert ExitCode.OK == code
     assert before == linked.read_bytes()
     assert volume.is_whole(2, FLIPPED, LENGTHS[FLIPPED])
     assert 1 == volume.file(2, FLIPPED).stat().st_nlink
@@ -412,8 +412,8 @@ def test_files_belong_to_the_datanodes_user(
     shutil.rmtree(volume.file(2, 9).parent)
 
     for number in (1, 2):
-        assert Exit.OK == volume.repair(number, addresses(peers), "--yes")
-    assert Exit.OK == volume.repair(1, addresses(peers), "--mark-closed")
+        assert ExitCode.OK == volume.repair(number, addresses(peers), "--yes")
+    assert ExitCode.OK == volume.repair(1, addresses(peers), "--mark-closed")
 
     found = {
         (path.stat().st_uid, oct(path.stat().st_mode & 0o777), path.is_dir())
@@ -432,7 +432,7 @@ def test_erasure_coded_shards_are_refused(
     """No peer has a shard's bytes, so none is asked."""
     volume = DamagedVolume(volumes / "dn4", tmp_path / "state", [])
 
-    assert Exit.FAILED == volume.repair(3, ["127.0.0.1:1"], "--yes")
+    assert ExitCode.FAILED == volume.repair(3, ["127.0.0.1:1"], "--yes")
 
     assert "is shard 3 of an erasure-coded one" in capsys.readouterr().err
 
@@ -447,6 +447,6 @@ def test_schema_v2_wants_a_persons_word(
     volume = DamagedVolume(tmp_path / "data", tmp_path / "state", [])
     shutil.rmtree(volume.database)
 
-    assert Exit.FAILED == volume.repair(1, ["127.0.0.1:1"], "--yes")
+    assert ExitCode.FAILED == volume.repair(1, ["127.0.0.1:1"], "--yes")
     assert "--stopped" in capsys.readouterr().err
-    assert Exit.OK == volume.repair(1, ["127.0.0.1:1"], "--yes", "--stopped")
+    assert ExitCode.OK == volume.repair(1, ["127.0.0.1:1"], "--yes", "--stopped")

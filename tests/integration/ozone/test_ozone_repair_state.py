@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 from merkle.checksum import crc32c
 from merkle.replica import BlockId, ChecksumType, ChunkInfo, ContainerId
-from ozone.repair.journal import Entry, Journal
+from ozone.repair.journal import Journal, RepairJournalEntry
 from tests.support.ozone.ozone_datanode import OzoneDatanode, Served
 from tests.support.ozone.ozone_repairs import DamagedVolume, damaged_volume, peers_of, serving
 from tests.support.ozone.ozone_volumes import BLOCK_DATA, MadeVolume, chunk_message, golden
@@ -63,7 +63,7 @@ def test_the_descriptor_is_left_unless_a_person_says_so(
     volume.repair(1, addresses(peers), "--yes")
     assert before == path.read_text()
 
-    assert Exit.OK == volume.repair(1, addresses(peers), "--mark-closed")
+    assert ExitCode.OK == volume.repair(1, addresses(peers), "--mark-closed")
 
     after = path.read_text()
     assert double_sha256(after) in after
@@ -75,7 +75,7 @@ def test_damaged_replica_is_not_marked_closed(volume: DamagedVolume) -> None:
     """No peer can help, so the descriptor stays as it is."""
     before = volume.descriptor(1).read_bytes()
 
-    assert Exit.FAILED == volume.repair(1, ["127.0.0.1:1"], "--yes", "--mark-closed")
+    assert ExitCode.FAILED == volume.repair(1, ["127.0.0.1:1"], "--yes", "--mark-closed")
 
     assert before == volume.descriptor(1).read_bytes()
 
@@ -89,7 +89,7 @@ def test_a_container_that_is_not_closed_elsewhere_is_not_marked_closed(
     peers[1].containers[1].state = QUASI_CLOSED
     before = volume.descriptor(1).read_bytes()
 
-    assert Exit.FAILED == volume.repair(1, addresses(peers), "--yes", "--mark-closed")
+    assert ExitCode.FAILED == volume.repair(1, addresses(peers), "--yes", "--mark-closed")
 
     assert "QUASI_CLOSED" in capsys.readouterr().err
     assert before == volume.descriptor(1).read_bytes()
@@ -109,7 +109,7 @@ def test_a_repair_that_cannot_be_ended_as_it_should_is_told(
     journal = whole.state_dir / "repair" / "DS-made" / "journal"
     journal.mkdir(parents=True)
     Journal(journal).begin(
-        Entry(
+        RepairJournalEntry(
             container_id=ContainerId(1),
             block_id=BlockId(101),
             path=path,
@@ -175,7 +175,7 @@ def test_a_replica_that_lacks_what_a_peer_has_is_not_marked_closed(
     before = whole.descriptor(1).read_bytes()
 
     with serving([{1: served((101, (FIRST_PART,)))}, {1: served(*more)}]) as peers:
-        assert Exit.FAILED == whole.repair(1, addresses(peers), "--yes", "--mark-closed")
+        assert ExitCode.FAILED == whole.repair(1, addresses(peers), "--yes", "--mark-closed")
 
         said = capsys.readouterr().err
         assert all(word in said for word in (peers[1].address, f"not here: {named}"))
@@ -192,7 +192,7 @@ def test_a_replica_is_not_marked_closed_while_a_peer_is_not_heard(
 
     with serving([{1: served((101, (FIRST_PART,)))}]) as peers:
         heard_and_silent = [*addresses(peers), "127.0.0.1:1"]
-        assert Exit.UNAVAILABLE == whole.repair(1, heard_and_silent, "--yes", "--mark-closed")
+        assert ExitCode.UNAVAILABLE == whole.repair(1, heard_and_silent, "--yes", "--mark-closed")
 
     assert "127.0.0.1:1 was not heard" in capsys.readouterr().err
     assert before == whole.descriptor(1).read_bytes()
@@ -213,7 +213,7 @@ def test_a_replica_that_lost_rows_is_not_marked_closed(
     volume = DamagedVolume(made.root, tmp_path / "state", ())
 
     with serving([{1: served((101, (FIRST_PART,)))}]) as peers:
-        assert Exit.FAILED == volume.repair(1, addresses(peers), "--yes", "--mark-closed")
+        assert ExitCode.FAILED == volume.repair(1, addresses(peers), "--yes", "--mark-closed")
 
     said = capsys.readouterr()
     assert "not judged: the database counts 2 blocks and has the rows of 1" in said.out + said.err

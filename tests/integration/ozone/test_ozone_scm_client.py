@@ -7,16 +7,16 @@ from contextlib import closing
 import pytest
 
 from agent.errors import Code, Refused, Unavailable
-from ozone.wire.authentication import Identity
+from ozone.wire.authentication import HadoopIdentity
 from ozone.wire.connection import parse_addresses
 from ozone.wire.frames import Failure
-from ozone.wire.messages import Ask
-from ozone.wire.scm import Manners, ScmClient, request
+from ozone.wire.messages import ScmRequestType
+from ozone.wire.scm import OzoneScmClient, ScmClientOptions, request
 from tests.support.control.recorded_scm import RecordedScm, recorded, recorded_scm
 
 CONTAINERS = (1, 2, 3, 4)
-QUICK = Manners(timeout_s=10.0, patience_s=10.0, pause_s=0.01)
-IMPATIENT = Manners(timeout_s=0.2, patience_s=0.3, pause_s=0.01)
+QUICK = ScmClientOptions(timeout_s=10.0, patience_s=10.0, pause_s=0.01)
+IMPATIENT = ScmClientOptions(timeout_s=0.2, patience_s=0.3, pause_s=0.01)
 
 
 @pytest.fixture
@@ -26,15 +26,17 @@ def scm() -> Iterator[RecordedScm]:
         yield server
 
 
-def client_of(*servers: RecordedScm, manners: Manners = QUICK) -> ScmClient:
+def client_of(*servers: RecordedScm, manners: ScmClientOptions = QUICK) -> OzoneScmClient:
     """Return a client of several SCMs."""
     addresses = ",".join(server.address for server in servers)
-    return ScmClient(parse_addresses(addresses), Identity("suture"), manners)
+    return OzoneScmClient(parse_addresses(addresses), HadoopIdentity("suture"), manners)
 
 
-def replica_counts(client: ScmClient) -> dict[int, int]:
+def replica_counts(client: OzoneScmClient) -> dict[int, int]:
     """Ask for the replicas of all containers at once."""
-    asked = client.ask_each(CONTAINERS, lambda key: request(Ask.GET_REPLICAS, container_id=key))
+    asked = client.ask_each(
+        CONTAINERS, lambda key: request(ScmRequestType.GET_REPLICAS, container_id=key)
+    )
     return {key: len(answer.get_replicas.replicas) for key, answer in asked}
 
 
@@ -48,8 +50,8 @@ def test_recorded_requests_are_sent_and_their_answers_read(scm: RecordedScm) -> 
     """The server accepts only the bytes that a real SCM understood."""
     with closing(client_of(scm)) as client:
         assert {1: 3, 2: 3, 3: 5, 4: 5} == replica_counts(client)
-        assert len(client.ask(Ask.QUERY_NODES, scope=1).query_nodes.nodes) == 5
-        assert not client.ask(Ask.GET_SAFE_MODE).get_safe_mode.is_on
+        assert len(client.ask(ScmRequestType.QUERY_NODES, scope=1).query_nodes.nodes) == 5
+        assert not client.ask(ScmRequestType.GET_SAFE_MODE).get_safe_mode.is_on
     assert ["suture"] == scm.users
 
 
@@ -74,9 +76,11 @@ def test_no_more_calls_are_under_way_than_the_window_has(scm: RecordedScm) -> No
             begun.append(key)
             yield key
 
-    with closing(client_of(scm, manners=Manners(window=8, timeout_s=10))) as client:
+    with closing(client_of(scm, manners=ScmClientOptions(window=8, timeout_s=10))) as client:
         done = 0
-        for _ in client.ask_each(items(), lambda k: request(Ask.GET_REPLICAS, container_id=k)):
+        for _ in client.ask_each(
+            items(), lambda k: request(ScmRequestType.GET_REPLICAS, container_id=k)
+        ):
             assert len(begun) - done <= 8
             done += 1
     assert len(CONTAINERS) * 20 == done
@@ -87,7 +91,9 @@ def test_a_failure_stands_for_its_own_call(scm: RecordedScm) -> None:
     The other calls are answered.
     """
     with closing(client_of(scm)) as client:
-        asked = client.ask_each([1, 999], lambda k: request(Ask.GET_REPLICAS, container_id=k))
+        asked = client.ask_each(
+            [1, 999], lambda k: request(ScmRequestType.GET_REPLICAS, container_id=k)
+        )
         found = dict(asked)
 
     assert 3 == len(found[1].get_replicas.replicas)
@@ -101,7 +107,7 @@ def test_the_leader_is_found() -> None:
     """
     with recorded_scm(leads=False) as follower, recorded_scm() as leader:
         addresses = f"{closed_port()},{follower.address},{leader.address}"
-        client = ScmClient(parse_addresses(addresses), Identity("suture"), QUICK)
+        client = OzoneScmClient(parse_addresses(addresses), HadoopIdentity("suture"), QUICK)
         with closing(client):
             assert {1: 3, 2: 3, 3: 5, 4: 5} == replica_counts(client)
         assert follower.calls
@@ -112,7 +118,7 @@ def test_unanswered_requests_are_repeated_after_a_hang_up() -> None:
     """A connection that ends midway loses no answer and repeats none."""
     with recorded_scm(hang_up_after=3) as scm, closing(client_of(scm)) as client:
         asked = client.ask_each(
-            CONTAINERS * 3, lambda key: request(Ask.GET_REPLICAS, container_id=key)
+            CONTAINERS * 3, lambda key: request(ScmRequestType.GET_REPLICAS, container_id=key)
         )
         assert sorted(CONTAINERS * 3) == sorted(key for key, _ in asked)
         assert client.counts.connections >= 4
@@ -122,7 +128,9 @@ def test_an_order_is_given_once() -> None:
     """Without an answer it is unknown whether the order was executed. The next order is sent."""
     with recorded_scm(hang_up_after=1) as scm, closing(client_of(scm)) as client:
         given = list(
-            client.order_each([1, 2, 3], lambda key: request(Ask.RECONCILE, container_id=key))
+            client.order_each(
+                [1, 2, 3], lambda key: request(ScmRequestType.RECONCILE, container_id=key)
+            )
         )
 
     assert [1, 2, 3] == [key for key, _ in given]
@@ -138,7 +146,7 @@ def test_an_order_goes_to_the_leader() -> None:
     with recorded_scm(leads=False) as follower, recorded_scm() as leader:
         with closing(client_of(follower, leader)) as client:
             ((_, answer),) = client.order_each(
-                [1], lambda key: request(Ask.RECONCILE, container_id=key)
+                [1], lambda key: request(ScmRequestType.RECONCILE, container_id=key)
             )
         assert not isinstance(answer, Failure)
         assert (1, 1) == (len(follower.calls), len(leader.calls))
@@ -148,11 +156,11 @@ def test_missing_leader_is_reported_with_address_and_reason() -> None:
     """The client gives up after its patience."""
     nobody = closed_port()
     with recorded_scm(leads=False) as follower:
-        client = ScmClient(
-            parse_addresses(f"{nobody},{follower.address}"), Identity("suture"), IMPATIENT
+        client = OzoneScmClient(
+            parse_addresses(f"{nobody},{follower.address}"), HadoopIdentity("suture"), IMPATIENT
         )
         with closing(client), pytest.raises(Unavailable) as caught:
-            client.ask(Ask.GET_SCM)
+            client.ask(ScmRequestType.GET_SCM)
 
     assert f"{nobody}: Connection refused" in str(caught.value)
     assert f"{follower.address}: does not lead: SCM Server:4ef70016" in str(caught.value)
@@ -165,7 +173,7 @@ def test_a_server_that_says_nothing_is_given_up() -> None:
         closing(client_of(scm, manners=IMPATIENT)) as client,
         pytest.raises(Unavailable, match=r"no answer within 0\.2 s"),
     ):
-        client.ask(Ask.GET_SCM)
+        client.ask(ScmRequestType.GET_SCM)
 
 
 def test_a_cluster_with_kerberos_is_refused_in_plain_words() -> None:
@@ -177,7 +185,7 @@ def test_a_cluster_with_kerberos_is_refused_in_plain_words() -> None:
         closing(client_of(scm)) as client,
         pytest.raises(Refused, match="SIMPLE authentication is not enabled") as caught,
     ):
-        client.ask(Ask.GET_SCM)
+        client.ask(ScmRequestType.GET_SCM)
 
     assert Code.UNAUTHENTICATED is caught.value.code
     assert "Kerberos cannot be asked yet" in caught.value.hint
@@ -199,7 +207,7 @@ def test_another_port_of_the_scm_is_told(server: str, said: str) -> None:
         closing(client_of(scm)) as client,
         pytest.raises(Refused, match=said) as caught,
     ):
-        client.ask(Ask.GET_SCM)
+        client.ask(ScmRequestType.GET_SCM)
 
     assert scm.address in str(caught.value)
     assert "9860" in caught.value.hint
@@ -212,4 +220,4 @@ def test_an_answer_that_is_too_large_is_not_waited_for() -> None:
         closing(client_of(scm)) as client,
         pytest.raises(Refused, match="2147483647 bytes in one answer"),
     ):
-        client.ask(Ask.GET_SCM)
+        client.ask(ScmRequestType.GET_SCM)

@@ -8,23 +8,23 @@ import pytest
 
 from agent.errors import Refused
 from ozone.scrub.comparison import Agreement, Reason
-from ozone.scrub.result import Standing
-from ozone.scrub.scrub import ScrubWish
-from scanner.finding import Fault, Forensic
+from ozone.scrub.result import ScrubStatus
+from ozone.scrub.scrub import ScrubOptions
+from scanner.finding import DamageFault, Forensic
 from tests.support.faults.changes_seen import changes
 from tests.support.ozone.ozone_scrubs import BIG, damage, once, running_volume, scrubbed
 from tests.support.ozone.ozone_volumes import MadeVolume, golden, snapshot
 
-DAMAGED = Standing.DAMAGED
+DAMAGED = ScrubStatus.DAMAGED
 # what was done to a file -> what is found in its block
 FOUND_OF = {
-    "flip": {Fault.CHUNK_CHECKSUM},
-    "cut_mid": {Fault.CHUNK_SHORT, Fault.CHUNK_MISSING},
-    "cut_zero": {Fault.CHUNK_MISSING},
-    "remove": {Fault.BLOCK_FILE_MISSING},
-    "append": {Fault.TRAILING_BYTES},
-    "zero_page": {Fault.CHUNK_CHECKSUM},
-    "swap": {Fault.CHUNK_CHECKSUM, Fault.CHUNK_SHORT, Fault.TRAILING_BYTES},
+    "flip": {DamageFault.CHUNK_CHECKSUM},
+    "cut_mid": {DamageFault.CHUNK_SHORT, DamageFault.CHUNK_MISSING},
+    "cut_zero": {DamageFault.CHUNK_MISSING},
+    "remove": {DamageFault.BLOCK_FILE_MISSING},
+    "append": {DamageFault.TRAILING_BYTES},
+    "zero_page": {DamageFault.CHUNK_CHECKSUM},
+    "swap": {DamageFault.CHUNK_CHECKSUM, DamageFault.CHUNK_SHORT, DamageFault.TRAILING_BYTES},
 }
 
 
@@ -48,7 +48,7 @@ def test_scrub_finds_all_damage_of_a_real_volume_and_nothing_else(
     volumes: Path, tmp_path: Path
 ) -> None:
     """Each damaged file has the finding of its damage, and no other block has a finding."""
-    wish = ScrubWish(data_dirs=[volumes / "dn0-damaged"], state_dir=tmp_path / "state")
+    wish = ScrubOptions(data_dirs=[volumes / "dn0-damaged"], state_dir=tmp_path / "state")
     done = json.loads((volumes / "damage.json").read_text())
 
     results = scrubbed(wish)
@@ -58,21 +58,21 @@ def test_scrub_finds_all_damage_of_a_real_volume_and_nothing_else(
         for name in filter(None, (item["file"], item.get("with"))):
             place = (item["container"], int(name.removesuffix(".block")))
             expected[place] = FOUND_OF[item["kind"]]
-    found: dict[tuple[int, int], set[Fault]] = {}
+    found: dict[tuple[int, int], set[DamageFault]] = {}
     for result in results.values():
         for finding in result.findings:
             place = (result.container_id, finding.block_id)
             found.setdefault(place, set()).add(finding.fault)
     assert expected.keys() == found.keys()
     assert all(found[place] <= expected[place] for place in expected)
-    assert {1: DAMAGED, 2: DAMAGED, 3: Standing.MISSING, 4: Standing.WHOLE} == {
+    assert {1: DAMAGED, 2: DAMAGED, 3: ScrubStatus.MISSING, 4: ScrubStatus.WHOLE} == {
         container_id: result.standing for container_id, result in results.items()
     }
 
 
 def test_damage_is_classed(volumes: Path, tmp_path: Path) -> None:
     """One flipped bit, a lost page and a truncation are classified, with the evidence."""
-    wish = ScrubWish(data_dirs=[volumes / "dn0-damaged"], state_dir=tmp_path / "state")
+    wish = ScrubOptions(data_dirs=[volumes / "dn0-damaged"], state_dir=tmp_path / "state")
 
     findings = scrubbed(wish)[1].findings
 
@@ -90,7 +90,7 @@ def test_trees_that_ozone_made_of_damage_are_explained(volumes: Path, tmp_path: 
     """Ozone's scan saw the same damage, and left out the chunks that it never reads. Both are
     distinguished.
     """
-    wish = ScrubWish(data_dirs=[volumes / "dn0-damaged"], state_dir=tmp_path / "state")
+    wish = ScrubOptions(data_dirs=[volumes / "dn0-damaged"], state_dir=tmp_path / "state")
 
     results = scrubbed(wish)
 
@@ -106,7 +106,7 @@ def test_shards_of_erasure_coded_keys_are_read(volumes: Path, tmp_path: Path) ->
     """
     Shards keep their index; a padding block without chunks is whole.
     """
-    wish = ScrubWish(data_dirs=[volumes / "dn4" / "hdds"], state_dir=tmp_path / "state")
+    wish = ScrubOptions(data_dirs=[volumes / "dn4" / "hdds"], state_dir=tmp_path / "state")
 
     results = scrubbed(wish)
 
@@ -114,25 +114,25 @@ def test_shards_of_erasure_coded_keys_are_read(volumes: Path, tmp_path: Path) ->
         (result.container_id, result.replica_index, result.bytes_read)
         for result in results.values()
     }
-    assert all(result.standing is Standing.WHOLE for result in results.values())
+    assert all(result.standing is ScrubStatus.WHOLE for result in results.values())
 
 
 def test_a_volume_with_a_database_for_each_container_is_read(volumes: Path, tmp_path: Path) -> None:
     """In schema V2, closed containers are whole and open ones are skipped. Bytes that a dead
     client left behind a block are reported and are no damage.
     """
-    wish = ScrubWish(data_dirs=[volumes / "v2"], state_dir=tmp_path / "state")
+    wish = ScrubOptions(data_dirs=[volumes / "v2"], state_dir=tmp_path / "state")
 
     results = scrubbed(wish)
 
-    assert [Standing.WHOLE, Standing.WHOLE, Standing.SKIPPED] == [
+    assert [ScrubStatus.WHOLE, ScrubStatus.WHOLE, ScrubStatus.SKIPPED] == [
         results[number].standing for number in (1, 2, 3)
     ]
     assert [Agreement.EXPLAINED, Agreement.EQUAL] == [
         results[number].comparison.agreement for number in (1, 2)
     ]
     assert {Reason.NO_CHECKSUMS: 1} == results[1].comparison.reasons
-    assert [(102, Fault.TRAILING_BYTES, 2000)] == [
+    assert [(102, DamageFault.TRAILING_BYTES, 2000)] == [
         (finding.block_id, finding.fault, finding.length_bytes) for finding in results[1].findings
     ]
 
@@ -145,10 +145,10 @@ def test_a_lost_row_is_found(made: MadeVolume, tmp_path: Path) -> None:
     made.file(1, 11).write_bytes(b"its row is gone")
     made.file(1, 12).write_bytes(b"never committed")
 
-    result = scrubbed(ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state"))[1]
+    result = scrubbed(ScrubOptions(data_dirs=[made.root], state_dir=tmp_path / "state"))[1]
 
     lost = {item.block_id: item for item in result.findings if item.block_id in {11, 12}}
-    assert [Fault.BLOCK_ROW_MISSING] * 2 == [lost[11].fault, lost[12].fault]
+    assert [DamageFault.BLOCK_ROW_MISSING] * 2 == [lost[11].fault, lost[12].fault]
     assert lost[11].is_damage
     assert not lost[12].is_damage
 
@@ -164,7 +164,7 @@ def test_scrub_changes_nothing_on_the_volume(volumes: Path, tmp_path: Path, name
     before = snapshot(volumes / name)
 
     with changes(volumes / name) as seen:
-        scrubbed(ScrubWish(data_dirs=[volumes / name], state_dir=tmp_path / "state"))
+        scrubbed(ScrubOptions(data_dirs=[volumes / name], state_dir=tmp_path / "state"))
 
     assert [] == seen
     assert before == snapshot(volumes / name)
@@ -179,9 +179,9 @@ def test_a_database_that_is_open_for_writing_is_left_alone(
     before = snapshot(made.root)
 
     with changes(made.root) as seen:
-        results = scrubbed(ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state"))
+        results = scrubbed(ScrubOptions(data_dirs=[made.root], state_dir=tmp_path / "state"))
 
-    assert Standing.WHOLE is results[1].standing
+    assert ScrubStatus.WHOLE is results[1].standing
     assert [] == seen
     assert before == snapshot(made.root)
     assert [] == list((tmp_path / "state" / "views").iterdir())
@@ -194,7 +194,7 @@ def test_state_on_the_volume_is_refused(made: MadeVolume) -> None:
     before = snapshot(made.root)
 
     with pytest.raises(Refused, match="lies on Ozone's volume"):
-        scrubbed(ScrubWish(data_dirs=[made.root], state_dir=made.root / "hdds" / "state"))
+        scrubbed(ScrubOptions(data_dirs=[made.root], state_dir=made.root / "hdds" / "state"))
 
     assert before == snapshot(made.root)
 
@@ -214,10 +214,10 @@ def test_a_block_that_is_deleted_while_it_is_read_is_no_finding(
         made.file(1, 11).unlink()
         made.drop_row(1, 11)
 
-    wish = ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state")
+    wish = ScrubOptions(data_dirs=[made.root], state_dir=tmp_path / "state")
     result = scrubbed(wish, once(delete))[1]
 
-    assert ([], Standing.WHOLE) == (damage(result), result.standing)
+    assert ([], ScrubStatus.WHOLE) == (damage(result), result.standing)
 
 
 def test_a_block_that_is_about_to_be_deleted_is_no_finding(
@@ -227,7 +227,7 @@ def test_a_block_that_is_about_to_be_deleted_is_no_finding(
     made.condemn(1, 9)
     made.file(1, 9).unlink()
 
-    result = scrubbed(ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state"))[1]
+    result = scrubbed(ScrubOptions(data_dirs=[made.root], state_dir=tmp_path / "state"))[1]
 
     assert [] == damage(result)
 
@@ -245,7 +245,7 @@ def test_a_block_that_became_a_tombstone_while_it_was_read_is_no_finding(
         made.put_tree(1, {9: [], 10: [], 11: []}, 11)
         made.file(1, 11).unlink()
 
-    wish = ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state")
+    wish = ScrubOptions(data_dirs=[made.root], state_dir=tmp_path / "state")
     result = scrubbed(wish, once(delete))[1]
 
     assert [] == damage(result)
@@ -258,9 +258,9 @@ def test_a_file_that_is_missing_is_found_beside_others_that_go(
     made.condemn(1, 9)
     made.file(1, 10).unlink()
 
-    result = scrubbed(ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state"))[1]
+    result = scrubbed(ScrubOptions(data_dirs=[made.root], state_dir=tmp_path / "state"))[1]
 
-    assert [(10, Fault.BLOCK_FILE_MISSING)] == damage(result)
+    assert [(10, DamageFault.BLOCK_FILE_MISSING)] == damage(result)
 
 
 def test_a_container_that_is_moved_while_it_is_read_is_no_finding(
@@ -276,12 +276,12 @@ def test_a_container_that_is_moved_while_it_is_read_is_no_finding(
     def move() -> None:
         leave(made.folder(1), tmp_path / "elsewhere")
 
-    wish = ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state")
+    wish = ScrubOptions(data_dirs=[made.root], state_dir=tmp_path / "state")
     results = scrubbed(wish, once(move))
 
-    assert ((), Standing.SKIPPED) == (results[1].findings, results[1].standing)
+    assert ((), ScrubStatus.SKIPPED) == (results[1].findings, results[1].standing)
     assert "moved or deleted meanwhile" in results[1].why
-    assert Standing.WHOLE is results[2].standing
+    assert ScrubStatus.WHOLE is results[2].standing
 
 
 def test_a_container_that_is_moved_with_its_database_is_no_finding(tmp_path: Path) -> None:
@@ -291,10 +291,12 @@ def test_a_container_that_is_moved_with_its_database_is_no_finding(tmp_path: Pat
     data_dir = golden(tmp_path / "golden") / "v2"
     (folder,) = data_dir.glob("hdds/*/current/containerDir0/1")
 
-    wish = ScrubWish(data_dirs=[data_dir], state_dir=tmp_path / "state")
+    wish = ScrubOptions(data_dirs=[data_dir], state_dir=tmp_path / "state")
     results = scrubbed(wish, once(lambda: leave(folder, tmp_path / "elsewhere")))
 
-    assert [Standing.SKIPPED, Standing.WHOLE] == [results[number].standing for number in (1, 2)]
+    assert [ScrubStatus.SKIPPED, ScrubStatus.WHOLE] == [
+        results[number].standing for number in (1, 2)
+    ]
 
 
 def leave(folder: Path, elsewhere: Path) -> None:
@@ -314,9 +316,9 @@ def test_compactions_in_between_are_survived(made: MadeVolume, tmp_path: Path) -
     made.file(1, 30).write_bytes(BIG[1:30_001])
     before = {path.name for path in made.database.glob("*.sst")}
 
-    wish = ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state")
+    wish = ScrubOptions(data_dirs=[made.root], state_dir=tmp_path / "state")
     result = scrubbed(wish, lambda _: made.compact())[1]
 
     assert not before & {path.name for path in made.database.glob("*.sst")}
-    assert [(30, Fault.CHUNK_CHECKSUM)] == damage(result)
+    assert [(30, DamageFault.CHUNK_CHECKSUM)] == damage(result)
     assert 31 == result.block_count

@@ -11,19 +11,19 @@ import pytest
 
 from agent.cli.main import run
 from agent.errors import Refused
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 from merkle.checksum import Algorithm
 from merkle.replica import BlockId, ContainerId
 from merkle.tree_building import TreeBuilder
-from ozone.cluster.export import ExportWish, export
+from ozone.cluster.export import ExportOptions, export
 from ozone.cluster.scrubs import read_scrubs
 from ozone.disk.blockrow import decode_stored
 from ozone.disk.treefile import decode_tree
-from ozone.scrub.comparison import Agreement, Comparison, Ledger
-from ozone.wire.authentication import Identity
+from ozone.scrub.comparison import Agreement, Comparison, TreeComparisonBuilder
+from ozone.wire.authentication import HadoopIdentity
 from ozone.wire.connection import parse_addresses
-from ozone.wire.scm import ScmClient
-from spark_verify.pipeline import Request, verify
+from ozone.wire.scm import OzoneScmClient
+from spark_verify.pipeline import VerifyRequest, verify
 from tests.support.control.recorded_scm import recorded_scm, replicas_of_ozone
 from tests.support.ozone.ozone_volumes import golden, lines
 from tests.support.verification.judged import judged
@@ -47,7 +47,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def compared(replica: dict[str, Any]) -> Comparison:
     """Compare a replica's tree with its rows, as a scrub of its whole bytes does."""
     container_id = ContainerId(replica["container"])
-    ledger, builder = Ledger(), TreeBuilder(Algorithm.CRC32C)
+    ledger, builder = TreeComparisonBuilder(), TreeBuilder(Algorithm.CRC32C)
     for item in replica["blocks"]:
         row = bytes.fromhex(item["proto"])
         stored = decode_stored(container_id, BlockId(item["id"]), row, None)
@@ -166,7 +166,7 @@ def test_suture_verify_shows_it(tables: Path, tmp_path: Path) -> None:
     """
     gather(half_scanned(tables, is_read=True)).write(tmp_path / "snapshot")
 
-    done = verify(Request(str(tmp_path / "snapshot"), tmp_path / "out"))
+    done = verify(VerifyRequest(str(tmp_path / "snapshot"), tmp_path / "out"))
 
     for name in ("health", "replica_class"):
         rows = pq.read_table(done.table(name)).to_pylist()
@@ -205,9 +205,9 @@ def row_with(tmp_path: Path, *documents: dict[str, Any]) -> dict[str, Any]:
         paths.append(tmp_path / f"{number}.json")
         paths[-1].write_text(json.dumps(one))
     with recorded_scm() as scm:
-        client = ScmClient(parse_addresses(scm.address), Identity("suture"))
+        client = OzoneScmClient(parse_addresses(scm.address), HadoopIdentity("suture"))
         with closing(client):
-            wish = ExportWish(client, tmp_path / "snapshot", read_scrubs(paths))
+            wish = ExportOptions(client, tmp_path / "snapshot", read_scrubs(paths))
             done = export(wish, lambda _count, _total: None)
     assert 1 == done.scrubbed_count
     first = replicas_of_ozone()[0]
@@ -287,6 +287,6 @@ def test_invalid_scrub_document_is_refused_by_name(
         ]
     )
 
-    assert Exit.FAILED == code
+    assert ExitCode.FAILED == code
     assert "host.json" in capsys.readouterr().err
     assert [path] == list(tmp_path.iterdir())

@@ -20,12 +20,12 @@ from agent.runtime.stop_request import StopRequest
 from merkle.replica import BlockId, ContainerId
 from ozone.disk.layout import find_volume
 from ozone.scrub.history import History
-from ozone.scrub.meters import Counted
-from ozone.scrub.result import ContainerResult, Standing
-from ozone.scrub.scrub import ScrubWish
-from ozone.scrub.service import ServiceWish, serve
+from ozone.scrub.meters import HistoryCounts
+from ozone.scrub.result import ContainerResult, ScrubStatus
+from ozone.scrub.scrub import ScrubOptions
+from ozone.scrub.service import ScrubServiceOptions, serve
 from ozone.scrub.store import OzoneStore
-from scanner.finding import Fault, Finding, Verdict
+from scanner.finding import DamageFault, Finding, Verdict
 from tests.support.faults.changes_seen import changes
 from tests.support.ozone.ozone_scrubs import running_volume, scrubbed
 from tests.support.ozone.ozone_volumes import CLUSTER, MadeVolume, golden, snapshot
@@ -95,8 +95,8 @@ def test_a_service_reads_tells_and_ends(tmp_path: Path) -> None:
     assert 5 < len(asked)
     assert asked <= {without_suffix(name) for name, _ in metrics}, "of alerts and dashboard"
     assert (200, True) == (health, json.loads(document)["is_well"])
-    assert 2 == metrics["suture_ozone_containers", Standing.DAMAGED.value]
-    assert 1 == metrics["suture_ozone_containers", Standing.WHOLE.value]
+    assert 2 == metrics["suture_ozone_containers", ScrubStatus.DAMAGED.value]
+    assert 1 == metrics["suture_ozone_containers", ScrubStatus.WHOLE.value]
     assert 2 == metrics["suture_ozone_findings", "BLOCK_FILE_MISSING"]
     assert 3_000_000 < metrics["suture_ozone_scanned_bytes_total", None]
     assert {1, 2} == {
@@ -123,19 +123,21 @@ def test_a_scrape_parses_only_what_has_changed(
     monkeypatch.setattr(History, "result", result)
     whole = ContainerResult(container_id=ContainerId(1), storage_id="DS-1", read_at_ms=5)
     other = replace(whole, container_id=ContainerId(2))
-    lost = Finding(ContainerId(1), Verdict.CORRUPT, Fault.CHUNK_SHORT, BlockId(9), 0, 7, 5, "short")
-    seen, path = Counted(), tmp_path / "history.sqlite"
+    lost = Finding(
+        ContainerId(1), Verdict.CORRUPT, DamageFault.CHUNK_SHORT, BlockId(9), 0, 7, 5, "short"
+    )
+    seen, path = HistoryCounts(), tmp_path / "history.sqlite"
 
     with closing(History(path)) as history:
         history.put(whole, is_whole=True)
         history.put(other, is_whole=True)
-        assert {Standing.WHOLE: 2} == seen.count(path).standings
-        assert {Standing.WHOLE: 2} == seen.count(path).standings
+        assert {ScrubStatus.WHOLE: 2} == seen.count(path).standings
+        assert {ScrubStatus.WHOLE: 2} == seen.count(path).standings
         assert [1, 2] == parsed
 
         history.put(replace(whole, findings=(lost,), finding_count=1), is_whole=False)
         known = seen.count(path)
-        assert {Standing.WHOLE: 1, Standing.DAMAGED: 1} == known.standings
+        assert {ScrubStatus.WHOLE: 1, ScrubStatus.DAMAGED: 1} == known.standings
         assert {("CORRUPT", "CHUNK_SHORT"): 1} == known.findings
 
         history.put(
@@ -146,7 +148,7 @@ def test_a_scrape_parses_only_what_has_changed(
         assert [1, 2, 1, 1] == parsed
 
         history.forget([ContainerId(1)])
-        assert {Standing.WHOLE: 1} == seen.count(path).standings
+        assert {ScrubStatus.WHOLE: 1} == seen.count(path).standings
 
 
 def test_containers_that_leave_are_forgotten_and_bad_ones_kept_in_mind(tmp_path: Path) -> None:
@@ -154,7 +156,7 @@ def test_containers_that_leave_are_forgotten_and_bad_ones_kept_in_mind(tmp_path:
     with running_volume(tmp_path / "data") as made:
         made.add_container(2)
         made.add_container(3, schemaVersion="'1'")
-        wish = ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state")
+        wish = ScrubOptions(data_dirs=[made.root], state_dir=tmp_path / "state")
         scrubbed(wish)
         made.folder(2).rename(tmp_path / "moved")
         with closing(History(tmp_path / "state" / "DS-made.sqlite")) as history:
@@ -206,7 +208,7 @@ def test_a_volume_that_has_left_is_an_error_and_its_findings_stay(
     with running_volume(tmp_path / "data") as made:
         made.add_container(2)
     made.file(1, 10).unlink()
-    scrubbed(ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state"))
+    scrubbed(ScrubOptions(data_dirs=[made.root], state_dir=tmp_path / "state"))
     volume, views = find_volume(made.root), tmp_path / "state" / "views"
     with closing(History(tmp_path / "state" / "DS-made.sqlite")) as history:
         store = OzoneStore(volume, history, views, SystemClock(), database=made.database)
@@ -219,7 +221,7 @@ def test_a_volume_that_has_left_is_an_error_and_its_findings_stay(
             list(store.columns())
         with pytest.raises(VolumeFailed, match="DS-made is not at"):
             store.forget_gone(listing)  # of containers, when it left in the middle of a listing
-        assert [Standing.DAMAGED, Standing.WHOLE] == [result.standing for result in before]
+        assert [ScrubStatus.DAMAGED, ScrubStatus.WHOLE] == [result.standing for result in before]
         assert before == list(history.results())
 
 
@@ -246,7 +248,7 @@ def test_a_volume_without_a_container_yet_is_read(tmp_path: Path) -> None:
     Ozone makes the directory of containers with the first of them.
     """
     with closing(MadeVolume(tmp_path / "data")) as made:
-        assert {} == scrubbed(ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state"))
+        assert {} == scrubbed(ScrubOptions(data_dirs=[made.root], state_dir=tmp_path / "state"))
 
 
 def test_a_promise_that_cannot_be_kept_is_refused(tmp_path: Path) -> None:
@@ -254,9 +256,9 @@ def test_a_promise_that_cannot_be_kept_is_refused(tmp_path: Path) -> None:
     The arithmetic is shown before anything is read.
     """
     data_dir = golden(tmp_path / "golden") / "dn0-damaged"
-    scrub = ScrubWish(data_dirs=[data_dir], state_dir=tmp_path / "state", bytes_per_s_max=1000)
+    scrub = ScrubOptions(data_dirs=[data_dir], state_dir=tmp_path / "state", bytes_per_s_max=1000)
 
     with pytest.raises(Refused, match=r"cannot be kept: volume .* --rate gives") as refused:
-        serve(ServiceWish(scrub=scrub, interval_s=60.0), StopRequest())
+        serve(ScrubServiceOptions(scrub=scrub, interval_s=60.0), StopRequest())
 
     assert Code.INVALID_CONFIG is refused.value.code

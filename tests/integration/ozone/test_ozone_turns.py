@@ -15,8 +15,8 @@ import pytest
 from agent.errors import Code, Unavailable
 from agent.store.operations.arrival import ARRIVALS_MAX
 from ozone.transfer.messages import UPLOAD
-from ozone.transfer.service import ArchiveService
-from ozone.transfer.turns import Turns
+from ozone.transfer.service import ReplicationService
+from ozone.transfer.turns import ImportAdmission
 from tests.support.ozone.ozone_agent import Actions
 from tests.support.ozone.ozone_wire import WIRE
 
@@ -71,12 +71,12 @@ class Importer:
 
 @contextmanager
 def serving(
-    turns: Turns, importer: Importer, call_count: int, monotonic_s: Callable[[], float]
+    turns: ImportAdmission, importer: Importer, call_count: int, monotonic_s: Callable[[], float]
 ) -> Iterator[Any]:
     """A service for so many calls; yield its method `upload`."""
     pool = ThreadPoolExecutor(2 * call_count)
     server = grpc.server(pool)
-    service: Any = ArchiveService(
+    service: Any = ReplicationService(
         importer,  # type: ignore[arg-type]
         None,  # type: ignore[arg-type]
         None,  # type: ignore[arg-type]
@@ -105,7 +105,9 @@ def messages(container_id: int, *parts: bytes) -> Iterator[bytes]:
 
 
 @contextmanager
-def pushed(turns: Turns, importer: Importer, count: int) -> Iterator[list["Future[bytes]"]]:
+def pushed(
+    turns: ImportAdmission, importer: Importer, count: int
+) -> Iterator[list["Future[bytes]"]]:
     """Push so many containers at once; their answers."""
     with serving(turns, importer, count, time.monotonic) as upload:
         numbers = range(1, count + 1)
@@ -116,7 +118,7 @@ def pushed(turns: Turns, importer: Importer, count: int) -> Iterator[list["Futur
 def test_archive_beyond_the_limit_waits_for_its_turn() -> None:
     """It gives its slot back while it waits, and is not refused."""
     importer, slots = Importer(), Slots()
-    with pushed(Turns(slots), importer, ARRIVALS_MAX + 1) as answers:
+    with pushed(ImportAdmission(slots), importer, ARRIVALS_MAX + 1) as answers:
         begun = importer.await_begun(ARRIVALS_MAX)
         assert slots.free.acquire(timeout=WAIT_S)  # the slot of the one that waits
         slots.give()
@@ -133,7 +135,7 @@ def test_archive_beyond_the_limit_waits_for_its_turn() -> None:
 def test_archive_that_waits_too_long_is_refused() -> None:
     """The message states the cause. Archives under way go on."""
     importer = Importer()
-    with pushed(Turns(Slots(), wait_s=0.0), importer, ARRIVALS_MAX + 1) as answers:
+    with pushed(ImportAdmission(Slots(), wait_s=0.0), importer, ARRIVALS_MAX + 1) as answers:
         importer.await_begun(ARRIVALS_MAX)
         done: Queue[Any] = Queue()
         for answer in answers:
@@ -147,7 +149,7 @@ def test_archive_that_waits_too_long_is_refused() -> None:
 def test_cancelled_upload_stops_waiting_for_its_turn() -> None:
     """The turn is not consumed, and the thread is free."""
     slots = Slots()
-    turns = Turns(slots)
+    turns = ImportAdmission(slots)
     held = [turns.turn(lambda: True) for _ in range(ARRIVALS_MAX)]
     for one in held:
         one.__enter__()
@@ -163,7 +165,7 @@ def test_slow_sender_loses_its_turn() -> None:
     importer = Importer()
     importer.let_go(1, 2)
     seconds = count(0, 10)  # a clock by which each wait takes ten seconds
-    with serving(Turns(Slots()), importer, 1, lambda: next(seconds)) as upload:
+    with serving(ImportAdmission(Slots()), importer, 1, lambda: next(seconds)) as upload:
         with pytest.raises(grpc.RpcError) as caught:
             upload(messages(1, *[b"x"] * 100), timeout=WAIT_S)
 

@@ -14,7 +14,7 @@ from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.runtime.clock import SystemClock
 from merkle.replica import BlockId, ContainerId
 from ozone.disk import database
-from ozone.disk.database import BLOCKS, Database
+from ozone.disk.database import BLOCKS, ContainerDatabase
 from ozone.disk.layout import find_volume
 from ozone.disk.rows import ContainerRows
 from ozone.disk.small_files import read_small
@@ -63,7 +63,7 @@ def test_a_file_that_compaction_takes_away_between_listing_and_opening_is_no_fai
 
     monkeypatch.setattr(database, "_names", names)
 
-    view = Database(made.database, scratch).view(0.0)
+    view = ContainerDatabase(made.database, scratch).view(0.0)
 
     assert view.value(BLOCKS, key(1, 9)) is not None
     assert not {name for name in listed[1] if name.endswith(".sst")} <= set(listed[-1])
@@ -74,7 +74,7 @@ def test_a_view_is_used_again_until_something_was_written(made: MadeVolume, scra
     """
     Nothing written: the same view is as good as a new one. One row: it is opened again.
     """
-    base = Database(made.database, scratch)
+    base = ContainerDatabase(made.database, scratch)
     first = base.view(time.monotonic())
     same = base.view(time.monotonic())
     made.put_row(1, 77, b"written")
@@ -89,7 +89,7 @@ def test_a_view_is_used_again_until_something_was_written(made: MadeVolume, scra
 def test_a_database_that_is_not_there_is_named(tmp_path: Path, scratch: Path) -> None:
     """The hint names the Ozone option that may have moved it."""
     with pytest.raises(Unavailable, match="does not exist") as refused:
-        Database(tmp_path / "nowhere", scratch).view(0.0)
+        ContainerDatabase(tmp_path / "nowhere", scratch).view(0.0)
 
     assert "--db-dir" in refused.value.hint
 
@@ -152,7 +152,7 @@ def test_a_database_that_was_mended_is_opened_again(
     made: MadeVolume, scratch: Path, opened: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A failure is remembered for a time, and for a shorter one if the volume was written to."""
-    base, heal = Database(made.database, scratch), damaged(made)
+    base, heal = ContainerDatabase(made.database, scratch), damaged(made)
     with pytest.raises(Unavailable, match=r"container\.db") as first:
         base.view(0.0)
     with pytest.raises(Unavailable) as again:
@@ -172,7 +172,7 @@ def test_a_database_that_recovered_is_opened_again(
     """
     A disk may give what it did not give before, and no file has changed.
     """
-    base = Database(made.database, scratch)
+    base = ContainerDatabase(made.database, scratch)
     monkeypatch.setattr(database, "UNCHANGED_S", 0.0)
     damaged(made)
 
@@ -224,7 +224,7 @@ def test_blocks_come_by_number_and_not_by_text(made: MadeVolume, scratch: Path) 
     made.put_row(1, 100, b"tail", "last_chunk_info")
     made.put_row(1, 3000, b"tail", "last_chunk_info")
     made.put_row(2, 6, b"of another container")
-    rows = ContainerRows(Database(made.database, scratch).view(0.0), HERE, 3)
+    rows = ContainerRows(ContainerDatabase(made.database, scratch).view(0.0), HERE, 3)
 
     found = [(number, row is not None, tail is not None) for number, row, tail in rows.blocks()]
 
@@ -247,7 +247,7 @@ def test_large_rows_come_few_at_a_time(made: MadeVolume, scratch: Path) -> None:
     """
     for number in range(100, 110):
         made.put_row(1, number, bytes(1024**2))
-    view = Database(made.database, scratch).view(0.0)
+    view = ContainerDatabase(made.database, scratch).view(0.0)
 
     sizes = [sum(map(len, rows)) for _, rows in view.batches(BLOCKS, key(1, "1"))]
 

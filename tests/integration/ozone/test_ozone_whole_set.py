@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from ozone.scrub.comparison import Agreement, Reason
-from ozone.scrub.result import ContainerResult, Standing
-from ozone.scrub.scrub import ScrubWish, Watched, scrub
+from ozone.scrub.result import ContainerResult, ScrubStatus
+from ozone.scrub.scrub import ScrubListener, ScrubOptions, scrub
 from tests.support.faults.changes_seen import changes
 from tests.support.ozone.ozone_volumes import WHOLE, needs_whole_set, snapshot, unpack
 
@@ -24,14 +24,14 @@ def test_every_replica_of_a_whole_cluster_is_whole_and_explained(tmp_path: Path)
     for number in range(5):
         data_dir = tmp_path / "set" / f"dn{number}"
         before = snapshot(data_dir)
-        wish = ScrubWish(data_dirs=[data_dir], state_dir=tmp_path / f"state{number}")
+        wish = ScrubOptions(data_dirs=[data_dir], state_dir=tmp_path / f"state{number}")
         with changes(data_dir) as seen:
-            scrub(wish, Watched(lambda *_: None, lambda _: None, results.append))
+            scrub(wish, ScrubListener(lambda *_: None, lambda _: None, results.append))
         assert [] == seen
         assert before == snapshot(data_dir)
 
     assert 16 == len(results)
-    assert {Standing.WHOLE} == {result.standing for result in results}
+    assert {ScrubStatus.WHOLE} == {result.standing for result in results}
     assert 0 == sum(result.finding_count for result in results)
     found = Counter(
         (result.comparison.agreement, tuple(result.comparison.reasons)) for result in results

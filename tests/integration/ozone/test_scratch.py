@@ -8,7 +8,7 @@ import pytest
 
 from agent.errors import Unavailable
 from ozone.transfer import scratch
-from ozone.transfer.entries import Entry
+from ozone.transfer.entries import ArchiveEntry
 from ozone.transfer.scratch import MEMORY_BYTES_MAX, PREFIX, YOUNG_S, Scratch, clear_abandoned
 from ozone.transfer.tables import keep_table, write_table
 from tests.support.ozone.ozone_agent import served
@@ -99,7 +99,7 @@ def test_an_agent_without_room_for_tables_says_so(memory: Path) -> None:
     with Scratch(memory) as tables:
         tables.path.rmdir()
         with pytest.raises(Unavailable, match="tables of an archive"):
-            keep_table(Entry("db/block_data.data", 4, iter([memoryview(b"rows")])), tables)
+            keep_table(ArchiveEntry("db/block_data.data", 4, iter([memoryview(b"rows")])), tables)
     with pytest.raises(Unavailable, match=rf"tables of an archive: IO error.*{disk}"):
         write_table(disk, "block_data", iter([(b"key", b"value")]))
     clear_abandoned(memory)  # which stops no start

@@ -11,7 +11,7 @@ import pytest
 from rocksdict import BlockBasedOptions, ChecksumType, DBCompressionType, Options, SstFileWriter
 
 from agent.rpc.wire.varint import varint
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from ozone.transfer.sorted_table import FOOTER, check_blocks
 from tests.integration.ozone.test_ozone_archives import files_of
 from tests.support.ozone.ozone_volumes import key
@@ -76,7 +76,7 @@ def test_a_table_that_is_whole_passes(tmp_path: Path, method: str, version: int)
 
     data = table(path, method, rows=3_000, version=version)
     check_blocks(path, BOUND)
-    with pytest.raises(Damaged, match="unpacks to"):
+    with pytest.raises(DamagedData, match="unpacks to"):
         check_blocks(path, 256)  # each block is larger: all of them were looked at
 
     assert 20_000 < len(data)
@@ -105,13 +105,13 @@ def test_a_block_that_unpacks_to_much_is_not_unpacked(tmp_path: Path, method: st
     """One block is a row of zeros in a few kilobytes, and another only claims a large size."""
     path = tmp_path / "table"
     table(path, method, rows=1, row_bytes=64 * MiB)
-    with pytest.raises(Damaged, match="unpacks to 6710"):
+    with pytest.raises(DamagedData, match="unpacks to 6710"):
         check_blocks(path, BOUND)
     data = bytearray(table(path, method))
     data[:5] = varint(2**32 - 1)
     path.write_bytes(data)
 
-    with pytest.raises(Damaged, match="the block at byte 0 unpacks to 4294967295 bytes"):
+    with pytest.raises(DamagedData, match="the block at byte 0 unpacks to 4294967295 bytes"):
         check_blocks(path, BOUND)
 
 
@@ -126,7 +126,7 @@ def test_a_method_whose_size_does_not_bind_is_refused(tmp_path: Path) -> None:
         path.write_bytes(data[:at] + b"\x02" + data[at + 1 :])
         try:
             check_blocks(path, BOUND)
-        except Damaged as damage:
+        except DamagedData as damage:
             said.add(str(damage))
 
     assert "the block at byte 0 is packed by method 2" in said
@@ -141,7 +141,7 @@ def test_blocks_that_lie_where_none_may_are_refused(tmp_path: Path) -> None:
     data = table(path, "none", version=2)
     start = len(data) - FOOTER.size + 1
     path.write_bytes(data[:start] + varint(7) + varint(2**40) + data[start + 7 :])
-    with pytest.raises(Damaged, match="a block of 1099511627776 bytes at byte 7"):
+    with pytest.raises(DamagedData, match="a block of 1099511627776 bytes at byte 7"):
         check_blocks(path, BOUND)
     (again,) = [
         data.replace(second, b"\x80\x00" + varint(size))
@@ -150,7 +150,7 @@ def test_blocks_that_lie_where_none_may_are_refused(tmp_path: Path) -> None:
     ]
     path.write_bytes(again)
 
-    with pytest.raises(Damaged, match="block 1 at byte 0: none may begin there"):
+    with pytest.raises(DamagedData, match="block 1 at byte 0: none may begin there"):
         check_blocks(path, BOUND)
 
 

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from agent.errors import Code, Refused
-from agent.plan.actions import Deletes, SkipReason
-from agent.plan.reconcile_outcome import ChunkResult, ReconcileResult, Result
-from agent.reconcile.survey import Holder
+from agent.plan.actions import ConfirmedDeletes, SkipReason
+from agent.plan.reconcile_outcome import ChunkResult, ReconcileResult, ReconcileVerdict
+from agent.reconcile.survey import SilentHolder
 from agent.rpc.wire.reports import replica_report
 from merkle.checksum import window_checksums
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ReplicaState
-from scanner.finding import Fault, Finding, Verdict
+from scanner.finding import DamageFault, Finding, Verdict
 from tests.support.storage.datanodes import Datanode
 from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.stored_replica import CONTAINER, WINDOW_BYTES, StoredReplica, noise
@@ -111,7 +111,7 @@ class TestIntactRow:
 
             facts = cluster.mine.replica.store.replica(CONTAINER)
             assert before == cluster.mine.files()
-            assert (Result.PARTIAL, {"CONTRADICTORY"}) == (result.result, skipped(result))
+            assert (ReconcileVerdict.PARTIAL, {"CONTRADICTORY"}) == (result.result, skipped(result))
             assert (ReplicaState.UNHEALTHY, 1) == (facts.state, facts.contradiction_count)
 
     def test_with_the_right_peer_up_its_bytes_are_taken_always(self, tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ class TestLostRow:
         cluster.mine.scan()
         cluster.right.stop_serving()
 
-        result = cluster.mine.reconcile([cluster.wrong], holders=[Holder("dn2")])
+        result = cluster.mine.reconcile([cluster.wrong], holders=[SilentHolder("dn2")])
         again = cluster.mine.reconcile([cluster.right, cluster.wrong])
 
         assert "UNCONFIRMED" in skipped(result) & skipped(again)
@@ -214,14 +214,16 @@ class TestLostRow:
         cluster.mine.scan()
         cluster.wrong.stop_serving()
 
-        result = cluster.mine.reconcile([cluster.right], holders=[Holder("dn3", is_dead=True)])
+        result = cluster.mine.reconcile(
+            [cluster.right], holders=[SilentHolder("dn3", is_dead=True)]
+        )
         facts = cluster.mine.replica.store.replica(CONTAINER)
         repaired = cluster.block(cluster.mine)
         cluster.wrong.serve()
         again = cluster.mine.reconcile([cluster.right, cluster.wrong])
 
         assert cluster.written == repaired
-        assert (Result.CONVERGED, ReplicaState.CLOSED) == (result.result, facts.state)
+        assert (ReconcileVerdict.CONVERGED, ReplicaState.CLOSED) == (result.result, facts.state)
         assert {"CONTRADICTORY"} == skipped(again)
         assert cluster.written == cluster.block(cluster.mine)
 
@@ -233,10 +235,10 @@ class TestLostRow:
         cluster.mine.replica.delete_row(BLOCK)
         cluster.mine.scan()
 
-        result = cluster.mine.reconcile([cluster.right], holders=[Holder("dn4", tree)])
+        result = cluster.mine.reconcile([cluster.right], holders=[SilentHolder("dn4", tree)])
 
         assert cluster.written == cluster.block(cluster.mine)
-        assert Result.CONVERGED is result.result, result
+        assert ReconcileVerdict.CONVERGED is result.result, result
 
 
 class TestTombstones:
@@ -250,14 +252,14 @@ class TestTombstones:
         [finding] = cluster.contradictions()
         assert cluster.written == cluster.block(cluster.mine)
         assert "UNCONFIRMED_DELETE" in skipped(result)
-        assert (Fault.UNCONFIRMED_DELETE, BLOCK) == (finding.fault, finding.block_id)
+        assert (DamageFault.UNCONFIRMED_DELETE, BLOCK) == (finding.fault, finding.block_id)
 
     def test_an_ordered_delete_is_followed_and_its_bytes_are_kept(self, cluster: Cluster) -> None:
         """For a time, in quarantine."""
         remove_blocks(cluster.right.replica.store, CONTAINER, [BLOCK])
         cluster.mine.reconcile([cluster.right])
 
-        cluster.mine.reconcile([cluster.right], deletes=Deletes(frozenset({BLOCK})))
+        cluster.mine.reconcile([cluster.right], deletes=ConfirmedDeletes(frozenset({BLOCK})))
 
         assert b"" == cluster.block(cluster.mine)
         assert [cluster.written] == cluster.kept()
@@ -274,11 +276,11 @@ class TestTombstones:
             remove_blocks(node.replica.store, CONTAINER, [BLOCK])
         others = [cluster.right, cluster.wrong]
 
-        cluster.mine.reconcile(others, deletes=Deletes(kept=frozenset({BLOCK})))
+        cluster.mine.reconcile(others, deletes=ConfirmedDeletes(kept=frozenset({BLOCK})))
         named = cluster.block(cluster.mine)
-        cluster.mine.reconcile(others, holders=[Holder("dn4")])
+        cluster.mine.reconcile(others, holders=[SilentHolder("dn4")])
         silent = cluster.block(cluster.mine)
-        cluster.mine.reconcile(others, holders=[Holder("dn4", is_dead=True)])
+        cluster.mine.reconcile(others, holders=[SilentHolder("dn4", is_dead=True)])
         dead = cluster.block(cluster.mine)
         cluster.mine.reconcile(others)
 
@@ -305,7 +307,11 @@ class TestKnowing:
         again = cluster.contradictions()
         cluster.mine.reconcile([cluster.right])
 
-        assert (Fault.PEER_CONTRADICTS, BLOCK, 0) == (found.fault, found.block_id, found.offset)
+        assert (DamageFault.PEER_CONTRADICTS, BLOCK, 0) == (
+            found.fault,
+            found.block_id,
+            found.offset,
+        )
         assert "dn3" in found.evidence
         assert [found] == again
         assert (1, 0) == (report.contradiction_count, report.finding_count)
@@ -338,7 +344,7 @@ class TestKnowing:
         """A contradiction with a holder that does not answer is not resolved."""
         cluster.mine.reconcile([cluster.right, cluster.wrong])
 
-        cluster.mine.reconcile([cluster.right], holders=[Holder("dn3", is_dead=is_dead)])
+        cluster.mine.reconcile([cluster.right], holders=[SilentHolder("dn3", is_dead=is_dead)])
 
         assert [SkipReason.CONTRADICTORY.value] == [f.verdict for f in cluster.contradictions()]
 

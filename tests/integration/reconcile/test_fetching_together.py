@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from agent.errors import Code, Unavailable
-from agent.plan.reconcile_outcome import ReconcileResult, Result
-from agent.reconcile.mend import MendLimits
+from agent.plan.reconcile_outcome import ReconcileResult, ReconcileVerdict
+from agent.reconcile.mend import RepairLimits
 from agent.rpc.calls.peer import Peer
 from agent.rpc.datanode.reading import ReadHandlers
-from agent.store.operations.repair import Repair
+from agent.store.operations.repair import ReplicaRepair
 from merkle.checksum import window_checksums
 from merkle.replica import BlockData, BlockId, ContainerId
 from tests.support.storage.datanodes import LIMITS, Datanode, dialled
@@ -68,7 +68,7 @@ def served_by(*datanodes: Datanode) -> None:
 
 def one_call_at_a_time(mine: Datanode, others: Cluster) -> ReconcileResult:
     """Reconcile without any call beside another one."""
-    reconciler = mine.reconciler(limits=MendLimits(fetch_count_max=1))
+    reconciler = mine.reconciler(limits=RepairLimits(fetch_count_max=1))
     with dialled(others) as peers:
         return reconciler.reconcile(CONTAINER, peers)
 
@@ -83,7 +83,7 @@ def test_many_chunks_take_few_calls(cluster: Cluster, monkeypatch: pytest.Monkey
 
     result = cluster[0].reconcile(cluster[1:])
 
-    assert (Result.CONVERGED, 20) == (result.result, result.chunk_count)
+    assert (ReconcileVerdict.CONVERGED, 20) == (result.result, result.chunk_count)
     assert cluster[1].files() == cluster[0].files()
     assert [5, 5, 5, 5] == calls.counts["read_chunks"] == calls.counts["prove_chunks"]
     assert [] == calls.counts["read_chunk"] == calls.counts["block"]
@@ -111,7 +111,7 @@ def test_a_message_has_room_for_so_many(tmp_path: Path, monkeypatch: pytest.Monk
     for datanode in (mine, whole):
         datanode.close()
 
-    assert (Result.CONVERGED, 300) == (result.result, result.chunk_count)
+    assert (ReconcileVerdict.CONVERGED, 300) == (result.result, result.chunk_count)
     assert files[0] == files[1]
     assert [44, 64, 64, 64, 64] == sorted(calls.counts["read_chunks"])
 
@@ -128,7 +128,7 @@ def test_a_chunk_by_itself_is_asked_for_alone(
     served_by(*cluster[1:])
     calls = Counting(monkeypatch)
 
-    assert Result.CONVERGED is cluster[0].reconcile(cluster[1:]).result
+    assert ReconcileVerdict.CONVERGED is cluster[0].reconcile(cluster[1:]).result
     assert [[1], [], [1], [1], []] == list(calls.counts.values())
 
 
@@ -176,7 +176,7 @@ def test_a_chunk_that_is_not_what_the_tree_says_is_not_written(
 
     result = cluster[0].reconcile(cluster[1:])
 
-    assert (Result.CONVERGED, sum(came)) == (result.result, result.fetched_bytes)
+    assert (ReconcileVerdict.CONVERGED, sum(came)) == (result.result, result.fetched_bytes)
     assert cluster[1].files() == cluster[0].files()
 
 
@@ -216,13 +216,13 @@ def test_chunk_that_cannot_be_read_here_is_fetched(
     """The failure shows again, with its reason, when the chunk is overwritten."""
     served_by(*cluster[1:])
 
-    def fails(_repair: Repair, _block_id: BlockId, _chunks: object) -> list[bytes]:
+    def fails(_repair: ReplicaRepair, _block_id: BlockId, _chunks: object) -> list[bytes]:
         raise Unavailable(Code.UNAVAILABLE, "the index has no free reader")
 
-    monkeypatch.setattr(Repair, "held_of", fails)
+    monkeypatch.setattr(ReplicaRepair, "held_of", fails)
     result = cluster[0].reconcile(cluster[1:])
 
-    assert (Result.CONVERGED, 20) == (result.result, result.chunk_count)
+    assert (ReconcileVerdict.CONVERGED, 20) == (result.result, result.chunk_count)
     assert cluster[1].files() == cluster[0].files()
 
 
@@ -255,8 +255,8 @@ def test_peer_without_batch_proofs_is_asked_chunk_by_chunk(
         unchanged = cluster[0].files()
     result = cluster[0].reconcile(cluster[1:])
 
-    assert (Result.PARTIAL, before) == (unrepaired.result, unchanged)
-    assert Result.CONVERGED is result.result
+    assert (ReconcileVerdict.PARTIAL, before) == (unrepaired.result, unchanged)
+    assert ReconcileVerdict.CONVERGED is result.result
     assert cluster[1].files() == cluster[0].files()
     assert calls.counts["prove_chunks"].count(1) >= 20
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agent.errors import Code, Unavailable
-from agent.reconcile.peer_challenges import Challenges
+from agent.reconcile.peer_challenges import ChallengeWorker
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.runtime.loop import Throttled
@@ -56,9 +56,9 @@ class Two:
         peer: Peer,
         interval_s: float = INTERVAL_S,
         info: Callable[[ContainerId], scm_pb2.ContainerInfo] | None = None,
-    ) -> Challenges:
+    ) -> ChallengeWorker:
         """Return what asks."""
-        return Challenges(
+        return ChallengeWorker(
             self.mine.replica.store,
             "dn1",
             interval_s,

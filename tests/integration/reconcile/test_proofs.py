@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent.errors import Code, Refused
-from agent.reconcile.witnesses import Word, ask_for_chunks, proof_of_chunk
+from agent.reconcile.witnesses import ProofAnswer, ask_for_chunks, proof_of_chunk
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import datanode_pb2 as pb
 from merkle.possession_proof import NONCE_BYTES
@@ -42,7 +42,7 @@ def good(datanode: Datanode) -> bytes:
     return datanode.replica.file(BLOCK).read_bytes()[:CHUNK_BYTES]
 
 
-def ask_for_chunk(peer: Peer, block_id: BlockId, data: bytes) -> Word:
+def ask_for_chunk(peer: Peer, block_id: BlockId, data: bytes) -> ProofAnswer:
     """Have a peer prove the first chunk of one block."""
     [word] = ask_for_chunks("dn1", peer, CONTAINER, [(block_id, 0, data)])
     return word

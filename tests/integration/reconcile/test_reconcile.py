@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.plan.actions import Deletes
-from agent.plan.reconcile_outcome import ChunkResult, PeerState, ReconcileResult, Result
-from agent.reconcile.mend import MendLimits
+from agent.plan.actions import ConfirmedDeletes
+from agent.plan.reconcile_outcome import ChunkResult, PeerState, ReconcileResult, ReconcileVerdict
+from agent.reconcile.mend import RepairLimits
 from agent.rpc.calls.peer import Peer
 from merkle.replica import BlockId, ReplicaState
 from tests.support.storage.datanodes import Datanode
@@ -162,7 +162,7 @@ class TestOneDamagedReplica:
         result = cluster[0].reconcile(cluster[1:])
 
         facts = cluster[0].replica.store.replica(CONTAINER)
-        assert Result.CONVERGED is result.result, result
+        assert ReconcileVerdict.CONVERGED is result.result, result
         assert whole == cluster[0].files()
         assert root == cluster[0].replica.store.tree(CONTAINER).root
         assert (ReplicaState.CLOSED, 0) == (facts.state, facts.finding_count)
@@ -185,7 +185,7 @@ class TestOneDamagedReplica:
         cluster[0].scan()
         again = cluster[0].reconcile(cluster[1:])
 
-        assert Result.NOTHING_TO_DO is again.result, again
+        assert ReconcileVerdict.NOTHING_TO_DO is again.result, again
         assert 0 == again.fetched_bytes
         assert cluster[1].files() == cluster[0].files()
 
@@ -208,7 +208,7 @@ class TestAllReplicasDamaged:
             assert whole == datanode.files()
             assert root == datanode.replica.store.tree(CONTAINER).root
             assert (ReplicaState.CLOSED, 0) == (facts.state, facts.finding_count)
-        assert [Result.CONVERGED] * 3 == [result.result for result in results], results
+        assert [ReconcileVerdict.CONVERGED] * 3 == [result.result for result in results], results
         assert damaged == sum(result.fetched_bytes for result in results)
 
     def test_simultaneous_reconciles_of_all_replicas_converge(self, cluster: Cluster) -> None:
@@ -232,7 +232,7 @@ class TestAllReplicasDamaged:
 
         assert [whole] * 3 == [datanode.files() for datanode in cluster]
         assert 1 == len({one.replica.store.tree(CONTAINER).root for one in cluster})
-        assert [Result.CONVERGED] * 3 == [result.result for result in results], results
+        assert [ReconcileVerdict.CONVERGED] * 3 == [result.result for result in results], results
 
     def test_equal_replicas_compare_roots_only(self, cluster: Cluster) -> None:
         """Nothing is fetched and no chunk is read."""
@@ -240,7 +240,7 @@ class TestAllReplicasDamaged:
 
         results = one_round(cluster)
 
-        assert [Result.NOTHING_TO_DO] * 3 == [result.result for result in results]
+        assert [ReconcileVerdict.NOTHING_TO_DO] * 3 == [result.result for result in results]
         assert 0 == sum(result.fetched_bytes for result in results)
         assert all(result.tree_fetched_bytes < 200 for result in results)
         assert [] == [read for datanode in cluster for read in datanode.reads]
@@ -254,7 +254,7 @@ class TestAllReplicasDamaged:
 
         result = cluster[0].reconcile(cluster[1:])
 
-        assert Result.PARTIAL is result.result
+        assert ReconcileVerdict.PARTIAL is result.result
         assert ReplicaState.UNHEALTHY is cluster[0].replica.store.replica(CONTAINER).state
         assert [(1, 0, "BOTH_UNHEALTHY")] == [
             (chunk.block_id, chunk.offset, chunk.difference)
@@ -272,10 +272,10 @@ class TestDeletedBlocks:
         root = cluster[0].replica.store.tree(CONTAINER).root
         assert root == cluster[1].replica.store.tree(CONTAINER).root
 
-        ordered = Deletes(frozenset({BlockId(3)}))
+        ordered = ConfirmedDeletes(frozenset({BlockId(3)}))
         result = cluster[0].reconcile(cluster[1:], deletes=ordered)
 
-        assert Result.CONVERGED is result.result, result
+        assert ReconcileVerdict.CONVERGED is result.result, result
         assert "3.block" not in cluster[0].files()
         assert root == cluster[0].replica.store.tree(CONTAINER).root
         assert {BlockId(3)} == set(cluster[0].replica.store.tombstones(CONTAINER))
@@ -301,7 +301,7 @@ class TestRandomDamage:
         assert [whole] * 3 == [datanode.files() for datanode in cluster]
         assert 1 == len({one.replica.store.tree(CONTAINER).root for one in cluster})
         assert [0] * 3 == [one.replica.store.replica(CONTAINER).finding_count for one in cluster]
-        assert [Result.CONVERGED] * 3 == [result.result for result in results], results
+        assert [ReconcileVerdict.CONVERGED] * 3 == [result.result for result in results], results
 
 
 def hurt(datanode: Datanode, block: int, dice: random.Random) -> None:
@@ -334,7 +334,7 @@ def test_reconcile_pauses_while_its_replica_is_copied(cluster: Cluster) -> None:
     flip(cluster[0])
     serve_all(cluster)
     damaged = cluster[0].files()
-    reconciler = cluster[0].reconciler(limits=MendLimits(lease_timeout_s=0.01))
+    reconciler = cluster[0].reconciler(limits=RepairLimits(lease_timeout_s=0.01))
 
     def stop() -> bool:
         asked.release()
@@ -347,5 +347,5 @@ def test_reconcile_pauses_while_its_replica_is_copied(cluster: Cluster) -> None:
             assert damaged == cluster[0].files()
             assert not running.done()
 
-        assert Result.CONVERGED is running.result(WAIT_S).result
+        assert ReconcileVerdict.CONVERGED is running.result(WAIT_S).result
     assert whole == cluster[0].files()

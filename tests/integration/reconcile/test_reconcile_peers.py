@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 
 from agent.errors import Code, Unavailable
-from agent.plan.actions import Deletes
+from agent.plan.actions import ConfirmedDeletes
 from agent.plan.reconcile_outcome import (
     ChunkResult,
     PeerOutcome,
     PeerState,
     ReconcileResult,
-    Result,
+    ReconcileVerdict,
 )
-from agent.reconcile.mend import MendLimits
-from agent.rpc.calls.peer import Peer, Timeouts
-from agent.store.operations.repair import Repair
+from agent.reconcile.mend import RepairLimits
+from agent.rpc.calls.peer import Peer, PeerTimeouts
+from agent.store.operations.repair import ReplicaRepair
 from merkle.checksum import window_checksums
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ReplicaState
 from tests.support.faults.bad_peers import Dying, Garbler, Hanging, Liar, Shifting
@@ -61,7 +61,7 @@ class TestBadPeers:
         result = cluster[0].reconcile(cluster[1:])
 
         assert whole == cluster[0].files()
-        assert Result.PARTIAL is result.result
+        assert ReconcileVerdict.PARTIAL is result.result
         assert PeerState.BAD_DATA is peer_of(result, "dn2").state
         assert 0 == peer_of(result, "dn2").chunk_count
         assert 2 == peer_of(result, "dn3").chunk_count
@@ -80,7 +80,7 @@ class TestBadPeers:
         result = cluster[0].reconcile(cluster[1:2])
 
         assert before == cluster[0].files()
-        assert Result.PARTIAL is result.result
+        assert ReconcileVerdict.PARTIAL is result.result
         assert [ChunkResult.FAILED] == [chunk.result for chunk in result.chunks]
 
     def test_a_peer_that_dies_in_the_middle_is_replaced(self, cluster: Cluster) -> None:
@@ -109,8 +109,8 @@ class TestBadPeers:
         mine.scan()
         hanging.serve(Hanging)
         whole.serve()
-        quick = Timeouts(call_s=5, tree_s=5, chunk_s=0.3)
-        reconciler = mine.reconciler(limits=MendLimits(fetch_count_max=2))
+        quick = PeerTimeouts(call_s=5, tree_s=5, chunk_s=0.3)
+        reconciler = mine.reconciler(limits=RepairLimits(fetch_count_max=2))
 
         with Peer(hanging.address, timeouts=quick) as slow, Peer(whole.address) as good:
             result = reconciler.reconcile(CONTAINER, {"dn2": slow, "dn3": good})
@@ -135,7 +135,7 @@ class TestBadPeers:
         result = cluster[0].reconcile(cluster[1:2])
 
         assert before == cluster[0].files()
-        assert Result.PARTIAL is result.result
+        assert ReconcileVerdict.PARTIAL is result.result
 
     def test_a_tree_that_changes_meanwhile_is_read_again(self, cluster: Cluster) -> None:
         """A peer whose replica moved on takes part with what it is now."""
@@ -163,7 +163,10 @@ class TestUnknownPeers:
         result = cluster[0].reconcile([opened])
 
         opened.close()
-        assert (Result.NO_PEER, PeerState.NO_TREE) == (result.result, result.peers[0].state)
+        assert (ReconcileVerdict.NO_PEER, PeerState.NO_TREE) == (
+            result.result,
+            result.peers[0].state,
+        )
         assert before == cluster[0].files()
 
     def test_an_unreachable_peer_is_named_and_the_rest_is_used(self, cluster: Cluster) -> None:
@@ -179,7 +182,7 @@ class TestUnknownPeers:
 
         assert whole == cluster[0].files()
         assert PeerState.UNREACHABLE is peer_of(result, "dn2").state
-        assert Result.PARTIAL is result.result
+        assert ReconcileVerdict.PARTIAL is result.result
 
     def test_no_peer_at_all_judges_nothing(self, cluster: Cluster) -> None:
         """The damage stays, and no result reports success."""
@@ -188,7 +191,7 @@ class TestUnknownPeers:
 
         result = cluster[0].reconcile([])
 
-        assert Result.NO_PEER is result.result
+        assert ReconcileVerdict.NO_PEER is result.result
         assert ReplicaState.UNHEALTHY is cluster[0].replica.store.replica(CONTAINER).state
 
     def test_an_open_replica_is_not_reconciled(self, tmp_path: Path) -> None:
@@ -216,12 +219,12 @@ class TestGivingUp:
         def full(*_: object, **__: object) -> None:
             raise Unavailable(code, "no room")
 
-        monkeypatch.setattr(Repair, "install_chunk", full)
-        reconciler = cluster[0].reconciler(limits=MendLimits(fetch_count_max=1))
+        monkeypatch.setattr(ReplicaRepair, "install_chunk", full)
+        reconciler = cluster[0].reconciler(limits=RepairLimits(fetch_count_max=1))
         with dialled(cluster[1:2]) as peers:
             results = [reconciler.reconcile(CONTAINER, peers) for _ in range(3)]
 
-        assert [Result.PARTIAL] * 3 == [result.result for result in results]
+        assert [ReconcileVerdict.PARTIAL] * 3 == [result.result for result in results]
         assert all(result.fetched_bytes <= 2 * CHUNK_BYTES for result in results)
 
     def test_an_unhealthy_replica_without_peers_is_not_read_again(self, cluster: Cluster) -> None:
@@ -254,8 +257,8 @@ class TestStopping:
         between = sum(cluster[0].files()[name] == whole[name] for name in whole)
         second = cluster[0].reconcile(cluster[1:2])
 
-        assert (Result.INTERRUPTED, 2) == (first.result, between)
-        assert Result.CONVERGED is second.result
+        assert (ReconcileVerdict.INTERRUPTED, 2) == (first.result, between)
+        assert ReconcileVerdict.CONVERGED is second.result
         assert whole == cluster[0].files()
         assert 2 * CHUNK_BYTES == second.fetched_bytes
         counts = [chunk.result for chunk in second.chunks]
@@ -271,11 +274,11 @@ class TestStopping:
 
         result = cluster[0].reconcile(
             cluster[1:2],
-            deletes=Deletes(frozenset({BlockId(1), BlockId(2)})),
+            deletes=ConfirmedDeletes(frozenset({BlockId(1), BlockId(2)})),
             stop=lambda: bool(store.tombstones(CONTAINER)),
         )
 
-        assert Result.INTERRUPTED is result.result
+        assert ReconcileVerdict.INTERRUPTED is result.result
         assert [1] == told
 
     def test_a_container_deleted_meanwhile_ends_it(self, cluster: Cluster) -> None:
@@ -316,7 +319,7 @@ class TestStopping:
                     mine.replica.store.delete_container(CONTAINER, force=True)
             return False
 
-        limits = MendLimits(fetch_count_max=1)
+        limits = RepairLimits(fetch_count_max=1)
         with dialled([peer]) as peers:
             reconciler = mine.reconciler(limits=limits)
             refused = code_of(lambda: reconciler.reconcile(CONTAINER, peers, stop=delete_soon))
@@ -353,7 +356,7 @@ class TestCommitIds:
         result = late.reconcile([ahead])
 
         facts = late.replica.store.replica(CONTAINER)
-        assert Result.CONVERGED is result.result, result
+        assert ReconcileVerdict.CONVERGED is result.result, result
         assert (2, 2) == (facts.bcsid, late.replica.store.block(CONTAINER, BlockId(2)).bcsid)
         assert ahead.files() == late.files()
 
@@ -366,13 +369,15 @@ class TestCommitIds:
         for datanode in behind:
             remove_blocks(datanode.replica.store, CONTAINER, [BlockId(2)])
         ahead.serve()
-        late.reconcile([ahead], deletes=Deletes(frozenset({BlockId(2)})))  # their tombstones
+        late.reconcile(
+            [ahead], deletes=ConfirmedDeletes(frozenset({BlockId(2)}))
+        )  # their tombstones
         before = late.replica.store.replica(CONTAINER)
 
         result = late.reconcile([ahead])
 
         after = late.replica.store.replica(CONTAINER)
-        assert Result.CONVERGED is result.result, result
+        assert ReconcileVerdict.CONVERGED is result.result, result
         assert [(ReplicaState.CLOSED, 1), (ReplicaState.CLOSED, 2)] == [
             (facts.state, facts.bcsid) for facts in (before, after)
         ]
@@ -387,7 +392,7 @@ class TestCommitIds:
         result = late.reconcile([ahead])
 
         block = late.replica.store.block(CONTAINER, BlockId(2))
-        assert Result.PARTIAL is result.result
+        assert ReconcileVerdict.PARTIAL is result.result
         assert (1, 0) == (len(block.chunks), block.bcsid)
         assert 1 == late.replica.store.replica(CONTAINER).bcsid
 
@@ -422,7 +427,7 @@ class TestCommitIds:
 
         result = late.reconcile([ahead])
 
-        assert Result.PARTIAL is result.result
+        assert ReconcileVerdict.PARTIAL is result.result
         assert 3 == late.replica.store.block(CONTAINER, BlockId(3)).bcsid
         assert 1 == late.replica.store.replica(CONTAINER).bcsid
 
@@ -447,5 +452,5 @@ class TestCommitIds:
         blocks = mine.replica.store.blocks(CONTAINER)
         mine.close()
         peer.close()
-        assert Result.CONVERGED is result.result, result
+        assert ReconcileVerdict.CONVERGED is result.result, result
         assert [full, empty] == blocks

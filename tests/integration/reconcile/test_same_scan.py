@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agent.errors import Code, Unavailable
-from agent.plan.reconcile_outcome import ChunkResult, Proof, ReconcileResult, Result
+from agent.plan.reconcile_outcome import ChunkResult, ReadBack, ReconcileResult, ReconcileVerdict
 from agent.scan.container_scan import scan_container
 from merkle.replica import BlockId, ReplicaState
 from tests.support.storage.datanodes import Datanode
@@ -65,7 +65,7 @@ def test_damage_found_by_an_interrupted_scan_is_repaired(cluster: Cluster) -> No
 
     result = damaged.reconcile(others)
 
-    assert Result.CONVERGED is result.result, result
+    assert ReconcileVerdict.CONVERGED is result.result, result
     assert CHUNK_BYTES + CHUNK_BYTES + 1 == result.fetched_bytes
     assert (ReplicaState.CLOSED, 0) == state(damaged)
     assert whole == damaged.files()
@@ -80,7 +80,7 @@ def test_a_repair_that_no_scan_followed_is_read_though_no_peer_is_whole(cluster:
     for datanode in (first, second):
         damage(datanode)
         datanode.scan()
-    assert Result.PARTIAL is first.reconcile([second, lender], prove=killed).result
+    assert ReconcileVerdict.PARTIAL is first.reconcile([second, lender], prove=killed).result
     assert (ReplicaState.UNHEALTHY, 2) == state(first)
     assert lender.files() == first.files()
     lender.stop_serving()
@@ -89,7 +89,7 @@ def test_a_repair_that_no_scan_followed_is_read_though_no_peer_is_whole(cluster:
 
     assert ["BOTH_UNHEALTHY"] * 2 == skipped(result)
     assert (ReplicaState.CLOSED, 0) == state(first)
-    assert Result.CONVERGED is second.reconcile([first]).result
+    assert ReconcileVerdict.CONVERGED is second.reconcile([first]).result
     assert (ReplicaState.CLOSED, 0) == state(second)
 
 
@@ -128,6 +128,6 @@ def test_damage_that_nobody_can_mend_is_not_read_again_and_again(cluster: Cluste
     assert (ReplicaState.UNHEALTHY, 2) == state(first)
 
 
-def killed(_container_id: object, _changed: object) -> Proof:
+def killed(_container_id: object, _changed: object) -> ReadBack:
     """Stand for the read that closes a repair, in a process that did not live to see it."""
     raise Unavailable(Code.BUSY, "its process was killed")

@@ -11,7 +11,7 @@ import pytest
 from agent.plan.reconcile_outcome import PeerState
 from agent.reconcile.survey import survey, windows
 from agent.rpc.calls.peer import Peer
-from agent.rpc.datanode.limits import Limits
+from agent.rpc.datanode.limits import DatanodeServerLimits
 from agent.rpc.datanode.reading import ReadHandlers
 from agent.rpc.datanode.server import build_server
 from merkle.checksum import Algorithm
@@ -66,7 +66,7 @@ class Wire:
         self.store = TreeStore(held)
         self._executor = ThreadPoolExecutor(4)
         store: Any = self.store
-        limits = Limits()
+        limits = DatanodeServerLimits()
         groups = [ReadHandlers(store, limits=limits)]
         built = build_server(
             groups, "127.0.0.1:0", self._executor, datanode_id="peer", limits=limits

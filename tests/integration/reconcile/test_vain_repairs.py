@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent.errors import Code, Unavailable
-from agent.plan.reconcile_outcome import Proof, Result
+from agent.plan.reconcile_outcome import ReadBack, ReconcileVerdict
 from agent.reconcile.reconciler import Reconciler
 from agent.rpc.calls.peer import Peer
 from merkle.replica import ContainerId
@@ -49,10 +49,10 @@ def trees_kept(datanode: Datanode) -> set[str]:
 def losing_writes(datanode: Datanode) -> Reconciler:
     """Return a reconciler of a datanode whose disk has the old bytes again after every repair."""
 
-    def prove(_container_id: ContainerId, _changed: Collection[Doubt]) -> Proof:
+    def prove(_container_id: ContainerId, _changed: Collection[Doubt]) -> ReadBack:
         datanode.replica.flip(1, 5)
         datanode.scan()
-        return Proof.WHOLE
+        return ReadBack.WHOLE
 
     datanode.replica.flip(1, 5)
     datanode.scan()
@@ -83,10 +83,10 @@ class TestVainRepairs:
 
         words = [result.result for result in results]
         assert [
-            Result.PARTIAL,
-            Result.PARTIAL,
-            Result.NON_CONVERGENT,
-            Result.NON_CONVERGENT,
+            ReconcileVerdict.PARTIAL,
+            ReconcileVerdict.PARTIAL,
+            ReconcileVerdict.NON_CONVERGENT,
+            ReconcileVerdict.NON_CONVERGENT,
         ] == words
         assert (True, 0) == (results[1].fetched_bytes > 0, results[2].fetched_bytes)
         assert "in vain" in results[2].chunks[0].message
@@ -102,7 +102,10 @@ class TestVainRepairs:
                 counted = reconciler.reconcile(CONTAINER, peers).result
             asked_for = reconciler.reconcile(CONTAINER, peers, is_asked_for=True)
 
-        assert (Result.NON_CONVERGENT, Result.PARTIAL) == (counted, asked_for.result)
+        assert (ReconcileVerdict.NON_CONVERGENT, ReconcileVerdict.PARTIAL) == (
+            counted,
+            asked_for.result,
+        )
         assert asked_for.fetched_bytes > 0
 
     def test_source_that_read_badly_is_asked_again_when_it_recovers(self, cluster: Cluster) -> None:
@@ -118,7 +121,7 @@ class TestVainRepairs:
             Recovering.is_well = True
             after = reconciler.reconcile(CONTAINER, peers).result
 
-        assert ([Result.PARTIAL] * 4, Result.CONVERGED) == (before, after)
+        assert ([ReconcileVerdict.PARTIAL] * 4, ReconcileVerdict.CONVERGED) == (before, after)
         assert cluster[1].files() == cluster[0].files()
 
     @pytest.mark.parametrize("what", ["tail", "row"])
@@ -147,8 +150,8 @@ class TestVainRepairs:
                 before = [reconciler.reconcile(CONTAINER, peers).result for _ in range(4)]
             after = reconciler.reconcile(CONTAINER, peers).result
 
-        assert [Result.PARTIAL] * 4 == before
-        assert Result.CONVERGED is after
+        assert [ReconcileVerdict.PARTIAL] * 4 == before
+        assert ReconcileVerdict.CONVERGED is after
 
     def test_repair_spoiled_by_own_memory_is_tried_again(
         self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
@@ -169,9 +172,9 @@ class TestVainRepairs:
             after = reconciler.reconcile(CONTAINER, peers).result
 
         assert len(reads) >= 4
-        assert [Result.PARTIAL] * 4 == [one.result for one in before]
+        assert [ReconcileVerdict.PARTIAL] * 4 == [one.result for one in before]
         assert all("was read here" in one.chunks[0].message for one in before)
-        assert Result.CONVERGED is after
+        assert ReconcileVerdict.CONVERGED is after
         assert cluster[1].files() == cluster[0].files()
 
     def test_a_changed_peer_is_tried_again(self, cluster: Cluster) -> None:
@@ -185,8 +188,8 @@ class TestVainRepairs:
             alone = [reconciler.reconcile(CONTAINER, one).result for _ in range(3)]
             result = reconciler.reconcile(CONTAINER, peers)
 
-        assert Result.NON_CONVERGENT is alone[-1]
-        assert Result.PARTIAL is result.result
+        assert ReconcileVerdict.NON_CONVERGENT is alone[-1]
+        assert ReconcileVerdict.PARTIAL is result.result
         assert 1 == sum(peer.chunk_count for peer in result.peers)
 
     def test_damage_that_returns_is_repaired_as_often_as_it_comes(self, cluster: Cluster) -> None:
@@ -201,4 +204,4 @@ class TestVainRepairs:
                 cluster[0].scan()
                 words.append(reconciler.reconcile(CONTAINER, peers).result)
 
-        assert [Result.CONVERGED] * 4 == words
+        assert [ReconcileVerdict.CONVERGED] * 4 == words

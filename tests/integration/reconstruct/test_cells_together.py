@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from agent.ec.blockgroup import Agreed, agree
-from agent.ec.rebuild_task import Account
+from agent.ec.blockgroup import RebuildableGroup, agree
+from agent.ec.rebuild_task import RebuildStats
 from agent.ec.scheme import CodecName, Scheme
 from agent.errors import Code, Refused, SutureError, Unavailable, VolumeFailed
 from agent.ports import Executor
 from agent.reconstruct import sources as sources_module
 from agent.reconstruct.cell_reads import read_cells
-from agent.reconstruct.sources import SILENT_COUNT_MAX, Sources
+from agent.reconstruct.sources import SILENT_COUNT_MAX, RebuildSources
 from agent.rpc.calls import message_groups
-from agent.rpc.calls.peer import Meter, Peer
+from agent.rpc.calls.peer import Peer, TransferCost
 from merkle.replica import BlockId, ChunkInfo, ContainerId
 from tests.support.storage.ec_cluster import CONTAINER, EcCluster, described, ec_cluster, flip
 
@@ -58,7 +58,7 @@ class Noted(Peer):
         container_id: ContainerId,
         block_id: BlockId,
         offset: int,
-        meter: Meter | None = None,
+        meter: TransferCost | None = None,
     ) -> tuple[ChunkInfo, bytes]:
         """Note which."""
         self.alone.append(block_id)
@@ -86,7 +86,7 @@ class SilentAlone(Noted):
         container_id: ContainerId,
         block_id: BlockId,
         offset: int,
-        meter: Meter | None = None,
+        meter: TransferCost | None = None,
     ) -> tuple[ChunkInfo, bytes]:
         """Note which, and do not answer."""
         del container_id, offset, meter
@@ -184,16 +184,18 @@ def opened(
     *,
     slow_s: float = WAIT_S,
     executor: Executor | None = None,
-) -> tuple[Sources, Account]:
+) -> tuple[RebuildSources, RebuildStats]:
     """Return these shards as sources."""
-    account = Account()
-    sources = Sources(CONTAINER, SCHEME, executor or cluster.executor, account, slow_s=slow_s)
+    account = RebuildStats()
+    sources = RebuildSources(
+        CONTAINER, SCHEME, executor or cluster.executor, account, slow_s=slow_s
+    )
     by_address = {peer.address: peer for peer in dialled.values()}
     sources.open([cluster.shard(n, n) for n in numbers], lambda shard: by_address[shard.address])
     return sources, account
 
 
-def read_all(cluster: EcCluster, sources: Sources) -> int:
+def read_all(cluster: EcCluster, sources: RebuildSources) -> int:
     """Read one stripe of every block, and compare it; return how many there were."""
     count = 0
     for agreed, reading in sources.ahead(wanted(sources)):
@@ -205,11 +207,11 @@ def read_all(cluster: EcCluster, sources: Sources) -> int:
     return count
 
 
-def wanted(sources: Sources) -> Iterator[tuple[Agreed, int]]:
+def wanted(sources: RebuildSources) -> Iterator[tuple[RebuildableGroup, int]]:
     """Yield the stripe of every block."""
     for block_id, known in sources.blocks():
         agreed = agree(SCHEME, block_id, known)
-        assert isinstance(agreed, Agreed)
+        assert isinstance(agreed, RebuildableGroup)
         yield agreed, 0
 
 
@@ -406,7 +408,7 @@ def test_source_without_batches_has_a_bounded_number_of_calls_ahead(
     with peers(cluster) as dialled:
         plain = {peer.address: Plain(peer) for peer in dialled.values()}
         held = Held(cluster.executor, dialled["dn1"].address, [])
-        sources = Sources(CONTAINER, SCHEME, held, Account())
+        sources = RebuildSources(CONTAINER, SCHEME, held, RebuildStats())
         sources.open([cluster.shard(n, n) for n in (1, 2, 3)], lambda shard: plain[shard.address])
 
         next(sources.ahead(wanted(sources)))

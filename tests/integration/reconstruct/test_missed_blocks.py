@@ -8,7 +8,7 @@ import pytest
 
 from agent.ec.scheme import CodecName, Scheme
 from agent.errors import Code, Refused
-from agent.plan.reconcile_outcome import ChunkResult, ReconcileResult, Result
+from agent.plan.reconcile_outcome import ChunkResult, ReconcileResult, ReconcileVerdict
 from agent.reconstruct import row_repair
 from merkle.replica import BlockId, ContainerId, ReplicaState
 from tests.support.storage.ec_cluster import (
@@ -66,14 +66,14 @@ def test_late_shard_gets_its_missed_blocks_and_can_be_closed(tmp_path: Path) -> 
     with behind(tmp_path) as cluster:
         result = cluster.mend(LATE, OTHERS)
 
-        assert Result.CONVERGED is result.result
+        assert ReconcileVerdict.CONVERGED is result.result
         assert [
             (2, "MISSING_BLOCK", ChunkResult.REPAIRED),
             (3, "MISSING_BLOCK", ChunkResult.REPAIRED),
         ] == told(result)[:2]
         assert (Q, LAST, 0) == facts(cluster)
         again = cluster.mend(LATE, OTHERS)
-        assert (Result.NOTHING_TO_DO, ()) == (again.result, again.chunks)
+        assert (ReconcileVerdict.NOTHING_TO_DO, ()) == (again.result, again.chunks)
         cluster.nodes[LATE].store.close_container(CONTAINER, bcsid=LAST)
         cluster.assert_shard(LATE, LATE)
 
@@ -92,7 +92,7 @@ def test_deleted_blocks_are_not_missed_by_a_late_shard(tmp_path: Path) -> None:
         result = cluster.mend(LATE, OTHERS, is_scanned=True)
 
         assert [(0, "BCSID", ChunkResult.REWRITTEN)] == [(0, *one[1:]) for one in told(result)]
-        assert Result.CONVERGED is result.result
+        assert ReconcileVerdict.CONVERGED is result.result
         assert (Q, LAST, 0) == facts(cluster)
         assert [CONTAINER] == changed  # the control plane hears of it
 
@@ -166,7 +166,7 @@ def test_uncomputable_block_keeps_the_commit_id(tmp_path: Path) -> None:
         result = cluster.mend(LATE, OTHERS)
 
         assert (2, "MISSING_BLOCK", ChunkResult.FAILED) in told(result)
-        assert Result.PARTIAL is result.result
+        assert ReconcileVerdict.PARTIAL is result.result
         assert (Q, 1, 0) == facts(cluster)
 
 
@@ -239,6 +239,6 @@ def test_a_closed_one_is_left_alone(tmp_path: Path) -> None:
 
         result = cluster.mend(LATE, OTHERS)
 
-        assert Result.NOTHING_TO_DO is result.result
+        assert ReconcileVerdict.NOTHING_TO_DO is result.result
         assert () == result.peers
         assert groups_of(RS_3_2, LENGTHS).keys() == cluster.groups.keys()

@@ -7,7 +7,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from agent.ec.rebuild_task import Order
+from agent.ec.rebuild_task import RebuildTask
 from agent.ec.scheme import CodecName, Scheme
 from agent.errors import Code, Refused, Unavailable
 from agent.reconstruct import coordinator
@@ -268,10 +268,10 @@ class TestTwoOfOneShard:
             cluster.assert_shard(7, 1)
 
 
-def two_of_shard_2(cluster: EcCluster) -> Order:
+def two_of_shard_2(cluster: EcCluster) -> RebuildTask:
     """The order to rebuild shard 1 at datanode 7 from 2, which datanode 6 has, too, and 3 and 4."""
     sources = [(2, 2), (6, 2), (3, 3), (4, 4)]
-    return Order(
+    return RebuildTask(
         CONTAINER,
         cluster.scheme,
         tuple(cluster.shard(node, index) for node, index in sources),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agent.errors import Code, Refused, Unavailable
-from agent.host.recoveries import Recoveries
+from agent.host.recoveries import RecoveringReplicas
 from merkle.replica import ContainerId, ReplicaState
 from tests.support.clock import FakeClock
 from tests.support.storage.stored_replica import StoredReplica
@@ -24,9 +24,9 @@ class Desk:
         self.scans: list[int] = []
         self.recoveries = self.started()
 
-    def started(self) -> Recoveries:
+    def started(self) -> RecoveringReplicas:
         """Return the recoveries of an agent that has just started."""
-        return Recoveries(
+        return RecoveringReplicas(
             self.replica.store,
             self.replica.leases,
             self.clock,

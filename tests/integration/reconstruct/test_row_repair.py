@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent.ec.scheme import CodecName, Scheme
-from agent.plan.reconcile_outcome import ChunkOutcome, ChunkResult, Result
+from agent.plan.reconcile_outcome import ChunkOutcome, ChunkResult, ReconcileVerdict
 from agent.reconstruct import row_repair
 from agent.store.files import blockfile
 from merkle.replica import BlockId, ReplicaState
@@ -49,7 +49,9 @@ def fails(*_: object, **__: object) -> None:
     raise OSError(errno.EIO, "broken")
 
 
-def outcome(cluster: EcCluster, index: int, peers: list[int]) -> tuple[Result, ChunkOutcome]:
+def outcome(
+    cluster: EcCluster, index: int, peers: list[int]
+) -> tuple[ReconcileVerdict, ChunkOutcome]:
     """Mend a shard from others; return what came of the one thing that was wrong."""
     result = cluster.mend(index, peers)
     [found] = result.chunks
@@ -70,7 +72,7 @@ def test_a_block_without_its_row_is_recorded_again(tmp_path: Path, fault: str, i
 
         found, told = outcome(cluster, index, others(index))
 
-        assert (Result.CONVERGED, fault) == (found, told.difference)
+        assert (ReconcileVerdict.CONVERGED, fault) == (found, told.difference)
         blocks = {name for name in before if name.endswith(".block")}
         assert blocks
         assert all(before[name] == node.files(CONTAINER)[name] for name in blocks)
@@ -90,7 +92,7 @@ def test_a_shard_in_which_the_group_has_nothing_gets_an_empty_block(tmp_path: Pa
 
         found, _ = outcome(cluster, 3, others(3))
 
-        assert Result.CONVERGED is found
+        assert ReconcileVerdict.CONVERGED is found
         cluster.assert_shard(3, 3)
 
 
@@ -107,7 +109,7 @@ def test_bytes_that_are_wrong_go_to_quarantine(tmp_path: Path) -> None:
 
         found, _ = outcome(cluster, 2, others(2))
 
-        assert Result.CONVERGED is found
+        assert ReconcileVerdict.CONVERGED is found
         kept = [path.read_bytes() for path in node.replica.path.glob("hdds/*/quarantine/*.bytes")]
         assert [wrong] == kept
         cluster.assert_shard(2, 2)
@@ -124,7 +126,7 @@ def test_lost_row_is_restored_from_a_second_holder_of_the_shard(tmp_path: Path) 
 
         found, _ = outcome(cluster, 2, [1, 3, 6])
 
-        assert Result.CONVERGED is found
+        assert ReconcileVerdict.CONVERGED is found
         cluster.assert_shard(2, 2)
 
 
@@ -143,7 +145,7 @@ def test_a_file_that_ends_early_is_written_with_its_row(
 
         found, _ = outcome(cluster, 2, others(2))
 
-        assert Result.CONVERGED is found
+        assert ReconcileVerdict.CONVERGED is found
         cluster.assert_shard(2, 2)
 
 
@@ -158,9 +160,9 @@ def test_failed_batch_records_no_rows(tmp_path: Path, monkeypatch: pytest.Monkey
             broken.setattr(blockfile, "overwrite_pieces", fails)
             found, told = outcome(cluster, 2, others(2))
 
-        assert (Result.PARTIAL, ChunkResult.FAILED) == (found, told.result)
+        assert (ReconcileVerdict.PARTIAL, ChunkResult.FAILED) == (found, told.result)
         assert node.store.block_row(CONTAINER, BLOCK) is None
-        assert Result.CONVERGED is outcome(cluster, 2, others(2))[0]
+        assert ReconcileVerdict.CONVERGED is outcome(cluster, 2, others(2))[0]
         cluster.assert_shard(2, 2)
 
 
@@ -180,7 +182,7 @@ def test_a_file_that_ends_early_and_is_too_large_for_that_is_left(
 
         found, told = outcome(cluster, 2, others(2))
 
-        assert (Result.PARTIAL, ChunkResult.SKIPPED) == (found, told.result)
+        assert (ReconcileVerdict.PARTIAL, ChunkResult.SKIPPED) == (found, told.result)
         assert "its file ends before byte" in told.message
         assert before == node.files(CONTAINER)
 
@@ -195,7 +197,7 @@ def test_block_unknown_to_other_shards_is_left_without_a_row(tmp_path: Path) -> 
 
         found, told = outcome(cluster, 2, others(2))
 
-        assert (Result.PARTIAL, ChunkResult.FAILED) == (found, told.result)
+        assert (ReconcileVerdict.PARTIAL, ChunkResult.FAILED) == (found, told.result)
         assert "0 of 3 sources know its length" in told.message
         assert ReplicaState.UNHEALTHY is node.store.replica(CONTAINER).state
 
@@ -210,7 +212,7 @@ def test_a_source_that_is_wrong_is_named_and_left_aside(tmp_path: Path) -> None:
 
         found, _ = outcome(cluster, 2, others(2))
 
-        assert Result.CONVERGED is found
+        assert ReconcileVerdict.CONVERGED is found
         cluster.assert_shard(2, 2)
 
 
@@ -222,7 +224,7 @@ def test_undecidable_contradiction_records_no_row(tmp_path: Path) -> None:
 
         found, told = outcome(cluster, 2, [1, 3, 5])
 
-        assert (Result.PARTIAL, ChunkResult.FAILED) == (found, told.result)
+        assert (ReconcileVerdict.PARTIAL, ChunkResult.FAILED) == (found, told.result)
         assert "not what their writer recorded" in told.message
 
 
@@ -238,6 +240,6 @@ def test_interrupted_row_repair_is_resumed_later(tmp_path: Path) -> None:
         chunk_count = len(node.store.block(CONTAINER, BLOCK).chunks)
         found, told = outcome(cluster, 2, others(2))
 
-        assert (Result.INTERRUPTED, 3) == (stopped.result, chunk_count)
-        assert (Result.CONVERGED, "TRAILING_BYTES") == (found, told.difference)
+        assert (ReconcileVerdict.INTERRUPTED, 3) == (stopped.result, chunk_count)
+        assert (ReconcileVerdict.CONVERGED, "TRAILING_BYTES") == (found, told.difference)
         cluster.assert_shard(2, 2)

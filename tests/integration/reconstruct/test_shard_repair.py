@@ -9,7 +9,7 @@ import pytest
 
 from agent.ec.scheme import CodecName, Scheme
 from agent.errors import Code, Unavailable
-from agent.plan.reconcile_outcome import ChunkResult, PeerState, ReconcileResult, Result
+from agent.plan.reconcile_outcome import ChunkResult, PeerState, ReconcileResult, ReconcileVerdict
 from merkle.replica import BlockId, ContainerId, ReplicaState
 from tests.support.storage.ec_cluster import (
     CONTAINER,
@@ -42,7 +42,7 @@ class TestChunkRepair:
 
             result = cluster.mend(index, others(index))
 
-            assert (Result.CONVERGED, 1) == (result.result, result.chunk_count)
+            assert (ReconcileVerdict.CONVERGED, 1) == (result.result, result.chunk_count)
             assert 3 * 4096 == result.fetched_bytes
             assert ReplicaState.UNHEALTHY is result.state_before
             cluster.assert_shard(index, index)
@@ -57,7 +57,7 @@ class TestChunkRepair:
 
             result = cluster.mend(2, others(2))
 
-            assert Result.CONVERGED is result.result
+            assert ReconcileVerdict.CONVERGED is result.result
             assert {1} == {block for node in (1, 3) for block, _ in cluster.nodes[node].reads}
             cluster.assert_shard(2, 2)
 
@@ -88,7 +88,7 @@ class TestChunkRepair:
                 is_scanned=True,
             )
 
-            assert Result.CONVERGED is result.result
+            assert ReconcileVerdict.CONVERGED is result.result
             facts = cluster.nodes[2].store.replica(CONTAINER)
             assert (ReplicaState.CLOSED, 0) == (facts.state, facts.finding_count)
 
@@ -113,7 +113,7 @@ class TestChunkRepair:
 
             result = cluster.mend(3, others(3))
 
-            assert (Result.NOTHING_TO_DO, 0) == (result.result, result.fetched_bytes)
+            assert (ReconcileVerdict.NOTHING_TO_DO, 0) == (result.result, result.fetched_bytes)
 
     def test_rebuilt_chunk_that_contradicts_the_row_is_not_written(self, tmp_path: Path) -> None:
         """A peer's wrong bytes give a chunk other than the one that was written here."""
@@ -124,7 +124,7 @@ class TestChunkRepair:
 
             result = cluster.mend(1, [2, 3, 4])
 
-            assert Result.PARTIAL is result.result
+            assert ReconcileVerdict.PARTIAL is result.result
             assert "is not what was written here" in result.chunks[0].message
             assert before == cluster.nodes[1].files(CONTAINER)
 
@@ -161,7 +161,7 @@ class TestChunkRepair:
 
             result = cluster.mend(index, others(index))
 
-            assert (Result.CONVERGED, 2) == (result.result, result.chunk_count)
+            assert (ReconcileVerdict.CONVERGED, 2) == (result.result, result.chunk_count)
             assert {ChunkResult.REPAIRED, ChunkResult.TRIMMED} == {c.result for c in result.chunks}
             assert b"never written" in quarantined(node)
             assert ReplicaState.CLOSED is node.store.replica(CONTAINER).state
@@ -189,7 +189,7 @@ class TestChunkRepair:
             result = cluster.mend(1, [2, 3, 4])
 
             [outcome] = result.chunks
-            assert (Result.PARTIAL, ChunkResult.FAILED) == (result.result, outcome.result)
+            assert (ReconcileVerdict.PARTIAL, ChunkResult.FAILED) == (result.result, outcome.result)
             assert words in outcome.message
             assert before == cluster.nodes[1].files(CONTAINER)
 
@@ -227,7 +227,7 @@ class TestChunkRepair:
             result = cluster.mend(1, [2, 3, 4, 5])
 
             accused = {peer.peer_id for peer in result.peers if peer.state is PeerState.BAD_DATA}
-            assert (Result.CONVERGED, {"dn-3"}) == (result.result, accused)
+            assert (ReconcileVerdict.CONVERGED, {"dn-3"}) == (result.result, accused)
             assert 0 == cluster.nodes[1].store.replica(CONTAINER).contradiction_count
             cluster.assert_shard(1, 1)
 
@@ -241,7 +241,7 @@ class TestChunkRepair:
 
             result = cluster.mend(1, [2, 3, 4], stop=lambda: True)
 
-            assert (Result.INTERRUPTED, 1) == (result.result, result.chunk_count)
+            assert (ReconcileVerdict.INTERRUPTED, 1) == (result.result, result.chunk_count)
             assert 1 == cluster.nodes[1].store.replica(CONTAINER).contradiction_count
 
     def test_repaired_but_unverified_chunk_is_read_and_not_fetched(self, tmp_path: Path) -> None:
@@ -260,7 +260,7 @@ class TestChunkRepair:
 
             result = cluster.mend(1, [], is_scanned=True)
 
-            assert (Result.NOTHING_TO_DO, 0) == (result.result, result.fetched_bytes)
+            assert (ReconcileVerdict.NOTHING_TO_DO, 0) == (result.result, result.fetched_bytes)
             assert ReplicaState.CLOSED is result.state_after
             cluster.assert_shard(1, 1)
 
@@ -277,7 +277,7 @@ class TestChunkRepair:
 
             result = cluster.mend(1, others(1), is_scanned=True)
 
-            assert (Result.CONVERGED, 0) == (result.result, result.fetched_bytes)
+            assert (ReconcileVerdict.CONVERGED, 0) == (result.result, result.fetched_bytes)
             assert [ChunkResult.SALVAGED] == [one.result for one in result.chunks]
             cluster.assert_shard(1, 1)
 
@@ -295,7 +295,7 @@ class TestChunkRepair:
 
             result = cluster.mend(1, others(1), scan=busy)
 
-            assert Result.PARTIAL is result.result
+            assert ReconcileVerdict.PARTIAL is result.result
             assert [(ChunkResult.REPAIRED, ""), (ChunkResult.FAILED, "a copy holds it")] == [
                 (one.result, one.message) for one in result.chunks
             ]
@@ -367,7 +367,7 @@ class TestChunkRepair:
                 assert damaged == cluster.nodes[2].files(CONTAINER)
                 assert not mending.done()
 
-            assert Result.CONVERGED is mending.result(WAIT_S).result
+            assert ReconcileVerdict.CONVERGED is mending.result(WAIT_S).result
             cluster.assert_shard(2, 2)
 
     def test_a_lease_that_stays_taken_ends_it(self, tmp_path: Path) -> None:
@@ -381,7 +381,7 @@ class TestChunkRepair:
             with cluster.nodes[2].replica.leases.share(CONTAINER):
                 result = cluster.mend(2, others(2), stop=lambda: True, lease_timeout_s=0.01)
 
-            assert (Result.INTERRUPTED, 1) == (result.result, result.chunk_count)
+            assert (ReconcileVerdict.INTERRUPTED, 1) == (result.result, result.chunk_count)
             assert 3 * 4096 == result.fetched_bytes
 
 

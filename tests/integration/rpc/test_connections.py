@@ -15,13 +15,13 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client import CollectorRegistry, generate_latest
 
 from agent.rpc.calls.scm import ScmClient
-from agent.rpc.datanode.limits import Limits
+from agent.rpc.datanode.limits import DatanodeServerLimits
 from agent.rpc.serving.connections import GRACE_S, Connections
 from agent.rpc.v1 import scm_pb2
-from agent.runtime.callthreads import CallThreads
-from agent.runtime.loop import Loop
+from agent.runtime.callthreads import CallThreadPool
+from agent.runtime.loop import WorkerLoop
 from merkle.replica import LAYOUT_VERSION
-from scm.edge.server import Limits as ScmLimits
+from scm.edge.server import ScmServerLimits as ScmLimits
 from scm.edge.server import build_server
 from scm.edge.service import ScmService
 from scm.state.clock import Clock
@@ -48,8 +48,10 @@ def datanode(path: Path, known: Known = tuple) -> Iterator[tuple[str, Connection
     """Serve a datanode of few connections."""
     node = Datanode("dn1", path)
     try:
-        with CallThreads(4, 32) as threads:
-            node.serve(limits=Limits(connections_max=COUNT_MAX), threads=threads, known=known)
+        with CallThreadPool(4, 32) as threads:
+            node.serve(
+                limits=DatanodeServerLimits(connections_max=COUNT_MAX), threads=threads, known=known
+            )
             assert node.built is not None
             yield node.address, node.built.connections
             node.stop_serving()
@@ -77,7 +79,7 @@ both = pytest.mark.parametrize("serve", [datanode, control_plane])
 @contextmanager
 def watched(connections: Connections) -> Iterator[None]:
     """Have the worker run."""
-    loop = Loop(connections)
+    loop = WorkerLoop(connections)
     loop.start()
     try:
         yield

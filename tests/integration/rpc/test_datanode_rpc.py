@@ -12,10 +12,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from agent.errors import Code, Refused, Unavailable
 from agent.rpc.calls.channel import call, stream
-from agent.rpc.calls.peer import Meter, Peer, Timeouts
+from agent.rpc.calls.peer import Peer, PeerTimeouts, TransferCost
 from agent.rpc.datanode.backends import ScanStep
-from agent.rpc.datanode.findings import JudgeHandlers
-from agent.rpc.datanode.limits import Limits
+from agent.rpc.datanode.findings import ScanHandlers
+from agent.rpc.datanode.limits import DatanodeServerLimits
 from agent.rpc.datanode.reading import ReadHandlers, pieces
 from agent.rpc.datanode.server import build_server
 from agent.rpc.v1 import container_pb2
@@ -46,7 +46,7 @@ def datanode(tmp_path: Path) -> Iterator[Datanode]:
 @pytest.fixture
 def peer(datanode: Datanode) -> Iterator[Peer]:
     """A client of it."""
-    with Peer(datanode.address, timeouts=Timeouts(call_s=5.0, tree_s=5.0, chunk_s=5.0)) as made:
+    with Peer(datanode.address, timeouts=PeerTimeouts(call_s=5.0, tree_s=5.0, chunk_s=5.0)) as made:
         yield made
 
 
@@ -305,10 +305,10 @@ class TestReading:
         store = datanode.replica.store
         for container in range(10, 17):
             store.create_container(ContainerId(container))
-        limits = Limits(replicas_page_max=3, blocks_page_max=2)
+        limits = DatanodeServerLimits(replicas_page_max=3, blocks_page_max=2)
         groups = [
             ReadHandlers(store, limits=limits),
-            JudgeHandlers(store, lambda *_: (), lambda *_: (), limits=limits),
+            ScanHandlers(store, lambda *_: (), lambda *_: (), limits=limits),
         ]
         with ThreadPoolExecutor(2) as executor:
             built = build_server(
@@ -331,7 +331,7 @@ class TestReading:
 
     def test_the_tree_is_that_of_the_store(self, peer: Peer, datanode: Datanode) -> None:
         """Fetched whole, and metered as it was serialized."""
-        meter = Meter()
+        meter = TransferCost()
 
         tree = peer.tree(CONTAINER, meter)
 
@@ -423,7 +423,7 @@ class TestLoad:
         datanode = Datanode("dn1", tmp_path)
         datanode.replica.create(blocks=1)
         slow = Slow(datanode)
-        datanode.serve(lambda _: slow, limits=Limits(rpc_count_max=1))
+        datanode.serve(lambda _: slow, limits=DatanodeServerLimits(rpc_count_max=1))
         with Peer(datanode.address) as peer:
             request = pb.GetContainerRequest(container_id=CONTAINER)
             inside = peer.stub.GetContainer.future(request, timeout=10)
@@ -454,7 +454,7 @@ class TestLoad:
         """No thread waits for a lease for a caller whose deadline has passed."""
         datanode = Datanode("dn1", tmp_path)
         datanode.replica.create(blocks=1)
-        datanode.serve(limits=Limits(rpc_count_max=1, lease_timeout_s=30.0))
+        datanode.serve(limits=DatanodeServerLimits(rpc_count_max=1, lease_timeout_s=30.0))
         request = pb.DeleteContainerRequest(container_id=CONTAINER, force=True)
         patient = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(Unavailable),
@@ -507,7 +507,11 @@ class TestServer:
         """The second is refused, and the error has the address."""
         with ThreadPoolExecutor(1) as executor, pytest.raises(Refused) as raised:
             build_server(
-                datanode.groups(), datanode.address, executor, datanode_id="second", limits=Limits()
+                datanode.groups(),
+                datanode.address,
+                executor,
+                datanode_id="second",
+                limits=DatanodeServerLimits(),
             )
 
         assert (Code.INVALID_CONFIG, True) == (

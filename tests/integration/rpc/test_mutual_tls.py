@@ -15,12 +15,12 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.observe.audit import AuditLog
 from agent.rpc.calls.channel import call, open_channel
-from agent.rpc.calls.peer import Peer, Timeouts
-from agent.rpc.datanode.limits import Limits
+from agent.rpc.calls.peer import Peer, PeerTimeouts
+from agent.rpc.datanode.limits import DatanodeServerLimits
 from agent.rpc.security import pki
 from agent.rpc.security.caller import Role, check_own
-from agent.rpc.security.tls import LOOK_INTERVAL_S, Certificates, Material, Security, TlsFiles
-from agent.rpc.serving.access import Gate
+from agent.rpc.security.tls import LOOK_INTERVAL_S, Certificates, Security, TlsFiles, TlsMaterial
+from agent.rpc.serving.access import AuthorizationMiddleware
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.v1 import datanode_pb2_grpc
 from tests.support.authority import Authority
@@ -30,7 +30,7 @@ from tests.support.storage.datanodes import Datanode
 from tests.support.storage.stored_replica import CONTAINER
 from tests.support.waiting import wait_until
 
-QUICK = Timeouts(call_s=5.0, tree_s=5.0, chunk_s=5.0)
+QUICK = PeerTimeouts(call_s=5.0, tree_s=5.0, chunk_s=5.0)
 WAIT_S = 20.0
 
 
@@ -192,7 +192,7 @@ class TestRoles:
             return request
 
         handler = grpc.unary_unary_rpc_method_handler(answer)
-        for gate in Gate(), Gate(knows_callers=False):
+        for gate in AuthorizationMiddleware(), AuthorizationMiddleware(knows_callers=False):
             guarded = gate.wrap("/suture.v1.Datanode/Invented", handler)
 
             assert guarded is not None
@@ -311,7 +311,7 @@ class TestReload:
         clock = FakeClock(int(pki.now().timestamp() * 1000))
         files = live(authority.issue("dn1", Role.PEER, age_days=1), tmp_path / "live")
 
-        def inspect(material: Material) -> None:
+        def inspect(material: TlsMaterial) -> None:
             check_own(material.certificate, Role.PEER, clock.now_ms() / 1000)
 
         certificates = Certificates(files, inspect=inspect, monotonic_s=clock.monotonic_s)
@@ -407,7 +407,7 @@ class TestPermissions:
         """
         node = Datanode("dn1", tmp_path / "store")
         node.replica.create()
-        limits = Limits(calls_per_s_max=1)
+        limits = DatanodeServerLimits(calls_per_s_max=1)
         node.serve(security=authority.security("dn1", Role.PEER), limits=limits)
         ada, bob = (authority.security(name, Role.ADMIN) for name in ("ada", "bob"))
         try:
@@ -427,7 +427,7 @@ class TestPermissions:
         """
         node = Datanode("dn1", tmp_path)
         node.replica.create()
-        node.serve(limits=Limits(connections_max=2))
+        node.serve(limits=DatanodeServerLimits(connections_max=2))
         try:
             first, second, third = (connected(node.address, n) for n in range(3))
             assert (True, True) == (is_answered(first), is_answered(second))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agent.rpc.datanode import reading
-from agent.rpc.datanode.limits import Limits
+from agent.rpc.datanode.limits import DatanodeServerLimits
 from agent.rpc.datanode.reading import ReadHandlers
 from agent.rpc.v1 import container_pb2
 from agent.rpc.v1 import datanode_pb2 as pb
@@ -48,7 +48,7 @@ def test_the_row_that_a_read_looks_up_counts_once(
     heard: list[float] = []
     ticks = count()
     monkeypatch.setattr(reading, "perf_counter", lambda: float(next(ticks)))
-    handlers = ReadHandlers(replica.store, limits=Limits(), on_read=heard.append)
+    handlers = ReadHandlers(replica.store, limits=DatanodeServerLimits(), on_read=heard.append)
     block_id = container_pb2.BlockId(container_id=CONTAINER, local_id=1)
 
     for _ in getattr(handlers, call)(request_type(block_id=block_id), None):

@@ -19,7 +19,7 @@ from agent.rpc.security import pki
 from agent.rpc.security.caller import Role
 from agent.rpc.security.tls import TlsFiles, secured
 from agent.rpc.v1 import scm_pb2
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 from tests.support.authority import Authority
 from tests.support.command_line import CommandLine
 from tests.support.process_logs import log_events
@@ -130,7 +130,7 @@ def test_a_cluster_works_over_mutual_tls(
     size = block.stat().st_size
     root = block.parents[1]
     flip_bit_under_warm_cache(Target(container_id, root, (int(block.stem),), (size,), (size,)))
-    admin("scrub", "scan", str(container_id), "--wait", code=Exit.TO_DO)
+    admin("scrub", "scan", str(container_id), "--wait", code=ExitCode.TO_DO)
     mended = admin.json("reconcile", str(container_id))
     client("get", stored["stored"][0]["key"], "--output", str(back))
     for words in (
@@ -187,15 +187,15 @@ def test_the_wrong_certificate_is_told_why(
     source = tmp_path / "refused"
     source.write_bytes(b"x")
 
-    ordering = client.json("scm", "containers", code=Exit.FAILED)
-    writing = admin.json("put", str(source), code=Exit.FAILED)
+    ordering = client.json("scm", "containers", code=ExitCode.FAILED)
+    writing = admin.json("put", str(source), code=ExitCode.FAILED)
     capsys.readouterr()
     code = run(["scm", "nodes", "--json", "--scm", cluster.scm.address])
     bare = json.loads(capsys.readouterr().out)
 
     assert ["PERMISSION_DENIED"] * 2 == [a["error"]["code"] for a in (ordering, writing)]
     assert "carol is client" in ordering["error"]["message"]
-    assert (Exit.UNAVAILABLE, "UNAVAILABLE") == (code, bare["error"]["code"])
+    assert (ExitCode.UNAVAILABLE, "UNAVAILABLE") == (code, bare["error"]["code"])
     assert "--tls-certificate" in bare["error"]["hint"]
     own = authority.security("datanode9", Role.PEER, node_id="node-nine")
     with ScmClient(cluster.scm.address, security=own) as scm, pytest.raises(Refused) as caught:

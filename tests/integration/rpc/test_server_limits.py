@@ -14,13 +14,13 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from agent.errors import Refused
 from agent.rpc.calls.channel import HEADERS_BYTES_MAX
 from agent.rpc.calls.channel import MESSAGE_BYTES_MAX as DATANODE_MESSAGE_BYTES_MAX
-from agent.rpc.datanode.limits import Limits
+from agent.rpc.datanode.limits import DatanodeServerLimits
 from agent.rpc.security.caller import Role
 from agent.rpc.security.tls import LOOPBACK_ONLY, Security
-from agent.rpc.serving.binding import Patience
+from agent.rpc.serving.binding import ConnectionLimits
 from agent.rpc.v1 import datanode_pb2, datanode_pb2_grpc, scm_pb2, scm_pb2_grpc
 from scm.edge.server import MESSAGE_BYTES_MAX as SCM_MESSAGE_BYTES_MAX
-from scm.edge.server import Limits as ScmLimits
+from scm.edge.server import ScmServerLimits as ScmLimits
 from scm.edge.server import build_server
 from scm.edge.service import ScmService
 from scm.state.clock import Clock
@@ -41,21 +41,21 @@ CHECK = "/grpc.health.v1.Health/Check"
 WATCH = "/grpc.health.v1.Health/Watch"
 STREAM_COUNT = 3
 CONNECTION_COUNT = 4
-SHORT = Patience(handshake_ms_max=200)
+SHORT = ConnectionLimits(handshake_ms_max=200)
 Served = AbstractContextManager[str]
-Serve = Callable[[Path, Patience, Security], Served]
+Serve = Callable[[Path, ConnectionLimits, Security], Served]
 
 
 @contextmanager
 def datanode(
-    path: Path, patience: Patience = SHORT, security: Security = LOOPBACK_ONLY
+    path: Path, patience: ConnectionLimits = SHORT, security: Security = LOOPBACK_ONLY
 ) -> Iterator[str]:
     """Serve a datanode; yield its address."""
     node = Datanode("dn1", path)
     try:
         node.replica.create()
         node.serve(
-            limits=Limits(
+            limits=DatanodeServerLimits(
                 streams_max=STREAM_COUNT, connections_max=CONNECTION_COUNT, patience=patience
             ),
             security=security,
@@ -67,7 +67,7 @@ def datanode(
 
 @contextmanager
 def control_plane(
-    path: Path, patience: Patience = SHORT, security: Security = LOOPBACK_ONLY
+    path: Path, patience: ConnectionLimits = SHORT, security: Security = LOOPBACK_ONLY
 ) -> Iterator[str]:
     """Serve a control plane; yield its address."""
     limits = ScmLimits(STREAM_COUNT, CONNECTION_COUNT, 0, patience)
@@ -149,8 +149,8 @@ def test_a_connection_ends_by_age_and_by_idleness(serve: Serve, tmp_path: Path) 
     and may be made again.
     """
     for patience in (
-        Patience(age_ms_max=200, grace_ms=200),
-        Patience(idle_ms_max=200, age_ms_max=3_600_000),
+        ConnectionLimits(age_ms_max=200, grace_ms=200),
+        ConnectionLimits(idle_ms_max=200, age_ms_max=3_600_000),
     ):
         with (
             serve(tmp_path / str(patience.age_ms_max), patience, LOOPBACK_ONLY) as address,

@@ -13,12 +13,12 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from agent.observe.healthz import health
-from agent.rpc.datanode.limits import Limits
+from agent.rpc.datanode.limits import DatanodeServerLimits
 from agent.rpc.serving.binding import PATIENCE
-from agent.rpc.serving.waits import Waits
+from agent.rpc.serving.waits import BlockedCalls
 from agent.rpc.v1 import container_pb2, datanode_pb2
-from agent.runtime.callthreads import LATE_S, CallThreads
-from scm.edge.server import Limits as ScmLimits
+from agent.runtime.callthreads import LATE_S, CallThreadPool
+from scm.edge.server import ScmServerLimits as ScmLimits
 from scm.edge.server import build_server
 from scm.edge.service import ScmService
 from scm.state.clock import Clock
@@ -47,7 +47,7 @@ ANSWER_S = 20.0  # an answer within it is one; the machine may be busy
 class Served:
     """A server, and what it knows of calls that wait."""
 
-    def __init__(self, service: str, address: str, waits: Waits) -> None:
+    def __init__(self, service: str, address: str, waits: BlockedCalls) -> None:
         self.service = service
         self.address = address
         self.waits = waits
@@ -72,8 +72,11 @@ def datanode(path: Path) -> Iterator[Served]:
     node = Datanode("dn1", path)
     try:
         node.replica.create()
-        with CallThreads(SLOTS, CALLS_MAX) as threads:
-            node.serve(limits=Limits(rpc_count_max=CALLS_MAX, patience=PATIENT), threads=threads)
+        with CallThreadPool(SLOTS, CALLS_MAX) as threads:
+            node.serve(
+                limits=DatanodeServerLimits(rpc_count_max=CALLS_MAX, patience=PATIENT),
+                threads=threads,
+            )
             assert node.built is not None
             yield Served("Datanode", node.address, node.built.waits)
             node.stop_serving()
@@ -85,7 +88,7 @@ def datanode(path: Path) -> Iterator[Served]:
 def control_plane(path: Path) -> Iterator[Served]:
     """Serve a control plane of a few threads."""
     limits = ScmLimits(patience=PATIENT, rpc_count_max=CALLS_MAX)
-    with ScmWorld(path).running() as world, CallThreads(SLOTS, CALLS_MAX) as threads:
+    with ScmWorld(path).running() as world, CallThreadPool(SLOTS, CALLS_MAX) as threads:
         service = ScmService(world.control, clock=Clock(), options=world.options)
         built = build_server(service, "127.0.0.1:0", threads, limits=limits, slots=threads)
         built.server.start()
@@ -176,7 +179,7 @@ def test_health_says_that_calls_find_no_thread() -> None:
     clock = FakeClock()
     serving = datanode_pb2.StatusResponse(volumes=[datanode_pb2.VolumeStatus(path="/v")])
     scrub = datanode_pb2.ScrubStatusResponse()
-    with CallThreads(1, 4, monotonic_s=clock.monotonic_s) as threads:
+    with CallThreadPool(1, 4, monotonic_s=clock.monotonic_s) as threads:
         threads.take()
         found = Event()
         threads.submit(threads.take).add_done_callback(lambda _: found.set())

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agent.ec.scheme import CodecName, Scheme
-from agent.salvage.salvage import Summary, salvage
+from agent.salvage.salvage import SalvageSummary, salvage
 from tests.support.storage.ec_cluster import CONTAINER, EcCluster, groups_of
 from tests.support.storage.ec_groups import EncodedGroup, cut_group
 
@@ -18,7 +18,7 @@ FILE = f"blocks/{CONTAINER}/1.bin"
 
 def salvaged(
     path: Path, stale: Sequence[int], stripe_count: int, *, of: Sequence[int] = (1, 2, 3, 4, 5)
-) -> tuple[EncodedGroup, Summary, Path]:
+) -> tuple[EncodedGroup, SalvageSummary, Path]:
     """Write a group, of which some shards have so many stripes only; salvage the volumes `of`."""
     groups = groups_of(RS_3_2, [LENGTH_BYTES])
     short = {1: cut_group(groups[1], stripe_count)}

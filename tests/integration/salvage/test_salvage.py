@@ -11,12 +11,12 @@ import pytest
 
 from agent.cli.main import run
 from agent.client.client import Client
-from agent.client.file_pieces import Source
+from agent.client.file_pieces import SourceFile
 from agent.client.writer import WriterSession
 from agent.ec.scheme import parse_scheme
 from agent.errors import Code, Refused
 from agent.salvage.safe_paths import paths_of
-from agent.salvage.salvage import Summary, salvage
+from agent.salvage.salvage import SalvageSummary, salvage
 from tests.support.faults.nursery import forked
 from tools.demo.cluster import Cluster
 
@@ -51,11 +51,11 @@ def write_all(cluster: Cluster, folder: Path) -> None:
             for number, (key, size_bytes) in enumerate(keys.items()):
                 path = folder / f"{scheme}{number}"
                 path.write_bytes(content(key, size_bytes))
-                sources.append(Source(key, path, size_bytes))
+                sources.append(SourceFile(key, path, size_bytes))
             client.put(sources, lanes=2, scheme=scheme, close=True)
         path = folder / "again"
         path.write_bytes(b"the newer one")
-        client.put([Source("small", path, 13)], replace=True, lanes=1)
+        client.put([SourceFile("small", path, 13)], replace=True, lanes=1)
 
 
 @pytest.fixture(scope="module")
@@ -296,4 +296,4 @@ def test_the_command_line(root: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     assert 2 == run([*words, "--json"])
     document: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert ["large"] == [lack["key"] for lack in document["lacks"]]
-    assert set(Summary.__slots__) == set(document)
+    assert set(SalvageSummary.__slots__) == set(document)

@@ -9,8 +9,8 @@ import pytest
 
 from agent.errors import Code, Unavailable
 from agent.rpc.datanode.backends import ScanMode
-from agent.scan.awaited_scan import SCANS_MAX, WAITING_MAX, RequestedScans
-from agent.scan.container_scan import MarkingGuard, ScanTools
+from agent.scan.awaited_scan import SCANS_MAX, WAITING_MAX, InteractiveScans
+from agent.scan.container_scan import StoreScanDeps, VerdictBreaker
 from agent.scan.throttle import ScanPace
 from merkle.replica import ContainerId
 from scanner.pacing import MIB, PaceLimits
@@ -141,14 +141,14 @@ class Requested:
         self.waited_s = 0.0
         self.is_open = threading.Event()
         self.is_open.set()
-        tools = ScanTools(
+        tools = StoreScanDeps(
             store=replica.store,
             leases=replica.leases,
             algorithm=replica.options.algorithm,
-            guard=MarkingGuard(clock=self.clock),
+            guard=VerdictBreaker(clock=self.clock),
             clock=self.clock,
         )
-        self.scans = RequestedScans(tools, pace=self.pace, queue=self.queue)
+        self.scans = InteractiveScans(tools, pace=self.pace, queue=self.queue)
 
     def pace(self, volume_id: str) -> ScanPace:
         """Return a pace far below what the disk gives."""

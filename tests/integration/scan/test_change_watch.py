@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import pytest
 from watchdog.observers.inotify_c import InotifyFD
 
-from agent.runtime.loop import Pulse, Throttled
+from agent.runtime.loop import ProgressMarker, Throttled
 from agent.scan.change_watch import ChangeWatch
 from agent.scan.ondemand import OnDemandScans
 from merkle.replica import ContainerId
@@ -28,7 +28,7 @@ class Watched:
         self.replica = replica
         self.asked = threading.Event()
         self.scans = OnDemandScans(
-            replica.tools, pace=lambda _: None, stop=threading.Event(), pulse=Pulse()
+            replica.tools, pace=lambda _: None, stop=threading.Event(), pulse=ProgressMarker()
         )
         self.scans.attach(self.asked.set)
         self.watch = ChangeWatch(replica.store, replica.leases, self.scans)

@@ -14,7 +14,7 @@ import pytest
 
 from agent.errors import VolumeFailed
 from merkle.replica import ReplicaState
-from scanner.finding import Fault, Finding, Verdict
+from scanner.finding import DamageFault, Finding, Verdict
 from scanner.unreadable_verdict import SPAN_MS_MIN, TRIES_MIN
 from tests.support.clock import FakeClock
 from tests.support.storage.stored_replica import CONTAINER, StoredReplica
@@ -93,7 +93,7 @@ def wavering(block_id: int) -> Iterator[None]:
         os.preadv = real
 
 
-def facts(findings: list[Finding]) -> set[tuple[Verdict, Fault, int]]:
+def facts(findings: list[Finding]) -> set[tuple[Verdict, DamageFault, int]]:
     """Return what was found."""
     return {(item.verdict, item.fault, item.block_id) for item in findings}
 
@@ -110,7 +110,7 @@ def test_block_unreadable_for_an_hour_is_reported_unreadable(aged: Aged, code: i
         report = replica.scan()
 
     assert report.committed
-    assert {(Verdict.UNREADABLE, Fault.CHUNK_UNREADABLE, 2)} == facts(
+    assert {(Verdict.UNREADABLE, DamageFault.CHUNK_UNREADABLE, 2)} == facts(
         replica.store.findings(CONTAINER)
     )
     assert errno.errorcode[code] in report.findings[0].evidence
@@ -159,7 +159,7 @@ def test_a_chunk_of_which_no_reads_agree_for_an_hour_is_unreadable(aged: Aged) -
     replica, clock = aged
     with wavering(2):
         for _ in range(TRIES_MIN):
-            assert {(Verdict.SUSPECT_HOST, Fault.CHUNK_CHECKSUM, 2)} == facts(
+            assert {(Verdict.SUSPECT_HOST, DamageFault.CHUNK_CHECKSUM, 2)} == facts(
                 list(replica.scan().findings)
             )
             assert ReplicaState.CLOSED is replica.store.replica(CONTAINER).state
@@ -168,7 +168,7 @@ def test_a_chunk_of_which_no_reads_agree_for_an_hour_is_unreadable(aged: Aged) -
 
         report = replica.scan()
 
-    assert {(Verdict.UNREADABLE, Fault.CHUNK_UNREADABLE, 2)} == facts(list(report.findings))
+    assert {(Verdict.UNREADABLE, DamageFault.CHUNK_UNREADABLE, 2)} == facts(list(report.findings))
     assert "no 3 in a row agree, as in scans before" in report.findings[0].evidence
     assert ReplicaState.UNHEALTHY is report.commit.state_after
     assert 1 == replica.store.replica(CONTAINER).finding_count
@@ -221,14 +221,14 @@ def test_a_replica_that_can_be_read_again_is_healthy_again(aged: Aged) -> None:
 @pytest.mark.parametrize(
     ("names", "scandir", "fault"),
     [
-        (("chunks",), False, Fault.CHUNKS_DIRECTORY_MISSING),
-        ((), True, Fault.CHUNKS_DIRECTORY_MISSING),
-        (("1.container",), False, Fault.DESCRIPTOR_DAMAGED),
+        (("chunks",), False, DamageFault.CHUNKS_DIRECTORY_MISSING),
+        ((), True, DamageFault.CHUNKS_DIRECTORY_MISSING),
+        (("1.container",), False, DamageFault.DESCRIPTOR_DAMAGED),
     ],
     ids=["directory", "listing", "descriptor"],
 )
 def test_directory_or_descriptor_unreadable_for_long_is_a_finding(
-    aged: Aged, names: tuple[str, ...], fault: Fault, *, scandir: bool
+    aged: Aged, names: tuple[str, ...], fault: DamageFault, *, scandir: bool
 ) -> None:
     """The directory cannot be opened or listed, or the descriptor cannot be read."""
     replica, clock = aged

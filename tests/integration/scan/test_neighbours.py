@@ -15,19 +15,19 @@ import pytest
 
 from agent.config.options import ScanConfig
 from agent.runtime.loop import Busy, Idle
-from agent.scan.host_scans import Scrub
+from agent.scan.host_scans import ScanManager
 from agent.scan.neighbours import (
     AGAIN_S,
     FILE_COST_BYTES,
     FILES_PER_STEP,
     NEIGHBOURS_MAX,
-    Neighbours,
+    AdjacentScanWorker,
 )
-from agent.scan.ondemand import Priority
+from agent.scan.ondemand import ScanPriority
 from agent.store.files.fiemap import NOT_SUPPORTED, Extent, extents_of
-from agent.store.neighbours import BadPlace, MappedFile, distance
+from agent.store.neighbours import DamagedExtent, MappedFile, distance
 from merkle.replica import BlockId, ContainerId
-from scanner.finding import Fault, Finding, Verdict
+from scanner.finding import DamageFault, Finding, Verdict
 from tests.support.clock import FakeClock
 from tests.support.storage.stored_replica import CHUNK_BYTES, CONTAINER, StoredReplica, opened
 
@@ -133,7 +133,7 @@ class TestOnDisk:
         """They are scanned nearest first, by the extents that filefrag prints. No other replica
         is scanned, and the damaged one is not scanned again.
         """
-        scrub = Scrub(replica.tools, CONFIG, "dn-1", threading.Event())
+        scrub = ScanManager(replica.tools, CONFIG, "dn-1", threading.Event())
         names = {loop.status().name for loop in scrub.loops()}
         bad = filefrag(replica.file(2, ContainerId(4)))
         flip(replica.file(2, ContainerId(4)), 100)  # in the first chunk
@@ -157,7 +157,7 @@ class TestOnDisk:
 
         near = [number for between, number in expected if between <= NEAR_BYTES][:NEIGHBOURS_MAX]
         assert near == order
-        assert {Priority.NEIGHBOUR} == {request.priority for request in waiting.values()}
+        assert {ScanPriority.NEIGHBOUR} == {request.priority for request in waiting.values()}
         assert "neighbours" in names
         assert Busy() == scrub.on_demand.step()
         assert near[1:] == list(scrub.on_demand._waiting)
@@ -165,7 +165,7 @@ class TestOnDisk:
 
     def test_a_scan_without_damage_asks_for_nothing(self, replica: StoredReplica) -> None:
         """There is nothing that anything could lie beside."""
-        scrub = Scrub(replica.tools, CONFIG, "dn-1", threading.Event())
+        scrub = ScanManager(replica.tools, CONFIG, "dn-1", threading.Event())
 
         scrub.queue(CONTAINER)
         scrub.on_demand.step()
@@ -175,7 +175,7 @@ class TestOnDisk:
     def test_disabled_background_scan_reads_no_neighbours(self, replica: StoredReplica) -> None:
         """With background scans off, only requested scans run."""
         off = ScanConfig(enabled=False, watch=False)
-        scrub = Scrub(replica.tools, off, "dn-1", threading.Event())
+        scrub = ScanManager(replica.tools, off, "dn-1", threading.Event())
         flip(replica.file(2, ContainerId(4)), 100)
 
         scrub.queue(ContainerId(4))
@@ -208,7 +208,7 @@ class Map:
     def replicas(self, _volume_id: str) -> Sequence[ContainerId]:
         return sorted(map(ContainerId, self.files_of))
 
-    def bad(self, places: Iterable[BadPlace]) -> list[Extent]:
+    def bad(self, places: Iterable[DamagedExtent]) -> list[Extent]:
         if self.error is not None:
             raise self.error
         return [
@@ -235,7 +235,9 @@ class Rig:
     has_room: Callable[[], bool] = lambda: True
 
     def __post_init__(self) -> None:
-        self.worker = Neighbours(self.map, self.ask, pace=self.read_bytes.append, clock=self.clock)
+        self.worker = AdjacentScanWorker(
+            self.map, self.ask, pace=self.read_bytes.append, clock=self.clock
+        )
 
     def ask(self, container_id: ContainerId, _reason: str) -> bool:
         if self.has_room():
@@ -244,7 +246,14 @@ class Rig:
 
     def damage(self, container_id: int, verdict: Verdict = Verdict.CORRUPT) -> None:
         finding = Finding(
-            ContainerId(container_id), verdict, Fault.CHUNK_CHECKSUM, BlockId(1), 0, 4096, 1, "test"
+            ContainerId(container_id),
+            verdict,
+            DamageFault.CHUNK_CHECKSUM,
+            BlockId(1),
+            0,
+            4096,
+            1,
+            "test",
         )
         self.worker.found("volume", [finding])
 

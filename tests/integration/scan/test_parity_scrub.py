@@ -9,7 +9,7 @@ import pytest
 from agent.ec.scheme import CodecName, Scheme
 from agent.errors import Code, Unavailable
 from agent.rpc.v1 import container_pb2, scm_pb2
-from agent.runtime.loop import Busy, Pulse, Throttled
+from agent.runtime.loop import Busy, ProgressMarker, Throttled
 from agent.scan.parity_scrub import ParityPolicy, ParityScrub
 from merkle.replica import BlockId, ContainerId
 from tests.support.clock import FakeClock
@@ -43,7 +43,7 @@ class Bench:
             is_held=lambda: self.is_held,
             stop=self.stop,
             clock=self.clock,
-            pulse=Pulse(self.clock),
+            pulse=ProgressMarker(self.clock),
         )
 
     def _pace(self, length_bytes: int) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.plan.reconcile_outcome import Proof, Result
+from agent.plan.reconcile_outcome import ReadBack, ReconcileVerdict
 from agent.scan.repair_proof import prove
 from merkle.replica import BlockId, ReplicaState
 from scanner.resume import Doubt
@@ -39,7 +39,7 @@ def repair(made: StoredReplica) -> None:
     made.store.repair(CONTAINER).install_chunk(BLOCK, chunk, data)
 
 
-def proven(made: StoredReplica, age_max_s: float = DAY_S) -> Proof:
+def proven(made: StoredReplica, age_max_s: float = DAY_S) -> ReadBack:
     """Close the repair."""
     return prove(made.tools, CONTAINER, {REPAIRED}, age_max_s=age_max_s, stop=lambda: False)
 
@@ -66,7 +66,7 @@ class TestChanged:
         after, tree = replica.store.replica(CONTAINER), replica.store.tree(CONTAINER)
         replica.scan(CONTAINER)
         whole = replica.store.replica(CONTAINER)
-        assert Proof.CHANGED is proof
+        assert ReadBack.CHANGED is proof
         assert (ReplicaState.CLOSED, 0) == (after.state, after.finding_count)
         assert [] == replica.store.findings(CONTAINER)
         assert before.data_scan_at_ms == after.data_scan_at_ms < whole.data_scan_at_ms
@@ -82,7 +82,7 @@ class TestChanged:
         proof, was_found = proven(replica), is_found(replica)
         replica.scan(CONTAINER)
 
-        assert (Proof.CHANGED, False, True) == (proof, was_found, is_found(replica))
+        assert (ReadBack.CHANGED, False, True) == (proof, was_found, is_found(replica))
 
     def test_a_finding_elsewhere_is_looked_at_again(self, tmp_path: Path) -> None:
         """Damage that has gone, by itself or by an earlier repair, is no finding any more."""
@@ -96,7 +96,7 @@ class TestChanged:
 
         proof = proven(made)
 
-        assert (Proof.CHANGED, False) == (proof, is_found(made))
+        assert (ReadBack.CHANGED, False) == (proof, is_found(made))
         made.close()
 
     def test_proof_of_changed_blocks_survives_a_restart(self, replica: StoredReplica) -> None:
@@ -106,7 +106,7 @@ class TestChanged:
         replica.reopen()
 
         assert not is_found(replica)
-        assert Proof.CHANGED is proven(replica)
+        assert ReadBack.CHANGED is proven(replica)
 
 
 class TestWhole:
@@ -119,7 +119,7 @@ class TestWhole:
         """With 0 all is always read."""
         hidden(replica)
 
-        assert Proof.WHOLE is proven(replica, age_max_s)
+        assert ReadBack.WHOLE is proven(replica, age_max_s)
         assert is_found(replica)
 
     @pytest.mark.parametrize("read_at_ms", [0, OLD_MS, 2**60], ids=["never", "old", "tomorrow"])
@@ -136,7 +136,7 @@ class TestWhole:
 
         index.write(aged)
 
-        assert Proof.WHOLE is proven(replica)
+        assert ReadBack.WHOLE is proven(replica)
         assert is_found(replica)
 
     def test_a_read_that_failed_since_does(self, replica: StoredReplica) -> None:
@@ -144,7 +144,7 @@ class TestWhole:
         hidden(replica)
         replica.store.begin_scan(CONTAINER).doubts.note("EACCES")
 
-        assert Proof.WHOLE is proven(replica)
+        assert ReadBack.WHOLE is proven(replica)
         assert is_found(replica)
 
     @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ class TestWhole:
         hidden(replica)
         change(replica)
 
-        assert Proof.WHOLE is proven(replica)
+        assert ReadBack.WHOLE is proven(replica)
         assert is_found(replica)
 
     def test_a_repair_that_did_not_last_does(self, replica: StoredReplica) -> None:
@@ -172,7 +172,7 @@ class TestWhole:
         hidden(replica)
         replica.flip(1, CHUNK_BYTES + 9)
 
-        assert Proof.WHOLE is proven(replica)
+        assert ReadBack.WHOLE is proven(replica)
         assert {1, 3} == {finding.block_id for finding in replica.store.findings(CONTAINER)}
 
     def test_bytes_behind_a_repaired_block_do(self, replica: StoredReplica) -> None:
@@ -180,7 +180,7 @@ class TestWhole:
         path = replica.file(1)
         path.write_bytes(path.read_bytes() + b"garbage")
 
-        assert Proof.WHOLE is proven(replica)
+        assert ReadBack.WHOLE is proven(replica)
         assert is_found(replica)
 
 
@@ -205,7 +205,7 @@ class TestReconcile:
         mine.scan()
         other.serve()
 
-        def proving(container_id, changed) -> Proof:  # type: ignore[no-untyped-def]
+        def proving(container_id, changed) -> ReadBack:  # type: ignore[no-untyped-def]
             seen.append({place[0] for place in changed})
             tools = mine.replica.tools
             return prove(tools, container_id, changed, age_max_s=age_max_s, stop=lambda: False)
@@ -215,7 +215,7 @@ class TestReconcile:
         facts, files = mine.replica.store.replica(CONTAINER), (mine.files(), other.files())
         mine.close()
         other.close()
-        assert (Result.CONVERGED, expected) == (result.result, result.proof), result
+        assert (ReconcileVerdict.CONVERGED, expected) == (result.result, result.proof), result
         assert (ReplicaState.CLOSED, 0) == (facts.state, facts.finding_count)
         assert [{1, 2, 3, 4, 5, 6}] == seen
         assert files[0] == files[1]
@@ -231,4 +231,4 @@ class TestReconcile:
 
         mine.close()
         other.close()
-        assert (Result.NOTHING_TO_DO, Proof.NONE) == (result.result, result.proof)
+        assert (ReconcileVerdict.NOTHING_TO_DO, ReadBack.NONE) == (result.result, result.proof)

@@ -9,13 +9,13 @@ from threading import Event
 import pytest
 
 from agent.errors import Code, Unavailable
-from agent.rpc.datanode.backends import Draw, Sampled
+from agent.rpc.datanode.backends import SampleResult, SampleSpec
 from agent.runtime.clock import SystemClock
-from agent.runtime.lease import Leases
-from agent.scan.sampling.samples import Samples
+from agent.runtime.lease import ContainerLeases
+from agent.scan.sampling.samples import ChunkSampler
 from agent.scan.throttle import ScanPace
 from merkle.replica import BlockId, ContainerId
-from scanner.finding import Fault
+from scanner.finding import DamageFault
 from scanner.pacing import PaceLimits
 from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.stored_replica import CONTAINER, StoredReplica
@@ -23,10 +23,10 @@ from tests.support.storage.stored_replica import CONTAINER, StoredReplica
 CHUNKS = 20  # five containers of two blocks of two chunks
 
 
-class SeenLeases(Leases):
+class SeenLeases(ContainerLeases):
     """The leases of a store, and whether a sample has asked for one."""
 
-    def __init__(self, leases: Leases) -> None:
+    def __init__(self, leases: ContainerLeases) -> None:
         self.asked = Event()
         self.hold_of = leases.hold
 
@@ -48,7 +48,7 @@ class Sampler:
         self.asked: list[ContainerId] = []
         self.paced: list[tuple[str, int]] = []
         self.stops = False
-        self.samples = Samples(
+        self.samples = ChunkSampler(
             replica.store,
             self.leases,
             SystemClock(),
@@ -70,9 +70,9 @@ class Sampler:
 
         return Noted(PaceLimits(floor_bytes_per_s=1), lambda _: False)
 
-    def run(self, chunk_count: int = 0, drawn_count: int = 0, seed: int = 1) -> Sampled:
+    def run(self, chunk_count: int = 0, drawn_count: int = 0, seed: int = 1) -> SampleResult:
         """Draw a sample; return what came of it."""
-        *_, last = self.samples.run(Draw(chunk_count, drawn_count, seed), lambda: False)
+        *_, last = self.samples.run(SampleSpec(chunk_count, drawn_count, seed), lambda: False)
         assert last.result is not None
         return last.result
 
@@ -129,9 +129,9 @@ def test_a_bad_chunk_is_told_and_its_replica_is_read_next(replica: StoredReplica
     result = sampler.run(CHUNKS, CHUNKS)
 
     assert [
-        (CONTAINER, 1, 0, Fault.CHUNK_CHECKSUM),
-        (3, 2, 0, Fault.CHUNK_MISSING),
-        (3, 2, 100_000, Fault.CHUNK_MISSING),
+        (CONTAINER, 1, 0, DamageFault.CHUNK_CHECKSUM),
+        (3, 2, 0, DamageFault.CHUNK_MISSING),
+        (3, 2, 100_000, DamageFault.CHUNK_MISSING),
     ] == [(one.container_id, one.block_id, one.offset, one.fault) for one in result.bad]
     assert 3 == result.bad_count
     assert {CONTAINER, 3} == set(sampler.asked)
@@ -166,7 +166,7 @@ def test_chunks_deleted_during_the_draw_are_reported_gone(replica: StoredReplica
             replica.store.delete_container(ContainerId(1), force=True)
         return False
 
-    steps = sampler.samples.run(Draw(CHUNKS, CHUNKS, 1), cancelled)
+    steps = sampler.samples.run(SampleSpec(CHUNKS, CHUNKS, 1), cancelled)
     *_, last = steps
 
     assert last.result is not None
@@ -220,7 +220,7 @@ def test_single_sample_runs_at_a_time_and_stops_with_its_caller(replica: StoredR
     stops.
     """
     sampler = Sampler(replica)
-    first = sampler.samples.run(Draw(CHUNKS, CHUNKS, 1), lambda: True)
+    first = sampler.samples.run(SampleSpec(CHUNKS, CHUNKS, 1), lambda: True)
 
     with pytest.raises(Unavailable, match="stopped"):
         list(first)
@@ -234,7 +234,7 @@ def test_single_sample_runs_at_a_time_and_stops_with_its_caller(replica: StoredR
             sampler.run(CHUNKS, CHUNKS)
         return False
 
-    for last in sampler.samples.run(Draw(CHUNKS, 2, 1), second):
+    for last in sampler.samples.run(SampleSpec(CHUNKS, 2, 1), second):
         if last.result is not None:
             assert 0 == sampler.run().read_count  # who has the result may come again at once
     assert last.result is not None

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from agent.store.scan_reader import DiskReader
+from agent.store.scan_reader import StoreReplicaReader
 from merkle.checksum import Algorithm
 from merkle.replica import BlockId, ChecksumType, ContainerId, ReplicaState
 from merkle.tree import Tree
-from scanner.finding import Fault, Finding, Verdict
+from scanner.finding import DamageFault, Finding, Verdict
 from tests.support.faults.page_cache import cached_pages, drop_pages
 from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.replica_reader import scan
 from tests.support.storage.stored_replica import CHUNK_BYTES, CONTAINER, StoredReplica, opened
 
-Fact = tuple[Verdict, Fault, int, int]
+Fact = tuple[Verdict, DamageFault, int, int]
 CORRUPT = Verdict.CORRUPT
 
 
@@ -90,7 +90,7 @@ class TestClean:
 
     def test_a_reader_knows_when_its_replica_has_moved_on(self, replica: StoredReplica) -> None:
         """A delete ends the validity of what a scan has seen."""
-        reader = DiskReader(replica.store, CONTAINER, replica.store.begin_scan(CONTAINER))
+        reader = StoreReplicaReader(replica.store, CONTAINER, replica.store.begin_scan(CONTAINER))
         was_current = reader.is_current()
 
         remove_blocks(replica.store, CONTAINER, [BlockId(1)])
@@ -116,7 +116,7 @@ class TestClean:
         path = replica.file(1)
         path.read_bytes()
         base = replica.store.begin_scan(CONTAINER)
-        reader = DiskReader(replica.store, CONTAINER, base, direct=False)
+        reader = StoreReplicaReader(replica.store, CONTAINER, base, direct=False)
 
         outcome = scan(reader)
 
@@ -132,7 +132,7 @@ class TestChunkDamage:
         replica.flip(2, CHUNK_BYTES + 70_000)
         before = replica.store.tree(CONTAINER)
 
-        assert [(CORRUPT, Fault.CHUNK_CHECKSUM, 2, CHUNK_BYTES)] == found(replica)
+        assert [(CORRUPT, DamageFault.CHUNK_CHECKSUM, 2, CHUNK_BYTES)] == found(replica)
         after = replica.store.tree(CONTAINER)
         assert [(2, CHUNK_BYTES)] == unhealthy_chunks(after)
         assert before.leaves(1) == after.leaves(1)
@@ -145,7 +145,7 @@ class TestChunkDamage:
 
         report = replica.scan()
 
-        assert [(CORRUPT, Fault.CHUNK_CHECKSUM, 1, 0)] == facts(report.findings)
+        assert [(CORRUPT, DamageFault.CHUNK_CHECKSUM, 1, 0)] == facts(report.findings)
         assert "the 4096-byte page at byte 8192 is all zero" in report.findings[0].evidence
 
     def test_a_truncated_file(self, replica: StoredReplica) -> None:
@@ -153,8 +153,8 @@ class TestChunkDamage:
         os.truncate(replica.file(1), CHUNK_BYTES - 1)
 
         assert [
-            (CORRUPT, Fault.CHUNK_SHORT, 1, 0),
-            (CORRUPT, Fault.CHUNK_MISSING, 1, CHUNK_BYTES),
+            (CORRUPT, DamageFault.CHUNK_SHORT, 1, 0),
+            (CORRUPT, DamageFault.CHUNK_MISSING, 1, CHUNK_BYTES),
         ] == found(replica)
         leaves = replica.store.tree(CONTAINER).leaves(1)
         assert [(0, CHUNK_BYTES - 1, False)] == [
@@ -170,11 +170,11 @@ class TestChunkDamage:
         aside.rename(second)
 
         assert [
-            (CORRUPT, Fault.CHUNK_CHECKSUM, 1, 0),
-            (CORRUPT, Fault.CHUNK_CHECKSUM, 1, CHUNK_BYTES),
-            (CORRUPT, Fault.TRAILING_BYTES, 1, 2 * CHUNK_BYTES + 1),
-            (CORRUPT, Fault.CHUNK_CHECKSUM, 2, 0),
-            (CORRUPT, Fault.CHUNK_SHORT, 2, CHUNK_BYTES),
+            (CORRUPT, DamageFault.CHUNK_CHECKSUM, 1, 0),
+            (CORRUPT, DamageFault.CHUNK_CHECKSUM, 1, CHUNK_BYTES),
+            (CORRUPT, DamageFault.TRAILING_BYTES, 1, 2 * CHUNK_BYTES + 1),
+            (CORRUPT, DamageFault.CHUNK_CHECKSUM, 2, 0),
+            (CORRUPT, DamageFault.CHUNK_SHORT, 2, CHUNK_BYTES),
         ] == found(replica)
 
     def test_appended_garbage(self, replica: StoredReplica) -> None:
@@ -183,7 +183,7 @@ class TestChunkDamage:
         with replica.file(3).open("ab") as file:
             file.write(b"garbage")
 
-        assert [(CORRUPT, Fault.TRAILING_BYTES, 3, 2 * CHUNK_BYTES + 3)] == found(replica)
+        assert [(CORRUPT, DamageFault.TRAILING_BYTES, 3, 2 * CHUNK_BYTES + 3)] == found(replica)
         assert root == replica.store.tree(CONTAINER).root
 
     def test_scan_lists_all_bad_chunks_of_a_dying_disk(self, replica: StoredReplica) -> None:
@@ -201,34 +201,34 @@ class TestStructureDamage:
         """The block is not in the tree any more, so peers see it missing."""
         replica.file(2).unlink()
 
-        assert [(CORRUPT, Fault.BLOCK_FILE_MISSING, 2, 0)] == found(replica)
+        assert [(CORRUPT, DamageFault.BLOCK_FILE_MISSING, 2, 0)] == found(replica)
         assert -1 == replica.store.tree(CONTAINER).index_of(2)
 
     def test_a_deleted_metadata_row(self, replica: StoredReplica) -> None:
         """The tree remembers the block; later scans do too, though the tree then does not."""
         replica.delete_row(2)
 
-        assert [(CORRUPT, Fault.BLOCK_ROW_MISSING, 2, -1)] == found(replica)
+        assert [(CORRUPT, DamageFault.BLOCK_ROW_MISSING, 2, -1)] == found(replica)
         assert -1 == replica.store.tree(CONTAINER).index_of(2)
-        assert [(CORRUPT, Fault.BLOCK_ROW_MISSING, 2, -1)] == found(replica)
+        assert [(CORRUPT, DamageFault.BLOCK_ROW_MISSING, 2, -1)] == found(replica)
 
     def test_a_metadata_row_and_its_file_deleted(self, replica: StoredReplica) -> None:
         """A block of which nothing is left is still missed."""
         replica.delete_row(2)
         replica.file(2).unlink()
 
-        assert [(CORRUPT, Fault.BLOCK_ROW_MISSING, 2, -1)] == found(replica)
+        assert [(CORRUPT, DamageFault.BLOCK_ROW_MISSING, 2, -1)] == found(replica)
 
     @pytest.mark.parametrize(
         ("first", "fault"),
         [
-            (lambda made: made.file(2).unlink(), Fault.BLOCK_FILE_MISSING),
-            (lambda made: made.damage_row(2), Fault.BLOCK_ROW_DAMAGED),
+            (lambda made: made.file(2).unlink(), DamageFault.BLOCK_FILE_MISSING),
+            (lambda made: made.damage_row(2), DamageFault.BLOCK_ROW_DAMAGED),
         ],
         ids=["file", "row"],
     )
     def test_a_row_that_is_lost_after_what_it_tells_of(
-        self, replica: StoredReplica, first: Callable[[StoredReplica], object], fault: Fault
+        self, replica: StoredReplica, first: Callable[[StoredReplica], object], fault: DamageFault
     ) -> None:
         """The tree has not had the block since, so that only the finding remembers it."""
         first(replica)
@@ -239,7 +239,7 @@ class TestStructureDamage:
         again = [found(replica), found(replica)]
 
         assert {(fault, 2)} == before
-        assert [[(CORRUPT, Fault.BLOCK_ROW_MISSING, 2, -1)]] * 2 == again
+        assert [[(CORRUPT, DamageFault.BLOCK_ROW_MISSING, 2, -1)]] * 2 == again
         assert ReplicaState.UNHEALTHY is replica.store.replica(CONTAINER).state
 
     @pytest.mark.parametrize("junk", [None, b"junk"], ids=["no tree", "damaged tree"])
@@ -255,7 +255,7 @@ class TestStructureDamage:
 
         first, again = found(replica), found(replica)
 
-        lost = (CORRUPT, Fault.BLOCK_ROW_MISSING, 2, -1)
+        lost = (CORRUPT, DamageFault.BLOCK_ROW_MISSING, 2, -1)
         assert lost in first
         assert [lost] == again
         assert ReplicaState.UNHEALTHY is replica.store.replica(CONTAINER).state
@@ -268,7 +268,7 @@ class TestStructureDamage:
 
         after = found(replica)
 
-        assert [(CORRUPT, Fault.BLOCK_ROW_MISSING, 2, -1)] == before
+        assert [(CORRUPT, DamageFault.BLOCK_ROW_MISSING, 2, -1)] == before
         assert [] == after
         assert {2} == set(replica.store.tombstones(CONTAINER))
         assert not replica.file(2).exists()
@@ -278,7 +278,7 @@ class TestStructureDamage:
         """A row that fails its own checksum is no witness."""
         replica.damage_row(2)
 
-        assert [(CORRUPT, Fault.BLOCK_ROW_DAMAGED, 2, -1)] == found(replica)
+        assert [(CORRUPT, DamageFault.BLOCK_ROW_DAMAGED, 2, -1)] == found(replica)
 
     def test_a_stale_tree_file_costs_nothing(self, replica: StoredReplica) -> None:
         """It is noted and replaced, and the replica stays closed."""
@@ -290,16 +290,17 @@ class TestStructureDamage:
 
         report = replica.scan()
 
-        assert [(Verdict.OK, Fault.TREE_STALE, -1, -1)] == facts(report.findings)
+        assert [(Verdict.OK, DamageFault.TREE_STALE, -1, -1)] == facts(report.findings)
         assert ReplicaState.CLOSED == report.commit.state_after
         assert newer.generation + 1 == replica.store.tree(CONTAINER).generation
         assert () == replica.scan().findings
 
     @pytest.mark.parametrize(
-        ("content", "fault"), [(None, Fault.TREE_MISSING), (b"junk", Fault.TREE_DAMAGED)]
+        ("content", "fault"),
+        [(None, DamageFault.TREE_MISSING), (b"junk", DamageFault.TREE_DAMAGED)],
     )
     def test_a_tree_file_that_cannot_be_read_is_made_anew(
-        self, replica: StoredReplica, content: bytes | None, fault: Fault
+        self, replica: StoredReplica, content: bytes | None, fault: DamageFault
     ) -> None:
         """The tree follows from the data, never the other way round."""
         path, root = replica.store.paths(CONTAINER).tree, replica.store.tree(CONTAINER).root
@@ -311,10 +312,10 @@ class TestStructureDamage:
 
     @pytest.mark.parametrize(
         ("content", "fault"),
-        [(None, Fault.DESCRIPTOR_MISSING), (b"junk: [", Fault.DESCRIPTOR_DAMAGED)],
+        [(None, DamageFault.DESCRIPTOR_MISSING), (b"junk: [", DamageFault.DESCRIPTOR_DAMAGED)],
     )
     def test_a_bad_descriptor_is_damage(
-        self, replica: StoredReplica, content: bytes | None, fault: Fault
+        self, replica: StoredReplica, content: bytes | None, fault: DamageFault
     ) -> None:
         """Without it the replica could not be loaded after the index was lost.
 
@@ -332,10 +333,10 @@ class TestStructureDamage:
         shutil.rmtree(replica.store.paths(CONTAINER).chunks)
 
         assert [
-            (CORRUPT, Fault.BLOCK_FILE_MISSING, 1, 0),
-            (CORRUPT, Fault.BLOCK_FILE_MISSING, 2, 0),
-            (CORRUPT, Fault.BLOCK_FILE_MISSING, 3, 0),
-            (CORRUPT, Fault.CHUNKS_DIRECTORY_MISSING, -1, -1),
+            (CORRUPT, DamageFault.BLOCK_FILE_MISSING, 1, 0),
+            (CORRUPT, DamageFault.BLOCK_FILE_MISSING, 2, 0),
+            (CORRUPT, DamageFault.BLOCK_FILE_MISSING, 3, 0),
+            (CORRUPT, DamageFault.CHUNKS_DIRECTORY_MISSING, -1, -1),
         ] == found(replica)
 
     def test_foreign_files_are_noted(self, replica: StoredReplica) -> None:
@@ -348,9 +349,9 @@ class TestStructureDamage:
         report = replica.scan()
 
         assert [
-            (Verdict.OK, Fault.FOREIGN_FILE, -1, -1),
-            (Verdict.OK, Fault.FOREIGN_FILE, -1, -1),
-            (Verdict.OK, Fault.BLOCK_ROW_MISSING, 88, -1),
+            (Verdict.OK, DamageFault.FOREIGN_FILE, -1, -1),
+            (Verdict.OK, DamageFault.FOREIGN_FILE, -1, -1),
+            (Verdict.OK, DamageFault.BLOCK_ROW_MISSING, 88, -1),
         ] == facts(report.findings)
         assert ReplicaState.CLOSED == report.commit.state_after
 
@@ -369,7 +370,7 @@ class TestStructureDamage:
             case _:
                 path.mkdir()
 
-        assert (CORRUPT, Fault.BLOCK_FILE_MISSING, 1, 0) in found(replica)
+        assert (CORRUPT, DamageFault.BLOCK_FILE_MISSING, 1, 0) in found(replica)
 
 
 class TestAfterwards:

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from agent.store.reads_past_cache import BUFFER_BYTES, HUGE_PAGE_BYTES, ReadBuffers
-from agent.store.replica.quarantine import Note, keep
-from agent.store.scan_reader import DiskReader
+from agent.store.replica.quarantine import QuarantineEntry, keep
+from agent.store.scan_reader import StoreReplicaReader
 from merkle.checksum import Algorithm
 from merkle.replica import BlockId
 from scanner.finding import Forensic
@@ -38,9 +38,9 @@ def stored(tmp_path: Path) -> Iterator[StoredReplica]:
 
 
 @pytest.fixture(params=[True, False], ids=["direct", "buffered"])
-def reader(stored: StoredReplica, request: pytest.FixtureRequest) -> Iterator[DiskReader]:
+def reader(stored: StoredReplica, request: pytest.FixtureRequest) -> Iterator[StoreReplicaReader]:
     """A reader of it, with and without O_DIRECT."""
-    result = DiskReader(
+    result = StoreReplicaReader(
         stored.store, CONTAINER, stored.store.begin_scan(CONTAINER), direct=request.param
     )
     yield result
@@ -48,7 +48,9 @@ def reader(stored: StoredReplica, request: pytest.FixtureRequest) -> Iterator[Di
 
 
 @pytest.mark.parametrize("block_id", range(1, len(LENGTHS) + 1))
-def test_a_whole_block_is_read(stored: StoredReplica, reader: DiskReader, block_id: int) -> None:
+def test_a_whole_block_is_read(
+    stored: StoredReplica, reader: StoreReplicaReader, block_id: int
+) -> None:
     """Every byte, and no byte more, whatever the length."""
     length_bytes = LENGTHS[block_id - 1]
 
@@ -78,7 +80,7 @@ def test_a_large_read_is_cut_into_pieces(stored: StoredReplica, direct: bool) ->
     """Others get the disk in between, the bytes are the same, and small reads stay whole."""
     cut = Cut(256 * 1024)
     base = stored.store.begin_scan(CONTAINER)
-    reader = DiskReader(stored.store, CONTAINER, base, direct=direct, pieces=cut)
+    reader = StoreReplicaReader(stored.store, CONTAINER, base, direct=direct, pieces=cut)
     large, small = len(LENGTHS), LENGTHS.index(10_000) + 1
     content = stored.file(large).read_bytes()
 
@@ -97,7 +99,7 @@ def test_a_large_read_is_cut_into_pieces(stored: StoredReplica, direct: bool) ->
 
 @pytest.mark.parametrize("block_id", range(1, len(LENGTHS) + 1))
 def test_a_file_of_another_length_shows(
-    stored: StoredReplica, reader: DiskReader, block_id: int
+    stored: StoredReplica, reader: StoreReplicaReader, block_id: int
 ) -> None:
     """One byte more or less changes the length of the view."""
     length_bytes = LENGTHS[block_id - 1]
@@ -110,7 +112,9 @@ def test_a_file_of_another_length_shows(
     assert length_bytes - 1 == len(reader.read_whole(BlockId(block_id), length_bytes))
 
 
-def test_reading_a_special_file_as_a_block_fails(stored: StoredReplica, reader: DiskReader) -> None:
+def test_reading_a_special_file_as_a_block_fails(
+    stored: StoredReplica, reader: StoreReplicaReader
+) -> None:
     """Links, pipes and directories are never read as blocks, and no read hangs."""
     chunks = stored.file(1).parent
     (chunks / "101.block").symlink_to(stored.file(1))
@@ -122,7 +126,7 @@ def test_reading_a_special_file_as_a_block_fails(stored: StoredReplica, reader: 
             reader.read_whole(BlockId(block_id), 100)
 
 
-def test_no_descriptor_is_left_open(stored: StoredReplica, reader: DiskReader) -> None:
+def test_no_descriptor_is_left_open(stored: StoredReplica, reader: StoreReplicaReader) -> None:
     """Also when reading fails."""
     os.mkfifo(stored.file(1).parent / "102.block")
     before = len(list(Path("/proc/self/fd").iterdir()))
@@ -138,7 +142,7 @@ def test_no_descriptor_is_left_open(stored: StoredReplica, reader: DiskReader) -
 def test_a_missing_directory_has_no_files(stored: StoredReplica) -> None:
     """Without its chunks directory every block of a replica is missing, and that is all."""
     stored.file(1).parent.rename(stored.file(1).parent.with_name("elsewhere"))
-    reader = DiskReader(stored.store, CONTAINER, stored.store.begin_scan(CONTAINER))
+    reader = StoreReplicaReader(stored.store, CONTAINER, stored.store.begin_scan(CONTAINER))
 
     with pytest.raises(FileNotFoundError) as caught:
         reader.read_whole(BlockId(1), 1)
@@ -195,7 +199,7 @@ def test_buffers_begin_at_a_huge_page() -> None:
 def scan(stored: StoredReplica, *, direct: bool) -> ScanOutcome:
     """Scan through a real reader."""
     base = stored.store.begin_scan(CONTAINER)
-    reader = DiskReader(stored.store, CONTAINER, base, direct=direct)
+    reader = StoreReplicaReader(stored.store, CONTAINER, base, direct=direct)
     try:
         return scan_replica(
             reader,
@@ -217,7 +221,7 @@ def test_quarantine_is_listed_once_per_scan(
     for block_id, length_bytes in enumerate(LENGTHS, start=1):
         old = noise(length_bytes, block_id)
         for at_ms in (1, 2):
-            note = Note(CONTAINER, BlockId(block_id), 0, length_bytes, at_ms, "replaced")
+            note = QuarantineEntry(CONTAINER, BlockId(block_id), 0, length_bytes, at_ms, "replaced")
             keep(volume.layout, note, old if at_ms == 2 else old[:1])
     listed: list[str] = []
     listdir, scandir = os.listdir, os.scandir
@@ -231,7 +235,7 @@ def test_quarantine_is_listed_once_per_scan(
 
     monkeypatch.setattr(os, "listdir", counted(listdir))
     monkeypatch.setattr(os, "scandir", counted(scandir))
-    reader = DiskReader(stored.store, CONTAINER, stored.store.begin_scan(CONTAINER))
+    reader = StoreReplicaReader(stored.store, CONTAINER, stored.store.begin_scan(CONTAINER))
 
     for block_id, length_bytes in enumerate(LENGTHS, start=1):
         old = noise(length_bytes, block_id)

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from agent.runtime.loop import Busy, Idle, Pulse, Throttled
+from agent.runtime.loop import Busy, Idle, ProgressMarker, Throttled
 from agent.scan.background_scan import IDLE_MAX_S, PAUSE_MAX_S, RoundPolicy, VolumeScanWorker
-from agent.scan.container_scan import CURSOR_S, MarkingGuard, ScanTools, scan_container
-from agent.scan.throttle import Pressure, ScanPace
+from agent.scan.container_scan import CURSOR_S, StoreScanDeps, VerdictBreaker, scan_container
+from agent.scan.throttle import IoPressure, ScanPace
 from merkle.replica import ContainerId, ReplicaState
 from scanner.pacing import PaceLimits
-from scanner.schedule import Schedule, Windows, parse_window
+from scanner.schedule import ScanHours, Schedule, parse_window
 from tests.support.clock import FakeClock
 from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.stored_replica import CONTAINER, StoredReplica, opened
@@ -22,7 +22,7 @@ from tests.support.storage.stored_replica import CONTAINER, StoredReplica, opene
 OTHER, THIRD = ContainerId(2), ContainerId(3)
 MIB = 1024**2
 INTERVAL_S, GAP_S = 36_000.0, 900.0
-NIGHT = Windows((parse_window("22:00-06:00"),))
+NIGHT = ScanHours((parse_window("22:00-06:00"),))
 HOUR_S, DAY_MS = 3600, 86_400_000
 
 
@@ -53,7 +53,7 @@ class Rig:
         replica: StoredReplica,
         clock: FakeClock,
         *,
-        windows: Windows | None = None,
+        windows: ScanHours | None = None,
         start_delay_s: float = 0.0,
         volume_id: str = "",
         limits: PaceLimits | None = None,
@@ -63,11 +63,11 @@ class Rig:
         self.waited_s = 0.0
         self.on_wait: Callable[[], None] = lambda: None
         self._clock = clock
-        self.tools = ScanTools(
+        self.tools = StoreScanDeps(
             store=replica.store,
             leases=replica.leases,
             algorithm=replica.options.algorithm,
-            guard=MarkingGuard(clock=clock),
+            guard=VerdictBreaker(clock=clock),
             clock=clock,
         )
         self.worker = VolumeScanWorker(
@@ -76,13 +76,13 @@ class Rig:
             policy=RoundPolicy(
                 schedule=Schedule(interval_s=INTERVAL_S, datanode_id="dn-1"),
                 gap_min_s=GAP_S,
-                windows=windows or Windows(),
+                windows=windows or ScanHours(),
                 start_delay_s=start_delay_s,
                 last_copy_since_ms=last_copy_since_ms,
             ),
             pace=ScanPace(limits or PaceLimits(fixed_bytes_per_s=2**50), self.wait, clock=clock),
             stop=self.stop,
-            pulse=Pulse(clock),
+            pulse=ProgressMarker(clock),
         )
 
     def wait(self, delay_s: float) -> bool:
@@ -380,7 +380,7 @@ class TestCursor:
     def scan(self, large: StoredReplica, stop_after: int, wait_s: float = 0.0) -> tuple[int, bool]:
         """Scan, stopping after so many reads; return the bytes read and whether it committed."""
         clock = FakeClock(large.options.now_ms())
-        tools = ScanTools(
+        tools = StoreScanDeps(
             store=large.store,
             leases=large.leases,
             algorithm=large.options.algorithm,
@@ -416,7 +416,7 @@ class TestCursor:
             return False
 
         clock = FakeClock(large.options.now_ms())
-        tools = ScanTools(
+        tools = StoreScanDeps(
             store=large.store, leases=large.leases, algorithm=large.options.algorithm, clock=clock
         )
         scan_container(
@@ -448,7 +448,7 @@ class TestCursor:
         read: list[int] = []
 
         scan_container(
-            ScanTools(
+            StoreScanDeps(
                 store=large.store,
                 leases=large.leases,
                 algorithm=large.options.algorithm,
@@ -478,7 +478,7 @@ class TestPressure:
         """Scans of twelve volumes share one look at it."""
         clock = FakeClock()
         totals = iter([0, 3_000_000])
-        pressure = Pressure(clock, stall_us=totals.__next__)
+        pressure = IoPressure(clock, stall_us=totals.__next__)
         assert 0.0 == pressure.of_others()
         pressure.worked(1.0)
         clock.advance_s(4)
@@ -489,7 +489,7 @@ class TestPressure:
         """A night of backups must not slow down the first reads of the morning."""
         clock = FakeClock()
         totals = iter([0, 60_000_000, 62_000_000])
-        pressure = Pressure(clock, stall_us=totals.__next__)
+        pressure = IoPressure(clock, stall_us=totals.__next__)
         pressure.of_others()
         clock.advance_s(60)
 
@@ -499,4 +499,4 @@ class TestPressure:
 
     def test_a_kernel_without_psi_is_no_pressure(self) -> None:
         """Then only the clients' latency slows a scan."""
-        assert 0.0 == Pressure(FakeClock(), stall_us=lambda: None).of_others()
+        assert 0.0 == IoPressure(FakeClock(), stall_us=lambda: None).of_others()

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from agent.errors import Code, Refused, Unavailable
-from agent.runtime.loop import Busy, Idle, Pulse, Step, Throttled
-from agent.scan.container_scan import MarkingGuard, ScanTools, scan_container
+from agent.runtime.loop import Busy, Idle, ProgressMarker, Step, Throttled
+from agent.scan.container_scan import StoreScanDeps, VerdictBreaker, scan_container
 from agent.scan.ondemand import RETRIES_MAX, OnDemandScans
 from merkle.replica import BlockId, ContainerId, ReplicaState
 from scanner.breaker import Breaker, BreakerLimits
@@ -37,13 +37,15 @@ def replica(tmp_path: Path) -> Iterator[StoredReplica]:
         yield result
 
 
-def tools(replica: StoredReplica, clock: FakeClock, guard: MarkingGuard | None = None) -> ScanTools:
+def tools(
+    replica: StoredReplica, clock: FakeClock, guard: VerdictBreaker | None = None
+) -> StoreScanDeps:
     """Return the tools of scans that live in the test's time."""
-    return ScanTools(
+    return StoreScanDeps(
         store=replica.store,
         leases=replica.leases,
         algorithm=replica.options.algorithm,
-        guard=guard or MarkingGuard(clock=clock),
+        guard=guard or VerdictBreaker(clock=clock),
         clock=clock,
     )
 
@@ -171,7 +173,7 @@ class TestBreaker:
         """If too much looks bad at once, replicas keep their state."""
         clock = FakeClock()
         limits = BreakerLimits(damaged_max=2)
-        guard = MarkingGuard(Breaker(limits), clock)
+        guard = VerdictBreaker(Breaker(limits), clock)
         held = tools(replica, clock, guard)
         damaged = replica.scan()
         replica.flip(1, 5)
@@ -191,7 +193,7 @@ class TestBreaker:
     def test_clean_scans_are_committed_all_the_same(self, replica: StoredReplica) -> None:
         """Doubt about damage is no doubt about health."""
         clock = FakeClock()
-        guard = MarkingGuard(Breaker(BreakerLimits(damaged_max=2)), clock)
+        guard = VerdictBreaker(Breaker(BreakerLimits(damaged_max=2)), clock)
         for number, container_id in enumerate((OTHER, THIRD)):
             guard.observe(f"volume-{number}", container_id, damaged_outcome())
 
@@ -213,7 +215,7 @@ class TestOnDemandScans:
             tools(replica, clock),
             pace=lambda _: None,
             stop=threading.Event(),
-            pulse=Pulse(clock),
+            pulse=ProgressMarker(clock),
             **changes,
         )
 
@@ -327,7 +329,7 @@ class TestOnDemandScans:
             dataclasses.replace(tools(replica, clock), lease_wait_s=0.0),
             pace=lambda _: None,
             stop=threading.Event(),
-            pulse=Pulse(clock),
+            pulse=ProgressMarker(clock),
         )
         scans.request(CONTAINER, reason="test")
 
@@ -345,7 +347,7 @@ class TestOnDemandScans:
         this host.
         """
         clock = FakeClock()
-        guard = MarkingGuard(Breaker(BreakerLimits(window_s=600.0, damaged_max=2)), clock)
+        guard = VerdictBreaker(Breaker(BreakerLimits(window_s=600.0, damaged_max=2)), clock)
         for number, container_id in enumerate((OTHER, THIRD)):
             guard.observe(f"volume-{number}", container_id, damaged_outcome())
         replica.flip(1, 5)
@@ -354,7 +356,7 @@ class TestOnDemandScans:
             tools(replica, clock, guard),
             pace=read.append,
             stop=threading.Event(),
-            pulse=Pulse(clock),
+            pulse=ProgressMarker(clock),
         )
         scans.request(CONTAINER, reason="test")
         scans.step()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 from tests.support.command_line import CommandLine
 from tests.support.faults.nursery import forked
 from tools.demo.cluster import Cluster
@@ -148,7 +148,7 @@ def test_a_volume_that_vanishes_is_fenced_and_told(
         return len(found["replicas"])
 
     suture.wait_until(lambda: replica_count() == 2)
-    shown = suture.json("status", "--datanode", address, code=Exit.TO_DO)
+    shown = suture.json("status", "--datanode", address, code=ExitCode.TO_DO)
     (failed,) = shown["volumes"]
     assert failed["failed"]
     assert "is gone" in failed["error"]
@@ -156,7 +156,7 @@ def test_a_volume_that_vanishes_is_fenced_and_told(
 
 def test_an_unknown_volume_is_refused(suture: CommandLine) -> None:
     """Otherwise an operator would assume that the volume is paused."""
-    suture("scrub", "pause", "--volume", "nowhere", code=Exit.FAILED)
+    suture("scrub", "pause", "--volume", "nowhere", code=ExitCode.FAILED)
 
 
 @pytest.mark.usefixtures("container_id")

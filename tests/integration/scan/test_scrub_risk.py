@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from agent.config.options import ScanConfig
-from agent.scan.container_scan import MarkingGuard, ScanTools
-from agent.scan.host_scans import Scrub
+from agent.scan.container_scan import StoreScanDeps, VerdictBreaker
+from agent.scan.host_scans import ScanManager
 from merkle.replica import ContainerId
 from tests.support.clock import FakeClock
 from tests.support.storage.stored_replica import CONTAINER, StoredReplica, opened
@@ -44,14 +44,14 @@ class Host:
         replica.close()
         replica.reopen()
         self._store = replica.store
-        tools = ScanTools(
+        tools = StoreScanDeps(
             store=replica.store,
             leases=replica.leases,
             algorithm=replica.options.algorithm,
-            guard=MarkingGuard(clock=self.clock),
+            guard=VerdictBreaker(clock=self.clock),
             clock=self.clock,
         )
-        self.scrub = Scrub(tools, CONFIG, "dn-1", threading.Event())
+        self.scrub = ScanManager(tools, CONFIG, "dn-1", threading.Event())
         self._loop = next(
             loop for loop in self.scrub.loops() if loop.status().name == self._worker_name()
         )

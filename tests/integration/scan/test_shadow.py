@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from agent.rpc.v1 import datanode_pb2
-from agent.scan.container_scan import ScanReport, ScanTools, scan_container
-from agent.scan.shadow.former import FormerError, FormerHasher
+from agent.scan.container_scan import ScanReport, StoreScanDeps, scan_container
+from agent.scan.shadow.former import ReferenceChecksums, ReferenceUnavailable
 from agent.scan.shadow.hashing import SHADOW_S, ShadowHashing
 from agent.store.index.rows import moved_on
 from agent.store.reads_past_cache import BlockFile
 from agent.store.replica_store import ReplicaStore
-from agent.store.verification_log.chain import Kind, check, entries
+from agent.store.verification_log.chain import EntryKind, check, entries
 from agent.store.verification_log.log_reader import read_log
 from merkle.checksum import window_checksums
 from merkle.replica import BlockId, ChecksumType, ChunkInfo, ReplicaState
@@ -50,7 +50,7 @@ def shadow() -> Iterator[ShadowHashing]:
 
 def scanned(replica: StoredReplica, shadow: ShadowHashing | None) -> ScanReport:
     """Scan the container, with or without a shadow."""
-    tools: ScanTools = replace(replica.tools, shadow=shadow)
+    tools: StoreScanDeps = replace(replica.tools, shadow=shadow)
     return scan_container(tools, CONTAINER)
 
 
@@ -182,7 +182,7 @@ class TestScans:
         clock = FakeClock()
 
         def dead(*_: object) -> bytes:
-            raise FormerError("gone")
+            raise ReferenceUnavailable("gone")
 
         shadow = ShadowHashing(clock.now_ms, clock, sums=dead, share=1.0)
 
@@ -243,7 +243,9 @@ class TestWhen:
         second, still = began("2.0"), began("2.0")
 
         log = read_log(tmp_path / "volume")
-        files = [one.facts["software"] for one in entries(log) if one.facts["kind"] == Kind.FILE]
+        files = [
+            one.facts["software"] for one in entries(log) if one.facts["kind"] == EntryKind.FILE
+        ]
         assert ["", "1.0", "2.0"] == files
         assert NOW_MS <= first == again < second == still
         assert check(log).gap is None
@@ -255,7 +257,7 @@ class TestFormer:
     @pytest.mark.parametrize("kind", [one for one in ChecksumType if one is not ChecksumType.NONE])
     def test_former_hasher_agrees_with_the_hot_path(self, kind: ChecksumType) -> None:
         """All checksum types and partial windows are compared."""
-        hasher = FormerHasher()
+        hasher = ReferenceChecksums()
         data = bytes(range(256)) * 100
         try:
             told = hasher.sums(kind, 4096, data)
@@ -290,13 +292,13 @@ class TestFormer:
 
     def test_killed_former_hasher_is_restarted(self) -> None:
         """The caller gets one error."""
-        hasher = FormerHasher()
+        hasher = ReferenceChecksums()
         try:
             hasher.sums(ChecksumType.CRC32C, 512, b"x")
             assert hasher._process is not None
             hasher._process.kill()
             hasher._process.wait()
-            with pytest.raises(FormerError):
+            with pytest.raises(ReferenceUnavailable):
                 hasher.sums(ChecksumType.CRC32C, 512, b"x")
             told = hasher.sums(ChecksumType.CRC32C, 512, b"x")
         finally:

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from agent.errors import Refused, VolumeFailed
-from agent.observe.datanode_status import About, Observer
+from agent.observe.datanode_status import DatanodeStatus, ProcessInfo
 from agent.runtime.loop import Throttled
-from agent.scan.volume_check import LOOK_S, CheckLimits, VolumeChecks
+from agent.scan.volume_check import LOOK_S, CheckLimits, VolumeCheckWorker
 from agent.store.replica_store import ReplicaStore
 from agent.store.volumes.probe import Probe
 from merkle.replica import BlockId, ContainerId
-from scanner.failure_window import Strikes
+from scanner.failure_window import FailureWindow
 from tests.support.clock import FakeClock
 from tests.support.control.no_commands import NoCommands
 from tests.support.storage.stores import CLUSTER, DATANODE, closed_replica, options_of_test
@@ -38,7 +38,7 @@ class Rig:
     ) -> None:
         self.clock = FakeClock()
         self.failed: list[tuple[str, tuple[ContainerId, ...]]] = []
-        self.checks = VolumeChecks(
+        self.checks = VolumeCheckWorker(
             store,
             clock=self.clock,
             limits=limits,
@@ -121,8 +121,8 @@ def test_a_volume_whose_directory_is_gone_is_fenced_at_once(store: ReplicaStore)
 
 def test_containers_of_a_failed_volume_are_absent_from_a_full_report(store: ReplicaStore) -> None:
     """A report of changes has them as deleted, and the volume is reported as failed."""
-    about = About(datanode_id="dn", cluster_id="c", version="1", started_at_ms=0)
-    observer = Observer(
+    about = ProcessInfo(datanode_id="dn", cluster_id="c", version="1", started_at_ms=0)
+    observer = DatanodeStatus(
         about,
         store,
         pools=NoCommands(),
@@ -213,7 +213,7 @@ class TestStrikes:
 
     def test_failures_far_apart_are_forgiven(self) -> None:
         """The window slides."""
-        strikes = Strikes(tolerated=1, window_s=100)
+        strikes = FailureWindow(tolerated=1, window_s=100)
 
         assert [False, False, False, True] == [strikes.add(at_s) for at_s in (0, 100, 200, 299)]
 

@@ -11,7 +11,7 @@ import zstandard
 from agent.errors import Refused
 from agent.rpc.v1 import container_pb2
 from agent.rpc.v1 import datanode_pb2 as pb
-from agent.rpc.wire.hashes import Selection, pages, read_tree
+from agent.rpc.wire.hashes import TreeQuery, pages, read_tree
 from agent.store.replica.contradictions import KEPT_MAX
 from agent.transfer.incoming_condition import FINDINGS_MAX
 from agent.transfer.parts import PART_BYTES
@@ -19,7 +19,7 @@ from merkle.blockrow import decode_block, encode_block
 from merkle.checksum import window_checksums
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo
 from merkle.tree_building import build_from_rows
-from scanner.finding import Fault, Verdict
+from scanner.finding import DamageFault, Verdict
 from tests.support.storage.pushed import (
     MIB,
     Pair,
@@ -44,7 +44,7 @@ def contradiction() -> pb.Finding:
     """Return what a source says that a peer contradicts in block 2."""
     return pb.Finding(
         verdict=Verdict.CONTRADICTORY,
-        fault=Fault.PEER_CONTRADICTS,
+        fault=DamageFault.PEER_CONTRADICTS,
         local_id=2,
         offset=0,
         length=5_000,
@@ -84,7 +84,7 @@ class TestHostileStreams:
     def test_words_without_end_are_refused(self, pair: Pair, told: str) -> None:
         """They are stored with each finding, and could be thousands, as large as a message."""
         parts = list(decoded(pair.source))
-        damage = pb.Finding(verdict=Verdict.CORRUPT, fault=Fault.CHUNK_CHECKSUM, local_id=2)
+        damage = pb.Finding(verdict=Verdict.CORRUPT, fault=DamageFault.CHUNK_CHECKSUM, local_id=2)
         if told == "evidence":
             damage.evidence = "x" * 100_000
             parts.insert(1, pb.ImportPart(findings=pb.ImportFindings(findings=[damage])))
@@ -113,7 +113,7 @@ class TestHostileStreams:
     def test_contradictions_and_damage_without_end_are_refused(self, pair: Pair) -> None:
         """Each kind has its own bound, so many of one kind do not displace the other."""
         parts = list(decoded(pair.source))
-        damage = pb.Finding(verdict=Verdict.CORRUPT, fault=Fault.CHUNK_CHECKSUM, local_id=2)
+        damage = pb.Finding(verdict=Verdict.CORRUPT, fault=DamageFault.CHUNK_CHECKSUM, local_id=2)
 
         for told, count_max in ((contradiction(), KEPT_MAX), (damage, FINDINGS_MAX)):
             some = pb.ImportPart(findings=pb.ImportFindings(findings=[told] * count_max))
@@ -245,7 +245,7 @@ def with_fitting_tree(parts: list[pb.ImportPart]) -> list[pb.ImportPart]:
     ]
     _, known = read_tree(iter([announced]))
     tree = build_from_rows(rows, {}, algorithm=known.algorithm, generation=known.generation)
-    everything = Selection(pb.CHUNKS, *[np.empty(0, np.uint64)] * 4)
+    everything = TreeQuery(pb.CHUNKS, *[np.empty(0, np.uint64)] * 4)
     [page] = pages(tree, everything)
     return [
         pb.ImportPart(tree=page) if part.WhichOneof("part") == "tree" else part for part in parts

@@ -15,7 +15,7 @@ from agent.store.files.blockfile import ALIGNMENT_BYTES
 from agent.store.files.readqueue import READS_MAX, Read, ReadQueue, address_of
 from agent.store.files.writebehind import huge_pages
 from agent.store.index.packformat import PackedBlocks
-from agent.store.operations.outflow import BlockFiles, ReadsAhead, WholeFiles, spread_bytes
+from agent.store.operations.outflow import ExportFiles, ReadsAhead, WholeFiles, spread_bytes
 from merkle.replica import BlockId
 from tests.support.faults.page_cache import cached_pages, drop_pages
 
@@ -33,14 +33,14 @@ def chunks(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def files(chunks: Path) -> Iterator[BlockFiles]:
+def files(chunks: Path) -> Iterator[ExportFiles]:
     """The files, opened to be sent."""
-    opened = BlockFiles(chunks, PackedBlocks.none())
+    opened = ExportFiles(chunks, PackedBlocks.none())
     yield opened
     opened.close()
 
 
-def read_whole(files: BlockFiles, wanted: list[tuple[int, int]]) -> list[bytes | int]:
+def read_whole(files: ExportFiles, wanted: list[tuple[int, int]]) -> list[bytes | int]:
     """Return what each file of (number, size) has, or the number of the error."""
     keys = [(BlockId(number), size_bytes) for number, size_bytes in wanted]
     room_bytes = sum(spread_bytes(size) for _, size in keys)
@@ -62,7 +62,7 @@ def every(chunks: Path) -> list[bytes]:
     return [(chunks / f"{number}.block").read_bytes() for number in range(1, len(SIZES) + 1)]
 
 
-def test_many_files_are_read_together(files: BlockFiles, chunks: Path) -> None:
+def test_many_files_are_read_together(files: ExportFiles, chunks: Path) -> None:
     """Each byte is in its place, no file was read by itself, and no page of one was kept."""
     seen: list[str] = []
 
@@ -82,7 +82,7 @@ def test_many_files_are_read_together(files: BlockFiles, chunks: Path) -> None:
 
 
 def test_files_are_read_one_by_one_without_kernel_queues(
-    files: BlockFiles, chunks: Path, monkeypatch: pytest.MonkeyPatch
+    files: ExportFiles, chunks: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A machine with unknown system call numbers sends the same bytes."""
     monkeypatch.setattr(readqueue, "NUMBERS", {})
@@ -90,7 +90,7 @@ def test_files_are_read_one_by_one_without_kernel_queues(
     assert every(chunks) == read_whole(files, list(enumerate(SIZES, start=1)))
 
 
-def test_unreadable_file_does_not_stop_the_other_reads(files: BlockFiles, chunks: Path) -> None:
+def test_unreadable_file_does_not_stop_the_other_reads(files: ExportFiles, chunks: Path) -> None:
     """A file is missing, a link, or shorter or longer than its row. Only its own read has an
     error.
     """
@@ -108,7 +108,7 @@ def test_unreadable_file_does_not_stop_the_other_reads(files: BlockFiles, chunks
 
 
 def test_files_whose_queue_breaks_are_read_one_by_one(
-    files: BlockFiles, chunks: Path, monkeypatch: pytest.MonkeyPatch
+    files: ExportFiles, chunks: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel may say that it cannot wait; nothing is lost by it."""
     waits: list[int] = []
@@ -123,7 +123,7 @@ def test_files_whose_queue_breaks_are_read_one_by_one(
     assert waits
 
 
-def test_files_that_nobody_wants_any_more_are_let_go_of(files: BlockFiles, chunks: Path) -> None:
+def test_files_that_nobody_wants_any_more_are_let_go_of(files: ExportFiles, chunks: Path) -> None:
     """Their memory can be used at once, and no descriptor is left open."""
     before = sorted(Path("/proc/self/fd").iterdir())
     keys = [(BlockId(number), size) for number, size in enumerate(SIZES, start=1)]
@@ -137,7 +137,7 @@ def test_files_that_nobody_wants_any_more_are_let_go_of(files: BlockFiles, chunk
 
 
 @pytest.fixture
-def ahead(files: BlockFiles) -> Iterator[ReadsAhead]:
+def ahead(files: ExportFiles) -> Iterator[ReadsAhead]:
     """Reads that are waited for later."""
     opened = ReadsAhead(files)
     yield opened
@@ -185,7 +185,7 @@ def test_places_are_used_again(ahead: ReadsAhead, chunks: Path) -> None:
     assert (chunks / "4.block").read_bytes() == target
 
 
-def test_a_read_that_cannot_begin_or_fails_says_so(ahead: ReadsAhead, files: BlockFiles) -> None:
+def test_a_read_that_cannot_begin_or_fails_says_so(ahead: ReadsAhead, files: ExportFiles) -> None:
     """A missing file fails at once. A read that the kernel rejects fails when its result is
     requested.
     """
@@ -199,7 +199,7 @@ def test_a_read_that_cannot_begin_or_fails_says_so(ahead: ReadsAhead, files: Blo
 
 
 def test_without_queues_nothing_is_read_ahead(
-    files: BlockFiles, monkeypatch: pytest.MonkeyPatch
+    files: ExportFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The caller reads it in another way then."""
     monkeypatch.setattr(readqueue, "NUMBERS", {})

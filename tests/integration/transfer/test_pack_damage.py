@@ -19,7 +19,7 @@ from agent.store.index.packformat import (
 )
 from agent.store.replica.packs import unpack
 from merkle.replica import BlockId, ReplicaState
-from scanner.finding import Fault
+from scanner.finding import DamageFault
 from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.packed import (
     OWN_FILES,
@@ -74,7 +74,7 @@ class TestDamage:
         """The file has the peer's bytes, and the old ones go to quarantine."""
         damage(pair.target, 2)
         before = pack_of(pair.target).read_bytes()
-        assert [(2, Fault.CHUNK_CHECKSUM)] == findings(pair.target)
+        assert [(2, DamageFault.CHUNK_CHECKSUM)] == findings(pair.target)
 
         assert 1 == mended(pair)
 
@@ -91,7 +91,7 @@ class TestDamage:
         All of its blocks are missing, and no other; each is fetched once.
         """
         pack_of(pair.target).unlink()
-        missing = [(block_id, Fault.BLOCK_FILE_MISSING) for block_id in SIZES]
+        missing = [(block_id, DamageFault.BLOCK_FILE_MISSING) for block_id in SIZES]
         assert missing == findings(pair.target)
         assert "BLOCK_FILE_MISSING" in problems(pair)
 
@@ -107,8 +107,8 @@ class TestDamage:
         place = place_of(pair.target, 30)
         os.truncate(pack_of(pair.target), place.offset + 10)
         found = findings(pair.target)
-        missing = [(block_id, Fault.CHUNK_MISSING) for block_id in (*range(31, 40), 60)]
-        assert [(30, Fault.CHUNK_SHORT), *missing] == found
+        missing = [(block_id, DamageFault.CHUNK_MISSING) for block_id in (*range(31, 40), 60)]
+        assert [(30, DamageFault.CHUNK_SHORT), *missing] == found
         assert {"BLOCK_FILE_SHORT", "CHUNK_CHECKSUM", "PACK_TABLE_DAMAGED"} == set(problems(pair))
 
         assert 11 == mended(pair)
@@ -118,7 +118,7 @@ class TestDamage:
         with packed_rows(pair) as transaction:
             transaction.put(row_key(2), b"rubbish")
         assert {"PACKED_ROW_DAMAGED", "BLOCK_FILE_MISSING"} == set(problems(pair))
-        assert [(2, Fault.BLOCK_FILE_MISSING)] == findings(pair.target)
+        assert [(2, DamageFault.BLOCK_FILE_MISSING)] == findings(pair.target)
 
         assert 1 == mended(pair)
 
@@ -129,7 +129,7 @@ class TestDamage:
         with packed_rows(pair) as transaction:
             transaction.put(row_key(2), transaction.get(row_key(6)))
         assert PACK_NAME == problems(pair)["PACKED_ROW_DIFFERS"]
-        found = [(2, Fault.CHUNK_CHECKSUM), (2, Fault.TRAILING_BYTES)]
+        found = [(2, DamageFault.CHUNK_CHECKSUM), (2, DamageFault.TRAILING_BYTES)]
         assert found == findings(pair.target)
 
         assert 1 == mended(pair)
@@ -148,14 +148,14 @@ class TestDamage:
             [(_, row)] = encode_packed(short)
             transaction.put(row_key(2), row)
 
-        assert [(2, Fault.CHUNK_SHORT)] == findings(pair.target)
+        assert [(2, DamageFault.CHUNK_SHORT)] == findings(pair.target)
 
     def test_a_block_s_row_is_lost(self, pair: Pair) -> None:
         """
         Its bytes are in the pack all the same: none is fetched.
         """
         lose_row(pair, 2)
-        assert [(2, Fault.BLOCK_ROW_MISSING)] == findings(pair.target)
+        assert [(2, DamageFault.BLOCK_ROW_MISSING)] == findings(pair.target)
         assert {"BLOCK_ROW_MISSING": "2.block"} == problems(pair)
 
         assert 0 == mended(pair)
@@ -192,7 +192,7 @@ class TestDamage:
         os.mkfifo(pack_of(pair.target))
 
         assert len(SIZES) == sum(
-            fault is Fault.BLOCK_FILE_MISSING for _, fault in findings(pair.target)
+            fault is DamageFault.BLOCK_FILE_MISSING for _, fault in findings(pair.target)
         )
 
     def test_bytes_that_cannot_be_read_are_not_made_up(
@@ -237,7 +237,7 @@ class TestDamage:
             monkeypatch, errno.EIO, lambda offset, size: offset <= place.offset < offset + size
         )
 
-        assert [(20, Fault.CHUNK_UNREADABLE)] == findings(pair.target)
+        assert [(20, DamageFault.CHUNK_UNREADABLE)] == findings(pair.target)
 
 
 class TestLostIndex:
@@ -273,7 +273,7 @@ class TestLostIndex:
 
         found = findings(pair.target)
 
-        assert {(block_id, Fault.BLOCK_ROW_MISSING) for block_id in SIZES} <= set(found)
+        assert {(block_id, DamageFault.BLOCK_ROW_MISSING) for block_id in SIZES} <= set(found)
 
     def test_blocks_that_left_a_pack_do_not_return_with_a_lost_index(self, pair: Pair) -> None:
         """A deleted block stays deleted, and a repaired one is read from its own file."""

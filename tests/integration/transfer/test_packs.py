@@ -13,9 +13,9 @@ from agent.store.files import readqueue
 from agent.store.files.layout import PACK_NAME
 from agent.store.index.packformat import PAGE_BYTES
 from agent.store.operations import arrival
-from agent.store.replica.packs import Place, unpack
+from agent.store.replica.packs import BlockBytes, unpack
 from merkle.replica import BlockId
-from scanner.finding import Fault
+from scanner.finding import DamageFault
 from tests.support.faults.page_cache import cached_pages
 from tests.support.storage.datanodes import Datanode, code_of
 from tests.support.storage.deleting import remove_blocks
@@ -107,7 +107,7 @@ class TestArrival:
         A replica with known damage may be the best copy; what is whole of it is packed.
         """
         damage(pair.target, 2)
-        assert [(2, Fault.CHUNK_CHECKSUM)] == findings(pair.target)
+        assert [(2, DamageFault.CHUNK_CHECKSUM)] == findings(pair.target)
         third = Datanode("dn-c", tmp_path / "c", packed_count_min=5)
         third.serve()
 
@@ -116,7 +116,7 @@ class TestArrival:
         assert ("imported", 1) == (outcome.result, outcome.damaged_chunk_count)
         assert third.replica.file(2).exists()
         assert third.replica.store.pack(CONTAINER).of(TWO) is None
-        assert [(2, Fault.CHUNK_CHECKSUM)] == findings(third)
+        assert [(2, DamageFault.CHUNK_CHECKSUM)] == findings(third)
         third.close()
 
     def test_damage_that_nobody_declares_is_not_taken(self, pair: Pair, tmp_path: Path) -> None:
@@ -286,10 +286,10 @@ class TestDelete:
     ) -> None:
         """Its pages may have been freed between the look-up and the read."""
         store, whole = pair.target.replica.store, contents(pair.source)[2]
-        real = Place.read
+        real = BlockBytes.read
 
-        def late(place: Place, offset: int, length_bytes: int) -> bytes:
-            monkeypatch.setattr(Place, "read", real)
+        def late(place: BlockBytes, offset: int, length_bytes: int) -> bytes:
+            monkeypatch.setattr(BlockBytes, "read", real)
             if what == "deleted":
                 remove_blocks(store, CONTAINER, [TWO])
             else:
@@ -298,7 +298,7 @@ class TestDelete:
                     file.write(bytes(100_000))
             return place.read(offset, length_bytes)
 
-        monkeypatch.setattr(Place, "read", late)
+        monkeypatch.setattr(BlockBytes, "read", late)
 
         if what == "unpacked":
             assert whole == store.read(CONTAINER, TWO, 0, 4_000)

@@ -10,7 +10,7 @@ from agent.errors import Refused, SutureError, Unavailable
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.store.files import readqueue
 from agent.store.files.writebehind import LARGE_BYTES_MIN
-from agent.store.operations.arrival import Announced, Arrival
+from agent.store.operations.arrival import ImportSpec, ReplicaImport
 from agent.store.recovery.fsck import fsck
 from agent.transfer.parts import read_part
 from merkle.checksum import Algorithm
@@ -363,10 +363,10 @@ class TestRefusals:
 
 def announce(
     target: Datanode, *, container_id: ContainerId = CONTAINER, data_bytes: int
-) -> Arrival:
+) -> ReplicaImport:
     """Begin an arrival at the target's store."""
     return target.replica.store.begin_arrival(
-        Announced(
+        ImportSpec(
             container_id=container_id,
             state=ReplicaState.CLOSED,
             former_state=None,

@@ -10,14 +10,14 @@ import pyarrow.parquet as pq
 
 from health.judge import diagnose
 from health.rules import Rules
-from health.words import Health
-from scm.edge.spark.snapshot_export import Exported
+from health.words import HealthState
+from scm.edge.spark.snapshot_export import SnapshotExport
 from spark_verify.tasks.judge_batches import cut_of, nodes_of
 
-_NAMES: Final = {int(health): health.name for health in Health}
+_NAMES: Final = {int(health): health.name for health in HealthState}
 
 
-def told_and_judged(exported: Exported) -> tuple[dict[int, str | None], dict[int, str]]:
+def told_and_judged(exported: SnapshotExport) -> tuple[dict[int, str | None], dict[int, str]]:
     """Return the control plane's states by container, and those of the judge on its snapshot."""
     containers, replicas, ops, nodes = (
         _read(exported, name) for name in ("containers", "replicas", "pending_ops", "nodes")
@@ -32,7 +32,7 @@ def told_and_judged(exported: Exported) -> tuple[dict[int, str | None], dict[int
     return told, dict(zip(own, map(_NAMES.__getitem__, states), strict=True))
 
 
-def _read(exported: Exported, name: str) -> pa.Table:
+def _read(exported: SnapshotExport, name: str) -> pa.Table:
     return pq.read_table(exported.path / name)
 
 
@@ -47,7 +47,7 @@ class Agreement:
     states: Counter[str] = field(default_factory=Counter)
     differences: list[str] = field(default_factory=list)
 
-    def compare(self, exported: Exported, when: str) -> None:
+    def compare(self, exported: SnapshotExport, when: str) -> None:
         """Compare what was exported at one moment."""
         told, judged = told_and_judged(exported)
         known = {number: word for number, word in told.items() if word is not None}

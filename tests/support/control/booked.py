@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from merkle.checksum import Algorithm
 from merkle.replica import ReplicaState
-from merkle.tree import Summary
+from merkle.tree import TreeSummary
 from scm.state import facts
 from scm.state.facts import (
     Container,
@@ -14,7 +14,7 @@ from scm.state.facts import (
     Key,
     KeyBlock,
     OpState,
-    Pending,
+    PendingCommand,
     Replica,
 )
 from tests.support.control.scm_world import ScmWorld
@@ -22,10 +22,10 @@ from tests.support.verification.snapshots import ContainerRow, OpRow, ReplicaRow
 
 AGES_S = {"DEAD": 100.0, "STALE": 30.0, "HEALTHY": 0.0}
 KINDS = {
-    "CLOSE": facts.Kind.CLOSE,
-    "DELETE": facts.Kind.DELETE,
-    "RECONCILE": facts.Kind.RECONCILE,
-    "ADD": facts.Kind.REPLICATE,
+    "CLOSE": facts.CommandKind.CLOSE,
+    "DELETE": facts.CommandKind.DELETE,
+    "RECONCILE": facts.CommandKind.RECONCILE,
+    "ADD": facts.CommandKind.REPLICATE,
 }
 
 
@@ -129,7 +129,7 @@ def _key(container_id: int, bcsid: int) -> Key:
 def _replica(row: ReplicaRow) -> Replica:
     tree = None
     if row.root is not None and row.tree_algorithm is not None:
-        tree = Summary(
+        tree = TreeSummary(
             Algorithm(row.tree_algorithm),
             row.root % 2**64,
             1,
@@ -157,19 +157,19 @@ def _replica(row: ReplicaRow) -> Replica:
     )
 
 
-def _pending(number: int, op: OpRow) -> Pending:
+def _pending(number: int, op: OpRow) -> PendingCommand:
     kind = KINDS[op.op]
     if op.op == "ADD" and op.replica_index:
-        return Pending(
+        return PendingCommand(
             number,
-            facts.Kind.RECONSTRUCT,
+            facts.CommandKind.RECONSTRUCT,
             op.container_id,
             op.datanode_id,
             shards=((op.replica_index, op.datanode_id),),
         )
     target = op.datanode_id if op.op == "ADD" else ""
     source = "someone" if target else op.datanode_id
-    return Pending(number, kind, op.container_id, source, target_id=target)
+    return PendingCommand(number, kind, op.container_id, source, target_id=target)
 
 
 def ids(rows: SnapshotRows) -> Iterable[int]:

@@ -3,7 +3,7 @@
 from typing import Final
 
 from merkle.replica import ReplicaState
-from scm.state.facts import ContainerState, Kind, OutcomeState, Pending
+from scm.state.facts import CommandKind, ContainerState, OutcomeState, PendingCommand
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import ScmWorld, outcome, replica
 
@@ -50,7 +50,9 @@ def spoil(world: ScmWorld, node: str, container_id: int, *, index: int) -> None:
     world.beat(node, bad, full=True)
 
 
-def orders(world: ScmWorld, kind: Kind = Kind.RECONSTRUCT) -> list[tuple[Pending, list[str]]]:
+def orders(
+    world: ScmWorld, kind: CommandKind = CommandKind.RECONSTRUCT
+) -> list[tuple[PendingCommand, list[str]]]:
     """Let time pass, and all nodes call; return what they are sent of one kind."""
     sent = []
     for _ in range(5):

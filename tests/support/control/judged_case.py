@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from health.batch import NO_BCSID, Batch, Containers, Nodes, Ops, Replicas
+from health.batch import NO_BCSID, ContainerBatch, Containers, Nodes, Ops, Replicas
 from health.departure import FREE, HELD_BY, obstacles
-from health.judge import Judgement, diagnose, judge, scene_of
+from health.judge import HealthJudgement, diagnose, judge, scene_of
 from health.plan.copies import ratis_sources
 from health.plan.plan_rows import MISPLACED_PRIORITY
 from health.rules import Rules
@@ -24,14 +24,14 @@ from health.words import (
     UNHEALTHY,
     UNKNOWN,
     Action,
-    Health,
-    Kind,
-    Op,
+    HealthState,
+    PendingOpKind,
+    ReplicationType,
 )
 from merkle.checksum import Algorithm
-from scm.administration.decommission_rules import Need as LeavingNeed
+from scm.administration.decommission_rules import ReplicaNeed as LeavingNeed
 from scm.administration.decommission_rules import need as need_of
-from scm.cluster.case import Case, Placed, present
+from scm.cluster.case import ContainerContext, PlacedReplica, present
 from scm.replication.judging.live_judge import losses_without
 from scm.state.facts import OpState
 
@@ -42,13 +42,13 @@ ALGORITHMS = list(Algorithm)
 class Need:
     """What the judge says of a container."""
 
-    health: Health
+    health: HealthState
     copies: int
     surplus: int
     weight: int
 
 
-def batch_of(case: Case) -> Batch:
+def batch_of(case: ContainerContext) -> ContainerBatch:
     """Return the container of a case as a batch of one.
 
     An add may say the rack of its datanode: `dn9@/b`.
@@ -57,7 +57,7 @@ def batch_of(case: Case) -> Batch:
     adds = {name: rack for name, _, rack in (add.partition("@") for add in case.adds) if rack}
     names = sorted({p.datanode_id for p in placed} | set(adds))
     origins = sorted({p.replica.origin_datanode_id or p.datanode_id for p in placed})
-    return Batch(
+    return ContainerBatch(
         containers=_container(case),
         replicas=_replicas(case, placed, names, origins),
         ops=_ops(case, names),
@@ -66,12 +66,12 @@ def batch_of(case: Case) -> Batch:
     )
 
 
-def _container(case: Case) -> Containers:
+def _container(case: ContainerContext) -> Containers:
     box = case.container
     data = box.data_count if box.scheme else 0
     return Containers(
         container_id=longs([box.container_id]),
-        kind=longs([Kind.EC if box.scheme else Kind.RATIS]),
+        kind=longs([ReplicationType.EC if box.scheme else ReplicationType.RATIS]),
         factor=longs([box.replication_factor]),
         data=longs([data]),
         parity=longs([box.replication_factor - data if box.scheme else 0]),
@@ -88,7 +88,10 @@ def _container(case: Case) -> Containers:
 
 
 def _replicas(
-    case: Case, placed: Sequence[Placed], names: Sequence[str], origins: Sequence[str]
+    case: ContainerContext,
+    placed: Sequence[PlacedReplica],
+    names: Sequence[str],
+    origins: Sequence[str],
 ) -> Replicas:
     held = [p.replica for p in placed]
     trees = [r.tree for r in held]
@@ -118,11 +121,11 @@ def _replicas(
     )
 
 
-def _ops(case: Case, names: Sequence[str]) -> Ops:
+def _ops(case: ContainerContext, names: Sequence[str]) -> Ops:
     index = {p.datanode_id: p.replica.replica_index for p in case.placed}
     adds = [add.partition("@")[0] for add in case.adds]
-    ops = [(Op.ADD, names.index(n) if n in names else UNKNOWN, 0) for n in adds]
-    ops += [(Op.DELETE, names.index(n), index[n]) for n in case.deletes if n in index]
+    ops = [(PendingOpKind.ADD, names.index(n) if n in names else UNKNOWN, 0) for n in adds]
+    ops += [(PendingOpKind.DELETE, names.index(n), index[n]) for n in case.deletes if n in index]
     return Ops(
         container=longs([0] * len(ops)),
         kind=longs([int(kind) for kind, _, _ in ops]),
@@ -131,7 +134,7 @@ def _ops(case: Case, names: Sequence[str]) -> Ops:
     )
 
 
-def _nodes(placed: Sequence[Placed], adds: Mapping[str, str], names: Sequence[str]) -> Nodes:
+def _nodes(placed: Sequence[PlacedReplica], adds: Mapping[str, str], names: Sequence[str]) -> Nodes:
     at = {p.datanode_id: p for p in placed}
     racks = {name: at[name].rack if name in at else adds[name] for name in names}
     numbers = {rack: i for i, rack in enumerate(sorted(set(racks.values())))}
@@ -155,17 +158,17 @@ def flags(values: Sequence[bool]) -> Bools:
     return np.array(values, dtype=np.bool_)
 
 
-def rules_of(case: Case, **numbers: int) -> Rules:
+def rules_of(case: ContainerContext, **numbers: int) -> Rules:
     """Return the rules of a case, with these numbers changed."""
     return replace(Rules(rack_count=case.cluster_rack_count), **numbers)
 
 
-def asked(case: Case, **numbers: int) -> Judgement:
+def asked(case: ContainerContext, **numbers: int) -> HealthJudgement:
     """Return all that the judge says, by rules with these numbers changed."""
     return judge(batch_of(case), rules_of(case, **numbers))
 
 
-def counts(case: Case, **numbers: int) -> tuple[int, int, int, int, bool]:
+def counts(case: ContainerContext, **numbers: int) -> tuple[int, int, int, int, bool]:
     """Return what lacks now, what is to be made, what may go, what may still be lost, and whether
     only nodes out of service are the reason."""
     found = asked(case, **numbers)
@@ -180,31 +183,31 @@ def counts(case: Case, **numbers: int) -> tuple[int, int, int, int, bool]:
     )
 
 
-def needs(case: Case, **numbers: int) -> Need:
+def needs(case: ContainerContext, **numbers: int) -> Need:
     """Return what a container is and lacks, or has too many of."""
     found = asked(case, **numbers)
     made = np.isin(found.actions.action, (Action.REPLICATE, Action.RECONSTRUCT))
     return Need(
-        Health(int(found.verdicts.state[0])),
+        HealthState(int(found.verdicts.state[0])),
         int(found.actions.copies[made].sum()),
         len(victims(case, **numbers)),
         int(found.actions.priority[made].min()) if made.any() else 0,
     )
 
 
-def doubts(case: Case) -> dict[str, str]:
+def doubts(case: ContainerContext) -> dict[str, str]:
     """Return what speaks against copying each replica, by datanode."""
     found = asked(case)
     names, node = found.view.batch.nodes.names, found.view.batch.replicas.node
     return {names[node[row]]: DOUBTS[code] for row, code in enumerate(found.doubts) if code}
 
 
-def health(case: Case) -> Health:
+def health(case: ContainerContext) -> HealthState:
     """Return what a container is."""
     return needs(case).health
 
 
-def sources(case: Case) -> list[Placed]:
+def sources(case: ContainerContext) -> list[PlacedReplica]:
     """Return the replicas to copy from, whether or not a copy is needed."""
     found = asked(case)
     rows = _sources_of(found, Action.REPLICATE)
@@ -216,7 +219,7 @@ def sources(case: Case) -> list[Placed]:
     return [p for p in case.placed if p.datanode_id in chosen]
 
 
-def _sources_of(found: Judgement, action: Action) -> list[int]:
+def _sources_of(found: HealthJudgement, action: Action) -> list[int]:
     lists = found.actions.sources
     return [
         row
@@ -225,7 +228,7 @@ def _sources_of(found: Judgement, action: Action) -> list[int]:
     ]
 
 
-def copied(case: Case, *, is_move: bool = False) -> list[Placed]:
+def copied(case: ContainerContext, *, is_move: bool = False) -> list[PlacedReplica]:
     """Return the shards to copy because they are about to go, or as `is_move` off a full rack."""
     found = asked(case)
     moves = found.actions.priority == MISPLACED_PRIORITY
@@ -239,7 +242,7 @@ def copied(case: Case, *, is_move: bool = False) -> list[Placed]:
     return [p for name in names for p in case.placed if p.datanode_id == name]
 
 
-def lost(case: Case) -> tuple[int, ...]:
+def lost(case: ContainerContext) -> tuple[int, ...]:
     """Return the indexes to compute."""
     found = asked(case).actions
     lists = found.indexes
@@ -250,7 +253,7 @@ def lost(case: Case) -> tuple[int, ...]:
     )
 
 
-def read_from(case: Case) -> list[tuple[int, str]]:
+def read_from(case: ContainerContext) -> list[tuple[int, str]]:
     """Return index and datanode of each shard that a reconstruction reads, in its order."""
     found = asked(case)
     replicas, names = found.view.batch.replicas, found.view.batch.nodes.names
@@ -258,9 +261,9 @@ def read_from(case: Case) -> list[tuple[int, str]]:
     return [(int(replicas.index[row]), names[replicas.node[row]]) for row in rows]
 
 
-def victims(case: Case, **numbers: int) -> list[Placed]:
+def victims(case: ContainerContext, **numbers: int) -> list[PlacedReplica]:
     """Return what is deleted one after the other, each while those before are being deleted."""
-    chosen: list[Placed] = []
+    chosen: list[PlacedReplica] = []
     while True:
         found = asked(case, **numbers)
         batch, actions = found.view.batch, found.actions
@@ -273,14 +276,14 @@ def victims(case: Case, **numbers: int) -> list[Placed]:
         case = replace(case, deletes=(*case.deletes, name))
 
 
-def obstacle(case: Case, **numbers: int) -> str | None:
+def obstacle(case: ContainerContext, **numbers: int) -> str | None:
     """Return why the nodes of a container that are to leave are needed; None if they are not."""
     found = asked(case, **numbers)
     [held] = obstacles(found.view, found.counts, found.flags).tolist()
     return None if held == FREE else HELD_BY[held]
 
 
-def need(case: Case, leaving: Collection[str], op_state: OpState) -> LeavingNeed:
+def need(case: ContainerContext, leaving: Collection[str], op_state: OpState) -> LeavingNeed:
     """Return what a container needs if these nodes leave or rest."""
     [loss] = losses_without(batch_of(case), rules_of(case), leaving, op_state)
     size_bytes = max((p.replica.bytes_used for p in present(case.placed)), default=0)

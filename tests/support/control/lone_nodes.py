@@ -9,10 +9,10 @@ from typing import Final, Self
 import pytest
 
 from agent.errors import Unavailable
-from scm.cluster.nodes import Nodes, Registration
+from scm.cluster.nodes import NodeManager, Registration
 from scm.state.clock import Clock
-from scm.state.database import State
-from scm.state.facts import Health, Node
+from scm.state.database import StateDatabase
+from scm.state.facts import Node, NodeHealthState
 from scm.state.options import ScmOptions
 from tests.support.clock import FakeClock
 from tests.support.control.scm_world import MAP_BYTES, volume
@@ -31,7 +31,7 @@ def registration(datanode_id: str, *, boot_id: int = 1, rack: str = "/r1") -> Re
 class Cluster:
     """The nodes alone, on a real state; the wall clock starts at 1,000,000 ms."""
 
-    state: State
+    state: StateDatabase
     clock: FakeClock = field(default_factory=FakeClock)
 
     def __post_init__(self) -> None:
@@ -42,7 +42,7 @@ class Cluster:
     @contextmanager
     def opened(cls, path: Path) -> Iterator[Self]:
         """Yield nodes on a state in `path`."""
-        state = State.open(path, map_bytes=MAP_BYTES)
+        state = StateDatabase.open(path, map_bytes=MAP_BYTES)
         try:
             yield cls(state)
         finally:
@@ -51,7 +51,7 @@ class Cluster:
     def restart(self) -> None:
         """Forget what is not kept on disk."""
         clock = Clock(self.clock.now_ms, self.clock.monotonic_s)
-        self.nodes = Nodes(self.state, clock, OPTIONS)
+        self.nodes = NodeManager(self.state, clock, OPTIONS)
 
     def register(self, made: Registration) -> bool:
         """Register a datanode, durably."""
@@ -85,6 +85,10 @@ class Cluster:
             self.note(count_max)
         return [line["event"] for line in logs]
 
-    def silence(self, health: Health) -> None:
+    def silence(self, health: NodeHealthState) -> None:
         """Let so much time pass that who called just now, and then no more, has this health."""
-        self.clock.advance_s({Health.HEALTHY: 0, Health.STALE: 11, Health.DEAD: 61}[health])
+        self.clock.advance_s(
+            {NodeHealthState.HEALTHY: 0, NodeHealthState.STALE: 11, NodeHealthState.DEAD: 61}[
+                health
+            ]
+        )

@@ -6,8 +6,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from scm.cluster.replica_map import Report
-from scm.state.facts import Container, Key, KeyBlock, Kind, Outcome, OutcomeState, Replica
+from scm.cluster.replica_map import NodeReplicaReport
+from scm.state.facts import (
+    CommandKind,
+    CommandOutcome,
+    Container,
+    Key,
+    KeyBlock,
+    OutcomeState,
+    Replica,
+)
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import ScmWorld, outcome
 
@@ -21,7 +29,7 @@ class Cluster:
     world: ScmWorld
     nodes: list[str]
     held: dict[str, Replica] = field(default_factory=dict)
-    ended: list[Outcome] = field(default_factory=list)
+    ended: list[CommandOutcome] = field(default_factory=list)
     witnesses: dict[str, set[str]] = field(default_factory=dict)
     """Whom the deletes name that left, by the datanode that deletes."""
 
@@ -38,16 +46,16 @@ class Cluster:
 
     def refused(self) -> list[str]:
         """Return what was said of the deletes that were not let go."""
-        of_deletes = [one for one in self.ended if one.kind == Kind.DELETE]
+        of_deletes = [one for one in self.ended if one.kind == CommandKind.DELETE]
         return [one.message for one in of_deletes if one.state == OutcomeState.SKIPPED]
 
     def _obey(self, node: str) -> None:
         for command, peers in self.world.call(node).commands:
             concerned = {node}
-            if command.kind is Kind.DELETE:
+            if command.kind is CommandKind.DELETE:
                 self.witnesses[node] = {peer.datanode_id for peer in peers}
                 del self.held[node]
-            elif command.kind is Kind.REPLICATE:
+            elif command.kind is CommandKind.REPLICATE:
                 copy = replace(self.held[node], datanode_id=command.target_id)
                 self.held[command.target_id] = copy
                 concerned.add(command.target_id)
@@ -58,7 +66,7 @@ class Cluster:
     def report(self, node: str) -> None:
         """Let a node name all it holds."""
         mine = (self.held[node],) if node in self.held else ()
-        self.world.call(node, Report(True, 1, 0, is_last=True, replicas=mine))
+        self.world.call(node, NodeReplicaReport(True, 1, 0, is_last=True, replicas=mine))
 
 
 @contextmanager

@@ -4,8 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 from merkle.replica import ReplicaState
-from scm.cluster.case import Case, Placed
-from scm.state.facts import Health, OpState
+from scm.cluster.case import ContainerContext, PlacedReplica
+from scm.state.facts import NodeHealthState, OpState
 from tests.support.control.scm_world import container, replica
 
 OPS = {
@@ -23,28 +23,34 @@ STATES = {
 }
 
 
-def placed(words: str, racks: str = "") -> tuple[Placed, ...]:
+def placed(words: str, racks: str = "") -> tuple[PlacedReplica, ...]:
     """Read `C C@4 U/d C/m! C?`: state, bcsid, operation; `!` the node is dead, `?` it is stale."""
     result = []
     for i, word in enumerate(words.split()):
-        health = {"!": Health.DEAD, "?": Health.STALE}.get(word[-1], Health.HEALTHY)
+        health = {"!": NodeHealthState.DEAD, "?": NodeHealthState.STALE}.get(
+            word[-1], NodeHealthState.HEALTHY
+        )
         word = word.rstrip("!?")
         kind, _, op = word.partition("/")
         state, _, bcsid = kind.partition("@")
         made = replica(f"dn{i + 1}", STATES[state], bcsid=int(bcsid or 5))
         rack = f"/{racks[i]}" if racks else f"/r{i}"
-        result.append(Placed(made, health, OPS.get(op, OpState.IN_SERVICE), rack))
+        result.append(PlacedReplica(made, health, OPS.get(op, OpState.IN_SERVICE), rack))
     return tuple(result)
 
 
-def case(words: str, racks: str = "", **more: object) -> Case:
+def case(words: str, racks: str = "", **more: object) -> ContainerContext:
     """Build the case of a container with these replicas; as many racks as are named."""
     replicas = placed(words, racks)
-    made = Case(container(), replicas, cluster_rack_count=len({p.rack for p in replicas}) or 1)
+    made = ContainerContext(
+        container(), replicas, cluster_rack_count=len({p.rack for p in replicas}) or 1
+    )
     return replace(made, **more)  # type: ignore[arg-type]
 
 
-def changed(given: Case, number: int, of_replica: dict[str, Any], **of_place: Any) -> Case:
+def changed(
+    given: ContainerContext, number: int, of_replica: dict[str, Any], **of_place: Any
+) -> ContainerContext:
     """Return the case with one replica, counted from 1, or its place changed."""
     held = list(given.placed)
     p = held[number - 1]
@@ -52,7 +58,7 @@ def changed(given: Case, number: int, of_replica: dict[str, Any], **of_place: An
     return replace(given, placed=tuple(held))
 
 
-def shards(words: str, racks: str = "") -> Case:
+def shards(words: str, racks: str = "") -> ContainerContext:
     """Read `C#1 C#2/d`: replicas of an RS(3,2) container with their indexes."""
     pairs = [word.partition("#") for word in words.split()]
     plain = case(" ".join(state + rest[1:] for state, _, rest in pairs), racks)

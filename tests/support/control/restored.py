@@ -5,9 +5,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from merkle.replica import ReplicaState
-from scm.administration.after_restore import Looked
+from scm.administration.after_restore import InspectedContainer
 from scm.backup.image import begin_anew
-from scm.edge.call_values import Recovered, RecoveryCall
+from scm.edge.call_values import RecoveryCall, RecoveryResult
 from scm.state.facts import Key, KeyBlock
 from tests.support.control.scm_world import ScmWorld, confirm, replica
 
@@ -44,20 +44,20 @@ def put(name: str, container_id: int, local_id: int) -> Key:
     return Key(name, 10, 1, (KeyBlock(container_id, local_id, 5, 10),))
 
 
-def looked(container_id: int, *deleted: int, scheme: str = "") -> Looked:
+def looked(container_id: int, *deleted: int, scheme: str = "") -> InspectedContainer:
     """What was seen of a container."""
-    return Looked(container_id, scheme, frozenset(deleted))
+    return InspectedContainer(container_id, scheme, frozenset(deleted))
 
 
 def recover(
     world: ScmWorld,
     *found: Key,
-    containers: tuple[Looked, ...] = (),
+    containers: tuple[InspectedContainer, ...] = (),
     is_end: bool = False,
     is_forced: bool = False,
     is_dry_run: bool = False,
     last_local_id: int = 0,
-) -> Recovered:
+) -> RecoveryResult:
     """Tell the control plane what was found."""
     call = RecoveryCall(
         containers, found, last_local_id=last_local_id, is_end=is_end, is_forced=is_forced
@@ -65,7 +65,7 @@ def recover(
     return world.control.operators.recover(call, is_dry_run=is_dry_run)
 
 
-def codes(made: Recovered) -> list[tuple[str, str]]:
+def codes(made: RecoveryResult) -> list[tuple[str, str]]:
     """Return what became of each key."""
     return [(one.name, one.code) for one in made.brought]
 

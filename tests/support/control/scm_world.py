@@ -8,25 +8,25 @@ from pathlib import Path
 from agent.rpc.serving.access import Audit
 from merkle.checksum import Algorithm
 from merkle.replica import LAYOUT_VERSION, ReplicaState
-from merkle.tree import Summary
+from merkle.tree import TreeSummary
 from scm.cluster.nodes import Registration
-from scm.cluster.replica_map import Report
-from scm.edge.call_values import Heartbeat, HeartbeatAnswer, PromisedBlock
+from scm.cluster.replica_map import NodeReplicaReport
+from scm.edge.call_values import AllocatedBlockInfo, Heartbeat, HeartbeatAnswer
 from scm.edge.plane.control import ControlPlane
 from scm.state.clock import Clock
-from scm.state.database import State
+from scm.state.database import StateDatabase
 from scm.state.facts import (
+    CommandKind,
+    CommandOutcome,
     Container,
     ContainerState,
     Key,
     KeyBlock,
-    Kind,
     OpState,
-    Outcome,
     OutcomeState,
-    Pending,
+    PendingCommand,
     Replica,
-    Volume,
+    ReportedVolume,
 )
 from scm.state.options import ScmOptions
 from tests.support.clock import FakeClock
@@ -35,9 +35,9 @@ GIB = 1024**3
 MAP_BYTES = 64 * 1024**2
 
 
-def summary(root: int, *, tombstones: int = 0) -> Summary:
+def summary(root: int, *, tombstones: int = 0) -> TreeSummary:
     """Build the summary of a tree; the same root is the same data."""
-    return Summary(Algorithm.XXH3_64, root, 1, 1, 1 if tombstones else 0, tombstones)
+    return TreeSummary(Algorithm.XXH3_64, root, 1, 1, 1 if tombstones else 0, tombstones)
 
 
 def replica(
@@ -92,9 +92,11 @@ def container(
     )
 
 
-def volume(*, capacity_bytes: int = 100 * GIB, available_bytes: int = 90 * GIB) -> Volume:
+def volume(*, capacity_bytes: int = 100 * GIB, available_bytes: int = 90 * GIB) -> ReportedVolume:
     """Build a working volume."""
-    return Volume("volume-1", "/data", capacity_bytes, available_bytes, 0, 0, False, 0, 0, "")
+    return ReportedVolume(
+        "volume-1", "/data", capacity_bytes, available_bytes, 0, 0, False, 0, 0, ""
+    )
 
 
 @dataclass
@@ -114,7 +116,7 @@ class ScmWorld:
 
     def start(self, *, is_cold: bool = False) -> None:
         """Open the state and build a control plane on it."""
-        self.state = State.open(self.path, map_bytes=MAP_BYTES, is_cold=is_cold)
+        self.state = StateDatabase.open(self.path, map_bytes=MAP_BYTES, is_cold=is_cold)
         self.control = ControlPlane(
             self.state,
             clock=Clock(self.clock.now_ms, self.clock.monotonic_s),
@@ -155,18 +157,18 @@ class ScmWorld:
         node: str,
         *replicas: Replica,
         full: bool = False,
-        outcomes: tuple[Outcome, ...] = (),
+        outcomes: tuple[CommandOutcome, ...] = (),
         boot_id: int = 1,
     ) -> HeartbeatAnswer:
         """Let a node call with one report."""
-        report = Report(full, 1, 0, is_last=True, replicas=replicas)
+        report = NodeReplicaReport(full, 1, 0, is_last=True, replicas=replicas)
         return self.call(node, report, outcomes=outcomes, boot_id=boot_id)
 
     def call(
         self,
         node: str,
-        *reports: Report,
-        outcomes: tuple[Outcome, ...] = (),
+        *reports: NodeReplicaReport,
+        outcomes: tuple[CommandOutcome, ...] = (),
         boot_id: int = 1,
     ) -> HeartbeatAnswer:
         """Let a node call with these reports."""
@@ -186,7 +188,7 @@ class ScmWorld:
 
     def write(
         self, client_id: str, name: str, *sizes: int, hold: Sequence[str] = ()
-    ) -> list[PromisedBlock]:
+    ) -> list[AllocatedBlockInfo]:
         """Allocate, let the chosen nodes report (but `hold`), and commit one key."""
         blocks = self.control.clients.allocate(client_id, sizes)
         for block in blocks:
@@ -241,7 +243,7 @@ class ScmWorld:
             self.state.close()
 
 
-def key(name: str, blocks: Sequence[PromisedBlock], lengths: Sequence[int]) -> Key:
+def key(name: str, blocks: Sequence[AllocatedBlockInfo], lengths: Sequence[int]) -> Key:
     """Build a key of promised blocks."""
     return Key(
         name,
@@ -255,10 +257,10 @@ def key(name: str, blocks: Sequence[PromisedBlock], lengths: Sequence[int]) -> K
 
 
 def outcome(
-    command: Pending, state: OutcomeState = OutcomeState.EXECUTED, *, code: str = ""
-) -> Outcome:
+    command: PendingCommand, state: OutcomeState = OutcomeState.EXECUTED, *, code: str = ""
+) -> CommandOutcome:
     """Build a datanode's answer to a command."""
-    return Outcome(
+    return CommandOutcome(
         command.command_id,
         command.datanode_id,
         1,
@@ -273,15 +275,15 @@ def outcome(
 
 def pending(
     command_id: int,
-    kind: Kind = Kind.RECONCILE,
+    kind: CommandKind = CommandKind.RECONCILE,
     *,
     container_id: int = 0,
     node: str = "dn1",
     sent_at_s: float | None = None,
     queued_at_s: float = 0.0,
-) -> Pending:
+) -> PendingCommand:
     """Build a command; its container defaults to its own id."""
-    return Pending(
+    return PendingCommand(
         command_id,
         kind,
         container_id or command_id,

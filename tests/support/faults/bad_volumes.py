@@ -23,10 +23,10 @@ from typing import Self
 import grpc
 
 from agent.errors import SutureError
-from agent.rpc.calls.peer import Peer, Timeouts
+from agent.rpc.calls.peer import Peer, PeerTimeouts
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.rpc.wire import codec
-from agent.store.files.layout import Layout
+from agent.store.files.layout import VolumeLayout
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockData, BlockId, ContainerId
 from scm.cluster.nodes import Registration
@@ -51,7 +51,7 @@ SERVED_MAX_S = 60.0
 CALL_S = 10.0
 TOLD_MAX_S = 20.0
 READS_OF_OTHERS = 12  # in each look at the good volumes; the last look reads all
-QUICK = Timeouts(call_s=CALL_S, tree_s=CALL_S, chunk_s=CALL_S)
+QUICK = PeerTimeouts(call_s=CALL_S, tree_s=CALL_S, chunk_s=CALL_S)
 
 
 @dataclass(slots=True)
@@ -242,7 +242,7 @@ class FourVolumes:
         self._disk.mount()
 
     def _target(self, case: Case, bad: int, chance: random.Random) -> Path:
-        layout = Layout(self.paths[bad], CLUSTER_ID)
+        layout = VolumeLayout(self.paths[bad], CLUSTER_ID)
         closed = [
             number
             for number, volume in self.volume_of.items()
@@ -420,7 +420,7 @@ class FourVolumes:
         path = self.paths[bad]
         quarantined = []
         with contextlib.suppress(OSError):
-            kept = Layout(path, CLUSTER_ID).quarantine
+            kept = VolumeLayout(path, CLUSTER_ID).quarantine
             files = [file for file in kept.rglob("*.bytes") if file.is_file()]
             quarantined = [file.read_bytes() for file in files]
         for before in (self.root / "template" / path.name).rglob("*.block"):

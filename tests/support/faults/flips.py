@@ -18,7 +18,7 @@ from random import Random
 import pytest
 
 from agent.store.files import blockfile
-from agent.store.scan_reader import DiskReader
+from agent.store.scan_reader import StoreReplicaReader
 from scanner.finding import Finding, Forensic, Verdict
 from tests.support.storage.replica_reader import AlteredReader, MemoryReplica, flipping, noise, scan
 from tests.support.storage.stored_replica import CONTAINER, StoredReplica
@@ -133,7 +133,7 @@ def stored_replica(folder: Path) -> StoredReplica:
 
 def scan_disk(stored: StoredReplica) -> tuple[Finding, ...]:
     """Read the replica as a scan does, and commit nothing."""
-    reader = DiskReader(stored.store, CONTAINER, stored.store.begin_scan(CONTAINER))
+    reader = StoreReplicaReader(stored.store, CONTAINER, stored.store.begin_scan(CONTAINER))
     try:
         return scan(reader).findings
     finally:

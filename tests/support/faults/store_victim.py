@@ -27,12 +27,12 @@ from typing import Any, Final
 from agent.commands import removal
 from agent.errors import Code, Refused, SutureError
 from agent.rpc.v1 import scm_pb2
-from agent.runtime.lease import Leases
-from agent.store.operations.batch_repair import Offer
+from agent.runtime.lease import ContainerLeases
+from agent.store.operations.batch_repair import OfferedChunk
 from agent.store.replica_store import ReplicaStore
-from agent.transfer.incoming import Importer
-from agent.transfer.outgoing import Export
-from agent.transfer.parts import Part, read_part
+from agent.transfer.incoming import ReplicaImporter
+from agent.transfer.outgoing import ReplicaExport
+from agent.transfer.parts import ImportMessage, read_part
 from merkle.checksum import Algorithm
 from merkle.replica import Bcsid, BlockData, BlockId, ChunkInfo, ContainerId
 from tests.support.storage.deleting import remove_blocks
@@ -191,7 +191,7 @@ def repair_batch(store: ReplicaStore, acknowledge: Acknowledge) -> None:
     offers = []
     for block_id, number in wanted:
         data = content((block_id, number))
-        offers.append(Offer(block_id, chunk_of(data, number * CHUNK_BYTES), data))
+        offers.append(OfferedChunk(block_id, chunk_of(data, number * CHUNK_BYTES), data))
     done = store.install_chunks(DAMAGED, offers)
     for index, offer in enumerate(offers):
         if index not in done:
@@ -225,7 +225,7 @@ def transactions(store: ReplicaStore, acknowledge: Acknowledge) -> None:
         scm_pb2.DeleteTransaction(transaction_id=7, container_id=CLOSED, local_ids=[TWO]),
         scm_pb2.DeleteTransaction(transaction_id=8, container_id=DOOMED, local_ids=[ONE, TWO]),
     ]
-    for result in removal.delete_blocks(store, Leases(), orders, stop=lambda: False):
+    for result in removal.delete_blocks(store, ContainerLeases(), orders, stop=lambda: False):
         assert result.done, result
         acknowledge(f"transaction {result.transaction_id}")
 
@@ -304,9 +304,9 @@ def delete_packed(store: ReplicaStore, acknowledge: Acknowledge) -> None:
 
 def receive(store: ReplicaStore, source: ContainerId, container_id: ContainerId) -> None:
     """Receive the stream of one container as that of another."""
-    importer = Importer(
+    importer = ReplicaImporter(
         store=store,
-        leases=Leases(),
+        leases=ContainerLeases(),
         executor=ReceivingBeside(),
         cluster_id=CLUSTER,
         algorithm=Algorithm.XXH3_64,
@@ -316,9 +316,11 @@ def receive(store: ReplicaStore, source: ContainerId, container_id: ContainerId)
         importer.receive(parts_of(store, source, container_id))
 
 
-def parts_of(store: ReplicaStore, source: ContainerId, container_id: ContainerId) -> Iterator[Part]:
+def parts_of(
+    store: ReplicaStore, source: ContainerId, container_id: ContainerId
+) -> Iterator[ImportMessage]:
     """Yield the stream of a closed replica, as one of another container."""
-    export = Export(
+    export = ReplicaExport(
         store=store,
         container_id=source,
         cluster_id=CLUSTER,

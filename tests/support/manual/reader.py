@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 from agent.cli.main import run
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 from tests.support.command_line import CommandLine
 from tests.support.manual.hosts import Host, Site
 from tests.support.manual.reading import Step, header, words_of
@@ -108,10 +108,10 @@ class Reader:
         printed = self.capsys.readouterr()
         said = f"{step.chapter}: {step.command}: {code}\n{printed.out}{printed.err}"
         if refusal is not None:
-            assert code == Exit.FAILED, said
+            assert code == ExitCode.FAILED, said
             assert refusal in printed.out, said
             return printed.out
-        assert code in {Exit.OK, Exit.TO_DO}, said
+        assert code in {ExitCode.OK, ExitCode.TO_DO}, said
         assert words_of(header(step.shown)) <= words_of(printed.out), said
         return printed.out
 

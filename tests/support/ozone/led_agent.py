@@ -7,16 +7,16 @@ from uuid import UUID
 
 from agent.config.loading import load
 from agent.config.options import AgentConfig
-from agent.host.host import Host
-from agent.host.who import Who
-from agent.runtime.service_manager import Supervisor
+from agent.host.host import AgentProcess
+from agent.host.who import DatanodeIdentity
+from agent.runtime.service_manager import SystemdNotifier
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import ContainerId, ReplicaState
 from ozone.composition import doors, leaders
 from tests.support.ozone.standin_scm import CLUSTER_ID
 
 DATANODE_ID = "f1111111-2222-3333-8444-555555555555"
-WHO = Who(DATANODE_ID, CLUSTER_ID, version="1", boot_id=1)
+WHO = DatanodeIdentity(DATANODE_ID, CLUSTER_ID, version="1", boot_id=1)
 HALVES = (UUID(DATANODE_ID).int >> 64, UUID(DATANODE_ID).int % 2**64)
 
 
@@ -45,13 +45,13 @@ heartbeat_interval_s = {interval_s}
     return config
 
 
-def built(config: AgentConfig, who: Who = WHO) -> Host:
+def built(config: AgentConfig, who: DatanodeIdentity = WHO) -> AgentProcess:
     """Return the agent, not started."""
-    return Host(
+    return AgentProcess(
         config,
         who,
         [],
-        Supervisor(),
+        SystemdNotifier(),
         doors=doors(config.ozone),
         leaders=leaders(config.node.scm),
     )
@@ -60,7 +60,7 @@ def built(config: AgentConfig, who: Who = WHO) -> Host:
 @contextmanager
 def led_agent(
     folder: Path, *addresses: str, interval_s: float = 0.1, more: str = ""
-) -> Iterator[Host]:
+) -> Iterator[AgentProcess]:
     """Run one; it must end in time."""
     host = built(load(written(folder, *addresses, interval_s=interval_s, more=more)))
     try:
@@ -70,11 +70,11 @@ def led_agent(
         assert [] == host.stop()
 
 
-def store_of(host: Host) -> ReplicaStore:
+def store_of(host: AgentProcess) -> ReplicaStore:
     """Return the store of a host: what a test writes without a client goes there."""
     return host._parts.store
 
 
-def state_of(host: Host, container_id: int) -> ReplicaState:
+def state_of(host: AgentProcess, container_id: int) -> ReplicaState:
     """Return the state of a replica."""
     return store_of(host).replica(ContainerId(container_id)).state

@@ -9,16 +9,16 @@ from typing import Any, Self
 import grpc
 
 from agent.config.options import AgentConfig, StorageConfig
-from agent.host.foreign_servers import Inside
-from agent.host.recoveries import Recoveries
-from agent.rpc.datanode.limits import Limits
+from agent.host.foreign_servers import HostServices
+from agent.host.recoveries import RecoveringReplicas
+from agent.rpc.datanode.limits import DatanodeServerLimits
 from agent.rpc.serving.connections import Connections
-from agent.rpc.serving.waits import Unlimited, Waits
+from agent.rpc.serving.waits import BlockedCalls, UnlimitedSlots
 from agent.runtime.clock import SystemClock
 from merkle.checksum import Algorithm
 from merkle.replica import ContainerId
 from ozone.composition import archives
-from ozone.serving.door import OzoneDoor
+from ozone.serving.door import OzoneGrpcServer
 from tests.support.ozone.ozone_wire import COMMANDS, RESULTS, WIRE
 from tests.support.storage.stored_replica import CLUSTER, CONTAINER, DATANODE, StoredReplica
 
@@ -53,9 +53,9 @@ class OzoneAgent:
         self.replica = StoredReplica(path, algorithm=algorithm, reserve_bytes=reserve_bytes)
         self.audit = Actions()
         self.scans: list[ContainerId] = []
-        self.limits = Limits(lease_timeout_s=2.0, **limits)
+        self.limits = DatanodeServerLimits(lease_timeout_s=2.0, **limits)
         self._executor = ThreadPoolExecutor(8)
-        self.recoveries = Recoveries(
+        self.recoveries = RecoveringReplicas(
             self.replica.store,
             self.replica.leases,
             SystemClock(),
@@ -63,13 +63,13 @@ class OzoneAgent:
             scan=self.scans.append,
         )
         inside = self.inside(algorithm)
-        self.door = OzoneDoor(inside, "127.0.0.1:0", [archives(inside)])
+        self.door = OzoneGrpcServer(inside, "127.0.0.1:0", [archives(inside)])
         self.address = self.door.address
         self.door.start()
 
-    def inside(self, algorithm: Algorithm) -> Inside:
+    def inside(self, algorithm: Algorithm) -> HostServices:
         """Return what the door leads to."""
-        return Inside(
+        return HostServices(
             config=AgentConfig(
                 storage=StorageConfig(volumes=[self.replica.path], tree_algorithm=algorithm)
             ),
@@ -79,8 +79,8 @@ class OzoneAgent:
             leases=self.replica.leases,
             recoveries=self.recoveries,
             limits=self.limits,
-            waits=Waits(self.limits.rpc_count_max),
-            slots=Unlimited(),
+            waits=BlockedCalls(self.limits.rpc_count_max),
+            slots=UnlimitedSlots(),
             connections=Connections(self.limits.connections_max),
             audit=self.audit,
             executor=self._executor,

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ozone.scrub.result import ContainerResult
-from ozone.scrub.scrub import ScrubWish, Watched, scrub
-from scanner.finding import Fault
+from ozone.scrub.scrub import ScrubListener, ScrubOptions, scrub
+from scanner.finding import DamageFault
 from tests.support.ozone.ozone_volumes import MadeVolume
 
 BIG = bytes(range(256)) * 4096  # a chunk of 1 MiB
@@ -24,16 +24,16 @@ def running_volume(root: Path) -> Iterator[MadeVolume]:
 
 
 def scrubbed(
-    wish: ScrubWish, on_read: Callable[[int], None] = lambda _: None
+    wish: ScrubOptions, on_read: Callable[[int], None] = lambda _: None
 ) -> dict[int, ContainerResult]:
     """Scrub; return what was found by container."""
     results: list[ContainerResult] = []
-    scrub(wish, Watched(lambda _volume, _count, _bytes: None, on_read, results.append))
+    scrub(wish, ScrubListener(lambda _volume, _count, _bytes: None, on_read, results.append))
     assert len(results) == len({result.container_id for result in results})
     return {result.container_id: result for result in results}
 
 
-def damage(result: ContainerResult) -> list[tuple[int, Fault]]:
+def damage(result: ContainerResult) -> list[tuple[int, DamageFault]]:
     """Return what is damaged; no volume that is made here has trees, which is noted each time."""
     return [(item.block_id, item.fault) for item in result.findings if item.is_damage]
 

@@ -28,7 +28,7 @@ import pytest
 import zstandard
 from rocksdict import BlockBasedOptions, Options, Rdict
 
-from ozone.disk.database import Database, View
+from ozone.disk.database import ContainerDatabase, DatabaseView
 from ozone.disk.messages import BLOCK_DATA, CHECKSUM_INFO, DELETED_BLOCKS
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -301,11 +301,11 @@ def each(root: Path, pattern: str) -> Iterator[Path]:
 def opened_databases(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Return a list that gets the path of each database that is opened, or cannot be."""
     seen: list[Path] = []
-    open_once = Database._open_once
+    open_once = ContainerDatabase._open_once
 
-    def counted(self: Database) -> View:
+    def counted(self: ContainerDatabase) -> DatabaseView:
         seen.append(self._path)
         return open_once(self)
 
-    monkeypatch.setattr(Database, "_open_once", counted)
+    monkeypatch.setattr(ContainerDatabase, "_open_once", counted)
     return seen

@@ -26,15 +26,15 @@ from typing import Any, Final
 import numpy as np
 
 from agent.errors import Code, Refused, Unavailable
-from agent.plan.actions import Deletes
+from agent.plan.actions import ConfirmedDeletes
 from agent.plan.reconcile_outcome import ChunkResult, ReconcileResult
 from agent.reconcile.reconciler import Reconciler
-from agent.reconcile.survey import Holder
+from agent.reconcile.survey import SilentHolder
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import hashes, reports
-from agent.runtime.lease import Leases
-from agent.scan.container_scan import MarkingGuard, ScanTools, scan_container
-from agent.store.index.transactions import Change
+from agent.runtime.lease import ContainerLeases
+from agent.scan.container_scan import StoreScanDeps, VerdictBreaker, scan_container
+from agent.store.index.transactions import IndexChange
 from agent.store.replica_store import ReplicaStore
 from merkle.checksum import leaf_checksum, window_checksums
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
@@ -101,7 +101,7 @@ class Node:
 
     name: str
     store: ReplicaStore
-    tools: ScanTools
+    tools: StoreScanDeps
     copies: dict[BlockId, Copy] = field(default_factory=dict)
     is_down: bool = False
     has_reported: bool = True  # whether the control plane knows its root
@@ -219,16 +219,16 @@ class Liars:
 
     def __init__(self, root: Path, executor: ThreadPoolExecutor) -> None:
         self._executor = executor
-        self._leases = Leases()
+        self._leases = ContainerLeases()
         self.judgement = Judgement()
         self._all = []
         for number in range(1, NODES_MAX + 1):
             store = open_store(root / f"dn{number}", options=options_of_test())
-            tools = ScanTools(
+            tools = StoreScanDeps(
                 store=store,
                 leases=self._leases,
                 algorithm=options_of_test().algorithm,
-                guard=MarkingGuard(),
+                guard=VerdictBreaker(),
             )
             self._all.append(Node(f"dn{number}", store, tools))
 
@@ -349,7 +349,7 @@ class _Cluster:
                 index = node.store.volume_set.places[self.container_id].index
                 index.write(partial(self._lose_row, block_id))
 
-    def _lose_row(self, block_id: BlockId, rows: Change) -> None:
+    def _lose_row(self, block_id: BlockId, rows: IndexChange) -> None:
         rows.delete_block(self.container_id, block_id)
 
     # What is done.
@@ -366,7 +366,9 @@ class _Cluster:
             self._liars._executor,
             scan=lambda container_id: scan_container(node.tools, container_id),
             now_ms=lambda: 1_700_000_000_000,
-            confirm=lambda _id, asked: Deletes(self.ordered & set(asked), self.kept & set(asked)),
+            confirm=lambda _id, asked: ConfirmedDeletes(
+                self.ordered & set(asked), self.kept & set(asked)
+            ),
         )
         result = reconciler.reconcile(
             self.container_id,
@@ -377,9 +379,9 @@ class _Cluster:
         for block_id in self.block_ids:
             self._judge(node, block_id, before[block_id], result)
 
-    def _holder(self, other: Node) -> Holder:
+    def _holder(self, other: Node) -> SilentHolder:
         tree = NearPeer(other).tree(self.container_id).summary() if other.has_reported else None
-        return Holder(other.name, tree)
+        return SilentHolder(other.name, tree)
 
     # What is right.
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from merkle.replica import ReplicaState
-from scm.administration.decommission import Request
-from scm.state.facts import Kind, OpState, OutcomeState, Pending, Replica
+from scm.administration.decommission import OpStateRequest
+from scm.state.facts import CommandKind, OpState, OutcomeState, PendingCommand, Replica
 from scm.state.options import ScmOptions
 from tests.support.control.booked import enter, sayable
 from tests.support.control.scm_world import ScmWorld, outcome, replica, summary
@@ -122,24 +122,24 @@ class RandomDays:
         self.gone[node].clear()
         self.world.beat(node, *self.held[node].values(), full=True)
 
-    def _carry_out(self, command: Pending) -> None:
+    def _carry_out(self, command: PendingCommand) -> None:
         node, number = command.datanode_id, command.container_id
         mine = self.held[node].get(number)
         match command.kind:
-            case Kind.SET_OPERATIONAL_STATE:
+            case CommandKind.SET_OPERATIONAL_STATE:
                 self.world.kept[node] = (OpState(command.op_state), command.op_expiry_ms)
-            case Kind.DELETE if mine is not None:
+            case CommandKind.DELETE if mine is not None:
                 del self.held[node][number]
                 self.gone[node].add(number)
-            case Kind.CLOSE if mine is not None:
+            case CommandKind.CLOSE if mine is not None:
                 self._put(replace(mine, state=self.chance.choice(_SETTLED[:2])))
-            case Kind.REPLICATE if mine is not None:
+            case CommandKind.REPLICATE if mine is not None:
                 self._put(replace(mine, datanode_id=command.target_id))
-            case Kind.RECONSTRUCT:
+            case CommandKind.RECONSTRUCT:
                 for index, target in command.shards:
                     made = replica(target, container_id=number, bcsid=10, replica_index=index)
                     self._put(made)
-            case Kind.RECONCILE if mine is not None:
+            case CommandKind.RECONCILE if mine is not None:
                 others = (self.held[other].get(number) for other in sorted(self.held))
                 roots = [other.tree for other in others if other is not None and other.tree]
                 self._put(replace(mine, tree=self.chance.choice(roots) if roots else None))
@@ -192,7 +192,7 @@ class RandomDays:
             (OpState.IN_SERVICE, OpState.DECOMMISSIONING, OpState.ENTERING_MAINTENANCE)
         )
         self.world.control.operators.set_operational_states(
-            Request((node,), wanted, is_forced=True)
+            OpStateRequest((node,), wanted, is_forced=True)
         )
 
     def _hold(self) -> None:

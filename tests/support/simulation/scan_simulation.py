@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from merkle.replica import ContainerId
-from scanner.schedule import Candidate, Schedule
+from scanner.schedule import ScanCandidate, Schedule
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -18,7 +18,7 @@ class SimulatedVolume:
     """
 
     schedule: Schedule
-    replicas: dict[ContainerId, Candidate]
+    replicas: dict[ContainerId, ScanCandidate]
     rate_of: Callable[[float, int], float]
     now_ms: int
     refresh_ms: int = HOUR_MS
@@ -44,7 +44,7 @@ class SimulatedVolume:
         """Return the age of the byte that was not read for the longest time."""
         return self.now_ms - min(item.read_at_ms for item in self.replicas.values())
 
-    def _read(self, candidate: Candidate, rate_bytes_per_s: float) -> None:
+    def _read(self, candidate: ScanCandidate, rate_bytes_per_s: float) -> None:
         begun_at_ms = self.now_ms
         self.now_ms += int(candidate.used_bytes / rate_bytes_per_s * 1000) + 1
         self.read_bytes += candidate.used_bytes

@@ -21,7 +21,7 @@ import grpc
 from agent.ec.scheme import parse_scheme
 from agent.rpc.v1 import container_pb2, scm_pb2, scm_pb2_grpc
 from merkle.replica import ReplicaState
-from scm.state.database import State
+from scm.state.database import StateDatabase
 from scm.state.facts import Container, ContainerState
 from tests.support.simulation.simulated_nodes import CAPACITY_BYTES, SimulatedNode
 from tests.support.simulation.simulated_scm import SimulatedScm
@@ -339,7 +339,7 @@ def lay_out(days: Days) -> dict[int, Counter[int]]:
     for node in list(days.world.nodes.values())[days.empty_count :]:
         by_rack.setdefault(node.rack, []).append(node)
     kinds: dict[int, Counter[int]] = {}
-    state = State.open(days.path, map_bytes=1024**3)
+    state = StateDatabase.open(days.path, map_bytes=1024**3)
     try:
         with state.change() as change:
             for _ in range(days.container_count):

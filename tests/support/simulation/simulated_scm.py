@@ -22,7 +22,7 @@ from scm.edge.server import build_server
 from scm.edge.service import ScmService
 from scm.state import options as scm_options
 from scm.state.clock import Clock
-from scm.state.database import State
+from scm.state.database import StateDatabase
 from tests.support.clock import FakeClock
 from tests.support.faults.nursery import Child
 
@@ -76,7 +76,7 @@ def main() -> None:
     options = scm_options.load(None, dict(pair.split("=") for pair in pairs))
     moved = FakeClock(int(now_ms))
     clock = Clock(moved.now_ms, moved.monotonic_s)
-    state = State.open(Path(data), map_bytes=options.lmdb_map_bytes)
+    state = StateDatabase.open(Path(data), map_bytes=options.lmdb_map_bytes)
     control = ControlPlane(
         state, clock=clock, options=options, snapshots_path=Path(data) / "snapshots"
     )

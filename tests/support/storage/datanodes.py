@@ -6,38 +6,38 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from agent.errors import SutureError
-from agent.plan.actions import Deletes
+from agent.plan.actions import ConfirmedDeletes
 from agent.plan.reconcile_outcome import ReconcileResult
-from agent.reconcile.mend import MendLimits
+from agent.reconcile.mend import RepairLimits
 from agent.reconcile.reconciler import Prove, Reconciler
-from agent.reconcile.survey import Holder
-from agent.rpc.calls.peer import Peer, Timeouts
+from agent.reconcile.survey import SilentHolder
+from agent.rpc.calls.peer import Peer, PeerTimeouts
 from agent.rpc.datanode.arriving import ImportHandlers
 from agent.rpc.datanode.backends import ScanStep
-from agent.rpc.datanode.findings import JudgeHandlers
-from agent.rpc.datanode.limits import Limits
+from agent.rpc.datanode.findings import ScanHandlers
+from agent.rpc.datanode.limits import DatanodeServerLimits
 from agent.rpc.datanode.proving import ProofHandlers
 from agent.rpc.datanode.reading import ReadHandlers
 from agent.rpc.datanode.server import BuiltServer, build_server
-from agent.rpc.datanode.steering import HostHandlers
-from agent.rpc.datanode.writing import Recoveries, WriteHandlers
+from agent.rpc.datanode.steering import AdminHandlers
+from agent.rpc.datanode.writing import RecoveryTracker, WriteHandlers
 from agent.rpc.security.tls import LOOPBACK_ONLY, Security
 from agent.rpc.serving.access import Audit
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
-from agent.runtime.callthreads import CallThreads
+from agent.runtime.callthreads import CallThreadPool
 from agent.runtime.clock import SystemClock
-from agent.runtime.pledges import Pledges
+from agent.runtime.pledges import DeletePins
 from agent.scan.container_scan import scan_container
 from agent.store.options import PACKED_COUNT_MIN
-from agent.transfer.incoming import Importer
+from agent.transfer.incoming import ReplicaImporter
 from agent.transfer.replicate import FINISH_S, STALL_S, Replicator
 from merkle.checksum import Algorithm
 from merkle.replica import ContainerId
 from tests.support.storage.stored_replica import CLUSTER, CONTAINER, StoredReplica
 
 THREADS = 8
-LIMITS = Limits(lease_timeout_s=2.0)
-QUICK = Timeouts(call_s=5.0, tree_s=10.0, chunk_s=10.0)
+LIMITS = DatanodeServerLimits(lease_timeout_s=2.0)
+QUICK = PeerTimeouts(call_s=5.0, tree_s=10.0, chunk_s=10.0)
 
 
 class Datanode:
@@ -55,12 +55,12 @@ class Datanode:
         self.replica = StoredReplica(path, algorithm=algorithm, packed_count_min=packed_count_min)
         self.built: BuiltServer | None = None
         self.on_demand: list[ContainerId] = []  # scans that were asked for
-        self.pledges = Pledges(SystemClock())
+        self.pledges = DeletePins(SystemClock())
         self.doubts: list[ContainerId] = []  # replicas that it would scan, having looked at them
         self.reads: list[tuple[int, int]] = []  # (block, offset) of every chunk asked of it
         self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix=f"{datanode_id}-rpc")
         self._fetchers = ThreadPoolExecutor(THREADS, thread_name_prefix=f"{datanode_id}-fetch")
-        self.importer = Importer(
+        self.importer = ReplicaImporter(
             store=self.replica.store,
             leases=self.replica.leases,
             executor=self._fetchers,
@@ -76,9 +76,9 @@ class Datanode:
         *,
         security: Security = LOOPBACK_ONLY,
         audit: Audit | None = None,
-        limits: Limits = LIMITS,
-        threads: CallThreads | None = None,
-        recoveries: Recoveries | None = None,
+        limits: DatanodeServerLimits = LIMITS,
+        threads: CallThreadPool | None = None,
+        recoveries: RecoveryTracker | None = None,
         known: Callable[[], Iterable[str]] = tuple,
     ) -> None:
         """Start the server on a free port of loopback; `reading`: how it tells of its replicas, if
@@ -99,8 +99,8 @@ class Datanode:
     def groups(
         self,
         reading: Callable[["Datanode"], ReadHandlers] | None = None,
-        limits: Limits = LIMITS,
-        recoveries: Recoveries | None = None,
+        limits: DatanodeServerLimits = LIMITS,
+        recoveries: RecoveryTracker | None = None,
     ) -> Sequence[object]:
         """Return the groups of handlers of a datanode that scans nothing in the background."""
         store, leases = self.replica.store, self.replica.leases
@@ -108,7 +108,7 @@ class Datanode:
             WriteHandlers(store, leases, limits=limits, recoveries=recoveries),
             (reading or CountingReads)(self),
             ImportHandlers(self.importer),
-            JudgeHandlers(
+            ScanHandlers(
                 store, lambda found, *_: scan_steps(self, found), lambda *_: (), limits=limits
             ),
             ProofHandlers(
@@ -118,7 +118,7 @@ class Datanode:
                 SystemClock(),
                 lambda container_id, _why: self.doubts.append(container_id),
             ),
-            HostHandlers(lambda: datanode_pb2.StatusResponse(datanode_id=self.datanode_id)),
+            AdminHandlers(lambda: datanode_pb2.StatusResponse(datanode_id=self.datanode_id)),
         ]
 
     @property
@@ -147,8 +147,8 @@ class Datanode:
     def reconciler(
         self,
         *,
-        limits: MendLimits | None = None,
-        deletes: Deletes | None = None,
+        limits: RepairLimits | None = None,
+        deletes: ConfirmedDeletes | None = None,
         prove: Prove | None = None,
     ) -> Reconciler:
         """Return a reconciler of this datanode; `deletes` is what the control plane knows. Without
@@ -160,7 +160,7 @@ class Datanode:
             scan=lambda container_id: scan_container(self.replica.tools, container_id),
             now_ms=SystemClock().now_ms,
             limits=limits,
-            confirm=lambda _id, _blocks: deletes or Deletes(),
+            confirm=lambda _id, _blocks: deletes or ConfirmedDeletes(),
             prove=prove,
         )
 
@@ -198,8 +198,8 @@ class Datanode:
         others: Sequence["Datanode"],
         container_id: ContainerId = CONTAINER,
         *,
-        holders: Sequence[Holder] = (),
-        deletes: Deletes | None = None,
+        holders: Sequence[SilentHolder] = (),
+        deletes: ConfirmedDeletes | None = None,
         trusted: str = "",
         stop: Callable[[], bool] = lambda: False,
         prove: Prove | None = None,

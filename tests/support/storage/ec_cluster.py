@@ -8,13 +8,13 @@ from types import MappingProxyType
 from typing import Any
 
 from agent.ec.blockgroup import group_metadata, stripe_checksum, stripe_metadata
-from agent.ec.rebuild_task import Order, Reconstruction, Shard
+from agent.ec.rebuild_task import RebuildTask, Reconstruction, ShardLocation
 from agent.ec.scheme import Scheme
-from agent.host.recoveries import Recoveries
+from agent.host.recoveries import RecoveringReplicas
 from agent.plan.reconcile_outcome import ReconcileResult
-from agent.reconstruct.coordinator import Coordinator, Needed, nobody
+from agent.reconstruct.coordinator import Needed, ReconstructionCoordinator, nobody
 from agent.reconstruct.parity_check import ParityReport, verify_parity
-from agent.reconstruct.shard_repair import LEASE_TIMEOUT_S, ShardMender
+from agent.reconstruct.shard_repair import LEASE_TIMEOUT_S, ShardRepairer
 from agent.rpc.calls.peer import NodeAddress, Peer
 from agent.rpc.datanode.reading import ReadHandlers
 from agent.runtime.clock import SystemClock
@@ -86,7 +86,7 @@ class RecoveringDatanode(Datanode):
     def __init__(self, datanode_id: str, path: Path) -> None:
         super().__init__(datanode_id, path)
         self.scans_asked: list[int] = []
-        self.recoveries = Recoveries(
+        self.recoveries = RecoveringReplicas(
             self.replica.store,
             self.replica.leases,
             SystemClock(),
@@ -144,16 +144,16 @@ class EcCluster:
         fresh = Peer(datanode.address, datanode_id=datanode.datanode_id, timeouts=QUICK)
         return self._peers.setdefault(datanode.address, fresh)
 
-    def shard(self, node: int, index: int) -> Shard:
+    def shard(self, node: int, index: int) -> ShardLocation:
         """Return the shard `index` at datanode `node`."""
         datanode = self.nodes[node]
-        return Shard(datanode.datanode_id, datanode.address, index)
+        return ShardLocation(datanode.datanode_id, datanode.address, index)
 
-    def order(self, lost: Sequence[int], *, sources: Iterable[int] = ()) -> Order:
+    def order(self, lost: Sequence[int], *, sources: Iterable[int] = ()) -> RebuildTask:
         """Return the order to rebuild `lost` on the spare datanodes."""
         left = list(sources) or [index for index in self.scheme.indexes if index not in lost]
         spares = range(self.scheme.shard_count + 1, len(self.nodes) + 1)
-        return Order(
+        return RebuildTask(
             CONTAINER,
             self.scheme,
             tuple(self.shard(index, index) for index in left),
@@ -162,7 +162,7 @@ class EcCluster:
 
     def reconstruct(
         self,
-        order: Order,
+        order: RebuildTask,
         *,
         pace: Callable[[int], None] = lambda _: None,
         stop: Callable[[], bool] = lambda: False,
@@ -170,7 +170,7 @@ class EcCluster:
         slow_s: float = PATIENCE_S,
     ) -> Reconstruction:
         """Carry an order out."""
-        coordinator = Coordinator(
+        coordinator = ReconstructionCoordinator(
             self.executor,
             self.peer,
             now_ms=SystemClock().now_ms,
@@ -195,7 +195,7 @@ class EcCluster:
         node = self.nodes[index]
         if not is_scanned:
             node.scan(CONTAINER)
-        mender = ShardMender(
+        mender = ShardRepairer(
             node.store,
             node.replica.leases,
             self.executor,

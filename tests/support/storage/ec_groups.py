@@ -4,7 +4,7 @@ import random
 from dataclasses import dataclass
 
 from agent.ec.cell_codec import encode
-from agent.ec.geometry import Group
+from agent.ec.geometry import BlockGroup
 from agent.ec.scheme import CodecName, Scheme
 
 SMALL_CELL_BYTES = 512
@@ -20,14 +20,14 @@ SMALL_SCHEMES = (
 class EncodedGroup:
     """A group with its data, and every cell of every stripe by index."""
 
-    group: Group
+    group: BlockGroup
     data: bytes
     stripes: tuple[dict[int, bytes], ...]
 
 
 def encoded_group(scheme: Scheme, length_bytes: int, *, seed: int = 1) -> EncodedGroup:
     """Return a group of pseudo-random data, encoded."""
-    group = Group(scheme, length_bytes)
+    group = BlockGroup(scheme, length_bytes)
     data = random.Random(seed).randbytes(length_bytes)
     stripes = []
     for stripe in range(group.stripe_count):
@@ -59,5 +59,5 @@ def lengths_bytes(scheme: Scheme) -> dict[str, int]:
 
 def cut_group(made: EncodedGroup, stripe_count: int) -> EncodedGroup:
     """Return what a group was when so many stripes of it were written."""
-    group = Group(made.group.scheme, stripe_count * made.group.scheme.stripe_bytes)
+    group = BlockGroup(made.group.scheme, stripe_count * made.group.scheme.stripe_bytes)
     return EncodedGroup(group, made.data[: group.length_bytes], made.stripes[:stripe_count])

@@ -8,13 +8,13 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from agent.plan.reconcile_outcome import Result
+from agent.plan.reconcile_outcome import ReconcileVerdict
 from agent.store.index.environment import Index
-from agent.store.index.packformat import PAGE_BYTES, Packed
-from agent.store.index.transactions import Change
+from agent.store.index.packformat import PAGE_BYTES, PackedPlace
+from agent.store.index.transactions import IndexChange
 from agent.store.recovery.fsck import fsck
 from merkle.replica import BlockId, ReplicaState
-from scanner.finding import Fault
+from scanner.finding import DamageFault
 from tests.support.storage.datanodes import Datanode
 from tests.support.storage.pushed import MIB, Pair, serving_pair
 from tests.support.storage.stored_replica import CLUSTER, CONTAINER, MAP_BYTES
@@ -54,7 +54,7 @@ def pack_of(datanode: Datanode) -> Path:
     return datanode.replica.store.paths(CONTAINER).pack
 
 
-def place_of(datanode: Datanode, block_id: int) -> Packed:
+def place_of(datanode: Datanode, block_id: int) -> PackedPlace:
     """Return where a block lies in the pack."""
     place = datanode.replica.store.pack(CONTAINER).of(BlockId(block_id))
     assert place is not None, "it is not in the pack"
@@ -82,7 +82,7 @@ def damage(datanode: Datanode, block_id: int, new: bytes = b"!") -> None:
         os.close(fd)
 
 
-def findings(datanode: Datanode) -> list[tuple[int, Fault]]:
+def findings(datanode: Datanode) -> list[tuple[int, DamageFault]]:
     """Scan, and return what was found."""
     datanode.scan()
     return [(one.block_id, one.fault) for one in datanode.replica.store.findings(CONTAINER)]
@@ -92,7 +92,7 @@ def mended(pair: Pair, state: ReplicaState = ReplicaState.CLOSED) -> int:
     """Reconcile the target with the source; return how many chunks it fetched for that."""
     before = len(pair.source.reads)
     result = pair.target.reconcile([pair.source])
-    assert Result.CONVERGED is result.result, result
+    assert ReconcileVerdict.CONVERGED is result.result, result
     assert [] == findings(pair.target)
     assert state is pair.target.replica.store.replica(CONTAINER).state
     assert contents(pair.source) == contents(pair.target)
@@ -134,7 +134,7 @@ def note_commits(monkeypatch: pytest.MonkeyPatch, events: list[str]) -> None:
     """Note when an index is written to."""
     real = Index.write
 
-    def write(index: Index, change: Callable[[Change], object]) -> object:
+    def write(index: Index, change: Callable[[IndexChange], object]) -> object:
         events.append("commit")
         return real(index, change)
 

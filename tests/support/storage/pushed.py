@@ -12,8 +12,8 @@ from agent.errors import Refused
 from agent.ports import Executor, Future
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.store.options import PACKED_COUNT_MIN
-from agent.transfer.outgoing import Export
-from agent.transfer.parts import Part, read_part
+from agent.transfer.outgoing import ReplicaExport
+from agent.transfer.parts import ImportMessage, read_part
 from tests.support.storage.datanodes import Datanode
 from tests.support.storage.stored_replica import CLUSTER, CONTAINER
 
@@ -79,9 +79,9 @@ def put_mixed(source: Datanode) -> None:
     replica.store.close_container(CONTAINER, bcsid=0, force=True)
 
 
-def exported(source: Datanode) -> Export:
+def exported(source: Datanode) -> ReplicaExport:
     """Return the export of the source's replica."""
-    return Export(
+    return ReplicaExport(
         store=source.replica.store,
         container_id=CONTAINER,
         cluster_id=CLUSTER,
@@ -96,7 +96,7 @@ def decoded(source: Datanode) -> Iterator[pb.ImportPart]:
         yield pb.ImportPart.FromString(part)
 
 
-def encoded(messages: list[pb.ImportPart]) -> Iterator[Part]:
+def encoded(messages: list[pb.ImportPart]) -> Iterator[ImportMessage]:
     """Yield messages as they come from a sender that encodes them in protobuf's own order."""
     for message in messages:
         yield read_part(message.SerializeToString())

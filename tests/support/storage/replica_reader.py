@@ -17,7 +17,7 @@ from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, C
 from merkle.tree import Tree
 from merkle.tree_building import build_from_rows
 from scanner.chunk_verdict import WITNESSES, Witnesses
-from scanner.ports import BlockReader, ReplicaReader, Structure, StructureFault
+from scanner.ports import BlockFileReader, ReplicaReader, Structure, StructureFault
 from scanner.replica_scan import scan_replica
 from scanner.scan_outcome import ScanOutcome
 
@@ -142,7 +142,7 @@ class MemoryReader:
     def tombstones(self) -> Mapping[BlockId, int]:
         return self.replica.buried
 
-    def open_block(self, block_id: BlockId) -> BlockReader:
+    def open_block(self, block_id: BlockId) -> BlockFileReader:
         if block_id not in self.replica.files:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         self.open_count += 1
@@ -175,7 +175,7 @@ Alter = Callable[[bytes], bytes]
 class AlteredBlock:
     """A file between which and the scan something alters, or refuses, what is read."""
 
-    def __init__(self, block: BlockReader, first: Alter, again: Alter) -> None:
+    def __init__(self, block: BlockFileReader, first: Alter, again: Alter) -> None:
         self._block, self._first, self._again = block, first, again
 
     @property
@@ -199,7 +199,7 @@ class AlteredReader(MemoryReader):
         super().__init__(replica)
         self._first, self._again = first, again
 
-    def open_block(self, block_id: BlockId) -> BlockReader:
+    def open_block(self, block_id: BlockId) -> BlockFileReader:
         return AlteredBlock(super().open_block(block_id), self._first, self._again)
 
 

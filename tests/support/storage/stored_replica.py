@@ -12,8 +12,8 @@ from random import Random
 
 import lmdb
 
-from agent.runtime.lease import Leases
-from agent.scan.container_scan import MarkingGuard, ScanReport, ScanTools, scan_container
+from agent.runtime.lease import ContainerLeases
+from agent.scan.container_scan import ScanReport, StoreScanDeps, VerdictBreaker, scan_container
 from agent.store.options import PACKED_COUNT_MIN, StoreOptions
 from agent.store.replica_store import ReplicaStore
 from merkle.blockrow import decode_block, encode_block
@@ -48,9 +48,9 @@ class StoredReplica:
         self.store = ReplicaStore.open(
             [path], cluster_id=CLUSTER, datanode_id=DATANODE, options=self.options
         )
-        self.leases = Leases()
-        self.tools = ScanTools(
-            store=self.store, leases=self.leases, algorithm=algorithm, guard=MarkingGuard()
+        self.leases = ContainerLeases()
+        self.tools = StoreScanDeps(
+            store=self.store, leases=self.leases, algorithm=algorithm, guard=VerdictBreaker()
         )
 
     def close(self) -> None:
@@ -162,11 +162,11 @@ class StoredReplica:
         self.store = ReplicaStore.open(
             [self.path], cluster_id=CLUSTER, datanode_id=DATANODE, options=self.options
         )
-        self.tools = ScanTools(
+        self.tools = StoreScanDeps(
             store=self.store,
             leases=self.leases,
             algorithm=self.options.algorithm,
-            guard=MarkingGuard(),
+            guard=VerdictBreaker(),
         )
 
     # scanning

@@ -24,7 +24,7 @@ from merkle.replica import (
 )
 from merkle.tree import Tree
 from merkle.tree_building import build_from_rows
-from scanner.finding import Fault, Finding, Verdict
+from scanner.finding import DamageFault, Finding, Verdict
 
 MEMORY = Path("/dev/shm")  # noqa: S108 - only private directories are made in it
 MEMORY_FREE_MIN_BYTES = 2 * 1024**3  # a container may be given 64 MiB of it: that is no place
@@ -144,7 +144,7 @@ def damage(
     block_id: int = -1,
     offset: int = -1,
     *,
-    fault: Fault = Fault.CHUNK_CHECKSUM,
+    fault: DamageFault = DamageFault.CHUNK_CHECKSUM,
     verdict: Verdict = Verdict.CORRUPT,
 ) -> Finding:
     """A finding as a scan reports it."""

@@ -10,15 +10,15 @@ from typing import Final, Self
 import grpc
 
 from agent.rpc.calls.peer import Peer
-from agent.rpc.datanode.limits import Limits
+from agent.rpc.datanode.limits import DatanodeServerLimits
 from agent.rpc.datanode.proving import ProofHandlers
 from agent.rpc.datanode.reading import ReadHandlers
 from agent.rpc.datanode.server import build_server
 from agent.rpc.v1 import container_pb2, scm_pb2
 from agent.runtime.clock import SystemClock
-from agent.runtime.lease import Leases
-from agent.runtime.pledges import Pledges
-from agent.scan.container_scan import ScanTools, scan_container
+from agent.runtime.lease import ContainerLeases
+from agent.runtime.pledges import DeletePins
+from agent.scan.container_scan import StoreScanDeps, scan_container
 from agent.store.options import StoreOptions
 from agent.store.replica_store import ReplicaStore
 from merkle.checksum import Algorithm, window_checksums
@@ -84,8 +84,8 @@ class ThreeReplicas:
         for name in ("peer-a", "peer-b"):
             store = self._open(name)
             self._fill(store)
-            limits = Limits()
-            proofs = ProofHandlers(store, lambda *_: (), Pledges(SystemClock()), SystemClock())
+            limits = DatanodeServerLimits()
+            proofs = ProofHandlers(store, lambda *_: (), DeletePins(SystemClock()), SystemClock())
             groups = [ReadHandlers(store, limits=limits), proofs]
             built = build_server(
                 groups, "127.0.0.1:0", ThreadPoolExecutor(8), datanode_id=name, limits=limits
@@ -128,7 +128,7 @@ class ThreeReplicas:
                 Target(self.container_id, root, (block_id,), chunk_bytes, (CHUNKS * CHUNK_BYTES,))
             )
         store = self._open("victim")
-        tools = ScanTools(store=store, leases=Leases(), algorithm=Algorithm.XXH3_64)
+        tools = StoreScanDeps(store=store, leases=ContainerLeases(), algorithm=Algorithm.XXH3_64)
         report = scan_container(tools, self.container_id)
         assert report.finding_count >= len(WAYS), "the damage was not found"
         store.close()

@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agent.host.volume_moves import VolumeMoves
-from agent.runtime.lease import Leases
-from agent.runtime.loop import Idle, Pulse
-from agent.scan.container_scan import MarkingGuard, ScanTools
+from agent.host.volume_moves import VolumeEvacuator
+from agent.runtime.lease import ContainerLeases
+from agent.runtime.loop import Idle, ProgressMarker
+from agent.scan.container_scan import StoreScanDeps, VerdictBreaker
 from agent.store.options import StoreOptions
 from agent.store.replica_store import ReplicaStore
-from agent.transfer.relocation import Mover
+from agent.transfer.relocation import VolumeCopier
 from merkle.checksum import Algorithm, window_checksums
 from merkle.replica import (
     Bcsid,
@@ -55,15 +55,15 @@ class Host:
             datanode_id=DATANODE,
             options=options,
         )
-        self.leases = Leases()
-        self.tools = ScanTools(
+        self.leases = ContainerLeases()
+        self.tools = StoreScanDeps(
             store=self.store,
             leases=self.leases,
             algorithm=Algorithm.XXH3_64,
-            guard=MarkingGuard(),
+            guard=VerdictBreaker(),
             clock=self.clock,
         )
-        mover = Mover(
+        mover = VolumeCopier(
             store=self.store,
             executor=self.executor,
             cluster_id=CLUSTER,
@@ -71,7 +71,9 @@ class Host:
             algorithm=Algorithm.XXH3_64,
             now_ms=self.clock.now_ms,
         )
-        self.moves = VolumeMoves(self.tools, mover, stop=lambda: False, pulse=Pulse(self.clock))
+        self.moves = VolumeEvacuator(
+            self.tools, mover, stop=lambda: False, pulse=ProgressMarker(self.clock)
+        )
 
     def at(self, name: str) -> Path:
         """Return where a volume is."""

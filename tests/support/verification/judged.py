@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from health.batch import violations
-from health.judge import Diagnosis, Judgement, judge
+from health.judge import Diagnosis, HealthJudgement, judge
 from health.reconcile_eligibility import REASONS
 from health.rules import Rules
-from health.words import CLASSES, ELIGIBILITY, QUEUES, Health, flag_names
-from spark_verify.tasks.judge_batches import Cut, cut_of, nodes_of
-from spark_verify.tasks.verdict_rows import Stamp, judged_tables
+from health.words import CLASSES, ELIGIBILITY, QUEUES, HealthState, flag_names
+from spark_verify.tasks.judge_batches import BatchSlice, cut_of, nodes_of
+from spark_verify.tasks.verdict_rows import RunStamp, judged_tables
 from tests.support.verification.classifier import Opinion
 from tests.support.verification.snapshots import SnapshotRows, gather
 
@@ -48,7 +48,7 @@ class Judged:
     plan: tuple[PlanRow, ...]
 
 
-def cut(rows: SnapshotRows) -> Cut:
+def cut(rows: SnapshotRows) -> BatchSlice:
     """Return the batch of all rows."""
     containers, replicas, ops, nodes = map(
         rows.table, ("containers", "replicas", "pending_ops", "nodes")
@@ -77,7 +77,7 @@ def opinion_of(diagnosis: Diagnosis, i: int) -> Opinion:
         CLASSES[compared.checksum_class[i]],
         ELIGIBILITY[diagnosis.reconciles.eligibility[i]],
         frozenset(names[node] for node in replicas.node[lost].tolist()),
-        Health(int(diagnosis.verdicts.state[i])).name,
+        HealthState(int(diagnosis.verdicts.state[i])).name,
         QUEUES[diagnosis.verdicts.queue[i]],
         bool(diagnosis.verdicts.is_stuck[i]),
         frozenset(flag_names(int(diagnosis.flags[i]))),
@@ -90,7 +90,7 @@ def need_of(diagnosis: Diagnosis, i: int) -> tuple[int, int]:
     return int(ratis.need[i]), int(ratis.need_after[i])
 
 
-def _judged(judgement: Judgement, i: int, plan: list[PlanRow]) -> Judged:
+def _judged(judgement: HealthJudgement, i: int, plan: list[PlanRow]) -> Judged:
     view, compared, reconciles = judgement.view, judgement.compared, judgement.reconciles
     reasons = int(reconciles.reasons[i])
     need, need_after = need_of(judgement, i)
@@ -107,9 +107,9 @@ def _judged(judgement: Judgement, i: int, plan: list[PlanRow]) -> Judged:
     )
 
 
-def _plans(judgement: Judgement, batch: Cut) -> dict[int, list[PlanRow]]:
+def _plans(judgement: HealthJudgement, batch: BatchSlice) -> dict[int, list[PlanRow]]:
     """Return the rows of the plan by container's place, as the Arrow rows have them."""
-    table = judged_tables(judgement, batch, Stamp("snapshot", "run", 0))["plan"]
+    table = judged_tables(judgement, batch, RunStamp("snapshot", "run", 0))["plan"]
     ids = batch.batch.containers.container_id
     places = np.searchsorted(ids, table["container_id"].to_numpy()).tolist()
     found: dict[int, list[PlanRow]] = {}

@@ -5,7 +5,7 @@ import random
 from dataclasses import replace
 from typing import Any, Final
 
-from health.words import CONTAINER_STATES, NODE_HEALTHS, OP_STATES, OPS, REPLICA_STATES, Health
+from health.words import CONTAINER_STATES, NODE_HEALTHS, OP_STATES, OPS, REPLICA_STATES, HealthState
 from tests.support.verification.snapshots import (
     ContainerRow,
     NodeRow,
@@ -28,7 +28,7 @@ OF_CONTAINER: Final[dict[str, tuple[Any, ...]]] = {
     "key_count": (0, 7),
     "pipeline_alive": (False,),
     "suppressed": (True,),
-    "health_state": (None, *(s.name for s in Health)),
+    "health_state": (None, *(s.name for s in HealthState)),
 }
 OF_REPLICA: Final[dict[str, tuple[Any, ...]]] = {
     "datanode_id": tuple(f"dn{i}" for i in range(NODE_COUNT)),

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from health.rules import Rules
-from health.words import Health, states_counted
+from health.words import HealthState, states_counted
 from tests.support.verification.classifier import Opinion
 from tests.support.verification.snapshots import NodeRow, SnapshotRows, container, gather
 
@@ -92,9 +92,9 @@ def rack_count(rows: SnapshotRows) -> int:
 
 def told(opinion: Opinion) -> Told:
     """Return an opinion in the words of the table."""
-    numbers = states_counted(Health[opinion.state], is_stuck=opinion.stuck)
+    numbers = states_counted(HealthState[opinion.state], is_stuck=opinion.stuck)
     return Told(
-        " + ".join(Health(number).name for number in numbers) or "HEALTHY",
+        " + ".join(HealthState(number).name for number in numbers) or "HEALTHY",
         opinion.queue,
         " ".join(sorted(opinion.flags)) or "-",
         opinion.checksum_class,

@@ -2,12 +2,12 @@
 
 import pyarrow.parquet as pq
 
-from health.words import Health, flag_names
-from spark_verify.pipeline import Result
+from health.words import HealthState, flag_names
+from spark_verify.pipeline import VerifyResult
 from tests.support.verification.classifier import Opinion
 
 
-def opinions(result: Result) -> dict[int, Opinion]:
+def opinions(result: VerifyResult) -> dict[int, Opinion]:
     """Return the opinion on every container that a run's `health/` has; none is there twice."""
     lost: dict[int, set[str]] = {}
     for row in pq.read_table(result.table("replica_class")).to_pylist():
@@ -19,7 +19,7 @@ def opinions(result: Result) -> dict[int, Opinion]:
             row["checksum_class"],
             row["eligibility"],
             frozenset(lost.get(row["container_id"], ())),
-            Health(row["health_state"]).name,
+            HealthState(row["health_state"]).name,
             row["queue"],
             row["is_qc_stuck"],
             frozenset(flag_names(row["flags"])),

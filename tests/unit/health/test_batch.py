@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from health.batch import View, view, violations
+from health.batch import BatchView, view, violations
 from health.words import UNKNOWN
-from spark_verify.tasks.judge_batches import Cut
+from spark_verify.tasks.judge_batches import BatchSlice
 from tests.support.verification.judged import cut
 from tests.support.verification.snapshots import NodeRow, OpRow, SnapshotRows, container, gather
 
 
-def seen(*parts: SnapshotRows) -> View:
+def seen(*parts: SnapshotRows) -> BatchView:
     """View containers in one batch; their rows must ascend as the batch has them."""
     return view(cut(gather(parts)).batch)
 
@@ -148,7 +148,7 @@ class TestOps:
             assert np.flatnonzero(seen(rows).is_leaving).tolist() == [1 + node]
 
 
-def _told(rows: Cut) -> list[tuple[int, str]]:
+def _told(rows: BatchSlice) -> list[tuple[int, str]]:
     names = rows.table["datanode_id"].to_pylist()
     return violations(rows.batch, lambda row: names[rows.order[row]])
 

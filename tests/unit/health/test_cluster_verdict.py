@@ -4,7 +4,7 @@
 import pytest
 
 from health.cluster_verdict import ClusterFacts, Verdict, judge_cluster
-from health.words import Health
+from health.words import HealthState
 
 EXPECTED = {
     "HEALTHY": (Verdict.WHOLE, ()),
@@ -36,7 +36,7 @@ EXPECTED = {
 
 
 def test_every_health_state_has_a_verdict() -> None:
-    assert list(EXPECTED) == [state.name for state in Health]
+    assert list(EXPECTED) == [state.name for state in HealthState]
 
 
 @pytest.mark.parametrize("name", EXPECTED)

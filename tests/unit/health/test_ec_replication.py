@@ -2,7 +2,7 @@
 
 from agent.rpc.wire.codec import REPLICA_INDEX_MAX
 from health.ec_replication import INDEX_MAX
-from health.words import Health
+from health.words import HealthState
 from tests.support.verification.judged import judged
 from tests.support.verification.snapshots import container
 
@@ -19,7 +19,7 @@ def test_the_last_index_of_the_widest_code_counts() -> None:
 
     assert 32 == INDEX_MAX == REPLICA_INDEX_MAX
     assert [
-        Health.HEALTHY.name,
-        Health.UNDER_REPLICATED.name,
-        Health.OVER_REPLICATED.name,
+        HealthState.HEALTHY.name,
+        HealthState.UNDER_REPLICATED.name,
+        HealthState.OVER_REPLICATED.name,
     ] == [found[i].opinion.state for i in range(3)]

@@ -2,15 +2,15 @@
 
 import pytest
 
-from health.words import Health
-from scm.cluster.case import Case
+from health.words import HealthState
+from scm.cluster.case import ContainerContext
 from tests.support.control.judged_case import counts, needs
 from tests.support.control.replica_words import case
 
 
 def counted(
     *, available: int, leaving: int = 0, resting: int = 0, adds: int = 0, deletes: int = 0
-) -> Case:
+) -> ContainerContext:
     """Return a container that needs three, two of them online at least."""
     words = ["C"] * available + ["C/d"] * leaving + ["C/m"] * resting
     return case(
@@ -41,7 +41,7 @@ def counted(
     ],
 )
 def test_adds_fail_and_deletes_succeed(
-    given: Case, missing: int, needed: int, excess: int, spare: int
+    given: ContainerContext, missing: int, needed: int, excess: int, spare: int
 ) -> None:
     """The counts are those of lacking, needed and surplus replicas, and of replicas that may
     still be lost.
@@ -92,7 +92,7 @@ def test_a_band_widens_what_is_enough_and_narrows_nothing(
     ],
 )
 def test_replica_that_lacks_during_a_departure_is_not_counted_lost(
-    given: Case, is_due: bool
+    given: ContainerContext, is_due: bool
 ) -> None:
     """It does not matter whether a copy is under way already."""
     assert is_due is counts(given)[4]
@@ -154,7 +154,7 @@ def test_the_delete_of_what_three_others_do_not_count_on_makes_no_copy(fourth: s
     given = case(f"C C C {fourth}", deletes=("dn4",))
 
     assert (0, 0) == (needs(given).copies, needs(given).surplus)
-    assert Health.HEALTHY is needs(given).health or fourth in {"Q@4", "U"}
+    assert HealthState.HEALTHY is needs(given).health or fourth in {"Q@4", "U"}
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,12 @@ from dataclasses import replace
 import pytest
 
 from health.judge import judge
-from health.reconcile_eligibility import CHUNK_BYTES, REASONS, REDUNDANCY_UNKNOWN, Reconciles
+from health.reconcile_eligibility import (
+    CHUNK_BYTES,
+    REASONS,
+    REDUNDANCY_UNKNOWN,
+    ReconcileEligibility,
+)
 from health.rules import Rules
 from tests.support.verification.judged import cut
 from tests.support.verification.snapshots import SnapshotRows, container, gather
@@ -15,7 +20,7 @@ MIB = 1024**2
 CONTRADICT, SPLIT, MINORITY, SICK, FINDINGS, TOMBSTONES, BEHIND = REASONS
 
 
-def reconciles(*parts: SnapshotRows) -> Reconciles:
+def reconciles(*parts: SnapshotRows) -> ReconcileEligibility:
     """Judge containers in one batch."""
     return judge(cut(gather(parts)).batch, Rules()).reconciles
 

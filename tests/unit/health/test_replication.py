@@ -5,16 +5,16 @@ from dataclasses import replace
 import pytest
 
 from health.racks import misplaced_count
-from health.words import Health
+from health.words import HealthState
 from merkle.replica import ReplicaState
-from scm.cluster.case import Case, Placed, neighbours
+from scm.cluster.case import ContainerContext, PlacedReplica, neighbours
 from scm.replication.guards.delete_safety import may_remove, unblock_victim
 from tests.support.control.judged_case import counts, health, needs, sources, victims
 from tests.support.control.replica_words import case, shards
 from tests.support.control.scm_world import replica
 
 
-def names(chosen: list[Placed]) -> list[str]:
+def names(chosen: list[PlacedReplica]) -> list[str]:
     """Return the datanodes."""
     return [p.datanode_id for p in chosen]
 
@@ -64,7 +64,7 @@ def test_pending_adds_are_not_ordered_again(row: str, words: str, adds: int, cop
     """But the container stays under-replicated until they are there."""
     judgement = needs(case(words, adds=tuple(f"new{i}" for i in range(adds))))
 
-    assert (Health.UNDER_REPLICATED, copies) == (judgement.health, judgement.copies), row
+    assert (HealthState.UNDER_REPLICATED, copies) == (judgement.health, judgement.copies), row
 
 
 @pytest.mark.parametrize("minimum", [1, 2, 3])
@@ -80,21 +80,21 @@ def test_maintenance_of_all_keeps_the_minimum_online(minimum: int) -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("", Health.MISSING),
-        ("C! C! C!", Health.MISSING),  # S2.51
-        ("C C C", Health.HEALTHY),
-        ("C C", Health.UNDER_REPLICATED),
-        ("C C C C", Health.OVER_REPLICATED),
-        ("C C C U", Health.OVER_REPLICATED),
-        ("C C U", Health.UNDER_REPLICATED),
-        ("U U", Health.UNHEALTHY_UNDER_REPLICATED),
-        ("U U U", Health.UNHEALTHY),
-        ("U U U U", Health.UNHEALTHY_OVER_REPLICATED),
-        ("C C C?", Health.HEALTHY),
-        ("Q@4 C C C", Health.OVER_REPLICATED),
+        ("", HealthState.MISSING),
+        ("C! C! C!", HealthState.MISSING),  # S2.51
+        ("C C C", HealthState.HEALTHY),
+        ("C C", HealthState.UNDER_REPLICATED),
+        ("C C C C", HealthState.OVER_REPLICATED),
+        ("C C C U", HealthState.OVER_REPLICATED),
+        ("C C U", HealthState.UNDER_REPLICATED),
+        ("U U", HealthState.UNHEALTHY_UNDER_REPLICATED),
+        ("U U U", HealthState.UNHEALTHY),
+        ("U U U U", HealthState.UNHEALTHY_OVER_REPLICATED),
+        ("C C C?", HealthState.HEALTHY),
+        ("Q@4 C C C", HealthState.OVER_REPLICATED),
     ],
 )
-def test_a_container_is_judged_by_its_replicas(words: str, expected: Health) -> None:
+def test_a_container_is_judged_by_its_replicas(words: str, expected: HealthState) -> None:
     """A stale node's replica counts, a dead one's does not."""
     assert expected is health(case(words))
 
@@ -104,8 +104,8 @@ def test_w20_three_on_one_rack_are_misplaced() -> None:
     crowded = case("C C C", "aaa", cluster_rack_count=3)
     fixing = replace(crowded, adds=("dn9@/b",))
 
-    assert (Health.MIS_REPLICATED, 1) == (needs(crowded).health, needs(crowded).copies)
-    assert (Health.MIS_REPLICATED, 0) == (needs(fixing).health, needs(fixing).copies)
+    assert (HealthState.MIS_REPLICATED, 1) == (needs(crowded).health, needs(crowded).copies)
+    assert (HealthState.MIS_REPLICATED, 0) == (needs(fixing).health, needs(fixing).copies)
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ class TestVictims:
             shards("C#1 C#2 C#3 C#4 C#5 U#5"),
         ],
     )
-    def test_excluded_replica_is_no_victim(self, given: Case) -> None:
+    def test_excluded_replica_is_no_victim(self, given: ContainerContext) -> None:
         """An operator looks at it first. Another replica is removed in its place if there is
         one.
         """
@@ -307,25 +307,30 @@ def test_an_unhealthy_replica_that_may_be_healed_is_not_replaced_yet() -> None:
     hoping = case("C C U", hopeful=frozenset({"dn3"}))
     lost_one = case("C U", hopeful=frozenset({"dn2"}))
 
-    assert (Health.UNDER_REPLICATED, 0) == (needs(hoping).health, needs(hoping).copies)
+    assert (HealthState.UNDER_REPLICATED, 0) == (needs(hoping).health, needs(hoping).copies)
     assert 1 == needs(lost_one).copies
 
 
 @pytest.mark.parametrize(
     ("words", "condition", "copies", "surplus"),
     [
-        ("C", Health.UNDER_REPLICATED, 1, 0),
-        ("C C", Health.HEALTHY, 0, 0),
-        ("C C C", Health.HEALTHY, 0, 0),
-        ("C C C C", Health.HEALTHY, 0, 0),
-        ("C C C C C", Health.OVER_REPLICATED, 0, 1),
-        ("C C C C C?", Health.OVER_REPLICATED, 0, 0),  # four answer: who is silent is no witness
-        ("C C/d C/d", Health.UNDER_REPLICATED, 1, 0),
-        ("C C/e C/e C/e", Health.UNDER_REPLICATED, 1, 0),
+        ("C", HealthState.UNDER_REPLICATED, 1, 0),
+        ("C C", HealthState.HEALTHY, 0, 0),
+        ("C C C", HealthState.HEALTHY, 0, 0),
+        ("C C C C", HealthState.HEALTHY, 0, 0),
+        ("C C C C C", HealthState.OVER_REPLICATED, 0, 1),
+        (
+            "C C C C C?",
+            HealthState.OVER_REPLICATED,
+            0,
+            0,
+        ),  # four answer: who is silent is no witness
+        ("C C/d C/d", HealthState.UNDER_REPLICATED, 1, 0),
+        ("C C/e C/e C/e", HealthState.UNDER_REPLICATED, 1, 0),
     ],
 )
 def test_inside_a_band_nothing_is_copied_and_nothing_removed(
-    words: str, condition: Health, copies: int, surplus: int
+    words: str, condition: HealthState, copies: int, surplus: int
 ) -> None:
     """With two to four around three, a node that comes and goes costs nothing."""
     judged = needs(case(words), enough_copies=2, most_copies=4)

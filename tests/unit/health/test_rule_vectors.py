@@ -10,16 +10,16 @@ from dataclasses import replace
 
 import pytest
 
-from health.words import Health
+from health.words import HealthState
 from merkle.replica import ReplicaState
-from scm.cluster.allocate import Candidate
-from scm.cluster.case import Case
+from scm.cluster.allocate import TargetCandidate
+from scm.cluster.case import ContainerContext
 from scm.cluster.commands.command_limits import drain
 from scm.cluster.commands.loads import DELETE_LIMIT, load
 from scm.cluster.lifecycle import CloseCommand, closes_due, observe
 from scm.edge.views import checksums_hint
 from scm.replication.reconciling.eligibility import Eligibility, judge
-from scm.state.facts import Container, ContainerState, Kind, OpState, Replica
+from scm.state.facts import CommandKind, Container, ContainerState, OpState, Replica
 from tests.support.control.judged_case import copied as to_copy
 from tests.support.control.judged_case import health, lost, needs, obstacle, sources, victims
 from tests.support.control.replica_words import case
@@ -46,7 +46,7 @@ def replicas(letters: str, **more: object) -> list[Replica]:
     return [replace(one, **more) for one in found]  # type: ignore[arg-type]
 
 
-def shards(words: str) -> Case:
+def shards(words: str) -> ContainerContext:
     """Read `C#1 U#4 C#5/d`: replicas of an RS(3,2) container with their indexes."""
     pairs = [word.partition("#") for word in words.split()]
     plain = case(" ".join(state + rest[1:] for state, _, rest in pairs))
@@ -165,7 +165,7 @@ class TestVulnerable:
 
         found = needs(given)
 
-        assert is_copied == (found.health is Health.UNHEALTHY_UNDER_REPLICATED), row
+        assert is_copied == (found.health is HealthState.UNHEALTHY_UNDER_REPLICATED), row
         if is_copied:
             assert 1 == found.copies
             assert ["dn4"] == [p.datanode_id for p in sources(given)]
@@ -186,8 +186,8 @@ class TestVulnerable:
         alone = health(given)
         together = health(replace(given, placed=tuple(origin)))
 
-        assert alone is Health.UNHEALTHY_UNDER_REPLICATED
-        assert together is not Health.UNHEALTHY_UNDER_REPLICATED
+        assert alone is HealthState.UNHEALTHY_UNDER_REPLICATED
+        assert together is not HealthState.UNHEALTHY_UNDER_REPLICATED
 
 
 class TestShards:
@@ -222,12 +222,12 @@ class TestThrottles:
     @pytest.mark.parametrize(("reported", "leaving"), [(41, 0), (40, 0), (39, 1), (0, 40)])
     def test_w46_a_datanode_has_at_most_forty_deletes(self, reported: int, leaving: int) -> None:
         """Out of service or not: deletes cost its disks the same."""
-        waiting = [pending(number, Kind.DELETE) for number in range(1, 51)]
+        waiting = [pending(number, CommandKind.DELETE) for number in range(1, 51)]
 
         for op_state in OpState:
             sent = drain(waiting, reported={"delete": reported}, op_state=op_state)
             assert leaving == len(sent)
-        busy = load(Kind.DELETE, [], reported_count=reported, heard_at_s=0.0)
+        busy = load(CommandKind.DELETE, [], reported_count=reported, heard_at_s=0.0)
         assert (busy >= DELETE_LIMIT) is (leaving == 0)
 
     @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ class TestThrottles:
         self, row: str, available_gib: int, scheduled_gib: int, fits: bool
     ) -> None:
         """A copy of 5 GiB needs twice that; datanodes report what is left above their reserve."""
-        node = Candidate(
+        node = TargetCandidate(
             datanode_id="dn1",
             rack="/r",
             capacity_bytes=100 * GIB,

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from health.racks import misplaced_count
-from health.words import Health
+from health.words import HealthState
 from merkle.checksum import Algorithm
 from merkle.replica import ReplicaState
-from merkle.tree import Summary
-from scm.cluster.case import Case
+from merkle.tree import TreeSummary
+from scm.cluster.case import ContainerContext
 from scm.replication.guards.shard_guard import (
     gives_way,
     is_better_rack,
@@ -19,7 +19,7 @@ from scm.replication.guards.shard_guard import (
     operator_keep_count,
     whole_count,
 )
-from scm.state.facts import Health as NodeHealth
+from scm.state.facts import NodeHealthState as NodeHealth
 from scm.state.facts import OpState
 from tests.support.control.judged_case import copied as to_copy
 from tests.support.control.judged_case import health, lost, obstacle, victims
@@ -60,23 +60,23 @@ def test_departing_shards_are_copied_once_per_index(
 @pytest.mark.parametrize(
     ("row", "words", "expected"),
     [
-        ("whole", "C#1 C#2 C#3 C#4 C#5", Health.HEALTHY),
-        ("S1.33", "C#1 C#2 C#3 U#4 U#5", Health.UNDER_REPLICATED),
-        ("S1.34", "C#1 C#2 C#3", Health.UNDER_REPLICATED),
-        ("S1.35", "C#1 C#2 U#3", Health.UNHEALTHY),
-        ("S1.36", "C#1 C#2", Health.MISSING),
-        ("S1.37", "C#1 C#2 U#2", Health.MISSING),
-        ("S1.38", "C#1 C#2 U#2 C#3", Health.UNDER_REPLICATED),
-        ("V70", "C#1 C#2 C#3 C#4 C#5 U#5", Health.UNHEALTHY_OVER_REPLICATED),
-        ("V65", "C#1 C#2 U#3 U#4", Health.UNHEALTHY),
-        ("V67", "C#1 C#2/e", Health.MISSING_UNDER_REPLICATED),
-        ("V74", "C#1 C#1/m C#2 C#2/m C#3 C#4 C#5", Health.HEALTHY),
-        ("twice", "C#1 C#1 C#2 C#3 C#4 C#5", Health.OVER_REPLICATED),
-        ("its node died", "C#1 C#2 C#3 C#4 C#5!", Health.UNDER_REPLICATED),
-        ("being rebuilt", "C#1 C#2 C#3 C#4 R#5", Health.UNDER_REPLICATED),
+        ("whole", "C#1 C#2 C#3 C#4 C#5", HealthState.HEALTHY),
+        ("S1.33", "C#1 C#2 C#3 U#4 U#5", HealthState.UNDER_REPLICATED),
+        ("S1.34", "C#1 C#2 C#3", HealthState.UNDER_REPLICATED),
+        ("S1.35", "C#1 C#2 U#3", HealthState.UNHEALTHY),
+        ("S1.36", "C#1 C#2", HealthState.MISSING),
+        ("S1.37", "C#1 C#2 U#2", HealthState.MISSING),
+        ("S1.38", "C#1 C#2 U#2 C#3", HealthState.UNDER_REPLICATED),
+        ("V70", "C#1 C#2 C#3 C#4 C#5 U#5", HealthState.UNHEALTHY_OVER_REPLICATED),
+        ("V65", "C#1 C#2 U#3 U#4", HealthState.UNHEALTHY),
+        ("V67", "C#1 C#2/e", HealthState.MISSING_UNDER_REPLICATED),
+        ("V74", "C#1 C#1/m C#2 C#2/m C#3 C#4 C#5", HealthState.HEALTHY),
+        ("twice", "C#1 C#1 C#2 C#3 C#4 C#5", HealthState.OVER_REPLICATED),
+        ("its node died", "C#1 C#2 C#3 C#4 C#5!", HealthState.UNDER_REPLICATED),
+        ("being rebuilt", "C#1 C#2 C#3 C#4 R#5", HealthState.UNDER_REPLICATED),
     ],
 )
-def test_index_sets_say_how_a_container_is(row: str, words: str, expected: Health) -> None:
+def test_index_sets_say_how_a_container_is(row: str, words: str, expected: HealthState) -> None:
     """Ozone's table, in the words of its code where one of two had to be chosen."""
     assert expected is health(shards(words)), row
 
@@ -116,7 +116,7 @@ def test_the_delete_of_a_twin_that_does_not_count_makes_no_index_lack(twin: str)
 
     assert () == lost(given)
     assert [] == victims(given)
-    assert Health.UNDER_REPLICATED is not health(given)
+    assert HealthState.UNDER_REPLICATED is not health(given)
 
 
 def test_unequal_shards_of_one_index_are_both_kept() -> None:
@@ -129,7 +129,7 @@ def test_unequal_shards_of_one_index_are_both_kept() -> None:
 
     assert [] == victims(unequal)
     assert not may_remove_shard(unequal, "dn5")
-    assert Health.OVER_REPLICATED is health(unequal)
+    assert HealthState.OVER_REPLICATED is health(unequal)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_a_rebuilt_shard_goes_when_its_twin_with_tombstones_is_back(
     """Their roots differ for ever, for a rebuilt shard knows no deleted blocks."""
     given = shards("C#1 C#2 C#3 C#4 C#5 C#5")
     trees = [
-        Summary(Algorithm.XXH3_64, 10 + i, 1, blocks, tombs, tombs)
+        TreeSummary(Algorithm.XXH3_64, 10 + i, 1, blocks, tombs, tombs)
         for i, (blocks, tombs) in enumerate(zip(block_counts, tombstone_counts, strict=True))
     ]
     twins = tuple(
@@ -235,7 +235,7 @@ def test_crowded_shards_are_copied_to_another_rack_and_then_removed() -> None:
     copy = replace(moved, rack="/e", replica=replace(moved.replica, datanode_id="dn9"))
     copied = replace(crowded, placed=(*crowded.placed, copy))
 
-    assert (Health.MIS_REPLICATED, "/a") == (health(crowded), moved.rack)
+    assert (HealthState.MIS_REPLICATED, "/a") == (health(crowded), moved.rack)
     assert is_better_rack(crowded, moved, "/e")
     assert not is_better_rack(crowded, moved, "/b")
     assert not to_copy(replace(crowded, adds=("dn9",)), is_move=True)
@@ -304,7 +304,7 @@ def test_shard_that_missed_a_commit_goes_only_if_its_equal_stays(
     assert gives_way(changed) is not victim
 
 
-def yielding(given: Case) -> str:
+def yielding(given: ContainerContext) -> str:
     """Return which replica gives way; empty: none."""
     found = gives_way(given)
     return "" if found is None else found.datanode_id
@@ -397,15 +397,15 @@ def test_differing_shard_makes_room_only_if_the_other_covers_it(
     """Root, live blocks and tombstones of each are given; all else is in order."""
     given = shards("C#1 C#2 C#3 " + "C#4 " * len(trees))
     for number, (root, block_count, tombs) in enumerate(trees, start=4):
-        tree = Summary(Algorithm.XXH3_64, root, 1, block_count, tombs, tombs)
+        tree = TreeSummary(Algorithm.XXH3_64, root, 1, block_count, tombs, tombs)
         given = changed(given, number, {"tree": tree})
 
     assert expected == yielding(replace(given, owes_deletes=owes_deletes)), row
 
 
 @pytest.mark.parametrize("number", [4, 5])
-@pytest.mark.parametrize("tree", [None, Summary(Algorithm.CRC32C, 9, 1, 1, 2, 2)])
-def test_incomparable_shard_covers_nothing(number: int, tree: Summary | None) -> None:
+@pytest.mark.parametrize("tree", [None, TreeSummary(Algorithm.CRC32C, 9, 1, 1, 2, 2)])
+def test_incomparable_shard_covers_nothing(number: int, tree: TreeSummary | None) -> None:
     """Without a tree, or with one of another algorithm, its content is unknown."""
     given = changed(shards("C#1 C#2 C#3 C#4 C#4"), number, {"tree": tree})
 

@@ -18,7 +18,7 @@ from merkle.blockrow import (
     read_columns,
 )
 from merkle.checksum import crc32c
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import (
     BLOCK_BYTES_MAX,
     CHUNK_BYTES_MAX,
@@ -107,7 +107,7 @@ def test_any_flipped_bit_is_noticed(original: BlockData) -> None:
         damaged[position] ^= 1 << position % 8
 
         assert not is_intact(original.block_id, bytes(damaged))
-        with pytest.raises(Damaged, match=f"block {original.block_id}"):
+        with pytest.raises(DamagedData, match=f"block {original.block_id}"):
             decode_block(original.block_id, bytes(damaged))
 
 
@@ -166,7 +166,7 @@ def test_a_sealed_piece_of_a_row_is_no_row(length_bytes: int) -> None:
 
     assert INTACT_CRC == crc32c(row)
     assert not is_intact(BlockId(1), row)
-    with pytest.raises(Damaged, match="block 1: wrong size"):
+    with pytest.raises(DamagedData, match="block 1: wrong size"):
         read_columns([BlockId(1)], [row])
 
 
@@ -178,7 +178,7 @@ def test_a_damaged_row_among_many_is_named() -> None:
     rows = [encode_block(block) for block in BLOCKS]
     rows[2] = rows[2][:-1] + bytes([rows[2][-1] ^ 128])
 
-    with pytest.raises(Damaged, match="block 3: wrong checksum"):
+    with pytest.raises(DamagedData, match="block 3: wrong checksum"):
         read_columns(ids, rows)
 
 
@@ -190,9 +190,9 @@ def test_a_torn_row_is_noticed(cut: int) -> None:
     row = encode_block(BLOCKS[2])[:cut]
 
     assert not is_intact(BlockId(3), row)
-    with pytest.raises(Damaged, match="block 3"):
+    with pytest.raises(DamagedData, match="block 3"):
         decode_block(BlockId(3), row)
-    with pytest.raises(Damaged, match="block 3: wrong size"):
+    with pytest.raises(DamagedData, match="block 3: wrong size"):
         read_columns([BlockId(3)], [row])
 
 
@@ -202,9 +202,9 @@ def test_the_row_of_another_block_is_refused() -> None:
     """
     row = encode_block(BLOCKS[1])
 
-    with pytest.raises(Damaged, match="block 9"):
+    with pytest.raises(DamagedData, match="block 9"):
         decode_block(BlockId(9), row)
-    with pytest.raises(Damaged, match="block 9: wrong block id"):
+    with pytest.raises(DamagedData, match="block 9: wrong block id"):
         read_columns([BlockId(9)], [row])
 
 
@@ -237,9 +237,9 @@ def test_nonsense_under_a_good_checksum_is_damage(row: bytes) -> None:
     """
     A row that a faulty writer sealed is refused by both readers.
     """
-    with pytest.raises(Damaged, match="block 1"):
+    with pytest.raises(DamagedData, match="block 1"):
         read_columns([BlockId(1)], [row])
-    with pytest.raises(Damaged, match="block 1"):
+    with pytest.raises(DamagedData, match="block 1"):
         decode_block(BlockId(1), row)
 
 
@@ -247,7 +247,7 @@ def test_metadata_that_runs_past_its_end_is_damage() -> None:
     """The length of a value is limited by the end of the row."""
     row = sealed(HEADER.pack(0x5242, 1, 0, 1, 0, 10, 0) + TEXT.pack(1, 50) + b"kv")
 
-    with pytest.raises(Damaged, match="metadata entry at byte 0 runs past 10"):
+    with pytest.raises(DamagedData, match="metadata entry at byte 0 runs past 10"):
         decode_block(BlockId(1), row)
 
 
@@ -281,9 +281,9 @@ def test_a_chunk_that_cannot_be_is_damage(
     """
     possible = (3 << 28 | 16_384, 10)
 
-    with pytest.raises(Damaged, match=f"row of block 1: .*{message}"):
+    with pytest.raises(DamagedData, match=f"row of block 1: .*{message}"):
         decode_block(BlockId(1), row_of_chunks([(kind, length_bytes)] * count + [possible]))
-    with pytest.raises(Damaged, match=f"row of block 1: .*{message}"):
+    with pytest.raises(DamagedData, match=f"row of block 1: .*{message}"):
         decode_block(BlockId(1), row_of_chunks([(kind, length_bytes)]))
     assert count == len(decode_block(BlockId(1), row_of_chunks([possible] * count)).chunks)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from merkle.checksum import FOLDS, Algorithm
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.descent import (
     check_ranges,
     differing_blocks,
@@ -89,7 +89,7 @@ class TestRanges:
         """
         Range checksums mean nothing without their ranges.
         """
-        with pytest.raises(Damaged, match="2 range checksums for 1 ranges"):
+        with pytest.raises(DamagedData, match="2 range checksums for 1 ranges"):
             differing_ranges([1], [1, 2], [0])
 
     @pytest.mark.parametrize("starts", [[], [1], [0, 5, 5], [0, 9, 5]])
@@ -183,7 +183,7 @@ class TestPartialTree:
     )
     def test_chunks_must_be_those_of_the_rows(self, detailed: Tree) -> None:
         """No plan is made from contradictory answers of a peer."""
-        with pytest.raises(Damaged, match="chunks of block"):
+        with pytest.raises(DamagedData, match="chunks of block"):
             partial(self.whole, detailed)
 
     @pytest.mark.parametrize("block_id", [0, 4, 9])
@@ -191,7 +191,7 @@ class TestPartialTree:
         """
         In front of the rows, between them and behind them.
         """
-        with pytest.raises(Damaged, match=f"block {block_id}, which no row mentions"):
+        with pytest.raises(DamagedData, match=f"block {block_id}, which no row mentions"):
             partial(self.whole, leaf_tree({block_id: [good(0, 2)]}))
 
     def test_chunks_of_the_last_row_are_taken(self) -> None:
@@ -206,7 +206,7 @@ class TestPartialTree:
         """
         A page that lost a value is not read in part.
         """
-        with pytest.raises(Damaged, match="rows of 2 blocks"):
+        with pytest.raises(DamagedData, match="rows of 2 blocks"):
             partial_tree(
                 Algorithm.XXH3_64,
                 block_ids=[1, 2],
@@ -217,7 +217,7 @@ class TestPartialTree:
 
     def test_chunks_without_rows_are_refused(self) -> None:
         """Chunks need a row."""
-        with pytest.raises(Damaged, match="which no row mentions"):
+        with pytest.raises(DamagedData, match="which no row mentions"):
             partial(leaf_tree({}), leaf_tree({2: [good(0, 2)]}))
 
     def test_rows_must_fold_to_what_was_advertised(self) -> None:
@@ -231,7 +231,7 @@ class TestPartialTree:
 
         check_ranges(rows, starts, advertised, scope)
 
-        with pytest.raises(Damaged, match="blocks from 310 on"):
+        with pytest.raises(DamagedData, match="blocks from 310 on"):
             check_ranges(bury(rows, [400]), starts, advertised, scope)
 
     @pytest.mark.parametrize("scope", [[(0, 5), (310, 310)], [(310, 310), (900, 910)]])
@@ -242,7 +242,7 @@ class TestPartialTree:
         starts = range_starts(TREE, 30)
         advertised = range_checksums(TREE, starts)
 
-        with pytest.raises(Damaged, match="blocks from 310 on"):
+        with pytest.raises(DamagedData, match="blocks from 310 on"):
             check_ranges(bury(TREE, [310]), starts, advertised, scope)
 
 

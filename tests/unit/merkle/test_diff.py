@@ -8,10 +8,10 @@ from merkle.checksum import Algorithm
 from merkle.diff import (
     ALIKE_MIN,
     REPAIRED_KINDS,
-    Comparison,
     Difference,
     DifferenceKind,
     Divergence,
+    SummaryComparison,
     are_cut_alike,
     compare,
     diff,
@@ -250,14 +250,14 @@ def test_only_the_scope_is_compared() -> None:
 @pytest.mark.parametrize(
     ("mine", "theirs", "expected"),
     [
-        (LIVE, LIVE, Comparison.EQUAL),
-        (LIVE, None, Comparison.DIFFERENT),
-        (LIVE, LIVE_CHECKSUM, Comparison.TOMBSTONES_DIFFER),
-        (LIVE_CHECKSUM, LIVE_CHECKSUM, Comparison.EQUAL),
-        (LIVE_CHECKSUM, 9, Comparison.DIFFERENT),
+        (LIVE, LIVE, SummaryComparison.EQUAL),
+        (LIVE, None, SummaryComparison.DIFFERENT),
+        (LIVE, LIVE_CHECKSUM, SummaryComparison.TOMBSTONES_DIFFER),
+        (LIVE_CHECKSUM, LIVE_CHECKSUM, SummaryComparison.EQUAL),
+        (LIVE_CHECKSUM, 9, SummaryComparison.DIFFERENT),
     ],
 )
-def test_summaries_are_compared(mine: Side, theirs: Side, expected: Comparison) -> None:
+def test_summaries_are_compared(mine: Side, theirs: Side, expected: SummaryComparison) -> None:
     """
     Roots first, then which blocks are deleted; a tree and its summary say the same.
     """
@@ -273,7 +273,7 @@ def test_other_algorithms_are_never_unequal() -> None:
     """
     ours, ozones = leaf_tree({}), leaf_tree({}, algorithm=Algorithm.CRC32C)
 
-    assert Comparison.NOT_COMPARABLE == compare(ours.summary(), ozones.summary())
+    assert SummaryComparison.NOT_COMPARABLE == compare(ours.summary(), ozones.summary())
     with pytest.raises(ValueError, match="cannot be compared"):
         diff(ours, ozones)
 
@@ -376,10 +376,10 @@ def test_a_repair_never_touches_what_is_healthy() -> None:
 
 @pytest.mark.parametrize(
     ("algorithm", "expected"),
-    [(Algorithm.CRC32C, Comparison.EQUAL), (Algorithm.XXH3_64, Comparison.DIFFERENT)],
+    [(Algorithm.CRC32C, SummaryComparison.EQUAL), (Algorithm.XXH3_64, SummaryComparison.DIFFERENT)],
 )
 def test_only_our_algorithm_sees_which_of_two_equal_chunks_is_lost(
-    algorithm: Algorithm, expected: Comparison
+    algorithm: Algorithm, expected: SummaryComparison
 ) -> None:
     """Of two chunks of zeros, one replica lost the first and the other the second. Ozone's fold
     has no offsets and gives equal roots, so only the findings of the scan differ.

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from merkle.checksum import Algorithm
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import ID_MAX, BlockId
-from merkle.tree import Leaf, Summary, Tree, with_tombstones
+from merkle.tree import Leaf, Tree, TreeSummary, with_tombstones
 from merkle.tree_building import TreeBuilder, build_from_rows
 from merkle.tree_columns import LENGTH_MASK, OFFSET_BITS
 from tests.support.storage.tree_model import bury, merge
@@ -254,7 +254,7 @@ class TestQuestions:
 
     def test_the_summary_counts(self) -> None:
         """The summary distinguishes live blocks from tombstones."""
-        expected = Summary(
+        expected = TreeSummary(
             Algorithm.XXH3_64, self.tree.root, 8, 3, 1, self.tree.tombstones_checksum
         )
 
@@ -447,7 +447,7 @@ class TestColumns:
         columns = columns_of(self.tree)
         columns[name][position] = lie
 
-        with pytest.raises(Damaged):
+        with pytest.raises(DamagedData):
             Tree.from_columns(Algorithm.XXH3_64, **columns)
 
     def test_a_root_that_is_not_the_fold_of_the_blocks_is_refused(self) -> None:
@@ -455,7 +455,7 @@ class TestColumns:
         Although every block is the fold of its chunks.
         """
         self.tree.verify()
-        with pytest.raises(Damaged, match="root is not the fold"):
+        with pytest.raises(DamagedData, match="root is not the fold"):
             replace(self.tree, root=self.tree.root ^ 1).verify()
 
     @pytest.mark.parametrize("name", list(columns_of(tree)))
@@ -466,7 +466,7 @@ class TestColumns:
         columns = columns_of(self.tree)
         columns[name] = columns[name][:-1]
 
-        with pytest.raises(Damaged):
+        with pytest.raises(DamagedData):
             Tree.from_columns(Algorithm.XXH3_64, **columns)
 
     @pytest.mark.parametrize("counts", [[4, -1, 0, 0], [2**32 + 2, -(2**32), 0, 1]])
@@ -476,5 +476,5 @@ class TestColumns:
         """
         columns = columns_of(self.tree) | {"chunk_counts": counts}
 
-        with pytest.raises(Damaged):
+        with pytest.raises(DamagedData):
             Tree.from_columns(Algorithm.XXH3_64, **columns)

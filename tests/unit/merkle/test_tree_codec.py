@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from merkle.checksum import Algorithm, xxh3_64
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import ContainerId
 from merkle.tree import Tree
 from merkle.tree_codec import HEADER, decode_tree, encode_tree
@@ -41,7 +41,7 @@ class TestRoundTrip:
             damaged = bytearray(encoded)
             damaged[position] ^= 1 << position % 8
 
-            with pytest.raises(Damaged, match="tree of container 7"):
+            with pytest.raises(DamagedData, match="tree of container 7"):
                 decode_tree(damaged, CONTAINER)
 
     def test_every_torn_file_is_noticed(self, tree: Tree) -> None:
@@ -50,7 +50,7 @@ class TestRoundTrip:
         """
         encoded = encode_tree(tree, CONTAINER)
         for data in [*(encoded[:end] for end in range(len(encoded))), encoded + bytes(8)]:
-            with pytest.raises(Damaged, match="tree of container 7"):
+            with pytest.raises(DamagedData, match="tree of container 7"):
                 decode_tree(data, CONTAINER)
 
 
@@ -67,7 +67,7 @@ def test_the_tree_of_another_container_is_refused() -> None:
     """
     encoded = encode_tree(TREES["all kinds"], CONTAINER)
 
-    with pytest.raises(Damaged, match="tree of container 8: is the tree of container 7"):
+    with pytest.raises(DamagedData, match="tree of container 8: is the tree of container 7"):
         decode_tree(encoded, ContainerId(8))
 
 
@@ -90,7 +90,7 @@ def test_nonsense_under_a_good_checksum_is_damage(
     """Content sealed by a faulty or future writer is refused with the reason."""
     encoded = encode_tree(TREES["all kinds"], CONTAINER)
 
-    with pytest.raises(Damaged, match=message):
+    with pytest.raises(DamagedData, match=message):
         decode_tree(resealed(encoded, position, value), CONTAINER)
 
 
@@ -126,5 +126,5 @@ def test_a_tree_that_does_not_fold_is_found_by_verify() -> None:
 
     decoded = decode_tree(encode_tree(forged, CONTAINER), CONTAINER)
 
-    with pytest.raises(Damaged, match="block 2"):
+    with pytest.raises(DamagedData, match="block 2"):
         decoded.verify()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import ID_MAX
 from merkle.tree_columns import Column, check_shape, spans_of
 
@@ -30,7 +30,7 @@ def test_a_span_has_its_published_layout() -> None:
 )
 def test_chunk_out_of_range_is_refused(offset: int, length_bytes: int) -> None:
     """A truncated number would describe another chunk."""
-    with pytest.raises(Damaged, match="not possible"):
+    with pytest.raises(DamagedData, match="not possible"):
         spans_of(words(0, offset), words(1, length_bytes), np.array([True, True]))
 
 
@@ -87,5 +87,5 @@ def test_columns_that_do_not_fit_are_refused(changed: dict[str, Column], complai
     """
     With what is wrong, before anything is folded.
     """
-    with pytest.raises(Damaged, match=complaint):
+    with pytest.raises(DamagedData, match=complaint):
         check_shape(**SHAPE | changed)

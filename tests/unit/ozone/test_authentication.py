@@ -8,7 +8,7 @@ import pytest
 
 from agent.errors import Code, Refused
 from ozone.scrub.scrub import default_state_dir
-from ozone.wire.authentication import Identity, choose
+from ozone.wire.authentication import HadoopIdentity, choose
 
 NAMES = ("LOGNAME", "USER", "LNAME", "USERNAME", "HOME", "XDG_STATE_HOME")
 UNKNOWN_UID = 54_321
@@ -28,12 +28,12 @@ def _unknown_user(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_user_id_without_a_name_is_the_name_that_hadoop_receives() -> None:
     """Hadoop takes any text, and its audit log then shows the number."""
-    assert Identity("54321") == choose("")
+    assert HadoopIdentity("54321") == choose("")
 
 
 def test_named_user_is_used_without_asking_the_system() -> None:
     """`--user` wins."""
-    assert Identity("om") == choose("om")
+    assert HadoopIdentity("om") == choose("om")
 
 
 def test_state_directory_of_a_user_without_home_is_refused_with_the_option() -> None:

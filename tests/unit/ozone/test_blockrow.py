@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import BlockId, ChecksumType, ContainerId
 from ozone.disk.blockrow import decode_stored, folds_of
 from ozone.disk.messages import BLOCK_DATA
-from ozone.disk.unknown import Unknown
+from ozone.disk.unknown import UnsupportedFormat
 from tests.support.ozone.ozone_volumes import NONE, chunk_message, crc32c_of
 
 HERE, BLOCK = ContainerId(1), BlockId(9)
@@ -101,7 +101,7 @@ def test_ozones_folds_of_a_block() -> None:
 )
 def test_a_row_that_cannot_have_been_written_is_damaged(data: bytes, why: str) -> None:
     """A row that contradicts itself is damaged, and the error says how."""
-    with pytest.raises(Damaged, match=why):
+    with pytest.raises(DamagedData, match=why):
         decode_stored(HERE, BLOCK, data, None)
 
 
@@ -121,5 +121,5 @@ def test_row_of_another_ozone_version_is_unknown_not_damaged(
     data: bytes, tail: bytes | None, why: str
 ) -> None:
     """A sound row with unknown content is no damage."""
-    with pytest.raises(Unknown, match=why):
+    with pytest.raises(UnsupportedFormat, match=why):
         decode_stored(HERE, BLOCK, data, tail)

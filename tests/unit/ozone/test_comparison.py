@@ -14,7 +14,7 @@ from merkle.tree_building import TreeBuilder
 from ozone.disk.blockrow import StoredBlock, decode_stored
 from ozone.disk.messages import BLOCK_DATA
 from ozone.disk.treefile import OzoneTree, decode_tree
-from ozone.scrub.comparison import Agreement, Comparison, Ledger, Reason
+from ozone.scrub.comparison import Agreement, Comparison, Reason, TreeComparisonBuilder
 from tests.support.ozone.ozone_volumes import chunk_message, crc32c_of, golden, lines
 
 DAMAGED = {(0, 1), (0, 2)}  # datanode and container: what damage.json names
@@ -46,7 +46,7 @@ def whole(blocks: list[StoredBlock]) -> Tree:
 def compared(replica: dict[str, Any]) -> tuple[Comparison, OzoneTree]:
     """Compare a replica's tree with its rows, as if all its bytes were whole."""
     blocks = list(blocks_of(replica))
-    ledger = Ledger()
+    ledger = TreeComparisonBuilder()
     for stored in blocks:
         ledger.add(stored)
     tree = decode_tree(bytes.fromhex(replica["tree"]), ContainerId(replica["container"]))
@@ -109,7 +109,7 @@ def test_the_last_chunk_of_a_file_never_closed_explains() -> None:
         chunks=[chunk_message(b"synced", 0)],
     )
     stored = decode_stored(container_id, block_id, None, message.SerializeToString())
-    ledger = Ledger()
+    ledger = TreeComparisonBuilder()
     ledger.add(stored)
 
     for live, root in (({block_id: crc32c_of(block_id.to_bytes(8))}, 1), ({}, 0)):
@@ -137,5 +137,5 @@ def test_without_a_tree_nothing_is_compared() -> None:
     nothing = TreeBuilder(Algorithm.CRC32C).build()
     only_deleted = OzoneTree(None, {}, {BlockId(1): 5}, frozenset())
 
-    assert Agreement.NO_TREE is Ledger().compare(None, 0, nothing).agreement
-    assert Agreement.NO_TREE is Ledger().compare(only_deleted, 0, nothing).agreement
+    assert Agreement.NO_TREE is TreeComparisonBuilder().compare(None, 0, nothing).agreement
+    assert Agreement.NO_TREE is TreeComparisonBuilder().compare(only_deleted, 0, nothing).agreement

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import ContainerId, ReplicaState
 from ozone.disk.descriptor import decode_descriptor
-from ozone.disk.unknown import Unknown
+from ozone.disk.unknown import UnsupportedFormat
 from tests.support.ozone.ozone_volumes import descriptor_text
 
 HERE = ContainerId(3)
@@ -41,7 +41,7 @@ def test_changed_letter_of_a_descriptor_is_detected() -> None:
     """The checksum covers every field."""
     text = descriptor_text(FIELDS).replace(b"replicaIndex: 5", b"replicaIndex: 4")
 
-    with pytest.raises(Damaged, match=r"checksum .* the file says"):
+    with pytest.raises(DamagedData, match=r"checksum .* the file says"):
         decode_descriptor(text, HERE)
 
 
@@ -72,7 +72,7 @@ def test_a_checksum_that_is_damaged_itself_is_seen(damaged: Callable[[bytes], by
     text = descriptor_text(FIELDS)
     (line,) = [line for line in text.splitlines() if line.startswith(b"checksum: ")]
 
-    with pytest.raises(Damaged, match="checksum is none"):
+    with pytest.raises(DamagedData, match="checksum is none"):
         decode_descriptor(text.replace(line, damaged(line)), HERE)
 
 
@@ -88,7 +88,7 @@ def test_a_checksum_that_is_damaged_itself_is_seen(damaged: Callable[[bytes], by
 )
 def test_descriptor_of_another_ozone_version_is_unknown(changed: dict[str, Any], why: str) -> None:
     """A sound descriptor of an unknown kind is no damage."""
-    with pytest.raises(Unknown, match=why):
+    with pytest.raises(UnsupportedFormat, match=why):
         decode_descriptor(descriptor_text({**FIELDS, **changed}), HERE)
 
 
@@ -109,7 +109,7 @@ def test_descriptor_of_another_ozone_version_is_unknown(changed: dict[str, Any],
 )
 def test_invalid_ozone_descriptor_is_damaged(text: bytes, why: str) -> None:
     """The error says how."""
-    with pytest.raises(Damaged, match=why):
+    with pytest.raises(DamagedData, match=why):
         decode_descriptor(text, HERE)
 
 
@@ -129,5 +129,5 @@ def test_yaml_that_grows_when_it_is_read_is_not_read(text: str) -> None:
     """
     text = f"{descriptor_text(FIELDS).decode()}{text}\n"
 
-    with pytest.raises(Damaged, match="not YAML that Ozone writes"):
+    with pytest.raises(DamagedData, match="not YAML that Ozone writes"):
         decode_descriptor(text.encode(), HERE)

@@ -7,7 +7,7 @@ import pytest
 
 from merkle.blockrow import METADATA_BYTES_MAX, encode_block
 from merkle.checksum import Algorithm
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import (
     Bcsid,
     BlockData,
@@ -18,7 +18,7 @@ from merkle.replica import (
     ReplicaState,
 )
 from merkle.tree_building import build_from_rows
-from ozone.disk.descriptor import Descriptor, decode_descriptor, encode_descriptor
+from ozone.disk.descriptor import OzoneDescriptor, decode_descriptor, encode_descriptor
 from ozone.disk.encoding import STRIPE, STRIPES, decode_noted, encode_row, encode_tree_file
 from ozone.disk.messages import BLOCK_DATA, CHECKSUM_INFO
 from ozone.disk.treefile import decode_tree
@@ -174,7 +174,7 @@ def test_a_descriptor_is_as_ozone_writes_it(index: int) -> None:
         "schemaVersion": "'3'",
         "state": "QUASI_CLOSED",
     }
-    descriptor = Descriptor(
+    descriptor = OzoneDescriptor(
         container_id=ContainerId(7),
         state=ReplicaState.QUASI_CLOSED,
         replica_index=index,
@@ -196,7 +196,7 @@ def test_a_descriptor_is_as_ozone_writes_it(index: int) -> None:
 @pytest.mark.parametrize("place", ["a b", "x: y", "ü", "a\nstate: OPEN"])
 def test_a_descriptor_of_text_that_is_not_plain_is_refused(place: str) -> None:
     """Text that YAML could read as more than one plain value is not written."""
-    descriptor = Descriptor(
+    descriptor = OzoneDescriptor(
         container_id=ContainerId(7), state=ReplicaState.CLOSED, replica_index=0, schema=3,
         origin_node_id="", origin_pipeline_id="", scanned_at_ms=0, is_verified=True,
     )  # fmt: skip
@@ -212,5 +212,5 @@ def test_a_note_that_is_no_text_is_damage(part: bytes) -> None:
     message.metadata.add(key="TYPE", value="KEY")
     row = message.SerializeToString().replace(part, part[:-1] + b"\xff")
 
-    with pytest.raises(Damaged, match="a note that is no text"):
+    with pytest.raises(DamagedData, match="a note that is no text"):
         decode_noted(ContainerId(1), BlockId(9), row, None)

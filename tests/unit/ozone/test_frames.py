@@ -2,7 +2,7 @@
 
 import pytest
 
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from ozone.wire.connection import Address, parse_addresses
 from ozone.wire.frames import Failure, context_frame, greeting, parse_answer, varint
 from tests.support.control import recorded_scm
@@ -21,7 +21,7 @@ def test_truncated_scm_answer_is_damaged() -> None:
     for frame in told():
         assert 0 <= parse_answer(frame).call_id
         for end in range(len(frame)):
-            with pytest.raises(Damaged):
+            with pytest.raises(DamagedData):
                 parse_answer(frame[:end])
 
 
@@ -29,7 +29,7 @@ def test_bytes_behind_an_answer_are_not_passed_over() -> None:
     """
     A frame is one answer.
     """
-    with pytest.raises(Damaged, match="in a frame with"):
+    with pytest.raises(DamagedData, match="in a frame with"):
         parse_answer(told()[0] + b"\x00")
 
 
@@ -61,7 +61,7 @@ def test_a_failure_of_the_connection_has_no_call() -> None:
 
 def test_an_answer_to_no_call_is_none() -> None:
     """An empty header is valid for protobuf and has no content."""
-    with pytest.raises(Damaged, match="name no call"):
+    with pytest.raises(DamagedData, match="name no call"):
         parse_answer(b"\x00")
 
 

@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 from google.protobuf.descriptor import Descriptor
 
-from ozone.leading.messages import REQUEST, RESPONSE, Ask, OpState, Order, State
+from ozone.leading.messages import (
+    REQUEST,
+    RESPONSE,
+    DatanodeRequestType,
+    OpState,
+    ScmCommandType,
+    State,
+)
 from tests.support.ozone.declaration import NUMBER, SIGNED, TEXT, message_classes
 from tests.support.ozone.standin_scm import POOL
 
@@ -69,8 +76,8 @@ LEFT_OUT = {"unknownScmCommand": "no command", "INVALID": "no datanode reports i
 @pytest.mark.parametrize(
     ("ours", "theirs"),
     [
-        (Ask, "Type"),
-        (Order, "SCMCommandProto.Type"),
+        (DatanodeRequestType, "Type"),
+        (ScmCommandType, "SCMCommandProto.Type"),
         (State, "ContainerReplicaProto.State"),
         (OpState, "NodeOperationalState"),
     ],

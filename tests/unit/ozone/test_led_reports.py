@@ -7,10 +7,10 @@ import pytest
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.store.volumes.nodestate import NodeState
 from ozone.leading import reports
-from ozone.leading.reports import Self
+from ozone.leading.reports import DatanodeInfo
 from tests.support.ozone.standin_scm import ozone
 
-ME = Self(
+ME = DatanodeInfo(
     datanode_id="f1111111-2222-3333-8444-555555555555",
     host="host7",
     port=9859,

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from merkle.blockrow import encode_block
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import BlockId, ContainerId
 from ozone.disk.blockrow import decode_stored, folds_of
 from ozone.disk.messages import BLOCK_DATA
 from ozone.disk.simplerows import SimpleRows, read_simple
-from ozone.disk.unknown import Unknown
+from ozone.disk.unknown import UnsupportedFormat
 
 HERE = ContainerId(300)
 FIRST = 117_883_640_217_600_001
@@ -138,5 +138,5 @@ def test_a_changed_row_is_what_it_is_by_itself_or_is_not_simple() -> None:
     for block_id, data in changed[:200]:
         try:
             one_by_one(block_id, data)
-        except (Damaged, Unknown):
+        except (DamagedData, UnsupportedFormat):
             assert (block_id, data) not in simple

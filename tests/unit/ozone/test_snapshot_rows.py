@@ -6,10 +6,16 @@ import pytest
 
 from agent.rpc.wire.snapshot_file import SCHEMAS
 from ozone.cluster.listings import datanode_id
-from ozone.cluster.snapshot_rows import Instant, Strange, container_row, node_row, replica_row
+from ozone.cluster.snapshot_rows import (
+    ExportContext,
+    UnsupportedValue,
+    container_row,
+    node_row,
+    replica_row,
+)
 from ozone.wire.messages import RESPONSE
 
-NOW = Instant(1_000_000, True)
+NOW = ExportContext(1_000_000, True)
 PIPELINE = "5a3f1dae-1bed-449f-973b-c71b1ada4f18"
 DATANODE = "9a6cd76e-e427-487c-bd46-6f00038a57fc"
 
@@ -79,7 +85,7 @@ class TestReplica:
     @pytest.mark.parametrize("fields", [{"state": "FROZEN"}, {"checksum": -1}, {"checksum": 2**32}])
     def test_unknown_replica_fields_are_refused(self, fields: dict[str, object]) -> None:
         """The container is left out by name, and is not misread."""
-        with pytest.raises(Strange):
+        with pytest.raises(UnsupportedValue):
             replica_row(replica(**fields), NOW)
 
 
@@ -116,7 +122,7 @@ class TestContainer:
         """The fields are words of a later Ozone, a container without replicas, and an erasure
         code without numbers.
         """
-        with pytest.raises(Strange):
+        with pytest.raises(UnsupportedValue):
             container_row(container(**fields), frozenset(), NOW)
 
 

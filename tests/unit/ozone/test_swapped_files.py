@@ -5,7 +5,7 @@ import zlib
 from collections.abc import Sequence
 
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo
-from ozone.scrub.swapped_files import TRIED_MAX, Misplaced, exchanges
+from ozone.scrub.swapped_files import TRIED_MAX, MisplacedFile, exchanges
 
 WINDOW_BYTES = 64
 CHUNK_BYTES = 4 * WINDOW_BYTES
@@ -44,7 +44,7 @@ class Disk:
 
 def found(blocks: Sequence[BlockData], disk: Disk) -> dict[BlockId, BlockId]:
     """Ask for all of these blocks."""
-    items = {one.block_id: Misplaced(one, len(disk.files[one.block_id])) for one in blocks}
+    items = {one.block_id: MisplacedFile(one, len(disk.files[one.block_id])) for one in blocks}
     return exchanges(items, disk.read)
 
 
@@ -92,7 +92,7 @@ def test_a_file_that_is_shorter_when_it_is_read_is_nobodys() -> None:
     """It was truncated after it was measured."""
     one, other = block(1, b"1" * 512), block(2, b"2" * 512)
     disk = Disk({1: b"2" * 512, 2: b"1" * 512})
-    items = {BlockId(n): Misplaced(item, 512) for n, item in ((1, one), (2, other))}
+    items = {BlockId(n): MisplacedFile(item, 512) for n, item in ((1, one), (2, other))}
     disk.files = {1: b"2" * 300, 2: b""}
 
     assert {} == exchanges(items, disk.read)

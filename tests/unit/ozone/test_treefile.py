@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import ContainerId
 from ozone.disk.messages import CHECKSUM_INFO
 from ozone.disk.treefile import decode_tree
@@ -63,5 +63,5 @@ def test_a_list_of_deleted_blocks_is_no_tree() -> None:
 )
 def test_tree_file_that_ozone_cannot_have_written_is_damaged(data: bytes, why: str) -> None:
     """A file without a checksum of its own must still match the folds of its levels."""
-    with pytest.raises(Damaged, match=why):
+    with pytest.raises(DamagedData, match=why):
         decode_tree(data, HERE)

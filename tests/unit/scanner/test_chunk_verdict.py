@@ -10,14 +10,14 @@ from merkle.second_checksum import witness_checksums
 from scanner.chunk_verdict import (
     REREADS_MAX,
     WITNESSES,
+    ChunkJudgement,
     FirstRead,
-    Judgement,
     Windows,
     Witnesses,
     judge_chunk,
     read_failure,
 )
-from scanner.finding import Fault, Verdict
+from scanner.finding import DamageFault, Verdict
 from tests.support.storage.replica_reader import WINDOW_BYTES, chunk_of, noise
 
 DEVICE_FAULTS = (
@@ -54,7 +54,7 @@ class Medium:
 
 def judged(
     first: bytes, *medium: bytes, chunk: ChunkInfo | None = None, witnesses: Witnesses = WITNESSES
-) -> Judgement:
+) -> ChunkJudgement:
     """Judge a chunk whose hot-path read gave `first`."""
     chunk = chunk or chunk_of(GOOD)
     sums = witnesses.primary(chunk.checksum_type, chunk.bytes_per_checksum, first)
@@ -77,7 +77,7 @@ class TestVerdict:
         """The medium is wrong, and both witnesses agree."""
         judgement = judged(BAD, BAD)
 
-        assert (Verdict.CORRUPT, Fault.CHUNK_CHECKSUM) == (judgement.verdict, judgement.fault)
+        assert (Verdict.CORRUPT, DamageFault.CHUNK_CHECKSUM) == (judgement.verdict, judgement.fault)
         assert witness_checksums(ChecksumType.CRC32C, WINDOW_BYTES, BAD) == (
             judgement.window_checksums
         )
@@ -133,8 +133,8 @@ class TestVerdict:
 
     def test_a_file_that_ends_early_twice_is_short(self) -> None:
         """And one that ends before the chunk has nothing of it."""
-        assert Fault.CHUNK_SHORT == judged(GOOD[:5_000], GOOD[:5_000]).fault
-        assert Fault.CHUNK_MISSING == judged(b"", b"").fault
+        assert DamageFault.CHUNK_SHORT == judged(GOOD[:5_000], GOOD[:5_000]).fault
+        assert DamageFault.CHUNK_MISSING == judged(b"", b"").fault
 
 
 class Failing(Medium):
@@ -150,7 +150,7 @@ class Failing(Medium):
         return super().reread_past_cache(offset, length_bytes)
 
 
-def after_an_error(medium: Medium) -> Judgement:
+def after_an_error(medium: Medium) -> ChunkJudgement:
     """Judge a chunk whose first read the device refused."""
     first = FirstRead(0, b"", OSError(errno.EIO, "as the device says"))
     return judge_chunk(medium, chunk_of(GOOD), first, WITNESSES)
@@ -197,7 +197,10 @@ class TestReads:
         assert Verdict.CORRUPT is after_an_error(bad).verdict
         assert 3 == bad.read_count
         cleared = after_an_error(Medium(GOOD))
-        assert (Verdict.SUSPECT_HOST, Fault.CHUNK_UNREADABLE) == (cleared.verdict, cleared.fault)
+        assert (Verdict.SUSPECT_HOST, DamageFault.CHUNK_UNREADABLE) == (
+            cleared.verdict,
+            cleared.fault,
+        )
         assert cleared.evidence.startswith("the first read failed (EIO)")
 
     def test_a_device_that_refuses_twice_is_unreadable(self) -> None:
@@ -224,7 +227,7 @@ class TestCleared:
             "the first read gave 5000 of 20000 bytes"
         )
         assert whole.evidence.startswith("the checksum of the whole was wrong although")
-        assert Fault.CHUNK_CHECKSUM is whole.fault
+        assert DamageFault.CHUNK_CHECKSUM is whole.fault
 
     def test_leaf_of_a_cleared_chunk_has_the_bytes_of_the_medium(self) -> None:
         """Length and checksums of the tree are those that were read, or those that verify."""

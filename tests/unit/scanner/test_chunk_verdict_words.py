@@ -9,8 +9,8 @@ from merkle.checksum import window_checksums
 from merkle.replica import ChecksumType, ChunkInfo
 from scanner.chunk_verdict import (
     WITNESSES,
+    ChunkJudgement,
     FirstRead,
-    Judgement,
     RepeatedError,
     Witnesses,
     describe_windows,
@@ -20,7 +20,7 @@ from scanner.chunk_verdict import (
     name_of,
     read_failure,
 )
-from scanner.finding import Fault, Forensic, Verdict
+from scanner.finding import DamageFault, Forensic, Verdict
 from tests.support.storage.replica_reader import chunk_of, noise
 
 WINDOW_BYTES = 1_000
@@ -63,7 +63,7 @@ CHUNK = ChunkInfo(500, 2_500, ChecksumType.CRC32, WINDOW_BYTES, sums_of(GOOD))
 
 def judged(
     first: bytes | OSError, *medium: bytes | OSError, witnesses: Witnesses = WITNESSES
-) -> Judgement:
+) -> ChunkJudgement:
     """Judge a chunk at byte 500 of its file."""
     read = (
         FirstRead(0, b"", first)
@@ -115,19 +115,19 @@ def test_evidence_names_the_flipped_bit_and_its_place() -> None:
     [
         (
             GOOD[:2_499],
-            Fault.CHUNK_SHORT,
+            DamageFault.CHUNK_SHORT,
             "the file ends after 2499 of 2500 bytes; cut at byte 2999",
         ),
         (
             GOOD[:12],
-            Fault.CHUNK_SHORT,
+            DamageFault.CHUNK_SHORT,
             "the file ends after 12 of 2500 bytes; cut at byte 512: torn at a 512-byte sector",
         ),
-        (b"", Fault.CHUNK_MISSING, "the file ends at or before byte 500; cut at byte 500"),
+        (b"", DamageFault.CHUNK_MISSING, "the file ends at or before byte 500; cut at byte 500"),
     ],
 )
 def test_a_file_that_ends_early_is_shown_by_its_end(
-    held: bytes, fault: Fault, evidence: str
+    held: bytes, fault: DamageFault, evidence: str
 ) -> None:
     """
     In the chunk or before it.
@@ -141,22 +141,24 @@ def test_a_file_that_ends_early_is_shown_by_its_end(
 @pytest.mark.parametrize(
     ("first", "fault", "why"),
     [
-        (OSError(errno.EIO, ""), Fault.CHUNK_UNREADABLE, "the first read failed (EIO)"),
-        (GOOD[:7], Fault.CHUNK_CHECKSUM, "the first read gave 7 of 2500 bytes"),
+        (OSError(errno.EIO, ""), DamageFault.CHUNK_UNREADABLE, "the first read failed (EIO)"),
+        (GOOD[:7], DamageFault.CHUNK_CHECKSUM, "the first read gave 7 of 2500 bytes"),
         (
             GOOD,
-            Fault.CHUNK_CHECKSUM,
+            DamageFault.CHUNK_CHECKSUM,
             "the checksum of the whole was wrong although that of every window is right",
         ),
         (
             GARBAGE,
-            Fault.CHUNK_CHECKSUM,
+            DamageFault.CHUNK_CHECKSUM,
             f"the first read had 1 wrong windows, window 1: {window(GOOD, 1)} was "
             f"{window(GARBAGE, 1)}",
         ),
     ],
 )
-def test_a_host_that_was_wrong_is_told_how(first: bytes | OSError, fault: Fault, why: str) -> None:
+def test_a_host_that_was_wrong_is_told_how(
+    first: bytes | OSError, fault: DamageFault, why: str
+) -> None:
     """
     And that the medium is fine.
     """
@@ -185,7 +187,7 @@ def test_libraries_that_disagree_are_quoted(sums: bytes, shown: str) -> None:
     assert (
         f"two CRC32 libraries disagree on the same bytes: {shown} and 6f74686572" == found.evidence
     )
-    assert (Fault.CHUNK_CHECKSUM, 2_500, CHUNK.window_checksums, True, False) == (
+    assert (DamageFault.CHUNK_CHECKSUM, 2_500, CHUNK.window_checksums, True, False) == (
         found.fault,
         found.length_bytes,
         found.window_checksums,
@@ -206,9 +208,9 @@ def test_reads_that_never_agree_are_undecided_until_a_scan_insists() -> None:
     final = judge_chunk(Medium(*answers), CHUNK, first, WITNESSES, insists=True)
 
     assert (
-        Judgement(
+        ChunkJudgement(
             Verdict.SUSPECT_HOST,
-            Fault.CHUNK_CHECKSUM,
+            DamageFault.CHUNK_CHECKSUM,
             told,
             2_500,
             CHUNK.window_checksums,
@@ -218,7 +220,7 @@ def test_reads_that_never_agree_are_undecided_until_a_scan_insists() -> None:
         == found
     )
     told = f"{told}, as in scans before"
-    assert Judgement(Verdict.UNREADABLE, Fault.CHUNK_UNREADABLE, told, 0, b"") == final
+    assert ChunkJudgement(Verdict.UNREADABLE, DamageFault.CHUNK_UNREADABLE, told, 0, b"") == final
 
 
 def test_a_device_that_refuses_is_named_twice() -> None:

@@ -1,12 +1,12 @@
 """What a finding means for the replica."""
 
 from merkle.replica import BlockId, ContainerId
-from scanner.finding import Fault, Finding, Verdict
+from scanner.finding import DamageFault, Finding, Verdict
 
 
 def of(verdict: Verdict) -> Finding:
     """Return a finding."""
-    return Finding(ContainerId(1), verdict, Fault.CHUNK_CHECKSUM, BlockId(1), 0, 1, 0, "")
+    return Finding(ContainerId(1), verdict, DamageFault.CHUNK_CHECKSUM, BlockId(1), 0, 1, 0, "")
 
 
 def test_only_what_the_medium_says_is_damage() -> None:

@@ -2,7 +2,7 @@
 
 from merkle.checksum import Algorithm
 from merkle.replica import BlockId
-from scanner.growth import Growth
+from scanner.growth import ScanTreeBuilder
 from scanner.rows.small_blocks import SimpleRun, runs
 from tests.support.storage.replica_reader import MemoryReader, MemoryReplica, noise
 
@@ -19,7 +19,7 @@ def test_everything_that_is_added_is_counted_and_in_its_place() -> None:
     rows = list(MemoryReader(replica).blocks())
     [run] = runs(rows[1:], Algorithm.XXH3_64, 1_000)
     assert isinstance(run, SimpleRun)
-    growth = Growth(Algorithm.XXH3_64)
+    growth = ScanTreeBuilder(Algorithm.XXH3_64)
 
     growth.begin(BlockId(1))
     growth.healthy(several.chunks[0])

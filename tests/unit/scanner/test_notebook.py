@@ -3,12 +3,12 @@
 import pytest
 
 from merkle.replica import BlockId, ChecksumType, ContainerId
-from scanner.chunk_verdict import Judgement
-from scanner.finding import Fault, Finding, Forensic, Verdict
+from scanner.chunk_verdict import ChunkJudgement
+from scanner.finding import DamageFault, Finding, Forensic, Verdict
 from scanner.notebook import (
     FINDINGS_PER_REPLICA_MAX,
     NOTES_PER_REPLICA_MAX,
-    Notebook,
+    FindingCollector,
 )
 from tests.support.storage.trees import block, rows_of
 
@@ -23,7 +23,9 @@ class Notes:
     def __init__(self) -> None:
         self.doubts: list[tuple[int, int, int]] = []
         self.now_ms = 100
-        self.book = Notebook(ContainerId(7), self.tick, lambda *place: self.doubts.append(place))
+        self.book = FindingCollector(
+            ContainerId(7), self.tick, lambda *place: self.doubts.append(place)
+        )
 
     def tick(self) -> int:
         """A millisecond passes with each look."""
@@ -31,11 +33,11 @@ class Notes:
         return self.now_ms
 
 
-def corrupt(forensic: Forensic, sums: bytes, *wrong: int) -> Judgement:
+def corrupt(forensic: Forensic, sums: bytes, *wrong: int) -> ChunkJudgement:
     """Return the verdict on a damaged chunk."""
-    return Judgement(
+    return ChunkJudgement(
         Verdict.CORRUPT,
-        Fault.CHUNK_CHECKSUM,
+        DamageFault.CHUNK_CHECKSUM,
         "differs",
         CHUNK.length_bytes,
         sums,
@@ -54,13 +56,31 @@ def test_a_finding_says_what_was_noted() -> None:
     """The finding is about a block, a chunk, or neither."""
     notes = Notes()
 
-    notes.book.note(Verdict.CORRUPT, Fault.TREE_STALE, "old")
+    notes.book.note(Verdict.CORRUPT, DamageFault.TREE_STALE, "old")
     notes.book.note(
-        Verdict.SUSPECT_HOST, Fault.CHUNK_SHORT, "why", BlockId(4), 5, 6, Forensic.STALE
+        Verdict.SUSPECT_HOST, DamageFault.CHUNK_SHORT, "why", BlockId(4), 5, 6, Forensic.STALE
     )
 
-    place = (ContainerId(7), Verdict.CORRUPT, Fault.TREE_STALE, BlockId(-1), -1, -1, 101, "old")
-    chunk = (ContainerId(7), Verdict.SUSPECT_HOST, Fault.CHUNK_SHORT, BlockId(4), 5, 6, 102, "why")
+    place = (
+        ContainerId(7),
+        Verdict.CORRUPT,
+        DamageFault.TREE_STALE,
+        BlockId(-1),
+        -1,
+        -1,
+        101,
+        "old",
+    )
+    chunk = (
+        ContainerId(7),
+        Verdict.SUSPECT_HOST,
+        DamageFault.CHUNK_SHORT,
+        BlockId(4),
+        5,
+        6,
+        102,
+        "why",
+    )
     assert (Finding(*place), Finding(*chunk, Forensic.STALE)) == notes.book.findings()
     assert [(-1, -1, -1), (4, 5, 6)] == notes.doubts
     assert 2 == notes.book.count
@@ -72,9 +92,9 @@ def test_damage_comes_first() -> None:
     """
     book = Notes().book
 
-    book.note(Verdict.SUSPECT_HOST, Fault.CHUNK_CHECKSUM, "host")
-    book.note(Verdict.UNREADABLE, Fault.CHUNK_UNREADABLE, "disk")
-    book.note(Verdict.CORRUPT, Fault.CHUNK_CHECKSUM, "data")
+    book.note(Verdict.SUSPECT_HOST, DamageFault.CHUNK_CHECKSUM, "host")
+    book.note(Verdict.UNREADABLE, DamageFault.CHUNK_UNREADABLE, "disk")
+    book.note(Verdict.CORRUPT, DamageFault.CHUNK_CHECKSUM, "data")
 
     assert ["disk", "data", "host"] == [finding.evidence for finding in book.findings()]
 
@@ -87,7 +107,7 @@ def test_findings_are_kept_up_to_the_limit_and_all_counted(verdict: Verdict, kep
     notes = Notes()
 
     for number in range(kept + 1):
-        notes.book.note(verdict, Fault.CHUNK_CHECKSUM, str(number))
+        notes.book.note(verdict, DamageFault.CHUNK_CHECKSUM, str(number))
 
     assert (1_000, 100) == (FINDINGS_PER_REPLICA_MAX, NOTES_PER_REPLICA_MAX)
     assert [str(number) for number in range(kept)] == [
@@ -102,7 +122,7 @@ class TestTrace:
         The class and the words change, nothing else; of other damage not even those.
         """
         book = Notes().book
-        book.note(Verdict.CORRUPT, Fault.CHUNK_SHORT, "short", BlockId(2), 1, 2)
+        book.note(Verdict.CORRUPT, DamageFault.CHUNK_SHORT, "short", BlockId(2), 1, 2)
         book.chunk(BlockId(4), CHUNK, corrupt(Forensic.UNKNOWN, swapped_sums(), 1, 2))
         before = book.findings()
 
@@ -126,9 +146,9 @@ class TestTrace:
         [
             corrupt(Forensic.ZEROED, swapped_sums(), 1, 2),
             corrupt(Forensic.UNKNOWN, swapped_sums()),
-            Judgement(
+            ChunkJudgement(
                 Verdict.SUSPECT_HOST,
-                Fault.CHUNK_CHECKSUM,
+                DamageFault.CHUNK_CHECKSUM,
                 "differs",
                 CHUNK.length_bytes,
                 swapped_sums(),
@@ -137,7 +157,7 @@ class TestTrace:
         ],
         ids=["explained", "no window", "no damage"],
     )
-    def test_trace_reads_no_rows_for_other_classes(self, judgement: Judgement) -> None:
+    def test_trace_reads_no_rows_for_other_classes(self, judgement: ChunkJudgement) -> None:
         """Only an unknown accident is traced."""
         book = Notes().book
         book.chunk(BlockId(4), CHUNK, judgement)
@@ -154,7 +174,7 @@ class TestTrace:
         """There is no finding that could have the result."""
         book = Notes().book
         for number in range(FINDINGS_PER_REPLICA_MAX):
-            book.note(Verdict.CORRUPT, Fault.BLOCK_FILE_MISSING, "lost", BlockId(number))
+            book.note(Verdict.CORRUPT, DamageFault.BLOCK_FILE_MISSING, "lost", BlockId(number))
         book.chunk(BlockId(4), CHUNK, corrupt(Forensic.UNKNOWN, swapped_sums(), 1, 2))
 
         book.trace(lambda: rows_of([BLOCK]))
@@ -172,7 +192,7 @@ def test_a_chunk_is_noted_with_its_place_and_its_class() -> None:
 
     assert CHUNK.checksum_type is ChecksumType.CRC32C
     [finding] = notes.book.findings()
-    assert (Verdict.CORRUPT, Fault.CHUNK_CHECKSUM, "differs", Forensic.TRUNCATED) == (
+    assert (Verdict.CORRUPT, DamageFault.CHUNK_CHECKSUM, "differs", Forensic.TRUNCATED) == (
         finding.verdict,
         finding.fault,
         finding.evidence,

@@ -18,12 +18,12 @@ from scanner.pacing import (
     REACH,
     SAMPLES_MIN,
     Budget,
-    Compared,
     Latencies,
+    LatencyComparison,
     PaceLimits,
     Pacer,
+    PressureSample,
     RateControl,
-    Stall,
     is_pause,
     p99_of,
     parse_stall_us,
@@ -116,7 +116,7 @@ class TestRate:
 
     def test_a_few_slow_reads_are_chance(self) -> None:
         """A hundredth is slow by definition; a little more is no proof."""
-        few, many = Compared(1_000, 16), Compared(1_000, 17)
+        few, many = LatencyComparison(1_000, 16), LatencyComparison(1_000, 17)
 
         assert (False, True) == (few.is_disturbed, many.is_disturbed)
 
@@ -307,14 +307,16 @@ class TestPacer:
 class TestPressure:
     def test_the_scan_s_own_waiting_is_not_others_trouble(self) -> None:
         """Only the stall that the kernel counts beyond the scan's own reads is pressure."""
-        first = Stall(0.0, 1_000_000, own_s=10.0)
+        first = PressureSample(0.0, 1_000_000, own_s=10.0)
 
-        assert 0.0 == pressure_of_others(first, Stall(10.0, 10_000_000, own_s=19.0))
-        assert 0.5 == pytest.approx(pressure_of_others(first, Stall(10.0, 10_000_000, own_s=14.0)))
+        assert 0.0 == pressure_of_others(first, PressureSample(10.0, 10_000_000, own_s=19.0))
+        assert 0.5 == pytest.approx(
+            pressure_of_others(first, PressureSample(10.0, 10_000_000, own_s=14.0))
+        )
 
     def test_no_time_is_no_pressure(self) -> None:
         """Two measurements at one moment say nothing."""
-        assert 0.0 == pressure_of_others(Stall(1.0, 0, 0.0), Stall(1.0, 5, 0.0))
+        assert 0.0 == pressure_of_others(PressureSample(1.0, 0, 0.0), PressureSample(1.0, 5, 0.0))
 
     def test_the_kernel_s_words_are_read(self) -> None:
         """The total of `some`, in microseconds."""

@@ -16,12 +16,12 @@ from scanner.pacing import (
     SAMPLES_MIN,
     SETTLE_S,
     Budget,
-    Compared,
     Latencies,
+    LatencyComparison,
     PaceLimits,
     Pacer,
+    PressureSample,
     RateControl,
-    Stall,
     is_pause,
     p99_of,
     parse_stall_us,
@@ -42,7 +42,7 @@ def fill(latencies: Latencies, at_s: float, latency_s: float, count: int = SAMPL
 
 
 class TestLatencies:
-    def compared(self, latencies: Latencies, since_s: float = 0.0) -> Compared | None:
+    def compared(self, latencies: Latencies, since_s: float = 0.0) -> LatencyComparison | None:
         """Compare at the end of the cycle."""
         return latencies.compared(START_S + CYCLE_S, since_s)
 
@@ -53,10 +53,10 @@ class TestLatencies:
         latencies = Latencies()
         fill(latencies, START_S + 0.5, 0.1)
         fill(latencies, START_S + 2, too_slow_s(0.1))
-        assert Compared(SAMPLES_MIN, 0) == self.compared(latencies)
+        assert LatencyComparison(SAMPLES_MIN, 0) == self.compared(latencies)
         fill(latencies, START_S + 3, too_slow_s(0.1) + 1e-6, 3)
 
-        assert Compared(SAMPLES_MIN + 3, 3) == self.compared(latencies)
+        assert LatencyComparison(SAMPLES_MIN + 3, 3) == self.compared(latencies)
         assert pytest.approx(0.11) == too_slow_s(0.1)
         assert pytest.approx(0.0015) == too_slow_s(0.001)
 
@@ -93,7 +93,7 @@ class TestLatencies:
         assert self.compared(latencies) is None
         latencies.add(START_S + 4, 0.4)
 
-        assert Compared(SAMPLES_MIN + 1, 1) == self.compared(latencies)
+        assert LatencyComparison(SAMPLES_MIN + 1, 1) == self.compared(latencies)
 
     def test_old_reads_are_forgotten(self) -> None:
         """
@@ -148,7 +148,7 @@ def test_more_slow_reads_than_chance_explains_are_a_disturbance(
     """
     A hundredth, and two standard deviations.
     """
-    assert is_disturbed is Compared(count, slow).is_disturbed
+    assert is_disturbed is LatencyComparison(count, slow).is_disturbed
 
 
 @pytest.mark.parametrize(("count", "value"), [(1, 1), (99, 99), (100, 99), (200, 198)])
@@ -288,7 +288,7 @@ class TestPacer:
         for _ in range(SAMPLES_MIN):
             latencies.add(START_S + 2, 0.1)
 
-        assert Compared(SAMPLES_MIN, 0) == latencies.compared(START_S + 3, 0.0)
+        assert LatencyComparison(SAMPLES_MIN, 0) == latencies.compared(START_S + 3, 0.0)
 
     def test_the_rest_of_a_pause_is_waited_for_behind_the_budget(self) -> None:
         """
@@ -322,13 +322,13 @@ class TestPacer:
 class TestPressure:
     def test_pressure_is_a_share_between_zero_and_one(self) -> None:
         """It is a share of any period."""
-        first = Stall(5.0, 1_000_000, 2.0)
+        first = PressureSample(5.0, 1_000_000, 2.0)
 
-        assert pytest.approx(0.4) == pressure_of_others(first, Stall(5.5, 1_300_000, 2.1))
-        assert 0.0 == pressure_of_others(first, Stall(5.5, 1_300_000, 2.4))
-        assert 1.0 == pressure_of_others(first, Stall(5.5, 9_000_000, 2.0))
-        assert 0.0 == pressure_of_others(first, Stall(5.0, 9_000_000, 2.0))
-        assert 0.0 == pressure_of_others(first, Stall(4.0, 9_000_000, 2.0))
+        assert pytest.approx(0.4) == pressure_of_others(first, PressureSample(5.5, 1_300_000, 2.1))
+        assert 0.0 == pressure_of_others(first, PressureSample(5.5, 1_300_000, 2.4))
+        assert 1.0 == pressure_of_others(first, PressureSample(5.5, 9_000_000, 2.0))
+        assert 0.0 == pressure_of_others(first, PressureSample(5.0, 9_000_000, 2.0))
+        assert 0.0 == pressure_of_others(first, PressureSample(4.0, 9_000_000, 2.0))
 
     def test_the_line_of_some_is_found_wherever_it_is(self) -> None:
         """

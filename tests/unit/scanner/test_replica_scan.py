@@ -10,7 +10,7 @@ from merkle.checksum import Algorithm, leaf_checksum, whole_checksums, window_ch
 from merkle.replica import BlockId, ChecksumType, ChunkInfo
 from merkle.tree import Leaf
 from scanner.chunk_verdict import WITNESSES
-from scanner.finding import Fault, Finding, Verdict
+from scanner.finding import DamageFault, Finding, Verdict
 from scanner.notebook import FINDINGS_PER_REPLICA_MAX, NOTES_PER_REPLICA_MAX
 from scanner.ports import StructureFault
 from scanner.replica_scan import READ_BYTES_MAX
@@ -27,7 +27,7 @@ from tests.support.storage.replica_reader import (
 
 LARGE_BYTES = 10 * WINDOW_BYTES + 7
 
-Fact = tuple[Verdict, Fault, int, int, int]
+Fact = tuple[Verdict, DamageFault, int, int, int]
 
 
 def facts(findings: tuple[Finding, ...]) -> list[Fact]:
@@ -108,7 +108,9 @@ class TestDamagedChunk:
 
         outcome = scan(MemoryReader(replica))
 
-        assert [(Verdict.CORRUPT, Fault.CHUNK_CHECKSUM, 1, 0, 10_000)] == facts(outcome.findings)
+        assert [(Verdict.CORRUPT, DamageFault.CHUNK_CHECKSUM, 1, 0, 10_000)] == facts(
+            outcome.findings
+        )
         finding = outcome.findings[0]
         expected = window_checksums(ChecksumType.CRC32C, WINDOW_BYTES, good)[4:8].hex()
         assert f"1 of 3 windows differ; window 1 at byte 4096: expected {expected}" in (
@@ -134,9 +136,9 @@ class TestDamagedChunk:
         replica.flip(2, 50)
 
         assert [
-            (Verdict.CORRUPT, Fault.CHUNK_CHECKSUM, 1, 0, 10_000),
-            (Verdict.CORRUPT, Fault.CHUNK_CHECKSUM, 1, 10_000, 5_000),
-            (Verdict.CORRUPT, Fault.CHUNK_CHECKSUM, 2, 0, 100),
+            (Verdict.CORRUPT, DamageFault.CHUNK_CHECKSUM, 1, 0, 10_000),
+            (Verdict.CORRUPT, DamageFault.CHUNK_CHECKSUM, 1, 10_000, 5_000),
+            (Verdict.CORRUPT, DamageFault.CHUNK_CHECKSUM, 2, 0, 100),
         ] == facts(scan(MemoryReader(replica)).findings)
 
     def test_a_cut_file_has_a_short_and_a_missing_chunk(self, replica: MemoryReplica) -> None:
@@ -147,8 +149,8 @@ class TestDamagedChunk:
         outcome = scan(MemoryReader(replica))
 
         assert [
-            (Verdict.CORRUPT, Fault.CHUNK_SHORT, 1, 0, 10_000),
-            (Verdict.CORRUPT, Fault.CHUNK_MISSING, 1, 10_000, 5_000),
+            (Verdict.CORRUPT, DamageFault.CHUNK_SHORT, 1, 0, 10_000),
+            (Verdict.CORRUPT, DamageFault.CHUNK_MISSING, 1, 10_000, 5_000),
         ] == facts(outcome.findings)
         checksum = leaf_checksum(outcome.tree.algorithm, 0, 6_000, held)
         assert [Leaf(0, 6_000, checksum, healthy=False)] == outcome.tree.leaves(1)
@@ -163,7 +165,7 @@ class TestDamagedChunk:
         replica.files[1] = replica.files[1][:4_000]
         outcome = scan(MemoryReader(replica))
 
-        assert [(Verdict.CORRUPT, Fault.CHUNK_SHORT, 1, 0, 5_000)] == facts(outcome.findings)
+        assert [(Verdict.CORRUPT, DamageFault.CHUNK_SHORT, 1, 0, 5_000)] == facts(outcome.findings)
         assert replica.metadata_tree().leaves(1) != outcome.tree.leaves(1)
 
     def test_bytes_behind_the_block_are_trailing(self, replica: MemoryReplica) -> None:
@@ -172,7 +174,7 @@ class TestDamagedChunk:
 
         outcome = scan(MemoryReader(replica))
 
-        assert [(Verdict.CORRUPT, Fault.TRAILING_BYTES, 2, 100, 7)] == facts(outcome.findings)
+        assert [(Verdict.CORRUPT, DamageFault.TRAILING_BYTES, 2, 100, 7)] == facts(outcome.findings)
         assert replica.metadata_tree() == outcome.tree
 
 
@@ -189,9 +191,9 @@ class TestLargeChunk:
 
         outcome = scan(MemoryReader(replica))
 
-        assert [(Verdict.CORRUPT, Fault.CHUNK_CHECKSUM, 1, LARGE_BYTES, LARGE_BYTES)] == facts(
-            outcome.findings
-        )
+        assert [
+            (Verdict.CORRUPT, DamageFault.CHUNK_CHECKSUM, 1, LARGE_BYTES, LARGE_BYTES)
+        ] == facts(outcome.findings)
         assert "window 5 " in outcome.findings[0].evidence
         assert [True, False, True] == [leaf.healthy for leaf in outcome.tree.leaves(1)]
         assert clean.leaves(1)[::2] == outcome.tree.leaves(1)[::2]
@@ -220,7 +222,9 @@ class TestMissing:
 
         outcome = scan(MemoryReader(replica))
 
-        assert [(Verdict.CORRUPT, Fault.BLOCK_FILE_MISSING, 2, 0, 100)] == facts(outcome.findings)
+        assert [(Verdict.CORRUPT, DamageFault.BLOCK_FILE_MISSING, 2, 0, 100)] == facts(
+            outcome.findings
+        )
         assert -1 == outcome.tree.index_of(2)
 
     def test_a_block_without_chunks_needs_no_file(self, replica: MemoryReplica) -> None:
@@ -241,7 +245,9 @@ class TestMissing:
 
         outcome = scan(MemoryReader(replica))
 
-        assert [(Verdict.CORRUPT, Fault.BLOCK_ROW_MISSING, 2, -1, -1)] == facts(outcome.findings)
+        assert [(Verdict.CORRUPT, DamageFault.BLOCK_ROW_MISSING, 2, -1, -1)] == facts(
+            outcome.findings
+        )
         assert ("its file is there" in outcome.findings[0].evidence) is has_file
 
     def test_a_file_that_nobody_expects_is_a_note(self, replica: MemoryReplica) -> None:
@@ -250,7 +256,7 @@ class TestMissing:
 
         outcome = scan(MemoryReader(replica))
 
-        assert [(Verdict.OK, Fault.BLOCK_ROW_MISSING, 9, -1, -1)] == facts(outcome.findings)
+        assert [(Verdict.OK, DamageFault.BLOCK_ROW_MISSING, 9, -1, -1)] == facts(outcome.findings)
         assert not outcome.is_damaged
 
     def test_a_damaged_row_is_found_and_its_block_left_out(self, replica: MemoryReplica) -> None:
@@ -261,24 +267,26 @@ class TestMissing:
 
         outcome = scan(MemoryReader(replica))
 
-        assert [(Verdict.CORRUPT, Fault.BLOCK_ROW_DAMAGED, 2, -1, -1)] == facts(outcome.findings)
+        assert [(Verdict.CORRUPT, DamageFault.BLOCK_ROW_DAMAGED, 2, -1, -1)] == facts(
+            outcome.findings
+        )
         assert -1 == outcome.tree.index_of(2)
         assert outcome.complete
 
     @pytest.mark.parametrize(
         ("fault", "verdict"),
         [
-            (Fault.DESCRIPTOR_DAMAGED, Verdict.CORRUPT),
-            (Fault.DESCRIPTOR_MISSING, Verdict.CORRUPT),
-            (Fault.CHUNKS_DIRECTORY_MISSING, Verdict.CORRUPT),
-            (Fault.TREE_STALE, Verdict.OK),
-            (Fault.TREE_DAMAGED, Verdict.OK),
-            (Fault.TREE_MISSING, Verdict.OK),
-            (Fault.FOREIGN_FILE, Verdict.OK),
+            (DamageFault.DESCRIPTOR_DAMAGED, Verdict.CORRUPT),
+            (DamageFault.DESCRIPTOR_MISSING, Verdict.CORRUPT),
+            (DamageFault.CHUNKS_DIRECTORY_MISSING, Verdict.CORRUPT),
+            (DamageFault.TREE_STALE, Verdict.OK),
+            (DamageFault.TREE_DAMAGED, Verdict.OK),
+            (DamageFault.TREE_MISSING, Verdict.OK),
+            (DamageFault.FOREIGN_FILE, Verdict.OK),
         ],
     )
     def test_faults_of_the_structure_are_passed_on(
-        self, replica: MemoryReplica, fault: Fault, verdict: Verdict
+        self, replica: MemoryReplica, fault: DamageFault, verdict: Verdict
     ) -> None:
         """A stale tree is replaced by this scan and a foreign file is harmless. Other faults are
         damage.
@@ -384,9 +392,9 @@ class TestReadErrors:
         outcome = scan(AlteredReader(replica, failing(number), failing(number)))
 
         assert [
-            (Verdict.UNREADABLE, Fault.CHUNK_UNREADABLE, 1, 0, 10_000),
-            (Verdict.UNREADABLE, Fault.CHUNK_UNREADABLE, 1, 10_000, 5_000),
-            (Verdict.UNREADABLE, Fault.CHUNK_UNREADABLE, 2, 0, 100),
+            (Verdict.UNREADABLE, DamageFault.CHUNK_UNREADABLE, 1, 0, 10_000),
+            (Verdict.UNREADABLE, DamageFault.CHUNK_UNREADABLE, 1, 10_000, 5_000),
+            (Verdict.UNREADABLE, DamageFault.CHUNK_UNREADABLE, 2, 0, 100),
         ] == facts(outcome.findings)
         assert outcome.complete
         assert 3 == outcome.tree.unhealthy_count
@@ -412,7 +420,7 @@ class TestReadErrors:
 
         outcome = scan(AlteredReader(replica, span_and_first_chunk))
 
-        assert [(Verdict.SUSPECT_HOST, Fault.CHUNK_UNREADABLE, 1, 0, 10_000)] == facts(
+        assert [(Verdict.SUSPECT_HOST, DamageFault.CHUNK_UNREADABLE, 1, 0, 10_000)] == facts(
             outcome.findings
         )
         assert replica.metadata_tree() == outcome.tree
@@ -431,7 +439,7 @@ class TestReadErrors:
 
         outcome = scan(AlteredReader(replica, read, read))
 
-        assert [(Verdict.UNREADABLE, Fault.CHUNK_UNREADABLE, 1, 33_000, 1_000)] == facts(
+        assert [(Verdict.UNREADABLE, DamageFault.CHUNK_UNREADABLE, 1, 33_000, 1_000)] == facts(
             outcome.findings
         )
 

@@ -8,8 +8,8 @@ import pytest
 from merkle.checksum import Algorithm, leaf_checksum
 from merkle.replica import BlockId, ChecksumType
 from merkle.tree import Leaf
-from scanner.finding import Fault, Verdict
-from scanner.ports import BlockReader, Structure
+from scanner.finding import DamageFault, Verdict
+from scanner.ports import BlockFileReader, Structure
 from scanner.replica_scan import ScanOutcome, scan_replica
 from scanner.resume import ScanMark
 from tests.support.storage.replica_reader import NOW_MS, MemoryReader, MemoryReplica, noise, scan
@@ -36,7 +36,7 @@ class Refusing(MemoryReader):
         self._number, self._block_id = number, block_id
         self.is_deleting = False
 
-    def open_block(self, block_id: BlockId) -> BlockReader:
+    def open_block(self, block_id: BlockId) -> BlockFileReader:
         if block_id != self._block_id:
             return super().open_block(block_id)
         if self.is_deleting:
@@ -81,7 +81,7 @@ class TestOpening:
         outcome = scan(Refusing(replica, errno.EIO))
 
         [finding] = outcome.findings
-        assert (Verdict.UNREADABLE, Fault.CHUNK_UNREADABLE, 5, 0, 7_100) == (
+        assert (Verdict.UNREADABLE, DamageFault.CHUNK_UNREADABLE, 5, 0, 7_100) == (
             finding.verdict,
             finding.fault,
             finding.block_id,
@@ -131,7 +131,7 @@ class TestOpening:
 
         [finding] = scan(MemoryReader(replica)).findings
 
-        assert (Fault.TRAILING_BYTES, 5, 7_100, 4) == (
+        assert (DamageFault.TRAILING_BYTES, 5, 7_100, 4) == (
             finding.fault,
             finding.block_id,
             finding.offset,
@@ -145,7 +145,7 @@ class TestOpening:
 
         [finding] = scan(MemoryReader(replica)).findings
 
-        assert (Fault.BLOCK_FILE_MISSING, 5, 0, 7_100) == (
+        assert (DamageFault.BLOCK_FILE_MISSING, 5, 0, 7_100) == (
             finding.fault,
             finding.block_id,
             finding.offset,
@@ -216,7 +216,7 @@ class TestStructure:
             (Verdict.OK, 8, "a file of a block that was never committed"),
             (Verdict.OK, 9, "a file of a block that was deleted"),
         ] == [(each.verdict, each.block_id, each.evidence) for each in outcome.findings]
-        assert {Fault.BLOCK_ROW_MISSING} == {each.fault for each in outcome.findings}
+        assert {DamageFault.BLOCK_ROW_MISSING} == {each.fault for each in outcome.findings}
 
 
 class TestResume:

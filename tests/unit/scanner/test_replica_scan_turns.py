@@ -10,8 +10,8 @@ from merkle.blockrow import encode_block
 from merkle.checksum import Algorithm, window_checksums
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo
 from scanner.chunk_verdict import Witnesses
-from scanner.finding import Fault, Verdict
-from scanner.ports import BlockReader
+from scanner.finding import DamageFault, Verdict
+from scanner.ports import BlockFileReader
 from scanner.replica_scan import STOPPED, scan_replica
 from scanner.resume import ScanMark
 from scanner.scan_outcome import ScanOutcome
@@ -65,7 +65,7 @@ class Told(MemoryReader):
         super().__init__(replica)
         self.opened: list[int] = []
 
-    def open_block(self, block_id: BlockId) -> BlockReader:
+    def open_block(self, block_id: BlockId) -> BlockFileReader:
         self.opened.append(block_id)
         return super().open_block(block_id)
 
@@ -171,7 +171,7 @@ def test_a_row_that_is_whole_when_it_is_read_again_is_a_doubt_about_the_host(mad
     replica = made()
     [finding] = scan(RowOnce(replica)).findings
 
-    assert (Verdict.SUSPECT_HOST, Fault.BLOCK_ROW_DAMAGED, 2) == (
+    assert (Verdict.SUSPECT_HOST, DamageFault.BLOCK_ROW_DAMAGED, 2) == (
         finding.verdict,
         finding.fault,
         finding.block_id,
@@ -252,7 +252,7 @@ def test_bytes_behind_a_small_block_without_checksums_are_trailing() -> None:
 
     found = scan(MemoryReader(replica)).findings
 
-    assert [(Fault.TRAILING_BYTES, 1), (Fault.TRAILING_BYTES, 2)] == [
+    assert [(DamageFault.TRAILING_BYTES, 1), (DamageFault.TRAILING_BYTES, 2)] == [
         (finding.fault, finding.block_id) for finding in found
     ]
 

@@ -3,7 +3,7 @@
 import pytest
 
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo
-from scanner.resume import DOUBTS_MAX, MARK_BYTES_MIN, Marker, ScanMark, no_mark
+from scanner.resume import DOUBTS_MAX, MARK_BYTES_MIN, ScanMark, ScanMarkRecorder, no_mark
 
 MIB = 1024**2
 MARK = ScanMark(
@@ -61,7 +61,7 @@ class TestMarker:
         Counted from the last one that was offered.
         """
         marks: list[ScanMark] = []
-        marker = Marker(marks.append, None)
+        marker = ScanMarkRecorder(marks.append, None)
 
         marker.passed(BlockId(1), 10, MIB - 1)
         assert [] == marks
@@ -78,7 +78,7 @@ class TestMarker:
     def test_mark_is_never_before_the_one_resumed_from(self) -> None:
         """It is not at the same place either, and the bytes count on from there."""
         marks: list[ScanMark] = []
-        marker = Marker(marks.append, ScanMark(BlockId(5), 100, frozenset(), 3 * MIB))
+        marker = ScanMarkRecorder(marks.append, ScanMark(BlockId(5), 100, frozenset(), 3 * MIB))
 
         marker.passed(BlockId(9), 1, 4 * MIB - 1)
         marker.passed(BlockId(4), 900, 4 * MIB)
@@ -97,7 +97,7 @@ class TestMarker:
         """
         marks: list[ScanMark] = []
 
-        Marker(marks.append, None).passed(BlockId(block_id), end, MIB)
+        ScanMarkRecorder(marks.append, None).passed(BlockId(block_id), end, MIB)
 
         assert count == len(marks)
 
@@ -105,7 +105,7 @@ class TestMarker:
     def test_doubts_go_with_it_as_long_as_they_are_few(self, count: int, is_offered: bool) -> None:
         """No mark is kept for a replica with too many doubts."""
         marks: list[ScanMark] = []
-        marker = Marker(marks.append, None)
+        marker = ScanMarkRecorder(marks.append, None)
         doubts = [(BlockId(number), 2, 3) for number in range(count)]
         for doubt in doubts:
             marker.doubt(*doubt)
@@ -120,4 +120,4 @@ class TestMarker:
         """
         Marks go nowhere.
         """
-        Marker(no_mark, None).passed(BlockId(1), 1, MIB)
+        ScanMarkRecorder(no_mark, None).passed(BlockId(1), 1, MIB)

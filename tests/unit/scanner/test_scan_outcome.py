@@ -6,8 +6,8 @@ import pytest
 from merkle.checksum import Algorithm
 from merkle.replica import BlockId, ContainerId
 from merkle.tree_building import TreeBuilder
-from scanner.chunk_verdict import Judgement
-from scanner.finding import Fault, Finding, Verdict
+from scanner.chunk_verdict import ChunkJudgement
+from scanner.finding import DamageFault, Finding, Verdict
 from scanner.ports import Structure, StructureFault
 from scanner.scan_outcome import ScanOutcome, ScanRecord
 from tests.support.storage.replica_reader import NOW_MS, MemoryReader, MemoryReplica, noise
@@ -40,7 +40,7 @@ def test_scan_outcome_is_complete_by_default() -> None:
 def test_single_damage_finding_makes_a_replica_damaged(verdict: Verdict) -> None:
     """Other findings may be beside it."""
     findings = tuple(
-        Finding(ContainerId(1), each, Fault.CHUNK_CHECKSUM, BlockId(1), 0, 1, 0, "")
+        Finding(ContainerId(1), each, DamageFault.CHUNK_CHECKSUM, BlockId(1), 0, 1, 0, "")
         for each in (Verdict.SUSPECT_HOST, verdict, Verdict.OK)
     )
 
@@ -80,13 +80,13 @@ def test_trouble_of_this_host_is_counted_by_its_kind(record: ScanRecord) -> None
     """
     block = MemoryReplica().put(1, noise(10), noise(10), noise(10))
     record.tree.begin(block.block_id)
-    seen = Judgement(Verdict.SUSPECT_HOST, Fault.CHUNK_CHECKSUM, "memory", 10, b"")
-    disagreed = Judgement(
-        Verdict.SUSPECT_HOST, Fault.CHUNK_CHECKSUM, "libraries", 10, b"", is_disagreement=True
+    seen = ChunkJudgement(Verdict.SUSPECT_HOST, DamageFault.CHUNK_CHECKSUM, "memory", 10, b"")
+    disagreed = ChunkJudgement(
+        Verdict.SUSPECT_HOST, DamageFault.CHUNK_CHECKSUM, "libraries", 10, b"", is_disagreement=True
     )
-    wavered = Judgement(
+    wavered = ChunkJudgement(
         Verdict.SUSPECT_HOST,
-        Fault.CHUNK_CHECKSUM,
+        DamageFault.CHUNK_CHECKSUM,
         "no reads agree",
         10,
         b"",
@@ -111,13 +111,13 @@ def test_existing_but_unreadable_metadata_is_unreadable(
 ) -> None:
     """The metadata of a replica is judged like its chunks."""
     none = np.empty(0, np.uint64)
-    fault = StructureFault(Fault.DESCRIPTOR_DAMAGED, "why", is_unreadable=is_unreadable)
+    fault = StructureFault(DamageFault.DESCRIPTOR_DAMAGED, "why", is_unreadable=is_unreadable)
 
     structure = Structure((fault,), none, none)
     record.structure(structure, none, {}, MemoryReader(MemoryReplica()), look=nothing)
 
     [finding] = record.outcome(bytes_read=0).findings
-    assert (verdict, Fault.DESCRIPTOR_DAMAGED) == (finding.verdict, finding.fault)
+    assert (verdict, DamageFault.DESCRIPTOR_DAMAGED) == (finding.verdict, finding.fault)
 
 
 def test_a_row_that_came_meanwhile_is_not_missing(record: ScanRecord) -> None:

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from merkle.replica import ContainerId
 from scanner.schedule import (
     MARGIN_SHARE,
-    Candidate,
     Feasibility,
+    ScanCandidate,
+    ScanHours,
     Schedule,
     Urgency,
-    Windows,
     parse_window,
     phase_of,
 )
@@ -29,7 +29,7 @@ SCHEDULE = Schedule(interval_s=WEEK_S, datanode_id="datanode-a")
 
 ids = st.integers(1, 2**63 - 1).map(ContainerId)
 candidates = st.builds(
-    Candidate,
+    ScanCandidate,
     container_id=ids,
     used_bytes=st.integers(0, 5 * GB),
     read_at_ms=st.one_of(st.just(0), st.integers(NOW_MS - 2 * WEEK_MS, NOW_MS + WEEK_MS)),
@@ -38,15 +38,17 @@ candidates = st.builds(
 )
 
 
-def candidate(number: int, days_ago: float, used_bytes: int = GB, **changes: int) -> Candidate:
+def candidate(number: int, days_ago: float, used_bytes: int = GB, **changes: int) -> ScanCandidate:
     """Return a candidate read so long ago."""
-    return Candidate(ContainerId(number), used_bytes, int(NOW_MS - days_ago * DAY_MS), **changes)
+    return ScanCandidate(
+        ContainerId(number), used_bytes, int(NOW_MS - days_ago * DAY_MS), **changes
+    )
 
 
 class TestOrder:
     def test_last_copies_then_never_read_then_in_doubt_then_the_oldest(self) -> None:
         """And a lower id where ages are equal."""
-        never, doubted = Candidate(ContainerId(9), 1, 0), candidate(8, 1, doubt_since_ms=NOW_MS)
+        never, doubted = ScanCandidate(ContainerId(9), 1, 0), candidate(8, 1, doubt_since_ms=NOW_MS)
         last = candidate(10, 1, last_copy_since_ms=NOW_MS)
         old, older, twin = candidate(3, 8), candidate(7, 9), candidate(5, 8)
 
@@ -82,7 +84,7 @@ class TestOrder:
 
 class TestPlanner:
     @given(candidates)
-    def test_a_slot_lies_before_the_deadline(self, one: Candidate) -> None:
+    def test_a_slot_lies_before_the_deadline(self, one: ScanCandidate) -> None:
         """With time to spare, whatever the phase."""
         item = SCHEDULE.item(one, NOW_MS)
 
@@ -92,7 +94,7 @@ class TestPlanner:
 
     @given(st.lists(candidates, max_size=30, unique_by=lambda one: one.container_id))
     def test_the_needed_rate_meets_every_deadline_in_the_order_of_the_agenda(
-        self, some: list[Candidate]
+        self, some: list[ScanCandidate]
     ) -> None:
         """Unless the deadline has passed already, or lies within the margin."""
         agenda = SCHEDULE.agenda(some, NOW_MS)
@@ -107,7 +109,7 @@ class TestPlanner:
 
     @given(st.lists(candidates, max_size=30, unique_by=lambda one: one.container_id))
     def test_replica_that_is_not_due_is_read_before_its_deadline(
-        self, some: list[Candidate]
+        self, some: list[ScanCandidate]
     ) -> None:
         """No replica is forgotten: it is on the agenda, or its time is before its deadline."""
         agenda = SCHEDULE.agenda(some, NOW_MS)
@@ -202,12 +204,12 @@ class TestWindows:
 
     def test_no_window_is_always(self) -> None:
         """The default."""
-        assert Windows().is_open(NOW_MS)
-        assert 1.0 == Windows().share
+        assert ScanHours().is_open(NOW_MS)
+        assert 1.0 == ScanHours().share
 
     def test_a_window_over_midnight(self) -> None:
         """From the evening to the morning, and the time until it opens."""
-        windows = Windows((parse_window("22:00-06:00"),))
+        windows = ScanHours((parse_window("22:00-06:00"),))
 
         assert [True, True, False, False] == [
             windows.is_open(self.at(*when)) for when in ((23, 0), (5, 59), (6, 0), (21, 59))

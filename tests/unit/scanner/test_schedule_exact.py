@@ -9,12 +9,12 @@ import pytest
 from merkle.replica import ContainerId
 from scanner.schedule import (
     Agenda,
-    Candidate,
     Candidates,
     Feasibility,
-    Item,
+    ScanCandidate,
+    ScanHours,
     Schedule,
-    Windows,
+    ScheduledReplica,
     parse_window,
     phase_of,
 )
@@ -29,9 +29,9 @@ def schedule() -> Schedule:
     return Schedule(interval_s=1_000, datanode_id="dn1")
 
 
-def candidate(number: int, used_bytes: int, read_at_ms: int, **since: int) -> Candidate:
+def candidate(number: int, used_bytes: int, read_at_ms: int, **since: int) -> ScanCandidate:
     """Return a replica."""
-    return Candidate(ContainerId(number), used_bytes, read_at_ms, **since)
+    return ScanCandidate(ContainerId(number), used_bytes, read_at_ms, **since)
 
 
 def slot_after(number: int, rested_ms: float) -> int:
@@ -42,7 +42,7 @@ def slot_after(number: int, rested_ms: float) -> int:
     return ceil(first_ms - 1e-6)
 
 
-def both(some: list[Candidate], doubt_since_ms: int = 0) -> Agenda:
+def both(some: list[ScanCandidate], doubt_since_ms: int = 0) -> Agenda:
     """Return the agenda of some candidates, which is the same however they are given."""
     columns = Candidates(
         *(
@@ -75,7 +75,7 @@ class TestItem:
         item = schedule().item(one, NOW_MS)
 
         due_ms = slot_after(number, NOW_MS - 100_000 + REST_MS)
-        assert Item(one, due_ms, NOW_MS - 100_000 + INTERVAL_MS) == item
+        assert ScheduledReplica(one, due_ms, NOW_MS - 100_000 + INTERVAL_MS) == item
 
     @pytest.mark.parametrize(
         ("one", "deadline_ms"),
@@ -87,11 +87,11 @@ class TestItem:
         ],
         ids=["never", "in doubt", "last copy", "future"],
     )
-    def test_whatever_else_is_due_now(self, one: Candidate, deadline_ms: int) -> None:
+    def test_whatever_else_is_due_now(self, one: ScanCandidate, deadline_ms: int) -> None:
         """
         The deadline is that of the last read; of none it is not known.
         """
-        assert Item(one, NOW_MS, deadline_ms) == schedule().item(one, NOW_MS)
+        assert ScheduledReplica(one, NOW_MS, deadline_ms) == schedule().item(one, NOW_MS)
 
     @pytest.mark.parametrize("since_ms", [NOW_MS - 10, 0])
     def test_a_read_since_then_is_enough(self, since_ms: int) -> None:
@@ -224,13 +224,13 @@ class TestWindows:
         for day in (0, 20_000):
             now_ms = (day * 1_440 + minute) * MINUTE_MS
 
-            assert is_open is Windows(spans).is_open(now_ms)
-            assert is_open is Windows(spans).is_open(now_ms + MINUTE_MS - 1)
-            assert is_open is (0.0 == Windows(spans).opens_in_s(now_ms))
+            assert is_open is ScanHours(spans).is_open(now_ms)
+            assert is_open is ScanHours(spans).is_open(now_ms + MINUTE_MS - 1)
+            assert is_open is (0.0 == ScanHours(spans).opens_in_s(now_ms))
 
     def test_window_has_the_time_until_it_opens(self) -> None:
         """The time is exact to the second, and works over midnight."""
-        windows = Windows(((60, 120), (180, 200)))
+        windows = ScanHours(((60, 120), (180, 200)))
 
         assert pytest.approx(1_770) == windows.opens_in_s(150 * MINUTE_MS + 30_000)
         assert pytest.approx(60 * 60 + 60) == windows.opens_in_s(1_439 * MINUTE_MS)
@@ -239,9 +239,9 @@ class TestWindows:
         """
         Spans that overlap count once.
         """
-        assert 1.0 == Windows().share
-        assert 90 / 1_440 == Windows(((0, 60), (30, 90))).share
-        assert 120 / 1_440 == Windows(((1_380, 60),)).share
+        assert 1.0 == ScanHours().share
+        assert 90 / 1_440 == ScanHours(((0, 60), (30, 90))).share
+        assert 120 / 1_440 == ScanHours(((1_380, 60),)).share
 
     def test_times_are_read(self) -> None:
         """

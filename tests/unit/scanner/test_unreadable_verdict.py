@@ -7,8 +7,14 @@ import pytest
 
 from merkle.replica import BlockId
 from scanner.chunk_verdict import RepeatedError
-from scanner.ports import BlockReader, Structure
-from scanner.unreadable_verdict import WHY_CHARS_MAX, Doubt, Insistent, grown, is_over
+from scanner.ports import BlockFileReader, Structure
+from scanner.unreadable_verdict import (
+    WHY_CHARS_MAX,
+    RetryingReader,
+    UnreadableRecord,
+    grown,
+    is_over,
+)
 from tests.support.storage.replica_reader import MemoryBlock, MemoryReader, MemoryReplica, noise
 
 DATA = noise(100)
@@ -19,7 +25,7 @@ class Refusing(MemoryReader):
 
     number = errno.EACCES
 
-    def open_block(self, block_id: BlockId) -> BlockReader:  # noqa: ARG002
+    def open_block(self, block_id: BlockId) -> BlockFileReader:  # noqa: ARG002
         raise OSError(self.number, "no")
 
     def read_whole(self, block_id: BlockId, length_bytes: int) -> memoryview:  # noqa: ARG002
@@ -43,7 +49,7 @@ class RefusingFile(MemoryBlock):
 class OpensRefusing(MemoryReader):
     """A reader whose files open, and then fail."""
 
-    def open_block(self, block_id: BlockId) -> BlockReader:
+    def open_block(self, block_id: BlockId) -> BlockFileReader:
         return RefusingFile(self.replica, block_id)
 
 
@@ -59,7 +65,7 @@ def replica() -> MemoryReplica:
 
 def test_readable_file_is_read_as_usual(replica: MemoryReplica) -> None:
     """Rows, files, tombstones and former bytes are passed through."""
-    reader = Insistent(MemoryReader(replica))
+    reader = RetryingReader(MemoryReader(replica))
     file = reader.open_block(BlockId(1))
 
     assert 7 == reader.container_id
@@ -89,7 +95,7 @@ def test_readable_file_is_read_as_usual(replica: MemoryReplica) -> None:
     ids=["open", "read"],
 )
 def test_a_failure_does_not_pass(
-    replica: MemoryReplica, ask: Callable[[Insistent], object]
+    replica: MemoryReplica, ask: Callable[[RetryingReader], object]
 ) -> None:
     """
     Unless the host is short of something; and a file that is not there is not there.
@@ -97,14 +103,14 @@ def test_a_failure_does_not_pass(
     reader = Refusing(replica)
 
     with pytest.raises(RepeatedError):
-        ask(Insistent(reader))
+        ask(RetryingReader(reader))
     reader.number = errno.EMFILE
     with pytest.raises(OSError, match="no") as caught:
-        ask(Insistent(reader))
+        ask(RetryingReader(reader))
     assert not isinstance(caught.value, RepeatedError)
     reader.number = errno.ENOENT
     with pytest.raises(FileNotFoundError):
-        ask(Insistent(reader))
+        ask(RetryingReader(reader))
 
 
 @pytest.mark.parametrize(
@@ -117,10 +123,10 @@ def test_a_failure_does_not_pass(
     ids=["size", "read", "reread"],
 )
 def test_repeated_error_of_an_open_file_is_raised(
-    replica: MemoryReplica, ask: Callable[[BlockReader], object]
+    replica: MemoryReplica, ask: Callable[[BlockFileReader], object]
 ) -> None:
     """This holds for every call of the file."""
-    file = Insistent(OpensRefusing(replica)).open_block(BlockId(1))
+    file = RetryingReader(OpensRefusing(replica)).open_block(BlockId(1))
 
     with pytest.raises(RepeatedError):
         ask(file)
@@ -135,12 +141,14 @@ MONTH_MS = 2_592_000_000  # of 30 days
     ("doubt", "expected"),
     [
         (None, False),
-        (Doubt(3, BEGAN_MS, BEGAN_MS, "no"), True),
-        (Doubt(2, BEGAN_MS, BEGAN_MS, "no"), False),
-        (Doubt(3, BEGAN_MS + 1, BEGAN_MS + 1, "no"), False),
+        (UnreadableRecord(3, BEGAN_MS, BEGAN_MS, "no"), True),
+        (UnreadableRecord(2, BEGAN_MS, BEGAN_MS, "no"), False),
+        (UnreadableRecord(3, BEGAN_MS + 1, BEGAN_MS + 1, "no"), False),
     ],
 )
-def test_three_failures_over_an_hour_are_no_accident(doubt: Doubt | None, expected: bool) -> None:
+def test_three_failures_over_an_hour_are_no_accident(
+    doubt: UnreadableRecord | None, expected: bool
+) -> None:
     """
     Neither many at once nor two that lie far apart.
     """
@@ -151,18 +159,24 @@ def test_a_failure_more_is_counted_from_the_first() -> None:
     """
     Unless the last lies so far back that it was another trouble, or the clock was set back.
     """
-    had = Doubt(2, BEGAN_MS - 5, BEGAN_MS, "no")
+    had = UnreadableRecord(2, BEGAN_MS - 5, BEGAN_MS, "no")
     late_ms = BEGAN_MS + MONTH_MS
 
-    assert Doubt(3, BEGAN_MS - 5, BEGAN_MS, "again") == grown(had, BEGAN_MS, "again")
-    assert Doubt(3, BEGAN_MS - 5, late_ms, "again") == grown(had, late_ms, "again")
-    assert Doubt(1, late_ms + 1, late_ms + 1, "again") == grown(had, late_ms + 1, "again")
-    assert Doubt(1, BEGAN_MS - 1, BEGAN_MS - 1, "again") == grown(had, BEGAN_MS - 1, "again")
-    assert Doubt(1, 7, 7, "first") == grown(None, 7, "first")
+    assert UnreadableRecord(3, BEGAN_MS - 5, BEGAN_MS, "again") == grown(had, BEGAN_MS, "again")
+    assert UnreadableRecord(3, BEGAN_MS - 5, late_ms, "again") == grown(had, late_ms, "again")
+    assert UnreadableRecord(1, late_ms + 1, late_ms + 1, "again") == grown(
+        had, late_ms + 1, "again"
+    )
+    assert UnreadableRecord(1, BEGAN_MS - 1, BEGAN_MS - 1, "again") == grown(
+        had, BEGAN_MS - 1, "again"
+    )
+    assert UnreadableRecord(1, 7, 7, "first") == grown(None, 7, "first")
 
 
 def test_why_it_failed_is_kept_in_brief() -> None:
     """
     A library may say a lot.
     """
-    assert Doubt(1, 7, 7, "x" * WHY_CHARS_MAX) == grown(None, 7, "x" * (WHY_CHARS_MAX + 1))
+    assert UnreadableRecord(1, 7, 7, "x" * WHY_CHARS_MAX) == grown(
+        None, 7, "x" * (WHY_CHARS_MAX + 1)
+    )

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from spark_verify.errors import SnapshotRefused
-from spark_verify.pipeline import REPORTING_MIN_PERCENT, Request, verify
+from spark_verify.pipeline import REPORTING_MIN_PERCENT, VerifyRequest, verify
 from spark_verify.snapshot.checks import check_age, check_reporting
-from spark_verify.snapshot.manifest import Manifest
+from spark_verify.snapshot.manifest import SnapshotManifest
 
 MANIFEST = {
     "schema_version": 5,
@@ -45,28 +45,28 @@ class TestAge:
         """
         No limit, exactly at the limit, and a clock that is behind.
         """
-        check_age(Manifest(1, "s", 5_000, 1, "c", {}), age_max_s, now_ms)
+        check_age(SnapshotManifest(1, "s", 5_000, 1, "c", {}), age_max_s, now_ms)
 
     def test_a_stale_snapshot_is_refused_with_its_age(self) -> None:
         """One second beyond the limit is too old."""
         with pytest.raises(SnapshotRefused, match="snapshot s is 61 s old, at most 60 s"):
-            check_age(Manifest(1, "s", 5_000, 1, "c", {}), 60, 66_000)
+            check_age(SnapshotManifest(1, "s", 5_000, 1, "c", {}), 60, 66_000)
 
     def test_a_snapshot_from_the_future_is_refused(self) -> None:
         """
         An hour of difference between clocks is let pass, whatever age is allowed.
         """
-        check_age(Manifest(2, "s", 3_600_000, 1, "c", {}), 0, 0)
+        check_age(SnapshotManifest(2, "s", 3_600_000, 1, "c", {}), 0, 0)
 
         with pytest.raises(SnapshotRefused, match="snapshot s was made 3601 s in the future"):
-            check_age(Manifest(2, "s", 3_601_000, 1, "c", {}), 0, 0)
+            check_age(SnapshotManifest(2, "s", 3_601_000, 1, "c", {}), 0, 0)
 
     def test_the_job_asks_before_it_starts_spark_and_leaves_nothing(self, tmp_path: Path) -> None:
         """The snapshot has no tables at all, and the error is about its age."""
         (tmp_path / "manifest.json").write_text(json.dumps(MANIFEST))
 
         with pytest.raises(SnapshotRefused, match="s old, at most 3600 s are allowed"):
-            verify(Request(str(tmp_path), tmp_path / "out", age_max_s=3600))
+            verify(VerifyRequest(str(tmp_path), tmp_path / "out", age_max_s=3600))
 
         assert not (tmp_path / "out").exists()
 

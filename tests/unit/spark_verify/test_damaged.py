@@ -7,11 +7,11 @@ import pyarrow as pa
 import pytest
 
 from agent.errors import Refused
-from agent.rpc.wire.plan_file import Run, read_plan
+from agent.rpc.wire.plan_file import FinishedRun, read_plan
 from agent.rpc.wire.snapshot_file import writing
 from spark_verify.errors import SnapshotRefused, failures, told
 from spark_verify.input_columns import spark_schema
-from spark_verify.pipeline import Request, verify
+from spark_verify.pipeline import VerifyRequest, verify
 from spark_verify.session import open_session
 from spark_verify.snapshot.tables import open_snapshot
 from tests.support.verification.snapshots import container, gather
@@ -86,9 +86,11 @@ def test_a_flipped_bit_is_never_another_plan(tmp_path: Path) -> None:
     The control plane refuses it.
     """
     snapshot = gather([container(n, "R CLOSED 10", "C=7x2 C=8") for n in range(1, 9)])
-    result = verify(Request(str(snapshot.write(tmp_path / "s")), tmp_path / "out", run_id="r"))
+    result = verify(
+        VerifyRequest(str(snapshot.write(tmp_path / "s")), tmp_path / "out", run_id="r")
+    )
     (path,) = result.table("reconcile_plan").glob("*.parquet")
-    run = Run.opened(str(result.directory))
+    run = FinishedRun.opened(str(result.directory))
     whole = read_plan(run)
 
     refused: list[str] = []
@@ -135,7 +137,7 @@ def test_text_that_is_none_is_refused_with_its_column(
     snapshot = rows.write(tmp_path / "s", change={table: put(column)})
 
     with pytest.raises(SnapshotRefused) as raised:
-        verify(Request(str(snapshot), tmp_path / "out"))
+        verify(VerifyRequest(str(snapshot), tmp_path / "out"))
 
     assert f"table {table}/" in str(raised.value)
     assert column in str(raised.value)

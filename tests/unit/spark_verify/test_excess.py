@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from spark_verify.pipeline import Request, verify
+from spark_verify.pipeline import VerifyRequest, verify
 from tests.support.verification.judged import judged
 from tests.support.verification.snapshots import OpRow, SnapshotRows, container, gather
 
@@ -57,7 +57,7 @@ def test_surplus_replicas_are_all_deleted_by_one_plan(tmp_path: Path, is_racked:
     rows = gather([rows_of(case, number) for number, case in enumerate(cases, 1)])
     racks = len({node.rack for node in rows.nodes})
 
-    result = verify(Request(str(rows.write(tmp_path / "s")), tmp_path / "out"))
+    result = verify(VerifyRequest(str(rows.write(tmp_path / "s")), tmp_path / "out"))
 
     deletes: dict[int, list[str]] = {}
     for row in pq.read_table(result.table("plan")).to_pylist():

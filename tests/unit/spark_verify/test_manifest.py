@@ -7,7 +7,7 @@ import pytest
 
 from spark_verify import job
 from spark_verify.errors import SnapshotRefused
-from spark_verify.snapshot.manifest import KeyAtRisk, KeysAtRisk, Manifest, read_manifest
+from spark_verify.snapshot.manifest import KeyAtRisk, KeysAtRisk, SnapshotManifest, read_manifest
 from spark_verify.storage import LocalStorage
 
 GOOD = {
@@ -27,7 +27,7 @@ def written(directory: Path, text: str) -> str:
     return str(directory)
 
 
-def manifest_in(directory: str) -> Manifest:
+def manifest_in(directory: str) -> SnapshotManifest:
     return read_manifest(LocalStorage(directory))
 
 

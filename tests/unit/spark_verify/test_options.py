@@ -10,8 +10,8 @@ import pytest
 from health.rules import Rules
 from spark_verify import job
 from spark_verify.errors import OptionRefused
-from spark_verify.options import OPTIONS, Chosen
-from spark_verify.pipeline import Request, verify
+from spark_verify.options import OPTIONS, ResolvedOptions
+from spark_verify.pipeline import VerifyRequest, verify
 from tests.support.verification.snapshots import NodeRow, container, gather
 
 UNIT = Path(__file__).parents[3] / "systemd" / "suture-verify.service"
@@ -29,7 +29,7 @@ def options(directory: Path, text: str) -> Path:
 def test_a_flag_comes_before_the_file_and_the_file_before_the_snapshot(tmp_path: Path) -> None:
     """Each option has its origin, and the rest is the default."""
     file = options(tmp_path, "maintenance_min = 3\nec_redundancy = 4\n")
-    chosen = Chosen.of({"maintenance_min": 5, "age_max_s": None}, file)
+    chosen = ResolvedOptions.of({"maintenance_min": 5, "age_max_s": None}, file)
 
     told = {
         name: (value, whence)
@@ -59,7 +59,7 @@ def test_a_flag_comes_before_the_file_and_the_file_before_the_snapshot(tmp_path:
 def test_invalid_option_value_is_refused_by_its_name(tmp_path: Path, text: str, words: str) -> None:
     """The option is refused before any data is read."""
     with pytest.raises(OptionRefused, match=words):
-        Chosen.of({}, options(tmp_path, text))
+        ResolvedOptions.of({}, options(tmp_path, text))
 
 
 def test_every_rule_has_an_option() -> None:
@@ -78,9 +78,9 @@ def test_a_chosen_rule_comes_before_the_control_planes(tmp_path: Path) -> None:
     rows = gather([container(1, "R CLOSED 10", "C=7x2 C=7/m")])
     snapshot = rows.write(tmp_path / "s", manifest={"rules": {"maintenance_min": 2}})
 
-    plain = verify(Request(str(snapshot), tmp_path / "out", "plain"))
+    plain = verify(VerifyRequest(str(snapshot), tmp_path / "out", "plain"))
     strict = verify(
-        Request(str(snapshot), tmp_path / "out", "strict", own_rules={"maintenance_min": 3})
+        VerifyRequest(str(snapshot), tmp_path / "out", "strict", own_rules={"maintenance_min": 3})
     )
 
     assert 0 == plain.summary["plan"]["replicate"]["rows"]
@@ -93,7 +93,7 @@ def test_sample_max_limits_the_named_containers(tmp_path: Path) -> None:
     rows = gather([container(i, "R CLOSED 10", "C=7x2") for i in range(1, 10)])
     snapshot = rows.write(tmp_path / "s")
 
-    summary = verify(Request(str(snapshot), tmp_path / "out", sample_max=4)).summary
+    summary = verify(VerifyRequest(str(snapshot), tmp_path / "out", sample_max=4)).summary
 
     assert [1, 2, 3, 4] == summary["samples"]["flags"]["UNDER_REPLICATED"]
     assert "First 4 UNDER_REPLICATED containers:\n1, 2, 3, 4" in summary["text_report"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_verify.pipeline import Request, verify
+from spark_verify.pipeline import VerifyRequest, verify
 from spark_verify.report.html_report import GREY, bars, bytes_text, instant_text, number_text
 from spark_verify.result_tables import RESULTS
 from tests.support.verification.snapshots import container, gather
@@ -53,7 +53,7 @@ def test_the_report_says_what_to_do_next(tmp_path: Path) -> None:
     rows = gather([container(1, "R CLOSED 10", "C=7x2"), container(2, "R CLOSED 10", "C=7x3")])
     snapshot = rows.write(tmp_path / "s")
 
-    run = verify(Request(str(snapshot), tmp_path / "out", run_id="r")).directory
+    run = verify(VerifyRequest(str(snapshot), tmp_path / "out", run_id="r")).directory
 
     page = (run / "report.html").read_text(encoding="utf-8")
     assert 1 == page.count("<code>suture scm apply run_id=r --dry-run</code>"), "replicate alone"
@@ -82,7 +82,7 @@ def test_grey_containers_have_a_reason_and_lost_ones_their_keys(tmp_path: Path) 
             container(7, "R OPEN 10", "O=7x3"),
         ]
     )
-    result = verify(Request(str(rows.write(tmp_path / "s")), tmp_path / "out", run_id="r"))
+    result = verify(VerifyRequest(str(rows.write(tmp_path / "s")), tmp_path / "out", run_id="r"))
 
     told = {
         word: (found["containers"], found["ids"])
@@ -112,7 +112,7 @@ def test_keys_at_risk_are_named(tmp_path: Path) -> None:
     pages, texts = [], []
     for name, found in (("some", told), ("none", none)):
         snapshot = rows.write(tmp_path / name, manifest={"keys_at_risk": found})
-        result = verify(Request(str(snapshot), tmp_path / "out", run_id=name))
+        result = verify(VerifyRequest(str(snapshot), tmp_path / "out", run_id=name))
         summary = json.loads((result.directory / "summary.json").read_text(encoding="utf-8"))
         assert found == summary["keys_at_risk"]
         pages.append((result.directory / "report.html").read_text(encoding="utf-8"))

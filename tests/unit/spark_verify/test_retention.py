@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from spark_verify.job import app
 from spark_verify.result_tables import RESULTS
-from spark_verify.retention import DAY_MS, Keep, Known, doomed, retain
+from spark_verify.retention import DAY_MS, FinishedRunInfo, RetentionPolicy, doomed, retain
 from spark_verify.runs import finished_runs, table_of
 from spark_verify.storage import LocalStorage
 from tests.support.verification.snapshots import AS_OF_MS, container, gather
@@ -16,10 +16,10 @@ from tests.support.verification.snapshots import AS_OF_MS, container, gather
 NOW_MS = 100 * DAY_MS
 
 
-def runs(*days: int, partial: tuple[int, ...] = ()) -> list[Known]:
+def runs(*days: int, partial: tuple[int, ...] = ()) -> list[FinishedRunInfo]:
     """Return runs of so many days ago, and partial ones."""
     return [
-        Known(f"{'p' if is_partial else 'r'}{day}", at_ms, is_partial)
+        FinishedRunInfo(f"{'p' if is_partial else 'r'}{day}", at_ms, is_partial)
         for is_partial, own in ((False, days), (True, partial))
         for day in own
         for at_ms in [NOW_MS - day * DAY_MS]
@@ -29,19 +29,21 @@ def runs(*days: int, partial: tuple[int, ...] = ()) -> list[Known]:
 @pytest.mark.parametrize(
     ("known", "keep", "gone"),
     [
-        (runs(9, 5, 1), Keep(), ""),
-        (runs(9, 5, 1), Keep(count=2), "r9"),
-        (runs(1, 9, 5), Keep(count=1), "r9 r5"),
-        (runs(9, 5, 1), Keep(days=6), "r9"),
-        (runs(9, 5, 1), Keep(count=1, days=6), "r9"),
-        (runs(9, 5), Keep(days=2), "r9"),
-        (runs(9, partial=(3, 2, 1)), Keep(count=1), "p3 p2"),
-        (runs(9, partial=(3, 2, 1)), Keep(days=1), "p3 p2"),
-        (runs(partial=(3, 2)), Keep(days=1), "p3 p2"),
-        ([], Keep(count=1), ""),
+        (runs(9, 5, 1), RetentionPolicy(), ""),
+        (runs(9, 5, 1), RetentionPolicy(count=2), "r9"),
+        (runs(1, 9, 5), RetentionPolicy(count=1), "r9 r5"),
+        (runs(9, 5, 1), RetentionPolicy(days=6), "r9"),
+        (runs(9, 5, 1), RetentionPolicy(count=1, days=6), "r9"),
+        (runs(9, 5), RetentionPolicy(days=2), "r9"),
+        (runs(9, partial=(3, 2, 1)), RetentionPolicy(count=1), "p3 p2"),
+        (runs(9, partial=(3, 2, 1)), RetentionPolicy(days=1), "p3 p2"),
+        (runs(partial=(3, 2)), RetentionPolicy(days=1), "p3 p2"),
+        ([], RetentionPolicy(count=1), ""),
     ],
 )
-def test_runs_beyond_the_retention_are_deleted(known: list[Known], keep: Keep, gone: str) -> None:
+def test_runs_beyond_the_retention_are_deleted(
+    known: list[FinishedRunInfo], keep: RetentionPolicy, gone: str
+) -> None:
     """The oldest go first, and the latest full run never goes."""
     found = [run.run_id for run in doomed(known, keep, NOW_MS)]
 
@@ -59,8 +61,10 @@ def finished(out: Path, name: str, **summary: object) -> None:
     (out / f"run_id={name}" / "_SUCCESS").write_text("own")
 
 
-@pytest.mark.parametrize("keep", [Keep(count=2), Keep(days=1), Keep(count=1, days=1)])
-def test_the_run_that_was_asked_for_stays(tmp_path: Path, keep: Keep) -> None:
+@pytest.mark.parametrize(
+    "keep", [RetentionPolicy(count=2), RetentionPolicy(days=1), RetentionPolicy(count=1, days=1)]
+)
+def test_the_run_that_was_asked_for_stays(tmp_path: Path, keep: RetentionPolicy) -> None:
     """This holds also if its snapshot is older than all others, as after a clock was set back,
     and it is not reported as removed.
     """
@@ -104,7 +108,7 @@ def test_a_run_goes_with_its_rows_and_the_others_stay(tmp_path: Path) -> None:
     (tmp_path / "run_id=half").mkdir()
     (tmp_path / "run_id=half" / "summary.json").write_text("{}")
 
-    removed = retain(out, Keep(count=1))
+    removed = retain(out, RetentionPolicy(count=1))
 
     assert ["a1"] == removed
     kept = ["a2", "b1", "strange"]

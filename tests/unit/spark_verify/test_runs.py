@@ -20,14 +20,14 @@ from spark_verify.runs import (
     remove_left,
     run_id_of,
 )
-from spark_verify.snapshot.manifest import Manifest
+from spark_verify.snapshot.manifest import SnapshotManifest
 from spark_verify.storage import LocalStorage
 
-MANIFEST = Manifest(2, "s1", 5_000, 1, "c", {"containers": 1, "replicas": 3})
+MANIFEST = SnapshotManifest(2, "s1", 5_000, 1, "c", {"containers": 1, "replicas": 3})
 
 
 def inputs(
-    manifest: Manifest = MANIFEST,
+    manifest: SnapshotManifest = MANIFEST,
     *nodes: str,
     rules: Rules | None = None,
     reporting_min_percent: int = 50,

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_verify.frames import result_frames
-from spark_verify.pipeline import Request, verify
+from spark_verify.pipeline import VerifyRequest, verify
 from tests.support.verification.snapshots import AS_OF_MS, SnapshotRows, container, gather
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
@@ -33,7 +33,7 @@ def cluster(unscanned: int, scanned: int) -> SnapshotRows:
 def listed(directory: Path, rows: SnapshotRows) -> tuple[list[dict[str, object]], dict[str, int]]:
     """Return the scans that a plan lists, and what the summary counts."""
     snapshot = rows.write(directory / "s", manifest={"as_of_ms": AS_OF_MS})
-    result = verify(Request(str(snapshot), directory / "out"))
+    result = verify(VerifyRequest(str(snapshot), directory / "out"))
     found = pq.read_table(result.table("plan")).to_pylist()
     scans = [row for row in found if row["action"] == "scan"]
     manifest = json.loads((result.directory / "manifest.json").read_text())

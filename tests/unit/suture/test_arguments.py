@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from suture import AsyncClient, Client, Code, Refused, Stored, Unavailable
+from suture import AsyncClient, Client, Code, PutResult, Refused, Unavailable
 
 NOBODY = "127.0.0.1:9"
 
@@ -114,7 +114,7 @@ async def put_cancelled_in_the_middle() -> None:
     waits, may_go_on, ended = threading.Event(), threading.Event(), threading.Event()
     said: list[Code] = []
 
-    def put(_: object, *, progress: Callable[[int], None], **__: object) -> tuple[Stored, ...]:
+    def put(_: object, *, progress: Callable[[int], None], **__: object) -> tuple[PutResult, ...]:
         progress(1)
         waits.set()
         may_go_on.wait()
@@ -125,7 +125,7 @@ async def put_cancelled_in_the_middle() -> None:
             raise
         finally:
             ended.set()
-        return (Stored("key", 2, 3),)
+        return (PutResult("key", 2, 3),)
 
     async with AsyncClient(NOBODY) as client:
         client._client.put_many = put  # type: ignore[assignment,method-assign]  # a cluster that is slow

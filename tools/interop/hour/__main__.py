@@ -28,13 +28,13 @@ from typing import Any, Final
 from agent.rpc.calls.peer import Peer
 from merkle.replica import ContainerId
 from tools.interop.agents import Agent
-from tools.interop.hour.harms import Harms
-from tools.interop.hour.load import Fate, Load
-from tools.interop.hour.verdict import Looks, errors_naming
+from tools.interop.hour.harms import ProcessFaults
+from tools.interop.hour.load import Load, OzoneKeyState
+from tools.interop.hour.verdict import ClusterInspector, errors_naming
 from tools.interop.mixed import parser_of
 from tools.interop.scrub import flip
-from tools.interop.site import Site
-from tools.interop.sited import Sited, judged
+from tools.interop.site import OzoneProcessCluster
+from tools.interop.sited import SiteTrial, judged
 
 WORKERS: Final = 3
 SAID_EVERY_S: Final = 60.0
@@ -42,16 +42,16 @@ SHOWN: Final = 6
 SPOILED: Final = ("key", "block", "replica")
 
 
-class Trial(Sited):
+class Trial(SiteTrial):
     """One cluster for one run."""
 
     def __init__(
-        self, site: Site, place: Path, ends: ExitStack, *, chosen: argparse.Namespace
+        self, site: OzoneProcessCluster, place: Path, ends: ExitStack, *, chosen: argparse.Namespace
     ) -> None:
         super().__init__(site, place, ends, is_quiet=chosen.json)
         self._chosen = chosen
         self._load = Load(site.client, chosen.seed, threading.Event())
-        self._harms: Harms
+        self._harms: ProcessFaults
         self._facts: dict[str, Any] = {"seed": chosen.seed, "minutes": chosen.minutes}
 
     def live(self) -> None:
@@ -68,7 +68,7 @@ class Trial(Sited):
         """Apply load and kill processes for the given time."""
         stop = threading.Event()
         chance = random.Random(self._chosen.seed)  # noqa: S311 - when who is killed is no secret
-        self._harms = Harms(self.site, self.agents, chance, stop, self.is_healthy)
+        self._harms = ProcessFaults(self.site, self.agents, chance, stop, self.is_healthy)
         with ThreadPoolExecutor(WORKERS + 1) as pool:
             try:
                 works = [pool.submit(self._load.run, number) for number in range(WORKERS)]
@@ -108,7 +108,7 @@ class Trial(Sited):
 
     def judge(self) -> None:
         """Wait until it is settled, break what `--spoil` names, and check everything."""
-        looks = Looks(self.site, self.scm, self.agents, self.places)
+        looks = ClusterInspector(self.site, self.scm, self.agents, self.places)
         began_s = time.monotonic()
         why = looks.settle()
         self._facts |= {
@@ -127,7 +127,7 @@ class Trial(Sited):
         self._judge_containers(looks)
         found, wrong = looks.read_back(self._load)
         self._tell_all("keys read back", listed(found), [*self._load.wrong, *wrong])
-        stored = [key for key in self._load.keys if key.fate is not Fate.EITHER]
+        stored = [key for key in self._load.keys if key.fate is not OzoneKeyState.EITHER]
         wrong, left = looks.misplaced(stored, self._harms.returned_s)
         self._tell_all("blocks of stored and deleted keys", f"of {len(stored)} keys", wrong)
         self._facts["left by those who came back from the dead"] = left
@@ -141,7 +141,7 @@ class Trial(Sited):
         self._tell_work()
         self.end_agents()
 
-    def _judge_containers(self, looks: Looks) -> None:
+    def _judge_containers(self, looks: ClusterInspector) -> None:
         kinds = Counter(looks.kinds.values())
         held = Counter(
             "agents" if self.is_agent(uuid) else "Ozone's datanodes"
@@ -203,12 +203,12 @@ class Trial(Sited):
     def _named(self, agent: Agent) -> str:
         return self.places[agent.datanode_id].name
 
-    def _spoil(self, looks: Looks, what: str) -> None:
+    def _spoil(self, looks: ClusterInspector, what: str) -> None:
         """Break something, to check that it is detected."""
-        stored = [key for key in self._load.keys if key.fate is Fate.STORED]
+        stored = [key for key in self._load.keys if key.fate is OzoneKeyState.STORED]
         keys = [key for key in stored if key.how == "write"]
         if what == "key":
-            keys[-1].fate = Fate.GONE
+            keys[-1].fate = OzoneKeyState.GONE
             return
         mine = {agent.datanode_id: agent for agent in self.agents}
         for key in stored if what == "replica" else keys:

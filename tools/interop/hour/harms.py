@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tools.interop.agents import Agent, awaited
-from tools.interop.site import Site
+from tools.interop.site import OzoneProcessCluster
 
 WEIGHTS: Final = {"agent": 4, "datanode": 4, "SCM": 2}
 BETWEEN_S: Final = (4.0, 20.0)
@@ -23,10 +23,10 @@ TWO: Final = 0.2  # of the faults hit another process as well
 
 
 @dataclass
-class Harms:
+class ProcessFaults:
     """Kills and restarts processes until it is stopped; then all run."""
 
-    site: Site
+    site: OzoneProcessCluster
     agents: Sequence[Agent]
     chance: random.Random
     stop: threading.Event

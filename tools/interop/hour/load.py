@@ -23,7 +23,7 @@ FAILED_S: Final = 2.0  # after a failed operation
 PAUSE_S: Final = (0.05, 0.6)  # so that other processes get processor time as well
 
 
-class Fate(Enum):
+class OzoneKeyState(Enum):
     """The expected state of a key."""
 
     STORED = auto()
@@ -39,7 +39,7 @@ class Key:
     how: str
     size_bytes: int
     seed: int
-    fate: Fate = Fate.EITHER
+    fate: OzoneKeyState = OzoneKeyState.EITHER
     is_busy: bool = True
     blocks: list[Block] = field(default_factory=list)
     gone_s: float = 0.0  # when its delete was acknowledged, of the clock that only goes on
@@ -106,7 +106,7 @@ class Load:
             self._count(what, error)
         else:
             with self._lock:
-                key.fate = Fate.STORED
+                key.fate = OzoneKeyState.STORED
                 self.written_bytes += size_bytes
                 self._stored_bytes += size_bytes
             self._count(what)
@@ -115,7 +115,9 @@ class Load:
     def _taken(self, chance: random.Random) -> Key | None:
         """Return a stored key that no other worker uses."""
         with self._lock:
-            free = [key for key in self.keys if key.fate is Fate.STORED and not key.is_busy]
+            free = [
+                key for key in self.keys if key.fate is OzoneKeyState.STORED and not key.is_busy
+            ]
             if not free:
                 return None
             key = chance.choice(free)
@@ -126,13 +128,13 @@ class Load:
         key = self._taken(chance)
         if key is None:
             return
-        key.fate = Fate.EITHER
+        key.fate = OzoneKeyState.EITHER
         try:
             self.client.tell(f"delete {key.name}")
         except RuntimeError as error:
             self._count("keys deleted", error)
         else:
-            key.fate, key.gone_s = Fate.GONE, time.monotonic()
+            key.fate, key.gone_s = OzoneKeyState.GONE, time.monotonic()
             self._count("keys deleted")
         with self._lock:
             self._stored_bytes -= key.size_bytes

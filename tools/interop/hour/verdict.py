@@ -16,8 +16,8 @@ from agent.errors import SutureError
 from merkle.replica import ContainerId
 from ozone.wire.datanode import Datanode
 from tools.interop.agents import ERROR, Agent, Replica, Scm
-from tools.interop.hour.load import Fate, Key, Load
-from tools.interop.site import Site
+from tools.interop.hour.load import Key, Load, OzoneKeyState
+from tools.interop.site import OzoneProcessCluster
 from tools.interop.sited import Place
 
 SETTLE_S: Final = 1200.0
@@ -35,10 +35,10 @@ COPIES: Final = 3
 
 
 @dataclass
-class Looks:
+class ClusterInspector:
     """Checks the cluster from outside."""
 
-    site: Site
+    site: OzoneProcessCluster
     scm: Scm
     agents: list[Agent]
     places: Mapping[str, Place]  # by datanode id
@@ -156,9 +156,9 @@ class Looks:
             each = list(pool.map(self._read, load.keys))
         for key, said in zip(load.keys, each, strict=True):
             allowed = {
-                Fate.STORED: {"equal"},
-                Fate.GONE: {"absent"},
-                Fate.EITHER: {"equal", "absent"},
+                OzoneKeyState.STORED: {"equal"},
+                OzoneKeyState.GONE: {"absent"},
+                OzoneKeyState.EITHER: {"equal", "absent"},
             }[key.fate]
             found[
                 f"{key.fate.name} {said if said in {'equal', 'absent', 'differs'} else 'failed'}"
@@ -218,15 +218,15 @@ class Looks:
                 there = [uuid for uuid in at if block in held[container, uuid]]
                 what = f"{key.name}: block {block} of {container}"
                 names = [self.places[uuid].name for uuid in there]
-                if key.fate is Fate.GONE and there:
+                if key.fate is OzoneKeyState.GONE and there:
                     is_known = any(at_s > key.gone_s for at_s in returned_s)
                     (left if is_known else wrong).append(f"{what} is left at {names}")
-                if key.fate is Fate.STORED and key.how == "write" and len(there) != COPIES:
+                if key.fate is OzoneKeyState.STORED and key.how == "write" and len(there) != COPIES:
                     wrong.append(f"{what} is at {names} only")
         return wrong, left
 
 
-def errors_naming(site: Site, agents: Iterable[Agent]) -> list[str]:
+def errors_naming(site: OzoneProcessCluster, agents: Iterable[Agent]) -> list[str]:
     """Return the errors in Ozone's logs that name an agent, by its id or address."""
     names = [name for agent in agents for name in (agent.datanode_id, agent.door)]
     return [

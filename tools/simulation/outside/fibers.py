@@ -24,44 +24,44 @@ STEPS_MAX: Final = 400_000  # of one schedule; one that takes more turns in circ
 STEP_S: Final = 0.000_2  # what a step takes, by the simulated clock
 
 
-class Died(BaseException):
+class ProcessDied(BaseException):
     """The process for which this fiber works is dead. No product code catches it."""
 
-    def __init__(self, life: "Life") -> None:
+    def __init__(self, life: "ProcessLifetime") -> None:
         super().__init__(f"{life.name} died")
         self.life = life
 
 
-class Stuck(Exception):
+class Deadlock(Exception):
     """All fibers wait for each other, or one never ends."""
 
 
 @dataclass(eq=False, slots=True)
-class Life:
+class ProcessLifetime:
     """One process of a datanode or control plane, from its start to its death."""
 
     name: str
     is_dead: bool = False
 
 
-class Hand:
+class WorkerFiber:
     """A greenlet that does one job after the other: one that ends would go back to who made it,
     and the next is somebody else."""
 
-    idle: "ClassVar[list[Hand]]"
-    all: "ClassVar[list[Hand]]"  # one that waits must not be collected: it would be woken
+    idle: "ClassVar[list[WorkerFiber]]"
+    all: "ClassVar[list[WorkerFiber]]"  # one that waits must not be collected: it would be woken
 
     def __init__(self) -> None:
         self.job: Callable[[], None] = lambda: None
         self.greenlet = greenlet(self._work)
-        Hand.all.append(self)
+        WorkerFiber.all.append(self)
 
     def _work(self) -> None:
         while True:
             self.job()
 
 
-Hand.idle, Hand.all = [], []
+WorkerFiber.idle, WorkerFiber.all = [], []
 
 
 @dataclass(eq=False, slots=True)
@@ -70,13 +70,13 @@ class Fiber:
 
     name: str
     runs_in: greenlet
-    lives: list[Life] = field(default_factory=list)
+    lives: list[ProcessLifetime] = field(default_factory=list)
     condition: Callable[[], bool] | None = None  # what it waits for
     until_s: float | None = None
     has_ended: bool = False
     is_quiet: bool = False  # what it does to disks is not part of the schedule
     number: int = 0
-    hand: Hand | None = None
+    hand: WorkerFiber | None = None
 
     def must_die(self) -> bool:
         """Whether the process whose code it runs is dead."""
@@ -103,11 +103,13 @@ class Scheduler:
         """Whether the calling thread is ours: what else the process has, has no part in this."""
         return _thread.get_ident() == self._thread
 
-    def spawn(self, name: str, work: Callable[[], None], life: Life | None = None) -> Fiber:
+    def spawn(
+        self, name: str, work: Callable[[], None], life: ProcessLifetime | None = None
+    ) -> Fiber:
         """Begin a fiber; it runs when it is drawn. What it raises, `Died` apart, is a failure."""
         lives = self.current.lives[-1:] if life is None else [life]
         self._made += 1
-        hand = Hand.idle.pop() if Hand.idle else Hand()
+        hand = WorkerFiber.idle.pop() if WorkerFiber.idle else WorkerFiber()
         fiber = Fiber(name, hand.greenlet, list(lives), number=self._made, hand=hand)
         self.fibers.append(fiber)
 
@@ -115,7 +117,7 @@ class Scheduler:
             try:
                 if not fiber.must_die():
                     work()
-            except Died:
+            except ProcessDied:
                 pass
             except BaseException as error:  # noqa: BLE001 - it is judged: nothing may get here
                 self.failures.append((fiber.name, error))
@@ -131,17 +133,17 @@ class Scheduler:
         self.on_step(what)
         fiber = self.current
         if self.step_count > STEPS_MAX:
-            raise Stuck(f"more than {STEPS_MAX} steps")
+            raise Deadlock(f"more than {STEPS_MAX} steps")
         if len(self.fibers) > 1 and self.dice.random() < SWITCH_ODDS:
             self._switch(fiber)
         if fiber.must_die():
-            raise Died(fiber.lives[-1])
+            raise ProcessDied(fiber.lives[-1])
 
     def block(self, condition: Callable[[], bool], timeout_s: float | None = None) -> bool:
         """Wait until `condition` is true or so much time has passed; return whether it is true."""
         fiber = self.current
         if fiber.must_die():
-            raise Died(fiber.lives[-1])
+            raise ProcessDied(fiber.lives[-1])
         if condition():
             return True
         fiber.condition = condition
@@ -149,7 +151,7 @@ class Scheduler:
         self._switch(fiber)
         fiber.condition, fiber.until_s = None, None
         if fiber.must_die():
-            raise Died(fiber.lives[-1])
+            raise ProcessDied(fiber.lives[-1])
         return condition()
 
     def sleep(self, seconds: float) -> None:
@@ -188,14 +190,14 @@ class Scheduler:
             after.runs_in.switch()
         if fiber is self.main and self._trouble:
             trouble, self._trouble = self._trouble, ""
-            raise Stuck(trouble)
+            raise Deadlock(trouble)
 
     def _end(self, fiber: Fiber) -> None:
         """Hand the baton on for good."""
         fiber.has_ended = True
         self.fibers.remove(fiber)
         assert fiber.hand is not None, "the first one does not end"
-        Hand.idle.append(fiber.hand)
+        WorkerFiber.idle.append(fiber.hand)
         after = self._next()
         self.current = after
         after.runs_in.switch()  # comes back with the next job

@@ -17,7 +17,7 @@ import lmdb
 
 from agent.store.files import durable
 from tools.simulation.outside.disk import Directory, Disk, Inode, Write
-from tools.simulation.outside.fibers import Died, Life, Scheduler
+from tools.simulation.outside.fibers import ProcessDied, ProcessLifetime, Scheduler
 from tools.simulation.outside.handles import Environment, Library, Writer
 
 Bytes = int
@@ -42,11 +42,11 @@ SYSCALLS: Final = (
 
 
 @dataclass(eq=False, slots=True)
-class Opened:
+class OpenFile:
     """A descriptor of a process."""
 
     disk: Disk
-    life: Life
+    life: ProcessLifetime
     path: str
     number: int  # of its inode
     is_direct: bool = False  # it reads the medium, not the page cache
@@ -55,7 +55,7 @@ class Opened:
 class Faults:
     """What goes wrong, operation by operation; nothing here."""
 
-    def before(self, what: str, path: str, life: Life) -> None:
+    def before(self, what: str, path: str, life: ProcessLifetime) -> None:
         """Raise OSError for an operation that fails, `Died` when the process dies before it."""
 
     def read(self, path: str, data: bytes) -> bytes:
@@ -76,9 +76,9 @@ class Kernel:
         self._scheduler = scheduler
         self.faults = faults
         self.disks: list[Disk] = []
-        self.opened: dict[int, Opened] = {}
+        self.opened: dict[int, OpenFile] = {}
         self.released: set[int] = set()  # descriptors that dead processes had
-        self.environments: dict[Life, list[Any]] = {}
+        self.environments: dict[ProcessLifetime, list[Any]] = {}
         self._real: dict[str, Callable[..., Any]] = {name: getattr(os, name) for name in SYSCALLS}
         self._real_lmdb, self._real_statvfs = lmdb.open, os.statvfs
         self._real_open, self._real_fdopen = io.open, os.fdopen
@@ -116,7 +116,7 @@ class Kernel:
         finally:
             fiber.is_quiet = was
 
-    def died(self, life: Life) -> None:
+    def died(self, life: ProcessLifetime) -> None:
         """Close what a dead process had open; its fibers have ended."""
         for environment in self.environments.pop(life, ()):
             environment.close()
@@ -132,7 +132,7 @@ class Kernel:
     def _is_watched(self) -> bool:
         return self._scheduler.is_inside() and not self._scheduler.current.is_quiet
 
-    def _life(self) -> Life | None:
+    def _life(self) -> ProcessLifetime | None:
         lives = self._scheduler.current.lives
         return lives[-1] if lives else None
 
@@ -150,7 +150,7 @@ class Kernel:
                 return disk, text
         return None
 
-    def file(self, fd: Any) -> Opened | None:
+    def file(self, fd: Any) -> OpenFile | None:
         if not isinstance(fd, int) or not self._is_watched():
             return None
         return self.opened.get(fd)
@@ -159,11 +159,11 @@ class Kernel:
         life = self._life()
         assert life is not None, "no process is running"
         if life.is_dead:
-            raise Died(life)
+            raise ProcessDied(life)
         self._scheduler.point(f"{what} {path}")
         self.faults.before(what, path, life)
         if life.is_dead:
-            raise Died(life)
+            raise ProcessDied(life)
 
     # Names.
 
@@ -181,7 +181,7 @@ class Kernel:
         assert life is not None, "checked before"
         self.released.discard(fd)
         is_direct = bool(flags & os.O_DIRECT)
-        self.opened[fd] = Opened(disk, life, name, os.fstat(fd).st_ino, is_direct)
+        self.opened[fd] = OpenFile(disk, life, name, os.fstat(fd).st_ino, is_direct)
         if is_new:
             parent, base = self._parent(disk, name)
             disk.appeared(parent, base, fd, is_file=True)
@@ -315,7 +315,7 @@ class Kernel:
         self._real["ftruncate"](fd, length)
         self._note_size(fd, file, length)
 
-    def _note_size(self, fd: int, file: Opened | None, length: Bytes) -> None:
+    def _note_size(self, fd: int, file: OpenFile | None, length: Bytes) -> None:
         inode = None if file is None else file.disk.entry(fd)
         if isinstance(inode, Inode):
             inode.pending.append(Write(length, None))
@@ -367,7 +367,7 @@ class Kernel:
                 view[:count] = given
         return count
 
-    def _medium(self, fd: int, file: Opened) -> bytes | None:
+    def _medium(self, fd: int, file: OpenFile) -> bytes | None:
         """Return what the medium has where the page cache has something else, and is passed by."""
         inode = file.disk.entry(fd) if file.is_direct else None
         if not isinstance(inode, Inode) or not inode.is_hidden:

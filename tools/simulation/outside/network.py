@@ -18,8 +18,8 @@ import grpc
 from google.rpc import status_pb2
 from grpc_status import rpc_status
 
-from agent.rpc.wire.errors import ErrorEdge
-from tools.simulation.outside.fibers import Died, Life, Scheduler
+from agent.rpc.wire.errors import ErrorStatusMiddleware
+from tools.simulation.outside.fibers import ProcessDied, ProcessLifetime, Scheduler
 
 Seconds = float | None
 
@@ -121,14 +121,14 @@ class Context:
 class Server:
     """A process that listens."""
 
-    life: Life
+    life: ProcessLifetime
     handlers: dict[str, Any]
 
 
 class Collected:
     """Stands for a `grpc.Server` while handlers are added to it."""
 
-    def __init__(self, edge: ErrorEdge) -> None:
+    def __init__(self, edge: ErrorStatusMiddleware) -> None:
         self._edge = edge
         self.handlers: dict[str, Any] = {}
 
@@ -143,7 +143,7 @@ class Collected:
 
 
 @dataclass(slots=True)
-class Weather:
+class NetworkConditions:
     """How messages fare. Odds are of one message."""
 
     lost: float = 0.0
@@ -163,18 +163,18 @@ class Network:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
-        self.weather = Weather()
+        self.weather = NetworkConditions()
         self.servers: dict[str, Server] = {}
         self.message_count = 0
 
-    def listen(self, address: str, life: Life, handlers: dict[str, Any]) -> None:
+    def listen(self, address: str, life: ProcessLifetime, handlers: dict[str, Any]) -> None:
         """Answer calls to an address, as long as the process lives."""
         self.servers[address] = Server(life, handlers)
 
     def channel(self, address: str, _options: object = None) -> "Channel":
         """Return a connection of the process that asks for it."""
         lives = self.scheduler.current.lives
-        return Channel(self, lives[-1] if lives else Life("client"), address)
+        return Channel(self, lives[-1] if lives else ProcessLifetime("client"), address)
 
     def server(self, address: str) -> Server:
         """Return who listens. Raises CallFailed."""
@@ -202,13 +202,13 @@ class Network:
         return bool(weather.twice) and self.scheduler.dice.random() < weather.twice
 
     @contextmanager
-    def inside(self, server_life: Life) -> Iterator[None]:
+    def inside(self, server_life: ProcessLifetime) -> Iterator[None]:
         """Run code of another process. Its death is a broken connection to who called it."""
         fiber = self.scheduler.current
         fiber.lives.append(server_life)
         try:
             yield
-        except Died as death:
+        except ProcessDied as death:
             if death.life is not server_life:
                 raise
             raise CallFailed(grpc.StatusCode.UNAVAILABLE, "the connection broke") from None
@@ -216,13 +216,13 @@ class Network:
             fiber.lives.pop()
             # Who was called goes on without its caller; the caller notices its own death here.
         if fiber.must_die():
-            raise Died(fiber.lives[-1])
+            raise ProcessDied(fiber.lives[-1])
 
 
 class Channel:
     """As `grpc.Channel`."""
 
-    def __init__(self, network: Network, life: Life, address: str) -> None:
+    def __init__(self, network: Network, life: ProcessLifetime, address: str) -> None:
         self.network = network
         self.life = life
         self.address = address
@@ -339,7 +339,7 @@ class _StreamMethod(_Method):
                 yield self._decode(encoded)
         finally:
             context.has_gone = True
-            with suppress(CallFailed, Died):
+            with suppress(CallFailed, ProcessDied):
                 self._end(server, answers)
 
     def _end(self, server: Server, answers: Any) -> None:
@@ -399,7 +399,7 @@ class _UploadMethod(_Method):
         try:
             # A queue of messages has no end of its own; whoever draws the last one ends with its
             # process.
-            with suppress(Died, ValueError, AttributeError):
+            with suppress(ProcessDied, ValueError, AttributeError):
                 requests.close()
         finally:
             fiber.lives.pop()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Self
 
-from tools.simulation.outside.fibers import Died, Fiber, Scheduler
+from tools.simulation.outside.fibers import Fiber, ProcessDied, Scheduler
 
 Limit = float
 Seconds = float | None
@@ -115,7 +115,7 @@ class Condition:
                     self._lock.take_back(depth)
                 else:
                     self._lock.acquire()
-            except Died:  # its process is dead, and with it everybody who could mind
+            except ProcessDied:  # its process is dead, and with it everybody who could mind
                 if isinstance(self._lock, RLock):
                     self._lock._depth = depth
                 self._lock._holder = self._scheduler.current

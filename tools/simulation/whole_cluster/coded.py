@@ -21,8 +21,8 @@ from agent.client.block_messages import Placed
 from agent.client.ecreader import GroupReader
 from agent.client.ecwriter import EcWriterSession
 from agent.client.fan_out import Open
-from agent.client.file_pieces import Source
-from agent.client.writer import Stored
+from agent.client.file_pieces import SourceFile
+from agent.client.writer import StoredFile
 from agent.ec.scheme import Scheme, parse_scheme
 from agent.errors import SutureError
 from agent.rpc.calls.peer import NodeAddress, Peer
@@ -225,7 +225,7 @@ class CodedRun(LedRun):
         for number in range(event.amount):
             data = dice.randbytes(dice.randint(*KEY_BYTES))
             key = f"key-{event.block}" if not number else f"key-{event.block}-{number}"
-            sources.append(Source(key, self.root / key, len(data), data))
+            sources.append(SourceFile(key, self.root / key, len(data), data))
         try:
             for stored in session.put(sources, replace=False):
                 self._is_stored(stored)
@@ -233,7 +233,7 @@ class CodedRun(LedRun):
             with suppress(SutureError):  # an idle session ends by itself
                 session.finish(close=dice.random() < 0.5)
 
-    def _is_stored(self, stored: Stored) -> None:
+    def _is_stored(self, stored: StoredFile) -> None:
         [location] = stored.blocks
         place = (location.block_id.container_id, location.block_id.local_id)
         self.oracle.blocks[place].is_whole_somewhere = True

@@ -9,26 +9,26 @@ import agent.host.wiring
 import agent.scan.throttle
 from agent.config.options import AgentConfig
 from agent.errors import SutureError
-from agent.host.host import Host
-from agent.host.who import Who
+from agent.host.host import AgentProcess
+from agent.host.who import DatanodeIdentity
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.datanode.server import BuiltServer, codecs_of, composed
 from agent.rpc.serving.connections import Connections
 from agent.rpc.v1 import datanode_pb2_grpc, scm_pb2_grpc
-from agent.rpc.wire.errors import ErrorEdge
-from agent.runtime.service_manager import Supervisor
-from agent.store.files.layout import Layout
+from agent.rpc.wire.errors import ErrorStatusMiddleware
+from agent.runtime.service_manager import SystemdNotifier
+from agent.store.files.layout import VolumeLayout
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockId, ContainerId
 from scm.edge.plane.control import ControlPlane
 from scm.edge.service import ScmService
 from scm.state.clock import Clock
-from scm.state.database import State
+from scm.state.database import StateDatabase
 from scm.state.options import ScmOptions
 from tools.simulation.cluster import PLAIN, PORT
 from tools.simulation.machine import Machine
-from tools.simulation.oracle import Bricks
-from tools.simulation.outside.fibers import Life, Scheduler
+from tools.simulation.oracle import DiskHost
+from tools.simulation.outside.fibers import ProcessLifetime, Scheduler
 from tools.simulation.outside.kernel import Kernel
 from tools.simulation.outside.network import Collected, Network
 from tools.simulation.outside.primitives import Event, Executor
@@ -50,7 +50,7 @@ OPTIONS: Final = ScmOptions(
 )
 
 
-class LedNode(Bricks):
+class LedNode(DiskHost):
     """A datanode that has its orders from the control plane."""
 
     def __init__(
@@ -58,10 +58,10 @@ class LedNode(Bricks):
     ) -> None:
         name = f"dn{number}"
         super().__init__(name, f"{name}:{PORT}", root, scheduler, kernel, network)
-        self.host: Host | None = None
+        self.host: AgentProcess | None = None
         self.cluster_id = ""
 
-    def boot(self, life: Life) -> None:
+    def boot(self, life: ProcessLifetime) -> None:
         """Put the agent together and start its loops."""
         del life
         config = AgentConfig.model_validate(
@@ -80,9 +80,9 @@ class LedNode(Bricks):
                 "tls": {"allow_plaintext": True},
             }
         )
-        who = Who(self.name, self.cluster_id, boot_id=self.start_count)
+        who = DatanodeIdentity(self.name, self.cluster_id, boot_id=self.start_count)
         scm = ScmClient(SCM_ADDRESS, security=PLAIN)
-        self.host = Host(config, who, [scm], Supervisor({}), security=PLAIN)
+        self.host = AgentProcess(config, who, [scm], SystemdNotifier({}), security=PLAIN)
         self.host.start()
 
     def shut(self) -> None:
@@ -107,7 +107,9 @@ class LedNode(Bricks):
 
     def block_file(self, container_id: ContainerId, block_id: BlockId) -> Path:
         """Return where the bytes of a block are, or would be."""
-        return Layout(self.disk.root, self.cluster_id).replica(container_id).block_file(block_id)
+        return (
+            VolumeLayout(self.disk.root, self.cluster_id).replica(container_id).block_file(block_id)
+        )
 
 
 class ScmMachine(Machine):
@@ -116,17 +118,17 @@ class ScmMachine(Machine):
     def __init__(self, root: Path, scheduler: Scheduler, kernel: Kernel, network: Network) -> None:
         super().__init__(SCM, SCM_ADDRESS, root, scheduler, kernel, network)
         self.control: ControlPlane | None = None
-        self._state: State | None = None
+        self._state: StateDatabase | None = None
 
-    def boot(self, life: Life) -> None:
+    def boot(self, life: ProcessLifetime) -> None:
         """Open the state, serve it, and begin to tick."""
         clock = Clock(self.clock.now_ms, self.clock.monotonic_s)
-        state = self._state = State.open(self.disk.root / "data", map_bytes=MAP_BYTES)
+        state = self._state = StateDatabase.open(self.disk.root / "data", map_bytes=MAP_BYTES)
         control = ControlPlane(
             state, clock=clock, options=OPTIONS, snapshots_path=self.disk.root / "snapshots"
         )
         self.control = control
-        collected = Collected(ErrorEdge())
+        collected = Collected(ErrorStatusMiddleware())
         service = ScmService(control, clock=clock, options=OPTIONS)
         scm_pb2_grpc.add_ScmServicer_to_server(service, collected)  # type: ignore[no-untyped-call]
         self.network.listen(self.address, life, collected.handlers)
@@ -177,7 +179,7 @@ def around(scheduler: Scheduler, network: Network, machines: Sequence[Machine]) 
     clocks = {machine.name: machine.clock for machine in machines}
 
     def built(groups: Sequence[object], address: str, _: object, **more: Any) -> BuiltServer:
-        edge = ErrorEdge(codecs_of(groups, "decoders"), codecs_of(groups, "encoders"))
+        edge = ErrorStatusMiddleware(codecs_of(groups, "decoders"), codecs_of(groups, "encoders"))
         collected = Collected(edge)
         datanode_pb2_grpc.add_DatanodeServicer_to_server(composed(groups), collected)  # type: ignore[no-untyped-call]
         life = scheduler.current.lives[-1]

@@ -25,7 +25,7 @@ from tools.simulation.actions import (
 from tools.simulation.cluster import PLAIN, QUICK
 from tools.simulation.events import IN_SERVICE, NODES, WANTED, Event, Kind
 from tools.simulation.outside.fibers import Fiber
-from tools.simulation.stage import Stage
+from tools.simulation.stage import ScheduleRun
 from tools.simulation.whole_cluster.machines import (
     OPTIONS,
     SCM_ADDRESS,
@@ -42,7 +42,7 @@ LOOKS_MAX: Final = 80  # after quiet
 LOOK_S: Final = 30.0
 
 
-class LedRun(Stage):
+class LedRun(ScheduleRun):
     """One schedule of a whole cluster."""
 
     oracle_of = LedOracle

@@ -34,11 +34,11 @@ from agent.store.index.check.indexpages import (
     OVERFLOW,
     SUB_DATABASE,
     Bytes,
-    Database,
+    DatabaseRoot,
     Meta,
-    Nodes,
     Numbers,
     PageFault,
+    PageNodes,
     children,
     decode_database,
     decode_meta,
@@ -145,7 +145,7 @@ class _Check:
             raise PageFault("the meta pages disagree on the size of a page")
         return max(first, second, key=lambda meta: meta.transaction)
 
-    def _named(self) -> Iterator[tuple[str, Database]]:
+    def _named(self) -> Iterator[tuple[str, DatabaseRoot]]:
         for pages, nodes in self._leaves(self._meta.main, None, node_count_min=1):
             if (nodes.flags != SUB_DATABASE).any():
                 raise PageFault("a named database has no root")
@@ -157,7 +157,7 @@ class _Check:
 
     def _walk(
         self,
-        database: Database,
+        database: DatabaseRoot,
         key_bytes: int | None,
         *,
         node_count_min: int,
@@ -186,8 +186,8 @@ class _Check:
             raise PageFault(f"a database counts {database.entry_count} rows, and has {entry_count}")
 
     def _leaves(
-        self, database: Database, key_bytes: int | None, *, node_count_min: int
-    ) -> Iterator[tuple[Bytes, Nodes]]:
+        self, database: DatabaseRoot, key_bytes: int | None, *, node_count_min: int
+    ) -> Iterator[tuple[Bytes, PageNodes]]:
         """Yield the leaves of a database with their nodes, level by level from its root. A level is
         in the order of its keys, but read in the order of the file."""
         level = np.array([database.root] if database.depth else [], np.uint64).astype(np.int64)

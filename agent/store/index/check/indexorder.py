@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from agent.store.index.check.indexpages import Bytes, Nodes, Numbers, PageFault
+from agent.store.index.check.indexpages import Bytes, Numbers, PageFault, PageNodes
 
 Keys: TypeAlias = npt.NDArray[np.bytes_]  # all of one length, compared bytewise
 _LOWEST: Final = b""
@@ -32,11 +32,11 @@ class KeyOrder:
         self._firsts, self._lasts = self._made(len(self._lows)), self._made(len(self._lows))
         self._branches: list[tuple[Numbers, Keys, npt.NDArray[np.bool_]]] = []
 
-    def take_branches(self, pages: Bytes, nodes: Nodes, places: Numbers) -> None:
+    def take_branches(self, pages: Bytes, nodes: PageNodes, places: Numbers) -> None:
         """Take branches; `places` has the position of each node's page in the level."""
         self._branches.append((places, self._keys(pages, nodes), nodes.is_first))
 
-    def take_leaves(self, pages: Bytes, nodes: Nodes, places: Numbers, level: Numbers) -> None:
+    def take_leaves(self, pages: Bytes, nodes: PageNodes, places: Numbers, level: Numbers) -> None:
         """Take leaves of a level with these pages. Raise `PageFault`."""
         keys, is_first = self._keys(pages, nodes), nodes.is_first
         _expect((keys[1:] > keys[:-1]) | is_first[1:], level[places[1:]])
@@ -61,7 +61,7 @@ class KeyOrder:
         _expect(self._firsts[1:] >= self._lows[1:], level[1:])
         _expect(self._lasts[:-1] < self._lows[1:], level[:-1])
 
-    def _keys(self, pages: Bytes, nodes: Nodes) -> Keys:
+    def _keys(self, pages: Bytes, nodes: PageNodes) -> Keys:
         flat, size = pages.reshape(-1), self._key_bytes
         everywhere: Keys = np.ndarray(len(flat) - size + 1, f"S{size}", flat, strides=(1,))
         # the first key of a branch may be shorter, and be at the very end

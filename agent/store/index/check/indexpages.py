@@ -42,7 +42,7 @@ class PageFault(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Database:
+class DatabaseRoot:
     """The root of one database. `depth` counts levels of pages; 0 = no page."""
 
     page_bytes: int  # set in the database of free pages only
@@ -56,14 +56,14 @@ class Database:
 class Meta:
     """A meta page, of which there are two: the index after a transaction."""
 
-    free: Database
-    main: Database
+    free: DatabaseRoot
+    main: DatabaseRoot
     last_page: int
     transaction: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Nodes:
+class PageNodes:
     """The nodes of many pages. `at` is the offset of each node in all their bytes."""
 
     at: Numbers
@@ -78,14 +78,14 @@ class Nodes:
         return self.at + NODE_BYTES + self.key_bytes
 
 
-def decode_database(data: bytes) -> Database:
+def decode_database(data: bytes) -> DatabaseRoot:
     """Parse the root of a database. Raise `PageFault`."""
     if len(data) != _DATABASE.size:
         raise PageFault(f"the root of a database in {len(data)} bytes")
     page_bytes, flags, depth, _, _, _, entry_count, root = _DATABASE.unpack(data)
     if depth > DEPTH_MAX or (depth == 0) != (root == NO_PAGE):
         raise PageFault(f"a database with root {root} and depth {depth}")
-    return Database(page_bytes, flags, depth, entry_count, root)
+    return DatabaseRoot(page_bytes, flags, depth, entry_count, root)
 
 
 def decode_meta(data: bytes, number: int) -> Meta:
@@ -106,7 +106,7 @@ def decode_meta(data: bytes, number: int) -> Meta:
     return Meta(free, main, last_page, transaction)
 
 
-def judge_pages(pages: Bytes, numbers: Numbers, *, is_leaf: bool, node_count_min: int) -> Nodes:
+def judge_pages(pages: Bytes, numbers: Numbers, *, is_leaf: bool, node_count_min: int) -> PageNodes:
     """Return the nodes of pages that are all leaves or all branches. Raise `PageFault`."""
     page_bytes = pages.shape[1]
     words = pages.view(np.uint16)
@@ -134,10 +134,10 @@ def judge_pages(pages: Bytes, numbers: Numbers, *, is_leaf: bool, node_count_min
     end = offsets + NODE_BYTES + key_bytes + held_bytes
     _expect(end <= page_bytes, numbers[rows], "has a node that ends outside of it")
     is_first = np.broadcast_to(columns == 0, is_node.shape)[is_node]
-    return Nodes(at, key_bytes, flags, data_bytes, is_first)
+    return PageNodes(at, key_bytes, flags, data_bytes, is_first)
 
 
-def children(pages: Bytes, nodes: Nodes) -> Numbers:
+def children(pages: Bytes, nodes: PageNodes) -> Numbers:
     """Return the child pages of branches."""
     flat, first = pages.reshape(-1).view(np.uint16), nodes.at // 2
     low, high, top = (flat[first + word].astype(np.int64) for word in range(3))

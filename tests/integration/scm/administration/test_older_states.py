@@ -10,9 +10,9 @@ import pytest
 from agent.errors import Code, Refused, Unavailable
 from merkle.replica import ReplicaState
 from scm.cluster.nodes import Registration
-from scm.cluster.replica_map import Report
+from scm.cluster.replica_map import NodeReplicaReport
 from scm.edge.call_values import Heartbeat, HeartbeatAnswer
-from scm.state.facts import ContainerState, Key, KeyBlock, Kind
+from scm.state.facts import CommandKind, ContainerState, Key, KeyBlock
 from scm.state.options import ScmOptions
 from scm.state.starts import SeenStart
 from tests.support.control.restored import recover
@@ -48,7 +48,7 @@ class Remembering:
     def beat(self, world: ScmWorld, node: str, *, boot_id: int = 2) -> HeartbeatAnswer:
         """Call with a full report."""
         mine = replica(node, ReplicaState.CLOSED, container_id=1, bcsid=2)
-        report = Report(True, 1, 0, is_last=True, replicas=(mine,))
+        report = NodeReplicaReport(True, 1, 0, is_last=True, replicas=(mine,))
         return world.control.datanodes.heartbeat(
             Heartbeat(
                 node,
@@ -109,7 +109,7 @@ def deletes(world: ScmWorld, nodes: Remembering) -> list[tuple[str, int]]:
         world.clock.advance_s(1)
         for node in NODES:
             for command, _named in nodes.beat(world, node).commands:
-                assert command.kind is not Kind.DELETE
+                assert command.kind is not CommandKind.DELETE
                 ordered += [(node, one) for t in command.transactions for one in t.local_ids]
         world.control.tick()
     return ordered

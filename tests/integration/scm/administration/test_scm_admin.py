@@ -8,7 +8,7 @@ import pytest
 
 from merkle.replica import ReplicaState
 from scm.replication.reconciling.plan_check import PlannedCommand, PlanRow
-from scm.state.facts import Container, Kind, OpState, Pending
+from scm.state.facts import CommandKind, Container, OpState, PendingCommand
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import ScmWorld, confirm, outcome, replica
 
@@ -44,7 +44,7 @@ def spare(world: ScmWorld, made: Container) -> str:
     return node
 
 
-def kinds(world: ScmWorld) -> list[Kind]:
+def kinds(world: ScmWorld) -> list[CommandKind]:
     """Return the kinds of what is pending."""
     return [command.kind for command in world.state.commands.values()]
 
@@ -70,10 +70,10 @@ class TestReplicate:
 
         (order,) = shown.commands
         source = order.datanode_id
-        assert PlannedCommand(Kind.REPLICATE, source, spare(world, made), 1_000) == order
+        assert PlannedCommand(CommandKind.REPLICATE, source, spare(world, made), 1_000) == order
         assert ("OK", 3, 4) == (shown.code, shown.copies_before, shown.copies_after)
         assert (shown.commands, 1) == (given.commands, len(given.command_ids))
-        assert [Kind.REPLICATE] == kinds(world)
+        assert [CommandKind.REPLICATE] == kinds(world)
 
     @pytest.mark.parametrize("change", ["replica gone", "root changed", "another copy ordered"])
     def test_a_world_that_changed_aborts(
@@ -127,7 +127,7 @@ class TestDelete:
         assert (True, 2) == (command.force, command.keep_count)
         world.beat(first, full=True, outcomes=(outcome(command),))
         world.control.tick()
-        assert [Kind.REPLICATE] == kinds(world)
+        assert [CommandKind.REPLICATE] == kinds(world)
 
     def test_a_bad_replica_may_go_and_the_last_good_ones_not(
         self, world: ScmWorld, made: Container
@@ -179,7 +179,7 @@ class TestPlanRows:
         codes = [world.control.operators.apply_plan([one], dry_run=False)[0].code for one in plans]
 
         assert ["STALE_PLAN", "OK", "STALE_PLAN"] == codes
-        assert [Kind.REPLICATE] == kinds(world)
+        assert [CommandKind.REPLICATE] == kinds(world)
 
     def test_two_rows_of_one_plan_do_not_order_the_same_twice(
         self, world: ScmWorld, made: Container
@@ -194,7 +194,7 @@ class TestPlanRows:
         ]
 
         assert ["OK", "STALE_PLAN"] == codes
-        assert [Kind.REPLICATE] == kinds(world)
+        assert [CommandKind.REPLICATE] == kinds(world)
 
     def test_plan_rows_are_executed_all_or_none(self, world: ScmWorld, made: Container) -> None:
         """One of two containers changes: the other is not touched either, and both have the
@@ -305,11 +305,11 @@ class TestPlanRows:
 
 def test_datanodes_are_told_to_measure_or_register_again(world: ScmWorld) -> None:
     """Those that can be reached; the others are named."""
-    answers = world.control.operators.order_nodes(["dn1", "dn9"], Kind.REFRESH_VOLUME_USAGE)
+    answers = world.control.operators.order_nodes(["dn1", "dn9"], CommandKind.REFRESH_VOLUME_USAGE)
 
     assert [("dn1", "OK"), ("dn9", "WRONG_DATANODE")] == [(d.datanode_id, d.code) for d in answers]
     ((command, _named),) = world.call("dn1").commands
-    assert Kind.REFRESH_VOLUME_USAGE is command.kind
+    assert CommandKind.REFRESH_VOLUME_USAGE is command.kind
 
 
 def test_the_replication_limit_of_a_datanode_is_an_option(tmp_path: Path) -> None:
@@ -325,8 +325,8 @@ def test_the_replication_limit_of_a_datanode_is_an_option(tmp_path: Path) -> Non
             assert node is not None
             change.put(world.state.nodes, replace(node, op_state=OpState.DECOMMISSIONING))
             for number in range(1, 13):
-                kind = Kind.DELETE if number > 6 else Kind.REPLICATE
-                change.put(world.state.commands, Pending(number, kind, number, "dn1"))
+                kind = CommandKind.DELETE if number > 6 else CommandKind.REPLICATE
+                change.put(world.state.commands, PendingCommand(number, kind, number, "dn1"))
         limits = {
             one.node.datanode_id: (one.replication_limit, one.delete_limit)
             for one in world.control.queries.queues().nodes
@@ -336,7 +336,9 @@ def test_the_replication_limit_of_a_datanode_is_an_option(tmp_path: Path) -> Non
         in_flight = world.control.queries.queues().pending_add_limit
 
     assert {"dn1": (3, 40), "dn2": (6, 40)} == limits
-    assert [Kind.REPLICATE] * 3 + [Kind.DELETE] * 6 == [command.kind for command in sent]
+    assert [CommandKind.REPLICATE] * 3 + [CommandKind.DELETE] * 6 == [
+        command.kind for command in sent
+    ]
     assert 5 == in_flight  # 75 % of two healthy datanodes' three
 
 
@@ -344,7 +346,7 @@ def test_queues_show_what_was_reported_sent_and_waits(world: ScmWorld) -> None:
     """With the limits, and who is at his."""
     world.queues["dn1"] = (("replicate", 20),)
     world.call("dn1")
-    world.control.operators.order_nodes(["dn2"], Kind.REREGISTER)
+    world.control.operators.order_nodes(["dn2"], CommandKind.REREGISTER)
 
     queues = world.control.queries.queues()
 

@@ -11,9 +11,9 @@ from agent.cli.change.node_commands import progress_text
 from agent.errors import Unavailable
 from agent.rpc.v1 import scm_pb2
 from merkle.replica import ReplicaState
-from scm.administration.decommission import Request
+from scm.administration.decommission import OpStateRequest
 from scm.administration.decommission_rules import DONE
-from scm.state.facts import Container, Kind, OpState
+from scm.state.facts import CommandKind, Container, OpState
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import ScmWorld, outcome, replica
 from tests.support.control.unwritable import unwritable
@@ -41,7 +41,7 @@ def made(world: ScmWorld) -> Container:
 
 def ask(world: ScmWorld, op_state: OpState, *nodes: str, **more: int | bool) -> list[str]:
     """Ask for a state; return the decisions' codes."""
-    request = Request(tuple(nodes), op_state, **more)  # type: ignore[arg-type]
+    request = OpStateRequest(tuple(nodes), op_state, **more)  # type: ignore[arg-type]
     return [d.code for d in world.control.operators.set_operational_states(request)]
 
 
@@ -52,7 +52,7 @@ def run_turns(world: ScmWorld, seconds: int = 3) -> None:
         world.control.tick()
         for node in NODES:
             for command, _named in world.call(node).commands:
-                if command.kind is Kind.SET_OPERATIONAL_STATE:
+                if command.kind is CommandKind.SET_OPERATIONAL_STATE:
                     world.kept[node] = (OpState(command.op_state), command.op_expiry_ms)
                     world.beat(node, outcomes=(outcome(command),))
 
@@ -60,7 +60,7 @@ def run_turns(world: ScmWorld, seconds: int = 3) -> None:
 def copy_all(world: ScmWorld, made: Container) -> None:
     """Let every copy that is ordered arrive."""
     for command in world.state.commands.values():
-        if command.kind is Kind.REPLICATE:
+        if command.kind is CommandKind.REPLICATE:
             world.beat(command.datanode_id, outcomes=(outcome(command),))
             world.beat(command.target_id, replica(command.target_id, bcsid=made.sequence_id))
 
@@ -157,7 +157,7 @@ def test_decommissioning_can_be_cancelled_at_any_time(
 def test_a_node_the_cluster_cannot_do_without_is_refused(world: ScmWorld, made: Container) -> None:
     """With the reason; `force` does it all the same, and a dry run changes nothing."""
     both = ("dn1", "dn2")
-    request = Request(both, OpState.DECOMMISSIONING)
+    request = OpStateRequest(both, OpState.DECOMMISSIONING)
     decisions = world.control.operators.set_operational_states(request)
     assert ["PRECHECK_FAILED"] * 2 == [d.code for d in decisions]
     assert "3 nodes in service are needed" in decisions[0].message
@@ -180,7 +180,7 @@ def test_maintenance_begins_when_two_stay_online_and_ends_by_itself(
     ask(world, OpState.ENTERING_MAINTENANCE, node, op_expiry_ms=end_ms)
     run_turns(world, 5)
     during, kept = state_of(world, node), world.kept[node]
-    copies = [c for c in world.state.commands.values() if c.kind is Kind.REPLICATE]
+    copies = [c for c in world.state.commands.values() if c.kind is CommandKind.REPLICATE]
     run_turns(world, 60)
 
     assert (OpState.IN_MAINTENANCE, (OpState.IN_MAINTENANCE, end_ms)) == (during, kept)
@@ -265,11 +265,11 @@ def test_s5_12_what_is_locked_out_is_said_before_and_meanwhile(world: ScmWorld) 
     two = [r.datanode_id for r in world.state.replicas.of(made.container_id)][:2]
     third = world.state.replicas.of(made.container_id)[2].datanode_id
     world.beat(third, full=True)
-    request = Request(tuple(two), OpState.ENTERING_MAINTENANCE, is_dry_run=True)
+    request = OpStateRequest(tuple(two), OpState.ENTERING_MAINTENANCE, is_dry_run=True)
 
     before = world.control.operators.set_operational_states(request)
     one = world.control.operators.set_operational_states(
-        Request((two[0],), OpState.ENTERING_MAINTENANCE, is_dry_run=True)
+        OpStateRequest((two[0],), OpState.ENTERING_MAINTENANCE, is_dry_run=True)
     )
     world.beat(two[1], full=True)
     ask(world, OpState.ENTERING_MAINTENANCE, two[0], is_forced=True)
@@ -293,7 +293,7 @@ def test_s2_17_all_holders_may_leave_at_once(tmp_path: Path) -> None:
         for _ in range(3):
             world.clock.advance_s(1)
             world.control.tick()
-        copies = [c for c in world.state.commands.values() if c.kind is Kind.REPLICATE]
+        copies = [c for c in world.state.commands.values() if c.kind is CommandKind.REPLICATE]
         early = [state_of(world, node) for node in holders]
         copy_all(world, made)
         for _ in range(6):
@@ -327,7 +327,7 @@ def test_s2_18_a_decommissioned_node_that_comes_back_is_like_a_new_one(
     world.clock.advance_s(1)
     world.control.tick()
 
-    deletes = [c for c in world.state.commands.values() if c.kind is Kind.DELETE]
+    deletes = [c for c in world.state.commands.values() if c.kind is CommandKind.DELETE]
     assert OpState.DECOMMISSIONED is still
     assert OpState.IN_SERVICE is state_of(world, node)
     assert 4 == len(world.state.replicas.of(made.container_id))
@@ -352,7 +352,7 @@ def test_a_node_waits_until_the_last_commits_it_alone_has_are_elsewhere(world: S
     world.beat("dn5", full=True)
     ask(world, OpState.DECOMMISSIONING, behind)
     run_turns(world, 5)
-    (copy,) = [c for c in world.state.commands.values() if c.kind is Kind.REPLICATE]
+    (copy,) = [c for c in world.state.commands.values() if c.kind is CommandKind.REPLICATE]
     before = state_of(world, behind)
 
     world.beat(copy.datanode_id, outcomes=(outcome(copy),))
@@ -373,7 +373,7 @@ def test_a_container_that_was_never_made_here_holds_no_node_back(
     """Nothing may be ordered about it, so that waiting for it has no end; a datanode may report any
     number, and the control plane must not make room for all numbers below. The answer names it."""
     world.beat("dn1", replica("dn1", container_id=container_id), full=True)
-    (decision,) = world.control.operators.set_operational_states(Request(("dn1",), op_state))
+    (decision,) = world.control.operators.set_operational_states(OpStateRequest(("dn1",), op_state))
     run_turns(world, 5)
 
     told = f"1 containers on them are not known here, no copy is made of them: {container_id}"
@@ -433,14 +433,14 @@ def test_a_copy_that_comes_to_a_node_that_leaves_is_ordered_elsewhere(
             mine = [r for r in world.state.replicas.values() if r.datanode_id == node]
             world.beat(node, *(() if node == first else mine), full=True)
         world.control.tick()
-        (copy,) = [c for c in world.state.commands.values() if c.kind is Kind.REPLICATE]
+        (copy,) = [c for c in world.state.commands.values() if c.kind is CommandKind.REPLICATE]
         if is_sent:
             world.call(copy.datanode_id)
         ask(world, state, copy.target_id, is_forced=True)
         for _ in range(3):
             world.clock.advance_s(1)
             world.control.tick()
-        now = [c for c in world.state.commands.values() if c.kind is Kind.REPLICATE]
+        now = [c for c in world.state.commands.values() if c.kind is CommandKind.REPLICATE]
         found, _pending = world.control.queries.outcomes([copy.command_id], 1)
 
     assert [f"{copy.target_id} is to leave"] == [o.message for o in found]

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.rpc.wire.plan_file import Run, read_plan
+from agent.rpc.wire.plan_file import FinishedRun, read_plan
 from scm.edge import wire
-from scm.state.facts import Kind
+from scm.state.facts import CommandKind
 from scm.state.options import ScmOptions
-from spark_verify.pipeline import Request, verify
+from spark_verify.pipeline import VerifyRequest, verify
 from tests.support.control.scm_world import ScmWorld, confirm, replica
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
@@ -29,8 +29,8 @@ def test_plan_rows_that_remove_two_replicas_are_all_executed(tmp_path: Path) -> 
             world.beat(node, replica(node, bcsid=made.sequence_id))
         confirm(world, *NODES)
         snapshot = world.control.queries.export_snapshot().place
-        run = verify(Request(snapshot, tmp_path / "out", reporting_min_percent=0)).directory
-        rows = wire.plan_rows_from(read_plan(Run.opened(str(run)), only="delete"))
+        run = verify(VerifyRequest(snapshot, tmp_path / "out", reporting_min_percent=0)).directory
+        rows = wire.plan_rows_from(read_plan(FinishedRun.opened(str(run)), only="delete"))
 
         shown = world.control.operators.apply_plan(rows, dry_run=True)
         assert not list(world.state.commands.values())
@@ -41,6 +41,6 @@ def test_plan_rows_that_remove_two_replicas_are_all_executed(tmp_path: Path) -> 
 
         assert ["OK", "OK"] == [decision.code for decision in shown]
         assert [1, 1] == [len(decision.command_ids) for decision in done]
-        deletes = [c for c in world.state.commands.values() if c.kind is Kind.DELETE]
+        deletes = [c for c in world.state.commands.values() if c.kind is CommandKind.DELETE]
         assert 2 == len(deletes)
         assert [0] == [len(decision.command_ids) for decision in again]

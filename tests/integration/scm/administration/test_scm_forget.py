@@ -9,16 +9,16 @@ import pytest
 
 from agent.errors import Code, Refused, Unavailable
 from agent.observe.audit import AuditLog
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 from merkle.replica import ReplicaState
-from scm.administration.node_removal import BooksLoss
+from scm.administration.node_removal import RemovalLoss
 from scm.edge.plane.control import ControlPlane
 from scm.edge.server import build_server
 from scm.edge.service import ScmService
 from scm.state.clock import Clock
-from scm.state.facts import ContainerState, Kind, Pending
+from scm.state.facts import CommandKind, ContainerState, PendingCommand
 from scm.state.options import ScmOptions
-from spark_verify.pipeline import Request, verify
+from spark_verify.pipeline import VerifyRequest, verify
 from tests.support.command_line import CommandLine
 from tests.support.control.scm_world import ScmWorld, confirm, pass_time, replica
 from tests.support.control.unwritable import unwritable
@@ -83,10 +83,10 @@ def test_forget_shows_keys_asks_and_records_the_loss(world: ScmWorld, suture: Co
     name = key_name(world)
     shown = suture("scm", "forget", "1", "--dry-run")
     before = world.state.containers.get(1)
-    suture("scm", "forget", "1", code=Exit.FAILED)  # nobody can be asked
+    suture("scm", "forget", "1", code=ExitCode.FAILED)  # nobody can be asked
     done = suture("scm", "forget", "1", "--yes")
     listed = suture.json("ls")
-    suture("get", name, "--output", str(world.path / "out"), code=Exit.FAILED)
+    suture("get", name, "--output", str(world.path / "out"), code=ExitCode.FAILED)
     container = suture.json("scm", "containers", "1")
     log = [json.loads(line) for line in (world.path.parent / "audit.log").read_text().splitlines()]
 
@@ -236,15 +236,17 @@ def test_forget_and_remove_node_drop_pending_commands(world: ScmWorld) -> None:
     """
     dead, living = held(world), left(world)
     orders = [
-        (Kind.RECONCILE, 1, dead[0], ""),
-        (Kind.REPLICATE, 1, living[0], dead[1]),
-        (Kind.REPLICATE, 7, living[0], dead[1]),
-        (Kind.DELETE, 7, dead[2], ""),
-        (Kind.RECONCILE, 1, living[0], ""),
+        (CommandKind.RECONCILE, 1, dead[0], ""),
+        (CommandKind.REPLICATE, 1, living[0], dead[1]),
+        (CommandKind.REPLICATE, 7, living[0], dead[1]),
+        (CommandKind.DELETE, 7, dead[2], ""),
+        (CommandKind.RECONCILE, 1, living[0], ""),
     ]
     with world.state.change() as change:
         for number, (kind, container_id, node, target) in enumerate(orders, start=100):
-            command = Pending(number, kind, container_id, node, target_id=target, deadline_ms=1)
+            command = PendingCommand(
+                number, kind, container_id, node, target_id=target, deadline_ms=1
+            )
             change.put(world.state.commands, command)
 
     (fate,) = world.control.operators.forget_containers([1], worlds=(), is_dry_run=False)
@@ -261,7 +263,7 @@ def test_forget_and_remove_node_drop_pending_commands(world: ScmWorld) -> None:
 def test_dead_nodes_are_removed_from_the_command_line(world: ScmWorld, suture: CommandLine) -> None:
     """The consequences are shown, and a removal that makes data unreadable needs --force."""
     dead, living = held(world), left(world)
-    refused = suture("scm", "remove-node", *dead, "--yes", code=Exit.FAILED)
+    refused = suture("scm", "remove-node", *dead, "--yes", code=ExitCode.FAILED)
     done = suture("scm", "remove-node", *dead, "--yes", "--force")
     nodes = suture.json("scm", "nodes")
 
@@ -298,7 +300,7 @@ def test_a_removal_that_another_was_faster_with_is_none(world: ScmWorld) -> None
     (shown,) = operators.remove_nodes([first], is_forced=True, is_dry_run=True)
     operators.remove_nodes([first], is_forced=True, is_dry_run=False)
 
-    late = operators._remove(shown, BooksLoss(1, (), 0))
+    late = operators._remove(shown, RemovalLoss(1, (), 0))
 
     assert "removed before" in late.message
     assert 1 == (world.path.parent / "audit.log").read_text().count('"node removed"')
@@ -307,7 +309,7 @@ def test_a_removal_that_another_was_faster_with_is_none(world: ScmWorld) -> None
 def test_an_address_of_nobody_is_refused(world: ScmWorld, suture: CommandLine) -> None:
     """A removed node is named by its id only."""
     first, *_rest = held(world)
-    suture("scm", "remove-node", "nobody:9859", first, "--yes", "--force", code=Exit.FAILED)
+    suture("scm", "remove-node", "nobody:9859", first, "--yes", "--force", code=ExitCode.FAILED)
 
     assert first in held(world)
 
@@ -319,8 +321,8 @@ def test_the_report_names_the_keys_of_what_is_lost(world: ScmWorld, suture: Comm
     names = sorted(key.name for key in world.state.keys.values())
     pass_time(world, 3, *left(world))
 
-    at_risk = suture.json("scm", "report", code=Exit.TO_DO)["at_risk"]
-    said = suture("scm", "report", code=Exit.TO_DO)
+    at_risk = suture.json("scm", "report", code=ExitCode.TO_DO)["at_risk"]
+    said = suture("scm", "report", code=ExitCode.TO_DO)
 
     assert (1, len(names)) == (at_risk["container_count"], at_risk["key_count"])
     assert names == [key["key"] for key in at_risk["keys"]]
@@ -337,7 +339,7 @@ def test_spark_report_names_keys_at_risk_from_a_snapshot(world: ScmWorld, tmp_pa
     pass_time(world, 3, *left(world))
 
     exported = world.control.queries.export_snapshot()
-    request = Request(str(exported.path), tmp_path / "out", reporting_min_percent=0)
+    request = VerifyRequest(str(exported.path), tmp_path / "out", reporting_min_percent=0)
     told = verify(request).summary["keys_at_risk"]
 
     assert (1, len(names)) == (told["container_count"], told["key_count"])

@@ -8,7 +8,7 @@ import pytest
 
 from scm.cluster.commands.failing_replicas import HOLD_REST_MS
 from scm.replication.reconciling.plan_check import PlanReplica, PlanRow
-from scm.state.facts import Container, Hold, Kind, OutcomeState
+from scm.state.facts import CommandKind, Container, Hold, OutcomeState
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import ScmWorld, confirm, outcome
 
@@ -44,7 +44,7 @@ def copies(world: ScmWorld) -> list[str]:
     world.clock.advance_s(1)
     world.control.tick()
     commands = world.state.commands.values()
-    return [command.datanode_id for command in commands if command.kind is Kind.REPLICATE]
+    return [command.datanode_id for command in commands if command.kind is CommandKind.REPLICATE]
 
 
 def test_a_suppressed_container_is_left_alone_until_released(
@@ -151,7 +151,7 @@ def test_a_replica_is_not_excluded_because_others_cannot_prove_what_it_has(
         world.control.tick()
         for node in NODES:
             for command, _named in world.call(node).commands:
-                if command.kind is Kind.DELETE:
+                if command.kind is CommandKind.DELETE:
                     failed = outcome(command, OutcomeState.FAILED, code="NOT_PROVEN")
                     world.beat(node, outcomes=(failed,))
                     count += 1
@@ -174,7 +174,9 @@ def test_an_excluded_replica_is_not_reconciled_by_plans(world: ScmWorld) -> None
     world.control.operators.hold([number], holders[0], release=False)
 
     some = world.control.operators.apply_plan([row], dry_run=False)
-    ordered = {c.datanode_id for c in world.state.commands.values() if c.kind is Kind.RECONCILE}
+    ordered = {
+        c.datanode_id for c in world.state.commands.values() if c.kind is CommandKind.RECONCILE
+    }
     for node in holders[1:]:
         world.control.operators.hold([number], node, release=False)
     world.clock.advance_s(500)

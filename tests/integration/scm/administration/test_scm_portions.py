@@ -10,7 +10,7 @@ import pytest
 
 from merkle.replica import ReplicaState
 from scm.administration.container_pages import PAGE
-from scm.administration.decommission import Request
+from scm.administration.decommission import OpStateRequest
 from scm.administration.node_removal import LOOKS_PER_TURN
 from scm.administration.operator_commands import NodeDecision
 from scm.state.facts import OpState, Replica
@@ -61,7 +61,9 @@ def in_between(world: ScmWorld, do: Callable[[int], object]) -> None:
 
 def ask(world: ScmWorld, op_state: OpState, *nodes: str, **more: bool) -> NodeDecision:
     """Ask for a state of nodes; return what was decided on the first."""
-    return world.control.operators.set_operational_states(Request(nodes, op_state, **more))[0]
+    return world.control.operators.set_operational_states(OpStateRequest(nodes, op_state, **more))[
+        0
+    ]
 
 
 def fall_silent(world: ScmWorld, *nodes: str) -> None:

@@ -15,7 +15,7 @@ from scm.backup.image import begin_anew
 from scm.cluster.nodes import Registration
 from scm.edge.answers import counts_message
 from scm.edge.wire import parse_key
-from scm.state.facts import ContainerState, Key, KeyBlock, Kind, OpState, Replica
+from scm.state.facts import CommandKind, ContainerState, Key, KeyBlock, OpState, Replica
 from scm.state.single_values import CONTAINER_GAP
 from tests.support.control.restored import (
     NODES,
@@ -74,10 +74,10 @@ class TestSafeMode:
         world.join(*NODES)
         for node in NODES:
             answer = world.beat(node, replica(node, container_id=2), full=True)
-            assert {Kind.CLOSE} >= {command.kind for command, _ in answer.commands}
+            assert {CommandKind.CLOSE} >= {command.kind for command, _ in answer.commands}
         pass_time(world, 30, *NODES)
         kinds = {c.kind for node in NODES for c in world.state.commands.of_node(node)}
-        assert kinds <= {Kind.CLOSE}
+        assert kinds <= {CommandKind.CLOSE}
 
     def test_known_nodes_must_have_reported(self, world: ScmWorld) -> None:
         """

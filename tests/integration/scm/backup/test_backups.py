@@ -12,10 +12,10 @@ from agent.cli.main import run
 from agent.errors import Code, Refused, SutureError, Unavailable
 from merkle.replica import ReplicaState
 from scm.backup.image import DATA
-from scm.backup.manifest import Manifest
+from scm.backup.manifest import BackupManifest
 from scm.backup.restoring import restore_backup
 from scm.backup.taking import list_backups, take_backup
-from scm.state.database import State
+from scm.state.database import StateDatabase
 from scm.state.facts import Allocation, Node, OpState
 from scm.state.single_values import CONTAINER_GAP, COUNTERS
 from tests.support.control.fake_datanode import FakeDatanode
@@ -28,7 +28,7 @@ HOUR_MS = 3_600_000
 
 def fill(path: Path) -> str:
     """Make a state with something in most tables; return its cluster's id."""
-    state = State.open(path, map_bytes=MAP_BYTES)
+    state = StateDatabase.open(path, map_bytes=MAP_BYTES)
     with state.change() as change:
         change.put(state.nodes, Node("dn1", "dn1:1", "/r", "0.1", 9, OpState.IN_SERVICE, 0, 1, 2))
         change.put(state.containers, container(container_id=change.next_id("next_container_id")))
@@ -83,11 +83,11 @@ class TestTaking:
 
     def test_every_table_is_looked_at(self, data: Path) -> None:
         """The check of a backup covers every table of a state."""
-        state = State.open(data, map_bytes=MAP_BYTES)
+        state = StateDatabase.open(data, map_bytes=MAP_BYTES)
         names = {table.name for table in state._tables()}
         state.close()
 
-        assert names == {table.name for table in State.blank_tables()}
+        assert names == {table.name for table in StateDatabase.blank_tables()}
 
     def test_interrupted_backup_is_not_listed(self, data: Path, tmp_path: Path) -> None:
         """Nothing that could be taken for a backup is left, and the next backup removes the
@@ -195,14 +195,14 @@ class TestRestoring:
         first = restore_backup(path, tmp_path / "new", now_ms=NOW_MS + 1_000)
         second = restore_backup(path, tmp_path / "again", now_ms=NOW_MS + 2_000)
 
-        state = State.open(tmp_path / "new", map_bytes=MAP_BYTES)
+        state = StateDatabase.open(tmp_path / "new", map_bytes=MAP_BYTES)
         counters, restored = dict(state.counters), state.restored
         assert "a name" in {one.name for one in state.keys.values()}
         assert 1 == len(state.containers)
         assert state.is_cold
         assert 0 == len(state.replicas)  # they are reported again
         state.close()
-        again = State.open(tmp_path / "again", map_bytes=MAP_BYTES)
+        again = StateDatabase.open(tmp_path / "again", map_bytes=MAP_BYTES)
         assert all(counters[name] < again.counters[name] for name in COUNTERS if name in CLOCKED)
         again.close()
         assert first.restored == restored
@@ -216,7 +216,7 @@ class TestRestoring:
     ) -> None:
         """Containers that the first restore has not recovered are open in the second one, too."""
         restore_backup(take(data, tmp_path / "to"), tmp_path / "new", now_ms=NOW_MS + 1_000)
-        state = State.open(tmp_path / "new", map_bytes=MAP_BYTES)
+        state = StateDatabase.open(tmp_path / "new", map_bytes=MAP_BYTES)
         with state.change() as change:
             closed = container(container_id=change.next_id("next_container_id"))
             change.put(state.containers, closed)
@@ -307,7 +307,7 @@ class TestRestoring:
         A control plane that has just begun in the directory keeps it.
         """
         path = take(data, tmp_path / "to")
-        state = State.open(tmp_path / "new", map_bytes=MAP_BYTES)
+        state = StateDatabase.open(tmp_path / "new", map_bytes=MAP_BYTES)
         try:
             with pytest.raises(SutureError, match="is not empty"):
                 restore_backup(path, tmp_path / "new", now_ms=NOW_MS + 1)
@@ -352,4 +352,4 @@ def test_the_command_line(
     suture("scm", "backup", str(backups), "--list", code=2)
     suture("scm", "backup", str(tmp_path / "nowhere"), "--list", code=2)
     found = {path.name: one for path, one in list_backups(backups)}
-    assert 1 == sum(isinstance(one, Manifest) for one in found.values())
+    assert 1 == sum(isinstance(one, BackupManifest) for one in found.values())

@@ -9,7 +9,7 @@ import pytest
 from agent.errors import Code, Refused
 from scm.backup.restoring import restore_backup
 from scm.backup.taking import take_backup
-from scm.state.database import State
+from scm.state.database import StateDatabase
 from scm.state.directory import GROWING
 from tests.support.control.scm_world import MAP_BYTES, ScmWorld, confirm
 from tests.support.heard import logged
@@ -51,7 +51,7 @@ def test_killed_restore_can_be_started_again(backup: Path, new: Path) -> None:
 
     assert done.was_cut_off
     assert {"LOCK", "state"} == {path.name for path in new.iterdir()}
-    state = State.open(new, map_bytes=MAP_BYTES)
+    state = StateDatabase.open(new, map_bytes=MAP_BYTES)
     assert state.restored is not None
     assert done.manifest.cluster_id == state.cluster_id
     state.close()
@@ -60,7 +60,7 @@ def test_killed_restore_can_be_started_again(backup: Path, new: Path) -> None:
 def test_no_control_plane_begins_there(backup: Path, new: Path) -> None:
     """It would create a new cluster in place of the restore, and no datanode would join it."""
     with pytest.raises(Refused, match="was cut off") as refused:
-        State.open(new, map_bytes=MAP_BYTES)
+        StateDatabase.open(new, map_bytes=MAP_BYTES)
 
     assert Code.INCONSISTENT_VOLUME is refused.value.code
     assert not (new / "state").exists()
@@ -74,7 +74,7 @@ def test_beside_a_state_it_is_removed_and_told(new: Path, tmp_path: Path) -> Non
     (tmp_path / "data" / "state").rename(new / "state")
 
     with logged() as said:
-        State.open(new, map_bytes=MAP_BYTES).close()
+        StateDatabase.open(new, map_bytes=MAP_BYTES).close()
 
     assert not (new / GROWING).exists()
     assert ["restore_cut_off_removed"] == [line["event"] for line in said]

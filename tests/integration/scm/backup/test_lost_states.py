@@ -9,7 +9,7 @@ import lmdb
 import pytest
 
 from agent.errors import Code, Refused
-from scm.state.database import State
+from scm.state.database import StateDatabase
 from scm.state.directory import GROWING
 from tests.support.control.fake_datanode import FakeDatanode
 from tests.support.control.scm_process import ScmProcess, spawn
@@ -72,13 +72,13 @@ def files(directory: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("lose", LOSSES)
 def test_lost_state_is_refused_at_start(lose: Callable[[Path], None], tmp_path: Path) -> None:
     """Each start refuses, names the way back, and leaves the state as it is."""
-    State.open(tmp_path, map_bytes=MAP_BYTES).close()
+    StateDatabase.open(tmp_path, map_bytes=MAP_BYTES).close()
     lose(tmp_path)
     before = files(tmp_path) if lose is not lose_the_cluster else None
 
     for _start in range(2):
         with pytest.raises(Refused, match=str(tmp_path)) as refused:
-            State.open(tmp_path, map_bytes=MAP_BYTES)
+            StateDatabase.open(tmp_path, map_bytes=MAP_BYTES)
 
         assert Code.INCONSISTENT_VOLUME is refused.value.code
         assert "suture scm restore" in refused.value.hint
@@ -90,20 +90,20 @@ def test_new_cluster_begins_where_the_operator_says_so(
     lose: Callable[[Path], None], tmp_path: Path
 ) -> None:
     """The remains of the lost state are set aside, and the option is refused from then on."""
-    state = State.open(tmp_path, map_bytes=MAP_BYTES)
+    state = StateDatabase.open(tmp_path, map_bytes=MAP_BYTES)
     state.close()
     lose(tmp_path)
     left = files(tmp_path / "state")
 
-    begun = State.open(tmp_path, map_bytes=MAP_BYTES, is_new=True)
+    begun = StateDatabase.open(tmp_path, map_bytes=MAP_BYTES, is_new=True)
     begun.close()
 
     assert state.cluster_id != begun.cluster_id
     aside = [path for path in tmp_path.iterdir() if path.name.startswith("state.lost")]
     assert ([left] if left else []) == [files(path) for path in aside]
     with pytest.raises(Refused, match=begun.cluster_id):
-        State.open(tmp_path, map_bytes=MAP_BYTES, is_new=True)
-    again = State.open(tmp_path, map_bytes=MAP_BYTES)
+        StateDatabase.open(tmp_path, map_bytes=MAP_BYTES, is_new=True)
+    again = StateDatabase.open(tmp_path, map_bytes=MAP_BYTES)
     again.close()
     assert (begun.cluster_id, 2) == (again.cluster_id, again.term)
 
@@ -116,11 +116,11 @@ def test_first_start_that_was_killed_begins_again(tmp_path: Path) -> None:
 
     for _start in range(2):
         with pytest.raises(Refused, match="killed"):
-            State.open(tmp_path, map_bytes=MAP_BYTES, check=die)
+            StateDatabase.open(tmp_path, map_bytes=MAP_BYTES, check=die)
     (tmp_path / "state").mkdir()
     lmdb.open(str(tmp_path / "state"), max_dbs=32).close()
 
-    state = State.open(tmp_path, map_bytes=MAP_BYTES)
+    state = StateDatabase.open(tmp_path, map_bytes=MAP_BYTES)
     state.close()
     assert 1 == state.term
 
@@ -129,10 +129,10 @@ def test_first_start_that_was_refused_begins_once_it_may(tmp_path: Path) -> None
     """The lock file of a start that made nothing else is no sign of a lost state."""
     (tmp_path / GROWING).mkdir()
     with pytest.raises(Refused, match="was cut off"):
-        State.open(tmp_path, map_bytes=MAP_BYTES)
+        StateDatabase.open(tmp_path, map_bytes=MAP_BYTES)
     (tmp_path / GROWING).rmdir()
 
-    State.open(tmp_path, map_bytes=MAP_BYTES).close()
+    StateDatabase.open(tmp_path, map_bytes=MAP_BYTES).close()
 
 
 def test_suture_scm_ends_where_its_state_is_empty(tmp_path: Path) -> None:

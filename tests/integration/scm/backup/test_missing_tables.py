@@ -12,8 +12,8 @@ from scm.backup import manifest as manifests
 from scm.backup.image import DATA
 from scm.backup.restoring import restore_backup
 from scm.backup.taking import take_backup
-from scm.state.database import State
-from scm.state.history.anchors import Anchor, Anchored
+from scm.state.database import StateDatabase
+from scm.state.history.anchors import Anchor, VolumeAnchors
 from tests.integration.scm.backup.test_backups import NOW_MS, fill
 from tests.support.control.scm_world import MAP_BYTES
 from tests.support.heard import logged
@@ -25,7 +25,7 @@ DECIDING: Final = frozenset(
     }
 )
 """The tables that decisions are made by. The others remember history."""
-HISTORY: Final = sorted({table.name for table in State.blank_tables()} - DECIDING)
+HISTORY: Final = sorted({table.name for table in StateDatabase.blank_tables()} - DECIDING)
 
 
 def lacking(path: Path, table: str) -> Path:
@@ -62,7 +62,7 @@ def test_a_damaged_row_of_what_is_remembered_stops_nothing(table: str, tmp_path:
         tmp_path / "data", tmp_path / "to", now_ms=NOW_MS, version="1", keep_count=0
     )
     with logged() as events:
-        state = State.open(tmp_path / "data", map_bytes=MAP_BYTES)
+        state = StateDatabase.open(tmp_path / "data", map_bytes=MAP_BYTES)
 
     assert 0 == taken.manifest.counts[table]
     assert [table] == [one["table"] for one in events if one["event"] == "history_row_damaged"]
@@ -72,14 +72,14 @@ def test_a_damaged_row_of_what_is_remembered_stops_nothing(table: str, tmp_path:
 def test_the_anchors_of_other_volumes_are_there(tmp_path: Path) -> None:
     """One row of two volumes is damaged, and the other's anchors are unchanged."""
     fill(tmp_path)
-    whole = Anchored("dn2", "v2", (Anchor(NOW_MS, 7, "ab" * 32),))
-    state = State.open(tmp_path, map_bytes=MAP_BYTES)
+    whole = VolumeAnchors("dn2", "v2", (Anchor(NOW_MS, 7, "ab" * 32),))
+    state = StateDatabase.open(tmp_path, map_bytes=MAP_BYTES)
     with state.change() as change:
         change.put(state.anchors, whole)
         change.rows[("anchors", b"dn1\0v1")] = b"no row"
     state.close()
 
-    state = State.open(tmp_path, map_bytes=MAP_BYTES)
+    state = StateDatabase.open(tmp_path, map_bytes=MAP_BYTES)
 
     assert [whole] == state.anchors.values()
     state.close()

@@ -11,16 +11,16 @@ from agent.errors import Code, Unavailable
 from scm.containers import block_deletion
 from scm.containers.block_deletion import UNEVEN_S
 from scm.edge.call_values import HeartbeatAnswer
-from scm.state.database import Change
+from scm.state.database import StateChange
 from scm.state.facts import (
+    CommandKind,
+    CommandOutcome,
     Container,
     ContainerState,
-    Kind,
-    Outcome,
+    DeleteTransaction,
     OutcomeState,
-    Pending,
+    PendingCommand,
     Replica,
-    Transaction,
 )
 from scm.state.options import ScmOptions
 from tests.support.control.coded_world import NODES as CODED_NODES
@@ -39,19 +39,19 @@ def world(tmp_path: Path) -> Iterator[ScmWorld]:
         yield made
 
 
-def sent(world: ScmWorld, node: str, *reports: Replica) -> list[Pending]:
+def sent(world: ScmWorld, node: str, *reports: Replica) -> list[PendingCommand]:
     """Let a node call; return its deletes of blocks."""
     commands = [command for command, _named in world.beat(node, *reports).commands]
-    return [command for command in commands if command.kind is Kind.DELETE_BLOCKS]
+    return [command for command in commands if command.kind is CommandKind.DELETE_BLOCKS]
 
 
-def done(command: Pending) -> Outcome:
+def done(command: PendingCommand) -> CommandOutcome:
     """Answer a command as done."""
     acknowledged = tuple((t.container_id, t.transaction_id) for t in command.transactions)
     return replace(outcome(command), acknowledged=acknowledged)
 
 
-def transactions(world: ScmWorld) -> list[Transaction]:
+def transactions(world: ScmWorld) -> list[DeleteTransaction]:
     """Return what is owed."""
     return world.state.transactions.values()
 
@@ -125,7 +125,7 @@ def test_datanode_without_pending_deletes_costs_no_lookups(
 
     def counted(
         deletion: block_deletion.BlockDeletion, container_id: int, node: str
-    ) -> list[Transaction]:
+    ) -> list[DeleteTransaction]:
         looks.append(node)
         return look(deletion, container_id, node)
 
@@ -155,7 +155,11 @@ def test_unacknowledged_deletes_are_sent_again_after_a_restart(world: ScmWorld) 
     world.control.operators.leave_safe_mode()
     again = {node: [c.kind for c, _named in world.call(node, boot_id=2).commands] for node in NODES}
 
-    assert {"dn1": [Kind.DELETE_BLOCKS], "dn2": [], "dn3": [Kind.DELETE_BLOCKS]} == again
+    assert {
+        "dn1": [CommandKind.DELETE_BLOCKS],
+        "dn2": [],
+        "dn3": [CommandKind.DELETE_BLOCKS],
+    } == again
 
 
 def test_a_copy_made_meanwhile_is_told_too(world: ScmWorld) -> None:
@@ -209,7 +213,7 @@ def test_an_emptied_container_is_deleted_everywhere(world: ScmWorld) -> None:
     for node in reversed(NODES):
         ((command, _named),) = answer.commands or world.call(node).commands
         answer = HeartbeatAnswer(is_known=True)
-        assert (Kind.DELETE, False) == (command.kind, command.force)
+        assert (CommandKind.DELETE, False) == (command.kind, command.force)
         world.beat(node, full=True, outcomes=(outcome(command),))
     states.append(state_of(world, made))
     remembered.append(len(world.state.deleted_in(made.container_id)))
@@ -230,12 +234,12 @@ def test_replicas_that_claim_to_be_empty_stay_while_a_key_needs_them(world: ScmW
     world.control.tick()
 
     assert ContainerState.CLOSED is state_of(world, made)
-    assert [] == [c for c in world.state.commands.values() if c.kind is Kind.DELETE]
+    assert [] == [c for c in world.state.commands.values() if c.kind is CommandKind.DELETE]
 
 
 def fail_deletes(world: ScmWorld, node: str, answer: HeartbeatAnswer) -> int:
     """Answer that no replica could be deleted; return how many were to be."""
-    deletes = [command for command, _ in answer.commands if command.kind is Kind.DELETE]
+    deletes = [command for command, _ in answer.commands if command.kind is CommandKind.DELETE]
     failed = [outcome(command, OutcomeState.FAILED, code="BUSY") for command in deletes]
     world.beat(node, outcomes=tuple(failed))
     return len(deletes)
@@ -392,7 +396,7 @@ def looked_at(monkeypatch: pytest.MonkeyPatch, world: ScmWorld) -> list[int]:
     seen: list[int] = []
     through = type(world.state.transactions).of
 
-    def counted(container_id: int) -> list[Transaction]:
+    def counted(container_id: int) -> list[DeleteTransaction]:
         seen.append(container_id)
         return through(world.state.transactions, container_id)
 
@@ -400,7 +404,7 @@ def looked_at(monkeypatch: pytest.MonkeyPatch, world: ScmWorld) -> list[int]:
     return seen
 
 
-def _disk_is_full(_change: Change) -> None:
+def _disk_is_full(_change: StateChange) -> None:
     raise Unavailable(Code.DISK_OUT_OF_SPACE, "the disk is full")
 
 
@@ -453,8 +457,8 @@ class TestAShardThatMissedADelete:
         world.control.tick()
         world.clock.advance_s(after_s)
         commands = [c for node in CODED_NODES for c, _named in world.call(node).commands]
-        commands += [command for command, _named in orders(world, Kind.DELETE_BLOCKS)]
-        mine = [command for command in commands if command.kind is Kind.DELETE_BLOCKS]
+        commands += [command for command, _named in orders(world, CommandKind.DELETE_BLOCKS)]
+        mine = [command for command in commands if command.kind is CommandKind.DELETE_BLOCKS]
         for command in mine:
             world.beat(command.datanode_id, outcomes=(done(command),))
         return sorted(command.datanode_id for command in mine)

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 from merkle.replica import ReplicaState
 from scm.edge.server import build_server
 from scm.edge.service import ScmService
 from scm.replication.reconciling.plan_check import PlanRow
 from scm.state.clock import Clock
-from scm.state.facts import Container, ContainerState, Kind
+from scm.state.facts import CommandKind, Container, ContainerState
 from scm.state.options import ScmOptions
 from tests.support.command_line import CommandLine
 from tests.support.control.scm_world import ScmWorld, confirm, key, replica
@@ -103,7 +103,7 @@ def obey(world: ScmWorld, *nodes: str) -> None:
         answer = world.call(node)
         for command, _named in answer.commands:
             held = world.state.replicas.get((command.container_id, node))
-            if command.kind is Kind.CLOSE and held is not None and held.state in {OPEN, Q}:
+            if command.kind is CommandKind.CLOSE and held is not None and held.state in {OPEN, Q}:
                 is_whole = command.force or held.bcsid >= command.bcsid
                 world.beat(node, replace(held, state=C if is_whole else Q))
         if answer.commands:
@@ -220,7 +220,7 @@ class TestByItself:
         held = world.state.replicas.get((1, first))
         assert held is not None
         assert (Q, 6) == (held.state, held.bcsid)
-        assert Kind.DELETE not in {c.kind for c in world.state.commands.values()}
+        assert CommandKind.DELETE not in {c.kind for c in world.state.commands.values()}
 
 
 class TestByAPerson:
@@ -299,7 +299,7 @@ class TestByAPerson:
 
         assert f"{first} is UNHEALTHY at commit 6" in decision.message
         assert ContainerState.CLOSED is now(world).state
-        assert [] == [c for c in world.state.commands.values() if c.kind is Kind.DELETE]
+        assert [] == [c for c in world.state.commands.values() if c.kind is CommandKind.DELETE]
         held_still = world.state.replicas.get((1, first))
         assert held_still is not None
         assert (U, 6) == (held_still.state, held_still.bcsid)
@@ -431,7 +431,7 @@ class TestOrigins:
         row = PlanRow(1, (), "stuck, origin", "replicate", sources=(other,), copies=1)
 
         (decision,) = world.control.operators.apply_plan([row], dry_run=False)
-        sent = [c for c, _named in world.call(other).commands if c.kind is Kind.REPLICATE]
+        sent = [c for c, _named in world.call(other).commands if c.kind is CommandKind.REPLICATE]
 
         assert "OK" == decision.code
         assert [1] == [c.container_id for c in sent]
@@ -474,7 +474,7 @@ class TestOrigins:
         world.beat("dn5", replace(replica("dn5", Q, bcsid=5, root=5), origin_datanode_id=best))
         [spare_one] = [node for node, code in before.items() if code == "OK"]
         done = told(spare_one, dry_run=False)
-        (command,) = [c for c, _ in world.call(spare_one).commands if c.kind is Kind.DELETE]
+        (command,) = [c for c, _ in world.call(spare_one).commands if c.kind is CommandKind.DELETE]
 
         assert spare_one in {best, *copies}
         assert {"OK", "STALE_PLAN"} == set(before.values())
@@ -523,10 +523,10 @@ def test_the_command_shows_what_is_given_up_and_asks(
         built.server.start()
         try:
             suture = CommandLine(built.address, capsys)
-            refused = suture.json("scm", "close", "1", code=Exit.FAILED)
+            refused = suture.json("scm", "close", "1", code=ExitCode.FAILED)
             shown = suture.json("scm", "close", "1", "--force", "--dry-run")
             table = suture("scm", "close", "1", "--force", "--dry-run")
-            unasked = suture.json("scm", "close", "1", "--force", code=Exit.FAILED)
+            unasked = suture.json("scm", "close", "1", "--force", code=ExitCode.FAILED)
             before = now(world)
             done = suture.json("scm", "close", "1", "--force", "--yes")
         finally:

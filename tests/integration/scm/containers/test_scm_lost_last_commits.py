@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scm.state.facts import ContainerState, Kind
+from scm.state.facts import CommandKind, ContainerState
 from tests.integration.scm.containers.test_scm_closures import (
     NODES,
     OPTIONS,
@@ -56,7 +56,7 @@ def test_a_closed_container_whose_last_commit_died_loses_its_surplus(world: ScmW
     for _ in range((60 + WAIT_S) // STEP_S):  # the first one falls silent, and dies
         run(world, STEP_S, *others, *copies)
         orders = world.state.commands.values()
-        deleted |= {c.datanode_id for c in orders if c.kind is Kind.DELETE}
+        deleted |= {c.datanode_id for c in orders if c.kind is CommandKind.DELETE}
 
     assert 5 == now(world).sequence_id
     assert len(deleted) == 1

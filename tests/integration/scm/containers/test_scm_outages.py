@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from merkle.replica import ReplicaState
-from scm.edge.call_values import PromisedBlock
+from scm.edge.call_values import AllocatedBlockInfo
 from scm.state.facts import Container, ContainerState
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import ScmWorld, confirm, key, replica
@@ -24,7 +24,7 @@ def world(tmp_path: Path) -> Iterator[ScmWorld]:
         yield made
 
 
-def put(world: ScmWorld, name: str, *, away: Sequence[str] = ()) -> PromisedBlock:
+def put(world: ScmWorld, name: str, *, away: Sequence[str] = ()) -> AllocatedBlockInfo:
     """Store one key in a session of its own; nodes that are `away` take no write."""
     (block,) = world.control.clients.allocate(name, [10])
     asked = [endpoint.datanode_id for endpoint in block.replicas]

@@ -8,7 +8,7 @@ import pytest
 
 from merkle.replica import ReplicaState
 from scm.containers.block_deletion import UNEVEN_S
-from scm.state.facts import Container, ContainerState, Kind, Pending
+from scm.state.facts import CommandKind, Container, ContainerState, PendingCommand
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import ScmWorld, outcome, replica
 
@@ -46,7 +46,9 @@ def state_of(world: ScmWorld, made: Container) -> ContainerState:
     return now.state
 
 
-def told(world: ScmWorld, kind: Kind, state: ReplicaState, bcsid: int) -> list[Pending]:
+def told(
+    world: ScmWorld, kind: CommandKind, state: ReplicaState, bcsid: int
+) -> list[PendingCommand]:
     """Let the late node report its replica, in which the blocks still are; return what it is told
     to do of a kind."""
     commands = [*world.beat(LATE, replica(LATE, state, bcsid=bcsid)).commands]
@@ -68,8 +70,8 @@ def test_returned_open_replica_is_closed_and_deleted(world: ScmWorld, bcsid: int
     go(world)
     assert ContainerState.DELETED is state_of(world, made)
 
-    (close,) = told(world, Kind.CLOSE, ReplicaState.OPEN, bcsid)
-    (delete,) = told(world, Kind.DELETE, ReplicaState.QUASI_CLOSED, bcsid)
+    (close,) = told(world, CommandKind.CLOSE, ReplicaState.OPEN, bcsid)
+    (delete,) = told(world, CommandKind.DELETE, ReplicaState.QUASI_CLOSED, bcsid)
     world.beat(LATE, full=True, outcomes=(outcome(delete),))
 
     assert (made.sequence_id, False) == (close.bcsid, close.force)
@@ -83,8 +85,8 @@ def test_returned_replica_with_later_writes_restores_its_container(world: ScmWor
     made = emptied(world)
     go(world)
 
-    (_close,) = told(world, Kind.CLOSE, ReplicaState.OPEN, made.sequence_id)
-    deletes = told(world, Kind.DELETE, ReplicaState.CLOSED, made.sequence_id + 1)
+    (_close,) = told(world, CommandKind.CLOSE, ReplicaState.OPEN, made.sequence_id)
+    deletes = told(world, CommandKind.DELETE, ReplicaState.CLOSED, made.sequence_id + 1)
 
     assert [] == deletes
     assert ContainerState.CLOSED is state_of(world, made)
@@ -96,9 +98,9 @@ def test_replica_returned_during_the_deletes_gets_their_transactions(
     """The container comes back with it, and its deletes are not over."""
     made = emptied(world)
 
-    (_close,) = told(world, Kind.CLOSE, ReplicaState.OPEN, made.sequence_id)
+    (_close,) = told(world, CommandKind.CLOSE, ReplicaState.OPEN, made.sequence_id)
     assert ContainerState.DELETING is not state_of(world, made)
-    (command,) = told(world, Kind.DELETE_BLOCKS, ReplicaState.CLOSED, made.sequence_id)
+    (command,) = told(world, CommandKind.DELETE_BLOCKS, ReplicaState.CLOSED, made.sequence_id)
 
     assert [(1,)] == [one.local_ids for one in command.transactions]
 
@@ -127,9 +129,9 @@ def test_last_remaining_replica_gets_the_acknowledged_deletes(
         with world.state.change() as change:
             change.put(world.state.keys, key)
 
-    soon = told(world, Kind.DELETE_BLOCKS, ReplicaState.QUASI_CLOSED, made.sequence_id)
+    soon = told(world, CommandKind.DELETE_BLOCKS, ReplicaState.QUASI_CLOSED, made.sequence_id)
     world.clock.advance_s(UNEVEN_S)
-    later = told(world, Kind.DELETE_BLOCKS, ReplicaState.QUASI_CLOSED, made.sequence_id)
+    later = told(world, CommandKind.DELETE_BLOCKS, ReplicaState.QUASI_CLOSED, made.sequence_id)
 
     assert [] == soon
     blocks = [one.local_ids for command in later for one in command.transactions]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.runtime.callthreads import CallThreads
-from agent.runtime.loop import LoopSet
+from agent.runtime.callthreads import CallThreadPool
+from agent.runtime.loop import WorkerLoops
 from scm.cluster.nodes import Registration
 from scm.edge.call_values import Heartbeat
 from scm.edge.http_pages import HttpStatus
@@ -25,7 +25,7 @@ LONG = "x" * 120  # no place to break it
 @pytest.fixture
 def address(tmp_path: Path) -> Iterator[str]:
     """Serve the page of a cluster with ordinary and with very long names."""
-    with ScmWorld(tmp_path / "scm").running() as world, CallThreads(2, 4) as calls:
+    with ScmWorld(tmp_path / "scm").running() as world, CallThreadPool(2, 4) as calls:
         for i, name in enumerate(["dn-1", "581ebb66-99aa-4b5c-8d7e-0123456789ab", LONG]):
             path = f"/data/{i}/{LONG if i else 1}"
             disk = replace(volume(), path=path, failed=i == 1, error=LONG)
@@ -33,7 +33,9 @@ def address(tmp_path: Path) -> Iterator[str]:
             world.control.datanodes.register(registered)
             world.control.datanodes.heartbeat(Heartbeat(name, 1, (disk,), (), (), ()))
         world.control.note_history()
-        listener = HttpStatus(world.control, calls, LoopSet(), lambda: True).listener("127.0.0.1:0")
+        listener = HttpStatus(world.control, calls, WorkerLoops(), lambda: True).listener(
+            "127.0.0.1:0"
+        )
         listener.start()
         try:
             yield f"http://{listener.address}"

@@ -12,8 +12,8 @@ from threading import Event
 
 import pytest
 
-from agent.runtime.callthreads import LATE_S, CallThreads
-from agent.runtime.loop import Done, Loop, LoopSet, Step
+from agent.runtime.callthreads import LATE_S, CallThreadPool
+from agent.runtime.loop import Done, Step, WorkerLoop, WorkerLoops
 from scm.edge.http_pages import HttpStatus
 from tests.support.clock import FakeClock
 from tests.support.control.scm_process import ScmProcess, spawn
@@ -59,8 +59,8 @@ def values(text: str) -> dict[str, float]:
 
 def scraped(world: ScmWorld) -> dict[str, float]:
     """Return what a scrape of a control plane in this process gives."""
-    with CallThreads(2, 4) as calls:
-        watched = HttpStatus(world.control, calls, LoopSet(), lambda: True)
+    with CallThreadPool(2, 4) as calls:
+        watched = HttpStatus(world.control, calls, WorkerLoops(), lambda: True)
         return values(watched.metrics().body.decode())
 
 
@@ -88,8 +88,10 @@ def test_every_metric_that_is_declared_is_there(world: ScmWorld) -> None:
         re.findall(r"\"(suture_\w+)\"", (ROOT / "scm" / "edge" / "metrics.py").read_text())
     )
 
-    with CallThreads(2, 4) as calls:
-        watched = HttpStatus(world.control, calls, LoopSet([Loop(Finished())]), lambda: True)
+    with CallThreadPool(2, 4) as calls:
+        watched = HttpStatus(
+            world.control, calls, WorkerLoops([WorkerLoop(Finished())]), lambda: True
+        )
         told = watched.metrics().body.decode()
 
     names = {without_suffix(n) for n in re.findall(r"^# TYPE (suture_\w+)", told, re.MULTILINE)}
@@ -102,8 +104,10 @@ def test_everything_that_alerts_and_dashboard_ask_for_is_told(world: ScmWorld) -
     declared = set(METRIC.findall((ROOT / "scm" / "edge" / "metrics.py").read_text()))
     asked = {without_suffix(name) for text in expressions() for name in METRIC.findall(text)}
 
-    with CallThreads(2, 4) as calls:
-        watched = HttpStatus(world.control, calls, LoopSet([Loop(Finished())]), lambda: True)
+    with CallThreadPool(2, 4) as calls:
+        watched = HttpStatus(
+            world.control, calls, WorkerLoops([WorkerLoop(Finished())]), lambda: True
+        )
         told = watched.metrics().body.decode()
 
     names = {without_suffix(n) for n in re.findall(r"^# TYPE (suture_\w+)", told, re.MULTILINE)}
@@ -115,8 +119,10 @@ def test_everything_that_alerts_and_dashboard_ask_for_is_told(world: ScmWorld) -
 def test_promtool_finds_nothing_to_say(world: ScmWorld) -> None:
     """Names, types and help texts follow the rules of Prometheus."""
     world.made_closed()
-    with CallThreads(2, 4) as calls:
-        watched = HttpStatus(world.control, calls, LoopSet([Loop(Finished())]), lambda: True)
+    with CallThreadPool(2, 4) as calls:
+        watched = HttpStatus(
+            world.control, calls, WorkerLoops([WorkerLoop(Finished())]), lambda: True
+        )
         told = watched.metrics().body
 
     checked = subprocess.run(
@@ -140,12 +146,12 @@ def test_the_verdict_is_told_with_all_its_words(world: ScmWorld, verdict: str) -
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # as intended
 def test_healthz_reports_a_stalled_clock_and_dead_workers(world: ScmWorld) -> None:
     """A worker that has finished is not reported."""
-    loops = LoopSet([Loop(Mortal()), Loop(Finished())])
+    loops = WorkerLoops([WorkerLoop(Mortal()), WorkerLoop(Finished())])
     loops.start()
     loops.stop(10)
 
-    with CallThreads(2, 4) as calls:
-        well = HttpStatus(world.control, calls, LoopSet(), lambda: True).healthz()
+    with CallThreadPool(2, 4) as calls:
+        well = HttpStatus(world.control, calls, WorkerLoops(), lambda: True).healthz()
         sick = HttpStatus(world.control, calls, loops, lambda: False).healthz()
 
     assert (200, b"well\n") == (well.status, well.body)
@@ -159,8 +165,8 @@ def test_healthz_reports_a_stalled_clock_and_dead_workers(world: ScmWorld) -> No
 def test_calls_that_find_no_thread_are_said(world: ScmWorld) -> None:
     """No call is answered then, so the health check must not report success."""
     clock = FakeClock()
-    with CallThreads(1, 4, monotonic_s=clock.monotonic_s) as calls:
-        watched = HttpStatus(world.control, calls, LoopSet(), lambda: True)
+    with CallThreadPool(1, 4, monotonic_s=clock.monotonic_s) as calls:
+        watched = HttpStatus(world.control, calls, WorkerLoops(), lambda: True)
         calls.take()
         found = Event()
         calls.submit(calls.take).add_done_callback(lambda _: found.set())

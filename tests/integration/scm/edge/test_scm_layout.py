@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from merkle.replica import LAYOUT_VERSION
-from scm.state.facts import Container, Kind
+from scm.state.facts import CommandKind, Container
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import ScmWorld, replica
 
@@ -68,7 +68,7 @@ def test_read_only_node_is_neither_source_nor_target_of_copies(world: ScmWorld) 
     upgrade(world, strange, no_target)
     run(world, 63, [strange, no_target], source, target)
 
-    copies = [c for c in world.state.commands.values() if c.kind is Kind.REPLICATE]
+    copies = [c for c in world.state.commands.values() if c.kind is CommandKind.REPLICATE]
     (refused,) = world.control.operators.replicate_containers(
         [made.container_id], target_id=no_target, worlds=(), dry_run=True
     )
@@ -85,16 +85,16 @@ def test_read_only_node_gets_no_replica_commands(world: ScmWorld) -> None:
     world.control.operators.reconcile_containers([made.container_id])
     world.write("open", "key", 1)
     upgrade(world, strange)
-    world.control.operators.order_nodes([strange], Kind.REFRESH_VOLUME_USAGE)
+    world.control.operators.order_nodes([strange], CommandKind.REFRESH_VOLUME_USAGE)
 
     sent = {c.kind for _ in range(3) for c, _ in world.call(strange, boot_id=2).commands}
     (given,) = world.control.operators.reconcile_containers([made.container_id])
     run(world, 30, [strange], *(node for node in NODES if node != strange))
     late = {c.kind for c, _ in world.call(strange, boot_id=2).commands}
 
-    assert sent <= {Kind.REFRESH_VOLUME_USAGE, Kind.SET_OPERATIONAL_STATE}
-    assert Kind.REFRESH_VOLUME_USAGE in sent
-    assert set() == late - {Kind.REREGISTER}
+    assert sent <= {CommandKind.REFRESH_VOLUME_USAGE, CommandKind.SET_OPERATIONAL_STATE}
+    assert CommandKind.REFRESH_VOLUME_USAGE in sent
+    assert set() == late - {CommandKind.REREGISTER}
     told = {world.state.commands.get(i).datanode_id for i in given.command_ids}  # type: ignore[union-attr]
     assert strange not in told
 
@@ -107,7 +107,7 @@ def test_a_copy_that_was_ordered_before_is_not_sent(world: ScmWorld) -> None:
         [made.container_id], target_id=target, worlds=(), dry_run=False
     )
     upgrade(world, target)
-    (command,) = [c for c in world.state.commands.values() if c.kind is Kind.REPLICATE]
+    (command,) = [c for c in world.state.commands.values() if c.kind is CommandKind.REPLICATE]
     answer = world.call(command.datanode_id)
     found, _pending = world.control.queries.outcomes(ordered.command_ids, 1)
 

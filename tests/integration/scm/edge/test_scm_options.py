@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from merkle.replica import ReplicaState
-from scm.administration.decommission import Request
+from scm.administration.decommission import OpStateRequest
 from scm.edge.answers import node_message
 from scm.edge.call_values import Heartbeat
-from scm.state.facts import Container, Kind, OpState, Pending
+from scm.state.facts import CommandKind, Container, OpState, PendingCommand
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import (
     ScmWorld,
@@ -45,7 +45,7 @@ def lose(world: ScmWorld, count: int) -> list[Container]:
     return made
 
 
-def of_kind(world: ScmWorld, kind: Kind) -> list[Pending]:
+def of_kind(world: ScmWorld, kind: CommandKind) -> list[PendingCommand]:
     """Return the commands of a kind."""
     return [command for command in world.state.commands.values() if command.kind is kind]
 
@@ -75,7 +75,7 @@ def test_a_reconstruction_counts_for_three_copies(tmp_path: Path) -> None:
     options = ScmOptions(replication_limit=10)
     with cluster(tmp_path, options) as world, world.state.change() as change:
         for number in range(1, 15):
-            change.put(world.state.commands, pending(number, Kind.RECONSTRUCT))
+            change.put(world.state.commands, pending(number, CommandKind.RECONSTRUCT))
 
         left = world.control._parts.commands.drain(change, "dn1", lambda _commands: {})
 
@@ -98,14 +98,14 @@ def test_a_large_copy_has_more_time_than_a_small_one(
     with cluster(tmp_path, options) as world:
         lose(world, 1)
         world.control.tick()
-        [copy] = of_kind(world, Kind.REPLICATE)
+        [copy] = of_kind(world, CommandKind.REPLICATE)
         [(sent, _named)] = world.call(copy.datanode_id).commands
         world.queues[copy.datanode_id] = (("replicate", 1),)
 
         pass_time(world, patience_s, *NODES)
-        in_time = [c.command_id for c in of_kind(world, Kind.REPLICATE)]
+        in_time = [c.command_id for c in of_kind(world, CommandKind.REPLICATE)]
         pass_time(world, 2, *NODES)
-        late = [c.command_id for c in of_kind(world, Kind.REPLICATE)]
+        late = [c.command_id for c in of_kind(world, CommandKind.REPLICATE)]
 
     assert (patience_s - 5) * 1_000 == sent.lifetime_ms
     assert [copy.command_id] == in_time
@@ -120,7 +120,7 @@ class TestDepartures:
             options = ScmOptions(decommission_replica_min=enough, check_interval_ms=1_000)
             with cluster(tmp_path / str(enough), options, "dn1", "dn2", "dn3") as world:
                 world.made_closed()
-                request = Request(("dn1",), OpState.DECOMMISSIONING)
+                request = OpStateRequest(("dn1",), OpState.DECOMMISSIONING)
                 [answer] = world.control.operators.set_operational_states(request)
                 for _ in range(4):
                     world.kept["dn1"] = (OpState.DECOMMISSIONING, 0)
@@ -162,11 +162,13 @@ class TestDepartures:
             first, second, third = sorted(names)
             locked = []
             for leaving in ((first,), (first, second), (first, second, third)):
-                request = Request(leaving, OpState.DECOMMISSIONING, is_forced=True)
+                request = OpStateRequest(leaving, OpState.DECOMMISSIONING, is_forced=True)
                 world.control.operators.set_operational_states(request)
                 pass_time(world, 1, *NODES, "dn5", "dn6")
                 locked.append(world.control.queries.locked_together())
-            rest = Request((first, second, third), OpState.ENTERING_MAINTENANCE, is_forced=True)
+            rest = OpStateRequest(
+                (first, second, third), OpState.ENTERING_MAINTENANCE, is_forced=True
+            )
             world.control.operators.set_operational_states(rest)
             pass_time(world, 1, *NODES, "dn5", "dn6")
             locked.append(world.control.queries.locked_together())
@@ -188,10 +190,10 @@ def test_only_datanodes_of_managed_racks_are_used(tmp_path: Path) -> None:
         lost = min(written)
         world.beat(lost, full=True)
         pass_time(world, 2, "dn1", "dn2", "dn3", "dn4", "dn5")
-        while_it_counts = of_kind(world, Kind.REPLICATE)
+        while_it_counts = of_kind(world, CommandKind.REPLICATE)
         world.beat("dn5", full=True)
         pass_time(world, 2, "dn1", "dn2", "dn3", "dn4", "dn5")
-        copies = of_kind(world, Kind.REPLICATE)
+        copies = of_kind(world, CommandKind.REPLICATE)
         shares = {name for name, _share in world.control.queries.balance_status().shares}
         told = [
             n.datanode_id for n in map(node_message, world.control.queries.nodes()) if n.unmanaged

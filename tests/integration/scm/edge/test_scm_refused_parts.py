@@ -16,7 +16,7 @@ from scm.edge.plane.control import ControlPlane
 from scm.edge.server import build_server
 from scm.edge.service import ScmService
 from scm.state.clock import Clock
-from scm.state.facts import Health
+from scm.state.facts import NodeHealthState
 from scm.state.options import ScmOptions
 from tests.support.control.fake_datanode import FakeDatanode, report
 from tests.support.control.scm_world import ScmWorld, container, pending
@@ -118,7 +118,7 @@ class TestHeard:
 
         other.register()
 
-        assert Health.HEALTHY is served.control.queries.nodes()[1].health
+        assert NodeHealthState.HEALTHY is served.control.queries.nodes()[1].health
         assert "dn2: volumes[0].capacity_bytes" in served.said()
 
     def test_an_answer_is_left_out_alone(self, served: Served) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from scm.cluster import replica_map
-from scm.cluster.replica_map import Report, replicas_max
+from scm.cluster.replica_map import NodeReplicaReport, replicas_max
 from scm.edge.call_values import Heartbeat
 from tests.support.control.scm_world import GIB, ScmWorld, replica, volume
 
@@ -24,7 +24,7 @@ def call(
 ) -> None:
     """Let dn1, which has a disk of 5 GiB, and so 20 replicas at most, report."""
     told = tuple(replica("dn1", container_id=number) for number in ids)
-    report = Report(full, 1, page, is_last=last, replicas=told)
+    report = NodeReplicaReport(full, 1, page, is_last=last, replicas=told)
     disk = volume(capacity_bytes=5 * GIB)
     world.control.datanodes.heartbeat(Heartbeat("dn1", 1, (disk,), (report,), (), (), None, 0))
 

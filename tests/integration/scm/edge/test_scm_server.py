@@ -16,7 +16,7 @@ from scm.edge.plane.control import ControlPlane
 from scm.edge.server import build_server
 from scm.edge.service import ScmService
 from scm.state.clock import Clock
-from scm.state.database import State
+from scm.state.database import StateDatabase
 from scm.state.options import ScmOptions
 from tests.support.control.fake_datanode import FakeDatanode, report
 
@@ -101,7 +101,7 @@ class Cluster:
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     """Serve a control plane on a free port."""
-    state = State.open(tmp_path, map_bytes=64 * 1024**2)
+    state = StateDatabase.open(tmp_path, map_bytes=64 * 1024**2)
     clock = Clock()
     control = ControlPlane(
         state, clock=clock, options=OPTIONS, snapshots_path=tmp_path / "snapshots"

@@ -9,9 +9,9 @@ import pytest
 
 from merkle.replica import ID_MAX
 from scm.edge.call_values import Heartbeat
-from scm.state.facts import Kind
+from scm.state.facts import CommandKind
 from spark_verify.exits import Exit
-from spark_verify.pipeline import Request, verify
+from spark_verify.pipeline import VerifyRequest, verify
 from tests.support.control.scm_world import ScmWorld, confirm, volume
 
 TEN_YEARS_S = 10 * 365 * 86_400
@@ -29,7 +29,7 @@ def world(tmp_path: Path) -> Iterator[ScmWorld]:
 def verified(world: ScmWorld, out: Path) -> int:
     """Export a snapshot and verify it; return what `suture-verify` would exit with."""
     snapshot = world.control.queries.export_snapshot().place
-    summary = verify(Request(snapshot, out)).summary
+    summary = verify(VerifyRequest(snapshot, out)).summary
     assert (1, 3) == (summary["containers"], summary["rows"]["replicas"])
     code: int = summary["exit_code"]
     return code
@@ -52,7 +52,7 @@ def test_a_clock_that_was_ahead_once_ends_no_verification(world: ScmWorld, tmp_p
 
 
 def full_queues(world: ScmWorld) -> None:
-    world.queues["dn1"] = ((Kind.REPLICATE, 2**32 - 1),)
+    world.queues["dn1"] = ((CommandKind.REPLICATE, 2**32 - 1),)
     world.call("dn1")
 
 

@@ -16,10 +16,10 @@ import pytest
 from agent.cli.change.node_commands import report_text
 from agent.rpc.v1 import scm_pb2
 from agent.rpc.wire import plan_file
-from agent.runtime.loop import Loop, Pulse
+from agent.runtime.loop import ProgressMarker, WorkerLoop
 from merkle.replica import ReplicaState
 from scm.edge.spark.spark_loop import PAUSE_S_MIN, RUNS_KEPT, SparkLoop
-from scm.state.facts import Kind
+from scm.state.facts import CommandKind
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import ScmWorld, replica
 
@@ -118,7 +118,7 @@ Verification
 rows of the plan: OK: 3, STALE_PLAN: 1"""
 
 
-class Beats(Pulse):
+class Beats(ProgressMarker):
     """A pulse that is counted."""
 
     count = 0
@@ -135,7 +135,7 @@ def loop(
     program: str,
     *,
     deadline_s: float = 300.0,
-    pulse: Pulse | None = None,
+    pulse: ProgressMarker | None = None,
 ) -> SparkLoop:
     """Build the loop around a program."""
     (tmp_path / "program.py").write_text(program)
@@ -163,7 +163,7 @@ def test_a_round_orders_what_the_plan_says_and_the_rules_confirm(
 
     report = world.control.queries.report()
     assert {"OK": 1, "STALE_PLAN": 1} == report.verified.decisions
-    assert {Kind.RECONCILE} == {c.kind for c in world.state.commands.values()}
+    assert {CommandKind.RECONCILE} == {c.kind for c in world.state.commands.values()}
     arguments = json.loads((tmp_path / "runs" / "arguments.json").read_text())
     assert ["--json", "--keep", str(RUNS_KEPT), "--changed-node=dn3"] == arguments
 
@@ -323,7 +323,7 @@ def test_changed_nodes_are_verified_after_a_failed_round(
     program, told = tmp_path / "program.py", tmp_path / "runs" / "arguments.json"
     program.write_text(failing)
     made._ran_at_s = time.monotonic() - waited_s
-    Loop(made).run_step()
+    WorkerLoop(made).run_step()
     program.write_text(PROGRAM)
 
     made._ran_at_s = time.monotonic() - PAUSE_S_MIN
@@ -341,7 +341,7 @@ def test_changed_nodes_are_verified_after_a_failed_round(
 def test_a_defect_is_noted_and_does_not_end_the_rounds(world: ScmWorld, tmp_path: Path) -> None:
     """The loop counts the unexpected error and continues."""
     made = loop(world, tmp_path, 'print(\'{"snapshot_id": 5, "changed_nodes": null}\')')
-    around = Loop(made)
+    around = WorkerLoop(made)
     made._ran_at_s = -1e9  # long ago: it is due
 
     wait_s = around.run_step()

@@ -8,15 +8,15 @@ import lmdb
 import pytest
 
 from agent.errors import Code, Refused, Unavailable
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 from merkle.replica import LAYOUT_VERSION
-from scm.administration.decommission import Request
+from scm.administration.decommission import OpStateRequest
 from scm.edge.server import build_server
 from scm.edge.service import ScmService
 from scm.state import records
 from scm.state.clock import Clock
-from scm.state.database import State
-from scm.state.facts import Kind, OpState
+from scm.state.database import StateDatabase
+from scm.state.facts import CommandKind, OpState
 from scm.state.options import ScmOptions
 from tests.support.command_line import CommandLine
 from tests.support.control.scm_world import MAP_BYTES, ScmWorld, confirm, key, pass_time, replica
@@ -42,7 +42,7 @@ def world(tmp_path: Path) -> Iterator[ScmWorld]:
 
 def rest(world: ScmWorld, node: str) -> None:
     """Let a node go into maintenance, as far as it goes."""
-    request = Request((node,), OpState.ENTERING_MAINTENANCE)
+    request = OpStateRequest((node,), OpState.ENTERING_MAINTENANCE)
     assert ["OK"] == [d.code for d in world.control.operators.set_operational_states(request)]
     for state in (OpState.ENTERING_MAINTENANCE, OpState.IN_MAINTENANCE):
         world.kept[node] = (state, 0)
@@ -122,10 +122,10 @@ class TestHot:
         world.control.operators.leave_safe_mode()
         then = {c.kind for node in POOLS for c, _named in world.call(node).commands}
 
-        assert {Kind.CLOSE} >= sent | set(answered)
+        assert {CommandKind.CLOSE} >= sent | set(answered)
         assert ["SAFE_MODE"] == [d.code for d in refused]
         assert {*copy.command_ids, *delete.command_ids} <= waiting
-        assert {Kind.REPLICATE, Kind.RECONCILE, Kind.DELETE_BLOCKS} <= then
+        assert {CommandKind.REPLICATE, CommandKind.RECONCILE, CommandKind.DELETE_BLOCKS} <= then
 
 
 def test_the_operator_is_told_who_is_waited_for(
@@ -141,8 +141,8 @@ def test_the_operator_is_told_who_is_waited_for(
         built = build_server(service, "127.0.0.1:0", executor)
         built.server.start()
         suture = CommandLine(built.address, capsys)
-        text = suture("scm", "safemode", code=Exit.TO_DO)
-        facts = suture.json("scm", "safemode", code=Exit.TO_DO)
+        text = suture("scm", "safemode", code=ExitCode.TO_DO)
+        facts = suture.json("scm", "safemode", code=ExitCode.TO_DO)
         nodes = suture("scm", "nodes")
         left = suture("scm", "safemode", "--leave", "--yes")
         built.server.stop(0).wait()
@@ -165,7 +165,7 @@ def test_report_gives_the_verdict_and_its_reasons(
     with ThreadPoolExecutor(4) as executor:
         built = build_server(service, "127.0.0.1:0", executor)
         built.server.start()
-        facts = CommandLine(built.address, capsys).json("scm", "report", code=Exit.TO_DO)
+        facts = CommandLine(built.address, capsys).json("scm", "report", code=ExitCode.TO_DO)
         built.server.stop(0).wait()
 
     assert ("UNKNOWN", False) == (facts["verdict"], facts["well"])
@@ -224,7 +224,7 @@ class TestCold:
 @pytest.mark.parametrize("version", [0, 2, 7])
 def test_a_state_of_another_version_is_refused_by_name(tmp_path: Path, version: int) -> None:
     """Nothing of it is changed: the program that wrote it reads it afterwards."""
-    State.open(tmp_path, map_bytes=MAP_BYTES).close()
+    StateDatabase.open(tmp_path, map_bytes=MAP_BYTES).close()
     with lmdb.open(str(tmp_path / "state"), map_size=MAP_BYTES, max_dbs=16) as environment:
         meta = environment.open_db(b"meta")
         with environment.begin(write=True) as transaction:
@@ -232,7 +232,7 @@ def test_a_state_of_another_version_is_refused_by_name(tmp_path: Path, version: 
     before = (tmp_path / "state" / "data.mdb").read_bytes()
 
     with pytest.raises(Refused, match=f"format version {version}, this program reads 1"):
-        State.open(tmp_path, map_bytes=MAP_BYTES)
+        StateDatabase.open(tmp_path, map_bytes=MAP_BYTES)
 
     assert before == (tmp_path / "state" / "data.mdb").read_bytes()
 
@@ -243,7 +243,7 @@ def test_a_file_is_no_directory_of_a_state(tmp_path: Path) -> None:
 
     for place in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(Refused, match=f"{place} cannot be the directory of a state") as refused:
-            State.open(place, map_bytes=MAP_BYTES)
+            StateDatabase.open(place, map_bytes=MAP_BYTES)
         assert Code.INCONSISTENT_VOLUME is refused.value.code
 
 

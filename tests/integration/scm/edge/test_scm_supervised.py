@@ -10,10 +10,10 @@ from typing import cast
 
 import pytest
 
-from agent.runtime.loop import QUIET_MAX_S, Pulse
+from agent.runtime.loop import QUIET_MAX_S, ProgressMarker
 from agent.runtime.stop_request import StopRequest
 from scm.edge.plane.control import ControlPlane
-from scm.main import Ticker
+from scm.main import TickThread
 from tests.support.clock import FakeClock
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -87,8 +87,8 @@ class Slow:
 def test_a_tick_that_moves_on_is_not_ended_and_one_that_hangs_is() -> None:
     """After a start a tick may have minutes of work. A restart would start it again, for ever."""
     clock = FakeClock()
-    control, pulse = Slow(clock), Pulse(clock)
-    ticker = Ticker(
+    control, pulse = Slow(clock), ProgressMarker(clock)
+    ticker = TickThread(
         cast(ControlPlane, control), interval_s=0.0, on_death=StopRequest(), pulse=pulse
     )
     control.hung = ticker.hung

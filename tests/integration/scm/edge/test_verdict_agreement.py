@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.runtime.callthreads import CallThreads
-from agent.runtime.exits import Exit
-from agent.runtime.loop import LoopSet
+from agent.runtime.callthreads import CallThreadPool
+from agent.runtime.exits import ExitCode
+from agent.runtime.loop import WorkerLoops
 from health.cluster_verdict import Verdict
 from merkle.replica import ReplicaState
 from scm.cluster.nodes import Registration
@@ -97,15 +97,15 @@ def verdicts(cluster: SeededCluster, capsys: pytest.CaptureFixture[str]) -> dict
     """Return the verdict that each program gives; an exit code counts as WHOLE or not."""
     world = cluster.world
     service = ScmService(world.control, clock=Clock(), options=world.options)
-    with ThreadPoolExecutor(4) as executor, CallThreads(2, 4) as calls:
+    with ThreadPoolExecutor(4) as executor, CallThreadPool(2, 4) as calls:
         built = build_server(service, "127.0.0.1:0", executor)
         built.server.start()
         suture = CommandLine(built.address, capsys)
-        watched = HttpStatus(world.control, calls, LoopSet(), lambda: True)
+        watched = HttpStatus(world.control, calls, WorkerLoops(), lambda: True)
         status = suture.json_any("status")
         report = suture.json_any("scm", "report")
         is_whole = report["verdict"] == Verdict.WHOLE
-        text = suture("scm", "report", code=Exit.OK if is_whole else Exit.TO_DO)
+        text = suture("scm", "report", code=ExitCode.OK if is_whole else ExitCode.TO_DO)
         metrics = watched.metrics().body.decode()
         page = watched.page({}).body.decode()
         built.server.stop(0).wait()

@@ -9,7 +9,7 @@ import pytest
 
 from agent.errors import Unavailable
 from scm.edge.call_values import Heartbeat
-from scm.state.facts import Kind, OutcomeState, Priority
+from scm.state.facts import CommandKind, CommandPriority, OutcomeState
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import ScmWorld, outcome, replica, volume
 from tests.support.control.unwritable import unwritable
@@ -135,8 +135,8 @@ def test_the_delete_of_a_move_has_no_priority(world: ScmWorld) -> None:
 
     [delete] = world.state.commands.of_container(number)
     loads = {q.node.datanode_id: q.delete_load for q in world.control.queries.queues().nodes}
-    assert (Kind.DELETE, copy.datanode_id) == (delete.kind, delete.datanode_id)
-    assert (Priority.LOW, Priority.NORMAL) == (copy.priority, delete.priority)
+    assert (CommandKind.DELETE, copy.datanode_id) == (delete.kind, delete.datanode_id)
+    assert (CommandPriority.LOW, CommandPriority.NORMAL) == (copy.priority, delete.priority)
     assert 1 == loads[copy.datanode_id]
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from health.words import Health
-from scm.edge.replication_report import Verified, rm_report
-from scm.replication.judging.health_states import States
-from scm.state.facts import ContainerState, Kind, OpState, Pending
+from health.words import HealthState
+from scm.edge.replication_report import LastVerification, rm_report
+from scm.replication.judging.health_states import HealthStates
+from scm.state.facts import CommandKind, ContainerState, OpState, PendingCommand
 from scm.state.options import ScmOptions
-from scm.state.quiet_containers import Settled
+from scm.state.quiet_containers import ContainerBitmap
 from tests.support.control.coded_world import NODES as CODED_NODES
 from tests.support.control.coded_world import OPTIONS as CODED_OPTIONS
 from tests.support.control.coded_world import closed, orders
@@ -46,7 +46,7 @@ def coded(tmp_path: Path) -> Iterator[ScmWorld]:
         yield made
 
 
-def of_kind(world: ScmWorld, kind: Kind) -> list[Pending]:
+def of_kind(world: ScmWorld, kind: CommandKind) -> list[PendingCommand]:
     """Return the commands of a kind."""
     return [command for command in world.state.commands.values() if command.kind is kind]
 
@@ -65,7 +65,7 @@ def test_every_container_is_looked_at_in_five_minutes(tmp_path: Path) -> None:
                 change.remove(world.state.replicas, (one.container_id, lost.datanode_id))
         minutes(world, 6)  # the first may be a part of the round before
 
-        found = {command.container_id for command in of_kind(world, Kind.REPLICATE)}
+        found = {command.container_id for command in of_kind(world, CommandKind.REPLICATE)}
 
     assert {one.container_id for one in made} == found
 
@@ -86,7 +86,9 @@ def test_a_report_counts_each_container_in_one_state() -> None:
         for number, state in enumerate([*ContainerState, ContainerState.CLOSED], start=1)
     ]
 
-    report = rm_report(Counter(c.state for c in held), States({}, Settled()), 1, Verified())
+    report = rm_report(
+        Counter(c.state for c in held), HealthStates({}, ContainerBitmap()), 1, LastVerification()
+    )
 
     assert dict.fromkeys(ContainerState, 1) | {ContainerState.CLOSED: 2} == report.states
     assert len(held) == sum(report.states.values())
@@ -94,10 +96,10 @@ def test_a_report_counts_each_container_in_one_state() -> None:
 
 def test_a_report_names_the_first_hundred_of_each_condition() -> None:
     """The same ones in the next report, if they are stuck: the lowest ids, whatever their order."""
-    stuck = dict.fromkeys(range(150, 0, -1), Health.UNDER_REPLICATED)
-    few = dict.fromkeys((900, 200), Health.MISSING)
+    stuck = dict.fromkeys(range(150, 0, -1), HealthState.UNDER_REPLICATED)
+    few = dict.fromkeys((900, 200), HealthState.MISSING)
 
-    report = rm_report({}, States(stuck | few, Settled()), 1, Verified())
+    report = rm_report({}, HealthStates(stuck | few, ContainerBitmap()), 1, LastVerification())
 
     assert (150, tuple(range(1, 101))) == report.conditions["UNDER_REPLICATED"]
     assert (2, (200, 900)) == report.conditions["MISSING"]
@@ -123,13 +125,13 @@ def test_close_command_is_not_throttled_by_copies_and_deletes(world: ScmWorld) -
     """
     world.queues["dn1"] = (("replicate", 20), ("reconstruct", 7), ("delete", 40))
     world.call("dn1")
-    throttled = (Kind.REPLICATE, Kind.RECONSTRUCT, Kind.DELETE)
+    throttled = (CommandKind.REPLICATE, CommandKind.RECONSTRUCT, CommandKind.DELETE)
     with world.state.change() as change:
-        for number, kind in enumerate((*throttled, Kind.CLOSE), start=1):
+        for number, kind in enumerate((*throttled, CommandKind.CLOSE), start=1):
             change.put(world.state.commands, pending(number, kind))
         sent = world.control._parts.commands.drain(change, "dn1", lambda _commands: {})
 
-    assert [Kind.CLOSE] == [command.kind for command in sent]
+    assert [CommandKind.CLOSE] == [command.kind for command in sent]
 
 
 def test_a_node_at_its_limit_is_no_target_of_a_rebuild_until_it_says_it_has_room(
@@ -182,4 +184,4 @@ def test_a_node_at_rest_counts_whether_it_is_up_or_down(
 
     pass_time(world, 62, *(node for node in NODES if node != silent))
 
-    assert copies == len(of_kind(world, Kind.REPLICATE))
+    assert copies == len(of_kind(world, CommandKind.REPLICATE))

@@ -9,7 +9,7 @@ import pytest
 
 from scm.cluster.commands.failing_targets import REST_S, FailingTargets
 from scm.state.clock import Clock
-from scm.state.facts import Container, Kind, OutcomeState
+from scm.state.facts import CommandKind, Container, OutcomeState
 from scm.state.options import ScmOptions
 from tests.support.clock import FakeClock
 from tests.support.control.scm_world import ScmWorld, outcome, pending
@@ -49,7 +49,7 @@ def run(world: ScmWorld, container: Container, nodes: tuple[str, ...], bad: str)
         world.control.tick()
         for node in nodes:
             for command, _named in world.call(node).commands:
-                if command.kind is not Kind.REPLICATE:
+                if command.kind is not CommandKind.REPLICATE:
                     continue
                 targets[command.target_id] += 1
                 bad = bad or command.target_id
@@ -112,8 +112,10 @@ def test_a_datanode_that_failed_is_forgiven() -> None:
     """
     clock = FakeClock()
     failing = FailingTargets(Clock(clock.now_ms, clock.monotonic_s))
-    rebuild = replace(pending(1, Kind.RECONSTRUCT, container_id=7), shards=((1, "a"), (2, "b")))
-    copy = replace(pending(2, Kind.REPLICATE, container_id=7), target_id="a")
+    rebuild = replace(
+        pending(1, CommandKind.RECONSTRUCT, container_id=7), shards=((1, "a"), (2, "b"))
+    )
+    copy = replace(pending(2, CommandKind.REPLICATE, container_id=7), target_id="a")
     failing.note(rebuild, outcome(rebuild, OutcomeState.FAILED))
 
     assert {"a", "b"} == failing.of(7).keys()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from scm.state.facts import Container, Kind
+from scm.state.facts import CommandKind, Container
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import ScmWorld, confirm, replica
 
@@ -44,7 +44,7 @@ def lose(world: ScmWorld, made: list[Container], count: int) -> None:
             world.beat(lost.datanode_id, *held, full=True)
 
 
-def ordered(world: ScmWorld, kind: Kind) -> list[int]:
+def ordered(world: ScmWorld, kind: CommandKind) -> list[int]:
     """Let a second pass; return the containers of the pending commands of a kind."""
     world.clock.advance_s(1)
     world.control.tick()
@@ -76,8 +76,8 @@ def test_every_container_gets_a_first_copy_before_any_second(
         made = filled(world, 3)
         lose(world, made, 2)
 
-        assert expected == ordered(world, Kind.REPLICATE)
-        assert expected == ordered(world, Kind.REPLICATE)  # none is ordered twice
+        assert expected == ordered(world, CommandKind.REPLICATE)
+        assert expected == ordered(world, CommandKind.REPLICATE)  # none is ordered twice
 
 
 def test_every_container_loses_one_surplus_before_any_loses_two(tmp_path: Path) -> None:
@@ -86,9 +86,9 @@ def test_every_container_loses_one_surplus_before_any_loses_two(tmp_path: Path) 
         made = filled(world, 2)
         surplus(world, made, 2)
 
-        assert [1, 1, 2, 2] == ordered(world, Kind.DELETE)
+        assert [1, 1, 2, 2] == ordered(world, CommandKind.DELETE)
         by_id = sorted(world.state.commands.values(), key=lambda command: command.command_id)
-        assert [1, 2, 1, 2] == [c.container_id for c in by_id if c.kind is Kind.DELETE]
+        assert [1, 2, 1, 2] == [c.container_id for c in by_id if c.kind is CommandKind.DELETE]
 
 
 def test_copies_and_deletes_have_limits_of_their_own(tmp_path: Path) -> None:
@@ -98,5 +98,5 @@ def test_copies_and_deletes_have_limits_of_their_own(tmp_path: Path) -> None:
         surplus(world, made[3:], 1)
         lose(world, made[:3], 1)
 
-        assert 2 == len(ordered(world, Kind.REPLICATE))
-        assert 1 == len(ordered(world, Kind.DELETE))
+        assert 2 == len(ordered(world, CommandKind.REPLICATE))
+        assert 1 == len(ordered(world, CommandKind.DELETE))

@@ -8,7 +8,15 @@ import pytest
 
 from agent.observe.audit import AuditLog
 from merkle.replica import ReplicaState
-from scm.state.facts import Container, ContainerState, Kind, OpState, Outcome, Pending, Replica
+from scm.state.facts import (
+    CommandKind,
+    CommandOutcome,
+    Container,
+    ContainerState,
+    OpState,
+    PendingCommand,
+    Replica,
+)
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import ScmWorld, confirm, outcome, pass_time, replica, summary
 
@@ -59,20 +67,20 @@ def replace_copies(world: ScmWorld, *dead: str) -> list[str]:
     """Let nodes be dead, and all copies arrive that replace what they had; return the holders."""
     die(world, *dead)
     for command in world.state.commands.values():
-        if command.kind is Kind.REPLICATE:
+        if command.kind is CommandKind.REPLICATE:
             world.call(command.datanode_id)  # sends it
             world.beat(command.datanode_id, outcomes=(outcome(command),))
             world.beat(command.target_id, replica(command.target_id, bcsid=1))
     return [node for node in holders(world) if node not in dead]
 
 
-def deletes_sent(world: ScmWorld, node: str, *reports: Replica) -> list[Pending]:
+def deletes_sent(world: ScmWorld, node: str, *reports: Replica) -> list[PendingCommand]:
     """Let a node call; return its deletes of blocks."""
     commands = [command for command, _named in world.beat(node, *reports).commands]
-    return [command for command in commands if command.kind is Kind.DELETE_BLOCKS]
+    return [command for command in commands if command.kind is CommandKind.DELETE_BLOCKS]
 
 
-def done(command: Pending) -> Outcome:
+def done(command: PendingCommand) -> CommandOutcome:
     """Answer a command as done."""
     acknowledged = tuple((t.container_id, t.transaction_id) for t in command.transactions)
     return replace(outcome(command), acknowledged=acknowledged)
@@ -148,7 +156,7 @@ def test_a_delete_that_only_the_dead_owe_is_told_them_when_they_return(world: Sc
     kept = len(world.state.transactions)
     world.join(dead)
     told = world.beat(dead, replica(dead, bcsid=1), full=True).commands
-    (command,) = [c for c, _named in told if c.kind is Kind.DELETE_BLOCKS]
+    (command,) = [c for c, _named in told if c.kind is CommandKind.DELETE_BLOCKS]
     world.beat(dead, outcomes=(done(command),))
 
     assert (1, 0) == (kept, len(world.state.transactions))
@@ -171,7 +179,7 @@ def test_an_emptied_container_goes_though_a_dead_node_had_data(world: ScmWorld) 
     orders = world.call(dead).commands
 
     assert (ContainerState.DELETING, ContainerState.DELETED) == (deleting, deleted)
-    assert [(Kind.DELETE, True)] == [(c.kind, c.force) for c, _ in orders]
+    assert [(CommandKind.DELETE, True)] == [(c.kind, c.force) for c, _ in orders]
 
 
 def test_replica_of_a_dead_node_creates_no_surplus(world: ScmWorld) -> None:
@@ -181,7 +189,7 @@ def test_replica_of_a_dead_node_creates_no_surplus(world: ScmWorld) -> None:
     world.beat(fourth, replica(fourth, bcsid=made.sequence_id))
     die(world, held[0])
 
-    assert [] == [c for c in world.state.commands.values() if c.kind is Kind.DELETE]
+    assert [] == [c for c in world.state.commands.values() if c.kind is CommandKind.DELETE]
 
 
 class TestDecommissioned:
@@ -230,7 +238,9 @@ class TestDecommissioned:
         world.beat(gone, replica(gone, bcsid=1), full=True)
         pass_time(world, 3, *NODES)
 
-        ordered = {c.datanode_id for c in world.state.commands.values() if c.kind is Kind.RECONCILE}
+        ordered = {
+            c.datanode_id for c in world.state.commands.values() if c.kind is CommandKind.RECONCILE
+        }
         assert 0 == owed
         assert gone in ordered
 

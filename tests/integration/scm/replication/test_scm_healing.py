@@ -11,7 +11,7 @@ import pytest
 from merkle.replica import LAYOUT_VERSION, ReplicaState
 from scm.cluster.commands import command_limits
 from scm.replication.reconciling import healing
-from scm.state.facts import Container, ContainerState, Kind, Replica
+from scm.state.facts import CommandKind, Container, ContainerState, Replica
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import (
     ScmWorld,
@@ -54,13 +54,15 @@ def ordered(world: ScmWorld) -> dict[str, str]:
     return {
         command.datanode_id: command.why
         for command in world.state.commands.values()
-        if command.kind is Kind.RECONCILE
+        if command.kind is CommandKind.RECONCILE
     }
 
 
 def containers_ordered(world: ScmWorld) -> set[int]:
     """Return the containers that are to be reconciled."""
-    return {c.container_id for c in world.state.commands.values() if c.kind is Kind.RECONCILE}
+    return {
+        c.container_id for c in world.state.commands.values() if c.kind is CommandKind.RECONCILE
+    }
 
 
 def test_a_finding_is_repaired_once_reports_have_settled(world: ScmWorld) -> None:
@@ -98,7 +100,7 @@ def test_a_replica_that_cannot_take_part_holds_up_no_other(
         (command.datanode_id, [h.replica.datanode_id for h in command.holders], endpoints)
         for node in NODES
         for command, endpoints in world.call(node).commands
-        if command.kind is Kind.RECONCILE
+        if command.kind is CommandKind.RECONCILE
     ]
     assert {"dn1", "dn2"} == {node for node, _, _ in sent} | ordered(world).keys()
     assert all(["dn3"] == named for _, named, _ in sent)
@@ -140,7 +142,7 @@ def test_whom_a_command_does_not_ask_is_named_and_whether_anybody_waits_for_it(
 
     sent = [command for command, _ in world.beat("dn2").commands]
 
-    [reconcile] = [one for one in sent if one.kind is Kind.RECONCILE]
+    [reconcile] = [one for one in sent if one.kind is CommandKind.RECONCILE]
     [holder] = reconcile.holders
     assert ("dn3", is_dead) == (holder.replica.datanode_id, holder.is_dead)
 
@@ -189,11 +191,11 @@ def test_replica_that_lacks_only_the_commit_id_gets_it_and_is_closed(
     pass_time(world, 12, *NODES)
     reconciled = ordered(world)
     world.beat("dn2", replace(behind, bcsid=box.sequence_id))
-    [close] = [c for c in world.state.commands.of_node("dn2") if c.kind is Kind.CLOSE]
+    [close] = [c for c in world.state.commands.of_node("dn2") if c.kind is CommandKind.CLOSE]
 
     assert {"control plane: commit id behind"} == set(reconciled.values())
     assert (box.sequence_id, True) == (close.bcsid, close.force)
-    assert not [c for c in world.state.commands.values() if c.kind is Kind.REPLICATE]
+    assert not [c for c in world.state.commands.values() if c.kind is CommandKind.REPLICATE]
 
 
 def test_healing_can_be_disabled(tmp_path: Path) -> None:
@@ -278,7 +280,7 @@ def reconciled_in_vain(world: ScmWorld, seconds: int, *alive: str) -> list[int]:
         pass_time(world, 1)
         for node in alive:
             answer = world.call(node)
-            if any(command.kind is Kind.RECONCILE for command, _ in answer.commands):
+            if any(command.kind is CommandKind.RECONCILE for command, _ in answer.commands):
                 sent_at.append(second)
             world.execute(node, answer)
     return sorted(set(sent_at))
@@ -447,6 +449,6 @@ def test_a_container_that_stays_quasi_closed_is_copied_whatever_the_clock_said(
             world.control.tick()
             for node in nodes:
                 commands = world.call(node).commands
-                ordered += [c.kind for c, _named in commands if c.kind is Kind.REPLICATE]
+                ordered += [c.kind for c, _named in commands if c.kind is CommandKind.REPLICATE]
 
         assert ordered

@@ -11,12 +11,12 @@ from typing import cast
 import pytest
 
 from agent.runtime.stop_request import StopRequest
-from health.words import Health
+from health.words import HealthState
 from merkle.replica import ReplicaState
 from scm.edge.plane.control import ControlPlane
-from scm.main import Ticker
+from scm.main import TickThread
 from scm.replication.replication_manager import LOOKS_PER_TURN, ORDERS_AT_ONCE
-from scm.state.facts import Kind
+from scm.state.facts import CommandKind
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import ScmWorld, container, replica
 
@@ -61,7 +61,7 @@ def filled(path: Path, options: ScmOptions) -> Iterator[ScmWorld]:
 def not_well(world: ScmWorld) -> int:
     """Return how many containers are found to lack a replica."""
     states = world.control._parts.manager.states()
-    lacks = Health.UNDER_REPLICATED.name
+    lacks = HealthState.UNDER_REPLICATED.name
     return sum(states.of(number) == lacks for number in range(1, COUNT + 1))
 
 
@@ -107,11 +107,13 @@ def test_containers_left_by_a_tick_are_judged_before_the_next(world: ScmWorld) -
 def test_judging_between_ticks_sends_no_commands(world: ScmWorld) -> None:
     """Commands belong to ticks, with their limits."""
     let_die(world, "dn3")
-    ordered = [c.command_id for c in world.state.commands.values() if c.kind is Kind.REPLICATE]
+    ordered = [
+        c.command_id for c in world.state.commands.values() if c.kind is CommandKind.REPLICATE
+    ]
 
     world.control.look_on()
 
-    now = [c.command_id for c in world.state.commands.values() if c.kind is Kind.REPLICATE]
+    now = [c.command_id for c in world.state.commands.values() if c.kind is CommandKind.REPLICATE]
     assert ordered == now
 
 
@@ -122,7 +124,7 @@ def test_orders_are_made_in_portions(world: ScmWorld) -> None:
     def ordered(_took_s: float) -> None:
         with world.control._parts.lock:  # nobody else holds it now
             pending = world.state.commands.values()
-            seen.append(sum(command.kind is Kind.REPLICATE for command in pending))
+            seen.append(sum(command.kind is CommandKind.REPLICATE for command in pending))
 
     world.join("dn4")
     let_die(world, "dn3", ordered)
@@ -165,7 +167,9 @@ def test_the_most_urgent_of_all_that_is_due_is_ordered_first(world: ScmWorld) ->
 
     world.control.tick(look_on=look_on)
 
-    ordered = {c.command_id: c for c in world.state.commands.values() if c.kind is Kind.REPLICATE}
+    ordered = {
+        c.command_id: c for c in world.state.commands.values() if c.kind is CommandKind.REPLICATE
+    }
     assert COUNT == ordered[min(ordered)].container_id
     assert len(ordered) > 1
 
@@ -186,7 +190,9 @@ def test_dead_nodes_containers_are_judged_before_those_due_from_a_start(world: S
 
     world.control.tick()
 
-    ordered = [c.container_id for c in world.state.commands.values() if c.kind is Kind.REPLICATE]
+    ordered = [
+        c.container_id for c in world.state.commands.values() if c.kind is CommandKind.REPLICATE
+    ]
     assert [COUNT] == ordered
     assert world.control._parts.manager.is_behind
 
@@ -237,7 +243,7 @@ class Behind:
 def test_the_ticker_looks_on_until_nothing_is_left() -> None:
     """And not once more."""
     control = Behind()
-    ticker = Ticker(cast(ControlPlane, control), interval_s=0.2, on_death=StopRequest())
+    ticker = TickThread(cast(ControlPlane, control), interval_s=0.2, on_death=StopRequest())
     ticker.start()
 
     is_done = control.looked_on.wait(DEADLINE_S)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from merkle.replica import ReplicaState
-from scm.administration.decommission import Request
+from scm.administration.decommission import OpStateRequest
 from scm.edge.call_values import Heartbeat
-from scm.state.facts import ASKED, Hold, Kind, OpState
+from scm.state.facts import ASKED, CommandKind, Hold, OpState
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import (
     ScmWorld,
@@ -49,7 +49,9 @@ def filled(path: Path, count: int) -> Iterator[ScmWorld]:
             held = (replica(node, container_id=n) for n in range(1, count + 1))
             made.beat(node, *held, full=True)
         confirm(made, "leaves", "full")
-        made.control.operators.set_operational_states(Request(("leaves",), OpState.DECOMMISSIONING))
+        made.control.operators.set_operational_states(
+            OpStateRequest(("leaves",), OpState.DECOMMISSIONING)
+        )
         yield made
 
 
@@ -81,7 +83,7 @@ def tries(world: ScmWorld) -> int:
 def copies(world: ScmWorld) -> dict[int, str]:
     """Return the targets of the copies that are ordered, by container."""
     commands = world.state.commands.values()
-    return {c.container_id: c.target_id for c in commands if c.kind is Kind.REPLICATE}
+    return {c.container_id: c.target_id for c in commands if c.kind is CommandKind.REPLICATE}
 
 
 def test_containers_without_a_possible_target_are_not_retried(tmp_path: Path) -> None:
@@ -117,7 +119,7 @@ def has_room(world: ScmWorld) -> str:
 
 def stays(world: ScmWorld) -> str:
     """Take the one back that was to leave."""
-    request = Request(("leaves",), OpState.IN_SERVICE)
+    request = OpStateRequest(("leaves",), OpState.IN_SERVICE)
     world.control.operators.set_operational_states(request)
     turn(world)
     return "leaves"
@@ -178,12 +180,12 @@ def test_container_blocked_by_a_held_double_shard_is_looked_at_again(tmp_path: P
         for node, index in zip(nodes, (1, 2, 3, 4, 4), strict=True):
             world.beat(node, replica(node, replica_index=index), full=True)
         pass_time(world, 8, *nodes)
-        kept = [c for c in world.state.commands.values() if c.kind is Kind.DELETE]
+        kept = [c for c in world.state.commands.values() if c.kind is CommandKind.DELETE]
         with world.state.change() as change:
             for node in ("dn4", "dn5"):
                 change.remove(world.state.holds, (1, node))
         pass_time(world, 4, *nodes)
-        deletes = [c for c in world.state.commands.values() if c.kind is Kind.DELETE]
+        deletes = [c for c in world.state.commands.values() if c.kind is CommandKind.DELETE]
 
     assert [] == kept
     assert [True] == [c.datanode_id in {"dn4", "dn5"} for c in deletes]
@@ -197,10 +199,10 @@ def test_container_blocked_by_a_damaged_replica_is_looked_at_again(world: ScmWor
         change.put(world.state.containers, container(replication_factor=4))
     world.beat("full", replica("full", ReplicaState.UNHEALTHY))
     turn(world)
-    waiting = [c for c in world.state.commands.values() if c.kind is Kind.DELETE]
+    waiting = [c for c in world.state.commands.values() if c.kind is CommandKind.DELETE]
     for _ in range(4):
         turn(world)
-    deletes = [c for c in world.state.commands.values() if c.kind is Kind.DELETE]
+    deletes = [c for c in world.state.commands.values() if c.kind is CommandKind.DELETE]
 
     assert [] == waiting
     assert [("full", 1)] == [(c.datanode_id, c.container_id) for c in deletes]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from scm.administration.decommission import Request
-from scm.state.facts import Container, Kind, OpState, OutcomeState, Pending
+from scm.administration.decommission import OpStateRequest
+from scm.state.facts import CommandKind, Container, OpState, OutcomeState, PendingCommand
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import ScmWorld, confirm, outcome, pass_time, replica
 
@@ -56,7 +56,7 @@ def spare(world: ScmWorld, made: Container) -> str:
     return node
 
 
-def queued(world: ScmWorld, kind: Kind) -> list[Pending]:
+def queued(world: ScmWorld, kind: CommandKind) -> list[PendingCommand]:
     """Return the commands of a kind."""
     return [c for c in world.state.commands.values() if c.kind is kind]
 
@@ -69,22 +69,22 @@ class TestCopies:
         target = spare(world, made)
 
         pass_time(world, 60, *alive, target)
-        before = queued(world, Kind.REPLICATE)
+        before = queued(world, CommandKind.REPLICATE)
         pass_time(world, 1, *alive, target)
-        (command,) = queued(world, Kind.REPLICATE)
+        (command,) = queued(world, CommandKind.REPLICATE)
         pass_time(world, 30, *alive, target)
 
         assert [] == before
         assert command.target_id == target
         assert command.datanode_id in alive
         assert command.size_bytes == 2 * 1_000
-        assert [command.command_id] == [c.command_id for c in queued(world, Kind.REPLICATE)]
+        assert [command.command_id] == [c.command_id for c in queued(world, CommandKind.REPLICATE)]
 
     def test_w53_the_command_names_target_and_deadline(self, world: ScmWorld) -> None:
         """The datanode's own deadline is earlier than ours."""
         self.lost_one(world)
         world.control.tick()
-        (pending,) = queued(world, Kind.REPLICATE)
+        (pending,) = queued(world, CommandKind.REPLICATE)
 
         ((command, named),) = world.call(pending.datanode_id).commands
 
@@ -105,7 +105,7 @@ class TestCopies:
         world.beat(nodes[0], outcomes=(lost,))
         world.control.tick()
 
-        (command,) = queued(world, Kind.REPLICATE)
+        (command,) = queued(world, CommandKind.REPLICATE)
 
         assert command.datanode_id in nodes[1:]
 
@@ -113,17 +113,17 @@ class TestCopies:
         """The source's word is an outcome; the target's report is the proof."""
         made, _lost = self.lost_one(world)
         world.control.tick()
-        (command,) = queued(world, Kind.REPLICATE)
+        (command,) = queued(world, CommandKind.REPLICATE)
         answer = world.call(command.datanode_id)
         world.execute(command.datanode_id, answer)
         pass_time(world, 3, *NODES)
-        waiting = queued(world, Kind.REPLICATE)
+        waiting = queued(world, CommandKind.REPLICATE)
 
         world.beat(command.target_id, replica(command.target_id, bcsid=made.sequence_id))
         pass_time(world, 3, *NODES)
 
         assert [command.command_id] == [c.command_id for c in waiting]
-        assert [] == queued(world, Kind.REPLICATE)
+        assert [] == queued(world, CommandKind.REPLICATE)
         found, pending = world.control.queries.outcomes([command.command_id], 1)
         assert [OutcomeState.EXECUTED] == [o.state for o in found]
         assert [] == pending
@@ -149,11 +149,11 @@ class TestCopies:
         """And made again while it is needed."""
         self.lost_one(world)
         world.control.tick()
-        (command,) = queued(world, Kind.REPLICATE)
+        (command,) = queued(world, CommandKind.REPLICATE)
         world.queues[command.datanode_id] = (("replicate", 1),)
         pass_time(world, 102, *NODES)
 
-        (again,) = queued(world, Kind.REPLICATE)
+        (again,) = queued(world, CommandKind.REPLICATE)
 
         assert again.command_id > command.command_id
 
@@ -167,7 +167,7 @@ class TestCopies:
             weight, repeat = world.control._parts.manager.under[made.container_id]
             world.control.tick()
 
-            assert [] == queued(world, Kind.REPLICATE) + queued(world, Kind.DELETE)
+            assert [] == queued(world, CommandKind.REPLICATE) + queued(world, CommandKind.DELETE)
             assert (weight, repeat + 1) == world.control._parts.manager.under[made.container_id]
 
     def test_in_flight_copies_of_the_whole_cluster_are_limited(self, tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ class TestCopies:
                 )
             world.control.tick()
 
-            assert 90 == world.state.commands.add_count == len(queued(world, Kind.REPLICATE))
+            assert 90 == world.state.commands.add_count == len(queued(world, CommandKind.REPLICATE))
             for node in nodes:
                 assert world.control._parts.commands.loads.replication_load(node) <= 20
                 assert len(world.call(node).commands) <= 20
@@ -204,8 +204,8 @@ class TestCopies:
         world.control.tick()
 
         assert last > 20
-        assert 20 == len(queued(world, Kind.REPLICATE)) == len(world.call("dn1").commands)
-        assert {"dn1"} == {c.datanode_id for c in queued(world, Kind.REPLICATE)}
+        assert 20 == len(queued(world, CommandKind.REPLICATE)) == len(world.call("dn1").commands)
+        assert {"dn1"} == {c.datanode_id for c in queued(world, CommandKind.REPLICATE)}
 
     def test_copy_that_waits_for_a_busy_source_is_ordered_when_it_is_free(
         self, rarely_looking: ScmWorld
@@ -217,11 +217,11 @@ class TestCopies:
         for node in holders(world, made):
             world.queues[node] = (("replicate", 20),)
         pass_time(world, 3, *NODES)
-        while_busy = queued(world, Kind.REPLICATE)
+        while_busy = queued(world, CommandKind.REPLICATE)
 
         world.queues[holders(world, made)[1]] = (("replicate", 19),)
         pass_time(world, 1, *NODES)
-        (command,) = queued(world, Kind.REPLICATE)
+        (command,) = queued(world, CommandKind.REPLICATE)
 
         assert [] == while_busy
         assert holders(world, made)[1] == command.datanode_id
@@ -249,18 +249,18 @@ class TestDeletes:
         """The command stays until a report shows that the replica is gone."""
         self.over(world)
         pass_time(world, 5, *NODES)
-        (command,) = queued(world, Kind.DELETE)
+        (command,) = queued(world, CommandKind.DELETE)
         world.beat(command.datanode_id, outcomes=(outcome(command),))
         pass_time(world, 5, *NODES)
-        still = queued(world, Kind.DELETE)
+        still = queued(world, CommandKind.DELETE)
 
         world.beat(command.datanode_id, full=True)
         pass_time(world, 5, *NODES)
 
         assert (True, 3) == (command.force, command.keep_count)
         assert [command.command_id] == [c.command_id for c in still]
-        assert [] == queued(world, Kind.DELETE)
-        assert [] == queued(world, Kind.REPLICATE)
+        assert [] == queued(world, CommandKind.DELETE)
+        assert [] == queued(world, CommandKind.REPLICATE)
 
     def test_delete_that_waits_for_a_busy_node_is_ordered_when_it_is_free(
         self, rarely_looking: ScmWorld
@@ -272,13 +272,13 @@ class TestDeletes:
         for node in holders(world, made):
             world.queues[node] = (("delete", 40),)
         pass_time(world, 3, *NODES)
-        while_busy = queued(world, Kind.DELETE)
+        while_busy = queued(world, CommandKind.DELETE)
 
         world.queues.clear()
         pass_time(world, 2, *NODES)
 
         assert [] == while_busy
-        assert 1 == len(queued(world, Kind.DELETE))
+        assert 1 == len(queued(world, CommandKind.DELETE))
 
     def test_w49_an_expired_delete_is_sent_again(self, world: ScmWorld) -> None:
         """The same command gets a new deadline, because it is unknown whether it will still be
@@ -286,7 +286,7 @@ class TestDeletes:
         """
         self.over(world)
         world.control.tick()
-        (command,) = queued(world, Kind.DELETE)
+        (command,) = queued(world, CommandKind.DELETE)
         world.queues[command.datanode_id] = (("delete", 1),)
         sent = []
         for second in range(230):
@@ -303,7 +303,7 @@ class TestDeletes:
         """Another replica was lost meanwhile. The delete is dropped, with the reason."""
         made = self.over(world)
         world.control.tick()
-        (command,) = queued(world, Kind.DELETE)
+        (command,) = queued(world, CommandKind.DELETE)
         other = next(n for n in holders(world, made) if n != command.datanode_id)
         world.beat(other, full=True)
 
@@ -325,7 +325,7 @@ class TestDeletes:
             for node in NODES:
                 world.call(node, boot_id=2 if node == silent else 1)
             world.control.tick()
-            assert [] == queued(world, Kind.DELETE), second
+            assert [] == queued(world, CommandKind.DELETE), second
 
     def test_delete_sent_to_a_node_that_died_causes_no_copies(self, world: ScmWorld) -> None:
         """It is unknown whether the delete was executed. Three replicas are there, so nothing is
@@ -336,8 +336,8 @@ class TestDeletes:
 
         pass_time(world, OPTIONS.dead_after_ms // 1_000 + 60, *others)
 
-        [delete] = queued(world, Kind.DELETE)
-        assert (victim, []) == (delete.datanode_id, queued(world, Kind.REPLICATE))
+        [delete] = queued(world, CommandKind.DELETE)
+        assert (victim, []) == (delete.datanode_id, queued(world, CommandKind.REPLICATE))
         assert "HEALTHY" == world.control._parts.manager.states().of(made.container_id)
 
     @pytest.mark.parametrize("told", [OpState.ENTERING_MAINTENANCE, OpState.DECOMMISSIONING])
@@ -348,16 +348,20 @@ class TestDeletes:
         many as before.
         """
         made, victim = sent_to_the_surplus(world)
-        world.control.operators.set_operational_states(Request((victim,), told, is_forced=True))
+        world.control.operators.set_operational_states(
+            OpStateRequest((victim,), told, is_forced=True)
+        )
         world.kept[victim] = (told, 0)
-        world.queues[victim] = ((Kind.DELETE.value, 1),)
+        world.queues[victim] = ((CommandKind.DELETE.value, 1),)
         before = world.state.counters["next_command_id"]
 
         pass_time(world, 60, *NODES)
 
         later = [c for c in world.state.commands.values() if c.command_id > before]
-        assert [] == [c.kind for c in later if c.kind in {Kind.REPLICATE, Kind.DELETE}]
-        assert [victim] == [c.datanode_id for c in queued(world, Kind.DELETE)]
+        assert [] == [
+            c.kind for c in later if c.kind in {CommandKind.REPLICATE, CommandKind.DELETE}
+        ]
+        assert [victim] == [c.datanode_id for c in queued(world, CommandKind.DELETE)]
         assert "HEALTHY" == world.control._parts.manager.states().of(made.container_id)
 
 
@@ -368,7 +372,7 @@ def sent_to_the_surplus(world: ScmWorld) -> tuple[Container, str]:
     world.beat(node, replica(node, bcsid=made.sequence_id))
     confirm(world, *NODES)
     pass_time(world, 3, *NODES)
-    [delete] = queued(world, Kind.DELETE)
+    [delete] = queued(world, CommandKind.DELETE)
     assert delete.sent_at_s is not None
     return made, delete.datanode_id
 
@@ -389,9 +393,9 @@ class TestStart:
 
         pass_time(world, 200, first)
 
-        assert [] == queued(world, Kind.REPLICATE)
+        assert [] == queued(world, CommandKind.REPLICATE)
         assert {other, *away} <= set(world.control.queries.safe_mode().missing)
         world.join(other)
         confirm(world, other)
         world.control.tick()
-        assert 1 == len(queued(world, Kind.REPLICATE))
+        assert 1 == len(queued(world, CommandKind.REPLICATE))

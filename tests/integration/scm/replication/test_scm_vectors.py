@@ -8,15 +8,15 @@ import pytest
 
 from health.judge import diagnose
 from scm.cluster.commands.loads import RECONSTRUCT_TYPE
-from scm.replication.judging.judge_input import Batches
-from scm.state.facts import Kind
+from scm.replication.judging.judge_input import HealthBatchBuilder
+from scm.state.facts import CommandKind
 from scm.state.options import ScmOptions
 from tests.support.control.booked import enter, sayable
 from tests.support.control.scm_world import ScmWorld
 from tests.support.verification.judged import need_of, opinion_of
 from tests.support.verification.vectors import UNKNOWN, Told, by_rules, told, vectors, world
 
-KINDS = (Kind.REPLICATE, RECONSTRUCT_TYPE, Kind.DELETE)
+KINDS = (CommandKind.REPLICATE, RECONSTRUCT_TYPE, CommandKind.DELETE)
 BUSY = 1_000
 """Commands of each kind that every datanode says it has: with more, containers would change."""
 
@@ -75,7 +75,7 @@ def shown_by(live: ScmWorld) -> dict[int, Shown]:
     """Return what a control plane shows of each container, known to it or not."""
     table = pq.read_table(live.control.queries.export_snapshot().path / "containers")
     exported = {row["container_id"]: row for row in table.to_pylist()}
-    batches = Batches(
+    batches = HealthBatchBuilder(
         live.state, live.control._parts.nodes, live.control._parts.cases, live.options
     )
     ids = {*exported, *live.state.replicas.container_ids()}

@@ -8,13 +8,13 @@ import pytest
 
 from agent.config.given import SETTINGS_BYTES_MAX, given_bytes
 from agent.store.files.durable import TooLarge, read_file
-from agent.store.files.layout import Layout
+from agent.store.files.layout import VolumeLayout
 from agent.store.recovery.fsck import fsck
 from agent.store.replica.glance import glance
 from agent.store.replica.packs import read_table
 from agent.store.volumes.nodestate import NodeState, newest_state, state_path
 from merkle.replica import ReplicaState
-from scanner.finding import Fault
+from scanner.finding import DamageFault
 from tests.support.storage.stored_replica import CLUSTER, CONTAINER, StoredReplica
 
 HUGE_BYTES = 1024**4
@@ -37,12 +37,12 @@ def grow(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "fault", "state"),
     [
-        ("1.container", Fault.DESCRIPTOR_DAMAGED, ReplicaState.UNHEALTHY),
-        ("1.tree", Fault.TREE_DAMAGED, ReplicaState.CLOSED),
+        ("1.container", DamageFault.DESCRIPTOR_DAMAGED, ReplicaState.UNHEALTHY),
+        ("1.tree", DamageFault.TREE_DAMAGED, ReplicaState.CLOSED),
     ],
 )
 def test_a_huge_file_of_a_replica_is_damaged(
-    replica: StoredReplica, name: str, fault: Fault, state: ReplicaState
+    replica: StoredReplica, name: str, fault: DamageFault, state: ReplicaState
 ) -> None:
     """
     The scan, the quick look and fsck say so with its size; the tree is served as the index has it.
@@ -52,7 +52,7 @@ def test_a_huge_file_of_a_replica_is_damaged(
     grow(paths.descriptor.parent / name)
 
     assert root == replica.store.tree(CONTAINER).root
-    if fault is Fault.DESCRIPTOR_DAMAGED:
+    if fault is DamageFault.DESCRIPTOR_DAMAGED:
         [seen] = glance(paths, CONTAINER, has_tree=True)
         assert str(HUGE_BYTES) in seen
     replica.store.close()
@@ -86,7 +86,7 @@ def test_a_replica_without_a_row_is_not_loaded_from_a_huge_descriptor(
 def test_a_huge_node_state_is_none(replica: StoredReplica) -> None:
     """It is treated as damaged, and the control plane sends the state again."""
     replica.store.volume_set.set_node_state("DECOMMISSIONING", 0)
-    layout = Layout(replica.path, CLUSTER)
+    layout = VolumeLayout(replica.path, CLUSTER)
     grow(state_path(layout))
 
     assert NodeState() == newest_state([layout])

@@ -7,8 +7,8 @@ import pytest
 
 from agent.store.index.replica_history import KEPT_COUNT, decode_entry, encode_entry
 from agent.store.index.rows import ReplicaRow, seal
-from agent.store.index.transactions import Change
-from merkle.damaged import Damaged
+from agent.store.index.transactions import IndexChange
+from merkle.damaged import DamagedData
 from merkle.replica import BlockId, ContainerId, ReplicaState
 from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.stored_replica import (
@@ -102,7 +102,7 @@ def test_only_the_newest_entries_are_kept(replica: StoredReplica) -> None:
     for number in range(KEPT_COUNT + 10):
         state = (ReplicaState.UNHEALTHY, ReplicaState.CLOSED)[number % 2]
 
-        def change(rows: Change, state: ReplicaState = state) -> None:
+        def change(rows: IndexChange, state: ReplicaState = state) -> None:
             tree = rows.replica(CONTAINER).tree
             rows.put_replica(CONTAINER, ReplicaRow(state=state, tree=tree))
 
@@ -121,7 +121,7 @@ def test_a_damaged_entry_is_passed_over(replica: StoredReplica) -> None:
 
     assert entry == decode_entry(CONTAINER, row)
     for damaged in (row[:-1] + b"\0", row[4:], seal(b'{"version":2}')):
-        with pytest.raises(Damaged):
+        with pytest.raises(DamagedData):
             decode_entry(CONTAINER, damaged)
 
 

@@ -10,7 +10,7 @@ import pytest
 from agent.errors import Code, Refused, Unavailable, VolumeFailed
 from agent.store.index import mapgate
 from agent.store.index.environment import Index
-from agent.store.index.mapgate import MapGate
+from agent.store.index.mapgate import MapResizeLock
 from agent.store.index.rows import (
     ReplicaRow,
     UnlinkEntry,
@@ -23,11 +23,11 @@ from agent.store.index.rows import (
     encode_replica,
     seal,
 )
-from agent.store.index.transactions import Snapshot
+from agent.store.index.transactions import IndexView
 from merkle.checksum import Algorithm
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import Bcsid, BlockId, ContainerId, ReplicaState
-from merkle.tree import Summary
+from merkle.tree import TreeSummary
 from scanner.finding import Forensic
 from tests.support.storage.stores import chunk_of, content, damage
 
@@ -52,7 +52,7 @@ FULL_ROW = ReplicaRow(
     bytes_used=2**62,
     block_count=500_000,
     generation=2**40,
-    tree=Summary(Algorithm.CRC32C, 2**64 - 1, 2**40 - 1, 499_999, 17, 2**64 - 2),
+    tree=TreeSummary(Algorithm.CRC32C, 2**64 - 1, 2**40 - 1, 499_999, 17, 2**64 - 2),
     data_scan_at_ms=2**41,
     finding_count=2**32 - 1,
     created_at_ms=2**41 + 1,
@@ -82,7 +82,7 @@ class TestRows:
         """
         Presence is a field of its own.
         """
-        zero = replace(FULL_ROW, tree=Summary(Algorithm.XXH3_64, 0, 0, 0, 0, 0))
+        zero = replace(FULL_ROW, tree=TreeSummary(Algorithm.XXH3_64, 0, 0, 0, 0, 0))
 
         assert decode_replica(ONE, encode_replica(zero)).tree is not None
 
@@ -103,10 +103,10 @@ class TestRows:
             for position in range(len(row)):
                 flipped = bytearray(row)
                 flipped[position] ^= 1 << (position % 8)
-                with pytest.raises(Damaged, match="container 1"):
+                with pytest.raises(DamagedData, match="container 1"):
                     decode(bytes(flipped))
             for length_bytes in range(len(row)):
-                with pytest.raises(Damaged):
+                with pytest.raises(DamagedData):
                     decode(row[:length_bytes])
 
 
@@ -145,7 +145,7 @@ class TestTransactions:
                 )
         index.write(lambda rows: rows.delete_container(TWO))
 
-        def counts(rows: Snapshot, container_id: ContainerId) -> list[int]:
+        def counts(rows: IndexView, container_id: ContainerId) -> list[int]:
             return [
                 len(list(rows.blocks(container_id))),
                 len(rows.tombstones(container_id)),
@@ -186,7 +186,7 @@ class TestTransactions:
             found = dict(rows.replicas())
 
         assert FULL_ROW == found[ONE] == found[THREE]
-        assert isinstance(found[TWO], Damaged)
+        assert isinstance(found[TWO], DamagedData)
 
 
 class TestMap:
@@ -228,7 +228,7 @@ class TestMap:
     ) -> None:
         """A caller waits while the map is replaced, and gives up in the end."""
         monkeypatch.setattr(mapgate, "MAP_WAIT_S", 0.05)
-        gate = MapGate()
+        gate = MapResizeLock()
 
         with gate.closed(), pytest.raises(Unavailable), gate.entered():
             pytest.fail("entered a closed gate")

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from agent.errors import Code, SutureError, VolumeFailed
-from agent.store.files.layout import Layout
+from agent.store.files.layout import VolumeLayout
 from agent.store.index.check import indexcheck
 from agent.store.index.check.indexcheck import check_index
 from agent.store.index.databases import DATABASES
 from agent.store.index.environment import Index
 from agent.store.index.rows import KEY_BYTES
-from agent.store.index.transactions import Change
+from agent.store.index.transactions import IndexChange
 from agent.store.recovery.fsck import fsck
 from merkle.replica import BlockId, ContainerId
 from tests.support.storage.stores import CLUSTER, closed_replica, content, open_store
@@ -35,7 +35,7 @@ def churn(index: Index, seed: int, rounds: int) -> None:
     """Put and delete rows of all sizes, so that there are branches, overflows and free pages."""
     chance = random.Random(seed)
 
-    def change(rows: Change) -> None:
+    def change(rows: IndexChange) -> None:
         for _ in range(60):
             container_id = ContainerId(chance.randrange(1, 20))
             block_id = BlockId(chance.randrange(1, 200))
@@ -69,7 +69,7 @@ def use(directory: Path) -> None:
                 pass
     churn(index, 2, rounds=4)
 
-    def clear(rows: Change) -> None:
+    def clear(rows: IndexChange) -> None:
         for container_id in range(20):
             rows.delete_container(ContainerId(container_id))
 
@@ -146,7 +146,7 @@ class TestCheck:
         monkeypatch.setattr(indexcheck, "SMALL_BYTES", large_bytes)
         index = Index(tmp_path, map_bytes=MAP_BYTES)
 
-        def change(rows: Change) -> None:
+        def change(rows: IndexChange) -> None:
             for block_id in range(1, 6):
                 rows.put_block(ContainerId(1), BlockId(block_id), bytes(10 * PAGE))
             rows.delete_block(ContainerId(1), BlockId(5))
@@ -289,7 +289,7 @@ class TestVolumes:
         bad_id = store.replica(ContainerId(2)).volume_id
         bad = next(volume.path for volume in store.volumes() if volume.volume_id == bad_id)
         store.close()
-        file = Layout(bad, CLUSTER).database / "data.mdb"
+        file = VolumeLayout(bad, CLUSTER).database / "data.mdb"
         os.truncate(file, file.stat().st_size // 2)
 
         store = open_store(tmp_path, volume_count=2)
@@ -306,7 +306,7 @@ class TestVolumes:
         store = open_store(tmp_path)
         closed_replica(store)
         store.close()
-        file = Layout(tmp_path / "v0", CLUSTER).database / "data.mdb"
+        file = VolumeLayout(tmp_path / "v0", CLUSTER).database / "data.mdb"
         os.truncate(file, file.stat().st_size // 2)
 
         [problem] = fsck(tmp_path / "v0").problems
@@ -324,11 +324,11 @@ class TestVolumes:
         store = open_store(tmp_path)
         closed_replica(store, 1, block_ids=range(1, 200))
         store.close()
-        lock = Layout(tmp_path / "v0", CLUSTER).lock
+        lock = VolumeLayout(tmp_path / "v0", CLUSTER).lock
         assert 0 == lock.stat().st_size, "a clean stop says so"
         if not is_clean:
             lock.write_text("1\na process that was killed\n")
-        file = Layout(tmp_path / "v0", CLUSTER).database / "data.mdb"
+        file = VolumeLayout(tmp_path / "v0", CLUSTER).database / "data.mdb"
         data = bytearray(file.read_bytes())
         for page in range(2, len(data) // PAGE):
             text = data[page * PAGE :][:PAGE]

@@ -11,7 +11,7 @@ from agent.errors import VolumeFailed
 from agent.store.index.check.indexcheck import check_index
 from agent.store.index.environment import Index
 from agent.store.index.rows import KEY_BYTES
-from agent.store.index.transactions import Change
+from agent.store.index.transactions import IndexChange
 from merkle.replica import BlockId, ContainerId
 
 PAGE = 4096
@@ -61,7 +61,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """Return the file of an index with twenty thousand tombstones, made at once."""
     directory = tmp_path_factory.mktemp("index")
 
-    def fill(rows: Change) -> None:
+    def fill(rows: IndexChange) -> None:
         for container_id in range(1, CONTAINERS + 1):
             for block_id in range(1, BLOCKS + 1):
                 rows.put_tombstone(ContainerId(container_id), BlockId(block_id), 1)

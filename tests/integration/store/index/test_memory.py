@@ -14,7 +14,7 @@ import pytest
 from agent.runtime.memory import give_back, let_go_of_pages
 from agent.store.index.environment import Index
 from agent.store.index.rows import ReplicaRow
-from agent.store.index.transactions import Change
+from agent.store.index.transactions import IndexChange
 from merkle.replica import ContainerId, ReplicaState
 
 MIB = 1024**2
@@ -47,7 +47,7 @@ def index(tmp_path: Path) -> Iterator[Index]:
     (tmp_path / "db").mkdir()
     index = Index(tmp_path / "db", map_bytes=32 * MIB)
 
-    def fill(rows: Change) -> None:
+    def fill(rows: IndexChange) -> None:
         for number in range(1, ROWS_COUNT + 1):
             rows.put_replica(ContainerId(number), ROW)
 

@@ -9,8 +9,8 @@ import pytest
 
 from agent.errors import Code, Refused
 from agent.store.index.environment import Index
-from agent.store.index.sharedcommits import GROUP_MAX, SharedCommits
-from agent.store.index.transactions import Change
+from agent.store.index.sharedcommits import GROUP_MAX, GroupCommit
+from agent.store.index.transactions import IndexChange
 from merkle.replica import BlockId, ContainerId
 
 ONE = ContainerId(1)
@@ -34,7 +34,7 @@ class Gate:
         self.is_inside = threading.Event()
         self.may_end = threading.Event()
 
-    def __call__(self, _rows: Change) -> None:
+    def __call__(self, _rows: IndexChange) -> None:
         self.is_inside.set()
         assert self.may_end.wait(30)
 
@@ -45,24 +45,24 @@ def version(index: Index) -> int:
         return rows.version()
 
 
-def putting(block_id: int, row: bytes = b"row") -> Callable[[Change], int]:
+def putting(block_id: int, row: bytes = b"row") -> Callable[[IndexChange], int]:
     """Return a change that puts a row, and returns its number."""
 
-    def put(rows: Change) -> int:
+    def put(rows: IndexChange) -> int:
         rows.put_block(ONE, BlockId(block_id), row)
         return block_id
 
     return put
 
 
-def refusing(rows: Change) -> None:
+def refusing(rows: IndexChange) -> None:
     """Put a row and refuse."""
     rows.put_block(ONE, BlockId(999), b"never")
     raise Refused(Code.INELIGIBLE, "no")
 
 
 def behind_a_gate(
-    index: Index, changes: list[Callable[[Change], object]]
+    index: Index, changes: list[Callable[[IndexChange], object]]
 ) -> tuple[int, list["Future[object]"]]:
     """Have changes wait behind one that is in its transaction; return how many commits they took,
     and what came of each."""
@@ -151,7 +151,7 @@ def test_many_threads_lose_nothing() -> None:
         made.extend(changes)
         return [-change for change in changes]
 
-    commits: SharedCommits[int] = SharedCommits(attempt, lambda: None)  # type: ignore[arg-type]
+    commits: GroupCommit[int] = GroupCommit(attempt, lambda: None)  # type: ignore[arg-type]
     threads, each = 8, 2_000
 
     def write(thread: int) -> bool:
@@ -177,7 +177,7 @@ def test_served_thread_leads_no_commit() -> None:
         assert may_end.wait(30)
         return [-change for change in changes]
 
-    commits: SharedCommits[int] = SharedCommits(attempt, lambda: None)  # type: ignore[arg-type]
+    commits: GroupCommit[int] = GroupCommit(attempt, lambda: None)  # type: ignore[arg-type]
     with ThreadPoolExecutor(WAITING + 1) as pool:
         first = pool.submit(commits.write, 0)
         assert is_inside.wait(30)
@@ -201,7 +201,7 @@ def test_a_leader_that_fails_passes_the_lead_on() -> None:
             raise Refused(Code.INELIGIBLE, "no")
         return [-change for change in changes]
 
-    commits: SharedCommits[int] = SharedCommits(attempt, lambda: None)  # type: ignore[arg-type]
+    commits: GroupCommit[int] = GroupCommit(attempt, lambda: None)  # type: ignore[arg-type]
     with pytest.raises(Refused):
         commits.write(13)
 

@@ -9,7 +9,7 @@ import pytest
 from agent.errors import VolumeFailed
 from agent.store.files import blockfile
 from agent.store.operations import batch_repair
-from agent.store.operations.batch_repair import Offer
+from agent.store.operations.batch_repair import OfferedChunk
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockId, ContainerId
 from tests.support.faults.flips import failing_memory
@@ -28,8 +28,8 @@ BLOCK = BlockId(2)
 SECOND = content((2, 1))
 CHUNK = chunk_of(SECOND, CHUNK_BYTES)
 OFFERS = (
-    Offer(BLOCK, CHUNK, SECOND),
-    Offer(BlockId(9), chunk_of(content((9, 0))), content((9, 0))),
+    OfferedChunk(BLOCK, CHUNK, SECOND),
+    OfferedChunk(BlockId(9), chunk_of(content((9, 0))), content((9, 0))),
 )
 
 

@@ -11,9 +11,9 @@ from agent.errors import Code, Refused, Unavailable
 from agent.store.files import blockfile
 from agent.store.index.rows import InstallEntry
 from agent.store.operations import batch_repair
-from agent.store.operations.batch_repair import FILES_SYNCED_MAX, Offer, install_batch
+from agent.store.operations.batch_repair import FILES_SYNCED_MAX, OfferedChunk, install_batch
 from agent.store.replica_store import ReplicaStore
-from agent.store.scan_reader import DiskReader
+from agent.store.scan_reader import StoreReplicaReader
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ContainerId
 from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.stores import (
@@ -32,10 +32,10 @@ from tests.support.storage.stores import (
 ONE = ContainerId(1)
 
 
-def offer(block_id: int, number: int, data: bytes | None = None) -> Offer:
+def offer(block_id: int, number: int, data: bytes | None = None) -> OfferedChunk:
     """Offer a chunk as `closed_replica` writes it."""
     found = data or content((block_id, number))
-    return Offer(BlockId(block_id), chunk_of(found, number * CHUNK_BYTES), found)
+    return OfferedChunk(BlockId(block_id), chunk_of(found, number * CHUNK_BYTES), found)
 
 
 def journal(store: ReplicaStore) -> list[object]:
@@ -224,7 +224,7 @@ class TestInstalled:
         """
         old = files(store)["2.block"][CHUNK_BYTES:]
         store.install_chunks(ONE, WANTED)
-        reader = DiskReader(store, ONE, store.begin_scan(ONE))
+        reader = StoreReplicaReader(store, ONE, store.begin_scan(ONE))
 
         found = list(reader.former_bytes(BlockId(2), CHUNK_BYTES))
         others = list(reader.former_bytes(BlockId(3), 0))
@@ -242,14 +242,16 @@ class TestLeftAlone:
             offer(1, 1, content("other")),
             offer(2, 1, content("other")),
             offer(3, 1),
-            Offer(BlockId(3), chunk_of(content((3, 0))), content("not this")),
-            Offer(BlockId(1), chunk_of(content("across"), 5_000), content("across")),
-            Offer(BlockId(1), chunk_of(content("across"), 5_000), content("across"), proof="dn2"),
+            OfferedChunk(BlockId(3), chunk_of(content((3, 0))), content("not this")),
+            OfferedChunk(BlockId(1), chunk_of(content("across"), 5_000), content("across")),
+            OfferedChunk(
+                BlockId(1), chunk_of(content("across"), 5_000), content("across"), proof="dn2"
+            ),
         ],
         ids=["verifies", "not our row's", "a hole", "not as described", "across", "across, proven"],
     )
     def test_chunk_refused_alone_is_skipped_in_a_batch(
-        self, store: ReplicaStore, unfit: Offer
+        self, store: ReplicaStore, unfit: OfferedChunk
     ) -> None:
         """It changes nothing and stops nothing. Alone, it is refused with the reason."""
         before = files(store)
@@ -277,7 +279,7 @@ class TestLeftAlone:
         store.write_chunk(two, block_id, chunk, data, commit=block)
         store.close_container(two, bcsid=1)
 
-        done = store.install_chunks(two, [Offer(block_id, chunk, content("x"))])
+        done = store.install_chunks(two, [OfferedChunk(block_id, chunk, content("x"))])
 
         assert frozenset() == done
         assert data == store.read(two, block_id, 0, CHUNK_BYTES)
@@ -287,7 +289,7 @@ class TestLeftAlone:
     ) -> None:
         """The replaced bytes are kept in quarantine."""
         other = content("other")
-        ordered = Offer(BlockId(1), chunk_of(other, CHUNK_BYTES), other, is_ordered=True)
+        ordered = OfferedChunk(BlockId(1), chunk_of(other, CHUNK_BYTES), other, is_ordered=True)
 
         done = [store.install_chunks(ONE, [replace(ordered, proof=one)]) for one in ("", "dn2")]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agent.store.operations import reading
-from agent.store.volumes.volume import Counted
+from agent.store.volumes.volume import VolumeTotals
 from merkle.replica import ContainerId
 from tests.support.storage.stores import closed_replica, open_store
 
@@ -53,7 +53,7 @@ def test_an_unchanged_index_is_not_counted_again(tmp_path: Path) -> None:
     [volume] = store.volume_set.working
     reading.volume_facts(volume)
     kept = volume.counted[reading.USED]
-    volume.counted[reading.USED] = Counted(kept.version, kept.at_s, kept.cost_s, 12_345, 678)
+    volume.counted[reading.USED] = VolumeTotals(kept.version, kept.at_s, kept.cost_s, 12_345, 678)
 
     facts = store.volumes()[0]
 

@@ -9,7 +9,7 @@ import pytest
 from agent.errors import Code, Refused
 from agent.store.replica.descriptor import descriptor_of, write_descriptor
 from merkle.replica import Bcsid, BlockId, ContainerId, ReplicaState
-from scanner.finding import Fault
+from scanner.finding import DamageFault
 from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.stores import (
     check_clean,
@@ -133,7 +133,7 @@ class TestLosses:
             facts.finding_count,
             facts.data_scan_at_ms,
         )
-        assert [Fault.CHUNKS_DIRECTORY_MISSING] == [
+        assert [DamageFault.CHUNKS_DIRECTORY_MISSING] == [
             finding.fault for finding in store.findings(ONE)
         ]
         assert 0 == store.tree(ONE).block_count

@@ -14,7 +14,7 @@ from agent.store.operations import deleting
 from agent.store.recovery.fsck import fsck
 from agent.store.replica import obstacles
 from agent.store.replica_store import ReplicaStore
-from agent.store.trouble import Trouble
+from agent.store.trouble import StoreFailure
 from merkle.replica import ContainerId, ReplicaState
 from tests.support.storage.datanodes import Datanode
 from tests.support.storage.pushed import Pair, serving_pair
@@ -145,7 +145,7 @@ def test_a_deleted_replica_is_gone_though_its_files_are_not(tmp_path: Path) -> N
     """
     No row names them: the id is free at once, the disk is looked at, a start removes them.
     """
-    troubles: list[Trouble] = []
+    troubles: list[StoreFailure] = []
     store = open_store(tmp_path, options=options_of_test(on_trouble=troubles.append))
     closed_replica(store)
     with pytest.MonkeyPatch.context() as patch:

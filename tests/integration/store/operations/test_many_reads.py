@@ -9,7 +9,7 @@ import pytest
 from agent.errors import BlockFailed, SutureError, VolumeFailed
 from agent.store.files import blockfile
 from agent.store.index.rows import InstallEntry
-from agent.store.operations.batch_repair import Offer
+from agent.store.operations.batch_repair import OfferedChunk
 from agent.store.operations.overwrite import check_arrived
 from agent.store.replica_store import ReplicaStore
 from merkle.checksum import crc32c
@@ -164,9 +164,11 @@ def test_an_offer_of_more_than_came_is_not_read_for(store: ReplicaStore) -> None
     """
     flip_bit(store.paths(ONE).block_file(BLOCK), CHUNK_BYTES + 3)
     whole = entries()[1].chunk
-    endless = Offer(BLOCK, whole._replace(length_bytes=2**62), PIECES[1])
+    endless = OfferedChunk(BLOCK, whole._replace(length_bytes=2**62), PIECES[1])
 
-    assert frozenset({1}) == store.install_chunks(ONE, [endless, Offer(BLOCK, whole, PIECES[1])])
+    assert frozenset({1}) == store.install_chunks(
+        ONE, [endless, OfferedChunk(BLOCK, whole, PIECES[1])]
+    )
 
 
 def test_a_lender_that_has_fewer_chunks_lends_its_commit_id(store: ReplicaStore) -> None:
@@ -178,7 +180,9 @@ def test_a_lender_that_has_fewer_chunks_lends_its_commit_id(store: ReplicaStore)
     later = Bcsid(store.block(ONE, BLOCK).bcsid + 1)
     lent = BlockData(BLOCK, later, (first,))
 
-    assert frozenset({0}) == store.install_chunks(ONE, [Offer(BLOCK, first, PIECES[0], lent=lent)])
+    assert frozenset({0}) == store.install_chunks(
+        ONE, [OfferedChunk(BLOCK, first, PIECES[0], lent=lent)]
+    )
     assert later == store.block(ONE, BLOCK).bcsid
     assert 2 == len(store.block(ONE, BLOCK).chunks)
 
@@ -195,7 +199,7 @@ def test_rows_that_were_damaged_are_counted_again_once_and_claim_no_commit(
         flip_bit(store.paths(ONE).block_file(block_id), 3)
         index.write(lambda rows, block_id=block_id: rows.put_block(ONE, block_id, b"nonsense"))
     offers = [
-        Offer(
+        OfferedChunk(
             block_id,
             chunk_of(content((block_id, number)), number * CHUNK_BYTES),
             content((block_id, number)),

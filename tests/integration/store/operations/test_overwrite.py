@@ -8,7 +8,7 @@ import pytest
 from agent.errors import Code, Refused, Unavailable, VolumeFailed
 from agent.store.files import blockfile
 from agent.store.operations import repair
-from agent.store.operations.repair import Repair
+from agent.store.operations.repair import ReplicaRepair
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
 from tests.support.storage.deleting import remove_blocks
@@ -90,7 +90,7 @@ def test_an_index_that_cannot_record_the_new_bytes_gets_the_old_ones_back(
 def test_a_deleted_block_is_not_brought_back(
     store: ReplicaStore,
     blocks: dict[int, BlockData],
-    step: Callable[[Repair, ChunkInfo], object],
+    step: Callable[[ReplicaRepair, ChunkInfo], object],
 ) -> None:
     """The peer that offers it has not executed the delete yet."""
     remove_blocks(store, ONE, [BLOCK])

@@ -8,12 +8,12 @@ import pytest
 from agent.errors import Code, Refused, VolumeFailed
 from agent.store.index.rows import InstallEntry
 from agent.store.operations.overwrite import check_arrived
-from agent.store.operations.repair import Repair
+from agent.store.operations.repair import ReplicaRepair
 from agent.store.recovery.fsck import fsck
 from agent.store.replica.descriptor import read_descriptor
 from agent.store.replica_store import ReplicaStore
 from merkle.checksum import crc32c
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import (
     Bcsid,
     BlockData,
@@ -240,7 +240,7 @@ def test_a_medium_that_does_not_keep_what_was_written_fails(tmp_path: Path) -> N
     check_arrived(path, [entry])
 
 
-BAD_OFFERS: dict[str, tuple[Code, Callable[[Repair], object]]] = {
+BAD_OFFERS: dict[str, tuple[Code, Callable[[ReplicaRepair], object]]] = {
     "data that is not the chunk": (
         Code.CHECKSUM_MISMATCH,
         lambda repair: repair.install_chunk(BLOCK, chunk_of(FIRST), SECOND),
@@ -445,7 +445,7 @@ def test_a_damaged_descriptor_is_written_anew(
     """The index has all facts of a descriptor."""
     path = store.paths(ONE).descriptor
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(Damaged):
+    with pytest.raises(DamagedData):
         read_descriptor(path, ONE)
 
     store.repair(ONE).rewrite_descriptor()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agent.store.index.transactions import Change, Snapshot
+from agent.store.index.transactions import IndexChange, IndexView
 from agent.store.operations import scans
 from agent.store.replica import trees
 from merkle.replica import BlockId, ContainerId
@@ -33,20 +33,20 @@ def test_rows_are_counted_while_others_may_write(
 ) -> None:
     """With 300,000 blocks the count takes seconds, and the volume must take writes meanwhile."""
     before = counts(replica)
-    read_by: list[type[Snapshot]] = []
-    real = Snapshot.blocks
+    read_by: list[type[IndexView]] = []
+    real = IndexView.blocks
 
-    def noted(self: Snapshot, container_id: ContainerId, start: int = 0) -> object:
+    def noted(self: IndexView, container_id: ContainerId, start: int = 0) -> object:
         read_by.append(type(self))
         return real(self, container_id, start)
 
-    monkeypatch.setattr(Snapshot, "blocks", noted)
+    monkeypatch.setattr(IndexView, "blocks", noted)
     assert replica.scan().committed
 
     left = sum(replica.store.block(CONTAINER, BlockId(n)).length_bytes for n in (1, 3))
     assert (3, (2, left)) == (before[0], counts(replica))
     assert read_by, "nothing was counted"
-    assert Change not in read_by
+    assert IndexChange not in read_by
 
 
 def test_counts_from_before_a_change_are_not_recorded(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agent.errors import Code, Refused
-from agent.store.files.layout import Layout, ReplicaPaths
+from agent.store.files.layout import ReplicaPaths, VolumeLayout
 from agent.store.index.environment import Index
 from agent.store.index.rows import TreeEntry
 from agent.store.recovery import fsck as fsck_module
@@ -51,12 +51,12 @@ def volume(tmp_path: Path) -> Path:
 
 def paths_of(volume: Path) -> ReplicaPaths:
     """The files of replica 1."""
-    return Layout(volume, CLUSTER).replica(ONE)
+    return VolumeLayout(volume, CLUSTER).replica(ONE)
 
 
 def in_index(volume: Path, change: Callable[..., object]) -> None:
     """Change the index behind the store's back."""
-    index = Index(Layout(volume, CLUSTER).database, map_bytes=64 * 1024**2)
+    index = Index(VolumeLayout(volume, CLUSTER).database, map_bytes=64 * 1024**2)
     index.write(change)
     index.close()
 
@@ -134,9 +134,9 @@ PLANTED: dict[str, Callable[[Path], object]] = {
     "COUNTS_DIFFER": lambda v: set_row(v, bytes_used=1),
     "DELETE_UNFINISHED": lambda v: set_row(v, state=ReplicaState.DELETED),
     "JOURNAL_NOT_EMPTY": lambda v: in_index(v, lambda rows: rows.begin_work(ONE, TreeEntry(9))),
-    "TEMPORARY_LEFT": lambda v: (Layout(v, CLUSTER).importing / "5").mkdir(),
-    "DIRECTORY_MISSING": lambda v: shutil.rmtree(Layout(v, CLUSTER).quarantine),
-    "INDEX_UNREADABLE": lambda v: (Layout(v, CLUSTER).database / "data.mdb").write_bytes(
+    "TEMPORARY_LEFT": lambda v: (VolumeLayout(v, CLUSTER).importing / "5").mkdir(),
+    "DIRECTORY_MISSING": lambda v: shutil.rmtree(VolumeLayout(v, CLUSTER).quarantine),
+    "INDEX_UNREADABLE": lambda v: (VolumeLayout(v, CLUSTER).database / "data.mdb").write_bytes(
         b"no LMDB file" * 1000
     ),
     "PENDING_LEFT": lambda v: in_index(
@@ -207,7 +207,7 @@ def test_looking_changes_nothing(volume: Path) -> None:
     def files() -> dict[Path, bytes]:
         return {path: path.read_bytes() for path in volume.rglob("*") if path.is_file()}
 
-    lock = Layout(volume, CLUSTER).lock
+    lock = VolumeLayout(volume, CLUSTER).lock
     lock.write_text("1\na process that was killed\n")
     before, written_at_ns = files(), lock.stat().st_mtime_ns
     fsck(volume, read_data=True)
@@ -220,7 +220,7 @@ def test_a_volume_without_a_lock_file_gets_none(volume: Path) -> None:
     """
     As in the copy of a disk: nothing is made there.
     """
-    lock = Layout(volume, CLUSTER).lock
+    lock = VolumeLayout(volume, CLUSTER).lock
     lock.unlink()
 
     assert () == fsck(volume).problems

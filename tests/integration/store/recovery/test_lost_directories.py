@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agent.errors import Refused
-from agent.store.files.layout import Layout
+from agent.store.files.layout import VolumeLayout
 from agent.store.index.facts import VolumeFacts
 from agent.store.volumes.known import declare_new
 from tests.support.storage.stores import CLUSTER, closed_replica, open_store
@@ -35,7 +35,7 @@ def test_remains_of_a_volume_are_not_formatted(tmp_path: Path, is_there: bool) -
     operator declares its data lost.
     """
     bad = filled(tmp_path, volume_count=2)[1]
-    layout = Layout(bad.path, CLUSTER)
+    layout = VolumeLayout(bad.path, CLUSTER)
     layout.cluster.rename(tmp_path / "aside")
     if is_there:
         layout.cluster.mkdir()
@@ -62,7 +62,7 @@ def test_remains_of_a_volume_are_not_formatted(tmp_path: Path, is_there: bool) -
 def test_remains_of_the_only_volume_are_not_formatted(tmp_path: Path) -> None:
     """No other volume remembers it, so its own VERSION must tell."""
     [bad] = filled(tmp_path, volume_count=1)
-    shutil.rmtree(Layout(bad.path, CLUSTER).cluster)
+    shutil.rmtree(VolumeLayout(bad.path, CLUSTER).cluster)
 
     with pytest.raises(Refused, match="index and all replicas of this volume are gone"):
         open_store(tmp_path, volume_count=1)
@@ -73,7 +73,7 @@ def test_a_format_that_was_cut_short_goes_on(tmp_path: Path) -> None:
     VERSION without anything below it is an old volume only when the format had ended.
     """
     [volume] = filled(tmp_path, volume_count=1)
-    layout = Layout(volume.path, CLUSTER)
+    layout = VolumeLayout(volume.path, CLUSTER)
     shutil.rmtree(layout.cluster)
     layout.new.write_bytes(b"new\n")
 

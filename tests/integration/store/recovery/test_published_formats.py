@@ -24,7 +24,7 @@ from agent.store.index.rows import (
 from agent.store.replica.descriptor import descriptor_of, encode_descriptor
 from merkle.checksum import Algorithm
 from merkle.replica import Bcsid, BlockId, ContainerId, ReplicaState
-from merkle.tree import Summary
+from merkle.tree import TreeSummary
 from tests.support.storage.stores import chunk_of, content
 
 DOCUMENT = (Path(__file__).parents[4] / "docs" / "DISK_FORMAT.md").read_text()
@@ -36,7 +36,7 @@ EXAMPLE = ReplicaRow(
     bytes_used=4096,
     block_count=1,
     generation=3,
-    tree=Summary(Algorithm.XXH3_64, 0x1122334455667788, 2, 1, 0, 0x99),
+    tree=TreeSummary(Algorithm.XXH3_64, 0x1122334455667788, 2, 1, 0, 0x99),
     data_scan_at_ms=1_700_000_000_000,
     finding_count=1,
     created_at_ms=1_600_000_000_000,

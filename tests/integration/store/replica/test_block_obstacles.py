@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agent.errors import BlockFailed, VolumeFailed
-from agent.plan.reconcile_outcome import ChunkResult, Result
+from agent.plan.reconcile_outcome import ChunkResult, ReconcileVerdict
 from agent.reconcile.failures import BLOCKS_MAX
 from agent.store.files import blockfile
 from agent.store.files.durable import TEMPORARY_SUFFIX
@@ -18,7 +18,7 @@ from agent.store.index.packformat import PackedBlocks
 from agent.store.operations import deleting
 from agent.store.recovery import startup_recovery
 from agent.store.recovery.fsck import fsck
-from agent.store.trouble import Trouble
+from agent.store.trouble import StoreFailure
 from merkle.replica import BlockId, ReplicaState
 from tests.support.storage.datanodes import Datanode
 from tests.support.storage.deleting import remove_blocks
@@ -100,7 +100,7 @@ class TestRepair:
 
         result = pair[0].reconcile(pair[1:])
 
-        assert Result.CONVERGED is result.result, result.chunks
+        assert ReconcileVerdict.CONVERGED is result.result, result.chunks
         assert whole == pair[0].files()
         assert ReplicaState.CLOSED is replica.store.replica(CONTAINER).state
         [kept] = aside(pair[0])
@@ -141,7 +141,7 @@ class TestRepair:
         pair[0].scan()
 
         assert [] != [text for text in found if f"{WORDS[kind]} is in its place" in text], found
-        assert Result.CONVERGED is result.result, result.chunks
+        assert ReconcileVerdict.CONVERGED is result.result, result.chunks
         assert whole == pair[0].files()
         assert path.is_file()
         assert not path.is_symlink()
@@ -162,14 +162,14 @@ class TestRepair:
 
         result = pair[0].reconcile(pair[1:])
 
-        assert Result.CONVERGED is result.result
+        assert ReconcileVerdict.CONVERGED is result.result
         assert path.is_file()
 
     def test_the_failure_of_one_block_is_its_own(
         self, pair: list[Datanode], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The others are repaired; the result names the one, and the volume is looked at."""
-        replica, troubles = pair[0].replica, list[Trouble]()
+        replica, troubles = pair[0].replica, list[StoreFailure]()
         replica.store.on_trouble = troubles.append
         for block_id in (2, 3, 4):
             replica.flip(block_id, 5)
@@ -178,7 +178,7 @@ class TestRepair:
 
         result = pair[0].reconcile(pair[1:])
 
-        assert Result.PARTIAL is result.result
+        assert ReconcileVerdict.PARTIAL is result.result
         failed = [chunk for chunk in result.chunks if chunk.result is ChunkResult.FAILED]
         assert [BlockId(3)] == [chunk.block_id for chunk in failed]
         assert "EIO" in failed[0].message
@@ -194,7 +194,7 @@ class TestRepair:
             replica.flip(block_id, 5)
         pair[0].scan()
         break_writes(monkeypatch, [replica.file(number) for number in range(1, BLOCKS + 1)])
-        troubles: list[Trouble] = []
+        troubles: list[StoreFailure] = []
         replica.store.on_trouble = troubles.append
 
         with pytest.raises(VolumeFailed):

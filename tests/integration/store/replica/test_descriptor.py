@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from agent.store.replica.descriptor import Descriptor, decode_descriptor, encode_descriptor
-from merkle.damaged import Damaged
+from merkle.damaged import DamagedData
 from merkle.replica import Bcsid, ContainerId, ReplicaState
 
 SEVEN = ContainerId(7)
@@ -59,7 +59,7 @@ def test_any_changed_letter_is_seen() -> None:
         flipped[position] ^= 0x01
         try:
             read = decode_descriptor(bytes(flipped), SEVEN)
-        except Damaged:
+        except DamagedData:
             continue
         assert DESCRIPTOR == read, "only what YAML does not see may differ"
 
@@ -81,7 +81,7 @@ def test_a_whole_descriptor_that_says_nonsense_is_damaged(
     """
     A checksum proves that a writer meant it, not that it makes sense.
     """
-    with pytest.raises(Damaged, match=message):
+    with pytest.raises(DamagedData, match=message):
         decode_descriptor(signed({**fields_of(), **change}), SEVEN)
 
 
@@ -99,7 +99,7 @@ def test_a_whole_descriptor_that_says_nonsense_is_damaged(
 )
 def test_invalid_descriptor_is_damaged(data: bytes) -> None:
     """The text is torn, foreign, hostile or far too long."""
-    with pytest.raises(Damaged, match="container 7"):
+    with pytest.raises(DamagedData, match="container 7"):
         decode_descriptor(data, SEVEN)
 
 
@@ -113,5 +113,5 @@ def test_invalid_descriptor_is_damaged(data: bytes) -> None:
 )
 def test_yaml_that_grows_when_it_is_read_is_not_read(text: str) -> None:
     """Aliases and deep nesting may take hours and all memory, whatever the size of the text."""
-    with pytest.raises(Damaged, match="not YAML"):
+    with pytest.raises(DamagedData, match="not YAML"):
         decode_descriptor(f"{signed(fields_of()).decode()}{text}\n".encode(), SEVEN)

@@ -5,14 +5,14 @@ import itertools
 import pytest
 
 from agent.errors import Code, Refused
-from agent.store.replica.states import FORMER_STATE, NEXT, Event, healing_event, next_state
+from agent.store.replica.states import FORMER_STATE, NEXT, ReplicaEvent, healing_event, next_state
 from merkle.replica import ContainerId, ReplicaState
 
 S = ReplicaState
-E = Event
+E = ReplicaEvent
 
 # state -> event -> next state; a pair that is not here must be refused
-EXPECTED: dict[ReplicaState, dict[Event, ReplicaState]] = {
+EXPECTED: dict[ReplicaState, dict[ReplicaEvent, ReplicaState]] = {
     S.OPEN: {
         E.CLOSE_BEGAN: S.CLOSING,
         E.DAMAGE_FOUND: S.UNHEALTHY,
@@ -55,7 +55,7 @@ EXPECTED: dict[ReplicaState, dict[Event, ReplicaState]] = {
 
 @pytest.mark.parametrize(("state", "event"), list(itertools.product(S, E)))
 def test_every_pair_leads_where_the_design_says_or_is_refused(
-    state: ReplicaState, event: Event
+    state: ReplicaState, event: ReplicaEvent
 ) -> None:
     """No event leads to a state outside the table."""
     expected = EXPECTED[state].get(event)
@@ -78,7 +78,7 @@ def test_deleted_state_has_no_successor() -> None:
 def test_an_open_replica_that_was_damaged_heals_to_quasi_closed_at_most() -> None:
     """Writes ended when it became UNHEALTHY, and no commit confirmed that it has all of them."""
     assert S.QUASI_CLOSED is FORMER_STATE[S.OPEN]
-    assert Event.HEALED_QUASI_CLOSED is healing_event(FORMER_STATE[S.OPEN])
+    assert ReplicaEvent.HEALED_QUASI_CLOSED is healing_event(FORMER_STATE[S.OPEN])
 
 
 def test_an_unfinished_reconstruction_never_heals() -> None:

@@ -7,12 +7,12 @@ import pytest
 
 from agent.store.index.environment import Index
 from agent.store.index.rows import moved_on
-from agent.store.index.transactions import Change
+from agent.store.index.transactions import IndexChange
 from agent.store.replica.trees import commit_tree
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockId, ContainerId, ReplicaState
 from merkle.tree_codec import decode_tree, encode_tree
-from scanner.finding import Fault, Verdict
+from scanner.finding import DamageFault, Verdict
 from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.stores import (
     CHUNK_BYTES,
@@ -97,7 +97,7 @@ class TestRead:
         commit(
             store,
             damage(block_id=1, offset=CHUNK_BYTES),
-            damage(block_id=3, fault=Fault.BLOCK_FILE_MISSING),
+            damage(block_id=3, fault=DamageFault.BLOCK_FILE_MISSING),
         )
         store.paths(ONE).tree.unlink()
 
@@ -219,7 +219,7 @@ class RacingIndex:
         self._index = index
         self._is_first = True
 
-    def write(self, change: Callable[[Change], bool]) -> bool:
+    def write(self, change: Callable[[IndexChange], bool]) -> bool:
         """Commit our change; after the first one, another of somebody else's."""
         result = self._index.write(change)
         if self._is_first:

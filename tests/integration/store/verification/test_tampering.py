@@ -9,9 +9,9 @@ from typing import Final
 import pytest
 
 from agent.store.verification_log.chain import (
-    Fault,
+    ChainFault,
+    EntryKind,
     Head,
-    Kind,
     check,
     decode,
     encode,
@@ -76,7 +76,7 @@ class TestWhatIsTold:
 
     def test_log_has_all_work_in_order(self, written: Files) -> None:
         """The order is verdicts, repair, the verdict that proves it, delete, verdict."""
-        told = [one.facts for one in entries(written) if one.facts["kind"] != Kind.FILE]
+        told = [one.facts for one in entries(written) if one.facts["kind"] != EntryKind.FILE]
         words = [one.get("verdict", one["kind"]) for one in told]
 
         assert ["healthy"] * ROUNDS == words[:ROUNDS]
@@ -84,7 +84,9 @@ class TestWhatIsTold:
 
     def test_a_verdict_says_what_was_read(self, written: Files) -> None:
         """It has the container, the root, the generation, the bytes and the thread."""
-        verdict = next(one.facts for one in entries(written) if one.facts["kind"] == Kind.VERDICT)
+        verdict = next(
+            one.facts for one in entries(written) if one.facts["kind"] == EntryKind.VERDICT
+        )
 
         assert verdict["container_id"] == CONTAINER
         assert verdict["bytes_read"] > 0
@@ -226,11 +228,11 @@ WAYS: Final[tuple[Callable[[Random, Files], Files], ...]] = (
     write_all_anew,
 )
 FAULTS: Final = {
-    flip_a_bit: {Fault.EDITED, Fault.TORN},
-    swap_lines: {Fault.REORDERED, Fault.REWRITTEN, Fault.REMOVED},
-    repeat_a_line: {Fault.REPEATED, Fault.REORDERED, Fault.REMOVED},
-    write_all_anew: {Fault.REWRITTEN},
-    truncate: {Fault.TRUNCATED, Fault.TORN},
+    flip_a_bit: {ChainFault.EDITED, ChainFault.TORN},
+    swap_lines: {ChainFault.REORDERED, ChainFault.REWRITTEN, ChainFault.REMOVED},
+    repeat_a_line: {ChainFault.REPEATED, ChainFault.REORDERED, ChainFault.REMOVED},
+    write_all_anew: {ChainFault.REWRITTEN},
+    truncate: {ChainFault.TRUNCATED, ChainFault.TORN},
 }
 
 
@@ -246,7 +248,7 @@ class TestTampering:
             changed = way(dice, written)
             assert changed != written, "nothing was changed: this proves nothing"
             gap = check(changed, [head]).gap
-            if gap is None or gap.fault not in FAULTS.get(way, set(Fault)):
+            if gap is None or gap.fault not in FAULTS.get(way, set(ChainFault)):
                 missed.append((number, way.__name__, gap))
 
         assert missed == []
@@ -292,4 +294,4 @@ class TestTampering:
         gap = check([written[0], (name, edited), *written[2:]]).gap
 
         assert gap is not None
-        assert (Fault.EDITED, number, name, 2) == (gap.fault, gap.number, gap.file, gap.line)
+        assert (ChainFault.EDITED, number, name, 2) == (gap.fault, gap.number, gap.file, gap.line)

@@ -10,14 +10,14 @@ import pytest
 from agent.config.loading import load
 from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.store.files.durable import TEMPORARY_SUFFIX
-from agent.store.files.layout import Layout, check_name
-from agent.store.operations.arrival import ROWS_SUFFIX, Announced
+from agent.store.files.layout import VolumeLayout, check_name
+from agent.store.operations.arrival import ROWS_SUFFIX, ImportSpec
 from agent.store.options import StoreOptions
 from agent.store.replica.glance import glance
 from agent.store.volumes.probe import probe
 from agent.store.volumes.volume import open_volume
 from merkle.replica import Bcsid, BlockId, ContainerId, ReplicaState
-from scanner.finding import Fault
+from scanner.finding import DamageFault
 from tests.support.storage.datanodes import Datanode
 from tests.support.storage.stored_replica import (
     CHUNK_BYTES,
@@ -43,12 +43,12 @@ def opened(path: Path) -> StoredReplica:
     return StoredReplica(path)
 
 
-def stored(path: Path) -> tuple[StoredReplica, Layout]:
+def stored(path: Path) -> tuple[StoredReplica, VolumeLayout]:
     """Return an open store with one closed replica, and its directories."""
     path.mkdir()
     replica = StoredReplica(path)
     replica.create()
-    return replica, Layout(path, CLUSTER)
+    return replica, VolumeLayout(path, CLUSTER)
 
 
 class TestLinks:
@@ -75,7 +75,7 @@ class TestLinks:
         finally:
             replica.close()
 
-        assert found & {Fault.BLOCK_FILE_MISSING, Fault.CHUNKS_DIRECTORY_MISSING}
+        assert found & {DamageFault.BLOCK_FILE_MISSING, DamageFault.CHUNKS_DIRECTORY_MISSING}
         assert SECRET == outside.read_bytes()
 
     def test_a_repair_takes_the_link_away_and_leaves_alone_what_it_led_to(
@@ -117,7 +117,7 @@ class TestLinks:
         ids=["hdds", "cluster", "current", "db", "group", "replica"],
     )
     def test_a_link_in_the_place_of_a_directory_starts_nothing(
-        self, tmp_path: Path, place: Callable[[Layout], Path]
+        self, tmp_path: Path, place: Callable[[VolumeLayout], Path]
     ) -> None:
         """
         Whatever a link above the data leads to, the volume is refused, naming it.
@@ -212,9 +212,9 @@ class TestLinks:
             again.close()
 
 
-def announced(container_id: int) -> Announced:
+def announced(container_id: int) -> ImportSpec:
     """Return the announcement of a small replica that comes from a peer."""
-    return Announced(
+    return ImportSpec(
         container_id=ContainerId(container_id),
         state=ReplicaState.CLOSED,
         former_state=None,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent.errors import Refused, SutureError, VolumeFailed
-from agent.store.files.layout import Layout, decode_version
+from agent.store.files.layout import VolumeLayout, decode_version
 from agent.store.files.mounts import unmounted
 from agent.store.index.check import indexcheck
 from agent.store.index.facts import VolumeFacts
@@ -102,7 +102,7 @@ class TestEmpty:
             assert [False, False] == [volume.failed for volume in store.volumes()]
             assert bad.volume_id not in {volume.volume_id for volume in store.volumes()}
             store.close()
-        assert not Layout(bad.path, CLUSTER).new.exists(), "the word is for one disk"
+        assert not VolumeLayout(bad.path, CLUSTER).new.exists(), "the word is for one disk"
 
     def test_a_disk_that_moved_is_not_missed(self, tmp_path: Path) -> None:
         """
@@ -149,7 +149,7 @@ class TestEmpty:
         store = open_store(tmp_path)
 
         assert [False] == [volume.failed for volume in store.volumes()]
-        assert not Layout(tmp_path / "v0", CLUSTER).new.exists()
+        assert not VolumeLayout(tmp_path / "v0", CLUSTER).new.exists()
         store.close()
         check_clean(open_store(tmp_path), tmp_path)
 
@@ -160,7 +160,7 @@ class TestEmpty:
         [volume] = filled(tmp_path, volume_count=1)
         with pytest.raises(Refused, match="this is a volume"):
             declare_new(volume.path, fstab=NO_FSTAB)
-        Layout(volume.path, CLUSTER).version.unlink()
+        VolumeLayout(volume.path, CLUSTER).version.unlink()
         with pytest.raises(Refused, match="no VERSION, yet it holds"):
             declare_new(volume.path, fstab=NO_FSTAB)
         with pytest.raises(Refused, match="is no directory"):
@@ -237,7 +237,7 @@ class TestVersion:
     def test_flipped_bit_in_version_leaves_the_volume_out(self, tmp_path: Path) -> None:
         """Whatever bit flips, in names or values, the volume is left out, or nothing changed."""
         one, two = filled(tmp_path)
-        file = Layout(two.path, CLUSTER).version
+        file = VolumeLayout(two.path, CLUSTER).version
         good = file.read_bytes()
         for offset in range(0, len(good), 7):
             flip_bit(file, offset)
@@ -256,7 +256,7 @@ class TestVersion:
     def test_version_without_a_checksum_is_refused(self, tmp_path: Path) -> None:
         """A byte of the word `checksum` may be the one that rotted."""
         [volume] = filled(tmp_path, volume_count=1)
-        file = Layout(volume.path, CLUSTER).version
+        file = VolumeLayout(volume.path, CLUSTER).version
         file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[:-1]))
 
         with pytest.raises(Refused, match="it says nothing"):
@@ -266,7 +266,7 @@ class TestVersion:
     def test_something_else_in_its_place(self, tmp_path: Path, kind: str) -> None:
         """It is neither read nor formatted. The other volume has the identity."""
         one, two = filled(tmp_path)
-        file = Layout(one.path, CLUSTER).version
+        file = VolumeLayout(one.path, CLUSTER).version
         file.rename(tmp_path / "VERSION")
         match kind:
             case "directory":
@@ -293,7 +293,7 @@ class TestVersion:
         """
         volumes = filled(tmp_path)
         for volume in volumes:
-            flip_bit(Layout(volume.path, CLUSTER).version, 3)
+            flip_bit(VolumeLayout(volume.path, CLUSTER).version, 3)
 
         with pytest.raises(Refused, match="VERSION: its checksum is"):
             remembered([volume.path for volume in volumes])
@@ -364,7 +364,7 @@ class TestOwners:
 
         with pytest.raises(Refused, match="is the same directory as"):
             check_single(
-                Layout(tmp_path / "v0" / ".." / "v1", CLUSTER), "", store.volume_set.working
+                VolumeLayout(tmp_path / "v0" / ".." / "v1", CLUSTER), "", store.volume_set.working
             )
 
         store.close()
@@ -407,7 +407,7 @@ class TestBroken:
         Whatever stands in the place of one of its directories.
         """
         one, two = filled(tmp_path)
-        layout = Layout(one.path, CLUSTER)
+        layout = VolumeLayout(one.path, CLUSTER)
         path = {
             "": layout.volume,
             "hdds": layout.hdds,
@@ -453,7 +453,7 @@ class TestBroken:
         There is nothing to serve then.
         """
         [volume] = filled(tmp_path, volume_count=1)
-        current = Layout(volume.path, CLUSTER).current
+        current = VolumeLayout(volume.path, CLUSTER).current
         current.rename(tmp_path / "aside")
         current.write_text("no directory")
 
@@ -471,7 +471,7 @@ class TestBroken:
         not part of this one.
         """
         [volume] = filled(tmp_path, volume_count=1)
-        current = Layout(volume.path, CLUSTER).current
+        current = VolumeLayout(volume.path, CLUSTER).current
         current.rename(tmp_path / "aside")
         current.write_text("no directory")
 
@@ -497,7 +497,7 @@ def test_a_version_ends_with_a_checksum(tmp_path: Path) -> None:
     Ozone's readers pass over a key that they do not know.
     """
     [volume] = filled(tmp_path, volume_count=1)
-    file = Layout(volume.path, CLUSTER).version
+    file = VolumeLayout(volume.path, CLUSTER).version
 
     assert file.read_text().splitlines()[-1].startswith("checksum=")
     assert volume.volume_id == decode_version(file.read_bytes(), file).volume_id

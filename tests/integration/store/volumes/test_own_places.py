@@ -10,20 +10,20 @@ from pathlib import Path
 import pytest
 
 from agent.errors import Code, Refused, SutureError
-from agent.store.files.layout import Layout
+from agent.store.files.layout import VolumeLayout
 from agent.store.options import StoreOptions
 from agent.store.volumes import own_places
 from agent.store.volumes.volume import open_volume, reading_lock
 from merkle.replica import BlockId
 from tests.support.storage.stored_replica import CHUNK_BYTES, CLUSTER, CONTAINER, StoredReplica
 
-FILES: dict[str, Callable[[Layout], Path]] = {
+FILES: dict[str, Callable[[VolumeLayout], Path]] = {
     "in_use.lock": lambda layout: layout.hdds / "in_use.lock",
     "NEW": lambda layout: layout.hdds / "NEW",
     "VOLUMES": lambda layout: layout.hdds / CLUSTER / "VOLUMES",
     "lock.mdb": lambda layout: layout.hdds / CLUSTER / "db" / "lock.mdb",
 }
-DIRECTORIES: dict[str, Callable[[Layout], Path]] = {
+DIRECTORIES: dict[str, Callable[[VolumeLayout], Path]] = {
     name: lambda layout, name=name: layout.hdds / CLUSTER / name  # type: ignore[misc]
     for name in (
         *("tmp", "tmp/importing", "tmp/deleting", "tmp/probe"),
@@ -69,13 +69,13 @@ WRONG: list[tuple[str, Put]] = [
 ]
 
 
-def closed_volume(path: Path) -> Layout:
+def closed_volume(path: Path) -> VolumeLayout:
     """Make a volume with one closed replica that nobody serves now."""
     path.mkdir()
     replica = StoredReplica(path)
     replica.create()
     replica.close()
-    return Layout(path, CLUSTER)
+    return VolumeLayout(path, CLUSTER)
 
 
 def take_away(path: Path, to: Path) -> None:

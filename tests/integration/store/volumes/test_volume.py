@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agent.errors import Code, Refused, VolumeFailed
-from agent.store.files.layout import Layout, block_id_of, container_id_of, decode_version
+from agent.store.files.layout import VolumeLayout, block_id_of, container_id_of, decode_version
 from agent.store.recovery.fsck import fsck
 from agent.store.replica_store import ReplicaStore
 from agent.store.volumes import volume
@@ -236,7 +236,7 @@ class TestSeveral:
         The error is the volume's own.
         """
         open_store(tmp_path).close()
-        database = Layout(tmp_path / "v0", CLUSTER).database / "data.mdb"
+        database = VolumeLayout(tmp_path / "v0", CLUSTER).database / "data.mdb"
         database.write_bytes(b"this is no LMDB file" * 1000)
 
         with pytest.raises(VolumeFailed) as failure:
@@ -279,7 +279,7 @@ def test_directories_are_grouped_as_in_ozone(container_id: int, group: int) -> N
     """
     512 consecutive ids share a directory, of which there are 256.
     """
-    paths = Layout(Path("/data"), CLUSTER).replica(ContainerId(container_id))
+    paths = VolumeLayout(Path("/data"), CLUSTER).replica(ContainerId(container_id))
 
     expected = Path(f"/data/hdds/{CLUSTER}/current/containerDir{group}/{container_id}")
     assert expected == paths.root

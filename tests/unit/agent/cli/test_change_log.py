@@ -2,7 +2,7 @@
 
 from agent.cli.inspect.change_log import changes_told, not_told, orders_told
 from agent.cli.inspect.verified import verified_text
-from agent.cli.terminal.ask import Answered
+from agent.cli.terminal.ask import DatanodeReply
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 
 NOW_MS = 1_800_000_000_000
@@ -10,7 +10,7 @@ NOW_MS = 1_800_000_000_000
 
 def changes(
     *at_ms: int, left_out: int = 0, unread: tuple[str, ...] = ()
-) -> Answered[datanode_pb2.ListChangesResponse]:
+) -> DatanodeReply[datanode_pb2.ListChangesResponse]:
     """Return the answer of a datanode with a change at each of these times."""
     answer = datanode_pb2.ListChangesResponse(left_out_count=left_out, unread_paths=unread)
     for one in at_ms:
@@ -21,7 +21,7 @@ def changes(
             why="damaged: 2 CHUNK_MISSING",
         )
         answer.changes.add(container_id=7, entry=entry)
-    return Answered("dn-1", answer)
+    return DatanodeReply("dn-1", answer)
 
 
 def test_a_change_says_when_where_and_what() -> None:
@@ -63,7 +63,9 @@ def test_orders_stand_beside_unless_they_touch_no_disk() -> None:
 
 def test_missing_parts_of_the_change_log_are_named() -> None:
     """A silent datanode, an unreadable volume and changes beyond the limit are named."""
-    silent: Answered[datanode_pb2.ListChangesResponse] = Answered("dn-9", None, "no route")
+    silent: DatanodeReply[datanode_pb2.ListChangesResponse] = DatanodeReply(
+        "dn-9", None, "no route"
+    )
 
     missing = list(not_told([silent, changes(1, left_out=3, unread=("/data/1",))]))
 

@@ -13,7 +13,7 @@ from agent.cli.program import COMMANDS, program
 from agent.cli.terminal.tasks import OTHERS, TASKS, sections
 from agent.cli.terminal.time_option import METAVAR
 from agent.config.quantity import parse_typed_duration_s
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 
 COLUMNS: Final = 80
 TOO_LARGE: Final = "99999999999999999999"  # for a container's id
@@ -65,7 +65,7 @@ def test_help_of_each_command_fits_80_columns(
     words: str, option: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Both help options work. No line is wider than the terminal, and no sentence is cut."""
-    assert Exit.OK == run([*words.split(), option])
+    assert ExitCode.OK == run([*words.split(), option])
 
     shown = capsys.readouterr().out
     assert "Usage: suture" in shown
@@ -125,10 +125,10 @@ def test_a_group_without_a_command_shows_its_help(
     """
     In lines, as its --help does, and as a wrong command line.
     """
-    assert Exit.OK == run([*words, "--help"])
+    assert ExitCode.OK == run([*words, "--help"])
     helped = capsys.readouterr().out
 
-    assert Exit.USAGE == run(words)
+    assert ExitCode.USAGE == run(words)
 
     said = capsys.readouterr()
     assert "" == said.out
@@ -151,7 +151,7 @@ def test_unknown_argument_is_named_in_the_usage_error(
     words: list[str], what: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The message has the argument and is Suture's own."""
-    assert Exit.USAGE == run(words)
+    assert ExitCode.USAGE == run(words)
     assert what in capsys.readouterr().err
 
 
@@ -160,7 +160,7 @@ def test_invalid_time_is_refused_with_an_example(
     text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It is a usage error that shows a valid form."""
-    assert Exit.USAGE == run(["scrub", "pause", f"--for={text}"])
+    assert ExitCode.USAGE == run(["scrub", "pause", f"--for={text}"])
     assert "write it like" in capsys.readouterr().err or not text
 
 
@@ -182,7 +182,7 @@ def test_an_address_without_a_port_is_named(
 ) -> None:
     """The error does not claim that the host is silent, because gRPC would call another port."""
     for words in (["status"], ["scm", "nodes"]):
-        assert Exit.FAILED == run([*words, "--scm", address])
+        assert ExitCode.FAILED == run([*words, "--scm", address])
         said = capsys.readouterr().err
         assert what in said
         assert "HOST:PORT" in said

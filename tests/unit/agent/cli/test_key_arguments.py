@@ -10,7 +10,7 @@ from agent.cli.keys import sources_of
 from agent.cli.main import run
 from agent.client.spool import Spool
 from agent.rpc.wire.bounds import KEY_BYTES_MAX
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 
 NOBODY = "127.0.0.1:9"
 NO_UTF8 = "x\udcffy"
@@ -22,7 +22,7 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Any:
     """Return what runs a command and returns the message with which it is refused."""
 
     def message(*words: str) -> str:
-        assert Exit.FAILED == run([*words, "--json", "--scm", NOBODY])
+        assert ExitCode.FAILED == run([*words, "--json", "--scm", NOBODY])
         error = json.loads(capsys.readouterr().out)["error"]
         assert "MALFORMED_REQUEST" == error["code"]
         told: str = error["message"]

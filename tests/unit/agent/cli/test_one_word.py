@@ -9,7 +9,7 @@ import pytest
 from agent.cli.inspect.status_tables import containers_line
 from agent.rpc.v1 import scm_pb2
 from health.cluster_verdict import Containers, doubts_about
-from health.words import CLASSES, FLAGS, Health
+from health.words import CLASSES, FLAGS, HealthState
 
 ROOT: Final = Path(__file__).resolve().parents[4]
 TEXT: Final = (ROOT / "docs" / "VOCABULARY.md").read_text()
@@ -68,6 +68,6 @@ def test_the_others_say_words_of_the_judge(row: list[str]) -> None:
     """
     reported, spark = (re.findall(r"[A-Z_]{4,}", cell) for cell in row[1:])
 
-    assert set(reported) <= set(Health.__members__)
+    assert set(reported) <= set(HealthState.__members__)
     assert spark or row[2].strip() == "none of these"
     assert set(spark) <= {*FLAGS, *CLASSES}

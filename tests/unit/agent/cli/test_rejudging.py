@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from agent.cli.evidence.bundle_reading import Found, Medium
+from agent.cli.evidence.bundle_reading import BundledFinding, BundledMedium
 from agent.cli.evidence.recorded import UNKNOWN_SUMS, contradiction, evidence_of, judged_again
 from merkle.checksum import Algorithm, leaf_checksum, window_checksums
 from merkle.tree import Leaf
-from scanner.chunk_verdict import WITNESSES, FirstRead, Judgement, judge_chunk
+from scanner.chunk_verdict import WITNESSES, ChunkJudgement, FirstRead, judge_chunk
 from scanner.finding import Verdict
 from scanner.growth import UNREADABLE_LEAF
 from tests.support.storage.replica_reader import chunk_of, noise
@@ -46,12 +46,12 @@ def sums_of(content: bytes) -> bytes:
     return window_checksums(CHUNK.checksum_type, CHUNK.bytes_per_checksum, content)
 
 
-def scanned(disk: Disk) -> tuple[Found, Leaf | None]:
+def scanned(disk: Disk) -> tuple[BundledFinding, Leaf | None]:
     """Return what a scan of real bytes reports, and the leaf that it leaves."""
     sums = b"" if disk.error else sums_of(disk.content)
     first = FirstRead(len(disk.content), sums, disk.error)
-    verdict: Judgement = judge_chunk(disk, CHUNK, first, WITNESSES)
-    found = Found(
+    verdict: ChunkJudgement = judge_chunk(disk, CHUNK, first, WITNESSES)
+    found = BundledFinding(
         verdict.verdict,
         verdict.fault,
         1,
@@ -77,7 +77,9 @@ def flipped(*places: int) -> bytes:
     return bytes(content)
 
 
-def compared(found: Found, leaf: Leaf | None, medium: Medium | None) -> tuple[str, str]:
+def compared(
+    found: BundledFinding, leaf: Leaf | None, medium: BundledMedium | None
+) -> tuple[str, str]:
     """Return what differs, and by what it was judged."""
     seen = evidence_of(FOLDS, CHUNK, leaf, medium, found)
     return contradiction(CHUNK, found, judged_again(CHUNK, seen), seen), seen.basis
@@ -102,7 +104,11 @@ def test_verdict_recomputed_from_checksums_equals_the_original(
     """The disk was read for the bundle, or could not be read."""
     found, leaf = scanned(disk)
     sums = sums_of(disk.content)
-    medium = Medium(len(disk.content), sums, sums) if is_read_again else Medium(error="gone")
+    medium = (
+        BundledMedium(len(disk.content), sums, sums)
+        if is_read_again
+        else BundledMedium(error="gone")
+    )
 
     assert compared(found, leaf, medium)[0] == ""
 
@@ -112,7 +118,7 @@ def test_other_bytes_than_the_scan_saw_are_no_evidence() -> None:
     found, leaf = scanned(Disk(flipped(1, 9000)))
     sums = sums_of(DATA)
 
-    differs, basis = compared(found, leaf, Medium(len(DATA), sums, sums))
+    differs, basis = compared(found, leaf, BundledMedium(len(DATA), sums, sums))
 
     assert ("", UNKNOWN_SUMS) == (differs, basis)
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from agent.client.ecwriter import EcWriterSession
-from agent.client.file_pieces import BLOCK_BYTES_DEFAULT, Source
+from agent.client.file_pieces import BLOCK_BYTES_DEFAULT, SourceFile
 from agent.client.writer import WriterSession
 from agent.ec.scheme import parse_scheme
 from agent.errors import Code, Refused
@@ -51,7 +51,7 @@ def asked(scm: SmallContainers, size_bytes: int, scheme: str = "") -> list[list[
         else WriterSession(control_plane, nobody, nobody)
     )
     with pytest.raises((Full, Refused)):
-        session.put([Source("k", Path("k"), size_bytes)], replace=False)
+        session.put([SourceFile("k", Path("k"), size_bytes)], replace=False)
     return scm.asked
 
 

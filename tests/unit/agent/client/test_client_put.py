@@ -9,11 +9,11 @@ from agent.cli.main import run
 from agent.client import client as client_module
 from agent.client import writer
 from agent.client.client import Client
-from agent.client.file_pieces import Source
-from agent.client.writer import Stored, WriterSession
+from agent.client.file_pieces import SourceFile
+from agent.client.writer import StoredFile, WriterSession
 from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.rpc.calls.scm import ScmClient
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 
 NOBODY = "127.0.0.1:9"
 AWAY = Unavailable(Code.UNAVAILABLE, "the SCM is away")
@@ -21,10 +21,10 @@ FORBIDDEN = Refused(Code.PERMISSION_DENIED, "this role ends no session")
 
 
 def stored_at_once(
-    _session: WriterSession, share: list[Source], _replace: bool, stored: list[Stored]
+    _session: WriterSession, share: list[SourceFile], _replace: bool, stored: list[StoredFile]
 ) -> None:
     """Store a share, as far as the put can tell."""
-    stored += [Stored(source.key, source.size_bytes, (), 3) for source in share]
+    stored += [StoredFile(source.key, source.size_bytes, (), 3) for source in share]
 
 
 @pytest.fixture
@@ -42,9 +42,9 @@ def fails(monkeypatch: pytest.MonkeyPatch) -> Callable[[SutureError], None]:
     return failing
 
 
-def sources(count: int) -> list[Source]:
+def sources(count: int) -> list[SourceFile]:
     """Return sources that nobody reads."""
-    return [Source(f"k{number}", Path("x"), 1, b"x") for number in range(count)]
+    return [SourceFile(f"k{number}", Path("x"), 1, b"x") for number in range(count)]
 
 
 def test_put_succeeds_if_the_scm_goes_away_after_the_commits(
@@ -83,7 +83,7 @@ def test_the_command_says_it_too(
 
     code = run(["put", str(tmp_path / "file"), "--close", "--scm", NOBODY])
 
-    assert Exit.UNAVAILABLE == code
+    assert ExitCode.UNAVAILABLE == code
     told = capsys.readouterr().err
     assert "stored 1 of 1 files" in told
     assert "the SCM is away" in told

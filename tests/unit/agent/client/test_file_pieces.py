@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.client.file_pieces import BLOCK_BYTES_DEFAULT, Source, chunks_of, describe, pieces_of
+from agent.client.file_pieces import BLOCK_BYTES_DEFAULT, SourceFile, chunks_of, describe, pieces_of
 from agent.errors import Code, Refused
 from merkle.replica import CHUNK_BYTES_DEFAULT
 
@@ -17,7 +17,7 @@ class TestPieces:
         """
         A file's blocks add up to it; only an empty file has an empty block.
         """
-        pieces = pieces_of(Source("key", Path("x"), size_bytes))
+        pieces = pieces_of(SourceFile("key", Path("x"), size_bytes))
 
         sizes = [piece.size_bytes for piece in pieces]
         assert size_bytes == sum(sizes)
@@ -31,7 +31,7 @@ class TestPieces:
         """
         path = tmp_path / "short.txt"
         path.write_bytes(b"short")
-        [piece] = pieces_of(Source("key", path, 100))
+        [piece] = pieces_of(SourceFile("key", path, 100))
 
         with pytest.raises(Refused, match="95 bytes shorter") as caught:
             list(chunks_of(piece))

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.client.putnote import PartBlock, PutNote, decoded, files_of, metadata_of, part_of
+from agent.client.putnote import PartBlock, PutMetadata, decoded, files_of, metadata_of, part_of
 
 PLACE = {"container_id": 1, "local_id": 2, "bcsid": 3, "length_bytes": 4}
-NOTE = PutNote("client-1", 3, 30, 1_700_000_000_000)
+NOTE = PutMetadata("client-1", 3, 30, 1_700_000_000_000)
 
 
 def parts(
-    key: str, *, first_id: int, note: PutNote | None, lengths: tuple[int, ...] = (10, 10, 10)
+    key: str, *, first_id: int, note: PutMetadata | None, lengths: tuple[int, ...] = (10, 10, 10)
 ) -> list[PartBlock]:
     """Blocks of one put, with ids from `first_id` on."""
     return [
@@ -26,7 +26,7 @@ def parts(
 @given(st.text(min_size=1), st.integers(0, 2**40), st.integers(1, 2**20), st.integers(0, 2**60))
 def test_put_note_is_read_back(key: str, part: int, part_count: int, size_bytes: int) -> None:
     """The key may have any name."""
-    note = PutNote("3f-7", part_count, size_bytes, 1)
+    note = PutMetadata("3f-7", part_count, size_bytes, 1)
 
     found = part_of(dict(metadata_of(key, part, note, "rs-3-2-1024k")), **PLACE)
 

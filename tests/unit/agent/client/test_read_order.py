@@ -7,7 +7,7 @@ from agent.client.read_order import (
     PATIENCE_S_MIN,
     SLOW_FOR_S,
     SLOW_S_MIN,
-    Conduct,
+    DatanodeStats,
 )
 
 
@@ -21,10 +21,10 @@ class Clock:
         return self.now_s
 
 
-def made(*, slow_s: float, usual_s: float, count: int = 20) -> tuple[Conduct, Clock]:
+def made(*, slow_s: float, usual_s: float, count: int = 20) -> tuple[DatanodeStats, Clock]:
     """Return what is known after answers of three datanodes, of which dn3 is the slow one."""
     clock = Clock()
-    conduct = Conduct(monotonic_s=clock)
+    conduct = DatanodeStats(monotonic_s=clock)
     for _ in range(count):
         conduct.answered("dn1", usual_s)
         conduct.answered("dn2", usual_s)
@@ -32,7 +32,7 @@ def made(*, slow_s: float, usual_s: float, count: int = 20) -> tuple[Conduct, Cl
     return conduct, clock
 
 
-def slow_ones(conduct: Conduct) -> list[str]:
+def slow_ones(conduct: DatanodeStats) -> list[str]:
     """Return who is slow."""
     return [name for name in ("dn1", "dn2", "dn3", "dn4") if conduct.is_slow(name)]
 
@@ -82,7 +82,7 @@ def test_slowness_is_forgotten_after_a_while() -> None:
 
 def test_single_datanode_is_never_slow() -> None:
     """There is no other datanode to ask."""
-    conduct = Conduct()
+    conduct = DatanodeStats()
     conduct.answered("dn1", 5.0)
 
     assert [] == slow_ones(conduct)
@@ -106,12 +106,12 @@ def test_patience_is_what_nearly_all_answers_take() -> None:
     """
     Not before there are enough of them, and never less than a busy host's mood.
     """
-    conduct = Conduct()
+    conduct = DatanodeStats()
     for number in range(1, ANSWERS_MIN):
         conduct.answered("dn1", number / 100)
     before = conduct.patience_s()
     conduct.answered("dn1", ANSWERS_MIN / 100)
-    quick = Conduct()
+    quick = DatanodeStats()
     for _ in range(ANSWERS_MIN):
         quick.answered("dn1", 0.001)
 
@@ -124,7 +124,7 @@ def test_few_are_asked_twice() -> None:
     """
     Some that were saved up, then one in twenty: where all are slow, they get no more to do.
     """
-    conduct = Conduct()
+    conduct = DatanodeStats()
     for _ in range(ANSWERS_MIN):
         conduct.answered("dn1", 0.001)
     hedged_count = 0

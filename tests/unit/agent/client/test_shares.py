@@ -5,7 +5,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.client.file_pieces import Source, piece_count, pieces_of
+from agent.client.file_pieces import SourceFile, piece_count, pieces_of
 from agent.client.shares import ALLOCATION_BATCH, balanced, batches
 from agent.client.writer import ALLOCATION_BLOCKS_MAX
 
@@ -16,7 +16,7 @@ class TestBalanced:
         """
         Shares hold every file once, are never empty, and never more than asked for.
         """
-        sources = [Source(str(i), Path("x"), size) for i, size in enumerate(sizes)]
+        sources = [SourceFile(str(i), Path("x"), size) for i, size in enumerate(sizes)]
 
         shares = balanced(sources, count)
 
@@ -32,7 +32,7 @@ class TestBatches:
         Every file is in one batch, in order; only a file with more blocks than a call is asked for
         has them in several, and is alone.
         """
-        sources = [Source(str(i), Path("x"), size) for i, size in enumerate(sizes)]
+        sources = [SourceFile(str(i), Path("x"), size) for i, size in enumerate(sizes)]
 
         found = list(batches(sources, 1))
 
@@ -46,7 +46,7 @@ class TestBatches:
         """
         As many as a batch has, whatever their number of blocks up to the bound.
         """
-        sources = [Source(str(i), Path("x"), 10) for i in range(ALLOCATION_BATCH + 1)]
+        sources = [SourceFile(str(i), Path("x"), 10) for i in range(ALLOCATION_BATCH + 1)]
 
         assert [ALLOCATION_BATCH, 1] == [len(batch) for batch in batches(sources, 16 * 1024**2)]
 
@@ -55,6 +55,6 @@ class TestBatches:
         """
         An empty file has one.
         """
-        source = Source("k", Path("x"), size_bytes)
+        source = SourceFile("k", Path("x"), size_bytes)
 
         assert len(pieces_of(source, block_bytes)) == piece_count(source, block_bytes)

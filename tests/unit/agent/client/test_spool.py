@@ -10,7 +10,7 @@ import pytest
 
 from agent.cli.keys import sources_of
 from agent.client import spool as spools
-from agent.client.file_pieces import Source, chunks_of, pieces_of
+from agent.client.file_pieces import SourceFile, chunks_of, pieces_of
 from agent.client.spool import Spool
 from suture.client import _source
 
@@ -23,7 +23,7 @@ def _temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
 
 
-def stored(source: Source) -> bytes:
+def stored(source: SourceFile) -> bytes:
     """Return the bytes that a put of `source` sends."""
     pieces = pieces_of(source)
     return b"".join(data for piece in pieces for data in chunks_of(piece))

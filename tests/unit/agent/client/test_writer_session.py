@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from agent.client import writer
-from agent.client.file_pieces import Source
+from agent.client.file_pieces import SourceFile
 from agent.client.writer import ATTEMPTS_MAX, WriterSession
 from agent.errors import Code, Unavailable
 from agent.rpc.calls.peer import NodeAddress
@@ -105,7 +105,7 @@ def put(scm: Scm, datanodes: Datanodes, path: Path, size_bytes: int) -> int:
     """Store one file; return on how many datanodes it is."""
     path.write_bytes(b"x" * size_bytes)
     session = WriterSession(scm, datanodes.dial, datanodes.stream)  # type: ignore[arg-type]
-    [stored] = session.put([Source("k", path, size_bytes)], replace=False)
+    [stored] = session.put([SourceFile("k", path, size_bytes)], replace=False)
     return stored.replicas_min
 
 
@@ -155,7 +155,7 @@ def test_a_file_has_its_blocks_in_several_calls(
     path.write_bytes(b"x" * 15)
     session = WriterSession(scm, datanodes.dial, datanodes.stream)  # type: ignore[arg-type]
 
-    [stored] = session.put([Source("k", path, 15)], replace=not is_new)
+    [stored] = session.put([SourceFile("k", path, 15)], replace=not is_new)
 
     assert [[2, 2, 2], [2, 2, 2], [2, 1]] == [list(request.sizes) for request in scm.asked]
     assert [["k"] if is_new else [], [], []] == [list(request.keys) for request in scm.asked]

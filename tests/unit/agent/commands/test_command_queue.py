@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from agent.commands.command_queue import (
-    Dropped,
-    Priority,
-    Refusal,
+    DroppedTask,
     Task,
     TaskCounts,
     TaskLimits,
     TaskOutcome,
+    TaskPriority,
     TaskQueue,
+    TaskRejection,
 )
 from tests.support.task_scenario import answer
 from tests.support.transcript import check_transcript
@@ -66,7 +66,7 @@ class TestOrder:
 
     def test_normal_overtakes_low(self) -> None:
         """A NORMAL task runs before every LOW one, however long those have waited."""
-        low, normal = reconcile(1, priority=Priority.LOW), reconcile(2)
+        low, normal = reconcile(1, priority=TaskPriority.LOW), reconcile(2)
         tasks = submitted(queue(), low, normal)
 
         assert [normal, low] == taken(tasks)
@@ -100,14 +100,16 @@ class TestRefusal:
         """The same type and key is one task, whatever else differs."""
         tasks = submitted(queue(), reconcile(1))
 
-        assert Refusal.DUPLICATE == tasks.submit(reconcile(1, priority=Priority.LOW), NOW_MS)
+        assert TaskRejection.DUPLICATE == tasks.submit(
+            reconcile(1, priority=TaskPriority.LOW), NOW_MS
+        )
 
     def test_a_running_task_refuses_its_twin(self) -> None:
         """Running counts like queued, until the task has finished."""
         tasks = submitted(queue(), reconcile(1))
         (running,) = taken(tasks)
 
-        assert Refusal.DUPLICATE == tasks.submit(reconcile(1), NOW_MS)
+        assert TaskRejection.DUPLICATE == tasks.submit(reconcile(1), NOW_MS)
         tasks.finish(running, TaskOutcome.FAILED)
         assert tasks.submit(reconcile(1), NOW_MS) is None
 
@@ -121,18 +123,18 @@ class TestRefusal:
         """The queue never grows beyond its bound."""
         tasks = submitted(queue(queue_depth_max=2), reconcile(1), reconcile(2))
 
-        assert Refusal.QUEUE_FULL == tasks.submit(reconcile(3), NOW_MS)
+        assert TaskRejection.QUEUE_FULL == tasks.submit(reconcile(3), NOW_MS)
         assert 2 == tasks.queued_count
 
     def test_a_queue_of_one_holds_one(self) -> None:
         """The smallest bound is a bound, not an error."""
         tasks = submitted(queue(queue_depth_max=1), reconcile(1))
 
-        assert Refusal.QUEUE_FULL == tasks.submit(reconcile(2), NOW_MS)
+        assert TaskRejection.QUEUE_FULL == tasks.submit(reconcile(2), NOW_MS)
 
     def test_a_passed_deadline_is_refused_at_the_door(self) -> None:
         """A command that came too late is not queued."""
-        assert Refusal.DEADLINE_PASSED == queue().submit(
+        assert TaskRejection.DEADLINE_PASSED == queue().submit(
             reconcile(1, deadline_at_ms=NOW_MS), NOW_MS
         )
 
@@ -141,7 +143,7 @@ class TestRefusal:
         tasks = queue()
         tasks.set_term(7)
 
-        assert Refusal.STALE_TERM == tasks.submit(reconcile(1, term=6), NOW_MS)
+        assert TaskRejection.STALE_TERM == tasks.submit(reconcile(1, term=6), NOW_MS)
         assert tasks.submit(reconcile(1, term=7), NOW_MS) is None
 
     def test_a_term_never_goes_back(self) -> None:
@@ -151,7 +153,7 @@ class TestRefusal:
 
         tasks.set_term(3)
 
-        assert Refusal.STALE_TERM == tasks.submit(reconcile(1, term=6), NOW_MS)
+        assert TaskRejection.STALE_TERM == tasks.submit(reconcile(1, term=6), NOW_MS)
 
     def test_our_own_tasks_have_no_term(self) -> None:
         """Term 0 is never stale."""
@@ -165,7 +167,7 @@ class TestRefusal:
         tasks = submitted(queue(), reconcile(1), reconcile(2))
 
         assert [reconcile(1), reconcile(2)] == [item.task for item in tasks.stop()]
-        assert Refusal.STOPPING == tasks.submit(reconcile(3), NOW_MS)
+        assert TaskRejection.STOPPING == tasks.submit(reconcile(3), NOW_MS)
         assert [] == taken(tasks)
 
 
@@ -178,7 +180,7 @@ class TestDropping:
         result = tasks.take(NOW_MS + 10)
 
         assert reconcile(2) == result.task
-        assert (Dropped(late, Refusal.DEADLINE_PASSED),) == result.dropped
+        assert (DroppedTask(late, TaskRejection.DEADLINE_PASSED),) == result.dropped
         assert 1 == tasks.counts()["reconcile"].timed_out
         assert tasks.submit(reconcile(1), NOW_MS) is None
 
@@ -189,12 +191,12 @@ class TestDropping:
 
         tasks.set_term(7)
 
-        assert (Dropped(old, Refusal.STALE_TERM),) == tasks.take(NOW_MS).dropped
+        assert (DroppedTask(old, TaskRejection.STALE_TERM),) == tasks.take(NOW_MS).dropped
         assert 1 == tasks.counts()["reconcile"].stale
 
     def test_the_first_millisecond_is_a_deadline_too(self) -> None:
         """Only 0 means none."""
-        assert Refusal.DEADLINE_PASSED == queue().submit(reconcile(1, deadline_at_ms=1), 1)
+        assert TaskRejection.DEADLINE_PASSED == queue().submit(reconcile(1, deadline_at_ms=1), 1)
 
     def test_task_to_be_dropped_still_counts_as_queued(self) -> None:
         """It takes room until its drop is reported."""
@@ -203,7 +205,7 @@ class TestDropping:
         tasks.set_term(7)
 
         assert 2 == tasks.queued_count
-        assert Refusal.QUEUE_FULL == tasks.submit(reconcile(3), NOW_MS)
+        assert TaskRejection.QUEUE_FULL == tasks.submit(reconcile(3), NOW_MS)
 
     def test_a_stopped_queue_tells_of_what_was_stale_once(self) -> None:
         """The stop drops the tasks that a new leader made stale."""
@@ -211,7 +213,7 @@ class TestDropping:
         tasks = submitted(queue(), old)
         tasks.set_term(7)
 
-        assert (Dropped(old, Refusal.STALE_TERM),) == tasks.stop()
+        assert (DroppedTask(old, TaskRejection.STALE_TERM),) == tasks.stop()
         assert (0, ()) == (tasks.queued_count, tasks.stop())
 
 
@@ -227,7 +229,7 @@ class TestCounts:
         ends = (TaskOutcome.DONE, TaskOutcome.FAILED, TaskOutcome.SKIPPED)
         for task, outcome in zip(running, ends, strict=False):
             tasks.finish(task, outcome)
-        submitted(tasks, reconcile(7), reconcile(8, priority=Priority.LOW))
+        submitted(tasks, reconcile(7), reconcile(8, priority=TaskPriority.LOW))
         tasks.submit(reconcile(7), NOW_MS)
 
         expected = TaskCounts(
@@ -265,7 +267,7 @@ class TestLimits:
         """One more is refused."""
         tasks = submitted(TaskQueue(TaskLimits(1)), *map(reconcile, range(1_000)))
 
-        assert Refusal.QUEUE_FULL == tasks.submit(reconcile(1_000), NOW_MS)
+        assert TaskRejection.QUEUE_FULL == tasks.submit(reconcile(1_000), NOW_MS)
 
     def test_any_number_runs_at_a_place_unless_limits_say_otherwise(self) -> None:
         """A limit of places is asked for."""

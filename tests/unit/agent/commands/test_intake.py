@@ -4,12 +4,12 @@ import pytest
 
 from agent.commands import intake as module
 from agent.commands.command_queue import TaskLimits
-from agent.commands.intake import SLICE_COUNT, SLICE_PAUSE_S, Intake
+from agent.commands.intake import SLICE_COUNT, SLICE_PAUSE_S, CommandIntake
 from agent.commands.pool import TaskContext, TaskPool
-from agent.commands.routing import Commands, Route
-from agent.commands.start_rate import Turnstile
+from agent.commands.routing import CommandRouter, Route
+from agent.commands.start_rate import StartRateLimiter
 from agent.rpc.v1 import scm_pb2
-from agent.runtime.loop import Bell, Idle, Throttled
+from agent.runtime.loop import Idle, Throttled, WakeEvent
 from tests.support.clock import FakeClock
 from tests.support.idle import wait_idle
 
@@ -24,10 +24,10 @@ class Desk:
         self.answers: list[scm_pb2.CommandStatus] = []
         self.closed: list[int] = []
         self.pool = TaskPool(TaskLimits(1, queue_depth_max), clock=self.clock)
-        commands = Commands(
+        commands = CommandRouter(
             {"close": Route(self.pool, self.close)}, self.answers.append, self.clock
         )
-        self.intake = Intake(commands, self.clock, bell=Bell())
+        self.intake = CommandIntake(commands, self.clock, bell=WakeEvent())
 
     def close(
         self, order: scm_pb2.Command, _context: TaskContext, _status: scm_pb2.CommandStatus
@@ -116,7 +116,7 @@ def test_a_new_leader_is_obeyed_at_once() -> None:
 def test_a_turnstile_lets_so_many_through_a_second() -> None:
     """After a pause a burst passes at once, then one pass each step."""
     clock = FakeClock()
-    turnstile = Turnstile(clock, per_s=10, burst=3)
+    turnstile = StartRateLimiter(clock, per_s=10, burst=3)
 
     first = [turnstile.delay_s() for _ in range(5)]
     clock.advance_s(100)

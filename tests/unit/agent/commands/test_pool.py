@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from agent.commands.command_queue import Refusal, Task, TaskLimits, TaskOutcome
+from agent.commands.command_queue import Task, TaskLimits, TaskOutcome, TaskRejection
 from agent.commands.pool import LATE_CHECK_S, TaskBody, TaskContext, TaskPool
 from agent.errors import Code, Unavailable
 from agent.runtime.clock import monotonic_ms
@@ -189,7 +189,7 @@ class TestDeadline:
 
         refusal = pool.submit(Task("x", 1, deadline_at_ms=monotonic_ms(clock) - 1), done)
 
-        assert Refusal.DEADLINE_PASSED == refusal
+        assert TaskRejection.DEADLINE_PASSED == refusal
         assert 1 == pool.counts()["x"].timed_out
 
     def test_a_task_that_waited_too_long_is_dropped_and_says_so(self) -> None:
@@ -197,7 +197,7 @@ class TestDeadline:
         clock, gate, told = FakeClock(), Gate(), threading.Event()
         pool, reasons = TaskPool(TaskLimits(1), clock=clock), []
 
-        def on_drop(why: Refusal) -> None:
+        def on_drop(why: TaskRejection) -> None:
             reasons.append(why)
             told.set()
 
@@ -210,7 +210,7 @@ class TestDeadline:
         gate.go_on.set()
 
         assert told.wait(WAIT_S)
-        assert [Refusal.DEADLINE_PASSED] == reasons
+        assert [TaskRejection.DEADLINE_PASSED] == reasons
         assert wait_idle(pool, WAIT_S)
         assert (1, 1) == (pool.counts()["x"].done, pool.counts()["x"].timed_out)
         assert pool.stop(WAIT_S)
@@ -225,11 +225,11 @@ class TestStop:
         assert gate.entered.acquire(timeout=WAIT_S)
 
         assert pool.stop(WAIT_S)
-        assert [Refusal.STOPPING] == reasons
+        assert [TaskRejection.STOPPING] == reasons
 
         assert 2 == pool.counts()["x"].skipped
         assert (0, 0) == (pool.queued_count(), pool.running_count())
-        assert Refusal.STOPPING == pool.submit(Task("x", 3), done)
+        assert TaskRejection.STOPPING == pool.submit(Task("x", 3), done)
 
     def test_stop_says_when_a_task_does_not_listen(self) -> None:
         """The deadline of a stop holds, whatever tasks do."""

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from agent.commands.command_queue import Priority, Task
-from agent.commands.queue_order import Lanes
+from agent.commands.command_queue import Task, TaskPriority
+from agent.commands.queue_order import TaskLanes
 
-PRIORITIES = (Priority.NORMAL, Priority.LOW)
+PRIORITIES = (TaskPriority.NORMAL, TaskPriority.LOW)
 
 
 @dataclass
@@ -55,7 +55,7 @@ def test_lanes_say_what_a_plain_list_says(seed: int) -> None:
     Whatever comes and goes: the same order, the same heads, the same that came too late.
     """
     chance = random.Random(seed)
-    lanes, line = Lanes[Task](), Line()
+    lanes, line = TaskLanes[Task](), Line()
 
     for now_ms in range(1, 1_200):
         task = any_task(chance, now_ms)
@@ -81,7 +81,7 @@ def test_deadlines_of_tasks_that_are_gone_are_forgotten() -> None:
     """
     However many came and went: two deadlines for each task that waits, and 64 more.
     """
-    lanes = Lanes[Task]()
+    lanes = TaskLanes[Task]()
     most = 0
 
     for key in range(1_000):
@@ -95,7 +95,7 @@ def test_deadlines_of_tasks_that_are_gone_are_forgotten() -> None:
 
 def test_late_tasks_are_found_however_many_tasks_passed_through() -> None:
     """Deadlines are forgotten only for tasks that are gone."""
-    lanes = Lanes[Task]()
+    lanes = TaskLanes[Task]()
     deadlines_ms = random.Random(5).sample(range(1, 1_000), 20)
     waiting = {at_ms: Task("only", -at_ms, deadline_at_ms=at_ms) for at_ms in deadlines_ms}
     for task in waiting.values():
@@ -118,7 +118,7 @@ def test_cleared_lanes_hold_nothing() -> None:
     """
     Neither a task, nor a count, nor a deadline that would be looked for.
     """
-    lanes = Lanes[Task]()
+    lanes = TaskLanes[Task]()
     lanes.add(Task("only", 1, deadline_at_ms=5))
 
     lanes.clear()
@@ -126,6 +126,6 @@ def test_cleared_lanes_hold_nothing() -> None:
     assert (0, [], 0, []) == (
         len(lanes),
         list(lanes),
-        lanes.count(Priority.NORMAL, "only"),
+        lanes.count(TaskPriority.NORMAL, "only"),
         lanes.take_late(10),
     )

@@ -7,7 +7,7 @@ import pytest
 
 from agent.commands.command_queue import TaskLimits
 from agent.commands.pool import TaskContext, TaskPool
-from agent.commands.routing import Commands, Route
+from agent.commands.routing import CommandRouter, Route
 from agent.errors import Code, Refused
 from agent.rpc.v1 import scm_pb2
 from tests.support.clock import FakeClock
@@ -39,7 +39,7 @@ class Desk:
             "reregister": Route(self.quick, self.reregister, key_of=lambda _: "reregister"),
         }
         self.registered = 0
-        self.commands = Commands(routes, self.answers.append, self.clock)
+        self.commands = CommandRouter(routes, self.answers.append, self.clock)
 
     def close(
         self, order: scm_pb2.Command, _context: TaskContext, _status: scm_pb2.CommandStatus

@@ -9,15 +9,15 @@ from agent.ec.blockgroup import (
     OZONE_NOTES,
     STRIPES_PER_PAIR,
     STRIPES_WITH_CHECKSUM_MAX,
-    Agreed,
-    Orphan,
+    OrphanGroup,
+    RebuildableGroup,
     agree,
     group_metadata,
     stripe_checksum,
     stripe_checksums_of,
     stripe_metadata,
 )
-from agent.ec.geometry import Group
+from agent.ec.geometry import BlockGroup
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo
 from ozone.disk.encoding import STRIPE, STRIPES
 from tests.support.storage.ec_groups import SMALL_SCHEMES
@@ -32,7 +32,7 @@ def chunk(offset: int, length_bytes: int, sums: bytes = b"sums") -> ChunkInfo:
 
 def shard(index: int, group_bytes: int) -> BlockData:
     """The block of one shard, as a writer leaves it."""
-    group = Group(SCHEME, group_bytes)
+    group = BlockGroup(SCHEME, group_bytes)
     lengths = [group.cell_bytes(stripe, index) for stripe in range(group.stripe_count)]
     chunks = tuple(chunk(stripe * 512, length) for stripe, length in enumerate(lengths) if length)
     return BlockData(BLOCK, Bcsid(1), chunks, group_metadata((("key", "a"),), group))
@@ -50,14 +50,14 @@ class TestOzonesRecord:
 
         agreed = agree(SCHEME, BLOCK, known)
 
-        assert isinstance(agreed, Agreed)
+        assert isinstance(agreed, RebuildableGroup)
         assert self.NOTES == agreed.notes
 
     def test_ozone_record_is_not_copied_to_other_shards(self) -> None:
         """A row that serves as a model passes on the client's metadata, but neither Ozone's
         record nor Suture's own.
         """
-        found = group_metadata((("key", "a"), *self.NOTES), Group(SCHEME, 3000))
+        found = group_metadata((("key", "a"), *self.NOTES), BlockGroup(SCHEME, 3000))
 
         assert (("key", "a"), ("blockGroupLen", "3000")) == found
 
@@ -73,7 +73,7 @@ class TestAgreement:
 
         agreed = agree(SCHEME, BLOCK, known)
 
-        assert isinstance(agreed, Agreed)
+        assert isinstance(agreed, RebuildableGroup)
         assert 3000 == agreed.group.length_bytes
         assert {1, 2, 3, 4, 5} == set(agreed.shards)
 
@@ -84,7 +84,7 @@ class TestAgreement:
 
         agreed = agree(SCHEME, BLOCK, known)
 
-        assert isinstance(agreed, Agreed)
+        assert isinstance(agreed, RebuildableGroup)
         assert 2 * stripe == agreed.group.length_bytes
         assert {1, 2, 4} == set(agreed.shards)
 
@@ -98,7 +98,7 @@ class TestAgreement:
 
         agreed = agree(SCHEME, BLOCK, known)
 
-        assert isinstance(agreed, Agreed)
+        assert isinstance(agreed, RebuildableGroup)
         assert stripe == agreed.group.length_bytes
         assert {1, 2, 3, 5} == set(agreed.shards)
 
@@ -114,7 +114,7 @@ class TestAgreement:
 
         found = agree(SCHEME, BLOCK, known)
 
-        assert isinstance(found, Orphan)
+        assert isinstance(found, OrphanGroup)
         assert f"of a group of {2 * stripe} bytes" in found.reason
 
     def test_a_length_that_no_group_has_is_left_out(self) -> None:
@@ -124,7 +124,7 @@ class TestAgreement:
 
         agreed = agree(SCHEME, BLOCK, known)
 
-        assert isinstance(agreed, Agreed)
+        assert isinstance(agreed, RebuildableGroup)
         assert 3000 == agreed.group.length_bytes
         assert {1, 2, 3} == set(agreed.shards)
 
@@ -134,7 +134,7 @@ class TestAgreement:
         """
         known = {1: shard(1, 100), 2: shard(2, 100), 3: None, 4: None}
 
-        assert Orphan(BLOCK, "2 of 3 sources know its length") == agree(SCHEME, BLOCK, known)
+        assert OrphanGroup(BLOCK, "2 of 3 sources know its length") == agree(SCHEME, BLOCK, known)
 
     @pytest.mark.parametrize("other_bytes", [900, 1400])
     def test_shard_with_another_length_within_the_stripe_is_left_out(
@@ -145,7 +145,7 @@ class TestAgreement:
 
         found = agree(SCHEME, BLOCK, known)
 
-        assert isinstance(found, Agreed)
+        assert isinstance(found, RebuildableGroup)
         assert 1000 == found.group.length_bytes
         assert {1, 2, 3} == set(found.shards)
 
@@ -156,7 +156,7 @@ class TestAgreement:
 
         found = agree(SCHEME, BLOCK, known)
 
-        assert isinstance(found, Orphan)
+        assert isinstance(found, OrphanGroup)
         assert "different lengths" in found.reason
 
     def test_a_shard_whose_chunks_are_not_cells_is_left_out(self) -> None:
@@ -168,7 +168,7 @@ class TestAgreement:
 
         agreed = agree(SCHEME, BLOCK, known)
 
-        assert isinstance(agreed, Agreed)
+        assert isinstance(agreed, RebuildableGroup)
         assert {1, 3, 4} == set(agreed.shards)
 
     @pytest.mark.parametrize("text", ["", "-1", "1e3", "9" * 20, "\u0661"])
@@ -180,7 +180,7 @@ class TestAgreement:
 
         found = agree(SCHEME, BLOCK, {1: bad, 2: bad, 3: bad})
 
-        assert isinstance(found, Orphan)
+        assert isinstance(found, OrphanGroup)
 
 
 class TestStripeChecksums:
@@ -189,7 +189,7 @@ class TestStripeChecksums:
         As many as a group may have come back as they were, over several pairs.
         """
         count = STRIPES_PER_PAIR + 1
-        group = Group(SCHEME, count * SCHEME.stripe_bytes)
+        group = BlockGroup(SCHEME, count * SCHEME.stripe_bytes)
         checksums = tuple(range(2**32 - count, 2**32))
         block = BlockData(BLOCK, Bcsid(1), (), stripe_metadata(checksums))
 
@@ -205,7 +205,7 @@ class TestStripeChecksums:
 
     def test_stripe_checksums_that_differ_between_shards_are_ignored(self) -> None:
         """Two shards with different checksums prove nothing."""
-        group = Group(SCHEME, 100)
+        group = BlockGroup(SCHEME, 100)
         blocks = [BlockData(BLOCK, Bcsid(1), (), stripe_metadata([value])) for value in (1, 2)]
 
         assert () == stripe_checksums_of(blocks, group)
@@ -216,7 +216,7 @@ class TestStripeChecksums:
         """There must be exactly one checksum for each stripe."""
         block = BlockData(BLOCK, Bcsid(1), (), (("stripeChecksum.0", text),))
 
-        assert () == stripe_checksums_of([block], Group(SCHEME, 100))
+        assert () == stripe_checksums_of([block], BlockGroup(SCHEME, 100))
 
     def test_fold_the_checksums_of_cells_in_their_order(self) -> None:
         """

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.ec.geometry import Group, Span
+from agent.ec.geometry import BlockGroup, CellSpan
 from agent.ec.scheme import RS_3_2, Scheme
 from agent.errors import Refused
 from tests.support.storage.ec_groups import SMALL_SCHEMES, encoded_group, lengths_bytes
@@ -15,7 +15,7 @@ class TestCells:
         """
         Ten cells less a part of one: the last stripe has one short cell and parity as short.
         """
-        group = Group(SMALL, 9 * 512 + 100)
+        group = BlockGroup(SMALL, 9 * 512 + 100)
 
         lengths = [[group.cell_bytes(s, i) for i in SMALL.indexes] for s in range(5)]
 
@@ -27,7 +27,7 @@ class TestCells:
         """
         A second cell that is short does not shorten parity.
         """
-        group = Group(SMALL, 512 + 7)
+        group = BlockGroup(SMALL, 512 + 7)
 
         assert [512, 7, 0, 512, 512] == [group.cell_bytes(0, i) for i in SMALL.indexes]
         assert (1, 2, 4, 5) == group.indexes(0)
@@ -38,7 +38,7 @@ class TestCells:
         A shard is as long as its cells together; the data shards together are the group.
         """
         for length_bytes in lengths_bytes(scheme).values():
-            group = Group(scheme, length_bytes)
+            group = BlockGroup(scheme, length_bytes)
             for index in scheme.indexes:
                 cells = [group.cell_bytes(s, index) for s in range(group.stripe_count)]
                 assert sum(cells) == group.shard_bytes(index)
@@ -49,7 +49,7 @@ class TestCells:
         """
         A group without data has no stripe, and every shard is empty.
         """
-        group = Group(SMALL, 0)
+        group = BlockGroup(SMALL, 0)
 
         assert 0 == group.stripe_count
         assert [0] * 5 == [group.shard_bytes(index) for index in SMALL.indexes]
@@ -60,9 +60,9 @@ class TestSpans:
         """
         A range over the end of a stripe is in two cells of two stripes.
         """
-        group = Group(SMALL, 4 * 512)
+        group = BlockGroup(SMALL, 4 * 512)
 
-        assert [Span(0, 3, 500, 12), Span(1, 1, 0, 8)] == list(group.spans(1524, 20))
+        assert [CellSpan(0, 3, 500, 12), CellSpan(1, 1, 0, 8)] == list(group.spans(1524, 20))
 
     @pytest.mark.parametrize("scheme", SMALL_SCHEMES, ids=str)
     def test_spans_of_the_whole_group_give_its_data(self, scheme: Scheme) -> None:
@@ -79,7 +79,7 @@ class TestSpans:
 
     def test_span_is_cut_at_the_end_of_the_group(self) -> None:
         """A range beyond the end has no further span."""
-        assert [Span(0, 1, 90, 10)] == list(Group(SMALL, 100).spans(90, 500))
+        assert [CellSpan(0, 1, 90, 10)] == list(BlockGroup(SMALL, 100).spans(90, 500))
 
 
 class TestRefusals:
@@ -88,11 +88,11 @@ class TestRefusals:
         A group whose shards could not be written as blocks is refused.
         """
         with pytest.raises(Refused, match="65536 stripes"):
-            Group(SMALL, 65_536 * SMALL.stripe_bytes)
+            BlockGroup(SMALL, 65_536 * SMALL.stripe_bytes)
 
     def test_a_length_below_zero(self) -> None:
         """
         A length that cannot be is refused.
         """
         with pytest.raises(Refused, match="-1 bytes"):
-            Group(RS_3_2, -1)
+            BlockGroup(RS_3_2, -1)

@@ -6,11 +6,11 @@ import pytest
 
 from agent.errors import Code, Refused, Unavailable, VolumeFailed
 from agent.host import heartbeat as module
-from agent.host.heartbeat import Heartbeat, Identity
-from agent.host.leader_terms import Terms
+from agent.host.heartbeat import HeartbeatWorker, RegistrationInfo
+from agent.host.leader_terms import TermTracker
 from agent.host.outbox import STATUSES_KEPT_MAX, Outbox
 from agent.rpc.v1 import container_pb2, scm_pb2
-from agent.runtime.loop import Busy, Resting, Throttled
+from agent.runtime.loop import Backoff, Busy, Throttled
 from merkle.replica import LAYOUT_VERSION, ContainerId
 from tests.support.clock import FakeClock
 from tests.support.control.heard_heartbeats import IDENTITY, Failing, Finishing, Replicas, Scm
@@ -18,15 +18,15 @@ from tests.support.control.heard_heartbeats import IDENTITY, Failing, Finishing,
 
 def heartbeat(
     scm: Scm, replicas: Replicas, clock: FakeClock, orders: list[scm_pb2.Command] | None = None
-) -> Heartbeat:
+) -> HeartbeatWorker:
     """Return a heartbeat of datanode dn1."""
     taken = orders if orders is not None else []
-    return Heartbeat(
+    return HeartbeatWorker(
         scm, replicas, IDENTITY, lambda commands, _: taken.extend(commands), clock, outbox=Outbox()
     )
 
 
-def run_until_quiet(beat: Heartbeat) -> None:
+def run_until_quiet(beat: HeartbeatWorker) -> None:
     """Step until nothing more waits to be said."""
     while isinstance(beat.step(), Busy):
         pass
@@ -57,14 +57,14 @@ class TestSpacing:
     def test_news_of_a_moment_go_together(self) -> None:
         """Several wake-ups within the spacing are reported in one heartbeat."""
         scm, clock = Scm(), FakeClock()
-        beat = Heartbeat(
+        beat = HeartbeatWorker(
             scm, Replicas(1), IDENTITY, lambda *_: None, clock, outbox=Outbox(), spacing_s=0.5
         )
         beat.step()
         for number in range(5):
             beat.outbox.answer(scm_pb2.CommandStatus(command_id=number))
 
-            assert Resting(0.5) == beat.step()
+            assert Backoff(0.5) == beat.step()
 
         clock.advance_s(0.5)
         beat.step()
@@ -308,8 +308,10 @@ class TestScmAway:
         An SCM of another cluster gets no report.
         """
         scm = Scm()
-        identity = Identity("dn1", "CID-other", "127.0.0.1:1", "/rack", "1", 42)
-        beat = Heartbeat(scm, Replicas(1), identity, lambda *_: None, FakeClock(), outbox=Outbox())
+        identity = RegistrationInfo("dn1", "CID-other", "127.0.0.1:1", "/rack", "1", 42)
+        beat = HeartbeatWorker(
+            scm, Replicas(1), identity, lambda *_: None, FakeClock(), outbox=Outbox()
+        )
 
         beat.step()
 
@@ -404,7 +406,7 @@ def test_last_copies_are_heard_with_each_answer_and_bounded(
         for ids in ([7], [], [1, 2, 3])
     ]
     heard: list[list[int]] = []
-    beat = Heartbeat(
+    beat = HeartbeatWorker(
         scm,
         Replicas(0),
         IDENTITY,
@@ -422,7 +424,7 @@ def test_last_copies_are_heard_with_each_answer_and_bounded(
 
 def test_heartbeat_answers_of_an_older_term_are_ignored() -> None:
     """Of several control planes, the one with the highest term seen leads."""
-    terms, heard = Terms(), list[tuple[str, int]]()
+    terms, heard = TermTracker(), list[tuple[str, int]]()
     beats = {}
     for name in ("old", "new"):
         scm = Scm()
@@ -430,7 +432,7 @@ def test_heartbeat_answers_of_an_older_term_are_ignored() -> None:
             scm_pb2.HeartbeatResponse(term=term, sole_healthy_container_ids=[term])
             for term in ({"old": 3, "new": 4}[name],) * 2
         ]
-        beats[name] = Heartbeat(
+        beats[name] = HeartbeatWorker(
             scm,
             Replicas(0),
             IDENTITY,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from agent.errors import Code, VolumeFailed
-from agent.host.leader_terms import KEEP_SPACING_S, STARTS_KEPT_MAX, Terms
+from agent.host.leader_terms import KEEP_SPACING_S, STARTS_KEPT_MAX, TermTracker
 from agent.store.volumes.nodestate import SeenStart
 from tests.support.clock import FakeClock
 
@@ -21,12 +21,12 @@ class Volumes:
 
 def test_first_of_two_scms_of_one_term_leads() -> None:
     """Also after a restart of the agent; a higher term leads from its first call on."""
-    terms = Terms()
+    terms = TermTracker()
 
     assert terms.leads(4, "first", 1)
     assert not terms.leads(4, "second", 9)
     assert terms.leads(4, "first", 2)
-    again = Terms(terms.seen())
+    again = TermTracker(terms.seen())
     assert not again.leads(4, "second", 10)
     assert again.leads(4, "first", 2)
     assert again.leads(5, "second", 11)
@@ -36,7 +36,7 @@ def test_first_of_two_scms_of_one_term_leads() -> None:
 def test_new_start_is_kept_everywhere_and_a_number_on_one_volume_now_and_then() -> None:
     """Each write is synced."""
     clock, volumes = FakeClock(), Volumes()
-    terms = Terms((), volumes.keep, clock)
+    terms = TermTracker((), volumes.keep, clock)
 
     terms.leads(4, "first", 1)
     terms.leads(4, "first", 2)
@@ -53,7 +53,7 @@ def test_new_start_is_kept_everywhere_and_a_number_on_one_volume_now_and_then() 
 
 def test_highest_number_and_the_highest_terms_are_remembered() -> None:
     """An answer may be late, and starts are many."""
-    terms = Terms()
+    terms = TermTracker()
 
     for term in range(1, STARTS_KEPT_MAX + 3):
         terms.leads(term, f"start{term}", 7)
@@ -70,7 +70,7 @@ def test_volumes_that_fail_do_not_keep_an_scm_from_being_heard() -> None:
     def fail(_starts: Sequence[SeenStart], _is_everywhere: bool) -> None:
         raise VolumeFailed(Code.IO_EXCEPTION, "no volume")
 
-    terms = Terms((), fail)
+    terms = TermTracker((), fail)
 
     assert terms.leads(4, "first", 1)
     assert (SeenStart("first", 4, 1),) == terms.seen()

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from agent.observe.census import AGE_BOUNDS_S, Census
+from agent.observe.census import AGE_BOUNDS_S, ReplicaTotals
 from agent.store.index.columns import decode_columns
 from agent.store.index.facts import ReplicaFacts
 from agent.store.index.rows import ReplicaRow, encode_replica
@@ -31,9 +31,9 @@ def replica(number: int, *, scanned_at_ms: int, **other: object) -> ReplicaFacts
     return replace(facts, **other)  # type: ignore[arg-type]
 
 
-def census_of(*replicas: ReplicaFacts, interval_s: float = 60) -> Census:
+def census_of(*replicas: ReplicaFacts, interval_s: float = 60) -> ReplicaTotals:
     """Return a census of these replicas."""
-    census = Census(interval_s=interval_s)
+    census = ReplicaTotals(interval_s=interval_s)
     for one in replicas:
         census.put(one)
     return census
@@ -101,7 +101,7 @@ def test_many_at_once_are_what_they_are_one_by_one() -> None:
         replica(number, scanned_at_ms=NOW_MS - number * DAY_MS, state=state, finding_count=number)
         for number, state in enumerate(ReplicaState, start=1)
     ]
-    filled = Census(interval_s=60)
+    filled = ReplicaTotals(interval_s=60)
     filled.put(replica(99, scanned_at_ms=0, volume_id="v0"))
     columns, damaged = decode_columns(
         (

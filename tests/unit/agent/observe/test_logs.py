@@ -8,7 +8,7 @@ import sys
 import pytest
 import structlog
 
-from agent.observe.logs import EVENT_COUNT_MAX, WINDOW_S, Bounded, configure
+from agent.observe.logs import EVENT_COUNT_MAX, WINDOW_S, RateLimitProcessor, configure
 
 
 class Writes(io.StringIO):
@@ -27,7 +27,7 @@ class Writes(io.StringIO):
 def test_an_event_without_end_is_cut_and_counted() -> None:
     """The next window has the number of dropped events. Other events are not affected."""
     now_s = 0.0
-    bounded = Bounded(lambda: now_s)
+    bounded = RateLimitProcessor(lambda: now_s)
     for _ in range(EVENT_COUNT_MAX):
         bounded(None, "info", {"event": "read_failed"})
 
@@ -44,7 +44,7 @@ def test_an_event_without_end_is_cut_and_counted() -> None:
 
 def test_names_are_bounded() -> None:
     """A defect that makes names up does not fill the memory."""
-    bounded = Bounded(lambda: 0.0)
+    bounded = RateLimitProcessor(lambda: 0.0)
 
     for number in range(5_000):
         bounded(None, "info", {"event": f"name {number}"})

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from agent.errors import Code, VolumeFailed
-from agent.observe.datanode_status import About, Observer
+from agent.observe.datanode_status import DatanodeStatus, ProcessInfo
 from agent.rpc.v1 import container_pb2
 from agent.store.index.facts import ReplicaFacts
 from agent.store.replica_store import ReplicaStore
@@ -16,10 +16,10 @@ from tests.support.storage.stores import CLUSTER, DATANODE, closed_replica, open
 ONE, TWO = ContainerId(1), ContainerId(2)
 
 
-def observer(store: ReplicaStore) -> Observer:
+def observer(store: ReplicaStore) -> DatanodeStatus:
     """Return the observer of a datanode that does nothing else."""
-    about = About(datanode_id="dn1", cluster_id="CID-1", version="1", started_at_ms=0)
-    return Observer(
+    about = ProcessInfo(datanode_id="dn1", cluster_id="CID-1", version="1", started_at_ms=0)
+    return DatanodeStatus(
         about,
         store,
         pools=NoCommands(),

@@ -2,7 +2,7 @@
 
 from itertools import product
 
-from agent.observe.status_headline import Answer, headline, silent_of
+from agent.observe.status_headline import DataStatus, headline, silent_of
 from agent.rpc.v1 import scm_pb2
 
 NOW_MS = 1_800_000_000_000
@@ -10,7 +10,7 @@ REASONS = ("1 container whose replicas differ", "safe mode: 2 of 3 nodes have re
 ALL_CLEAR = "nothing is damaged"
 
 
-def told(**facts: object) -> Answer:
+def told(**facts: object) -> DataStatus:
     """Return what is known where all is well, but for `facts`."""
     well: dict[str, object] = {
         "asked_count": 3,
@@ -20,7 +20,7 @@ def told(**facts: object) -> Answer:
         "oldest_at_ms": NOW_MS - 60_000,
         "oldest_on": "/vol1",
     }
-    return Answer(**(well | facts))  # type: ignore[arg-type]
+    return DataStatus(**(well | facts))  # type: ignore[arg-type]
 
 
 def test_healthy_headline_says_that_nothing_is_damaged() -> None:
@@ -94,7 +94,7 @@ def test_a_control_plane_in_trouble_is_said_first() -> None:
 
 def test_headline_of_an_empty_cluster_is_healthy() -> None:
     """A new datanode or a new cluster has nothing to verify."""
-    line = headline(Answer(asked_count=1), NOW_MS)
+    line = headline(DataStatus(asked_count=1), NOW_MS)
 
     assert ("no closed container holds data yet", True) == (line.text, line.is_well)
 
@@ -102,7 +102,7 @@ def test_headline_of_an_empty_cluster_is_healthy() -> None:
 def test_headline_without_answers_says_nothing_of_data() -> None:
     """It does not say that there is no data, and it names some of the silent datanodes."""
     silent = ("0123456789", "b", "c", "d")
-    line = headline(Answer(asked_count=4, silent=silent), NOW_MS)
+    line = headline(DataStatus(asked_count=4, silent=silent), NOW_MS)
 
     assert "4 of 4 datanodes were not heard (01234567, b, c, ...)" == line.text
     assert not line.is_well

@@ -1,6 +1,6 @@
 """What became of a reconcile: nothing, unless it is said."""
 
-from agent.plan.reconcile_outcome import PeerOutcome, PeerState, ReconcileResult, Result
+from agent.plan.reconcile_outcome import PeerOutcome, PeerState, ReconcileResult, ReconcileVerdict
 from merkle.replica import ContainerId
 
 
@@ -17,7 +17,7 @@ def test_a_reconcile_with_nothing_to_do_moved_nothing() -> None:
     """
     Counts, bytes and time are those of what was done.
     """
-    result = ReconcileResult(ContainerId(7), Result.NOTHING_TO_DO)
+    result = ReconcileResult(ContainerId(7), ReconcileVerdict.NOTHING_TO_DO)
 
     assert (0, 0, 0, 0) == (
         result.chunk_count,

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.plan.actions import PeerView, Plan, RepairBlock, Skip, SkipReason, WantedChunk
+from agent.plan.actions import PeerView, RepairBlock, RepairPlan, Skip, SkipReason, WantedChunk
 from agent.plan.reconcile_plan import plan
 from merkle.diff import diff
 from merkle.replica import BlockId, ContainerId
-from scanner.finding import Fault, Finding, Verdict
+from scanner.finding import DamageFault, Finding, Verdict
 from tests.support.reconcile_scenario import answer, read
 from tests.support.storage.trees import bad, good, leaf_tree
 from tests.support.transcript import check_transcript
@@ -70,10 +70,17 @@ class TestLaws:
         """The medium is right, so nothing is to repair and nothing is missing."""
         tree = leaf_tree({1: [good(0, 1)]})
         doubt = Finding(
-            ContainerId(7), Verdict.SUSPECT_HOST, Fault.CHUNK_CHECKSUM, BlockId(1), 0, 10, 0, "why"
+            ContainerId(7),
+            Verdict.SUSPECT_HOST,
+            DamageFault.CHUNK_CHECKSUM,
+            BlockId(1),
+            0,
+            10,
+            0,
+            "why",
         )
 
-        assert Plan() == plan(tree, [], [doubt])
+        assert RepairPlan() == plan(tree, [], [doubt])
 
     def test_wanted_bytes_are_those_of_the_damage(self) -> None:
         """Healthy chunks are not fetched."""

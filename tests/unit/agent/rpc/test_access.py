@@ -9,21 +9,21 @@ import grpc
 import pytest
 
 from agent.errors import Code, Refused, Unavailable
-from agent.rpc.security.caller import Identity, Role
+from agent.rpc.security.caller import CertificateIdentity, Role
 from agent.rpc.serving.access import (
     ANYBODY,
     DATANODE,
     SCM,
     TABLE,
+    AccessRule,
+    AuthorizationMiddleware,
     Caller,
-    Gate,
-    Rule,
     check,
     check_node,
     facts_of,
     outcome_of,
 )
-from agent.rpc.serving.allowance import ACCOUNT_COUNT_MAX, Allowances
+from agent.rpc.serving.allowance import ACCOUNT_COUNT_MAX, CallerRateLimiter
 from agent.rpc.v1 import datanode_pb2, scm_pb2
 from tests.support.clock import FakeClock
 
@@ -31,11 +31,11 @@ SERVICES = {
     "Datanode": (datanode_pb2.DESCRIPTOR.services_by_name["Datanode"], DATANODE),
     "Scm": (scm_pb2.DESCRIPTOR.services_by_name["Scm"], SCM),
 }
-ADA = Identity("ada", frozenset({Role.ADMIN}), "", 0.0, 1_000.0)
-NODE = Identity("dn1", frozenset({Role.PEER}), "id1", 0.0, 1_000.0)
+ADA = CertificateIdentity("ada", frozenset({Role.ADMIN}), "", 0.0, 1_000.0)
+NODE = CertificateIdentity("dn1", frozenset({Role.PEER}), "id1", 0.0, 1_000.0)
 
 
-def calls(identity: Identity | None) -> Caller:
+def calls(identity: CertificateIdentity | None) -> Caller:
     """Return a caller with that identity."""
     return Caller("ipv4:10.0.0.1:4711", identity)
 
@@ -122,10 +122,10 @@ class TestCheck:
         """
         places: list[str] = []
         clock = FakeClock()
-        gate = Gate(
+        gate = AuthorizationMiddleware(
             now_s=clock.monotonic_s,
             trust=places.append,
-            table={"/s/Get": Rule(frozenset(Role) - {Role.SCM})},
+            table={"/s/Get": AccessRule(frozenset(Role) - {Role.SCM})},
         )
         caller = Caller("ipv4:10.0.0.1:1", replace(ADA, roles=frozenset({role})))
         monkeypatch.setattr("agent.rpc.serving.access.caller_of", lambda _: caller)
@@ -143,10 +143,10 @@ class TestCheck:
         """A caller with one of the rule's roles is accepted. Another is refused, and the error
         has both roles.
         """
-        check(Rule(frozenset({Role.ADMIN, Role.PEER})), "/s/Scan", calls(ADA), 1.0)
+        check(AccessRule(frozenset({Role.ADMIN, Role.PEER})), "/s/Scan", calls(ADA), 1.0)
 
         with pytest.raises(Refused, match="Scan is for peer; ada is admin") as caught:
-            check(Rule(frozenset({Role.PEER})), "/s/Scan", calls(ADA), 1.0)
+            check(AccessRule(frozenset({Role.PEER})), "/s/Scan", calls(ADA), 1.0)
 
         assert Code.PERMISSION_DENIED == caught.value.code
 
@@ -157,7 +157,7 @@ class TestCheck:
         nobody = replace(ADA, roles=frozenset())
 
         with pytest.raises(Refused, match="names no role") as caught:
-            check(Rule(frozenset({Role.ADMIN})), "/s/Scan", calls(nobody), 1.0)
+            check(AccessRule(frozenset({Role.ADMIN})), "/s/Scan", calls(nobody), 1.0)
 
         assert Code.UNAUTHENTICATED == caught.value.code
 
@@ -165,7 +165,7 @@ class TestCheck:
         """
         The handshake was long ago; each call looks at the clock again.
         """
-        rule = Rule(frozenset({Role.ADMIN}))
+        rule = AccessRule(frozenset({Role.ADMIN}))
         check(rule, "/s/Scan", calls(ADA), 999.0)
 
         with pytest.raises(Refused, match="expired") as caught:
@@ -222,7 +222,7 @@ class TestAllowance:
         allowance.
         """
         clock = FakeClock()
-        allowances = Allowances(10, monotonic_s=clock.monotonic_s)
+        allowances = CallerRateLimiter(10, monotonic_s=clock.monotonic_s)
 
         first = [allowances.take("a") for _ in range(25)]
         clock.advance_s(0.5)
@@ -235,7 +235,7 @@ class TestAllowance:
         """
         Strangers without number do not fill the memory.
         """
-        allowances = Allowances(1)
+        allowances = CallerRateLimiter(1)
 
         for number in range(ACCOUNT_COUNT_MAX * 2):
             allowances.take(str(number))
@@ -267,7 +267,7 @@ class Loopback:
 
 
 class TestGate:
-    def guarded(self, gate: Gate, method: str) -> tuple[Any, Any]:
+    def guarded(self, gate: AuthorizationMiddleware, method: str) -> tuple[Any, Any]:
         """Return a handler, and the same behind the gate."""
         handler = grpc.unary_unary_rpc_method_handler(lambda request, _context: request)
         return handler, gate.wrap(f"/suture.v1.Datanode/{method}", handler)
@@ -277,14 +277,14 @@ class TestGate:
         audit log, and a rate limit still applies.
         """
         notes = Notes()
-        gate = Gate(notes, knows_callers=False)
+        gate = AuthorizationMiddleware(notes, knows_callers=False)
         handler, read = self.guarded(gate, "GetSmallFile")
         assert read is handler
         _, close = self.guarded(gate, "CloseContainer")
         close.unary_unary(datanode_pb2.CloseContainerRequest(container_id=1), Loopback())
         assert [("CloseContainer", "OK")] == notes.lines
 
-        counted = Gate(calls_per_s_max=1, knows_callers=False)
+        counted = AuthorizationMiddleware(calls_per_s_max=1, knows_callers=False)
         _, read = self.guarded(counted, "GetSmallFile")
         with pytest.raises(Unavailable) as refusal:
             list(starmap(read.unary_unary, [(datanode_pb2.ReadBlockRequest(), Loopback())] * 10))
@@ -292,6 +292,6 @@ class TestGate:
 
     def test_gate_with_tls_checks_each_call(self) -> None:
         """A server with TLS passes no call through unchanged."""
-        handler, read = self.guarded(Gate(), "GetSmallFile")
+        handler, read = self.guarded(AuthorizationMiddleware(), "GetSmallFile")
 
         assert read is not handler

@@ -7,7 +7,7 @@ import grpc
 import pytest
 from google.protobuf.message import DecodeError
 
-from agent.rpc.serving.waits import Attended, Waits, share
+from agent.rpc.serving.waits import BlockedCallMiddleware, BlockedCalls, share
 
 CALLS = 4
 CALLER = "ipv4:10.0.0.7:4711"
@@ -58,7 +58,7 @@ class World:
     """A method behind `Attended`, which answers with what `answer` makes of its request."""
 
     def __init__(self) -> None:
-        self.waits, self.slots = Waits(CALLS), Slots()
+        self.waits, self.slots = BlockedCalls(CALLS), Slots()
         self.seen: list[tuple[Any, int]] = []  # what a handler was asked, and the slots taken then
         self.error: Exception | None = None
 
@@ -80,7 +80,7 @@ class World:
         behavior: Any = self.unary
         if streams:
             make, behavior = grpc.unary_stream_rpc_method_handler, self.stream
-        attended: Any = Attended(self.waits, self.slots).wrap(
+        attended: Any = BlockedCallMiddleware(self.waits, self.slots).wrap(
             "/suture.v1.Test/Do", make(behavior, parsed, None)
         )
         if streams:

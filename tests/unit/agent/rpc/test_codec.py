@@ -25,7 +25,7 @@ from merkle.replica import (
     ContainerId,
     ReplicaState,
 )
-from merkle.tree import Summary
+from merkle.tree import TreeSummary
 
 CONTAINER = ContainerId(7)
 
@@ -202,7 +202,7 @@ class TestRoundTrip:
     @pytest.mark.parametrize("algorithm", list(Algorithm))
     def test_a_summary_comes_back_as_it_was(self, algorithm: Algorithm) -> None:
         """A root of all ones is a root."""
-        value = Summary(algorithm, 2**64 - 1, 5, 6, 7, 2**63)
+        value = TreeSummary(algorithm, 2**64 - 1, 5, 6, 7, 2**63)
 
         assert value == codec.parse_summary(codec.summary_message(value), "s")
 

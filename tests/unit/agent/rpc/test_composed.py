@@ -3,18 +3,18 @@
 import pytest
 
 from agent.rpc.datanode.arriving import ImportHandlers
-from agent.rpc.datanode.findings import JudgeHandlers
+from agent.rpc.datanode.findings import ScanHandlers
 from agent.rpc.datanode.proving import ProofHandlers
 from agent.rpc.datanode.reading import ReadHandlers
 from agent.rpc.datanode.server import CALLS, codecs_of, composed
-from agent.rpc.datanode.steering import HostHandlers
+from agent.rpc.datanode.steering import AdminHandlers
 from agent.rpc.datanode.trusting import TrustHandlers
 from agent.rpc.datanode.writing import WriteHandlers
 from agent.rpc.v1 import datanode_pb2 as pb
 
 GROUPS = (
     *(ReadHandlers, WriteHandlers, ImportHandlers),
-    *(JudgeHandlers, TrustHandlers, HostHandlers, ProofHandlers),
+    *(ScanHandlers, TrustHandlers, AdminHandlers, ProofHandlers),
 )
 
 
@@ -46,7 +46,7 @@ def test_a_call_goes_to_its_group() -> None:
     """
     The service answers what the group answers.
     """
-    service = composed([HostHandlers(status)])
+    service = composed([AdminHandlers(status)])
 
     answer = service.Status(pb.StatusRequest(), None)
 
@@ -56,7 +56,7 @@ def test_a_call_goes_to_its_group() -> None:
 def test_two_groups_with_the_same_call_are_a_mistake() -> None:
     """The order of the groups does not decide which handler answers."""
     with pytest.raises(AssertionError, match="Status is in"):
-        composed([HostHandlers(status), HostHandlers(status)])
+        composed([AdminHandlers(status), AdminHandlers(status)])
 
 
 def test_a_group_that_decodes_its_requests_itself_is_asked() -> None:

@@ -13,12 +13,12 @@ from agent.errors import Code, Refused, SutureError, Unavailable, VolumeFailed
 from agent.rpc.wire.errors import (
     FACTS_MAX,
     GRPC_CODES,
-    ErrorEdge,
+    ErrorStatusMiddleware,
     error_class,
     error_from,
     to_status,
 )
-from agent.runtime.layers import Layers
+from agent.runtime.layers import MiddlewareStack
 
 WIRE = Path(__file__).parents[4] / "docs" / "WIRE.md"
 
@@ -131,7 +131,7 @@ def served(behavior: Behavior) -> Iterator[grpc.Channel]:
     """Serve one method behind the edge and yield a channel to it."""
     handler = grpc.unary_unary_rpc_method_handler(behavior, bytes, bytes)
     with ThreadPoolExecutor(2) as executor:
-        methods = Layers([ErrorEdge()])
+        methods = MiddlewareStack([ErrorStatusMiddleware()])
         methods.add_registered_method_handlers("suture.v1.Test", {"Do": handler})
         server = grpc.server(executor, handlers=[methods])
         port = server.add_insecure_port("127.0.0.1:0")

@@ -9,7 +9,7 @@ import pytest
 from agent.config.given import ANSWER_BYTES_MAX, given_bytes
 from agent.errors import Refused
 from agent.rpc.wire import plan_file
-from agent.rpc.wire.plan_file import Run
+from agent.rpc.wire.plan_file import FinishedRun
 
 MIB = 1024**2
 
@@ -27,10 +27,10 @@ def test_a_run_takes_the_memory_of_what_it_says(tmp_path: Path) -> None:
     And not that of the longest text which would be read: hosts of control planes are small.
     """
     run = written(tmp_path / "run_id=r", changed_nodes=["n" * 40] * 10_000)
-    Run.opened(run)
+    FinishedRun.opened(run)
     tracemalloc.start()
     try:
-        opened = Run.opened(run)
+        opened = FinishedRun.opened(run)
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -50,11 +50,11 @@ def test_a_text_that_is_too_long_is_refused_by_its_name(
     run = written(tmp_path / "run_id=r")
     known = (tmp_path / "run_id=r" / file).read_text()
     (tmp_path / "run_id=r" / file).write_text(known + " " * (4096 - len(known)))
-    Run.opened(run)
+    FinishedRun.opened(run)
     (tmp_path / "run_id=r" / file).write_text(known + " " * (4097 - len(known)))
 
     with pytest.raises(Refused, match=rf"cannot be read: {file} has more than 4096 bytes"):
-        Run.opened(run)
+        FinishedRun.opened(run)
 
 
 def test_shown_plan_file_is_read_with_bounded_memory(tmp_path: Path) -> None:

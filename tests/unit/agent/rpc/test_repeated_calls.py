@@ -7,7 +7,7 @@ import grpc
 import pytest
 
 from agent.errors import Code, Refused, Unavailable
-from agent.rpc.calls.channel import ATTEMPTS_MAX, Closed, call, call_again
+from agent.rpc.calls.channel import ATTEMPTS_MAX, ChannelClosed, call, call_again
 
 
 class Failure(grpc.RpcError, grpc.Call):  # type: ignore[misc]
@@ -107,6 +107,6 @@ def test_call_on_a_closed_connection_is_not_repeated(
         timeouts_s.append(how["timeout"])
         raise ValueError("Cannot invoke RPC on closed channel!")
 
-    with pytest.raises(Closed):
+    with pytest.raises(ChannelClosed):
         calling(closed, "asked", timeout_s=9.0)
     assert [9.0] == timeouts_s

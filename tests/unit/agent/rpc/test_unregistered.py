@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from agent.rpc.calls.unregistered import Unregistered
+from agent.rpc.calls.unregistered import UnregisteredChannel
 from agent.rpc.v1 import datanode_pb2_grpc
 
 KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
@@ -25,7 +25,7 @@ def test_methods_are_asked_for_as_they_are_but_are_not_registered(kind: str) -> 
     """This holds for every kind of method. All other options are passed on."""
     within: Any = Noting()
 
-    getattr(Unregistered(within), kind)(
+    getattr(UnregisteredChannel(within), kind)(
         "/a/Do", 1, response_deserializer=2, _registered_method=True
     )
 
@@ -38,7 +38,7 @@ def test_no_method_of_a_generated_stub_is_registered() -> None:
     """
     within: Any = Noting()
 
-    datanode_pb2_grpc.DatanodeStub(Unregistered(within))
+    datanode_pb2_grpc.DatanodeStub(UnregisteredChannel(within))
 
     assert len(within.asked) > 10
     assert not any("_registered_method" in options for _, _, options in within.asked)
@@ -49,7 +49,7 @@ def test_the_rest_of_a_channel_is_that_of_the_one_within() -> None:
     within: Any = Noting()
     told: Any = object()
 
-    with Unregistered(within) as channel:
+    with UnregisteredChannel(within) as channel:
         channel.subscribe(told, try_to_connect=True)
         channel.unsubscribe(told)
 

@@ -1,6 +1,13 @@
 """Calls that wait for their callers: counted, bounded for each, ended when they are in the way."""
 
-from agent.rpc.serving.waits import SLOW_S, SWEEP_INTERVAL_S, WAIT_S_MAX, Waits, account_of, share
+from agent.rpc.serving.waits import (
+    SLOW_S,
+    SWEEP_INTERVAL_S,
+    WAIT_S_MAX,
+    BlockedCalls,
+    account_of,
+    share,
+)
 from tests.support.clock import FakeClock
 
 THREADS = 8
@@ -12,7 +19,7 @@ class World:
 
     def __init__(self) -> None:
         self.clock = FakeClock()
-        self.waits = Waits(THREADS, monotonic_s=self.clock.monotonic_s)
+        self.waits = BlockedCalls(THREADS, monotonic_s=self.clock.monotonic_s)
         self.ended: list[str] = []
 
     def begin(self, caller: str, count: int = 1) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from agent.runtime.callthreads import CallThreads, Ending
+from agent.runtime.callthreads import CallCompletion, CallThreadPool
 from tests.support.heard import logged
 
 WAIT_S = 30.0
@@ -23,7 +23,7 @@ class TestEnding:
         """
         Before the end it waits for it; after the end it is called at once.
         """
-        ending, seen = Ending(), []
+        ending, seen = CallCompletion(), []
         ending.add_done_callback(seen.append)
         assert not seen
         ending.come()
@@ -34,7 +34,7 @@ class TestEnding:
 
     def test_an_end_that_comes_while_a_callback_is_added_calls_it_once(self) -> None:
         """Both threads run at the same time, a thousand times."""
-        with CallThreads(2, 2) as threads:
+        with CallThreadPool(2, 2) as threads:
             for _ in range(1000):
                 called: list[Any] = []
                 told_it = threading.Event()
@@ -56,7 +56,7 @@ class TestCallThreads:
         """Four calls run at once, and a fifth waits for one of them. Later calls create no
         further thread.
         """
-        with CallThreads(2, 4) as threads:
+        with CallThreadPool(2, 4) as threads:
             running, may_end = threading.Semaphore(0), threading.Event()
             names: list[str] = []
 
@@ -79,7 +79,7 @@ class TestCallThreads:
     def test_sequential_calls_need_one_thread(self) -> None:
         """Threads are created on demand, so a server with few calls has few."""
         names: set[str] = set()
-        with CallThreads(8, 100) as threads:
+        with CallThreadPool(8, 100) as threads:
             for _ in range(50):
                 end = told(threads.submit(lambda: names.add(threading.current_thread().name)))
                 assert end.wait(WAIT_S)
@@ -88,7 +88,7 @@ class TestCallThreads:
     def test_call_at_the_end_of_a_call_reuses_its_thread(self) -> None:
         """The thread counts as free before its caller is notified."""
         second = threading.Event()
-        with CallThreads(2, 4) as threads:
+        with CallThreadPool(2, 4) as threads:
             begun, may_end = threading.Event(), threading.Event()
 
             def work() -> None:
@@ -106,7 +106,7 @@ class TestCallThreads:
         """
         Work that waits in the queue is not taken for a thread that is free.
         """
-        with CallThreads(2, 64) as threads:
+        with CallThreadPool(2, 64) as threads:
             for count in range(1, 33):
                 gate = threading.Barrier(count + 1)
                 ends = [told(threads.submit(gate.wait, WAIT_S)) for _ in range(count)]
@@ -119,7 +119,7 @@ class TestCallThreads:
         def fail() -> None:
             raise KeyError("a fault of ours")
 
-        with logged() as entries, CallThreads(1, 1) as threads:
+        with logged() as entries, CallThreadPool(1, 1) as threads:
             assert told(threads.submit(fail)).wait(WAIT_S)
             assert told(threads.submit(lambda: None)).wait(WAIT_S)
         assert ["rpc_thread_failed"] == [entry["event"] for entry in entries]
@@ -128,7 +128,7 @@ class TestCallThreads:
         """Running work ends first. Work that has not started ends without running, if it is
         dropped.
         """
-        threads = CallThreads(1, 1)
+        threads = CallThreadPool(1, 1)
         begun, may_end, ran = threading.Event(), threading.Event(), threading.Event()
 
         def work() -> None:
@@ -159,7 +159,7 @@ class TestCallThreads:
         def refuse(_self: threading.Thread) -> None:
             raise RuntimeError("can't start new thread")
 
-        with CallThreads(2, 4) as threads:
+        with CallThreadPool(2, 4) as threads:
             gate = threading.Event()
             busy = told(threads.submit(gate.wait, WAIT_S))
             with monkeypatch.context() as patched:
@@ -168,7 +168,7 @@ class TestCallThreads:
             gate.set()
             assert busy.wait(WAIT_S)
             assert late.wait(WAIT_S)
-        with CallThreads(2, 4) as threads:
+        with CallThreadPool(2, 4) as threads:
             with monkeypatch.context() as patched:
                 patched.setattr(threading.Thread, "start", refuse)
                 late = told(threads.submit(lambda: None))

@@ -12,14 +12,14 @@ import agent.main
 import scm.main
 from agent.cli.main import run
 from agent.cli.program import CODES
-from agent.runtime.exits import Exit
+from agent.runtime.exits import ExitCode
 from spark_verify import exits as of_the_job
 from spark_verify import job
 
 ROOT: Final = Path(__file__).resolve().parents[4]
 ROW: Final = re.compile(r"^\| (\d+) \|(.*)\|(.*)\|(.*)\|$", re.MULTILINE)
 LITERAL: Final = re.compile(r"\b(sys\.exit|SystemExit|typer\.Exit|_Done)\(\d")
-SERVERS: Final = {Exit.OK, Exit.FAILED, Exit.USAGE}
+SERVERS: Final = {ExitCode.OK, ExitCode.FAILED, ExitCode.USAGE}
 
 
 def test_the_manual_has_the_table() -> None:
@@ -30,13 +30,13 @@ def test_the_manual_has_the_table() -> None:
     rows = {int(row[0]): row[1:] for row in ROW.findall(manual.partition("\n## ")[0])}
 
     shown = [{code for code, cells in rows.items() if cells[place].strip()} for place in range(3)]
-    assert sorted(Exit) == list(rows)
-    assert [{*Exit} - {Exit.DATA_AT_RISK}, SERVERS, {*of_the_job.Exit}] == shown
+    assert sorted(ExitCode) == list(rows)
+    assert [{*ExitCode} - {ExitCode.DATA_AT_RISK}, SERVERS, {*of_the_job.Exit}] == shown
 
 
 def test_the_job_means_the_same_by_a_code() -> None:
     """The job runs without an agent and has its own names and numbers, which are the same."""
-    ours = {code.name: code.value for code in Exit}
+    ours = {code.name: code.value for code in ExitCode}
 
     assert {code.name: code.value for code in of_the_job.Exit}.items() <= ours.items()
 
@@ -45,7 +45,7 @@ def test_the_help_names_what_commands_end_with() -> None:
     """`suture --help` lists every exit code of a command."""
     named = {int(code) for code in re.findall(r"\b(\d+) [a-z]", CODES)}
 
-    assert {*Exit} - {Exit.DATA_AT_RISK} == named
+    assert {*ExitCode} - {ExitCode.DATA_AT_RISK} == named
 
 
 @pytest.mark.parametrize("package", ["agent", "ozone", "scm", "spark_verify", "suture"])
@@ -86,7 +86,7 @@ def test_a_wrong_command_line_is_the_same_everywhere(
     with pytest.raises(SystemExit) as ended:
         main()
 
-    assert Exit.USAGE == ended.value.code
+    assert ExitCode.USAGE == ended.value.code
     assert capsys.readouterr().err
 
 
@@ -99,7 +99,7 @@ def test_a_control_plane_without_data_is_a_wrong_command_line(
     with pytest.raises(SystemExit) as ended:
         scm.main.main()
 
-    assert Exit.USAGE == ended.value.code
+    assert ExitCode.USAGE == ended.value.code
     assert "--data" in capsys.readouterr().err
 
 
@@ -112,7 +112,7 @@ def test_a_command_that_no_shell_could_read_is_a_wrong_command_line(
     with pytest.raises(SystemExit) as ended:
         scm.main.main()
 
-    assert Exit.USAGE == ended.value.code
+    assert ExitCode.USAGE == ended.value.code
     assert "--verify it's: No closing quotation" in capsys.readouterr().err
     assert [] == list(tmp_path.iterdir())
 
@@ -134,4 +134,4 @@ def test_a_stopped_verification_is_no_result(
     with pytest.raises(SystemExit) as ended:
         job.main()
 
-    assert Exit.INTERRUPTED == ended.value.code
+    assert ExitCode.INTERRUPTED == ended.value.code

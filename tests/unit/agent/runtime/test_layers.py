@@ -5,7 +5,7 @@ from typing import Any
 
 import grpc
 
-from agent.runtime.layers import Layers
+from agent.runtime.layers import MiddlewareStack
 
 SERVICE = "suture.v1.Test"
 PATH = f"/{SERVICE}/Do"
@@ -32,7 +32,7 @@ class Other(grpc.GenericRpcHandler):
         return "other" if handler_call_details.method == "/else/Do" else None
 
 
-def asked(layers: Layers, path: str = PATH) -> Any:
+def asked(layers: MiddlewareStack, path: str = PATH) -> Any:
     """Ask for the handler of a method, as gRPC does."""
     details: Any = SimpleNamespace(method=path)
     return layers.service(details)
@@ -43,7 +43,7 @@ def test_the_first_layer_is_outermost_and_each_is_made_once_for_a_method() -> No
     Generated code may add its methods in both ways that it has; each is there once.
     """
     made: list[tuple[str, str]] = []
-    layers = Layers([Named("outer", made), Named("inner", made)])
+    layers = MiddlewareStack([Named("outer", made), Named("inner", made)])
     layers.add_generic_rpc_handlers(("the same",))
     layers.add_registered_method_handlers(SERVICE, {"Do": "handler", "Undo": "other"})
 
@@ -59,7 +59,7 @@ def test_methods_that_were_not_generated_have_the_same_layers_made_when_first_as
     Once, too; and nothing is put around what is not there.
     """
     made: list[tuple[str, str]] = []
-    layers = Layers([Named("one", made)], others=[Other()])
+    layers = MiddlewareStack([Named("one", made)], others=[Other()])
 
     assert asked(layers) is None
     assert [] == made
@@ -71,7 +71,7 @@ def test_methods_that_were_not_generated_have_the_same_layers_made_when_first_as
 def test_every_call_is_counted_by_the_layers() -> None:
     """This includes a call of an unknown method and one whose handler is cached."""
     calls: list[None] = []
-    layers = Layers([], lambda: calls.append(None))
+    layers = MiddlewareStack([], lambda: calls.append(None))
     layers.add_registered_method_handlers(SERVICE, {"Do": "handler"})
 
     asked(layers)

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from agent.errors import Code, Unavailable
-from agent.runtime.lease import Leases
+from agent.runtime.lease import ContainerLeases
 from merkle.replica import ContainerId
 from tests.support.clock import FakeClock
 from tests.support.leases import is_held
@@ -17,7 +17,7 @@ WAIT_S = 10.0
 class Holder:
     """A thread that holds a lease until it is told to let go."""
 
-    def __init__(self, leases: Leases, container_id: ContainerId) -> None:
+    def __init__(self, leases: ContainerLeases, container_id: ContainerId) -> None:
         self._leases, self._container_id = leases, container_id
         self._let_go = threading.Event()
         self._held = threading.Event()
@@ -44,7 +44,7 @@ class Holder:
 class TestHold:
     def test_a_held_lease_refuses_the_second_as_busy(self) -> None:
         """The error of the timed-out waiter names the holder."""
-        leases = Leases()
+        leases = ContainerLeases()
 
         with (
             Holder(leases, ONE),
@@ -57,14 +57,14 @@ class TestHold:
 
     def test_containers_do_not_wait_for_each_other(self) -> None:
         """A lease is about one container."""
-        leases = Leases()
+        leases = ContainerLeases()
 
         with Holder(leases, ONE), leases.hold(TWO, timeout_s=0.01):
             assert is_held(leases, ONE)
 
     def test_a_waiter_gets_the_lease_when_it_is_free(self) -> None:
         """A release wakes the waiter before its timeout."""
-        leases, got_it = Leases(), threading.Event()
+        leases, got_it = ContainerLeases(), threading.Event()
 
         def wait() -> None:
             with leases.hold(ONE, timeout_s=3600.0):
@@ -80,7 +80,7 @@ class TestHold:
 
     def test_an_error_inside_releases(self) -> None:
         """A task that fails does not lock its container for ever."""
-        leases = Leases()
+        leases = ContainerLeases()
 
         with pytest.raises(ZeroDivisionError), leases.hold(ONE, 0.01):
             raise ZeroDivisionError
@@ -89,7 +89,7 @@ class TestHold:
 
     def test_asking_twice_from_one_thread_is_a_bug_that_shows(self) -> None:
         """A re-entrant hold fails at once instead of after its timeout."""
-        leases = Leases()
+        leases = ContainerLeases()
 
         with (
             leases.hold(ONE),
@@ -100,7 +100,7 @@ class TestHold:
 
     def test_the_number_of_waiters_is_bounded(self) -> None:
         """Overload refuses at once instead of piling up threads."""
-        leases = Leases(waiters_max=0)
+        leases = ContainerLeases(waiters_max=0)
 
         with (
             Holder(leases, ONE),
@@ -111,7 +111,7 @@ class TestHold:
 
     def test_many_threads_never_overlap(self) -> None:
         """Mutual exclusion holds under contention."""
-        leases, inside, overlaps = Leases(), [0], []
+        leases, inside, overlaps = ContainerLeases(), [0], []
 
         def work() -> None:
             for _ in range(50):
@@ -134,7 +134,7 @@ class TestOwnWrites:
     def test_writes_are_remembered_for_a_while(self) -> None:
         """The change watch must not take the agent's own repair for a foreign change."""
         clock = FakeClock()
-        leases = Leases(clock=clock)
+        leases = ContainerLeases(clock=clock)
 
         with leases.hold(ONE):
             assert leases.written_within(ONE, 2.0)
@@ -145,7 +145,7 @@ class TestOwnWrites:
 
     def test_a_scan_is_no_write(self) -> None:
         """Holding without writing hides nothing from the watch."""
-        leases = Leases()
+        leases = ContainerLeases()
 
         with leases.hold(ONE, writes_chunks=False):
             assert not leases.written_within(ONE, 60.0)

@@ -9,16 +9,16 @@ import pytest
 from agent.runtime import loop as runtime_loop
 from agent.runtime.loop import (
     BACKOFF_MAX_S,
-    Bell,
+    Backoff,
     Busy,
     Done,
     Idle,
-    Loop,
-    LoopSet,
-    Pulse,
-    Resting,
+    ProgressMarker,
     Step,
     Throttled,
+    WakeEvent,
+    WorkerLoop,
+    WorkerLoops,
     WorkerState,
 )
 from tests.support.clock import FakeClock
@@ -48,19 +48,19 @@ class Scripted:
 class TestRunStep:
     @pytest.mark.parametrize(
         ("wish", "delay_s"),
-        [(Busy(), 0.0), (Throttled(3.5), 3.5), (Resting(2.5), 2.5), (Idle(), 7.0), (Done(), None)],
+        [(Busy(), 0.0), (Throttled(3.5), 3.5), (Backoff(2.5), 2.5), (Idle(), 7.0), (Done(), None)],
     )
     def test_the_worker_says_when_it_wants_to_run_again(
         self, wish: Step, delay_s: float | None
     ) -> None:
         """Each answer of a worker has its wait."""
-        loop = Loop(Scripted(wish), idle_s=7.0)
+        loop = WorkerLoop(Scripted(wish), idle_s=7.0)
 
         assert delay_s == loop.run_step()
 
     def test_an_error_is_counted_kept_and_survived(self) -> None:
         """A worker that fails is seen, and runs again."""
-        loop = Loop(Scripted(ValueError("disk on fire"), Busy()))
+        loop = WorkerLoop(Scripted(ValueError("disk on fire"), Busy()))
 
         loop.run_step()
         failed = loop.status()
@@ -72,7 +72,7 @@ class TestRunStep:
 
     def test_errors_in_a_row_back_off_up_to_a_bound(self) -> None:
         """A worker that only fails costs less and less, but is never given up."""
-        loop = Loop(Scripted(ValueError("again")))
+        loop = WorkerLoop(Scripted(ValueError("again")))
 
         delays = [loop.run_step() for _ in range(10)]
 
@@ -81,7 +81,7 @@ class TestRunStep:
 
     def test_a_success_forgets_the_backoff(self) -> None:
         """The next error starts small again."""
-        loop = Loop(Scripted(ValueError("a"), ValueError("b"), Busy(), ValueError("c")))
+        loop = WorkerLoop(Scripted(ValueError("a"), ValueError("b"), Busy(), ValueError("c")))
 
         assert [1.0, 2.0, 0.0, 1.0] == [loop.run_step() for _ in range(4)]
 
@@ -89,14 +89,14 @@ class TestRunStep:
 class TestThread:
     def test_a_done_worker_ends_its_thread(self) -> None:
         """Done is done."""
-        loop = Loop(Scripted(Busy(), Done()))
+        loop = WorkerLoop(Scripted(Busy(), Done()))
 
         loop.start()
 
         assert loop.join(WAIT_S)
         assert WorkerState.DONE == loop.status().state
 
-    @pytest.mark.parametrize("wish", [Throttled(3600.0), Resting(3600.0)])
+    @pytest.mark.parametrize("wish", [Throttled(3600.0), Backoff(3600.0)])
     def test_stop_ends_a_wait(self, wish: Step, monkeypatch: pytest.MonkeyPatch) -> None:
         """A loop that waits for an hour still stops at once, not after a piece of its wait."""
         monkeypatch.setattr(runtime_loop, "IDLE_S_DEFAULT", 3600.0)
@@ -106,7 +106,7 @@ class TestThread:
             entered.set()
             return wish
 
-        loop = Loop(Scripted(step))
+        loop = WorkerLoop(Scripted(step))
         loop.start()
         assert entered.wait(WAIT_S)
 
@@ -123,7 +123,7 @@ class TestThread:
             (second if first.is_set() else first).set()
             return Idle()
 
-        loop = Loop(Scripted(step), idle_s=3600.0)
+        loop = WorkerLoop(Scripted(step), idle_s=3600.0)
         loop.start()
         assert first.wait(WAIT_S)
 
@@ -137,7 +137,7 @@ class TestThread:
         """A worker that is woken during its rest takes its next step on time. It has not missed
         the calls: after a step without work it takes one more.
         """
-        bell, seen_s = Bell(), list[float]()
+        bell, seen_s = WakeEvent(), list[float]()
         began, ended = threading.Event(), threading.Event()
 
         def step() -> Step:
@@ -145,9 +145,9 @@ class TestThread:
             began.set()
             if len(seen_s) == 3:
                 ended.set()
-            return Resting(0.2) if len(seen_s) == 1 else Idle()
+            return Backoff(0.2) if len(seen_s) == 1 else Idle()
 
-        loop = Loop(Scripted(step), bell=bell, idle_s=3600.0)
+        loop = WorkerLoop(Scripted(step), bell=bell, idle_s=3600.0)
         loop.start()
         assert began.wait(WAIT_S)
 
@@ -170,7 +170,7 @@ class TestThread:
             return Idle()
 
         failures = [ValueError("disk on fire") for _ in range(6)]
-        loop = Loop(Scripted(Resting(0.001), *failures, step), idle_s=3600.0)
+        loop = WorkerLoop(Scripted(Backoff(0.001), *failures, step), idle_s=3600.0)
         loop.start()
 
         ends_s = time.monotonic() + WAIT_S
@@ -190,7 +190,7 @@ class TestThread:
             go_on.wait(WAIT_S)
             return Done()
 
-        loops = LoopSet([Loop(Scripted(hang))])
+        loops = WorkerLoops([WorkerLoop(Scripted(hang))])
         loops.start()
         assert entered.wait(WAIT_S)
 
@@ -209,7 +209,7 @@ class TestWatching:
             go_on.wait(WAIT_S)
             return Done()
 
-        loops = LoopSet([Loop(Scripted(hang), clock=clock)])
+        loops = WorkerLoops([WorkerLoop(Scripted(hang), clock=clock)])
         loops.start()
         assert entered.wait(WAIT_S)
 
@@ -223,14 +223,14 @@ class TestWatching:
     def test_a_long_step_that_beats_is_not_named(self) -> None:
         """A scan of hours is fine while it reads."""
         clock, entered, go_on = FakeClock(), threading.Event(), threading.Event()
-        pulse = Pulse(clock)
+        pulse = ProgressMarker(clock)
 
         def hang() -> Step:
             entered.set()
             go_on.wait(WAIT_S)
             return Done()
 
-        loops = LoopSet([Loop(Scripted(hang), clock=clock, pulse=pulse)])
+        loops = WorkerLoops([WorkerLoop(Scripted(hang), clock=clock, pulse=pulse)])
         loops.start()
         assert entered.wait(WAIT_S)
 

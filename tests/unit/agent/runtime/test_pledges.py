@@ -4,7 +4,7 @@ import pytest
 
 from agent.errors import Code, Unavailable
 from agent.runtime import pledges as module
-from agent.runtime.pledges import Pledges
+from agent.runtime.pledges import DeletePins
 from merkle.replica import ContainerId
 from tests.support.clock import FakeClock
 
@@ -14,7 +14,7 @@ ONE, TWO = ContainerId(1), ContainerId(2)
 def test_pledged_replica_stays_until_its_last_pledge_ends() -> None:
     """It is not kept any longer."""
     clock = FakeClock()
-    pledges = Pledges(clock)
+    pledges = DeletePins(clock)
     pledges.give(ONE, 10.0)
     pledges.give(ONE, 5.0)
 
@@ -33,7 +33,7 @@ def test_pledge_for_a_leaving_replica_is_refused() -> None:
     """Of two replicas that would rely on each other, neither goes. A replica that stays after
     all can be pledged again.
     """
-    pledges = Pledges(FakeClock())
+    pledges = DeletePins(FakeClock())
 
     with pledges.leaving(ONE), pytest.raises(Unavailable) as caught:
         pledges.give(ONE, 1.0)
@@ -46,7 +46,7 @@ def test_pledges_are_limited_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pledges that have ended make room."""
     monkeypatch.setattr(module, "PLEDGES_MAX", 1)
     clock = FakeClock()
-    pledges = Pledges(clock)
+    pledges = DeletePins(clock)
     pledges.give(ONE, 1.0)
 
     with pytest.raises(Unavailable):

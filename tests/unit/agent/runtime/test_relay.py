@@ -1,12 +1,12 @@
 """What happens in one place reaches those who listen."""
 
-from agent.runtime.relay import Relay
+from agent.runtime.relay import EventDispatcher
 
 
 def test_relay_listeners_are_called_in_their_order() -> None:
     """The first listener is called first."""
     heard: list[tuple[str, int]] = []
-    relay = Relay[[int]]()
+    relay = EventDispatcher[[int]]()
     relay.listen(lambda number: heard.append(("first", number)))
     relay.listen(lambda number: heard.append(("second", number)))
 
@@ -18,7 +18,7 @@ def test_relay_listeners_are_called_in_their_order() -> None:
 def test_before_anybody_listens_nothing_is_lost_but_the_news() -> None:
     """A call without listeners is no error. A later listener receives later events only."""
     heard: list[int] = []
-    relay = Relay[[int]]()
+    relay = EventDispatcher[[int]]()
 
     relay.tell(1)
     relay.listen(heard.append)

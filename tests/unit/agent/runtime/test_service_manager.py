@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent.runtime.loop import Done, Throttled
-from agent.runtime.service_manager import Supervisor, WatchdogWorker
+from agent.runtime.service_manager import SystemdNotifier, WatchdogWorker
 
 
 class Listener:
@@ -45,9 +45,9 @@ def listener(tmp_path: Path) -> Iterator[Listener]:
     result.close()
 
 
-def supervisor(tmp_path: Path, **variables: str) -> Supervisor:
+def supervisor(tmp_path: Path, **variables: str) -> SystemdNotifier:
     """Return the supervisor of a process that was started with these variables."""
-    return Supervisor({"NOTIFY_SOCKET": str(tmp_path / "notify"), **variables})
+    return SystemdNotifier({"NOTIFY_SOCKET": str(tmp_path / "notify"), **variables})
 
 
 class TestSupervisor:
@@ -79,14 +79,14 @@ class TestSupervisor:
         name = f"suture-test-{os.getpid()}"
         listener = Listener("\0" + name)
 
-        Supervisor({"NOTIFY_SOCKET": "@" + name}).ready()
+        SystemdNotifier({"NOTIFY_SOCKET": "@" + name}).ready()
 
         assert "READY=1" == listener.received()
         listener.close()
 
     def test_without_a_supervisor_nothing_happens(self) -> None:
         """An agent started by hand notifies no supervisor."""
-        nobody = Supervisor({})
+        nobody = SystemdNotifier({})
 
         nobody.ready()
 
@@ -131,4 +131,4 @@ class TestWatchdogWorker:
 
     def test_is_done_without_a_watchdog(self) -> None:
         """Nothing to feed, nothing to do."""
-        assert Done() == WatchdogWorker(Supervisor({}), lambda: ()).step()
+        assert Done() == WatchdogWorker(SystemdNotifier({}), lambda: ()).step()

@@ -1,12 +1,12 @@
 """Which put of a key has its path."""
 
-from agent.client.putnote import PartBlock, PutNote, files_of
+from agent.client.putnote import PartBlock, PutMetadata, files_of
 from agent.salvage.inventory import files_to_write
 
 
 def part(key: str, local_id: int, put_id: str, number: int = 0, count: int = 1) -> PartBlock:
     """A block of a put whose parts have ten bytes each."""
-    return PartBlock(1, local_id, 5, 10, key, number, PutNote(put_id, count, 10 * count, 7))
+    return PartBlock(1, local_id, 5, 10, key, number, PutMetadata(put_id, count, 10 * count, 7))
 
 
 def test_the_newest_that_is_whole_has_the_path() -> None:

@@ -11,30 +11,30 @@ from agent.scan.slow_disks import (
     WINDOW_S,
     WINDOWS_KEPT,
     WINDOWS_MIN,
-    SlowDisks,
+    LatencyWatch,
     slower_than_siblings,
 )
-from agent.store.files.devices import Counts
+from agent.store.files.devices import DiskCounters
 
 
 @dataclass
 class Disks:
     """Disks whose kernel counts what a test says."""
 
-    totals: dict[str, Counts] = field(default_factory=dict)
+    totals: dict[str, DiskCounters] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.worker = SlowDisks(lambda: dict(self.totals))
+        self.worker = LatencyWatch(lambda: dict(self.totals))
 
     def minute(self, read_ms: Mapping[str, float], *, count: int = 100) -> None:
         """Let a minute pass in which reads took so long."""
         if not self.totals:
-            self.totals = {name: Counts(0, 0, 0, 0) for name in read_ms}
+            self.totals = {name: DiskCounters(0, 0, 0, 0) for name in read_ms}
             self.worker.step()
         for name, each_ms in read_ms.items():
-            old = self.totals.get(name, Counts(0, 0, 0, 0))
+            old = self.totals.get(name, DiskCounters(0, 0, 0, 0))
             spent_ms = old.read_ms + round(each_ms * count)
-            self.totals[name] = Counts(old.reads + count, spent_ms, old.writes, old.write_ms)
+            self.totals[name] = DiskCounters(old.reads + count, spent_ms, old.writes, old.write_ms)
         assert Throttled(WINDOW_S) == self.worker.step()
 
     def slow(self) -> set[str]:
@@ -125,7 +125,7 @@ def test_counters_that_begin_anew_say_nothing() -> None:
     """
     disks = Disks()
     disks.minute(EQUAL)
-    disks.totals = {name: Counts(5, 1, 0, 0) for name in EQUAL}
+    disks.totals = {name: DiskCounters(5, 1, 0, 0) for name in EQUAL}
 
     disks.worker.step()
 

@@ -10,7 +10,7 @@ import pytest
 
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.transfer.ahead import AHEAD_PARTS, read_ahead
-from agent.transfer.parts import Part
+from agent.transfer.parts import ImportMessage
 
 PARTS_COUNT = 5 * AHEAD_PARTS
 PATIENCE_S = 30.0
@@ -49,9 +49,9 @@ def executor() -> Threads:
     return Threads()
 
 
-def block_part(number: int) -> Part:
+def block_part(number: int) -> ImportMessage:
     """Return a part with one block."""
-    return Part(pb.ImportPart(blocks=pb.ImportBlocks(local_ids=[number])), memoryview(b""))
+    return ImportMessage(pb.ImportPart(blocks=pb.ImportBlocks(local_ids=[number])), memoryview(b""))
 
 
 class Sender:
@@ -62,7 +62,7 @@ class Sender:
         self._sent = Semaphore(0)
         self.sent_count = 0
 
-    def stream(self) -> Iterator[Part]:
+    def stream(self) -> Iterator[ImportMessage]:
         """Yield the parts."""
         for number in range(self._parts_count):
             self.sent_count += 1
@@ -108,9 +108,9 @@ def test_abandoned_read_ahead_leaves_no_thread(executor: Threads) -> None:
 def test_read_ahead_stops_at_the_end_part(executor: Threads) -> None:
     """Otherwise a thread would wait for a sender that has no more data."""
 
-    def stream() -> Iterator[Part]:
+    def stream() -> Iterator[ImportMessage]:
         yield block_part(1)
-        yield Part(pb.ImportPart(end=pb.ImportEnd()), memoryview(b""))
+        yield ImportMessage(pb.ImportPart(end=pb.ImportEnd()), memoryview(b""))
         raise AssertionError("asked for more")
 
     assert ["blocks", "end"] == [part.kind for part in read_ahead(stream(), executor)]
@@ -122,7 +122,7 @@ def test_a_stream_that_breaks_gives_what_came_before_and_then_its_error(
 ) -> None:
     """Parts received whole are returned, and then the error is raised."""
 
-    def stream() -> Iterator[Part]:
+    def stream() -> Iterator[ImportMessage]:
         yield block_part(1)
         raise ConnectionError("the sender has gone")
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from scm.cluster.case import Case
-from scm.state.facts import Health, Kind
+from scm.cluster.case import ContainerContext
+from scm.state.facts import CommandKind, NodeHealthState
 from scm.state.options import ScmOptions
 from tests.support.control.judged_case import copied, doubts, read_from, sources
 from tests.support.control.replica_words import case, shards
@@ -20,7 +20,7 @@ THIRD: dict[str, Any] = {"tree": summary(8)}
 UNREAD: dict[str, Any] = {"tree": None}
 
 
-def among(given: Case, **changes: dict[str, Any]) -> Case:
+def among(given: ContainerContext, **changes: dict[str, Any]) -> ContainerContext:
     """Return the case with these replicas changed, by datanode."""
     placed = (
         replace(p, replica=replace(p.replica, **changes.get(p.datanode_id, {})))
@@ -67,7 +67,7 @@ class TestCopies:
         assert told == (found if isinstance(told, dict) and len(told) == len(found) else set(found))
 
 
-def lost(*damaged: str, words: str = "C#1 C#2 C#3 C#4") -> Case:
+def lost(*damaged: str, words: str = "C#1 C#2 C#3 C#4") -> ContainerContext:
     """Return an RS(3,2) container that lacks shards, with these that have findings."""
     return among(shards(words), **dict.fromkeys(damaged, DAMAGED))
 
@@ -87,11 +87,12 @@ class TestShards:
         ],
     )
     def test_doubtful_shards_are_read_only_if_needed_and_last(
-        self, given: Case, silent: tuple[str, ...], expected: list[int]
+        self, given: ContainerContext, silent: tuple[str, ...], expected: list[int]
     ) -> None:
         """As many shards as there are data shards are enough."""
         placed = (
-            replace(p, health=Health.STALE) if p.datanode_id in silent else p for p in given.placed
+            replace(p, health=NodeHealthState.STALE) if p.datanode_id in silent else p
+            for p in given.placed
         )
 
         found = read_from(replace(given, placed=tuple(placed)))
@@ -125,7 +126,7 @@ def world(tmp_path: Path) -> Iterator[ScmWorld]:
 def ordered(world: ScmWorld) -> dict[str, str]:
     """Return the copies that are ordered: source and why."""
     commands = world.state.commands.values()
-    return {c.datanode_id: c.why for c in commands if c.kind is Kind.REPLICATE}
+    return {c.datanode_id: c.why for c in commands if c.kind is CommandKind.REPLICATE}
 
 
 class TestOrders:
@@ -140,7 +141,7 @@ class TestOrders:
         answer = world.beat(first, replica(first, finding_count=1))
         pass_time(world, 120, first, second, "dn3")
 
-        assert [] == [c for c, _ in answer.commands if c.kind is Kind.REPLICATE]
+        assert [] == [c for c, _ in answer.commands if c.kind is CommandKind.REPLICATE]
         assert {second: "too few replicas"} == ordered(world)
 
     def test_an_order_says_what_speaks_against_its_source(self, world: ScmWorld) -> None:

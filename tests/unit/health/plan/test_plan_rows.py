@@ -7,7 +7,7 @@ from health.plan.plan_rows import (
     MISPLACED_PRIORITY,
     OUT_OF_SERVICE_PRIORITY,
     SCAN_PRIORITY,
-    Lists,
+    RaggedArray,
     joined,
     rows_of,
 )
@@ -47,7 +47,7 @@ def test_rows_are_joined_with_their_lists() -> None:
         np.array([1, 2]),
         priority=np.array([0, 1]),
         reason="few",
-        sources=Lists.of(np.array([0, 0]), np.array([7, 8]), 2),
+        sources=RaggedArray.of(np.array([0, 0]), np.array([7, 8]), 2),
         copies=2,
     )
     second = rows_of(
@@ -55,7 +55,7 @@ def test_rows_are_joined_with_their_lists() -> None:
         np.array([9]),
         priority=7,
         reason="many",
-        sources=Lists.of(np.array([0]), np.array([4]), 1),
+        sources=RaggedArray.of(np.array([0]), np.array([4]), 1),
         is_forced=True,
         bytes_estimated=10,
     )

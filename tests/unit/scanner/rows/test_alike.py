@@ -9,10 +9,10 @@ from merkle.blockrow import encode_block
 from merkle.checksum import Algorithm, window_checksums
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo
 from scanner import replica_scan
-from scanner.finding import Fault, Verdict
-from scanner.growth import Growth
-from scanner.ports import BlockReader
-from scanner.rows.alike import AlikeChunks
+from scanner.finding import DamageFault, Verdict
+from scanner.growth import ScanTreeBuilder
+from scanner.ports import BlockFileReader
+from scanner.rows.alike import UniformChunks
 from scanner.rows.small_blocks import SimpleRun, runs, runs_and_alike
 from tests.support.storage.replica_reader import (
     AlteredReader,
@@ -33,7 +33,7 @@ def alike_among(*blocks: BlockData) -> list[bool]:
     rows = [(block.block_id, encode_block(block)) for block in blocks]
     found = list(runs_and_alike(rows, Algorithm.XXH3_64, READ_BYTES))
     assert not any(isinstance(item, SimpleRun) for item in found)
-    return [isinstance(item, AlikeChunks) for item in found]
+    return [isinstance(item, UniformChunks) for item in found]
 
 
 def block_of(number: int, *chunks: tuple[int, int, int, ChecksumType]) -> BlockData:
@@ -73,7 +73,7 @@ def test_only_what_is_alike_is_read_as_one() -> None:
     assert [True] == alike_among(alike[0])
     assert [True] * 4 + [False] * 9 == alike_among(*alike, *other)
     assert [False] * 4 == [
-        isinstance(item, AlikeChunks)
+        isinstance(item, UniformChunks)
         for item in runs(
             [(block.block_id, encode_block(block)) for block in alike],
             Algorithm.XXH3_64,
@@ -97,7 +97,7 @@ def test_a_stretch_is_as_long_as_a_read_and_ends_with_a_chunk() -> None:
         ),
     )
     [found] = runs_and_alike([(block.block_id, encode_block(block))], Algorithm.XXH3_64, READ_BYTES)
-    assert isinstance(found, AlikeChunks)
+    assert isinstance(found, UniformChunks)
 
     stretches = found.stretches(READ_BYTES)
 
@@ -142,7 +142,7 @@ def test_bytes_behind_the_last_chunk_are_told(replica: MemoryReplica) -> None:
 
     [found] = scan(MemoryReader(replica)).findings
 
-    assert (Fault.TRAILING_BYTES, 1, 20 * WINDOW_BYTES, 3) == (
+    assert (DamageFault.TRAILING_BYTES, 1, 20 * WINDOW_BYTES, 3) == (
         found.fault,
         found.block_id,
         found.offset,
@@ -156,8 +156,8 @@ def test_the_beginning_of_a_block_grows_a_tree_of_its_own(replica: MemoryReplica
     """
     rows = [(BlockId(1), replica.rows[1])]
     [block] = runs_and_alike(rows, Algorithm.XXH3_64, READ_BYTES)
-    assert isinstance(block, AlikeChunks)
-    growth = Growth(Algorithm.XXH3_64)
+    assert isinstance(block, UniformChunks)
+    growth = ScanTreeBuilder(Algorithm.XXH3_64)
 
     growth.alike(block, 5)
 
@@ -177,7 +177,7 @@ def test_a_flip_in_memory_is_told_though_the_second_look_is_clean(replica: Memor
     outcome = scan(AlteredReader(replica, flipping(5)))
 
     assert replica.metadata_tree() == outcome.tree
-    assert {(Verdict.SUSPECT_HOST, Fault.CHUNK_CHECKSUM)} == {
+    assert {(Verdict.SUSPECT_HOST, DamageFault.CHUNK_CHECKSUM)} == {
         (found.verdict, found.fault) for found in outcome.findings
     }
 
@@ -219,7 +219,7 @@ def test_every_file_is_opened_once_and_closed(replica: MemoryReplica, times: int
     closed: list[BlockId] = []
 
     class Counting(AlteredReader):
-        def open_block(self, block_id: BlockId) -> BlockReader:
+        def open_block(self, block_id: BlockId) -> BlockFileReader:
             opened.append(block_id)
             block = super().open_block(block_id)
             close: Callable[[], None] = lambda: closed.append(block_id)  # noqa: E731

@@ -9,9 +9,9 @@ from merkle.blockrow import ROWS_PER_BATCH, decode_block, encode_block
 from merkle.checksum import Algorithm
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo
 from scanner.chunk_verdict import WITNESSES, Witnesses
-from scanner.finding import Fault, Verdict
+from scanner.finding import DamageFault, Verdict
 from scanner.replica_scan import READ_BYTES_MAX, scan_replica
-from scanner.rows.alike import AlikeChunks
+from scanner.rows.alike import UniformChunks
 from scanner.rows.small_blocks import FIRST_SUM_END, SUMS_START, SimpleRun, runs, runs_and_alike
 from tests.support.storage.replica_reader import (
     WINDOW_BYTES,
@@ -67,7 +67,7 @@ def test_chunks_that_are_alike_come_as_one_if_they_are_sought() -> None:
 
     sought = list(runs_and_alike(rows, Algorithm.XXH3_64, read_bytes))
 
-    assert [True, False] == [isinstance(item, AlikeChunks) for item in sought]
+    assert [True, False] == [isinstance(item, UniformChunks) for item in sought]
     assert rows[1] == sought[1]
     assert rows == list(runs(rows, Algorithm.XXH3_64, read_bytes))
 
@@ -167,7 +167,9 @@ def test_a_damaged_row_makes_its_batch_slow_and_nothing_else(mixed: MemoryReplic
 
     outcome = scan(MemoryReader(mixed))
 
-    assert [(Fault.BLOCK_ROW_DAMAGED, 30)] == [(f.fault, f.block_id) for f in outcome.findings]
+    assert [(DamageFault.BLOCK_ROW_DAMAGED, 30)] == [
+        (f.fault, f.block_id) for f in outcome.findings
+    ]
     assert 38 == outcome.block_count
 
 
@@ -179,7 +181,7 @@ def test_damage_to_a_simple_block_is_judged_as_ever(mixed: MemoryReplica, block_
 
     outcome = scan(MemoryReader(mixed))
 
-    assert [(Verdict.CORRUPT, Fault.CHUNK_CHECKSUM, block_id)] == [
+    assert [(Verdict.CORRUPT, DamageFault.CHUNK_CHECKSUM, block_id)] == [
         (f.verdict, f.fault, f.block_id) for f in outcome.findings
     ]
     assert [block_id] == outcome.tree.unhealthy_block_ids().tolist()
@@ -188,10 +190,14 @@ def test_damage_to_a_simple_block_is_judged_as_ever(mixed: MemoryReplica, block_
 
 @pytest.mark.parametrize(
     ("cut", "fault"),
-    [(-1, Fault.CHUNK_SHORT), (-(10**9), Fault.CHUNK_MISSING), (1, Fault.TRAILING_BYTES)],
+    [
+        (-1, DamageFault.CHUNK_SHORT),
+        (-(10**9), DamageFault.CHUNK_MISSING),
+        (1, DamageFault.TRAILING_BYTES),
+    ],
 )
 def test_a_file_of_the_wrong_length_is_no_quick_yes(
-    mixed: MemoryReplica, cut: int, fault: Fault
+    mixed: MemoryReplica, cut: int, fault: DamageFault
 ) -> None:
     """Too short, empty or too long by one byte: found, also where the length is a whole page."""
     for block_id in (5, 21):

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from health.rules import Rules
-from scm.administration.decommission_rules import DONE, Need, lock_out, violations
+from scm.administration.decommission_rules import DONE, ReplicaNeed, lock_out, violations
 from scm.administration.decommission_rules import need as need_of
-from scm.cluster.allocate import Candidate
-from scm.cluster.case import Case
-from scm.replication.judging.live_judge import Loss
+from scm.cluster.allocate import TargetCandidate
+from scm.cluster.case import ContainerContext
+from scm.replication.judging.live_judge import DepartureImpact
 from scm.state.facts import ContainerState, OpState
 from tests.support.control.judged_case import need, obstacle
 from tests.support.control.replica_words import case, shards
@@ -103,7 +103,11 @@ class TestNeeds:
         ],
     )
     def test_need_of_one_container_is_computed(
-        self, row: str, given: Case, op_state: OpState, expected: tuple[int, int, bool, bool]
+        self,
+        row: str,
+        given: ContainerContext,
+        op_state: OpState,
+        expected: tuple[int, int, bool, bool],
     ) -> None:
         """The result is the nodes, the bytes to copy, whether a copy is impossible, and whether
         the container is locked out.
@@ -126,7 +130,7 @@ class TestNeeds:
         ],
     )
     def test_replicas_left_behind_by_several_nodes_are_copied(
-        self, given: Case, names: str, op_state: OpState, copied_bytes: int
+        self, given: ContainerContext, names: str, op_state: OpState, copied_bytes: int
     ) -> None:
         """For nodes in maintenance, only the minimum that must stay online is copied."""
         found = need(given, frozenset(names.split()), op_state)
@@ -156,7 +160,7 @@ class TestNeeds:
         """As many as the rules keep online meanwhile."""
         box = replace(container(replication_factor=factor), scheme=scheme)
 
-        found = need_of(box, Loss(1, 0, False, False), op_state, rules, size_bytes=10)
+        found = need_of(box, DepartureImpact(1, 0, False, False), op_state, rules, size_bytes=10)
 
         assert (expected, scheme or f"{factor} replicas") == (found.online_count, found.scheme)
 
@@ -175,7 +179,7 @@ class TestNeeds:
         self, state: ContainerState, is_stuck: bool, expected: bool
     ) -> None:
         """A container that is being written or deleted is not copied."""
-        loss = Loss(7, 0, is_stuck, False)
+        loss = DepartureImpact(7, 0, is_stuck, False)
 
         found = need_of(container(state, container_id=7), loss, LEAVE, Rules(), size_bytes=10)
 
@@ -183,7 +187,9 @@ class TestNeeds:
 
     def test_replicas_to_copy_count_their_bytes(self) -> None:
         """The lock-out of the container is passed on."""
-        found = need_of(container(), Loss(1, 2, False, True), LEAVE, Rules(), size_bytes=10)
+        found = need_of(
+            container(), DepartureImpact(1, 2, False, True), LEAVE, Rules(), size_bytes=10
+        )
 
         assert (20, True) == (found.copied_bytes, found.is_locked)
 
@@ -201,19 +207,19 @@ class TestNeeds:
 
 
 class TestViolations:
-    def nodes(self, count: int) -> list[Candidate]:
+    def nodes(self, count: int) -> list[TargetCandidate]:
         """Nodes that are left, with one GiB each."""
-        return [Candidate(f"dn{i}", "/r", GIB, GIB, GIB, 0, 0) for i in range(count)]
+        return [TargetCandidate(f"dn{i}", "/r", GIB, GIB, GIB, 0, 0) for i in range(count)]
 
     def test_violations_name_each_scheme_with_its_shortage(self) -> None:
         """They are the nodes for each scheme, the copies that cannot be made, and the space for
         all.
         """
         needs = [
-            Need(1, "3 replicas", 3, 2 * GIB),
-            Need(2, "3 replicas", 3, 0),
-            Need(3, "rs-3-2-1024k", 5, GIB),
-            Need(4, "rs-6-3-1024k", 9, GIB, is_stuck=True),
+            ReplicaNeed(1, "3 replicas", 3, 2 * GIB),
+            ReplicaNeed(2, "3 replicas", 3, 0),
+            ReplicaNeed(3, "rs-3-2-1024k", 5, GIB),
+            ReplicaNeed(4, "rs-6-3-1024k", 9, GIB, is_stuck=True),
         ]
 
         assert [
@@ -226,19 +232,26 @@ class TestViolations:
 
     def test_sufficient_nodes_and_space_are_no_violation(self) -> None:
         """There are just enough nodes and just enough space."""
-        needs = [Need(1, "3 replicas", 3, 2 * GIB), Need(3, "rs-3-2-1024k", 5, 3 * GIB)]
+        needs = [
+            ReplicaNeed(1, "3 replicas", 3, 2 * GIB),
+            ReplicaNeed(3, "rs-3-2-1024k", 5, 3 * GIB),
+        ]
 
         assert [] == violations(needs, self.nodes(5))
 
     def test_nodes_without_containers_have_no_violation(self) -> None:
         """They may leave even if they are the last nodes."""
         assert [] == violations([], [])
-        full = Candidate("dn1", "/r", GIB, 0, 0, GIB, 0)
-        assert [] == violations([Need(1, "1 replicas", 1)], [full])
+        full = TargetCandidate("dn1", "/r", GIB, 0, 0, GIB, 0)
+        assert [] == violations([ReplicaNeed(1, "1 replicas", 1)], [full])
 
     def test_only_containers_that_lack_nodes_are_counted(self) -> None:
         """Those that the nodes that are left are just enough for are not among them."""
-        needs = [Need(1, "3 replicas", 3), Need(2, "3 replicas", 2), Need(3, "3 replicas", 4)]
+        needs = [
+            ReplicaNeed(1, "3 replicas", 3),
+            ReplicaNeed(2, "3 replicas", 2),
+            ReplicaNeed(3, "3 replicas", 4),
+        ]
 
         assert [
             "3 replicas: 4 nodes in service are needed for 2 containers, 2 would be left"
@@ -246,7 +259,7 @@ class TestViolations:
 
     def test_only_schemes_with_something_to_copy_are_named(self) -> None:
         """Beside what all of it takes."""
-        needs = [Need(1, "1 replicas", 1, 2 * GIB), Need(2, "3 replicas", 1)]
+        needs = [ReplicaNeed(1, "1 replicas", 1, 2 * GIB), ReplicaNeed(2, "3 replicas", 1)]
 
         assert [
             "2.0 GiB would have to be copied (1 replicas: 2.0 GiB), "
@@ -255,18 +268,18 @@ class TestViolations:
 
     def test_room_that_is_promised_is_not_free(self) -> None:
         """And a node with more promised than free takes nothing from the others."""
-        full = Candidate("full", "/r", GIB, GIB, GIB, 0, 2 * GIB)
-        half = Candidate("half", "/r", GIB, GIB, GIB, 0, GIB // 2)
-        one = [Need(1, "1 replicas", 1, GIB // 2 + 1)]
+        full = TargetCandidate("full", "/r", GIB, GIB, GIB, 0, 2 * GIB)
+        half = TargetCandidate("half", "/r", GIB, GIB, GIB, 0, GIB // 2)
+        one = [ReplicaNeed(1, "1 replicas", 1, GIB // 2 + 1)]
 
-        assert [] == violations([Need(1, "1 replicas", 1, GIB // 2)], [full, half])
+        assert [] == violations([ReplicaNeed(1, "1 replicas", 1, GIB // 2)], [full, half])
         [found] = violations(one, [full, half])
         assert found.endswith("the nodes that are left have 512.0 MiB free")
 
     def test_a_message_names_five_containers_at_most(self) -> None:
         """It has the first ids, and the number of containers."""
         needs = [
-            Need(number, "1 replicas", 1, is_stuck=True, is_locked=True)
+            ReplicaNeed(number, "1 replicas", 1, is_stuck=True, is_locked=True)
             for number in range(9, 2, -1)
         ]
 
@@ -279,7 +292,10 @@ class TestViolations:
 
     def test_lock_out_message_counts_only_locked_containers(self) -> None:
         """Only containers that were readable until then are counted."""
-        free, locked = Need(1, "3 replicas", 3), Need(2, "3 replicas", 3, is_locked=True)
+        free, locked = (
+            ReplicaNeed(1, "3 replicas", 3),
+            ReplicaNeed(2, "3 replicas", 3, is_locked=True),
+        )
 
         assert "" == lock_out([free])
         assert lock_out([free, locked]).startswith("1 containers")

@@ -8,9 +8,9 @@ import pytest
 
 from agent.errors import Code, Refused
 from merkle.replica import ReplicaState
-from scm.administration.may_stop import Foreseen, Question
-from scm.administration.outlook import Answer
-from scm.state.facts import Container, ContainerState, Kind, OpState
+from scm.administration.may_stop import StopImpact, StopQuery
+from scm.administration.outlook import StopAnswer
+from scm.state.facts import CommandKind, Container, ContainerState, OpState
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import ScmWorld, confirm, container, pending, replica
 
@@ -42,14 +42,14 @@ def keep(world: ScmWorld, row: Container) -> None:
         change.put(world.state.containers, row)
 
 
-def may_stop(world: ScmWorld, *nodes: str, keep_count: int = 1) -> Foreseen:
+def may_stop(world: ScmWorld, *nodes: str, keep_count: int = 1) -> StopImpact:
     """Ask whether these datanodes may be off together."""
-    return world.control.queries.foresee(Question(nodes, keep_count=keep_count))
+    return world.control.queries.foresee(StopQuery(nodes, keep_count=keep_count))
 
 
-def if_lost(world: ScmWorld, *nodes: str) -> Foreseen:
+def if_lost(world: ScmWorld, *nodes: str) -> StopImpact:
     """Ask what would be if these datanodes never came back."""
-    return world.control.queries.foresee(Question(nodes, is_for_good=True))
+    return world.control.queries.foresee(StopQuery(nodes, is_for_good=True))
 
 
 class TestMayStop:
@@ -63,7 +63,7 @@ class TestMayStop:
 
         found = may_stop(world, "dn1")
 
-        assert Answer.YES is found.answer
+        assert StopAnswer.YES is found.answer
         assert 2 == found.outlook.container_count
         assert {1: 2} == dict(found.outlook.lacking)
         assert 0 == found.outlook.last_copy_count
@@ -81,32 +81,32 @@ class TestMayStop:
         together = may_stop(world, "dn1", "dn2")
         strict = may_stop(world, "dn1", "dn2", keep_count=2)
 
-        assert Answer.YES is together.answer
+        assert StopAnswer.YES is together.answer
         assert 1 == together.outlook.last_copy_count
         assert {1: 1, 2: 1} == dict(together.outlook.lacking)
-        assert Answer.NO is strict.answer
+        assert StopAnswer.NO is strict.answer
         assert ("1 containers would have fewer than 2 copies",) == strict.reasons
 
     def test_stop_of_all_holders_together_is_refused(self, world: ScmWorld) -> None:
         """Each alone may be off, and all together may not. The container is named."""
         hold(world, 7, "dn1", "dn2", "dn3")
 
-        assert {Answer.YES} == {may_stop(world, node).answer for node in NODES}
+        assert {StopAnswer.YES} == {may_stop(world, node).answer for node in NODES}
         found = may_stop(world, "dn1", "dn2", "dn3")
 
-        assert Answer.NO is found.answer
+        assert StopAnswer.NO is found.answer
         assert [7] == found.outlook.unreadable_ids
 
     @pytest.mark.parametrize(
         ("off", "answer", "last"),
         [
-            (("dn1",), Answer.YES, 0),
-            (("dn1", "dn2"), Answer.YES, 1),
-            (("dn1", "dn2", "dn3"), Answer.NO, 0),
+            (("dn1",), StopAnswer.YES, 0),
+            (("dn1", "dn2"), StopAnswer.YES, 1),
+            (("dn1", "dn2", "dn3"), StopAnswer.NO, 0),
         ],
     )
     def test_shards_are_counted_by_index(
-        self, world: ScmWorld, off: tuple[str, ...], answer: Answer, last: int
+        self, world: ScmWorld, off: tuple[str, ...], answer: StopAnswer, last: int
     ) -> None:
         """Two shards of rs-3-2 may go, and one more may not."""
         keep(world, replace(container(), scheme="rs-3-2-1024k", replication_factor=5))
@@ -126,8 +126,8 @@ class TestMayStop:
         for index, node in zip((1, 2, 2, 4), NODES, strict=False):
             world.beat(node, replica(node, replica_index=index))
 
-        assert Answer.NO is may_stop(world, "dn1").answer
-        assert Answer.YES is may_stop(world, "dn2").answer
+        assert StopAnswer.NO is may_stop(world, "dn1").answer
+        assert StopAnswer.YES is may_stop(world, "dn2").answer
 
     def test_a_dead_datanode_counts_as_dead(self, world: ScmWorld) -> None:
         """
@@ -137,8 +137,8 @@ class TestMayStop:
         silence(world, "dn3", 61)
 
         assert 1 == may_stop(world, "dn1").outlook.last_copy_count
-        assert Answer.NO is may_stop(world, "dn1", "dn2").answer
-        assert Answer.YES is may_stop(world, "dn3").answer
+        assert StopAnswer.NO is may_stop(world, "dn1", "dn2").answer
+        assert StopAnswer.YES is may_stop(world, "dn3").answer
 
     def test_a_silent_datanode_is_not_relied_on(self, world: ScmWorld) -> None:
         """It is unknown whether a datanode that has been silent for some seconds still serves,
@@ -147,12 +147,12 @@ class TestMayStop:
         hold(world, 1, "dn1", "dn2", "dn3")
         silence(world, "dn3", 15)
 
-        assert Answer.YES is may_stop(world, "dn1").answer
+        assert StopAnswer.YES is may_stop(world, "dn1").answer
         found = may_stop(world, "dn1", "dn2")
 
-        assert Answer.UNKNOWN is found.answer
+        assert StopAnswer.UNKNOWN is found.answer
         assert [1] == found.outlook.doubtful_ids
-        assert Answer.NO is may_stop(world, "dn1", "dn2", "dn3").answer
+        assert StopAnswer.NO is may_stop(world, "dn1", "dn2", "dn3").answer
 
     def test_stop_of_a_node_in_maintenance_makes_no_replica_lacking(self, world: ScmWorld) -> None:
         """It is expected back, so stopping it makes no copies."""
@@ -164,7 +164,7 @@ class TestMayStop:
 
         found = may_stop(world, "dn1")
 
-        assert Answer.YES is found.answer
+        assert StopAnswer.YES is found.answer
         assert 0 == found.outlook.lacking_count
         assert 0 == found.wait_ms
 
@@ -179,7 +179,7 @@ class TestMayStop:
 
         found = may_stop(world, "dn1")
 
-        assert Answer.UNKNOWN is found.answer
+        assert StopAnswer.UNKNOWN is found.answer
         assert [1, 2, 3] == found.outlook.doubtful_ids
 
     def test_safe_mode_is_no_time_for_a_yes(self, world: ScmWorld) -> None:
@@ -191,14 +191,14 @@ class TestMayStop:
 
         found = may_stop(world, "dn1")
 
-        assert Answer.UNKNOWN is found.answer
+        assert StopAnswer.UNKNOWN is found.answer
         assert "the control plane is in safe mode" in found.reasons
         world.join(*NODES, boot_id=2)
         for node in NODES:
             mine = [r for r in world.state.replicas.values() if r.datanode_id == node]
             world.beat(node, *mine, full=True, boot_id=2)
         world.control.tick()
-        assert Answer.YES is may_stop(world, "dn1").answer
+        assert StopAnswer.YES is may_stop(world, "dn1").answer
 
     def test_stop_does_not_rely_on_unreported_replicas(self, world: ScmWorld) -> None:
         """Safe mode was left, and two of three holders have not reported: their replicas may be
@@ -212,7 +212,7 @@ class TestMayStop:
 
         found = may_stop(world, "dn1")
 
-        assert Answer.UNKNOWN is found.answer
+        assert StopAnswer.UNKNOWN is found.answer
         assert [1] == found.outlook.doubtful_ids
 
     def test_an_open_replica_must_have_all_commits(self, world: ScmWorld) -> None:
@@ -222,7 +222,7 @@ class TestMayStop:
         [block] = world.write("writer", "key", 10)
         first, *others = sorted(endpoint.datanode_id for endpoint in block.replicas)
 
-        assert Answer.YES is may_stop(world, first).answer
+        assert StopAnswer.YES is may_stop(world, first).answer
         for node in others:
             behind = replica(
                 node, OPEN, container_id=block.container_id, bcsid=block.bcsid - 1, root=None
@@ -230,7 +230,7 @@ class TestMayStop:
             world.beat(node, behind)
         found = may_stop(world, first)
 
-        assert Answer.UNKNOWN is found.answer
+        assert StopAnswer.UNKNOWN is found.answer
         assert 1 == found.open_count
         assert 1 == found.writer_count
 
@@ -241,18 +241,22 @@ class TestMayStop:
         [block] = world.control.clients.allocate("writer", [10])
         nodes = [endpoint.datanode_id for endpoint in block.replicas]
 
-        assert Answer.YES is may_stop(world, *nodes).answer
+        assert StopAnswer.YES is may_stop(world, *nodes).answer
 
     def test_stop_does_not_rely_on_deleting_or_pending_replicas(self, world: ScmWorld) -> None:
         """A replica under deletion may be gone or stay, and a pending copy is not there."""
         hold(world, 1, "dn1", "dn2")
-        copy = replace(pending(2, Kind.REPLICATE, container_id=1, node="dn1"), target_id="dn3")
+        copy = replace(
+            pending(2, CommandKind.REPLICATE, container_id=1, node="dn1"), target_id="dn3"
+        )
         with world.state.change() as change:
-            change.put(world.state.commands, pending(1, Kind.DELETE, container_id=1, node="dn2"))
+            change.put(
+                world.state.commands, pending(1, CommandKind.DELETE, container_id=1, node="dn2")
+            )
             change.put(world.state.commands, copy)
 
-        assert Answer.UNKNOWN is may_stop(world, "dn1").answer
-        assert Answer.NO is may_stop(world, "dn1", "dn2").answer
+        assert StopAnswer.UNKNOWN is may_stop(world, "dn1").answer
+        assert StopAnswer.NO is may_stop(world, "dn1", "dn2").answer
 
     def test_container_unreadable_already_is_counted_apart(self, world: ScmWorld) -> None:
         """A container whose holders are all dead is no reason against a stop."""
@@ -262,7 +266,7 @@ class TestMayStop:
 
         found = may_stop(world, "dn1")
 
-        assert Answer.YES is found.answer
+        assert StopAnswer.YES is found.answer
         assert 1 == found.outlook.already_count
 
     def test_an_unknown_datanode_is_refused(self, world: ScmWorld) -> None:
@@ -287,11 +291,11 @@ class TestVolumes:
         world.beat("dn1", other)
         world.beat("dn2", replica("dn2", container_id=2))
 
-        first = world.control.queries.foresee(Question((), (("dn1", "volume-1"),)))
-        second = world.control.queries.foresee(Question((), (("dn1", "volume-2"),)))
+        first = world.control.queries.foresee(StopQuery((), (("dn1", "volume-1"),)))
+        second = world.control.queries.foresee(StopQuery((), (("dn1", "volume-2"),)))
 
         assert [1] == first.outlook.unreadable_ids
-        assert Answer.YES is second.answer
+        assert StopAnswer.YES is second.answer
         assert 1 == second.outlook.last_copy_count
         assert 0 == second.wait_ms
 
@@ -302,16 +306,16 @@ class TestVolumes:
         hold(world, 1, "dn2", "dn3")
         world.beat("dn1", replace(replica("dn1"), volume_id=""))
 
-        found = world.control.queries.foresee(Question((), (("dn1", "volume-1"),)))
+        found = world.control.queries.foresee(StopQuery((), (("dn1", "volume-1"),)))
 
-        assert Answer.UNKNOWN is found.answer
+        assert StopAnswer.UNKNOWN is found.answer
 
     def test_an_unknown_volume_is_refused(self, world: ScmWorld) -> None:
         """
         By its id.
         """
         with pytest.raises(Refused, match="volume-9"):
-            world.control.queries.foresee(Question((), (("dn1", "volume-9"),)))
+            world.control.queries.foresee(StopQuery((), (("dn1", "volume-9"),)))
 
 
 class TestWhatIf:

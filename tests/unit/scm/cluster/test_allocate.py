@@ -7,26 +7,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.errors import Code, Unavailable
-from scm.cluster.allocate import Candidate, choose_nodes
+from scm.cluster.allocate import TargetCandidate, choose_nodes
 
 GIB = 1024**3
 NEEDED_BYTES = 5 * GIB
 
 
-def node(name: str, rack: str = "/r", **more: int | bool) -> Candidate:
+def node(name: str, rack: str = "/r", **more: int | bool) -> TargetCandidate:
     """Build an empty node with 100 GiB."""
-    candidate = Candidate(name, rack, 100 * GIB, 100 * GIB, 100 * GIB, 0, 0)
+    candidate = TargetCandidate(name, rack, 100 * GIB, 100 * GIB, 100 * GIB, 0, 0)
     return replace(candidate, **more)  # type: ignore[arg-type]
 
 
-def choose(*candidates: Candidate, container_id: int = 1) -> list[str]:
+def choose(*candidates: TargetCandidate, container_id: int = 1) -> list[str]:
     """Choose three."""
     return choose_nodes(candidates, count=3, needed_bytes=NEEDED_BYTES, container_id=container_id)
 
 
 CANDIDATES = st.lists(
     st.builds(
-        Candidate,
+        TargetCandidate,
         datanode_id=st.text("abcdef", min_size=1, max_size=3),
         rack=st.sampled_from(["/r1", "/r2", "/r3", "/r4"]),
         capacity_bytes=st.integers(0, 10 * NEEDED_BYTES),
@@ -45,7 +45,7 @@ class TestChooseNodes:
     @settings(deadline=None)
     @given(CANDIDATES, st.integers(1, 100))
     def test_chosen_nodes_differ_and_have_room_or_the_choice_fails(
-        self, candidates: list[Candidate], container_id: int
+        self, candidates: list[TargetCandidate], container_id: int
     ) -> None:
         """The choice does not depend on the order of the candidates."""
         roomy = {c.datanode_id for c in candidates if c.has_room(NEEDED_BYTES)}

@@ -8,7 +8,7 @@ import pytest
 from scm.cluster.anchoring import INTERVAL_MS
 from scm.edge.call_values import Heartbeat
 from scm.state.history import anchors as module
-from scm.state.history.anchors import Anchor, Anchored, anchored_from, anchored_row
+from scm.state.history.anchors import Anchor, VolumeAnchors, anchored_from, anchored_row
 from tests.support.control.scm_world import ScmWorld, volume
 from tests.support.heard import logged
 
@@ -96,7 +96,7 @@ def test_a_volume_has_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
     The oldest goes; each row is read back as it was.
     """
     monkeypatch.setattr(module, "ANCHORS_MAX", 2)
-    log = Anchored("a", "v", ())
+    log = VolumeAnchors("a", "v", ())
     for count in (1, 2, 3):
         log = log.followed_by(Anchor(count, count, "0" * 64))
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from merkle.replica import ReplicaState
-from scm.cluster.case import Case, is_bad, needed_bytes, neighbours, present
+from scm.cluster.case import ContainerContext, is_bad, needed_bytes, neighbours, present
 from scm.state.facts import ContainerState
 from tests.support.control.replica_words import case, placed
 from tests.support.control.scm_world import container, replica
@@ -44,7 +44,7 @@ def test_a_bad_replica_says_so_or_is_behind(
 
 def test_case_has_no_pending_commands_by_default() -> None:
     """By default no replica is excluded, no delete is pending, and the cluster is one rack."""
-    plain = Case(container(), ())
+    plain = ContainerContext(container(), ())
 
     assert ((), ()) == (plain.adds, plain.deletes)
     assert (frozenset(), frozenset()) == (plain.hopeful, plain.excluded)
@@ -79,5 +79,5 @@ def test_a_copy_needs_twice_the_space_of_the_largest_replica() -> None:
         for each, used in zip(placed("C C C"), (7, 30, 11), strict=True)
     ]
 
-    assert 60 == needed_bytes(Case(container(), tuple(sizes)))
-    assert 0 == needed_bytes(Case(container(), ()))
+    assert 60 == needed_bytes(ContainerContext(container(), tuple(sizes)))
+    assert 0 == needed_bytes(ContainerContext(container(), ()))

@@ -21,7 +21,7 @@ from scm.cluster.commands.command_limits import (
     lost,
 )
 from scm.cluster.commands.loads import replication_limit
-from scm.state.facts import Kind, OpState, Pending, Priority
+from scm.state.facts import CommandKind, CommandPriority, OpState, PendingCommand
 from tests.support.control.scm_world import pending
 
 IN_SERVICE = OpState.IN_SERVICE
@@ -31,12 +31,12 @@ COUNTS = st.dictionaries(
 )
 COMMANDS = st.lists(
     st.builds(
-        Pending,
+        PendingCommand,
         command_id=st.integers(1, 10_000),
-        kind=st.sampled_from(Kind),
+        kind=st.sampled_from(CommandKind),
         container_id=st.integers(1, 10_000),
         datanode_id=st.just("dn1"),
-        priority=st.sampled_from(Priority),
+        priority=st.sampled_from(CommandPriority),
         sent_at_s=st.none() | st.floats(0, 100),
     ),
     unique_by=lambda command: command.command_id,
@@ -44,31 +44,31 @@ COMMANDS = st.lists(
 )
 
 
-WEIGHTS = {Kind.REPLICATE: 1, Kind.RECONSTRUCT: 3}
+WEIGHTS = {CommandKind.REPLICATE: 1, CommandKind.RECONSTRUCT: 3}
 
 
-def sent_of(kind: Kind, priority: Priority, commands: list[Pending]) -> int:
+def sent_of(kind: CommandKind, priority: CommandPriority, commands: list[PendingCommand]) -> int:
     """Count what was sent of a kind and a priority."""
     return sum(
         c.kind is kind and c.priority is priority and c.sent_at_s is not None for c in commands
     )
 
 
-def busy_of(kind: Kind, commands: list[Pending], reported: dict[str, int]) -> int:
+def busy_of(kind: CommandKind, commands: list[PendingCommand], reported: dict[str, int]) -> int:
     """Count what a node has of a kind that is urgent: reported or sent, whichever is more.
 
     What it reports may be LOW ones that are running there.
     """
-    low = sent_of(kind, Priority.LOW, commands)
-    return max(sent_of(kind, Priority.NORMAL, commands), reported.get(kind, 0) - low, 0)
+    low = sent_of(kind, CommandPriority.LOW, commands)
+    return max(sent_of(kind, CommandPriority.NORMAL, commands), reported.get(kind, 0) - low, 0)
 
 
-def load_of(commands: list[Pending], reported: dict[str, int]) -> int:
+def load_of(commands: list[PendingCommand], reported: dict[str, int]) -> int:
     """Return the weighted replications a node has."""
     return sum(w * busy_of(kind, commands, reported) for kind, w in WEIGHTS.items())
 
 
-def most_of(kind: Kind, op_state: OpState, load: int) -> int:
+def most_of(kind: CommandKind, op_state: OpState, load: int) -> int:
     """Return how many of the other kinds a node may have beside its replications."""
     return limit(kind, op_state, load)
 
@@ -90,34 +90,34 @@ class TestLimits:
         self, op_state: OpState, replication_count: int, expected: int
     ) -> None:
         """A node busy replacing what is missing is not given more to compare."""
-        assert expected == limit(Kind.RECONCILE, op_state, replication_count)
-        assert CLOSE_LIMIT == limit(Kind.CLOSE, op_state, replication_count)
+        assert expected == limit(CommandKind.RECONCILE, op_state, replication_count)
+        assert CLOSE_LIMIT == limit(CommandKind.CLOSE, op_state, replication_count)
 
     @pytest.mark.parametrize(
         ("kind", "op_state", "replication_count", "expected"),
         [
-            (Kind.DELETE, IN_SERVICE, 20, 40),
-            (Kind.DELETE, OpState.DECOMMISSIONING, 0, 40),
-            (Kind.REPLICATE, IN_SERVICE, 0, 20),
-            (Kind.REPLICATE, IN_SERVICE, 7, 13),
-            (Kind.REPLICATE, IN_SERVICE, 30, 0),
-            (Kind.REPLICATE, OpState.DECOMMISSIONING, 0, 40),
-            (Kind.REPLICATE, OpState.ENTERING_MAINTENANCE, 7, 33),
-            (Kind.RECONSTRUCT, IN_SERVICE, 0, 7),
-            (Kind.RECONSTRUCT, IN_SERVICE, 17, 1),
-            (Kind.RECONSTRUCT, IN_SERVICE, 19, 1),
-            (Kind.RECONSTRUCT, IN_SERVICE, 20, 0),
-            (Kind.RECONSTRUCT, IN_SERVICE, 30, 0),
-            (Kind.RECONSTRUCT, OpState.DECOMMISSIONING, 0, 14),
-            (Kind.RECONCILE, IN_SERVICE, 0, 10),
-            (Kind.RECONCILE, OpState.DECOMMISSIONING, 0, 10),
-            (Kind.DELETE_BLOCKS, IN_SERVICE, 0, 1),
-            (Kind.CLOSE, IN_SERVICE, 20, 100),
-            (Kind.REREGISTER, IN_SERVICE, 20, 100),
+            (CommandKind.DELETE, IN_SERVICE, 20, 40),
+            (CommandKind.DELETE, OpState.DECOMMISSIONING, 0, 40),
+            (CommandKind.REPLICATE, IN_SERVICE, 0, 20),
+            (CommandKind.REPLICATE, IN_SERVICE, 7, 13),
+            (CommandKind.REPLICATE, IN_SERVICE, 30, 0),
+            (CommandKind.REPLICATE, OpState.DECOMMISSIONING, 0, 40),
+            (CommandKind.REPLICATE, OpState.ENTERING_MAINTENANCE, 7, 33),
+            (CommandKind.RECONSTRUCT, IN_SERVICE, 0, 7),
+            (CommandKind.RECONSTRUCT, IN_SERVICE, 17, 1),
+            (CommandKind.RECONSTRUCT, IN_SERVICE, 19, 1),
+            (CommandKind.RECONSTRUCT, IN_SERVICE, 20, 0),
+            (CommandKind.RECONSTRUCT, IN_SERVICE, 30, 0),
+            (CommandKind.RECONSTRUCT, OpState.DECOMMISSIONING, 0, 14),
+            (CommandKind.RECONCILE, IN_SERVICE, 0, 10),
+            (CommandKind.RECONCILE, OpState.DECOMMISSIONING, 0, 10),
+            (CommandKind.DELETE_BLOCKS, IN_SERVICE, 0, 1),
+            (CommandKind.CLOSE, IN_SERVICE, 20, 100),
+            (CommandKind.REREGISTER, IN_SERVICE, 20, 100),
         ],
     )
     def test_a_datanode_holds_so_many_of_a_kind(
-        self, kind: Kind, op_state: OpState, replication_count: int, expected: int
+        self, kind: CommandKind, op_state: OpState, replication_count: int, expected: int
     ) -> None:
         """The numbers that operators know, twice as many copies where nothing is written."""
         assert expected == limit(kind, op_state, replication_count)
@@ -130,7 +130,7 @@ class TestLimits:
 
     def test_a_queue_and_an_answer_are_bounded(self) -> None:
         """Five thousand wait for one datanode, a hundred leave at once."""
-        closes = [pending(i, Kind.CLOSE) for i in range(1, 151)]
+        closes = [pending(i, CommandKind.CLOSE) for i in range(1, 151)]
 
         assert 5_000 == QUEUE_MAX
         assert 100 == len(drain(closes, reported={}, op_state=IN_SERVICE))
@@ -139,28 +139,28 @@ class TestLimits:
 class TestDrain:
     def test_kinds_leave_in_the_order_of_their_need(self) -> None:
         """Commands that unblock others come first, and those that only compare come last."""
-        commands = [pending(i, kind) for i, kind in enumerate(reversed(Kind), start=1)]
+        commands = [pending(i, kind) for i, kind in enumerate(reversed(CommandKind), start=1)]
 
         sending = drain(commands, reported={}, op_state=IN_SERVICE)
 
         assert [
-            Kind.SET_OPERATIONAL_STATE,
-            Kind.REREGISTER,
-            Kind.REFRESH_VOLUME_USAGE,
-            Kind.CLOSE,
-            Kind.REPLICATE,
-            Kind.RECONSTRUCT,
-            Kind.DELETE,
-            Kind.DELETE_BLOCKS,
-            Kind.RECONCILE,
+            CommandKind.SET_OPERATIONAL_STATE,
+            CommandKind.REREGISTER,
+            CommandKind.REFRESH_VOLUME_USAGE,
+            CommandKind.CLOSE,
+            CommandKind.REPLICATE,
+            CommandKind.RECONSTRUCT,
+            CommandKind.DELETE,
+            CommandKind.DELETE_BLOCKS,
+            CommandKind.RECONCILE,
         ] == [command.kind for command in sending]
 
     def test_answered_command_is_not_sent_again(self) -> None:
         """It waits for the report that proves it."""
-        answered = replace(pending(1, Kind.DELETE), is_answered=True)
+        answered = replace(pending(1, CommandKind.DELETE), is_answered=True)
 
-        assert [pending(2, Kind.DELETE)] == drain(
-            [answered, pending(2, Kind.DELETE)], reported={}, op_state=IN_SERVICE
+        assert [pending(2, CommandKind.DELETE)] == drain(
+            [answered, pending(2, CommandKind.DELETE)], reported={}, op_state=IN_SERVICE
         )
 
     @pytest.mark.parametrize(
@@ -169,18 +169,27 @@ class TestDrain:
             ([], {"replicate": 19}, 1),
             ([], {"replicate": 20}, 0),
             ([], {"reconstruct": 6}, 2),
-            ([pending(90, Kind.RECONSTRUCT, sent_at_s=9.0)], {"replicate": 16}, 1),
-            ([pending(90, Kind.RECONSTRUCT, sent_at_s=1.0)], {"reconstruct": 1}, 9),
-            ([replace(pending(90, Kind.REPLICATE, sent_at_s=9.0), priority=Priority.LOW)], {}, 9),
+            ([pending(90, CommandKind.RECONSTRUCT, sent_at_s=9.0)], {"replicate": 16}, 1),
+            ([pending(90, CommandKind.RECONSTRUCT, sent_at_s=1.0)], {"reconstruct": 1}, 9),
+            (
+                [
+                    replace(
+                        pending(90, CommandKind.REPLICATE, sent_at_s=9.0),
+                        priority=CommandPriority.LOW,
+                    )
+                ],
+                {},
+                9,
+            ),
         ],
     )
     def test_copies_share_their_room_with_reconstructions(
-        self, sent: list[Pending], reported: dict[str, int], leaving: int
+        self, sent: list[PendingCommand], reported: dict[str, int], leaving: int
     ) -> None:
         """A reconstruction weighs three, whether the datanode reports it or only the SCM knows
         it. The last heartbeat was at 5.0.
         """
-        waiting = [pending(i, Kind.REPLICATE) for i in range(1, 10)]
+        waiting = [pending(i, CommandKind.REPLICATE) for i in range(1, 10)]
 
         sending = drain([*sent, *waiting], reported=reported, op_state=IN_SERVICE, heard_at_s=5.0)
 
@@ -198,18 +207,28 @@ class TestDrain:
     @pytest.mark.parametrize(
         ("beside", "leaving"),
         [
-            (replace(pending(90, sent_at_s=1.0), priority=Priority.LOW), 9),
-            (replace(pending(90, sent_at_s=1.0), priority=Priority.LOW, is_answered=True), 10),
-            (replace(pending(90, Kind.DELETE, sent_at_s=1.0), priority=Priority.LOW), 10),
+            (replace(pending(90, sent_at_s=1.0), priority=CommandPriority.LOW), 9),
+            (
+                replace(pending(90, sent_at_s=1.0), priority=CommandPriority.LOW, is_answered=True),
+                10,
+            ),
+            (
+                replace(
+                    pending(90, CommandKind.DELETE, sent_at_s=1.0), priority=CommandPriority.LOW
+                ),
+                10,
+            ),
             (pending(90, sent_at_s=1.0), 9),
             (replace(pending(90, sent_at_s=1.0), is_answered=True), 10),
         ],
     )
-    def test_low_ones_have_the_room_that_nobody_uses(self, beside: Pending, leaving: int) -> None:
+    def test_low_ones_have_the_room_that_nobody_uses(
+        self, beside: PendingCommand, leaving: int
+    ) -> None:
         """A command under way uses the room of its kind once, urgent or not, until it is
         answered.
         """
-        low = [replace(pending(i), priority=Priority.LOW) for i in range(1, 20)]
+        low = [replace(pending(i), priority=CommandPriority.LOW) for i in range(1, 20)]
 
         sending = drain([beside, *low], reported={}, op_state=IN_SERVICE)
 
@@ -217,17 +236,19 @@ class TestDrain:
 
     def test_reconcile_gets_the_room_that_copies_leave_in_the_same_answer(self) -> None:
         """Sixteen copies leave now: two to compare fit beside them."""
-        copies = [pending(i, Kind.REPLICATE) for i in range(1, 17)]
+        copies = [pending(i, CommandKind.REPLICATE) for i in range(1, 17)]
         comparing = [pending(i) for i in range(20, 30)]
 
         sending = drain([*comparing, *copies], reported={}, op_state=IN_SERVICE)
 
-        assert {Kind.REPLICATE: 16, Kind.RECONCILE: 2} == Counter(c.kind for c in sending)
+        assert {CommandKind.REPLICATE: 16, CommandKind.RECONCILE: 2} == Counter(
+            c.kind for c in sending
+        )
 
     @settings(deadline=None)
     @given(COMMANDS, COUNTS, st.sampled_from(OpState))
     def test_no_limit_is_ever_exceeded(
-        self, commands: list[Pending], reported: dict[str, int], op_state: OpState
+        self, commands: list[PendingCommand], reported: dict[str, int], op_state: OpState
     ) -> None:
         """Reported or sent, whichever is more, plus what leaves now stays within each limit."""
         sending = drain(commands, reported=reported, op_state=op_state)
@@ -236,7 +257,7 @@ class TestDrain:
         assert all(command in commands and command.sent_at_s is None for command in sending)
         assert len(sending) == len({command.command_id for command in sending})
         load = load_of(commands, reported)
-        urgent = [c for c in sending if c.priority is Priority.NORMAL]
+        urgent = [c for c in sending if c.priority is CommandPriority.NORMAL]
         for command in urgent:
             if command.kind in WEIGHTS:
                 assert load < replication_limit(op_state)
@@ -247,7 +268,7 @@ class TestDrain:
     @settings(deadline=None)
     @given(COMMANDS, COUNTS)
     def test_permitted_commands_are_sent_at_once(
-        self, commands: list[Pending], reported: dict[str, int]
+        self, commands: list[PendingCommand], reported: dict[str, int]
     ) -> None:
         """If the limits and the answer have room, no command waits."""
         sending = drain(commands, reported=reported, op_state=IN_SERVICE)
@@ -255,19 +276,19 @@ class TestDrain:
         left = [c for c in commands if c.sent_at_s is None and c not in sending]
         load = load_of(commands, reported)
         for c in sending:
-            load += WEIGHTS.get(c.kind, 0) * (c.priority is Priority.NORMAL)
+            load += WEIGHTS.get(c.kind, 0) * (c.priority is CommandPriority.NORMAL)
         for command in left:
-            low = command.priority is Priority.LOW
+            low = command.priority is CommandPriority.LOW
             counted = [c for c in sending if c.kind is command.kind]
             busy = busy_of(command.kind, commands, reported)
-            busy += sum(low or c.priority is Priority.NORMAL for c in counted)
-            busy += low * sent_of(command.kind, Priority.LOW, commands)
+            busy += sum(low or c.priority is CommandPriority.NORMAL for c in counted)
+            busy += low * sent_of(command.kind, CommandPriority.LOW, commands)
             if command.kind not in WEIGHTS:
                 is_full = busy >= most_of(command.kind, IN_SERVICE, load)
             elif low:
                 beside = load - WEIGHTS[command.kind] * busy_of(command.kind, commands, reported)
                 beside -= WEIGHTS[command.kind] * sum(
-                    c.priority is Priority.NORMAL for c in counted
+                    c.priority is CommandPriority.NORMAL for c in counted
                 )
                 is_full = busy * WEIGHTS[command.kind] + beside >= replication_limit(IN_SERVICE)
             else:
@@ -278,11 +299,14 @@ class TestDrain:
     def test_copies_of_the_balancer_take_no_room_from_urgent_ones(self, reported: int) -> None:
         """Ten of them run, and the datanode reports what runs: twenty urgent ones leave."""
         moves = [
-            replace(pending(i, Kind.REPLICATE, sent_at_s=1.0), priority=Priority.LOW)
+            replace(pending(i, CommandKind.REPLICATE, sent_at_s=1.0), priority=CommandPriority.LOW)
             for i in range(1, 11)
         ]
-        urgent = [pending(i, Kind.REPLICATE) for i in range(11, 41)]
-        more = [replace(pending(i, Kind.REPLICATE), priority=Priority.LOW) for i in range(41, 71)]
+        urgent = [pending(i, CommandKind.REPLICATE) for i in range(11, 41)]
+        more = [
+            replace(pending(i, CommandKind.REPLICATE), priority=CommandPriority.LOW)
+            for i in range(41, 71)
+        ]
 
         sending = drain(
             [*moves, *urgent, *more], reported={"replicate": reported}, op_state=IN_SERVICE
@@ -295,8 +319,8 @@ class TestDrain:
     @pytest.mark.parametrize("running", [0, 1, 3, 6, 7, 8])
     def test_seven_reconstructions_are_seven(self, running: int) -> None:
         """Each weighs three, and one that begins below the limit of twenty may end above it."""
-        made = [pending(i, Kind.RECONSTRUCT, sent_at_s=1.0) for i in range(1, running + 1)]
-        waiting = [pending(i, Kind.RECONSTRUCT) for i in range(11, 21)]
+        made = [pending(i, CommandKind.RECONSTRUCT, sent_at_s=1.0) for i in range(1, running + 1)]
+        waiting = [pending(i, CommandKind.RECONSTRUCT) for i in range(11, 21)]
 
         sending = drain([*made, *waiting], reported={"reconstruct": running}, op_state=IN_SERVICE)
 
@@ -304,22 +328,26 @@ class TestDrain:
 
     def test_heartbeat_answer_has_a_command_limit_and_closes_go_first(self) -> None:
         """The limit holds whatever the limits of the kinds add up to."""
-        deletes = [pending(i, Kind.DELETE) for i in range(1, 41)]
-        closes = [pending(i, Kind.CLOSE) for i in range(41, 111)]
+        deletes = [pending(i, CommandKind.DELETE) for i in range(1, 41)]
+        closes = [pending(i, CommandKind.CLOSE) for i in range(41, 111)]
 
         sending = drain([*deletes, *closes], reported={}, op_state=IN_SERVICE)
 
         assert COMMANDS_PER_HEARTBEAT_MAX == len(sending)
-        assert {Kind.CLOSE: 70, Kind.DELETE: 30} == Counter(c.kind for c in sending)
+        assert {CommandKind.CLOSE: 70, CommandKind.DELETE: 30} == Counter(c.kind for c in sending)
 
     @settings(deadline=None)
     @given(COMMANDS)
-    def test_normal_leaves_before_low_and_old_before_new(self, commands: list[Pending]) -> None:
+    def test_normal_leaves_before_low_and_old_before_new(
+        self, commands: list[PendingCommand]
+    ) -> None:
         """Within a kind."""
         sending = drain(commands, reported={}, op_state=IN_SERVICE)
 
-        for kind in Kind:
-            order = [(c.priority is Priority.LOW, c.command_id) for c in sending if c.kind is kind]
+        for kind in CommandKind:
+            order = [
+                (c.priority is CommandPriority.LOW, c.command_id) for c in sending if c.kind is kind
+            ]
             assert order == sorted(order)
 
     @settings(deadline=None)
@@ -356,11 +384,11 @@ class TestLost:
             (pending(1, sent_at_s=5.0), {}),
             (pending(1, sent_at_s=1.0), {}),
             (pending(1, sent_at_s=0.0), {"reconcile": 1}),
-            (replace(pending(1, Kind.DELETE, sent_at_s=0.0), is_answered=True), {}),
+            (replace(pending(1, CommandKind.DELETE, sent_at_s=0.0), is_answered=True), {}),
         ],
     )
     def test_queued_young_or_running_ones_are_not_lost(
-        self, command: Pending, reported: dict[str, int]
+        self, command: PendingCommand, reported: dict[str, int]
     ) -> None:
         """A long reconcile is not sent twice."""
         assert [] == lost([command], reported=reported, now_s=11.0, patience_s=10.0)
@@ -377,12 +405,12 @@ class TestExpired:
             (pending(1, queued_at_s=0.0), QUEUED_AGE_S_MAX + 0.1, True),
             (pending(1, queued_at_s=0.0), 1_800.0, False),
             (pending(1, queued_at_s=0.0), 1_800.1, True),
-            (replace(pending(1, sent_at_s=0.0), priority=Priority.LOW), 240.0, False),
-            (replace(pending(1, sent_at_s=0.0), priority=Priority.LOW), 240.1, True),
+            (replace(pending(1, sent_at_s=0.0), priority=CommandPriority.LOW), 240.0, False),
+            (replace(pending(1, sent_at_s=0.0), priority=CommandPriority.LOW), 240.1, True),
         ],
     )
     def test_deadline_counts_from_sending(
-        self, command: Pending, now_s: float, is_expired: bool
+        self, command: PendingCommand, now_s: float, is_expired: bool
     ) -> None:
         """Waiting in our queue does not use up the datanode's time, but ends too."""
         assert is_expired == bool(expired([command], now_s=now_s, deadline_s=60.0))
@@ -390,14 +418,14 @@ class TestExpired:
     @pytest.mark.parametrize(
         ("priority", "bytes_per_s", "late_after_s"),
         [
-            (Priority.NORMAL, 0, 60.0),  # no rate: its size does not count
-            (Priority.NORMAL, 10, 70.0),
-            (Priority.LOW, 10, 250.0),
-            (Priority.NORMAL, 100, 61.0),
+            (CommandPriority.NORMAL, 0, 60.0),  # no rate: its size does not count
+            (CommandPriority.NORMAL, 10, 70.0),
+            (CommandPriority.LOW, 10, 250.0),
+            (CommandPriority.NORMAL, 100, 61.0),
         ],
     )
     def test_a_large_one_has_the_time_that_its_bytes_take(
-        self, priority: Priority, bytes_per_s: int, late_after_s: float
+        self, priority: CommandPriority, bytes_per_s: int, late_after_s: float
     ) -> None:
         """A hundred bytes, beside the sixty seconds that each has."""
         command = replace(pending(1, sent_at_s=0.0), priority=priority, size_bytes=100)
@@ -409,7 +437,7 @@ class TestExpired:
     def test_a_rebuild_of_many_blocks_has_the_time_that_they_take(self) -> None:
         """A million small ones are few bytes, and hours of work: a run that is cut off begins
         again at the first of them."""
-        command = replace(pending(1, Kind.RECONSTRUCT, sent_at_s=0.0), block_count=1_000_000)
+        command = replace(pending(1, CommandKind.RECONSTRUCT, sent_at_s=0.0), block_count=1_000_000)
 
         assert [] == expired([command], now_s=12 * 3_600.0, deadline_s=60.0)
         assert [command] == expired([command], now_s=24 * 3_600.0, deadline_s=60.0)
@@ -419,11 +447,11 @@ class TestWeight:
     @pytest.mark.parametrize(("beside", "expected"), [(0, 7), (2, 6), (5, 5), (19, 1), (20, 0)])
     def test_reconstructions_are_limited_by_their_weight(self, beside: int, expected: int) -> None:
         """Each has a weight of three, of twenty. The last one may exceed the limit."""
-        assert expected == limit(Kind.RECONSTRUCT, IN_SERVICE, beside)
+        assert expected == limit(CommandKind.RECONSTRUCT, IN_SERVICE, beside)
 
     def test_copies_have_the_room_that_rebuilds_leave(self) -> None:
         """Two of three leave fourteen of twenty."""
-        copies = [pending(i, Kind.REPLICATE) for i in range(1, 30)]
+        copies = [pending(i, CommandKind.REPLICATE) for i in range(1, 30)]
 
         sending = drain(copies, reported={"reconstruct": 2}, op_state=IN_SERVICE)
 

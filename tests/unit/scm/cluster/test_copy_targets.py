@@ -4,17 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from scm.cluster.allocate import Candidate
+from scm.cluster.allocate import TargetCandidate
 from scm.cluster.copy_targets import choose_targets
 
 
-def node(name: str, rack: str, **more: int | bool) -> Candidate:
+def node(name: str, rack: str, **more: int | bool) -> TargetCandidate:
     """Build an empty node of 100 bytes."""
-    return replace(Candidate(name, rack, 100, 100, 100, 0, 0), **more)  # type: ignore[arg-type]
+    return replace(TargetCandidate(name, rack, 100, 100, 100, 0, 0), **more)  # type: ignore[arg-type]
 
 
 def targets(
-    *candidates: Candidate, count: int = 1, used: str = "", out: str = "", failed: str = ""
+    *candidates: TargetCandidate, count: int = 1, used: str = "", out: str = "", failed: str = ""
 ) -> list[str]:
     """Choose nodes for a container of 10 bytes."""
     return choose_targets(

@@ -7,7 +7,7 @@ import pytest
 
 from scm.cluster.commands.command_limits import QUEUED_AGE_S_MAX
 from scm.cluster.commands.loads import DELETE_LIMIT
-from scm.state.facts import Kind, OutcomeState, Pending
+from scm.state.facts import CommandKind, OutcomeState, PendingCommand
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import ScmWorld, confirm, outcome, pass_time, replica
 
@@ -30,23 +30,23 @@ def world(tmp_path: Path) -> Iterator[ScmWorld]:
         yield made
 
 
-def queued(world: ScmWorld, kind: Kind) -> list[Pending]:
+def queued(world: ScmWorld, kind: CommandKind) -> list[PendingCommand]:
     """Return the commands of a kind."""
     return [c for c in world.state.commands.values() if c.kind is kind]
 
 
-def copying(world: ScmWorld) -> Pending:
+def copying(world: ScmWorld) -> PendingCommand:
     """Have a container copied because a replica is lost; return the order, which was sent."""
     made = world.made_closed()
     lost, *_others = [r.datanode_id for r in world.state.replicas.of(made.container_id)]
     world.beat(lost, full=True)
     pass_time(world, 3, *NODES)
-    [command] = queued(world, Kind.REPLICATE)
+    [command] = queued(world, CommandKind.REPLICATE)
     assert command.sent_at_s is not None
     return command
 
 
-def result(world: ScmWorld, command: Pending) -> tuple[str, str]:
+def result(world: ScmWorld, command: PendingCommand) -> tuple[str, str]:
     """Return how a command ended."""
     [found], pending = world.control.queries.outcomes([command.command_id], 10)
     assert command.command_id not in pending
@@ -98,25 +98,25 @@ def test_executed_command_stays_executed_when_its_container_is_forgotten(world: 
     world.beat(command.datanode_id, outcomes=(outcome(command),))
     for node in NODES:
         world.beat(node, full=True)
-    waiting = [one.is_answered for one in queued(world, Kind.REPLICATE)]
+    waiting = [one.is_answered for one in queued(world, CommandKind.REPLICATE)]
 
     [fate] = world.control.operators.forget_containers(
         [command.container_id], worlds=(), is_dry_run=False
     )
 
     assert ([True], "OK") == (waiting, fate.code)
-    assert [] == queued(world, Kind.REPLICATE)
+    assert [] == queued(world, CommandKind.REPLICATE)
     assert ("EXECUTED", "") == result(world, command)
 
 
-def deleting(world: ScmWorld) -> Pending:
+def deleting(world: ScmWorld) -> PendingCommand:
     """Have one replica too many deleted; return the order, which was sent."""
     made = world.made_closed()
     [spare] = set(NODES) - {r.datanode_id for r in world.state.replicas.of(made.container_id)}
     world.beat(spare, replica(spare, bcsid=made.sequence_id))
     confirm(world, *NODES)
     pass_time(world, 3, *NODES)
-    [command] = queued(world, Kind.DELETE)
+    [command] = queued(world, CommandKind.DELETE)
     assert command.sent_at_s is not None
     return command
 
@@ -128,11 +128,11 @@ def test_a_delete_that_was_sent_is_not_given_up_for_its_age(world: ScmWorld) -> 
     command = deleting(world)
     world.queues[command.datanode_id] = (("delete", DELETE_LIMIT),)
     grow_old(world)
-    [still] = queued(world, Kind.DELETE)
+    [still] = queued(world, CommandKind.DELETE)
     world.beat(command.datanode_id, outcomes=(outcome(command),), full=True)
 
     assert command.command_id == still.command_id
-    assert [] == queued(world, Kind.DELETE)
+    assert [] == queued(world, CommandKind.DELETE)
     assert 3 == len(world.state.replicas.of(command.container_id))
 
 
@@ -143,9 +143,9 @@ def test_executed_delete_survives_the_silence_of_its_datanode(world: ScmWorld) -
     command = deleting(world)
     world.queues[command.datanode_id] = (("delete", DELETE_LIMIT),)
     pass_time(world, 101, *NODES)
-    [again] = queued(world, Kind.DELETE)
+    [again] = queued(world, CommandKind.DELETE)
     stay_silent(world, command.datanode_id)
-    [kept] = queued(world, Kind.DELETE)
+    [kept] = queued(world, CommandKind.DELETE)
     world.join(command.datanode_id)
     world.beat(command.datanode_id, outcomes=(outcome(command),), full=True)
 
@@ -162,7 +162,7 @@ def test_delete_ends_when_no_report_has_the_replica(world: ScmWorld) -> None:
     world.beat(command.datanode_id, full=True)
     grow_old(world)
 
-    assert [] == queued(world, Kind.DELETE)
+    assert [] == queued(world, CommandKind.DELETE)
 
 
 def test_an_old_one_that_is_answered_waits_for_the_report(world: ScmWorld) -> None:
@@ -178,5 +178,5 @@ def test_an_old_one_that_is_answered_waits_for_the_report(world: ScmWorld) -> No
     world.control.tick()
 
     assert () == sent
-    assert [] == queued(world, Kind.DELETE)
+    assert [] == queued(world, CommandKind.DELETE)
     assert ("EXECUTED", "") == result(world, command)

@@ -11,7 +11,7 @@ from merkle.replica import ReplicaState
 from scm.cluster.lifecycle import (
     NEXT,
     CloseCommand,
-    Event,
+    ContainerEvent,
     advance,
     close_at,
     closes_due,
@@ -210,7 +210,7 @@ class TestTable:
     def test_every_pair_not_in_the_table_changes_nothing(self) -> None:
         """All states and events, exhaustively."""
         for state in ContainerState:
-            for event in Event:
+            for event in ContainerEvent:
                 before = container(state)
                 after = advance(before, event, now_ms=99)
                 assert after.state is NEXT.get((state, event), state)

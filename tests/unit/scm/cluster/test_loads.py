@@ -14,7 +14,7 @@ from scm.cluster.commands.loads import (
     replication_limit,
     volume_limit,
 )
-from scm.state.facts import Kind, OpState, Pending, Priority
+from scm.state.facts import CommandKind, CommandPriority, OpState, PendingCommand
 from tests.support.control.scm_world import pending
 
 
@@ -85,10 +85,12 @@ def test_the_limit_of_a_small_cluster_is_never_nought() -> None:
     assert (1, 7) == (in_flight_limit(20, 1), in_flight_limit(20, 33))
 
 
-def command(command_id: int, *, sent_at_s: float | None = None, low: bool = False) -> Pending:
+def command(
+    command_id: int, *, sent_at_s: float | None = None, low: bool = False
+) -> PendingCommand:
     """Build a replicate command."""
-    made = pending(command_id, Kind.REPLICATE, sent_at_s=sent_at_s)
-    return replace(made, priority=Priority.LOW) if low else made
+    made = pending(command_id, CommandKind.REPLICATE, sent_at_s=sent_at_s)
+    return replace(made, priority=CommandPriority.LOW) if low else made
 
 
 @pytest.mark.parametrize(
@@ -104,8 +106,8 @@ def command(command_id: int, *, sent_at_s: float | None = None, low: bool = Fals
         ([command(1, sent_at_s=4.0, low=True)], 0, 0),
         ([command(i, sent_at_s=4.0, low=True) for i in range(2)], 1, 0),
         ([command(1, sent_at_s=5.0, low=True), command(2, sent_at_s=5.0)], 4, 5),
-        ([replace(command(1), kind=Kind.DELETE)], 4, 4),
-        ([replace(command(1, sent_at_s=5.0), kind=Kind.DELETE)], 4, 4),
+        ([replace(command(1), kind=CommandKind.DELETE)], 4, 4),
+        ([replace(command(1, sent_at_s=5.0), kind=CommandKind.DELETE)], 4, 4),
         ([replace(command(1, sent_at_s=5.0), is_answered=True)], 4, 4),
         ([replace(command(1), is_answered=True)], 4, 4),
         ([command(1), command(2), command(3, sent_at_s=6.0)], 1, 4),
@@ -113,7 +115,9 @@ def command(command_id: int, *, sent_at_s: float | None = None, low: bool = Fals
     ],
 )
 def test_load_is_what_was_reported_sent_since_and_waits(
-    commands: list[Pending], reported: int, expected: int
+    commands: list[PendingCommand], reported: int, expected: int
 ) -> None:
     """The last heartbeat was at 5.0; LOW commands wait at the datanode and do not count."""
-    assert expected == load(Kind.REPLICATE, commands, reported_count=reported, heard_at_s=5.0)
+    assert expected == load(
+        CommandKind.REPLICATE, commands, reported_count=reported, heard_at_s=5.0
+    )

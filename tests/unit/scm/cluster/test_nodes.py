@@ -9,7 +9,7 @@ import pytest
 from agent.errors import Code, Refused
 from merkle.replica import LAYOUT_VERSION
 from scm.cluster.nodes import Registration, health_of
-from scm.state.facts import Health, Liveness, Node, OpState
+from scm.state.facts import Liveness, Node, NodeHealthState, OpState
 from tests.support.control.lone_nodes import OPTIONS, Cluster, registration
 from tests.support.control.scm_world import ScmWorld, replica, volume
 from tests.support.heard import logged
@@ -37,17 +37,17 @@ class TestHealth:
     @pytest.mark.parametrize(
         ("age_s", "has_called", "expected"),
         [
-            (0.0, True, Health.HEALTHY),
-            (10.0, True, Health.HEALTHY),
-            (10.1, True, Health.STALE),
-            (60.0, True, Health.STALE),
-            (60.1, True, Health.DEAD),
-            (0.0, False, Health.STALE),
-            (60.0, False, Health.STALE),
-            (60.1, False, Health.DEAD),
+            (0.0, True, NodeHealthState.HEALTHY),
+            (10.0, True, NodeHealthState.HEALTHY),
+            (10.1, True, NodeHealthState.STALE),
+            (60.0, True, NodeHealthState.STALE),
+            (60.1, True, NodeHealthState.DEAD),
+            (0.0, False, NodeHealthState.STALE),
+            (60.0, False, NodeHealthState.STALE),
+            (60.1, False, NodeHealthState.DEAD),
         ],
     )
-    def test_age_decides(self, age_s: float, has_called: bool, expected: Health) -> None:
+    def test_age_decides(self, age_s: float, has_called: bool, expected: NodeHealthState) -> None:
         """The limits are exclusive, and one that never called is never HEALTHY."""
         assert expected is health_of(age_s, has_called=has_called, options=OPTIONS)
 
@@ -62,7 +62,12 @@ class TestHealth:
             world.keep_alive("dn1")
             seen.append(world.control.queries.nodes()[0].health)
 
-        assert [Health.HEALTHY, Health.STALE, Health.DEAD, Health.HEALTHY] == seen
+        assert [
+            NodeHealthState.HEALTHY,
+            NodeHealthState.STALE,
+            NodeHealthState.DEAD,
+            NodeHealthState.HEALTHY,
+        ] == seen
 
     def test_after_a_restart_nobody_is_healthy_or_dead_before_its_time(
         self, tmp_path: Path
@@ -76,7 +81,7 @@ class TestHealth:
             world.clock.advance_s(61)
             later = world.control.queries.nodes()[0].health
 
-        assert (Health.STALE, Health.DEAD) == (first, later)
+        assert (NodeHealthState.STALE, NodeHealthState.DEAD) == (first, later)
 
 
 def at_one_address(datanode_id: str) -> Registration:
@@ -267,16 +272,16 @@ class TestStandings:
     @pytest.mark.parametrize(
         ("op_state", "layout", "health", "takes_replicas", "takes_commands", "is_gone"),
         [
-            (OpState.IN_SERVICE, LAYOUT_VERSION, Health.HEALTHY, True, True, False),
-            (OpState.IN_SERVICE, LAYOUT_VERSION, Health.STALE, False, True, False),
-            (OpState.IN_SERVICE, LAYOUT_VERSION, Health.DEAD, False, True, True),
-            (OpState.IN_SERVICE, LAYOUT_VERSION + 1, Health.HEALTHY, False, False, False),
-            (OpState.IN_SERVICE, LAYOUT_VERSION + 1, Health.DEAD, False, False, True),
-            (OpState.DECOMMISSIONING, LAYOUT_VERSION, Health.HEALTHY, False, True, False),
-            (OpState.DECOMMISSIONING, LAYOUT_VERSION, Health.DEAD, False, True, True),
-            (OpState.ENTERING_MAINTENANCE, LAYOUT_VERSION, Health.DEAD, False, True, True),
-            (OpState.IN_MAINTENANCE, LAYOUT_VERSION, Health.HEALTHY, False, True, False),
-            (OpState.IN_MAINTENANCE, LAYOUT_VERSION, Health.DEAD, False, True, False),
+            (OpState.IN_SERVICE, LAYOUT_VERSION, NodeHealthState.HEALTHY, True, True, False),
+            (OpState.IN_SERVICE, LAYOUT_VERSION, NodeHealthState.STALE, False, True, False),
+            (OpState.IN_SERVICE, LAYOUT_VERSION, NodeHealthState.DEAD, False, True, True),
+            (OpState.IN_SERVICE, LAYOUT_VERSION + 1, NodeHealthState.HEALTHY, False, False, False),
+            (OpState.IN_SERVICE, LAYOUT_VERSION + 1, NodeHealthState.DEAD, False, False, True),
+            (OpState.DECOMMISSIONING, LAYOUT_VERSION, NodeHealthState.HEALTHY, False, True, False),
+            (OpState.DECOMMISSIONING, LAYOUT_VERSION, NodeHealthState.DEAD, False, True, True),
+            (OpState.ENTERING_MAINTENANCE, LAYOUT_VERSION, NodeHealthState.DEAD, False, True, True),
+            (OpState.IN_MAINTENANCE, LAYOUT_VERSION, NodeHealthState.HEALTHY, False, True, False),
+            (OpState.IN_MAINTENANCE, LAYOUT_VERSION, NodeHealthState.DEAD, False, True, False),
         ],
     )
     def test_standing(
@@ -284,7 +289,7 @@ class TestStandings:
         cluster: Cluster,
         op_state: OpState,
         layout: int,
-        health: Health,
+        health: NodeHealthState,
         takes_replicas: bool,
         takes_commands: bool,
         is_gone: bool,
@@ -297,7 +302,7 @@ class TestStandings:
         nodes = cluster.nodes
         assert health is nodes.health("dn1")
         assert [(cluster.row(), health)] == nodes.standings(["dn1"])
-        assert (health is Health.HEALTHY) is nodes.is_reachable("dn1")
+        assert (health is NodeHealthState.HEALTHY) is nodes.is_reachable("dn1")
         assert takes_replicas is nodes.takes_replicas("dn1")
         assert takes_commands is nodes.takes_commands("dn1")
         assert is_gone is nodes.is_gone("dn1")
@@ -306,7 +311,7 @@ class TestStandings:
         """Those who judge many at once judge it as who judges one."""
         cluster.join("dn1")
         cluster.restart()
-        for seconds, health in ((0, Health.STALE), (61, Health.DEAD)):
+        for seconds, health in ((0, NodeHealthState.STALE), (61, NodeHealthState.DEAD)):
             cluster.clock.advance_s(seconds)
 
             assert [(cluster.row(), health)] == cluster.nodes.standings(["dn1"])
@@ -316,8 +321,8 @@ class TestStandings:
         """It is dead and gone, and on no rack. No rule forbids commands for it."""
         nodes = cluster.nodes
 
-        assert (Health.DEAD, True) == (nodes.health("dn9"), nodes.is_gone("dn9"))
-        assert [(None, Health.DEAD)] == nodes.standings(["dn9"])
+        assert (NodeHealthState.DEAD, True) == (nodes.health("dn9"), nodes.is_gone("dn9"))
+        assert [(None, NodeHealthState.DEAD)] == nodes.standings(["dn9"])
         assert (False, False) == (nodes.is_reachable("dn9"), nodes.takes_replicas("dn9"))
         assert (True, "") == (nodes.takes_commands("dn9"), nodes.rack("dn9"))
         assert (None, {}, 0.0) == (
@@ -340,9 +345,9 @@ class TestStandings:
     def test_only_dead_nodes_replicas_are_left_out(self, cluster: Cluster) -> None:
         """A stale node's word still holds."""
         cluster.join("dead", "stale")
-        cluster.silence(Health.DEAD)
+        cluster.silence(NodeHealthState.DEAD)
         cluster.nodes.hear("stale", (), ())
-        cluster.silence(Health.STALE)
+        cluster.silence(NodeHealthState.STALE)
         cluster.join("well")
         replicas = [replica(node) for node in ("well", "dead", "stale", "unknown")]
 
@@ -388,4 +393,4 @@ class TestStandings:
             cluster.clock.advance_s(seconds)
             seen.append(cluster.nodes.health("dn1"))
 
-        assert [Health.STALE, Health.STALE, Health.DEAD] == seen
+        assert [NodeHealthState.STALE, NodeHealthState.STALE, NodeHealthState.DEAD] == seen

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from scm.state.facts import Health
+from scm.state.facts import NodeHealthState
 from tests.support.control.lone_nodes import Cluster, registration
 from tests.support.heard import logged
 
@@ -21,7 +21,7 @@ class TestForget:
     def test_forgotten_node_has_no_remaining_notes(self, cluster: Cluster) -> None:
         """Only the row is left, which the caller removes."""
         cluster.join("dn1")
-        cluster.silence(Health.DEAD)
+        cluster.silence(NodeHealthState.DEAD)
         cluster.note()
         cluster.nodes.write_failed("dn1")
         was_dead = set(cluster.nodes.dead)
@@ -60,12 +60,12 @@ class TestRacks:
         cluster.register(registration("a", rack="/r1"))
         cluster.register(registration("b", rack="/r2"))
         counts = [cluster.nodes.rack_count()]
-        cluster.silence(Health.DEAD)
+        cluster.silence(NodeHealthState.DEAD)
         cluster.nodes.hear("a", (), ())
         counts.append(cluster.nodes.rack_count())  # b is dead
         cluster.nodes.hear("b", (), ())
         counts.append(cluster.nodes.rack_count())
-        cluster.silence(Health.DEAD)
+        cluster.silence(NodeHealthState.DEAD)
         counts.append(cluster.nodes.rack_count())  # nobody has looked
         cluster.note()
         counts.append(cluster.nodes.rack_count())
@@ -75,7 +75,7 @@ class TestRacks:
     def test_a_stale_nodes_rack_counts(self, cluster: Cluster) -> None:
         """The node is still there."""
         cluster.join("dn1")
-        cluster.silence(Health.STALE)
+        cluster.silence(NodeHealthState.STALE)
 
         assert 1 == cluster.nodes.rack_count()
 
@@ -158,7 +158,7 @@ class TestNoteHealth:
         """Joined, silent, silent for long, back; in between nothing is new."""
         cluster.join("dn1")
         seen = []
-        for health in (Health.HEALTHY, Health.STALE, Health.DEAD):
+        for health in (NodeHealthState.HEALTHY, NodeHealthState.STALE, NodeHealthState.DEAD):
             cluster.silence(health)
             seen.append((cluster.nodes.unnoted(), cluster.note(), set(cluster.nodes.dead)))
             assert ([], []) == (cluster.nodes.unnoted(), cluster.note())
@@ -175,7 +175,7 @@ class TestNoteHealth:
         """One of three nodes has stayed healthy."""
         cluster.join("a", "b", "c")
         cluster.note()
-        cluster.silence(Health.STALE)
+        cluster.silence(NodeHealthState.STALE)
         cluster.nodes.hear("a", (), ())
 
         assert (["b", "c"], ["b", "c"]) == (cluster.nodes.unnoted(), cluster.note())
@@ -187,11 +187,11 @@ class TestNoteHealth:
         names = [f"dn{number:02}" for number in range(100)]
         cluster.join(*names)
         cluster.note()
-        cluster.silence(Health.DEAD)
+        cluster.silence(NodeHealthState.DEAD)
         asked: list[str] = []
         health = cluster.nodes.health
 
-        def counted(node: str) -> Health:
+        def counted(node: str) -> NodeHealthState:
             asked.append(node)
             return health(node)
 
@@ -213,7 +213,7 @@ class TestNoteHealth:
         first = cluster.note()
         cluster.nodes.hear("calls", (), ())
         second = cluster.note()
-        cluster.silence(Health.DEAD)
+        cluster.silence(NodeHealthState.DEAD)
         cluster.nodes.hear("calls", (), ())
         third = cluster.note()
 
@@ -224,7 +224,7 @@ class TestNoteHealth:
         """No check happened before its time was over."""
         cluster.join("dn1")
         cluster.restart()
-        cluster.silence(Health.DEAD)
+        cluster.silence(NodeHealthState.DEAD)
 
         assert (["dn1"], {"dn1"}) == (cluster.note(), cluster.nodes.dead)
 
@@ -233,11 +233,11 @@ class TestNoteHealth:
         cluster.join("dn1")
         seen = []
         for health, calls in [
-            (Health.HEALTHY, False),
-            (Health.STALE, False),
-            (Health.DEAD, False),
-            (Health.STALE, True),
-            (Health.HEALTHY, True),
+            (NodeHealthState.HEALTHY, False),
+            (NodeHealthState.STALE, False),
+            (NodeHealthState.DEAD, False),
+            (NodeHealthState.STALE, True),
+            (NodeHealthState.HEALTHY, True),
         ]:
             if calls:
                 cluster.nodes.hear("dn1", (), ())
@@ -253,7 +253,7 @@ class TestNoteHealth:
         cluster.note()
         cluster.clock.advance_s(4)
         cluster.nodes.hear("dn1", (), ())
-        cluster.silence(Health.STALE)
+        cluster.silence(NodeHealthState.STALE)
         cluster.note()
 
         assert 1_004_000 == cluster.row().last_heartbeat_at_ms
@@ -262,15 +262,15 @@ class TestNoteHealth:
         """There is one line for each change."""
         cluster.join("dn1")
         with logged() as said:
-            for health in (Health.HEALTHY, Health.STALE, Health.DEAD):
+            for health in (NodeHealthState.HEALTHY, NodeHealthState.STALE, NodeHealthState.DEAD):
                 cluster.silence(health)
                 cluster.note()
 
         line = {"event": "node_health_changed", "datanode_id": "dn1"}
         assert [
-            line | {"health": Health.HEALTHY, "log_level": "info"},
-            line | {"health": Health.STALE, "log_level": "warning"},
-            line | {"health": Health.DEAD, "log_level": "warning"},
+            line | {"health": NodeHealthState.HEALTHY, "log_level": "info"},
+            line | {"health": NodeHealthState.STALE, "log_level": "warning"},
+            line | {"health": NodeHealthState.DEAD, "log_level": "warning"},
         ] == said
 
 
@@ -281,7 +281,7 @@ class TestNotesInVain:
         """
         cluster.join("dn1", "dn2")
         cluster.note()
-        cluster.silence(Health.DEAD)
+        cluster.silence(NodeHealthState.DEAD)
         cluster.nodes.hear("dn2", (), ())
         cluster.note_in_vain()
         dead, due = set(cluster.nodes.dead), cluster.nodes.unnoted()
@@ -294,7 +294,7 @@ class TestNotesInVain:
         """A failed note is repeated before the nodes behind it."""
         cluster.join("dn1", "dn2")
         cluster.note()
-        cluster.silence(Health.DEAD)
+        cluster.silence(NodeHealthState.DEAD)
         cluster.nodes.hear("dn2", (), ())
         cluster.note_in_vain(count_max=1)
 
@@ -305,7 +305,7 @@ class TestNotesInVain:
         be noted.
         """
         cluster.join("dn1")
-        cluster.silence(Health.DEAD)
+        cluster.silence(NodeHealthState.DEAD)
         cluster.note()
         cluster.nodes.hear("dn1", (), ())
         cluster.note_in_vain()

@@ -12,7 +12,7 @@ from scm.cluster.commands.command_limits import RECONCILE_LIMIT
 from scm.edge.call_values import HeartbeatAnswer
 from scm.replication.reconciling.attempts import TRIES_MAX
 from scm.replication.reconciling.plan_check import PlanReplica, PlanRow
-from scm.state.facts import Container, ContainerState, Kind, OutcomeState
+from scm.state.facts import CommandKind, Container, ContainerState, OutcomeState
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import ScmWorld, outcome, replica
 
@@ -34,7 +34,7 @@ def world(tmp_path: Path) -> Iterator[ScmWorld]:
         yield made
 
 
-def kinds(answer: HeartbeatAnswer) -> list[tuple[Kind, int]]:
+def kinds(answer: HeartbeatAnswer) -> list[tuple[CommandKind, int]]:
     """Return the commands of an answer as kind and container."""
     return [(command.kind, command.container_id) for command, _peers in answer.commands]
 
@@ -59,7 +59,7 @@ class TestClose:
 
         for node in NODES:
             answer = world.call(node)
-            assert [(Kind.CLOSE, 1)] == kinds(answer)
+            assert [(CommandKind.CLOSE, 1)] == kinds(answer)
             command, _peers = answer.commands[0]
             assert (2, False) == (command.bcsid, command.force)
             assert [] == kinds(world.call(node))
@@ -139,7 +139,7 @@ class TestClose:
         (command,) = world.state.commands.of_node("dn3")
 
         assert [] == different
-        assert (Kind.CLOSE, True) == (command.kind, command.force)
+        assert (CommandKind.CLOSE, True) == (command.kind, command.force)
 
 
 class TestReconcile:
@@ -156,7 +156,7 @@ class TestReconcile:
             answer = world.call(node)
             ((command, peers),) = answer.commands
             world.execute(node, answer)
-            assert Kind.RECONCILE is command.kind
+            assert CommandKind.RECONCILE is command.kind
             assert {(n, f"{n}:9859") for n in NODES if n != node} == {
                 (p.datanode_id, p.address) for p in peers
             }
@@ -251,7 +251,7 @@ class TestAnswers:
         """A datanode of a restored backup may still hold commands of a lost future."""
         self.ordered(world)
         ((command, _peers),) = world.call("dn1").commands
-        foreign = type(command)(9_999, Kind.CLOSE, 1, "dn1")
+        foreign = type(command)(9_999, CommandKind.CLOSE, 1, "dn1")
         world.beat("dn1", outcomes=(outcome(foreign),))
 
         assert ([], []) == world.control.queries.outcomes([9_999], 10)
@@ -273,7 +273,7 @@ class TestAnswers:
 
         assert [] == outcomes
         assert command.command_id in pending
-        assert is_sent_again == (kinds(answer) == [(Kind.RECONCILE, command.container_id)])
+        assert is_sent_again == (kinds(answer) == [(CommandKind.RECONCILE, command.container_id)])
 
     def test_a_real_answer_replaces_a_skipped_one(self, world: ScmWorld) -> None:
         """Whatever order they come in."""

@@ -6,8 +6,8 @@ import pytest
 
 from agent.errors import Code, Unavailable
 from merkle.replica import ReplicaState
-from scm.cluster.replica_map import Report, Reports
-from scm.state.facts import Kind
+from scm.cluster.replica_map import NodeReplicaReport, ReportProcessor
+from scm.state.facts import CommandKind
 from tests.support.control.scm_world import ScmWorld, replica
 from tests.support.control.unwritable import unwritable
 from tests.support.heard import logged
@@ -15,9 +15,9 @@ from tests.support.heard import logged
 DELETED = ReplicaState.DELETED
 
 
-def page(report_id: int, number: int, *ids: int, last: bool = False) -> Report:
+def page(report_id: int, number: int, *ids: int, last: bool = False) -> NodeReplicaReport:
     """Build one page of a full report of dn1."""
-    return Report(
+    return NodeReplicaReport(
         True,
         report_id,
         number,
@@ -26,9 +26,9 @@ def page(report_id: int, number: int, *ids: int, last: bool = False) -> Report:
     )
 
 
-def some(*ids: int, state: ReplicaState = ReplicaState.CLOSED) -> Report:
+def some(*ids: int, state: ReplicaState = ReplicaState.CLOSED) -> NodeReplicaReport:
     """Build an incremental report of dn1."""
-    return Report(
+    return NodeReplicaReport(
         False,
         0,
         0,
@@ -55,7 +55,7 @@ class TestFullReport:
         ],
     )
     def test_only_the_last_page_removes(
-        self, tmp_path: Path, reports: list[Report], expected: set[int]
+        self, tmp_path: Path, reports: list[NodeReplicaReport], expected: set[int]
     ) -> None:
         """Only replicas that a complete full report does not name are removed."""
         with ScmWorld(tmp_path).running() as world:
@@ -74,7 +74,9 @@ class TestFullReport:
             asked = world.call("dn1", page(1, 2, 3, last=True)).commands
 
             assert {1, 3, 5} == held(world)
-            assert [Kind.REREGISTER] == [c.kind for c, _ in asked], "it is to name them all again"
+            assert [CommandKind.REREGISTER] == [c.kind for c, _ in asked], (
+                "it is to name them all again"
+            )
 
     def test_a_lost_page_that_could_not_be_noted_is_not_remembered(self, tmp_path: Path) -> None:
         """The disk of the state is full. The datanode gets no command, and continues as before."""
@@ -158,7 +160,7 @@ class TestFullReport:
     def test_a_page_that_could_not_be_kept_may_be_sent_again(self, tmp_path: Path) -> None:
         """A failed write leaves the report as far as it was."""
         with ScmWorld(tmp_path).running() as world:
-            reports = Reports(world.state)
+            reports = ReportProcessor(world.state)
             with world.state.change() as change:
                 reports.apply(change, "dn1", some(5))
                 reports.apply(change, "dn1", page(1, 0, 1))
@@ -195,7 +197,7 @@ class TestIncrementalReport:
     def test_a_report_without_news_writes_nothing(self, tmp_path: Path) -> None:
         """Only the time of the report is new, and that is kept in memory."""
         with ScmWorld(tmp_path).running() as world:
-            reports = Reports(world.state)
+            reports = ReportProcessor(world.state)
             with world.state.change() as change:
                 reports.apply(change, "dn1", some(1))
             with world.state.change() as change:

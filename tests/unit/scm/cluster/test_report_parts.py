@@ -6,16 +6,16 @@ import pytest
 
 from agent.errors import Unavailable
 from merkle.replica import ReplicaState
-from scm.cluster.replica_map import Report
+from scm.cluster.replica_map import NodeReplicaReport
 from scm.edge.call_values import Heartbeat
 from scm.edge.plane import datanode_calls
 from tests.support.control.scm_world import ScmWorld, replica, volume
 
 
-def page(*ids: int, report_id: int = 1, last: bool = True, number: int = 0) -> Report:
+def page(*ids: int, report_id: int = 1, last: bool = True, number: int = 0) -> NodeReplicaReport:
     """Build a page of a full report of dn1."""
     replicas = tuple(replica("dn1", container_id=i) for i in ids)
-    return Report(True, report_id, number, is_last=last, replicas=replicas)
+    return NodeReplicaReport(True, report_id, number, is_last=last, replicas=replicas)
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +64,7 @@ def test_replica_deleted_between_report_parts_stays_deleted(tmp_path: Path) -> N
         world.join("dn1")
         world.call("dn1", page(1, 2, 3, 4, last=False))
         gone = replica("dn1", ReplicaState.DELETED, container_id=5)
-        some = Report(False, 0, 0, is_last=True, replicas=(gone,))
+        some = NodeReplicaReport(False, 0, 0, is_last=True, replicas=(gone,))
 
         world.call("dn1", some, page(5, 6, 7, 8, number=1))
 

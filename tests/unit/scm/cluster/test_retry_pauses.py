@@ -4,14 +4,14 @@ import pytest
 
 from scm.cluster.commands.retry_pauses import RECONSTRUCT_FIRST_S, RetryPauses
 from scm.state.clock import Clock
-from scm.state.facts import Kind, OutcomeState
+from scm.state.facts import CommandKind, OutcomeState
 from tests.support.clock import FakeClock
 from tests.support.control.scm_world import outcome, pending
 
 CONTAINER = 7
 
 
-def tried(kind: Kind, *, pause_s: float, count: int) -> list[float]:
+def tried(kind: CommandKind, *, pause_s: float, count: int) -> list[float]:
     """Fail so often, each time as soon as may be and once a second is over; return the pauses."""
     clock = FakeClock()
     pauses = RetryPauses(Clock(clock.now_ms, clock.monotonic_s), first_s=pause_s)
@@ -31,10 +31,11 @@ def tried(kind: Kind, *, pause_s: float, count: int) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "first_s"), [(Kind.REPLICATE, 1.0), (Kind.RECONSTRUCT, RECONSTRUCT_FIRST_S)]
+    ("kind", "first_s"),
+    [(CommandKind.REPLICATE, 1.0), (CommandKind.RECONSTRUCT, RECONSTRUCT_FIRST_S)],
 )
 def test_pauses_double_although_each_try_comes_long_after_the_pause(
-    kind: Kind, first_s: float
+    kind: CommandKind, first_s: float
 ) -> None:
     """
     A reconstruction is ordered ten seconds after another at the earliest: the first failures, whose
@@ -51,13 +52,13 @@ def test_a_success_ends_the_row() -> None:
     """
     clock = FakeClock()
     pauses = RetryPauses(Clock(clock.now_ms, clock.monotonic_s), first_s=1.0)
-    command = pending(1, Kind.REPLICATE, container_id=CONTAINER)
+    command = pending(1, CommandKind.REPLICATE, container_id=CONTAINER)
     for state in (OutcomeState.FAILED, OutcomeState.FAILED, OutcomeState.EXECUTED):
         pauses.note(command, outcome(command, state))
 
-    is_cooling = pauses.is_cooling(Kind.REPLICATE, CONTAINER, "")
+    is_cooling = pauses.is_cooling(CommandKind.REPLICATE, CONTAINER, "")
     pauses.note(command, outcome(command, OutcomeState.FAILED))
     clock.advance_s(1)
 
     assert not is_cooling
-    assert not pauses.is_cooling(Kind.REPLICATE, CONTAINER, "")
+    assert not pauses.is_cooling(CommandKind.REPLICATE, CONTAINER, "")

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from merkle.replica import ReplicaState
-from scm.cluster.nodes import Nodes
-from scm.cluster.safemode import Gate, Reported, SafeMode, gate
+from scm.cluster.nodes import NodeManager
+from scm.cluster.safemode import Reported, SafeMode, SafeModeStatus, gate
 from scm.state.clock import Clock
-from scm.state.database import State
+from scm.state.database import StateDatabase
 from scm.state.facts import ContainerState, Key, KeyBlock, Node, OpState
 from scm.state.options import ScmOptions
 from tests.support.clock import FakeClock
@@ -86,7 +86,7 @@ def test_gate_opens_without_some_nodes_if_containers_are_reported(
 def test_a_node_that_was_dead_and_reported_counts_as_a_host() -> None:
     expected = ["dn0", "dn1", "dn2"]
 
-    def at(*seen: str) -> Gate:
+    def at(*seen: str) -> SafeModeStatus:
         return judged(expected, seen, waited_s=300.0, wait_s=300.0)
 
     assert not at("dn0").is_open
@@ -142,7 +142,7 @@ def test_reason_of_each_answer() -> None:
         is_cold: bool = False,
         away: str = "",
         found: Callable[[], Reported] = all_reported,
-    ) -> Gate:
+    ) -> SafeModeStatus:
         return gate(
             four if seen else [],
             seen,
@@ -155,8 +155,8 @@ def test_reason_of_each_answer() -> None:
             is_cold=is_cold,
         )
 
-    assert Gate(True, f"all 4 {online} have reported", (), False, 4) == at("dbcax", 1.0)
-    assert Gate(
+    assert SafeModeStatus(True, f"all 4 {online} have reported", (), False, 4) == at("dbcax", 1.0)
+    assert SafeModeStatus(
         False,
         f"3 of 4 {online} have reported; at most 1 s more for the others",
         ("b",),
@@ -164,7 +164,7 @@ def test_reason_of_each_answer() -> None:
         4,
         1,
     ) == at("cad", 59.0)
-    assert Gate(
+    assert SafeModeStatus(
         False,
         f"1 of 4 {online} have reported, and a write needs 2; {leave}",
         ("a", "b", "c"),
@@ -172,24 +172,26 @@ def test_reason_of_each_answer() -> None:
         4,
         44,
     ) == at("d", 16.0, away="abc")
-    assert Gate(
+    assert SafeModeStatus(
         False,
         f"3 of 4 {online} have reported, with 7 of 8 closed containers, and 99 % must be; {leave}",
         ("b",),
         False,
         4,
     ) == at("cad", 60.0, found=lambda: Reported(7, 8))
-    assert Gate(
+    assert SafeModeStatus(
         True,
         f"3 of 4 {known} have reported, with 100 of 100 closed containers; the others are away",
         ("b",),
         True,
         4,
     ) == at("cad", 60.0, is_cold=True)
-    assert Gate(False, "no node is known; 20 s more for those that come", (), True, 0, 20.0) == at(
-        "", 40.0, is_cold=True
+    assert SafeModeStatus(
+        False, "no node is known; 20 s more for those that come", (), True, 0, 20.0
+    ) == at("", 40.0, is_cold=True)
+    assert SafeModeStatus(True, f"all 0 {known} have reported", (), True) == at(
+        "", 60.0, is_cold=True
     )
-    assert Gate(True, f"all 0 {known} have reported", (), True) == at("", 60.0, is_cold=True)
 
 
 OPTIONS = ScmOptions()
@@ -211,7 +213,7 @@ STANDINGS = [
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     """Return where a state with a node of every kind is, closed."""
-    state = State.open(tmp_path, map_bytes=MAP_BYTES)
+    state = StateDatabase.open(tmp_path, map_bytes=MAP_BYTES)
     node = Node("", "x:1", "/r", "0.1", 1, OpState.IN_SERVICE, 0, 1, 1)
     with state.change() as change:
         for name, (op_state, was_online) in zip(IN_TURN, STANDINGS, strict=True):
@@ -226,10 +228,10 @@ class Start:
 
     def __init__(self, path: Path, *, is_cold: bool = False) -> None:
         """Open the state and begin to wait."""
-        self.state = State.open(path, map_bytes=MAP_BYTES, is_cold=is_cold)
+        self.state = StateDatabase.open(path, map_bytes=MAP_BYTES, is_cold=is_cold)
         self.clock = FakeClock()
         clock = Clock(self.clock.now_ms, self.clock.monotonic_s)
-        self.nodes = Nodes(self.state, clock, OPTIONS)
+        self.nodes = NodeManager(self.state, clock, OPTIONS)
         self.mode = SafeMode(self.state, self.nodes, clock, OPTIONS)
 
 
@@ -334,13 +336,13 @@ class TestWarmStart:
         warm.mode.look(("b",))
         opened = warm.mode.leave()
 
-        assert Gate(True, "opened by an operator", ("a", "c"), False, 3, 0.0) == opened
+        assert SafeModeStatus(True, "opened by an operator", ("a", "c"), False, 3, 0.0) == opened
         assert not warm.mode.is_on
         assert opened is warm.mode.look(())
 
     def test_a_person_can_open_it_before_the_first_look(self, warm: Start) -> None:
         """Nothing is known yet, and the missing nodes were not listed."""
-        assert Gate(True, "opened by an operator", (), False, 0, 0.0) == warm.mode.leave()
+        assert SafeModeStatus(True, "opened by an operator", (), False, 0, 0.0) == warm.mode.leave()
 
 
 class TestColdStart:
@@ -374,7 +376,7 @@ def opens_with(
 
     `replicas` are on datanodes before the start; those on `seen` are reported after it.
     """
-    state = State.open(path, map_bytes=MAP_BYTES)
+    state = StateDatabase.open(path, map_bytes=MAP_BYTES)
     with state.change() as change:
         for number in (1, 2, 3):
             made = replace(container(container_id=number, state=container_state), scheme=scheme)
@@ -439,7 +441,7 @@ class TestContainers:
         assert opens_with(path, "ab", (1, "c"), container_state=state)
 
     def test_a_damaged_replica_is_not_one_to_read_from(self, path: Path) -> None:
-        state = State.open(path, map_bytes=MAP_BYTES)
+        state = StateDatabase.open(path, map_bytes=MAP_BYTES)
         with state.change() as change:
             bad = replica("a", container_id=1, state=ReplicaState.UNHEALTHY)
             change.put(state.replicas, bad)

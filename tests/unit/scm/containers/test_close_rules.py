@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from merkle.replica import ReplicaState
-from scm.cluster.case import Placed
+from scm.cluster.case import PlacedReplica
 from scm.containers.close_rules import Closure, closure, standing
 from scm.state.facts import Container, ContainerState
 from tests.support.control.replica_words import placed, shards
@@ -20,25 +20,25 @@ def box(state: ContainerState = QUASI_CLOSED, replication_factor: int = 3) -> Co
     return container(state, sequence_id=9, replication_factor=replication_factor)
 
 
-def decided(of: Container, held: tuple[Placed, ...], **more: Any) -> Closure:
+def decided(of: Container, held: tuple[PlacedReplica, ...], **more: Any) -> Closure:
     """Return how a container would be closed; nothing is acknowledged unless a test says so."""
     found = closure(of, held, **{"acknowledged_bcsid": 0, **more})
     assert found is not None
     return found
 
 
-def coded(words: str) -> tuple[Container, tuple[Placed, ...]]:
+def coded(words: str) -> tuple[Container, tuple[PlacedReplica, ...]]:
     """Return a quasi-closed RS(3,2) container committed up to 9, and its shards."""
     given = shards(words)
     return replace(given.container, state=QUASI_CLOSED, sequence_id=9), given.placed
 
 
-def nodes(of: tuple[Placed, ...]) -> list[str]:
+def nodes(of: tuple[PlacedReplica, ...]) -> list[str]:
     """Return where replicas are."""
     return [p.datanode_id for p in of]
 
 
-def unloadable(p: Placed) -> Placed:
+def unloadable(p: PlacedReplica) -> PlacedReplica:
     """Return a replica that its datanode cannot load."""
     return replace(p, replica=replace(p.replica, load_error="no descriptor"))
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from merkle.replica import ReplicaState
-from scm.cluster.lifecycle import Event, advance
-from scm.containers.emptying import Step, next_step
+from scm.cluster.lifecycle import ContainerEvent, advance
+from scm.containers.emptying import EmptyingStep, next_step
 from scm.state.facts import ContainerState, Replica
 from tests.support.control.scm_world import container, replica
 
@@ -34,42 +34,62 @@ def replicas(words: str) -> list[Replica]:
 @pytest.mark.parametrize(
     ("row", "state", "words", "expected"),
     [
-        ("W7", CLOSED, "C! C! C!", Step(Event.EMPTIED, ALL)),
-        ("W8", CLOSED, "C@4! C@4! C@4!", Step(None, ALL)),
-        ("one behind", CLOSED, "C! C! Q@4!", Step(Event.EMPTIED, ALL)),
-        ("W10", CLOSED, "C! C! C", Step()),
-        ("W11", CLOSED, "O! O! O!", Step()),
-        ("unhealthy", CLOSED, "C! C! U!", Step()),
-        ("no replica", CLOSED, "", Step()),
-        ("quasi-closed", QUASI_CLOSED, "Q! C! U!", Step(Event.EMPTIED, ("dn1", "dn2"))),
-        ("W13", DELETING, "C! C! C!", Step(None, ALL)),
-        ("last one gone", DELETING, "", Step(Event.CLEANED_UP)),
-        ("it stays gone", DELETED, "", Step()),
-        ("W59", DELETED, "C!", Step(None, ("dn1",))),
-        ("W61", DELETING, "O", Step(Event.RETURNED)),
-        ("an unhealthy one with data", DELETED, "U", Step(Event.RETURNED)),
-        ("closed, newer than known", DELETED, "C@6", Step(Event.RETURNED_CLOSED)),
-        ("closed, as known", DELETED, "C! C", Step(None, ("dn1",), ("dn2",))),
-        ("still open", ContainerState.OPEN, "C! C! C!", Step()),
-        ("still closing", ContainerState.CLOSING, "C! C! C!", Step()),
-        ("one open", CLOSED, "C! C! O!", Step()),
-        ("the proof is a closed one", CLOSED, "Q! Q! Q!", Step(None, ALL)),
-        ("more than committed proves nothing", CLOSED, "C@6! C@6! C@6!", Step(None, ALL)),
-        ("one proof is enough", CLOSED, "C@4! C! C@4!", Step(Event.EMPTIED, ALL)),
-        ("quasi-closed, one with data", QUASI_CLOSED, "Q! Q! Q", Step()),
-        ("quasi-closed, one open", QUASI_CLOSED, "Q! O! Q@4!", Step(Event.EMPTIED, ("dn1", "dn3"))),
-        ("quasi-closed, no replica", QUASI_CLOSED, "", Step()),
-        ("quasi-closed data, as known", DELETING, "Q@4 C!", Step(None, ("dn2",), ("dn1",))),
-        ("quasi-closed data, newer than known", DELETED, "Q@6", Step(Event.RETURNED)),
-        ("one of two newer than known", DELETED, "C Q@6", Step(Event.RETURNED_CLOSED)),
-        ("an open one, as known, is closed first", DELETED, "C! O@4", Step(None, ("dn1",))),
-        ("beside a closed one", DELETED, "C O", Step(None, (), ("dn1",))),
-        ("an open one, newer than known", DELETED, "C! O@6", Step(Event.RETURNED)),
-        ("of one that is being deleted", DELETING, "C! O@4", Step(Event.RETURNED)),
+        ("W7", CLOSED, "C! C! C!", EmptyingStep(ContainerEvent.EMPTIED, ALL)),
+        ("W8", CLOSED, "C@4! C@4! C@4!", EmptyingStep(None, ALL)),
+        ("one behind", CLOSED, "C! C! Q@4!", EmptyingStep(ContainerEvent.EMPTIED, ALL)),
+        ("W10", CLOSED, "C! C! C", EmptyingStep()),
+        ("W11", CLOSED, "O! O! O!", EmptyingStep()),
+        ("unhealthy", CLOSED, "C! C! U!", EmptyingStep()),
+        ("no replica", CLOSED, "", EmptyingStep()),
+        (
+            "quasi-closed",
+            QUASI_CLOSED,
+            "Q! C! U!",
+            EmptyingStep(ContainerEvent.EMPTIED, ("dn1", "dn2")),
+        ),
+        ("W13", DELETING, "C! C! C!", EmptyingStep(None, ALL)),
+        ("last one gone", DELETING, "", EmptyingStep(ContainerEvent.CLEANED_UP)),
+        ("it stays gone", DELETED, "", EmptyingStep()),
+        ("W59", DELETED, "C!", EmptyingStep(None, ("dn1",))),
+        ("W61", DELETING, "O", EmptyingStep(ContainerEvent.RETURNED)),
+        ("an unhealthy one with data", DELETED, "U", EmptyingStep(ContainerEvent.RETURNED)),
+        ("closed, newer than known", DELETED, "C@6", EmptyingStep(ContainerEvent.RETURNED_CLOSED)),
+        ("closed, as known", DELETED, "C! C", EmptyingStep(None, ("dn1",), ("dn2",))),
+        ("still open", ContainerState.OPEN, "C! C! C!", EmptyingStep()),
+        ("still closing", ContainerState.CLOSING, "C! C! C!", EmptyingStep()),
+        ("one open", CLOSED, "C! C! O!", EmptyingStep()),
+        ("the proof is a closed one", CLOSED, "Q! Q! Q!", EmptyingStep(None, ALL)),
+        ("more than committed proves nothing", CLOSED, "C@6! C@6! C@6!", EmptyingStep(None, ALL)),
+        ("one proof is enough", CLOSED, "C@4! C! C@4!", EmptyingStep(ContainerEvent.EMPTIED, ALL)),
+        ("quasi-closed, one with data", QUASI_CLOSED, "Q! Q! Q", EmptyingStep()),
+        (
+            "quasi-closed, one open",
+            QUASI_CLOSED,
+            "Q! O! Q@4!",
+            EmptyingStep(ContainerEvent.EMPTIED, ("dn1", "dn3")),
+        ),
+        ("quasi-closed, no replica", QUASI_CLOSED, "", EmptyingStep()),
+        ("quasi-closed data, as known", DELETING, "Q@4 C!", EmptyingStep(None, ("dn2",), ("dn1",))),
+        (
+            "quasi-closed data, newer than known",
+            DELETED,
+            "Q@6",
+            EmptyingStep(ContainerEvent.RETURNED),
+        ),
+        (
+            "one of two newer than known",
+            DELETED,
+            "C Q@6",
+            EmptyingStep(ContainerEvent.RETURNED_CLOSED),
+        ),
+        ("an open one, as known, is closed first", DELETED, "C! O@4", EmptyingStep(None, ("dn1",))),
+        ("beside a closed one", DELETED, "C O", EmptyingStep(None, (), ("dn1",))),
+        ("an open one, newer than known", DELETED, "C! O@6", EmptyingStep(ContainerEvent.RETURNED)),
+        ("of one that is being deleted", DELETING, "C! O@4", EmptyingStep(ContainerEvent.RETURNED)),
     ],
 )
 def test_a_container_goes_when_it_is_empty_and_returns_with_data(
-    row: str, state: ContainerState, words: str, expected: Step
+    row: str, state: ContainerState, words: str, expected: EmptyingStep
 ) -> None:
     """Container bcsid is 5; a datanode looks for itself before it deletes without force."""
     assert expected == next_step(container(state), replicas(words), is_unused=True), row
@@ -78,36 +98,40 @@ def test_a_container_goes_when_it_is_empty_and_returns_with_data(
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("C! C! U!", Step(Event.EMPTIED, ("dn1", "dn2"))),
-        ("C! C@4! U!", Step(Event.EMPTIED, ("dn1", "dn2"))),
-        ("C! C! U", Step()),  # it has data
-        ("C! C! U@6!", Step()),  # it had commits that nobody else had
-        ("C@4! C@4! U!", Step()),  # nobody else had all that was committed
-        ("C! C U!", Step()),
-        ("U! U! U!", Step()),
-        ("C! C! C", Step()),  # it leaves, but is not damaged
-        ("C! C! O!", Step()),
+        ("C! C! U!", EmptyingStep(ContainerEvent.EMPTIED, ("dn1", "dn2"))),
+        ("C! C@4! U!", EmptyingStep(ContainerEvent.EMPTIED, ("dn1", "dn2"))),
+        ("C! C! U", EmptyingStep()),  # it has data
+        ("C! C! U@6!", EmptyingStep()),  # it had commits that nobody else had
+        ("C@4! C@4! U!", EmptyingStep()),  # nobody else had all that was committed
+        ("C! C U!", EmptyingStep()),
+        ("U! U! U!", EmptyingStep()),
+        ("C! C! C", EmptyingStep()),  # it leaves, but is not damaged
+        ("C! C! O!", EmptyingStep()),
     ],
 )
-def test_damaged_empty_replica_on_a_leaving_node_does_not_block(words: str, expected: Step) -> None:
+def test_damaged_empty_replica_on_a_leaving_node_does_not_block(
+    words: str, expected: EmptyingStep
+) -> None:
     """No repair and no delete happens there, so the container would stay empty for ever."""
     held = replicas(words)
 
     assert expected == next_step(container(), held, is_unused=True, leaving=frozenset({"dn3"}))
-    assert Step() == next_step(container(), held, is_unused=True)
+    assert EmptyingStep() == next_step(container(), held, is_unused=True)
 
 
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("C@0! C@0!", Step(None, ("dn1", "dn2"))),
-        ("", Step(Event.CLEANED_UP)),
-        ("C@0! C@1", Step(Event.RETURNED_CLOSED)),
-        ("C@0! C@0", Step(Event.RETURNED_CLOSED)),
-        ("O@0! O@1", Step(Event.RETURNED)),
+        ("C@0! C@0!", EmptyingStep(None, ("dn1", "dn2"))),
+        ("", EmptyingStep(ContainerEvent.CLEANED_UP)),
+        ("C@0! C@1", EmptyingStep(ContainerEvent.RETURNED_CLOSED)),
+        ("C@0! C@0", EmptyingStep(ContainerEvent.RETURNED_CLOSED)),
+        ("O@0! O@1", EmptyingStep(ContainerEvent.RETURNED)),
     ],
 )
-def test_unwritten_container_is_deleted_and_returns_with_data(words: str, expected: Step) -> None:
+def test_unwritten_container_is_deleted_and_returns_with_data(
+    words: str, expected: EmptyingStep
+) -> None:
     """A client may write late, to a container that was closed before its first commit."""
     unwritten = container(DELETING, sequence_id=0, committed_count=0)
 
@@ -117,15 +141,15 @@ def test_unwritten_container_is_deleted_and_returns_with_data(words: str, expect
 @pytest.mark.parametrize(
     ("state", "words", "expected"),
     [
-        (CLOSED, "C! C! C!", Step()),
-        (QUASI_CLOSED, "C! C! C!", Step()),
-        (DELETED, "C", Step(Event.RETURNED_CLOSED)),
-        (DELETING, "C! C!", Step(None, ("dn2",))),
-        (DELETED, "U", Step(Event.RETURNED)),
+        (CLOSED, "C! C! C!", EmptyingStep()),
+        (QUASI_CLOSED, "C! C! C!", EmptyingStep()),
+        (DELETED, "C", EmptyingStep(ContainerEvent.RETURNED_CLOSED)),
+        (DELETING, "C! C!", EmptyingStep(None, ("dn2",))),
+        (DELETED, "U", EmptyingStep(ContainerEvent.RETURNED)),
     ],
 )
 def test_unloadable_replica_gives_no_information(
-    state: ContainerState, words: str, expected: Step
+    state: ContainerState, words: str, expected: EmptyingStep
 ) -> None:
     """It proves neither that the container is empty nor that its data was deleted. The first
     replica is unloadable.
@@ -146,7 +170,7 @@ def test_unloadable_replica_on_a_leaving_node_blocks_the_delete() -> None:
         container(), [first, second, unloadable], is_unused=True, leaving=frozenset({"dn3"})
     )
 
-    assert Step() == found
+    assert EmptyingStep() == found
 
 
 def test_a_good_replica_goes_with_the_others_also_where_it_leaves() -> None:
@@ -155,25 +179,25 @@ def test_a_good_replica_goes_with_the_others_also_where_it_leaves() -> None:
 
     found = next_step(container(), held, is_unused=True, leaving=frozenset({"dn3"}))
 
-    assert Step(Event.EMPTIED, ALL) == found
+    assert EmptyingStep(ContainerEvent.EMPTIED, ALL) == found
 
 
 def test_deleted_unwritten_container_gets_no_step() -> None:
     """Any replica brings it back, which is decided elsewhere."""
     unwritten = container(DELETED, sequence_id=0, committed_count=0)
 
-    assert Step() == next_step(unwritten, replicas("C@0! C@0"), is_unused=True)
+    assert EmptyingStep() == next_step(unwritten, replicas("C@0! C@0"), is_unused=True)
 
 
 @pytest.mark.parametrize(
     ("state", "words", "expected"),
     [
-        (CLOSED, "C! C! C!", Step()),
-        (DELETED, "C", Step(Event.RETURNED_CLOSED)),  # W14: no command destroys it
+        (CLOSED, "C! C! C!", EmptyingStep()),
+        (DELETED, "C", EmptyingStep(ContainerEvent.RETURNED_CLOSED)),  # W14: no command destroys it
     ],
 )
 def test_container_that_a_key_needs_is_never_deleted(
-    state: ContainerState, words: str, expected: Step
+    state: ContainerState, words: str, expected: EmptyingStep
 ) -> None:
     """The claims of its replicas do not matter."""
     assert expected == next_step(container(state), replicas(words), is_unused=False)
@@ -182,14 +206,16 @@ def test_container_that_a_key_needs_is_never_deleted(
 @pytest.mark.parametrize(
     ("before", "event", "after"),
     [
-        (CLOSED, Event.EMPTIED, DELETING),
-        (DELETING, Event.CLEANED_UP, DELETED),
-        (DELETING, Event.RETURNED, QUASI_CLOSED),
-        (DELETED, Event.RETURNED_CLOSED, CLOSED),
-        (CLOSED, Event.CLEANED_UP, CLOSED),
-        (ContainerState.OPEN, Event.EMPTIED, ContainerState.OPEN),
+        (CLOSED, ContainerEvent.EMPTIED, DELETING),
+        (DELETING, ContainerEvent.CLEANED_UP, DELETED),
+        (DELETING, ContainerEvent.RETURNED, QUASI_CLOSED),
+        (DELETED, ContainerEvent.RETURNED_CLOSED, CLOSED),
+        (CLOSED, ContainerEvent.CLEANED_UP, CLOSED),
+        (ContainerState.OPEN, ContainerEvent.EMPTIED, ContainerState.OPEN),
     ],
 )
-def test_events_move_the_state(before: ContainerState, event: Event, after: ContainerState) -> None:
+def test_events_move_the_state(
+    before: ContainerState, event: ContainerEvent, after: ContainerState
+) -> None:
     """And mean nothing to other states."""
     assert after is advance(container(before), event, now_ms=1).state

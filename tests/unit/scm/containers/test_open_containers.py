@@ -9,9 +9,9 @@ import pytest
 from agent.errors import Code, Refused, Unavailable
 from merkle.replica import ReplicaState
 from scm.edge.plane import client_calls
-from scm.state.facts import ContainerState, Key, Kind
+from scm.state.facts import CommandKind, ContainerState, Key
 from scm.state.options import ScmOptions
-from scm.state.single_values import Restored
+from scm.state.single_values import RestoreRecord
 from tests.support.control.scm_world import ScmWorld, confirm, key, replica
 
 MIB = 1024**2
@@ -314,14 +314,14 @@ class TestBlocksThatWereNeverCommitted:
     def test_stay_where_they_were_promised_before_a_backup(self, world: ScmWorld) -> None:
         """Before and after the recovery it is unknown whether they were committed since."""
         [old] = world.control.clients.allocate("a", [5])
-        world.state.note_restore(Restored(0, 0, 2, ()), None)
+        world.state.note_restore(RestoreRecord(0, 0, 2, ()), None)
         world.control.operators.close_containers([1])
         for endpoint in old.replicas:
             world.beat(endpoint.datanode_id, replica(endpoint.datanode_id, bcsid=1))
         is_over = not world.state.allocations.has_any(1)
         [later] = world.control.clients.allocate("b", [5])
         world.state.note_restore(
-            None, Restored(0, 0, 2, (), end_container_id=later.container_id + 1)
+            None, RestoreRecord(0, 0, 2, (), end_container_id=later.container_id + 1)
         )
         world.control.operators.close_containers([later.container_id])
         for endpoint in later.replicas:
@@ -344,7 +344,7 @@ def test_a_shard_that_missed_what_was_never_committed_is_closed_all_the_same(
         first, _never = world.control.clients.allocate("a", [5, 6], scheme="rs-3-2-1024k")
         world.control.clients.commit("a", [key("k", [first], [5])], may_replace=False, failed=())
         if is_restored:
-            world.state.note_restore(Restored(0, 0, 1, ()), None)
+            world.state.note_restore(RestoreRecord(0, 0, 1, ()), None)
         world.control.clients.finish("a", close=True)
         for index, endpoint in enumerate(first.replicas, start=1):
             is_short = index == 5
@@ -356,7 +356,9 @@ def test_a_shard_that_missed_what_was_never_committed_is_closed_all_the_same(
         world.clock.advance_s(5)
         world.control.tick()
 
-        sent = [command for command, _ in world.call(last).commands if command.kind is Kind.CLOSE]
+        sent = [
+            command for command, _ in world.call(last).commands if command.kind is CommandKind.CLOSE
+        ]
 
         assert ([] if is_restored else [(2, True)]) == [(c.bcsid, c.force) for c in sent if c.force]
 

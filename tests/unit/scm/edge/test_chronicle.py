@@ -7,7 +7,7 @@ import pytest
 from health.cluster_verdict import Verdict
 from merkle.replica import ReplicaState
 from scm.edge.overview import chronicle
-from scm.state.facts import Forgotten, Kind, Outcome, OutcomeState
+from scm.state.facts import CommandKind, CommandOutcome, ForgottenContainer, OutcomeState
 from scm.state.history.interval_samples import LEVELS
 from tests.support.control.scm_world import ScmWorld, container, replica, with_whole_replicas
 
@@ -117,8 +117,8 @@ def test_executed_work_is_counted_once(world: ScmWorld) -> None:
     world.beat("c", replica("c", root=9))
     world.control.operators.reconcile_containers([1])
     (command,) = world.call("c").commands
-    outcome = Outcome(
-        command[0].command_id, "c", 0, OutcomeState.EXECUTED, Kind.RECONCILE, 1, "", "", b""
+    outcome = CommandOutcome(
+        command[0].command_id, "c", 0, OutcomeState.EXECUTED, CommandKind.RECONCILE, 1, "", "", b""
     )
 
     world.call("c", outcomes=(outcome, outcome))
@@ -126,7 +126,7 @@ def test_executed_work_is_counted_once(world: ScmWorld) -> None:
     world.call("a", outcomes=(outcome,))
     wait(world, 60)
 
-    (work,) = (w for w in world.control.queries.survey().works if w.kind is Kind.RECONCILE)
+    (work,) = (w for w in world.control.queries.survey().works if w.kind is CommandKind.RECONCILE)
     assert 1 == work.rate.done_count
     assert 1 == sum(sample.done_count for sample in world.control.queries.survey().past.samples[0])
     world.state.close()
@@ -160,7 +160,7 @@ def test_containers_changed_since_their_last_look_are_counted(world: ScmWorld) -
         given_up = world.state.containers.get(3)
         assert given_up is not None
         change.remove(world.state.containers, 3)
-        change.put(world.state.forgotten, Forgotten(given_up, 1, 0))
+        change.put(world.state.forgotten, ForgottenContainer(given_up, 1, 0))
     wait(world, 700)
     world.state.stir([1])
 

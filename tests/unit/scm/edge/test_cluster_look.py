@@ -7,27 +7,27 @@ from itertools import combinations
 import pytest
 
 from health.cluster_verdict import Verdict
-from scm.cluster.safemode import Gate
-from scm.edge.health_totals import Counts
+from scm.cluster.safemode import SafeModeStatus
+from scm.edge.health_totals import HealthCounts
 from scm.edge.overview.cluster_look import Look, judged
-from scm.edge.overview.datanode_totals import Sums
+from scm.edge.overview.datanode_totals import NodeTotals
 
-COUNTS = Counts(
+COUNTS = HealthCounts(
     all=9, open=2, whole=7, to_do=0, unhealthy=0, differ=0, few_replicas=0, unknown=0, lost=0,
     contradict=0, stray=0, lacking=0,
 )  # fmt: skip
 
 
-def sums(**facts: object) -> Sums:
+def sums(**facts: object) -> NodeTotals:
     """Return three nodes that were all heard, but for `facts`."""
-    return Sums(**({"node_count": 3, "heard_count": 3, "volume_count": 6} | facts))  # type: ignore[arg-type]
+    return NodeTotals(**({"node_count": 3, "heard_count": 3, "volume_count": 6} | facts))  # type: ignore[arg-type]
 
 
 def look(**facts: object) -> Look:
     """Return a cluster where all is well, but for `facts`."""
     well: dict[str, object] = {
         "now_ms": 1_000,
-        "gate": Gate(True, "all 3 nodes that were online have reported"),
+        "gate": SafeModeStatus(True, "all 3 nodes that were online have reported"),
         "sums": sums(),
         "counts": COUNTS,
         "uncounted_count": 0,
@@ -51,7 +51,10 @@ WRONG: Mapping[str, tuple[dict[str, object], str]] = {  # each with what must be
     "volume": ({"sums": sums(failed_volume_count=1)}, "1 volume failed"),
 }
 UNKNOWN: Mapping[str, tuple[dict[str, object], str]] = {
-    "safe mode": ({"gate": Gate(False, "2 of 3 have reported")}, "safe mode: 2 of 3 have reported"),
+    "safe mode": (
+        {"gate": SafeModeStatus(False, "2 of 3 have reported")},
+        "safe mode: 2 of 3 have reported",
+    ),
     "nobody": ({"sums": sums(node_count=0)}, "no datanode has registered yet"),
     "silent": (
         {"sums": sums(heard_count=2, silent=["dn-1"])},

@@ -9,15 +9,15 @@ from urllib.parse import quote
 
 import pytest
 
-from agent.runtime.callthreads import CallThreads
-from agent.runtime.loop import LoopSet
+from agent.runtime.callthreads import CallThreadPool
+from agent.runtime.loop import WorkerLoops
 from merkle.replica import ReplicaState
 from scm.cluster.nodes import Registration
-from scm.cluster.replica_map import Report
+from scm.cluster.replica_map import NodeReplicaReport
 from scm.edge.call_values import Heartbeat
 from scm.edge.http_pages import HttpStatus
 from scm.edge.pages.ranking import worst_nodes
-from scm.state.facts import OpState, Volume
+from scm.state.facts import OpState, ReportedVolume
 from tests.support.control.scm_world import GIB, ScmWorld, container, replica
 
 HOSTILE = (
@@ -63,25 +63,27 @@ def world(tmp_path: Path) -> Iterator[ScmWorld]:
 
 def page(world: ScmWorld, **asked: str) -> str:
     """Return a page, the cluster's if nothing is asked for."""
-    with CallThreads(2, 4) as calls:
-        http = HttpStatus(world.control, calls, LoopSet(), lambda: True)
+    with CallThreadPool(2, 4) as calls:
+        http = HttpStatus(world.control, calls, WorkerLoops(), lambda: True)
         return http.page(asked).body.decode()
 
 
-def volume(path: str = "/data", *, failed: bool = False, error: str = "") -> Volume:
+def volume(path: str = "/data", *, failed: bool = False, error: str = "") -> ReportedVolume:
     """Return a volume that holds something."""
     capacity = 100 * GIB
-    return Volume(
+    return ReportedVolume(
         path, path, capacity, 40 * GIB, 60 * GIB, 1, failed, 0, 900_000, error, 50 * GIB, 49 * GIB
     )
 
 
-def join(world: ScmWorld, name: str, *volumes: Volume, rack: str = "/r", host: str = "") -> None:
+def join(
+    world: ScmWorld, name: str, *volumes: ReportedVolume, rack: str = "/r", host: str = ""
+) -> None:
     """Let a node in that holds container 1 and reports it."""
     world.control.datanodes.register(
         Registration(name, f"{host or name}:1", rack, "1", "", 1, volumes)
     )
-    report = Report(True, 1, 0, is_last=True, replicas=(replica(name),))
+    report = NodeReplicaReport(True, 1, 0, is_last=True, replicas=(replica(name),))
     world.control.datanodes.heartbeat(Heartbeat(name, 1, volumes or (volume(),), (report,), (), ()))
 
 
@@ -130,8 +132,8 @@ def test_cluster_page_never_claims_wholeness_without_knowledge(
         case "restart":
             whole.restart()
 
-    with CallThreads(2, 4) as calls:
-        http = HttpStatus(whole.control, calls, LoopSet(), lambda: is_ticking)
+    with CallThreadPool(2, 4) as calls:
+        http = HttpStatus(whole.control, calls, WorkerLoops(), lambda: is_ticking)
         text = Elements(http.page({}).body.decode()).text
 
     assert "All 1" not in text.partition("The weeks before")[0]
@@ -195,8 +197,8 @@ def test_links_lead_to_what_they_name(world: ScmWorld) -> None:
 def test_unknown_rack_or_datanode_gives_404(world: ScmWorld) -> None:
     """An unknown page parameter does, too."""
     join(world, "a", rack="/r")
-    with CallThreads(2, 4) as calls:
-        http = HttpStatus(world.control, calls, LoopSet(), lambda: True)
+    with CallThreadPool(2, 4) as calls:
+        http = HttpStatus(world.control, calls, WorkerLoops(), lambda: True)
         asked = [{"node": "b"}, {"rack": "/s"}, {"rack": "/r", "page": "x"}, {"rack": ""}]
         found = [http.page(words).status for words in asked]
 

@@ -9,7 +9,7 @@ from agent.rpc.v1 import container_pb2, scm_pb2
 from agent.rpc.wire.replica_columns import column_report
 from merkle.checksum import Algorithm
 from merkle.replica import ReplicaState
-from merkle.tree import Summary
+from merkle.tree import TreeSummary
 from scm.edge import datanode_wire
 from scm.edge.call_values import Heartbeat
 from scm.state.facts import Replica
@@ -71,7 +71,7 @@ def said(message: container_pb2.ReplicaReport) -> Replica:
         origin_datanode_id=message.origin_datanode_id or "dn1",
         replica_index=message.replica_index,
         is_empty=message.is_empty,
-        tree=Summary(
+        tree=TreeSummary(
             ALGORITHMS[tree.algorithm],
             tree.root,
             tree.generation,

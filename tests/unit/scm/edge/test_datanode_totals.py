@@ -7,18 +7,18 @@ import pytest
 from scm.edge.overview.datanode_totals import by_rack, summed
 from scm.edge.pages.ranking import remarks, worst_nodes, worst_racks, worst_volumes
 from scm.edge.views import NodeView
-from scm.state.facts import Health, Liveness, Node, OpState, Volume
+from scm.state.facts import Liveness, Node, NodeHealthState, OpState, ReportedVolume
 from scm.state.history.interval_samples import NEVER_VERIFIED, NOTHING_TO_VERIFY
 
 NOW_MS = 1_800_000_000_000
-DISK = Volume("v", "/data", 100, 40, 60, 3, False, 0, NOW_MS - 5_000, "", 50, 50)
+DISK = ReportedVolume("v", "/data", 100, 40, 60, 3, False, 0, NOW_MS - 5_000, "", 50, 50)
 
 
 def view(
     name: str,
-    *volumes: Volume,
+    *volumes: ReportedVolume,
     rack: str = "/r",
-    health: Health = Health.HEALTHY,
+    health: NodeHealthState = NodeHealthState.HEALTHY,
     op_state: OpState = OpState.IN_SERVICE,
     has_reported: bool = True,
 ) -> NodeView:
@@ -29,14 +29,16 @@ def view(
 
 
 @pytest.mark.parametrize("op_state", tuple(OpState))
-@pytest.mark.parametrize("health", tuple(Health))
-def test_node_totals_count_heard_silent_and_gone_nodes(health: Health, op_state: OpState) -> None:
+@pytest.mark.parametrize("health", tuple(NodeHealthState))
+def test_node_totals_count_heard_silent_and_gone_nodes(
+    health: NodeHealthState, op_state: OpState
+) -> None:
     """Only a decommissioned node may be silent. It counts then neither as heard nor for its
     capacity.
     """
     sums = summed([view("a"), view("b", health=health, op_state=op_state)])
 
-    is_heard = health is Health.HEALTHY
+    is_heard = health is NodeHealthState.HEALTHY
     is_gone = op_state is OpState.DECOMMISSIONED and not is_heard
     assert 2 == sums.node_count
     assert 1 + is_heard == sums.heard_count
@@ -50,7 +52,7 @@ def test_a_node_that_named_not_all_is_unreported_only_while_it_is_heard() -> Non
     sums = summed(
         [
             view("a", has_reported=False),
-            view("b", has_reported=False, health=Health.DEAD),
+            view("b", has_reported=False, health=NodeHealthState.DEAD),
         ]
     )
 
@@ -79,22 +81,22 @@ def test_nodes_that_need_attention_most_come_first() -> None:
         view("e-leaving", op_state=OpState.DECOMMISSIONING),
         view("d-unreported", has_reported=False),
         view("c-broken", replace(DISK, failed=True)),
-        view("b-silent", health=Health.STALE),
-        view("a-dead", health=Health.DEAD),
+        view("b-silent", health=NodeHealthState.STALE),
+        view("a-dead", health=NodeHealthState.DEAD),
     ]
 
     assert [n.node.datanode_id[0] for n in worst_nodes(nodes, 8)] == list("abcdefgh")
     assert ["c-broken", "f-full", "g-old"] == [
         place.datanode_id for place in worst_volumes(nodes, 3)
     ]
-    racks = by_rack([view("x", rack="/1"), view("y", rack="/2", health=Health.DEAD)])
+    racks = by_rack([view("x", rack="/1"), view("y", rack="/2", health=NodeHealthState.DEAD)])
     assert ["/2", "/1"] == [rack.name for rack in worst_racks(racks, 2)]
 
 
 def test_remarks_say_why() -> None:
     """In words, the worst first."""
     broken = view("a", replace(DISK, failed=True), DISK, op_state=OpState.ENTERING_MAINTENANCE)
-    silent = view("b", replace(DISK, available_bytes=3), health=Health.STALE)
+    silent = view("b", replace(DISK, available_bytes=3), health=NodeHealthState.STALE)
 
     assert ["1 of 2 volumes failed", "entering maintenance"] == list(remarks(broken, NOW_MS))
     assert ["not heard, last heard 1 min ago", "a volume is 97 % full"] == list(

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from merkle.replica import ReplicaState
-from scm.administration.after_restore import Looked
-from scm.cluster.nodes import Nodes
+from scm.administration.after_restore import InspectedContainer
+from scm.cluster.nodes import NodeManager
 from scm.edge import health_totals
-from scm.edge.health_totals import Counts, Flag, Needed, flags_of, is_lacking
+from scm.edge.health_totals import Flag, HealthCounts, Needed, flags_of, is_lacking
 from scm.state.clock import Clock
 from scm.state.facts import Container, ContainerState, Key, KeyBlock, OpState, Replica
-from scm.state.single_values import Restored
+from scm.state.single_values import RestoreRecord
 from tests.support.control.scm_world import (
     ScmWorld,
     container,
@@ -23,7 +23,7 @@ from tests.support.control.scm_world import (
 )
 
 NODES = ("a", "b", "c")
-NONE = Counts(*[0] * 12)
+NONE = HealthCounts(*[0] * 12)
 
 
 def whole() -> list[Replica]:
@@ -138,10 +138,10 @@ def test_container_needs_one_shard_of_each_index() -> None:
     assert Flag.UNHEALTHY | Flag.LOST == flags_of(coded, lost)
 
 
-def totals(world: ScmWorld) -> health_totals.Totals:
+def totals(world: ScmWorld) -> health_totals.HealthTotals:
     """Return totals that have counted nothing yet."""
-    nodes = Nodes(world.state, Clock(), world.options)
-    return health_totals.Totals(world.state, nodes)
+    nodes = NodeManager(world.state, Clock(), world.options)
+    return health_totals.HealthTotals(world.state, nodes)
 
 
 @pytest.fixture
@@ -213,8 +213,8 @@ def test_after_a_restart_all_is_counted_a_part_at_a_time(
             change.put(world.state.containers, container(container_id=container_id))
     world.state.close()
     world.start()
-    parts: Callable[[], bool] = health_totals.Totals(
-        world.state, Nodes(world.state, Clock(), world.options)
+    parts: Callable[[], bool] = health_totals.HealthTotals(
+        world.state, NodeManager(world.state, Clock(), world.options)
     ).turn
 
     assert [False, False, True] == [parts() for _ in range(3)]
@@ -303,7 +303,7 @@ WHOLE = replace(NONE, all=1, whole=1)
     ],
 )
 def test_equal_replicas_are_compared_with_what_keys_need(
-    world: ScmWorld, blocks: int, bcsid: int, deleted: int, expected: Counts
+    world: ScmWorld, blocks: int, bcsid: int, deleted: int, expected: HealthCounts
 ) -> None:
     """After each report, and after a restart; three keys need blocks, and eight were promised."""
     needed_by(world, 1, 2, 5)
@@ -339,7 +339,9 @@ def test_recovered_container_is_not_counted_as_lacking(world: ScmWorld) -> None:
     before = world.control.queries.count_containers()
 
     with world.state.change() as change:
-        world.control._parts.recovery.finish_deletes(change, [Looked(1, "", frozenset())])
+        world.control._parts.recovery.finish_deletes(
+            change, [InspectedContainer(1, "", frozenset())]
+        )
 
     assert LACKING == before
     assert WHOLE == world.control.queries.count_containers()
@@ -365,7 +367,7 @@ def test_containers_of_a_restored_state_are_not_counted_as_lacking(world: ScmWor
     report(world, blocks=3, deleted=6)
     with world.state.change() as change:
         change.move_counter("next_container_id", 2)
-        change.begin_restore(Restored(1, 2, 2, ()))
+        change.begin_restore(RestoreRecord(1, 2, 2, ()))
         change.end_restore()
         change.put(world.state.containers, replace(container(), allocated_bcsid=8))
 

@@ -4,13 +4,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 from prometheus_client import generate_latest
 
-from scm.edge.metrics import COUNTED_TOGETHER, LOCK_BOUNDS_S, Meters
+from scm.edge.metrics import COUNTED_TOGETHER, LOCK_BOUNDS_S, ScmMetrics
 
 HELD = "suture_scm_lock_held_seconds"
 SPENT = "suture_scm_lock_processor_seconds"
 
 
-def sample(meters: Meters, name: str) -> float:
+def sample(meters: ScmMetrics, name: str) -> float:
     """Return a sample of a scrape, by its name with labels."""
     lines = generate_latest(meters.registry).decode().splitlines()
     return float(next(line for line in lines if line.startswith(f"{name} ")).split()[-1])
@@ -20,7 +20,7 @@ def test_a_hold_counts_under_each_bound_that_it_does_not_pass() -> None:
     """
     A bound belongs to what is below it; what is longer than all of them is counted all the same.
     """
-    meters = Meters()
+    meters = ScmMetrics()
     for held_s, spent_s in ((0.001, 0.0005), (0.002, 0.001), (0.3, 0.0), (60.0, 5.0)):
         meters.lock_held(held_s, spent_s)
 
@@ -38,7 +38,7 @@ def test_holds_of_many_threads_are_all_counted_and_few_are_kept() -> None:
     """
     Also those that come while others are counted.
     """
-    meters = Meters()
+    meters = ScmMetrics()
     count = 5 * COUNTED_TOGETHER + 3
 
     def hold(_thread: int) -> None:

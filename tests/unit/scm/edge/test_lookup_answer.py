@@ -1,7 +1,7 @@
 """Where a key is, as the wire says it: readers spread over what promises the same."""
 
 from scm.edge.answers import lookup_response
-from scm.edge.call_values import Endpoint, Located
+from scm.edge.call_values import ContainerLocation, Endpoint
 from scm.state.facts import Key
 
 
@@ -10,7 +10,9 @@ def test_lookup_answer_has_datanodes_scheme_and_equal_count() -> None:
     key = Key("a/key", 0, 5, ())
     endpoints = (Endpoint("dn2", "host:2"), Endpoint("dn1", "host:1"))
 
-    answer = lookup_response(key, [Located(7, endpoints, "RS-3-2-1024k", 2), Located(8, (), "", 0)])
+    answer = lookup_response(
+        key, [ContainerLocation(7, endpoints, "RS-3-2-1024k", 2), ContainerLocation(8, (), "", 0)]
+    )
 
     assert ("a/key", 5) == (answer.key.key, answer.key.created_at_ms)
     assert [(7, "RS-3-2-1024k", 2), (8, "", 0)] == [

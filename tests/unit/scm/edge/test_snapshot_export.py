@@ -15,12 +15,12 @@ from agent.rpc.wire.snapshot_file import SCHEMAS
 from health.tables.snapshot_columns import signed
 from merkle.replica import ReplicaState
 from scm.edge.spark import snapshot_export
-from scm.edge.spark.snapshot_export import Exported, World, export
-from scm.replication.judging.health_states import States
+from scm.edge.spark.snapshot_export import SnapshotData, SnapshotExport, export
+from scm.replication.judging.health_states import HealthStates
 from scm.replication.replication_manager import ReplicationManager
 from scm.state.facts import Container, ContainerState
 from scm.state.options import ScmOptions
-from scm.state.quiet_containers import Settled
+from scm.state.quiet_containers import ContainerBitmap
 from spark_verify.input_columns import TABLES, schema_of
 from tests.support.control.scm_world import ScmWorld, replica
 
@@ -55,13 +55,13 @@ def world(tmp_path: Path) -> Iterator[ScmWorld]:
         yield made
 
 
-def rows(exported: Exported, table: str) -> list[dict[str, object]]:
+def rows(exported: SnapshotExport, table: str) -> list[dict[str, object]]:
     """Read one table back."""
     result: list[dict[str, object]] = pq.read_table(exported.path / table).to_pylist()
     return result
 
 
-def reported(exported: Exported) -> dict[object, object]:
+def reported(exported: SnapshotExport) -> dict[object, object]:
     """Return which nodes have named all their replicas."""
     return {row["datanode_id"]: row["has_reported"] for row in rows(exported, "nodes")}
 
@@ -228,7 +228,7 @@ class TestExport:
         """A null where none is allowed raises; nothing becomes visible."""
         broken = replica("dn1")
         object.__setattr__(broken, "volume_id", None)
-        state = World(1, 1, "c", [], [], [broken], [])
+        state = SnapshotData(1, 1, "c", [], [], [broken], [])
 
         with pytest.raises(pa.ArrowInvalid):
             export(state, world.path / "snapshots", keep_count=1)
@@ -241,7 +241,7 @@ class TestExport:
         """By its name it is the oldest then, and it is the requested one."""
         directory = world.path / "snapshots"
         for instant in (5, 6, 1):
-            newest = export(World(instant, 1, "c", [], [], [], []), directory, keep_count=2)
+            newest = export(SnapshotData(instant, 1, "c", [], [], [], []), directory, keep_count=2)
 
         assert (newest.path / "manifest.json").is_file()
 
@@ -257,10 +257,10 @@ class TestExport:
             origin_datanode_id="dn2",
         )
         coded = Container(7, ContainerState.CLOSED, 5, 3, 4, (), scheme="rs-3-2-1024k")
-        judged = Settled()
+        judged = ContainerBitmap()
         judged.add(7)
-        state = World(
-            1, 1, "c", [], [coded], [full], [], states=States({}, judged), acknowledged={7: 2}
+        state = SnapshotData(
+            1, 1, "c", [], [coded], [full], [], states=HealthStates({}, judged), acknowledged={7: 2}
         )
 
         exported = export(state, world.path / "snapshots", keep_count=1)
@@ -296,9 +296,9 @@ class TestExport:
         assert [] == list(tmp_path.iterdir())
 
     @staticmethod
-    def empty(world: ScmWorld) -> World:
+    def empty(world: ScmWorld) -> SnapshotData:
         """Return a world with nothing in it."""
-        return World(1, 1, world.control.cluster_id, [], [], [], [])
+        return SnapshotData(1, 1, world.control.cluster_id, [], [], [], [])
 
 
 class TestSigned:

@@ -4,18 +4,18 @@ import re
 
 from agent.errors import size_text
 from health.cluster_verdict import Verdict
-from scm.edge.overview.chronicle import Past
+from scm.edge.overview.chronicle import StatusHistoryData
 from scm.edge.pages.chart import curve, weeks
 from scm.edge.pages.weeks import history
-from scm.state.history.interval_samples import DAY_MS, HOUR_MS, Sample, Turn
+from scm.state.history.interval_samples import DAY_MS, HOUR_MS, StatusSample, VerdictChange
 
 NOW_MS = 1_000 * DAY_MS
 BEGIN_MS = NOW_MS - 21 * DAY_MS
 
 
-def hour(number: int, verdict: Verdict = Verdict.WHOLE, **facts: int) -> Sample:
+def hour(number: int, verdict: Verdict = Verdict.WHOLE, **facts: int) -> StatusSample:
     """Return the sample of an hour, counted from three weeks ago."""
-    return Sample(1, BEGIN_MS + number * HOUR_MS, verdict, **facts)
+    return StatusSample(1, BEGIN_MS + number * HOUR_MS, verdict, **facts)
 
 
 def boxes(text: str) -> list[tuple[str, float, float]]:
@@ -57,11 +57,11 @@ def test_a_curve_says_its_largest_number_and_leaves_out_what_is_not_known() -> N
 def test_changes_are_told_with_their_reason_the_newest_first() -> None:
     """Each lasted until the next, the last until now."""
     turns = [
-        Turn(NOW_MS - 3 * HOUR_MS, Verdict.UNKNOWN, "The control plane started"),
-        Turn(NOW_MS - HOUR_MS, Verdict.UNWELL, "1 <volume> failed"),
+        VerdictChange(NOW_MS - 3 * HOUR_MS, Verdict.UNKNOWN, "The control plane started"),
+        VerdictChange(NOW_MS - HOUR_MS, Verdict.UNWELL, "1 <volume> failed"),
     ]
 
-    text = history(Past(([], [], []), turns), NOW_MS)
+    text = history(StatusHistoryData(([], [], []), turns), NOW_MS)
 
     newest, before = text.index("1 &lt;volume&gt; failed"), text.index("The control plane started")
     assert newest < before

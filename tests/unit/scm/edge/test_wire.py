@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.errors import Refused, SutureError
-from agent.plan.reconcile_outcome import PeerState, Result
+from agent.plan.reconcile_outcome import PeerState, ReconcileVerdict
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from merkle.replica import ReplicaState
 from scm.cluster.nodes import Registration
@@ -279,17 +279,17 @@ class TestValues:
     @pytest.mark.parametrize(
         ("result", "peer_state", "is_complete"),
         [
-            (Result.CONVERGED, PeerState.USED, True),
-            (Result.NOTHING_TO_DO, PeerState.EQUAL, True),
-            (Result.PARTIAL, PeerState.BAD_DATA, True),
-            (Result.NON_CONVERGENT, PeerState.USED, True),
-            (Result.PARTIAL, PeerState.UNREACHABLE, False),
-            (Result.INTERRUPTED, PeerState.USED, False),
-            (Result.NO_PEER, PeerState.NO_TREE, False),
+            (ReconcileVerdict.CONVERGED, PeerState.USED, True),
+            (ReconcileVerdict.NOTHING_TO_DO, PeerState.EQUAL, True),
+            (ReconcileVerdict.PARTIAL, PeerState.BAD_DATA, True),
+            (ReconcileVerdict.NON_CONVERGENT, PeerState.USED, True),
+            (ReconcileVerdict.PARTIAL, PeerState.UNREACHABLE, False),
+            (ReconcileVerdict.INTERRUPTED, PeerState.USED, False),
+            (ReconcileVerdict.NO_PEER, PeerState.NO_TREE, False),
         ],
     )
     def test_reconcile_outcome_is_complete_if_it_asked_every_peer_to_the_end(
-        self, result: Result, peer_state: PeerState, is_complete: bool
+        self, result: ReconcileVerdict, peer_state: PeerState, is_complete: bool
     ) -> None:
         """The words are those of the agent."""
         status = scm_pb2.CommandStatus(

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
 
-from scm.cluster.allocate import Candidate
+from scm.cluster.allocate import TargetCandidate
 from scm.replication.balancing.balance_moves import (
     GIB,
     MOVES_MAX,
-    Limits,
+    BalanceLimits,
     Movable,
     Move,
     average_share,
@@ -24,7 +24,7 @@ from scm.replication.balancing.balance_moves import (
 
 CAPACITY = 1_024
 PLENTY = 1_000_000
-QUARTER = Limits(25.0, node_percent_max=100, moved_bytes_max=PLENTY, node_bytes_max=PLENTY)
+QUARTER = BalanceLimits(25.0, node_percent_max=100, moved_bytes_max=PLENTY, node_bytes_max=PLENTY)
 
 
 def node(
@@ -35,12 +35,12 @@ def node(
     capacity: int = CAPACITY,
     rack: str = "/r1",
     available: int = PLENTY,
-) -> Candidate:
+) -> TargetCandidate:
     """Build a node that has room for everything unless `available` says how much."""
-    return Candidate(name, rack, capacity, available, available, used, scheduled)
+    return TargetCandidate(name, rack, capacity, available, available, used, scheduled)
 
 
-def nodes_of(**used: int) -> list[Candidate]:
+def nodes_of(**used: int) -> list[TargetCandidate]:
     """Build nodes that use so many bytes."""
     return [node(name, count) for name, count in used.items()]
 
@@ -85,7 +85,7 @@ class Replicas:
 
 
 def planned(
-    nodes: Sequence[Candidate], limits: Limits = QUARTER, **on: Sequence[Movable]
+    nodes: Sequence[TargetCandidate], limits: BalanceLimits = QUARTER, **on: Sequence[Movable]
 ) -> list[tuple[int, str, str, int]]:
     """Return the moves as container, source, target and size."""
     return [
@@ -97,7 +97,7 @@ def planned(
 class TestLimits:
     def test_the_defaults_are_those_of_ozone(self) -> None:
         """10 % off, 20 % of the nodes, 500 GiB in all, 26 GiB per node, a thousand moves."""
-        assert Limits(10.0, 20, 536_870_912_000, 27_917_287_424) == Limits()
+        assert BalanceLimits(10.0, 20, 536_870_912_000, 27_917_287_424) == BalanceLimits()
         assert 1_073_741_824 == GIB
         assert 1_000 == MOVES_MAX
 
@@ -241,7 +241,7 @@ class TestHowMuch:
 
         A small replica that comes later may still move: the first that is too large ends nothing.
         """
-        limits = Limits(25.0, 100, *maxima)
+        limits = BalanceLimits(25.0, 100, *maxima)
         sizes = [60, 41, 40, 1, 1]
         replicas = Replicas(
             {"full": [movable(i, size_bytes) for i, size_bytes in enumerate(sizes)]}
@@ -257,13 +257,13 @@ class TestHowMuch:
         """The sums begin at zero."""
         ones = [movable(1, 1), movable(2, 1)]
 
-        found = planned(nodes_of(full=1_000, empty=0), Limits(25.0, 100, *maxima), full=ones)
+        found = planned(nodes_of(full=1_000, empty=0), BalanceLimits(25.0, 100, *maxima), full=ones)
 
         assert [(1, "full", "empty", 1)] == found
 
     def test_the_bytes_of_all_nodes_are_limited_together(self) -> None:
         """The bytes moved from the first source leave none for the second, which is not read."""
-        limits = Limits(25.0, 100, moved_bytes_max=100, node_bytes_max=PLENTY)
+        limits = BalanceLimits(25.0, 100, moved_bytes_max=100, node_bytes_max=PLENTY)
         replicas = Replicas({"a": [movable(1, 100)], "b": [movable(2, 1), movable(3, 1)]})
 
         moves = plan(nodes_of(a=1_000, b=900, c=0, d=0), replicas, limits)
@@ -274,7 +274,7 @@ class TestHowMuch:
     @pytest.mark.parametrize(("size_bytes", "target"), [(40, "low"), (41, "mid")])
     def test_a_target_takes_no_more_than_a_node_may(self, size_bytes: int, target: str) -> None:
         """The emptiest has got 60 of 100 bytes from the first source when the second comes."""
-        limits = Limits(25.0, 100, PLENTY, node_bytes_max=100)
+        limits = BalanceLimits(25.0, 100, PLENTY, node_bytes_max=100)
 
         found = planned(
             nodes_of(a=1_000, b=900, low=0, mid=100),
@@ -294,7 +294,7 @@ class TestHowManyNodes:
         """At least two of ten nodes take part, because a move needs two. The others follow
         later.
         """
-        limits = Limits(25.0, percent, PLENTY, PLENTY)
+        limits = BalanceLimits(25.0, percent, PLENTY, PLENTY)
         nodes = [node("full", 1_024), *(node(f"dn{i}", 100) for i in range(9))]
 
         found = planned(nodes, limits, full=[movable(i, 10) for i in range(8)])
@@ -307,7 +307,7 @@ class TestHowManyNodes:
         replicas = Replicas({"a": [movable(1, 60)], "b": [movable(2, 10), movable(3, 10)]})
 
         moves = plan(
-            nodes_of(a=1_000, b=900, c=0, d=100), replicas, Limits(25.0, 50, PLENTY, PLENTY)
+            nodes_of(a=1_000, b=900, c=0, d=100), replicas, BalanceLimits(25.0, 50, PLENTY, PLENTY)
         )
 
         assert [Move(1, "a", "c", 60)] == moves
@@ -319,7 +319,7 @@ class TestHowManyNodes:
         """
         found = planned(
             nodes_of(a=1_000, b=900, c=0, d=10),
-            Limits(25.0, 75, PLENTY, PLENTY),
+            BalanceLimits(25.0, 75, PLENTY, PLENTY),
             a=[movable(1, 60)],
             b=[movable(2, 10)],
         )

@@ -7,8 +7,8 @@ import pytest
 
 from merkle.checksum import Algorithm
 from merkle.replica import ReplicaState
-from merkle.tree import Summary
-from scm.cluster.case import Case
+from merkle.tree import TreeSummary
+from scm.cluster.case import ContainerContext
 from scm.replication.guards.delete_safety import (
     good_replicas,
     has_more,
@@ -18,7 +18,7 @@ from scm.replication.guards.delete_safety import (
     stable_order,
     unblock_victim,
 )
-from scm.state.facts import ContainerState, Health, OpState
+from scm.state.facts import ContainerState, NodeHealthState, OpState
 from tests.support.control.replica_words import case, changed, placed
 from tests.support.control.scm_world import container, replica, summary
 
@@ -29,8 +29,8 @@ IN_DOUBT: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"bcsid": 4}, {}),  # the container has 5
     ({"finding_count": 1}, {}),
     ({"load_error": "no descriptor"}, {}),
-    ({}, {"health": Health.STALE}),
-    ({}, {"health": Health.DEAD}),
+    ({}, {"health": NodeHealthState.STALE}),
+    ({}, {"health": NodeHealthState.DEAD}),
     ({}, {"op_state": OpState.DECOMMISSIONING}),
     ({}, {"op_state": OpState.ENTERING_MAINTENANCE}),
     ({}, {"op_state": OpState.IN_MAINTENANCE}),
@@ -38,7 +38,7 @@ IN_DOUBT: list[tuple[dict[str, Any], dict[str, Any]]] = [
 ]
 
 
-def good(given: Case) -> list[str]:
+def good(given: ContainerContext) -> list[str]:
     """Return where replicas are that are known good."""
     return [p.datanode_id for p in good_replicas(given)]
 
@@ -81,11 +81,11 @@ class TestEqual:
             None,
             summary(8),
             summary(7, tombstones=3),  # what one deleted the other still has
-            Summary(Algorithm.CRC32C, 7, 1, 1, 0, 0),  # folded otherwise: nothing is known
+            TreeSummary(Algorithm.CRC32C, 7, 1, 1, 0, 0),  # folded otherwise: nothing is known
         ],
     )
     @pytest.mark.parametrize("number", [1, 2, 3])
-    def test_while_any_two_differ_none_is_good(self, tree: Summary | None, number: int) -> None:
+    def test_while_any_two_differ_none_is_good(self, tree: TreeSummary | None, number: int) -> None:
         """It is unknown which is right. A whole replica may be moved all the same."""
         given = changed(case("C C C"), number, {"tree": tree})
 
@@ -154,7 +154,7 @@ def test_the_order_of_victims_is_the_same_for_every_control_plane() -> None:
 class TestUnblock:
     """No node has room for a copy: an unhealthy replica makes way for one."""
 
-    def victim(self, given: Case) -> str:
+    def victim(self, given: ContainerContext) -> str:
         """Return which one; empty: none."""
         found = unblock_victim(given)
         return "" if found is None else found.datanode_id
@@ -227,5 +227,5 @@ class TestUnblock:
 
         assert ("", "dn3") == (self.victim(apart), self.victim(waiting))
         assert "" == self.victim(changed(waiting, 1, {"bcsid": 2}))
-        assert "" == self.victim(changed(waiting, 1, {}, health=Health.STALE))
+        assert "" == self.victim(changed(waiting, 1, {}, health=NodeHealthState.STALE))
         assert "" == self.victim(replace(waiting, container=container()))

@@ -10,18 +10,18 @@ import pytest
 from agent.errors import Refused, Unavailable
 from merkle.checksum import Algorithm
 from merkle.replica import ReplicaState
-from merkle.tree import Summary
-from scm.administration.decommission import Request
-from scm.cluster.case import Case, Placed
+from merkle.tree import TreeSummary
+from scm.administration.decommission import OpStateRequest
+from scm.cluster.case import ContainerContext, PlacedReplica
 from scm.edge.answers import heartbeat_response
 from scm.edge.call_values import Endpoint, HeartbeatAnswer
-from scm.replication.reconciling.plan_check import Decision, PlanRow
+from scm.replication.reconciling.plan_check import ContainerDecision, PlanRow
 from scm.state.facts import (
+    CommandKind,
     ContainerState,
-    Health,
-    Kind,
+    DeleteTransaction,
+    NodeHealthState,
     OpState,
-    Transaction,
 )
 from scm.state.starts import SeenStart
 from tests.support.control.coded_world import MIB, NODES, OPTIONS, SCHEME, closed, orders, spoil
@@ -110,7 +110,10 @@ class TestLostShards:
         assert all(nodes[index - 1] == node for index, node in command.sources)
         assert [node for _, node in command.shards + command.sources] == named
         kinds = {other.kind for other in world.state.commands.values()}
-        assert {Kind.RECONSTRUCT} == kinds - {Kind.CLOSE, Kind.DELETE_BLOCKS}  # never committed
+        assert {CommandKind.RECONSTRUCT} == kinds - {
+            CommandKind.CLOSE,
+            CommandKind.DELETE_BLOCKS,
+        }  # never committed
         assert container_id == command.container_id
 
     def test_are_not_ordered_twice_because_of_a_restart(self, world: ScmWorld) -> None:
@@ -180,7 +183,7 @@ class TestSurplus:
             nodes, container_id = closed(world, lost=[])
             spoil(world, nodes[3], container_id, index=4)
 
-            removed = orders(world, Kind.DELETE)
+            removed = orders(world, CommandKind.DELETE)
             world.beat(nodes[3], full=True)
             rebuilt = orders(world)
 
@@ -195,11 +198,11 @@ class TestSurplus:
         spoil(world, nodes[3], container_id, index=4)
 
         [(command, _)] = orders(world)
-        before = orders(world, Kind.DELETE)
+        before = orders(world, CommandKind.DELETE)
         [(_, spare)] = command.shards
         shard = replica(spare, container_id=container_id, bcsid=1, replica_index=4)
         world.execute(spare, world.beat(spare, shard, full=True))
-        after = orders(world, Kind.DELETE)
+        after = orders(world, CommandKind.DELETE)
 
         assert [] == before
         assert [nodes[3]] == [delete.datanode_id for delete, _ in after]
@@ -216,7 +219,7 @@ class TestSurplus:
             full=True,
         )
 
-        removed = orders(world, Kind.DELETE)
+        removed = orders(world, CommandKind.DELETE)
 
         assert 1 == len(removed)
         assert removed[0][0].datanode_id in {spare, _nodes[1]}
@@ -229,14 +232,14 @@ class TestSurplus:
         [spare] = set(NODES) - set(nodes)
         twin = replica(spare, container_id=container_id, bcsid=1, replica_index=2)
         world.control.operators.set_operational_states(
-            Request((nodes[4],), OpState.DECOMMISSIONING, is_forced=True)
+            OpStateRequest((nodes[4],), OpState.DECOMMISSIONING, is_forced=True)
         )
         world.kept[nodes[4]] = (OpState.DECOMMISSIONING, 0)
         world.beat(spare, twin, full=True)
 
-        [(delete, _)] = orders(world, Kind.DELETE)
+        [(delete, _)] = orders(world, CommandKind.DELETE)
         world.execute(delete.datanode_id, world.beat(delete.datanode_id, full=True))
-        [(copy, _)] = orders(world, Kind.REPLICATE)
+        [(copy, _)] = orders(world, CommandKind.REPLICATE)
 
         assert delete.datanode_id in {spare, nodes[1]}
         assert (nodes[4], delete.datanode_id) == (copy.datanode_id, copy.target_id)
@@ -254,13 +257,13 @@ class TestSurplus:
         world.beat(spare, shard, full=True)
         world.clock.advance_s(1)
         world.control.tick()
-        [delete] = [c for c in world.state.commands.values() if c.kind is Kind.DELETE]
+        [delete] = [c for c in world.state.commands.values() if c.kind is CommandKind.DELETE]
         [kept] = twins - {delete.datanode_id}
 
         world.beat(kept, full=True)
         sent = world.call(delete.datanode_id).commands
 
-        assert [] == [command for command, _ in sent if command.kind is Kind.DELETE]
+        assert [] == [command for command, _ in sent if command.kind is CommandKind.DELETE]
 
 
 class TestOperators:
@@ -272,7 +275,7 @@ class TestOperators:
         """
         nodes, container_id = closed(world, lost=[])
 
-        def remove(node: str) -> Decision:
+        def remove(node: str) -> ContainerDecision:
             [decision] = world.control.operators.delete_replicas(
                 [container_id], datanode_id=node, worlds=[], dry_run=False
             )
@@ -285,7 +288,7 @@ class TestOperators:
             second.code,
             second.message,
         )
-        assert [nodes[2]] == [c.datanode_id for c, _ in orders(world, Kind.DELETE)]
+        assert [nodes[2]] == [c.datanode_id for c, _ in orders(world, CommandKind.DELETE)]
 
 
 class TestPlans:
@@ -339,21 +342,21 @@ def test_a_rebuilt_shard_goes_when_its_twin_with_tombstones_is_back_and_none_owe
     """
     nodes, container_id = closed(world, lost=[])
     [spare] = set(NODES) - set(nodes)
-    owed = Transaction(1, container_id, (9,), 1)
+    owed = DeleteTransaction(1, container_id, (9,), 1)
     with world.state.change() as change:
         change.put(world.state.transactions, owed)
     for node, index, tree in [
         *((node, i, summary(i)) for i, node in enumerate(nodes, start=1) if i != 2),
-        (spare, 2, Summary(Algorithm.XXH3_64, 21, 1, 1, 0, 0)),
-        (nodes[1], 2, Summary(Algorithm.XXH3_64, 22, 1, 1, 3, 9)),
+        (spare, 2, TreeSummary(Algorithm.XXH3_64, 21, 1, 1, 0, 0)),
+        (nodes[1], 2, TreeSummary(Algorithm.XXH3_64, 22, 1, 1, 3, 9)),
     ]:
         shard = replica(node, container_id=container_id, bcsid=1, replica_index=index)
         world.beat(node, facts_replace(shard, tree=tree), full=True)
 
-    while_owed = orders(world, Kind.DELETE)
+    while_owed = orders(world, CommandKind.DELETE)
     with world.state.change() as change:
         change.remove(world.state.transactions, (container_id, 1))
-    after = orders(world, Kind.DELETE)
+    after = orders(world, CommandKind.DELETE)
 
     assert [] == while_owed
     assert [spare] == [command.datanode_id for command, _named in after]
@@ -381,11 +384,13 @@ def test_an_excluded_shard_is_no_source_of_a_reconstruction() -> None:
     """It counts as present, and no command reads it until an operator releases it."""
     coded = facts_replace(container(), scheme=SCHEME, replication_factor=5)
     placed = tuple(
-        Placed(replica(f"dn{i}", replica_index=i), Health.HEALTHY, OpState.IN_SERVICE, "/r1")
+        PlacedReplica(
+            replica(f"dn{i}", replica_index=i), NodeHealthState.HEALTHY, OpState.IN_SERVICE, "/r1"
+        )
         for i in (1, 2, 3, 4)
     )
-    one_out = Case(coded, placed, excluded=frozenset({"dn2"}))
-    two_out = Case(coded, placed, excluded=frozenset({"dn2", "dn3"}))
+    one_out = ContainerContext(coded, placed, excluded=frozenset({"dn2"}))
+    two_out = ContainerContext(coded, placed, excluded=frozenset({"dn2", "dn3"}))
 
     assert ((5,), [1, 3, 4]) == (lost(one_out), [index for index, _node in read_from(one_out)])
     assert ((), []) == (lost(two_out), read_from(two_out))
@@ -414,21 +419,21 @@ class TestShortage:
         """
         coded = facts_replace(container(), scheme=SCHEME, replication_factor=5)
         placed = [
-            Placed(
+            PlacedReplica(
                 replica(
                     f"dn{number}",
                     ReplicaState.CLOSED if word[1] == "H" else ReplicaState.UNHEALTHY,
                     replica_index=int(word[0]),
                     bcsid=coded.sequence_id - (word[1] == "B"),
                 ),
-                Health.HEALTHY,
+                NodeHealthState.HEALTHY,
                 OpState.IN_SERVICE,
                 "/r1",
             )
             for number, word in enumerate(replicas.split())
         ]
 
-        given = Case(coded, tuple(placed))
+        given = ContainerContext(coded, tuple(placed))
 
         assert (rebuilt, sources) == (lost(given), [index for index, _ in read_from(given)])
 
@@ -451,14 +456,14 @@ def test_a_shard_that_missed_the_last_commit_gets_it_in_place(world: ScmWorld) -
     for shard in (shards[0], late, *shards[2:]):
         world.execute(shard.datanode_id, world.beat(shard.datanode_id, shard, full=True))
 
-    reconciled = [command for _ in range(3) for command, _ in orders(world, Kind.RECONCILE)]
+    reconciled = [command for _ in range(3) for command, _ in orders(world, CommandKind.RECONCILE)]
     world.beat(nodes[1], facts_replace(late, bcsid=1))
-    closes = [c for c in world.state.commands.of_node(nodes[1]) if c.kind is Kind.CLOSE]
+    closes = [c for c in world.state.commands.of_node(nodes[1]) if c.kind is CommandKind.CLOSE]
 
     assert nodes[1] in {command.datanode_id for command in reconciled}
     assert {"control plane: commit id behind"} == {command.why for command in reconciled}
     assert [(1, False)] == [(close.bcsid, close.force) for close in closes]
-    assert not [c for c in world.state.commands.values() if c.kind is Kind.RECONSTRUCT]
+    assert not [c for c in world.state.commands.values() if c.kind is CommandKind.RECONSTRUCT]
 
 
 def test_a_spare_shard_goes_where_the_last_commit_is_on_none(world: ScmWorld) -> None:
@@ -472,7 +477,7 @@ def test_a_spare_shard_goes_where_the_last_commit_is_on_none(world: ScmWorld) ->
     twin = replica(spare, container_id=container_id, bcsid=1, replica_index=2)
     world.beat(spare, twin, full=True)
 
-    deletes = orders(world, Kind.DELETE)
+    deletes = orders(world, CommandKind.DELETE)
 
     after = world.state.containers.get(container_id)
     assert after is not None

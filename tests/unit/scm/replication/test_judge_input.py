@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from health.words import OPS
-from scm.replication.judging.judge_input import Batches, op_rows
-from scm.state.facts import Kind, Pending
+from scm.replication.judging.judge_input import HealthBatchBuilder, op_rows
+from scm.state.facts import CommandKind, PendingCommand
 from tests.support.control.scm_world import ScmWorld, container, pending, replica
 
 NODES = ("dn1", "dn2", "dn3", "dn4", "dn5", "dn6")
@@ -27,7 +27,7 @@ def world(tmp_path: Path) -> Iterator[ScmWorld]:
         yield made
 
 
-def command(kind: Kind, node: str = "dn1") -> Pending:
+def command(kind: CommandKind, node: str = "dn1") -> PendingCommand:
     """Build a command about container 1."""
     return pending(1, kind, container_id=1, node=node)
 
@@ -38,21 +38,21 @@ SHARDS = ((1, "dn5"), (2, "dn6"))
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        (command(Kind.DELETE), [("DELETE", "dn1", 3)]),
-        (command(Kind.RECONCILE, "dn2"), [("RECONCILE", "dn2", 4)]),
-        (command(Kind.CLOSE, "dn3"), [("CLOSE", "dn3", 0)]),
-        (replace(command(Kind.REPLICATE), target_id="dn4"), [("ADD", "dn4", 3)]),
+        (command(CommandKind.DELETE), [("DELETE", "dn1", 3)]),
+        (command(CommandKind.RECONCILE, "dn2"), [("RECONCILE", "dn2", 4)]),
+        (command(CommandKind.CLOSE, "dn3"), [("CLOSE", "dn3", 0)]),
+        (replace(command(CommandKind.REPLICATE), target_id="dn4"), [("ADD", "dn4", 3)]),
         (
-            replace(command(Kind.RECONSTRUCT), shards=SHARDS),
+            replace(command(CommandKind.RECONSTRUCT), shards=SHARDS),
             [("ADD", "dn5", 1), ("ADD", "dn6", 2)],
         ),
-        (command(Kind.DELETE_BLOCKS), []),
-        (command(Kind.REREGISTER), []),
+        (command(CommandKind.DELETE_BLOCKS), []),
+        (command(CommandKind.REREGISTER), []),
     ],
-    ids=lambda value: value.kind if isinstance(value, Pending) else "",
+    ids=lambda value: value.kind if isinstance(value, PendingCommand) else "",
 )
 def test_pending_replicas_have_their_shard_index(
-    world: ScmWorld, given: Pending, expected: list[tuple[str, str, int]]
+    world: ScmWorld, given: PendingCommand, expected: list[tuple[str, str, int]]
 ) -> None:
     """A copied or deleted shard keeps its index, and rebuilt shards are named. Commands about no
     replica are not passed to the judge.
@@ -62,13 +62,15 @@ def test_pending_replicas_have_their_shard_index(
 
 def test_the_judge_gets_them_as_columns(world: ScmWorld) -> None:
     """They are those of the judged container, each with its datanode."""
-    copy = replace(command(Kind.REPLICATE), target_id="dn4")
+    copy = replace(command(CommandKind.REPLICATE), target_id="dn4")
     with world.state.change() as change:
         change.put(world.state.commands, copy)
         change.put(world.state.commands, replace(copy, command_id=2, container_id=2))
     control = world.control
 
-    batch = Batches(world.state, control._parts.nodes, control._parts.cases, world.options).of([1])
+    batch = HealthBatchBuilder(
+        world.state, control._parts.nodes, control._parts.cases, world.options
+    ).of([1])
 
     assert [OPS.index("ADD")] == batch.ops.kind.tolist()
     assert [3] == batch.ops.index.tolist()

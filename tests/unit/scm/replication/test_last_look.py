@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from scm.administration.decommission import Request
-from scm.state.facts import Kind, OpState, Pending
+from scm.administration.decommission import OpStateRequest
+from scm.state.facts import CommandKind, OpState, PendingCommand
 from tests.support.control.coded_world import NODES, OPTIONS, closed
 from tests.support.control.scm_world import ScmWorld
 
@@ -21,13 +21,13 @@ def world(tmp_path: Path) -> Iterator[ScmWorld]:
         yield made
 
 
-def waiting(world: ScmWorld, kind: Kind) -> list[Pending]:
+def waiting(world: ScmWorld, kind: CommandKind) -> list[PendingCommand]:
     """Return the commands of a kind that have not left."""
     found = [c for c in world.state.commands.values() if c.kind is kind and c.sent_at_s is None]
     return sorted(found, key=lambda command: command.command_id)
 
 
-def sent_to(world: ScmWorld, command: Pending) -> list[int]:
+def sent_to(world: ScmWorld, command: PendingCommand) -> list[int]:
     """Let a command's datanode call; return the ids of what it is sent of that kind."""
     answer = world.call(command.datanode_id)
     return [c.command_id for c, _named in answer.commands if c.kind is command.kind]
@@ -43,7 +43,7 @@ def test_a_shard_that_came_back_is_not_rebuilt_though_another_is_lost(world: Scm
         for node in {n.datanode_id for n in world.state.nodes.values()} - {nodes[0]}:
             world.call(node)
     world.control.tick()
-    [command] = waiting(world, Kind.RECONSTRUCT)
+    [command] = waiting(world, CommandKind.RECONSTRUCT)
     world.call(nodes[0])
     world.beat(nodes[1], full=True)
 
@@ -58,14 +58,14 @@ def test_a_shard_whose_node_stays_after_all_is_not_copied(world: ScmWorld) -> No
     for node in leaving:
         world.kept[node] = (OpState.DECOMMISSIONING, 0)
     world.control.operators.set_operational_states(
-        Request(leaving, OpState.DECOMMISSIONING, is_forced=True)
+        OpStateRequest(leaving, OpState.DECOMMISSIONING, is_forced=True)
     )
     world.control.tick()
-    copies = waiting(world, Kind.REPLICATE)
+    copies = waiting(world, CommandKind.REPLICATE)
     world.control.operators.set_operational_states(
-        Request(leaving[:1], OpState.IN_SERVICE, is_forced=True)
+        OpStateRequest(leaving[:1], OpState.IN_SERVICE, is_forced=True)
     )
-    also = Request((nodes[2],), OpState.DECOMMISSIONING, is_forced=True)
+    also = OpStateRequest((nodes[2],), OpState.DECOMMISSIONING, is_forced=True)
     world.control.operators.set_operational_states(
         also
     )  # its shard is to be copied, and was not yet

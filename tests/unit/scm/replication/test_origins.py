@@ -6,16 +6,16 @@ from typing import Any
 import pytest
 
 from health.rules import Rules
-from scm.cluster.case import Case
+from scm.cluster.case import ContainerContext
 from scm.replication.guards.origins import may_be_removed, origins
-from scm.state.facts import ContainerState, Health, OpState
+from scm.state.facts import ContainerState, NodeHealthState, OpState
 from tests.support.control.replica_words import case, changed
 from tests.support.control.scm_world import container, summary
 
 DEFAULTS = Rules()
 
 
-def quasi(words: str, origins: str, **more: Any) -> Case:
+def quasi(words: str, origins: str, **more: Any) -> ContainerContext:
     """Return a quasi-closed container; `origins` has one letter a replica."""
     plain = case(words)
     placed = tuple(
@@ -26,7 +26,7 @@ def quasi(words: str, origins: str, **more: Any) -> Case:
     return replace(plain, container=box, placed=placed, **more)
 
 
-def removable(given: Case, keep_count: int = 3, rules: Rules = DEFAULTS) -> list[int]:
+def removable(given: ContainerContext, keep_count: int = 3, rules: Rules = DEFAULTS) -> list[int]:
     """Return the numbers of the replicas that may be removed, each alone."""
     return [
         i + 1
@@ -55,7 +55,7 @@ SPARE = quasi("Q@5 Q@5 Q@5 Q@5 Q@4 Q@4 Q@4", "aaaabbb")
     ],
 )
 def test_equal_replicas_of_an_origin_stay_up_to_the_minimum(
-    given: Case, expected: list[int]
+    given: ContainerContext, expected: list[int]
 ) -> None:
     """The control plane itself, a plan and an operator are treated alike."""
     assert expected == removable(given)
@@ -67,7 +67,7 @@ def test_equal_replicas_of_an_origin_stay_up_to_the_minimum(
         ({"tree": summary(9)}, {}),
         ({"tree": None}, {}),
         ({"finding_count": 1}, {}),
-        ({}, {"health": Health.STALE}),
+        ({}, {"health": NodeHealthState.STALE}),
         ({}, {"op_state": OpState.DECOMMISSIONING}),
         ({}, {"is_confirmed": False}),
     ],

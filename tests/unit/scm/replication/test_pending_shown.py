@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from health.words import OPS, Health
-from scm.replication.judging.judge_input import Batches
+from health.words import OPS, HealthState
+from scm.replication.judging.judge_input import HealthBatchBuilder
 from scm.replication.judging.live_judge import as_if_told
-from scm.state.facts import Container, Kind, OpState
+from scm.state.facts import CommandKind, Container, OpState
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import ScmWorld, replica
 
@@ -35,13 +35,15 @@ def made(world: ScmWorld) -> Container:
     return box
 
 
-def batches(world: ScmWorld) -> Batches:
+def batches(world: ScmWorld) -> HealthBatchBuilder:
     """Return what builds batches of this world."""
     control = world.control
-    return Batches(world.state, control._parts.nodes, control._parts.cases, world.options)
+    return HealthBatchBuilder(
+        world.state, control._parts.nodes, control._parts.cases, world.options
+    )
 
 
-def pending(world: ScmWorld, kind: Kind, node: str, **details: str) -> None:
+def pending(world: ScmWorld, kind: CommandKind, node: str, **details: str) -> None:
     """Queue a command about container 1, as if it had been ordered before."""
     with world.state.change() as change:
         world.control._parts.commands.queue(change, kind, 1, node, why="a test", **details)
@@ -69,7 +71,7 @@ def test_a_delete_that_a_report_shows_done_makes_nothing_lack(
     """The answer to the command may come with a later heartbeat than the report."""
     spare = outside(world)
     world.beat(spare, replica(spare, bcsid=made.sequence_id))
-    pending(world, Kind.DELETE, spare, force=True)  # type: ignore[arg-type]
+    pending(world, CommandKind.DELETE, spare, force=True)  # type: ignore[arg-type]
     before = ops(world)
 
     world.beat(spare, full=True)
@@ -77,14 +79,14 @@ def test_a_delete_that_a_report_shows_done_makes_nothing_lack(
 
     assert [("DELETE", spare)] == before
     assert [] == ops(world)
-    assert Health.HEALTHY.name == world.control._parts.manager.states().of(1)
-    assert not [c for c in world.state.commands.values() if c.kind is Kind.REPLICATE]
+    assert HealthState.HEALTHY.name == world.control._parts.manager.states().of(1)
+    assert not [c for c in world.state.commands.values() if c.kind is CommandKind.REPLICATE]
 
 
 def test_a_copy_counts_until_it_is_there(world: ScmWorld, made: Container) -> None:
     """Once by its command, then by its replica."""
     source, target = holders(world)[0], outside(world)
-    pending(world, Kind.REPLICATE, source, target_id=target)
+    pending(world, CommandKind.REPLICATE, source, target_id=target)
     before = ops(world)
 
     world.beat(target, replica(target, bcsid=made.sequence_id))
@@ -97,7 +99,7 @@ def test_a_copy_counts_until_it_is_there(world: ScmWorld, made: Container) -> No
 def test_a_copy_to_a_node_that_is_to_leave_counts_for_nothing(world: ScmWorld) -> None:
     """The copy is ordered elsewhere."""
     target = outside(world)
-    pending(world, Kind.REPLICATE, holders(world)[0], target_id=target)
+    pending(world, CommandKind.REPLICATE, holders(world)[0], target_id=target)
     node = world.state.nodes.get(target)
     assert node is not None
     with world.state.change() as change:
@@ -116,8 +118,8 @@ def test_the_delete_of_what_died_with_its_node_holds_no_other_back(
 ) -> None:
     """No report will ever confirm it, so the judge does not count it and no guard waits for it."""
     first, *others = holders(world)
-    pending(world, Kind.DELETE, first, force=True)  # type: ignore[arg-type]
-    [command] = [c for c in world.state.commands.values() if c.kind is Kind.DELETE]
+    pending(world, CommandKind.DELETE, first, force=True)  # type: ignore[arg-type]
+    [command] = [c for c in world.state.commands.values() if c.kind is CommandKind.DELETE]
     with world.state.change() as change:
         change.touch(world.state.commands, replace(command, sent_at_s=world.clock.monotonic_s()))
     cases = world.control._parts.cases
@@ -128,7 +130,7 @@ def test_the_delete_of_what_died_with_its_node_holds_no_other_back(
     world.control.tick()
 
     assert [first] == [
-        c.datanode_id for c in world.state.commands.values() if c.kind is Kind.DELETE
+        c.datanode_id for c in world.state.commands.values() if c.kind is CommandKind.DELETE
     ]
     assert ((first,), ()) == (before, cases.case(made).deletes)
 
@@ -139,8 +141,8 @@ class TestAsIf:
 
     def test_a_command_were_not_pending(self, world: ScmWorld) -> None:
         """Is it still right, now that its turn has come?"""
-        pending(world, Kind.DELETE, holders(world)[0], force=True)  # type: ignore[arg-type]
-        [command] = [c for c in world.state.commands.values() if c.kind is Kind.DELETE]
+        pending(world, CommandKind.DELETE, holders(world)[0], force=True)  # type: ignore[arg-type]
+        [command] = [c for c in world.state.commands.values() if c.kind is CommandKind.DELETE]
 
         batch = batches(world).of([1], without=[command.command_id])
 

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from merkle.replica import ReplicaState
 from scm.replication.reconciling.eligibility import Eligibility, Participants
 from scm.replication.reconciling.plan_check import (
-    Decision,
-    GivenUp,
+    ContainerDecision,
+    LostCommit,
     PlannedCommand,
     PlanReplica,
     PlanRow,
     check,
 )
-from scm.state.facts import Container, ContainerState, Kind, Replica
+from scm.state.facts import CommandKind, Container, ContainerState, Replica
 from tests.support.control.scm_world import container, replica, summary
 
 NODES = ["dn1", "dn2", "dn3", "dn4"]
@@ -84,13 +84,13 @@ class TestCheck:
         """An operator can tell a changed cluster from a faulty planner."""
         found = check(row(*SEEN), container(), live, everybody)
 
-        assert Decision(1, "STALE_PLAN", message) == found
+        assert ContainerDecision(1, "STALE_PLAN", message) == found
 
     def test_a_container_that_may_not_be_reconciled_any_more_is_refused_as_that(self) -> None:
         """Eligibility is judged first, on live state."""
         found = check(row(*SEEN), container(ContainerState.DELETING), SEEN, everybody)
 
-        assert isinstance(found, Decision)
+        assert isinstance(found, ContainerDecision)
         assert "INELIGIBLE_CONTAINER_STATE" == found.code
 
     def test_a_replica_on_an_unreachable_node_may_be_absent_from_the_plan(self) -> None:
@@ -106,7 +106,7 @@ class TestCheck:
         """The planner saw it, so that its absence is news."""
         found = check(row(*SEEN), container(), SEEN[:2], lambda node: node != "dn3")
 
-        assert Decision(1, "STALE_PLAN", "dn3 has no replica now") == found
+        assert ContainerDecision(1, "STALE_PLAN", "dn3 has no replica now") == found
 
     @pytest.mark.parametrize(
         ("made", "live", "code", "message"),
@@ -127,7 +127,7 @@ class TestCheck:
         """It has the row's container and the judge's reason."""
         found = check(replace(row(*SEEN), container_id=7), made, live, everybody)
 
-        assert Decision(7, code, message) == found
+        assert ContainerDecision(7, code, message) == found
 
     @pytest.mark.parametrize(
         ("planned", "live"),
@@ -146,8 +146,8 @@ class TestCheck:
         moved = check(row(*planned), container(), (replica("dn1"),), everybody, {"dead"})
 
         assert Participants(Eligibility.OK, "", ("dn1", "dn2"), ("dn1", "dn2")) == found
-        assert isinstance(alive, Decision)
-        assert isinstance(moved, Decision)
+        assert isinstance(alive, ContainerDecision)
+        assert isinstance(moved, ContainerDecision)
 
     @settings(deadline=None)
     @given(
@@ -165,7 +165,7 @@ class TestCheck:
 
         found = check(plan, container(), after, everybody)
 
-        assert isinstance(found, Decision)
+        assert isinstance(found, ContainerDecision)
         assert found.code != "OK"
         assert () == found.command_ids
 
@@ -187,9 +187,13 @@ class TestWords:
 
     def test_optional_plan_fields_default_to_zero_or_empty(self) -> None:
         """They are those of a command, of commits given up, and of a decision."""
-        assert PlannedCommand(Kind.DELETE, "dn1", "", 0, 0, 0) == PlannedCommand(Kind.DELETE, "dn1")
-        assert GivenUp(5, 0, "") == GivenUp(5)
-        assert Decision(1, "OK", "", (), (), 0, 0, 0, (), 0, 0) == Decision(1, "OK")
+        assert PlannedCommand(CommandKind.DELETE, "dn1", "", 0, 0, 0) == PlannedCommand(
+            CommandKind.DELETE, "dn1"
+        )
+        assert LostCommit(5, 0, "") == LostCommit(5)
+        assert ContainerDecision(1, "OK", "", (), (), 0, 0, 0, (), 0, 0) == ContainerDecision(
+            1, "OK"
+        )
 
 
 def _gone(replicas: list[Replica], index: int) -> list[Replica]:

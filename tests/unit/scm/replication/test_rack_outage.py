@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from merkle.replica import ReplicaState
-from scm.state.facts import Kind
+from scm.state.facts import CommandKind
 from tests.support.control.obeying_nodes import OPTIONS, cluster
 from tests.support.control.scm_world import container, replica
 
@@ -38,6 +38,8 @@ def test_a_damaged_one_with_more_commits_keeps_its_rack_for_no_copy(tmp_path: Pa
         whole = set(made.held) - {"dn2"}
         assert (3, 1) == (len(whole), len(whole & {"dn4", "dn6"}))
         assert ReplicaState.UNHEALTHY is made.held["dn2"].state
-        assert [Kind.DELETE, Kind.REPLICATE] == sorted(
-            one.kind for one in made.ended if one.kind in {Kind.DELETE, Kind.REPLICATE}
+        assert [CommandKind.DELETE, CommandKind.REPLICATE] == sorted(
+            one.kind
+            for one in made.ended
+            if one.kind in {CommandKind.DELETE, CommandKind.REPLICATE}
         )

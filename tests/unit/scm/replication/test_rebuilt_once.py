@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from merkle.replica import ReplicaState
-from scm.administration.decommission import Request
+from scm.administration.decommission import OpStateRequest
 from scm.edge.call_values import Heartbeat
-from scm.state.facts import Kind, OpState, OutcomeState, Pending
+from scm.state.facts import CommandKind, OpState, OutcomeState, PendingCommand
 from tests.support.control.coded_world import NODES, OPTIONS, closed, orders
 from tests.support.control.scm_world import ScmWorld, outcome, replica, volume
 
@@ -40,7 +40,7 @@ def test_are_rebuilt_by_the_target_with_the_least_to_do(tmp_path: Path, busy: in
         world.control.tick()
 
         commands = world.state.commands.of_container(container_id)
-        [order] = [command for command in commands if command.kind is Kind.RECONSTRUCT]
+        [order] = [command for command in commands if command.kind is CommandKind.RECONSTRUCT]
         assert {*spare} == {node for _, node in order.shards}
         assert spare[1 - busy] == order.datanode_id
 
@@ -55,7 +55,7 @@ def test_rebuilt_shard_is_not_ordered_again_before_its_report(world: ScmWorld) -
     answer(world, command)
 
     before = [*orders(world), *orders(world), *orders(world)]
-    is_pending = [Kind.RECONSTRUCT] == kinds(world, command)
+    is_pending = [CommandKind.RECONSTRUCT] == kinds(world, command)
     made(world, command, index)
 
     assert [] == before
@@ -99,7 +99,7 @@ class TestATargetThatIsToLeave:
         made(world, command, first)
         made(world, command, index)
         answer(world, command)
-        copies = orders(world, Kind.REPLICATE)
+        copies = orders(world, CommandKind.REPLICATE)
 
         assert [] == meanwhile
         assert [other] == [copy.datanode_id for copy, _named in copies]
@@ -122,7 +122,7 @@ class TestATargetThatIsToLeave:
         closed(world, lost=list(LOST))
         world.clock.advance_s(1)
         world.control.tick()
-        [command] = [c for c in world.state.commands.values() if c.kind is Kind.RECONSTRUCT]
+        [command] = [c for c in world.state.commands.values() if c.kind is CommandKind.RECONSTRUCT]
         leave(world, command.shards[1][1])
         world.clock.advance_s(11)
 
@@ -195,7 +195,7 @@ def test_a_rebuild_of_many_small_blocks_has_the_time_that_they_take(
     assert [] == wait(world, LIFETIME_S + 600, command)
 
 
-def ordered(world: ScmWorld, *, block_count: int = 1) -> Pending:
+def ordered(world: ScmWorld, *, block_count: int = 1) -> PendingCommand:
     """Lose two shards of a container; return the one order to rebuild them."""
     _, container_id = closed(world, lost=list(LOST))
     for shard in list(world.state.replicas.of(container_id)):
@@ -206,14 +206,16 @@ def ordered(world: ScmWorld, *, block_count: int = 1) -> Pending:
     return command
 
 
-def answer(world: ScmWorld, command: Pending, state: OutcomeState = OutcomeState.EXECUTED) -> None:
+def answer(
+    world: ScmWorld, command: PendingCommand, state: OutcomeState = OutcomeState.EXECUTED
+) -> None:
     """Let the coordinator say how it went; it has nothing to do then."""
     del world.queues[command.datanode_id]
     code = "" if state is OutcomeState.EXECUTED else "UNAVAILABLE"
     world.beat(command.datanode_id, outcomes=(outcome(command, state, code=code),))
 
 
-def made(world: ScmWorld, command: Pending, index: int) -> None:
+def made(world: ScmWorld, command: PendingCommand, index: int) -> None:
     """Have the target of a shard report it whole."""
     node = dict(command.shards)[index]
     shard = replica(
@@ -229,25 +231,33 @@ def made(world: ScmWorld, command: Pending, index: int) -> None:
 def leave(world: ScmWorld, node: str) -> None:
     """Tell a node to leave."""
     world.control.operators.set_operational_states(
-        Request((node,), OpState.DECOMMISSIONING, is_forced=True)
+        OpStateRequest((node,), OpState.DECOMMISSIONING, is_forced=True)
     )
 
 
-def kinds(world: ScmWorld, command: Pending) -> list[Kind]:
+def kinds(world: ScmWorld, command: PendingCommand) -> list[CommandKind]:
     """Return what is pending about the container of a command, but deletes and closes."""
     found = world.state.commands.of_container(command.container_id)
-    return [other.kind for other in found if other.kind in {Kind.RECONSTRUCT, Kind.REPLICATE}]
+    return [
+        other.kind
+        for other in found
+        if other.kind in {CommandKind.RECONSTRUCT, CommandKind.REPLICATE}
+    ]
 
 
-def wait(world: ScmWorld, seconds: int, first: Pending, *, silent: str = "") -> list[Pending]:
+def wait(
+    world: ScmWorld, seconds: int, first: PendingCommand, *, silent: str = ""
+) -> list[PendingCommand]:
     """Let time pass while all but one node call; return the orders to rebuild after the first."""
-    sent: list[Pending] = []
+    sent: list[PendingCommand] = []
     for _ in range(seconds // 10):
         world.clock.advance_s(10)
         world.control.tick()
         for node in (*NODES, *SPARE):
             if node != silent:
                 sent += [c for c, _named in world.call(node).commands]
-    later = {command.command_id: command for command in sent if command.kind is Kind.RECONSTRUCT}
+    later = {
+        command.command_id: command for command in sent if command.kind is CommandKind.RECONSTRUCT
+    }
     later.pop(first.command_id, None)  # it may be sent again as it was
     return list(later.values())

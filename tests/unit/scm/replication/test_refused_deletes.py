@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from merkle.replica import ReplicaState
-from scm.state.facts import ASKED, Container, ContainerState, Hold, Kind, OpState, Replica
+from scm.state.facts import ASKED, CommandKind, Container, ContainerState, Hold, OpState, Replica
 from tests.support.control.obeying_nodes import OPTIONS, Cluster, cluster
 from tests.support.control.scm_world import ScmWorld, container, replica
 from tests.support.heard import logged
@@ -51,7 +51,7 @@ class TestQuasiClosed:
             made.pass_time(120)
 
             assert ([], BAD) == (made.refused(), made.held["dn3"].state)
-            assert not [one for one in made.ended if one.kind == Kind.DELETE]
+            assert not [one for one in made.ended if one.kind == CommandKind.DELETE]
 
     def test_a_damaged_one_too_many_goes(self, tmp_path: Path) -> None:
         """Three whole ones of the same origin stay, each with all that it had."""
@@ -189,5 +189,5 @@ class TestLeaving:
             for _ in range(3):
                 world.control.tick()
 
-            deletes = [c for c in world.state.commands.values() if c.kind is Kind.DELETE]
+            deletes = [c for c in world.state.commands.values() if c.kind is CommandKind.DELETE]
             assert [True] == [c.datanode_id in {"dn1", "dn2", "dn3"} for c in deletes]

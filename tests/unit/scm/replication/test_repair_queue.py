@@ -2,7 +2,7 @@
 
 import pytest
 
-from scm.replication.repairing.repair_queue import SLACK, RepairQueue
+from scm.replication.repairing.repair_queue import SLACK, ReplicationQueue
 
 
 class Datanodes:
@@ -25,21 +25,21 @@ def datanodes() -> Datanodes:
 
 
 @pytest.fixture
-def queue(datanodes: Datanodes) -> RepairQueue:
+def queue(datanodes: Datanodes) -> ReplicationQueue:
     """Three containers: 1 has time, 2 and 3 have not."""
-    made = RepairQueue(datanodes.has_room)
+    made = ReplicationQueue(datanodes.has_room)
     for container_id, weight in ((1, 5), (3, 0), (2, 0)):
         made.put(container_id, weight)
     return made
 
 
-def test_the_most_urgent_comes_first(queue: RepairQueue) -> None:
+def test_the_most_urgent_comes_first(queue: ReplicationQueue) -> None:
     """Equal ones are ordered by id, and no more than requested are returned."""
     assert [2, 3] == queue.choose(2)
     assert [2, 3, 1] == queue.choose(9)
 
 
-def test_whoever_was_tried_is_less_urgent(queue: RepairQueue) -> None:
+def test_whoever_was_tried_is_less_urgent(queue: ReplicationQueue) -> None:
     """By one each time: it does not stand in the way of what can be done."""
     queue.choose(9)
     queue.put_back(2, weight=0, tries=2)
@@ -47,14 +47,14 @@ def test_whoever_was_tried_is_less_urgent(queue: RepairQueue) -> None:
     assert [3, 2, 1] == queue.choose(9)
 
 
-def test_repair_that_was_chosen_and_not_tried_is_chosen_again(queue: RepairQueue) -> None:
+def test_repair_that_was_chosen_and_not_tried_is_chosen_again(queue: ReplicationQueue) -> None:
     """A turn may end early."""
     queue.choose(1)
 
     assert [2, 3, 1] == queue.choose(9)
 
 
-def test_a_look_changes_the_weight_and_not_the_tries(queue: RepairQueue) -> None:
+def test_a_look_changes_the_weight_and_not_the_tries(queue: ReplicationQueue) -> None:
     """Also of one that is in its turn."""
     queue.choose(9)
     queue.put_back(1, weight=5, tries=3)
@@ -64,7 +64,7 @@ def test_a_look_changes_the_weight_and_not_the_tries(queue: RepairQueue) -> None
     assert [1, 2, 3] == queue.choose(9)
 
 
-def test_discarded_repair_is_not_chosen(queue: RepairQueue) -> None:
+def test_discarded_repair_is_not_chosen(queue: ReplicationQueue) -> None:
     """It may wait or sleep. No other one is removed."""
     queue.sleep(3, ["dn1"])
     queue.discard([2, 3, 99])
@@ -75,7 +75,7 @@ def test_discarded_repair_is_not_chosen(queue: RepairQueue) -> None:
 
 
 def test_sleeping_repair_is_chosen_when_a_datanode_has_room(
-    queue: RepairQueue, datanodes: Datanodes
+    queue: ReplicationQueue, datanodes: Datanodes
 ) -> None:
     """It keeps its place."""
     queue.sleep(2, ["dn1", "dn2"])
@@ -88,7 +88,7 @@ def test_sleeping_repair_is_chosen_when_a_datanode_has_room(
 
 
 def test_repair_that_slept_for_several_datanodes_is_chosen_once(
-    queue: RepairQueue, datanodes: Datanodes
+    queue: ReplicationQueue, datanodes: Datanodes
 ) -> None:
     """It sleeps again until one has room if all are busy."""
     queue.sleep(2, ["dn1", "dn2"])
@@ -102,7 +102,7 @@ def test_repair_that_slept_for_several_datanodes_is_chosen_once(
     assert [3, 1] == queue.choose(9)
 
 
-def test_resting_repairs_are_chosen_when_woken(queue: RepairQueue) -> None:
+def test_resting_repairs_are_chosen_when_woken(queue: ReplicationQueue) -> None:
     """They keep their places. A repair that sleeps for a datanode keeps sleeping."""
     queue.rest(2)
     queue.rest(3)
@@ -115,7 +115,7 @@ def test_resting_repairs_are_chosen_when_woken(queue: RepairQueue) -> None:
     assert not queue.has_resting
 
 
-def test_resting_repair_is_chosen_after_a_new_look(queue: RepairQueue) -> None:
+def test_resting_repair_is_chosen_after_a_new_look(queue: ReplicationQueue) -> None:
     """It may have other replicas now. A discarded repair does not rest."""
     queue.rest(2)
     queue.rest(3)
@@ -127,7 +127,7 @@ def test_resting_repair_is_chosen_after_a_new_look(queue: RepairQueue) -> None:
 
 
 def test_repair_that_never_slept_or_has_room_is_tried(
-    queue: RepairQueue, datanodes: Datanodes
+    queue: ReplicationQueue, datanodes: Datanodes
 ) -> None:
     """Only a repair whose datanodes are all busy sleeps again."""
     queue.sleep(2, ["dn1"])
@@ -137,7 +137,7 @@ def test_repair_that_never_slept_or_has_room_is_tried(
     assert not queue.sleeps_again(3)
 
 
-def test_a_look_wakes_a_sleeper(queue: RepairQueue, datanodes: Datanodes) -> None:
+def test_a_look_wakes_a_sleeper(queue: ReplicationQueue, datanodes: Datanodes) -> None:
     """Its replicas may be on other datanodes now."""
     queue.sleep(2, ["dn1"])
     queue.put(2, 0)
@@ -149,7 +149,7 @@ def test_a_look_wakes_a_sleeper(queue: RepairQueue, datanodes: Datanodes) -> Non
 
 def test_a_turn_asks_for_datanodes_and_not_for_containers(datanodes: Datanodes) -> None:
     """However many wait for the same."""
-    queue = RepairQueue(datanodes.has_room)
+    queue = ReplicationQueue(datanodes.has_room)
     for container_id in range(1_000):
         queue.put(container_id, 0)
         queue.sleep(container_id, [f"dn{container_id % 3}", f"dn{container_id % 3 + 1}"])
@@ -160,7 +160,7 @@ def test_a_turn_asks_for_datanodes_and_not_for_containers(datanodes: Datanodes) 
 
 def test_void_queue_entries_do_not_accumulate(datanodes: Datanodes) -> None:
     """A container whose priority changes for months needs no more memory."""
-    queue = RepairQueue(datanodes.has_room)
+    queue = ReplicationQueue(datanodes.has_room)
     queue.put(1, 0)
     for weight in range(5 * SLACK):
         queue.put(2, weight)

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from scm.state.database import State
+from scm.state.database import StateDatabase
 from scm.state.history.interval_samples import (
     LEVELS,
     NEVER_VERIFIED,
     NOTHING_TO_VERIFY,
-    Sample,
-    Turn,
+    StatusSample,
     Verdict,
+    VerdictChange,
     Verification,
     merged,
     placed,
@@ -26,7 +26,7 @@ DAY_MS = 86_400_000
 def test_a_look_falls_into_its_five_minutes_its_hour_and_its_day() -> None:
     """Intervals begin at fixed times of the clock, so a restart continues with the same ones."""
     seven_ms = 20 * DAY_MS + 7 * 3_600_000
-    taken = Sample(0, seven_ms + 13 * 60_000 + 5, Verdict.WHOLE)
+    taken = StatusSample(0, seven_ms + 13 * 60_000 + 5, Verdict.WHOLE)
 
     begins = [placed(taken, level).at_ms for level in range(3)]
 
@@ -39,17 +39,19 @@ def test_worst_verdict_of_an_interval_is_kept(first: Verdict, second: Verdict) -
     """A wrong minute makes a wrong day, wherever in the day it is. Unknown is worse than whole."""
     order = ["WHOLE", "UNKNOWN", "UNWELL"]
 
-    both = merged(Sample(2, 0, first), Sample(2, 0, second))
+    both = merged(StatusSample(2, 0, first), StatusSample(2, 0, second))
 
     assert max(order.index(first), order.index(second)) == order.index(both.verdict)
 
 
 def test_counts_of_what_is_wrong_are_the_worst_sizes_the_last_and_work_is_added() -> None:
     """Counts of faults keep the worst value and sizes the last one, and work is added up."""
-    before = Sample(2, 0, Verdict.WHOLE, 9, 5, 1, 100, 7, 2, 1000, 500, 400, 300, 50, 3, 1, 10)
-    after = Sample(2, 0, Verdict.WHOLE, 8, 0, 2, 101, 3, 0, 1001, 400, 401, 401, 60, 4, 0, 20)
+    before = StatusSample(
+        2, 0, Verdict.WHOLE, 9, 5, 1, 100, 7, 2, 1000, 500, 400, 300, 50, 3, 1, 10
+    )
+    after = StatusSample(2, 0, Verdict.WHOLE, 8, 0, 2, 101, 3, 0, 1001, 400, 401, 401, 60, 4, 0, 20)
 
-    assert merged(before, after) == Sample(
+    assert merged(before, after) == StatusSample(
         2, 0, Verdict.WHOLE, 8, 5, 2, 101, 7, 2, 1001, 400, 401, 401, 50, 7, 1, 30
     )
 
@@ -62,7 +64,7 @@ def test_never_read_is_older_than_any_age_and_nothing_to_read_is_none(
     one: int, other: int, oldest: int
 ) -> None:
     """An empty cluster has no age; something never read is the oldest there is."""
-    a, b = (Sample(0, 0, Verdict.WHOLE, oldest_scan_at_ms=at_ms) for at_ms in (one, other))
+    a, b = (StatusSample(0, 0, Verdict.WHOLE, oldest_scan_at_ms=at_ms) for at_ms in (one, other))
 
     assert oldest == merged(a, b).oldest_scan_at_ms
 
@@ -75,21 +77,21 @@ def test_sample_levels_hold_few_samples_together() -> None:
         assert shorter.length_ms * shorter.count_max >= longer.length_ms
 
 
-SAMPLE = Sample(1, 3_600_000, Verdict.UNWELL, *range(1, 15))
-TURN = Turn(77, Verdict.UNKNOWN, "the control plane started")
+SAMPLE = StatusSample(1, 3_600_000, Verdict.UNWELL, *range(1, 15))
+TURN = VerdictChange(77, Verdict.UNKNOWN, "the control plane started")
 VERIFICATION = Verification(99, (("OK", 3), ("STALE", 1)), "")
 
 
 def test_samples_survive_a_restart(tmp_path: Path) -> None:
     """Rows are read back as they were written."""
-    state = State.open(tmp_path, map_bytes=MAP_BYTES)
+    state = StateDatabase.open(tmp_path, map_bytes=MAP_BYTES)
     with state.change() as change:
         change.put(state.samples, SAMPLE)
         change.put(state.turns, TURN)
         change.put(state.verifications, VERIFICATION)
     state.close()
 
-    state = State.open(tmp_path, map_bytes=MAP_BYTES)
+    state = StateDatabase.open(tmp_path, map_bytes=MAP_BYTES)
 
     assert [SAMPLE] == state.samples.of(1)
     assert [TURN] == state.turns.by_time()
@@ -99,7 +101,7 @@ def test_samples_survive_a_restart(tmp_path: Path) -> None:
 
 def test_a_damaged_row_of_history_keeps_nobody_from_starting(tmp_path: Path) -> None:
     """It is left out and reported, and a whole row is read."""
-    state = State.open(tmp_path, map_bytes=MAP_BYTES)
+    state = StateDatabase.open(tmp_path, map_bytes=MAP_BYTES)
     row = bytearray(state.samples.row(SAMPLE))
     whole = bytes(row)
     row[-3] ^= 1
@@ -110,7 +112,7 @@ def test_a_damaged_row_of_history_keeps_nobody_from_starting(tmp_path: Path) -> 
     state.close()
 
     with logged() as events:
-        state = State.open(tmp_path, map_bytes=MAP_BYTES)
+        state = StateDatabase.open(tmp_path, map_bytes=MAP_BYTES)
 
     assert [SAMPLE] == state.samples.of(1)
     assert ["history_row_damaged"] == [event["event"] for event in events]

@@ -6,8 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from merkle.replica import ReplicaState
-from scm.state.facts import Allocation, Hold, Key, KeyBlock, Transaction
-from scm.state.quiet_containers import MARKED_MAX, Due, Settled, Stirred
+from scm.state.facts import Allocation, DeleteTransaction, Hold, Key, KeyBlock
+from scm.state.quiet_containers import (
+    MARKED_MAX,
+    ContainerBitmap,
+    DirtyContainers,
+    PriorityContainerQueue,
+)
 from scm.state.replicas.replica_table import ReplicaTable
 from scm.state.tables.container_table import ContainerTable
 from scm.state.tables.key_table import KeyTable
@@ -36,7 +41,7 @@ def test_unsettled_containers_are_found(
     """They include ids beyond all that were ever marked. The end and the maximum count are
     respected.
     """
-    settled = Settled()
+    settled = ContainerBitmap()
     settled.add(4)
     settled.add_all(np.array([1, 2]))
 
@@ -45,7 +50,7 @@ def test_unsettled_containers_are_found(
 
 def test_an_id_that_is_nobodys_costs_nothing() -> None:
     """Datanodes may report containers of any number."""
-    settled = Settled()
+    settled = ContainerBitmap()
     settled.add(3)
 
     settled.discard_all(np.array([2**62, 3]))
@@ -59,7 +64,7 @@ def test_due_containers_are_taken_once_in_order(
     steps: list[list[int] | int],
 ) -> None:
     """Lists are added and a number of ids is taken, as with a dict of the waiting ids."""
-    due, model = Due(), dict[int, None]()
+    due, model = PriorityContainerQueue(), dict[int, None]()
     for step in steps:
         if isinstance(step, list):
             due.add(step)
@@ -80,7 +85,7 @@ def test_urgent_containers_are_taken_first(steps: list[tuple[bool, list[int]] | 
     """This holds whether they waited before or not, in the order in which they became urgent.
     Each still waits once.
     """
-    due, urgent, others = Due(), dict[int, None](), set[int]()
+    due, urgent, others = PriorityContainerQueue(), dict[int, None](), set[int]()
     for step in [*steps, 99]:
         match step:
             case (True, list(ids)):
@@ -104,7 +109,7 @@ def test_urgent_containers_are_taken_first(steps: list[tuple[bool, list[int]] | 
 
 def test_an_id_of_any_size_waits() -> None:
     """It has no mark, so no memory is used for the ids before it."""
-    due = Due()
+    due = PriorityContainerQueue()
     due.add([2**62, 3, MARKED_MAX])
     due.add([3])
 
@@ -123,7 +128,7 @@ def test_changed_containers_are_returned_once(
     changes: list[int | list[int]], among: set[int]
 ) -> None:
     """They are added one by one, or many at once."""
-    stirred, expected = Stirred(), set[int]()
+    stirred, expected = DirtyContainers(), set[int]()
     for change in changes:
         if isinstance(change, list):
             stirred.discard_all(np.array(change, np.int64))
@@ -146,7 +151,7 @@ ROWS = (
     (ReplicaTable(), replica("dn1", ReplicaState.CLOSED, container_id=3)),
     (PendingTable(), pending(9, container_id=3)),
     (AllocationTable(), Allocation(3, 1, 1, 10, "a")),
-    (TransactionTable(), Transaction(1, 3, (1,), 0)),
+    (TransactionTable(), DeleteTransaction(1, 3, (1,), 0)),
     (KeyTable(), Key("k", 10, 0, (KeyBlock(3, 1, 1, 10),))),
     (HoldTable(), Hold(3, "", 0, "")),
 )
@@ -155,7 +160,7 @@ ROWS = (
 @pytest.mark.parametrize(("table", "row"), ROWS, ids=[table.name for table, _ in ROWS])
 def test_any_row_about_a_container_unsettles_it(table: Table[object, object], row: object) -> None:
     """A new row and a removed one do, and no other container is affected."""
-    settled = Settled()
+    settled = ContainerBitmap()
     table.settled.append(settled)
     states = []
 

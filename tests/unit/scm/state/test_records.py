@@ -10,13 +10,13 @@ from scm.state.facts import (
     Allocation,
     Container,
     ContainerState,
+    DeleteTransaction,
     Hold,
     Key,
     KeyBlock,
     Node,
     OpState,
     Replica,
-    Transaction,
 )
 from scm.state.replicas import replica_rows
 from tests.support.control.scm_world import summary
@@ -92,7 +92,7 @@ class TestRows:
             (records.node_row(node), 11),
             (records.container_row(container), 14),
             (records.allocation_row(Allocation(1, 2, 3, 4, "c")), 5),
-            (records.transaction_row(Transaction(1, 2, (3, 4), 5, ("dn1",))), 6),
+            (records.transaction_row(DeleteTransaction(1, 2, (3, 4), 5, ("dn1",))), 6),
             (records.hold_row(Hold(1, "dn1", 2, "why")), 4),
         ]
 

@@ -12,7 +12,7 @@ from scm.state import records
 from scm.state.facts import Replica
 from scm.state.replicas import arena, replica_rows
 from scm.state.replicas.replica_table import UNSETTLED_STATES, ReplicaTable
-from scm.state.replicas.reported_replicas import Reported
+from scm.state.replicas.reported_replicas import ReportedReplicas
 from tests.support.control.pairs import load_pairs
 from tests.support.control.scm_world import replica
 
@@ -45,7 +45,7 @@ def told(node: str, facts: list[tuple[int, ReplicaState, int, int]]) -> list[Rep
 
 def take(table: ReplicaTable, model: Model, node: str, replicas: list[Replica]) -> list[object]:
     """Tell a table and a dict the same; return what undoes it in the table."""
-    report = Reported.of(node, replicas)
+    report = ReportedReplicas.of(node, replicas)
     there, gone = report.settled()
     changed, undo = table.take(there, report)
     removed, restore = table.remove_all(node, gone["container_id"])
@@ -162,7 +162,7 @@ class TestTake:
         """
         table, model, disk = ReplicaTable(), Model(), dict[bytes, bytes]()
         for node, facts in reports:
-            report = Reported.of(node, told(node, facts))
+            report = ReportedReplicas.of(node, told(node, facts))
             there, gone = report.settled()
             changed, _ = table.take(there, report)
             disk |= dict(table.disk_rows(node, changed) if len(changed) else ())

@@ -10,14 +10,14 @@ import pytest
 from agent.errors import Code, Refused, Unavailable
 from merkle.replica import ReplicaState
 from scm.state import records
-from scm.state.database import State
-from scm.state.facts import Allocation, Kind, Node, OpState, Outcome, OutcomeState
+from scm.state.database import StateDatabase
+from scm.state.facts import Allocation, CommandKind, CommandOutcome, Node, OpState, OutcomeState
 from tests.support.control.scm_world import MAP_BYTES, container, key, pending, replica
 
 
-def open_state(path: Path, map_bytes: int = MAP_BYTES) -> State:
+def open_state(path: Path, map_bytes: int = MAP_BYTES) -> StateDatabase:
     """Open the state of a test."""
-    return State.open(path, map_bytes=map_bytes)
+    return StateDatabase.open(path, map_bytes=map_bytes)
 
 
 NODE = Node("dn1", "dn1:1", "/r", "0.1", 9, OpState.IN_SERVICE, 0, 1, 2)
@@ -26,7 +26,9 @@ NODE = Node("dn1", "dn1:1", "/r", "0.1", 9, OpState.IN_SERVICE, 0, 1, 2)
 class TestDurability:
     def test_everything_put_is_there_after_reopening(self, tmp_path: Path) -> None:
         """Every table comes back as it was, whatever its values hold."""
-        outcome = Outcome(3, "dn1", 4, OutcomeState.FAILED, "close", 1, "BUSY", "ä\n", b"\x00\xff")
+        outcome = CommandOutcome(
+            3, "dn1", 4, OutcomeState.FAILED, "close", 1, "BUSY", "ä\n", b"\x00\xff"
+        )
         name = key("ключ/" + "x" * 1_000, [], [])
         state = open_state(tmp_path)
         with state.change() as change:
@@ -36,7 +38,7 @@ class TestDurability:
             change.put(state.replicas, replica("dn2", root=None))
             change.put(state.allocations, Allocation(1, 2, 3, 4, "client"))
             change.put(state.keys, name)
-            change.put(state.commands, pending(8, Kind.DELETE))
+            change.put(state.commands, pending(8, CommandKind.DELETE))
             change.put(state.outcomes, outcome)
         state.close()
 
@@ -50,7 +52,7 @@ class TestDurability:
         ) == again.replicas.of(1)
         assert [Allocation(1, 2, 3, 4, "client")] == again.allocations.of(1)
         assert name == again.keys.get(name.name)
-        assert [pending(8, Kind.DELETE)] == again.commands.of_node("dn1")
+        assert [pending(8, CommandKind.DELETE)] == again.commands.of_node("dn1")
         assert outcome == again.outcome(3)
         again.close()
 
@@ -167,7 +169,7 @@ class TestAtomicity:
     def test_a_change_that_cannot_be_written_is_undone(self, tmp_path: Path) -> None:
         """If the write fails, the memory has the old state."""
         state = open_state(tmp_path, map_bytes=256 * 1024)
-        blob = Outcome(1, "dn1", 1, OutcomeState.EXECUTED, "", 1, "", "", b"x" * 1024**2)
+        blob = CommandOutcome(1, "dn1", 1, OutcomeState.EXECUTED, "", 1, "", "", b"x" * 1024**2)
 
         with pytest.raises(Unavailable) as caught, state.change() as change:  # noqa: PT012
             change.put(state.nodes, NODE)
@@ -202,7 +204,7 @@ class TestAtomicity:
     def test_commit_callback_runs_only_after_the_commit(self, tmp_path: Path) -> None:
         """A log of a change that is not durable may be false."""
         state = open_state(tmp_path, map_bytes=256 * 1024)
-        blob = Outcome(1, "dn1", 1, OutcomeState.EXECUTED, "", 1, "", "", b"x" * 1024**2)
+        blob = CommandOutcome(1, "dn1", 1, OutcomeState.EXECUTED, "", 1, "", "", b"x" * 1024**2)
         told: list[str] = []
 
         with pytest.raises(Unavailable), state.change() as change:  # noqa: PT012

@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 
 from merkle.replica import ReplicaState
 from scm.state import records
-from scm.state.facts import Container, ContainerState, Hold, Key, KeyBlock, Kind, Pending, Replica
+from scm.state.facts import (
+    CommandKind,
+    Container,
+    ContainerState,
+    Hold,
+    Key,
+    KeyBlock,
+    PendingCommand,
+    Replica,
+)
 from scm.state.replicas.replica_table import UNSETTLED_STATES, ReplicaTable
 from scm.state.tables.container_table import ContainerTable
 from scm.state.tables.key_table import KeyTable
@@ -319,16 +328,16 @@ class TestPendingTable:
     def test_a_command_is_found_by_node_container_and_target(self) -> None:
         """The three questions asked about commands have one answer, and none after removal."""
         table = PendingTable()
-        command = Pending(5, Kind.CLOSE, 9, "dn1")
+        command = PendingCommand(5, CommandKind.CLOSE, 9, "dn1")
         table.apply(5, command)
 
         assert [command] == table.of_node("dn1")
         assert [command] == table.of_container(9)
-        assert command == table.about(Kind.CLOSE, 9, "dn1")
-        assert table.about(Kind.RECONCILE, 9, "dn1") is None
+        assert command == table.about(CommandKind.CLOSE, 9, "dn1")
+        assert table.about(CommandKind.RECONCILE, 9, "dn1") is None
 
         table.apply(5, None)
 
         assert [] == table.of_node("dn1")
         assert [] == table.of_container(9)
-        assert table.about(Kind.CLOSE, 9, "dn1") is None
+        assert table.about(CommandKind.CLOSE, 9, "dn1") is None
