@@ -1,7 +1,7 @@
 """The interfaces through which a scan reads a replica.
 
-The scanner decides, and the implementations access the disk: `agent.store.scan_reader.DiskReader`
-over a volume, and tests over damaged or lying data.
+The scanner decides, and the implementations access the disk:
+`agent.store.scan_reader.StoreReplicaReader` over a volume, and tests over damaged or lying data.
 
 Errors are `OSError`: the errno says whether the data, the volume or this process is at fault
 (`scanner.chunk_verdict.read_failure`). A block that vanishes is no error here: `row` returns None.

@@ -23,8 +23,8 @@ __all__ = [
     "KeyLost",
     "KeyNotFound",
     "KeyReplaced",
+    "PutResult",
     "Refused",
-    "Stored",
     "SutureError",
     "Unavailable",
 ]

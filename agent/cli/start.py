@@ -16,7 +16,7 @@ from agent.cli.terminal.streams import open_outputs
 from agent.runtime.umask import bound_umask
 
 GARBAGE_COUNT = 50_000  # objects between two collections; most commands end before the first
-INTERRUPTED = 130  # agent.runtime.exits.Exit.INTERRUPTED, not imported here to start faster
+INTERRUPTED = 130  # agent.runtime.exits.ExitCode.INTERRUPTED, not imported here to start faster
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 

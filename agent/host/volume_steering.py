@@ -28,7 +28,7 @@ log = structlog.get_logger()
 
 
 class VolumeAdmin:
-    """Changes and shows the volumes (agent.rpc.datanode.backends.Volumes)."""
+    """Changes and shows the volumes (agent.rpc.datanode.backends.VolumeControl)."""
 
     def __init__(
         self,

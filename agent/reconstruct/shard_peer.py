@@ -42,7 +42,7 @@ class ShardSource(Protocol):
 
 
 class ShardPeer(ShardSource, Protocol):
-    """A shard that can also be written (`agent.rpc.calls.filling.Filling`)."""
+    """A shard that can also be written (`agent.rpc.calls.filling.ShardWriter`)."""
 
     def create_shard(self, container_id: ContainerId, index: int) -> None:
         """Create a shard, RECOVERING. Raise Refused if there is a replica of this container."""

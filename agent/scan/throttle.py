@@ -121,7 +121,7 @@ class ScanPace:
         self._reading_since_s = self._clock.monotonic_s()
 
     def piece_bytes(self) -> int:
-        """Return the largest size of one read; 0 = no limit (`scanner.ports.Pieces`)."""
+        """Return the largest size of one read; 0 = no limit (`scanner.ports.ReadSplitting`)."""
         return self._pacer.piece_bytes(self._clock.monotonic_s())
 
     def rest(self, length_bytes: int) -> None:

@@ -41,7 +41,7 @@ class MappedFile:
 
 
 class StoreDiskMap:
-    """Places of the block files of a store (`agent.scan.neighbours.PlacesOfFiles`)."""
+    """Places of the block files of a store (`agent.scan.neighbours.DiskMap`)."""
 
     def __init__(self, store: ReplicaStore) -> None:
         self._store = store

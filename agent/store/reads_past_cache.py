@@ -58,7 +58,7 @@ def _huge_buffer() -> memoryview:
 
 
 class BlockFile:
-    """An open block file (`scanner.ports.BlockReader`)."""
+    """An open block file (`scanner.ports.BlockFileReader`)."""
 
     def __init__(
         self,

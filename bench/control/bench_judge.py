@@ -156,7 +156,7 @@ class Cluster:
     def turn(self, *silent: str) -> float:
         """Let a second pass and the others call; return the processor time of the tick and of what
         is looked at before its orders and after, each for half a second at most, as in
-        `scm.main.Ticker`."""
+        `scm.main.TickThread`."""
         self.clock.advance_s(1)
         for node in self.nodes:
             if node not in silent:

@@ -1,4 +1,4 @@
-"""A storage container manager of Ozone as the leader of an agent (`agent.host.leader.Leader`)."""
+"""An SCM of Ozone as the control plane of an agent (`agent.host.leader.ExternalControlPlane`)."""
 
 import socket
 from collections.abc import Callable

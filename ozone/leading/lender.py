@@ -1,4 +1,4 @@
-"""A datanode of Ozone as a peer of one reconcile (`agent.reconcile.lenders.Lender`).
+"""A datanode of Ozone as a peer of one reconcile (`agent.reconcile.lenders.ReplicaPeer`).
 
 Its whole tree is fetched once and evaluated here as the calls of a reconcile descend. Ozone's scan
 omits data that it does not read, so an absence in a peer's tree proves nothing. Every chunk is

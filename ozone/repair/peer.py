@@ -1,4 +1,4 @@
-"""A datanode of Ozone as a peer of one damaged replica (`agent.reconcile.lenders.Lender`).
+"""A datanode of Ozone as a peer of one damaged replica (`agent.reconcile.lenders.ReplicaPeer`).
 
 It is queried about the damaged blocks only: for its tree, which shows its own damage, and for their
 rows, which show what was written. Ozone's tree omits what its scanner does not read (chunks without

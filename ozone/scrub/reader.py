@@ -78,8 +78,16 @@ class _CommittedFile(BlockFile):
     writing and committing, and Ozone keeps them.
     """
 
-    def __init__(self, name: str, buffers: ReadBuffers, *, directory_fd: int, pieces: ReadSplitting | None,
-                 committed_bytes: int, surplus: Callable[[int], None]) -> None:  # fmt: skip
+    def __init__(
+        self,
+        name: str,
+        buffers: ReadBuffers,
+        *,
+        directory_fd: int,
+        pieces: ReadSplitting | None,
+        committed_bytes: int,
+        surplus: Callable[[int], None],
+    ) -> None:
         super().__init__(name, buffers, directory_fd=directory_fd, pieces=pieces)
         self._committed_bytes = committed_bytes
         self._surplus = surplus

@@ -162,12 +162,13 @@ MEANINGS: Final = {
     DamageFault.CHUNK_MISSING: f"the file ends before a chunk; {_FROM_A_REPLICA}",
     DamageFault.CHUNK_UNREADABLE: "the device gives an error instead of bytes: look at the disk",
     DamageFault.BLOCK_FILE_MISSING: f"there is a row and no file; {_FROM_A_REPLICA}",
-    DamageFault.BLOCK_FILE_LINK: "Ozone follows the link, and writes and deletes no file that it leads "
-    "to: put the file in its place",
+    DamageFault.BLOCK_FILE_LINK: "Ozone follows the link, and writes and deletes no file that it "
+    "leads to: put the file in its place",
     DamageFault.BLOCK_ROW_MISSING: "a file without a row: Ozone does not serve it",
-    DamageFault.BLOCK_ROW_DAMAGED: "the row cannot be read, so the block cannot be served or judged",
-    DamageFault.TRAILING_BYTES: "bytes behind what was committed, as a client leaves that died while "
-    "it wrote: no key reaches them, and Ozone does not look at them",
+    DamageFault.BLOCK_ROW_DAMAGED: "the row cannot be read, so the block cannot be served "
+    "or judged",
+    DamageFault.TRAILING_BYTES: "bytes behind what was committed, as a client leaves that died "
+    "while it wrote: no key reaches them, and Ozone does not look at them",
     DamageFault.FOREIGN_FILE: "something among the block files that is none",
     DamageFault.DESCRIPTOR_DAMAGED: "Ozone does not load the container when the datanode starts",
     DamageFault.DESCRIPTOR_MISSING: "Ozone does not load the container when the datanode starts",

@@ -47,7 +47,7 @@ WAIT_S: Final = 1.0  # poll interval for Ctrl-C
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OzoneTools:
-    """The dependencies of one volume's scans (`agent.scan.container_scan.ScanKit`)."""
+    """The dependencies of one volume's scans (`agent.scan.container_scan.ScanDeps`)."""
 
     store: OzoneStore
     leases: ContainerLeases = field(default_factory=ContainerLeases)

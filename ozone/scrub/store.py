@@ -68,7 +68,7 @@ class VolumeListing:
 
 @dataclass(frozen=True, slots=True)
 class _Doubts:
-    """The unreadable record of one container (`scanner.unreadable_verdict.KeptDoubts`)."""
+    """The unreadable record of one container (`scanner.unreadable_verdict.UnreadableRecords`)."""
 
     history: History
     container_id: ContainerId

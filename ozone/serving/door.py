@@ -25,7 +25,7 @@ ANSWER_BYTES_MAX: Final = MESSAGE_BYTES_MAX + 1024**2  # a chunk of 32 MiB and i
 
 
 class OzoneGrpcServer:
-    """Serves Ozone's datanode protocol (agent.host.foreign_servers.Door)."""
+    """Serves Ozone's datanode protocol (agent.host.foreign_servers.ProtocolServer)."""
 
     def __init__(
         self, inside: HostServices, listen: str, handlers: Sequence[grpc.GenericRpcHandler] = ()

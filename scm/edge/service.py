@@ -20,7 +20,7 @@ ITERATIONS_DEFAULT: Final = 10  # of the balancer (Ozone's default)
 
 
 class ScmService(scm_pb2_grpc.ScmServicer):
-    """The RPCs. `agent.rpc.wire.errors.ErrorEdge` converts SutureErrors to statuses."""
+    """The RPCs. `agent.rpc.wire.errors.ErrorStatusMiddleware` converts SutureErrors to statuses."""
 
     def __init__(self, control: ControlPlane, *, clock: Clock, options: ScmOptions) -> None:
         self._control = control

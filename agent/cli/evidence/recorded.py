@@ -30,7 +30,7 @@ FAILED_READ: Final = re.compile(r"failed with ([A-Z0-9]+)")
 
 @dataclass(frozen=True, slots=True)
 class RecordedMedium:
-    """A recorded place of a chunk on a disk (`scanner.ports.BlockReader`)."""
+    """A recorded place of a chunk on a disk (`scanner.ports.BlockFileReader`)."""
 
     length_bytes: int
     error: OSError | None = None

@@ -21,7 +21,7 @@ class ChunkCheck:
 
 @dataclass(frozen=True, slots=True)
 class PlacedChunk:
-    """A chunk's place on a disk (`scanner.ports.BlockReader`)."""
+    """A chunk's place on a disk (`scanner.ports.BlockFileReader`)."""
 
     place: BlockBytes
 

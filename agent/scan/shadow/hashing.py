@@ -229,7 +229,7 @@ class ShadowedReader:
 
 
 class _ShadowedBlock:
-    """An open block file that hashes a sample of its reads twice (`scanner.ports.BlockReader`)."""
+    """An open block file that hashes some of its reads twice (`scanner.ports.BlockFileReader`)."""
 
     def __init__(self, shadowed: ShadowedReader, file: BlockFileReader, block_id: BlockId) -> None:
         self._shadowed = shadowed

@@ -1,7 +1,7 @@
 """Converts the state to the judge's input: some containers and all facts about them, as columns.
 
     replica table ──packed rows, as they lie──┐
-    containers, pending commands, holds ──────┴──► health.batch.Batch ──► health.judge
+    containers, pending commands, holds ──────┴──► health.batch.ContainerBatch ──► health.judge
 
 Spark builds the same batch from a snapshot of the same moment (`spark_verify.tasks.judge_batches`).
 `suture-verify` checks for every container that both lead to the same verdict.

@@ -60,7 +60,7 @@ def test_a_whole_block_is_read(
 
 
 class Cut:
-    """Pieces of a fixed length (scanner.ports.Pieces)."""
+    """Pieces of a fixed length (scanner.ports.ReadSplitting)."""
 
     def __init__(self, length_bytes: int) -> None:
         self.length_bytes = length_bytes

@@ -1,4 +1,5 @@
-"""The judge asked about one container as the control plane sees it (`scm.cluster.case.Case`).
+"""A container whose replicas are as a test says, as the control plane sees it
+(`scm.cluster.case.ContainerContext`).
 
 What it says comes back as the datanodes it names, so that a test reads like the table it is from.
 """
