@@ -115,7 +115,7 @@ def test_the_process_outlives_a_full_btrfs(tmp_path: Path, disk: Path) -> None:
 def test_new_volume_warns_of_btrfs(
     tmp_path: Path, disk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It prints no warning for another file system."""
+    """The declaration of a volume on another file system prints no warning."""
     (tmp_path / "other").mkdir()
     (disk / "volume").mkdir()
 

@@ -69,7 +69,9 @@ def test_the_package_has_units_options_and_documents(tmp_path: Path) -> None:
 
 
 def test_the_package_of_the_job_has_its_unit_timer_and_program(tmp_path: Path) -> None:
-    """It depends on the other package of the same version and on a Java that Spark supports."""
+    """The package depends on the other one of the same version and on a Java that Spark
+    supports.
+    """
     stage.place_verify_files(tmp_path, stage.DEBIAN)
 
     files = {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if not p.is_dir()}

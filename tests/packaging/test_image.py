@@ -38,8 +38,8 @@ class TestContainerfile:
         assert copied <= let_in
 
     def test_images_run_as_nobody_and_have_only_what_they_need(self) -> None:
-        """They run as a numeric user, and have neither compiler nor pip. Only the image of the
-        Spark job has Java and Arrow. The default target is that for storage hosts.
+        """The images run as a numeric user, and have neither compiler nor pip. Only the image of
+        the Spark job has Java and Arrow. The default target is that for storage hosts.
         """
         installed = {
             name: set(" ".join(re.findall(r"apt-get install (.+?)(?: \\)?$", text, re.M)).split())
@@ -89,8 +89,8 @@ class TestCompose:
 
     @pytest.mark.parametrize("name", SERVERS)
     def test_a_server_is_watched_and_keeps_its_data(self, name: str) -> None:
-        """It has a health check, restarts by itself, starts after its certificate is there, and
-        has a volume of its own.
+        """The service has a health check, restarts by itself, starts after its certificate is
+        there, and has a volume of its own.
         """
         service = SERVICES[name]
 

@@ -78,7 +78,9 @@ def test_rpm_has_the_files_of_the_debian_package(package: Path, tmp_path: Path) 
 
 @needs_rpm
 def test_the_job_asks_for_java_and_the_other_package(verify_package: Path, tmp_path: Path) -> None:
-    """It has the files of Debian's package, and the environment is made again for its wheels."""
+    """The package has the files of Debian's package, and the environment is made again for its
+    wheels.
+    """
     stage.place_verify_files(tmp_path, stage.RPM)
     staged = {f"/{p.relative_to(tmp_path)}" for p in tmp_path.rglob("*") if not p.is_dir()}
 
@@ -106,8 +108,8 @@ def test_options_stay_and_are_not_for_everybody(package: Path) -> None:
 
 @needs_rpm
 def test_rpm_scripts_do_the_steps_of_the_debian_package(package: Path) -> None:
-    """They create user, folders and environment, and the environment again when the host's
-    Python changes.
+    """The scripts create user, folders and environment, and the environment again when the
+    host's Python changes.
     """
     scriptlets, triggers = asked(package, "--scripts"), asked(package, "--filetriggers")
 

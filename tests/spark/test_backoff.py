@@ -182,7 +182,9 @@ class TestPartial:
     def test_the_full_run_of_the_same_snapshot_is_another_run(
         self, partial: tuple[VerifyRequest, VerifyResult]
     ) -> None:
-        """It does not return the partial result, and each result can be returned again."""
+        """The full run does not return the partial result, and each result can be returned
+        again.
+        """
         request, result = partial
 
         full = verify(replace(request, changed_nodes=()))

@@ -65,7 +65,7 @@ def test_report_fits_the_screen_width(report: Path, tmp_path: Path, width: int) 
 
 
 def test_state_counts_fit_a_phone_screen(tmp_path: Path) -> None:
-    """They fit also with all of Ozone's states, whose names are long."""
+    """The counts fit also with all of Ozone's states, whose names are long."""
     rows = random_cluster(random.Random(4), 300)
     snapshot = rows.write(tmp_path / "snapshot")
     run = verify(VerifyRequest(str(snapshot), tmp_path / "out", reporting_min_percent=0))

@@ -159,5 +159,5 @@ def test_interrupt_during_the_imports_prints_no_traceback(tmp_path: Path) -> Non
     ],
 )
 def test_the_innermost_reason_is_told(said: str, reason: str) -> None:
-    """It is the cause in Java's output. Without one, it is Python's error."""
+    """The reason is the cause in Java's output. Without one, it is Python's error."""
     assert reason == reason_of(RuntimeError("the gateway ended\nmore"), said)

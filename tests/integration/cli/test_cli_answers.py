@@ -136,7 +136,9 @@ def test_a_silent_datanode_stands_in_the_first_sentence(
 def test_a_silent_datanode_keeps_no_other_from_pausing_its_scans(
     suture: CommandLine, tmp_path: Path
 ) -> None:
-    """It is listed beside the datanodes that obeyed. If none obeys, there is only an error."""
+    """The silent datanode is listed beside the datanodes that obeyed. If none obeys, there is
+    only an error.
+    """
     with Cluster(tmp_path / "own", agents=2, volumes=1, launch=forked) as own:
         command = CommandLine(own.scm.address, suture.capsys)
         command.wait_until(lambda: len(command.json("scm", "nodes")) == 2)

@@ -63,7 +63,7 @@ def test_a_read_under_way_says_so(
 
 @SCHEMES
 def test_a_put_under_way_says_so_and_stores_nothing(cluster: Cluster, replication: str) -> None:
-    """It fails at once, and no datanode is reported as failed, which would exclude it from
+    """The put fails at once, and no datanode is reported as failed, which would exclude it from
     further blocks.
     """
     name = f"closing/put/{replication}"

@@ -283,7 +283,9 @@ class TestShards:
                 assert unsteady.silences > 2 * SILENT_COUNT_MAX
 
     def test_a_cell_that_is_not_the_listed_one_is_not_taken(self, tmp_path: Path) -> None:
-        """It may fit its own row, which is not the row by which the stripe was agreed upon."""
+        """The cell may fit its own row, which is not the row by which the stripe was agreed
+        upon.
+        """
         liar = {1: altered(groups_of(RS_3_2, [STRIPE_BYTES])[1], 0, 2)}
         with ec_cluster(tmp_path, RS_3_2, [STRIPE_BYTES], instead={2: liar}) as cluster:
             write_shard(cluster.nodes[6].store, 2, cluster.groups)

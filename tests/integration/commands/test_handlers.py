@@ -175,7 +175,7 @@ def test_a_share_is_all_that_reconcile_and_reconstruct_get(
 
 
 def test_a_reconstruction_weighs_three(handlers: CommandHandlers) -> None:
-    """It reads from several datanodes, so it leaves one of four threads free."""
+    """A reconstruction reads from several datanodes, so it leaves one of four threads free."""
     [heavy] = tasks_of(handlers, "reconstruct", [scm_pb2.Command()])
     light = [Task("other", number) for number in range(THREADS)]
 

@@ -265,7 +265,7 @@ def test_an_order_whose_time_is_over_is_skipped(
 def test_low_orders_wait_for_others(
     agent: Callable[[], tuple[ScriptedScm, ThreeReplicas]],
 ) -> None:
-    """They arrive first and are executed last, except those that had begun."""
+    """LOW commands arrive first and are executed last, except those that had begun."""
     scm, _ = agent()
     copies = [
         scm_pb2.Command(

@@ -114,7 +114,9 @@ def test_replica_is_kept_when_the_other_is_damaged(
 def test_a_witness_that_forges_its_tree_is_found(
     two: tuple[Datanode, Datanode], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It reads nothing and sends a correct tree, so it must also prove some of its bytes."""
+    """The witness reads nothing and sends a correct tree, so it must also prove some of its
+    bytes.
+    """
     mine, other = two
     monkeypatch.setattr(datanodes, "scan_steps", lambda *_: iter(()))
     other.replica.flip(BLOCK, 5)

@@ -108,8 +108,8 @@ def test_quasi_closed_replica_is_kept_when_the_witness_lost_bytes(
 def test_a_stale_one_goes_when_another_has_more(
     two: tuple[Datanode, Datanode], state: ReplicaState, *, is_damaged: bool
 ) -> None:
-    """It missed a chunk and a block, so its tree will never equal the others'. They have
-    everything else that it has.
+    """The stale replica missed a chunk and a block, so its tree will never equal the others'.
+    The others have everything else that it has.
     """
     mine, other = two
     write(mine, ((CHUNK_BYTES, 7), (CHUNK_BYTES,)))

@@ -59,8 +59,8 @@ def fail(host: Host, name: str) -> tuple[ContainerId, ...]:
 
 
 def test_the_other_one_is_served(host: Host, number: ContainerId) -> None:
-    """It was refused and reported as gone until a restart, although all its data was there. If
-    it was the last copy, the container was unreadable.
+    """The other replica was refused and reported as gone until a restart, although all its data
+    was there. If it was the last copy, the container was unreadable.
     """
     others = set(host.on("b")) - {number}
 

@@ -137,7 +137,7 @@ def test_single_look_serves_many_moves(host: Host, looks: Counter[str]) -> None:
 
 
 def test_replica_deleted_after_the_look_is_not_reported_as_stuck(host: Host) -> None:
-    """It was deleted between the look and its turn."""
+    """The replica was deleted between the look and its turn."""
     gone = ContainerId(host.on("a")[-1])
     host.moves.steer(host.id_of("a"), VolumeMode.RETIRING)
     host.moves.step()

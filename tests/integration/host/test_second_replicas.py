@@ -206,8 +206,8 @@ class TestTakenBack:
     def test_a_copy_that_could_not_be_removed_is_not_forgotten(
         self, host: Host, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """It is whole, and on a volume that stays. A start would serve it after the delete of
-        the other one. It is removed when possible, and the container moves then.
+        """The copy is whole, and on a volume that stays. A start would serve it after the delete
+        of the other one. The copy is removed when possible, and the container moves then.
         """
         host.moves.steer(host.id_of("a"), VolumeMode.RETIRING)
         [number, *_] = map(ContainerId, host.on("a"))
@@ -273,8 +273,8 @@ class TestReturnedDisk:
         assert {number} == progress.stuck.keys()
 
     def test_returned_open_replica_that_lacks_commits_is_removed(self, host: Host) -> None:
-        """It lost its writer together with its disk and was never closed, so its root differs.
-        It does not delay a delete for ever.
+        """The replica lost its writer together with its disk and was never closed, so its root
+        differs. Its removal lets later deletes proceed.
         """
         number = ContainerId(COUNT + 1)
         host.moves.steer(host.id_of("b"), VolumeMode.READ_ONLY)
@@ -291,7 +291,9 @@ class TestReturnedDisk:
         assert BLOCKS + 1 == len(host.store.blocks(number))
 
     def test_another_shard_of_it_is_something_else(self, host: Host) -> None:
-        """It replaces no other shard, is not replaced by one, and outlives the other's delete."""
+        """The other shard replaces no shard, is not replaced by one, and outlives the delete of
+        the first.
+        """
         number = ContainerId(host.on("a")[0])
         returned_disk(host, number)
         served = host.store.volume_set.places[number]

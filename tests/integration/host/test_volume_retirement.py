@@ -94,7 +94,7 @@ class TestArrivals:
     def test_a_volume_to_which_one_is_on_its_way_is_not_empty(
         self, host: Host, tmp_path: Path
     ) -> None:
-        """It retires when the arriving replica has arrived and moved, too."""
+        """The volume retires when the arriving replica has arrived and moved, too."""
         names: list[str] = []
 
         def slow(parts: list[bytes]) -> Iterator[ImportMessage]:
@@ -147,8 +147,8 @@ class TestArrivals:
     def test_replica_created_while_a_volume_is_marked_empty_is_moved(
         self, host: Host, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """It was created after the look at the volume and before RETIRED was written. The volume
-        retires again.
+        """The replica was created after the look at the volume and before RETIRED was written.
+        The volume retires again.
         """
         chosen = host.store.volume_set.by_id(host.id_of("a"))
         keep = host.store.services._keep

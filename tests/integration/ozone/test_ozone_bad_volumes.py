@@ -269,8 +269,8 @@ def test_a_log_that_was_torn_by_a_crash_is_read(made: MadeVolume, tmp_path: Path
 
 
 def test_a_volume_that_fails_stops_no_other(two: tuple[MadeVolume, Path], tmp_path: Path) -> None:
-    """It is reported by name, and the other volume is read to its end. With a single volume the
-    error is raised.
+    """The failed volume is reported by name, and the other one is read to its end. With a single
+    volume the error is raised.
     """
     made, other = two
     (tmp_path / "state").mkdir()

@@ -106,8 +106,8 @@ def test_rows_that_are_damaged_are_not_looked_up_one_by_one(
 def test_blocks_deleted_during_a_scrub_are_not_reported_lost(
     made: MadeVolume, tmp_path: Path
 ) -> None:
-    """Of the blocks without a file, only those that have a row after the last read are findings.
-    Blocks without a row and blocks marked for deletion are not.
+    """Blocks without a file are findings only if they have a row after the last read and are not
+    marked for deletion.
     """
     for block_id in DAMAGED:
         made.add_block(1, block_id, b"some" * block_id)

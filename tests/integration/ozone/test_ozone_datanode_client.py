@@ -152,7 +152,7 @@ def test_refusal_of_a_datanode_is_reported_and_not_retried(
 
 
 def test_refused_block_does_not_end_the_other_reads(datanode: Datanode) -> None:
-    """Of three blocks the missing one is refused, and the others are returned."""
+    """The read is for three blocks. The missing one is refused, and the others are returned."""
     found = list(datanode.blocks(ONE, [BlockId(FIRST + 1), BlockId(1), BlockId(FIRST + 3)]))
 
     assert [False, True, False] == [isinstance(block, Refused) for _, block in found]

@@ -158,7 +158,9 @@ def test_a_snapshot_is_whole_or_not_there(tmp_path: Path) -> None:
 
 
 def test_a_killed_export_is_not_believed_and_not_in_the_way(tmp_path: Path) -> None:
-    """It left a hidden directory without a manifest, which the next export removes."""
+    """The killed export left a hidden directory without a manifest, which the next export
+    removes.
+    """
     target = tmp_path / "snapshot"
     with recorded_scm(silent_after=8) as scm:
         process = subprocess.Popen(

@@ -182,7 +182,7 @@ def test_a_block_that_was_never_here_is_fetched(
 def test_peers_that_do_not_help_are_named(
     scm: StandInScm, agent: AgentProcess, peers: list[OzoneDatanode]
 ) -> None:
-    """One is unreachable, and the other has a tree that does not fold, so none of its data is
+    """One peer is unreachable. The other has a tree that does not fold, so none of its data is
     used.
     """
     damage(agent, SMALL, 3)

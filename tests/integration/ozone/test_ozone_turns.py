@@ -116,7 +116,7 @@ def pushed(
 
 
 def test_archive_beyond_the_limit_waits_for_its_turn() -> None:
-    """It gives its slot back while it waits, and is not refused."""
+    """The archive gives its slot back while it waits, and is not refused."""
     importer, slots = Importer(), Slots()
     with pushed(ImportAdmission(slots), importer, ARRIVALS_MAX + 1) as answers:
         begun = importer.await_begun(ARRIVALS_MAX)

@@ -328,7 +328,7 @@ def test_a_history_that_somebody_holds_is_not_to_be_removed(
 def test_a_read_that_cannot_begin_leaves_nothing_open(
     made: MadeVolume, tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is retried again and again, and may fail for lack of descriptors."""
+    """The read is retried again and again, and may fail for lack of descriptors."""
     made.put_tree(1, {})
 
     def failing(path: Path, bytes_max: int) -> bytes:

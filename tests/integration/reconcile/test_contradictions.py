@@ -230,7 +230,7 @@ class TestLostRow:
     def test_a_silent_holder_with_the_root_of_a_peer_has_what_that_peer_has(
         self, cluster: Cluster
     ) -> None:
-        """It contradicts no more than that peer does."""
+        """The silent holder contradicts no more than that peer does."""
         tree = cluster.right.replica.store.tree(CONTAINER).summary()
         cluster.mine.replica.delete_row(BLOCK)
         cluster.mine.scan()
@@ -320,7 +320,7 @@ class TestKnowing:
         assert 0 == cluster.mine.replica.store.replica(CONTAINER).contradiction_count
 
     def test_a_scan_that_was_cut_off_neither_ends_nor_doubles_it(self, cluster: Cluster) -> None:
-        """It adds its findings to the known ones."""
+        """The interrupted scan adds its findings to the known ones."""
         store = cluster.mine.replica.store
         cluster.mine.reconcile([cluster.right, cluster.wrong])
         before = cluster.contradictions()

@@ -262,7 +262,9 @@ def test_peer_without_batch_proofs_is_asked_chunk_by_chunk(
 
 
 def test_silent_peer_is_not_asked_again(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is asked neither for several chunks nor for one. The other peer has all chunks."""
+    """The silent peer is asked neither for several chunks nor for one. The other peer has all
+    chunks.
+    """
     served_by(*cluster[1:])
     real = Peer.read_chunks
     silent = cluster[1].address

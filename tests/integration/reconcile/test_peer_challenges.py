@@ -199,7 +199,7 @@ def test_challenged_peer_scans_its_own_damaged_replica(two: Two) -> None:
 
 
 def test_peer_that_does_not_answer_a_challenge_is_not_blamed(two: Two) -> None:
-    """It may be down, or run an earlier version."""
+    """The peer may be down, or run an earlier version."""
     with dialled([two.other]) as peers:
         worker = two.worker(peers["dn2"])
         two.other.stop_serving()

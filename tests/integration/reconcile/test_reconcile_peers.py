@@ -363,7 +363,7 @@ class TestCommitIds:
     def test_a_closed_replica_takes_the_id_of_a_commit_that_was_deleted_since(
         self, behind: tuple[Datanode, Datanode]
     ) -> None:
-        """It was closed before that commit, and lacks only its id."""
+        """The replica was closed before that commit, and lacks only its id."""
         late, ahead = behind
         late.replica.store.close_container(CONTAINER, bcsid=1, force=False)
         for datanode in behind:

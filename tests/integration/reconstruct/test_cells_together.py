@@ -230,7 +230,7 @@ def test_small_cells_are_fetched_in_few_calls(cluster: EcCluster) -> None:
 def test_a_damaged_one_comes_from_another_shard_and_the_rest_as_before(
     cluster: EcCluster,
 ) -> None:
-    """It is fetched alone once, which shows the damage."""
+    """The damaged cell is fetched alone once, which shows the damage."""
     flip(cluster.nodes[2], 7, 100)
     with peers(cluster) as dialled:
         sources, account = opened(cluster, dialled, (1, 2, 3, 4))
@@ -275,7 +275,7 @@ def test_source_that_fails_a_batch_is_asked_cell_by_cell(cluster: EcCluster) -> 
 
 
 def test_cell_that_differs_from_its_listing_is_fetched_alone(cluster: EcCluster) -> None:
-    """It verifies by itself, but is no cell of this stripe."""
+    """The cell verifies by itself, but is no cell of this stripe."""
     with peers(cluster, dn1=Rewritten(cluster.nodes[1].address)) as dialled:
         sources, account = opened(cluster, dialled, (1, 2, 3))
 

@@ -131,7 +131,9 @@ def test_block_that_too_few_shards_have_is_not_made(
 
 
 def test_a_block_that_is_shorter_here_keeps_the_id_as_it_is(tmp_path: Path) -> None:
-    """It grew in a missed commit. Blocks that are missing as a whole are made all the same."""
+    """The block grew in a missed commit. Blocks that are missing as a whole are made all the
+    same.
+    """
     with behind(tmp_path) as cluster:
         store = cluster.nodes[LATE].store
         store.delete_container(CONTAINER, force=True)
@@ -145,8 +147,8 @@ def test_a_block_that_is_shorter_here_keeps_the_id_as_it_is(tmp_path: Path) -> N
 
 
 def test_without_one_of_the_others_the_id_is_not_taken_over(tmp_path: Path) -> None:
-    """It may have a block that no other shard lists. The blocks of the others are made all the
-    same.
+    """The unreachable shard may have a block that no other shard lists. The blocks of the others
+    are made all the same.
     """
     with behind(tmp_path) as cluster:
         cluster.nodes[5].stop_serving()

@@ -130,7 +130,7 @@ def test_idle_connections_of_one_peer_lock_nobody_out(serve: Serve, tmp_path: Pa
 
 @both
 def test_a_connection_with_a_call_is_not_ended(serve: Serve, tmp_path: Path) -> None:
-    """It is the oldest, its host has too many connections, and its call takes long."""
+    """The connection is the oldest, its host has too many connections, and its call takes long."""
     with serve(tmp_path) as (address, connections), ExitStack() as stack:
         [busy] = opened(address, 1, stack)
         busy.begin(1, "/grpc.health.v1.Health/Check")
@@ -215,7 +215,7 @@ def is_ended(one: socket.socket) -> bool:
 
 @both
 def test_a_host_that_connects_without_end_locks_nobody_out(serve: Serve, tmp_path: Path) -> None:
-    """It takes each free place, and sends only half of a greeting."""
+    """The host takes each free place, and sends only half of a greeting."""
     with serve(tmp_path) as (address, connections), watched(connections):
         with Flood(address, "127.0.0.2"):
             for _ in range(5):

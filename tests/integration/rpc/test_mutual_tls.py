@@ -305,8 +305,8 @@ class TestReload:
     def test_certificate_that_is_not_valid_yet_is_loaded_later(
         self, authority: Authority, tmp_path: Path
     ) -> None:
-        """It was issued on a host whose clock is ahead. The files do not change again, and the
-        old certificate expires.
+        """The certificate was issued on a host whose clock is ahead. The files do not change
+        again, and the old certificate expires.
         """
         clock = FakeClock(int(pki.now().timestamp() * 1000))
         files = live(authority.issue("dn1", Role.PEER, age_days=1), tmp_path / "live")

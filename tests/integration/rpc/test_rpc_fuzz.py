@@ -214,7 +214,7 @@ class TestRandomBytes:
 @pytest.mark.slow
 class TestHugeMessages:
     def test_a_hundred_mebibytes_never_arrive(self, datanode: Datanode) -> None:
-        """They are refused by size, and not kept in memory."""
+        """The messages are refused by size, and not kept in memory."""
         before = state_of(datanode)
         huge = pb.WriteChunkRequest(data=bytes(100 * MiB)).SerializeToString()
         peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

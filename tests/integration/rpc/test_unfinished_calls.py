@@ -115,8 +115,8 @@ def begin(address: str, method: str, count: int) -> RawHttp2:
 @both
 @pytest.mark.parametrize("kind", ["unary", "health"])
 def test_single_connection_cannot_take_all_threads(serve: Serve, kind: str, tmp_path: Path) -> None:
-    """Of 100 calls at once, one connection gets a share of the threads. The others are refused
-    before they get one, and another client is answered at once.
+    """One connection starts 100 calls and gets a share of the threads. The other calls are
+    refused before they get one, and another client is answered at once.
     """
     with serve(tmp_path) as served:
         method = METHODS[kind].format(service=served.service)

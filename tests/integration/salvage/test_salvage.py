@@ -284,7 +284,7 @@ class TestRefusals:
 
 
 def test_the_command_line(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It prints what it wrote, and exits with 2 if a file is not whole."""
+    """The command prints what it wrote, and exits with 2 if a file is not whole."""
     words = ["salvage", *map(str, volumes(root)), "--to", str(tmp_path / "out")]
     assert 0 == run(words)
     said = capsys.readouterr().out

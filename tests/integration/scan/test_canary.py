@@ -149,7 +149,7 @@ def test_damaged_canary_store_is_recreated(
 
 
 def test_canary_is_not_visible_in_the_store(replica: StoredReplica, canary: Canary) -> None:
-    """It is visible neither at run time, nor after a restart, nor to fsck."""
+    """The canary is visible neither at run time, nor after a restart, nor to fsck."""
     before = replica.store.replicas()
     changed: list[int] = []
     replica.store.on_change = changed.append

@@ -131,7 +131,7 @@ def test_many_replicas_are_many_steps(
 def test_a_replica_deleted_meanwhile_is_no_fault(
     replica: StoredReplica, worker: MetadataScan, asked: Asked
 ) -> None:
-    """It leaves the store before it leaves the list."""
+    """The replica leaves the store before it leaves the list."""
     for number in range(3, REPLICAS_PER_STEP + 10):
         replica.store.create_container(ContainerId(number))
     worker.step()

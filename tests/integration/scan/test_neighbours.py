@@ -130,8 +130,8 @@ class TestOnDisk:
     """A store on a real file system."""
 
     def test_replicas_beside_damage_are_scanned_next(self, replica: StoredReplica) -> None:
-        """They are scanned nearest first, by the extents that filefrag prints. No other replica
-        is scanned, and the damaged one is not scanned again.
+        """The replicas are scanned nearest first, by the extents that filefrag prints. No other
+        replica is scanned, and the damaged one is not scanned again.
         """
         scrub = ScanManager(replica.tools, CONFIG, "dn-1", threading.Event())
         names = {loop.status().name for loop in scrub.loops()}
@@ -334,7 +334,7 @@ class TestByMap:
 
     @pytest.mark.parametrize("number", sorted(NOT_SUPPORTED | {errno.EIO}))
     def test_without_places_the_next_by_id_are_read(self, number: int) -> None:
-        """They were written at about the same time."""
+        """Replicas with neighbouring ids were written at about the same time."""
         files = {one: at(0) for one in (1, 7, 8, 9, 30)}
         rig = Rig(Map(files, error=OSError(number, os.strerror(number))))
 

@@ -100,7 +100,7 @@ class TestChanged:
         made.close()
 
     def test_proof_of_changed_blocks_survives_a_restart(self, replica: StoredReplica) -> None:
-        """It is durable, and the next process finds the same state."""
+        """The proof is durable, and the next process finds the same state."""
         proven(replica)
         replica.close()
         replica.reopen()

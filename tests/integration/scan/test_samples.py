@@ -141,7 +141,7 @@ def test_a_bad_chunk_is_told_and_its_replica_is_read_next(replica: StoredReplica
 def test_chunks_deleted_since_the_count_are_reported_gone(
     replica: StoredReplica,
 ) -> None:
-    """They are neither bad nor read."""
+    """Deleted chunks are neither bad nor read."""
     sampler = Sampler(replica)
     counted = sampler.run().chunk_count
     replica.store.delete_container(ContainerId(5), force=True)

@@ -281,7 +281,7 @@ class TestStructureDamage:
         assert [(CORRUPT, DamageFault.BLOCK_ROW_DAMAGED, 2, -1)] == found(replica)
 
     def test_a_stale_tree_file_costs_nothing(self, replica: StoredReplica) -> None:
-        """It is noted and replaced, and the replica stays closed."""
+        """The stale file is noted and replaced, and the replica stays closed."""
         paths = replica.store.paths(CONTAINER)
         old = paths.tree.read_bytes()
         replica.scan()

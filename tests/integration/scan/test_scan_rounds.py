@@ -158,7 +158,7 @@ class TestRounds:
     def test_new_last_copy_is_scanned_first_and_once(
         self, replica: StoredReplica, clock: FakeClock
     ) -> None:
-        """It is scanned first although it was scanned already and others never were."""
+        """The last copy is scanned first although it was scanned already and others never were."""
         since_ms: dict[ContainerId, int] = {}
         rig = Rig(replica, clock, last_copy_since_ms=lambda one: since_ms.get(one, 0))
         worker = rig.worker
@@ -353,7 +353,9 @@ class TestStatus:
     def test_lag_is_what_exceeds_the_promise(
         self, replica: StoredReplica, clock: FakeClock
     ) -> None:
-        """It is zero if the promise is kept. A host that was down for a week reports its delay."""
+        """The lag is zero if the promise is kept. A host that was down for a week reports its
+        delay.
+        """
         rig = Rig(replica, clock)
         while rig.worker.step() == Busy():
             pass

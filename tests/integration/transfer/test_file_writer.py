@@ -96,7 +96,7 @@ def test_files_written_by_many_threads_hold_what_was_appended(tmp_path: Path) ->
 
 
 def test_a_large_file_is_synced_after_its_last_byte_and_before_it_is_closed(tmp_path: Path) -> None:
-    """It is not synced again, so it must not count as unsynced."""
+    """A synced file is not synced again, so it must not count as unsynced."""
     with directory(tmp_path) as fd:
         writer = FileWriter(fd, None)
         calls = calls_to_sync(writer, "1.block", bytes(LARGE_BYTES_MIN + 1))
@@ -115,8 +115,8 @@ def test_files_that_were_not_synced_are_counted(tmp_path: Path) -> None:
 
 
 def test_small_files_leave_the_page_cache_some_at_a_time(tmp_path: Path) -> None:
-    """They are synced together beside the writing, and the caller has to drop only the last
-    ones.
+    """Small files are synced together beside the writing, and the caller has to drop only the
+    last ones.
     """
     early = [f"{number}.block" for number in range(CACHED_BYTES_MAX // SMALL_BYTES_MAX)]
     names = [*early, "late.block"]
@@ -154,7 +154,7 @@ def test_files_that_are_in_memory_alone_are_not_asked_to_leave_it() -> None:
 
 
 def test_files_between_small_and_large_pass_the_page_cache_by(tmp_path: Path) -> None:
-    """They do not wait for others, because each is worth a request to the disk."""
+    """Such files do not wait for others, because each is worth a request to the disk."""
     with directory(tmp_path) as fd:
         writer = FileWriter(fd, None)
         writer.write_whole([("1.block", memoryview(bytes(SMALL_BYTES_MAX + 1)))])

@@ -72,7 +72,7 @@ class TestHostileStreams:
     def test_a_contradiction_of_hostile_values_is_refused(
         self, pair: Pair, field: str, value: int | str
     ) -> None:
-        """It is stored and printed, so each part must have its form."""
+        """A contradiction is stored and printed, so each part must have its form."""
         parts = list(decoded(pair.source))
         told = contradiction()
         setattr(told, field, value)
@@ -82,7 +82,7 @@ class TestHostileStreams:
 
     @pytest.mark.parametrize("told", ["evidence", "sender"])
     def test_words_without_end_are_refused(self, pair: Pair, told: str) -> None:
-        """They are stored with each finding, and could be thousands, as large as a message."""
+        """The words are stored with each finding, and could be thousands, as large as a message."""
         parts = list(decoded(pair.source))
         damage = pb.Finding(verdict=Verdict.CORRUPT, fault=DamageFault.CHUNK_CHECKSUM, local_id=2)
         if told == "evidence":
@@ -96,9 +96,7 @@ class TestHostileStreams:
     def test_a_tree_without_end_is_not_waited_for(
         self, pair: Pair, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """
-        It is kept in memory until the first block comes.
-        """
+        """The tree is kept in memory until the first block comes."""
         monkeypatch.setattr("agent.transfer.incoming.TREE_BYTES_MAX", 1_000_000)
         header, *_ = decoded(pair.source)
         page = pb.ImportPart(tree=pb.HashesPage(chunk_checksums=[1] * 10_000))

@@ -95,8 +95,8 @@ class TestLostTree:
     def test_a_scan_says_of_each_file_that_its_row_is_lost(
         self, pair: Pair, *, is_open: bool
     ) -> None:
-        """It is unknown which blocks there were. The replica is neither clean nor empty, because
-        its files may be acknowledged data.
+        """Without rows, the set of blocks is unknown. The replica is neither clean nor empty,
+        because its files may be acknowledged data.
         """
         replica = pair.source.replica
         replica.create()

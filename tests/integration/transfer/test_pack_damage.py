@@ -163,7 +163,7 @@ class TestDamage:
         assert pair.target.replica.store.pack(CONTAINER).of(TWO) is not None
 
     def test_packed_block_without_a_row_is_moved_to_quarantine(self, pair: Pair) -> None:
-        """It goes to quarantine as a file would."""
+        """The block goes to quarantine as a file would."""
         whole = contents(pair.source)[2]
         lose_row(pair, 2)
 

@@ -175,7 +175,7 @@ class TestDamage:
         assert "reading block 3 " in str(export.failure)
 
     def test_an_unhealthy_replica_that_arrives_whole_can_heal(self, pair: Pair) -> None:
-        """It arrives UNHEALTHY, and a clean scan at the target makes it CLOSED."""
+        """The replica arrives UNHEALTHY, and a clean scan at the target makes it CLOSED."""
         pair.source.replica.create()
         pair.source.replica.flip(2, 100)
         pair.source.scan()

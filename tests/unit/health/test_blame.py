@@ -61,7 +61,7 @@ class TestChance:
     def test_chance_bound_is_at_least_the_exact_sum(
         self, lost: int, expected: float, shape: float
     ) -> None:
-        """It is not much larger than the sum of all terms."""
+        """The bound is not much larger than the sum of all terms."""
         exact = chance_of(lost, expected, shape)
 
         bound = 10 ** float(
@@ -200,7 +200,7 @@ class TestSomebody:
         assert votes.named() == [("datanode", "dn7")]
 
     def test_a_rack_that_alone_runs_a_version_is_told_with_it(self) -> None:
-        """It is unknown which of the two is to blame."""
+        """Either the rack or the version is to blame."""
         votes = Votes()
         for i, node in enumerate(votes.nodes):
             node["version"] = "2.0" if 10 <= i < 20 else "1.0"

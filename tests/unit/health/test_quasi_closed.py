@@ -24,7 +24,7 @@ def test_an_acknowledged_commit_is_waited_for(acknowledged: int | None, is_stuck
 
 
 def test_a_replica_that_cannot_be_loaded_is_no_origin_and_its_commits_count() -> None:
-    """It may have the reported commits, and cannot be read."""
+    """The replica may have the reported commits, and cannot be read."""
     rows = gather(
         [
             container(1, "R QUASI_CLOSED 10", "Q@10 Q@10"),
@@ -61,7 +61,7 @@ def test_a_replica_that_cannot_be_loaded_is_no_origin_and_its_commits_count() ->
 def test_a_bad_replica_is_vulnerable_if_it_alone_has_what_it_has(
     replicas: str, expected: list[int]
 ) -> None:
-    """It has the last commit, its node leaves, and the others are good but behind."""
+    """The bad replica has the last commit, its node leaves, and the others are good but behind."""
     batch = cut(gather([container(0, "R QUASI_CLOSED 10", replicas)])).batch
 
     found = judge(batch, Rules()).counts.quasi

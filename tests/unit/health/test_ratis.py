@@ -94,7 +94,7 @@ def test_a_band_widens_what_is_enough_and_narrows_nothing(
 def test_replica_that_lacks_during_a_departure_is_not_counted_lost(
     given: ContainerContext, is_due: bool
 ) -> None:
-    """It does not matter whether a copy is under way already."""
+    """A copy that is under way makes no difference."""
     assert is_due is counts(given)[4]
 
 

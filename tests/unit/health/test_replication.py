@@ -153,7 +153,7 @@ class TestSources:
         assert expected == names(sources(case(words)))
 
     def test_deleting_or_unloadable_replica_is_no_source(self) -> None:
-        """It does not matter how good the replica looks."""
+        """The apparent quality of the replica does not matter."""
         given = case("C C C", deletes=("dn1",))
         lost = replace(given.placed[1].replica, load_error="no such directory")
         given = replace(
@@ -210,7 +210,9 @@ class TestVictims:
 
     @pytest.mark.parametrize("words", ["U@9 C C C", "C Q@6 C C C"])
     def test_replica_with_more_than_its_container_is_no_victim(self, words: str) -> None:
-        """It may be all that is left of a write. A whole replica is removed in its place."""
+        """The replica may be all that is left of a write. A whole replica is removed in its
+        place.
+        """
         assert {ReplicaState.CLOSED} >= {p.replica.state for p in victims(case(words))}
 
     def test_w28_the_last_of_a_rack_stays(self) -> None:
@@ -250,7 +252,7 @@ class TestVictims:
         assert names(victims(given)) == names(victims(other))
 
     def test_while_roots_differ_nothing_goes(self) -> None:
-        """It is unknown which of them is right."""
+        """The right one is unknown."""
         given = case("C C C C")
         odd = replace(given.placed[0], replica=replica("dn1", root=8))
 

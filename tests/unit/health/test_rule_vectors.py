@@ -160,7 +160,9 @@ class TestVulnerable:
     def test_the_last_commits_do_not_leave_with_a_damaged_replica(
         self, row: str, words: str, is_copied: bool
     ) -> None:
-        """It is copied as it is, and its node waits for that. Three others have less."""
+        """The damaged replica is copied as it is, and its node waits for that. Three others have
+        less.
+        """
         given = replace(case(words), container=container(QUASI_CLOSED, sequence_id=10))
 
         found = needs(given)

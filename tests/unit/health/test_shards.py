@@ -180,7 +180,7 @@ def test_an_excluded_shard_is_neither_copied_nor_moved() -> None:
 
 
 def test_a_shard_goes_from_the_fullest_rack() -> None:
-    """Of two equal shards, the one on the rack with more shards goes."""
+    """The two shards are equal, and the one on the rack with more shards goes."""
     given = shards("C#1 C#2 C#3 C#4 C#5 C#5")
     racks = ["/a", "/b", "/c", "/c", "/c", "/d"]
     placed = tuple(replace(p, rack=rack) for p, rack in zip(given.placed, racks, strict=True))
@@ -460,7 +460,7 @@ def test_an_operator_may_remove_what_can_be_rebuilt(
 
 
 def test_operator_keep_count_follows_from_the_scheme() -> None:
-    """It is one more than the number of data shards."""
+    """The count is one more than the number of data shards."""
     wide = replace(container(replication_factor=9), scheme="rs-6-3-1024k")
 
     assert [4, 7] == [operator_keep_count(shards("").container), operator_keep_count(wide)]
@@ -488,7 +488,7 @@ def test_a_rack_is_better_if_fewer_shards_share_one(
 
 
 def test_a_shard_that_cannot_be_loaded_crowds_no_rack() -> None:
-    """It is to be rebuilt elsewhere."""
+    """The shard is to be rebuilt elsewhere."""
     given = replace(shards("C#1 C#2 C#3 C#4 C#5", "abcda"), cluster_rack_count=5)
 
     assert is_better_rack(given, given.placed[4], "/e")
@@ -497,7 +497,7 @@ def test_a_shard_that_cannot_be_loaded_crowds_no_rack() -> None:
 
 
 def test_a_shard_that_is_being_deleted_crowds_no_rack() -> None:
-    """It counts as gone."""
+    """The shard counts as gone."""
     given = replace(shards("C#1 C#2 C#3 C#4 C#5", "abcda"), cluster_rack_count=5)
 
     assert not is_better_rack(replace(given, deletes=("dn1",)), given.placed[4], "/e")

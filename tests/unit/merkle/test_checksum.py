@@ -260,7 +260,7 @@ def test_windows_verify_as_one_by_one(
 def test_the_checksum_of_a_whole_chunk_is_known_from_eight_windows_on(
     checksum_type: ChecksumType, window_bytes: int, count: int, is_known: bool
 ) -> None:
-    """It covers all bytes. If it is unknown, the windows are compared."""
+    """The checksum covers all bytes. If it is unknown, the windows are compared."""
     data = bytes(number % 251 for number in range(window_bytes * count))
     piece = chunk(0, data, checksum_type, window_bytes)
 

@@ -42,7 +42,7 @@ class Isal:
 
 @pytest.mark.usefixtures("found_anew")
 def test_long_data_goes_to_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is used from 4 KiB on for any buffer, unless it is read-only and only a view."""
+    """The library is used from 4 KiB on for any buffer, unless it is read-only and only a view."""
     isal = Isal()
     monkeypatch.setattr(checksum, "isal_library", lambda: isal)
     short, long = bytes(range(256)) * 16, bytes(range(1, 256)) * 17

@@ -68,7 +68,7 @@ def test_the_library_for_long_data_agrees_with_the_other() -> None:
 
 
 def test_isa_l_has_the_crc_32_of_zlib() -> None:
-    """It agrees for any length, any place in memory, any initial value and any buffer."""
+    """The two agree for any length, any place in memory, any initial value and any buffer."""
     memory = bytearray(noise(100_000))
     random = Random(6)
     crc32 = long_crc32()

@@ -381,7 +381,7 @@ def test_a_repair_never_touches_what_is_healthy() -> None:
 def test_only_our_algorithm_sees_which_of_two_equal_chunks_is_lost(
     algorithm: Algorithm, expected: SummaryComparison
 ) -> None:
-    """Of two chunks of zeros, one replica lost the first and the other the second. Ozone's fold
+    """One replica lost the first of two chunks of zeros and the other the second. Ozone's fold
     has no offsets and gives equal roots, so only the findings of the scan differ.
     """
     trees = []

@@ -26,7 +26,7 @@ TREES = {
 @pytest.mark.parametrize("tree", TREES.values(), ids=TREES)
 class TestRoundTrip:
     def test_encoded_tree_is_decoded_again(self, tree: Tree) -> None:
-        """It is decoded from bytes, a bytearray and a view as an equal tree."""
+        """The tree is decoded from bytes, a bytearray and a view as an equal tree."""
         encoded = encode_tree(tree, CONTAINER)
 
         for data in (encoded, bytearray(encoded), memoryview(encoded)):

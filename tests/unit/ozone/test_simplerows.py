@@ -75,7 +75,7 @@ def one_by_one(block_id: int, data: bytes) -> tuple[int, bytes, int, int]:
 
 
 def test_rows_as_ozone_writes_them_are_simple() -> None:
-    """They have any length and window, a replica index or none, and any notes of the client."""
+    """The rows have any length and window, a replica index or none, and any notes of the client."""
     rows = {FIRST + number: row(FIRST + number) for number in range(500)}
     notes = [{"key": "TYPE", "value": "KEY"}, {"key": "blockGroupLen", "value": "2109497"}]
     rows[FIRST + 500] = row(FIRST + 500, metadata=notes)
@@ -109,7 +109,7 @@ def test_rows_as_ozone_writes_them_are_simple() -> None:
     ],
 )
 def test_row_that_is_not_simple_is_left_to_the_full_parser(data: bytes) -> None:
-    """It is recognized wherever it is among simple rows."""
+    """The row is recognized wherever it is among simple rows."""
     for rows in ([data, row(FIRST)], [row(FIRST), data]):
         found = read_simple(HERE, [BlockId(FIRST)] * 2, rows)
         assert [rows[0] == row(FIRST), rows[1] == row(FIRST)] == found.is_simple.tolist()

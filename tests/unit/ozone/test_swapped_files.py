@@ -78,8 +78,8 @@ def test_file_that_is_alike_only_at_its_beginning_is_no_match() -> None:
 
 
 def test_blocks_that_are_cut_otherwise_are_tried_too() -> None:
-    """They have the same length and come from another client. A block without checksums cannot
-    be matched.
+    """The blocks have the same length and come from another client. A block without checksums
+    cannot be matched.
     """
     one, other = block(1, bytes(range(256)) * 4), block(2, b"other" * 200 + bytes(24), 128)
     silent = block(3, bytes(1024), kind=ChecksumType.NONE)
@@ -89,7 +89,7 @@ def test_blocks_that_are_cut_otherwise_are_tried_too() -> None:
 
 
 def test_a_file_that_is_shorter_when_it_is_read_is_nobodys() -> None:
-    """It was truncated after it was measured."""
+    """The file was truncated after it was measured."""
     one, other = block(1, b"1" * 512), block(2, b"2" * 512)
     disk = Disk({1: b"2" * 512, 2: b"1" * 512})
     items = {BlockId(n): MisplacedFile(item, 512) for n, item in ((1, one), (2, other))}

@@ -238,7 +238,7 @@ def test_a_device_that_refuses_is_named_twice() -> None:
 
 class TestFormer:
     def test_former_bytes_are_read_only_for_a_damaged_chunk(self) -> None:
-        """They are not read if the medium has nothing of the chunk."""
+        """The former bytes are not read if the medium has nothing of the chunk."""
         asked: list[bytes] = []
         first = FirstRead(0, b"")
 

@@ -19,9 +19,7 @@ def test_only_what_the_medium_says_is_damage() -> None:
 
 
 def test_only_a_contradiction_is_about_the_peers() -> None:
-    """
-    It outlives a scan.
-    """
+    """A contradiction outlives a scan."""
     assert [Verdict.CONTRADICTORY] == [
         verdict for verdict in Verdict if of(verdict).is_contradiction
     ]

@@ -210,9 +210,7 @@ class TestGoodBytes:
         ) == told(GOOD[:24] + OLD[24:], offset=1_000, good=GOOD)
 
     def test_good_bytes_of_another_length_say_nothing(self) -> None:
-        """
-        They are not those of this chunk.
-        """
+        """The good bytes are not those of this chunk."""
         assert NOTHING == told(GOOD[:1_024] + OLD[1_024:], good=GOOD[:-1])
         assert Forensic.ZEROED is told(zeroed(512, 1_024), good=GOOD[:-1])[0]
 

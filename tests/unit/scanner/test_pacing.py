@@ -235,7 +235,7 @@ class TestLatencies:
         assert latencies.compared(START_S + 3, 0.0) is None
 
     def test_a_read_that_began_before_the_pause_is_not_counted_as_undisturbed(self) -> None:
-        """It waited for the scan."""
+        """The read waited for the scan."""
         latencies = Latencies()
         for number in range(2 * SAMPLES_MIN):
             latencies.add(START_S + 0.1, 0.2)

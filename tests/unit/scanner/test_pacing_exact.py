@@ -74,7 +74,7 @@ class TestLatencies:
     def test_a_read_that_began_beside_the_scan_and_ended_in_its_pause_counts_for_neither(
         self,
     ) -> None:
-        """It waited for the scan during a part of its time."""
+        """The read waited for the scan during a part of its time."""
         latencies = Latencies()
         fill(latencies, START_S + 0.1, 0.2)
         fill(latencies, START_S + 2, 0.2)
@@ -183,7 +183,7 @@ class TestRate:
         assert 10 * MIB == control.bytes_per_s
 
     def test_need_from_a_fixed_rate_is_not_kept(self) -> None:
-        """When the rate is no longer fixed, only the present need counts."""
+        """After the rate is no longer fixed, only the present need counts."""
         control = RateControl(PaceLimits(fixed_bytes_per_s=5 * MIB), Latencies())
         control.need(100 * MIB)
         control.need(0)
@@ -321,7 +321,7 @@ class TestPacer:
 
 class TestPressure:
     def test_pressure_is_a_share_between_zero_and_one(self) -> None:
-        """It is a share of any period."""
+        """Pressure is a share of any period."""
         first = PressureSample(5.0, 1_000_000, 2.0)
 
         assert pytest.approx(0.4) == pressure_of_others(first, PressureSample(5.5, 1_300_000, 2.1))

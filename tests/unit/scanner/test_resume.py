@@ -142,7 +142,7 @@ def test_an_unread_block_is_never_covered() -> None:
 def test_scan_of_some_places_reads_only_those(
     replica: MemoryReplica, places: list[tuple[BlockId, int, int]], read_bytes: list[int]
 ) -> None:
-    """They are read chunk by chunk, and the tree is that of all chunks."""
+    """The places are read chunk by chunk, and the tree is that of all chunks."""
     for block_id in (10, 11, 12):
         replica.put(block_id, noise(9_000), bytes_per_checksum=1_024)
     whole, _ = resumed(replica, None)

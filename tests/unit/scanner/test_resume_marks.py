@@ -76,7 +76,7 @@ class TestMarker:
         ] == marks
 
     def test_mark_is_never_before_the_one_resumed_from(self) -> None:
-        """It is not at the same place either, and the bytes count on from there."""
+        """The mark is not at the same place either, and the bytes count on from there."""
         marks: list[ScanMark] = []
         marker = ScanMarkRecorder(marks.append, ScanMark(BlockId(5), 100, frozenset(), 3 * MIB))
 

@@ -67,7 +67,7 @@ def test_sample_size_of_an_endless_lot_matches_published_tables(
 
 
 def test_sample_size_of_a_very_large_lot_approaches_the_endless_one() -> None:
-    """It is computed quickly."""
+    """The size is computed quickly."""
     size = sample_size(10**9, confidence=0.95, fraction=1e-6)
 
     assert 0.998 < size.drawn_count / size.endless_count <= 1

@@ -61,7 +61,7 @@ def record() -> ScanRecord:
 
 
 def test_a_scan_that_learned_nothing_is_whole(record: ScanRecord) -> None:
-    """It has no counts but the bytes read."""
+    """The outcome has no counts but the bytes read."""
     outcome = record.outcome(bytes_read=7)
 
     counts = (outcome.disagreement_count, outcome.undecided_count, outcome.wavering_count)

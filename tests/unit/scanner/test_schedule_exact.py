@@ -69,7 +69,7 @@ def test_a_schedule_says_what_it_promises() -> None:
 class TestItem:
     @pytest.mark.parametrize("number", range(12))
     def test_a_routine_read_waits_for_its_slot(self, number: int) -> None:
-        """It is the first slot behind its rest and before its deadline."""
+        """The slot is the first one behind its rest and before its deadline."""
         one = candidate(number, 5, NOW_MS - 100_000)
 
         item = schedule().item(one, NOW_MS)
@@ -145,7 +145,7 @@ class TestAgenda:
         assert pytest.approx(8_000_000 / (500_000 - MARGIN_MS) * 1000) == found.needed_bytes_per_s
 
     def test_agenda_without_due_replicas_needs_one_period_for_all(self) -> None:
-        """It waits for the first slot."""
+        """The agenda waits for the first slot."""
         found = both([candidate(7, 40, NOW_MS - 1), candidate(9, 80, NOW_MS - 2)])
 
         assert ((), 0, 120, 0) == (
@@ -158,7 +158,7 @@ class TestAgenda:
         assert (NOW_MS - 2, 0.0) == (found.oldest_read_at_ms, found.lag_s)
 
     def test_agenda_of_no_replicas_is_empty(self) -> None:
-        """It is computed again after a period."""
+        """The agenda is computed again after a period."""
         assert Agenda((), 0, 0, 0.0, 800.0, 0, 0, 0.0) == both([])
 
     def test_the_most_urgent_come_first_then_the_oldest(self) -> None:

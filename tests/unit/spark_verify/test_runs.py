@@ -158,7 +158,7 @@ class TestReuse:
         assert finished(storage, "r", inputs()) is None
 
     def test_the_code_has_a_version_that_nobody_needs_to_raise(self) -> None:
-        """It is computed from the sources of the job."""
+        """The version is computed from the sources of the job."""
         assert len(code_checksum()) == 12
         assert code_checksum() == code_checksum()
 

@@ -80,8 +80,8 @@ def first_holder(world: ScmWorld, made: Container) -> str:
 def test_a_node_is_decommissioned_when_all_it_has_is_elsewhere(
     world: ScmWorld, made: Container
 ) -> None:
-    """It must also have stored the state on its volumes. Until then the progress shows what is
-    missing.
+    """The node must also have stored the state on its volumes. Until then the progress shows
+    what is missing.
     """
     node = first_holder(world, made)
     assert ["OK"] == ask(world, OpState.DECOMMISSIONING, node)

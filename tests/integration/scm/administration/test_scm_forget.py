@@ -213,7 +213,7 @@ class TestRefused:
         assert world.state.containers.get(1) is not None
 
     def test_in_safe_mode(self, world: ScmWorld) -> None:
-        """It is not known yet what is missing."""
+        """The missing replicas are not known yet."""
         world.restart()
 
         assert Code.SAFE_MODE == give_up(world.control)

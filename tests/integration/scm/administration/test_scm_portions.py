@@ -213,7 +213,7 @@ class TestRemoved:
         assert (frozenset(), None) == (held, node)
 
     def test_node_that_registers_during_its_removal_stays(self, tmp_path: Path) -> None:
-        """It has to register, and then all replicas that it reports are recorded again."""
+        """The node has to register, and then all replicas that it reports are recorded again."""
         with filled(tmp_path, COUNT) as world:
             fall_silent(world, "dn1")
             known: list[bool] = []

@@ -48,8 +48,8 @@ def with_tombstone(*, container_id: int, local_id: int) -> Replica:
 
 class TestSafeMode:
     def test_safe_mode_ends_with_the_recovery_only(self, world: ScmWorld) -> None:
-        """It does not end when all datanodes have reported, by an operator's request, or by a
-        restart.
+        """Safe mode does not end when all datanodes have reported, by an operator's request, or
+        by a restart.
         """
         report(world, 1, 2)
         assert "this is a backup of 2027-01-15T07:59:59" in world.control.queries.safe_mode().reason
@@ -172,7 +172,7 @@ class TestKeys:
         assert ([], [("new", "KNOWN")]) == (again.adopted, codes(again))
 
     def test_a_dry_run_changes_nothing(self, world: ScmWorld) -> None:
-        """It returns the same result."""
+        """The dry run returns the same result."""
         report(world, 1, 2, 9)
         before = names(world)
 
@@ -267,7 +267,7 @@ class TestKeys:
     def test_containers_missing_at_the_recovery_can_be_recovered_later(
         self, world: ScmWorld
     ) -> None:
-        """When its datanode is back, the recovery covers containers that were made between
+        """Once its datanode is back, the recovery covers containers that were made between
         backup and recovery and those that were open then, and no others.
         """
         report(world, 1, 2, 9)

@@ -42,7 +42,9 @@ class TestGone:
         assert (2,) == world.control.queries.to_recover().container_ids
 
     def test_deleted_open_container_is_not_queried_again(self, world: ScmWorld) -> None:
-        """It may be emptied and deleted at any time after the recovery, which can be run again."""
+        """The container may be emptied and deleted at any time after the recovery, which can be
+        run again.
+        """
         report(world, 1, 2)
         recover(world, is_end=True)
         assert 2 in world.control.queries.to_recover().container_ids

@@ -121,7 +121,9 @@ class TestTaking:
         assert [older] == [path for path, _ in list_backups(tmp_path / "to")]
 
     def test_backup_is_never_overwritten(self, data: Path, tmp_path: Path) -> None:
-        """Of two backups of the same moment the second is refused, and the first stays as it is."""
+        """Two backups are of the same moment. The second is refused, and the first stays as it
+        is.
+        """
         before = contents(take(data, tmp_path / "to"))
 
         with pytest.raises(Refused, match="is there already"):
@@ -157,7 +159,7 @@ class TestTaking:
         assert [*made[-5:], longer] == [path for path, _ in list_backups(tmp_path / "to")]
 
     def test_a_new_one_stays_although_the_clock_went_back(self, data: Path, tmp_path: Path) -> None:
-        """It is the newest one, whatever its name."""
+        """The new backup is the newest one, whatever its name."""
         take(data, tmp_path / "to", hours=5)
         late = take(data, tmp_path / "to", hours=6)
         new = take(data, tmp_path / "to", hours=1, keep=2)

@@ -58,7 +58,9 @@ def test_killed_restore_can_be_started_again(backup: Path, new: Path) -> None:
 
 
 def test_no_control_plane_begins_there(backup: Path, new: Path) -> None:
-    """It would create a new cluster in place of the restore, and no datanode would join it."""
+    """The control plane would create a new cluster in place of the restore, and no datanode
+    would join it.
+    """
     with pytest.raises(Refused, match="was cut off") as refused:
         StateDatabase.open(new, map_bytes=MAP_BYTES)
 

@@ -206,7 +206,7 @@ class TestByItself:
         assert f"the damaged replica on {first} has more commits" in refused.message
 
     def test_returned_replica_with_more_commits_is_kept(self, world: ScmWorld) -> None:
-        """It is neither deleted nor closed as if it were equal."""
+        """The returned replica is neither deleted nor closed as if it were equal."""
         first, *others = lose_disk(world)
         run(world, WAIT_S + 10, *NODES)
         back = replica(first, Q, bcsid=6, root=8)
@@ -483,7 +483,7 @@ class TestOrigins:
 
 
 def test_a_node_that_died_before_it_wrote_anything_holds_nothing_up(world: ScmWorld) -> None:
-    """It was chosen and never reported a replica, so it is not awaited for ever."""
+    """The node was chosen and never reported a replica, so it is not awaited for ever."""
     blocks = world.control.clients.allocate("a", [1])
     first, *others = (endpoint.datanode_id for endpoint in blocks[0].replicas)
     for node in others:

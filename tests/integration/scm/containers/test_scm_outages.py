@@ -86,8 +86,8 @@ def test_replica_left_behind_gets_no_later_blocks(world: ScmWorld) -> None:
 
 
 def test_a_node_that_never_takes_a_write_is_tried_ever_more_rarely(world: ScmWorld) -> None:
-    """It sends heartbeats and its disk is broken. The number of containers does not grow with
-    that of blocks.
+    """The node sends heartbeats and its disk is broken. The number of containers does not grow
+    with that of blocks.
     """
     for i in range(120):
         put(world, f"broken{i}", away=[AWAY])

@@ -61,7 +61,9 @@ def run(world: ScmWorld, seconds: int, strange: list[str], *others: str) -> None
 
 
 def test_read_only_node_is_neither_source_nor_target_of_copies(world: ScmWorld) -> None:
-    """Of two live holders the other one is copied, to a node whose layout is supported."""
+    """One of two live holders is read-only. The other one is copied, to a node whose layout is
+    supported.
+    """
     made = world.made_closed()
     strange, source, _lost = holders(world, made)
     no_target, target = sorted(set(NODES) - set(holders(world, made)))

@@ -151,8 +151,8 @@ class TestDepartures:
     def test_containers_locked_by_leaving_and_resting_nodes_count_apart(
         self, tmp_path: Path
     ) -> None:
-        """Of three holders two leave and one is in maintenance. The container counts if all three
-        leave, or if both groups are off together.
+        """Two of three holders leave and one is in maintenance. The container counts if all
+        three leave, or if both groups are off together.
         """
         options = ScmOptions(check_interval_ms=1_000)
         with cluster(tmp_path, options, *NODES, "dn5", "dn6") as world:

@@ -137,7 +137,7 @@ class TestHeard:
         assert "command_statuses[0].command_id" in served.said()
 
     def test_queues_and_states_that_nobody_can_believe_are_left_out(self, served: Served) -> None:
-        """They are hints or repeated later, and the rest of the heartbeat counts."""
+        """Queues and states are hints or repeated later, and the rest of the heartbeat counts."""
         request = scm_pb2.HeartbeatRequest(
             datanode_id="dn1",
             boot_id=1,
@@ -206,7 +206,7 @@ class TestReplicas:
         assert {1, 2, 3} == set(served.held())
 
     def test_replica_missing_from_a_full_report_is_removed(self, served: Served) -> None:
-        """It is removed also if another part of the report is refused."""
+        """The replica is removed also if another part of the report is refused."""
         served.node.heartbeat(full(told(3), told(4, block_count=TOO_MUCH)))
 
         assert {3} == set(served.held())

@@ -357,7 +357,7 @@ class TestViews:
         assert [1, 2, 3, 4, 5] == shown
 
     def test_nodes_show_their_health_volumes_and_queues(self, cluster: Cluster) -> None:
-        """They are those of the last heartbeat."""
+        """The values are those of the last heartbeat."""
         cluster.nodes["dn1"].heartbeat(queues={"reconcile": 3})
 
         node = cluster.scm.ListNodes(scm_pb2.ListNodesRequest()).nodes[0]

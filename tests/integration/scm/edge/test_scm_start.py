@@ -189,7 +189,7 @@ class TestCold:
         assert OpState.IN_MAINTENANCE is world.state.nodes.get(held[0]).op_state  # type: ignore[union-attr]
 
     def test_cold_start_waits_longer_and_for_all_known_nodes(self, world: ScmWorld) -> None:
-        """It waits for the dead node, too, because its replicas are unknown."""
+        """The start waits for the dead node, too, because its replicas are unknown."""
         dead, resting, *online = POOLS
         rest(world, resting)
         pass_time(world, 61, *online)

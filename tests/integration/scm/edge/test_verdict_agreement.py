@@ -128,7 +128,7 @@ def verdicts(cluster: SeededCluster, capsys: pytest.CaptureFixture[str]) -> dict
 def test_every_program_gives_the_same_verdict(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], part: int
 ) -> None:
-    """It is WHOLE if and only if the state has no fault but surplus replicas."""
+    """The verdict is WHOLE if and only if the state has no fault but surplus replicas."""
     seen: set[str] = set()
     for seed in range(part, STATES, PARTS):
         cluster = SeededCluster(tmp_path / str(seed), seed)

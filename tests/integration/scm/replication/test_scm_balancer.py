@@ -63,7 +63,7 @@ def test_a_whole_replica_is_moved_off_a_full_node(world: ScmWorld) -> None:
 
 
 def test_replicas_that_differ_are_not_moved(world: ScmWorld) -> None:
-    """It is unknown which one is right, although the number of replicas is healthy."""
+    """The right one is unknown, although the number of replicas is healthy."""
     closed(world, 7, 8, 9)
 
     assert set() == moves(world)
@@ -89,7 +89,7 @@ def test_a_container_that_lacks_a_replica_is_not_moved(world: ScmWorld) -> None:
 
 
 def test_a_replica_with_findings_is_not_moved(world: ScmWorld) -> None:
-    """It is repaired in its place."""
+    """The replica is repaired in its place."""
     number = closed(world, 7, 7, 7)
     for node in FULL:
         world.beat(node, replica(node, container_id=number, bcsid=1, finding_count=1))
@@ -118,7 +118,7 @@ def test_a_move_is_given_longer_than_a_copy_that_somebody_needs(world: ScmWorld)
 
 
 def test_the_delete_of_a_move_has_no_priority(world: ScmWorld) -> None:
-    """It counts among the deletes of its datanode, like one of the replication manager."""
+    """The delete counts among those of its datanode, like one of the replication manager."""
     number = closed(world, 7, 7, 7)
     world.join(*EMPTY)
     beats(world)

@@ -140,7 +140,7 @@ def test_a_container_closes_though_a_dead_node_has_it_open(world: ScmWorld) -> N
 
 
 def test_a_container_that_was_never_written_ends_though_its_nodes_died(world: ScmWorld) -> None:
-    """They were chosen, never reported, and are not awaited."""
+    """The nodes were chosen, never reported, and are not awaited."""
     world.control.clients.allocate("client", [10])
     (opened,) = world.state.containers.open_all()
     die(world, *opened.pipeline)
@@ -247,7 +247,7 @@ class TestDecommissioned:
 
 class TestRemoved:
     def test_a_node_that_lives_is_not_removed(self, world: ScmWorld) -> None:
-        """It would register again."""
+        """The node would register again."""
         (decision,) = world.control.operators.remove_nodes(
             ["dn1"], is_forced=True, is_dry_run=False
         )
@@ -294,7 +294,7 @@ class TestRemoved:
         assert dead in holders(world)
 
     def test_a_dry_run_changes_nothing(self, world: ScmWorld) -> None:
-        """It reports how many replicas would be removed."""
+        """The dry run reports how many replicas would be removed."""
         _made, (dead, *_living) = made_on(world)
         die(world, dead)
         (decision,) = world.control.operators.remove_nodes([dead], is_forced=False, is_dry_run=True)

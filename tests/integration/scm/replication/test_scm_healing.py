@@ -332,7 +332,7 @@ def test_read_only_replica_is_reconciled_after_its_upgrade(world: ScmWorld) -> N
 def test_a_full_queue_is_no_reason_to_forget_a_container(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is retried every ten seconds, until there is room."""
+    """The container is retried every ten seconds, until there is room."""
     options = replace(OPTIONS, stale_after_ms=600_000, dead_after_ms=900_000)
     with made(tmp_path, options) as world:
         boxes = [world.made_closed() for _ in range(2)]
@@ -429,7 +429,9 @@ def test_a_shard_is_mended_from_its_stripe(tmp_path: Path) -> None:
 def test_a_container_that_stays_quasi_closed_is_copied_whatever_the_clock_said(
     tmp_path: Path, ahead_s: int
 ) -> None:
-    """It was created while the clock was a day ahead, and the copy does not wait for that day."""
+    """The container was created while the clock was a day ahead, and the copy does not wait for
+    that day.
+    """
     with ScmWorld(tmp_path, ScmOptions()).running() as world:
         nodes = ("dn1", "dn2", "dn3", "dn4")
         world.join(*nodes)

@@ -129,9 +129,7 @@ def stays(world: ScmWorld) -> str:
 def test_containers_are_copied_when_a_target_appears(
     world: ScmWorld, comes: Callable[[ScmWorld], str]
 ) -> None:
-    """They are copied in the next turn, and all of them, also if the target was there before and
-    left.
-    """
+    """All of them are copied in the next turn, also if the target was there before and left."""
     for _ in range(5):
         turn(world)
     before = copies(world)
@@ -143,8 +141,8 @@ def test_containers_are_copied_when_a_target_appears(
 
 @pytest.mark.parametrize("turns", [1, 2, 5])
 def test_target_may_fill_up_and_have_room_again(world: ScmWorld, turns: int) -> None:
-    """It had room for others, has none when the next container lacks a replica, and then has
-    some again.
+    """The target had room for others, has none when the next container lacks a replica, and then
+    has some again.
     """
     for free_bytes in (0, 0, 1024**3):
         turn(world, free_bytes=free_bytes)

@@ -328,9 +328,7 @@ class TestDeletes:
             assert [] == queued(world, CommandKind.DELETE), second
 
     def test_delete_sent_to_a_node_that_died_causes_no_copies(self, world: ScmWorld) -> None:
-        """It is unknown whether the delete was executed. Three replicas are there, so nothing is
-        to do.
-        """
+        """The outcome of the delete is unknown. Three replicas are there, so no copy is needed."""
         made, victim = sent_to_the_surplus(world)
         others = [node for node in NODES if node != victim]
 

@@ -70,7 +70,7 @@ def test_a_huge_file_of_a_replica_is_damaged(
 def test_a_replica_without_a_row_is_not_loaded_from_a_huge_descriptor(
     replica: StoredReplica,
 ) -> None:
-    """It is reported as unloadable."""
+    """The replica is reported as unloadable."""
     grow(replica.store.paths(CONTAINER).descriptor)
     replica.store.volume_set.places[CONTAINER].index.write(
         lambda rows: rows.delete_container(CONTAINER)
@@ -84,7 +84,7 @@ def test_a_replica_without_a_row_is_not_loaded_from_a_huge_descriptor(
 
 
 def test_a_huge_node_state_is_none(replica: StoredReplica) -> None:
-    """It is treated as damaged, and the control plane sends the state again."""
+    """The huge state is treated as damaged, and the control plane sends the state again."""
     replica.store.volume_set.set_node_state("DECOMMISSIONING", 0)
     layout = VolumeLayout(replica.path, CLUSTER)
     grow(state_path(layout))

@@ -51,7 +51,7 @@ def check_kept(path: Path) -> None:
 
 
 def test_a_huge_sparse_tail_takes_no_room(store: ReplicaStore, tmp_path: Path) -> None:
-    """It is trimmed at once, and its copy is as sparse as the original."""
+    """The tail is trimmed at once, and its copy is as sparse as the original."""
     closed_replica(store)
     path = store.paths(ONE).block_file(BLOCK)
     add_huge_tail(path)

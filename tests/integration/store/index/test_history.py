@@ -80,8 +80,8 @@ def test_deleted_blocks_are_told(replica: StoredReplica) -> None:
 
 
 def test_history_survives_a_restart_and_ends_with_the_replica(replica: StoredReplica) -> None:
-    """It is on the disk. A container that is deleted and created again starts with an empty
-    history.
+    """The history is on the disk. A container that is deleted and created again starts with an
+    empty one.
     """
     replica.store.close()
     replica.reopen()

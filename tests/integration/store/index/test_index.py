@@ -177,7 +177,7 @@ class TestTransactions:
         assert [10_000, 0, None] == [chunk and chunk.offset for chunk in ends]
 
     def test_a_damaged_replica_row_does_not_hide_its_neighbours(self, index: Index) -> None:
-        """It is returned as a fault."""
+        """The damaged row is returned as a fault."""
         index.write(lambda rows: rows.put_replica(ONE, FULL_ROW))
         index.write(lambda rows: rows._txn.put((2).to_bytes(8), b"rubbish", db=rows._dbs.replicas))
         index.write(lambda rows: rows.put_replica(THREE, FULL_ROW))

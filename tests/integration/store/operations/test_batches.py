@@ -119,8 +119,8 @@ class TestInstalled:
     def test_lent_block_facts_come_with_all_of_its_chunks(
         self, store: ReplicaStore, count: int, expected: tuple[int, object]
     ) -> None:
-        """They come in the same commit, and only with all chunks, because a commit id covers
-        them all.
+        """The facts come in the same commit, and only with all chunks, because a commit id
+        covers them all.
         """
         offers = [offer(9, 0), offer(9, 1)]
         chunks = tuple(one.chunk for one in offers)
@@ -253,7 +253,7 @@ class TestLeftAlone:
     def test_chunk_refused_alone_is_skipped_in_a_batch(
         self, store: ReplicaStore, unfit: OfferedChunk
     ) -> None:
-        """It changes nothing and stops nothing. Alone, it is refused with the reason."""
+        """The chunk changes nothing and stops nothing. Alone, it is refused with the reason."""
         before = files(store)
 
         done = store.install_chunks(ONE, [unfit, offer(1, 0)])
@@ -308,7 +308,7 @@ class TestLeftAlone:
     def test_a_file_with_other_names_is_not_written(
         self, tmp_path: Path, store: ReplicaStore
     ) -> None:
-        """It is copied first, on its own."""
+        """The file is copied first, on its own."""
         path = store.paths(ONE).block_file(BlockId(1))
         (tmp_path / "other name").hardlink_to(path)
         before = path.read_bytes()

@@ -259,7 +259,7 @@ def test_quarantined_bytes_that_the_journal_needs_are_not_purged(tmp_path: Path)
 
 
 def test_a_block_of_no_chunks_survives_the_close(store: ReplicaStore) -> None:
-    """It is in the tree, as the fold rules require."""
+    """The block is in the tree, as the fold rules require."""
     store.create_container(ONE)
     store.put_block(ONE, BlockData(BlockId(4), Bcsid(1)))
 

@@ -47,8 +47,8 @@ class TestLosses:
     def test_a_lost_row_makes_it_unhealthy_with_every_byte_in_place(
         self, tmp_path: Path, all_rows: bool
     ) -> None:
-        """It is loaded from its descriptor, counts the remaining rows, and cannot pass for
-        empty.
+        """The replica is loaded from its descriptor, counts the remaining rows, and cannot pass
+        for empty.
         """
         store = open_store(tmp_path)
         closed_replica(store)
@@ -119,7 +119,7 @@ class TestLosses:
         store.close()
 
     def test_a_lost_directory_is_unhealthy_and_ready_for_repair(self, tmp_path: Path) -> None:
-        """It does not pass for whole: its tree is empty, and chunks can be installed."""
+        """The replica does not pass for whole: its tree is empty, and chunks can be installed."""
         store = open_store(tmp_path)
         blocks = closed_replica(store)
         shutil.rmtree(store.paths(ONE).root)

@@ -116,8 +116,8 @@ def test_a_creation_that_was_not_recorded_leaves_nothing(store: ReplicaStore) ->
 def test_obstacle_in_the_place_of_a_new_replica_goes_to_quarantine(
     store: ReplicaStore, tmp_path: Path, *, is_ours: bool
 ) -> None:
-    """It is the remains of a failed creation, or a foreign directory. It is whole in quarantine
-    afterwards.
+    """The obstacle is the remains of a failed creation, or a foreign directory, and is whole in
+    quarantine afterwards.
     """
     volume = store.volume_set.working[0]
     root = volume.paths(ONE).root
@@ -219,9 +219,7 @@ def broken_arrival(pair: Pair) -> None:
 
 
 def test_an_arrival_that_could_not_be_taken_away_is_served_by_the_next_start(pair: Pair) -> None:
-    """
-    It is whole: its rows stay with its files.
-    """
+    """The arrival is whole: its rows stay with its files."""
     broken_arrival(pair)
 
     pair.target.replica.close()

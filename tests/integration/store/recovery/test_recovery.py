@@ -259,7 +259,7 @@ class TestInterruptedTrees:
     """Tree entries in the journal."""
 
     def test_a_tree_in_place_is_adopted(self, tmp_path: Path) -> None:
-        """It is one generation ahead, whole, and intended, so the commit is completed."""
+        """The tree is one generation ahead, whole, and intended, so the commit is completed."""
         store = open_store(tmp_path)
         closed_replica(store)
         tree = store.tree(ONE).select([1, 3]).with_generation(2)

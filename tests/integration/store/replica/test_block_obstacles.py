@@ -90,7 +90,9 @@ class TestRepair:
     def test_obstacle_in_the_place_of_a_block_is_put_aside_by_a_repair(
         self, pair: list[Datanode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
     ) -> None:
-        """It is neither followed nor removed. The block is repaired, and so are the others."""
+        """The obstacle is neither followed nor removed. The block is repaired, and so are the
+        others.
+        """
         monkeypatch.chdir(tmp_path)
         replica, whole = pair[0].replica, pair[1].files()
         (tmp_path / "elsewhere").write_bytes(b"somebody's")
@@ -291,7 +293,7 @@ class TestFsck:
     def test_a_replica_that_cannot_be_listed_stops_no_other(
         self, pair: list[Datanode], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """It is reported with the reason, and the next replica is checked."""
+        """The replica is reported with the reason, and the next one is checked."""
         node = pair[0]
         node.replica.create(CONTAINER + 1)  # type: ignore[arg-type]
         node.replica.flip(1, 5)

@@ -44,7 +44,9 @@ def test_descriptor_is_read_back_in_every_state(state: ReplicaState) -> None:
 
 
 def test_descriptor_checksum_can_be_computed_with_other_tools() -> None:
-    """It is the SHA-256 of the document with 64 zeros for the checksum: docs/DISK_FORMAT.md."""
+    """The checksum is the SHA-256 of the document with 64 zeros for the checksum:
+    docs/DISK_FORMAT.md.
+    """
     assert encode_descriptor(DESCRIPTOR) == signed(fields_of())
 
 

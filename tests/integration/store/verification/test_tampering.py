@@ -83,7 +83,7 @@ class TestWhatIsTold:
         assert ["damaged", "repair", "healthy", "delete", "healthy"] == words[ROUNDS:]
 
     def test_a_verdict_says_what_was_read(self, written: Files) -> None:
-        """It has the container, the root, the generation, the bytes and the thread."""
+        """The entry has the container, the root, the generation, the bytes and the thread."""
         verdict = next(
             one.facts for one in entries(written) if one.facts["kind"] == EntryKind.VERDICT
         )

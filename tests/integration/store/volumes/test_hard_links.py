@@ -200,7 +200,7 @@ def test_a_copy_that_would_touch_the_reserve_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_lock_file_with_another_name_is_not_written(tmp_path: Path) -> None:
-    """It locks as well without the name of its owner."""
+    """The file locks as well without the name of its owner."""
     store = open_store(tmp_path)
     blocks = closed_replica(store)
     good = store.paths(ONE).block_file(BLOCK)

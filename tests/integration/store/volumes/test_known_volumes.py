@@ -90,7 +90,7 @@ class TestEmpty:
             assert bad.volume_id == left_out(open_store(tmp_path, volume_count=2)).volume_id
 
     def test_a_new_disk_is_taken_on_the_operators_word(self, tmp_path: Path) -> None:
-        """It is formatted with a new id, and the old volume is forgotten."""
+        """The disk is formatted with a new id, and the old volume is forgotten."""
         bad = filled(tmp_path)[1]
         shutil.rmtree(bad.path)
         bad.path.mkdir()
@@ -182,7 +182,7 @@ class TestEmpty:
         assert before == tree_of(strange)
 
     def test_a_new_file_system_is_a_new_disk(self, tmp_path: Path) -> None:
-        """It has lost+found and hidden names."""
+        """The new file system has lost+found and hidden names."""
         (tmp_path / "v0" / "lost+found").mkdir(parents=True)
         (tmp_path / "v0" / ".snapshot").touch()
         declare_new(tmp_path / "v0", fstab=NO_FSTAB)
@@ -264,7 +264,9 @@ class TestVersion:
 
     @pytest.mark.parametrize("kind", ["directory", "link", "pipe", "gone", "empty"])
     def test_something_else_in_its_place(self, tmp_path: Path, kind: str) -> None:
-        """It is neither read nor formatted. The other volume has the identity."""
+        """The foreign directory is neither read nor formatted. The other volume has the
+        identity.
+        """
         one, two = filled(tmp_path)
         file = VolumeLayout(one.path, CLUSTER).version
         file.rename(tmp_path / "VERSION")

@@ -210,9 +210,7 @@ class TestSeveral:
         store.close()
 
     def test_a_volume_that_does_not_work_does_not_stop_the_others(self, tmp_path: Path) -> None:
-        """
-        It is shown as failed, with the reason.
-        """
+        """The volume is shown as failed, with the reason."""
         store = open_store(tmp_path, volume_count=2)
         closed_replica(store)
         bad = next(

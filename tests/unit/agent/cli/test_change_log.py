@@ -87,7 +87,7 @@ def container(*reads: int) -> scm_pb2.ContainerInfo:
 
 
 def test_verified_text_has_the_newest_and_oldest_scan() -> None:
-    """It names datanodes that never scanned, and claims nothing if none did."""
+    """The text names datanodes that never scanned, and claims nothing if none did."""
     assert "no replica was read whole yet" == verified_text(container(0, 0))
     text = verified_text(container(0, 1_000, 2_000))
     assert text.startswith("last read whole: ")

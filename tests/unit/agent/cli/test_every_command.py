@@ -159,7 +159,7 @@ def test_unknown_argument_is_named_in_the_usage_error(
 def test_invalid_time_is_refused_with_an_example(
     text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is a usage error that shows a valid form."""
+    """The usage error shows a valid form."""
     assert ExitCode.USAGE == run(["scrub", "pause", f"--for={text}"])
     assert "write it like" in capsys.readouterr().err or not text
 

@@ -53,7 +53,7 @@ def test_a_key_that_cannot_be_is_refused_where_it_is_given(
 
 @pytest.mark.parametrize("words", [["get", "--output", "x"], ["rm", "--yes"]])
 def test_an_empty_key_is_refused(refused: Any, words: list[str]) -> None:
-    """It is the prefix of all keys, and no key."""
+    """The empty text is the prefix of all keys, and no key."""
     assert "KEY: '' is empty" == refused(*words, "")
 
 
@@ -75,7 +75,7 @@ def test_a_file_whose_key_is_too_long_is_named(refused: Any, tmp_path: Path) -> 
 
 
 def test_an_empty_path_is_refused(refused: Any) -> None:
-    """It is an unset variable of the shell, and not the current directory."""
+    """The empty path is an unset variable of the shell, and not the current directory."""
     assert "a PATH is empty" == refused("put", "")
 
 

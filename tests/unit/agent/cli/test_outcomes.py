@@ -43,7 +43,7 @@ def ids(outcomes: Sequence[scm_pb2.Outcome]) -> list[int]:
 
 
 def test_outcomes_of_all_pages_are_read() -> None:
-    """They are newest first and none is repeated. The outcomes of one container come from all
+    """The outcomes are newest first and none is repeated. Those of one container come from all
     pages.
     """
     keeper = Keeper(range(1, 32))

@@ -81,7 +81,7 @@ def test_shadow_hashing_state_is_shown() -> None:
 
 
 def test_a_refuted_proof_and_hashes_that_differ_are_remarks_of_their_datanode() -> None:
-    """They are visible in the table of all datanodes. A healthy one has no remark."""
+    """The remarks are visible in the table of all datanodes. A healthy one has no remark."""
     node = scm_pb2.NodeInfo(datanode_id="dn1", address="dn1:9861", health="HEALTHY")
     said = datanode_pb2.StatusResponse(datanode_id="dn1")
     wrong = datanode_pb2.ScrubStatusResponse(

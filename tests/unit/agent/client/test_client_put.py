@@ -77,7 +77,7 @@ def test_an_end_that_fails_says_what_is_stored(
 def test_the_command_says_it_too(
     fails: Callable[[SutureError], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It ends with the error and the number of stored files."""
+    """The command ends with the error and the number of stored files."""
     (tmp_path / "file").write_bytes(b"x")
     fails(AWAY)
 

@@ -81,7 +81,9 @@ def test_the_next_block_is_begun_before_the_one_before_it_ends(
 def test_an_erasure_coded_block_is_not_begun_ahead(
     client: tuple[Client, Datanode], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is read in another way. The block after it is requested when it is read."""
+    """An erasure-coded block is read in another way. The block after it is requested when it is
+    read.
+    """
     opened, datanode = client
     monkeypatch.setattr(opened, "_read_group", lambda *_: iter([bytes(BLOCK_BYTES)]))
 

@@ -173,7 +173,7 @@ class TestRefusal:
 
 class TestDropping:
     def test_a_deadline_that_passes_in_the_queue_drops_the_task(self) -> None:
-        """It counts as timed out, does not run, and its key is free again."""
+        """The task counts as timed out, does not run, and its key is free again."""
         late = reconcile(1, deadline_at_ms=NOW_MS + 10)
         tasks = submitted(queue(), late, reconcile(2))
 
@@ -199,7 +199,7 @@ class TestDropping:
         assert TaskRejection.DEADLINE_PASSED == queue().submit(reconcile(1, deadline_at_ms=1), 1)
 
     def test_task_to_be_dropped_still_counts_as_queued(self) -> None:
-        """It takes room until its drop is reported."""
+        """The task takes room until its drop is reported."""
         tasks = submitted(queue(queue_depth_max=2), reconcile(1, term=6), reconcile(2))
 
         tasks.set_term(7)
@@ -259,7 +259,7 @@ class TestLimits:
             TaskLimits(*wrong)
 
     def test_a_task_without_weight_is_refused(self) -> None:
-        """It would never count towards the limit of running tasks."""
+        """A task without weight would never count towards the limit of running tasks."""
         with pytest.raises(ValueError, match="weigh 0"):
             reconcile(1, weight=0)
 
@@ -294,7 +294,7 @@ class TestLimits:
         assert [reconcile(1), reconcile(2)] == taken(tasks)
 
     def test_names_of_types_are_bounded(self) -> None:
-        """They are labels of metrics, so the thirty-third is a defect of the agent."""
+        """The names are labels of metrics, so the thirty-third is a defect of the agent."""
         tasks = submitted(queue(), *(Task(f"type{number}", 1) for number in range(32)))
 
         with pytest.raises(AssertionError, match="too many task types: type32"):

@@ -183,7 +183,7 @@ class TestDeadline:
         assert pool.stop(WAIT_S)
 
     def test_a_late_command_never_runs(self) -> None:
-        """It is refused with the reason."""
+        """The command is refused with the reason."""
         clock = FakeClock()
         pool = TaskPool(TaskLimits(1), clock=clock)
 

@@ -116,7 +116,7 @@ class TestReports:
         assert [(2, 7)] == [(r.container_id, r.bcsid) for r in report.replicas]
 
     def test_a_deleted_replica_is_reported_as_such(self) -> None:
-        """It is reported as deleted, and not just left out."""
+        """The replica is reported as deleted, and not just left out."""
         scm, replicas = Scm(), Replicas(2)
         beat = heartbeat(scm, replicas, FakeClock())
         run_until_quiet(beat)
@@ -423,7 +423,7 @@ def test_last_copies_are_heard_with_each_answer_and_bounded(
 
 
 def test_heartbeat_answers_of_an_older_term_are_ignored() -> None:
-    """Of several control planes, the one with the highest term seen leads."""
+    """The leader is the control plane with the highest term seen."""
     terms, heard = TermTracker(), list[tuple[str, int]]()
     beats = {}
     for name in ("old", "new"):

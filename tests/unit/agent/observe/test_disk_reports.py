@@ -85,7 +85,7 @@ def test_disk_report_has_the_reason_for_missing_data(
 
 
 def test_the_second_log_is_asked_when_the_first_is_silent(device: Path) -> None:
-    """Of very many lines the newest are kept."""
+    """Only the newest of very many lines are kept."""
     lines = "\n".join(f"sdb: line {number}" for number in range(3 * LINES_MAX))
     run = answering({"journalctl": (1, "", "no journal"), "dmesg": (0, lines, "")})
 

@@ -34,7 +34,7 @@ def test_a_share_is_rounded_down(part: float, whole: float, share: str) -> None:
 
 
 def test_share_of_an_empty_total_is_a_dash() -> None:
-    """It is not shown as 0 %."""
+    """The share is not shown as 0 %."""
     assert "-" == bar(0, 0) == bar(5, -1)
 
 

@@ -41,7 +41,7 @@ def damage_row(store: ReplicaStore, container_id: ContainerId) -> None:
 
 
 def test_a_replica_whose_row_is_damaged_is_not_gone(tmp_path: Path) -> None:
-    """It is in every full report as unloadable, and the others are reported as usual."""
+    """The replica is in every full report as unloadable, and the others are reported as usual."""
     store = open_store(tmp_path)
     closed_replica(store, 1)
     closed_replica(store, 2)

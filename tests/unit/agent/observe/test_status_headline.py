@@ -100,7 +100,7 @@ def test_headline_of_an_empty_cluster_is_healthy() -> None:
 
 
 def test_headline_without_answers_says_nothing_of_data() -> None:
-    """It does not say that there is no data, and it names some of the silent datanodes."""
+    """The headline does not say that there is no data, and names some of the silent datanodes."""
     silent = ("0123456789", "b", "c", "d")
     line = headline(DataStatus(asked_count=4, silent=silent), NOW_MS)
 
@@ -109,7 +109,7 @@ def test_headline_without_answers_says_nothing_of_data() -> None:
 
 
 def test_a_node_that_has_left_for_good_need_not_be_heard() -> None:
-    """It may be switched off. A node in maintenance still has replicas that count."""
+    """The node may be switched off. A node in maintenance still has replicas that count."""
     nodes = [
         scm_pb2.NodeInfo(datanode_id=name, op_state=state)
         for name, state in (

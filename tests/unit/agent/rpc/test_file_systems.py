@@ -21,9 +21,7 @@ from agent.rpc.wire.file_systems import Place
     ],
 )
 def test_an_address_of_which_a_part_would_be_dropped_is_refused(address: str, words: str) -> None:
-    """
-    It would be another directory.
-    """
+    """The shortened address would be another directory."""
     with pytest.raises(Refused, match=words) as raised:
         Place.of(address)
 

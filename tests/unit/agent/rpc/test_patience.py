@@ -35,8 +35,8 @@ class Scripted:
 
 
 def test_starting_scm_is_retried_until_it_answers() -> None:
-    """It is asked more often than three times, at growing intervals of a second at most. The
-    caller is notified once.
+    """The SCM is asked more often than three times, at growing intervals of a second at most.
+    The caller is notified once.
     """
     scripted = Scripted(*[STARTING] * 20)
 

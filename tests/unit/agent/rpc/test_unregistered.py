@@ -45,7 +45,7 @@ def test_no_method_of_a_generated_stub_is_registered() -> None:
 
 
 def test_the_rest_of_a_channel_is_that_of_the_one_within() -> None:
-    """They are the wait for readiness and the close, also at the end of a block."""
+    """The other methods are the wait for readiness and the close, also at the end of a block."""
     within: Any = Noting()
     told: Any = object()
 

@@ -93,7 +93,7 @@ def test_a_wrong_command_line_is_the_same_everywhere(
 def test_a_control_plane_without_data_is_a_wrong_command_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It does not start in another place instead."""
+    """The control plane does not start in another place instead."""
     monkeypatch.setattr("sys.argv", ["suture-scm"])
 
     with pytest.raises(SystemExit) as ended:

@@ -116,7 +116,7 @@ class TestBudget:
         assert ["few", "many", "many"] == order
 
     def test_whoever_waits_too_long_is_told(self) -> None:
-        """It gets BUSY and keeps no memory, and neither does a cancelled request."""
+        """The waiter gets BUSY and keeps no memory, and neither does a cancelled request."""
         budget = MemoryBudget(10)
         with budget.hold(10):
             for wish in ({"timeout_s": 0.0}, {"stop": lambda: True}):

@@ -12,7 +12,7 @@ ONE, TWO = ContainerId(1), ContainerId(2)
 
 
 def test_pledged_replica_stays_until_its_last_pledge_ends() -> None:
-    """It is not kept any longer."""
+    """The replica is not kept any longer."""
     clock = FakeClock()
     pledges = DeletePins(clock)
     pledges.give(ONE, 10.0)
@@ -30,8 +30,8 @@ def test_pledged_replica_stays_until_its_last_pledge_ends() -> None:
 
 
 def test_pledge_for_a_leaving_replica_is_refused() -> None:
-    """Of two replicas that would rely on each other, neither goes. A replica that stays after
-    all can be pledged again.
+    """If two replicas would rely on each other, neither goes. A replica that stays after all can
+    be pledged again.
     """
     pledges = DeletePins(FakeClock())
 

@@ -57,7 +57,9 @@ class TestCopies:
         expected: list[str],
         told: dict[str, str] | set[str],
     ) -> None:
-        """It has findings, is outvoted, or has one of several roots that cannot be ranked."""
+        """The doubtful replica has findings, is outvoted, or has one of several roots that
+        cannot be ranked.
+        """
         given = among(case(words), **changes)
 
         found = doubts(given)

@@ -210,7 +210,9 @@ def test_the_plan_is_the_same_whoever_plans(found: Planned) -> None:
 def test_the_victim_is_the_one_that_the_control_plane_would_choose(
     found: Planned,
 ) -> None:
-    """It confirms no other row, because both order equal replicas in the same way."""
+    """The control plane confirms no other row, because both order equal replicas in the same
+    way.
+    """
     for number in (VICTIM, *EQUAL):
         order = [stable_order(replica(f"dn-{number}-{i}", container_id=number)) for i in range(4)]
         [(action, _, targets, *_)] = found.rows[number]

@@ -27,7 +27,7 @@ def test_priorities_put_loss_before_routine_work() -> None:
 
 
 def test_a_row_asks_for_nothing_that_it_does_not_say() -> None:
-    """It has no copies, no bytes, no force and no targets. One value stands for all rows."""
+    """The row has no copies, no bytes, no force and no targets. One value stands for all rows."""
     rows = rows_of(Action.CLOSE, np.array([3, 5]), priority=4, reason="because")
 
     assert [4, 4] == rows.priority.tolist()

@@ -183,7 +183,9 @@ def test_a_flip_in_memory_is_told_though_the_second_look_is_clean(replica: Memor
 
 
 def test_damage_in_a_later_read_leaves_the_chunks_before_it_whole(replica: MemoryReplica) -> None:
-    """They were read and compared, so the tree has them, and the rest is scanned one by one."""
+    """The earlier chunks were read and compared, so the tree has them, and the rest is scanned
+    one by one.
+    """
     replica.flip(1, 10 * WINDOW_BYTES)
 
     outcome = scan(MemoryReader(replica))

@@ -58,7 +58,7 @@ def test_a_mixed_replica_has_the_tree_of_its_metadata(
 
 
 def test_chunks_that_are_alike_come_as_one_if_they_are_sought() -> None:
-    """They fill at most half of one read. A call for rows returns them one by one."""
+    """Alike chunks fill at most half of one read. A call for rows returns them one by one."""
     replica = MemoryReplica()
     replica.put(1, noise(WINDOW_BYTES, 1), noise(WINDOW_BYTES, 2))
     replica.put(2, noise(2 * WINDOW_BYTES, 1), noise(WINDOW_BYTES, 2))

@@ -80,7 +80,7 @@ def test_open_container_holds_its_nodes(state: ContainerState, expected: str | N
 
 
 def test_pending_copies_are_not_counted_on() -> None:
-    """They may fail."""
+    """Pending copies may fail."""
     assert "too_few" == obstacle(case("C C C/d", adds=("dn9",)))
 
 
@@ -212,8 +212,8 @@ class TestViolations:
         return [TargetCandidate(f"dn{i}", "/r", GIB, GIB, GIB, 0, 0) for i in range(count)]
 
     def test_violations_name_each_scheme_with_its_shortage(self) -> None:
-        """They are the nodes for each scheme, the copies that cannot be made, and the space for
-        all.
+        """The violations are the nodes for each scheme, the copies that cannot be made, and the
+        space for all.
         """
         needs = [
             ReplicaNeed(1, "3 replicas", 3, 2 * GIB),
@@ -240,7 +240,7 @@ class TestViolations:
         assert [] == violations(needs, self.nodes(5))
 
     def test_nodes_without_containers_have_no_violation(self) -> None:
-        """They may leave even if they are the last nodes."""
+        """The nodes may leave even if they are the last ones."""
         assert [] == violations([], [])
         full = TargetCandidate("dn1", "/r", GIB, 0, 0, GIB, 0)
         assert [] == violations([ReplicaNeed(1, "1 replicas", 1)], [full])
@@ -277,7 +277,7 @@ class TestViolations:
         assert found.endswith("the nodes that are left have 512.0 MiB free")
 
     def test_a_message_names_five_containers_at_most(self) -> None:
-        """It has the first ids, and the number of containers."""
+        """The message has the first ids, and the number of containers."""
         needs = [
             ReplicaNeed(number, "1 replicas", 1, is_stuck=True, is_locked=True)
             for number in range(9, 2, -1)

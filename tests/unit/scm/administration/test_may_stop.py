@@ -72,8 +72,8 @@ class TestMayStop:
         assert 4 == found.stays_count
 
     def test_two_of_three_leave_last_copies(self, world: ScmWorld) -> None:
-        """They are judged together. The third copy is the last, which is reported. With --keep 2
-        the answer is no.
+        """The two are judged together. The third copy is the last, which is reported. With
+        --keep 2 the answer is no.
         """
         hold(world, 1, "dn1", "dn2", "dn3")
         hold(world, 2, "dn1", "dn4", "dn5")
@@ -141,8 +141,8 @@ class TestMayStop:
         assert StopAnswer.YES is may_stop(world, "dn3").answer
 
     def test_a_silent_datanode_is_not_relied_on(self, world: ScmWorld) -> None:
-        """It is unknown whether a datanode that has been silent for some seconds still serves,
-        so the answer is unknown without it.
+        """A datanode that has been silent for some seconds may not serve any more, so the answer
+        is unknown without it.
         """
         hold(world, 1, "dn1", "dn2", "dn3")
         silence(world, "dn3", 15)
@@ -155,7 +155,7 @@ class TestMayStop:
         assert StopAnswer.NO is may_stop(world, "dn1", "dn2", "dn3").answer
 
     def test_stop_of_a_node_in_maintenance_makes_no_replica_lacking(self, world: ScmWorld) -> None:
-        """It is expected back, so stopping it makes no copies."""
+        """The node is expected back, so stopping it makes no copies."""
         hold(world, 1, "dn1", "dn2", "dn3")
         row = world.state.nodes.get("dn1")
         assert row is not None
@@ -320,7 +320,9 @@ class TestVolumes:
 
 class TestWhatIf:
     def test_containers_held_only_by_the_lost_nodes_are_lost(self, world: ScmWorld) -> None:
-        """They are listed by their states, and containers with other holders are copied again."""
+        """The lost containers are listed by their states, and containers with other holders are
+        copied again.
+        """
         hold(world, 1, "dn1", "dn2")
         hold(world, 2, "dn1", "dn2", "dn3")
         keep(world, container(ContainerState.QUASI_CLOSED, container_id=3))

@@ -156,7 +156,7 @@ class TestDrain:
         ] == [command.kind for command in sending]
 
     def test_answered_command_is_not_sent_again(self) -> None:
-        """It waits for the report that proves it."""
+        """The command waits for the report that proves it."""
         answered = replace(pending(1, CommandKind.DELETE), is_answered=True)
 
         assert [pending(2, CommandKind.DELETE)] == drain(

@@ -66,7 +66,7 @@ def test_copies_on_dead_nodes_do_not_count(world: ScmWorld) -> None:
 
 
 def test_last_copies_are_known_after_a_restart(world: ScmWorld) -> None:
-    """They are computed from the earlier reports."""
+    """The last copies are computed from the earlier reports."""
     for node in ("a", "b"):
         world.beat(node, replica(node, ReplicaState.UNHEALTHY))
     world.restart()

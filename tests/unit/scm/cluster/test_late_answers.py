@@ -122,8 +122,8 @@ def deleting(world: ScmWorld) -> PendingCommand:
 
 
 def test_a_delete_that_was_sent_is_not_given_up_for_its_age(world: ScmWorld) -> None:
-    """It may be stuck on a hanging disk. If it were forgotten, another replica could be deleted
-    before this one.
+    """The delete may be stuck on a hanging disk. If it were forgotten, another replica could be
+    deleted before this one.
     """
     command = deleting(world)
     world.queues[command.datanode_id] = (("delete", DELETE_LIMIT),)
@@ -155,7 +155,7 @@ def test_executed_delete_survives_the_silence_of_its_datanode(world: ScmWorld) -
 
 
 def test_delete_ends_when_no_report_has_the_replica(world: ScmWorld) -> None:
-    """It ends without an answer, because its purpose is achieved."""
+    """The delete ends without an answer, because its purpose is achieved."""
     command = deleting(world)
     world.queues[command.datanode_id] = (("delete", DELETE_LIMIT),)
     pass_time(world, 200, *NODES)
@@ -166,7 +166,7 @@ def test_delete_ends_when_no_report_has_the_replica(world: ScmWorld) -> None:
 
 
 def test_an_old_one_that_is_answered_waits_for_the_report(world: ScmWorld) -> None:
-    """It was executed, and is neither sent again nor failed before the report shows it."""
+    """The delete was executed, and is neither sent again nor failed before the report shows it."""
     command = deleting(world)
     world.queues[command.datanode_id] = (("delete", DELETE_LIMIT),)
     grow_old(world)

@@ -312,7 +312,7 @@ class TestClosesDue:
         assert [CloseCommand(node, 5, force) for node, force in expected] == orders
 
     def test_a_chosen_node_that_never_reported_is_told_too(self) -> None:
-        """It may have a replica whose report is still on its way."""
+        """The node may have a replica whose report is still on its way."""
         orders = closes_due(container(CLOSING, pipeline=("dn9",)), replicas("O5"))
 
         assert [CloseCommand(node, 5, force=False) for node in ("dn1", "dn9")] == orders
@@ -367,7 +367,7 @@ class TestClosesDue:
     def test_a_shard_that_lacks_only_what_nobody_was_told_of_is_closed(
         self, reports: str, acknowledged_bcsid: int | None, expected: Sequence[str]
     ) -> None:
-        """It then takes the container's last commit id. Whole copies are made equal by a
+        """The shard then takes the container's last commit id. Whole copies are made equal by a
         reconcile instead.
         """
         pairs = [word.partition("#") for word in reports.split()]

@@ -318,7 +318,7 @@ class TestStandings:
             assert health is cluster.nodes.health("dn1")
 
     def test_a_node_that_never_registered(self, cluster: Cluster) -> None:
-        """It is dead and gone, and on no rack. No rule forbids commands for it."""
+        """The node is dead and gone, and on no rack. No rule forbids commands for it."""
         nodes = cluster.nodes
 
         assert (NodeHealthState.DEAD, True) == (nodes.health("dn9"), nodes.is_gone("dn9"))

@@ -35,7 +35,7 @@ class TestForget:
         assert ["dn1"] == nodes.unnoted()
 
     def test_a_node_nobody_heard_of_can_be_forgotten(self, cluster: Cluster) -> None:
-        """It may have failed to register. Other nodes are not affected."""
+        """The node may have failed to register. Other nodes are not affected."""
         cluster.join("dn1")
         cluster.nodes.write_failed("dn1")
         cluster.nodes.forget("dn9")
@@ -129,7 +129,9 @@ class TestFailedWrites:
         assert [False, True, False, False] == seen
 
     def test_a_registration_ends_the_pause_of_this_node_only(self, cluster: Cluster) -> None:
-        """It is probably another process. The recent failure is still recorded."""
+        """The registration is probably that of another process. The recent failure is still
+        recorded.
+        """
         cluster.join("dn1", "dn2")
         cluster.nodes.write_failed("dn1")
         cluster.nodes.write_failed("dn2")
@@ -229,7 +231,7 @@ class TestNoteHealth:
         assert (["dn1"], {"dn1"}) == (cluster.note(), cluster.nodes.dead)
 
     def test_a_dead_node_seen_stale_next_is_not_dead(self, cluster: Cluster) -> None:
-        """It called and fell silent again between two checks, and was never seen online."""
+        """The node called and fell silent again between two checks, and was never seen online."""
         cluster.join("dn1")
         seen = []
         for health, calls in [

@@ -176,7 +176,7 @@ class TestReconcile:
     def test_a_command_whose_world_changed_before_its_turn_is_dropped(
         self, world: ScmWorld
     ) -> None:
-        """It is answered as skipped, so that no caller waits for it."""
+        """The command is answered as skipped, so that no caller waits for it."""
         made = world.made_closed()
         (decision,) = world.control.operators.reconcile_containers([made.container_id])
         world.beat("dn2", full=True)

@@ -253,7 +253,9 @@ def cold(path: Path) -> Iterator[Start]:
 
 class TestWarmStart:
     def test_warm_start_waits_for_nodes_that_were_online(self, warm: Start) -> None:
-        """It does not wait for dead nodes, nor for those in maintenance or decommissioned."""
+        """The start does not wait for dead nodes, nor for those in maintenance or
+        decommissioned.
+        """
         before = warm.mode.is_on
         answer = warm.mode.look(())
 

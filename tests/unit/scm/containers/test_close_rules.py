@@ -154,8 +154,8 @@ def test_most_origins_must_be_seen(
 def test_a_replica_with_the_last_known_commit_needs_a_person_against_the_rule(
     words: str, bcsid: int, obstacle: str
 ) -> None:
-    """It does not close by itself, so `suture scm close` gives the reason, and force gives
-    nothing up.
+    """The container does not close by itself, so `suture scm close` gives the reason, and force
+    gives nothing up.
     """
     found = decided(box(), placed(words))
 
@@ -173,8 +173,8 @@ def test_a_replica_that_cannot_be_loaded_blocks_with_what_it_has() -> None:
 
 
 def test_copies_of_one_origin_are_one_origin() -> None:
-    """They have the commits of the same datanode. Without its name the holder counts as the
-    origin.
+    """The copies have the commits of the same datanode. Without its name the holder counts as
+    the origin.
     """
     copies = tuple(
         replace(p, replica=replace(p.replica, origin_datanode_id="dn7")) for p in placed("Q@4 Q@4")

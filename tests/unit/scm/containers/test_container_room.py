@@ -83,8 +83,8 @@ def test_a_group_with_a_shard_larger_than_a_container_is_refused(
 
 
 def test_space_promised_of_a_datanode_is_the_rest_of_its_shard(world: ScmWorld) -> None:
-    """It is the rest of that shard and not of all data shards together, so other containers get
-    the space.
+    """The promised space is the rest of that shard and not of all data shards together, so other
+    containers get the space.
     """
     sizes = [3 * MIB] * 4
     blocks = world.control.clients.allocate("a", sizes, scheme=SCHEME)

@@ -151,8 +151,8 @@ def test_unwritten_container_is_deleted_and_returns_with_data(
 def test_unloadable_replica_gives_no_information(
     state: ContainerState, words: str, expected: EmptyingStep
 ) -> None:
-    """It proves neither that the container is empty nor that its data was deleted. The first
-    replica is unloadable.
+    """The unloadable replica proves neither that the container is empty nor that its data was
+    deleted. The first replica is unloadable.
     """
     first, *others = replicas(words)
     unloadable = replace(first, load_error="no descriptor")
@@ -174,7 +174,7 @@ def test_unloadable_replica_on_a_leaving_node_blocks_the_delete() -> None:
 
 
 def test_a_good_replica_goes_with_the_others_also_where_it_leaves() -> None:
-    """It neither blocks the delete nor is left out."""
+    """The good replica neither blocks the delete nor is left out."""
     held = replicas("C! C! C!")
 
     found = next_step(container(), held, is_unused=True, leaving=frozenset({"dn3"}))

@@ -394,7 +394,7 @@ class TestListKeys:
         assert sizes == [len(page) for page in pages]
 
     def test_keys_with_a_block_in_a_container_are_listed(self, world: ScmWorld) -> None:
-        """They are listed page by page, of which some may be empty, and the prefix counts as
+        """The keys are listed page by page, of which some may be empty, and the prefix counts as
         well.
         """
         for name in ("a/1", "a/2", "a/3", "b/1"):

@@ -140,7 +140,7 @@ def test_a_process_in_trouble_knows_nothing() -> None:
 
 
 def test_a_surplus_or_emptied_container_is_whole() -> None:
-    """It endangers no data."""
+    """Such a container endangers no data."""
     conditions = {"OVER_REPLICATED": 3, "EMPTY": 1}
 
     assert Verdict.WHOLE is judged(look(conditions=conditions)).verdict

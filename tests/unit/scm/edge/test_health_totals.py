@@ -244,7 +244,7 @@ def test_between_ticks_many_portions_are_counted_with_pauses(
 
 
 def test_replicas_of_a_dead_datanode_are_not_present(world: ScmWorld) -> None:
-    """They count again when it is back. One in maintenance is expected back."""
+    """The replicas count again when the datanode is back. One in maintenance is expected back."""
     before = world.control.queries.count_containers()
     pass_time(world, 61, "a", "b")
     dead = world.control.queries.count_containers()
@@ -351,7 +351,7 @@ def test_recovered_container_is_not_counted_as_lacking(world: ScmWorld) -> None:
 def test_adopted_container_is_not_counted_as_lacking(
     world: ScmWorld,
 ) -> None:
-    """It was not created by this state, which never allocated a block in it."""
+    """The container was not created by this state, which never allocated a block in it."""
     needed_by(world, 1, 2, 5)
     report(world, blocks=3, deleted=6)
     with world.state.change() as change:

@@ -226,7 +226,7 @@ class TestHowMuch:
         assert expected == len(found)
 
     def test_an_iteration_has_a_greatest_number_of_moves(self) -> None:
-        """Of 1,003 replicas 1,000 move, and one more is read."""
+        """The source has 1,003 replicas. 1,000 of them move, and one more is read."""
         replicas = Replicas({"full": [movable(i, 1) for i in range(1_003)]})
         nodes = [node("full", 4_096, capacity=4_096), node("empty", 0, capacity=4_096)]
 

@@ -48,7 +48,7 @@ class TestWhole:
     def test_replica_in_doubt_is_not_whole(
         self, of_replica: dict[str, Any], of_place: dict[str, Any]
     ) -> None:
-        """It is neither moved nor relied on, and the others are."""
+        """The doubtful replica is neither moved nor relied on, and the others are."""
         given = changed(case("C C C"), 2, of_replica, **of_place)
 
         assert not is_whole(given, given.placed[1])
@@ -56,18 +56,18 @@ class TestWhole:
         assert ["dn1", "dn3"] == good(given)
 
     def test_replica_under_deletion_is_not_whole(self) -> None:
-        """It counts as gone."""
+        """The replica counts as gone."""
         given = case("C C C", deletes=("dn2",))
 
         assert not is_whole(given, given.placed[1])
         assert ["dn1", "dn3"] == good(given)
 
     def test_replica_with_more_than_was_committed_is_whole(self) -> None:
-        """It has all that was committed."""
+        """The replica has all that was committed."""
         assert ["dn1", "dn2"] == good(case("C@6 C@5"))
 
     def test_excluded_whole_replica_is_not_moved(self) -> None:
-        """It still counts as one of the good replicas."""
+        """The excluded replica still counts as one of the good ones."""
         given = case("C C C", excluded=frozenset({"dn2", "dn9"}))
 
         assert {"dn1", "dn3"} == movable(given)
@@ -86,7 +86,7 @@ class TestEqual:
     )
     @pytest.mark.parametrize("number", [1, 2, 3])
     def test_while_any_two_differ_none_is_good(self, tree: TreeSummary | None, number: int) -> None:
-        """It is unknown which is right. A whole replica may be moved all the same."""
+        """The right one is unknown. A whole replica may be moved all the same."""
         given = changed(case("C C C"), number, {"tree": tree})
 
         assert [] == good(given)
@@ -94,7 +94,7 @@ class TestEqual:
         assert not may_remove(given, "dn1", keep_count=1)
 
     def test_replica_that_is_not_whole_may_differ(self) -> None:
-        """It is no witness."""
+        """The differing replica is no witness."""
         given = changed(case("C C U"), 3, {"tree": summary(8)})
 
         assert ["dn1", "dn2"] == good(given)

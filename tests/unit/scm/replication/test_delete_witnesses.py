@@ -73,7 +73,7 @@ class TestQuasiClosed:
         assert {"dn3": {"dn1", "dn2"}} == named(tmp_path, STUCK, *held, node_count=3)
 
     def test_replica_with_fewer_commits_is_no_witness(self, tmp_path: Path) -> None:
-        """It is of the damaged replica's origin, but was copied before the last commit."""
+        """The replica is of the damaged replica's origin, but was copied before the last commit."""
         held = of_origin(
             "dn1",
             *quasi("dn1", "dn2", "dn3"),
@@ -89,7 +89,7 @@ class TestClosed:
     def test_unclosed_replica_has_the_whole_ones_as_witnesses(
         self, tmp_path: Path, state: ReplicaState, bcsid: int
     ) -> None:
-        """It has the same commits or fewer."""
+        """The unclosed replica has the same commits or fewer."""
         whole = [replica(node) for node in ("dn1", "dn2", "dn3")]
         held = [*whole, replica("dn4", state, bcsid=bcsid, root=9)]
 
@@ -111,7 +111,7 @@ class TestShards:
         assert found in ({"dn5": {"dn6"}}, {"dn6": {"dn5"}})
 
     def test_unique_bad_shard_has_no_witnesses(self, tmp_path: Path) -> None:
-        """It is computed from the others, and no single datanode could prove it."""
+        """The shard is computed from the others, and no single datanode could prove it."""
         held = [replica(f"dn{i}", replica_index=i, root=100 + i) for i in range(1, 5)]
         bad = replica("dn5", BAD, replica_index=5, root=105)
 

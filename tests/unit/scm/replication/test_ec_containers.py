@@ -366,7 +366,9 @@ def test_a_rebuilt_shard_goes_when_its_twin_with_tombstones_is_back_and_none_owe
 def test_a_shard_that_is_being_rebuilt_while_all_others_died_stops_no_tick(
     world: ScmWorld, state: ContainerState
 ) -> None:
-    """It has no commit to close at. The container waits, and the operator gets the reason."""
+    """The shard has no commit to close at. The container waits, and the operator gets the
+    reason.
+    """
     coded = facts_replace(container(state, replication_factor=5), scheme=SCHEME)
     with world.state.change() as change:
         change.put(world.state.containers, coded)
@@ -381,7 +383,9 @@ def test_a_shard_that_is_being_rebuilt_while_all_others_died_stops_no_tick(
 
 
 def test_an_excluded_shard_is_no_source_of_a_reconstruction() -> None:
-    """It counts as present, and no command reads it until an operator releases it."""
+    """The excluded shard counts as present, and no command reads it until an operator releases
+    it.
+    """
     coded = facts_replace(container(), scheme=SCHEME, replication_factor=5)
     placed = tuple(
         PlacedReplica(

@@ -55,7 +55,7 @@ class TestOrder:
         assert expected is judged(made, *replicas).eligibility
 
     def test_shards_are_mended_where_their_code_is_known(self) -> None:
-        """They are refused if the number of data shards is unknown."""
+        """Shards are refused if the number of data shards is unknown."""
         shards = [replica("a", replica_index=1), replica("b", replica_index=2)]
         coded = replace(container(replication_factor=5), scheme="rs-3-2-1024k")
 
@@ -123,7 +123,7 @@ class TestPeers:
         assert "2 replicas, 1 on reachable nodes" in found.message
 
     def test_replicas_without_a_tree_are_no_peers(self) -> None:
-        """They are reachable, but have nothing to compare."""
+        """Replicas without a tree are reachable, but have nothing to compare."""
         found = judged(container(), replica("a", root=None), replica("b", root=None))
 
         assert Eligibility.NO_REACHABLE_PEER is found.eligibility

@@ -61,7 +61,7 @@ def test_pending_replicas_have_their_shard_index(
 
 
 def test_the_judge_gets_them_as_columns(world: ScmWorld) -> None:
-    """They are those of the judged container, each with its datanode."""
+    """The columns are those of the judged container, each with its datanode."""
     copy = replace(command(CommandKind.REPLICATE), target_id="dn4")
     with world.state.change() as change:
         change.put(world.state.commands, copy)

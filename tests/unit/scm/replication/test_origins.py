@@ -75,7 +75,7 @@ def test_equal_replicas_of_an_origin_stay_up_to_the_minimum(
 def test_doubtful_replica_of_an_origin_keeps_the_others(
     of_replica: dict[str, Any], of_place: dict[str, Any]
 ) -> None:
-    """It has another tree, damage, or a node whose replicas are unknown."""
+    """The doubtful replica has another tree, damage, or a node whose replicas are unknown."""
     given = quasi("Q@5 Q@5 Q@5 Q@5 Q@4 Q@4", "aaaabb")
 
     assert [] == removable(changed(given, 1, of_replica, **of_place))
@@ -109,7 +109,7 @@ def test_a_damaged_one_may_go_where_its_origin_has_all_it_had(
 
 
 def test_origin_with_differing_best_replicas_keeps_them_all() -> None:
-    """It is unknown which is right, or one has no tree."""
+    """The right one is unknown, or one has no tree."""
     given = quasi("Q@5 Q@5 Q@5 U@5", "aaaa")
 
     for tree in (summary(9), None):
@@ -169,7 +169,7 @@ def test_an_origin_with_the_last_commit_has_three_copies_and_another_two(
 
 
 def test_a_replica_without_an_origin_is_its_own() -> None:
-    """It is unknown whose writes it took."""
+    """The origin of its writes is unknown."""
     given = quasi("Q@5 Q@5", "aa")
     unnamed = changed(changed(given, 1, {"origin_datanode_id": ""}), 2, {"origin_datanode_id": ""})
 

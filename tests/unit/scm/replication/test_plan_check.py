@@ -124,7 +124,7 @@ class TestCheck:
     def test_a_refusal_says_why(
         self, made: Container | None, live: Sequence[Replica], code: str, message: str
     ) -> None:
-        """It has the row's container and the judge's reason."""
+        """The refusal has the row's container and the judge's reason."""
         found = check(replace(row(*SEEN), container_id=7), made, live, everybody)
 
         assert ContainerDecision(7, code, message) == found
@@ -140,7 +140,7 @@ class TestCheck:
     def test_plan_check_ignores_replicas_on_dead_nodes(
         self, planned: Sequence[Replica], live: Sequence[Replica]
     ) -> None:
-        """They are ignored in the cluster and in the row, and all other replicas count."""
+        """Such replicas are ignored in the cluster and in the row, and all other replicas count."""
         found = check(row(*planned), container(), live, everybody, {"dead"})
         alive = check(row(*planned), container(), live, everybody)
         moved = check(row(*planned), container(), (replica("dn1"),), everybody, {"dead"})
@@ -186,7 +186,7 @@ class TestWords:
         assert PlanRow(1, (), "why").is_forced is False
 
     def test_optional_plan_fields_default_to_zero_or_empty(self) -> None:
-        """They are those of a command, of commits given up, and of a decision."""
+        """The defaults are those of a command, of commits given up, and of a decision."""
         assert PlannedCommand(CommandKind.DELETE, "dn1", "", 0, 0, 0) == PlannedCommand(
             CommandKind.DELETE, "dn1"
         )

@@ -28,7 +28,9 @@ def test_a_host_that_never_comes_back_keeps_its_rack_for_no_copy(tmp_path: Path)
 
 
 def test_a_damaged_one_with_more_commits_keeps_its_rack_for_no_copy(tmp_path: Path) -> None:
-    """It is kept for an operator to inspect. The whole ones are spread as if it did not exist."""
+    """The damaged replica is kept for an operator to inspect. The whole ones are spread as if it
+    did not exist.
+    """
     held = [replica(node) for node in ("dn1", "dn3", "dn5")]
     bad = replica("dn2", ReplicaState.UNHEALTHY, bcsid=9)
 

@@ -68,7 +68,7 @@ class TestQuasiClosed:
 
 class TestClosed:
     def test_a_damaged_one_stays_while_the_others_differ(self, tmp_path: Path) -> None:
-        """It is unknown which of them is right, and the damaged one may help to decide."""
+        """The right one is unknown, and the damaged one may help to decide."""
         held = [replica("dn1", root=7), replica("dn2", root=8), replica("dn3", BAD)]
 
         with cluster(tmp_path, container(), *held, node_count=3) as made:

@@ -65,7 +65,7 @@ def test_a_look_changes_the_weight_and_not_the_tries(queue: ReplicationQueue) ->
 
 
 def test_discarded_repair_is_not_chosen(queue: ReplicationQueue) -> None:
-    """It may wait or sleep. No other one is removed."""
+    """The discarded repair may wait or sleep. No other one is removed."""
     queue.sleep(3, ["dn1"])
     queue.discard([2, 3, 99])
 
@@ -77,7 +77,7 @@ def test_discarded_repair_is_not_chosen(queue: ReplicationQueue) -> None:
 def test_sleeping_repair_is_chosen_when_a_datanode_has_room(
     queue: ReplicationQueue, datanodes: Datanodes
 ) -> None:
-    """It keeps its place."""
+    """The repair keeps its place."""
     queue.sleep(2, ["dn1", "dn2"])
     queue.sleep(3, ["dn1"])
     asleep = queue.choose(9)
@@ -90,7 +90,7 @@ def test_sleeping_repair_is_chosen_when_a_datanode_has_room(
 def test_repair_that_slept_for_several_datanodes_is_chosen_once(
     queue: ReplicationQueue, datanodes: Datanodes
 ) -> None:
-    """It sleeps again until one has room if all are busy."""
+    """The repair sleeps again until one has room if all are busy."""
     queue.sleep(2, ["dn1", "dn2"])
     datanodes.free = {"dn1", "dn2"}
     woken = queue.choose(9)
@@ -103,7 +103,7 @@ def test_repair_that_slept_for_several_datanodes_is_chosen_once(
 
 
 def test_resting_repairs_are_chosen_when_woken(queue: ReplicationQueue) -> None:
-    """They keep their places. A repair that sleeps for a datanode keeps sleeping."""
+    """The repairs keep their places. A repair that sleeps for a datanode keeps sleeping."""
     queue.rest(2)
     queue.rest(3)
     queue.sleep(3, ["dn1"])
@@ -116,7 +116,7 @@ def test_resting_repairs_are_chosen_when_woken(queue: ReplicationQueue) -> None:
 
 
 def test_resting_repair_is_chosen_after_a_new_look(queue: ReplicationQueue) -> None:
-    """It may have other replicas now. A discarded repair does not rest."""
+    """The container may have other replicas now. A discarded repair does not rest."""
     queue.rest(2)
     queue.rest(3)
     queue.put(2, 0)

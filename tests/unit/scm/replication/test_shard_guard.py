@@ -28,7 +28,7 @@ def given_way(given: ContainerContext) -> str:
 def test_excluded_shard_is_not_deleted_to_make_room(
     words: str, excluded: set[str], expected: str
 ) -> None:
-    """It is excluded by an operator, or because its datanode is not managed."""
+    """The shard is excluded by an operator, or because its datanode is not managed."""
     assert expected == given_way(replace(shards(words), excluded=frozenset(excluded)))
 
 

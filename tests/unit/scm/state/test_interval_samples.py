@@ -100,7 +100,7 @@ def test_samples_survive_a_restart(tmp_path: Path) -> None:
 
 
 def test_a_damaged_row_of_history_keeps_nobody_from_starting(tmp_path: Path) -> None:
-    """It is left out and reported, and a whole row is read."""
+    """The damaged row is left out and reported, and a whole row is read."""
     state = StateDatabase.open(tmp_path, map_bytes=MAP_BYTES)
     row = bytearray(state.samples.row(SAMPLE))
     whole = bytes(row)

@@ -38,8 +38,8 @@ from tests.support.control.scm_world import container, pending, replica
 def test_unsettled_containers_are_found(
     first: int, stop: int, count_max: int, expected: list[int]
 ) -> None:
-    """They include ids beyond all that were ever marked. The end and the maximum count are
-    respected.
+    """The unsettled ids include those beyond all that were ever marked. The end and the maximum
+    count are respected.
     """
     settled = ContainerBitmap()
     settled.add(4)
@@ -108,7 +108,7 @@ def test_urgent_containers_are_taken_first(steps: list[tuple[bool, list[int]] | 
 
 
 def test_an_id_of_any_size_waits() -> None:
-    """It has no mark, so no memory is used for the ids before it."""
+    """Such an id has no mark, so no memory is used for the ids before it."""
     due = PriorityContainerQueue()
     due.add([2**62, 3, MARKED_MAX])
     due.add([3])
@@ -127,7 +127,7 @@ def test_an_id_of_any_size_waits() -> None:
 def test_changed_containers_are_returned_once(
     changes: list[int | list[int]], among: set[int]
 ) -> None:
-    """They are added one by one, or many at once."""
+    """The containers are added one by one, or many at once."""
     stirred, expected = DirtyContainers(), set[int]()
     for change in changes:
         if isinstance(change, list):

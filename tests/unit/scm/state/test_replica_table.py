@@ -139,7 +139,7 @@ class TestTake:
         reports: list[tuple[str, list[tuple[int, ReplicaState, int, int]]]],
         later: tuple[str, list[tuple[int, ReplicaState, int, int]]],
     ) -> None:
-        """It is ordered by container and datanode, and later reports do not change it."""
+        """The snapshot is ordered by container and datanode, and later reports do not change it."""
         table, model = ReplicaTable(), Model()
         for node, facts in reports:
             take(table, model, node, told(node, facts))

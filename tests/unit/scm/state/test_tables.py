@@ -172,7 +172,7 @@ class TestContainerTable:
         assert ([CLOSED.container_id] * 2_000, [count] * 2_000) == records.at_rest(rows)[1:]
 
     def test_resting_container_that_was_replaced_is_restored_by_undo(self) -> None:
-        """It was not accessed since it was read from the disk."""
+        """The container was not accessed since it was read from the disk."""
         table = ContainerTable()
         load_pairs(table, [(id_key(CLOSED.container_id), records.container_row(CLOSED))])
         opened = replace(CLOSED, state=ContainerState.OPEN, client_id="a")
