@@ -7,14 +7,14 @@ count failures (`Doubt`). From the third on, an hour after the first, the next s
 never leads to it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from merkle.replica import BlockId, ContainerId
 from scanner.chunk_verdict import insisted
-from scanner.ports import BlockFileReader, ReplicaReader, Structure
+from scanner.ports import BlockFileReader, ReplicaReader
 
 TRIES_MIN: Final = 3  # one may be an accident, and the second related to it
 SPAN_MS_MIN: Final = 3_600_000  # longer than an operator's slip, or a restart of a disk's server
@@ -103,16 +103,15 @@ class RetryingReader:
         self._reader = reader
         self.blocks = reader.blocks
         self.row = reader.row
+        self.tombstones = reader.tombstones
+        self.former_bytes = reader.former_bytes
+        self.structure = reader.structure  # it insists by itself
         self.is_current = reader.is_current
 
     @property
     def container_id(self) -> ContainerId:
         """Id of the container."""
         return self._reader.container_id
-
-    def tombstones(self) -> Mapping[BlockId, int]:
-        """Return the deleted blocks and their checksums."""
-        return self._reader.tombstones()
 
     def open_block(self, block_id: BlockId) -> BlockFileReader:
         """Open the block's file; raise FileNotFoundError if there is none."""
@@ -123,11 +122,3 @@ class RetryingReader:
         """Read a small block as the reader does."""
         with _insisting():
             return self._reader.read_whole(block_id, length_bytes)
-
-    def former_bytes(self, block_id: BlockId, offset: int) -> Iterable[bytes]:
-        """Return the earlier contents of this place."""
-        return self._reader.former_bytes(block_id, offset)
-
-    def structure(self) -> Structure:
-        """List the replica's files with the reader, which insists by itself."""
-        return self._reader.structure()

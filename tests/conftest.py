@@ -90,3 +90,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
         session = open_session(row_count=0, master="local[2]")
         yield session
         session.stop()
+
+
+@pytest.fixture
+def suture(cluster: object, capsys: pytest.CaptureFixture[str]) -> object:
+    """The command line of the test's own `cluster`."""
+    from tests.support.command_line import CommandLine
+
+    return CommandLine(cluster.scm.address, capsys)  # type: ignore[attr-defined]

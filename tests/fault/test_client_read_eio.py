@@ -12,7 +12,7 @@ from agent.rpc.calls.peer import Peer
 from merkle.replica import BlockId, ContainerId
 from scanner.finding import DamageFault, Verdict
 from tests.support.command_line import CommandLine
-from tests.support.faults.nursery import forked
+from tests.support.forked_cluster import forked_cluster
 from tests.support.storage.blocks_on_disk import newest_block
 from tools.demo.cluster import Cluster, launched
 
@@ -20,28 +20,16 @@ pytestmark = [pytest.mark.fault, pytest.mark.slow]
 
 C_SOURCE = Path(__file__).parents[1] / "support" / "c" / "eio.c"
 COMPILE_TIMEOUT_S = 120
-NO_SCANS = "[scan]\nenabled = false\nwatch = false\n"
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     """Return a cluster whose agents scan only what they are asked to."""
-    running = Cluster(
+    running = forked_cluster(
         tmp_path / "cluster",
-        agents=3,
-        volumes=1,
-        heartbeat_interval_ms=100,
-        agent_sections=NO_SCANS,
-        launch=forked,
     )
     with running:
         yield running
-
-
-@pytest.fixture
-def suture(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    """Return its command line."""
-    return CommandLine(cluster.scm.address, capsys)
 
 
 def preload(folder: Path, bad: Path) -> dict[str, str]:

@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from tests.support.faults.nursery import forked
+from tests.support.forked_cluster import forked_cluster
 from tests.support.storage.stores import private_directory
 from tools.demo.cluster import Cluster
 
@@ -41,14 +41,9 @@ def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Return a running cluster of three datanodes, one volume each, scans off."""
-    running = Cluster(
+    running = forked_cluster(
         tmp_path_factory.mktemp("cluster"),
-        agents=3,
-        volumes=1,
         container_bytes_max=4 * 1024**2,
-        heartbeat_interval_ms=100,
-        agent_sections="[scan]\nenabled = false\nwatch = false\n",
-        launch=forked,
     )
     with running:
         yield running

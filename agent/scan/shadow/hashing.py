@@ -10,7 +10,7 @@ back, and sampling continues until the agent is restarted.
 
 import random
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable
 from typing import Final, Protocol
 
 import structlog
@@ -21,7 +21,7 @@ from agent.scan.shadow.former import ReferenceChecksums, ReferenceUnavailable
 from merkle.blockrow import decode_block
 from merkle.damaged import DamagedData
 from merkle.replica import BlockId, ChecksumType, ChunkInfo, ContainerId
-from scanner.ports import BlockFileReader, ReplicaReader, Structure
+from scanner.ports import BlockFileReader, ReplicaReader
 from scanner.scan_outcome import ScanOutcome
 
 SHADOW_S: Final = 4 * 3600.0  # after an upgrade
@@ -134,6 +134,12 @@ class ShadowedReader:
         self._begun_at_s = clock.monotonic_s()
         self._spent_s = 0.0
         self._fits: dict[Place, bool] = {}  # of each chunk that was hashed twice
+        self.blocks = reader.blocks
+        self.row = reader.row
+        self.tombstones = reader.tombstones
+        self.former_bytes = reader.former_bytes
+        self.structure = reader.structure
+        self.is_current = reader.is_current
 
     def difference(self, outcome: ScanOutcome) -> str:
         """Return where a scan and the second code disagree; "" when they agree.
@@ -193,18 +199,6 @@ class ShadowedReader:
         """Return the container of this replica."""
         return self._reader.container_id
 
-    def blocks(self) -> Iterator[tuple[BlockId, bytes]]:
-        """Yield the metadata rows."""
-        return self._reader.blocks()
-
-    def row(self, block_id: BlockId) -> bytes | None:
-        """Return a row."""
-        return self._reader.row(block_id)
-
-    def tombstones(self) -> Mapping[BlockId, int]:
-        """Return the deleted blocks."""
-        return self._reader.tombstones()
-
     def open_block(self, block_id: BlockId) -> BlockFileReader:
         """Open a block's file."""
         return _ShadowedBlock(self, self._reader.open_block(block_id), block_id)
@@ -214,18 +208,6 @@ class ShadowedReader:
         view = self._reader.read_whole(block_id, length_bytes)
         self.look(block_id, 0, view)
         return view
-
-    def former_bytes(self, block_id: BlockId, offset: int) -> Iterable[bytes]:
-        """Yield earlier bytes of a place."""
-        return self._reader.former_bytes(block_id, offset)
-
-    def structure(self) -> Structure:
-        """List the replica's files."""
-        return self._reader.structure()
-
-    def is_current(self) -> bool:
-        """Return whether the replica is unchanged since the scan began."""
-        return self._reader.is_current()
 
 
 class _ShadowedBlock:

@@ -24,12 +24,6 @@ FILE_BYTES = 40_000
 
 
 @pytest.fixture
-def suture(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    """Return the command line of the shared cluster."""
-    return CommandLine(cluster.scm.address, capsys)
-
-
-@pytest.fixture
 def files(tmp_path: Path) -> Path:
     """Return a directory of a few files, one of them empty."""
     directory = tmp_path / "files"

@@ -34,12 +34,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def suture(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    """Return its command line."""
-    return CommandLine(cluster.scm.address, capsys)
-
-
-@pytest.fixture
 def damaged(cluster: Cluster, suture: CommandLine, tmp_path: Path) -> int:
     """Store a file, flip a byte of one replica, and scan; return the container."""
     path = tmp_path / "file"

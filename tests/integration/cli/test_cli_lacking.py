@@ -16,7 +16,7 @@ from agent.store.replica_store import ReplicaStore
 from agent.store.volumes.identity import read_versions
 from merkle.replica import ContainerId
 from tests.support.command_line import CommandLine
-from tests.support.faults.nursery import forked
+from tests.support.forked_cluster import forked_cluster
 from tests.support.storage.deleting import remove_blocks
 from tools.demo.cluster import Cluster
 
@@ -26,14 +26,9 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     """Return a cluster of three agents that repair and scan only when asked."""
-    with Cluster(
+    with forked_cluster(
         tmp_path / "c",
-        agents=3,
-        volumes=1,
-        heartbeat_interval_ms=100,
         scm_settings={"heal": "false"},
-        agent_sections="[scan]\nenabled = false\nwatch = false\n",
-        launch=forked,
     ) as running:
         yield running
 

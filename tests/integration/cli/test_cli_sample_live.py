@@ -33,12 +33,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield running
 
 
-@pytest.fixture
-def suture(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    """Return the command line of the cluster."""
-    return CommandLine(cluster.scm.address, capsys)
-
-
 @pytest.fixture(scope="module", autouse=True)
 def stored(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Store some files, each of one chunk."""

@@ -12,7 +12,7 @@ import pytest
 from agent.cli.main import run
 from agent.runtime.exits import ExitCode
 from tests.support.command_line import CommandLine
-from tests.support.faults.nursery import forked
+from tests.support.forked_cluster import forked_cluster
 from tools.demo.cluster import Cluster
 
 pytestmark = pytest.mark.slow
@@ -25,25 +25,14 @@ COPIES, CODED = 6, 3
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Return five datanodes with one volume each; a silent one is waited for all the time."""
     root = tmp_path_factory.mktemp("may-stop")
-    sections = "[scan]\nenabled = false\nwatch = false\n"
     settings = {"stale_after_ms": 1_500, "dead_after_ms": 600_000}
-    running = Cluster(
+    running = forked_cluster(
         root,
         agents=AGENTS,
-        volumes=1,
-        heartbeat_interval_ms=100,
-        agent_sections=sections,
         scm_settings=settings,
-        launch=forked,
     )
     with running:
         yield running
-
-
-@pytest.fixture
-def suture(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    """Return its command line."""
-    return CommandLine(cluster.scm.address, capsys)
 
 
 @pytest.fixture

@@ -10,13 +10,12 @@ import pytest
 from agent.cli.main import run
 from agent.runtime.exits import ExitCode
 from tests.support.command_line import CommandLine
-from tests.support.faults.nursery import forked
+from tests.support.forked_cluster import forked_cluster
 from tools.demo.cluster import Cluster
 
 pytestmark = pytest.mark.slow
 
 KEYS = 8
-SECTIONS = "[scan]\nenabled = false\nwatch = false\n"
 SLOW = """data_interval_s = 60
 gap_min_s = 0
 floor_bytes_per_s = 65536
@@ -26,22 +25,13 @@ ceiling_bytes_per_s = 65536"""  # not 4 MB in time
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     """Return four datanodes with two volumes each."""
-    running = Cluster(
+    running = forked_cluster(
         tmp_path / "cluster",
         agents=4,
         volumes=2,
-        heartbeat_interval_ms=100,
-        agent_sections=SECTIONS,
-        launch=forked,
     )
     with running:
         yield running
-
-
-@pytest.fixture
-def suture(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    """Return its command line."""
-    return CommandLine(cluster.scm.address, capsys)
 
 
 def store(suture: CommandLine, path: Path) -> dict[str, bytes]:

@@ -19,7 +19,7 @@ from agent.ec.scheme import parse_scheme
 from agent.rpc.v1 import scm_pb2
 from merkle.replica import ContainerId
 from tests.support.command_line import CommandLine
-from tests.support.faults.nursery import forked
+from tests.support.forked_cluster import forked_cluster
 from tests.support.storage.three_replicas import content
 from tests.support.waiting import wait_until
 from tools.demo.cluster import Cluster
@@ -161,13 +161,12 @@ class Scene:
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     """Six datanodes with two volumes each, whose background scans run."""
     root = tmp_path_factory.mktemp("scene")
-    cluster = Cluster(
+    cluster = forked_cluster(
         root / "cluster",
         agents=6,
+        volumes=2,
         container_bytes_max=4 * 1024**2,
-        heartbeat_interval_ms=100,
         agent_sections="[scan]\nstart_jitter_s = 0\n",
-        launch=forked,
     )
     with cluster, Client(cluster.scm.address) as client:
         made = Scene(cluster)

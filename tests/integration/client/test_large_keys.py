@@ -11,7 +11,7 @@ from agent.client.client import Client
 from agent.client.file_pieces import SourceFile
 from agent.ec.scheme import Scheme, parse_scheme
 from agent.rpc.v1 import container_pb2, scm_pb2
-from tests.support.faults.nursery import forked
+from tests.support.forked_cluster import forked_cluster
 from tests.support.waiting import wait_until
 from tools.demo.cluster import Cluster
 
@@ -25,15 +25,11 @@ COPIES, CODED = None, parse_scheme("rs-3-2-64k")
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Five agents and small containers; those of a writer that is gone are closed soon."""
-    with Cluster(
+    with forked_cluster(
         tmp_path_factory.mktemp("large"),
         agents=5,
-        volumes=1,
         container_bytes_max=CONTAINER_BYTES,
-        heartbeat_interval_ms=100,
-        agent_sections="[scan]\nenabled = false\nwatch = false\n",
         scm_settings={"session_idle_ms": 3_000, "close_retry_ms": 100},
-        launch=forked,
     ) as running:
         yield running
 

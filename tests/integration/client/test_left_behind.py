@@ -9,9 +9,8 @@ from agent.client.file_pieces import SourceFile
 from agent.client.writer import StoredFile
 from agent.rpc.v1 import container_pb2, scm_pb2
 from tests.support.command_line import CommandLine
-from tests.support.faults.nursery import forked
+from tests.support.forked_cluster import forked_cluster
 from tests.support.storage.three_replicas import content
-from tools.demo.cluster import Cluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.fault]
 
@@ -49,14 +48,9 @@ def test_writes_go_on_and_the_replica_is_caught_up(
     replica closes as QUASI_CLOSED with a lower BCSID, and one reconcile makes it CLOSED and
     equal.
     """
-    cluster = Cluster(
+    cluster = forked_cluster(
         tmp_path / "cluster",
-        agents=3,
-        volumes=1,
-        heartbeat_interval_ms=100,
         scm_settings={"heal": "false"},  # the reconcile is ordered by hand
-        agent_sections="[scan]\nenabled = false\nwatch = false\n",
-        launch=forked,
     )
     with cluster, Client(cluster.scm.address) as client:
         suture = CommandLine(cluster.scm.address, capsys)

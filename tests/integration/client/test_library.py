@@ -15,7 +15,7 @@ import pytest
 from agent.client import keylist
 from agent.client.writer import WriterSession
 from suture import AsyncClient, Client, Code, KeyExists, KeyNotFound, Unavailable
-from tests.support.faults.nursery import forked
+from tests.support.forked_cluster import forked_cluster
 from tools.demo.cluster import Cluster
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -35,13 +35,8 @@ def client(cluster: Cluster) -> Iterator[Client]:
 @pytest.fixture(scope="module")
 def brittle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A cluster of our own: what is damaged there nobody else meets."""
-    with Cluster(
+    with forked_cluster(
         tmp_path_factory.mktemp("brittle"),
-        agents=3,
-        volumes=1,
-        heartbeat_interval_ms=100,
-        agent_sections="[scan]\nenabled = false\nwatch = false\n",
-        launch=forked,
     ) as running:
         yield running
 

@@ -9,9 +9,8 @@ import pytest
 from agent.client.client import Client
 from agent.client.file_pieces import SourceFile
 from agent.client.writer import WriterSession
-from tests.support.faults.nursery import forked
+from tests.support.forked_cluster import forked_cluster
 from tests.support.waiting import wait_until
-from tools.demo.cluster import Cluster
 
 IDLE_MS = 600
 CONTAINER_BYTES = 1024**2
@@ -35,15 +34,10 @@ def test_a_key_is_stored_however_long_its_bytes_take(
             wait_until(lambda: time.monotonic() - began_s[0] > 4 * IDLE_MS / 1000)
 
     with (
-        Cluster(
+        forked_cluster(
             tmp_path / "c",
-            agents=3,
-            volumes=1,
             container_bytes_max=CONTAINER_BYTES,
-            heartbeat_interval_ms=100,
-            agent_sections="[scan]\nenabled = false\nwatch = false\n",
             scm_settings={"session_idle_ms": IDLE_MS},
-            launch=forked,
         ) as cluster,
         Client(cluster.scm.address) as client,
     ):

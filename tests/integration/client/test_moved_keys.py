@@ -9,7 +9,7 @@ import pytest
 from agent.client.writer import WriterSession
 from agent.rpc.calls import message_groups
 from suture import Client, Code, KeyNotFound, KeyReplaced
-from tests.support.faults.nursery import forked
+from tests.support.forked_cluster import forked_cluster
 from tests.support.waiting import wait_until
 from tools.demo.cluster import Cluster
 
@@ -23,13 +23,8 @@ SCHEMES = pytest.mark.parametrize("replication", ["", "xor-2-1-16k"], ids=["copi
 @pytest.fixture(scope="module")
 def moving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A cluster of our own: its agents come back under other addresses."""
-    with Cluster(
+    with forked_cluster(
         tmp_path_factory.mktemp("moving"),
-        agents=3,
-        volumes=1,
-        heartbeat_interval_ms=100,
-        agent_sections="[scan]\nenabled = false\nwatch = false\n",
-        launch=forked,
     ) as running:
         yield running
 

@@ -40,12 +40,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def suture(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    """Return its command line."""
-    return CommandLine(cluster.scm.address, capsys)
-
-
-@pytest.fixture
 def container_id(suture: CommandLine, tmp_path: Path) -> int:
     """Store a file and close its container."""
     path = tmp_path / "file"

@@ -11,7 +11,7 @@ import pytest
 
 from agent.runtime.exits import ExitCode
 from tests.support.command_line import CommandLine
-from tests.support.faults.nursery import forked
+from tests.support.forked_cluster import forked_cluster
 from tools.demo.cluster import Cluster
 
 pytestmark = pytest.mark.slow
@@ -28,22 +28,12 @@ SCAN = (
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     """Return a cluster of one agent that scans slowly."""
-    running = Cluster(
+    running = forked_cluster(
         tmp_path / "cluster",
-        agents=3,
-        volumes=1,
-        heartbeat_interval_ms=100,
         agent_sections=SCAN,
-        launch=forked,
     )
     with running:
         yield running
-
-
-@pytest.fixture
-def suture(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    """Return its command line."""
-    return CommandLine(cluster.scm.address, capsys)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.command_line import CommandLine
-from tests.support.faults.nursery import forked
+from tests.support.forked_cluster import forked_cluster
 from tests.support.storage.three_replicas import content
 from tools.demo.cluster import Cluster
 
@@ -20,24 +20,14 @@ FILE_BYTES = 300_000
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     """Return a cluster of four datanodes, which one may die in; scans off."""
-    running = Cluster(
+    running = forked_cluster(
         tmp_path / "cluster",
         agents=4,
-        volumes=1,
         container_bytes_max=4 * 1024**2,
-        heartbeat_interval_ms=100,
         scm_settings={"stale_after_ms": 1_500, "dead_after_ms": 3_000, "close_retry_ms": 100},
-        agent_sections="[scan]\nenabled = false\nwatch = false\n",
-        launch=forked,
     )
     with running:
         yield running
-
-
-@pytest.fixture
-def suture(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    """Return its command line."""
-    return CommandLine(cluster.scm.address, capsys)
 
 
 @pytest.fixture
