@@ -48,8 +48,8 @@ class Executor(Protocol):
 
 
 Pace: TypeAlias = Callable[[int, Callable[[], bool]], None]
-"""Told of so many bytes of work beside clients, returns when more may follow (`SharedPace` in
-`agent.scan.throttle`); at once when the second argument says that the work is to end."""
+"""Receives the bytes of work done beside clients, and returns when more may follow (`SharedPace`
+in `agent.scan.throttle`); at once when the second argument returns True."""
 
 
 def at_once(length_bytes: int, is_interrupted: Callable[[], bool]) -> None:

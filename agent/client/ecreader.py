@@ -19,7 +19,7 @@ from agent.rpc.calls.peer import NodeAddress, Peer
 from merkle.replica import TREE_STATES, BlockId, ContainerId, ReplicaState
 
 READ_STATES: Final = TREE_STATES | {ReplicaState.OPEN, ReplicaState.CLOSING}
-"""A client reads what was committed, whether its container is closed or not."""
+"""A client reads committed blocks of open and closed containers."""
 
 
 class GroupReader:

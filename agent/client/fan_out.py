@@ -20,12 +20,12 @@ from agent.rpc.wire.errors import error_from
 WAITING_MAX: Final = 2  # queued messages of one lane, beside the one being sent
 BUSY_PATIENCE_S: Final = 120.0  # with a datanode that has too many calls
 BUSY: Final = frozenset({Code.BUSY, Code.CANCELLED})
-"""What it says then: it refuses calls, or ends those that wait for their callers."""
+"""Its statuses in that case: it refuses calls, or ends those that wait for their callers."""
 
 Name = TypeVar("Name")
 
 Open = Callable[[Iterator[bytes], float], Any]
-"""Begins a call with these messages and so many seconds; returns its future."""
+"""Begins a call with these messages and a timeout in seconds; returns its future."""
 
 
 class ReplicaStream:

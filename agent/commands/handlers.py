@@ -95,13 +95,13 @@ class HandlerDeps:
     memory: MemoryBudget = UNLIMITED
     prove: Prove | None = None
     dial: Callable[[NodeAddress], ReplicaPeer] | None = None
-    """Returns a peer for a reconcile, by its address; none: those of Suture's own protocol."""
+    """Returns a peer for a reconcile, by its address; None = a peer of Suture's own protocol."""
     copy: Copy | None = None
-    """Carries out a copy; none: in Suture's own protocol."""
+    """Carries out a copy; None = in Suture's own protocol."""
     shard: DialShard | None = None
-    """Returns how the datanodes of a reconstruction are dialled; none: as all peers."""
+    """Returns a datanode of a reconstruction; None = dialled like other peers."""
     shared_pace: Callable[[int], Pace] = lambda _floor_bytes_per_s: at_once
-    """Returns a pace beside clients for all work of a kind, never below so many bytes a second."""
+    """Returns a pace beside clients for all work of a kind, with this floor in bytes per second."""
 
 
 def threads_for(volume_count: int) -> int:

@@ -24,7 +24,8 @@ from merkle.tree import Tree
 from merkle.tree_building import build_from_rows
 
 KEEP_S: Final = 30.0
-"""So long a witness keeps its replica from its last word on: ours is gone in a third, or stays."""
+"""Time for which a witness keeps its replica after its last proof; ours is deleted within a
+third of it, or stays."""
 EMPTY: Final = "none: it holds no block"
 
 

@@ -23,7 +23,7 @@ ANSWER_TEXT_MAX: Final = 500  # characters of an error in the answer
 
 Answer = Callable[[scm_pb2.CommandStatus], None]
 CarryOut = Callable[[scm_pb2.Command, TaskContext, scm_pb2.CommandStatus], None]
-"""Does what a command says and puts the outcome into the status. Raises SutureError."""
+"""Carries out a command and puts the outcome into the status. Raises SutureError."""
 KeyOf = Callable[[scm_pb2.Command], Hashable]
 
 

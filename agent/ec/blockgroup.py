@@ -2,9 +2,9 @@
 
 Every shard's block carries the group's length in its metadata under Ozone's name. A shard may lack
 the block or know a shorter group, because its datanode was cut off during the write, the shard is
-an old copy, or its disk lost a write. All shards acknowledge what a client is told is stored. So
-the group is as long as `data_count` shards have in full: a shorter length would drop stored data
-because of one bad shard, and a longer one cannot be computed.
+an old copy, or its disk lost a write. A client's write is acknowledged only after all shards have
+acknowledged it. So the group is as long as `data_count` shards have in full: a shorter length would
+drop stored data because of one bad shard, and a longer one cannot be computed.
 """
 
 import base64

@@ -9,7 +9,7 @@ from merkle.checksum import window_checksums
 from merkle.replica import WINDOW_BYTES_DEFAULT, ChecksumType, ChunkInfo
 
 Style = tuple[ChecksumType, int]
-"""The kind of window checksums, and how many bytes each is of."""
+"""The type of window checksums, and the window size in bytes."""
 
 
 def style_of(agreed: RebuildableGroup, stripe: int) -> Style:

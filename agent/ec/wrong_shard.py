@@ -17,7 +17,7 @@ from agent.ec.cell_codec import Cell, padded, rebuild
 from agent.ec.geometry import BlockGroup
 
 Proof = Callable[[Mapping[int, Cell]], bool]
-"""Whether all cells of a stripe, by index, are what its writer recorded."""
+"""Returns whether all cells of a stripe, by index, match its writer's record."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,8 @@ class ControlPlanes:
         raise error
 
     def datanode_addresses(self) -> list[str]:
-        """Return where the datanodes of the cluster are; an empty list if nobody answers."""
+        """Return the addresses of the cluster's datanodes; an empty list if no control plane
+        answers."""
         for scm in self._scms:
             with suppress(SutureError):
                 nodes = scm.list_nodes(scm_pb2.ListNodesRequest()).nodes

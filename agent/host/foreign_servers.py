@@ -40,11 +40,12 @@ class HostServices:
     audit: Audit
     executor: Any  # a thread for each admitted call
     submit: Submit
-    """Has data written beside the thread of a call."""
+    """Runs writes of data beside the thread of a call."""
     on_read: Callable[[float], None]
-    """Is told how many seconds each read of chunk data took: clients go before scans."""
+    """Receives the duration in seconds of each read of chunk data, because clients go before
+    scans."""
     ask_scan: Callable[[ContainerId, str], None]
-    """Asks for a scan of a replica, and says why."""
+    """Requests a scan of a replica, with a reason."""
 
 
 class ShutdownHandle(Protocol):

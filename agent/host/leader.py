@@ -42,13 +42,13 @@ class AgentServices:
     door_addresses: Sequence[str]
     leases: ContainerLeases
     submit: Submit
-    """Has data written beside the thread of a task."""
+    """Runs writes of data beside the thread of a task."""
     ask_scan: Callable[[ContainerId, str], None]
-    """Asks for a scan of a replica, and says why."""
+    """Requests a scan of a replica, with a reason."""
     accept: Callable[[Sequence[scm_pb2.Command], int], None]
-    """Takes commands of a leader with that term into the agent's queues."""
+    """Queues the commands of a leader with that term."""
     answer: Callable[[scm_pb2.CommandStatus], None]
-    """Answers a command that goes into no queue."""
+    """Answers a command that is not queued."""
 
 
 class ExternalControlPlane(Protocol):

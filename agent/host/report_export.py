@@ -1,8 +1,8 @@
-"""The worker that writes what this datanode holds as a Parquet file, for the Spark job.
+"""Worker that writes this datanode's replica reports to a Parquet file for the Spark job.
 
 Control planes get the same reports by heartbeat. These files reach `suture-verify --reports`
-without one in between. A process of its own writes them (`agent.rpc.wire.report_file`): a hung or
-full place costs this worker an error, and nothing else of the agent waits for it.
+without a control plane. A separate process writes them (`agent.rpc.wire.report_file`), so that a
+hung or full target fails only this worker.
 """
 
 import json
@@ -28,7 +28,7 @@ from agent.runtime.loop import Done, ProgressMarker, Step, Throttled
 from agent.store.volumes.nodestate import IN_SERVICE
 
 LENGTH_BYTES: Final = 4
-WRITE_S_MAX: Final = 600.0  # a report of 100,000 replicas takes seconds: a longer one hangs
+WRITE_S_MAX: Final = 600.0  # a report of 100,000 replicas takes seconds
 POLL_S: Final = 0.5
 NEEDED: Final = "pyarrow"
 
@@ -36,7 +36,7 @@ log = structlog.get_logger()
 
 
 def check_export(config: ReportConfig) -> None:
-    """Refuse to start without the package that writes reports, if reports are to be written."""
+    """Refuse to start if reports are enabled and the package that writes them is missing."""
     if config.export and find_spec(NEEDED) is None:
         missing = ModuleNotFoundError(name=NEEDED)
         raise lacking(missing, f"report.export = {config.export!r}", extra="reports")
@@ -59,8 +59,8 @@ class ReportExport:
         pulse: ProgressMarker,
         on_exported: Callable[[int], None],
     ) -> None:
-        """`address` returns where peers reach this datanode. `on_exported` gets the time of each
-        report that was written, in ms."""
+        """`address` returns the address for peers. `on_exported` receives the time of each written
+        report, in ms."""
         self._config = config.report
         self._rack = config.node.rack
         self._who = who
@@ -112,7 +112,7 @@ class ReportExport:
         return True
 
     def _written(self, pages: IO[bytes]) -> dict[str, int] | None:
-        """Have the report written; return its numbers, None if the agent stops meanwhile."""
+        """Run the writing process; return its numbers, or None if the agent stops meanwhile."""
         with os.fdopen(os.memfd_create("suture-report-answer"), "w+b") as answers:
             process = self._process = subprocess.Popen(
                 [sys.executable, "-m", "agent.rpc.wire.report_file"],
@@ -124,7 +124,7 @@ class ReportExport:
                 has_ended = self._await(process)
             finally:
                 process.kill()
-                with suppress(subprocess.TimeoutExpired):  # it waits for a disk that hangs
+                with suppress(subprocess.TimeoutExpired):  # it may wait for a hung disk
                     process.wait(POLL_S)
             if not has_ended:
                 return None

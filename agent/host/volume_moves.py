@@ -53,11 +53,11 @@ class RetirementProgress:
     moved_bytes: int = 0
     stuck: dict[ContainerId, "BlockedMove"] = field(default_factory=dict)
     unmovable: dict[ContainerId, str] = field(default_factory=dict)
-    """Why a replica cannot be loaded: nobody tries to move it."""
+    """Why replicas cannot be loaded; they are not moved."""
     due: deque[RemainingReplica] = field(default_factory=deque)
-    """What the last look found to deal with, and is not dealt with yet."""
+    """Replicas found by the last search, and still to be moved."""
     rests_until_s: float = 0.0
-    """When the next look may be: the last one found nothing to do."""
+    """Earliest time of the next search, after one that found nothing."""
 
     def eta_s(self, left_bytes: int, now_s: float) -> float:
         """Return the time for the rest at the rate so far; -1 = nothing was moved yet."""

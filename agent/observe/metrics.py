@@ -87,7 +87,7 @@ class AgentMetrics:
             self._fetched.labels(kind)
 
     def exported(self, at_ms: int) -> None:
-        """Note when a report was begun that is now a file."""
+        """Record the time at which the newest written report was begun."""
         self._exported.set(at_ms / 1000)
 
     def challenged(self, result: str) -> None:

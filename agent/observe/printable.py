@@ -9,8 +9,8 @@ import unicodedata
 from typing import Final
 
 SHOWN_AS_CODE: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-"""Controls, formats (the turns of direction among them), halves of surrogate pairs, what nobody
-has assigned, and separators of lines."""
+"""Unicode categories: controls, formats (including changes of direction), surrogates, unassigned
+characters, and line separators."""
 ID_SHOWN: Final = 8  # characters of a UUID, that is, 32 bits
 
 

@@ -112,7 +112,7 @@ class Skip:
 
 
 CONTRADICTIONS: Final = frozenset({SkipReason.CONTRADICTORY, SkipReason.UNCONFIRMED_DELETE})
-"""Reasons that no repair and no waiting ends: they are kept as findings."""
+"""Reasons that neither a repair nor time can resolve; they are kept as findings."""
 
 
 @dataclass(frozen=True, slots=True)

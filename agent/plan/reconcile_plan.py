@@ -1,6 +1,6 @@
 """Plan how a replica becomes equal to its peers: trees and findings in, a plan out.
 
-    mine ─┐                        ┌─ RepairBlock   chunks to salvage or fetch, and from whom
+    mine ─┐                        ┌─ RepairBlock   chunks to salvage or fetch, with sources
     peers ┼─► plan ─► Plan.actions ┼─ AdoptTombstone, Trim, RewriteDescriptor, RebuildTree
     finds ┘           Plan.skips   └─ and the reason for everything left alone
 

@@ -17,8 +17,8 @@ from agent.store.trouble import StoreFailure
 from merkle.replica import ContainerId
 
 BLOCKS_MAX: Final = 8
-"""Changes in a row that fail with the files of their block: one bad block stops nothing, but a disk
-that keeps nothing must not have everything fetched for it."""
+"""Consecutive changes that fail with the files of their block. One bad block must not end a
+repair, but for a disk that stores nothing, not everything should be fetched."""
 
 
 @dataclass(slots=True)

@@ -46,7 +46,7 @@ from scanner.finding import Finding
 GONE_CODES: Final = frozenset(
     {Code.CONTAINER_NOT_FOUND, Code.UNCLOSED_CONTAINER_IO, Code.INVALID_CONTAINER_STATE}
 )
-"""There is no replica to repair any more: the reconcile ends, whatever is left."""
+"""The replica is gone, so the reconcile ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

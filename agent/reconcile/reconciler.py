@@ -61,13 +61,13 @@ FRUITLESS_MS_MAX: Final = 24 * 3600 * 1000  # after a day it is tried again
 REMEMBERED_MAX: Final = 10_000  # fruitless repairs per generation, of which there are two
 
 Prove = Callable[[ContainerId, Collection[Doubt]], ReadBack]
-"""Reads a replica after a repair that changed these places; returns what of it was read."""
+"""Reads a replica after a repair that changed these places; returns the extent of the read."""
 
 Confirm = Callable[[ContainerId, Sequence[BlockId]], ConfirmedDeletes]
-"""Says which of these blocks the control plane ordered deleted, and which a key still names."""
+"""Returns which of these blocks the control plane ordered deleted, and which a key still names."""
 
 Roots = tuple[tuple[PeerId, int, int], ...]
-"""Root and tombstones of every replica, mine under the empty id: what a divergence is known by."""
+"""Root and tombstones of every replica, ours under the empty id, which identify a divergence."""
 
 
 @dataclass(frozen=True, slots=True)

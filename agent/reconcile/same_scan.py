@@ -12,7 +12,7 @@ from merkle.tree import Tree
 from scanner.finding import DamageFault, Finding
 
 BEYOND_CHUNKS: Final = frozenset({DamageFault.TRAILING_BYTES, DamageFault.BLOCK_ROW_MISSING})
-"""Faults of a block of which each chunk may be whole."""
+"""Faults of a block whose chunks may all be healthy."""
 
 
 def are_of_one_moment(facts: ReplicaFacts, tree: Tree, findings: Collection[Finding]) -> bool:

@@ -27,7 +27,7 @@ class ExitCode(IntEnum):
 
 
 PARSERS_USAGE = 2
-"""What typer exits with when a command line is wrong."""
+"""Typer's exit code for an invalid command line."""
 
 
 def told(code: str | int | None) -> str | int | None:

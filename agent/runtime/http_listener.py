@@ -53,7 +53,7 @@ class HttpResponse:
 
 Pages = Mapping[str, Callable[[], HttpResponse]]
 AskingPages = Mapping[str, Callable[[Mapping[str, str]], HttpResponse]]
-"""Pages that are told what stands behind the question mark: words by name, of each the first."""
+"""Pages with query parameters: the first value of each name."""
 
 
 class WebListener:

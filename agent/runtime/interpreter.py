@@ -10,7 +10,7 @@ from typing import Any, Final
 SWITCH_S: Final = 0.0005  # Python's default of 5 ms delays a read by that for each busy thread
 
 OBJECTS_MAX: Final = 50_000
-"""That a full collection may find and leave to the next; it takes some 15 ms to look at them."""
+"""Objects that a full collection may leave unfrozen; visiting them takes about 15 ms."""
 
 
 def take_short_turns() -> None:

@@ -4,7 +4,7 @@ its own.
     give ──► for a while no command deletes the replica here
     leaving ──► while a replica is being deleted here, no pledge for it is given
 
-So if two datanodes are told to delete their replica of a container at the same moment, each with
+So if two datanodes are ordered to delete their replica of a container at the same moment, each with
 the other as witness, neither does.
 """
 
@@ -18,7 +18,7 @@ from agent.runtime.clock import Clock
 from merkle.replica import ContainerId
 
 PLEDGES_MAX: Final = 100_000
-"""More at a time are not given."""
+"""Most pledges at a time."""
 
 
 class DeletePins:

@@ -63,7 +63,7 @@ class ScanPause:
         self.wake()
 
     def skip(self, container_id: ContainerId) -> None:
-        """Cancel the scan of this container, if it is under way."""
+        """Cancel the running scan of this container, if any."""
         self._skipped = container_id
 
     def left_s(self) -> float:

@@ -304,7 +304,7 @@ class ScanManager:
         log.info("scrub_resumed", volume_id=volume_id or "all")
 
     def skip(self, container_id: ContainerId) -> None:
-        """Cancel the scan of a container, if it is under way."""
+        """Cancel the running scan of a container, if any."""
         for worker in self._workers.values():
             worker.hold.skip(container_id)
         log.info("scrub_skips", container_id=container_id)

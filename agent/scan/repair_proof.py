@@ -112,7 +112,7 @@ def doubted(findings: Collection[Finding]) -> Iterator[Doubt]:
 
 
 def is_clean(outcome: ScanOutcome) -> bool:
-    """Return whether what was read is whole, and nothing about the replica is wrong."""
+    """Return whether everything read is healthy, and the replica has no other fault."""
     return (
         outcome.complete
         and not outcome.wavering_count

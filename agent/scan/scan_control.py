@@ -35,5 +35,5 @@ class BackgroundScans:
         self.scrub.resume(volume_id)
 
     def skip(self, container_id: ContainerId) -> None:
-        """Cancel the scan of a container, if it is under way."""
+        """Cancel the running scan of a container, if any."""
         self.scrub.skip(container_id)

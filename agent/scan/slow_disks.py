@@ -35,7 +35,7 @@ KINDS: Final = ("reads", "writes")
 log = structlog.get_logger()
 
 Latencies = Mapping[str, float]
-"""Milliseconds an operation took, by volume; only of volumes that had enough of them."""
+"""Milliseconds per operation by volume, for volumes with enough operations."""
 
 
 @dataclass(frozen=True, slots=True)

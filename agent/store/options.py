@@ -26,26 +26,25 @@ class StoreOptions:
     """Limits and policies of one datanode's store."""
 
     algorithm: Algorithm = Algorithm.XXH3_64
-    """How new trees fold their leaves."""
+    """Algorithm by which new trees fold their leaves."""
     container_bytes_max: int = CONTAINER_BYTES_MAX
     chunk_bytes_max: int = CHUNK_BYTES_MAX
     reserve_bytes: int = 64 * MiB
-    """Free space that client data is never written into: metadata and repairs need it."""
+    """Free space reserved for metadata and repairs; client data never uses it."""
     packed_count_min: int = PACKED_COUNT_MIN
-    """Small blocks of a replica that arrives, from which on they share a file."""
+    """Number of small blocks from which an imported replica gets a pack."""
     lmdb_map_bytes: int = 16 * GiB
     """Address space, not disk; grown when full."""
-    """Whether a clean full read ends UNHEALTHY."""
     verification_keep_ms: int = 0
-    """How long files of the verification log are kept; 0: for good."""
+    """How long files of the verification log are kept; 0 = for ever."""
     verification_file_bytes_max: int = 4 * MiB
-    """When a file of it is full: some 8,000 entries."""
+    """Size of a full file of the verification log: about 8,000 entries."""
     software: str = ""
-    """Which version writes, as the verification log says."""
+    """The writing version, for the verification log."""
     fstab: Path = FSTAB
-    """What should be mounted: an empty mount point without its disk is no new volume."""
+    """Table of expected mounts: an empty mount point without its disk is no new volume."""
     now_ms: Callable[[], int] = field(default=wall_clock_ms)
     on_change: Callable[[ContainerId], None] = lambda _: None
-    """Told of every change that a report shows."""
+    """Called for every change that a report shows."""
     on_trouble: Callable[[StoreFailure], None] = lambda _: None
-    """Told of every call of a client that the disk failed."""
+    """Called for every client call that failed because of the disk."""

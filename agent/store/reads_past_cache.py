@@ -134,7 +134,7 @@ class BlockFile:
     def _drop_pages(self, offset: int, length_bytes: int) -> None:
         """Drop the range from the page cache; dirty pages must reach the medium first.
 
-        In whole pages: the kernel keeps a page of which only a part is named.
+        The range is rounded to whole pages, because the kernel keeps partially covered pages.
         """
         os.fdatasync(self._fd)
         start = offset - offset % ALIGNMENT_BYTES
@@ -145,8 +145,8 @@ class BlockFile:
 def read_at_once(
     name: str, directory_fd: int, buffer: memoryview, length_bytes: int
 ) -> memoryview | None:
-    """Read a small file past the page cache in three calls of the system; None where it is short,
-    or cannot be read so. One byte more than asked shows that it is longer. Raise OSError."""
+    """Read a small file past the page cache in three system calls; None if it is shorter, or cannot
+    be read this way. One additional byte shows that it is longer. Raise OSError."""
     room = buffer[: length_bytes - length_bytes % ALIGNMENT_BYTES + ALIGNMENT_BYTES]
     try:
         fd = os.open(name, DIRECT_FLAGS, dir_fd=directory_fd)

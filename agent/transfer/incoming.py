@@ -72,13 +72,13 @@ class ImportResult:
 
 
 class ArrivingReplicas(Protocol):
-    """Replicas that another datanode sends: a `ReplicaStore`, or one that moves its own replica."""
+    """Store for imported replicas: a `ReplicaStore`, or a volume move's wrapper of it."""
 
     def begin_arrival(self, announced: ImportSpec, submit: Submit | None = ...) -> ReplicaImport:
-        """Reserve room; the caller ends it, with `finish_arrival` and with `discard`."""
+        """Reserve room; the caller ends the import with `finish_arrival` and `discard`."""
 
     def finish_arrival(self, arrival: ReplicaImport, received: ImportVerdict) -> ReplicaFacts:
-        """Put a replica that has arrived in place: durable, and served from now on."""
+        """Put an imported replica in place: durable, and served from then on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,8 +27,8 @@ FINISH_S: Final = 600.0  # after the last part, while the target syncs everythin
 Copy: TypeAlias = Callable[
     [scm_pb2.ReplicateCommand, Callable[[], bool], float], scm_pb2.ReplicateOutcome
 ]
-"""Makes a copy in another way than the one below: command, whether to stop, seconds that it may
-take. Raises SutureError."""
+"""Carries out a copy by another protocol; takes the command, a stop check, and a timeout in
+seconds. Raises SutureError."""
 
 _TREE_STATE_NUMBERS: Final = frozenset(codec.state_number(state) for state in TREE_STATES)
 

@@ -59,9 +59,8 @@ def attest(
 ) -> int:
     """Sign a statement about verifications, repairs and deletes.
 
-    It covers a period, with all failures, and is made from verification logs. It is refused if one
-    of them is not intact. Exit code 2, of --verify: the signature does not match the key or the
-    statement.
+    It is made from the intact verification logs of a period, and has all failures. Exit code 2, of
+    --verify: the signature does not match the key or the statement.
     """
     if make_key is not None:
         return new_key(make_key, as_json=as_json)

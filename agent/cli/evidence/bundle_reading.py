@@ -25,7 +25,7 @@ NONSENSE: Final = (
     *(KeyError, TypeError, ValueError, AttributeError),
     *(ArithmeticError, struct.error, MemoryError),
 )
-"""What numbers and words raise that no bundle has, wherever they are used."""
+"""Errors raised by values that no valid bundle has."""
 Made = TypeVar("Made")
 
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 from typer.core import TyperGroup
 
 HELP_NAMES: Final = {"help_option_names": ["-h", "--help"]}
-"""For every program: an operator at night types -h."""
+"""Accepted by every program, because operators also type -h."""
 
 OTHERS: Final = "Other commands"
 TASKS: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {

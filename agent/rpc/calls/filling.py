@@ -16,7 +16,7 @@ WRITE_TIMEOUT_S: Final = 60.0
 CLOSE_TIMEOUT_S: Final = 300.0  # a tree of half a million blocks is built before the answer
 
 WholeBlock: TypeAlias = tuple[BlockData, bytes]
-"""A block, and what its chunks hold, one behind the other from byte 0 on."""
+"""A block, and the concatenated data of its chunks from byte 0 on."""
 
 
 def cells_of(

@@ -18,7 +18,7 @@ class ImportHandlers:
         self.decoders: Mapping[str, Callable[[bytes], Any]] = {
             "ImportContainer": importer.read_part
         }
-        """How requests are decoded whose messages are too large to be decoded as others are."""
+        """Decoders of requests whose messages are too large for protobuf's own decoder."""
 
     def ImportContainer(
         self, requests: Iterator[Any], context: grpc.ServicerContext

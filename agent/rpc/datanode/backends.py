@@ -33,7 +33,7 @@ class ScanMode(Enum):
 
 
 Scan = Callable[[ContainerId, Callable[[], bool], ScanMode], Iterable[ScanStep]]
-"""Scan a container, yield steps, end early when the callable says so."""
+"""Scan a container and yield steps; end early when the callable returns True."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class SampleStep:
 
 
 Sample = Callable[[SampleSpec, Callable[[], bool]], Iterable[SampleStep]]
-"""Draw a sample, yield steps, end early when the callable says so. Raise SutureError."""
+"""Draw a sample and yield steps; end early when the callable returns True. Raise SutureError."""
 
 
 class ScrubControl(Protocol):

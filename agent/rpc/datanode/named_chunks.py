@@ -14,7 +14,7 @@ COUNT_MAX: Final = 256  # named in one call
 BYTES_MAX: Final = 1024**2  # of their data, as in any message of chunk data
 
 Key: TypeAlias = tuple[BlockId, int]
-"""A block, and where one of its chunks begins."""
+"""A block, and the offset of one of its chunks."""
 Found: TypeAlias = tuple[BlockLocation, ChunkInfo]
 
 

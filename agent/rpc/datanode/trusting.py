@@ -9,7 +9,7 @@ from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import codec
 
 Trust = Callable[[pb.TrustReplicaRequest, Callable[[], bool]], pb.TrustReplicaResponse]
-"""Show, or carry out, what trusting a replica changes; ends early when the callable says so."""
+"""Show or carry out the changes of trusting a replica; end early when the callable returns True."""
 
 
 class TrustHandlers:

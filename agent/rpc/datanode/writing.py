@@ -63,7 +63,7 @@ class WriteHandlers:
         self._timeout_s = limits.lease_timeout_s
         self._submit = submit
         self.decoders: Mapping[str, Callable[[bytes], Any]] = {"WriteBlocks": newblocks.decode}
-        """How requests are decoded whose messages are too large to be decoded as others are."""
+        """Decoders of requests whose messages are too large for protobuf's own decoder."""
 
     def CreateContainer(
         self, request: pb.CreateContainerRequest, context: grpc.ServicerContext

@@ -336,6 +336,5 @@ def _abort_malformed(context: grpc.ServicerContext) -> NoReturn:
 
 def abort_crowded(context: grpc.ServicerContext) -> NoReturn:
     """Abort a call whose caller has too many waiting calls."""
-    """End a call because its caller has too many calls that wait for it."""
     context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many calls of this caller wait for it")
     raise AssertionError("abort always raises")

@@ -40,7 +40,7 @@ _PLAIN_NAME: Final = re.compile(r"|[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 REPLICA_INDEX_MAX: Final = NUMBERS["replica_index"].high
 NAME_CHARS_MAX: Final = 255  # ids, addresses, states: the limit of file names
 UNSTATED: Final = cast(ChecksumType, None)
-"""In a chunk to be written: the store computes CRC32C. Never in a chunk that is recorded."""
+"""In a chunk to be written, it makes the store compute CRC32C. Never in a recorded chunk."""
 
 _STATE_NUMBERS: Final = {
     ReplicaState.OPEN: pb.OPEN,

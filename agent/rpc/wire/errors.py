@@ -150,7 +150,7 @@ def error_from(rpc_error: grpc.RpcError, party: str = "") -> SutureError:
 
 
 def error_of(reason: str, *, message: str, hint: str = "") -> SutureError:
-    """Return the error that a code on the wire, of a call or of one item of an answer, means."""
+    """Return the error for a code on the wire, of a call or of one item of an answer."""
     code = Code(reason) if reason in Code.__members__ else Code.CONTAINER_INTERNAL_ERROR
     return error_class(code)(code, message, hint=hint)
 

@@ -27,12 +27,12 @@ import pyarrow.fs as pafs
 from agent.errors import Code, Refused
 
 SAME: Final = {"s3a": "s3", "s3n": "s3"}
-"""Hadoop's names of what has another one here."""
+"""Hadoop's schemes, with their names here."""
 
 LOCAL: Final = "file"
 
 HDFS: Final = frozenset({"hdfs", "viewfs"})
-"""Spoken by libhdfs, which comes with Hadoop and asks for its jars."""
+"""Schemes served by libhdfs, which comes with Hadoop and needs its jars."""
 
 UNUSABLE: Final = (
     pa.ArrowInvalid,
@@ -42,7 +42,7 @@ UNUSABLE: Final = (
     ValueError,  # a port that is no number, a token after a name
     TypeError,  # an option in the query that Arrow does not know
 )
-"""How a file system says that it cannot be used as it is asked for."""
+"""Errors of a file system that cannot be used with the given address."""
 
 HINTS: Final = {
     "hdfs": "it needs Hadoop's libhdfs and jars (HADOOP_HOME, CLASSPATH)",
@@ -58,7 +58,7 @@ class Place:
     scheme: str
     """`file` for a local path."""
     host: str
-    """Of a file system that has one; a store's bucket is part of the path."""
+    """Host of the file system, if it has one; an object store's bucket is part of the path."""
     path: str
     query: str = ""
 
@@ -196,7 +196,7 @@ class Listed:
     place: Place
     is_file: bool
     changed_at_ms: int
-    """0 where the file system does not say."""
+    """0 = unknown."""
 
 
 def _check_local(text: str) -> None:

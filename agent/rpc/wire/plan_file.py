@@ -13,7 +13,7 @@ from agent.rpc.wire import addresses
 UINT64 = 2**64
 
 PLAN_ORDER: Final = [(name, "ascending") for name in ("priority", "container_id", "action")]
-"""Of the rows: most urgent first, equal plans in equal order."""
+"""Order of the rows: most urgent first; equal plans have equal orders."""
 
 ROWS_PER_PAGE: Final = 5_000  # in one message; a row takes kilobytes, twice
 
@@ -21,10 +21,10 @@ SCAN: Final = "scan"  # rows without an SCM command: the applying process calls 
 
 
 TABLES_BESIDE: Final = 3
-"""Version of the result from which its tables lie beside the run, and not in it."""
+"""First version of the result whose tables are beside the run, not in it."""
 
 TEXT_BYTES_MAX: Final = 64 * 1024**2
-"""Of a text of a run; it names each datanode, in some 100 bytes."""
+"""Limit of a run's JSON, which has about 100 bytes per datanode."""
 
 MANIFEST: Final = "manifest.json"
 
@@ -36,12 +36,12 @@ class FinishedRun:
     """A finished run at a path, or at an address of any file system."""
 
     name: str
-    """As it was given."""
+    """The name as given."""
     files: Any
     path: str
     manifest: dict[str, Any]
     attempt: str = ""
-    """The attempt whose rows are the run: its directory within those of the tables."""
+    """The attempt with the rows of the run: its directory in those of the tables."""
 
     @classmethod
     def opened(cls, name: str) -> "FinishedRun":

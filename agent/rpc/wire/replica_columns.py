@@ -70,10 +70,10 @@ COLUMNS: Final = (
     ReplicaColumn("tombstone_count", "<u8", "tree.tombstone_count", ID_MAX),
     ReplicaColumn("tombstones_checksum", "<u8", "tree.tombstones_checksum"),
 )
-"""Numbers beside the id. In `Columns` a state and an algorithm are places among their words."""
+"""Numbers besides the id. In `Columns` a state and an algorithm are indexes of their words."""
 
 WORDS: Final = ("origin", "volume", "error")
-"""Words: columns of places in a list of words, whose first is empty."""
+"""Columns of indexes into a list of words, whose first is empty."""
 _WORD_FIELDS: Final = ("origin_datanode_id", "volume_id", "load_error")
 
 _PLAIN: Final = tuple(c for c in (ID, *COLUMNS) if c.field and "." not in c.field)
@@ -109,9 +109,9 @@ class Columns:
     numbers: Mapping[str, NDArray[Any]]  # by name: `ID`, `COLUMNS` and `WORDS`
     words: Sequence[str]  # words that `WORDS` index, the first one empty
     refused_ids: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    """Containers of replicas that broke a rule, and are left out."""
+    """Containers of replicas that were left out because they break a rule."""
     refused: str = ""
-    """The first field that broke one, and how; "": none did."""
+    """The first field that breaks a rule, and how; "" = none."""
 
     def __len__(self) -> int:
         return len(self.numbers[ID.name])
@@ -260,7 +260,7 @@ _WIRE_CODES: Final = {
         [_ALGORITHM_CODES.tolist().index(i) for i in range(len(Algorithm))], np.uint8
     ),
 }
-"""The number of a word on the wire by its place."""
+"""The number of each word on the wire, by its index."""
 
 
 def _turned(rows: Any, names: Sequence[Any]) -> list[tuple[Any, ...]]:

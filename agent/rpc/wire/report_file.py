@@ -1,4 +1,4 @@
-"""Write one report of a datanode as a Parquet file, in a process of its own.
+"""Process that writes one report of a datanode as a Parquet file.
 
     python -m agent.rpc.wire.report_file      stdin: a line of JSON, then pages of replicas
 
@@ -39,7 +39,7 @@ SCHEMA: Final = pa.schema([pa.field(c.name, KINDS[c.kind]) for c in REPORT])
 
 
 def main() -> int:
-    """Write the report that is on stdin, and its numbers or the error, as JSON, on stdout."""
+    """Write the report from stdin; print its numbers or the error as JSON on stdout."""
     with suppress(PermissionError):  # a unit's SystemCallFilter= may refuse it
         os.nice(NICE)
     source = sys.stdin.buffer
@@ -96,8 +96,8 @@ def row_of(report: pb.ReplicaReport) -> dict[str, Any]:
 
 
 def _content(datanode: dict[str, Any], replicas: Iterator[Row]) -> tuple[Any, int]:
-    """Return the file: the replicas in groups of rows, then the row of the datanode, which has
-    their number, in a group of its own."""
+    """Return the file: the replicas in row groups, then, in a group of its own, the datanode's row
+    with their number."""
     sink, count, group = pa.BufferOutputStream(), 0, list[Row]()
     with pq.ParquetWriter(sink, SCHEMA, compression="zstd", write_page_checksum=True) as file:
 
@@ -117,7 +117,7 @@ def _content(datanode: dict[str, Any], replicas: Iterator[Row]) -> tuple[Any, in
 
 
 def _remove_old(own: Place, newest: str, keep_count: int) -> None:
-    """Remove the oldest reports beyond `keep_count`, and what killed processes left hidden."""
+    """Remove the oldest reports beyond `keep_count`, and hidden remains of killed processes."""
     files = [one.place for one in own.listed() if one.is_file]
     whole = [place for place in files if FILE.fullmatch(place.name)]
     left = [place for place in files if place.name.startswith(".") and place.name[1:] < newest]

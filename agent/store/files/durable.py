@@ -160,8 +160,8 @@ def read_file(
 
 
 def read_head(path: Path, bytes_max: int) -> bytes:
-    """Return the first bytes, at most `bytes_max`, of a small file of the store, so that a huge
-    file in its place costs no memory. Raise OSError; see `open_file`."""
+    """Return the first bytes, at most `bytes_max`, of a small file, so that a huge file in its
+    place costs no memory. Raise OSError; see `open_file`."""
     fd = open_file(path)
     try:
         return os.pread(fd, bytes_max, 0)

@@ -30,8 +30,8 @@ PREAD: Final = 0  # IOCB_CMD_PREAD, the value of a zeroed request
 INTERRUPTED: Final = -errno.EINTR
 
 Read: TypeAlias = tuple[int, int, int, int]
-"""A descriptor opened with O_DIRECT, the address of whole pages, how many bytes they hold, and
-where in the file, at a page, to begin."""
+"""A descriptor opened with O_DIRECT, the address of whole pages, their size in bytes, and the
+page-aligned offset in the file."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ KEPT_COUNT: Final = 64  # newest entries per replica
 FAULTS_TOLD_MAX: Final = 3
 _KEY: Final = struct.Struct(">QI")  # container, entry number
 _HEAD: Final = re.compile(rb'{"version":%d,"at_ms":(\d+),' % ROW_VERSION)
-"""How the row of an entry begins."""
+"""Start of an entry's row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

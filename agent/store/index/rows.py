@@ -50,13 +50,13 @@ _NUMBERS: Final = (
     *((name, NUMBERS[name].kept) for name in ("data_scan_at_ms", "finding_count")),
     ("created_at_ms", ">u8"),
 )
-"""The numbers of a `ReplicaRow` as they lie on disk."""
+"""The numbers of a `ReplicaRow` in their order on disk."""
 _STANDING: Final = struct.Struct(">HHQ")  # the first three of the fields
 _TREE: Final = ("root", "generation", "block_count", "tombstone_count", "tombstones_checksum")
 REPLICA_FIELDS: Final = np.dtype(
     [(name, "u1") for name in _WORDS] + list(_NUMBERS) + [(f"tree.{name}", ">u8") for name in _TREE]
 )
-"""A replica's row, before the name of its origin."""
+"""Fields of a replica's row, before the name of its origin."""
 _FORMATS: Final = {1: "B", 2: "H", 4: "I", 8: "Q"}
 _PLACES: Final = dict(REPLICA_FIELDS.fields or {})  # type and offset by name
 _REPLICA: Final = struct.Struct(">" + "".join(_FORMATS[p[0].itemsize] for p in _PLACES.values()))

@@ -65,7 +65,7 @@ class ImportSpec:
     created_at_ms: int
     data_bytes: int
     generation: int = FIRST_GENERATION
-    """That it begins with: one that changes volumes goes on with the next."""
+    """First generation; a replica that changes volumes continues with the next one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

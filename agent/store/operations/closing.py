@@ -43,7 +43,7 @@ from merkle.tree import Tree
 from scanner.finding import DamageFault, Finding, Verdict
 
 BEHIND_STATES: Final = frozenset({ReplicaState.RECOVERING, ReplicaState.QUASI_CLOSED})
-"""In which a replica may claim less than its container, and be whole all the same."""
+"""States in which a replica may claim less than its container, and still be healthy."""
 
 
 def create_replica(volume: Volume, container_id: ContainerId, row: ReplicaRow) -> None:

@@ -22,7 +22,7 @@ from merkle.tree import Tree, TreeSummary
 from scanner.finding import Finding, Verdict
 
 NO_DOUBT: Final = frozenset({Verdict.OK, Verdict.GONE})
-"""Verdicts that do not stand against calling a replica clean."""
+"""Verdicts that do not prevent a replica from counting as clean."""
 
 
 def begin_scan(volume: Volume, container_id: ContainerId) -> ScanBase:

@@ -48,7 +48,8 @@ from merkle.replica import (
 PROBLEMS_MAX: Final = 10_000  # longest useful list
 MAP_BYTES: Final = 1024**3  # LMDB uses a larger size from the file itself
 GROWING: Final = WRITABLE_STATES | {ReplicaState.CLOSING}
-"""States in which block files may hold more than their rows say: a write or close was cut off."""
+"""States in which block files may hold more than their rows, after an interrupted write or
+close."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,8 +48,7 @@ def open_volumes(
     If none works, none stays open, and the error of the first is raised; with `keeps_failed` only
     if none belongs to this datanode or has an unknown owner, because a known host has to report its
     lost volumes. Raise `Refused(VOLUME_IN_USE)`, because two agents must not divide a host's
-    volumes, and `Unavailable(BUSY)`, because a host short of descriptors or memory knows nothing
-    about its disks.
+    volumes, and `Unavailable(BUSY)` if the host is short of descriptors or memory.
     """
     check_volume_paths(volume_paths)
     known = newest_known([_layout(path, cluster_id) for path in volume_paths])

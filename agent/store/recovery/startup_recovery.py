@@ -281,7 +281,7 @@ def place_usual(volume: Volume, container_ids: set[ContainerId], shelf: StartupR
 
 
 UNFINISHED = frozenset({ReplicaState.RECOVERING, ReplicaState.DELETED})
-"""States that no restart leaves as they are."""
+"""States that a restart always changes."""
 
 
 def replica_directories(volume: Volume, shelf: StartupResult) -> set[ContainerId]:

@@ -20,7 +20,7 @@ from merkle.plainyaml import PlainLoader
 from merkle.replica import ID_MAX, LAYOUT_VERSION, Bcsid, ContainerId, ReplicaState
 
 DUMPER: Final = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-"""libyaml where PyYAML was built with it: it writes the same, five times as fast."""
+"""libyaml if PyYAML was built with it: the same output, five times as fast."""
 
 UNSUMMED: Final = "0" * 64
 _UNSUMMED_TEXT: Final = f"'{UNSUMMED}'".encode()

@@ -77,7 +77,8 @@ FORMER_STATE: Final[Mapping[ReplicaState, ReplicaState | None]] = MappingProxyTy
         _RECOVERING: None,
     }
 )
-"""What a replica that becomes UNHEALTHY may become again; None: it stays UNHEALTHY."""
+"""State to which an UNHEALTHY replica may return, by its former state; None = it stays
+UNHEALTHY."""
 
 _HEALED: Final[Mapping[ReplicaState | None, ReplicaEvent]] = MappingProxyType(
     {_CLOSED: ReplicaEvent.HEALED_CLOSED, _QUASI: ReplicaEvent.HEALED_QUASI_CLOSED}

@@ -100,8 +100,8 @@ class VerificationLog:
         self._closed = Head()
         self._is_open = False  # if False, the end of the log is unknown
         self.upgraded_at_ms = 0
-        """When the version that writes now began to write; 0: none wrote before it, or when is not
-        known."""
+        """Time when the present version began to write; 0 = it was the first, or the time is
+        unknown."""
         try:
             with disk_errors(directory):
                 self._open()

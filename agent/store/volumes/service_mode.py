@@ -36,7 +36,7 @@ class VolumeUse:
 
     mode: VolumeMode = VolumeMode.IN_SERVICE
     target_id: str = ""
-    """The volume that takes all; "": any other of this host."""
+    """The volume that takes all replicas; "" = any other volume of this host."""
     total_bytes: int = 0
     since_ms: int = 0
 

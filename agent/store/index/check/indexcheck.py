@@ -51,8 +51,8 @@ from agent.store.index.indexerrors import DATA_FILE
 SMALL_BYTES: Final = 256 * 1024**2  # read in two seconds
 BATCH_PAGES: Final = 1024  # read and checked together
 UNWRITTEN_PAGES_MAX: Final = 2**20  # LMDB has at most an eighth of it in memory at once
-"""Pages at the end that a transaction took and gave back are counted, and free, and not written: a
-file may be shorter than its pages, and well. Then it is read whole."""
+"""Pages at the end that a transaction allocated and freed are counted and free, but not written.
+So a valid file may be shorter than its page count; it is then read completely."""
 TRANSACTION_KEY_BYTES: Final = 8  # keys of the database of free pages
 HINT: Final = (
     "check the disk and the kernel's log, then restart the agent; if the disk is lost, replace it: "
