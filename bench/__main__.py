@@ -1,8 +1,8 @@
 """Run the benchmarks: `python -m bench [NAME ...]`, or `--list` to see their names.
 
 A benchmark is a module `bench/<folder>/bench_<name>.py` with `measures() -> list[Measure]`. Prints
-one line a measure and writes the same to bench/out/results.json. Exit code 1 when a bound does not
-hold or a benchmark fails, 2 when a name is unknown.
+one line per measure and writes the same to bench/out/results.json. Exit code 1 if a bound does not
+hold or a benchmark fails, 2 if a name is unknown.
 
     scans         trees, scans, and what they cost the clients beside them
     clients       put, get, and what calls cost
@@ -67,7 +67,7 @@ def plain(name: str) -> str:
 
 
 def run(chosen: Sequence[str]) -> int:
-    """Run each benchmark, print its measures as they come, write all of them."""
+    """Run each benchmark, print its measures as they come, and write all of them."""
     taken: list[Measure] = []
     failed: list[str] = []
     header = ("name", "value", "unit", "compared_with", "bound", "outcome")
@@ -87,7 +87,7 @@ def run(chosen: Sequence[str]) -> int:
 
 
 def measures_of(name: str) -> Iterator[Measure]:
-    """Run one benchmark in its own process."""
+    """Run one benchmark in a separate process."""
     (path,) = FOLDER.glob(f"*/{PREFIX}{name}.py")
     with tempfile.TemporaryDirectory(prefix="suture-bench-") as scratch:
         result = Path(scratch) / "measures.json"
@@ -114,7 +114,9 @@ def line(measure: Measure) -> str:
 
 
 def write_results(taken: Sequence[Measure], failed: Sequence[str]) -> None:
-    """Write what was measured, with the machine it was measured on: numbers travel without it."""
+    """Write the measures, with the machine they were taken on, because numbers travel
+    without it.
+    """
     RESULTS.parent.mkdir(exist_ok=True)
     document = {
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),

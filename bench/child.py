@@ -1,6 +1,6 @@
-"""One benchmark in a process of its own: `python -m bench.child MODULE RESULT`.
+"""Runs one benchmark in a separate process: `python -m bench.child MODULE RESULT`.
 
-A process of its own, so that no benchmark inherits another one's heap, caches or threads.
+A separate process does not inherit another benchmark's heap, caches or threads.
 """
 
 import importlib
@@ -13,7 +13,7 @@ from bench.measure import Measure
 
 
 def main(module_name: str, result: Path) -> None:
-    """Run `measures()` of the module and write what it returned."""
+    """Run `measures()` of the module and write its result."""
     measures: list[Measure] = importlib.import_module(f"bench.{module_name}").measures()
     result.write_text(json.dumps([asdict(measure) for measure in measures]))
 

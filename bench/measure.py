@@ -1,18 +1,18 @@
-"""One measured number, and how to measure two things fairly against each other."""
+"""Measured numbers, and fair measurement of two things against each other."""
 
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-ROUNDS_DEFAULT = 7  # odd, so that the median is a measured value; enough to shrug off two outliers
+ROUNDS_DEFAULT = 7  # odd, so that the median is a measured value; tolerates two outliers
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One number with what it is compared with and whether its bound holds.
+    """A number with its comparison and whether its bound holds.
 
-    `bound` is the promise in words ("at least 8 x"); `holds` is None for a number without one.
+    `bound` is the promise as text ("at least 8 x"); `holds` is None for a number without one.
     """
 
     name: str
@@ -24,19 +24,19 @@ class Measure:
 
     @property
     def outcome(self) -> str:
-        """`holds`, `short`, or `-` where nothing was promised."""
+        """`holds`, `short`, or `-` if nothing was promised."""
         if self.holds is None:
             return "-"
         return "holds" if self.holds else "short"
 
 
 def at_least(name: str, value: float, unit: str, low: float, *, compared_with: str = "") -> Measure:
-    """Return a measure that holds from `low` up."""
+    """Return a measure that holds at `low` or above."""
     return Measure(name, value, unit, compared_with, f"at least {low:g}", value >= low)
 
 
 def at_most(name: str, value: float, unit: str, high: float, *, compared_with: str = "") -> Measure:
-    """Return a measure that holds up to `high`."""
+    """Return a measure that holds at `high` or below."""
     return Measure(name, value, unit, compared_with, f"at most {high:g}", value <= high)
 
 
@@ -50,9 +50,9 @@ def duration_s(action: Callable[[], object]) -> float:
 def interleaved_medians(
     first: Callable[[], object], second: Callable[[], object], *, rounds: int = ROUNDS_DEFAULT
 ) -> tuple[float, float]:
-    """Return the median seconds of each, taken in turns.
+    """Return the median seconds of each, run in alternation.
 
-    The machine's mood changes within a minute; in turns it meets both alike. Who goes first
+    The machine's speed changes within a minute; alternation exposes both equally. The order
     alternates, because the second of a pair finds caches and allocator as the first left them.
     """
     assert rounds >= 1

@@ -102,7 +102,7 @@ REPAIRED_KINDS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One difference of a block, or of a chunk if a leaf is given.
+    """A difference of a block, or of a chunk if a leaf is given.
 
     `checksum` is the tombstone's: the peer's for ADOPT_TOMBSTONE, mine for PEER_ADOPTS.
     """

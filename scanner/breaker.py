@@ -60,7 +60,7 @@ class Breaker:
 
     @property
     def window_s(self) -> float:
-        """How long a scan is kept."""
+        """The time for which a scan is kept."""
         return self._limits.window_s
 
     def observe(

@@ -77,7 +77,7 @@ class Forensic(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One fault of one replica.
+    """A fault of one replica.
 
     `block_id`, `offset` and `length_bytes` are -1 if the fault is not about a block or chunk.
     `evidence` is what an operator needs to check it: expected and actual checksums, errno, sizes.

@@ -24,7 +24,7 @@ WHY_CHARS_MAX: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class UnreadableRecord:
-    """How often and when a replica could not be read, and the last reason."""
+    """The read failures of a replica: number, times and last reason."""
 
     count: int
     first_at_ms: int
@@ -73,7 +73,7 @@ def _insisting() -> Iterator[None]:
 
 
 class _InsistentFile:
-    """One open block file."""
+    """An open block file."""
 
     def __init__(self, file: BlockFileReader) -> None:
         self._file = file

@@ -1,11 +1,11 @@
-"""Reads of chunks beside all that an agent does of its own at once: a scan, a reconcile, a copy.
+"""Measures reads of chunks beside the agent's own work: a scan, a reconcile and a copy at once.
 
-Agents are the ones that hosts run, each a process of its own; only the control plane follows a
-script. A client reads one agent's chunks from the page cache, at random moments, all the while. In
-each round there is a quiet turn and a busy one, in which three things go on side by side, again and
-again: a container is scanned; of another one chunks are damaged, found by a scan and fetched from a
-peer; a third is copied to another agent, and deleted there. Who goes first alternates; each round's
-p99 of the busy turn is divided by that of the quiet one beside it.
+Agents are the programs that hosts run, each in its own process; only the control plane is scripted.
+A client reads one agent's chunks from the page cache at random moments throughout. Each round has a
+quiet turn and a busy one, in which three tasks repeat in parallel: a container is scanned; chunks
+of another one are damaged, found by a scan and fetched from a peer; a third is copied to another
+agent, and deleted there. The order alternates; each round's p99 of the busy turn is divided by that
+of its quiet turn.
 
     BENCH_BESIDE_ROUNDS     rounds (10)
     BENCH_BESIDE_TURN_S     seconds of each turn (12)
@@ -47,12 +47,12 @@ INTERVAL_MS: Final = 200
 SETTLE_S: Final = 1.0
 WAIT_S: Final = 120.0
 P99_RATIO_MAX: Final = 1.3
-NOBODY: Final = "127.0.0.1:9"  # the volume remembers cluster and datanode: no SCM is needed
+NOBODY: Final = "127.0.0.1:9"  # the volume has cluster and datanode ids: no SCM is needed
 Span = tuple[float, float]
 
 
 def measures() -> list[Measure]:
-    """Measure quiet and busy turns beside each other."""
+    """Measure quiet and busy turns in alternation."""
     rounds = int(os.environ.get("BENCH_BESIDE_ROUNDS", "10"))
     turn_s = float(os.environ.get("BENCH_BESIDE_TURN_S", "12"))
     with tempfile.TemporaryDirectory(prefix="suture-bench-") as directory:
@@ -67,7 +67,7 @@ def measures() -> list[Measure]:
 
 
 def taken(world: "World", index: int, turn_s: float) -> tuple[Span, Span]:
-    """Take one round; return when its quiet turn was, and its busy one."""
+    """Run one round; return the spans of its quiet and its busy turn."""
     if index % 2:
         busy = world.busy(turn_s)
         return quiet(turn_s), busy
@@ -75,7 +75,7 @@ def taken(world: "World", index: int, turn_s: float) -> tuple[Span, Span]:
 
 
 def quiet(turn_s: float) -> Span:
-    """Let nothing go on but the reads."""
+    """Wait for a turn with reads only."""
     time.sleep(SETTLE_S)
     begun_s = time.monotonic()
     time.sleep(turn_s)
@@ -85,7 +85,7 @@ def quiet(turn_s: float) -> Span:
 def results(
     reads: list[tuple[float, float]], turns: list[tuple[Span, Span]], world: "World"
 ) -> list[Measure]:
-    """Return what it says about the promise."""
+    """Return the measures of the promise."""
     pairs = [tuple(within(reads, [span]) for span in turn) for turn in turns]
     medians = sorted(percentile(busy, 50) / percentile(idle, 50) for idle, busy in pairs)
     p99s = sorted(percentile(busy, 99) / percentile(idle, 99) for idle, busy in pairs)
@@ -110,7 +110,7 @@ def results(
 
 
 class World:
-    """Three agents: the one that is read and works, one it fetches from, one it copies to."""
+    """Three agents: one that is read and works, one it fetches from, one it copies to."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -140,13 +140,13 @@ class World:
 
     @property
     def address(self) -> str:
-        """Where the agent listens that is read."""
+        """Address of the agent that is read."""
         return self._agents["mine"].address
 
     def busy(self, turn_s: float) -> Span:
-        """Have the agent do all of it for so long; nothing is under way afterwards.
+        """Keep the agent busy with all three for a turn; nothing is running afterwards.
 
-        Raises CalledProcessError if something was not done at all: then nothing was measured.
+        Raise CalledProcessError if a task was not done at all, because then nothing was measured.
         """
         time.sleep(SETTLE_S)
         before = dict(self.done)
@@ -197,7 +197,7 @@ class World:
         )
 
     def _ordered(self, **command: object) -> scm_pb2.CommandStatus:
-        """Order something; return how it ended, which is well."""
+        """Send a command; return its status, which must be successful."""
         number = next(self._numbers)
         self._scm.order(
             scm_pb2.Command(command_id=number, term=1, lifetime_ms=600_000, **command)  # type: ignore[arg-type]

@@ -1,8 +1,8 @@
-"""A storm of commands at one agent: 10,000 in one heartbeat answer, while a client reads.
+"""Measures a burst of commands at one agent: 10,000 in one heartbeat answer, while a client reads.
 
-Agent, client and control plane are processes of their own; the agent is the one that hosts run,
-only its control plane follows a script. Quiet times and storms take turns, and the reads of all
-storms are compared with those of all quiet times.
+Agent, client and control plane are separate processes; the agent is the program that hosts run, and
+only its control plane is scripted. Quiet times and bursts alternate, and the reads during all
+bursts are compared with those during all quiet times.
 
     BENCH_COMMANDS          how many in one answer (10,000)
     BENCH_COMMANDS_ROUNDS   storms (3)
@@ -41,7 +41,7 @@ WAIT_S: Final = 60.0
 
 @dataclass
 class Storms:
-    """What was seen: storms and quiet times as spans of the monotonic clock."""
+    """The observations: bursts and quiet times as spans of the monotonic clock."""
 
     ordered: int = 0
     storms_s: list[tuple[float, float]] = field(default_factory=list)
@@ -50,7 +50,7 @@ class Storms:
 
 
 def measures() -> list[Measure]:
-    """Measure several storms."""
+    """Measure several bursts."""
     count = int(os.environ.get("BENCH_COMMANDS", "10000"))
     rounds = int(os.environ.get("BENCH_COMMANDS_ROUNDS", "3"))
     with (
@@ -80,7 +80,7 @@ def measures() -> list[Measure]:
 
 
 def raise_storm(scm: ScriptedScm, count: int, seen: Storms) -> None:
-    """Wait for a while, then order `count` commands at once and wait for the answers."""
+    """Wait for a while, then send `count` commands at once and wait for the answers."""
     time.sleep(SETTLE_S)
     quiet_s = time.monotonic()
     time.sleep(QUIET_S)
@@ -101,7 +101,7 @@ def raise_storm(scm: ScriptedScm, count: int, seen: Storms) -> None:
 def results(
     seen: Storms, scm: ScriptedScm, reads: list[tuple[float, float]], grown_mib: float
 ) -> list[Measure]:
-    """Return what it says about the promises."""
+    """Return the measures of the promises."""
     ran = sum(item.state != scm_pb2.CommandStatus.SKIPPED for item in scm.statuses.values())
     unexplained = sum(
         item.state != scm_pb2.CommandStatus.EXECUTED and not item.code
@@ -133,7 +133,7 @@ def results(
 
 
 def within(reads: list[tuple[float, float]], spans: list[tuple[float, float]]) -> list[float]:
-    """Return how long the reads took that began within one of the spans."""
+    """Return the durations of the reads that began within one of the spans."""
     return [took for at, took in reads if any(begin <= at < end for begin, end in spans)]
 
 
@@ -143,12 +143,12 @@ def rate(took_s: list[float], spans: list[tuple[float, float]]) -> float:
 
 
 def ratio(busy_s: list[float], idle_s: list[float], percent: int) -> float:
-    """Return the percentile of the storms in that of the quiet times."""
+    """Return the percentile during bursts divided by that of the quiet times."""
     return percentile(busy_s, percent) / percentile(idle_s, percent)
 
 
 def told(idle_s: list[float], percent: int) -> str:
-    """Return the percentile of the quiet times in words."""
+    """Return the percentile of the quiet times as text."""
     return f"quiet {percentile(idle_s, percent) * 1000:.2f} ms"
 
 
@@ -158,7 +158,7 @@ def percentile(values_s: list[float], percent: int) -> float:
 
 
 def arguments(folder: Path, scm_address: str) -> list[str]:
-    """Write an agent's config; return how to start the agent."""
+    """Write an agent's config; return its command line."""
     config = folder / "agent.toml"
     config.write_text(
         f'[node]\nlisten = "127.0.0.1:0"\nscm = "{scm_address}"\n'
@@ -170,7 +170,7 @@ def arguments(folder: Path, scm_address: str) -> list[str]:
 
 @contextmanager
 def reading(address: str, path: Path, container_id: ContainerId) -> Iterator[None]:
-    """Have a client read a container all the while; what it prints is in the file."""
+    """Run a client that reads a container throughout, with its output in the file."""
     program = ["-m", "tools.demo.child", str(os.getpid()), "bench.scans.steady_reader"]
     with path.open("wb") as file:
         words = [sys.executable, *program, address, str(container_id), str(READS_PER_S)]
@@ -185,7 +185,7 @@ def reading(address: str, path: Path, container_id: ContainerId) -> Iterator[Non
 
 
 def order(number: int) -> scm_pb2.Command:
-    """Return one of the storm's commands: of all kinds, about containers that mostly are not."""
+    """Return one of the burst's commands: of all kinds, mostly for absent containers."""
     container_id = 1_000 + number
     fields: dict[str, object] = {}
     nobody = container_pb2.DatanodeEndpoint(datanode_id="nobody", address="127.0.0.1:1")

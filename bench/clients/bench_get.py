@@ -1,18 +1,17 @@
-"""`get` of many small files and of a large one, beside gRPC that does nothing else, in turns.
+"""Measures `get` of many small files and of a large one, against bare gRPC.
 
     as many calls    each small file in two bare gRPC calls: to a process in place of the control
                      plane, and to one of three in place of a datanode, which reads it with a pread
     one stream       the large file as one bare gRPC stream of messages of 1 MiB
 
-Ours is a control plane, three agents and the client, each a process of its own. Floors use nothing
-of ours (`bench.clients.get_floor`): byte strings in place of messages, and nothing is verified.
-Processor seconds are those of all processes of a side; ratios are medians over pairs, whose order
-alternates.
-All files are in the page cache: it is not a disk that is measured.
+The product side is a control plane, three agents and the client, each in its own process. The
+floors use no product code (`bench.clients.get_floor`): byte strings instead of messages, and no
+verification. Processor seconds are those of all processes of a side; ratios are medians over pairs,
+whose order alternates. All files are in the page cache, so no disk is measured.
 
-BENCH_GET_FILES says how many small files there are (300), BENCH_GET_READS how many are read a round
-(1200), by four threads, BENCH_GET_MIB how large the large one is (256), BENCH_GET_ROUNDS how many
-pairs (7).
+BENCH_GET_FILES is the number of small files (300), BENCH_GET_READS the number read per round
+(1200), by four threads, BENCH_GET_MIB the size of the large one (256), BENCH_GET_ROUNDS the number
+of pairs (7).
 """
 
 import os
@@ -40,7 +39,7 @@ LARGE_SPEED_MIN: Final = 0.7
 
 
 def measures() -> list[Measure]:
-    """Store files, and read them in turns with the floors."""
+    """Store files, and read them in alternation with the floors."""
     file_count = int(os.environ.get("BENCH_GET_FILES", "300"))
     read_count = int(os.environ.get("BENCH_GET_READS", "1200"))
     large_mib = int(os.environ.get("BENCH_GET_MIB", "256"))
@@ -119,7 +118,7 @@ def large_measures(pairs: Pairs, large_mib: int) -> list[Measure]:
 
 
 class SutureGet:
-    """Our cluster and our client."""
+    """The product's cluster and client."""
 
     def __init__(self, root: Path, stack: ExitStack) -> None:
         self._cluster = stack.enter_context(

@@ -1,4 +1,4 @@
-"""`put` of one large file and of many small ones, against floors, in turns in the same run.
+"""Measures `put` of one large file and of many small ones, against floors in the same run.
 
     gRPC, O_DIRECT   the large file as one bare gRPC stream to each of three processes that write
                      it the same way: past the page cache, files of 16 MiB, each synced with its
@@ -9,13 +9,14 @@
     one process      the bytes of three replicas written by one process, O_DIRECT and fdatasync for
                      each 16 MiB: what the disk takes; for information
 
-Ours is a control plane, three agents and the client, each a process of its own, with what they do
-beside: heartbeats, containers, keys. Processor seconds are those of all processes of a side. Floors
-use nothing of ours (`bench.clients.put_floor`). Before each round the file systems are synced, so
-that nobody pays for what another left; ratios are medians over pairs, whose order alternates.
+The product side is a control plane, three agents and the client, each in its own process, with
+their other work: heartbeats, containers, keys. Processor seconds are those of all processes of a
+side. The floors use no product code (`bench.clients.put_floor`). Before each round the file systems
+are synced, so that no side pays for the other's writes; ratios are medians over pairs, whose order
+alternates.
 
-BENCH_PUT_MIB says how large the large file is (256), BENCH_PUT_FILES how many small ones there are
-(600), BENCH_PUT_ROUNDS how many pairs (5), BENCH_PUT_FOLDER where (the temporary folder).
+BENCH_PUT_MIB is the size of the large file (256), BENCH_PUT_FILES the number of small ones (600),
+BENCH_PUT_ROUNDS the number of pairs (5), BENCH_PUT_FOLDER the place (the temporary folder).
 """
 
 import mmap
@@ -42,7 +43,7 @@ CONTAINER_BYTES_MAX: Final = 1024**3
 LARGE_RATIO_MIN: Final = 0.5
 LARGE_CPU_MAX: Final = 1.6
 SMALL_RATIO_MIN: Final = 0.9
-SMALL_RATIO_BEFORE: Final = 0.41  # when each small file was a call of its own to each replica
+SMALL_RATIO_BEFORE: Final = 0.41  # when each small file took a separate call to each replica
 SMALL_GAIN_MIN: Final = 2.5
 
 
@@ -69,7 +70,7 @@ def measures() -> list[Measure]:
 
 
 def prepared(root: Path, large_mib: int, small_count: int) -> tuple[Path, Path]:
-    """Make the files that are put."""
+    """Create the files to put."""
     large, small = root / "large.bin", root / "small"
     source = random.Random(8)  # noqa: S311  # the same bytes in each run
     with large.open("wb") as file:
@@ -82,7 +83,7 @@ def prepared(root: Path, large_mib: int, small_count: int) -> tuple[Path, Path]:
 
 
 class SuturePut:
-    """Our cluster and our client."""
+    """The product's cluster and client."""
 
     def __init__(self, root: Path, stack: ExitStack) -> None:
         self._cluster = stack.enter_context(
@@ -98,7 +99,7 @@ class SuturePut:
         self._number = 0
 
     def put(self, line: str) -> Cost:
-        """Have the client put, under a new key."""
+        """Have the client put under a new key."""
         self._number += 1
         return cost(lambda: self._client.ask(f"{line}-{self._number}")["s"], self._cpu_s)
 
@@ -121,7 +122,7 @@ class PutBaseline:
             stack.callback(end.close)
 
     def put(self, line: str) -> Cost:
-        """Have the sender send to all."""
+        """Have the sender send to all receivers."""
         addresses = " ".join(str(keeper.hello["address"]) for keeper in self._keepers)
         return cost(lambda: self._sender.ask(f"{line} {addresses}")["s"], self._cpu_s)
 
@@ -130,7 +131,7 @@ class PutBaseline:
 
 
 def cost(put: Callable[[], float], cpu_s: Callable[[], float]) -> Cost:
-    """Return what a put costs, from a disk that has nothing left to write."""
+    """Return the cost of a put, on a disk without pending writes."""
     os.sync()
     before_s = cpu_s()
     wall_s = put()
@@ -207,7 +208,7 @@ def small_measures(
 
 
 def written_s(path: Path, large_mib: int) -> float:
-    """Write the bytes of three replicas; return the seconds."""
+    """Write the bytes of three replicas; return the time."""
     os.sync()
     begun_s = time.perf_counter()
     with mmap.mmap(-1, 4 * MIB) as buffer:

@@ -1,7 +1,7 @@
-"""What mutual TLS costs: chunks read over loopback with it and without, in pairs in one run.
+"""Measures the cost of mutual TLS: chunks read over loopback with and without it, in pairs.
 
-Server and client share this process, so its CPU seconds are those of both ends: what a cluster pays
-in all. Files stay in the page cache: it is the transport that is measured, not a disk.
+Server and client share this process, so its CPU seconds are those of both ends: the total cost in a
+cluster. Files stay in the page cache, because the transport is measured, not a disk.
 """
 
 import statistics
@@ -30,7 +30,7 @@ CALL_RATIO_MAX: Final = 1.5
 
 
 def measures() -> list[Measure]:
-    """Measure data in bulk, and small calls."""
+    """Measure bulk data, and small calls."""
     with tempfile.TemporaryDirectory(prefix="suture-bench-") as directory, ExitStack() as open_ones:
         root = Path(directory)
         authority = Authority(root / "tls")
@@ -73,13 +73,13 @@ class Served:
 
 
 def read_all(peer: Peer) -> None:
-    """Read every chunk, with its checksums verified as a peer does."""
+    """Read every chunk, verified by its checksums as a peer does."""
     for number in range(CHUNK_COUNT):
         peer.read_chunk(CONTAINER, BlockId(1), number * CHUNK_BYTES)
 
 
 def ask(peer: Peer) -> None:
-    """Ask for the root of a tree, again and again."""
+    """Request the root of a tree repeatedly."""
     for _ in range(CALLS):
         peer.summary(CONTAINER)
 
@@ -87,7 +87,7 @@ def ask(peer: Peer) -> None:
 def ratios(plain: Callable[[], None], secured: Callable[[], None]) -> tuple[float, float]:
     """Return the median ratio of CPU seconds, and of time, over pairs; the order alternates."""
     for action in (plain, secured):
-        action()  # connections and caches
+        action()  # opens connections and fills caches
     cpu, wall = [], []
     for index in range(ROUNDS_DEFAULT):
         pair = {}

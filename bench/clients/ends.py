@@ -1,4 +1,4 @@
-"""Two sides of a bench, each of several processes that are told by lines what to do."""
+"""The two sides of a benchmark, each of several processes that are controlled by lines."""
 
 import json
 import os
@@ -16,11 +16,11 @@ CLOCK_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
 class BenchProcess:
-    """A process that is told what to do by lines.
+    """A process that is controlled by lines.
 
-    It has a session of its own, as those of our clusters have, and as services have: the kernel
-    divides the processors among sessions first (`sched_autogroup`), and a server in the session of
-    its client gives way to it less often.
+    It has its own session, like the processes of our clusters and like services: the kernel divides
+    the processors among sessions first (`sched_autogroup`), and a server in its client's session
+    yields to it less often.
     """
 
     def __init__(self, *arguments: str) -> None:
@@ -34,14 +34,14 @@ class BenchProcess:
         self.hello = self._answer()
 
     def ask(self, line: str) -> dict[str, Any]:
-        """Tell it a line, return its answer."""
+        """Send a line, and return the answer."""
         assert self._process.stdin is not None
         self._process.stdin.write(line + "\n")
         self._process.stdin.flush()
         return self._answer()
 
     def cpu_s(self) -> float:
-        """Return the processor seconds that it used."""
+        """Return the processor seconds used so far."""
         return float(self.ask("cpu")["s"])
 
     def close(self) -> None:
@@ -57,7 +57,7 @@ class BenchProcess:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one put took: seconds, and processor seconds of all processes of its side."""
+    """The cost of one put: seconds, and processor seconds of all processes of its side."""
 
     wall_s: float
     cpu_s: float
@@ -65,19 +65,19 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Rounds of ours and of the floor."""
+    """Rounds of the product and the floor."""
 
     own: Sequence[Cost]
     floor: Sequence[Cost]
 
     def speed(self) -> float:
-        """Return how fast ours is beside the floor: the median over the pairs."""
+        """Return the product's speed relative to the floor: the median over the pairs."""
         return statistics.median(
             floor.wall_s / own.wall_s for own, floor in zip(self.own, self.floor, strict=True)
         )
 
     def cpu(self) -> float:
-        """Return what ours costs beside the floor: the median over the pairs."""
+        """Return the product's processor time relative to the floor: the median over the pairs."""
         return statistics.median(
             own.cpu_s / floor.cpu_s for own, floor in zip(self.own, self.floor, strict=True)
         )
@@ -101,7 +101,7 @@ def cluster_cpu_s(cluster: Cluster) -> float:
 
 
 def paired(own: Callable[[], Cost], floor: Callable[[], Cost], rounds: int) -> Pairs:
-    """Run both in turns; who goes first alternates."""
+    """Run both in alternating order."""
     own_costs: list[Cost] = []
     floor_costs: list[Cost] = []
     for index in range(rounds):

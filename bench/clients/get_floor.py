@@ -1,9 +1,9 @@
-"""What reading costs with gRPC alone, and nothing of ours; told by lines.
+"""The floor for reading: gRPC without product code, controlled by lines.
 
     python -m bench.clients.get_floor serve LARGE            answers with bytes of that file
     python -m bench.clients.get_floor read SCM DATANODE...   asks, as `bench.clients.get_own` does
 
-Messages are byte strings: what protobuf costs is part of what is compared.
+Messages are byte strings, because the cost of protobuf is part of the comparison.
 """
 
 import itertools
@@ -27,7 +27,7 @@ THREAD_COUNT: Final = 16
 
 
 def serve(path: str) -> None:
-    """Answer until stdin ends."""
+    """Serve until stdin ends."""
     fd = os.open(path, os.O_RDONLY)
     size = os.fstat(fd).st_size
 
@@ -55,7 +55,7 @@ def serve(path: str) -> None:
 
 
 def read(scm: str, datanodes: list[str]) -> None:
-    """Read when told to."""
+    """Read on command."""
     lookup: Any = grpc.insecure_channel(scm).unary_unary(f"/{SERVICE}/lookup")
     channels = [grpc.insecure_channel(address) for address in datanodes]
     smalls: list[Any] = [channel.unary_unary(f"/{SERVICE}/small") for channel in channels]

@@ -1,4 +1,5 @@
-"""Our client in a process of its own: `python -m bench.clients.get_own SCM`, told by lines.
+"""The product's client in its own process: `python -m bench.clients.get_own SCM`, controlled by
+lines.
 
     small FILES READS THREADS   reads small files, one after the other in each thread
     large                       reads the large file
@@ -15,7 +16,7 @@ from bench.clients.told import work_when_told
 
 
 def main(scm_address: str) -> None:
-    """Read when told to."""
+    """Read on command."""
     with Client(scm_address) as client:
         work_when_told(
             {
@@ -28,7 +29,7 @@ def main(scm_address: str) -> None:
 
 
 def read_small(client: Client, files: int, reads: int, threads: int) -> None:
-    """Read so many small files."""
+    """Read this many small files."""
 
     def work(first: int) -> None:
         for number in range(first, reads, threads):

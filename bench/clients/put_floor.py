@@ -1,4 +1,5 @@
-"""What anyone could write instead of `put`, each end in a process of its own; nothing of ours.
+"""The floor for `put`: a simple implementation of each end in its own process, without product
+code.
 
     python -m bench.clients.put_floor keep FOLDER     receives, makes durable, answers
     python -m bench.clients.put_floor send            reads lines "large PATH ADDRESS ..." and
@@ -42,7 +43,7 @@ FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 
 
 class Keeper:
-    """Receives and makes durable."""
+    """Receives data and makes it durable."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -114,7 +115,7 @@ def keep(folder: Path) -> None:
 
 
 def send() -> None:
-    """Send when told to."""
+    """Send on command."""
     channels: dict[str, grpc.Channel] = {}
 
     def dialled(addresses: list[str]) -> list[grpc.Channel]:
@@ -134,7 +135,7 @@ def send() -> None:
 
 
 def send_large(path: Path, channels: list[grpc.Channel]) -> float:
-    """Send a file to all at once; return the seconds until all have it."""
+    """Send a file to all receivers at once; return the time until all have it."""
     with path.open("rb", buffering=0) as file:
         pieces = list(iter(lambda: file.read(MESSAGE_BYTES), b""))
     size_bytes = sum(map(len, pieces))
@@ -148,7 +149,9 @@ def send_large(path: Path, channels: list[grpc.Channel]) -> float:
 
 
 def send_small(folder: Path, lanes: int, channels: list[grpc.Channel]) -> float:
-    """Send the files of a folder, so many at a time; return the seconds until all have all."""
+    """Send the files of a folder, `lanes` at a time; return the time until all receivers
+    have all.
+    """
     methods: list[Any] = [channel.unary_unary("/Floor/File") for channel in channels]
 
     def put(path: Path) -> None:

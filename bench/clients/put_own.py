@@ -1,4 +1,5 @@
-"""Our client in a process of its own: `python -m bench.clients.put_own SCM`, told by lines.
+"""The product's client in its own process: `python -m bench.clients.put_own SCM`, controlled by
+lines.
 
     large PATH KEY           puts one file
     small FOLDER LANES KEY   puts the files of a folder
@@ -16,7 +17,7 @@ from bench.clients.told import work_when_told
 
 
 def main(scm_address: str) -> None:
-    """Put when told to."""
+    """Put on command."""
     with Client(scm_address) as client:
 
         def put_small(folder: str, lanes: str, key: str) -> None:
@@ -34,7 +35,7 @@ def main(scm_address: str) -> None:
 
 
 def source(path: Path, key: str) -> SourceFile:
-    """Return what is put of one file."""
+    """Return the source of one file to put."""
     return SourceFile(key, path, path.stat().st_size)
 
 

@@ -1,7 +1,7 @@
-"""A process of a bench that is told what to do by lines (`ends.End` tells it); nothing of ours.
+"""A benchmark process controlled by lines from `ends.BenchProcess`, without product code.
 
-Each line is a word that names the work, and its arguments. Each is answered with one line of JSON:
-the seconds that the work took. "cpu" tells the processor seconds so far.
+Each line is the name of a task with its arguments. Each is answered with one line of JSON: the
+seconds that the task took. "cpu" returns the processor seconds so far.
 """
 
 import ctypes
@@ -17,9 +17,9 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # of malloc.h
 
 
 def work_when_told(work: Mapping[str, Callable[..., object]], **hello: object) -> None:
-    """Say `hello`; then do the work that each line names, until there are no more lines.
+    """Print `hello`; then run the task of each line until the input ends.
 
-    Work that returns a float has timed itself.
+    A task that returns a float has timed itself.
     """
     say(hello)
     for line in sys.stdin:
@@ -31,22 +31,22 @@ def work_when_told(work: Mapping[str, Callable[..., object]], **hello: object) -
 
 
 def seconds(work: Callable[..., object], *arguments: str) -> float:
-    """Return how many seconds it takes, by its own count if it has one."""
+    """Return the duration of a task, by its own measurement if it has one."""
     begun_s = time.perf_counter()
     counted = work(*arguments)
     return counted if isinstance(counted, float) else time.perf_counter() - begun_s
 
 
 def say(answer: Mapping[str, Any]) -> None:
-    """Answer one line."""
+    """Print one answer."""
     sys.stdout.write(json.dumps(answer) + "\n")
     sys.stdout.flush()
 
 
 def keep_heaps(*, arenas_max: int = 0) -> None:
-    """Let memory that was freed stay for the next message: else each of 1 MiB is new pages.
+    """Keep freed memory for the next message; otherwise each message of 1 MiB takes new pages.
 
-    With `arenas_max` at most so many heaps of threads; 0: as many as malloc likes.
+    `arenas_max` limits the heaps of threads; 0 = malloc's own limit.
     """
     mallopt = ctypes.CDLL(None).mallopt
     if arenas_max:

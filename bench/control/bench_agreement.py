@@ -1,9 +1,9 @@
-"""A control plane's health states against those of the judge over its snapshot, at every tick.
+"""Compares a control plane's health states with the judge's verdicts on its snapshots, every tick.
 
-Small clusters live random days, as `tests/support/simulation/random_days.py` has them: nodes die
-and return, replicas are damaged, commands are carried out, fail or are forgotten, operators ask for
-this and that, and the control plane is killed. After each second the control plane exports what it
-knows, and every container of which it says a state is judged again from what it exported.
+Small clusters run random days, by `tests/support/simulation/random_days.py`: nodes die and return,
+replicas are damaged, commands are carried out, fail or are lost, operators make requests, and the
+control plane is killed. After each second the control plane exports its state, and every container
+with a health state is judged again from the export.
 
     AGREEMENT_CONTAINER_TICKS=1000000 BENCH_TIMEOUT_S=7200 make bench NAME=agreement
 """
@@ -28,7 +28,7 @@ STATES_MIN: Final = 14
 
 
 def measures() -> list[Measure]:
-    """Let clusters live until enough containers were compared."""
+    """Run clusters until enough containers were compared."""
     logs.configure("error")
     agreement, clusters = Agreement(), 0
     began_s = time.process_time()
@@ -49,7 +49,7 @@ def measures() -> list[Measure]:
 
 
 def live(agreement: Agreement, *, seed: int) -> None:
-    """Let one cluster live, and compare after each second."""
+    """Run one cluster, and compare after each second."""
     with tempfile.TemporaryDirectory(prefix="suture-agreement-") as scratch:
         days = RandomDays(Path(scratch), seed, CONTAINERS)
         try:

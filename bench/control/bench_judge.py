@@ -1,14 +1,13 @@
-"""The judge alone, and the control plane's look at a large cluster after a node died.
+"""Measures the judge alone, and the control plane's check of a large cluster after a node died.
 
-The judge gets containers in every odd mix that the tests draw, as many replicas at once as the
-Spark job gives it; how they are, and how they are with what follows, are timed apart. The control
-plane is the real one over a million containers: the last node of a rack dies, which changes for
-all of them what is spread enough, so that nothing is known of any until it is looked at again. That
-each was is counted; so is whether those that lost their second replica with the node are the first
-of which copies are ordered. Both are counted in seconds of processor time of one core: the
-machine's other work does not count. How long the control plane's lock was held is what its own
-histograms say: on the wall, where the machine's other work counts, and in processor time of who
-held it.
+The judge gets containers of all unusual kinds that the tests draw, in batches as large as the Spark
+job's; verdicts alone, and verdicts with actions, are timed separately. The control plane is the
+real one with a million containers. The last node of a rack dies, which changes the required spread
+for all of them, so no state is known until each is checked again. The checks are counted, and so is
+whether the containers that lost their second replica are the first to be copied. Both are measured
+in processor seconds of one core, without the machine's other work. The control plane's own
+histograms tell how long its lock was held: in wall time, which includes the machine's other work,
+and in the holder's processor time.
 
 `SCM_CONTAINERS=100000 make bench NAME=judge` is a smaller cluster; its bound shrinks with it.
 """
@@ -65,7 +64,7 @@ OPTIONS: Final = ScmOptions(
     heartbeat_interval_ms=1_000,
     stale_after_ms=3_000,
     dead_after_ms=5_000,
-    # A smaller cluster is looked at in less time, so that a turn looks at as many as in a large.
+    # A smaller cluster is checked in less time, so that each step checks as many as in a large one.
     check_interval_ms=max(1_000, 300_000 * CONTAINER_COUNT // LOOK_CONTAINERS),
 )
 TURNS: Final = OPTIONS.check_interval_ms // OPTIONS.heartbeat_interval_ms + 1
@@ -85,7 +84,7 @@ def measures() -> list[Measure]:
 
 
 def judge_measures() -> list[Measure]:
-    """Return what one core judges in a second."""
+    """Return how many containers one core judges in a second."""
     batch = suspects()
     count = len(batch.replicas.node)
     rules = Rules(rack_count=RACK_COUNT)
@@ -99,7 +98,7 @@ def judge_measures() -> list[Measure]:
 
 
 def suspects() -> ContainerBatch:
-    """Return containers of all kinds of trouble; their roots are numbers as trees have them."""
+    """Return containers with all kinds of problems; their roots are as wide as those of trees."""
     draw = random.Random(SEED)  # noqa: S311 - no secret
     rows = random_cluster(draw, SUSPECTS)
     own = [draw.getrandbits(63) for _ in range(SUSPECTS + 1)]
@@ -114,12 +113,12 @@ def suspects() -> ContainerBatch:
 
 
 def with_root(row: ReplicaRow, own: int) -> ReplicaRow:
-    """Return a replica whose small root is a large one, different in each container."""
+    """Return a replica with a large root instead of a small one, different in each container."""
     return row if row.root is None else replace(row, root=own ^ row.root << 32)
 
 
 def cpu_s(action: Callable[[], object]) -> float:
-    """Return the least processor time that a call takes: what else runs can only add to it."""
+    """Return the minimum processor time of a call: other work can only add to it."""
     action()
     taken = []
     for _ in range(ROUNDS):
@@ -130,10 +129,10 @@ def cpu_s(action: Callable[[], object]) -> float:
 
 
 class Cluster:
-    """A control plane over a large cluster; nodes call without a word."""
+    """A control plane over a large cluster; the nodes' heartbeats are empty."""
 
     def __init__(self, path: Path) -> None:
-        """Start it on what is written there, out of safe mode, all nodes there."""
+        """Start it on the written state, out of safe mode, with all nodes present."""
         self.clock = FakeClock()
         self.state = StateDatabase.open(path, map_bytes=MAP_BYTES)
         self.control = ControlPlane(
@@ -148,15 +147,16 @@ class Cluster:
             self.control.datanodes.register(
                 Registration(node, f"{node}:1", rack, "0.1.0", "", 1, (volume(),))
             )
-        # What pages show of them; nobody is to wait for it later.
+        # Counted for pages now, so that no later call waits for it.
         self.control.queries.count_containers()
         self.control.operators.leave_safe_mode()
-        freeze_what_stays()  # as suture-scm does when it has started
+        freeze_what_stays()  # as suture-scm does after its start
 
     def turn(self, *silent: str) -> float:
-        """Let a second pass and the others call; return the processor time of the tick and of what
-        is looked at before its orders and after, each for half a second at most, as in
-        `scm.main.TickThread`."""
+        """Let a second pass and the other nodes call. Return the processor time of the tick and of
+        the checks before and after its commands, each for at most half a second, as in
+        `scm.main.TickThread`.
+        """
         self.clock.advance_s(1)
         for node in self.nodes:
             if node not in silent:
@@ -167,7 +167,7 @@ class Cluster:
         return time.process_time() - began_s
 
     def look_on(self) -> None:
-        """Look at what is due, for half the time between two ticks."""
+        """Check due containers for half the time between two ticks."""
         until_s = time.process_time() + OPTIONS.heartbeat_interval_ms / 2_000
         while time.process_time() < until_s and self.control.look_on():
             pass
@@ -182,25 +182,27 @@ class Cluster:
         self.call(node, NodeReplicaReport(False, 1, 0, is_last=True, replicas=tuple(gone)))
 
     def known(self) -> int:
-        """Return of how many containers it is known how they are now, because they were looked at
-        since anything about them changed, or an order shows that they were."""
+        """Return how many containers have a known state, because they were checked since their last
+        change, or because of a command.
+        """
         states, commands = self.control._parts.manager.states(), self.state.commands
         return sum(
             states.of(n) is not None or commands.has_any(n) for n in range(1, CONTAINER_COUNT + 1)
         )
 
     def first_ordered(self) -> set[int]:
-        """Return as many containers as are urgent, those of which copies were ordered first."""
+        """Return the containers that were copied first, as many as are urgent."""
         ordered = sorted(self.state.commands.values(), key=lambda command: command.command_id)
         return {command.container_id for command in ordered[: len(URGENT)]}
 
     def is_dead(self) -> bool:
-        """Whether the node that dies is dead for the control plane."""
+        """Return True if the dying node is dead for the control plane."""
         return self.control.queries.nodes()[0].health is NodeHealthState.DEAD
 
     def holds(self) -> tuple[int, int, int]:
-        """Return how often the lock was held, how often longer than is promised, and how often for
-        more processor time than that."""
+        """Return how often the lock was held, how often longer than promised, and how often with
+        more processor time than that.
+        """
         samples = {
             (sample.name, sample.labels.get("le")): sample.value
             for metric in self.control.meters.registry.collect()
@@ -216,7 +218,7 @@ class Cluster:
 
 
 def look_measures() -> list[Measure]:
-    """Let all be looked at, let a node die, and let all be looked at again."""
+    """Wait until all are checked, kill a node, and wait until all are checked again."""
     with tempfile.TemporaryDirectory(prefix="suture-judge-") as scratch:
         write_state(Path(scratch))
         cluster = Cluster(Path(scratch))

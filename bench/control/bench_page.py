@@ -1,14 +1,14 @@
-"""The page of a large cluster: how long it takes, how large it is, and how long it keeps others.
+"""Measures the page of a large cluster: its time, its size, and how long it blocks other calls.
 
-A real control plane over many datanodes and containers, made in memory as its tables keep them. One
+A real control plane has many datanodes and containers, made in memory as its tables keep them. One
 node is dead, one has not reported, volumes have failed, containers are damaged, and the weeks of
-history are full: all that a page shows is there to be shown. How long the lock was held is what the
-control plane's own histograms say: first by the page, a scrape and a look for the history alone,
-then while a thread calls for one datanode after the other, by the clock and by processor time: the
-first also waits for the interpreter, and for the machine where that is busy.
+history are full, so that everything a page can show is there. The control plane's own histograms
+tell how long the lock was held: first by the page, a scrape and a history sample alone, then while
+a thread calls for one datanode after the other. They use wall time, which includes waiting for the
+interpreter and a busy machine, and processor time.
 
-`PAGE_CONTAINERS=10000000 python -m bench page` is the cluster of the promise and takes about 7 GiB
-of memory; the million that runs by default is looked at in the same way.
+`PAGE_CONTAINERS=10000000 python -m bench page` is the promised cluster size and takes about 7 GiB
+of memory; the million of the default run is processed in the same way.
 """
 
 import os
@@ -57,12 +57,12 @@ LOCK_S_MAX: Final = 0.05
 TIB: Final = 1024**4
 MAP_BYTES: Final = 4 * 1024**3
 DAMAGED: Final = range(1, min(CONTAINER_COUNT, 20_000), 7)
-SILENT: Final = 17  # a node; and the next one has told nothing since the start
+SILENT: Final = 17  # one node; the next one has not reported since the start
 OPTIONS: Final = ScmOptions(heartbeat_interval_ms=1_000)
 
 
 def measures() -> list[Measure]:
-    """Measure the page, and what it keeps others from."""
+    """Measure the page, and how long it blocks other calls."""
     logs.configure("error")
     take_short_turns()  # as suture-scm does
     with tempfile.TemporaryDirectory(prefix="suture-page-") as scratch:
@@ -109,10 +109,10 @@ def since(before: tuple[int, int], after: tuple[int, int]) -> tuple[int, int]:
 
 
 class Cluster:
-    """A control plane that has heard its datanodes."""
+    """A control plane that has its datanodes' reports."""
 
     def __init__(self, path: Path) -> None:
-        """Make it, with everything that a page may show."""
+        """Create it, with everything that a page may show."""
         self.clock = FakeClock()
         self.clock.advance_s(40 * 86_400)
         self.state = StateDatabase.open(path, map_bytes=MAP_BYTES)
@@ -139,10 +139,10 @@ class Cluster:
             if node != SILENT:
                 self.call(node)
         self.control.note_history()
-        freeze_what_stays()  # as suture-scm does when it has started
+        freeze_what_stays()  # as suture-scm does after its start
 
     def call(self, node: int) -> None:
-        """Let a datanode call; but for one they have named all that they hold."""
+        """Let a datanode call; all but one have reported all their replicas."""
         name = node_name(node)
         self.control.datanodes.heartbeat(Heartbeat(name, 1, self._volumes(node), (), (), ()))
         if node != SILENT + 1:
@@ -150,7 +150,7 @@ class Cluster:
 
     @contextmanager
     def calling(self) -> Iterator[None]:
-        """Let datanodes call all the time."""
+        """Let datanodes call continuously."""
         is_over = Event()
 
         def go_on() -> None:
@@ -168,8 +168,9 @@ class Cluster:
             thread.join()
 
     def longer(self) -> tuple[int, int]:
-        """Return how often the lock was held for longer than is promised, and how often for more
-        processor time than that: the rest was spent waiting for a core or the interpreter."""
+        """Return how often the lock was held for longer than promised, and how often with more
+        processor time than that: the difference was spent waiting for a core or the interpreter.
+        """
         samples = {
             (sample.name, sample.labels.get("le")): sample.value
             for metric in self.control.meters.registry.collect()
@@ -205,7 +206,7 @@ class Cluster:
         self.state.replicas.take(rows, ReportedReplicas(name, rows, one.words))
 
     def _register(self, change: StateChange, node: int) -> None:
-        """Let a datanode in; one of a thousand is on its way out."""
+        """Register a datanode; one of a thousand is leaving."""
         name = node_name(node)
         rack = f"/rack-{node % RACK_COUNT:03d}"
         registration = Registration(
@@ -237,7 +238,7 @@ class Cluster:
         )
 
     def _remember(self) -> None:
-        """Fill the weeks before."""
+        """Fill the history of the weeks before."""
         for level, kept in enumerate(LEVELS):
             for i in range(kept.count_max):
                 at_ms = (self.clock.now_ms() // kept.length_ms - i) * kept.length_ms
@@ -249,5 +250,5 @@ class Cluster:
 
 
 def node_name(node: int) -> str:
-    """Return the id of a datanode, as long as they are."""
+    """Return a datanode id of the usual length."""
     return f"{node:08x}-99aa-4b5c-8d7e-{node:012d}"

@@ -1,15 +1,15 @@
-"""The control plane's processor time: full reports, a start, and the first decision after a death.
+"""Measures the control plane's processor time: full reports, a start, and the first decision.
 
-Real messages go through the real handler, parsing included, onto a real disk; what is counted is
-processor time of one core, a replica. Beside it stands the floor of the same run: the same bytes
-parsed by protobuf and laid out as numpy columns, and nothing more. The start is a real `suture-scm`
-over gRPC on a state that was written before: every datanode registers and reports all it has, until
-safe mode is over; then one of them falls silent, and the first copy of what it held is waited for.
+Real messages go through the real handler, parsing included, onto a real disk, and the processor
+time of one core is counted per replica. The floor in the same run parses the same bytes with
+protobuf and converts them to numpy columns, and nothing more. The start is a real `suture-scm` over
+gRPC on a prepared state: every datanode registers and reports all its replicas, until safe mode is
+over. Then one of them falls silent, until the first of its replicas is copied.
 
-`REPORT_NODES=1000 REPORT_REPLICAS=10000 BENCH_TIMEOUT_S=7200 python -m bench report` is the cluster
-of the promise; the smaller one that runs by default is said a replica. On a machine that has other
-work the start may take longer than the minute after which a silent datanode is dead: then
-REPORT_DEAD_AFTER_S has to be more, or all are dead in the end, and nothing can be copied.
+`REPORT_NODES=1000 REPORT_REPLICAS=10000 BENCH_TIMEOUT_S=7200 python -m bench report` is the
+promised cluster size; the results of the smaller default are per replica. On a busy machine the
+start may take longer than the minute after which a silent datanode is dead. Then
+REPORT_DEAD_AFTER_S must be larger, otherwise all are dead in the end, and nothing can be copied.
 """
 
 import os
@@ -43,9 +43,7 @@ from tests.support.control.scm_process import ScmProcess
 NODE_COUNT: Final = int(os.environ.get("REPORT_NODES", "99"))
 REPLICAS_PER_NODE: Final = int(os.environ.get("REPORT_REPLICAS", "10000"))
 COPIES: Final = 3
-DYING: Final = (
-    NODE_COUNT // COPIES * COPIES - 1
-)  # of whose containers there are just so many copies
+DYING: Final = NODE_COUNT // COPIES * COPIES - 1  # its containers have just enough copies
 PAGE_COUNT: Final = 5_000  # replicas in a page, as an agent sends them
 MAP_BYTES: Final = 64 * 1024**3
 REPORT_US_MAX: Final = 8.0
@@ -65,13 +63,13 @@ OPTIONS: Final = ScmOptions(heartbeat_interval_ms=1_000, session_idle_ms=86_400_
 
 
 def measures() -> list[Measure]:
-    """Measure reports, then a start and a death."""
+    """Measure reports, then a start and a failure."""
     logs.configure("error")
     return [*handled_measures(), *start_measures()]
 
 
 def handled_measures() -> list[Measure]:
-    """Return what reports and heartbeats cost the control plane that takes them in."""
+    """Return the cost of reports and heartbeats for the control plane."""
     count = HANDLED_NODES * REPLICAS_PER_NODE
     with tempfile.TemporaryDirectory(prefix="suture-report-") as scratch:
         write_cluster(Path(scratch), HANDLED_NODES, REPLICAS_PER_NODE)
@@ -103,7 +101,9 @@ def handled_measures() -> list[Measure]:
 
 
 def start_measures() -> list[Measure]:
-    """Return what a start costs until safe mode is over, and how long after a death it decides."""
+    """Return the cost of a start until safe mode is over, and the time from a failure to a
+    decision.
+    """
     with tempfile.TemporaryDirectory(prefix="suture-start-") as scratch:
         write_cluster(Path(scratch), NODE_COUNT, REPLICAS_PER_NODE)
         process = ScmProcess.start(
@@ -123,7 +123,7 @@ def start_measures() -> list[Measure]:
 
 
 def started(process: ScmProcess) -> list[Measure]:
-    """Let all datanodes report to a control plane that starts; then let one fall silent."""
+    """Let all datanodes report to a starting control plane; then let one fall silent."""
     pid, count = process.process.pid, NODE_COUNT * REPLICAS_PER_NODE
     reading_s = cpu_s(pid)
     channel = grpc.insecure_channel(process.address)
@@ -162,7 +162,7 @@ def started(process: ScmProcess) -> list[Measure]:
 
 
 def decision_measures(name: str, decided: tuple[float, float] | None) -> list[Measure]:
-    """Return what is to be said of the first decision, or that there was none."""
+    """Return the measures of the first decision, or that there was none."""
     what = name + "first copy ordered after a death"
     if decided is None:
         return [Measure(what, float("inf"), "s", bound="that one is", holds=False)]
@@ -173,8 +173,9 @@ def decision_measures(name: str, decided: tuple[float, float] | None) -> list[Me
 
 
 def first_decision(stub: scm_pb2_grpc.ScmStub, pid: int) -> tuple[float, float] | None:
-    """Let a datanode fall silent; return the seconds from its death on until a copy is
-    ordered, and the processor time from its last call on. None: none is in good time."""
+    """Let a datanode fall silent; return the seconds from its death to the order of a copy, and the
+    processor time since its last call. None if there is no order in time.
+    """
     silent_since_s, before_s = time.monotonic(), cpu_s(pid)
     stub.Heartbeat(scm_pb2.HeartbeatRequest.FromString(idle_heartbeat(DYING)))
     deadline_s = silent_since_s + 4 * DEAD_AFTER_MS / 1_000
@@ -190,10 +191,10 @@ def first_decision(stub: scm_pb2_grpc.ScmStub, pid: int) -> tuple[float, float] 
 
 
 class Handler:
-    """The service of a control plane that starts cold, called without a network."""
+    """The service of a cold-starting control plane, called without a network."""
 
     def __init__(self, path: Path) -> None:
-        """Forget where replicas are: each is reported as if for the first time."""
+        """Forget the replica map: each replica is reported as new."""
         self.state = StateDatabase.open(path, map_bytes=MAP_BYTES, is_cold=True)
         clock = Clock()
         control = ControlPlane(
@@ -203,7 +204,7 @@ class Handler:
         self.tick = control.tick
 
     def register(self, name: str) -> None:
-        """Let a datanode in."""
+        """Register a datanode."""
         request = scm_pb2.RegisterRequest(
             datanode_id=name,
             address=f"{name}:1",
@@ -215,21 +216,21 @@ class Handler:
         self.service.Register(request, AWAITED)
 
     def heartbeat(self, data: bytes) -> bytes:
-        """Take in a heartbeat as it comes from the wire, and make an answer for it."""
+        """Handle a heartbeat's encoded request, and encode the answer."""
         request = scm_pb2.HeartbeatRequest.FromString(data)
         answer: bytes = self.service.Heartbeat(request, AWAITED).SerializeToString()
         return answer
 
     def close(self) -> None:
-        """Let the files go."""
+        """Close the files."""
         self.state.close()
 
 
 class Awaited:
-    """A call whose caller waits for the answer."""
+    """A call context whose caller waits for the answer."""
 
     def is_active(self) -> bool:
-        """Say so."""
+        """Return True."""
         return True
 
 
@@ -237,7 +238,7 @@ AWAITED: Final = cast(grpc.ServicerContext, Awaited())
 
 
 def floor(page: bytes) -> list[Any]:
-    """Parse a page of a report and lay its numbers out as columns, and do nothing else."""
+    """Parse a page of a report and convert its numbers to columns, and nothing else."""
     replicas = scm_pb2.HeartbeatRequest.FromString(page).column_reports[0].replicas
     return [
         np.frombuffer(getattr(replicas, column.name), column.type).copy()
@@ -251,14 +252,14 @@ def node_name(number: int) -> str:
 
 
 def held_by(number: int, node_count: int, per_node: int) -> range:
-    """Return the containers of which a datanode has a replica; each has one on three datanodes."""
+    """Return the containers with a replica on a datanode; each has one on three datanodes."""
     group_count = max(1, node_count // COPIES)
     first = 1 + number % group_count
     return range(first, first + group_count * per_node, group_count)
 
 
 def pages_of(number: int, node_count: int, per_node: int) -> list[bytes]:
-    """Return a datanode's full report as it goes over the wire, page by page, by columns."""
+    """Return a datanode's full report in encoded form, page by page, in columns."""
     return [
         heartbeat(number, column_reports=[column_report(page)]).SerializeToString()
         for page in reports_of(number, node_count, per_node)
@@ -286,12 +287,12 @@ def heartbeat(number: int, **more: Any) -> scm_pb2.HeartbeatRequest:
 
 
 def reported(container_ids: Iterable[int]) -> list[container_pb2.ReplicaReport]:
-    """Return replicas as their datanode reports them, just as `write_cluster` keeps them."""
+    """Return replicas as their datanode reports them, matching those of `write_cluster`."""
     return [report_of(container_id, bcsid=5) for container_id in container_ids]
 
 
 def idle_heartbeat(number: int) -> bytes:
-    """Return the heartbeat of a datanode that has nothing to tell."""
+    """Return the heartbeat of a datanode without news."""
     return heartbeat(number).SerializeToString()
 
 
@@ -303,7 +304,7 @@ def spent_s(action: Callable[[], object]) -> float:
 
 
 def write_cluster(path: Path, node_count: int, per_node: int) -> None:
-    """Write a cluster at rest in the order of the keys: a control plane would take far longer."""
+    """Write an idle cluster in key order: a control plane would take far longer."""
     container_count = max(1, node_count // COPIES) * per_node
     state = StateDatabase.open(path, map_bytes=MAP_BYTES)
     with state.change() as change:

@@ -1,8 +1,8 @@
-"""The control plane at scale: memory of a replica, a restart, and a full report.
+"""Measures the control plane at scale: memory per replica, a restart, and a full report.
 
-A million containers with three replicas each: a restarted `suture-scm` must serve them within a
-minute, at most 400 bytes each in memory, and take a full report of 10,000 replicas in within one
-second, over gRPC and onto the disk.
+With a million containers of three replicas each, a restarted `suture-scm` must serve them within a
+minute, use at most 400 bytes of memory for each, and apply a full report of 10,000 replicas within
+one second, over gRPC and onto the disk.
 """
 
 import gc
@@ -44,7 +44,7 @@ REPORT_COUNT: Final = 5  # of each kind, from different nodes
 
 
 def measures() -> list[Measure]:
-    """Measure both."""
+    """Measure memory and restart."""
     replicas = made()
     rows = [replica_rows.replica_row(replica) for replica in replicas]
     load_s = duration_s(lambda: loaded(rows))
@@ -57,7 +57,7 @@ def measures() -> list[Measure]:
 
 
 def restart_measures() -> list[Measure]:
-    """Write the state of a large cluster, start the control plane on it, and report to it."""
+    """Write the state of a large cluster, start the control plane on it, and send reports."""
     with tempfile.TemporaryDirectory(prefix="suture-scm-") as scratch:
         path = Path(scratch)
         write_state(path)
@@ -87,7 +87,7 @@ def restart_measures() -> list[Measure]:
 
 
 def of_reports(name: str, taken: list[tuple[float, float]]) -> list[Measure]:
-    """Return the median of what reports took, and of the control plane's processor time."""
+    """Return the medians of the reports' durations and of the control plane's processor time."""
     wall_s, processor_s = (statistics.median(times) for times in zip(*taken, strict=True))
     return [
         at_most(name, wall_s, "s", 1),
@@ -96,9 +96,9 @@ def of_reports(name: str, taken: list[tuple[float, float]]) -> list[Measure]:
 
 
 def write_state(path: Path) -> None:
-    """Write a cluster at rest: each node has a third of a hundredth of the replicas.
+    """Write an idle cluster: each node has a third of a hundredth of the replicas.
 
-    The rows go into the database in the order of their keys: a control plane would take minutes.
+    The rows are written in key order, because a control plane would take minutes.
     """
     state = StateDatabase.open(path, map_bytes=MAP_BYTES)
     with state.change() as change:  # all were online: after the start they are waited for
@@ -117,7 +117,7 @@ def write_state(path: Path) -> None:
 
 
 def append(environment: lmdb.Environment, table: Table[Any, Any], values: Iterable[Any]) -> None:
-    """Write values whose keys come after all that are there."""
+    """Write values whose keys follow all existing ones."""
     with environment.begin(write=True, db=environment.open_db(table.name.encode())) as transaction:
         for value in values:
             key = table.key_bytes(table.key_of(value))
@@ -125,7 +125,7 @@ def append(environment: lmdb.Environment, table: Table[Any, Any], values: Iterab
 
 
 def container_of(number: int) -> Container:
-    """Return a container at rest."""
+    """Return an idle container."""
     state = ContainerState.CLOSED
     return Container(number, state, REPLICAS_PER_CONTAINER, 5, 1, (), committed_count=1)
 
@@ -152,7 +152,7 @@ def report_of(container_id: int, bcsid: int) -> container_pb2.ReplicaReport:
 
 
 def replica_of(number: int, node: int) -> Replica:
-    """Return a replica as the control plane keeps it."""
+    """Return a replica as the control plane stores it."""
     name = f"dn{node:03d}"
     tree = TreeSummary(Algorithm.XXH3_64, number, 1, 1_000, 0, 0)
     state = ReplicaState.CLOSED
@@ -175,9 +175,9 @@ def replica_of(number: int, node: int) -> Replica:
 def report_s(
     stub: scm_pb2_grpc.ScmStub, pid: int, number: int, *, bcsid: int
 ) -> tuple[float, float]:
-    """Let a node register and report all it has.
+    """Let a node register and report all its replicas.
 
-    Return how long the report took, and the processor time that the control plane took meanwhile.
+    Return the duration of the report, and the control plane's processor time meanwhile.
     """
     node = FakeDatanode(stub, f"dn{number:03d}")
     node.register()
@@ -188,19 +188,19 @@ def report_s(
 
 
 def cpu_s(pid: int) -> float:
-    """Return the processor time that a process has taken."""
+    """Return the processor time of a process so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def memory_of(pid: int) -> int:
-    """Return the bytes of memory that are a process's own: without the file it maps."""
+    """Return the private memory of a process, without its mapped file."""
     status = Path(f"/proc/{pid}/status").read_text().split()
     return int(status[status.index("RssAnon:") + 1]) * 1024
 
 
 def made() -> list[Replica]:
-    """Return replicas as a cluster has them: few words, all kinds of numbers."""
+    """Return replicas as in a real cluster: few words, all kinds of numbers."""
     rng = random.Random(1)  # noqa: S311 - no secret
     nodes = [f"{rng.randrange(2**64):016x}-{i:019d}" for i in range(NODE_COUNT)]
     return [
@@ -233,7 +233,7 @@ def loaded(rows: list[bytes]) -> ReplicaTable:
 
 
 def memory_bytes(rows: list[bytes]) -> float:
-    """Return what one replica takes in the map, indexes and all."""
+    """Return the memory of one replica in the map, including indexes."""
     gc.collect()
     tracemalloc.start()
     try:

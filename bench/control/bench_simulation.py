@@ -1,10 +1,10 @@
-"""A hundred simulated datanodes and 20,000 containers through three days, with a real control plane
-as its own process: `tests/support/simulation/simulated_days.py` says what happens, and
+"""Simulates three days of a hundred datanodes and 20,000 containers, with a real control plane in
+its own process: `tests/support/simulation/simulated_days.py` has the events, and
 `simulated_world.py` beside it judges.
 
 The days pass in simulated time, so these are promises about behaviour and not about this machine;
-only what computing costs is measured in seconds of its own. The first day is lived twice: the same
-seed must bring the same orders, each at the same moment.
+only the cost of computing is measured in real seconds. The first day is run twice: the same seed
+must lead to the same commands at the same moments.
 """
 
 import sys
@@ -21,18 +21,18 @@ RACKS: Final = 10
 CONTAINERS: Final = 20_000
 SEED: Final = 1
 DAY_S: Final = 86_400.0
-# Low enough that the limit of the whole cluster, too, is reached.
+# Low enough that the cluster-wide limit is reached, too.
 SETTINGS: Final = {"inflight_factor_percent": 40}
-# Whoever has room for a part of a rebuild, which weighs 3, gets a whole one.
+# A node with room for part of a rebuild, which weighs 3, gets a whole one.
 HELD_MAX: Final = 20 - 1 + 3
 HELD_OUT_OF_SERVICE_MAX: Final = 40 - 1 + 3
 TOOK_S_MAX: Final = 480
-SHOWN_MAX: Final = 20  # of the promises that were broken
+SHOWN_MAX: Final = 20  # of the broken promises
 KINDS: Final = ("replicate", "reconstruct", "delete", "close", "set_operational_state")
 
 
 def measures() -> list[Measure]:
-    """Let the days pass, and the first of them once more."""
+    """Run the days, and the first of them once more."""
     measured: dict[str, float] = {}
     days = cluster()
     with tempfile.TemporaryDirectory(prefix="suture-simulation-") as scratch:
@@ -55,18 +55,18 @@ def measures() -> list[Measure]:
 
 
 def cluster() -> Days:
-    """Return the cluster as it is before anything happens."""
+    """Return the cluster before any event."""
     return Days(Path(), SEED, NODES, RACKS, CONTAINERS, SETTINGS, day_s=DAY_S)
 
 
 def live(days: Days, measured: dict[str, float]) -> None:
-    """Let it all happen."""
+    """Run all events."""
     for day in (first_day, second_day, third_day):
         measured.update(day(days))
 
 
 def differing_days(days: Days) -> int:
-    """Live the first day until its evening once more; return 1 if it brings other orders."""
+    """Run the first day until its evening once more; return 1 if its commands differ."""
     again = cluster()
     again.day_s = 0
     with tempfile.TemporaryDirectory(prefix="suture-simulation-") as scratch:
@@ -77,7 +77,7 @@ def differing_days(days: Days) -> int:
 
 
 def size_of(days: Days, day_count: float) -> list[Measure]:
-    """Say how much happened."""
+    """Return the numbers of events."""
     counts = days.world.counts
     return [
         Measure("simulation, containers", days.container_count, "containers"),
@@ -90,7 +90,7 @@ def size_of(days: Days, day_count: float) -> list[Measure]:
 
 
 def promises(days: Days, measured: Mapping[str, float], unwell: int) -> list[Measure]:
-    """Compare the worst that was seen with what was promised."""
+    """Compare the worst observed values with the promises."""
     held = days.world.held_most
     orders_s = measured["dead to first orders"] + measured["computing until the first orders"]
     evenings = sum(measured[f"orders on the {day} evening"] for day in ("first", "second", "third"))
@@ -121,7 +121,7 @@ def promises(days: Days, measured: Mapping[str, float], unwell: int) -> list[Mea
 
 
 def convergence(measured: Mapping[str, float]) -> list[Measure]:
-    """Return how long each trouble lasted."""
+    """Return how long each problem lasted."""
     return [
         Measure(f"simulation, {what}", value / 60, "min, simulated")
         for what, value in measured.items()

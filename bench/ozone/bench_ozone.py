@@ -1,13 +1,14 @@
-"""The scrub of a volume of Ozone against the agent's scan of the same bytes, and Ozone's scanner.
+"""Measures the scrub of an Ozone volume against the agent's scan of the same bytes, and Ozone's
+scanner.
 
-One volume of real form and one of ours share their block files. Both are scanned in turns, each in
-a process of its own, with rows and files' places in memory in one round and dropped from it in the
-next (block files are read past the page cache always). A bound holds for the volume as a whole;
-what each kind of container comes to is told beside it. BENCH_OZONE_MIB says how much the volume
-holds (1,024; promised is 5,120), BENCH_OZONE_FOLDER where.
+A realistic Ozone volume and one of ours share their block files. Both are scanned in alternation,
+each in its own process, with rows and inodes in memory in one round and dropped from it in the next
+(block files are always read past the page cache). The bound is on the whole volume; the results per
+kind of container are shown beside it. BENCH_OZONE_MIB is the size of the volume (1,024; promised is
+5,120), BENCH_OZONE_FOLDER its place.
 
-With BENCH_OZONE_CLUSTER naming the folder of a built test cluster of Ozone, a real datanode holds
-two containers, which its own scanner and the scrub read in turns (`bench.ozone.ozone_solo`).
+If BENCH_OZONE_CLUSTER names the folder of a built test cluster of Ozone, a real datanode holds two
+containers, which its own scanner and the scrub read in alternation (`bench.ozone.ozone_solo`).
 """
 
 import os
@@ -87,7 +88,7 @@ def one_shape(world: World, name: str, container: str) -> list[Measure]:
 
 
 def both(world: World, containers: tuple[str, ...], rounds: int) -> tuple[list[Run], list[Run]]:
-    """Return the runs of our own scan and of the scrub, in turns; every second round is cold."""
+    """Return the runs of our own scan and of the scrub, alternating; every second round is cold."""
     asked = {"own": 0, "ozone": 0}
 
     def run(end: str) -> Run:
@@ -111,7 +112,7 @@ def compared(own: list[Run], ozone: list[Run]) -> tuple[list[float], list[float]
 
 
 def drop(volume: Path) -> None:
-    """Take everything of a volume but its block files, which are never there, out of memory."""
+    """Drop a volume from memory, except its block files, which are never cached."""
     for path in volume.rglob("*"):
         if path.is_file() and path.suffix != ".block":
             drop_pages(path)

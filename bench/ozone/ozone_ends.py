@@ -1,12 +1,11 @@
-"""One end of the comparison of scrubs, in a process of its own.
+"""An end of the scrub comparison, in its own process.
 
     python -m bench.ozone.ozone_ends own|ozone ROOT WARM_UP CONTAINER...
     python -m bench.ozone.ozone_ends beside ROOT WARM_UP DATA_DIR CONTAINER...
 
-`own`: the agent's scan of its own volume, as far as what it found is durable; `ozone`: the same
-of Ozone's volume; `beside`: of a volume of a datanode that runs. None keeps to a pace. Prints one
-line of JSON. Starting is not counted, nor what is done once in a process: the container WARM_UP is
-scanned first.
+`own`: the agent's scan of its own volume, until the findings are durable; `ozone`: the same for
+Ozone's volume; `beside`: for a volume of a running datanode. All are unpaced. Prints one line of
+JSON. The start and one-time work are not counted: the container WARM_UP is scanned first.
 """
 
 import json
@@ -31,14 +30,14 @@ from ozone.scrub.store import OzoneStore
 
 
 def own(volume: Path) -> tuple[ScanDeps, Callable[[], object]]:
-    """Return what scans our own volume, and what is done before."""
+    """Return the scanner of our own volume, and its preparation."""
     store = open_store(volume)
     tools = StoreScanDeps(store=store, leases=ContainerLeases(), algorithm=OPTIONS.algorithm)
     return tools, lambda: None
 
 
 def ozone(data_dir: Path, state: Path) -> tuple[ScanDeps, Callable[[], object]]:
-    """Return what scans a volume of Ozone, and what is done before."""
+    """Return the scanner of an Ozone volume, and its preparation."""
     clear_scratch(state / "views")
     clock = SystemClock()
     volume = find_volume(data_dir)

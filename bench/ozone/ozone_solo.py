@@ -1,8 +1,8 @@
-"""Ozone's own scanner and the scrub on the same containers of a real datanode, while it runs.
+"""Compares Ozone's own scanner and the scrub on containers of a running real datanode.
 
 The datanode comes from a built test cluster (`Solo`: Ozone's own volume, handler, dispatcher and
-scanner, without SCM and OM). The limit of its scanner's speed, 5 MiB/s, is lifted, and the scrub
-keeps to no pace. Containers are written through the datanode's own protocol, and closed there.
+scanner, without SCM and OM). The limit of its scanner, 5 MiB/s, is lifted, and the scrub is
+unpaced. Containers are written through the datanode's own protocol, and closed there.
 """
 
 import json
@@ -95,14 +95,14 @@ def running(built: Path, root: Path) -> Iterator[None]:
 
 
 def properties(root: Path) -> dict[str, str]:
-    """Return what the datanode says of itself."""
+    """Return the properties that the datanode prints."""
     lines = (root / "cluster.properties").read_text().replace("\\", "").splitlines()
     pairs = (line.partition("=") for line in lines if not line.startswith("#"))
     return {name: value for name, _, value in pairs}
 
 
 def command(root: Path, words: str) -> str:
-    """Give the datanode a command; return its answer."""
+    """Send the datanode a command; return its answer."""
     name = f"{time.monotonic_ns()}"
     told, answer = root / "cmd" / f"{name}.tmp", root / "cmd" / f"{name}.out"
     told.write_text(words)
@@ -112,7 +112,7 @@ def command(root: Path, words: str) -> str:
 
 
 class Writer:
-    """A client that writes to one datanode, as one of an erasure-coded key does: no Ratis."""
+    """A client that writes to one datanode, like one of an erasure-coded key: without Ratis."""
 
     def __init__(self, channel: grpc.Channel, datanode_id: str) -> None:
         self._send: Callable[..., Iterator[bytes]] = channel.stream_stream(METHOD)
@@ -196,18 +196,18 @@ def compared(root: Path, container: int, name: str) -> list[Measure]:
 
 
 def scrubbed(root: Path, container: int) -> Run:
-    """Scrub the container beside the running datanode."""
+    """Scrub the container of the running datanode."""
     data_dir = properties(root)["dn0.dirs"]
     words = ("beside", str(root), str(WARM_UP), data_dir, str(container))
     return run_json(sys.executable, "-m", ozone_ends.__name__, *words)
 
 
 def ozones(root: Path, container: int) -> Run:
-    """Let Ozone scan the container on demand; nothing may be wrong."""
+    """Let Ozone scan the container on demand; no fault may be found."""
     found = next((root / "dn0").glob(f"data-0/hdds/*/current/containerDir0/{container}/chunks"))
     files = list(found.iterdir())
     length_bytes = sum(path.stat().st_size for path in files)
-    for path in files:  # it reads through the page cache, where what was just written is
+    for path in files:  # it reads through the page cache, which has what was just written
         drop_pages(path)
     started = time.perf_counter()
     done = command(root, f"scan 0 {container}")

@@ -1,9 +1,9 @@
-"""One volume twice: as a datanode of Ozone has it, and as an agent has it, of the same bytes.
+"""A volume twice, with the same bytes: in the form of an Ozone datanode and of an agent.
 
-Both have the same block files, by hard links, so that neither lies better on the disk. Ozone's rows
-are in a RocksDB of schema V3 with the options of a datanode, its descriptors and trees as Ozone
-writes them; ours are in the index. Each container is of one shape: what Ozone's clients write by
-default, and what they wrote by default before.
+Both have the same block files, by hard links, so that neither has a better place on disk. Ozone's
+rows are in a RocksDB of schema V3 with a datanode's options, and its descriptors and trees are as
+Ozone writes them; ours are in the index. Each container has one shape: Ozone's current client
+defaults, or its earlier ones.
 """
 
 import os
@@ -37,11 +37,11 @@ KIB: Final = 1024
 MIB: Final = 1024**2
 FAMILIES: Final = ("block_data", "metadata", "delete_txns", "finalize_blocks", "last_chunk_info")
 STORAGE: Final = "DS-bench"
-FIRST_ID: Final = 117_883_640_217_600_001  # as SCM gives them
+FIRST_ID: Final = 117_883_640_217_600_001  # as the SCM assigns them
 CHUNK_BYTES: Final = 4 * MIB
 CHUNKS_PER_BLOCK: Final = 64  # a block of 256 MiB, Ozone's default
 SMALL_BYTES: Final = 9_000
-LARGE_SHARE: Final = 0.2  # of the volume, of each container of large blocks
+LARGE_SHARE: Final = 0.2  # of the volume, per container of large blocks
 SMALL_SHARE: Final = 0.1
 PREFIX_BYTES: Final = 9  # of a key: the container and a bar
 WARM_UP: Final = ContainerId(9)
@@ -50,7 +50,7 @@ ROWS_PER_CHANGE: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What the clients of one container wrote."""
+    """The shape of a container: what its clients wrote."""
 
     container_id: ContainerId
     name: str
@@ -61,7 +61,7 @@ class Shape:
     share: float
 
     def block_count(self, volume_bytes: int) -> int:
-        """Return how many blocks are its share of the volume."""
+        """Return the number of blocks for its share of the volume."""
         return max(1, int(volume_bytes * self.share) // (self.chunk_bytes * self.chunks_per_block))
 
 
@@ -88,7 +88,7 @@ WARMING: Final = Shape(WARM_UP, "", ChecksumType.CRC32, 16 * KIB, CHUNK_BYTES, 2
 
 
 class World:
-    """Where the two volumes are."""
+    """The places of the two volumes."""
 
     def __init__(self, root: Path) -> None:
         self.own = root / "own"
@@ -106,12 +106,12 @@ class World:
         return self.cluster / STORAGE / "container.db"
 
     def container(self, container_id: ContainerId) -> Path:
-        """Where Ozone has a container."""
+        """Return the directory of a container in Ozone's volume."""
         return self.cluster / "current" / "containerDir0" / str(container_id)
 
 
 def make(root: Path, volume_bytes: int) -> World:
-    """Make both volumes, of about so many bytes."""
+    """Create both volumes, with about this many bytes."""
     world = World(root)
     world.own.mkdir(parents=True)
     world.database.mkdir(parents=True)
@@ -148,7 +148,7 @@ def _create(path: Path) -> Any:
 
 
 def _write(world: World, shape: Shape, volume_bytes: int) -> Iterator[BlockData]:
-    """Write the block files of a container where Ozone has them."""
+    """Write the block files of a container in Ozone's place."""
     chunks = world.container(shape.container_id) / "chunks"
     chunks.mkdir(parents=True)
     generator = np.random.default_rng(shape.container_id)
@@ -246,7 +246,7 @@ def _tree(container_id: ContainerId, blocks: Sequence[BlockData]) -> tuple[int, 
 
 
 def _own(world: World, shape: Shape, blocks: Sequence[BlockData]) -> None:
-    """Make the same container in our store, of the same files."""
+    """Create the same container in our store, from the same files."""
     store = open_store(world.own)
     store.create_container(shape.container_id)
     chunks = store.paths(shape.container_id).chunks

@@ -1,9 +1,9 @@
-"""One bad volume of four: seeded faults of a real agent, and what became of the other three.
+"""Damages one of four volumes of a real agent by seeded faults, and checks the other three.
 
-Each case damages one volume: unreadable (EIO), cut, garbage, huge and sparse, a directory, a link
-or a pipe in its place, gone, not mounted; in the index, VERSION, a descriptor, a tree, a block
-file, or a directory; at rest or in use. Prints a table of kinds and places to stderr. EIO
-needs root and mkfs.btrfs: without them those cases are left out, and the table says so.
+Each case damages one volume: unreadable (EIO), cut, garbage, huge and sparse, replaced by a
+directory, a link or a pipe, gone, not mounted; in the index, VERSION, a descriptor, a tree, a block
+file, or a directory; idle or in use. Prints a table of kinds and places to stderr. EIO needs root
+and mkfs.btrfs: without them those cases are omitted, as the table says.
 
     SUTURE_BENCH_FAULTS     another number of cases
 """
@@ -24,7 +24,7 @@ WIDTH = 30
 
 
 def measures() -> list[Measure]:
-    """Return how many cases went as promised, and how long the other volumes were waited for."""
+    """Return how many cases went as promised, and how long the other volumes were unavailable."""
     outcomes: list[Outcome] = []
     with private_directory() as root, FourVolumes(root) as world:
         for case in cases(COUNT, with_eio=not why_not()):
@@ -46,7 +46,7 @@ def measures() -> list[Measure]:
 
 
 def table(outcomes: Iterable[Outcome]) -> str:
-    """Return kinds and places, and in each cell what the cases came to."""
+    """Return the table of kinds and places, with the results of the cases in each cell."""
     cells: dict[tuple[Kind, Place], Counter[str]] = {}
     for outcome in outcomes:
         cell = cells.setdefault((outcome.case.kind, outcome.case.place), Counter())
@@ -61,5 +61,5 @@ def table(outcomes: Iterable[Outcome]) -> str:
 
 
 def tell(text: str, count: int) -> None:
-    """Say how far it is, and what is amiss."""
+    """Print progress and deviations."""
     print(f"{count} of {COUNT} {text}" if text else f"{count}", file=sys.stderr, flush=True)

@@ -1,8 +1,8 @@
-"""10,000 seeded histories of containers, a day each: how many end where nobody can end them.
+"""Runs 10,000 seeded histories of containers, a day each, and counts those that stay stuck.
 
-Clusters of twelve simulated datanodes with a real control plane each; what happens to them, and who
-judges how their containers end, is in `tests/support/simulation/histories.py`.
-BENCH_HISTORIES_CLUSTERS and BENCH_HISTORIES_WRITERS make it smaller or larger.
+Each cluster has twelve simulated datanodes and a real control plane;
+`tests/support/simulation/histories.py` has the events and the verdicts. BENCH_HISTORIES_CLUSTERS
+and BENCH_HISTORIES_WRITERS change the size.
 """
 
 import os
@@ -21,7 +21,7 @@ SHOWN_MAX: Final = 20  # of the containers that are stuck
 
 
 def measures() -> list[Measure]:
-    """Live all histories, on all processors; add up how they ended."""
+    """Run all histories on all processors; add up their results."""
     total = Verdict()
     took_s = duration_s(lambda: _live_all(total))
     for line in [*total.stuck, *total.broken][:SHOWN_MAX]:
@@ -44,7 +44,7 @@ def measures() -> list[Measure]:
 
 
 def live_one(seed: int) -> Verdict:
-    """Live the histories of one cluster."""
+    """Run the histories of one cluster."""
     with tempfile.TemporaryDirectory(prefix="suture-histories-") as scratch:
         return cluster(Path(scratch), seed, WRITERS)
 

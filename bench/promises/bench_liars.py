@@ -1,5 +1,5 @@
-"""A thousand seeded clusters in which somebody lies, somebody is damaged and somebody is down: what
-happens, and who judges it, is in `tests/support/simulation/liars.py`.
+"""Runs a thousand seeded clusters with a lying, a damaged and an absent datanode;
+`tests/support/simulation/liars.py` has the events and the verdicts.
 
     LIARS_SEEDS=100 make bench NAME=liars     fewer of them
 """
@@ -29,7 +29,7 @@ AT_LEAST: Final = {
 
 
 def measures() -> list[Measure]:
-    """Let all clusters live; nothing may be broken, and enough must have happened."""
+    """Run all clusters; no promise may be broken, and enough events must have occurred."""
     seeds = int(os.environ.get("LIARS_SEEDS", SEEDS))
     parts = [range(first, seeds, PROCESSES) for first in range(PROCESSES)]
     total = Judgement()
@@ -54,7 +54,7 @@ def measures() -> list[Measure]:
 
 
 def lived(seeds: range) -> Judgement:
-    """Let the clusters of these seeds live; runs in a process of its own."""
+    """Run the clusters of these seeds in a separate process."""
     quiet = structlog.make_filtering_bound_logger(logging.ERROR)
     structlog.configure(wrapper_class=quiet)
     with private_directory() as root, liars(root) as clusters:

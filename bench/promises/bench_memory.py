@@ -1,12 +1,12 @@
-"""One agent and the SCM in control groups of 512 MiB each, with all kinds of work at once.
+"""Runs one agent and the SCM in control groups of 512 MiB each, with all kinds of work at once.
 
     before    200 chunks of 1 MiB are stored on three agents, and all damaged on the limited one
     at once   a scan of the damaged container, then its reconcile, which fetches 200 chunks
               4 clients that put 256 MiB each, 2 that get the 200 MiB, time after time
               200 streams of ReadBlock that are begun and not read
 
-The kernel kills what exceeds its group. What a group "used" includes the page cache, which the
-kernel takes back, so the peak of the process (VmHWM) is measured as well. Needs root.
+The kernel kills a process that exceeds its group's limit. A group's usage includes the page cache,
+which the kernel can reclaim, so the peak of the process (VmHWM) is measured as well. Needs root.
 """
 
 import os
@@ -45,13 +45,13 @@ GETTERS: Final = 2
 STREAMS: Final = 200
 CHANNELS: Final = 8
 WAIT_S: Final = 300.0
-LIMITED: Final = 0  # the agent that is
+LIMITED: Final = 0  # the agent with the limit
 GROUPS_V1: Final = Path("/sys/fs/cgroup/memory")
 GROUPS_V2: Final = Path("/sys/fs/cgroup")
 
 
 def measures() -> list[Measure]:
-    """Ask for everything at once; see who is alive, and how much memory each had."""
+    """Run everything at once; check which processes live, and their memory."""
     with tempfile.TemporaryDirectory(prefix="suture-bench-") as directory, ExitStack() as stack:
         groups = {
             name: stack.enter_context(memory_group(f"suture-bench-{os.getpid()}-{name}"))
@@ -72,7 +72,7 @@ def measures() -> list[Measure]:
 def measured(
     cluster: Cluster, client: Client, groups: dict[str, Path], root: Path, stack: ExitStack
 ) -> list[Measure]:
-    """Store, damage, and load; return what was measured."""
+    """Store, damage, and load; return the measures."""
     sources = files(root / "chunks", CHUNKS, CHUNK_BYTES)
     _, [container_id, *others] = client.put(sources, lanes=1, close=True)
     assert not others, "all chunks belong into one container"
@@ -142,7 +142,7 @@ def fetched(client: Client, container_id: int, datanode_id: str) -> int:
 
 
 def files(folder: Path, count: int, size_bytes: int) -> list[SourceFile]:
-    """Make files of random bytes; return them under their names."""
+    """Create files of random bytes; return them by name."""
     folder.mkdir(parents=True)
     chance = random.Random(17)  # noqa: S311 - the same bytes in each run
     for number in range(count):
@@ -164,7 +164,7 @@ def damage(root: Path) -> None:
 
 
 def put(scm_address: str, path: Path, number: int) -> bool:
-    """Put a file by a client of its own process; return whether that is done."""
+    """Put a file with a client in its own process; return True if it succeeded."""
     end = BenchProcess("bench.clients.put_own", scm_address)
     try:
         end.ask(f"large {path} memory-large-{number}")
@@ -174,7 +174,7 @@ def put(scm_address: str, path: Path, number: int) -> bool:
 
 
 def get(client: Client, sources: Sequence[SourceFile], ended: Event) -> int:
-    """Read all keys, time after time, until told to end; return how many times all were read."""
+    """Read all keys repeatedly until `ended`; return how many times all were read."""
     count = 0
     while not ended.is_set():
         for source in sources:
@@ -184,7 +184,7 @@ def get(client: Client, sources: Sequence[SourceFile], ended: Event) -> int:
 
 
 def unread_streams(address: str, block_id: container_pb2.BlockId, stack: ExitStack) -> list[Any]:
-    """Begin to read a block, many times, and read nothing of it."""
+    """Begin many reads of a block, and read nothing of them."""
     options = [("grpc.use_local_subchannel_pool", 1)]
     stubs = [
         datanode_pb2_grpc.DatanodeStub(  # type: ignore[no-untyped-call]
@@ -197,13 +197,13 @@ def unread_streams(address: str, block_id: container_pb2.BlockId, stack: ExitSta
 
 
 def pid_of(running: Running | None) -> int:
-    """Return the process id of a program that runs."""
+    """Return the process id of a running program."""
     assert running is not None
     return running.pid
 
 
 def peak_bytes(pid: int) -> int:
-    """Return the most resident memory that a process had; 0 if it is gone."""
+    """Return the peak resident memory of a process; 0 if it is gone."""
     with suppress(FileNotFoundError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
@@ -212,7 +212,7 @@ def peak_bytes(pid: int) -> int:
 
 
 def limited_launch(groups: dict[str, Path], words: Sequence[str], log: IO[bytes]) -> Running:
-    """Start a program of the cluster; the SCM and one agent in their groups from the first byte."""
+    """Start a program of the cluster; the SCM and one agent in their groups from the start."""
     is_agent = words[0] == "agent.main" and f"datanode{LIMITED + 1}.toml" in words[-1]
     group = groups["scm"] if words[0] == "scm.main" else groups["agent"] if is_agent else None
     if group is None:
@@ -230,7 +230,7 @@ def limited_launch(groups: dict[str, Path], words: Sequence[str], log: IO[bytes]
 
 @contextmanager
 def memory_group(name: str) -> Iterator[Path]:
-    """Make a control group with the limit; it is gone at the end."""
+    """Create a control group with the limit; it is removed at the end."""
     is_v1 = GROUPS_V1.is_dir()
     group = (GROUPS_V1 if is_v1 else GROUPS_V2) / name
     try:
@@ -246,7 +246,7 @@ def memory_group(name: str) -> Iterator[Path]:
 
 
 def group_peak(group: Path) -> int:
-    """Return the most memory that a group used, with its page cache."""
+    """Return the peak memory of a group, including its page cache."""
     for name in ("memory.max_usage_in_bytes", "memory.peak"):
         if (group / name).exists():
             return int((group / name).read_text())

@@ -1,9 +1,9 @@
-"""Whether an older state of the control plane, or a second one on a copy, deletes anything.
+"""Checks that an older state of the control plane, or a second one on a copy, deletes nothing.
 
-A hundred times, at random moments, on clusters of five agents, all processes of their own
-(`older_drill.py` says what is done): half of the times a copy of the state is put back that was
-made while clients wrote, half of the times two control planes run on copies of one state. What was
-acknowledged and is not read back after the recovery is lost. The seed of each is printed.
+A hundred runs at random moments, on clusters of five agents, all in separate processes
+(`older_drill.py` has the steps). In half of them a copy of the state made under writes is put back;
+in the other half two control planes run on copies of one state. An acknowledged key that cannot be
+read after the recovery is lost. The seed of each run is printed.
 
     BENCH_OLDER_COUNT=5 make bench NAME=older     fewer of them
     BENCH_OLDER_SEED=7 make bench NAME=older      other ones

@@ -1,13 +1,13 @@
-"""How fast a client puts while one datanode after the other loses power, and afterwards.
+"""Measures the rate of puts while the datanodes lose power one after the other, and afterwards.
 
     before    20 s, the cluster is whole
     faults    120 s: every 6 s one of three agents is killed (SIGKILL) and started again at once
     after     20 s, from when the last one answers again
 
-The control plane, the agents and the client are processes of their own; the client puts one small
-file after the other, and tries again after an error. A second cluster beside it is left alone, and
-each rate is divided by its rate in the same time: so what else the machine does counts for nothing.
-What was acknowledged is read back at the end.
+The control plane, the agents and the client are separate processes; the client puts one small file
+after the other, and retries after an error. A second cluster runs undisturbed beside it, and each
+rate is divided by its rate at the same time, so that the machine's other work cancels out.
+Acknowledged keys are read back at the end.
 
     BENCH_OUTAGES_S=60 make bench NAME=outages     a shorter time of faults
 """
@@ -33,13 +33,13 @@ FAULTS_S: Final = float(os.environ.get("BENCH_OUTAGES_S", "120"))
 KILL_EVERY_S: Final = 6.0
 QUIET_S: Final = 20.0
 WINDOW_S: Final = 10.0
-DURING_MIN: Final = 0.5  # the last quarter of the faults beside the first
-AFTER_MIN: Final = 0.7  # beside before
+DURING_MIN: Final = 0.5  # the last quarter of the faults relative to the first
+AFTER_MIN: Final = 0.7  # relative to before
 
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """One try; `error` is empty when it is stored."""
+    """A try; `error` is empty if it succeeded."""
 
     at_s: float
     key: str
@@ -48,7 +48,7 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """When each part of the run began, and its end; monotonic."""
+    """The start of each part of the run, and its end; monotonic."""
 
     quiet_s: float
     faults_s: float
@@ -57,14 +57,14 @@ class Times:
 
 
 def measures() -> list[Measure]:
-    """Put while agents are killed; compare the rates of one run with each other."""
+    """Put while agents are killed; compare the rates within one run."""
     with tempfile.TemporaryDirectory(prefix="suture-bench-") as directory, ExitStack() as stack:
         struck, whole = (
             stack.enter_context(Cluster(Path(directory) / name, agents=AGENTS, volumes=1))
             for name in ("struck", "whole")
         )
         with putting(struck) as path, putting(whole) as whole_path:
-            time.sleep(WINDOW_S)  # the first containers are allocated
+            time.sleep(WINDOW_S)  # the first containers are allocated meanwhile
             quiet_s = time.monotonic()
             time.sleep(QUIET_S)
             faults_s = time.monotonic()
@@ -85,7 +85,7 @@ def measures() -> list[Measure]:
 
 
 def strike(cluster: Cluster, until_s: float) -> int:
-    """Kill one agent after the other, and start it again; return how many were killed."""
+    """Kill and restart one agent after the other; return how many were killed."""
     count = 0
     while (now_s := time.monotonic()) < until_s:
         cluster.nodes[count % AGENTS].kill()
@@ -97,7 +97,7 @@ def strike(cluster: Cluster, until_s: float) -> int:
 
 @contextmanager
 def putting(cluster: Cluster) -> Iterator[Path]:
-    """Let a client put; yield the file in which each try is a line."""
+    """Run a putting client; yield the file with a line for each try."""
     path = cluster.root / "puts"
     program = ("tools.demo.child", str(os.getpid()), "bench.promises.put_client")
     arguments = [*program, cluster.scm.address, str(cluster.root)]
@@ -111,7 +111,7 @@ def putting(cluster: Cluster) -> Iterator[Path]:
 
 
 def read(path: Path) -> list[Put]:
-    """Return what the client told, but a line that it was killed in."""
+    """Return the client's lines, except one that it was killed in."""
     whole = path.read_text().rpartition("\n")[0]
     words = [line.split() for line in whole.splitlines()]
     return [Put(float(at), key, "" if ended == DONE else ended) for at, key, ended in words]
@@ -124,7 +124,7 @@ def unreadable(scm_address: str, keys: Sequence[str]) -> int:
 
 
 def rates(struck_s: Sequence[float], whole_s: Sequence[float], times: Times) -> list[Measure]:
-    """Return puts a second in windows, by when each ended, and the two promises about them."""
+    """Return puts per second in windows, by completion time, and the two promises about them."""
 
     def rate(ended_s: Sequence[float], from_s: float, to_s: float) -> float:
         return sum(from_s <= at_s < to_s for at_s in ended_s) / (to_s - from_s)

@@ -1,10 +1,10 @@
-"""Whether a restored control plane loses anything: work, backup, more work, kill, restore, read.
+"""Checks that a restored control plane loses nothing: work, backup, work, kill, restore, read.
 
-Fifty times, at random moments, on clusters of five agents, all processes of their own
-(`restore_drill.py` says what is done and what counts as lost). Each restore is on the
-cluster that the one before left, ten on each; one of five is from an older backup, which may have
-been restored before. The seed of each is printed. A key that was deleted after the backup, with its
-whole container, is there again and cannot be read: that is counted, and is what OPERATIONS says.
+Fifty runs at random moments, on clusters of five agents, all in separate processes
+(`restore_drill.py` has the steps and the definition of a loss). Each restore is on the cluster that
+the one before left, ten per cluster; one of five is from an older backup, which may have been
+restored before. The seed of each run is printed. A key that was deleted after the backup, with its
+whole container, exists again and cannot be read: that is counted, and documented in OPERATIONS.
 
     BENCH_RESTORE_COUNT=5 make bench NAME=restore     fewer of them
     BENCH_RESTORE_SEED=7 make bench NAME=restore      other ones
@@ -24,7 +24,7 @@ PER_CLUSTER: Final = 10
 
 
 def measures() -> list[Measure]:
-    """Restore again and again; count what is lost."""
+    """Restore repeatedly; count what is lost."""
     verdicts: list[Verdict] = []
     while len(verdicts) < COUNT:
         first = SEED * 1_000 + len(verdicts)

@@ -1,10 +1,10 @@
-"""An older state of the control plane is put back, or two run on copies of one, under writers.
+"""Puts an older state of the control plane back, or runs two on copies of one, under writers.
 
     put back   work ─ copy of the state while six clients write ─ SIGKILL ─ copy in its place
     forked     work ─ SIGKILL ─ two control planes on copies, listed by agents ─ clients write
 
-Then containers close, and there is time to delete what was promised and not committed. At the end
-one control plane is recovered, and every acknowledged key is read.
+Then containers close, and there is time to delete blocks that were promised but not committed. At
+the end one control plane is recovered, and every acknowledged key is read.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from bench.promises.restore_drill import SETTINGS, Drill, Truth, Verdict, conten
 from tools.demo.cluster import Cluster, Launch, Process, free_port, launched
 
 WRITERS: Final = 6
-DELETES_S: Final = 4.0  # containers are closed after one second without a call of their writer
+DELETES_S: Final = 4.0  # containers close after one second without a call of their writer
 REPORTED_S: Final = 30.0
 
 
@@ -45,7 +45,7 @@ class ListedTwice(Cluster):
 
 
 class OlderDrill(Drill):
-    """One cluster whose agents list two control planes, of which as a rule one runs."""
+    """A cluster whose agents list two control planes, of which normally one runs."""
 
     settings: Mapping[str, int | str] = {
         **SETTINGS,
@@ -61,7 +61,7 @@ class OlderDrill(Drill):
         self._numbers = itertools.count(1)
 
     def put_back(self, seed: int) -> Verdict:
-        """Put an older state back; say what is there after the recovery."""
+        """Put an older state back; return the result after the recovery."""
         self._begin(seed)
         older = self.root / f"older{seed}"
         with self._writing(self.cluster.scm.address):
@@ -74,7 +74,9 @@ class OlderDrill(Drill):
         return self._end(seed)
 
     def fork(self, seed: int) -> Verdict:
-        """Run two control planes on copies of one state; say what one knows after the recovery."""
+        """Run two control planes on copies of one state; return the result of one after the
+        recovery.
+        """
         self._begin(seed)
         with self._writing(self.cluster.scm.address):
             self._stored(self.random.randint(1, 12))
@@ -96,7 +98,7 @@ class OlderDrill(Drill):
         return self._end(seed)
 
     def _stored(self, count: int) -> None:
-        """Wait until so many more keys are acknowledged."""
+        """Wait until this many more keys are acknowledged."""
         wanted, until_s = len(self.since) + count, time.monotonic() + REPORTED_S
         while len(self.since) < wanted:
             if time.monotonic() > until_s:
@@ -128,7 +130,7 @@ class OlderDrill(Drill):
 
     @contextlib.contextmanager
     def _writing(self, address: str) -> Iterator[None]:
-        """Have clients write to a control plane until it fails, or the end."""
+        """Run clients that write to a control plane until it fails, or the end."""
         stopping = threading.Event()
         threads = [
             threading.Thread(target=self._write, args=(address, number, stopping))

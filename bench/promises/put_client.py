@@ -1,9 +1,9 @@
-"""A client that puts one small file after the other until it is killed, and tells of each try.
+"""A client that puts one small file after the other until it is killed, and prints each try.
 
     python -m bench.promises.put_client SCM FOLDER
 
-prints a line for each: when it ended, on the machine's monotonic clock, its key, and the code of
-the error or `-`. A put that failed is tried again under its key. FOLDER is for the file to be put.
+It prints a line for each try: its end on the machine's monotonic clock, its key, and the error code
+or `-`. A failed put is retried under the same key. FOLDER is for the file to put.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ DONE: Final = "-"
 
 
 def content(key: str) -> bytes:
-    """Return what is put under a key."""
+    """Return the content of a key."""
     return hashlib.shake_128(key.encode()).digest(PUT_BYTES)
 
 
@@ -41,11 +41,11 @@ def main(scm_address: str, folder: Path) -> None:
 
 
 def put(client: Client, source: SourceFile) -> str:
-    """Try once; return how it ended."""
+    """Try once; return the outcome."""
     try:
         client.put([source], lanes=1)
     except SutureError as error:
-        # Of an earlier try the answer may have been lost, and not the key.
+        # An earlier try may have succeeded although its answer was lost.
         return DONE if error.code is Code.KEY_EXISTS else error.code.value
     return DONE
 

@@ -1,11 +1,11 @@
-"""The control plane is lost and restored, again and again, under a cluster of real processes.
+"""Loses and restores the control plane of a cluster of real processes, repeatedly.
 
     work ─ backup ─ more work: puts, replaces, deletes, closes, killed agents ─ SIGKILL of the
     control plane in the middle of a put ─ restore ─ recover ─ every acknowledged key is read
 
-What must be there is written down here, by what clients were told. A put without an answer may have
-happened or not; a delete may be undone, for nobody but the lost state knew of it. All else that was
-acknowledged must be read back byte by byte.
+The expected keys are recorded here from the answers that clients received. A put without an answer
+may have happened or not; a delete may be undone, because only the lost state recorded it.
+Everything else that was acknowledged must be read back byte by byte.
 """
 
 import contextlib
@@ -49,40 +49,41 @@ SETTINGS: Final = {
 
 @dataclass
 class Truth:
-    """What clients were told of one key: its version, None if it was deleted; and what was tried
-    since without an answer."""
+    """The acknowledged state of one key: its version, None if deleted; and what was tried since
+    without an answer.
+    """
 
     version: int | None
     tried: set[int | None] = field(default_factory=set)
 
     @property
     def allowed(self) -> set[int | None]:
-        """What may be read back."""
+        """Versions that may be read back."""
         undone = set() if self.version is not None else set(range(1, 1_000))
         return {self.version} | self.tried | undone
 
 
 @dataclass
 class Verdict:
-    """What one restore came to."""
+    """The result of one restore."""
 
     seed: int
     key_count: int
-    since_count: int  # keys that were put after the backup
+    since_count: int  # keys put after the backup
     lost: list[str]
-    unreadable: list[str]  # deletes that were undone, but not wholly
-    reused: list[int]  # block ids that were given out twice
+    unreadable: list[str]  # deletes that were undone incompletely
+    reused: list[int]  # block ids that were assigned twice
 
 
 def content(key: str, version: int) -> bytes:
-    """Return what a version of a key holds."""
+    """Return the content of a version of a key."""
     seed = f"{key} {version}".encode()
     size_bytes = int.from_bytes(hashlib.sha256(seed).digest()[:4], "big") % FILE_BYTES_MAX
     return hashlib.shake_128(seed).digest(size_bytes)
 
 
 class Drill:
-    """One cluster, and all that its clients were told. `random` is seeded."""
+    """A cluster, and all answers that its clients received. `random` is seeded."""
 
     settings: Mapping[str, int | str] = SETTINGS
     cluster_type = Cluster
@@ -122,7 +123,7 @@ class Drill:
             WriterSession.block_bytes = whole_bytes
 
     def once(self, seed: int) -> Verdict:
-        """Work, lose the control plane, restore it, and say what is there."""
+        """Work, lose the control plane, restore it, and return the result."""
         self.random.seed(seed)
         for _ in range(self.random.randint(2, OPS_MAX)):
             self.act()
@@ -136,12 +137,12 @@ class Drill:
         return self.judge(seed)
 
     def chosen(self) -> Path:
-        """Return the newest backup; now and then an older one, which was restored already."""
+        """Return the newest backup; sometimes an older one, which was restored already."""
         is_old = self.random.randrange(5) == 0 and len(self.backups) > 1
         return self.backups[-2] if is_old else self.backups[-1]
 
     def act(self) -> None:
-        """Do one thing that clients or operators do, or that happens."""
+        """Do one random operation of a client, an operator, or a fault."""
         actions = [self.put] * 5 + [self.put_coded, self.replace, self.delete, self.delete]
         self.random.choice([*actions, self.close, self.close, self.strike, self.settle])()
 
@@ -161,7 +162,7 @@ class Drill:
             self.store([self.random.choice(keys)])
 
     def close(self) -> None:
-        """Store a file and have its containers closed."""
+        """Store a file and close its containers."""
         self.store([f"k{self.seed}/{self._version + 1}"], is_closed=True)
 
     def delete(self) -> None:
@@ -176,21 +177,21 @@ class Drill:
             self.truths[name] = Truth(None)
 
     def strike(self) -> None:
-        """Kill an agent and start it again."""
+        """Kill and restart an agent."""
         index = self.random.randrange(AGENTS)
         self.cluster.nodes[index].kill()
         self.cluster.start_again(index)
 
     def settle(self) -> None:
-        """Let datanodes do what they were ordered: close, delete, repair."""
+        """Let datanodes carry out their commands: close, delete, repair."""
         time.sleep(self.random.random() * 2)
 
     def there(self) -> list[str]:
-        """Return the keys that are known to be there, in a fixed order."""
+        """Return the keys that are known to exist, in a fixed order."""
         return sorted(name for name, one in self.truths.items() if one.version is not None)
 
     def store(self, keys: list[str], *, is_coded: bool = False, is_closed: bool = False) -> bool:
-        """Store a version of each key; note what was acknowledged."""
+        """Store a version of each key; record what was acknowledged."""
         sources = []
         versions = {}
         for key in keys:
@@ -232,10 +233,10 @@ class Drill:
         self.backups = [one for one in [*self.backups, taken.path] if one.exists()]
 
     def crash(self) -> None:
-        """Kill the control plane at some moment of a put."""
+        """Kill the control plane at a random moment of a put."""
         putting = threading.Thread(target=self._put_until_it_fails)
         putting.start()
-        time.sleep(self.random.random())  # that is the moment
+        time.sleep(self.random.random())  # the random moment
         self.cluster.scm.kill()
         putting.join()
 
@@ -245,7 +246,7 @@ class Drill:
                 pass
 
     def restore(self, backup: Path) -> None:
-        """Start a control plane on a backup, where the lost one was."""
+        """Start a control plane on a backup, at the address of the lost one."""
         self._generation += 1
         address = self.cluster.scm.address
         self._data = self.root / "cluster" / f"scm{self._generation}"
@@ -274,7 +275,7 @@ class Drill:
             time.sleep(0.1)
 
     def judge(self, seed: int) -> Verdict:
-        """Read every key; what is there is the truth from now on."""
+        """Read every key; the result is the expected state from now on."""
         lost, unreadable = [], []
         for name in sorted(self.truths):
             truth = self.truths[name]
@@ -289,7 +290,7 @@ class Drill:
         return Verdict(seed, len(self.there()), len(since), lost, unreadable, self.reused)
 
     def _read(self, name: str) -> tuple[int | None, str]:
-        """Return the version that is read, None: no such key; and what is wrong."""
+        """Return the version that is read, None if there is no such key; and the error."""
         try:
             data = b"".join(self.client.get(name))
         except SutureError as error:
@@ -304,7 +305,7 @@ class Drill:
 
 @contextlib.contextmanager
 def impatient_writers() -> Iterator[None]:
-    """Let writers give up at once while the control plane is away, instead of after minutes."""
+    """Make writers fail at once while the control plane is away, instead of after minutes."""
     ask = WriterSession._ask
 
     def ask_once(

@@ -1,10 +1,10 @@
-"""Erasure coding on one core: what decoding with all its checks costs beside bare decoding.
+"""Measures erasure coding on one core: decoding with all checks against bare decoding.
 
-`decode and verify` is what a reconstruction does with a stripe: check the checksums of the cells
-it read, compute the lost ones, compute one that was read from the others and compare, checksum
-what was computed. It is measured against pyeclib's decoding of the same cells, which checks
-nothing and returns the data in one piece; and, without a bound, against its reconstruction of the
-lost shards alone, and against the kernel of ISA-L that all of them call.
+`decode and verify` is a reconstruction's work on a stripe: check the checksums of the cells it
+read, compute the lost ones, recompute one that was read and compare, and checksum the result. It is
+measured against pyeclib's decoding of the same cells, which checks nothing and returns the data in
+one piece. Without a bound it is also measured against pyeclib's reconstruction of the lost shards
+alone, and against the ISA-L kernel that all of them call.
 """
 
 import random
@@ -18,7 +18,7 @@ from bench.measure import Measure, at_least, interleaved_medians
 from merkle.checksum import window_checksums, windows_verify
 from merkle.replica import WINDOW_BYTES_DEFAULT, ChecksumType
 
-STRIPES = 8  # a round: together larger than what the caches hold
+STRIPES = 8  # per round: together larger than the caches
 SEED = 3
 
 
@@ -41,7 +41,7 @@ def stripes_of(scheme: Scheme) -> list[dict[int, bytes]]:
 def fragments_of(
     driver: ECDriver, stripes: list[dict[int, bytes]], lost: tuple[int, ...], data_count: int
 ) -> list[list[bytes]]:
-    """Return the stripes as pyeclib makes them, without those lost."""
+    """Return the stripes as pyeclib encodes them, without the lost ones."""
     encoded = [
         driver.encode(b"".join(cells[index] for index in range(1, data_count + 1)))
         for cells in stripes
@@ -52,7 +52,7 @@ def fragments_of(
 def checked_decode(
     scheme: Scheme, stripes: list[dict[int, bytes]], lost: tuple[int, ...]
 ) -> Callable[[], None]:
-    """Return what a reconstruction does with the stripes."""
+    """Return a function that processes the stripes like a reconstruction."""
     survivors = [index for index in scheme.indexes if index not in lost][: scheme.data_count]
     sums = [{index: sums_of(cells[index]) for index in survivors} for cells in stripes]
     crc32c = ChecksumType.CRC32C
@@ -72,7 +72,7 @@ def checked_decode(
 def kernel_decode(
     scheme: Scheme, stripes: list[dict[int, bytes]], lost: tuple[int, ...]
 ) -> Callable[[], object]:
-    """Return ISA-L's decoding of the stripes, without any check."""
+    """Return a function that decodes the stripes with ISA-L, without any check."""
     rests = [{i: cell for i, cell in cells.items() if i not in lost} for cells in stripes]
     return lambda: [cell_codec.rebuild(scheme, rest, lost, scheme.cell_bytes) for rest in rests]
 
@@ -106,7 +106,7 @@ def bench(scheme: Scheme, lost: tuple[int, ...]) -> list[Measure]:
 
 
 def measures() -> list[Measure]:
-    """Return the cost of checked decoding, with one shard lost and with as many as can be."""
+    """Return the cost of checked decoding, with one and with the most possible lost shards."""
     found = []
     for scheme in (RS_3_2, RS_6_3, RS_10_4):
         for lost in ((1,), tuple(range(1, scheme.parity_count + 1))):

@@ -1,21 +1,21 @@
-"""Repairing a damaged replica from its peers, against rsync on equal damage in the same run.
+"""Measures the repair of a damaged replica from its peers, against rsync on equal damage.
 
     reconcile    three real agents: one has the damage, found by a scan; a scripted control plane
                  tells it to reconcile with the two others
     rsync        a daemon serves whole files to a client (bench/repairs/rsync_daemon.py)
 
-In each round both get the same damage at new places, all files leave the page cache, and they take
-turns in who goes first. Seconds are of the reconcile as the agent tells them, and of rsync's client
-from its start to its end; processor seconds are of both ends; bytes are what the kernel counted on
-the connections of the agent to its peers (TCP_INFO, through `ss`), and what rsync says that it sent
-and received. rsync reads all to find the damage; a scan has found ours before, and what follows
-the repair is of the time that is compared. "read whole" is the same on an agent that trusts no
-earlier read, so that a full read of the container follows.
+In each round both get the same damage at new places, all files are dropped from the page cache, and
+the order alternates. Seconds are those that the agent reports for the reconcile, and those of
+rsync's client from start to end; processor seconds are of both ends. Bytes are those that the
+kernel counted on the agent's connections to its peers (TCP_INFO, through `ss`), and those that
+rsync reports as sent and received. rsync reads everything to find the damage. A scan has found ours
+before, and the work after the repair is included in its time. "read whole" is the same on an agent
+that trusts no earlier read, so that a full read of the container follows.
 
-BENCH_RECONCILE_MIB says how much the container holds in which 1,000 chunks of 64 KiB are damaged
-(1,024), BENCH_RECONCILE_CHUNKS how many are, BENCH_RECONCILE_BLOCKS how many blocks of 9 kB the
-others have (30,000) of which as many, and one, are damaged, BENCH_RECONCILE_ROUNDS how often (3),
-BENCH_RECONCILE_FOLDER where.
+BENCH_RECONCILE_MIB is the size of the container in which chunks of 64 KiB are damaged (1,024),
+BENCH_RECONCILE_CHUNKS their number (1,000), BENCH_RECONCILE_BLOCKS the number of blocks of 9 kB in
+the others (30,000), of which as many, and one, are damaged, BENCH_RECONCILE_ROUNDS the number of
+rounds (3), BENCH_RECONCILE_FOLDER the place.
 """
 
 import os
@@ -59,7 +59,7 @@ READ_WHOLE: Final = "[tasks]\nreconcile_proof_age_s = 0\n"
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What one repair cost; `tree_bytes` of the wire's are no chunk data."""
+    """The cost of one repair; `tree_bytes` are those of `wire_bytes` that are not chunk data."""
 
     seconds: float
     processor_s: float
@@ -109,7 +109,9 @@ def measures() -> list[Measure]:
 def told(
     name: str, taken: Rounds, ratio_max: float | None, bytes_max: float | None
 ) -> Iterator[Measure]:
-    """Yield what one kind of damage took. Of 9 kB the calls' own heads are a seventh: no bound."""
+    """Yield the cost of one kind of damage. At 9 kB the calls' own headers are a seventh:
+    no bound.
+    """
     ours, whole, rsync = (
         Spent(
             statistics.median(spent.seconds for spent in kind),
@@ -141,7 +143,7 @@ def told(
 
 
 class World:
-    """Three agents, and a folder that rsync repairs, all with the same blocks."""
+    """Three agents, and a folder for rsync, all with the same blocks."""
 
     def __init__(self, folder: Path, shape: Shape) -> None:
         self._shape = shape
@@ -153,14 +155,14 @@ class World:
         shutil.copytree(self._mine, self._target)
 
     def _copied(self, name: str) -> Path:
-        """Copy the volume; return where the copy has its blocks."""
+        """Copy the volume; return the path of the copy's blocks."""
         volume = self._folder / "mine"
         copy_volume(volume, self._folder / name, name)
         return self._folder / name / self._mine.relative_to(volume)
 
     @contextmanager
     def running(self) -> Iterator["World"]:
-        """Run agents, control plane and daemon."""
+        """Run the agents, control plane and daemon."""
         with (
             ScriptedScm(INTERVAL_MS, CLUSTER) as self._scm,
             RsyncDaemon(self._served[0], self._folder) as self._rsync,
@@ -175,7 +177,7 @@ class World:
                     agent.stop()
 
     def repaired(self, damaged_count: int, rounds: int) -> Rounds:
-        """Damage and repair, round after round."""
+        """Damage and repair, in several rounds."""
         taken = Rounds(damaged_count * self._shape.chunk_bytes)
         for settings, spent, is_paired in (
             ("", taken.ours, True),
@@ -208,7 +210,7 @@ class World:
         return Process(name, arguments, self._folder / f"{name}.log")
 
     def _damage(self, count: int, seed: int) -> None:
-        """Overwrite some bytes of so many chunks, in both places alike."""
+        """Overwrite some bytes of this many chunks, in both places alike."""
         generator = random.Random(seed)  # noqa: S311 - the same places for both
         chunks = self._shape.block_count * self._shape.chunk_count
         for number in generator.sample(range(chunks), count):
@@ -226,7 +228,7 @@ class World:
                 pass
 
     def _drop(self) -> None:
-        """Let no file be in the page cache."""
+        """Drop all files from the page cache."""
         sync_all(self._folder)
         for folder in (self._mine, *self._served, self._target):
             for path in folder.iterdir():
@@ -265,7 +267,7 @@ class World:
         )
 
     def _wire_bytes(self) -> int:
-        """Return what has gone both ways over all connections to the peers."""
+        """Return the bytes sent and received on all connections to the peers."""
         ports = [f"dport = :{one.address.rpartition(':')[2]}" for one in self._agents]
         words = [SS, "-tinH", "state", "established", f"( {' or '.join(ports)} )"]
         told = subprocess.run(words, check=True, capture_output=True, text=True).stdout

@@ -1,12 +1,12 @@
-"""A whole reconstruction over real sockets and disks: what it reads, and the memory it takes.
+"""Measures a whole reconstruction over real sockets and disks: the bytes read, and the memory.
 
-The coordinator is a process of its own, so that its memory is its own; the datanodes are in this
-one. The group is as large as a container is meant to be, 5 GB of data in one block, and its last
-stripe is partial. Its stripes repeat after a few: what they hold does not matter here, that all of
-them are on disks and go over sockets does. A small group beside it shows what the large one adds.
+The coordinator is a separate process, so that its memory can be measured; the datanodes are in this
+one. The group is as large as a container, 5 GB of data in one block, and its last stripe is
+partial. Its stripes repeat after a few: their content does not matter here, only that all are on
+disk and go over sockets. A small group shows what the large one adds.
 
-A container of many small blocks is rebuilt twice, once with a call for each cell: that is what it
-cost before cells of several blocks came in one call.
+A container of many small blocks is rebuilt twice, once with a call for each cell: the cost before
+cells of several blocks were combined in one call.
 """
 
 import json
@@ -37,12 +37,12 @@ SMALL_BYTES = 24 * MIB
 LARGE_BYTES = 5_000_000_000
 MEMORY_MAX_MB = 300.0
 READ_RATIO_MAX = 1.02
-LOST = 1  # its shard of a partial stripe is the longest: everything must be rebuilt
+LOST = 1  # its shard of a partial stripe is the longest: all of it must be rebuilt
 LARGE = ContainerId(6)
 BLOCK = BlockId(1)
 STRIPES_DISTINCT = 5
 MANY_COUNT = 2_000
-MANY_BYTES = 9_000  # of each: one cell, and the parity of it
+MANY_BYTES = 9_000  # of each: one cell and its parity
 TOGETHER_RATIO_MAX = 0.7
 
 Cells = Sequence[dict[int, bytes]]
@@ -58,7 +58,7 @@ def cells_of(group: BlockGroup) -> tuple[Cells, dict[int, bytes]]:
 
 
 def write_shards(cluster: EcCluster, length_bytes: int) -> None:
-    """Write one group of this length to all datanodes, as a client does, and close it."""
+    """Write one group of this length to all datanodes, like a client, and close it."""
     group = BlockGroup(cluster.scheme, length_bytes)
     full, last = cells_of(group)
     cells = [full[stripe % len(full)] for stripe in range(group.stripe_count - 1)] + [last]
@@ -103,8 +103,9 @@ def write_many(cluster: EcCluster) -> None:
 def reconstruction(
     scheme: Scheme, write: Callable[[EcCluster], None], *, one_by_one: bool = False
 ) -> dict[str, int]:
-    """Rebuild one lost shard of what was written; return what the coordinator tells, and the
-    processor time of the datanodes."""
+    """Rebuild one lost shard of the written data; return the coordinator's figures, and the
+    processor time of the datanodes.
+    """
     with tempfile.TemporaryDirectory(prefix="suture-bench-ec-") as scratch:
         cluster = EcCluster(Path(scratch), scheme, [])
         try:
@@ -142,8 +143,9 @@ def reconstruction(
 
 
 def parity_cpu_s(scheme: Scheme) -> tuple[float, float]:
-    """Return the processor time of verifying many small groups, with a call for each cell and
-    with cells together; all in this process."""
+    """Return the processor time of verifying many small groups, with a call for each cell and with
+    combined cells; all in this process.
+    """
     with tempfile.TemporaryDirectory(prefix="suture-bench-ec-") as scratch:
         cluster = EcCluster(Path(scratch), scheme, [])
         try:
@@ -178,7 +180,7 @@ def cpu_ms(told: dict[str, int]) -> int:
 
 
 def measures() -> list[Measure]:
-    """Return the bytes read for those of the data shards, and the coordinator's peak memory."""
+    """Return the bytes read relative to the data shards, and the coordinator's peak memory."""
     small = reconstruction(RS_3_2, partial(write_shards, length_bytes=SMALL_BYTES))
     large = reconstruction(RS_3_2, partial(write_shards, length_bytes=LARGE_BYTES))
     alone = reconstruction(RS_3_2, write_many, one_by_one=True)

@@ -1,4 +1,4 @@
-"""Pushing replicas over loopback, against what carries them, measured in the same run.
+"""Measures pushes of replicas over loopback against their transport, in the same run.
 
     bare stream     gRPC messages of the same size from one process to one that drops them, over a
                     channel with the same options, as grpcio comes; and with the agent's heaps.
@@ -13,17 +13,17 @@
     own files       the small blocks at the source, each in a file of its own: what a scan of them
                     costs beside one of the copy, where they share a file
 
-Sources, target and sinks are processes of their own, the former with stores on a real file system.
-Between two hosts one disk is read and another is written; of one that does both, the copy gets
+Sources, target and sinks are separate processes, the former with stores on a real file system.
+Between two hosts one disk is read and another is written; if one disk does both, the copy gets
 half. So the large container is pushed twice: from a volume on a second device, for which memory
-serves (BENCH_REPLICATE_SOURCE, /dev/shm), and from one on the disk of the target.
-BENCH_REPLICATE_MIB says how much the large container holds (1,024), BENCH_REPLICATE_BLOCKS how many
-small blocks the other has (50,000), BENCH_REPLICATE_FOLDER where (the temporary folder).
+serves (BENCH_REPLICATE_SOURCE, /dev/shm), and from one on the target's disk. BENCH_REPLICATE_MIB is
+the size of the large container (1,024), BENCH_REPLICATE_BLOCKS the number of small blocks of the
+other (50,000), BENCH_REPLICATE_FOLDER the place (the temporary folder).
 
-No small file is deleted before the end: creating files soon after many were deleted was several
-times as slow here. It seems that ext4 without a journal keeps the inodes of deleted files unused.
-Where a host takes free memory back from its virtual machine, each page costs some 8 us when it is
-used first. Plain files tell both.
+No small file is deleted before the end, because creating files soon after many deletes was several
+times slower here. Apparently ext4 without a journal keeps the inodes of deleted files unused. If a
+host reclaims free memory from its virtual machine, each page costs some 8 us at its first use.
+Plain files show both effects.
 """
 
 import json
@@ -53,7 +53,7 @@ SMALL: Final = ContainerId(2)
 CHUNKS_PER_BLOCK: Final = 32
 CHUNK_BYTES: Final = 4 * MIB
 SMALL_BYTES: Final = 4_000
-ROUNDS: Final = 9  # one pair of new processes says little: their bare streams differ by a half
+ROUNDS: Final = 9  # one pair of new processes means little: their bare streams differ by half
 SMALL_ROUNDS: Final = 5  # each leaves its files until the end
 RATIO_MIN: Final = 0.8
 TAR_RATIO_MIN: Final = 1.5
@@ -65,7 +65,7 @@ MIB_PER_GIB: Final = 1024
 
 
 class End:
-    """One end of the transfers, told by lines."""
+    """An end of the transfers, controlled by lines."""
 
     def __init__(self, *arguments: str) -> None:
         self._process = subprocess.Popen(
@@ -89,7 +89,7 @@ class End:
         self._process.communicate()
 
     def ask(self, line: str) -> dict[str, Any]:
-        """Tell it a line, return its answer."""
+        """Send a line, and return the answer."""
         assert self._process.stdin is not None
         self._process.stdin.write(line + "\n")
         self._process.stdin.flush()
@@ -102,7 +102,9 @@ class End:
 
 
 class Series:
-    """What the rounds of one kind of transfer took: seconds, and processor seconds of each end."""
+    """The cost of the rounds of one kind of transfer: seconds, and processor seconds of
+    each end.
+    """
 
     def __init__(self) -> None:
         self.taken_s: list[float] = []
@@ -117,7 +119,7 @@ class Series:
 
     @property
     def median_s(self) -> float:
-        """The median of the seconds."""
+        """Median of the seconds."""
         return statistics.median(self.taken_s)
 
     def median_cpu_s(self) -> tuple[float, float]:
@@ -158,7 +160,7 @@ def prepare_large(folder: Path, large_mib: int) -> None:
 
 
 def large(source: End, other: End, folder: Path, large_mib: int) -> list[Measure]:
-    """Push the large container from either source, in turns with streams and the disk alone."""
+    """Push the large container from either source, alternating with streams and the disk alone."""
     own, near, bare, shared = Series(), Series(), Series(), Series()
     disk_s, cached_share = [], 0.0
     chunks = chunks_of(folder / "source", LARGE)
@@ -217,7 +219,7 @@ def large(source: End, other: End, folder: Path, large_mib: int) -> list[Measure
 
 
 def processor_times(which: str, own: Series, bare: Series, large_mib: int) -> list[Measure]:
-    """Return what a GiB costs either end."""
+    """Return the cost per GiB at either end."""
     pairs = zip(("source", "target"), own.median_cpu_s(), bare.median_cpu_s(), strict=True)
     return [
         Measure(
@@ -231,8 +233,9 @@ def processor_times(which: str, own: Series, bare: Series, large_mib: int) -> li
 
 
 def small(source: End, folder: Path, small_count: int) -> list[Measure]:
-    """Push the container of small blocks, each time to a new store, in turns with plain files and
-    tar."""
+    """Push the container of small blocks, each time to a new store, alternating with plain files
+    and tar.
+    """
     own, plain_s, tar_s, peaks = Series(), [], [], []
     scans: list[tuple[dict[str, Any], dict[str, Any]]] = []  # of source and target
     chunks = chunks_of(folder / "source", SMALL)
@@ -275,7 +278,7 @@ def small(source: End, folder: Path, small_count: int) -> list[Measure]:
 def scan_measures(
     scans: list[tuple[dict[str, Any], dict[str, Any]]], small_count: int
 ) -> list[Measure]:
-    """Return what it takes to scan the copy, beside the source."""
+    """Return the cost of scanning the copy, relative to the source."""
     wrong = sum(one["wrong"] for pair in scans for one in pair)
     seconds, cpu = (
         [statistics.median(one[key] for one in column) for column in zip(*scans, strict=True)]
@@ -299,7 +302,7 @@ def scan_measures(
 
 
 def peak_measures(which: str, peaks_mib: list[float]) -> list[Measure]:
-    """Return the peaks of memory of source and target."""
+    """Return the memory peaks of source and target."""
     return [
         at_most(f"replicate {which}: peak memory, {end}", peak_mib, "MiB", PEAK_MIB_MAX)
         for end, peak_mib in zip(("source", "target"), peaks_mib, strict=True)
@@ -307,8 +310,9 @@ def peak_measures(which: str, peaks_mib: list[float]) -> list[Measure]:
 
 
 def copied_s(chunks: Path, copy: Path) -> float:
-    """Read the block files while as much is written to another file, both directly and in one
-    thread each; return the seconds until the latter is durable."""
+    """Read the block files while as much is written to another file, both with direct I/O and one
+    thread each; return the time until the latter is durable.
+    """
     files = sorted(chunks.iterdir())
     size_bytes = sum(file.stat().st_size for file in files)
 
@@ -337,7 +341,7 @@ def copied_s(chunks: Path, copy: Path) -> float:
 
 
 def created_s(folder: Path, count: int) -> float:
-    """Create so many small files and sync them; return the seconds."""
+    """Create this many small files and sync them; return the time."""
     folder.mkdir()
     directory_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     data = os.urandom(SMALL_BYTES)
@@ -354,7 +358,7 @@ def created_s(folder: Path, count: int) -> float:
 
 
 def tarred_s(chunks: Path, folder: Path) -> float:
-    """Copy the block files through a pipe of tar and sync them; return the seconds."""
+    """Copy the block files through a pipe of tar and sync them; return the time."""
     folder.mkdir()
     begun_s = time.perf_counter()
     with subprocess.Popen([TAR, "-C", chunks, "-c", "."], stdout=subprocess.PIPE) as packing:
@@ -369,7 +373,7 @@ def tarred_s(chunks: Path, folder: Path) -> float:
 
 
 def chunks_of(folder: Path, container_id: ContainerId) -> Path:
-    """Return where the block files of a replica are."""
+    """Return the path of a replica's block files."""
     [found] = folder.glob(f"hdds/*/current/*/{container_id}/chunks")
     return found
 

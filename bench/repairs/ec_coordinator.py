@@ -1,4 +1,4 @@
-"""One reconstruction in a process of its own: prints what it read and the memory it took."""
+"""Runs one reconstruction in its own process; prints the bytes read and the memory used."""
 
 import json
 import re
@@ -20,12 +20,12 @@ THREADS = 32
 
 
 class OneByOne(Peer):
-    """A datanode that is asked for each cell alone, as one of an earlier version is."""
+    """A datanode that is called for each cell separately, as before calls were combined."""
 
     def read_chunks(
         self, container_id: ContainerId, keys: Sequence[tuple[BlockId, int]]
     ) -> dict[tuple[BlockId, int], tuple[ChunkInfo, bytes]]:
-        """Refuse."""
+        """Raise an error."""
         del container_id, keys
         raise Refused(Code.MALFORMED_REQUEST, "no such method")
 
@@ -38,7 +38,7 @@ def peak_bytes() -> int:
 
 
 def main() -> None:
-    """Carry out the order that stands on the command line, as JSON."""
+    """Carry out the command given as JSON on the command line."""
     order = json.loads(sys.argv[1])
     peers: dict[str, Peer] = {}
     kind = OneByOne if order.get("one_by_one") else Peer

@@ -1,15 +1,14 @@
-"""The ends of a transfer, each a process: `python -m bench.repairs.replicate_ends ROLE`.
+"""The ends of a transfer, each in its own process: `python -m bench.repairs.replicate_ends ROLE`.
 
     target FOLDER    serves ImportContainer
     source FOLDER    reads lines "push ID ADDRESS"
     sink             serves the same method, drops every message
     stream           reads lines "bare BYTES ADDRESS"
 
-The first two use memory as the agent does; the others are gRPC as it comes or, with "shared"
-behind, with the agent's heaps. All read lines and print one JSON for each. "scan ID" scans a
-replica that one of the first two has; "rss" tells the peak of
-resident memory as the kernel counts it (VmHWM), "clear" begins a new peak; "cpu" tells the
-processor seconds so far.
+The first two use memory as the agent does; the others use gRPC's default or, with "shared"
+appended, the agent's heaps. All read lines and print one line of JSON for each. "scan ID" scans a
+replica of one of the first two; "rss" prints the peak of resident memory as the kernel counts it
+(VmHWM), "clear" resets it; "cpu" prints the processor seconds so far.
 """
 
 import sys
@@ -62,12 +61,12 @@ def peak_mib() -> float:
 
 
 def clear_peak() -> None:
-    """Begin a new peak."""
+    """Reset the peak."""
     Path("/proc/self/clear_refs").write_text("5")
 
 
 def scanned(store: ReplicaStore, container_id: str) -> dict[str, Any]:
-    """Scan a replica; return the seconds and processor seconds."""
+    """Scan a replica; return seconds and processor seconds."""
     buffers = ReadBuffers()
     wall_s, cpu_s = time.perf_counter(), time.process_time()
     outcome = scan(store, ContainerId(int(container_id)), buffers)
@@ -76,7 +75,7 @@ def scanned(store: ReplicaStore, container_id: str) -> dict[str, Any]:
 
 
 def told(word: str) -> dict[str, Any]:
-    """Answer the lines that all of them understand."""
+    """Answer the lines that all roles accept."""
     match word:
         case "clear":
             clear_peak()
@@ -89,7 +88,7 @@ def told(word: str) -> dict[str, Any]:
 
 
 class Sink(datanode_pb2_grpc.DatanodeServicer):
-    """Receives and drops."""
+    """Receives data and drops it."""
 
     def ImportContainer(  # noqa: N802
         self, parts: Iterator[datanode_pb2.ImportPart], _context: grpc.ServicerContext
@@ -134,7 +133,7 @@ def serve_target(folder: Path) -> None:
 
 
 def serve_sink() -> None:
-    """Drop what the bare stream sends."""
+    """Drop the data of the bare stream."""
     sink = grpc.server(
         ThreadPoolExecutor(1), options=[("grpc.max_receive_message_length", 64 * MIB)]
     )
@@ -147,7 +146,7 @@ def serve_sink() -> None:
 
 
 def run_source(folder: Path) -> None:
-    """Push when told to."""
+    """Push on command."""
     store = open_store(folder, DATANODE)
     readers = ThreadPoolExecutor(THREADS)
     replicator = Replicator(
@@ -179,7 +178,7 @@ def run_source(folder: Path) -> None:
 
 
 def run_stream() -> None:
-    """Send when told to."""
+    """Send on command."""
     say({})
     for line in sys.stdin:
         match line.split():
@@ -190,7 +189,7 @@ def run_stream() -> None:
 
 
 def bare(address: str, size_bytes: int) -> float:
-    """Send so many bytes in messages of the same kind and size; return the seconds."""
+    """Send this many bytes in messages of the same kind and size; return the time."""
     data = memoryview(bytes(PART_BYTES))
     row = bytes(1024)
 

@@ -1,8 +1,8 @@
-"""rsync as what repairs files from a whole copy: a daemon that serves them, a client that fetches.
+"""rsync as a repair of files from a whole copy: a daemon that serves them, a client that fetches.
 
 The client compares checksums of all files (--checksum), since damage changes neither size nor time,
-and writes in place what its delta finds (--inplace). What it wrote is synced once, when it is done:
-its own --fsync syncs file by file, which takes several times as long.
+and writes deltas in place (--inplace). Its writes are synced once at the end, because its own
+--fsync syncs file by file, which takes several times as long.
 """
 
 import os
@@ -29,12 +29,12 @@ OPTIONS: Final = (
     "--no-human-readable",
 )
 TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
-OWN_TIMES, WITH_CHILDREN = 2, 4  # fields of /proc/PID/stat that are added up
+OWN_TIMES, WITH_CHILDREN = 2, 4  # fields of /proc/PID/stat that are summed
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What one run of the client cost; `processor_s` of both ends, `wire_bytes` both ways."""
+    """The cost of one client run; `processor_s` of both ends, `wire_bytes` both ways."""
 
     seconds: float
     processor_s: float
@@ -48,7 +48,7 @@ def processor_s(pid: int, fields: int = OWN_TIMES) -> float:
 
 
 def rsync_program() -> str:
-    """Return where rsync is. Raise SubprocessError where it is not."""
+    """Return the path of rsync. Raise SubprocessError if it is absent."""
     found = shutil.which(PROGRAM)
     if found is None:
         raise subprocess.SubprocessError(
@@ -98,7 +98,7 @@ class RsyncDaemon:
         self._daemon.wait()
 
     def fetch(self, target: Path) -> Fetched:
-        """Make the files in `target` what is served."""
+        """Make the files in `target` equal to the served ones."""
         before_s = processor_s(self._daemon.pid, WITH_CHILDREN)
         words = [self._program, *OPTIONS, f"rsync://127.0.0.1:{self._port}/{MODULE}/", f"{target}/"]
         begun_s = time.perf_counter()
@@ -118,7 +118,9 @@ class RsyncDaemon:
         return Fetched(taken_s, usage.ru_utime + usage.ru_stime + served_s, sum(map(int, sizes)))
 
     def _wait_for_children(self) -> None:
-        """Wait until the daemon has taken leave of who served the client: then it counts them."""
+        """Wait until the daemon has reaped the process that served the client, so that its time
+        counts.
+        """
         children = Path(f"/proc/{self._daemon.pid}/task/{self._daemon.pid}/children")
         deadline_s = time.monotonic() + WAIT_S
         while children.read_text().split() and time.monotonic() < deadline_s:

@@ -1,8 +1,8 @@
-"""What the verification log costs a scan: CPU of its appends against CPU of all of the scan.
+"""Measures the verification log's share of a scan: CPU of its appends against that of the scan.
 
 A container of BENCH_LOG_MIB (1024) in chunks of 4 MiB is read whole, several times, by the real
-scan past the page cache, with its commit; one of 5 GB costs the same one entry for five times the
-bytes. CPU is this thread's, so that neither the disk nor other processes count.
+scan past the page cache, with its commit. A container of 5 GB costs the same one entry for five
+times the bytes. CPU is this thread's, so that neither the disk nor other processes count.
 """
 
 import os
@@ -27,7 +27,7 @@ SHARE_MAX: Final = 1.0
 
 
 def measures() -> list[Measure]:
-    """Return the share of the log, and what an entry costs; seconds on two cores."""
+    """Return the share of the log, and the cost of an entry; takes seconds on two cores."""
     chunk_count = SIZE_MIB * MIB // CHUNK_BYTES_DEFAULT
     with tempfile.TemporaryDirectory(prefix="suture-log-", dir=os.environ.get("TMPDIR")) as name:
         volume = Path(name) / "volume"

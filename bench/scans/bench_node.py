@@ -1,10 +1,9 @@
-"""A datanode with 100,000 containers: start, answers, idle load, memory.
+"""Measures a datanode with 100,000 containers: start, answers, idle load, memory.
 
-The replicas are closed and empty: what is measured is what each of them costs before a byte of it
-is read. They are made once, below bench/out, which takes minutes; each run calls them verified at
-their last slot, so that some are due every minute, as on a host that keeps its promise. No control
-plane answers the agent. It is measured twice: while its scan window is closed, and while it is
-open.
+The replicas are closed and empty, because the cost of each before a byte is read is measured. They
+are created once, below bench/out, which takes minutes. Each run marks them as verified at their
+last slot, so that some are due every minute, as on a host that meets its interval. No control plane
+answers the agent. It is measured twice: with its scan window closed, and with it open.
 
     SUTURE_BENCH_CONTAINERS     another number of containers
     SUTURE_BENCH_VOLUME         a volume to use, with the ids "bench" of datanode and cluster
@@ -42,22 +41,22 @@ from scanner.schedule import PERIOD_SHARE, phase_of
 
 COUNT = int(os.environ.get("SUTURE_BENCH_CONTAINERS", "100000"))
 OUT = Path(__file__).resolve().parents[1] / "out"
-SUTURE = "from agent.cli.start import main; main()"  # as the installed script says
+SUTURE = "from agent.cli.start import main; main()"  # as in the installed script
 FILLERS = 8
 ANSWERS = 9
 LOOK_S = 10.0
-SETTLED_S = 0.5  # of processor time between two looks: the first metadata scan is over
+SETTLED_S = 0.5  # of processor time between two polls: the first metadata scan is over
 LOOKS_MAX = 60
-IDLE_S = 150.0  # longer than what becomes due is gathered: all that works in the background did
+IDLE_S = 150.0  # longer than the period of all background work
 MIB = 1024**2
-FORGET_PEAK = "5"  # proc(5), clear_refs: the peak begins again at what is resident now
+FORGET_PEAK = "5"  # proc(5), clear_refs: resets the peak to the resident memory
 INTERVAL_S = 7 * 86_400
 MANY = f"{COUNT} containers"
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def measures() -> list[Measure]:
-    """Return what an idle datanode with many containers costs, and how fast it answers."""
+    """Return the cost of an idle datanode with many containers, and its response times."""
     volume = Path(os.environ.get("SUTURE_BENCH_VOLUME", OUT / f"node-{COUNT}"))
     fill(volume)
     call_verified(volume)
@@ -69,7 +68,7 @@ def measures() -> list[Measure]:
 
 @contextmanager
 def agent_on(volume: Path, scan: str = "") -> Iterator[tuple[int, str, float]]:
-    """Run an agent; yield its pid and address as soon as it listens, and how long that took."""
+    """Run an agent; yield its pid and address once it listens, and the time that took."""
     with tempfile.TemporaryDirectory(prefix="suture-bench-") as scratch:
         config = Path(scratch) / "agent.toml"
         config.write_text(
@@ -95,7 +94,7 @@ def agent_on(volume: Path, scan: str = "") -> Iterator[tuple[int, str, float]]:
 
 
 def started(pid: int, start_s: float) -> list[Measure]:
-    """Measure an agent that has just begun to listen."""
+    """Measure an agent that has just started to listen."""
     return [
         at_most("agent start, wall", start_s, "s", 5, compared_with=MANY),
         Measure("agent start, processor", cpu_s(pid), "s", MANY),
@@ -103,7 +102,7 @@ def started(pid: int, start_s: float) -> list[Measure]:
 
 
 def answered(address: str) -> list[Measure]:
-    """Measure `suture status`, and the agent's part in it."""
+    """Measure `suture status`, and the agent's share of it."""
     words = [sys.executable, "-c", SUTURE, "status", "--datanode", address]
     first_s = duration_s(lambda: answer(words))
     children_s = children_cpu_s()
@@ -121,7 +120,7 @@ def answered(address: str) -> list[Measure]:
 
 
 def idle(pid: int, when: str) -> list[Measure]:
-    """Measure what an agent costs when the work of its start is done."""
+    """Measure an agent whose start-up work is done."""
     settle(pid)
     start_peak_mib = memory_bytes(pid, "VmHWM") / MIB
     Path(f"/proc/{pid}/clear_refs").write_text(FORGET_PEAK)
@@ -141,7 +140,7 @@ def idle(pid: int, when: str) -> list[Measure]:
 
 
 def settle(pid: int) -> None:
-    """Wait until the work of the start is done: every replica is looked at once."""
+    """Wait until the start-up work is done: every replica is checked once."""
     for _ in range(LOOKS_MAX):
         before_s = cpu_s(pid)
         time.sleep(LOOK_S)
@@ -150,14 +149,15 @@ def settle(pid: int) -> None:
 
 
 def far_window() -> str:
-    """Return an hour of the day that is far away: nothing is due, and the scans wait."""
+    """Return a distant hour of the day: nothing is due, and the scans wait."""
     hour = (time.gmtime().tm_hour + 12) % 24
     return f"{hour:02}:00-{(hour + 1) % 24:02}:00"
 
 
 def fill(volume: Path) -> None:
-    """Make the closed replicas that are not there yet, several at once, and nothing durable before
-    all of them are: a hundred thousand times thirteen syncs take longer than the bench may."""
+    """Create the missing closed replicas, several at once, and durable only at the end: a hundred
+    thousand times thirteen syncs take longer than the benchmark may.
+    """
     volume.mkdir(parents=True, exist_ok=True)
     options = StoreOptions(reserve_bytes=0)
     store = ReplicaStore.open([volume], cluster_id="bench", datanode_id="bench", options=options)
@@ -177,7 +177,7 @@ def fill(volume: Path) -> None:
 
 
 def call_verified(volume: Path) -> None:
-    """Let every replica have been read at its last slot."""
+    """Mark every replica as read at its last slot."""
     period_s, now_s = PERIOD_SHARE * INTERVAL_S, time.time()
     index = Index(VolumeLayout(volume, "bench").database, map_bytes=StoreOptions().lmdb_map_bytes)
 
@@ -193,25 +193,26 @@ def call_verified(volume: Path) -> None:
 
 
 def answer(words: list[str]) -> None:
-    """Ask, as an operator would; a damaged or late datanode would be an error here."""
+    """Run a command like an operator; a damaged or late datanode would be an error here."""
     subprocess.run(words, check=True, capture_output=True)
 
 
 def cpu_s(pid: int) -> float:
-    """Return the processor time that a process has used."""
+    """Return the processor time of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
 
 def children_cpu_s() -> float:
-    """Return the processor time of the commands that have ended."""
+    """Return the processor time of the finished commands."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def mapped_index_bytes(pid: int) -> int:
-    """Return how much of its resident memory is the page cache's: pages of the mapped index, which
-    the kernel takes back from whom it likes, whenever it wants."""
+    """Return the part of its resident memory that is page cache: pages of the mapped index, which
+    the kernel may reclaim at any time.
+    """
     smaps = Path(f"/proc/{pid}/smaps").read_text()
     sizes_kib = re.findall(r"/data\.mdb\n(?:\w+: .*\n)*?Rss:\s+(\d+) kB", smaps)
     assert sizes_kib, "the index is not mapped"
@@ -219,7 +220,7 @@ def mapped_index_bytes(pid: int) -> int:
 
 
 def memory_bytes(pid: int, name: str) -> int:
-    """Return the memory that a process has now, `VmRSS`, or had at most, `VmHWM`."""
+    """Return the current memory of a process, `VmRSS`, or its peak, `VmHWM`."""
     match = re.search(rf"{name}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     assert match is not None
     return int(match[1]) * 1024

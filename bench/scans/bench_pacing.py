@@ -1,12 +1,12 @@
-"""What a scan costs the clients beside it, and what it makes of an idle disk.
+"""Measures the effect of a scan on clients beside it, and its speed on an idle disk.
 
-Four times: on a simulated disk with one head (`simulated_disk`); on a real disk that the
-kernel limits (`limited_disk`), with a real agent, clients over gRPC, and a scan that takes
-what the closed loop gives it; on the real disk as it is, beside the C program of the scan bench;
-and against a scan in a process of its own, to see what sharing an interpreter costs. The loop gets
-SETTLE_S to find its rate, which is not counted; then the scan is paused and resumed in turns, as an
-operator would, and neighbours are compared. BENCH_SCAN_FOLDER says where the data lies (the
-temporary folder).
+There are four parts: on a simulated disk with one head (`simulated_disk`); on a real disk that the
+kernel limits (`limited_disk`), with a real agent, clients over gRPC, and a scan at the rate of the
+closed loop; on the unlimited disk, beside the C program of the scan benchmark; and against a scan
+in a separate process, to measure the cost of sharing an interpreter. The loop gets SETTLE_S to find
+its rate, which is not counted. Then the scan is paused and resumed in alternation, like an operator
+would, and neighbours are compared. BENCH_SCAN_FOLDER is the place of the data (the temporary
+folder).
 """
 
 import os
@@ -41,7 +41,7 @@ READ, SCANNED, FIRST_COPY = ContainerId(1), ContainerId(2), 10
 READ_SHAPE: Final = Shape(440, 64, 64 * 1024)  # every chunk is read once at most
 SCANNED_SHAPE: Final = Shape(4, 32, 4 * MIB)
 IDLE_SHAPE: Final = Shape(8, 32, 4 * MIB)
-COPIES: Final = 80  # so much that no run comes to an end of what was never read
+COPIES: Final = 80  # enough that no run comes to the end of unread chunks
 IDLE_COPIES: Final = 90
 CLIENT_THREADS: Final = 4
 CLIENT_READS_PER_S: Final = 100.0
@@ -61,7 +61,7 @@ AS_FAST_AS_IT_GOES: Final = f"volume_bytes_per_s = {16 * 1024 * MIB}\n"
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Some seconds with the scan or without it."""
+    """A few seconds with or without the scan."""
 
     begun_s: float
     ended_s: float
@@ -74,7 +74,7 @@ class Turn:
 
 
 def measures() -> list[Measure]:
-    """Measure everything; some five minutes on two cores."""
+    """Measure everything; takes some five minutes on two cores."""
     with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_SCAN_FOLDER")) as name:
         folder = Path(name)
         return [
@@ -140,7 +140,7 @@ def beside_clients(folder: Path) -> list[Measure]:
 
 
 def turns(agent: Agent, count: int, turn_s: float = TURN_S) -> list[tuple[Turn, Turn]]:
-    """Let the scan read and pause in turns; return the pairs, the one with the scan first."""
+    """Let the scan read and pause in alternation; return the pairs, the one with the scan first."""
 
     def turn(*, reads: bool) -> Turn:
         (agent.resume if reads else agent.pause)()
@@ -164,7 +164,7 @@ def turns(agent: Agent, count: int, turn_s: float = TURN_S) -> list[tuple[Turn, 
 
 
 def p99_ratios(reads: Path, pairs: list[tuple[Turn, Turn]]) -> list[float]:
-    """Return for each pair the clients' p99 beside the scan by that without it."""
+    """Return, for each pair, the clients' p99 beside the scan divided by that without it."""
     whole_lines = reads.read_text().rpartition("\n")[0].splitlines()
     samples = [(float(at_s), float(took_s)) for at_s, took_s in map(str.split, whole_lines)]
 
@@ -181,8 +181,9 @@ def p99_ratios(reads: Path, pairs: list[tuple[Turn, Turn]]) -> list[float]:
 
 
 def idle_disk(folder: Path) -> list[Measure]:
-    """Measure the speed of the background scan of an agent that nobody asks for anything, with
-    the C program in turns on the same files."""
+    """Measure the background scan's speed on an agent without clients, alternating with the C
+    program on the same files.
+    """
     compile_program()
     volume = folder / "idle"
     chunks = fill(volume, SCANNED, IDLE_SHAPE)
@@ -200,7 +201,7 @@ def idle_disk(folder: Path) -> list[Measure]:
             speeds.append(scanned_bytes / (time.monotonic() - begun_s))
             agent.pause()
             plain.append(run_c(parent, threads=1).bytes_per_s)
-            time.sleep(STALE_S)  # for the agent the C program was somebody else who reads
+            time.sleep(STALE_S)  # for the agent, the C program was another reader
             ratios.append(speeds[-1] / plain[-1])
     own = statistics.median(speeds) / 1e9
     compared = f"{statistics.median(plain) / 1e9:.2f}, C program, one thread"
@@ -217,8 +218,9 @@ def idle_disk(folder: Path) -> list[Measure]:
 
 
 def thread_or_process(folder: Path) -> list[Measure]:
-    """Measure the p99 of reads from memory beside a scan without any pace: in a thread of the
-    agent, and in a process of its own. The device is as busy in both."""
+    """Measure the p99 of reads from memory beside an unpaced scan: in a thread of the agent, and in
+    a separate process. The device is equally busy in both.
+    """
     volume, other = folder / "served", folder / "other"
     files = sorted(fill(volume, READ, READ_SHAPE).iterdir())
     copies = [ContainerId(FIRST_COPY + index) for index in range(IDLE_COPIES)]
@@ -263,7 +265,7 @@ def thread_or_process(folder: Path) -> list[Measure]:
 
 
 def resting() -> Turn:
-    """Let the clients read for a turn; what else runs is the caller's."""
+    """Let the clients read for a turn; the caller controls what else runs."""
     time.sleep(LEAD_S)
     begun_s = time.monotonic()
     time.sleep(MEMORY_TURN_S)
@@ -271,7 +273,7 @@ def resting() -> Turn:
 
 
 def run_up(agent: Agent) -> None:
-    """Wait until the rate is above what the reads reach, or grows no more for CALM_S."""
+    """Wait until the rate is above the speed of the reads, or has not grown for CALM_S."""
     grew_at_s, highest = time.monotonic(), 0
     while time.monotonic() < grew_at_s + CALM_S + 2 * LEAD_S:
         rate = agent.status().rate_bytes_per_s

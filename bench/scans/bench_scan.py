@@ -1,15 +1,16 @@
-"""Scanning cold replicas: against a C program that does the same, and against common checksummers.
+"""Measures scans of cold replicas against an equivalent C program and common checksummers.
 
-`bench/c/scan.c` reads with O_DIRECT and computes CRC32C for every 16 KiB, by the processor's
-instruction for it, or, as the agent's library does, by folding 512 bits at a time where the
-processor can: what a scan costs at least. All are run in turns over the same files of a real
-volume, the agent in a process of its own, through `scan_replica` and the store's reader. The bound
-is on the instruction; how far the folding program is away is told beside it. Two bounds are wider
-on an x86-64-v3 without AVX-512, where a CRC costs twice as much; the first line says what is there.
+`bench/c/scan.c` reads with O_DIRECT and computes CRC32C for every 16 KiB, with the processor's
+instruction or, like the agent's library, by folding 512 bits at a time where the processor can: the
+minimum cost of a scan. All are run in alternation over the same files of a real volume, the agent
+in a separate process, through `scan_replica` and the store's reader. The bound is on the
+instruction; the distance to the folding program is shown beside it. Two bounds are wider on an
+x86-64-v3 without AVX-512, where a CRC costs twice as much; the first line shows the processor's
+features.
 
-BENCH_SCAN_MIB says how much the large containers hold (1,024), BENCH_SCAN_FOLDER where (the
-temporary folder). Needs a C compiler as `cc`; `b3sum` (Debian's package of that name) is left out
-where it is absent.
+BENCH_SCAN_MIB is the size of the large containers (1,024), BENCH_SCAN_FOLDER the place (the
+temporary folder). Needs a C compiler as `cc`; `b3sum` (Debian's package of that name) is omitted if
+absent.
 """
 
 import json
@@ -43,7 +44,7 @@ from tests.support.faults.page_cache import cached_pages, drop_pages
 
 C_SOURCE: Final = Path(__file__).parents[1] / "c" / "scan.c"
 C_PROGRAM: Final = C_SOURCE.parent / "bin" / "scan"
-LARGE: Final = (ContainerId(1), ContainerId(2))  # one a worker
+LARGE: Final = (ContainerId(1), ContainerId(2))  # one per worker
 SMALL: Final = ContainerId(3)
 FINE: Final = ContainerId(4)  # as many bytes as a large one, in chunks of 64 KiB
 SMALL_SHAPE: Final = Shape(50_000, 1, 10_000)
@@ -67,7 +68,7 @@ ON: Final = "with AVX-512" if FOLDS else "without AVX-512"
 SMALL_RATIO_MAX: Final = 1.3 if FOLDS else 1.4
 CACHED_SHARE_MAX: Final = 0.01
 MEMORY_FLIPS: Final = 100_000
-SYSTEM_CALL_SCANS: Final = 300  # of a hundred blocks, with every second read spoilt
+SYSTEM_CALL_SCANS: Final = 300  # of a hundred blocks, with every second read corrupted
 DISK_FLIPS: Final = 1_000
 CHECKSUMMERS: Final = (
     (("b3sum", "--num-threads", "1"), 4.0),
@@ -77,7 +78,7 @@ CHECKSUMMERS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one run took."""
+    """The cost of one run."""
 
     length_bytes: int
     files: int
@@ -96,7 +97,7 @@ class Run:
 
 
 def measures() -> list[Measure]:
-    """Measure everything; some five minutes on two cores."""
+    """Measure everything; takes some five minutes on two cores."""
     compile_program()
     mib = int(os.environ.get("BENCH_SCAN_MIB", "1024"))
     with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_SCAN_FOLDER")) as folder:
@@ -190,12 +191,12 @@ def small_chunks(volume: Path) -> list[Measure]:
 
 
 def ratios(mine: list[Run], theirs: list[Run], number: Callable[[Run], float]) -> list[float]:
-    """Return one number of each of our runs by theirs of the same round."""
+    """Return one figure of each of our runs divided by theirs of the same round."""
     return [number(one) / number(other) for one, other in zip(mine, theirs, strict=True)]
 
 
 def small_blocks(volume: Path, chunks: Path) -> list[Measure]:
-    """Measure a container of 50,000 blocks of 10 KB, one worker each. Either bound will do."""
+    """Measure a container of 50,000 blocks of 10 KB, one worker each. Either bound suffices."""
     own, plain = in_turns(
         lambda: run_own(volume, SMALL),
         lambda: run_c(chunks.parent, threads=1),
@@ -223,10 +224,10 @@ def small_blocks(volume: Path, chunks: Path) -> list[Measure]:
 def against_checksummers(volume: Path, files: list[Path]) -> list[Measure]:
     """Measure processor time against programs that read through the page cache, from cold.
 
-    One worker and one thread: two that share a core's units would both look dearer than they are.
-    The C program runs beside them, because what it needs is the least that any scan can: where its
+    One worker and one thread: two that share a core's units would both look more expensive than
+    they are. The C program runs beside them, because its cost is the minimum of any scan: if its
     own distance is shorter than the bound, the bound is out of reach on this machine. b3sum maps
-    its files, and where the kernel's page cache has large folios that costs it next to nothing.
+    its files, which costs it next to nothing if the kernel's page cache has large folios.
     """
     parent = joined_list(sorted({path.parent for path in files}))
     commands = [(command, low) for command, low in CHECKSUMMERS if shutil.which(command[0])]
@@ -261,7 +262,7 @@ def against_checksummers(volume: Path, files: list[Path]) -> list[Measure]:
 
 
 def page_cache(volume: Path, files: list[Path]) -> list[Measure]:
-    """Measure what a scan leaves in the page cache, and whether it takes anything out of it."""
+    """Measure what a scan leaves in the page cache, and whether it evicts anything."""
     warm, cold = files[0], files[1:]
     for path in files:
         drop_pages(path)
@@ -298,13 +299,13 @@ def flips(folder: Path) -> list[Measure]:
 
 
 def condemned(where: str, lies: Lies) -> Measure:
-    """Return how many good chunks were called corrupt: none may be."""
+    """Return how many good chunks were called corrupt: must be none."""
     name = f"CORRUPT for {lies.flip_count:,} flips {where}"
     return at_most(name, lies.verdicts[Verdict.CORRUPT], "verdicts", 0)
 
 
 def in_turns(*programs: Callable[[], Run], rounds: int) -> list[list[Run]]:
-    """Return the runs of each program, round by round; who goes first alternates."""
+    """Return the runs of each program, round by round; the order alternates."""
     runs: list[list[Run]] = [[] for _ in programs]
     for index in range(rounds):
         order = list(zip(programs, runs, strict=True))
@@ -343,7 +344,7 @@ def run_c(folder: Path, *options: str, threads: int) -> Run:
 
 
 def run_json(*command: str) -> Run:
-    """Run a program that prints what it took; nothing it read may be wrong."""
+    """Run a program that prints its cost; it must find no error."""
     ran = subprocess.run(command, check=True, capture_output=True, timeout=SUBPROCESS_TIMEOUT_S)
     fields = json.loads(ran.stdout)
     assert fields["wrong"] == 0, fields
@@ -351,7 +352,7 @@ def run_json(*command: str) -> Run:
 
 
 def run_checksummer(command: tuple[str, ...], files: list[Path]) -> Run:
-    """Run a program that reads files through the page cache, which is emptied of them before."""
+    """Run a program that reads files through the page cache, from which they are dropped before."""
     for path in files:
         drop_pages(path)
     before, wall_s = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()

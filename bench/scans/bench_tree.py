@@ -1,7 +1,7 @@
-"""A container of half a million one-chunk blocks: build, diff, encode, decode its tree.
+"""Measures a container of half a million one-chunk blocks: build, diff, encode, decode its tree.
 
-Each is measured in turns with the plain version of the same (reference_tree.py), which must not
-win: a tree must be cheap for a thousand chunks and for half a million blocks alike.
+Each is measured in alternation with a plain implementation (reference_tree.py), which must not win:
+a tree must be cheap both for a thousand chunks and for half a million blocks.
 """
 
 import gc
@@ -33,7 +33,7 @@ from merkle.tree_codec import decode_tree, encode_tree
 
 BLOCK_COUNT: Final = 500_000
 CHUNK_BYTES: Final = 10_000  # half a million of them are a container of 5 GB
-LARGE_CHUNK_COUNT: Final = 1_280  # as are so many of 4 MiB
+LARGE_CHUNK_COUNT: Final = 1_280  # and so are this many of 4 MiB
 WINDOW_BYTES: Final = 16_384
 DIFFERENCE_COUNT: Final = 10
 CONTAINER: Final = ContainerId(1)
@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 
 def measures() -> list[Measure]:
-    """Measure everything; a minute on two cores."""
+    """Measure everything; takes a minute on two cores."""
     rows = small_rows()
     tree = build_from_rows(rows, {}, algorithm=Algorithm.XXH3_64)
     peer = build_from_rows(damaged(rows), {}, algorithm=Algorithm.XXH3_64)
@@ -77,7 +77,9 @@ def one_chunk_row(block_id: BlockId, checksums: bytes) -> tuple[BlockId, bytes]:
 
 
 def damaged(rows: Rows) -> Rows:
-    """Return the rows of a peer that lost half of ten blocks and has other data in the rest."""
+    """Return the rows of a peer that lost half of ten blocks and has other data in the
+    other half.
+    """
     hit = range(BLOCK_COUNT // 20, BLOCK_COUNT, BLOCK_COUNT // DIFFERENCE_COUNT)
     lost = {rows[index][0] for index in hit[::2]}
     changed = {rows[index][0] for index in hit[1::2]}
@@ -89,7 +91,7 @@ def damaged(rows: Rows) -> Rows:
 
 
 def building(rows: Rows) -> list[Measure]:
-    """Measure the build from rows, both algorithms, and what it takes in memory."""
+    """Measure the build from rows, both algorithms, and its memory."""
     taken = []
     for algorithm in Algorithm:
         built = partial(build_from_rows, rows, {}, algorithm=algorithm)
@@ -122,7 +124,7 @@ def diffing(mine: Tree, theirs: Tree) -> list[Measure]:
 
 
 def coding(tree: Tree, encoded: bytes) -> list[Measure]:
-    """Measure the file both ways."""
+    """Measure encoding and decoding."""
     plain = reference_tree.from_tree(tree)
     plain_encoded = reference_tree.encode(plain)
     plain_decode = partial(reference_tree.decode, plain_encoded, tree.algorithm, tree.root)
@@ -182,7 +184,7 @@ def against_plain(
     plain: Callable[[], object],
     ratio_min: float | None = None,
 ) -> list[Measure]:
-    """Return time for a block, and how many times faster than the plain version it is."""
+    """Return the time per block, and the ratio to the plain version."""
     ours_s, plain_s = interleaved_medians(ours, plain, rounds=5)
     ratio = plain_s / ours_s
     if ratio_min is None:
@@ -197,7 +199,7 @@ def against_plain(
 
 
 def peak_of(action: Callable[[], T]) -> tuple[T, int]:
-    """Return what the action returns, and the most bytes that it had allocated at once."""
+    """Return the action's result, and its peak allocation."""
     gc.collect()
     tracemalloc.start()
     try:
@@ -208,16 +210,16 @@ def peak_of(action: Callable[[], T]) -> tuple[T, int]:
 
 
 def peak(name: str, peak_bytes: int, plain_peak_bytes: int | None = None) -> Measure:
-    """Return a peak of memory for a block."""
+    """Return a memory peak per block."""
     plain = "" if plain_peak_bytes is None else f"{plain_peak_bytes / BLOCK_COUNT:,.0f}, plain"
     return Measure(name, peak_bytes / BLOCK_COUNT, "bytes/block", plain)
 
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-    """Switch Python's cyclic collector off: it punishes whoever keeps many objects.
+    """Disable Python's cyclic collector, which penalises many live objects.
 
-    The agent runs with it on, as the other measures do; this says how much of the ratio it is.
+    The agent runs with it on, as the other measures do; this shows its part of the ratio.
     """
     gc.disable()
     try:

@@ -1,10 +1,10 @@
-"""A disk that gives so many bytes and reads a second and no more, by the kernel's own hand.
+"""A disk limited in bytes and reads per second by the kernel.
 
     file ─► loop device (direct I/O) ─► ext4 ─► what the processes in the control group read
 
-The block throttle of Linux (control groups, version 1 or 2) bounds what a group of processes reads
-from the loop device: what exceeds it waits in line, clients' reads behind the scan's. Needs root,
-`losetup` and `mkfs.ext4`.
+The block throttle of Linux (control groups, version 1 or 2) limits a process group's reads from the
+loop device: excess reads are queued, clients' reads behind the scan's. Needs root, `losetup` and
+`mkfs.ext4`.
 """
 
 import os
@@ -22,18 +22,18 @@ COMMAND_TIMEOUT_S: Final = 120
 
 @dataclass(frozen=True, slots=True)
 class LimitedDisk:
-    """A mounted file system; reads of the processes that `hold` took are limited."""
+    """A mounted file system; reads of processes added with `hold` are limited."""
 
     path: Path
     group: Path
 
     def hold(self, pid: int) -> None:
-        """Limit a process, all its threads."""
+        """Limit a process with all its threads."""
         (self.group / "cgroup.procs").write_text(str(pid))
 
 
 def why_not() -> str:
-    """Return what this machine lacks for a limited disk; "" for nothing."""
+    """Return what this machine lacks for a limited disk; "" if nothing."""
     if os.geteuid():
         return "needs root"
     if not BLKIO.is_dir() and "io" not in _controllers():
@@ -50,7 +50,7 @@ def _controllers() -> list[str]:
 def limited_disk(
     folder: Path, *, size_bytes: int, bytes_per_s: int, reads_per_s: int
 ) -> Iterator[LimitedDisk]:
-    """Make a disk below `folder`; it is gone at the end, whatever happened."""
+    """Create a disk below `folder`; it is always removed at the end."""
     image, mounted = folder / "disk", folder / "mounted"
     mounted.mkdir()
     with image.open("wb") as file:
@@ -71,7 +71,7 @@ def limited_disk(
 
 @contextmanager
 def _group(device: str, bytes_per_s: int, reads_per_s: int) -> Iterator[Path]:
-    """Make the control group and set its limits. It must be empty at the end."""
+    """Create the control group and set its limits. It must be empty at the end."""
     number = Path(device).stat().st_rdev
     name = f"{os.major(number)}:{os.minor(number)}"
     group = (BLKIO if BLKIO.is_dir() else UNIFIED) / f"suture-bench-{os.getpid()}"
@@ -89,7 +89,7 @@ def _group(device: str, bytes_per_s: int, reads_per_s: int) -> Iterator[Path]:
 
 
 def _run(*command: str) -> str:
-    """Run a command; return what it printed. Raise CalledProcessError."""
+    """Run a command; return its output. Raise CalledProcessError."""
     ran = subprocess.run(
         command, check=True, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S
     )

@@ -3,9 +3,9 @@
     python -m bench.scans.read_clients ADDRESS CONTAINER THREADS RATE
 
 Each thread waits a random time, reads one chunk of the container over gRPC, and prints when that
-ended, on the machine's monotonic clock, and how long it took, in seconds. RATE is of all threads,
-reads a second, as long as reads take no time. No chunk is read twice: the second time it would come
-from memory. Ends when all are read or it is killed.
+ended, on the machine's monotonic clock, and how long it took, in seconds. RATE is the total reads
+per second if reads took no time. No chunk is read twice, because the second read would come from
+memory. Ends when all are read or it is killed.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""A real agent on a volume made by `bench.scans.scan_world`, and what its scrub says of itself."""
+"""A real agent on a volume made by `bench.scans.scan_world`, and its scrub status."""
 
 import json
 import os
@@ -16,16 +16,16 @@ from bench.scans.limited_disk import LimitedDisk
 from tools.demo.cluster import Process
 
 TIMEOUT_S: Final = 60.0
-NOBODY: Final = "127.0.0.1:9"  # the volume remembers cluster and datanode: no SCM is needed
+NOBODY: Final = "127.0.0.1:9"  # the volume has cluster and datanode ids: no SCM is needed
 LOOK_S: Final = 0.05
 PAUSE_MS: Final = 3_600_000
 
 
 class Agent:
-    """An agent in a process of its own; its background scan is steered as an operator does."""
+    """An agent in a separate process; its background scan is controlled like by an operator."""
 
     def __init__(self, folder: Path, volume: Path, scan: str) -> None:
-        """`scan` is the section of that name of its config."""
+        """`scan` is the content of the config section of that name."""
         config = folder / "agent.toml"
         config.write_text(
             f'[node]\nlisten = "127.0.0.1:0"\nscm = "{NOBODY}"\n'
@@ -37,11 +37,11 @@ class Agent:
 
     @property
     def address(self) -> str:
-        """Where it listens."""
+        """Address of the agent."""
         return self.process.address
 
     def status(self) -> pb.VolumeScrub:
-        """Return how far the scan of its only volume is."""
+        """Return the scan progress of its only volume."""
         (volume,) = self._peer.scrub_status().volumes
         return volume
 
@@ -50,7 +50,7 @@ class Agent:
         self._peer.steer_scrub(pb.SteerScrubRequest(pause_ms=PAUSE_MS))
 
     def resume(self) -> None:
-        """Let the scan go on."""
+        """Resume the scan."""
         self._peer.steer_scrub(pb.SteerScrubRequest(resume=True))
 
     def start(self, disk: LimitedDisk | None = None) -> None:
@@ -71,7 +71,7 @@ class Agent:
 def running(
     folder: Path, volume: Path, scan: str, disk: LimitedDisk | None = None
 ) -> Iterator[Agent]:
-    """Run an agent; it is gone at the end."""
+    """Run an agent; it is stopped at the end."""
     agent = Agent(folder, volume, scan)
     agent.start(disk)
     try:
@@ -84,7 +84,9 @@ def running(
 def clients(
     folder: Path, address: str, container: int, *, thread_count: int, reads_per_s: float
 ) -> Iterator[Path]:
-    """Let clients read; yield the file in which each read is a line as `read_clients` prints it."""
+    """Run reading clients; yield the file with a line for each read, as `read_clients`
+    prints it.
+    """
     path = folder / "reads"
     program = ("tools.demo.child", str(os.getpid()), "bench.scans.read_clients")
     arguments = [str(container), str(thread_count), str(reads_per_s)]

@@ -1,7 +1,7 @@
-"""The tree as one would write it first: an object for each node, a dict for each diff.
+"""A plain implementation of the tree: an object for each node, a dict for each diff.
 
-Not slow on purpose: rows are unpacked straight into slotted nodes. It is what the columns of
-`merkle.tree` are measured against (bench_tree.py), and, being plain, what they are tested against
+It is not slow on purpose: rows are unpacked straight into slotted nodes. The columns of
+`merkle.tree` are measured against it (bench_tree.py) and tested against it
 (tests/property/test_tree_laws.py).
 """
 
@@ -19,7 +19,7 @@ from merkle.tree import Leaf, Tree
 
 @dataclass(slots=True)
 class BlockNode:
-    """One block with its chunks by ascending offset."""
+    """A block with its chunks by ascending offset."""
 
     block_id: BlockId
     checksum: int
@@ -106,7 +106,7 @@ def encode(tree: PlainTree) -> bytes:
 
 
 def decode(data: bytes, algorithm: Algorithm, root: int) -> PlainTree:
-    """Return what `encode` was given."""
+    """Return the tree that `encode` was given."""
     (count,) = COUNT.unpack_from(data)
     start = COUNT.size
     blocks = {}
@@ -135,7 +135,7 @@ def from_tree(tree: Tree) -> PlainTree:
 
 
 def diff(mine: PlainTree, theirs: PlainTree) -> list[Difference]:
-    """Return what differs, block by block through two dicts."""
+    """Return the differences, block by block through two dicts."""
     found: list[tuple[BlockId, BlockNode | None, BlockNode | None]] = []
     for block_id, here in mine.blocks.items():
         there = theirs.blocks.get(block_id)
@@ -156,7 +156,7 @@ def diff(mine: PlainTree, theirs: PlainTree) -> list[Difference]:
 def of_block(
     block_id: BlockId, mine: BlockNode | None, theirs: BlockNode | None
 ) -> list[Difference]:
-    """Return what differs in one block."""
+    """Return the differences in one block."""
     kinds = DifferenceKind
     if mine is not None and theirs is not None and not mine.deleted and not theirs.deleted:
         return of_chunks(block_id, mine.chunks, theirs.chunks)
@@ -174,7 +174,7 @@ def of_block(
 
 
 def of_chunks(block_id: BlockId, mine: list[Leaf], theirs: list[Leaf]) -> list[Difference]:
-    """Return what differs in the chunks of a block that is live on both sides."""
+    """Return the differences in the chunks of a block that is live on both sides."""
     my_leaves = {leaf.offset: leaf for leaf in mine}
     their_leaves = {leaf.offset: leaf for leaf in theirs}
     differences = []

@@ -1,8 +1,8 @@
-"""The agent's scan as a process: `python -m bench.scans.scan_own VOLUME WORKERS CONTAINER...`.
+"""Runs the agent's scan in a process: `python -m bench.scans.scan_own VOLUME WORKERS CONTAINER...`.
 
 A worker is a thread and takes every WORKERS-th container. Prints one line of JSON: bytes, seconds
-and processor seconds of the scan alone. Starting is not counted, nor what an agent does once in
-its life: a small container is scanned first, with the buffers of every worker.
+and processor seconds of the scan alone. The start and one-time work are not counted: a small
+container is scanned first, with the buffers of every worker.
 """
 
 import json

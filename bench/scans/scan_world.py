@@ -1,7 +1,7 @@
-"""Containers to scan, on a real volume: made fast, then opened like any other.
+"""Creates containers to scan on a real volume, which is then opened like any other.
 
-Files and rows go past the store, in bulk: through it, one durable write a chunk, 50,000 blocks
-would take minutes. What is opened afterwards is what the store would have made.
+Files and rows are written in bulk, bypassing the store: through it, with one durable write per
+chunk, 50,000 blocks would take minutes. The result is the same as if the store had written it.
 """
 
 import os
@@ -27,13 +27,13 @@ CLUSTER: Final = "bench"
 DATANODE: Final = "dn-bench"
 WINDOW_BYTES: Final = 16 * 1024
 OPTIONS: Final = StoreOptions(reserve_bytes=0, lmdb_map_bytes=256 * 1024**2)
-WARM_UP: Final = ContainerId(9)  # a small one, to scan before anything is measured
+WARM_UP: Final = ContainerId(9)  # a small one, to scan before the measurement
 LIST, SUMS = "list", "sums"
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What one container holds: `block_count` blocks of `chunk_count` chunks each."""
+    """The content of a container: `block_count` blocks of `chunk_count` chunks each."""
 
     block_count: int
     chunk_count: int
@@ -51,7 +51,7 @@ def open_store(volume: Path, datanode_id: str = DATANODE) -> ReplicaStore:
 
 
 def copy_volume(volume: Path, copy: Path, datanode_id: str) -> None:
-    """Copy a volume for another datanode, which has the same replicas."""
+    """Copy a volume for another datanode with the same replicas."""
     shutil.copytree(volume, copy)
     path = VolumeLayout(copy, CLUSTER).version
     version = decode_version(path.read_bytes(), path)
@@ -59,9 +59,9 @@ def copy_volume(volume: Path, copy: Path, datanode_id: str) -> None:
 
 
 def fill(volume: Path, container_id: ContainerId, shape: Shape) -> Path:
-    """Make a closed container of that shape; return the folder of its block files.
+    """Create a closed container of that shape; return the folder of its block files.
 
-    Beside it, for the C program, lie a list of the files and the checksums of their windows.
+    A list of the files and the checksums of their windows are beside it, for the C program.
     """
     volume.mkdir(parents=True, exist_ok=True)
     store = open_store(volume)
@@ -88,8 +88,9 @@ def fill(volume: Path, container_id: ContainerId, shape: Shape) -> Path:
 
 
 def repeat(volume: Path, source: ContainerId, targets: Sequence[ContainerId]) -> None:
-    """Make closed containers with the blocks of another one, whose files they share: as much to
-    read, past the page cache, for a fraction of the space."""
+    """Create closed containers with the blocks of another one, sharing its files: the same amount
+    to read past the page cache, in a fraction of the space.
+    """
     store = open_store(volume)
     rows = list(store.block_rows(source))
     folders = {}
@@ -117,7 +118,7 @@ def repeat(volume: Path, source: ContainerId, targets: Sequence[ContainerId]) ->
 def put_rows(
     container_id: ContainerId, rows: list[tuple[BlockId, bytes]], change: IndexChange
 ) -> None:
-    """Put block rows into the index, in the change that is open."""
+    """Put block rows into the index, within the open change."""
     for row in rows:
         change.put_block(container_id, *row)
 

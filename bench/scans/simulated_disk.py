@@ -1,10 +1,10 @@
-"""What the closed loop makes of a disk of the old kind.
+"""Simulates the closed loop on a hard disk.
 
-The disk is simulated: one head, first come first served, a seek and then bytes at a rate; time is
-a number, so the result is the same on every machine and says what the closed loop does, not what
-this machine's disk does. Clients read 64 KiB at random moments. The scan reads 4 MiB at a time,
-or the pieces that the pacer wants, paced by the real `scanner.pacing.Pacer`. Both latencies are of
-the same requests: beside the scan, and without it; the worst of several seeds counts.
+The disk has one head, serves in order of arrival, and takes a seek and then a rate of bytes. Time
+is simulated, so the result is the same on every machine and shows the closed loop's behaviour, not
+this machine's disk. Clients read 64 KiB at random moments. The scan reads 4 MiB at a time, or the
+pieces that the pacer requests, paced by the real `scanner.pacing.Pacer`. Both latencies are of the
+same requests, with and without the scan; the worst of several seeds counts.
 """
 
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ PACED = PaceLimits(floor_bytes_per_s=FLOOR_BYTES_PER_S)
 
 @dataclass
 class Disk:
-    """One head: a request waits for those before it."""
+    """A disk with one head: a request waits for those before it."""
 
     free_at_s: float = 0.0
 
@@ -42,7 +42,7 @@ class Disk:
 
 @dataclass
 class Outcome:
-    """What came of a run, after the warm-up."""
+    """The result of a run, after the warm-up."""
 
     latencies_s: list[float] = field(default_factory=list)
     scanned_bytes: int = 0
@@ -74,7 +74,7 @@ def run(clients_per_s: float, limits: PaceLimits | None, seed: int = 1) -> Outco
     pacer = Pacer(limits or UNPACED, seen, 0.0)
     scan_at_s = 0.0 if limits is not None else DURATION_S
     waiting = arrivals(clients_per_s, seed)[::-1]
-    ended: list[tuple[float, float]] = []  # what the host has measured: only what has ended
+    ended: list[tuple[float, float]] = []  # the host's measurements: only finished reads
     while waiting or scan_at_s < DURATION_S:
         if waiting and waiting[-1] <= scan_at_s:
             at_s = waiting.pop()
@@ -102,12 +102,12 @@ def run(clients_per_s: float, limits: PaceLimits | None, seed: int = 1) -> Outco
 
 
 def ratio(seed: int, limits: PaceLimits) -> float:
-    """Return the clients' p99 beside a scan to that without one, of the same requests."""
+    """Return the clients' p99 beside a scan divided by that without one, of the same requests."""
     return run(CLIENTS_PER_S, limits, seed).p99_s / run(CLIENTS_PER_S, None, seed).p99_s
 
 
 def simulated() -> list[Measure]:
-    """Return what the scan costs the clients, paced and not, and what an idle disk gives it."""
+    """Return the scan's effect on clients, paced and unpaced, and its speed on an idle disk."""
     idle, most = run(0.0, PACED), run(0.0, UNPACED)
     share = idle.scan_bytes_per_s / most.scan_bytes_per_s
     beside = run(CLIENTS_PER_S, PACED).scan_bytes_per_s

@@ -1,10 +1,10 @@
-"""A client that reads chunks again and again, and says how long each read took.
+"""A client that reads chunks repeatedly, and prints how long each read took.
 
     python -m bench.scans.steady_reader ADDRESS CONTAINER RATE
 
-After a pause of random length a chunk of the container is read over gRPC, then comes the next
-pause; printed are when each read began, on the machine's monotonic clock, and how long it took, in
-seconds. RATE is reads a second as long as reads take no time. Ends when it is killed.
+After a random pause it reads a chunk of the container over gRPC, then pauses again. It prints when
+each read began, on the machine's monotonic clock, and how long it took, in seconds. RATE is the
+reads per second if reads took no time. Ends when it is killed.
 """
 
 import itertools

@@ -1,10 +1,10 @@
-"""Who is named when it is known who is guilty: seeded clusters, as
-`tests/support/verification/culprits.py` draws them, through the judge, the count of votes and the
+"""Checks which suspects are named for known culprits: seeded clusters, as
+`tests/support/verification/culprits.py` draws them, go through the judge, the vote count and the
 statistic.
 
-Innocent clusters, in which nothing is damaged or everybody alike, may name nobody; of those with
-culprits all and only these are to be named, in nearly all clusters. Beside it precision and recall
-of each scenario: docs/SPARK.md has them as a table.
+Innocent clusters, in which nothing is damaged or everything equally, must lead to no names; of
+those with culprits all and only these must be named, in nearly all clusters. Precision and recall
+of each scenario are shown, too: docs/SPARK.md has them as a table.
 
     BENCH_BLAME_SEEDS=10 make bench NAME=blame     fewer clusters than a hundred of each kind
 """
@@ -35,7 +35,7 @@ EXACT_MIN: Final = 95.0
 
 
 def measures() -> list[Measure]:
-    """Return how many innocents were accused, and how exactly culprits were named."""
+    """Return how many innocents were named, and how exactly culprits were."""
     found: list[Measure] = []
     for name, draw in INNOCENT.items():
         accused = sum(len(one.named) for one in _outcomes(name, draw))

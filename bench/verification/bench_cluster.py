@@ -1,8 +1,8 @@
-"""The verification on a standalone cluster beside the same on this machine.
+"""Compares the verification on a standalone Spark cluster with the same on this machine.
 
 A generated cluster of BENCH_CLUSTER_CONTAINERS containers is verified by a master and two workers,
-each a process with one core and nothing of this repository; its Python may have
-BENCH_CLUSTER_PYTHON (Spark's notation) of address space. All rows must be those of a local run.
+each a process with one core and without this repository; its Python may have BENCH_CLUSTER_PYTHON
+(Spark's notation) of address space. All rows must equal those of a local run.
 """
 
 import json
@@ -50,11 +50,11 @@ def measures() -> list[Measure]:
 
 
 def _snapshot(root: Path) -> Path:
-    """Return the generated cluster; in BENCH_SPARK_DIRECTORY it is kept."""
+    """Return the generated cluster; it is kept in BENCH_SPARK_DIRECTORY, if set."""
     kept = Path(os.environ.get("BENCH_SPARK_DIRECTORY", root))
     snapshot = kept / f"cluster-{CONTAINERS}"
     if not (snapshot / "manifest.json").is_file():
-        shutil.rmtree(snapshot, ignore_errors=True)  # cut off while it was written
+        shutil.rmtree(snapshot, ignore_errors=True)  # interrupted while it was written
         command = ["bench.verification.synthetic", "generate", str(snapshot)]
         command += ["--containers", CONTAINERS, *NODES]
         _process_s(command, dict(os.environ), codes=(0,))
@@ -77,7 +77,7 @@ def _verified_s(
 def _process_s(
     arguments: Iterable[str], environment: Mapping[str, str], *, codes: Iterable[int]
 ) -> float:
-    """Return how long the command took from its start to its end."""
+    """Return the duration of the command."""
     started_s = time.perf_counter()
     done = subprocess.run(
         [sys.executable, "-m", *arguments],
@@ -92,7 +92,7 @@ def _process_s(
 
 
 def _differing(one: Path, other: Path) -> int:
-    """Return how many rows of the tables are in one result only."""
+    """Return how many rows of the tables are in only one of the results."""
     total = 0
     with duckdb.connect() as connection:
         for name in RESULTS:

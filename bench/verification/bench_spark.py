@@ -1,4 +1,4 @@
-"""The verification on Spark against plain Spark jobs: whole processes, cold, on the same files.
+"""Measures the verification on Spark against plain Spark jobs: whole cold processes, same files.
 
     small      30 containers
     healthy    BENCH_SPARK_CONTAINERS containers (1,000,000), of which nearly all are plainly well;
@@ -6,9 +6,9 @@
     generated  as many with every kind of container, of which nearly half are not plainly well;
                beside the identity function on the judge's path (`floors`)
 
-Seeded faults must have been classed as seeded before any time counts. BENCH_SPARK_MASTER names a
-cluster. Clusters are generated once where BENCH_SPARK_DIRECTORY keeps them; BENCH_SPARK_STEPS names
-the steps to run, by default all of them.
+Seeded faults must have been classified as seeded before any time counts. BENCH_SPARK_MASTER names a
+cluster. Clusters are generated once if BENCH_SPARK_DIRECTORY keeps them; BENCH_SPARK_STEPS names
+the steps to run, by default all.
 """
 
 import os
@@ -54,7 +54,7 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What a process used, with all that it started."""
+    """The cost of a process, including all that it started."""
 
     seconds: float
     cpu_s: float
@@ -107,7 +107,7 @@ def _verified(snapshot: Path, out: Path) -> Spent:
 
 
 def _score(step: str, snapshot: Path, out: Path) -> list[Measure]:
-    """Return how many seeded faults were classed as seeded, and how many others were flagged."""
+    """Return how many seeded faults were classified as seeded, and how many others were flagged."""
     health = f"{out}/health/*/*/*.parquet"
     query = f"""
         SELECT count_if(fault <> ''), count_if(fault <> '' AND coalesce(flags = expected_flags
@@ -130,19 +130,19 @@ def _score(step: str, snapshot: Path, out: Path) -> list[Measure]:
 
 
 def _snapshot(root: Path, step: str) -> Path:
-    """Return the generated cluster's directory; one that is kept is not generated again."""
+    """Return the generated cluster's directory; a kept one is not generated again."""
     kept = Path(os.environ.get("BENCH_SPARK_DIRECTORY", root))
     shape = SHAPES[step]
     snapshot = kept / f"{step}-{shape[1]}"
     if not (snapshot / "manifest.json").is_file():
-        shutil.rmtree(snapshot, ignore_errors=True)  # cut off while it was written
+        shutil.rmtree(snapshot, ignore_errors=True)  # interrupted while it was written
         command = ["-m", "bench.verification.synthetic", "generate", str(snapshot), *shape]
         _process(command, codes=(0,))
     return snapshot
 
 
 def _process(arguments: Sequence[str], *, codes: Sequence[int]) -> Spent:
-    """Run a Python process to its end; return what it used."""
+    """Run a Python process to its end; return its cost."""
     started_s = time.perf_counter()
     with subprocess.Popen(
         [sys.executable, *arguments],
@@ -160,8 +160,9 @@ def _process(arguments: Sequence[str], *, codes: Sequence[int]) -> Spent:
 
 
 def _sample(process: "subprocess.Popen[str]", most: list[int], cpu_s: dict[int, float]) -> None:
-    """Record the most memory at once, and the processor time of each process as last seen: Spark's
-    Java outlives the Python that started it, so no parent is told of its time."""
+    """Record the peak memory, and the last processor time of each process: Spark's Java outlives
+    the Python that started it, so no parent gets its time.
+    """
     while process.poll() is None:
         pids = tree(process.pid)
         most[0] = max(most[0], sum(map(_resident_bytes, pids)))

@@ -1,4 +1,4 @@
-"""Plain Spark jobs that the verification is measured against: `floors NAME SNAPSHOT OUT`.
+"""Plain Spark jobs as floors for the verification: `floors NAME SNAPSHOT OUT`.
 
 aggregate  replicas by container: their number, the least and the greatest root, a row for each
 identity   all rows of all containers, one case a container, through an Arrow function that
@@ -19,7 +19,7 @@ from spark_verify.storage import LocalStorage
 
 
 def same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Return what came."""
+    """Yield the input unchanged."""
     yield from batches
 
 

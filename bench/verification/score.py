@@ -1,4 +1,4 @@
-"""How right was a run? Its health table against the truth of a generated cluster."""
+"""Scores a run: its health table against the truth of a generated cluster."""
 
 from typing import Any
 
@@ -14,9 +14,9 @@ EXAMPLES_MAX = 10
 
 
 def score(spark: SparkSession, snapshot: str, run: str) -> dict[str, Any]:
-    """Return per seeded fault how many containers were classed exactly as seeded.
+    """Return, per seeded fault, how many containers were classified exactly as seeded.
 
-    A container without a fault that got any flag, or was called a mismatch, is a false positive.
+    A container without a fault that got any flag, or a mismatch class, is a false positive.
     """
     truth_address = f"{address_of(snapshot)}/truth"
     if not storage_of(truth_address, spark).is_directory():

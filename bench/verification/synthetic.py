@@ -1,11 +1,11 @@
 """Synthetic clusters of any size with seeded faults, and the truth about them.
 
-Everything follows from (seed, container id), so two runs give the same cluster. Beside the
-snapshot stands `truth/`: for each container the fault that was seeded, the flags and the class
-that a verification must give. What is no fault has flags 0: nodes in maintenance, EC, replicas not
-yet scanned and trees of two algorithms are ordinary life.
+Everything follows from (seed, container id), so two runs give the same cluster. `truth/` beside the
+snapshot has, for each container, the seeded fault, and the flags and class that a verification must
+give. Ordinary conditions have flags 0: nodes in maintenance, EC, replicas not yet scanned and trees
+of two algorithms.
 
-Replicas of one container stand on neighbouring nodes; neighbours stand on different racks.
+Replicas of one container are on neighbouring nodes; neighbours are on different racks.
 
     python -m bench.verification.synthetic generate DIR --containers N
     python -m bench.verification.synthetic score SNAPSHOT RUN
@@ -61,7 +61,7 @@ SLOTS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What cluster to make."""
+    """The parameters of a cluster."""
 
     containers: int
     seed: int = 1
@@ -82,7 +82,7 @@ class Shape:
 
     @property
     def node_count(self) -> int:
-        """Nodes, rounded up so that neighbours always stand on different racks."""
+        """Number of nodes, rounded up so that neighbours are always on different racks."""
         return -(-max(self.nodes, 2 * SLOTS) // self.racks) * self.racks
 
 
@@ -124,7 +124,7 @@ def generate(spark: SparkSession, shape: Shape, directory: Path) -> dict[str, in
 
 
 def _draw(shape: Shape, what: str, *more: Column) -> Column:
-    """Return a number below a million that depends on the container and on `what` alone."""
+    """Return a number below a million that depends only on the container and on `what`."""
     return f.pmod(
         f.xxhash64(f.col("container_id"), *more, f.lit(shape.seed), f.lit(what)), f.lit(MILLION)
     )
@@ -162,7 +162,7 @@ def _pick(shape: Shape, faults: tuple[str, ...]) -> Column:
 
 
 def _touches(every: int, shape: Shape) -> Column:
-    """Whether one of the container's places is on an every-th node."""
+    """Return whether one of the container's places is on every `every`-th node."""
     if not every:
         return f.lit(False)
     places = [(f.col("first") + i) % shape.node_count % every == every - 1 for i in range(SLOTS)]
@@ -198,7 +198,7 @@ def _container_rows(boxes: DataFrame) -> DataFrame:
 
 
 def _places(boxes: DataFrame) -> DataFrame:
-    """Return one row per replica that exists, its place counted from 0."""
+    """Return one row per existing replica, with its place counted from 0."""
     fault = f.col("fault")
     wanted = (
         f.when(fault == "LOST_ONE", 2)
@@ -261,7 +261,7 @@ def _replica_rows(boxes: DataFrame, shape: Shape) -> DataFrame:
         f.lit(None).cast("string").alias("load_error"),
         f.lit(AS_OF_MS - 30_000).cast("long").alias("reported_at_ms"),
     )
-    # As the control plane writes them. All replicas of a container are in its partition.
+    # As the control plane writes them: all replicas of a container are in its partition.
     return rows.sortWithinPartitions("container_id", "datanode_id")
 
 

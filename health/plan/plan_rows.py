@@ -22,7 +22,7 @@ Reasons = NDArray[np.object_]
 
 @dataclass(frozen=True, slots=True)
 class RaggedArray:
-    """One list of numbers per row: row i has `values[starts[i]:starts[i + 1]]`."""
+    """A list of numbers per row: row i has `values[starts[i]:starts[i + 1]]`."""
 
     starts: Ints
     values: Ints

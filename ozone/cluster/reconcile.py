@@ -42,7 +42,7 @@ class RowOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReconcileRow:
-    """One container to reconcile according to the plan."""
+    """A container to reconcile according to the plan."""
 
     container_id: int
     reason: str

@@ -161,7 +161,7 @@ class _Failure:
 
 
 class ContainerDatabase:
-    """One RocksDB directory of a datanode. One owner; its views may outlive it."""
+    """A RocksDB directory of a datanode. One owner; its views may outlive it."""
 
     def __init__(self, path: Path, scratch: Path) -> None:
         """`scratch` is a directory of our own for temporary directories."""

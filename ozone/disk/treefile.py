@@ -24,7 +24,7 @@ CHECKSUM_MAX: Final = 2**32 - 1
 
 @dataclass(frozen=True, slots=True)
 class OzoneTree:
-    """One tree file. `root` is None if Ozone recorded deleted blocks before it made a tree.
+    """A tree file. `root` is None if Ozone recorded deleted blocks before it made a tree.
 
     `unhealthy` are the live blocks in which Ozone's scan found a damaged chunk.
     """

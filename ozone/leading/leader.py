@@ -28,7 +28,7 @@ ANY_USER: Final = ""
 
 
 class OzoneScmLink:
-    """One manager. Its protocol is for one thread: query the cluster id before the worker runs."""
+    """A manager. Its protocol is for one thread: query the cluster id before the worker runs."""
 
     def __init__(
         self,

@@ -25,7 +25,7 @@ from ozone.wire.datanode import Datanode
 
 
 class OzoneReplicaPeer:
-    """One datanode in one reconcile of one container. Thread-safe once its summary was fetched."""
+    """A datanode in one reconcile of one container. Thread-safe once its summary was fetched."""
 
     def __init__(self, datanode: Datanode) -> None:
         self._datanode = datanode

@@ -36,7 +36,7 @@ PORT_HINT: Final = "the port is that of ozone.scm.datanode.address: 9861, if not
 
 
 class DatanodeProtocol:
-    """One storage container manager. Each call raises Unavailable, or Refused if a retry is
+    """A storage container manager. Each call raises Unavailable, or Refused if a retry is
     useless.
     """
 

@@ -30,7 +30,7 @@ VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairJournalEntry:
-    """One chunk that is being written. `old_length_bytes`: of the file, ABSENT if there was none;
+    """A chunk that is being written. `old_length_bytes`: of the file, ABSENT if there was none;
     `kept` names the copy of the old bytes in quarantine, "" if they could not be read.
     """
 

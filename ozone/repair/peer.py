@@ -39,7 +39,7 @@ class _Known:
 
 
 class OzonePeer:
-    """One datanode and its data on the damaged blocks. Thread-safe once its summary was fetched."""
+    """A datanode and its data on the damaged blocks. Thread-safe once its summary was fetched."""
 
     def __init__(
         self,

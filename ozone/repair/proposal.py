@@ -30,7 +30,7 @@ NOBODY: Final = "no peer has it"
 
 @dataclass(frozen=True, slots=True)
 class RepairTarget:
-    """One damaged chunk, as in our row. `wanted`: the plan's entry with its sources; None if no
+    """A damaged chunk, as in our row. `wanted`: the plan's entry with its sources; None if no
     peer has it whole, for the reason `why`.
     """
 

@@ -84,7 +84,7 @@ class WriteResult(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ChunkRepairOutcome:
-    """One chunk after a repair."""
+    """A chunk after a repair."""
 
     target: RepairTarget
     written: WriteResult

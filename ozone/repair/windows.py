@@ -26,7 +26,7 @@ def fits_twice(chunk: ChunkInfo, data: bytes | memoryview) -> bool:
 
 
 class Assembly:
-    """One chunk that is being assembled."""
+    """A chunk that is being assembled."""
 
     def __init__(self, chunk: ChunkInfo) -> None:
         """`chunk` is as in the row; it has checksums."""

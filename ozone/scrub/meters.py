@@ -71,7 +71,7 @@ def _counted(result: ContainerResult) -> _Known:
 
 @dataclass(frozen=True, slots=True)
 class MonitoredVolume:
-    """One volume of the service, as shown."""
+    """A volume of the service, as shown."""
 
     volume: OzoneVolume
     worker: VolumeScanWorker

@@ -133,7 +133,7 @@ _NOWHERE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What is found in a place, with a description."""
+    """The content found in a place, with a description."""
 
     kind: Kind
     words: str

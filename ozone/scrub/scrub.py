@@ -1,4 +1,4 @@
-"""One scrub: reads every closed container of the given volumes once.
+"""A scrub: reads every closed container of the given volumes once.
 
 Volumes are read in parallel, one thread each, so that a scrub takes as long as the slowest. A
 failed or absent volume does not stop the others. An interrupted scrub is resumed: a round ends only

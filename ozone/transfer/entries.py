@@ -33,7 +33,7 @@ BLOCK_SUFFIX: Final = ".block"
 
 @dataclass(frozen=True, slots=True)
 class ArchiveEntry:
-    """One file of an archive. Unread `pieces` are skipped."""
+    """A file of an archive. Unread `pieces` are skipped."""
 
     name: str
     size_bytes: int

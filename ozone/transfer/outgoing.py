@@ -47,7 +47,7 @@ PLACE: Final = "/suture"  # an importer of a container writes its own
 
 @dataclass(frozen=True, slots=True)
 class ArchiveExport:
-    """One replica being sent to a datanode of Ozone."""
+    """A replica being sent to a datanode of Ozone."""
 
     store: ReplicaStore
     container_id: ContainerId

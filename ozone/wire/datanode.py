@@ -62,7 +62,7 @@ class ContainerFacts:
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """One request, the bytes of data sent or returned with it, and the additional time for its
+    """A request, the bytes of data sent or returned with it, and the additional time for its
     answer.
     """
 
@@ -72,7 +72,7 @@ class _Question:
 
 
 class Datanode:
-    """One datanode, connected on first use. Thread-safe."""
+    """A datanode, connected on first use. Thread-safe."""
 
     def __init__(
         self,

@@ -50,7 +50,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One frame from the server. `call_id` is negative if it is about the connection."""
+    """A frame from the server. `call_id` is negative if it is about the connection."""
 
     call_id: int
     body: bytes

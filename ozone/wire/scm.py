@@ -65,7 +65,7 @@ class _RetryElsewhere(Exception):
 
 @dataclass(slots=True)
 class OzoneScmClient:
-    """One SCM, or several of which one leads. For one thread."""
+    """An SCM, or several of which one leads. For one thread."""
 
     addresses: Sequence[Address]
     identity: HadoopIdentity

@@ -68,7 +68,7 @@ class SimpleRun:
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """One value per block of a batch; invalid where `simple_types` is NOT_SIMPLE."""
+    """A value per block of a batch; invalid where `simple_types` is NOT_SIMPLE."""
 
     simple_types: npt.NDArray[np.int64]
     lengths_bytes: npt.NDArray[np.int64]

@@ -22,7 +22,7 @@ class AffectedKey:
 
 @dataclass(frozen=True, slots=True)
 class KeyPage:
-    """One page of keys by name, and the total count."""
+    """A page of keys by name, and the total count."""
 
     keys: tuple[AffectedKey, ...]
     next_start_after: str  # empty: this is the last page

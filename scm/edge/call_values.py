@@ -30,7 +30,7 @@ class ContainerLocation:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """One heartbeat of a datanode."""
+    """A heartbeat of a datanode."""
 
     datanode_id: str
     boot_id: int

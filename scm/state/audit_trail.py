@@ -21,7 +21,7 @@ WHO: Final = "scm"
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """One line of the audit log."""
+    """A line of the audit log."""
 
     action: str
     result: str

@@ -79,7 +79,7 @@ class CommandPriority(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReportedVolume:
-    """One volume as its datanode reported it."""
+    """A volume as its datanode reported it."""
 
     volume_id: str
     path: str
@@ -155,7 +155,7 @@ class Liveness:
 
 @dataclass(frozen=True, slots=True)
 class Replica(ReplicaNumbers):
-    """One datanode's replica of a container as last reported."""
+    """A datanode's replica of a container as last reported."""
 
     container_id: int
     datanode_id: str
@@ -247,7 +247,7 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class KeyBlock:
-    """One block of a key."""
+    """A block of a key."""
 
     container_id: int
     local_id: int

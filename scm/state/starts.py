@@ -19,7 +19,7 @@ STARTS_MAX: Final = 256  # starts before these are no longer compared
 
 @dataclass(frozen=True, slots=True)
 class SeenStart:
-    """One start as a datanode remembers it."""
+    """A start as a datanode remembers it."""
 
     start_id: str
     term: int
@@ -28,7 +28,7 @@ class SeenStart:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """One start on this state. `end_number` is the number of the state when it ended."""
+    """A start on this state. `end_number` is the number of the state when it ended."""
 
     start_id: str
     term: int

@@ -168,7 +168,7 @@ def tail(path: Path, count: int = 5) -> str:
 
 @dataclass(slots=True)
 class Cluster:
-    """One SCM and `agents` agents with `volumes` volumes each, below `root`."""
+    """An SCM and `agents` agents with `volumes` volumes each, below `root`."""
 
     root: Path
     agents: int = 5

@@ -38,7 +38,7 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One replica on disk, and one or two of its blocks to damage."""
+    """A replica on disk, and one or two of its blocks to damage."""
 
     container_id: int
     root: Path  # the replica's directory

@@ -26,7 +26,7 @@ CONTRADICTORY: Final = "CONTRADICTORY"
 
 @dataclass(slots=True)
 class Contest:
-    """One container whose replicas contradict each other, and its outcome."""
+    """A container whose replicas contradict each other, and its outcome."""
 
     container_id: int = 0
     block_id: int = 0

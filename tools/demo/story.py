@@ -155,7 +155,7 @@ def walk(directory: Path) -> Iterator[Path]:
 
 @dataclass(slots=True)
 class Story:
-    """One run of the demo on a running cluster."""
+    """A run of the demo on a running cluster."""
 
     stage: Stage
     say: Say

@@ -83,7 +83,7 @@ def _run(*command: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One datanode."""
+    """A datanode."""
 
     index: int
     datanode_id: str

@@ -58,7 +58,7 @@ FAILED: Final = re.compile(r"Container (\d+) replication was unsuccessful")
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """One copied container; times are of the clock, `s`."""
+    """A copied container; times are of the clock, `s`."""
 
     container_id: int
     source: str

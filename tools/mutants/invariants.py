@@ -43,7 +43,7 @@ TEST_CPU_S = 120
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """One row of `GUARDS`."""
+    """A row of `GUARDS`."""
 
     invariant: str
     path: str

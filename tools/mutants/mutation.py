@@ -71,7 +71,7 @@ TEST_NODES = (ast.If, ast.IfExp, ast.While)
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One change of one module.
+    """A change of one module.
 
     `index` counts the module's changes; `key` stays the same when lines move.
     """

@@ -16,7 +16,7 @@ class Fault(Exception):
 
 
 class Host:
-    """One Debian root, and the processes of its units."""
+    """A Debian root, and the processes of its units."""
 
     def __init__(self, root: Path, number: int) -> None:
         self.root = root

@@ -66,7 +66,7 @@ DEATHS: Final = (Kind.CUT, Kind.CUT, Kind.KILL, Kind.LIE, Kind.ERRORS)  # in the
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event. `node` counts from 0; what the rest means depends on the kind."""
+    """An event. `node` counts from 0; what the rest means depends on the kind."""
 
     burst: int
     kind: Kind

@@ -1,4 +1,4 @@
-"""One host of a simulation: a disk, clocks, and the process that runs on it, if one does."""
+"""A host of a simulation: a disk, clocks, and the process that runs on it, if one does."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator

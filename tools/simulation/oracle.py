@@ -49,7 +49,7 @@ class Held(NamedTuple):
 
 @dataclass(slots=True)
 class Truth:
-    """One block."""
+    """A block."""
 
     data: bytes
     is_deleted: bool = False

@@ -20,7 +20,7 @@ BREAKER_S: Final = 700.0  # for so long a host that reads wrong is not believed
 
 
 class Run(ScheduleRun):
-    """One schedule of datanodes without a control plane."""
+    """A schedule of datanodes without a control plane."""
 
     def __init__(self, seed: int, root: Path, *, traced: bool) -> None:
         super().__init__(seed, root, Oracle(()), traced=traced)

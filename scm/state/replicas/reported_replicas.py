@@ -1,4 +1,4 @@
-"""One datanode's reported replicas as one array, without an object for each."""
+"""A datanode's reported replicas as one array, without an object for each."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -43,7 +43,7 @@ SPOILED: Final = ("key", "block", "replica")
 
 
 class Trial(SiteTrial):
-    """One cluster for one run."""
+    """A cluster for one run."""
 
     def __init__(
         self, site: OzoneProcessCluster, place: Path, ends: ExitStack, *, chosen: argparse.Namespace

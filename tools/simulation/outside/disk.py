@@ -97,7 +97,7 @@ class NameChange:
 
 
 class Disk:
-    """One volume: its files below `root`, and what of them is durable."""
+    """A volume: its files below `root`, and what of them is durable."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

@@ -38,7 +38,7 @@ class Deadlock(Exception):
 
 @dataclass(eq=False, slots=True)
 class ProcessLifetime:
-    """One process of a datanode or control plane, from its start to its death."""
+    """A process of a datanode or control plane, from its start to its death."""
 
     name: str
     is_dead: bool = False
@@ -66,7 +66,7 @@ WorkerFiber.idle, WorkerFiber.all = [], []
 
 @dataclass(eq=False, slots=True)
 class Fiber:
-    """One thread. `lives` are the processes whose code it runs: the callee's is last."""
+    """A thread. `lives` are the processes whose code it runs: the callee's is last."""
 
     name: str
     runs_in: greenlet
@@ -127,7 +127,7 @@ class Scheduler:
         return fiber
 
     def point(self, what: str) -> None:
-        """One step: count it, and let another fiber go on, perhaps."""
+        """A step: count it, and let another fiber go on, perhaps."""
         self.step_count += 1
         self.now_s += STEP_S
         self.on_step(what)

@@ -206,7 +206,7 @@ class _Session(EcWriterSession):
 
 
 class CodedRun(LedRun):
-    """One schedule of a whole cluster whose keys are erasure-coded."""
+    """A schedule of a whole cluster whose keys are erasure-coded."""
 
     oracle_of = CodedOracle
 

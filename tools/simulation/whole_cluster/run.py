@@ -43,7 +43,7 @@ LOOK_S: Final = 30.0
 
 
 class LedRun(ScheduleRun):
-    """One schedule of a whole cluster."""
+    """A schedule of a whole cluster."""
 
     oracle_of = LedOracle
 
