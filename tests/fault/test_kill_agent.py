@@ -165,16 +165,12 @@ def assert_clean(volume: Path) -> None:
 
 
 def test_writes(tmp_path: Path) -> None:
-    """
-    Whatever step of a write an agent dies at, acknowledged chunks survive and fsck is clean.
-    """
+    """An agent killed at any step of a write keeps every acknowledged chunk, and fsck is clean."""
     kill_while_writing(tmp_path, Writer, POINTS)
 
 
 def test_batches(tmp_path: Path) -> None:
-    """
-    Whatever step of a batch of blocks an agent dies at, acknowledged ones survive, all of them.
-    """
+    """An agent killed at any step of a batch of blocks keeps every acknowledged block."""
     kill_while_writing(tmp_path, BatchWriter, BATCH_POINTS)
 
 
@@ -207,8 +203,8 @@ def kill_while_writing(tmp_path: Path, writer_of: Callable[[], Writer], points: 
 
 
 def test_repairs(tmp_path: Path) -> None:
-    """
-    Whatever step of a repair an agent dies at, what was whole stays whole and the next heals all.
+    """An agent killed at any step of a repair keeps what was whole, and the next repair heals
+    the rest.
     """
     with (
         ScriptedScm() as scm,

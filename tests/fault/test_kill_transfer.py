@@ -77,9 +77,7 @@ def push(store: ReplicaStore, address: str) -> bool:
 
 
 def test_the_target_dies(tmp_path: Path) -> None:
-    """
-    Whatever step of an import the target dies at, it has the whole replica afterwards or nothing.
-    """
+    """A target killed at any step of an import has the whole replica afterwards or nothing."""
     replicas = ThreeReplicas(tmp_path / "cluster", CONTAINER)
     store = open_store(replicas.whole_volume(), "whole")
     root = store.tree(CONTAINER).root

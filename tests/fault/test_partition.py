@@ -99,9 +99,8 @@ def left_at(target: Datanode) -> str:
 
 
 def test_copies_over_a_bad_line(datanodes: tuple[Datanode, Datanode]) -> None:
-    """
-    However a copy is cut off, the target has nothing of it, or all of it when only the answer was
-    lost; when the line holds, the copy succeeds.
+    """A copy that is cut off leaves nothing on the target, or the whole replica if only the
+    answer was lost. The copy succeeds once the connection holds.
     """
     source, target = datanodes
     chosen = random.Random(SEED)

@@ -106,9 +106,7 @@ def orders_of(number: int) -> list[scm_pb2.Command]:
 
 
 def test_orders_over_a_bad_line(stage: Stage, tmp_path: Path) -> None:
-    """
-    Whatever is cut off, the order before it or the answer after it, all is done and answered.
-    """
+    """Orders are executed and answered although the order or its answer is cut off at any point."""
     chosen = random.Random(SEED)
     assert stage.scm.wait_until(lambda: stage.scm.heartbeats > 2)
     answered_in_time = 0

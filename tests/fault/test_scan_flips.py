@@ -23,7 +23,7 @@ DISK_FLIPS = 100
 
 
 def test_flips_in_buffers_are_never_corruption() -> None:
-    """Whatever part of first reads and re-reads memory spoils, good data stays good."""
+    """Bits flipped in the buffers of first reads or re-reads never mark good data as damaged."""
     lies = flip_in_memory(MEMORY_FLIPS)
 
     assert lies.flip_count >= MEMORY_FLIPS

@@ -80,7 +80,7 @@ def test_bits_flipped_in_the_first_buffer_are_never_corruption(
 
 
 def test_bits_flipped_in_every_buffer_are_never_corruption(replica: MemoryReplica) -> None:
-    """Even when re-reads are flipped too, no two agree, and nothing is marked."""
+    """Re-reads that are flipped too do not agree with each other, and nothing is marked."""
     lies = Counter()
 
     for seed in range(ROUNDS):

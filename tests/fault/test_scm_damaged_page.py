@@ -93,8 +93,9 @@ def test_a_backup_is_refused_and_the_older_ones_stay(tmp_path: Path) -> None:
 
 
 def test_every_page_in_use_is_looked_at(tmp_path: Path) -> None:
-    """Also the rows that a start does not read, and the list of free pages: the first write, or a
-    question weeks later, would meet them."""
+    """The check covers the rows that a start does not read and the list of free pages. A later
+    write or query would otherwise meet the damage.
+    """
     file = fill(tmp_path / "data")
     whole = file.read_bytes()
     page_check.check_pages(file.parent)

@@ -240,7 +240,7 @@ class TestProcess:
         assert not (tmp_path / "new").exists()
 
     def test_an_unbindable_address_is_named(self, tmp_path: Path) -> None:
-        """And the state is given back."""
+        """The error names the address, and the lock on the state is released."""
         process = spawn(tmp_path, listen="256.0.0.1:1", allow_plaintext="true")
         _out, err = process.communicate(30)
 

@@ -144,9 +144,7 @@ class TestVolumeCheck:
     def test_a_probe_that_ends_in_a_shortage_is_no_strike(
         self, store: ReplicaStore, error: Exception
     ) -> None:
-        """
-        However often.
-        """
+        """A probe that ends in a shortage is no strike, however often it happens."""
 
         def probe(_: str) -> Probe:
             raise error
@@ -360,9 +358,7 @@ def test_a_program_raises_its_soft_limit_at_its_start(tmp_path: Path, program: s
 
 
 def test_the_soft_limit_is_raised_and_connections_fit_it() -> None:
-    """
-    As at the start of an agent under the soft limit of 1,024 that most systems have.
-    """
+    """An agent that starts under the usual soft limit of 1,024 raises it."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert limits[1] >= 4096
     try:

@@ -52,7 +52,7 @@ def written(path: Path, content: bytes, *, synced: bool) -> None:
 
 
 def test_a_power_cut_loses_what_was_not_synced_and_nothing_else(disk: LoopDisk) -> None:
-    """Though it could be read until then."""
+    """The unsynced file could be read until the power cut."""
     written(disk.path / "kept", b"k" * 10_000, synced=True)
     written(disk.path / "lost", b"l" * 10_000, synced=False)
     before = sorted(path.name for path in disk.path.iterdir())
@@ -168,7 +168,7 @@ def test_idle_threads_of_more_pools_than_there_should_be_are_a_leak() -> None:
 
 
 def test_threads_are_at_rest_that_wait_for_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not those that wait for anything else, in pools of either kind."""
+    """Threads that wait for anything but work are not counted, in pools of either kind."""
     for pool in (ThreadPoolExecutor, TaskPool):
         monkeypatch.setattr(pool, "__init__", pool.__init__)  # to be as it was, afterwards
     bounds: dict[str, int] = {}

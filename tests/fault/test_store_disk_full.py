@@ -221,9 +221,8 @@ def test_start_on_a_full_disk_finishes_what_was_begun(tmp_path: Path, is_of_inod
 def test_replica_that_a_full_disk_cannot_load_fails_no_volume(
     tmp_path: Path, has_row: bool
 ) -> None:
-    """
-    Not even the ballast is left. The replica is named as not served; the others are served, and
-    the next start, with room, loads it.
+    """The disk is full and the ballast is gone. The replica is reported as not served, the
+    others are served, and the next start with room loads it.
     """
     with small_disk(tmp_path / "disk", inode_count=300) as disk:
         store = open_store(disk.path)

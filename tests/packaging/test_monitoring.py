@@ -121,9 +121,7 @@ def lost(given: Any, known: Any, path: str = "") -> list[str]:
 
 @needs_promtool
 def test_prometheus_reads_every_expression(tmp_path: Path) -> None:
-    """
-    Also those of the dashboard, with its variables filled in.
-    """
+    """Prometheus also parses the dashboard's expressions with their variables filled in."""
     texts = [text.replace("$instance", "one").replace("$__range", "1h") for text in expressions()]
     texts = [text.replace("$__rate_interval", "5m") for text in texts]
     named = [{"record": f"asked:{i}", "expr": text} for i, text in enumerate(texts)]

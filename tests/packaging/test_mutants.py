@@ -81,9 +81,7 @@ class TestChanges:
     def test_a_change_does_what_it_says(
         self, key: str, arguments: tuple[object, ...], before: object, after: object
     ) -> None:
-        """
-        And nothing else: the module stays as it was but for one place.
-        """
+        """A mutant differs from its module in one place only."""
         [mutant] = [each for each in mutants_of("sample.py", SOURCE) if each.key == key]
 
         assert before == result_of(ast.parse(SOURCE), *arguments)
@@ -225,9 +223,7 @@ class TestResult:
         assert [] == [path for path, (_, each) in counts.items() if percent(each) < BOUND_PERCENT]
 
     def test_every_survivor_has_a_reason(self) -> None:
-        """
-        As many as the table counts, and none without a word.
-        """
+        """Every survivor that the table counts has a reason."""
         record = Record.load()
         listed = [path for path, _ in record.reasons]
 

@@ -13,9 +13,7 @@ GIVEN = (
 
 
 def test_every_vector_is_named_by_a_test() -> None:
-    """
-    As `test_w19_...`, or as the first word of a row of `tests/`.
-    """
+    """A test names each vector as `test_w19_...` or as the first word of a row of `tests/`."""
     named: set[str] = set()
     for path in TESTS.rglob("test_*.py"):
         if path == Path(__file__):

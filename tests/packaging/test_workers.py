@@ -71,8 +71,8 @@ def test_files_that_share_what_is_costly_share_a_process() -> None:
 
 
 def test_a_process_that_speaks_grpc_starts_others() -> None:
-    """
-    However they are started: Spark's JVM is by a fork of the process whose tests ran before.
+    """The rule holds for every way to start a process. Spark's JVM is started by a fork of the
+    process that ran the tests before it.
     """
     done = subprocess.run(
         [sys.executable, "-c", FORKS], capture_output=True, text=True, check=False

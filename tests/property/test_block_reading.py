@@ -173,9 +173,7 @@ def test_replica_that_answers_between_silences_stays_in_use() -> None:
 
 
 def test_a_dead_host_and_a_bad_chunk_are_both_named() -> None:
-    """
-    Also when it was given up before this chunk.
-    """
+    """The dead host is named even if it was given up before this chunk."""
     chunks = [bytes([number]) * 20 for number in range(8)]
     dead = Replica(chunks, dict.fromkeys(range(8), "silent"))
     bad = Replica(chunks, {7: "corrupt"})

@@ -141,7 +141,9 @@ class TestAgreement:
             assert victim.datanode_id not in case.excluded
 
     def test_the_draws_delete_often_enough_to_tell(self) -> None:
-        """Else agreement would say nothing: by each of the rules, dozens of times."""
+        """Each of the rules must delete dozens of times. Agreement would otherwise prove
+        nothing.
+        """
         draw, told = random.Random(1), dict.fromkeys(("shard", "origin", "copy", "room"), 0)
 
         for _ in range(1_500):

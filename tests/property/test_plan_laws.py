@@ -266,7 +266,7 @@ class TestLiars:
     def test_only_what_our_own_row_says_is_taken(
         self, replicas: list[Replica], index: int, liar: int, data: st.DataObject
     ) -> None:
-        """Whichever chunks one replica, or two alike, have otherwise under rows that fit them."""
+        """Chunks of one replica, or of two that agree, are not taken under rows of their own."""
         for other in {liar, data.draw(st.integers(0, 2))} - {index}:
             for block, leaves in replicas[other].leaves.items():
                 for offset in leaves:

@@ -93,9 +93,7 @@ class TestDeleting:
     @laws
     @given(trees(), st.sets(BLOCK_IDS))
     def test_burying_leaves_the_root(self, tree: Tree, block_ids: set[int]) -> None:
-        """
-        And makes tombstones of exactly the live blocks among the ids.
-        """
+        """The root stays the same, and exactly the live blocks among the ids become tombstones."""
         buried = bury(tree, block_ids)
 
         known = set(tree.block_ids.tolist())

@@ -281,8 +281,8 @@ def test_clusters_in_which_nothing_can_differ_are_clean(tmp_path: Path, command:
 
 
 def test_a_disk_that_is_full_has_no_half_a_result(tmp_path: Path, command: Command) -> None:
-    """
-    Wherever it ends, from the first file to the last; once there is room the run is done.
+    """No partial result remains, whichever file fills the disk. The run finishes once there is
+    room.
     """
     snapshot = rows().write(tmp_path / "s")
     codes = []

@@ -73,8 +73,8 @@ def answers(results: Path, query: str) -> list[Any]:
 
 @pytest.mark.parametrize("number", range(len(EXPECTED)))
 def test_a_query_of_the_manual_answers(results: Path, number: int) -> None:
-    """
-    As the manual has it, over the views that the command prints; half a run is none.
+    """The manual's queries run over the views that the command prints, and an unfinished run is
+    refused.
     """
     assert EXPECTED[number] == answers(results, QUERIES[number])
 

@@ -247,9 +247,7 @@ class TestGet:
     def test_output_named_by_a_dash_is_stdout(
         self, suture: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """
-        As of cat, tar and curl; no file named - appears.
-        """
+        """As with cat, tar and curl, no file named - is created."""
         (tmp_path / "text").write_text("one line\n")
         monkeypatch.chdir(tmp_path)
         suture("put", "text", "--prefix", "dash/")

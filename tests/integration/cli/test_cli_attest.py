@@ -150,7 +150,7 @@ def sign_otherwise(document: Any) -> None:
 def test_a_statement_that_was_changed_does_not_hold(
     volume: Path, key: Path, capsys: Capture, change: Callable[[Any], None]
 ) -> None:
-    """Whatever was changed; but how it is laid out is not what was signed."""
+    """Any change to the content breaks the statement; a change of layout does not."""
     path = stated(volume, key)
     document = json.loads(path.read_text())
     path.write_text(json.dumps(document))

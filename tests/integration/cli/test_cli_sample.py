@@ -39,7 +39,9 @@ def sampled(replica: StoredReplica, capsys: Capture, *words: str) -> tuple[int, 
 
 
 def test_a_clean_sample_says_a_probability(replica: StoredReplica, capsys: Capture) -> None:
-    """And of how many chunks nothing is known; not that anything was verified."""
+    """The output also gives the number of chunks of which nothing is known. It does not say that
+    anything was verified.
+    """
     code, answer = sampled(replica, capsys, "--seed", "1", "--fraction", "0.2")
     run(["scrub", "sample", str(replica.path), "--seed", "1", "--fraction", "0.2"])
     said = capsys.readouterr().out

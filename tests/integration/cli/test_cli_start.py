@@ -50,7 +50,7 @@ def test_without_an_interrupt_it_runs() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_to_end_lets_it_tidy_up(number: signal.Signals, tmp_path: Path) -> None:
-    """As Ctrl-C does: a file that is half written would stay under a hidden name."""
+    """A signal removes the half-written hidden file, as Ctrl-C does."""
     code = (
         "import os, sys\n"
         "from agent.cli import start, main\n"
@@ -101,7 +101,7 @@ def test_names_that_a_terminal_cannot_show_are_shown_as_codes() -> None:
 
 
 def test_a_closed_output_is_for_nobody() -> None:
-    """As cron may start it."""
+    """The command runs with closed outputs, as cron may start it."""
     ended = printing("emit({})", way='"$@" >&- 2>&-')
 
     assert 0 == ended.returncode
@@ -149,8 +149,8 @@ def test_error_goes_to_stderr_if_stdout_cannot_be_written() -> None:
 
 @pytest.mark.parametrize("text", ["emit(1)", "say('a')"])
 def test_a_reader_that_goes_before_a_short_answer_is_no_success(text: str) -> None:
-    """
-    As for a long one: the pipe is closed before anything is written.
+    """The exit code is that of a long answer, although the pipe closes before anything is
+    written.
     """
     way = '"$@" | true; exit ${PIPESTATUS[0]}'
     ended = printing(f"{GONE}; {text}", way=way, PYTHONUNBUFFERED="")

@@ -112,8 +112,8 @@ def test_a_key_of_three_containers_comes_back_and_goes(
 def test_cut_off_put_leaves_no_blocks_and_no_containers(
     cluster: Cluster, client: Client, scheme: Scheme | None, *, is_silent: bool
 ) -> None:
-    """Neither blocks nor containers unknown to all datanodes remain, whether the writer aborts
-    the put or is killed without a message.
+    """No blocks or containers unknown to the SCM remain, whether the writer aborts the put or is
+    killed without a message.
     """
     size_bytes = 3 * CONTAINER_BYTES * (scheme.data_count if scheme else 1)
     source, written_bytes = source_of("cut", size_bytes), 0

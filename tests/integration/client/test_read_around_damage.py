@@ -248,8 +248,8 @@ class TestShards:
             assert 5 == len(asked)
 
     def test_no_shard_is_asked_of_anybody_whose_cell_is_here(self, tmp_path: Path) -> None:
-        """
-        Though one that has it was not asked yet, and would be the first.
+        """The holder is not asked although it was not asked before and would be the first
+        choice.
         """
         with ec_cluster(tmp_path, RS_3_2, [STRIPE_BYTES]) as cluster:
             cluster.serve()

@@ -262,9 +262,7 @@ def test_a_session_that_is_stopped_ends_its_streams(
 
 
 def test_a_session_that_is_stopped_commits_no_key(tmp_path: Path, stack: ExitStack) -> None:
-    """
-    Also when all of its bytes had gone out: who interrupts a put does not find its keys.
-    """
+    """An interrupted put commits none of its keys, even if all of their bytes were sent."""
     world = World(tmp_path, stack)
 
     def stop(_data_bytes: int) -> None:

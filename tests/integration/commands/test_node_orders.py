@@ -154,8 +154,8 @@ def test_the_scm_with_the_highest_term_leads(tmp_path: Path, scm: ScriptedScm) -
 
 
 def test_a_delete_on_a_full_disk_fails_with_its_reason(tmp_path: Path, scm: ScriptedScm) -> None:
-    """
-    Not even the room that is kept for deletes is left. Once there is some, it is done.
+    """The disk is full and the room reserved for deletes is gone. The delete succeeds once there
+    is room.
     """
     with small_disk(tmp_path / "disk") as disk, Zygote(tmp_path / "agent.log") as zygote:
         volume = disk.path / "volume"

@@ -17,9 +17,8 @@ def actions(path: Path) -> list[str]:
 
 
 def test_the_files_are_bounded_and_hold_what_is_newest(tmp_path: Path) -> None:
-    """
-    However much is written, so many files of that size stay, without a gap between them, and
-    others may not read them.
+    """The log keeps a fixed number of files of a fixed size without a gap between them, and
+    other users cannot read them.
     """
     path = tmp_path / "audit.jsonl"
     audit = AuditLog(path, file_bytes_max=1_000)

@@ -81,7 +81,7 @@ def test_the_other_one_is_served(host: Host, number: ContainerId) -> None:
 def test_fence_serves_the_better_of_two_remaining_replicas(
     host: Host, number: ContainerId, *, is_first: bool
 ) -> None:
-    """As at a start, the replica with more commits is served, whichever volume was opened first."""
+    """The replica with more commits is served, whichever volume was opened first, as at a start."""
     host.at("c")
     host.store.services.add_volume(host.path / "c")
     with volume_of(host, "a").index.read() as rows:

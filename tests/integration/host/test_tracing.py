@@ -61,9 +61,7 @@ def printed(program: str) -> str:
 
 
 def test_without_it_nothing_of_it_is_loaded() -> None:
-    """
-    Although the package is here: who does not start under it pays nothing.
-    """
+    """A process that does not start under the tracer does not import the installed package."""
     assert "[]" == printed(UNTRACED)
 
 

@@ -122,9 +122,7 @@ class TestRetire:
         assert "decommission" in caught.value.hint
 
     def test_a_migration_goes_to_the_volume_that_was_named(self, host: Host) -> None:
-        """
-        And nowhere else, though a third has more room.
-        """
+        """The replica goes to the named volume although a third has more room."""
         before = host.fill()
         host.restart("a", "b", "c")
         host.moves.steer(host.id_of("a"), VolumeMode.RETIRING, host.id_of("c"))
@@ -397,8 +395,8 @@ class TestAdd:
 
     @pytest.mark.parametrize("is_away", [False, True])
     def test_no_volume_is_within_another(self, host: Host, is_away: bool) -> None:
-        """
-        Nor around one, nor by a link; also of a volume that was left out because its disk is away.
+        """A volume is refused inside or around another one, also through a link, and also if
+        that volume was left out because its disk is away.
         """
         host.store.close()
         if is_away:

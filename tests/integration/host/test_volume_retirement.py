@@ -70,8 +70,8 @@ class TestTakeBack:
         host.assert_whole(6)
 
     def test_configured_volume_taken_back_is_missed_again(self, host: Host) -> None:
-        """As before the retirement, its place is not formatted while its disk is away, and a
-        start whose config no longer names it does not open it.
+        """The place of the volume is not formatted while its disk is away, and a start whose
+        config no longer names it does not open it.
         """
         volume_id = host.id_of("a")
         host.moves.steer(volume_id, VolumeMode.RETIRING)

@@ -82,9 +82,7 @@ def test_host_header_decides_the_status_code(listener: WebListener, host: str, c
     ids=["two hosts", "a body", "two lengths", "chunks", "many headers", "a long header"],
 )
 def test_odd_requests_are_refused(listener: WebListener, lines: tuple[str, ...]) -> None:
-    """
-    And the next one is answered.
-    """
+    """An odd request is refused, and the next one is answered."""
     assert status(ask(listener, *lines)) in {0, 400, 431}
     assert 200 == status(ask(listener, "Host: localhost"))
 
@@ -97,9 +95,7 @@ def test_pipelined_second_request_is_ignored(listener: WebListener) -> None:
 
 
 def test_no_other_page_may_frame_it(listener: WebListener) -> None:
-    """
-    Neither in new browsers nor in old ones.
-    """
+    """The headers forbid frames in new and in old browsers."""
     answer = ask(listener, "Host: localhost")
 
     assert b"frame-ancestors 'none'" in answer
@@ -107,9 +103,7 @@ def test_no_other_page_may_frame_it(listener: WebListener) -> None:
 
 
 def test_slow_clients_give_way(listener: WebListener) -> None:
-    """
-    As many as there are places send a byte now and then: others are answered all the same.
-    """
+    """Slow clients that occupy every place do not keep others from being answered."""
     with ExitStack() as opened:
         slow = [opened.enter_context(dial(listener)) for _ in range(CONNECTION_COUNT_MAX)]
         for connection in slow:

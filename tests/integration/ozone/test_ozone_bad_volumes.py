@@ -199,9 +199,7 @@ def test_a_table_that_is_damaged_in_the_middle_is_no_end_of_the_rows(
 
 @pytest.mark.parametrize("format_version", [2, 3, 4, 5, 6])
 def test_tables_of_older_and_newer_versions_are_read(tmp_path: Path, format_version: int) -> None:
-    """
-    Whatever version of RocksDB wrote them: each format that the library knows.
-    """
+    """Every table format that the RocksDB library knows is read."""
     volume = MadeVolume(tmp_path / "data", format_version=format_version)
     volume.add_container(1)
     volume.add_block(1, 9, b"nine")

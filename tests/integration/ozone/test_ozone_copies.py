@@ -130,7 +130,7 @@ def test_a_replica_is_pushed_to_an_agent(
 def test_a_shard_is_pushed_with_its_index(
     scm: StandInScm, agent: AgentProcess, target: OzoneAgent
 ) -> None:
-    """And none that the manager did not mean."""
+    """The shard is pushed with its index, and a shard that the manager did not mean is refused."""
     del agent
     other = answered(scm, 71, containerID=3, target=at(port_of(target)), replicaIndex=1)
     meant = answered(scm, 72, containerID=3, target=at(port_of(target)), replicaIndex=2)
@@ -231,7 +231,7 @@ def test_container_that_is_not_closed_here_is_not_pushed(
 def test_a_target_that_does_not_answer_costs_the_deadline(
     scm: StandInScm, agent: AgentProcess
 ) -> None:
-    """And no more."""
+    """A target that does not answer costs the deadline and no more."""
     del agent
     with archive_peer(answers=False) as peer:
         deadline_ms = int(time.time() * 1000) + 1_500

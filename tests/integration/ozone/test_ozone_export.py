@@ -119,8 +119,8 @@ def test_pages_add_up(scm: RecordedScm, tmp_path: Path) -> None:
 
 
 def test_a_holder_that_the_scm_lists_no_more_is_a_dead_node(tmp_path: Path) -> None:
-    """
-    Else its replicas would be on a datanode that the snapshot does not have.
+    """The replicas of such a holder would otherwise be on a datanode that the snapshot does not
+    contain.
     """
     answers = recorded("scm")
     listed = next(request for request in answers if b"\x08\x06" in request[-8:])

@@ -205,7 +205,7 @@ def test_a_manager_that_restarts_hears_all_again(scm: StandInScm, agent: AgentPr
 
 
 def test_a_first_start_takes_the_cluster_from_the_manager(scm: StandInScm, tmp_path: Path) -> None:
-    """And an id of its own."""
+    """A first start takes the cluster id from the manager and creates an id of its own."""
     config = load(written(tmp_path, scm.address))
     found = leaders_of(config)
 
@@ -234,7 +234,9 @@ def test_the_manager_of_another_cluster_is_refused_at_start(
 
 
 def test_a_manager_of_another_cluster_is_never_joined(scm: StandInScm, tmp_path: Path) -> None:
-    """Nor one that takes the place of the right one while the agent runs."""
+    """A manager of another cluster is refused at the start, and also if it replaces the right
+    one while the agent runs.
+    """
     host = built(load(written(tmp_path, scm.address)), replace(WHO, cluster_id="CID-other"))
     host.start()
     try:

@@ -192,7 +192,7 @@ def test_a_block_streams(
 
 
 def test_the_checksums_of_a_stream_fit_its_bytes(agent: tuple[OzoneAgent, OzoneClient]) -> None:
-    """Whatever size of messages is asked for; a client verifies each by itself."""
+    """The checksums fit for every message size, since a client verifies each message by itself."""
     _, client = agent
     wish = {"blockID": block_id(CRC32_BLOCK, EC), "offset": 20_000, "length": 19_000}
 
@@ -215,7 +215,7 @@ def test_a_block_without_checksums_streams(agent: tuple[OzoneAgent, OzoneClient]
 
 
 def test_behind_a_block_nothing_streams(agent: tuple[OzoneAgent, OzoneClient]) -> None:
-    """As Ozone does, by gRPC's status."""
+    """The stream ends with gRPC's status, as in Ozone."""
     _, client = agent
 
     with pytest.raises(grpc.RpcError) as caught:

@@ -66,9 +66,7 @@ def test_many_calls_are_under_way_on_one_connection() -> None:
 
 
 def test_no_more_calls_are_under_way_than_the_window_has(scm: RecordedScm) -> None:
-    """
-    However many there are to make.
-    """
+    """The window bounds the calls in progress, however many there are to make."""
     begun = []
 
     def items() -> Iterator[int]:
@@ -102,9 +100,7 @@ def test_a_failure_stands_for_its_own_call(scm: RecordedScm) -> None:
 
 
 def test_the_leader_is_found() -> None:
-    """
-    Neither one that does not lead nor one that is down is in the way.
-    """
+    """The client passes over a manager that does not lead and one that is down."""
     with recorded_scm(leads=False) as follower, recorded_scm() as leader:
         addresses = f"{closed_port()},{follower.address},{leader.address}"
         client = OzoneScmClient(parse_addresses(addresses), HadoopIdentity("suture"), QUICK)

@@ -82,9 +82,7 @@ def test_a_root_is_settled_whoever_made_the_tree(tables: Path) -> None:
 def test_damaged_bytes_have_a_root_of_their_own(
     name: str, datanode: int, tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """
-    So that the damaged replica is the one that differs, not the one that Ozone scanned.
-    """
+    """The damaged replica has a different root, and not the one that Ozone scanned."""
     closed = {
         r["container"]: f"{r['dataChecksum']:08x}"
         for r in lines(tables / "closed.jsonl")

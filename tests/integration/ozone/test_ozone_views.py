@@ -352,9 +352,7 @@ def test_a_read_that_cannot_begin_leaves_nothing_open(
 
 
 def test_a_history_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    """
-    Neither garbage nor a later format is taken for an empty history.
-    """
+    """Garbage and a later format are refused, not taken for an empty history."""
     garbage, later = tmp_path / "garbage", tmp_path / "later"
     garbage.write_bytes(b"\xff" * 5000)
     with closing(History(later)) as history:

@@ -268,7 +268,7 @@ def test_a_closed_shard_takes_no_more(agent: tuple[OzoneAgent, OzoneClient]) -> 
 
 
 def test_an_unhealthy_shard_is_not_closed(agent: tuple[OzoneAgent, OzoneClient]) -> None:
-    """Nor written to."""
+    """An unhealthy shard is neither closed nor written to."""
     made, client = agent
     client.ask("createContainer", EC, replicaIndex=INDEX, state=RECOVERING)
     made.replica.store.expire_recovery(EC)

@@ -167,7 +167,7 @@ class TestStore:
         assert before == cluster.mine.files()
 
     def test_a_row_that_is_intact_is_not_replaced_by_salvage(self, cluster: Cluster) -> None:
-        """Though the bytes that are here are those of the peer's row."""
+        """The row is kept although the bytes here are those of the peer's row."""
         store = cluster.mine.replica.store
         cluster.mine.replica.overwrite(BLOCK, 0, cluster.lie)
         row = store.block(CONTAINER, BLOCK)

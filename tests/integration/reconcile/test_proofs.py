@@ -114,9 +114,7 @@ def test_peer_that_cannot_prove_its_own_chunk_requests_a_scan(datanode: Datanode
 def test_the_medium_is_read_and_not_the_cache(
     datanode: Datanode, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    Whatever a buffered read gives: nothing of an answer comes from one.
-    """
+    """No part of an answer comes from a buffered read."""
     data = good(datanode)
     opened: list[int] = []
     real = os.open

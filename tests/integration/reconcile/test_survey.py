@@ -177,7 +177,7 @@ class TestDescent:
         assert diff(tree_of(mine), tree_of(theirs)).differences == found
 
     def test_another_algorithm_is_not_comparable(self, executor: ThreadPoolExecutor) -> None:
-        """Neither equal nor different."""
+        """The state is neither equal nor different."""
         theirs = tree_of(5, algorithm=Algorithm.CRC32C)
 
         found, state, _, _ = surveyed(tree_of(5), theirs, executor)

@@ -328,7 +328,9 @@ def test_cells_missing_from_a_silent_batch_are_asked_for_again(cluster: EcCluste
 def test_a_stalled_call_is_waited_for_once(
     cluster: EcCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not once for each of the cells that it has: others are asked for those at once."""
+    """The wait is not repeated for each cell on the stalled source. Others are asked for those
+    cells at once.
+    """
     in_vain: list[float] = []
 
     def waiting(pending: Any, timeout_s: float | None = None, when: str = FIRST_COMPLETED) -> Any:
@@ -417,7 +419,7 @@ def test_source_without_batches_has_a_bounded_number_of_calls_ahead(
 
 
 def test_a_reconstruction_of_small_blocks_makes_few_calls(tmp_path: Path) -> None:
-    """And what it makes is what was lost."""
+    """A reconstruction of small blocks makes few calls and produces what was lost."""
     with ec_cluster(tmp_path, SCHEME, [BLOCK_BYTES] * BLOCK_COUNT) as cluster:
         calls: list[str] = []
         cluster.serve()

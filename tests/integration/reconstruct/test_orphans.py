@@ -212,8 +212,8 @@ class TestOrphans:
             assert [] == cluster.nodes[6].store.replica_ids()
 
     def test_a_shard_claims_what_its_sources_do(self, tmp_path: Path) -> None:
-        """
-        Also where the last block was deleted since, and its own blocks alone would claim less.
+        """The claim holds even if the last block was deleted since and the shard's own blocks
+        alone would claim less.
         """
         with ec_cluster(tmp_path, RS_3_2, LENGTHS) as cluster:
             for index in RS_3_2.indexes:

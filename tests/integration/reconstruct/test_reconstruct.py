@@ -47,7 +47,9 @@ class TestLostShards:
 
     @pytest.mark.parametrize("scheme", SMALL_SCHEMES[1:], ids=str)
     def test_lost_shards_of_wider_schemes_are_rebuilt(self, scheme: Scheme, tmp_path: Path) -> None:
-        """As many shards are lost as there is parity, the first and the last among them."""
+        """The number of lost shards equals the number of parity shards; the first and the last
+        are among them.
+        """
         lost = [1, *range(scheme.shard_count - scheme.parity_count + 2, scheme.shard_count + 1)]
         lengths = list(lengths_bytes(scheme).values())
         with ec_cluster(tmp_path, scheme, lengths, spare=scheme.parity_count) as cluster:

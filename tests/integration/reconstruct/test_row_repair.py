@@ -61,8 +61,8 @@ def outcome(
 @pytest.mark.parametrize("fault", list(DAMAGE))
 @pytest.mark.parametrize("index", [1, 2, 4])
 def test_a_block_without_its_row_is_recorded_again(tmp_path: Path, fault: str, index: int) -> None:
-    """
-    As its writer described it, of a data shard and of parity; its bytes are not written.
+    """The row is recorded as its writer described it, for a data and a parity shard, and the
+    bytes are not written.
     """
     with ec_cluster(tmp_path, RS_3_2, [100_000, 9_000]) as cluster:
         node = cluster.nodes[index]

@@ -89,8 +89,8 @@ def test_parity_names_it(tmp_path: Path) -> None:
 
 
 def test_a_restored_control_plane_learns_the_whole_length(tmp_path: Path) -> None:
-    """
-    Whichever shard it asks first: a file with a part that is too short would count as lost.
+    """The length is learned from every shard. A file with a part that is too short would
+    otherwise count as lost.
     """
     cluster = stale(tmp_path, stripe_count=1, index=1)
     try:

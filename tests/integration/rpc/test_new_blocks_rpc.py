@@ -85,9 +85,7 @@ def test_written_blocks_are_read_back(peer: Peer) -> None:
 
 
 def test_an_ordinary_message_does_as_well(peer: Peer) -> None:
-    """
-    As any protobuf library writes it, whatever the order of its fields.
-    """
+    """A message written by any protobuf library is accepted, whatever the order of its fields."""
     plain = pb.NewBlocks.FromString(message(1, noise(SMALL_BYTES, 1)))
     rest = pb.NewBlocks(blocks=plain.blocks).SerializeToString()
     data = pb.NewBlocks(data=plain.data).SerializeToString()

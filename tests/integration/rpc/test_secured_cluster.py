@@ -204,9 +204,8 @@ def test_the_wrong_certificate_is_told_why(
 
 
 def test_every_line_of_every_log_is_an_event(cluster: SecuredCluster, suture: Suture) -> None:
-    """
-    Whatever went on before: JSON, a name of the vocabulary, its ids; what a command did has the
-    command's id and its container's.
+    """Each line is JSON and has a name of the vocabulary and its ids. A line of a command has
+    the command's id and its container's.
     """
     admin = suture("ada", Role.ADMIN)
     [container, *_] = admin.json("scm", "containers")
@@ -273,10 +272,7 @@ def test_the_expiry_of_the_certificate_is_a_metric(cluster: SecuredCluster) -> N
 
 
 def test_no_secret_is_in_any_log(cluster: SecuredCluster, authority: Authority) -> None:
-    """
-    Whatever went on before, with a broken key file too: no line of any key is in a log, an audit
-    log or a config.
-    """
+    """No line of a key is in a log, an audit log or a config, even with a broken key file."""
     key = authority.directory / "datanode1.key"
     good = key.read_text()
     key.write_text(good.replace("-----END", "x-----END"))

@@ -90,9 +90,7 @@ def test_a_message_has_room_for_so_many_blocks(peer: Peer, monkeypatch: pytest.M
 def test_a_block_that_was_not_asked_for_is_not_taken(
     peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    Neither another one of this container nor one of another container.
-    """
+    """A block of this container or of another one is refused if it was not asked for."""
     block = peer.block(CONTAINER, BLOCK)
     others = [(CONTAINER, replace(block, block_id=BlockId(7))), (ContainerId(9), block)]
     blocks = [codec.block_message(owner, other) for owner, other in others]

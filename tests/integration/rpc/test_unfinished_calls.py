@@ -173,9 +173,7 @@ def test_uploads_and_reads_that_stop_give_way_too(tmp_path: Path) -> None:
 
 
 def test_health_says_that_calls_find_no_thread() -> None:
-    """
-    Not 200 while nothing is answered; 200 again when it is.
-    """
+    """The status is not 200 while no call is answered, and 200 again afterwards."""
     clock = FakeClock()
     serving = datanode_pb2.StatusResponse(volumes=[datanode_pb2.VolumeStatus(path="/v")])
     scrub = datanode_pb2.ScrubStatusResponse()

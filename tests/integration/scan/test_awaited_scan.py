@@ -125,7 +125,7 @@ class TestRequestedScans:
         assert Code.CANCELLED == ended.value.code
 
     def test_a_caller_who_leaves_ends_a_wait_for_clients(self, requested: "Requested") -> None:
-        """However slow the pace: the scan ends, and nothing of it is kept."""
+        """The scan ends at any pace, and nothing of it is kept."""
         with pytest.raises(Unavailable, match="stopped"):
             list(requested.scans.run(CONTAINER, lambda: requested.waited_s > 0))
 

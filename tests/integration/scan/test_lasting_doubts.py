@@ -119,9 +119,7 @@ def test_block_unreadable_for_an_hour_is_reported_unreadable(aged: Aged, code: i
 
 @pytest.mark.parametrize("code", PASSING)
 def test_a_host_that_is_short_of_something_condemns_nothing(aged: Aged, code: int) -> None:
-    """
-    However often, and for however long.
-    """
+    """A shortage condemns nothing, however often or long it occurs."""
     replica, clock = aged
     with failing(code, "2.block"):
         scans(replica, clock, 3 * TRIES_MIN, span_ms=100 * SPAN_MS_MIN)

@@ -57,7 +57,7 @@ def worker(replica: StoredReplica, asked: Asked) -> MetadataScan:
 
 
 def test_whole_replicas_are_passed_over(worker: MetadataScan, asked: Asked) -> None:
-    """And the next round is three hours away."""
+    """Whole replicas are passed over, and the next round is three hours away."""
     assert Throttled(10_800.0) == worker.step()
 
     assert ([], [], 0) == (asked.scans, asked.checks, worker.fault_count)

@@ -359,7 +359,9 @@ class TestStructureDamage:
     def test_something_else_in_the_place_of_a_block_file(
         self, replica: StoredReplica, kind: str
     ) -> None:
-        """Neither followed nor waited for: the block's file is missing."""
+        """The other file is neither followed nor waited for. The block's file is reported as
+        missing.
+        """
         path = replica.file(1)
         path.unlink()
         match kind:

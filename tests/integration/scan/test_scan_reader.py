@@ -127,7 +127,7 @@ def test_reading_a_special_file_as_a_block_fails(
 
 
 def test_no_descriptor_is_left_open(stored: StoredReplica, reader: StoreReplicaReader) -> None:
-    """Also when reading fails."""
+    """No descriptor is left open, even if reading fails."""
     os.mkfifo(stored.file(1).parent / "102.block")
     before = len(list(Path("/proc/self/fd").iterdir()))
 

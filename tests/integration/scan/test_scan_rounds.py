@@ -289,14 +289,16 @@ class TestPause:
     def test_a_pause_without_end_is_refused(
         self, replica: StoredReplica, clock: FakeClock, duration_s: float
     ) -> None:
-        """And one that is none."""
+        """A pause without end or without length is refused."""
         with pytest.raises(ValueError, match="pause"):
             Rig(replica, clock).worker.hold.pause(duration_s)
 
     def test_a_pause_stops_the_scan_under_way(
         self, replica: StoredReplica, clock: FakeClock
     ) -> None:
-        """Also while it waits for its pace; afterwards the same container goes on at once."""
+        """A pause also stops a scan that waits for its pace. Afterwards the same container
+        continues at once.
+        """
         rig = Rig(replica, clock, limits=PaceLimits(fixed_bytes_per_s=10_000))
         rig.on_wait = lambda: rig.worker.hold.pause(100)
 

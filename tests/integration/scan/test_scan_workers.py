@@ -121,7 +121,7 @@ class TestMeanwhile:
         assert (before.tree, before.data_scan_at_ms) == (after.tree, after.data_scan_at_ms)
 
     def test_a_stopped_scan_leaves_everything_as_it_was(self, replica: StoredReplica) -> None:
-        """Neither tree nor state of half a scan are kept."""
+        """A stopped scan keeps neither a tree nor a state."""
         replica.flip(1, 5)
         before = replica.store.replica(CONTAINER)
 

@@ -101,7 +101,7 @@ def test_recently_scanned_last_copy_is_not_scanned_again(replica: StoredReplica)
 def test_a_last_copy_that_was_told_while_the_clock_was_ahead_is_read_once(
     replica: StoredReplica,
 ) -> None:
-    """Else it is read before all others until that time comes, in years."""
+    """The container would otherwise be read before all others until that time comes, in years."""
     host = Host(replica)
     assert {CONTAINER, OTHER} == host.read()
     host.clock.set_wall_s(YEARS_S)

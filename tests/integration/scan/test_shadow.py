@@ -99,7 +99,9 @@ class TestScans:
     def test_a_version_that_takes_right_for_wrong_commits_nothing(
         self, replica: StoredReplica, shadow: ShadowHashing, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Though the judge clears the chunks: a host that does so is not well."""
+        """Nothing is committed although the judge clears the chunks, because a host that does so
+        is not well.
+        """
         monkeypatch.setattr(replica_scan._Scan, "_compare", takes_all_for_wrong)
 
         held = scanned(replica, shadow)

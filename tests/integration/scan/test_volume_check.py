@@ -171,7 +171,9 @@ def mounted(path: Path, options: str) -> Iterator[Path]:
 
 @needs_root
 def test_a_file_system_that_became_read_only_is_fenced(store: ReplicaStore) -> None:
-    """As the kernel makes one with errors: what is there can be read, nothing be written."""
+    """The file system is read-only, as the kernel makes one with errors: reads succeed and
+    writes fail.
+    """
     volume_id, path = place(store, 1)
     rig = Rig(store)
     rig.run()

@@ -228,7 +228,7 @@ def test_a_queue_tells_of_each_read_what_became_of_it(chunks: Path) -> None:
 
 
 def test_a_queue_reads_from_the_start_what_is_whole(chunks: Path) -> None:
-    """Though its place was used for a later part before."""
+    """The queue reads it from the start although its place was used for a later part before."""
     memory = pages(2)
     fd = os.open(chunks / "6.block", os.O_RDONLY | os.O_DIRECT)
     queue = ReadQueue()

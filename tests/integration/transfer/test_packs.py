@@ -64,8 +64,8 @@ class TestArrival:
         assert {} == problems(pair)
 
     def test_few_small_blocks_have_files(self, tmp_path: Path) -> None:
-        """
-        As clients' writes do: a second way is not worth it for them.
+        """A few small blocks get files, as with clients' writes, because packing is not worth it
+        for them.
         """
         with serving_pair(tmp_path, packed_count_min=4) as few:
             few.source.replica.store.create_container(CONTAINER)
@@ -87,9 +87,7 @@ class TestArrival:
     def test_a_packed_replica_is_sent_on(
         self, pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
     ) -> None:
-        """
-        Whichever way it is read, the next datanode has the same blocks.
-        """
+        """The next datanode has the same blocks, whichever way the packed replica is read."""
         if way == "threads":
             monkeypatch.setattr(readqueue, "NUMBERS", {})
         third = Datanode("dn-c", tmp_path / "c", packed_count_min=5)

@@ -235,8 +235,8 @@ class TestWholeReplicas:
         arrival.discard()
 
     def test_small_blocks_do_not_stay_in_the_page_cache(self, pair: Pair) -> None:
-        """
-        Neither where they are read nor where they are written: it belongs to the clients.
+        """The copy uses the page cache neither on the source nor on the target, because it
+        belongs to the clients.
         """
         put_mixed(pair.source)
         for path in pair.source.replica.store.paths(CONTAINER).chunks.iterdir():

@@ -106,8 +106,8 @@ class TestDamage:
 
     @pytest.mark.parametrize("size_bytes", [40_000, 600])
     def test_the_last_commit_is_that_of_the_rows(self, pair: Pair, size_bytes: int) -> None:
-        """
-        Though the source announces less: blocks of several windows, and of one.
+        """The last commit is that of the rows although the source announces less, for blocks of
+        one and of several windows.
         """
         replica = pair.source.replica
         replica.store.create_container(CONTAINER)

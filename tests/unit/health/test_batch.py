@@ -51,9 +51,7 @@ class TestReplicas:
         assert found.present.tolist() == [int("P" in line[1]) for line in table]
 
     def test_a_replica_that_cannot_be_loaded_is_sick(self) -> None:
-        """
-        Whatever state its datanode gives it.
-        """
+        """The replica is unhealthy, whatever state its datanode reports."""
         rows = container(1, "R CLOSED", "C C")
         rows.replicas[1] = replace(rows.replicas[1], load_error="no descriptor")
 

@@ -132,8 +132,8 @@ class TestSomebody:
         assert votes.named() == [("volume", "dn7 v0")]
 
     def test_a_bad_node_is_not_each_of_its_volumes(self) -> None:
-        """
-        Nor its rack; what each volume loses is what the node does.
+        """The node is blamed, and not its volumes or its rack. The loss of each volume is that
+        of the node.
         """
         votes = Votes()
         votes.lose(80, node=7, volumes=ALL)

@@ -61,7 +61,7 @@ def test_missing_replicas_are_those_of_the_table(row: str, words: str, missing: 
     ],
 )
 def test_pending_adds_are_not_ordered_again(row: str, words: str, adds: int, copies: int) -> None:
-    """But the container stays under-replicated until they are there."""
+    """The container stays under-replicated until the pending adds arrive."""
     judgement = needs(case(words, adds=tuple(f"new{i}" for i in range(adds))))
 
     assert (HealthState.UNDER_REPLICATED, copies) == (judgement.health, judgement.copies), row
@@ -123,7 +123,7 @@ def test_two_racks_are_enough(racks: str, clusters: int, expected: int) -> None:
 
 class TestUrgency:
     def test_the_last_copy_goes_before_the_second_to_last(self) -> None:
-        """And what only leaves its node waits behind both, but before what is misplaced."""
+        """A replica that only leaves its node comes after both and before a misplaced one."""
         weights = [
             needs(case(words, racks, cluster_rack_count=3)).weight
             for words, racks in [("C", "a"), ("C C", "ab"), ("C C C/d", "abc"), ("C C C", "aaa")]
@@ -203,7 +203,7 @@ class TestVictims:
 
     @pytest.mark.parametrize("words", ["C C C U", "U@3 C C C", "C Q@4 C C"])
     def test_w29_what_does_not_match_goes_first(self, words: str) -> None:
-        """Whatever the order of the others is."""
+        """The mismatched replica is deleted first, whatever the order of the others."""
         (victim,) = victims(case(words))
 
         assert ReplicaState.CLOSED is not victim.replica.state
@@ -269,7 +269,9 @@ class TestVictims:
     def test_a_replica_in_doubt_is_no_reason_to_delete_another(
         self, change: dict[str, object]
     ) -> None:
-        """Not seen since the start, no tree, or findings: three others must be whole."""
+        """Three other replicas must be whole. One that was not seen since the start, has no tree
+        or has findings does not count.
+        """
         given = case("C C C C")
         doubtful = replace(given.placed[0], **change)  # type: ignore[arg-type]
         others = replace(given, placed=(doubtful, *given.placed[1:]))

@@ -29,9 +29,7 @@ KEYS: tuple[tuple[tuple[int, ...], ...], ...] = (
 def test_rows_with_equal_keys_are_one_group_in_the_order_of_the_keys(
     keys: tuple[tuple[int, ...], ...],
 ) -> None:
-    """
-    However far the numbers are apart.
-    """
+    """Rows with equal keys form one group, however far apart the numbers are."""
     rows = list(zip(*keys, strict=True))
     order = sorted(set(rows))
 
@@ -65,9 +63,7 @@ def test_sums_and_extremes_use_the_rows_of_each_owner() -> None:
 
 
 def test_no_rows_at_all_are_nothing() -> None:
-    """
-    Neither for two owners, nor for none.
-    """
+    """No rows give no groups, for two owners and for none."""
     none = np.zeros(0, dtype=np.int64)
 
     assert Segments.of(none, 2).total(none).tolist() == [0, 0]

@@ -258,7 +258,7 @@ def test_crowded_shards_are_copied_to_another_rack_and_then_removed() -> None:
 def test_shards_are_scattered_over_all_racks(
     racks: str, cluster_rack_count: int, expected: int
 ) -> None:
-    """As many racks as shards, or the same number on each."""
+    """The shards are on as many racks as there are shards, or evenly on fewer."""
     found = misplaced_count(
         racks, cluster_rack_count=cluster_rack_count, required_count=5, is_scattered=True
     )

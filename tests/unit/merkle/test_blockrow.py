@@ -132,9 +132,7 @@ def test_rows_read_together_are_what_each_says() -> None:
 
 @pytest.mark.parametrize("length_bytes", range(9))
 def test_metadata_of_any_length_is_read_by_both_readers(length_bytes: int) -> None:
-    """
-    Wherever in a word it ends.
-    """
+    """Both readers read metadata that ends anywhere in a word."""
     original = BlockData(BlockId(1), Bcsid(1), (), (("k", "v" * length_bytes),))
     row = encode_block(original)
 
@@ -184,9 +182,7 @@ def test_a_damaged_row_among_many_is_named() -> None:
 
 @pytest.mark.parametrize("cut", [0, 1, 7, 8, 39])
 def test_a_torn_row_is_noticed(cut: int) -> None:
-    """
-    Whatever is left of a row is not a row.
-    """
+    """A part of a row is not read as a row."""
     row = encode_block(BLOCKS[2])[:cut]
 
     assert not is_intact(BlockId(3), row)

@@ -180,9 +180,7 @@ def test_chunkless_and_empty_are_ozones_fixed_points() -> None:
     ids=str,
 )
 def test_slices_fold_like_one_by_one(algorithm: Algorithm, lengths: list[int]) -> None:
-    """
-    Whatever way the slices are cut out, each has the fold of its own bytes.
-    """
+    """Each slice has the fold of its own bytes, whatever way the slices are cut."""
     data = np.random.default_rng(3).integers(0, 256, 1_000, dtype=np.uint8)
     starts = np.arange(len(lengths)) * 7
     fold = crc32c if algorithm is Algorithm.CRC32C else xxh3_64
@@ -216,9 +214,7 @@ def test_many_short_slices_fold_like_one_by_one(
 
 @pytest.mark.parametrize("length_bytes", [4, TABLE_BYTES_MAX])
 def test_short_rows_are_looked_up_together(length_bytes: int) -> None:
-    """
-    As one by one, zeros as well.
-    """
+    """The values equal those of single look-ups, including zeros."""
     rows = np.random.default_rng(5).integers(0, 256, (TABLE_ROWS + 1, length_bytes), dtype=np.uint8)
     rows[0] = 0
 
@@ -231,9 +227,7 @@ def test_short_rows_are_looked_up_together(length_bytes: int) -> None:
 def test_windows_verify_as_one_by_one(
     checksum_type: ChecksumType, count: int, short_bytes: int
 ) -> None:
-    """
-    However few or many they are: what is right verifies, and a wrong byte anywhere does not.
-    """
+    """Any number of correct windows verifies, and a wrong byte anywhere does not."""
     length_bytes = max(0, 100 * count - short_bytes)
     data = bytearray(number % 251 for number in range(length_bytes))
     expected = window_checksums(checksum_type, 100, data)

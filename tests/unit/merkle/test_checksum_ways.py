@@ -82,7 +82,7 @@ class Noted:
 
 
 def test_a_long_window_goes_to_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As other long data does."""
+    """A long window is computed by the library, like other long data."""
     long = Noted(zlib.crc32)
     monkeypatch.setattr(checksum, "long_crc32", lambda: long)
 

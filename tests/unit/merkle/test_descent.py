@@ -63,8 +63,8 @@ class TestRanges:
     def test_ranges_that_differ_are_named(
         self, theirs: Tree, expected: list[tuple[int, int]]
     ) -> None:
-        """
-        Also when only a delete differs and every block checksum agrees; neighbours are joined.
+        """A range differs if only a delete differs and every block checksum agrees. Neighbours
+        are joined.
         """
         starts = range_starts(TREE, 30)
 

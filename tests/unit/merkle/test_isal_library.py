@@ -46,7 +46,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 
 
 def test_pyeclibs_own_is_taken(world: World) -> None:
-    """And looked for once."""
+    """The library of pyeclib is used and looked up once."""
     assert [BESIDE, BESIDE] == [isal_library(), isal_library()]
     assert [BESIDE] == world.tried
 

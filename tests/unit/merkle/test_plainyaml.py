@@ -17,7 +17,7 @@ def nested(depth: int) -> str:
 
 
 def test_plain_values_are_read() -> None:
-    """As deep as descriptors are, and as many side by side as there may be."""
+    """Values are read to the depth of a descriptor and up to the permitted number side by side."""
     text = "{a: {b: [1, x, true]}, c: [[2], [3]]}"
 
     assert {"a": {"b": [1, "x", True]}, "c": [[2], [3]]} == loaded(text)

@@ -124,8 +124,8 @@ def test_the_answer_of_a_tree_is_of_its_columns_as_its_file_has_them() -> None:
 
 
 def test_only_what_a_replica_holds_makes_its_answer() -> None:
-    """
-    Not how often it was changed; but each checksum, and whether it was well.
+    """The answer covers each checksum and whether the chunks were healthy, but not how often the
+    tree was changed.
     """
     nonce, mine = bytes(NONCE_BYTES), tree()
 

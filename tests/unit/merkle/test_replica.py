@@ -53,9 +53,7 @@ def test_limits_are_the_published_ones() -> None:
 
 
 def test_only_open_and_recovering_replicas_are_written() -> None:
-    """
-    And only those that are written no more have a tree.
-    """
+    """A replica that can still be written has no tree."""
     assert {ReplicaState.OPEN, ReplicaState.RECOVERING} == replica.WRITABLE_STATES
     assert {
         ReplicaState.CLOSED,

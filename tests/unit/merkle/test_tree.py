@@ -125,7 +125,7 @@ class TestOrder:
             builder.add_leaf(leaf)
 
     def test_negative_block_or_offset_is_refused(self) -> None:
-        """Neither a block id nor the offset of a first chunk may be negative."""
+        """A negative block id and a negative offset of a first chunk are refused."""
         builder = TreeBuilder(Algorithm.XXH3_64)
 
         with pytest.raises(ValueError, match="outside"):
@@ -144,9 +144,7 @@ class TestOrder:
         assert [Leaf(0, 0, 1)] == tree.leaves(ID_MAX)
 
     def test_a_block_that_comes_twice_is_refused(self) -> None:
-        """
-        Also within a run of columns.
-        """
+        """A repeated block is refused, also within a run of columns."""
         run = leaf_tree({4: [], 5: []})
         builder = TreeBuilder(Algorithm.XXH3_64)
         twice = np.array([4, 4], dtype=np.uint64)
@@ -451,9 +449,7 @@ class TestColumns:
             Tree.from_columns(Algorithm.XXH3_64, **columns)
 
     def test_a_root_that_is_not_the_fold_of_the_blocks_is_refused(self) -> None:
-        """
-        Although every block is the fold of its chunks.
-        """
+        """The root is refused although every block is the fold of its chunks."""
         self.tree.verify()
         with pytest.raises(DamagedData, match="root is not the fold"):
             replace(self.tree, root=self.tree.root ^ 1).verify()

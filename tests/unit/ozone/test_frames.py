@@ -89,9 +89,7 @@ def test_a_length_is_a_varint(number: int, expected: str) -> None:
 
 
 def test_addresses_are_told_apart() -> None:
-    """
-    Also those of version 6, and one that is given twice.
-    """
+    """An IPv6 address is parsed, and a repeated address is returned once."""
     assert (Address("a", 9860), Address("::1", 1)) == parse_addresses("a:9860, [::1]:1,a:9860")
     assert "[::1]:1" == str(Address("::1", 1))
 

@@ -154,9 +154,7 @@ def test_queues_are_told_by_ozones_types() -> None:
 def test_a_reconcile_is_done_when_the_replica_is_whole(
     result: str, after: PB.ReplicaState.ValueType, state: int
 ) -> None:
-    """
-    Not when it ran.
-    """
+    """The reconcile is done when the replica is whole, and not when it ran."""
     status = scm_pb2.CommandStatus(
         command_id=2**64 - 1, type="reconcile", state=scm_pb2.CommandStatus.EXECUTED
     )

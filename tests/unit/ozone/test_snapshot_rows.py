@@ -72,7 +72,7 @@ class TestReplica:
         assert ("crc32c" if root is not None else None) == row["tree_algorithm"]
 
     def test_an_older_datanode_reports_no_root(self) -> None:
-        """Nor is one made up for it where there are no blocks."""
+        """No root is invented for a container without blocks."""
         made = replica(key_count=0)
         made.ClearField("checksum")
 

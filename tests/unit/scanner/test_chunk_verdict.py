@@ -132,7 +132,7 @@ class TestVerdict:
         assert Verdict.SUSPECT_HOST == judged(GOOD[:5_000], GOOD).verdict
 
     def test_a_file_that_ends_early_twice_is_short(self) -> None:
-        """And one that ends before the chunk has nothing of it."""
+        """A file that ends before the chunk gives none of its bytes."""
         assert DamageFault.CHUNK_SHORT == judged(GOOD[:5_000], GOOD[:5_000]).fault
         assert DamageFault.CHUNK_MISSING == judged(b"", b"").fault
 
@@ -240,7 +240,7 @@ class TestCleared:
 
 class TestEvidence:
     def test_a_window_is_named_by_its_place_in_the_file(self) -> None:
-        """Not in the chunk."""
+        """The window's place is that in the file, and not that in the chunk."""
         chunk = chunk_of(GOOD, offset=1_000)
 
         evidence = judged(BAD, bytes(1_000) + BAD, chunk=chunk).evidence

@@ -159,9 +159,7 @@ def test_a_file_that_ends_early_is_shown_by_its_end(
 def test_a_host_that_was_wrong_is_told_how(
     first: bytes | OSError, fault: DamageFault, why: str
 ) -> None:
-    """
-    And that the medium is fine.
-    """
+    """The text also says that the medium is fine."""
     found = judged(first, GOOD)
 
     assert (Verdict.SUSPECT_HOST, fault) == (found.verdict, found.fault)
@@ -224,9 +222,7 @@ def test_reads_that_never_agree_are_undecided_until_a_scan_insists() -> None:
 
 
 def test_a_device_that_refuses_is_named_twice() -> None:
-    """
-    Also if the first read gave something.
-    """
+    """The device is named twice even if the first read returned data."""
     eio, medium = OSError(errno.EIO, ""), OSError(errno.ENODATA, "")
 
     assert "read failed with ENODATA, then with ENODATA" == judged(GARBAGE, medium).evidence
@@ -257,9 +253,7 @@ class TestFormer:
 
 class TestDescription:
     def test_windows_that_nobody_expects_differ(self) -> None:
-        """
-        And those that are missing.
-        """
+        """Unexpected windows and missing windows both differ."""
         more, fewer = CHUNK.window_checksums + b"more", CHUNK.window_checksums[:8]
         last = CHUNK.window_checksums[8:].hex()
 
@@ -292,9 +286,7 @@ class TestFailures:
         ],
     )
     def test_an_error_has_the_name_that_is_searched_for(self, error: OSError, name: str) -> None:
-        """
-        Or its number.
-        """
+        """An error without a name has its number."""
         assert name == name_of(error)
 
     @pytest.mark.parametrize(
@@ -302,9 +294,7 @@ class TestFailures:
         [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EAGAIN, errno.EINTR],
     )
     def test_a_host_that_is_short_of_something_is_never_insisted_on(self, number: int) -> None:
-        """
-        However often.
-        """
+        """A shortage is never insisted on, however often it occurs."""
         error = OSError(number, "why", "file")
 
         assert error is insisted(error)

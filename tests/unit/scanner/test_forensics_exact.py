@@ -128,18 +128,14 @@ def test_two_places_are_no_tear_and_other_damage_is_no_zero() -> None:
     ],
 )
 def test_a_cut_is_named_by_its_place(length_bytes: int, words: str) -> None:
-    """
-    And by what the device tears at.
-    """
+    """The cut is named by its place and by the unit in which the device tears."""
     assert (Forensic.TRUNCATED, words) == told(GOOD[:length_bytes])
     assert NOTHING == told(GOOD)
 
 
 class TestFormer:
     def test_windows_that_are_the_old_ones_are_stale(self) -> None:
-        """
-        As far as the old bytes are known.
-        """
+        """The windows are stale as far as the old bytes are known."""
         bad = GOOD[:2_048] + OLD[2_048:4_096] + GOOD[4_096:]
         stale = (Forensic.STALE, "it is what was here before the last write")
 
@@ -165,8 +161,8 @@ class TestFormer:
     def test_from_a_sector_on_they_are_a_tear(
         self, bad: bytes, expected: tuple[Forensic, str]
     ) -> None:
-        """
-        Not where the last sector is torn in itself, nor where they do not reach the end.
+        """A last sector that is torn in itself, or wrong windows that do not reach the end, are
+        not a tear.
         """
         assert expected == told(bad, former=(OLD,))
 
@@ -284,8 +280,8 @@ class TestPlaces:
         return Sought(position, BlockId(1), self.rows[0].chunks[0], tuple(windows))
 
     def test_the_place_of_the_first_window_is_told(self) -> None:
-        """
-        And how many of them are of the same chunk.
+        """The text gives the place of the first window and the number of windows of the same
+        chunk.
         """
         items = [
             self.wanted(3, (0, 1, 2), (2, 0, 0), (0, 1, 0)),
@@ -324,9 +320,7 @@ class TestPlaces:
         )
 
     def test_sixteen_windows_are_sought_at_most(self) -> None:
-        """
-        And nothing where no window is wrong.
-        """
+        """At most sixteen windows are looked up, and none if no window is wrong."""
         chunk = ChunkInfo(0, 2_000, ChecksumType.CRC32, 100, bytes(80))
         sums = bytes(range(80))
 

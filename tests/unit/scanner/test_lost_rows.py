@@ -39,9 +39,7 @@ def replica() -> MemoryReplica:
 
 
 def test_a_sign_of_life_comes_of_each_block(replica: MemoryReplica) -> None:
-    """
-    Else the watchdog ends the agent, and the next one begins the same.
-    """
+    """The watchdog would otherwise end the agent, and the next one would begin the same work."""
     signs: list[int] = []
 
     outcome = scan(MemoryReader(replica), progress=signs.append)

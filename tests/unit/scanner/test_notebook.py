@@ -87,9 +87,7 @@ def test_a_finding_says_what_was_noted() -> None:
 
 
 def test_damage_comes_first() -> None:
-    """
-    Whatever was found first.
-    """
+    """Damage comes first, whatever was found before it."""
     book = Notes().book
 
     book.note(Verdict.SUSPECT_HOST, DamageFault.CHUNK_CHECKSUM, "host")
@@ -183,9 +181,7 @@ class TestTrace:
 
 
 def test_a_chunk_is_noted_with_its_place_and_its_class() -> None:
-    """
-    As the judge saw it.
-    """
+    """The note has the place and the class that the judge gave."""
     notes = Notes()
 
     notes.book.chunk(BlockId(4), CHUNK, corrupt(Forensic.TRUNCATED, b""))

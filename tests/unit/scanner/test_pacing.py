@@ -141,7 +141,7 @@ class TestRate:
         assert 512 * MIB == control.bytes_per_s
 
     def test_a_fixed_rate_is_fixed(self) -> None:
-        """Neither promise nor pressure moves it."""
+        """Neither the promise nor pressure changes a fixed rate."""
         control = self.control(fixed_bytes_per_s=5 * MIB)
 
         control.need(100 * MIB)
@@ -198,7 +198,9 @@ class TestRate:
     def test_the_rate_stays_within_its_bounds(
         self, signals: list[tuple[float, float]], floor_mib: int, ceiling_mib: int
     ) -> None:
-        """Whatever was measured and needed: floor, ceiling, and the promise below the ceiling."""
+        """The rate stays between the floor and the ceiling for every measurement and need, and
+        the promise stays below the ceiling.
+        """
         control = self.control(
             floor_bytes_per_s=floor_mib * MIB, ceiling_bytes_per_s=ceiling_mib * MIB
         )
@@ -297,7 +299,7 @@ class TestPacer:
         assert 0 == pacer.piece_bytes(START_S + 1 + CYCLE_S)
 
     def test_decisions_are_a_second_apart(self) -> None:
-        """Whatever the reads."""
+        """The interval is one second, whatever the reads."""
         pacer = Pacer(PaceLimits(), Latencies(), START_S)
 
         assert not pacer.is_time_to_adjust(START_S + ADJUST_S / 2)

@@ -119,9 +119,7 @@ class TestLatencies:
         assert count_at(0.6 + KEPT_WITHOUT_S) is None
 
     def test_clients_are_recent_for_a_cycle(self) -> None:
-        """
-        And never before the first came.
-        """
+        """Clients are recent for one cycle, and never before the first request."""
         latencies = Latencies()
         assert not latencies.are_recent(START_S)
         latencies.add(START_S, 0.1)
@@ -331,9 +329,7 @@ class TestPressure:
         assert 0.0 == pressure_of_others(first, PressureSample(4.0, 9_000_000, 2.0))
 
     def test_the_line_of_some_is_found_wherever_it_is(self) -> None:
-        """
-        And the total, wherever it is in it.
-        """
+        """The line and the total are found at any place."""
         assert 7 == parse_stall_us("full total=9\nsome total=7 avg10=0.00\n")
 
 

@@ -54,7 +54,7 @@ class TestClean:
     def test_the_tree_is_that_of_the_metadata(
         self, algorithm: Algorithm, checksum_type: ChecksumType
     ) -> None:
-        """Whatever the writer's checksums, a clean scan and the close build the same tree."""
+        """A clean scan and the close build the same tree for every checksum type of the writer."""
         replica = MemoryReplica()
         replica.put(1, noise(10_000, 1), noise(5_000, 2), checksum_type=checksum_type)
         replica.put(5)
@@ -400,7 +400,7 @@ class TestReadErrors:
         assert 3 == outcome.tree.unhealthy_count
 
     def test_an_unreadable_chunk_equals_no_healthy_leaf(self) -> None:
-        """Not even where the healthy leaf folds no checksums at all."""
+        """The leaves differ even if the healthy leaf folds no checksums."""
         replica = MemoryReplica()
         replica.put(1, noise(5_000), checksum_type=ChecksumType.NONE)
         for algorithm in Algorithm:
@@ -444,7 +444,7 @@ class TestReadErrors:
         )
 
     def test_every_opened_file_is_closed(self, replica: MemoryReplica) -> None:
-        """Also when its read fails."""
+        """Every opened file is closed, even if its read fails."""
         closed = []
 
         class Counting(AlteredReader):
@@ -474,7 +474,7 @@ class TestBounds:
         assert count == outcome.finding_count
 
     def test_notes_never_crowd_out_damage(self) -> None:
-        """However many strangers' files there are, damage is kept."""
+        """Damage is kept, however many unknown files there are."""
         replica = MemoryReplica()
         for block_id in range(1, NOTES_PER_REPLICA_MAX + 50):
             replica.files[block_id] = b"x"

@@ -182,9 +182,7 @@ class TestStructure:
         assert ("TRANSIENT: EACCES", ()) == (outcome.stopped_because, outcome.findings)
 
     def test_a_row_that_came_after_the_walk_is_not_lost(self, replica: MemoryReplica) -> None:
-        """
-        Nor is its file a stranger's.
-        """
+        """The row is kept, and its file is not reported as unknown."""
 
         class Late(MemoryReader):
             def blocks(self) -> object:  # type: ignore[override]

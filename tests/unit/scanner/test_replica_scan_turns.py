@@ -94,7 +94,7 @@ def scanned(
 
 @SHAPES
 def test_after_a_stop_nothing_is_read(made: Made) -> None:
-    """Whatever was read before the stop, no further read happens."""
+    """No read follows the stop, whatever was read before."""
     replica = made()
     _, all_reads, _ = scanned(MemoryReader(replica))
     for count in range(len(all_reads)):

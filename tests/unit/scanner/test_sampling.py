@@ -126,7 +126,7 @@ def test_few_of_very_many_chunks_are_drawn() -> None:
 
 @pytest.mark.parametrize("wrong", [(3, 4), (3, -1)])
 def test_no_more_than_there_is_can_be_drawn(wrong: tuple[int, int]) -> None:
-    """Nor fewer than none."""
+    """A sample larger than the population or below zero is refused."""
     with pytest.raises(ValueError, match="Sample larger"):
         drawn(wrong[0], drawn_count=wrong[1], seed=1)
 

@@ -121,7 +121,7 @@ def test_existing_but_unreadable_metadata_is_unreadable(
 
 
 def test_a_row_that_came_meanwhile_is_not_missing(record: ScanRecord) -> None:
-    """Neither an expected block nor an unknown file is reported."""
+    """The scan reports neither a missing block nor an unknown file."""
     replica = MemoryReplica()
     replica.put(1, noise(10))
     replica.put(2, noise(10))

@@ -47,7 +47,7 @@ def candidate(number: int, days_ago: float, used_bytes: int = GB, **changes: int
 
 class TestOrder:
     def test_last_copies_then_never_read_then_in_doubt_then_the_oldest(self) -> None:
-        """And a lower id where ages are equal."""
+        """Containers of equal age are ordered by id."""
         never, doubted = ScanCandidate(ContainerId(9), 1, 0), candidate(8, 1, doubt_since_ms=NOW_MS)
         last = candidate(10, 1, last_copy_since_ms=NOW_MS)
         old, older, twin = candidate(3, 8), candidate(7, 9), candidate(5, 8)
@@ -96,7 +96,7 @@ class TestPlanner:
     def test_the_needed_rate_meets_every_deadline_in_the_order_of_the_agenda(
         self, some: list[ScanCandidate]
     ) -> None:
-        """Unless the deadline has passed already, or lies within the margin."""
+        """A deadline that has passed, or that lies within the margin, is not met."""
         agenda = SCHEDULE.agenda(some, NOW_MS)
 
         at_ms = float(NOW_MS)
@@ -122,7 +122,7 @@ class TestPlanner:
 
     @given(ids, st.sampled_from(DATANODES))
     def test_a_phase_is_a_place_in_the_period(self, container_id: ContainerId, name: str) -> None:
-        """And the same whenever and wherever it is computed."""
+        """The phase is the same whenever and wherever it is computed."""
         phase = phase_of(container_id, name)
 
         assert 0 <= phase < 1

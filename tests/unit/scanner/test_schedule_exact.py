@@ -58,8 +58,8 @@ def both(some: list[ScanCandidate], doubt_since_ms: int = 0) -> Agenda:
 
 
 def test_a_schedule_says_what_it_promises() -> None:
-    """
-    And for how long a read is not worth repeating; a promise of no time is none.
+    """The schedule also gives the time within which a read is not repeated. An interval of no
+    time is refused.
     """
     assert (1_000.0, 120.0) == (schedule().interval_s, schedule().rest_s)
     with pytest.raises(ValueError, match="an interval of 0 s promises nothing"):
@@ -95,9 +95,7 @@ class TestItem:
 
     @pytest.mark.parametrize("since_ms", [NOW_MS - 10, 0])
     def test_a_read_since_then_is_enough(self, since_ms: int) -> None:
-        """
-        Also one of the same moment.
-        """
+        """A read at the same moment is enough."""
         for name in ("doubt_since_ms", "last_copy_since_ms"):
             one = candidate(1, 5, NOW_MS - 10, **{name: since_ms})
 

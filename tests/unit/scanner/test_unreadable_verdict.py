@@ -97,8 +97,8 @@ def test_readable_file_is_read_as_usual(replica: MemoryReplica) -> None:
 def test_a_failure_does_not_pass(
     replica: MemoryReplica, ask: Callable[[RetryingReader], object]
 ) -> None:
-    """
-    Unless the host is short of something; and a file that is not there is not there.
+    """The read is retried only if the host is short of a resource, and a missing file is
+    reported as missing.
     """
     reader = Refusing(replica)
 
@@ -149,16 +149,12 @@ MONTH_MS = 2_592_000_000  # of 30 days
 def test_three_failures_over_an_hour_are_no_accident(
     doubt: UnreadableRecord | None, expected: bool
 ) -> None:
-    """
-    Neither many at once nor two that lie far apart.
-    """
+    """Many failures at once, or two that are far apart, are not enough."""
     assert expected is is_over(doubt, BEGAN_MS + HOUR_MS)
 
 
 def test_a_failure_more_is_counted_from_the_first() -> None:
-    """
-    Unless the last lies so far back that it was another trouble, or the clock was set back.
-    """
+    """The count begins again if the last failure is long past or the clock was set back."""
     had = UnreadableRecord(2, BEGAN_MS - 5, BEGAN_MS, "no")
     late_ms = BEGAN_MS + MONTH_MS
 

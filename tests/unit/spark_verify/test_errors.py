@@ -36,9 +36,7 @@ ModuleNotFoundError: No module named 'numpy'
     ],
 )
 def test_the_cause_is_told(error: Exception, line: str) -> None:
-    """
-    Not the call that happened to meet it.
-    """
+    """The error gives the cause, and not the call that met it."""
     assert line == told(error)
 
 

@@ -92,9 +92,7 @@ class TestManifest:
             manifest_in(str(tmp_path))
 
     def test_a_missing_snapshot_is_refused(self, tmp_path: Path) -> None:
-        """
-        Neither directory nor manifest.
-        """
+        """A snapshot without a directory or without a manifest is refused."""
         with pytest.raises(SnapshotRefused, match="not a directory"):
             manifest_in(str(tmp_path / "nowhere"))
         with pytest.raises(SnapshotRefused, match=r"no manifest\.json"):

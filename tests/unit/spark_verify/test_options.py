@@ -63,9 +63,7 @@ def test_invalid_option_value_is_refused_by_its_name(tmp_path: Path, text: str, 
 
 
 def test_every_rule_has_an_option() -> None:
-    """
-    But the number of racks, which is counted.
-    """
+    """The number of racks has no option, because it is counted."""
     rules = {option.name for option in OPTIONS.values() if option.is_rule}
 
     assert set(Rules.__dataclass_fields__) - {"rack_count"} == rules

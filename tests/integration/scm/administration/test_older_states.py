@@ -169,7 +169,9 @@ def test_state_that_is_newest_is_believed(world: ScmWorld, nodes: Remembering) -
 
 
 def test_memory_of_one_datanode_is_enough(world: ScmWorld, nodes: Remembering) -> None:
-    """Also where it comes last, after the gate was open: what was given up is taken back."""
+    """One datanode's memory is enough even if it comes last, after the gate opened. What was
+    given up is taken back.
+    """
     put_back(world)
     unknowing = Remembering()
     unknowing.join(world, *NODES)

@@ -102,7 +102,7 @@ class TestReplicate:
         assert before == kinds(world)
 
     def test_a_target_must_be_able_to_take_it(self, world: ScmWorld, made: Container) -> None:
-        """Not a holder, not unknown."""
+        """A holder and an unknown datanode are refused as targets."""
         for target in (holders(world, made)[0], "dn9"):
             (decision,) = world.control.operators.replicate_containers(
                 [made.container_id], target_id=target, worlds=[], dry_run=False
@@ -132,7 +132,7 @@ class TestDelete:
     def test_a_bad_replica_may_go_and_the_last_good_ones_not(
         self, world: ScmWorld, made: Container
     ) -> None:
-        """Whatever is ordered."""
+        """The last good replicas cannot be deleted by an order."""
         first, second, third = holders(world, made)
         for node in (first, second):
             bad = replica(node, ReplicaState.UNHEALTHY, bcsid=made.sequence_id, root=9)
@@ -170,7 +170,7 @@ class TestPlanRows:
         assert [] == kinds(world)
 
     def test_a_copy_that_is_needed_is_ordered_once(self, world: ScmWorld, made: Container) -> None:
-        """Not by a plan whose time is over; and the second time it is under way already."""
+        """A plan that has expired orders nothing, and a second plan finds the copy in progress."""
         lost, *left = holders(world, made)
         world.beat(lost, full=True)
         planned = row(made, "replicate", sources=tuple(left), copies=1)
@@ -264,7 +264,7 @@ class TestPlanRows:
         assert "STALE_PLAN" == decision.code
 
     def test_a_close_that_is_done_is_stale(self, world: ScmWorld, made: Container) -> None:
-        """And one that is not is ordered."""
+        """A finished close is stale, and an unfinished one is ordered."""
         world.write("b", "open", 5)
         (opened,) = world.state.containers.open_all()
         nodes = tuple(holders(world, opened))

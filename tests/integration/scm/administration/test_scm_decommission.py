@@ -310,7 +310,7 @@ def test_s2_17_all_holders_may_leave_at_once(tmp_path: Path) -> None:
 def test_s2_18_a_decommissioned_node_that_comes_back_is_like_a_new_one(
     world: ScmWorld, made: Container
 ) -> None:
-    """Not by itself: it is taken back by a person; then what it has counts, and is one too many."""
+    """An operator recommissions the node. Its replicas then count, and one of them is excess."""
     node = first_holder(world, made)
     ask(world, OpState.DECOMMISSIONING, node)
     run_turns(world)

@@ -112,7 +112,7 @@ def test_forget_drops_pending_delete_transactions(world: ScmWorld) -> None:
 
 
 def test_a_lost_key_is_removed_or_stored_again(world: ScmWorld) -> None:
-    """And what turns up of its blocks is not deleted."""
+    """Blocks of the key that appear later are not deleted."""
     name = key_name(world)
     give_up(world.control)
     with pytest.raises(Refused) as caught:

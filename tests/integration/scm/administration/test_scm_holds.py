@@ -50,7 +50,7 @@ def copies(world: ScmWorld) -> list[str]:
 def test_a_suppressed_container_is_left_alone_until_released(
     world: ScmWorld, short: Container
 ) -> None:
-    """Also by plans, also after a restart, and it is not in the report."""
+    """The container is left alone by plans and after a restart, and it is not in the report."""
     number = short.container_id
     world.control.operators.hold([number], "", release=False)
     held = copies(world)
@@ -124,7 +124,7 @@ def test_an_excluded_replica_gets_another_chance(world: ScmWorld, short: Contain
 def test_an_excluded_replica_gets_another_chance_when_the_clock_was_ahead(
     world: ScmWorld, short: Container
 ) -> None:
-    """And was set right: a time to come is no reason to wait for it."""
+    """A hold with a time in the future is released once the clock is right again."""
     [one, _other] = world.state.replicas.of(short.container_id)
     ahead_ms = world.clock.now_ms() + 86_400_000
     with world.state.change() as change:

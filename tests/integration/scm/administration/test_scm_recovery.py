@@ -296,9 +296,7 @@ class TestKeys:
             )
 
     def test_a_key_in_a_container_that_nobody_has_is_not_recorded(self, world: ScmWorld) -> None:
-        """
-        Nor is that container made up.
-        """
+        """A key in an unknown container is not recorded, and that container is not created."""
         report(world, 1, 2)
 
         made = recover(world, put("nowhere", 77, 1), containers=(looked(77),))
@@ -321,8 +319,8 @@ class TestKeys:
     def test_keys_that_come_back_count_as_much_as_a_shard_has_of_them(
         self, world: ScmWorld
     ) -> None:
-        """
-        As those count that were written since: six stripes and a half are seven cells of 64 KiB.
+        """The recovered keys count like those written since: six stripes and a half are seven
+        cells of 64 KiB.
         """
         report(world, 1, 2, 9)
         block = KeyBlock(9, 90, 5, 6 * 2 * 65_536 + 65_537)

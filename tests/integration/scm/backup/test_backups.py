@@ -132,8 +132,8 @@ class TestTaking:
         assert before == contents(list_backups(tmp_path / "to")[0][0])
 
     def test_old_ones_go_when_the_new_one_is_whole(self, data: Path, tmp_path: Path) -> None:
-        """
-        So many of the newest of this cluster stay; what is damaged, or of another, is left alone.
+        """The configured number of backups of this cluster is kept. Damaged ones and those of
+        other clusters are left alone.
         """
         fill(tmp_path / "other")
         foreign = take(tmp_path / "other", tmp_path / "to", hours=0)
@@ -234,9 +234,7 @@ class TestRestoring:
 
     @pytest.mark.parametrize("where", ["manifest.json", f"state/{DATA}"])
     def test_a_flipped_bit_is_found(self, where: str, data: Path, tmp_path: Path) -> None:
-        """
-        Wherever it is, and before anything is written.
-        """
+        """A flipped bit is found anywhere in the backup before anything is written."""
         path = take(data, tmp_path / "to")
         size_bytes = (path / where).stat().st_size
         for at in range(0, size_bytes, max(1, size_bytes // 40)):
@@ -293,9 +291,7 @@ class TestRestoring:
     def test_a_directory_with_anything_in_it_is_refused(
         self, name: str, data: Path, tmp_path: Path
     ) -> None:
-        """
-        And is as it was.
-        """
+        """A directory that is not empty is refused and stays unchanged."""
         path = take(data, tmp_path / "to")
         (tmp_path / "new" / name).mkdir(parents=True)
 

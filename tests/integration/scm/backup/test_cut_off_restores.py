@@ -70,8 +70,8 @@ def test_no_control_plane_begins_there(backup: Path, new: Path) -> None:
 
 
 def test_beside_a_state_it_is_removed_and_told(new: Path, tmp_path: Path) -> None:
-    """
-    As versions before left it that began there all the same: it takes the room of a state.
+    """Older versions left such a file beside a state that began all the same. The file takes the
+    room of a state.
     """
     (tmp_path / "data" / "state").rename(new / "state")
 

@@ -157,7 +157,7 @@ def test_suture_scm_ends_where_its_state_is_empty(tmp_path: Path) -> None:
 
 
 def test_first_start_of_suture_scm_may_be_killed_at_any_moment(tmp_path: Path) -> None:
-    """However early, the next start begins the cluster or goes on with it."""
+    """The next start begins the cluster or continues with it."""
     for _kill in range(3):
         process = spawn(tmp_path / "data")
         while not (tmp_path / "data" / "LOCK").exists():

@@ -191,7 +191,7 @@ def test_an_open_container_is_left_alone_until_it_is_closed(world: ScmWorld) -> 
 
 
 def test_a_replaced_key_gives_its_old_blocks_back(world: ScmWorld) -> None:
-    """As if it had been deleted."""
+    """The blocks of a replaced key are released like those of a deleted key."""
     world.write("a", "k", 10)
     blocks = world.control.clients.allocate("a", [20])
     world.control.clients.commit("a", [key("k", blocks, [20])], may_replace=True, failed=())

@@ -133,7 +133,7 @@ class TestByItself:
     def test_an_acknowledged_commit_that_nobody_has_is_never_given_up_unasked(
         self, world: ScmWorld
     ) -> None:
-        """However long it takes."""
+        """The commit is kept, however long the wait."""
         lose_disk(world, acknowledged=6)
 
         run(world, 3 * WAIT_S, *NODES)
@@ -426,7 +426,9 @@ class TestOrigins:
         return nodes
 
     def test_an_origin_that_lacks_copies_is_copied(self, world: ScmWorld) -> None:
-        """Though its commit is not the highest; and the command leaves when its turn comes."""
+        """The origin is copied although its commit is not the highest, and the command is sent
+        in its turn.
+        """
         _first, best, other = self.stuck(world)
         row = PlanRow(1, (), "stuck, origin", "replicate", sources=(other,), copies=1)
 

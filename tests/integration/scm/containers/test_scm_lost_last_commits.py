@@ -70,7 +70,7 @@ def test_a_closed_container_whose_last_commit_died_loses_its_surplus(world: ScmW
 def test_a_closed_container_is_not_closed_short_where_commits_may_be_unknown(
     world: ScmWorld, monkeypatch: pytest.MonkeyPatch, *, is_restored: bool
 ) -> None:
-    """As after a restore: keys that are not in the backup may have the last commit."""
+    """After a restore, keys that are missing in the backup may have the last commit."""
     monkeypatch.setattr(world.state, "has_all_commits_of", lambda _id: not is_restored)
     first, *others = close_behind_one(world)
 

@@ -80,7 +80,7 @@ def test_read_only_node_is_neither_source_nor_target_of_copies(world: ScmWorld) 
 
 
 def test_read_only_node_gets_no_replica_commands(world: ScmWorld) -> None:
-    """Neither commands from before its return nor those that become due meanwhile are sent."""
+    """Commands from before its return and commands that become due meanwhile are not sent."""
     made = world.made_closed()
     strange = holders(world, made)[0]
     world.beat(strange, replica(strange, bcsid=made.sequence_id, root=8))

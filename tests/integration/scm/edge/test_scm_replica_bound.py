@@ -53,8 +53,8 @@ def test_replicas_beyond_the_bound_are_left_out_of_a_report(tmp_path: Path, full
 
 
 def test_pages_and_calls_together_are_bounded(tmp_path: Path) -> None:
-    """
-    Nor does a page without end take memory without end.
+    """The bound covers pages and calls together, and a page without end does not take memory
+    without end.
     """
     with ScmWorld(tmp_path).running() as world:
         world.join("dn1")

@@ -300,7 +300,7 @@ class TestErrors:
     def test_a_wrong_call_gets_its_code_and_its_reason(
         self, cluster: Cluster, method: str, request_message: object, code: Code, field: str
     ) -> None:
-        """And the control plane goes on."""
+        """A wrong call gets its code and its reason, and the control plane continues."""
         with pytest.raises(grpc.RpcError) as caught:
             getattr(cluster.scm, method)(request_message)
 

@@ -248,7 +248,7 @@ def test_a_file_is_no_directory_of_a_state(tmp_path: Path) -> None:
 
 
 def test_s3_32_no_key_is_written_before_the_gate_opens(world: ScmWorld) -> None:
-    """Neither blocks nor commits; what is there is read, and sessions may end."""
+    """Allocations and commits are refused. Existing keys can be read, and sessions may end."""
     world.write("before", "there", 5)
     blocks = world.control.clients.allocate("writer", [5])
     world.restart()

@@ -56,7 +56,7 @@ def closed(world: ScmWorld, *roots: int) -> int:
 
 
 def test_a_whole_replica_is_moved_off_a_full_node(world: ScmWorld) -> None:
-    """Whichever of the three."""
+    """The replica is moved off the full node, whichever of the three it is."""
     number = closed(world, 7, 7, 7)
 
     assert {number} == {container_id for container_id, _source in moves(world)}

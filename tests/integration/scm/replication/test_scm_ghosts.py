@@ -163,7 +163,7 @@ def test_a_delete_that_only_the_dead_owe_is_told_them_when_they_return(world: Sc
 
 
 def test_an_emptied_container_goes_though_a_dead_node_had_data(world: ScmWorld) -> None:
-    """And what that has goes when it returns: all of it is known to be deleted."""
+    """The dead node deletes its data when it returns, because all of it is known to be deleted."""
     _made, (dead, *_living) = made_on(world)
     living = replace_copies(world, dead)
     delete_all(world, *living, reports=True)

@@ -66,7 +66,7 @@ def containers_ordered(world: ScmWorld) -> set[int]:
 
 
 def test_a_finding_is_repaired_once_reports_have_settled(world: ScmWorld) -> None:
-    """Not at once, and then with who decided it and why."""
+    """The repair is not ordered at once. Its order names who decided it and why."""
     box = world.made_closed()
     world.beat("dn2", replace(held(world, "dn2", box), finding_count=1))
     pass_time(world, 9, *NODES)
@@ -353,7 +353,9 @@ def test_a_full_queue_is_no_reason_to_forget_a_container(
 
 
 def test_a_turn_orders_only_so_many(world: ScmWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many are due at once, as after the loss of a disk: the lock is not kept for long."""
+    """The number of orders per turn is bounded, so that the lock is not held for long, even
+    after the loss of a disk.
+    """
     monkeypatch.setattr(healing, "ORDERS_PER_TURN", 2)
     boxes = [world.made_closed() for _ in range(5)]
     for box in boxes:

@@ -241,7 +241,7 @@ class Behind:
 
 
 def test_the_ticker_looks_on_until_nothing_is_left() -> None:
-    """And not once more."""
+    """The ticker repeats its check until nothing is left, and not once more."""
     control = Behind()
     ticker = TickThread(cast(ControlPlane, control), interval_s=0.2, on_death=StopRequest())
     ticker.start()

@@ -146,7 +146,7 @@ class TestCopies:
         assert [0, 1, 3, 7, 15] == failed_at
 
     def test_w49_an_expired_add_is_given_up(self, world: ScmWorld) -> None:
-        """And made again while it is needed."""
+        """The add is ordered again while it is needed."""
         self.lost_one(world)
         world.control.tick()
         (command,) = queued(world, CommandKind.REPLICATE)

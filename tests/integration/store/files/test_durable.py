@@ -108,8 +108,8 @@ def test_a_tree_is_removed_without_following_links(tmp_path: Path) -> None:
 def test_reading_past_the_cache_reads_the_same(
     tmp_path: Path, offset: int, length_bytes: int
 ) -> None:
-    """
-    Whatever the alignment, up to the end of the file and behind it.
+    """A direct read returns the same bytes at every alignment, up to the end of the file and
+    past it.
     """
     data = content("file", 100_000)
     path = tmp_path / "1.block"
@@ -149,9 +149,7 @@ class Syncs:
 def test_the_first_chunk_of_a_file_is_durable_with_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_there: bool
 ) -> None:
-    """
-    Also when a process that died before it synced the name had created the file.
-    """
+    """The name is synced even if a process created the file and died before it synced the name."""
     path = tmp_path / "1.block"
     if is_there:
         path.write_bytes(b"cut off")

@@ -162,9 +162,7 @@ class TestTransactions:
             assert [THREE] == list(rows.containers_with_findings(2))
 
     def test_the_last_pending_chunk_is_found_beside_other_blocks(self, index: Index) -> None:
-        """
-        Neither the next block nor the end of the database confuses it.
-        """
+        """The pending chunk is found before the next block and before the end of the database."""
         for block_id, offset in ((1, 0), (1, 10_000), (2, 0)):
             chunk = chunk_of(content(offset), offset)
             index.write(

@@ -157,8 +157,8 @@ def pages_from_the_kernel(prepared: str) -> int:
 
 
 def test_messages_are_not_new_memory_each_time() -> None:
-    """
-    As the C library comes, each megabyte is fetched from the kernel page by page, and goes back.
+    """By default the C library would fetch each megabyte from the kernel page by page and return
+    it.
     """
     if not hasattr(ctypes.CDLL(None), "mallopt"):
         pytest.skip("this C library has no mallopt, and keeps memory as it likes")

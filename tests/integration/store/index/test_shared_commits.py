@@ -130,9 +130,7 @@ def test_a_group_that_fills_the_map_is_recorded_whole(index: Index) -> None:
 
 
 def test_a_crowd_is_served_in_groups(index: Index) -> None:
-    """
-    As many as one commit takes, then the others.
-    """
+    """One commit serves as many writers as it takes, and the others follow."""
     count = GROUP_MAX + 3
 
     commits, futures = behind_a_gate(index, [putting(number) for number in range(1, count + 1)])

@@ -472,9 +472,7 @@ class TestInterrupted:
 def test_the_copy_of_a_batch_is_not_purged_while_the_journal_needs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    However old it is.
-    """
+    """The copy is kept while the journal needs it, however old it is."""
     store = open_store(tmp_path)
     closed_replica(store)
     damage(store)

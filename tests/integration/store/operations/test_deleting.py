@@ -115,9 +115,7 @@ class TestBlocks:
         assert Code.DELETE_ON_OPEN_CONTAINER is refusal.value.code
 
     def test_a_tombstone_is_never_written_again(self, store: ReplicaStore) -> None:
-        """
-        Neither a repair nor a salvage brings a deleted block back.
-        """
+        """A repair or a salvage does not bring a deleted block back."""
         blocks = closed_replica(store)
         data = store.read(ONE, BlockId(2), 0, CHUNK_BYTES)
         remove_blocks(store, ONE, [BlockId(2)])

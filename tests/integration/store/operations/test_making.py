@@ -176,8 +176,8 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
 
 @pytest.mark.parametrize("step", ["name", "end"])
 def test_an_arrival_that_fails_at_its_end_arrives_the_next_time(pair: Pair, step: str) -> None:
-    """
-    Neither its files nor its rows are left: of the target, which goes on without a restart.
+    """The failed arrival leaves no files and no rows on the target, which continues without a
+    restart.
     """
     target: Datanode = pair.target
     volume = target.replica.store.volume_set.working[0]

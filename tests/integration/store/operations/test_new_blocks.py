@@ -247,9 +247,7 @@ class TestRefusals:
 
     @pytest.mark.parametrize("name", REFUSALS)
     def test_a_refusal_changes_nothing(self, filled: ReplicaStore, name: str) -> None:
-        """
-        Neither a file, nor a row, nor anything beside.
-        """
+        """A refusal leaves no file, no row and nothing else."""
         code, blocks = REFUSALS[name]
         before = state_of(filled, ONE)
 
@@ -277,9 +275,7 @@ class TestRefusals:
 
     @pytest.mark.parametrize("when", ["begun", "written"])
     def test_a_closed_container_takes_none(self, opened: ReplicaStore, when: str) -> None:
-        """
-        Also when it was closed while the blocks came.
-        """
+        """The blocks are refused even if the container was closed while they arrived."""
         close: Callable[[], object] = lambda: opened.close_container(ONE, force=True)  # noqa: E731
         if when == "begun":
             close()

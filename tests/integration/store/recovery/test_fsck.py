@@ -217,9 +217,7 @@ def test_looking_changes_nothing(volume: Path) -> None:
 
 
 def test_a_volume_without_a_lock_file_gets_none(volume: Path) -> None:
-    """
-    As in the copy of a disk: nothing is made there.
-    """
+    """No lock file is created in the copy of a disk."""
     lock = VolumeLayout(volume, CLUSTER).lock
     lock.unlink()
 
@@ -228,8 +226,8 @@ def test_a_volume_without_a_lock_file_gets_none(volume: Path) -> None:
 
 
 def test_a_read_only_mount_is_checked(volume: Path) -> None:
-    """
-    As the kernel leaves a disk that fails, and as a person mounts one that was pulled.
+    """The mount is read-only, as the kernel leaves a failing disk and as an operator mounts a
+    pulled one.
     """
     PLANTED["CHUNK_CHECKSUM"](volume)
     path = str(volume)

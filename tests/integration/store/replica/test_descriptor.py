@@ -51,9 +51,7 @@ def test_descriptor_checksum_can_be_computed_with_other_tools() -> None:
 
 
 def test_any_changed_letter_is_seen() -> None:
-    """
-    Whatever happens to a byte, no other value is read.
-    """
+    """A changed byte never makes the descriptor read as another value."""
     data = encode_descriptor(DESCRIPTOR)
 
     for position in range(len(data)):

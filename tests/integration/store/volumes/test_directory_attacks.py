@@ -119,9 +119,7 @@ class TestLinks:
     def test_a_link_in_the_place_of_a_directory_starts_nothing(
         self, tmp_path: Path, place: Callable[[VolumeLayout], Path]
     ) -> None:
-        """
-        Whatever a link above the data leads to, the volume is refused, naming it.
-        """
+        """The volume is refused by name, whatever the link above the data points to."""
         replica, layout = stored(tmp_path / "volume")
         replica.close()
         path = place(layout)
@@ -266,9 +264,7 @@ class TestPermissions:
         assert [] == open_to_all
 
     def test_a_config_that_every_user_may_write_is_refused(self, tmp_path: Path) -> None:
-        """
-        Else any of them could say where data goes.
-        """
+        """Any user could otherwise say where data goes."""
         path = tmp_path / "agent.toml"
         path.write_text('[storage]\nvolumes = ["/a"]\n')
         path.chmod(0o666)

@@ -235,7 +235,7 @@ class TestVersion:
     """One VERSION that cannot be read or believed."""
 
     def test_flipped_bit_in_version_leaves_the_volume_out(self, tmp_path: Path) -> None:
-        """Whatever bit flips, in names or values, the volume is left out, or nothing changed."""
+        """A flipped bit in a name or a value leaves the volume out or changes nothing."""
         one, two = filled(tmp_path)
         file = VolumeLayout(two.path, CLUSTER).version
         good = file.read_bytes()
@@ -405,9 +405,7 @@ class TestBroken:
     @pytest.mark.parametrize("kind", ["file", "pipe", "loop"])
     @pytest.mark.parametrize("place", ["", "hdds", "cluster", "current", "db"])
     def test_the_other_volume_is_served(self, tmp_path: Path, place: str, kind: str) -> None:
-        """
-        Whatever stands in the place of one of its directories.
-        """
+        """The other volume is served, whatever takes the place of a directory of the first."""
         one, two = filled(tmp_path)
         layout = VolumeLayout(one.path, CLUSTER)
         path = {

@@ -70,8 +70,8 @@ class TestFormat:
     def test_a_volume_of_somebody_else_is_refused(
         self, tmp_path: Path, cluster_id: str, datanode_id: str, code: Code
     ) -> None:
-        """
-        Neither another cluster nor another datanode gets it, and no id becomes a path.
+        """The volume is refused to another cluster and to another datanode, and no id becomes a
+        path.
         """
         open_as(tmp_path / "v0").close()
 
@@ -117,9 +117,7 @@ class TestFormat:
         assert [] == list(tmp_path.iterdir())
 
     def test_a_volume_twice_or_none_is_refused(self, tmp_path: Path) -> None:
-        """
-        Also under two names.
-        """
+        """A volume that is given twice is refused, even under two names."""
         (tmp_path / "other").symlink_to(tmp_path / "v0")
         for paths in ([], [tmp_path / "v0", tmp_path / "other"]):
             with pytest.raises(Refused) as refusal:

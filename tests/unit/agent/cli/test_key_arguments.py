@@ -83,8 +83,8 @@ def test_an_empty_path_is_refused(refused: Any) -> None:
 def test_a_directory_has_its_own_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    """
-    However it is written: keys do not begin with dots.
+    """The directory has the same name however it is written, because keys do not begin with
+    dots.
     """
     below = tmp_path / "here" / "sub"
     below.mkdir(parents=True)

@@ -146,7 +146,7 @@ def test_a_finding_on_what_is_well_is_contradicted() -> None:
 
 @pytest.mark.parametrize("accident", ["one bit", "two windows"])
 def test_evidence_that_does_not_fit_the_row_is_contradicted(accident: str) -> None:
-    """Also where the sums of the windows are unknown."""
+    """The evidence is contradicted even if the checksums of the windows are unknown."""
     found, leaf = scanned(ACCIDENTS[accident])
     digit = found.evidence.index("expected ") + len("expected ")
     other = "0" if found.evidence[digit] != "0" else "1"

@@ -25,7 +25,7 @@ def shard(length_bytes: int | None) -> BlockData:
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_row_of_the_later_commit_counts(order: tuple[int, int]) -> None:
-    """Whichever replica is looked at first."""
+    """The row of the later commit counts, whichever replica is read first."""
     chunk = ChunkInfo(0, 5, ChecksumType.NONE, 16 * 1024, b"")
     both, rows = (row(3, chunk), row(2)), BlockVote(7)
 

@@ -23,9 +23,7 @@ def test_a_link_stays_and_its_target_is_replaced(tmp_path: Path) -> None:
 
 
 def test_a_link_to_nothing_gets_its_file(tmp_path: Path) -> None:
-    """
-    As a shell writes through it.
-    """
+    """The download creates the target of a dangling link, as a shell does."""
     link = tmp_path / "link"
     link.symlink_to("target")
 

@@ -63,8 +63,8 @@ def test_a_block_that_names_no_key_is_of_no_file() -> None:
 
 @given(st.integers(0, 2**32))
 def test_puts_of_one_key_are_not_mixed(seed: int) -> None:
-    """
-    However their blocks are shuffled: each is whole by itself, the older first.
+    """Each put is whole by itself however its blocks are shuffled, and the older one comes
+    first.
     """
     newer = replace(NOTE, put_id="client-2")
     blocks = parts("a", first_id=1, note=NOTE) + parts("a", first_id=7, note=newer)
@@ -93,9 +93,7 @@ def test_a_part_that_was_written_again_counts_once() -> None:
 
 @pytest.mark.parametrize("missing", [0, 1, 2])
 def test_a_put_without_a_part_is_not_whole(missing: int) -> None:
-    """
-    Whichever is missing; nor is one whose bytes do not add up.
-    """
+    """A put that lacks any part is not whole, and neither is one whose bytes do not add up."""
     blocks = parts("a", first_id=1, note=NOTE)
     short = [*blocks[:missing], replace(blocks[missing], length_bytes=9), *blocks[missing + 1 :]]
 

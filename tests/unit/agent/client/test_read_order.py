@@ -103,8 +103,8 @@ def test_failed_datanode_is_asked_last_until_that_is_forgotten() -> None:
 
 
 def test_patience_is_what_nearly_all_answers_take() -> None:
-    """
-    Not before there are enough of them, and never less than a busy host's mood.
+    """The patience is set once there are enough answers, and it is never less than the pauses of
+    a busy host.
     """
     conduct = DatanodeStats()
     for number in range(1, ANSWERS_MIN):

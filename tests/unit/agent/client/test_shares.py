@@ -43,8 +43,8 @@ class TestBatches:
             assert block_count <= ALLOCATION_BLOCKS_MAX or len(batch) == 1
 
     def test_small_files_are_asked_for_together(self) -> None:
-        """
-        As many as a batch has, whatever their number of blocks up to the bound.
+        """A request takes the number of files that a batch has, whatever their number of blocks
+        up to the bound.
         """
         sources = [SourceFile(str(i), Path("x"), 10) for i in range(ALLOCATION_BATCH + 1)]
 

@@ -165,8 +165,8 @@ def test_a_file_has_its_blocks_in_several_calls(
 
 
 def test_a_control_plane_that_is_busy_is_asked_again(tmp_path: Path) -> None:
-    """
-    Also for the first blocks of a session: it took nothing.
+    """A busy control plane is asked again, also for the first blocks of a session, because it
+    recorded nothing.
     """
     scm, datanodes = Scm(), Datanodes(down=[], method="")
     scm.refusals = [Unavailable(Code.BUSY, "too many calls") for _ in range(2)]

@@ -61,7 +61,7 @@ class TestRunning:
         assert [1_500, 1_500] == took_ms
 
     def test_a_task_that_raises_is_counted_and_the_thread_lives(self) -> None:
-        """Neither our own errors nor bugs of a task cost a thread."""
+        """A thread survives the project's own errors and bugs in a task."""
         pool = TaskPool(TaskLimits(1))
 
         pool.submit(Task("x", 1), failing(Unavailable(Code.BUSY, "busy")))

@@ -51,9 +51,7 @@ def any_task(chance: random.Random, now_ms: int) -> Task:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_lanes_say_what_a_plain_list_says(seed: int) -> None:
-    """
-    Whatever comes and goes: the same order, the same heads, the same that came too late.
-    """
+    """The lanes have the same order, the same heads and the same late tasks as a plain list."""
     chance = random.Random(seed)
     lanes, line = TaskLanes[Task](), Line()
 
@@ -78,9 +76,7 @@ def test_lanes_say_what_a_plain_list_says(seed: int) -> None:
 
 
 def test_deadlines_of_tasks_that_are_gone_are_forgotten() -> None:
-    """
-    However many came and went: two deadlines for each task that waits, and 64 more.
-    """
+    """The lanes keep at most two deadlines for each waiting task and 64 more."""
     lanes = TaskLanes[Task]()
     most = 0
 
@@ -115,9 +111,7 @@ def test_late_tasks_are_found_however_many_tasks_passed_through() -> None:
 
 
 def test_cleared_lanes_hold_nothing() -> None:
-    """
-    Neither a task, nor a count, nor a deadline that would be looked for.
-    """
+    """Cleared lanes hold no task, no count and no deadline."""
     lanes = TaskLanes[Task]()
     lanes.add(Task("only", 1, deadline_at_ms=5))
 

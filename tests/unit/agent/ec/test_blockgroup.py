@@ -185,9 +185,7 @@ class TestAgreement:
 
 class TestStripeChecksums:
     def test_come_back_from_metadata(self) -> None:
-        """
-        As many as a group may have come back as they were, over several pairs.
-        """
+        """The groups are read back unchanged, over several pairs, up to the largest group."""
         count = STRIPES_PER_PAIR + 1
         group = BlockGroup(SCHEME, count * SCHEME.stripe_bytes)
         checksums = tuple(range(2**32 - count, 2**32))

@@ -319,9 +319,7 @@ class TestScmAway:
         assert "WRONG_CLUSTER" in beat.state
 
     def test_answers_are_bounded_while_it_is_away(self) -> None:
-        """
-        However long the SCM is away, no more than a fixed number of answers is kept.
-        """
+        """The number of kept answers is bounded, however long the SCM is away."""
         beat = heartbeat(Scm(), Replicas(1), FakeClock())
 
         for number in range(STATUSES_KEPT_MAX + 5):
@@ -364,9 +362,7 @@ class TestScmAway:
         assert 2 == max(len(numbers) for numbers in told)
 
     def test_a_task_that_ends_meanwhile_is_in_the_queues_or_answered(self) -> None:
-        """
-        Else the SCM takes its command for lost, and sends it again.
-        """
+        """The SCM would otherwise take the command for lost and send it again."""
         scm, replicas = Scm(), Finishing()
         beat = heartbeat(scm, replicas, FakeClock())
         run_until_quiet(beat)

@@ -20,7 +20,9 @@ class Volumes:
 
 
 def test_first_of_two_scms_of_one_term_leads() -> None:
-    """Also after a restart of the agent; a higher term leads from its first call on."""
+    """The first SCM of a term leads, also after a restart of the agent. A higher term leads from
+    its first call.
+    """
     terms = TermTracker()
 
     assert terms.leads(4, "first", 1)

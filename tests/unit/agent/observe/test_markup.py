@@ -20,7 +20,7 @@ def test_invisible_character_is_shown_as_its_code() -> None:
 
 
 def test_a_link_cannot_leave_its_attribute() -> None:
-    """Whatever an address is made of."""
+    """No address can end the attribute of a link."""
     assert '<a href="/?x=&quot;&gt;&lt;b&gt;">y</a>' == link('/?x="><b>', "y")
 
 

@@ -25,9 +25,7 @@ from tests.support.storage.trees import good
 def test_chunks_that_overlap_are_contested(
     spans: list[tuple[int, int]], contested: set[int]
 ) -> None:
-    """
-    Also under one that began long before; neighbours are not.
-    """
+    """An overlap with a chunk that began much earlier counts; neighbours do not overlap."""
     leaves = [good(offset, number, size) for number, (offset, size) in enumerate(spans)]
 
     assert contested == contested_offsets(leaves)

@@ -117,9 +117,7 @@ class TestCheck:
     def test_places_of_datanodes_and_operators_are_trusted(
         self, role: Role, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """
-        Not those of clients, nor of callers whose certificate has expired.
-        """
+        """Clients and callers with an expired certificate are not trusted."""
         places: list[str] = []
         clock = FakeClock()
         gate = AuthorizationMiddleware(

@@ -179,7 +179,7 @@ class TestRoundTrip:
     def test_a_block_comes_back_as_it_was(
         self, chunks: list[ChunkInfo], metadata: list[tuple[str, str]]
     ) -> None:
-        """So does every block, with its client's metadata."""
+        """Every block is decoded as it was encoded, with its client's metadata."""
         offset, placed = 0, []
         for one in chunks:
             placed.append(

@@ -152,7 +152,7 @@ class TestBadAnswers:
         ],
     )
     def test_columns_that_do_not_fit_are_refused(self, spoil: object) -> None:
-        """Whatever a peer sends is a tree or a refusal."""
+        """Any message of a peer gives a tree or a refusal."""
         [page] = answer(tree_of(3), level=pb.CHUNKS)
         spoil(page)  # type: ignore[operator]
 

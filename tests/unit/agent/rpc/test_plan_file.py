@@ -23,8 +23,8 @@ def written(directory: Path, **said: object) -> str:
 
 
 def test_a_run_takes_the_memory_of_what_it_says(tmp_path: Path) -> None:
-    """
-    And not that of the longest text which would be read: hosts of control planes are small.
+    """The run does not take the memory of the longest permitted text, because hosts of control
+    planes are small.
     """
     run = written(tmp_path / "run_id=r", changed_nodes=["n" * 40] * 10_000)
     FinishedRun.opened(run)

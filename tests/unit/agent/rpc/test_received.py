@@ -108,8 +108,8 @@ class TestBlocks:
 
     @given(st.lists(st.integers(1, 1_200), max_size=6), st.integers(512, 1_500))
     def test_every_byte_that_is_taken_was_verified(self, cuts: list[int], window: int) -> None:
-        """
-        However the chunk is cut into messages, and wherever its windows end.
+        """Every accepted byte is verified, however the chunk is cut into messages and wherever
+        its windows end.
         """
         data = content(3)[:SIZE]
         chunk = chunk_of(data, bytes_per_checksum=window)
@@ -140,8 +140,8 @@ class TestBlocks:
     @pytest.mark.parametrize("kind", [ChecksumType.CRC32C, ChecksumType.CRC32])
     @pytest.mark.parametrize("flipped", [0, 8_191, 8_192, 20_000, 20_479])
     def test_a_bit_in_any_of_many_windows_is_seen(self, kind: ChecksumType, flipped: int) -> None:
-        """
-        So many windows in one message are not looked at one by one; also in the second message.
+        """The windows of one message are checked together, in the first message and in the
+        second.
         """
         data = bytes(20 * 1024)
         chunk = chunk_of(data, bytes_per_checksum=512, checksum_type=kind)
@@ -154,9 +154,7 @@ class TestBlocks:
             taken(piece(bad[:8_192], chunk), piece(bad[8_192:]))
 
     def test_a_chunk_comes_whole_or_is_refused(self) -> None:
-        """
-        Neither the end of the answer nor another chunk is in the middle of one.
-        """
+        """A chunk is refused if the answer ends, or another chunk begins, in the middle of it."""
         data = content(1)
         chunk = chunk_of(data)
         for answers in ([piece(data[:10], chunk)], [piece(data[:10], chunk), piece(data, chunk)]):
@@ -164,9 +162,7 @@ class TestBlocks:
                 taken(*answers)
 
     def test_no_more_is_taken_than_was_said(self) -> None:
-        """
-        Nor an endless row of empty messages, nor data of no chunk, nor a chunk over and over.
-        """
+        """An endless row of empty messages, data of no chunk and a repeated chunk are refused."""
         data = content(1)
         chunk = chunk_of(data)
         for answers in (

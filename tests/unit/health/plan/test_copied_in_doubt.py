@@ -91,7 +91,7 @@ class TestShards:
     def test_doubtful_shards_are_read_only_if_needed_and_last(
         self, given: ContainerContext, silent: tuple[str, ...], expected: list[int]
     ) -> None:
-        """As many shards as there are data shards are enough."""
+        """The copy reads as many shards as there are data shards."""
         placed = (
             replace(p, health=NodeHealthState.STALE) if p.datanode_id in silent else p
             for p in given.placed

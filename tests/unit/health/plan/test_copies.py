@@ -228,8 +228,8 @@ SPREADS = (
 def test_a_whole_shard_is_copied_off_the_fullest_rack(
     words: str, ops: str, allowed: dict[int, int]
 ) -> None:
-    """
-    Whichever comes last by the checksum; one at a time, and while nothing else is on its way.
+    """One shard is copied at a time while nothing else is in transit, whichever comes last by
+    the checksum.
     """
     found = judged([container(i, "EC CLOSED", words, ops) for i in range(1, 9)], rack_count=2)
 

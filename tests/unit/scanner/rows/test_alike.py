@@ -46,9 +46,9 @@ def block_of(number: int, *chunks: tuple[int, int, int, ChecksumType]) -> BlockD
 
 
 def test_only_what_is_alike_is_read_as_one() -> None:
-    """
-    Not chunks with a hole between them, of two windows or two types, with a window cut in the
-    middle of the block, too large, or with sums of more than four bytes.
+    """Chunks are read one by one if there is a hole between them, if they differ in window or
+    type, if a window is cut within the block, if they are too large, or if a checksum has more
+    than four bytes.
     """
     c, z, w = ChecksumType.CRC32C, ChecksumType.CRC32, WINDOW_BYTES
     half = READ_BYTES // 2
@@ -151,9 +151,7 @@ def test_bytes_behind_the_last_chunk_are_told(replica: MemoryReplica) -> None:
 
 
 def test_the_beginning_of_a_block_grows_a_tree_of_its_own(replica: MemoryReplica) -> None:
-    """
-    As after a stop: so many chunks of it and no more.
-    """
+    """The tree has the chunks before a stop and no more."""
     rows = [(BlockId(1), replica.rows[1])]
     [block] = runs_and_alike(rows, Algorithm.XXH3_64, READ_BYTES)
     assert isinstance(block, UniformChunks)
@@ -214,9 +212,7 @@ def test_a_host_that_is_short_of_something_ends_the_scan(replica: MemoryReplica)
 
 @pytest.mark.parametrize("times", [0, 1])
 def test_every_file_is_opened_once_and_closed(replica: MemoryReplica, times: int) -> None:
-    """
-    Also where a read of it fails.
-    """
+    """Every file is opened once and closed, even if a read of it fails."""
     opened: list[BlockId] = []
     closed: list[BlockId] = []
 

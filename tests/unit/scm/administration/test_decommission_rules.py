@@ -157,7 +157,7 @@ class TestNeeds:
     def test_a_node_that_leaves_asks_for_all_and_one_that_rests_for_fewer(
         self, op_state: OpState, factor: int, scheme: str, rules: Rules, expected: int
     ) -> None:
-        """As many as the rules keep online meanwhile."""
+        """The resting node asks for the number of replicas that the rules keep online meanwhile."""
         box = replace(container(replication_factor=factor), scheme=scheme)
 
         found = need_of(box, DepartureImpact(1, 0, False, False), op_state, rules, size_bytes=10)
@@ -267,7 +267,7 @@ class TestViolations:
         ] == violations(needs, self.nodes(1))
 
     def test_room_that_is_promised_is_not_free(self) -> None:
-        """And a node with more promised than free takes nothing from the others."""
+        """A node with more promised than free takes no room from the others."""
         full = TargetCandidate("full", "/r", GIB, GIB, GIB, 0, 2 * GIB)
         half = TargetCandidate("half", "/r", GIB, GIB, GIB, 0, GIB // 2)
         one = [ReplicaNeed(1, "1 replicas", 1, GIB // 2 + 1)]

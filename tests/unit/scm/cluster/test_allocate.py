@@ -93,7 +93,7 @@ class TestChooseNodes:
             choose(busy, node("a"), node("b"))
 
     def test_a_node_a_writer_complained_about_comes_last(self) -> None:
-        """Even a rack of its own does not make it first choice."""
+        """The node comes last even if it is alone on its rack."""
         bad = node("bad", "/other", has_failed_lately=True)
 
         assert "bad" not in choose(bad, node("a"), node("b"), node("c"))

@@ -46,13 +46,13 @@ class TestTargets:
         assert ["d2", "d3"] == targets(*nodes, count=2, used="aa")
 
     def test_a_node_that_failed_a_writer_comes_last(self) -> None:
-        """Also before an emptier rack."""
+        """The node comes last even if its rack is emptier."""
         nodes = [node("d1", "a", has_failed_lately=True), node("d2", "b")]
 
         assert ["d2", "d1"] == targets(*nodes, count=2, used="bb")
 
     def test_a_node_to_which_this_container_could_not_be_copied_comes_last(self) -> None:
-        """But comes, where there is no other."""
+        """The node is chosen if there is no other."""
         nodes = [node("d1", "a"), node("d2", "b", used_bytes=50)]
 
         assert ["d2", "d1"] == targets(*nodes, count=2, used="bb", failed="d1")

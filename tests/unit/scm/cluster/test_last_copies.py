@@ -53,7 +53,7 @@ def test_the_last_one_whole_is_told_until_another_is_healed(
 
 
 def test_copies_on_dead_nodes_do_not_count(world: ScmWorld) -> None:
-    """And do again when the node calls."""
+    """The copies count again when the node calls."""
     world.clock.advance_s(world.options.dead_after_ms / 1000 + 1)
     world.keep_alive("c")
     world.control.tick()

@@ -40,7 +40,9 @@ def test_the_numbers_are_ozones() -> None:
     ],
 )
 def test_the_limit_grows_with_many_volumes(volume_count: int, expected: int) -> None:
-    """As the threads of the datanode do, two for each; never less than one with few."""
+    """The limit is two for each volume, like the threads of the datanode, and never less than
+    with a few volumes.
+    """
     assert expected == volume_limit(REPLICATION_LIMIT, volume_count)
     assert 60 == max(60, volume_limit(60, min(volume_count, 30)))
 

@@ -243,7 +243,7 @@ class TestRegister:
         assert not cluster.nodes.is_current("new", 1)
 
     def test_current_is_who_registered_last_and_with_us(self, cluster: Cluster) -> None:
-        """Neither an unknown node, nor an older process, nor one of before our start."""
+        """An unknown node, an older process and one from before the start are not current."""
         cluster.register(registration("dn1", boot_id=4))
         known = [cluster.nodes.is_current("dn1", boot) for boot in (3, 4, 5)]
         unknown = cluster.nodes.is_current("dn2", 4)
@@ -333,7 +333,7 @@ class TestStandings:
         assert (False, False) == (nodes.is_avoided("dn9"), nodes.has_failed_lately("dn9"))
 
     def test_a_node_that_was_removed_is_as_one_that_never_was(self, cluster: Cluster) -> None:
-        """Also where writers had failed on it."""
+        """The removed node is unknown even if writers had failed on it."""
         cluster.join("dn9")
         cluster.nodes.write_failed("dn9")
 

@@ -80,7 +80,7 @@ class TestRacks:
         assert 1 == cluster.nodes.rack_count()
 
     def test_a_removed_nodes_rack_does_not_count(self, cluster: Cluster) -> None:
-        """Nor does a rack a node has left."""
+        """Neither the rack of a removed node nor a rack that a node has left counts."""
         cluster.register(registration("a", rack="/r1"))
         cluster.register(registration("b", rack="/r2"))
         counts = [cluster.nodes.rack_count()]

@@ -53,7 +53,7 @@ def plan_row(world: ScmWorld, container_id: int) -> PlanRow:
 
 class TestClose:
     def test_every_replica_is_told_the_last_committed_bcsid(self, world: ScmWorld) -> None:
-        """And only once while it has not answered."""
+        """Each replica is told once while it has not answered."""
         world.write("a", "k", 1, 2)
         world.control.clients.finish("a", close=True)
 
@@ -99,7 +99,7 @@ class TestClose:
         assert [("SKIPPED", "INELIGIBLE")] == [(o.state, o.code) for o in outcomes]
 
     def test_an_unanswered_one_is_not_ordered_again(self, world: ScmWorld) -> None:
-        """However long the datanode is at it."""
+        """The command is not ordered again, however long the datanode takes."""
         world.write("a", "k", 1)
         world.control.clients.finish("a", close=True)
         world.queues["dn1"] = (("close", 1),)
@@ -219,7 +219,7 @@ class TestReconcile:
 
 class TestAnswers:
     def test_an_outcome_ends_a_command_and_is_kept(self, world: ScmWorld) -> None:
-        """Also over a restart."""
+        """The outcome is kept over a restart."""
         command_ids = self.ordered(world)
         ((command, _peers),) = world.call("dn1").commands
         world.beat("dn1", outcomes=(outcome(command, OutcomeState.FAILED, code="BUSY"),))
@@ -276,7 +276,7 @@ class TestAnswers:
         assert is_sent_again == (kinds(answer) == [(CommandKind.RECONCILE, command.container_id)])
 
     def test_a_real_answer_replaces_a_skipped_one(self, world: ScmWorld) -> None:
-        """Whatever order they come in."""
+        """The real answer counts, whichever of the two comes first."""
         command_ids = self.ordered(world)
         ((command, _peers),) = world.call("dn1").commands
         world.beat("dn1", outcomes=(outcome(command, OutcomeState.SKIPPED),))
@@ -353,7 +353,7 @@ class TestAnswers:
 
 class TestPlan:
     def test_a_true_plan_is_ordered(self, world: ScmWorld) -> None:
-        """As the operator's own order would be."""
+        """The plan gives the same order as the operator's own command."""
         made = world.made_closed(roots=(7, 7, 8))
 
         (decision,) = world.control.operators.apply_plan(

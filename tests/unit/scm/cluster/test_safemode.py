@@ -325,7 +325,7 @@ class TestWarmStart:
         )
 
     def test_once_open_it_stays_open(self, warm: Start) -> None:
-        """As it was: nothing is counted any more."""
+        """Safe mode stays open, and nothing is counted any more."""
         opened = warm.mode.look(("a", "b", "c"))
         warm.clock.advance_s(1)
 

@@ -217,5 +217,5 @@ def test_container_that_a_key_needs_is_never_deleted(
 def test_events_move_the_state(
     before: ContainerState, event: ContainerEvent, after: ContainerState
 ) -> None:
-    """And mean nothing to other states."""
+    """An event does nothing in a state that it does not apply to."""
     assert after is advance(container(before), event, now_ms=1).state

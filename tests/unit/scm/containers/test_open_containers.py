@@ -113,7 +113,7 @@ class TestAllocate:
 
 class TestCommit:
     def test_a_committed_key_is_found_with_its_blocks_in_order(self, world: ScmWorld) -> None:
-        """And where its containers are."""
+        """The look-up also gives the datanodes of the key's containers."""
         blocks = world.write("a", "dir/file", 3, 4)
 
         found, containers = world.control.clients.lookup("dir/file")
@@ -153,7 +153,9 @@ class TestCommit:
         assert 5 == world.control.clients.lookup("new")[0].size_bytes
 
     def test_only_promised_blocks_can_be_committed(self, world: ScmWorld) -> None:
-        """Not another session's, not with another bcsid, not longer, not twice."""
+        """A block of another session, with another bcsid, of a greater length or committed twice
+        is refused.
+        """
         blocks = world.control.clients.allocate("a", [5])
         good = key("k", blocks, [5])
         long = key("k", blocks, [6])

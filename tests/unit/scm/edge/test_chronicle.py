@@ -133,7 +133,7 @@ def test_executed_work_is_counted_once(world: ScmWorld) -> None:
 
 
 def test_the_last_verification_is_known_after_a_restart(world: ScmWorld) -> None:
-    """Also why it failed."""
+    """The reason for a failure is also known after a restart."""
     world.control.note_verified({"OK": 2}, "")
     world.clock.advance_s(60)
     world.control.note_verified({}, "suture-verify ended with 1")

@@ -182,7 +182,7 @@ def test_a_volume_has_the_word_that_it_has_everywhere(
 
 
 def test_links_lead_to_what_they_name(world: ScmWorld) -> None:
-    """Whatever a rack or datanode is called."""
+    """The links are right for every name of a rack or datanode."""
     for i, name in enumerate(HOSTILE):
         join(world, name, rack=HOSTILE[(i + 1) % len(HOSTILE)], host=f"h{i}")
     hrefs = {attributes.get("href") for _, attributes in Elements(page(world)).found}

@@ -134,7 +134,7 @@ class TestForms:
         assert not report.replicas
 
     def test_a_column_that_is_left_out_is_all_zeros(self) -> None:
-        """As an older agent does that does not know it."""
+        """A missing column is zeros, because an older agent does not send it."""
         columns = scm_pb2.ReplicaColumns(
             count=2,
             container_id=(5).to_bytes(8, "little") + (9).to_bytes(8, "little"),

@@ -35,9 +35,7 @@ def test_a_hold_counts_under_each_bound_that_it_does_not_pass() -> None:
 
 
 def test_holds_of_many_threads_are_all_counted_and_few_are_kept() -> None:
-    """
-    Also those that come while others are counted.
-    """
+    """Holds that arrive while others are counted are counted as well."""
     meters = ScmMetrics()
     count = 5 * COUNTED_TOGETHER + 3
 

@@ -109,7 +109,7 @@ class TestExport:
         assert ["RECONCILE"] * 3 == [row["op"] for row in rows(exported, "pending_ops")]
 
     def test_a_node_has_reported_once_all_its_replicas_are_named(self, world: ScmWorld) -> None:
-        """Neither a report of changes nor that of an earlier process is enough."""
+        """Neither a report of changes nor a report of an earlier process is enough."""
         world.made_closed()
         world.beat("dn1", full=True)
         world.beat("dn2", replica("dn2", container_id=77))

@@ -34,7 +34,7 @@ class TestHint:
 
 class TestUsedBytes:
     def test_the_largest_replica_that_can_be_believed(self) -> None:
-        """Or what was committed, before anybody reported."""
+        """The size is the committed one until a replica is reported."""
         assert 0 == used_bytes(container(), [])
         assert 1_000 == used_bytes(container(), [replica("a")])
         assert 0 == used_bytes(container(), [replica("a", UNHEALTHY)])

@@ -226,7 +226,7 @@ class TestValues:
         assert 16_383 == len(taken.replicas)
 
     def test_a_replica_that_cannot_be_loaded_is_unhealthy(self) -> None:
-        """Whatever state it claims."""
+        """The replica is unhealthy, whatever state it reports."""
         report = scm_pb2.ContainerReport(
             replicas=[
                 container_pb2.ReplicaReport(

@@ -138,7 +138,7 @@ def test_delete_needs_enough_remaining_good_replicas(
 def test_a_replica_has_more_if_no_other_has_as_much(
     bcsid: int, others: str, expected: bool
 ) -> None:
-    """As much is not more."""
+    """A replica with as much data does not have more."""
     [one] = placed(f"U@{bcsid}")
 
     assert expected is has_more(one, placed(others))

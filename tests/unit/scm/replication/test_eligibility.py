@@ -72,7 +72,9 @@ class TestOrder:
         ],
     )
     def test_a_replica_without_a_tree_to_come_is_left_out(self, state: ReplicaState) -> None:
-        """Wherever it is among the others; a container of such replicas only is refused."""
+        """The replica is left out at any position. A container that has only such replicas is
+        refused.
+        """
         found = judged(container(), replica("a"), replica("b", state), replica("c"))
         alone = judged(container(), replica("b", state), replica("c", state))
 
@@ -82,7 +84,7 @@ class TestOrder:
         assert f"replica on b is {state}, c is {state}" == alone.message
 
     def test_refused_reconcile_has_no_targets_but_a_reason(self) -> None:
-        """Neither targets nor peers are given."""
+        """A refusal gives a reason and neither targets nor peers."""
         found = judged(container(ContainerState.OPEN), replica("a"), replica("b"))
 
         assert ((), ()) == (found.targets, found.peers)

@@ -99,7 +99,7 @@ def test_doubtful_replica_of_an_origin_keeps_the_others(
 def test_a_damaged_one_may_go_where_its_origin_has_all_it_had(
     words: str, of: str, keep_count: int, expected: list[int]
 ) -> None:
-    """As many whole ones as the caller requires must stay, of whichever origin."""
+    """The number of whole replicas that the caller requires must stay, whatever their origins."""
     given = quasi(words, of)
     unloadable = changed(given, len(given.placed), {"load_error": "no descriptor"})
 

@@ -55,7 +55,7 @@ def test_repair_that_was_chosen_and_not_tried_is_chosen_again(queue: Replication
 
 
 def test_a_look_changes_the_weight_and_not_the_tries(queue: ReplicationQueue) -> None:
-    """Also of one that is in its turn."""
+    """The weight also changes for an entry that is in its turn."""
     queue.choose(9)
     queue.put_back(1, weight=5, tries=3)
     queue.put(1, -4)
@@ -148,7 +148,7 @@ def test_a_look_wakes_a_sleeper(queue: ReplicationQueue, datanodes: Datanodes) -
 
 
 def test_a_turn_asks_for_datanodes_and_not_for_containers(datanodes: Datanodes) -> None:
-    """However many wait for the same."""
+    """A turn counts datanodes, however many containers wait for the same one."""
     queue = ReplicationQueue(datanodes.has_room)
     for container_id in range(1_000):
         queue.put(container_id, 0)
