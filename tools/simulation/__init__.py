@@ -1,1 +1,1 @@
-"""A whole cluster in one process; docs/SIMULATION.md says how."""
+"""Simulates a whole cluster in one process; see docs/SIMULATION.md."""

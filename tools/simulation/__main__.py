@@ -1,4 +1,4 @@
-"""Live schedules of a whole cluster, repeat one, or make one small.
+"""Run schedules of a whole cluster, repeat one, or minimise one.
 
 python -m tools.simulation run --count 300 --seed 1 --json out.json
 python -m tools.simulation replay 17
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from tools.simulation.stage import Result
 
 TOLD_MAX: Final = 20
-LIVES_MAX: Final = 40  # schedules of one process: what each leaves stays in its memory
+LIVES_MAX: Final = 40  # schedules per process: some memory of each stays
 HUNG_S: Final = 600.0  # of real time; a schedule takes less than ten
 
 
 def main() -> int:
-    """Do what the command line says; return 1 where something does not hold."""
+    """Run the command line; return 1 if a promise is broken."""
     _fix_hashes()
     parser = argparse.ArgumentParser(prog="python -m tools.simulation", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -71,7 +71,9 @@ def main() -> int:
 
 
 def _fix_hashes() -> None:
-    """Begin again with hashes that are the same in every process, or sets differ in their order."""
+    """Restart with hashes that are the same in every process, otherwise sets differ in
+    their order.
+    """
     if os.environ.get("PYTHONHASHSEED") != "0":
         os.environ["PYTHONHASHSEED"] = "0"
         command = [sys.executable, "-m", "tools.simulation", *sys.argv[1:]]
@@ -130,9 +132,9 @@ def _children_cpu_s() -> float:
 
 
 def lived(seeds: Sequence[int], jobs: int) -> "Generator[Result, None, None]":
-    """Live these schedules; a process is renewed now and then, since some memory of each stays.
+    """Run these schedules; a process is replaced now and then, since some memory of each stays.
 
-    One that does not end is the last, and has that as its violation.
+    A schedule that does not end is the last one, with that as its violation.
     """
     from tools.simulation.schedule import simulate
     from tools.simulation.stage import Result
@@ -152,7 +154,7 @@ def lived(seeds: Sequence[int], jobs: int) -> "Generator[Result, None, None]":
 
 
 def _be_a_worker() -> None:
-    """Leave it to the first process when to end."""
+    """Leave signals to the first process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 

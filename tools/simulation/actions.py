@@ -1,4 +1,4 @@
-"""What clients, the control plane and disks do in a burst: one function for each kind of event."""
+"""Actions of clients, the control plane and disks in a burst: one function per kind of event."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -32,7 +32,7 @@ WINDOW_BYTES: Final = 1024
 CALL_S: Final = 5.0
 MENDED: Final = frozenset({ChunkResult.REPAIRED, ChunkResult.SALVAGED})
 CHUNK_BYTES_MAX: Final = 6_000
-SAFE_CODES: Final = frozenset({Code.NOT_PROVEN, Code.BUSY})  # nothing has begun
+SAFE_CODES: Final = frozenset({Code.NOT_PROVEN, Code.BUSY})  # nothing was begun
 
 
 def content(event: Event) -> list[bytes]:
@@ -42,7 +42,7 @@ def content(event: Event) -> list[bytes]:
 
 
 def block_of(event: Event, parts: list[bytes]) -> BlockData:
-    """Return the block that an event writes, as its client describes it."""
+    """Return the block that an event writes, in its client's form."""
     chunks, offset = [], 0
     for part in parts:
         sums = window_checksums(ChecksumType.CRC32C, WINDOW_BYTES, part)
@@ -52,7 +52,7 @@ def block_of(event: Event, parts: list[bytes]) -> BlockData:
 
 
 def write(run: "Run", event: Event) -> None:
-    """Write a block to all datanodes on which its container was placed; hear who has it."""
+    """Write a block to all datanodes of its container; record which have it."""
     parts = content(event)
     run.oracle.begins(event.container, event.block, b"".join(parts))
     for number in placed_on(event.container):
@@ -71,8 +71,9 @@ def write(run: "Run", event: Event) -> None:
 def write_block(
     peer: Peer, container_id: ContainerId, block: BlockData, parts: list[bytes], seed: int
 ) -> str:
-    """Write a block to one datanode by one of the ways that there are; return which. Raises what
-    the call raises: then nothing is acknowledged."""
+    """Write a block to one datanode in one of the possible ways; return which. Raise the call's
+    error: then nothing is acknowledged.
+    """
     create = datanode_pb2.CreateContainerRequest(container_id=container_id)
     peer.stub.CreateContainer(create, timeout=CALL_S)
     way = Random(f"{seed} way").choice((_by_chunk, _at_once, _in_messages))
@@ -95,14 +96,14 @@ def _by_chunk(
 def _at_once(
     peer: Peer, message: container_pb2.BlockData, block: BlockData, parts: list[bytes]
 ) -> None:
-    """Write it whole in one message, as clients write small blocks."""
+    """Write it in one message, as clients write small blocks."""
     _send(peer, message, block.chunks, [parts])
 
 
 def _in_messages(
     peer: Peer, message: container_pb2.BlockData, block: BlockData, parts: list[bytes]
 ) -> None:
-    """Write it in a message for each chunk, as clients write large blocks."""
+    """Write it in one message per chunk, as clients write large blocks."""
     _send(peer, message, block.chunks, [[part] for part in parts])
 
 
@@ -133,7 +134,7 @@ def _send(
 
 
 def close(run: "Run", event: Event) -> None:
-    """Close a container wherever it is."""
+    """Close a container on all its datanodes."""
     bcsid = max(
         (block for owner, block in run.oracle.blocks if owner == event.container), default=0
     )
@@ -177,7 +178,7 @@ def reconcile(run: "Run", event: Event) -> None:
 
 
 def delete(run: "Run", event: Event) -> None:
-    """Order the delete of a block, and have it carried out wherever that is possible now."""
+    """Order the delete of a block, and carry it out wherever that is possible now."""
     if (event.container, event.block) not in run.oracle.blocks:
         return
     run.oracle.ordered(event.container, event.block)
@@ -187,7 +188,7 @@ def delete(run: "Run", event: Event) -> None:
 
 
 def delete_on(run: "Run", node: "Datanode", container: int, block: int) -> None:
-    """Have the order to delete a block carried out on a datanode that is up."""
+    """Carry out the delete of a block on a datanode that is up."""
     order = scm_pb2.DeleteTransaction(
         transaction_id=block, container_id=container, local_ids=[block]
     )
@@ -221,12 +222,12 @@ def replicate(run: "Run", event: Event) -> None:
 
 
 def rot(run: "Run", event: Event) -> None:
-    """Change what a medium holds of a block."""
+    """Change a block on a medium."""
     rot_at(run, run.nodes[event.node], event.container, event.block, event.seed)
 
 
 def rot_at(run: "ScheduleRun", node: "DiskHost", container: int, block: int, seed: int) -> None:
-    """Change what a medium holds of a block, if enough other datanodes have it whole."""
+    """Change a block on a medium, if enough other datanodes have it whole."""
     dice = Random(f"{seed} rot")
     place = Held(node.name, container, block)
     path = run.oracle.path(place)
@@ -248,7 +249,7 @@ def rot_at(run: "ScheduleRun", node: "DiskHost", container: int, block: int, see
 
 
 def rot_beneath(run: "Run", event: Event) -> None:
-    """Change what a medium holds of a block, or let it die, beneath a cache that still answers."""
+    """Change a block on a medium, or make it unreadable, beneath a page cache that still has it."""
     node, dice = run.nodes[event.node], Random(f"{event.seed} beneath")
     place = Held(node.name, event.container, event.block)
     if (event.container, event.block) not in run.oracle.blocks or not run.oracle.may_harm(place):
@@ -265,7 +266,7 @@ def rot_beneath(run: "Run", event: Event) -> None:
 
 
 def drop(run: "Run", event: Event) -> None:
-    """Order the replica of a datanode deleted, since all others are said to have it."""
+    """Order the delete of a datanode's replica, naming all others as holders."""
     node = run.nodes[event.node]
     if not node.is_up or event.container not in node.store.replica_ids():
         return
@@ -310,7 +311,7 @@ def rot_tree(run: "Run", event: Event) -> None:
 
 
 def rot_tree_at(run: "ScheduleRun", node: "DiskHost", container: int, seed: int) -> None:
-    """Change a bit of a tree file: it is worth nothing then, and no data is harmed."""
+    """Change a bit of a tree file: it is then invalid, and no data is harmed."""
     chunks = node.block_file(ContainerId(container), BlockId(1)).parent
     path = chunks.parent / "metadata" / f"{container}.tree"
     if path.is_file() and path.stat().st_size:
@@ -320,7 +321,7 @@ def rot_tree_at(run: "ScheduleRun", node: "DiskHost", container: int, seed: int)
 
 
 def rot_row_at(run: "LedRun", node: "DiskHost", container: int, block: int) -> None:
-    """Have the index of a datanode lose the row of a block, if enough others have the block."""
+    """Make a datanode's index lose the row of a block, if enough others have the block."""
     place = Held(node.name, container, block)
     with run.kernel.quiet():
         may_lose = node.is_up and run.led.may_lose_row(place)

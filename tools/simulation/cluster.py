@@ -1,4 +1,4 @@
-"""Datanodes of a simulation: the real store, scans, reconciler and service, started and killed."""
+"""Simulated datanodes with the real store, scans, reconciler and service, started and killed."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -46,7 +46,7 @@ PLAIN: Final = Security(allow_plaintext=True)
 
 
 class Agent:
-    """What runs in one process of a datanode."""
+    """The contents of a datanode's process."""
 
     def __init__(self, node: "Datanode") -> None:
         self.leases = ContainerLeases(clock=node.clock)
@@ -117,7 +117,7 @@ class Agent:
     def _scanned(
         self, container_id: ContainerId, _is_cancelled: Callable[[], bool], _mode: ScanMode
     ) -> Iterator[ScanStep]:
-        """Scan for somebody who waits."""
+        """Scan for a caller that waits."""
         report = scan_container(self.tools, container_id)
         if not report.committed:
             raise Unavailable(Code.BUSY, f"the scan was not kept: {report.held_because}")
@@ -125,7 +125,7 @@ class Agent:
 
 
 def handlers_of(groups: Sequence[object]) -> dict[str, object]:
-    """Return the methods of a datanode's service, behind the edge that makes statuses of errors."""
+    """Return the RPC methods of a datanode's service, wrapped to convert errors to statuses."""
     collected = Collected(
         ErrorStatusMiddleware(codecs_of(groups, "decoders"), codecs_of(groups, "encoders"))
     )
@@ -134,7 +134,7 @@ def handlers_of(groups: Sequence[object]) -> dict[str, object]:
 
 
 class Datanode(DiskHost):
-    """A datanode: its agent, while it runs."""
+    """A datanode, with its agent while it runs."""
 
     def __init__(
         self, number: int, root: Path, scheduler: Scheduler, kernel: Kernel, network: Network
@@ -157,17 +157,17 @@ class Datanode(DiskHost):
             self.agent.store.close()
 
     def forget(self) -> None:
-        """The agent is gone."""
+        """Drop the agent."""
         self.agent = None
 
     @property
     def is_up(self) -> bool:
-        """Whether an agent runs and serves."""
+        """True if an agent runs and serves."""
         return self.agent is not None and super().is_up
 
     @property
     def store(self) -> ReplicaStore:
-        """The store of the agent, which is up."""
+        """The store of the running agent."""
         assert self.agent is not None, f"{self.name} is down"
         return self.agent.store
 
@@ -187,7 +187,7 @@ class Datanode(DiskHost):
         return self.agent.reconciler.reconcile(container_id, peers)
 
     def drop(self, container_id: ContainerId, others: "Sequence[Datanode]") -> None:
-        """Delete a replica that others are said to have."""
+        """Delete a replica, naming others as holders."""
         assert self.agent is not None, f"{self.name} is down"
         peers = {
             other.name: Peer(other.address, timeouts=QUICK, security=PLAIN) for other in others
@@ -195,6 +195,6 @@ class Datanode(DiskHost):
         self.agent.deletes.delete(container_id, peers, force=True, timeout_s=PROOF_S)
 
     def block_file(self, container_id: ContainerId, block_id: BlockId) -> Path:
-        """Return where the bytes of a block are, or would be."""
+        """Return the path of a block's file, whether or not it exists."""
         layout = VolumeLayout(self.disk.root, CLUSTER_ID)
         return layout.replica(container_id).block_file(block_id)

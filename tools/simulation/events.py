@@ -1,7 +1,7 @@
-"""What happens in a schedule, drawn from its seed: a list that can be told, and made shorter.
+"""The events of a schedule, drawn from its seed: a list that can be printed and shortened.
 
-Each event has a seed of its own, so one that is left out changes nothing in the others. Those of
-one burst happen side by side; between bursts what died is buried, and the oracle looks.
+Each event has a seed of its own, so leaving one out does not change the others. Those of one burst
+run in parallel; between bursts dead processes are cleaned up, and the oracle checks.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ YOUTH: Final = 3  # bursts in which a container is written to
 
 
 class Kind(StrEnum):
-    """What an event is."""
+    """The kind of an event."""
 
     WRITE = "write"  # a client writes a block to all replicas
     CLOSE = "close"
@@ -34,16 +34,16 @@ class Kind(StrEnum):
     ROT_TREE = "rot_tree"
     ROT_ROW = "rot_row"  # the index loses the row of a block
     ROT_BENEATH = "rot_beneath"  # the same, and the page cache still has what was there
-    DROP = "drop"  # a replica, by order, for others have it
+    DROP = "drop"  # delete a replica, by order, because others have it
     LIE = "lie"  # the next writes are lost, cut short or changed on their way to the medium
     ERRORS = "errors"  # reads and writes fail, for a burst
     FLIPS = "flips"  # memory flips bits of what was read, for a burst
-    CUT = "cut"  # the power, so many disk operations later
-    KILL = "kill"  # the process, likewise
+    CUT = "cut"  # cut the power after a number of disk operations
+    KILL = "kill"  # kill the process, likewise
     DOWN = "down"  # a node is off for a burst
     DEPART = "depart"  # an operator has a node leave service, or return to it
     LEAVE = "leave"  # when all is quiet a node is off, and never comes back
-    WEATHER = "weather"  # how messages fare from now on
+    WEATHER = "weather"  # change the network conditions
     CLOCK = "clock"  # a wall clock jumps, or drifts from now on
 
 
@@ -77,7 +77,7 @@ class Event:
     seed: int = 0
 
     def told(self) -> str:
-        """Return it as a line for people."""
+        """Return the event as a line of text."""
         name = f"dn{self.node}" if self.node < NODES else "scm"
         words = {
             Kind.WRITE: f"block {self.block} of container {self.container}, {self.amount} chunks",
@@ -105,7 +105,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How long a schedule is, how much there is in it, and what goes wrong."""
+    """The length of a schedule, its contents, and its faults."""
 
     bursts: int = BURSTS
     containers: int = CONTAINERS
@@ -117,17 +117,17 @@ WHOLE: Final = Shape()
 
 
 def some_of(faults: Mapping[Kind, int], dice: Random) -> dict[Kind, int]:
-    """Return about half of the kinds of faults, which come in place of the others.
+    """Return about half of the kinds of faults, which replace the others.
 
-    This is swarm testing (Groce, Zhang, Eide, Chen and Regehr, ISSTA 2012): in a schedule in which
-    everything may happen, one fault hides what another would have shown.
+    This is swarm testing (Groce, Zhang, Eide, Chen and Regehr, ISSTA 2012): in a schedule with all
+    kinds of faults, one fault hides what another would have shown.
     """
     chosen = [kind for kind in faults if dice.random() < KEPT_ODDS]
     return {kind: faults[kind] for kind in chosen or [dice.choice(list(faults))]}
 
 
 def placed_on(container: int) -> list[int]:
-    """Return the nodes on which a container is begun."""
+    """Return the nodes on which a container begins."""
     return [(container + number) % NODES for number in range(COPIES)]
 
 
@@ -145,7 +145,7 @@ def draw(seed: int, shape: Shape = WHOLE) -> list[Event]:
 
 
 def draw_drops(seed: int, shape: Shape = WHOLE) -> list[Event]:
-    """Return the schedule of a seed, and in it orders to delete replicas while media lie."""
+    """Return the schedule of a seed, with orders to delete replicas while media lie."""
     dice = Random(f"{seed} drops")
     events = draw(seed, shape)
     counts = {
@@ -172,7 +172,9 @@ def _drops(dice: Random, burst: int, container: int, count: int) -> list[Event]:
 
 
 def _ordeal(dice: Random, burst: int, blocks: dict[int, int], shape: Shape) -> list[Event]:
-    """Return damage, a repair of it and a death in the middle: what chance alone seldom draws."""
+    """Return damage, a repair of it and a death during the repair: chance alone seldom
+    draws that.
+    """
     container = dice.randrange(shape.containers)
     if burst - 2 * container <= YOUTH or not blocks[container] or dice.random() < CALM_ODDS:
         return []

@@ -1,4 +1,4 @@
-"""What disks and memory do wrong, operation by operation, as the events of a schedule say."""
+"""Faults of disks and memory, operation by operation, as the events of a schedule say."""
 
 import re
 from collections.abc import Callable
@@ -17,7 +17,7 @@ FAILING: Final = frozenset({"write", "fsync", "create", "read", "rename"})
 
 @dataclass(slots=True)
 class CrashTrigger:
-    """When a process dies, in operations of its disk; and whether the power is cut."""
+    """The end of a process after a number of disk operations, by a kill or a power cut."""
 
     left: int
     is_cut: bool
@@ -39,7 +39,7 @@ class SeededFaults(Faults):
     note: Callable[[str], None] = lambda _: None
 
     def before(self, what: str, path: str, life: ProcessLifetime) -> None:
-        """Let the process die, or the operation fail, if it is time."""
+        """Let the process die, or the operation fail, if it is due."""
         for fuse in self.fuses.get(life.name, ()):
             fuse.left -= 1
         ended = [fuse for fuse in self.fuses.get(life.name, ()) if fuse.left <= 0]
@@ -69,7 +69,7 @@ class SeededFaults(Faults):
         return True
 
     def read(self, path: str, data: bytes) -> bytes:
-        """Flip a bit in memory, perhaps."""
+        """Flip a bit in memory, with some probability."""
         place = place_of(path)
         odds = self.flips.get(path_node(path), 0.0)
         if place is None or not data or not odds or self.dice.random() >= odds:
@@ -79,7 +79,7 @@ class SeededFaults(Faults):
         return flipped(self.dice, data)
 
     def write(self, path: str, offset: int, data: bytes) -> bytes | None:
-        """Lose, cut or change a write, perhaps."""
+        """Lose, cut or change a write, with some probability."""
         del offset
         place = place_of(path)
         if place is None or not self.lies.get(place.node):
@@ -101,13 +101,13 @@ class SeededFaults(Faults):
 
 
 def place_of(path: str) -> Held | None:
-    """Return which block of which datanode a path is of."""
+    """Return the block and datanode of a path."""
     match = BLOCK.search(path)
     return None if match is None else Held(match[1], int(match[2]), int(match[3]))
 
 
 def path_node(path: str) -> str:
-    """Return on whose disk a path is."""
+    """Return the host of a path's disk."""
     return path.partition("/hdds/")[0].rpartition("/")[2]
 
 

@@ -1,9 +1,9 @@
-"""What the simulation finds when guards of tools/mutants/guards.tsv are taken out.
+"""Checks whether the simulation finds the removal of guards in tools/mutants/guards.tsv.
 
     python -m tools.simulation guards --only agent/store/files --count 200
 
 An error of the changed code that no caller may see (a TypeError, for instance) is no finding. Each
-change is imported in a process of its own, before anything of the product is.
+change is imported in a separate process, before any other module of the product.
 """
 
 import json
@@ -20,15 +20,15 @@ from tools.mutants import child, suite
 from tools.mutants.invariants import Guard, checks_of, guards_listed
 from tools.mutants.mutation import Mutant
 
-CHECKS_MAX: Final = 6  # of one guard: those that surely take it out come first
-SCHEDULE_CPU_S: Final = 60.0  # one takes a second: what is still busy then will be for ever
-BUSY: Final = 50  # times the processor time: what takes longer waits for something
-BROKEN: Final = ("Stuck", "AssertionError")  # what broken promises inside the product raise
+CHECKS_MAX: Final = 6  # per guard: those that surely remove it come first
+SCHEDULE_CPU_S: Final = 60.0  # one takes a second: a longer one never ends
+BUSY: Final = 50  # times the processor time: a slower one is blocked
+BROKEN: Final = ("Stuck", "AssertionError")  # raised by broken promises inside the product
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the simulation saw without a check; `schedules` 0: nothing, in `lived` or more."""
+    """The simulation's result without a check; `schedules` 0: nothing found in `lived` or more."""
 
     guard: str
     what: str
@@ -39,21 +39,22 @@ class Found:
 
 
 class SchedulesNotRun(Exception):
-    """Schedules could not be lived at all: that nothing was found then says nothing."""
+    """Raised if schedules could not run at all, so that finding nothing means nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """How much is tried of each change."""
+    """The effort for each change."""
 
     seeds: Sequence[int]
     cpu_s: float
 
 
 def guards(only: Sequence[str], without: str, trial: Trial, out: Path | None) -> int:
-    """Try the guards whose row has a text of `only`; return 1 where nothing was found without.
+    """Try the guards whose row contains a text of `only`; return 1 if nothing was found without
+    one.
 
-    Raises NotLived.
+    Raise SchedulesNotRun.
     """
     found: list[Found] = []
     for guard in guards_listed():
@@ -71,10 +72,10 @@ def guards(only: Sequence[str], without: str, trial: Trial, out: Path | None) ->
 
 
 def _tried(guard: Guard, without: str, trial: Trial) -> Found:
-    """Take the checks of a guard out, one by one, until something is found.
+    """Remove the checks of a guard, one by one, until something is found.
 
-    A change with which nothing can be imported, or nothing ends, is passed over; where that is so
-    of all, something else is missing here.
+    A change that cannot be imported, or that never ends, is skipped; if that is true for all,
+    something else is missing.
     """
     name = f"{guard.path}:{guard.function}"
     mutants = [one for one in checks_of(guard) if without in one.key][:CHECKS_MAX]
@@ -95,14 +96,14 @@ def _tried(guard: Guard, without: str, trial: Trial) -> Found:
 
 
 def is_stumble(violation: str) -> bool:
-    """Whether it only says that the changed code cannot go on."""
+    """Return True if it only says that the changed code crashed."""
     return violation.startswith("no crash") and not any(word in violation for word in BROKEN)
 
 
 def _lived_without(mutant: Mutant, trial: Trial) -> tuple[int, str]:
-    """Return how many schedules were lived until a promise was broken, and which, "" if none was.
+    """Return how many schedules ran until a promise was broken, and which, "" if none was.
 
-    Raises NotLived. On a busy machine a second of processor time takes many.
+    Raise SchedulesNotRun. On a busy machine a second of processor time takes many.
     """
     source = (suite.ROOT / mutant.path).read_text()
 

@@ -14,7 +14,7 @@ from tools.simulation.outside.network import Network
 
 
 class Clock:
-    """The clocks of one host: they drift and jump apart from the true time."""
+    """The clocks of one host: they drift and jump relative to true time."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -32,7 +32,7 @@ class Clock:
 
 
 class Machine(ABC):
-    """A host whose process is started and killed. What runs on it says `boot`."""
+    """A host whose process is started and killed. Subclasses define `boot`."""
 
     def __init__(
         self,
@@ -57,19 +57,19 @@ class Machine(ABC):
 
     @abstractmethod
     def boot(self, life: ProcessLifetime) -> None:
-        """Begin what runs here. Raises SutureError."""
+        """Start the process's contents. Raise SutureError."""
 
     @abstractmethod
     def shut(self) -> None:
-        """End it as an operator does."""
+        """Stop it like an operator."""
 
     @abstractmethod
     def forget(self) -> None:
-        """The process is gone, with all that it had in memory."""
+        """Drop the process with all its memory."""
 
     @property
     def is_up(self) -> bool:
-        """Whether a process runs and serves."""
+        """True if a process runs and serves."""
         return self.life is not None and not self.life.is_dead
 
     @contextmanager
@@ -84,7 +84,7 @@ class Machine(ABC):
             fiber.lives.pop()
 
     def start(self) -> bool:
-        """Start a process, which recovers what is here; return whether it serves. It may die."""
+        """Start a process, which runs its recovery; return True if it serves. It may die."""
         assert self.life is None, f"{self.name} runs already"
         life = self.life = ProcessLifetime(self.name)
         self.start_count += 1
@@ -100,16 +100,16 @@ class Machine(ABC):
         return True
 
     def kill(self) -> None:
-        """Kill the process. Its fibers end at their next step; then `bury` it."""
+        """Kill the process. Its fibers end at their next step; then call `bury`."""
         if self.life is not None:
             self.life.is_dead = True
 
     def is_still(self) -> bool:
-        """Whether no fiber works for the dead process any more."""
+        """True if no fiber works for the dead process any more."""
         return not any(self.life in fiber.lives for fiber in self.scheduler.fibers)
 
     def bury(self, dice: Random | None) -> None:
-        """Take away what is left of the process; with `dice`, the power was cut."""
+        """Clean up after the process; with `dice`, the power was cut."""
         assert self.life is not None, "nothing died"
         self.scheduler.block(self.is_still)
         self.forget()
@@ -119,7 +119,7 @@ class Machine(ABC):
             self.disk.cut(dice)
 
     def stop(self) -> None:
-        """Stop as an operator does."""
+        """Stop it like an operator."""
         if self.is_up:
             try:
                 with self.running():

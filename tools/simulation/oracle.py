@@ -1,7 +1,7 @@
-"""What is true, told by what clients heard and what was done to the media; and what must hold.
+"""The expected state, from clients' answers and injected damage, and the promises to check.
 
-Of each block the oracle knows its bytes, which datanodes acknowledged it, and whose medium was
-harmed since. It reads the files themselves, never through product code.
+The oracle knows each block's bytes, which datanodes acknowledged it, and whose medium was harmed
+since. It reads the files themselves, never through product code.
 
     I1, I2   what a datanode acknowledged, or had whole, it has: unless its medium was harmed,
              or the delete was ordered
@@ -9,8 +9,8 @@ harmed since. It reads the files themselves, never through product code.
     I5       what was deleted stays deleted, generations only grow
     I10      after quiet all replicas are equal and whole
 
-A medium is harmed only where another datanode has the block whole: the loss of all copies is no
-fault of the product.
+A medium is harmed only if another datanode has the block whole: the loss of all copies is no fault
+of the product.
 """
 
 from abc import abstractmethod
@@ -27,16 +27,16 @@ from tools.simulation.machine import Machine
 
 
 class DiskHost(Machine):
-    """A machine on which replicas lie."""
+    """A machine with replicas."""
 
     @property
     @abstractmethod
     def store(self) -> ReplicaStore:
-        """The store of its process, which is up."""
+        """The store of the running process."""
 
     @abstractmethod
     def block_file(self, container_id: ContainerId, block_id: BlockId) -> Path:
-        """Return where the bytes of a block are, or would be."""
+        """Return the path of a block's file, whether or not it exists."""
 
 
 class Held(NamedTuple):
@@ -53,70 +53,72 @@ class Truth:
 
     data: bytes
     is_deleted: bool = False
-    is_whole_somewhere: bool = False  # one datanode acknowledged it at least
+    is_whole_somewhere: bool = False  # at least one datanode acknowledged it
 
 
 @dataclass(slots=True)
 class Oracle:
-    """All that is known of one schedule."""
+    """The expected state of one schedule."""
 
     nodes: Sequence[DiskHost]
     blocks: dict[tuple[int, int], Truth] = field(default_factory=dict)
     held: set[Held] = field(default_factory=set)
     harmed: set[Held] = field(default_factory=set)
     ever_harmed: set[Held] = field(default_factory=set)
-    gone: set[Held] = field(default_factory=set)  # deletes that were acknowledged
+    gone: set[Held] = field(default_factory=set)  # acknowledged deletes
     generations: dict[tuple[str, int], int] = field(default_factory=dict)
     violations: list[str] = field(default_factory=list)
     leaving: set[tuple[str, int]] = field(default_factory=set)  # replicas that may be gone
     counts_copies: bool = False  # whether replicas are deleted, of which one must stay
-    keeps_replicas: bool = True  # whether no replica is deleted as a whole, and made again
+    keeps_replicas: bool = True  # False if replicas are deleted as a whole and made again
 
-    # What is told to it.
+    # Events.
 
     def begins(self, container: int, block: int, data: bytes) -> None:
-        """A client begins to write a block."""
+        """Record that a client begins to write a block."""
         self.blocks[container, block] = Truth(data)
 
     def acknowledged(self, node: str, container: int, block: int) -> None:
-        """A datanode has it, it says."""
+        """Record that a datanode acknowledged a block."""
         self.held.add(Held(node, container, block))
         self.blocks[container, block].is_whole_somewhere = True
 
     def mended(self, place: Held) -> None:
-        """A datanode has repaired chunks of a block, it says: if it is whole now, it stays so."""
+        """Record that a datanode reports a repair of a block: if it is whole now, it must
+        stay so.
+        """
         if (place.container, place.block) in self.blocks and self.is_whole(place):
             self.held.add(place)
             self.harmed.discard(place)
 
     def drops(self, node: str, container: int) -> None:
-        """A datanode is told to delete its replica: from now on nobody counts on it."""
+        """Record that a datanode is to delete its replica, which no longer counts."""
         self.leaving.add((node, container))
         self.counts_copies = True
 
     def kept(self, node: str, container: int) -> None:
-        """It said that it does not, and why."""
+        """Record that the datanode kept its replica."""
         self.leaving.discard((node, container))
 
     def dropped(self, node: str, container: int) -> None:
-        """It did."""
+        """Record that the datanode deleted its replica."""
         self.leaving.add((node, container))
         for places in (self.held, self.harmed, self.gone):
             places -= {place for place in places if place[:2] == (node, container)}
         self.generations.pop((node, ContainerId(container)), None)
 
     def ordered(self, container: int, block: int) -> None:
-        """The delete of a block was ordered."""
+        """Record that the delete of a block was ordered."""
         if (container, block) in self.blocks:
             self.blocks[container, block].is_deleted = True
 
     def is_ordered(self, container: int, block: int) -> bool:
-        """Whether the delete of a block was ordered."""
+        """Return True if the delete of a block was ordered."""
         truth = self.blocks.get((container, block))
         return truth is not None and truth.is_deleted
 
     def may_harm(self, place: Held) -> bool:
-        """Whether another datanode has the block whole, on its medium."""
+        """Return True if another datanode has the block whole on its medium."""
         return any(
             other.node != place.node and other not in self.harmed and self._is_lasting(other)
             for other in self.held
@@ -125,22 +127,22 @@ class Oracle:
         )
 
     def harm(self, place: Held) -> None:
-        """The medium of a datanode has lost a block."""
+        """Record that the medium of a datanode has lost a block."""
         self.harmed.add(place)
         self.ever_harmed.add(place)
 
-    # What is seen.
+    # Checks.
 
     def _node(self, name: str) -> DiskHost:
         return next(node for node in self.nodes if node.name == name)
 
     def path(self, place: Held) -> Path:
-        """Return where a block is."""
+        """Return the path of a block."""
         node = self._node(place.node)
         return node.block_file(ContainerId(place.container), BlockId(place.block))
 
     def is_whole(self, place: Held) -> bool:
-        """Whether the file of a block has its bytes."""
+        """Return True if the file of a block has its bytes."""
         truth = self.blocks[place.container, place.block]
         try:
             data = self._node(place.node).disk.bytes_of(self.path(place))
@@ -152,7 +154,7 @@ class Oracle:
         return self.is_whole(place) and self._node(place.node).disk.is_settled(self.path(place))
 
     def look(self, where: str) -> None:
-        """Check what must hold at any time. No process may be in the middle of a change."""
+        """Check what must always hold. No process may be in the middle of a change."""
         for place in sorted(self.held):
             truth = self.blocks[place.container, place.block]
             if truth.is_deleted or place[:2] in self.leaving:
@@ -166,7 +168,7 @@ class Oracle:
                     f"{where}: {place.node} has lost block {place.block} of container "
                     f"{place.container}, which it had acknowledged",
                 )
-                self.harmed.add(place)  # told once
+                self.harmed.add(place)  # report it once
         if self.counts_copies:
             self._look_for_last_copies(where)
         for node in self.nodes:
@@ -182,7 +184,7 @@ class Oracle:
                 self._violated(
                     "I1", f"{where}: no medium has block {block} of container {container} any more"
                 )
-                truth.is_whole_somewhere = False  # told once
+                truth.is_whole_somewhere = False  # report it once
 
     def _look_at(self, node: DiskHost, where: str) -> None:
         store = node.store
@@ -220,11 +222,11 @@ class Oracle:
                 )
 
     def is_to_go(self, truth: Truth) -> bool:
-        """Whether somebody ordered a block deleted."""
+        """Return True if a delete of the block was ordered."""
         return truth.is_deleted
 
     def judged(self, node: str, findings: Sequence[Finding], where: str) -> None:
-        """Check what a scan found."""
+        """Check the findings of a scan."""
         for finding in findings:
             place = Held(node, finding.container_id, finding.block_id)
             if finding.verdict is Verdict.CORRUPT and place in self.held - self.ever_harmed:
@@ -237,8 +239,9 @@ class Oracle:
                 self._violated("I10", f"after quiet {what}")
 
     def differences(self, container_id: ContainerId) -> Iterator[str]:
-        """Yield what keeps the replicas of a container, all of which are up, from being whole,
-        without findings and equal."""
+        """Yield the reasons why a container's replicas, which are all up, are not whole, equal and
+        without findings.
+        """
         for (container, block), truth in self.blocks.items():
             if container == container_id and truth.is_whole_somewhere and not truth.is_deleted:
                 yield from self._missing(container_id, block)
@@ -265,14 +268,14 @@ class Oracle:
                 yield f"{node.name} has not block {block} of container {container_id}"
 
     def _has_replica(self, node: DiskHost, container_id: ContainerId) -> bool:
-        """Whether a replica is there, and is to stay: one whose delete has begun is gone."""
+        """Return True if a replica exists and stays: one whose delete has begun is gone."""
         if container_id not in node.store.replica_ids():
             return False
         is_leaving = (node.name, container_id) in self.leaving
         return not is_leaving or node.store.replica(container_id).state is not ReplicaState.DELETED
 
     def crashed(self, where: str, error: BaseException) -> None:
-        """Something was raised that no product code may raise."""
+        """Record an exception that no product code may raise."""
         self._violated("no crash", f"{where}: {type(error).__name__}: {error}")
 
     def _violated(self, law: str, what: str) -> None:

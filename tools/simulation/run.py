@@ -1,4 +1,6 @@
-"""Schedules of datanodes alone: clients, scans, reconciles, deletes and pushes as a seed says."""
+"""Schedules of datanodes without a control plane: clients, scans, reconciles, deletes and
+pushes.
+"""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +18,7 @@ from tools.simulation.outside.fibers import Fiber
 from tools.simulation.stage import ScheduleRun
 
 QUIET_ROUNDS: Final = 3
-BREAKER_S: Final = 700.0  # for so long a host that reads wrong is not believed
+BREAKER_S: Final = 700.0  # a host with bad reads is not trusted for this long
 
 
 class Run(ScheduleRun):
@@ -33,12 +35,12 @@ class Run(ScheduleRun):
         self.held_by: dict[int, set[str]] = defaultdict(set)
 
     def holders(self, event: Event) -> set[str]:
-        """Return who was given the container of an event."""
+        """Return the datanodes that were given an event's container."""
         begun = {self.nodes[number].name for number in placed_on(event.container)}
         return begun | self.held_by[event.container]
 
     def actions(self) -> Mapping[Kind, Callable[[Event], None]]:
-        """Return what clients, the control plane and the media do."""
+        """Return the actions of clients, the control plane and the media."""
         return {kind: partial(action, self) for kind, action in ACTIONS.items()}
 
     def prepared(self) -> None:
@@ -52,21 +54,21 @@ class Run(ScheduleRun):
         return ConfirmedDeletes(frozenset(ordered), frozenset(set(asked) - ordered))
 
     def let_pass(self, fibers: Sequence[Fiber]) -> None:
-        """Wait until nobody does anything."""
+        """Wait until all fibers are idle."""
         self.scheduler.block(lambda: all(fiber.has_ended for fiber in fibers))
         self.scheduler.block(lambda: len(self.scheduler.fibers) == 1)
 
     def settle(self) -> None:
-        """Do what the control plane would order, when what was wrong in memory is long ago."""
+        """Do what the control plane would order, long after the last memory fault."""
         self.scheduler.sleep(BREAKER_S)
         self._finish_drops()
         for container in sorted({container for container, _ in self.oracle.blocks}):
             self._settle(ContainerId(container))
 
     def _finish_drops(self) -> None:
-        """Order deletes again that failed halfway."""
+        """Order deletes again that failed half way."""
         for node in self.nodes:
-            if node.agent is None:  # that it does not start is told at the end
+            if node.agent is None:  # a failed start is reported at the end
                 continue
             for container_id in [one for name, one in self.oracle.leaving if name == node.name]:
                 owner = ContainerId(container_id)
@@ -80,8 +82,9 @@ class Run(ScheduleRun):
                         node.drop(owner, [])
 
     def _finish_deletes(self, container_id: ContainerId) -> None:
-        """Order again what nobody heard of who is left, as a control plane does until all have
-        confirmed; what one has heard of, the others are to learn from it."""
+        """Order deletes again that no remaining datanode received, like a control plane until all
+        have confirmed; if one has received it, the others must learn it from that one.
+        """
         having = self._having(container_id)
         with self.kernel.quiet():
             buried = {
@@ -110,7 +113,7 @@ class Run(ScheduleRun):
                     node.reconcile(container_id, others)
             if self._is_settled(container_id):
                 break
-        self._scan_all(container_id)  # of what the last repairs wrote nothing is called corrupt
+        self._scan_all(container_id)  # the last repairs must not be called corrupt
 
     def _scan_all(self, container_id: ContainerId) -> None:
         for node in self._having(container_id):
@@ -118,7 +121,9 @@ class Run(ScheduleRun):
                 node.scan(container_id)
 
     def _is_settled(self, container_id: ContainerId) -> bool:
-        """Whether the replicas of a container are whole and equal: more rounds would do nothing."""
+        """Return True if a container's replicas are whole and equal, so that more rounds would do
+        nothing.
+        """
         if not all(node.is_up for node in self.nodes):
             return False
         with self.kernel.quiet():

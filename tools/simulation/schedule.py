@@ -1,4 +1,4 @@
-"""Live one schedule, of whichever kind its seed asks for."""
+"""Runs one schedule of the kind that its seed selects."""
 
 import gc
 import logging
@@ -21,37 +21,37 @@ from tools.simulation.whole_cluster.events import draw as draw_led
 from tools.simulation.whole_cluster.run import LedRun
 
 MEMORY: Final = Path("/dev/shm")  # noqa: S108 - only private directories are made in it
-LED_EVERY: Final = 10  # of so many seeds one has a control plane
-CODED_EVERY: Final = 40  # of so many seeds one writes erasure-coded keys under its control plane
+LED_EVERY: Final = 10  # one of this many seeds has a control plane
+CODED_EVERY: Final = 40  # one of this many seeds writes erasure-coded keys under its control plane
 CODED_AT: Final = 30
-DROPS_AT: Final = 5  # and one has orders to delete whole replicas
-SWARM_FROM: Final = 10_000_000  # and seeds after it: short, with some kinds of faults
-SWARM_A_BURST: Final = (0, 1, 2, 3)  # faults, one of these
+DROPS_AT: Final = 5  # these have orders to delete whole replicas
+SWARM_FROM: Final = 10_000_000  # this and later seeds: short, with some kinds of faults
+SWARM_A_BURST: Final = (0, 1, 2, 3)  # faults: one of these numbers
 STEPS_MIN: Final = 1_000  # of a whole schedule
 
 
 def is_led(seed: int) -> bool:
-    """Whether a control plane leads whole agents in the schedule of a seed."""
+    """Return True if a control plane leads whole agents in the schedule of a seed."""
     return seed % LED_EVERY == 0
 
 
 def is_coded(seed: int) -> bool:
-    """Whether keys are erasure-coded in the schedule of a seed."""
+    """Return True if keys are erasure-coded in the schedule of a seed."""
     return seed % CODED_EVERY == CODED_AT
 
 
 def has_drops(seed: int) -> bool:
-    """Whether replicas are deleted in the schedule of a seed, though nothing leads it."""
+    """Return True if replicas are deleted in the schedule of a seed without a control plane."""
     return seed % LED_EVERY == DROPS_AT
 
 
 def is_swarm(seed: int) -> bool:
-    """Whether the schedule of a seed is a short one with some kinds of faults only."""
+    """Return True if the schedule of a seed is a short one with some kinds of faults only."""
     return seed >= SWARM_FROM
 
 
 def shape_of(seed: int) -> Shape:
-    """Return how long the schedule of a seed is, and what goes wrong in it."""
+    """Return the length of a seed's schedule, and its faults."""
     whole = WHOLE_LED if is_led(seed) else WHOLE
     if not is_swarm(seed):
         return whole
@@ -69,15 +69,15 @@ def drawn(seed: int) -> list[Event]:
 
 
 def simulate(seed: int, events: Sequence[Event] | None = None, *, traced: bool = False) -> Result:
-    """Live a schedule: that of the seed, or these events of it."""
+    """Run the schedule of the seed, or these events of it."""
     logging.disable(logging.CRITICAL)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     chosen = drawn(seed) if events is None else list(events)
     root = Path(
         tempfile.mkdtemp(prefix="suture-simulation-", dir=MEMORY if MEMORY.is_dir() else None)
     )
-    gc.freeze()  # what is imported, and what earlier schedules left, is not looked through again
-    gc.disable()  # or it would run what generators leave behind at moments of its own
+    gc.freeze()  # imported modules and rests of earlier schedules are not examined again
+    gc.disable()  # otherwise abandoned generators would run at unpredictable moments
     told, sys.unraisablehook = sys.unraisablehook, lambda _: None  # generators of dead processes
     stage: ScheduleRun | None = None
     try:
@@ -86,7 +86,7 @@ def simulate(seed: int, events: Sequence[Event] | None = None, *, traced: bool =
         return stage.live(chosen, STEPS_MIN if events is None else 0)
     finally:
         del stage
-        gc.collect()  # here, where what ends now is heard by nobody
+        gc.collect()  # here, where objects that end now have no effect
         gc.enable()
         sys.unraisablehook = told
         shutil.rmtree(root, ignore_errors=True)

@@ -1,7 +1,7 @@
-"""Makes a schedule that violates something small: leaves out events as long as it still does.
+"""Minimises a schedule with a violation: leaves out events as long as the violation remains.
 
-Halves first, then quarters, down to single events (Zeller and Hildebrandt's delta debugging). What
-counts is that the same law is broken, not in which words.
+Halves first, then quarters, down to single events (Zeller and Hildebrandt's delta debugging). The
+same promise must be broken, in whatever words.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ TRIES_MAX: Final = 400
 def shrunk(
     seed: int, events: Sequence[Event], *, tell: Callable[[str], object] = lambda _: None
 ) -> list[Event] | None:
-    """Return few events that break what the schedule breaks; None if it breaks nothing."""
+    """Return few events that break the same promise as the schedule; None if it breaks none."""
     laws = _broken(seed, events)
     if not laws:
         return None

@@ -1,4 +1,4 @@
-"""What every kind of schedule stands on: the machines, what goes wrong, and who looks."""
+"""The common basis of all schedules: the machines, the faults, and the oracle."""
 
 import gc
 import hashlib
@@ -29,7 +29,7 @@ JUMPS_MS: Final = (-86_400_000, -5_000, 60_000, 7_200_000)
 
 @dataclass(slots=True)
 class Result:
-    """What one schedule came to."""
+    """The result of a schedule."""
 
     seed: int
     step_count: int = 0
@@ -40,7 +40,7 @@ class Result:
 
 
 class ScheduleRun(ABC):
-    """The state of one schedule while it runs. What happens in it says who inherits."""
+    """The state of one schedule while it runs. Subclasses define its actions."""
 
     def __init__(self, seed: int, root: Path, oracle: Oracle, *, traced: bool) -> None:
         self.result = Result(seed)
@@ -58,11 +58,11 @@ class ScheduleRun(ABC):
         self.machines: list[Machine] = []
         self.scheduler.on_step = self._on_step
 
-    # What a kind of schedule decides.
+    # Defined by subclasses.
 
     @abstractmethod
     def actions(self) -> Mapping[Kind, Callable[[Event], None]]:
-        """Return what takes time, and happens side by side with the rest of its burst."""
+        """Return the actions that take time and run in parallel within a burst."""
 
     @abstractmethod
     def prepared(self) -> None:
@@ -74,17 +74,17 @@ class ScheduleRun(ABC):
 
     @abstractmethod
     def settle(self) -> None:
-        """Do what makes replicas equal, once no fault happens any more."""
+        """Make replicas equal, once there are no more faults."""
 
     def finished(self) -> None:
-        """Look at what only those that are up can tell."""
+        """Check what can only be checked while all machines are up."""
         self.count("lived to the end")
 
     def surroundings(self) -> AbstractContextManager[None]:
-        """Return what else stands around product code."""
+        """Return the additional replacements around product code."""
         return nullcontext()
 
-    # What is seen of it.
+    # Output.
 
     def _on_step(self, what: str) -> None:
         line = f"{self.scheduler.current.name}: {what.replace(str(self.root), '')}"
@@ -93,20 +93,20 @@ class ScheduleRun(ABC):
             self.result.trace.append(f"{self.scheduler.step_count:6} {line}")
 
     def note(self, line: str) -> None:
-        """Tell who reads the trace."""
+        """Add a line to the trace."""
         if self._is_traced:
             self.result.trace.append(line.replace(str(self.root), ""))
 
     def count(self, what: str, count: int = 1) -> None:
-        """Count what happened."""
+        """Count an event."""
         self.result.counts[what] += count
 
-    # Its life.
+    # Running.
 
     def live(self, events: Sequence[Event], steps_min: int = 0) -> Result:
-        """Let all happen; return what came of it.
+        """Run all events; return the result.
 
-        Where that took fewer steps, all are started again as often as it takes.
+        If that took fewer steps, all machines are restarted until it has taken `steps_min`.
         """
         with (
             self.kernel.installed(),
@@ -137,7 +137,7 @@ class ScheduleRun(ABC):
         return result
 
     def start(self, node: Machine) -> None:
-        """Start a machine; when it dies meanwhile, bury it and try again."""
+        """Start a machine; if it dies meanwhile, clean up and try again."""
         for _ in range(STARTS_MAX):
             if node.life is not None:
                 self._bury(node)
@@ -182,7 +182,7 @@ class ScheduleRun(ABC):
             self.oracle.look(self.where)
 
     def _prepare(self, event: Event) -> None:
-        """Arm what an event arms."""
+        """Arm the faults of an event."""
         node, faults = self.machines[event.node], self.faults
         match event.kind:
             case Kind.CUT | Kind.KILL:
@@ -215,7 +215,7 @@ class ScheduleRun(ABC):
 
     @contextmanager
     def judged(self, what: str) -> Iterator[None]:
-        """Take the errors that a call may end with; any other is a defect."""
+        """Accept the errors that a call may raise; any other is a bug."""
         try:
             yield
         except (SutureError, CallFailed) as error:
@@ -228,10 +228,10 @@ class ScheduleRun(ABC):
             if self._is_traced:
                 self.result.trace.append(traceback.format_exc())
 
-    # The quiet after it.
+    # The quiet end.
 
     def _quiet(self, steps_min: int) -> None:
-        """No faults any more: all are up, and do what the control plane would order."""
+        """Stop all faults: all machines are up, and do what the control plane would order."""
         self.where = "quiet"
         self.note("== quiet")
         self.network.weather = NetworkConditions()
@@ -243,7 +243,7 @@ class ScheduleRun(ABC):
         self.settle()
         while self.scheduler.step_count < steps_min and self._start_again():
             self.count("starts of who was whole")
-            self.settle()  # a start may find what an earlier process had begun
+            self.settle()  # a start may find unfinished work of an earlier process
         self.finished()
         with self.kernel.quiet():
             self.oracle.look(self.where)
@@ -254,14 +254,16 @@ class ScheduleRun(ABC):
                 self.oracle.crashed(self.where, RuntimeError(f"does not start: {names}"))
 
     def _start_again(self) -> bool:
-        """Stop all and start them; return whether they serve. What was whole is to stay so."""
+        """Stop and restart all machines; return True if they serve. Whole replicas must
+        stay whole.
+        """
         for node in self.machines:
             node.stop()
             self.start(node)
         return all(node.is_up for node in self.machines)
 
     def _abandon(self) -> None:
-        """End all fibers, whatever they are at."""
+        """End all fibers in whatever state."""
         self.faults.fuses.clear()
         for node in self.machines:
             node.kill()
@@ -279,7 +281,7 @@ class ScheduleRun(ABC):
 
 
 def weather_of(event: Event, names: Sequence[str]) -> NetworkConditions:
-    """Return how messages fare from an event on."""
+    """Return the network conditions after an event."""
     dice = Random(f"{event.seed} weather")
     kind = dice.choice(("fine", "lossy", "late", "twice", "cut", "one way", "all"))
     weather = NetworkConditions()

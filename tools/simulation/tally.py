@@ -1,6 +1,6 @@
-"""The table of all schedules that were lived, and what they found: each run adds its row.
+"""The table of all runs of schedules and their findings: each run adds its row.
 
-A row is of a commit, so that its seeds can be lived again.
+A row names a commit, so that its seeds can be run again.
 """
 
 import csv
@@ -13,7 +13,7 @@ HEAD: Final = ("commit", "first_seed", "last_seed", "step", "schedules", "steps"
 
 
 class TallyRow(NamedTuple):
-    """What one run came to."""
+    """The result of a run."""
 
     commit: str
     seeds: range
@@ -23,7 +23,7 @@ class TallyRow(NamedTuple):
 
 
 def append(path: Path, lived: TallyRow) -> None:
-    """Add the row of a run to a table. Raises ValueError where the file is no such table."""
+    """Add the row of a run to a table. Raise ValueError if the file is no such table."""
     with path.open("r+", newline="") as file:
         if next(csv.reader(file, csv.excel_tab), []) != list(HEAD):
             raise ValueError(f"{path} does not begin with {' '.join(HEAD)}")
@@ -35,7 +35,7 @@ def append(path: Path, lived: TallyRow) -> None:
 
 
 def commit_here() -> str:
-    """Return which commit runs; with a plus where files were changed since."""
+    """Return the running commit, with a plus if files were changed since."""
     here = _git("rev-parse", "--short=7", "HEAD")
     return f"{here}+" if _git("status", "--porcelain", "--untracked-files=no") else here
 

@@ -1,1 +1,1 @@
-"""What is outside of the product, and simulated: kernel, disks, threads, network, time."""
+"""The simulated environment of the product: kernel, disks, threads, network, time."""

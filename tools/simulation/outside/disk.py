@@ -1,13 +1,13 @@
-"""What a disk would hold after a power cut: a second picture beside the files that programs see.
+"""Models what a disk would hold after a power cut, beside the files that programs see.
 
     files below the root (tmpfs)       what a running process reads: the page cache
     Inode.durable, Directory.entries   what was synced: survives whatever happens
     Inode.pending, Disk.renames        what was done since: each part survives, or does not
 
-A write that was not synced arrives whole, in part (sector by sector) or not at all, whatever came
-after it. Of names, each change stands alone: only later changes of the same name wait for it. A
-rename is one change. Nothing orders names after bytes but a sync: that is less than ext4 or XFS
-give, so who is right here is right there. An index of LMDB is durable as a whole with each commit.
+An unsynced write arrives whole, in part (sector by sector) or not at all, whatever came after it.
+Each change of a name is independent: only later changes of the same name wait for it. A rename is
+one change. Only a sync orders names after bytes. That is weaker than ext4 or XFS, so code that is
+right here is right there. An LMDB index is durable as a whole at each commit.
 """
 
 import os
@@ -24,7 +24,7 @@ INDEX_FILE: Final = "data.mdb"
 
 @dataclass(slots=True)
 class Write:
-    """Bytes that were written and not synced; `data` None: the file was cut, or grew, to `at`."""
+    """Written, unsynced bytes; `data` None: the file was truncated or extended to `at`."""
 
     at: int
     data: bytes | None
@@ -36,24 +36,24 @@ class Inode:
 
     durable: bytes = b""
     pending: list[Write] = field(default_factory=list)
-    is_hidden: bool = False  # the medium has other bytes than the page cache
-    is_dead: bool = False  # nor does it give them back
+    is_hidden: bool = False  # the medium differs from the page cache
+    is_dead: bool = False  # and cannot be read
 
     def medium(self) -> bytes:
-        """Return what a read past the page cache gives: that writes down first what is pending."""
+        """Return what a read past the page cache gives; pending writes are written first."""
         content = self.durable
         for write in self.pending:
             content = applied(content, write)
         return content
 
     def settle(self) -> None:
-        """All that was written is durable."""
+        """Make all writes durable."""
         for write in self.pending:
             self.durable = applied(self.durable, write)
         self.pending.clear()
 
     def survivors(self, dice: Random, odds: float) -> bytes:
-        """Return what is left after a power cut: of what was pending, each sector by chance."""
+        """Return what is left after a power cut: each sector of pending writes by chance."""
         content = self.durable
         for write in self.pending:
             if write.data is None:
@@ -69,7 +69,7 @@ class Inode:
 
 @dataclass(eq=False, slots=True)
 class Directory:
-    """A directory: the names in it that are durable."""
+    """A directory with its durable names."""
 
     entries: "dict[str, Inode | Directory]" = field(default_factory=dict)
 
@@ -79,16 +79,16 @@ Entry = Inode | Directory
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NameChange:
-    """Names that changed together: directory, name, what it names from then on."""
+    """Names that changed together: directory, name, and new target."""
 
     slots: tuple[tuple[Directory, str, Entry | None], ...]
 
     def keys(self) -> set[tuple[int, str]]:
-        """Return which names."""
+        """Return the changed names."""
         return {(id(directory), name) for directory, name, _ in self.slots}
 
     def apply(self) -> None:
-        """Make it durable."""
+        """Make the change durable."""
         for directory, name, entry in self.slots:
             if entry is None:
                 directory.entries.pop(name, None)
@@ -108,10 +108,10 @@ class Disk:
         self.changes: list[NameChange] = []
         self.indexes: dict[str, bytes] = {}  # path of the environment -> its file, as committed
 
-    # What happens to it.
+    # Events.
 
     def entry(self, path: "str | int") -> Entry | None:
-        """Return what a path, or an open descriptor, leads to."""
+        """Return the entry of a path or of an open descriptor."""
         try:
             number = os.fstat(path).st_ino if isinstance(path, int) else os.lstat(path).st_ino
         except FileNotFoundError:
@@ -124,22 +124,22 @@ class Disk:
         return found if isinstance(found, Directory) else None
 
     def appeared(self, parent: Directory, name: str, path: "str | int", *, is_file: bool) -> None:
-        """Note that a name was created."""
+        """Record that a name was created."""
         facts = os.fstat(path) if isinstance(path, int) else os.lstat(path)
         entry: Entry = Inode() if is_file else Directory()
         self._by_number[facts.st_ino] = entry
         self.changes.append(NameChange(((parent, name, entry),)))
 
     def renamed(self, *slots: tuple[Directory, str, Entry | None]) -> None:
-        """Note that names changed together."""
+        """Record that names changed together."""
         self.changes.append(NameChange(slots))
 
     def sync_file(self, inode: Inode) -> None:
-        """The file's bytes are durable, its name is not."""
+        """Make the file's bytes durable, but not its name."""
         inode.settle()
 
     def sync_directory(self, directory: Directory) -> None:
-        """The names in a directory are durable, with what has to come before."""
+        """Make the names in a directory durable, with the changes they depend on."""
         needed: set[tuple[int, str]] = set()
         chosen: list[NameChange] = []
         for change in reversed(self.changes):
@@ -153,7 +153,7 @@ class Disk:
         self.changes = [change for change in self.changes if id(change) not in kept]
 
     def sync_all(self) -> None:
-        """All is durable."""
+        """Make everything durable."""
         for change in self.changes:
             change.apply()
         self.changes.clear()
@@ -162,7 +162,7 @@ class Disk:
                 entry.settle()
 
     def adopt(self, path: str) -> None:
-        """Take a directory that a library made for one that is durable, its own business."""
+        """Add a directory created by a library as durable."""
         if self.entry(path) is None:
             above, _, name = path.rpartition("/")
             parent = self.directory(above)
@@ -171,11 +171,11 @@ class Disk:
             self._by_number[os.stat(path).st_ino] = made  # noqa: PTH116
 
     def committed(self, environment: str) -> None:
-        """An index was committed: as it is now, it is durable."""
+        """Make the current state of an index durable, because it was committed."""
         self.indexes[environment] = (Path(environment) / INDEX_FILE).read_bytes()
 
     def replace_durable(self, path: Path, data: bytes) -> None:
-        """Change what the medium holds of a file, behind everybody's back."""
+        """Change a file on the medium, without the product's knowledge."""
         inode = self.entry(str(path))
         assert isinstance(inode, Inode), f"{path} is no file of ours"
         inode.pending.clear()
@@ -185,21 +185,21 @@ class Disk:
             file.write(data)
 
     def harm_beneath(self, path: Path, data: bytes, *, is_dead: bool) -> None:
-        """Change what the medium holds, while the page cache still answers with what was there."""
+        """Change the medium, while the page cache keeps the earlier bytes."""
         inode = self.entry(str(path))
         assert isinstance(inode, Inode), f"{path} is no file of ours"
         inode.settle()
         inode.durable, inode.is_hidden, inode.is_dead = data, True, is_dead
 
     def bytes_of(self, path: Path) -> bytes:
-        """Return what the medium holds of a file; OSError where there is none."""
+        """Return a file's bytes on the medium; raise OSError if there is none."""
         inode = self.entry(str(path))
         if isinstance(inode, Inode) and inode.is_hidden:
             return b"" if inode.is_dead else inode.medium()
         return path.read_bytes()
 
     def forget(self, path: Path) -> None:
-        """Lose a file, behind everybody's back."""
+        """Lose a file, without the product's knowledge."""
         inode = self.entry(str(path))
         os.unlink(path)  # noqa: PTH108
         for directory in self._directories(self.top):
@@ -219,7 +219,7 @@ class Disk:
                 yield from self._directories(entry)
 
     def is_settled(self, path: Path) -> bool:
-        """Whether all of a file, and its names, are durable."""
+        """Return True if all of a file and its names are durable."""
         inode = self.entry(str(path))
         if not isinstance(inode, Inode) or inode.pending:
             return False
@@ -235,10 +235,10 @@ class Disk:
             here = here.entries.get(part)
         return here is inode and all(names.isdisjoint(one.keys()) for one in self.changes)
 
-    # What a power cut leaves.
+    # Power cuts.
 
     def cut(self, dice: Random) -> None:
-        """Cut the power: put below the root what survives."""
+        """Cut the power: replace the files below the root by what survives."""
         odds = dice.choice((0.0, 0.3, 0.5, 0.8, 1.0))
         self._keep_names(dice, odds)
         self.changes.clear()
@@ -256,7 +256,7 @@ class Disk:
                 (Path(environment) / INDEX_FILE).write_bytes(data)
 
     def _keep_names(self, dice: Random, odds: float) -> None:
-        """Choose which changes of names survive: any, but none without those before it."""
+        """Choose which changes of names survive: any, but none without those it depends on."""
         dropped: set[tuple[int, str]] = set()
         for change in self.changes:
             keys = change.keys()
@@ -302,7 +302,7 @@ def applied(content: bytes, write: Write) -> bytes:
 
 
 def sectors(start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Cut a range at the borders of sectors."""
+    """Split a range at sector boundaries."""
     while start < end:
         behind = min(end, (start // SECTOR_BYTES + 1) * SECTOR_BYTES)
         yield start, behind

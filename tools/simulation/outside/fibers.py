@@ -1,14 +1,13 @@
-"""Threads of which one runs at a time, and which one is drawn from the seed.
+"""Threads of which one runs at a time, chosen by the seed.
 
     point() ─► goes on, or another fiber does        block() ─► goes on when its condition is true
 
-A fiber is a greenlet: all are of one thread of the operating system, which needs nothing of the
-kernel to go from one to another. Another goes on only at a point (a disk operation, a message) or
-where one would wait: for a lock, a condition, an event, a moment. So the real code runs as it is,
-and the same seed gives the same order. When all wait, the clock moves to the first moment that
-somebody waits for.
+A fiber is a greenlet: all are in one thread of the operating system, and switching needs no system
+call. Another fiber runs only at a point (a disk operation, a message) or where one would wait: for
+a lock, a condition, an event, a moment. So the real code runs unchanged, and the same seed gives
+the same order. When all wait, the clock advances to the first awaited moment.
 
-A fiber may work for a process that dies: `Died` is then raised in it, at the next point.
+A fiber may work for a process that dies: `ProcessDied` is then raised in it, at the next point.
 """
 
 import _thread
@@ -19,13 +18,13 @@ from typing import ClassVar, Final
 
 from greenlet import getcurrent, greenlet
 
-SWITCH_ODDS: Final = 0.15  # of a point: that another fiber goes on
-STEPS_MAX: Final = 400_000  # of one schedule; one that takes more turns in circles
-STEP_S: Final = 0.000_2  # what a step takes, by the simulated clock
+SWITCH_ODDS: Final = 0.15  # per point: that another fiber continues
+STEPS_MAX: Final = 400_000  # per schedule: more steps mean a loop
+STEP_S: Final = 0.000_2  # simulated duration of a step
 
 
 class ProcessDied(BaseException):
-    """The process for which this fiber works is dead. No product code catches it."""
+    """Raised in a fiber whose process is dead. No product code catches it."""
 
     def __init__(self, life: "ProcessLifetime") -> None:
         super().__init__(f"{life.name} died")
@@ -33,7 +32,7 @@ class ProcessDied(BaseException):
 
 
 class Deadlock(Exception):
-    """All fibers wait for each other, or one never ends."""
+    """Raised if all fibers wait for each other, or one never ends."""
 
 
 @dataclass(eq=False, slots=True)
@@ -45,8 +44,9 @@ class ProcessLifetime:
 
 
 class WorkerFiber:
-    """A greenlet that does one job after the other: one that ends would go back to who made it,
-    and the next is somebody else."""
+    """A greenlet that runs one job after the other: an ended one would return to its creator, and
+    the next job has another one.
+    """
 
     idle: "ClassVar[list[WorkerFiber]]"
     all: "ClassVar[list[WorkerFiber]]"  # one that waits must not be collected: it would be woken
@@ -71,20 +71,20 @@ class Fiber:
     name: str
     runs_in: greenlet
     lives: list[ProcessLifetime] = field(default_factory=list)
-    condition: Callable[[], bool] | None = None  # what it waits for
+    condition: Callable[[], bool] | None = None  # that it waits for
     until_s: float | None = None
     has_ended: bool = False
-    is_quiet: bool = False  # what it does to disks is not part of the schedule
+    is_quiet: bool = False  # its disk operations are not part of the schedule
     number: int = 0
     hand: WorkerFiber | None = None
 
     def must_die(self) -> bool:
-        """Whether the process whose code it runs is dead."""
+        """True if the process whose code it runs is dead."""
         return bool(self.lives) and self.lives[-1].is_dead
 
 
 class Scheduler:
-    """All fibers of one schedule. The thread that makes it is the first of them."""
+    """All fibers of one schedule. The creating thread is the first of them."""
 
     def __init__(self, dice: Random) -> None:
         self.dice = dice
@@ -100,13 +100,15 @@ class Scheduler:
         self.failures: list[tuple[str, BaseException]] = []
 
     def is_inside(self) -> bool:
-        """Whether the calling thread is ours: what else the process has, has no part in this."""
+        """Return True if the calling thread is part of the simulation."""
         return _thread.get_ident() == self._thread
 
     def spawn(
         self, name: str, work: Callable[[], None], life: ProcessLifetime | None = None
     ) -> Fiber:
-        """Begin a fiber; it runs when it is drawn. What it raises, `Died` apart, is a failure."""
+        """Start a fiber; it runs when it is chosen. An exception in it, except
+        `ProcessDied`, is a failure.
+        """
         lives = self.current.lives[-1:] if life is None else [life]
         self._made += 1
         hand = WorkerFiber.idle.pop() if WorkerFiber.idle else WorkerFiber()
@@ -127,7 +129,7 @@ class Scheduler:
         return fiber
 
     def point(self, what: str) -> None:
-        """A step: count it, and let another fiber go on, perhaps."""
+        """Count a step, and let another fiber run, with some probability."""
         self.step_count += 1
         self.now_s += STEP_S
         self.on_step(what)
@@ -140,7 +142,7 @@ class Scheduler:
             raise ProcessDied(fiber.lives[-1])
 
     def block(self, condition: Callable[[], bool], timeout_s: float | None = None) -> bool:
-        """Wait until `condition` is true or so much time has passed; return whether it is true."""
+        """Wait until `condition` is true or the timeout; return whether it is true."""
         fiber = self.current
         if fiber.must_die():
             raise ProcessDied(fiber.lives[-1])
@@ -155,15 +157,15 @@ class Scheduler:
         return condition()
 
     def sleep(self, seconds: float) -> None:
-        """Let so much time pass."""
+        """Wait for this time."""
         self.block(lambda: False, seconds)
 
     def settle(self, timeout_s: float, is_done: Callable[[], bool]) -> bool:
-        """Let the others go on until `is_done`, or until so much time has passed."""
+        """Let the others run until `is_done` returns True, or until the timeout."""
         return self.block(is_done, timeout_s)
 
     def _next(self) -> Fiber:
-        while True:  # a cluster has some fifty, and they are looked at thousands of times
+        while True:  # a cluster has some fifty, each checked thousands of times
             now_s = self.now_s
             ready = [
                 fiber
@@ -193,11 +195,11 @@ class Scheduler:
             raise Deadlock(trouble)
 
     def _end(self, fiber: Fiber) -> None:
-        """Hand the baton on for good."""
+        """Switch to another fiber for good."""
         fiber.has_ended = True
         self.fibers.remove(fiber)
         assert fiber.hand is not None, "the first one does not end"
         WorkerFiber.idle.append(fiber.hand)
         after = self._next()
         self.current = after
-        after.runs_in.switch()  # comes back with the next job
+        after.runs_in.switch()  # returns with the next job

@@ -1,6 +1,6 @@
-"""What product code holds of the outside: files that write, the index, the C library.
+"""Objects through which the product uses the environment: writing files, the index, the C library.
 
-Each is what the library's own is, as far as the product uses it, and tells the kernel.
+Each has the library's interface, as far as the product uses it, and notifies the kernel.
 """
 
 import os
@@ -17,7 +17,7 @@ PUNCH_HOLE: Final = 3
 
 
 class Writer:
-    """A file object that writes: what is buffered reaches the file with `flush`."""
+    """A writing file object: buffered bytes reach the file with `flush`."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -31,13 +31,13 @@ class Writer:
         self.close()
 
     def write(self, data: Any) -> int:
-        """Take bytes."""
+        """Buffer bytes."""
         taken = bytes(data)
         self._buffer += taken
         return len(taken)
 
     def flush(self) -> None:
-        """Write what was taken."""
+        """Write the buffered bytes."""
         data, self._buffer = bytes(self._buffer), bytearray()
         if data:
             durable.write_all(self._fd, data, self._at)
@@ -48,7 +48,7 @@ class Writer:
         return self._fd
 
     def close(self) -> None:
-        """Write what was taken, and close the file."""
+        """Write the buffered bytes, and close the file."""
         if self._fd < 0:
             return
         try:
@@ -59,7 +59,7 @@ class Writer:
 
 
 class Environment:
-    """An environment whose commits are seen."""
+    """An LMDB environment whose commits are recorded."""
 
     def __init__(self, kernel: "Kernel", real: Any, disk: Disk, path: str) -> None:
         self._kernel = kernel
@@ -92,7 +92,7 @@ class Environment:
 
 
 class _Transaction:
-    """A transaction that writes."""
+    """A writing transaction."""
 
     def __init__(self, kernel: "Kernel", environment: Environment, real: Any) -> None:
         self._kernel = kernel
@@ -121,7 +121,7 @@ class _Transaction:
 
 
 class Library:
-    """`ctypes`, whose calls into the C library are seen."""
+    """`ctypes` with recorded calls into the C library."""
 
     def __init__(self, kernel: "Kernel", real: Any) -> None:
         self._kernel = kernel

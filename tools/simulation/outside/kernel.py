@@ -1,8 +1,8 @@
-"""The calls into the kernel that touch a volume, while a simulation runs.
+"""Replaces the system calls on simulated volumes while a simulation runs.
 
-Product code calls `os.pwrite`, `os.rename`, `lmdb.open` as ever. For what lies on a simulated disk
-each call is a step of the scheduler, may fail as a disk fails, is carried out on the real file, and
-is told to the disk's second picture. Calls of other threads, and on other paths, pass through.
+Product code calls `os.pwrite`, `os.rename`, `lmdb.open` as usual. On a simulated disk each call is
+a step of the scheduler, may fail like a disk, is carried out on the real file, and is recorded in
+the disk's model. Calls of other threads, and on other paths, pass through.
 """
 
 import errno
@@ -43,7 +43,7 @@ SYSCALLS: Final = (
 
 @dataclass(eq=False, slots=True)
 class OpenFile:
-    """A descriptor of a process."""
+    """An open descriptor of a process."""
 
     disk: Disk
     life: ProcessLifetime
@@ -53,10 +53,10 @@ class OpenFile:
 
 
 class Faults:
-    """What goes wrong, operation by operation; nothing here."""
+    """The faults, operation by operation; none by default."""
 
     def before(self, what: str, path: str, life: ProcessLifetime) -> None:
-        """Raise OSError for an operation that fails, `Died` when the process dies before it."""
+        """Raise OSError for a failing operation, `ProcessDied` if the process dies before it."""
 
     def read(self, path: str, data: bytes) -> bytes:
         """Return what a read gives."""
@@ -64,7 +64,7 @@ class Faults:
         return data
 
     def write(self, path: str, offset: int, data: bytes) -> bytes | None:
-        """Return what really reaches the medium; None: nothing."""
+        """Return what really reaches the medium; None for nothing."""
         del path, offset
         return data
 
@@ -77,7 +77,7 @@ class Kernel:
         self.faults = faults
         self.disks: list[Disk] = []
         self.opened: dict[int, OpenFile] = {}
-        self.released: set[int] = set()  # descriptors that dead processes had
+        self.released: set[int] = set()  # descriptors of dead processes
         self.environments: dict[ProcessLifetime, list[Any]] = {}
         self._real: dict[str, Callable[..., Any]] = {name: getattr(os, name) for name in SYSCALLS}
         self._real_lmdb, self._real_statvfs = lmdb.open, os.statvfs
@@ -85,7 +85,7 @@ class Kernel:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Stand between product code and the kernel for the length of the body."""
+        """Replace the system calls during the body."""
         real_ctypes = vars(durable)["ctypes"]
         for name in SYSCALLS:
             setattr(os, name, getattr(self, f"_{name}"))
@@ -107,8 +107,9 @@ class Kernel:
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
-        """Look at disks without a step, and without faults. What other fibers do
-        meanwhile is part of the schedule."""
+        """Access disks without a step and without faults. Other fibers' operations meanwhile remain
+        part of the schedule.
+        """
         fiber = self._scheduler.current
         was, fiber.is_quiet = fiber.is_quiet, True
         try:
@@ -117,17 +118,17 @@ class Kernel:
             fiber.is_quiet = was
 
     def died(self, life: ProcessLifetime) -> None:
-        """Close what a dead process had open; its fibers have ended."""
+        """Close the descriptors of a dead process, whose fibers have ended."""
         for environment in self.environments.pop(life, ()):
             environment.close()
         for fd in [fd for fd, one in self.opened.items() if one.life is life]:
             one = self.opened.pop(fd)
-            with suppress(OSError):  # closed by a file object, which does not ask us
+            with suppress(OSError):  # closed by a file object, bypassing this module
                 if os.fstat(fd).st_ino == one.number:
                     self._real["close"](fd)
                     self.released.add(fd)
 
-    # Finding out whose call it is.
+    # Finding the caller.
 
     def _is_watched(self) -> bool:
         return self._scheduler.is_inside() and not self._scheduler.current.is_quiet
@@ -189,7 +190,7 @@ class Kernel:
 
     def _close(self, fd: int) -> None:
         if self._scheduler.is_inside() and not self._forget(fd) and fd in self.released:
-            raise OSError(errno.EBADF, "its process is dead")  # a generator that was left
+            raise OSError(errno.EBADF, "its process is dead")  # an abandoned generator
         self._real["close"](fd)
 
     def _forget(self, fd: int) -> bool:
@@ -286,7 +287,7 @@ class Kernel:
         do(reached)
         inode = file.disk.entry(fd)
         if isinstance(inode, Inode):
-            inode.is_dead = False  # a disk puts what is written elsewhere
+            inode.is_dead = False  # a disk remaps what is written
             inode.pending.append(Write(offset, reached))
         return len(data)
 
@@ -354,7 +355,7 @@ class Kernel:
                 self.step("read", file.path)
                 medium = self._medium(fd, file)
             except BaseException:
-                buffers = ()  # the traceback has this frame: memory must not be held by it
+                buffers = ()  # the traceback has this frame, which must not hold the memory
                 raise
         count = int(self._real["preadv"](fd, buffers, offset, flags))
         if medium is not None:
@@ -368,7 +369,7 @@ class Kernel:
         return count
 
     def _medium(self, fd: int, file: OpenFile) -> bytes | None:
-        """Return what the medium has where the page cache has something else, and is passed by."""
+        """Return the medium's bytes if the page cache differs and is bypassed."""
         inode = file.disk.entry(fd) if file.is_direct else None
         if not isinstance(inode, Inode) or not inode.is_hidden:
             return None
@@ -380,7 +381,7 @@ class Kernel:
         self._real["posix_fadvise"](fd, offset, length, advice)
         file = self.file(fd)
         if file is not None and advice == os.POSIX_FADV_DONTNEED:
-            file.is_direct = True  # what it reads from now on comes from there
+            file.is_direct = True  # later reads come from the medium
 
     def _io_open(self, path: Any, mode: str = "r", *more: Any, **options: Any) -> Any:
         if "w" not in mode or isinstance(path, int) or self._disk(path) is None:
@@ -394,7 +395,7 @@ class Kernel:
         return Writer(fd)
 
     def _statvfs(self, path: Any) -> os.statvfs_result:
-        """Tell of a disk of a size that no other process changes."""
+        """Return the statistics of a disk whose size no other process changes."""
         if self._disk(path) is None:
             return self._real_statvfs(path)
         free = BLOCKS_FREE
@@ -414,7 +415,7 @@ class Kernel:
         return Environment(self, environment, place[0], path)
 
     def commit(self, environment: "Environment", transaction: Any) -> None:
-        """Commit a transaction: before it dies, or after, or not at all."""
+        """Commit a transaction; the process may die before or after it."""
         self.step("commit", environment.path)
         transaction.commit()
         environment.disk.committed(environment.path)
@@ -422,7 +423,7 @@ class Kernel:
 
 
 def _filled(buffers: Any, data: bytes) -> int:
-    """Put bytes into buffers, one after the other; return how many fit."""
+    """Copy bytes into consecutive buffers; return how many fit."""
     at = 0
     for buffer in buffers:
         view = memoryview(buffer).cast("B")

@@ -1,11 +1,10 @@
-"""Calls between processes of a simulation: gRPC's channels and contexts, without a socket.
+"""Simulates gRPC's channels and contexts between processes, without sockets.
 
     stub ─► Channel: bytes ─► on the way: late, lost, twice, cut off ─► handler, in its process
          ◄─ bytes ◄──────────── on the way back: late, or lost after it was carried out ◄──┘
 
-Messages are really serialized; the real stubs, handlers and `ErrorEdge` are on both sides. A
-process that dies while it answers is UNAVAILABLE to its caller; who dies while it waits does not
-stop the other.
+Messages are really serialised, with the real stubs and handlers on both sides. If a process dies
+while it answers, its caller gets UNAVAILABLE; if the caller dies, the callee continues.
 """
 
 import sys
@@ -24,7 +23,7 @@ from tools.simulation.outside.fibers import ProcessDied, ProcessLifetime, Schedu
 Seconds = float | None
 
 INTERNAL: Final = "internal error"  # what `ErrorEdge` makes of an error that is not ours
-LOST_S: Final = 3.0  # how long who waits for a lost message waits, unless its deadline comes first
+LOST_S: Final = 3.0  # wait for a lost message, unless the deadline comes first
 
 
 class CallFailed(grpc.RpcError, grpc.Call):
@@ -45,33 +44,33 @@ class CallFailed(grpc.RpcError, grpc.Call):
         return self._details
 
     def trailing_metadata(self) -> Any:
-        """What came with it."""
+        """Return the trailing metadata."""
         return self._trailers
 
     def initial_metadata(self) -> tuple[()]:
-        """Nothing."""
+        """Return no metadata."""
         return ()
 
     def is_active(self) -> bool:
-        """It has ended."""
+        """Return False: the call has ended."""
         return False
 
     def time_remaining(self) -> float:
-        """It has ended."""
+        """Return 0: the call has ended."""
         return 0.0
 
     def cancel(self) -> bool:
-        """It has ended."""
+        """Return False: the call has ended."""
         return False
 
     def add_callback(self, callback: Callable[[], None]) -> bool:
-        """It has ended."""
+        """Return False: the call has ended."""
         del callback
         return False
 
 
 class Context:
-    """What a handler is given."""
+    """The context of a handler."""
 
     def __init__(self, scheduler: Scheduler, peer: str, timeout_s: float | None) -> None:
         self._scheduler = scheduler
@@ -80,23 +79,23 @@ class Context:
         self.has_gone = False
 
     def is_active(self) -> bool:
-        """Whether somebody waits for the answer."""
+        """Return True while the caller waits for the answer."""
         return not self.has_gone
 
     def time_remaining(self) -> float | None:
-        """How long somebody will wait."""
+        """Return the caller's remaining time."""
         return None if self._until_s is None else max(self._until_s - self._scheduler.now_s, 0.0)
 
     def peer(self) -> str:
-        """Who calls."""
+        """Return the caller's address."""
         return f"ipv4:{self._peer}"
 
     def invocation_metadata(self) -> tuple[()]:
-        """Nothing."""
+        """Return no metadata."""
         return ()
 
     def add_callback(self, _callback: Callable[[], None]) -> bool:
-        """Nobody is told."""
+        """Accept the callback without ever calling it."""
         return True
 
     def cancel(self) -> None:
@@ -104,7 +103,9 @@ class Context:
         self.has_gone = True
 
     def abort_with_status(self, status: Any) -> None:
-        """End the call with an error; one that no caller may see is a failure of the callee."""
+        """End the call with an error; an error that no caller may see is a failure of the
+        callee.
+        """
         if status.details == INTERNAL:
             error = sys.exc_info()[1]
             self._scheduler.failures.append(("a handler", error or AssertionError(INTERNAL)))
@@ -126,17 +127,17 @@ class Server:
 
 
 class Collected:
-    """Stands for a `grpc.Server` while handlers are added to it."""
+    """Replaces a `grpc.Server` while handlers are added to it."""
 
     def __init__(self, edge: ErrorStatusMiddleware) -> None:
         self._edge = edge
         self.handlers: dict[str, Any] = {}
 
     def add_generic_rpc_handlers(self, _handlers: Any) -> None:
-        """Older generated code adds these; the methods come by their names, too."""
+        """Ignore these: older generated code adds them, but also the methods by name."""
 
     def add_registered_method_handlers(self, service: str, handlers: dict[str, Any]) -> None:
-        """Take the handlers of a service."""
+        """Store the handlers of a service."""
         for name, handler in handlers.items():
             path = f"/{service}/{name}"
             self.handlers[path] = self._edge.wrap(path, handler)
@@ -144,7 +145,7 @@ class Collected:
 
 @dataclass(slots=True)
 class NetworkConditions:
-    """How messages fare. Odds are of one message."""
+    """The odds of each message's faults, and the disconnected pairs."""
 
     lost: float = 0.0
     late: float = 0.0
@@ -154,12 +155,12 @@ class NetworkConditions:
     one_way: set[tuple[str, str]] = field(default_factory=set)
 
     def is_cut(self, source: str, target: str) -> bool:
-        """Whether nothing gets from one to the other."""
+        """Return True if no message gets from one to the other."""
         return frozenset({source, target}) in self.apart or (source, target) in self.one_way
 
 
 class Network:
-    """All processes that can be called, and what is between them."""
+    """All callable processes, and the connections between them."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
@@ -168,23 +169,23 @@ class Network:
         self.message_count = 0
 
     def listen(self, address: str, life: ProcessLifetime, handlers: dict[str, Any]) -> None:
-        """Answer calls to an address, as long as the process lives."""
+        """Serve calls to an address, as long as the process lives."""
         self.servers[address] = Server(life, handlers)
 
     def channel(self, address: str, _options: object = None) -> "Channel":
-        """Return a connection of the process that asks for it."""
+        """Return a connection for the calling process."""
         lives = self.scheduler.current.lives
         return Channel(self, lives[-1] if lives else ProcessLifetime("client"), address)
 
     def server(self, address: str) -> Server:
-        """Return who listens. Raises CallFailed."""
+        """Return the listening process. Raise CallFailed."""
         server = self.servers.get(address)
         if server is None or server.life.is_dead:
             raise CallFailed(grpc.StatusCode.UNAVAILABLE, "connection refused")
         return server
 
     def carry(self, what: str, source: str, target: str, timeout_s: float | None) -> None:
-        """Bring a message over. Raises CallFailed when it does not arrive."""
+        """Transfer a message. Raise CallFailed if it does not arrive."""
         self.scheduler.point(f"{what} {source} {target}")
         self.message_count += 1
         dice, weather = self.scheduler.dice, self.weather
@@ -197,13 +198,13 @@ class Network:
             self.scheduler.sleep(dice.random() * weather.late_s)
 
     def is_doubled(self) -> bool:
-        """Whether a message arrives a second time."""
+        """Return True if a message arrives a second time."""
         weather = self.weather
         return bool(weather.twice) and self.scheduler.dice.random() < weather.twice
 
     @contextmanager
     def inside(self, server_life: ProcessLifetime) -> Iterator[None]:
-        """Run code of another process. Its death is a broken connection to who called it."""
+        """Run code of another process. Its death is a broken connection for the caller."""
         fiber = self.scheduler.current
         fiber.lives.append(server_life)
         try:
@@ -214,13 +215,13 @@ class Network:
             raise CallFailed(grpc.StatusCode.UNAVAILABLE, "the connection broke") from None
         finally:
             fiber.lives.pop()
-            # Who was called goes on without its caller; the caller notices its own death here.
+            # The callee continues without its caller; the caller notices its own death here.
         if fiber.must_die():
             raise ProcessDied(fiber.lives[-1])
 
 
 class Channel:
-    """As `grpc.Channel`."""
+    """A channel with the interface of `grpc.Channel`."""
 
     def __init__(self, network: Network, life: ProcessLifetime, address: str) -> None:
         self.network = network
@@ -246,7 +247,7 @@ class Channel:
 
     @property
     def peer_name(self) -> str:
-        """Who is called."""
+        """Return the address of the callee."""
         return self.address.partition(":")[0]
 
 
@@ -311,7 +312,7 @@ class _Method:
 
 
 def _request(handler: Any, data: bytes) -> Any:
-    """Return a request as the handler takes it: some parse it themselves, as the edge does."""
+    """Return a request in the handler's form: some handlers parse it themselves."""
     return (handler.request_deserializer or bytes)(data)
 
 
@@ -353,7 +354,7 @@ class _StreamMethod(_Method):
 
 
 class _Answers:
-    """What a call with many answers returns."""
+    """The result of a call with many answers."""
 
     def __init__(self, method: _StreamMethod, data: bytes, timeout: Seconds) -> None:
         self._messages: Any = method.messages(data, timeout)
@@ -380,7 +381,7 @@ class _UploadMethod(_Method):
         return _Upload(self, request, timeout)
 
     def carried_out(self, upload: "_Upload", requests: Iterator[Any], timeout: Seconds) -> Any:
-        """Send all; return the answer."""
+        """Send all requests; return the answer."""
         self._carry(timeout)
         server, handler = self._handler()
         context = self._context(timeout)
@@ -393,11 +394,11 @@ class _UploadMethod(_Method):
         return self._decode(encoded)
 
     def let_go(self, requests: Any) -> None:
-        """Draw no more: what makes the messages ends in its own process."""
+        """Stop sending: the generator of the messages ends in its own process."""
         fiber = self._network.scheduler.current
         fiber.lives.append(self._channel.life)
         try:
-            # A queue of messages has no end of its own; whoever draws the last one ends with its
+            # A queue of messages has no end; the thread that takes the last one ends with its
             # process.
             with suppress(ProcessDied, ValueError, AttributeError):
                 requests.close()
@@ -405,7 +406,7 @@ class _UploadMethod(_Method):
             fiber.lives.pop()
 
     def _arriving(self, upload: "_Upload", requests: Iterator[Any], handler: Any) -> Iterator[Any]:
-        """Draw what is sent, in the sender's process; deliver it here."""
+        """Take the requests in the sender's process; deliver them here."""
         while not upload.is_cancelled:
             try:
                 with self._network.inside(self._channel.life):
@@ -418,7 +419,7 @@ class _UploadMethod(_Method):
 
 
 class _Call:
-    """What a call that was begun returns: a future."""
+    """The future of a call."""
 
     def __init__(self, method: _Method, carry_out: Callable[[], Any]) -> None:
         self._scheduler = method._network.scheduler
@@ -440,7 +441,7 @@ class _Call:
         self._scheduler.spawn(f"call {method._name}", run, method._channel.life)
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
-        """Tell somebody when it has ended."""
+        """Call a function when it has ended."""
         if self.is_done:
             callback(self)
         else:
@@ -455,12 +456,12 @@ class _Call:
         return self._answer
 
     def done(self) -> bool:
-        """Whether it has ended."""
+        """Return True if it has ended."""
         return self.is_done
 
 
 class _Upload(_Call):
-    """What a call with many requests returns."""
+    """The result of a call with many requests."""
 
     def __init__(self, method: _UploadMethod, requests: Iterator[Any], timeout: Seconds) -> None:
         self.context: Context | None = None

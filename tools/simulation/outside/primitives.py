@@ -1,6 +1,6 @@
-"""What product code takes from `threading`, `time` and `concurrent.futures`, over fibers.
+"""Replacements for `threading`, `time` and `concurrent.futures`, based on fibers.
 
-Each is what the library's own is, as far as the product uses it, and nothing more.
+Each has the library's interface, only as far as the product uses it.
 """
 
 from collections import deque
@@ -22,7 +22,7 @@ class Lock:
         self._holder: Fiber | None = None
 
     def acquire(self, blocking: bool = True, timeout: Limit = -1) -> bool:
-        """Take it; return whether it was free in time."""
+        """Acquire it; return True if that was possible in time."""
         if self._holder is not None:
             if not blocking:
                 return False
@@ -33,11 +33,11 @@ class Lock:
         return True
 
     def release(self) -> None:
-        """Give it back."""
+        """Release it."""
         self._holder = None
 
     def locked(self) -> bool:
-        """Whether somebody has it."""
+        """Return True if it is held."""
         return self._holder is not None
 
     def __enter__(self) -> bool:
@@ -55,26 +55,26 @@ class RLock(Lock):
         self._depth = 0
 
     def acquire(self, blocking: bool = True, timeout: Limit = -1) -> bool:
-        """Take it, once more perhaps."""
+        """Acquire it, possibly again."""
         if self._holder is not self._scheduler.current and not super().acquire(blocking, timeout):
             return False
         self._depth += 1
         return True
 
     def release(self) -> None:
-        """Give it back once."""
+        """Release it once."""
         self._depth -= 1
         if not self._depth:
             self._holder = None
 
     def let_go(self) -> int:
-        """Give it back altogether; return how often it had been taken."""
+        """Release it completely; return how often it was acquired."""
         depth, self._depth = self._depth, 0
         self._holder = None
         return depth
 
     def take_back(self, depth: int) -> None:
-        """Take it so often again."""
+        """Acquire it this many times again."""
         super().acquire()
         self._depth = depth
 
@@ -95,7 +95,7 @@ class Condition:
         self._lock.release()
 
     def wait(self, timeout: Seconds = None) -> bool:
-        """Wait until notified; return whether that came in time."""
+        """Wait until notified; return True if that came in time."""
         token = [False]
         self._waiting.append(token)
         depth = self._lock.let_go() if isinstance(self._lock, RLock) else 0
@@ -132,13 +132,13 @@ class Condition:
         return True
 
     def notify(self, n: int = 1) -> None:
-        """Wake so many."""
+        """Wake up to `n` waiters."""
         for token in self._waiting[:n]:
             token[0] = True
         del self._waiting[:n]
 
     def notify_all(self) -> None:
-        """Wake all."""
+        """Wake all waiters."""
         self.notify(len(self._waiting))
 
 
@@ -150,15 +150,15 @@ class Event:
         self._is_set = False
 
     def is_set(self) -> bool:
-        """Whether it was set."""
+        """Return True if it is set."""
         return self._is_set
 
     def set(self) -> None:
-        """Wake all that wait."""
+        """Set it, and wake all waiters."""
         self._is_set = True
 
     def clear(self) -> None:
-        """Be as it was before."""
+        """Reset it."""
         self._is_set = False
 
     def wait(self, timeout: Seconds = None) -> bool:
@@ -167,7 +167,7 @@ class Event:
 
 
 class Thread:
-    """As `threading.Thread`; of the process of who makes it."""
+    """A thread as `threading.Thread`, in its creator's process."""
 
     def __init__(
         self,
@@ -183,11 +183,11 @@ class Thread:
 
     @property
     def ident(self) -> int | None:
-        """A number of its own once it was started."""
+        """A unique number once it is started."""
         return None if self._fiber is None else self._fiber.number
 
     def start(self) -> None:
-        """Begin."""
+        """Start it."""
 
         def run() -> None:
             self._target(*self._args)
@@ -195,7 +195,7 @@ class Thread:
         self._fiber = self._scheduler.spawn(self.name, run)
 
     def is_alive(self) -> bool:
-        """Whether it was started and has not ended."""
+        """Return True if it was started and has not ended."""
         return self._fiber is not None and not self._fiber.has_ended
 
     def join(self, timeout: Seconds = None) -> None:
@@ -204,7 +204,7 @@ class Thread:
 
 
 class Executor:
-    """As `ThreadPoolExecutor`: at most so many at once, in the order they were asked for."""
+    """A pool as `ThreadPoolExecutor`: limited concurrency, in submission order."""
 
     def __init__(self, scheduler: Scheduler, max_workers: int = 4, name: str = "pool") -> None:
         self._scheduler = scheduler
@@ -220,12 +220,12 @@ class Executor:
         self.shutdown()
 
     def submit(self, work: Callable[..., Any], /, *args: Any, **named: Any) -> "Future[Any]":
-        """Begin when there is room."""
+        """Start it when there is room."""
         future: Future[Any] = Future()
         self._count += 1
         self._waiting.append(future)
 
-        def run() -> None:  # product code may wait in one for another that was asked for before
+        def run() -> None:  # a task may wait for one that was submitted before it
             try:
                 self._scheduler.block(lambda: self._room > 0 and self._waiting[0] is future)
             finally:
@@ -252,7 +252,7 @@ class Executor:
             future.set_result(result)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Wait for what was begun."""
+        """Wait for the running tasks."""
         del cancel_futures
         if wait:
             self._scheduler.block(lambda: self._count == 0)

@@ -1,7 +1,7 @@
-"""What stands around product code while a simulation runs: time, threads, chance, the network.
+"""Replaces time, threads, randomness and the network around product code during a simulation.
 
-Each is put in the place of the library's own for the length of `around`, and answers only threads
-of the simulation: the library's own answer all others.
+Each replacement is active within `around`, and only for threads of the simulation: all others get
+the library's own.
 """
 
 import concurrent.futures
@@ -35,7 +35,7 @@ EPOCH_S = 1_700_000_000.0
 
 @contextmanager
 def around(scheduler: Scheduler, network: Network, seed: int) -> Iterator[None]:
-    """Put the simulation's own time, threads, chance and network around product code."""
+    """Replace time, threads, randomness and the network around product code."""
     dice = Random(f"{seed} chance")
 
     def ours(own: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:
@@ -58,13 +58,13 @@ def around(scheduler: Scheduler, network: Network, seed: int) -> Iterator[None]:
         (time, "monotonic", lambda: scheduler.now_s),
         (time, "perf_counter", lambda: scheduler.now_s),
         (time, "time", lambda: EPOCH_S + scheduler.now_s),
-        (time, "thread_time", lambda: scheduler.now_s),  # and the kernel's is not cheap everywhere
+        (time, "thread_time", lambda: scheduler.now_s),  # the kernel's is not cheap everywhere
         (time, "time_ns", lambda: int((EPOCH_S + scheduler.now_s) * 1e9)),
         (os, "urandom", dice.randbytes),
         (uuid, "uuid4", lambda: uuid.UUID(bytes=dice.randbytes(16), version=4)),
         (secrets, "token_bytes", dice.randbytes),
         (secrets, "randbelow", dice.randrange),
-        (agent.runtime.memory, "_mapped_at", lambda _: []),  # a list of megabytes, each scan
+        (agent.runtime.memory, "_mapped_at", lambda _: []),  # else megabytes at each scan
         (grpc, "insecure_channel", network.channel),
         (concurrent.futures, "ThreadPoolExecutor", executor),
         (agent.commands.handlers, "ThreadPoolExecutor", executor),
@@ -111,21 +111,21 @@ class SimpleQueue:
         self._items.append(item)
 
     def get(self, block: bool = True, timeout: primitives.Seconds = None) -> Any:
-        """Take the oldest; raise `queue.Empty` when none came in time."""
+        """Take the oldest; raise `queue.Empty` if none came in time."""
         if not self._scheduler.block(lambda: bool(self._items), timeout if block else 0.0):
             raise queue.Empty
         return self._items.popleft()
 
 
 class Queue(SimpleQueue):
-    """As `queue.Queue`, which has room for so many."""
+    """As `queue.Queue`, with limited room."""
 
     def __init__(self, scheduler: Scheduler, room: int) -> None:
         super().__init__(scheduler)
         self._room = room
 
     def put(self, item: Any, timeout: primitives.Seconds = None) -> None:
-        """Add one when there is room; raise `queue.Full` when there was none in time."""
+        """Add one when there is room; raise `queue.Full` if there was none in time."""
         if not self._scheduler.block(lambda: len(self._items) < self._room, timeout):
             raise queue.Full
         super().put(item)
@@ -141,7 +141,7 @@ class Queue(SimpleQueue):
 
 def _subscriptable(make: Callable[..., Any]) -> Any:
     class Made:
-        """A queue in annotations, too."""
+        """Allows the class in annotations."""
 
         def __new__(cls) -> Any:
             return make()

@@ -1,14 +1,14 @@
-"""Schedules whose keys are erasure-coded: the real client writes groups of three shards over four
+"""Schedules with erasure-coded keys: the real client writes groups of three shards over four
 datanodes, and the control plane has lost ones rebuilt.
 
-The shards of a group are computed here once more, in the plainest way, and never through product
-code: cells in turn, and their exclusive or.
+The shards of a group are computed here again in the simplest way, never through product code: cells
+in turn, and their exclusive or.
 
     I1    of each key that was committed, two of the three shards are whole on media, always
     I10   after quiet all three are, closed and without findings, and the real reader gives the key
 
-Nothing is asked of a container into which nothing was ever committed: what a client wrote to some
-of its datanodes before it gave up cannot be computed, and nobody needs it.
+A container without any commit is not checked: what a client wrote to some datanodes before it gave
+up cannot be computed, and is not needed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,11 +41,11 @@ SCHEME: Final = parse_scheme("xor-2-1-1k")
 CELL_BYTES: Final = 1024
 DATA_COUNT: Final = 2
 SHARDS: Final = (1, 2, 3)
-KEY_BYTES: Final = (CELL_BYTES + 1, 6 * CELL_BYTES)  # no shard of less is without bytes
+KEY_BYTES: Final = (CELL_BYTES + 1, 6 * CELL_BYTES)  # so that no shard is empty
 
 
 def shards_of(data: bytes) -> dict[int, bytes]:
-    """Return what each shard of a group has to hold."""
+    """Return the expected content of each shard of a group."""
     cells = [data[at : at + CELL_BYTES] for at in range(0, len(data), CELL_BYTES)]
     first, second = cells[0::2], cells[1::2]
     parity = []
@@ -65,10 +65,10 @@ class Group(Truth):
 
 @dataclass(slots=True)
 class CodedOracle(LedOracle):
-    """What must hold of shards."""
+    """The promises about shards."""
 
     def index_of(self, place: Held) -> int | None:
-        """Return which shard of a group a medium has whole."""
+        """Return which shard of a group is whole on a medium."""
         group = self.blocks[place.container, place.block]
         assert isinstance(group, Group), "all are"
         try:
@@ -81,18 +81,19 @@ class CodedOracle(LedOracle):
         return None
 
     def is_whole(self, place: Held) -> bool:
-        """Whether a medium has any shard of a group whole."""
+        """Return True if a medium has any shard of a group whole."""
         return self.index_of(place) is not None
 
     def _indexes(self, container: int, block: int, *, without: str = "") -> set[int]:
-        """Return which shards are whole, to last, and known to their datanodes."""
+        """Return which shards are whole, durable, and known to their datanodes."""
         places = [Held(node.name, container, block) for node in self.nodes if node.name != without]
         lasting = [p for p in places if self._is_lasting(p) and p not in self.rowless]
         return {self.index_of(place) or 0 for place in lasting if self._is_committed(place)}
 
     def _has_row(self, place: Held) -> bool:
-        """Whether a datanode knows all of a shard's block: one whose row is being made again has a
-        part of it."""
+        """Return True if a datanode has the complete row of a shard's block; while a row is rebuilt
+        it has only a part.
+        """
         group = self.blocks[place.container, place.block]
         assert isinstance(group, Group), "all are"
         node = self._node(place.node)
@@ -106,18 +107,19 @@ class CodedOracle(LedOracle):
         return False
 
     def _is_committed(self, place: Held) -> bool:
-        """Whether a block is more than what an unfinished reconstruction left, as far as one can
-        see: of who is down nobody knows."""
+        """Return True if a block is more than the rest of an unfinished reconstruction; assumed for
+        a datanode that is down.
+        """
         return not self._node(place.node).is_up or self._has_row(place)
 
     def may_harm(self, place: Held) -> bool:
-        """Whether a group can be read when a medium has lost its shard."""
+        """Return True if a group is readable after a medium loses its shard."""
         return len(self._indexes(*place[1:], without=place.node)) >= DATA_COUNT
 
     def may_lose_row(self, place: Held) -> bool:
-        """Whether a group can be read without a shard's row, and a tree tells that it is lost.
+        """Return True if a group is readable without a shard's row, and a tree shows the loss.
 
-        Before a container is closed nothing does: there is no other replica of the same root.
+        Before a container is closed nothing does, because no other replica has the same root.
         """
         with suppress(SutureError):
             facts = self._node(place.node).store.replica(ContainerId(place.container))
@@ -125,8 +127,10 @@ class CodedOracle(LedOracle):
         return False
 
     def may_leave(self, name: str) -> bool:
-        """Whether each group that is owed can be read without a datanode, and each other one that
-        can be read with it: its key may be there, as a commit's answer or a delete was lost."""
+        """Return True if each needed group is readable without a datanode, and also each other
+        group that is readable with it: its key may exist, because a commit's answer or a delete was
+        lost.
+        """
         for place, truth in self.blocks.items():
             if len(self._indexes(*place, without=name)) >= DATA_COUNT:
                 continue
@@ -143,13 +147,13 @@ class CodedOracle(LedOracle):
             if self._is_owed(truth) and len(indexes) < DATA_COUNT:
                 what = f"of block group {block} of {container} are left: {sorted(indexes, key=str)}"
                 self._violated("I1", f"{where}: {what}")
-                truth.is_whole_somewhere = False  # told once
+                truth.is_whole_somewhere = False  # report it once
         for node in self.nodes:
             if node.is_up:
                 self._look_at(node, where)
 
     def unsettled(self) -> list[str]:
-        """Return what is not yet as it must be after quiet."""
+        """Return what does not hold yet after quiet."""
         found = [f"{node.name} is down" for node in self.nodes if not node.is_up]
         if found:
             return found
@@ -190,7 +194,7 @@ class CodedOracle(LedOracle):
 
 
 class _Session(EcWriterSession):
-    """A session of the real client; the oracle hears of each group before its first byte."""
+    """A session of the real client; the oracle learns of each group before its first byte."""
 
     def __init__(self, run: "CodedRun", scm: ScmClient, scheme: Scheme) -> None:
         super().__init__(scm, run.dial, run.stream, scheme=scheme)
@@ -211,11 +215,11 @@ class CodedRun(LedRun):
     oracle_of = CodedOracle
 
     def dial(self, datanode: NodeAddress) -> datanode_pb2_grpc.DatanodeStub:
-        """Return how to call a datanode."""
+        """Return the stub of a datanode."""
         return Peer(datanode.address, timeouts=QUICK, security=PLAIN).stub
 
     def stream(self, datanode: NodeAddress) -> Open:
-        """Return what begins to write blocks at a datanode."""
+        """Return the function that begins to write blocks at a datanode."""
         return Peer(datanode.address, timeouts=QUICK, security=PLAIN).begin_blocks
 
     def _put(self, event: Event) -> None:
@@ -242,7 +246,7 @@ class CodedRun(LedRun):
         self.count("keys of block groups")
 
     def finished(self) -> None:
-        """Read each key that was committed, as a client does."""
+        """Read each committed key, like a client."""
         super().finished()
         scm = ScmClient(SCM_ADDRESS, security=PLAIN)
         for key, place in self._keys.items():

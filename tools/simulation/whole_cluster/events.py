@@ -1,4 +1,4 @@
-"""Schedules under a control plane: clients put and delete keys, and everything else breaks."""
+"""Schedules under a control plane: clients put and delete keys, and everything else fails."""
 
 from random import Random
 from typing import Final
@@ -8,8 +8,8 @@ from tools.simulation.events import NODES, Event, Kind, Shape
 BURSTS: Final = 11
 SEEDS_ROUND: Final = 80
 BEREAVED: Final = frozenset({0, 20, 40, 60, 70})  # of a round of seeds: a node never comes back
-DEPARTING: Final = frozenset({10, 30, 50})  # likewise: an operator has nodes leave service
-CONTAINERS_MAX: Final = 6  # ids that an event may name; what is not there is let be
+DEPARTING: Final = frozenset({10, 30, 50})  # likewise: an operator decommissions nodes
+CONTAINERS_MAX: Final = 6  # ids in events; absent ones are ignored
 NEMESES: Final = {
     Kind.ROT: 6,
     Kind.ROT_TREE: 1,
@@ -25,7 +25,7 @@ WHOLE: Final = Shape(BURSTS, CONTAINERS_MAX, NEMESES, (0, 1, 1, 2))
 
 
 def draw(seed: int, shape: Shape = WHOLE) -> list[Event]:
-    """Return the schedule of a seed. `block` of a put numbers it, of others says which is meant.
+    """Return the schedule of a seed. `block` numbers a put, and in other events selects one.
 
     Clients put keys in the first half of it.
     """
@@ -50,7 +50,7 @@ def draw(seed: int, shape: Shape = WHOLE) -> list[Event]:
 
 
 def _departures(seed: int, shape: Shape) -> list[Event]:
-    """Return when an operator has which datanodes leave service, one at a time, and return."""
+    """Return the events in which datanodes leave service, one at a time, and return."""
     dice = Random(f"{seed} departures")
     events = []
     burst = dice.randint(1, 4)
@@ -67,7 +67,7 @@ def _departures(seed: int, shape: Shape) -> list[Event]:
 
 
 def _bereavement(seed: int, shape: Shape) -> list[Event]:
-    """Return what is lost at last: rows of the index, and for good a datanode that has them."""
+    """Return the final losses: rows of the index, and a datanode with them for good."""
     dice = Random(f"{seed} bereavement")
     gone, *left = dice.sample(range(NODES), NODES)
     events = [Event(shape.bursts - 1, Kind.LEAVE, gone)]

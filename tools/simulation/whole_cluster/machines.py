@@ -1,4 +1,4 @@
-"""Hosts with all that runs in an agent's process, and the one of the control plane."""
+"""Hosts with the whole contents of an agent's process, and the control plane's host."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -51,7 +51,7 @@ OPTIONS: Final = ScmOptions(
 
 
 class LedNode(DiskHost):
-    """A datanode that has its orders from the control plane."""
+    """A datanode under the control plane."""
 
     def __init__(
         self, number: int, root: Path, scheduler: Scheduler, kernel: Kernel, network: Network
@@ -62,7 +62,7 @@ class LedNode(DiskHost):
         self.cluster_id = ""
 
     def boot(self, life: ProcessLifetime) -> None:
-        """Put the agent together and start its loops."""
+        """Assemble the agent and start its loops."""
         del life
         config = AgentConfig.model_validate(
             {
@@ -91,22 +91,22 @@ class LedNode(DiskHost):
             self.host.stop()
 
     def forget(self) -> None:
-        """The agent is gone."""
+        """Drop the agent."""
         self.host = None
 
     @property
     def is_up(self) -> bool:
-        """Whether an agent runs and serves."""
+        """True if an agent runs and serves."""
         return self.host is not None and super().is_up
 
     @property
     def store(self) -> ReplicaStore:
-        """The store of the agent, which is up."""
+        """The store of the running agent."""
         assert self.host is not None, f"{self.name} is down"
         return self.host._parts.store
 
     def block_file(self, container_id: ContainerId, block_id: BlockId) -> Path:
-        """Return where the bytes of a block are, or would be."""
+        """Return the path of a block's file, whether or not it exists."""
         return (
             VolumeLayout(self.disk.root, self.cluster_id).replica(container_id).block_file(block_id)
         )
@@ -121,7 +121,7 @@ class ScmMachine(Machine):
         self._state: StateDatabase | None = None
 
     def boot(self, life: ProcessLifetime) -> None:
-        """Open the state, serve it, and begin to tick."""
+        """Open the state, serve it, and start ticking."""
         clock = Clock(self.clock.now_ms, self.clock.monotonic_s)
         state = self._state = StateDatabase.open(self.disk.root / "data", map_bytes=MAP_BYTES)
         control = ControlPlane(
@@ -144,38 +144,38 @@ class ScmMachine(Machine):
                 continue
 
     def shut(self) -> None:
-        """Let the state go."""
+        """Close the state."""
         if self._state is not None:
             self._state.close()
 
     def forget(self) -> None:
-        """The process is gone."""
+        """Drop the process."""
         self.control = self._state = None
 
 
 class _Serving:
-    """As a `grpc.Server` that was bound."""
+    """A server with the interface of a bound `grpc.Server`."""
 
     def __init__(self, start: Callable[[], None]) -> None:
         self.start = start
 
     def stop(self, _grace_s: float | None) -> "_Serving":
-        """Nothing is under way on a socket."""
+        """Do nothing: there are no sockets."""
         return self
 
     def wait(self, _timeout_s: float | None = None) -> bool:
-        """It has stopped."""
+        """Return at once: it has stopped."""
         return True
 
 
 class _Health:
     def enter_graceful_shutdown(self) -> None:
-        """Nobody asks."""
+        """Do nothing: no health service is simulated."""
 
 
 @contextmanager
 def around(scheduler: Scheduler, network: Network, machines: Sequence[Machine]) -> Iterator[None]:
-    """Put the simulation's server, threads and clocks around agents, for the length of the body."""
+    """Replace server, threads and clocks around agents during the body."""
     clocks = {machine.name: machine.clock for machine in machines}
 
     def built(groups: Sequence[object], address: str, _: object, **more: Any) -> BuiltServer:

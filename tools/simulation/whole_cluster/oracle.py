@@ -1,13 +1,13 @@
-"""What must hold where a control plane moves, makes and deletes replicas as it sees fit.
+"""The promises where a control plane moves, makes and deletes replicas.
 
     I1       of each key that was committed, each block is whole on one medium at least, always
     I3, I7   as without a control plane
     I10      after quiet each container of them has all its replicas, closed, whole and equal, at
              datanodes in service, and who was told to leave it may go
 
-A medium is harmed only where two others have the block whole, and its row: one may be
-over-replicated, and the control plane may be about to delete it. A datanode leaves for good only
-where another one has each block so.
+A medium is harmed only if two others have the block whole, with its row: one may be surplus, and
+the control plane may be about to delete it. A datanode leaves for good only if another one has each
+block so.
 """
 
 from contextlib import suppress
@@ -26,10 +26,10 @@ RESTING: Final = "IN_MAINTENANCE"
 
 @dataclass(slots=True)
 class LedOracle(Oracle):
-    """All that is known of one schedule."""
+    """The expected state of one schedule."""
 
     out: dict[str, str] = field(default_factory=dict)  # operational states of nodes not in service
-    rowless: set[Held] = field(default_factory=set)  # blocks of which the index lost the row
+    rowless: set[Held] = field(default_factory=set)  # blocks whose row the index lost
 
     def _has_row(self, place: Held) -> bool:
         node = self._node(place.node)
@@ -50,27 +50,29 @@ class LedOracle(Oracle):
         return sum(self._is_lasting(other) and not self._is_rowless(other) for other in others)
 
     def _is_rowless(self, place: Held) -> bool:
-        """Whether the index is known to lack the row: it was lost there, or where the replica was
-        copied from."""
+        """Return True if the index is known to lack the row: it was lost there, or where the
+        replica was copied from.
+        """
         is_known = self._node(place.node).is_up
         return place in self.rowless or (is_known and not self._has_row(place))
 
     def may_harm(self, place: Held) -> bool:
-        """Whether enough other datanodes have the block whole."""
+        """Return True if enough other datanodes have the block whole."""
         return self._lenders(place) >= SPARE
 
     def may_lose_row(self, place: Held) -> bool:
-        """Whether enough other datanodes have the block whole, and its row."""
+        """Return True if enough other datanodes have the block whole, with its row."""
         return self.may_harm(place)
 
     def loses_row(self, place: Held) -> None:
-        """The index of a datanode has lost the row of a block."""
+        """Record that a datanode's index has lost the row of a block."""
         self.rowless.add(place)
         self.ever_harmed.add(place)
 
     def may_leave(self, name: str) -> bool:
-        """Whether each block that is owed is whole without a datanode, and each other one that it
-        has whole: its key may be there, as a commit's answer or a delete was lost."""
+        """Return True if each needed block is whole without a datanode, and also each other block
+        that is whole on it: its key may exist, because a commit's answer or a delete was lost.
+        """
         for place, truth in self.blocks.items():
             here = Held(name, *place)
             if self._lenders(here):
@@ -84,7 +86,9 @@ class LedOracle(Oracle):
         return truth.is_whole_somewhere and not truth.is_deleted
 
     def is_to_go(self, truth: Truth) -> bool:
-        """Whether a block was ordered deleted, or never committed: then the control plane does."""
+        """Return True if a block was ordered deleted, or never committed, so that the control plane
+        deletes it.
+        """
         return not self._is_owed(truth)
 
     def look(self, where: str) -> None:
@@ -98,25 +102,25 @@ class LedOracle(Oracle):
                 self._look_at(node, where)
 
     def lost_key(self, key: str, place: tuple[int, int], error: Exception) -> None:
-        """A key that was committed cannot be had."""
+        """Record that a committed key cannot be read."""
         self._violated("I1", f"{key} in container {place[0]} is not found: {error}")
 
     def is_settled(self) -> bool:
-        """Whether all is as it must be after quiet."""
+        """True if everything holds that must hold after quiet."""
         return not self.unsettled()
 
     def is_out(self, name: str) -> bool:
-        """Whether a datanode has left service: nobody counts on what it has."""
+        """Return True if a datanode has left service, so that its replicas do not count."""
         return self.out.get(name) == OUT
 
     def departing(self) -> list[str]:
-        """Return which datanodes were told to leave service, or to rest, and may not yet."""
+        """Return the datanodes that are to leave or rest, but may not yet."""
         return [
             f"{name} is {state}" for name, state in self.out.items() if state not in {OUT, RESTING}
         ]
 
     def unsettled(self) -> list[str]:
-        """Return what is not yet as it must be after quiet."""
+        """Return what does not hold yet after quiet."""
         found = self.departing()
         out = {node.name for node in self.nodes if self.is_out(node.name)}
         for (container, block), truth in self.blocks.items():
@@ -134,7 +138,7 @@ class LedOracle(Oracle):
             if not node.is_up:
                 return [f"{node.name} is down"]
             if self.is_out(node.name):
-                continue  # what is there has been copied, and nobody counts on it
+                continue  # its replicas have been copied, and do not count
             for facts in node.store.replicas(container, 1):
                 if facts.container_id != container:
                     continue

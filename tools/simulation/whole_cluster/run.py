@@ -1,4 +1,4 @@
-"""Schedules under a control plane: it and four whole agents, with all their loops."""
+"""Schedules under a control plane, with four whole agents and all their loops."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -37,8 +37,8 @@ from tools.simulation.whole_cluster.oracle import LedOracle
 
 MAJORITY: Final = OPTIONS.replication_factor // 2 + 1
 BURST_S: Final = (2.0, 45.0)
-PUTS_A_CLIENT: Final = 3  # which share a container
-LOOKS_MAX: Final = 80  # after quiet
+PUTS_A_CLIENT: Final = 3  # sharing a container
+LOOKS_MAX: Final = 80  # checks after quiet
 LOOK_S: Final = 30.0
 
 
@@ -59,7 +59,7 @@ class LedRun(ScheduleRun):
         self._leaver: LedNode | None = None
 
     def surroundings(self) -> AbstractContextManager[None]:
-        """Put the simulation around whole agents."""
+        """Return the replacements around whole agents."""
         return around(self.scheduler, self.network, self.machines)
 
     def prepared(self) -> None:
@@ -72,7 +72,7 @@ class LedRun(ScheduleRun):
         self.scheduler.sleep(3 * OPTIONS.heartbeat_interval_ms / 1000)
 
     def actions(self) -> Mapping[Kind, Callable[[Event], None]]:
-        """Return what clients and the media do."""
+        """Return the actions of clients and the media."""
         return {
             Kind.WRITE: self._put,
             Kind.DELETE: self._delete,
@@ -89,19 +89,19 @@ class LedRun(ScheduleRun):
         self.scheduler.sleep(self.dice.uniform(*BURST_S))
 
     def settle(self) -> None:
-        """Wait until all is healed, for as long as that may take."""
+        """Wait until everything is healed, for as long as that may take."""
         if self._leaver is not None:
             self._let_go(self._leaver)
         for _ in range(LOOKS_MAX):
             self.scheduler.sleep(LOOK_S)
-            with suppress(SutureError):  # it starts; it is heard next time
+            with suppress(SutureError):  # it is starting; its next heartbeat counts
                 self.led.out = self._out_of_service()
             with self.kernel.quiet():
                 if self.led.is_settled():
                     return
 
     def finished(self) -> None:
-        """Look whether each key that was committed is there."""
+        """Check that each committed key exists."""
         super().finished()
         scm = ScmClient(SCM_ADDRESS, security=PLAIN)
         for key, place in self._keys.items():
@@ -110,11 +110,12 @@ class LedRun(ScheduleRun):
             except SutureError as error:
                 self.led.lost_key(key, place, error)
 
-    # What operators do.
+    # Operators.
 
     def _depart(self, event: Event) -> None:
-        """Give an order as people do: not while another datanode is out, since its return was
-        ordered in a message that was lost; it is ordered again first."""
+        """Send an operator's order: not while another datanode is out because the message of its
+        return was lost; that one is sent again first.
+        """
         name, wanted = self.nodes[event.node].name, WANTED[event.amount]
         if wanted != IN_SERVICE:
             for other in self._out_of_service().keys() - {name}:
@@ -129,11 +130,11 @@ class LedRun(ScheduleRun):
         self.count(f"orders to be {wanted}: {decision.code}")
 
     def _out_of_service(self) -> dict[str, str]:
-        """Return the datanodes that are not in service, and what they are."""
+        """Return the datanodes that are not in service, with their state."""
         nodes = ScmClient(SCM_ADDRESS, security=PLAIN).list_nodes(scm_pb2.ListNodesRequest()).nodes
         return {node.datanode_id: node.op_state for node in nodes if node.op_state != IN_SERVICE}
 
-    # What clients do.
+    # Clients.
 
     def _put(self, event: Event) -> None:
         parts = content(event)
@@ -172,7 +173,7 @@ class LedRun(ScheduleRun):
         replica: container_pb2.DatanodeEndpoint,
         parts: list[bytes],
     ) -> bool:
-        """Write a block to one of its datanodes; return whether that has it."""
+        """Write a block to one of its datanodes; return True if that one has it."""
         peer = Peer(replica.address, timeouts=QUICK, security=PLAIN)
         container_id = codec.parse_container_id(promised.block_id.container_id)
         block = BlockData(
@@ -197,13 +198,13 @@ class LedRun(ScheduleRun):
             scm = ScmClient(SCM_ADDRESS, security=PLAIN)
             scm.delete_keys(scm_pb2.DeleteKeysRequest(keys=[key]))
 
-    # What media and hosts do.
+    # Media and hosts.
 
     def _doom(self, event: Event) -> None:
         self._leaver = self.nodes[event.node]
 
     def _let_go(self, node: LedNode) -> None:
-        """Have a datanode never come back, if each block is whole without it."""
+        """Let a datanode never come back, if each block is whole without it."""
         with self.kernel.quiet():
             if not self.led.may_leave(node.name):
                 return
