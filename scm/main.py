@@ -35,6 +35,7 @@ from agent.runtime.callthreads import CallThreadPool
 from agent.runtime.exits import ExitCode
 from agent.runtime.interpreter import freeze_what_stays, take_short_turns
 from agent.runtime.loop import QUIET_MAX_S, ProgressMarker, WorkerLoop, WorkerLoops
+from agent.runtime.memory import MemoryBudget, in_flight_bytes, limit_bytes
 from agent.runtime.service_manager import SystemdNotifier, WatchdogWorker
 from agent.runtime.stop_request import StopRequest
 from scm.edge.http_pages import HttpStatus
@@ -179,6 +180,7 @@ def serve(
                 audit=audit,
                 limits=limits,
                 slots=executor,
+                memory=MemoryBudget(in_flight_bytes(options.in_flight_bytes, limit_bytes())),
                 known=lambda: [view.node.address for view in control.queries.nodes()],
             )
             loops = WorkerLoops()

@@ -18,6 +18,7 @@ from agent.rpc.serving.access import Audit
 from agent.rpc.serving.connections import Connections
 from agent.rpc.serving.waits import BlockedCalls, WorkerSlots
 from agent.runtime.lease import ContainerLeases
+from agent.runtime.memory import MemoryBudget
 from agent.store.files.writebehind import Submit
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import ContainerId
@@ -36,6 +37,7 @@ class HostServices:
     limits: DatanodeServerLimits
     waits: BlockedCalls
     slots: WorkerSlots
+    memory: MemoryBudget
     connections: Connections
     audit: Audit
     executor: Any  # a thread for each admitted call

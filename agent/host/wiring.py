@@ -380,6 +380,7 @@ class AgentComponents:
             limits=limits,
             waits=waits,
             slots=self.executor,
+            memory=self.memory.calls,
             connections=self.server.connections,
             audit=self.audit,
             executor=executor,

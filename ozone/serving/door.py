@@ -12,6 +12,7 @@ import grpc
 from agent.host.foreign_servers import HostServices
 from agent.rpc.security.tls import Security
 from agent.rpc.serving.binding import bind, server_options
+from agent.rpc.serving.budgeted import Budgeted
 from agent.rpc.serving.waits import BlockedCallMiddleware, share
 from agent.runtime.layers import MiddlewareStack
 from agent.runtime.tracing import TracingMiddleware
@@ -22,6 +23,11 @@ from ozone.serving.telling import ContainerCommands
 from ozone.serving.writing import WriteCommands
 
 ANSWER_BYTES_MAX: Final = MESSAGE_BYTES_MAX + 1024**2  # a chunk of 32 MiB and its envelope
+COSTS: Final = {
+    "send": 2 * MESSAGE_BYTES_MAX,  # a message as gRPC has it, and its content
+    "upload": 48 * 1024**2,  # as ImportContainer
+    "download": 8 * 1024**2,  # as ReadBlock
+}
 
 
 class OzoneGrpcServer:
@@ -41,6 +47,7 @@ class OzoneGrpcServer:
             handlers=[
                 MiddlewareStack(
                     [
+                        Budgeted(inside.memory, COSTS, inside.waits),
                         BlockedCallMiddleware(inside.waits, inside.slots, inside.connections),
                         TracingMiddleware(),
                     ],

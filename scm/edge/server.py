@@ -9,6 +9,7 @@ import grpc
 from agent.rpc.security.tls import LOOPBACK_ONLY, Security
 from agent.rpc.serving.access import Audit, AuthorizationMiddleware
 from agent.rpc.serving.binding import PATIENCE, ConnectionLimits, bind, server_options
+from agent.rpc.serving.budgeted import Budgeted
 from agent.rpc.serving.connections import Connections
 from agent.rpc.serving.health_service import Health
 from agent.rpc.serving.waits import (
@@ -18,15 +19,20 @@ from agent.rpc.serving.waits import (
     WorkerSlots,
     share,
 )
-from agent.rpc.v1 import scm_pb2_grpc
+from agent.rpc.v1 import scm_pb2, scm_pb2_grpc
 from agent.rpc.wire.errors import ErrorStatusMiddleware
 from agent.runtime.layers import MiddlewareStack
+from agent.runtime.memory import UNLIMITED, MemoryBudget
 from agent.runtime.tracing import TracingMiddleware
 from scm.edge.datanode_wire import RECONCILE_BYTES_MAX
 from scm.edge.service import ANSWER_BYTES_MAX, ScmService
 
 SERVICE_NAME: Final = "suture.v1.Scm"
 MESSAGE_BYTES_MAX: Final = 32 * 1024**2  # a page of 100,000 replicas, with room
+COSTS: Final = {  # any request may be as large as allowed, and so may many an answer
+    method.name: 2 * MESSAGE_BYTES_MAX  # as gRPC has it, and its content
+    for method in scm_pb2.DESCRIPTOR.services_by_name["Scm"].methods
+}
 RPC_COUNT_MAX: Final = 512  # running and waiting; more are refused with RESOURCE_EXHAUSTED
 assert ANSWER_BYTES_MAX + RECONCILE_BYTES_MAX < MESSAGE_BYTES_MAX
 
@@ -62,6 +68,7 @@ def build_server(
     audit: Audit | None = None,
     limits: ScmServerLimits | None = None,
     slots: WorkerSlots | None = None,
+    memory: MemoryBudget = UNLIMITED,
     known: Callable[[], Iterable[str]] = tuple,
 ) -> BuiltServer:
     """Bind `address` (port 0: any free one); the caller starts and stops the server. `known`
@@ -80,7 +87,14 @@ def build_server(
     )
     attended = BlockedCallMiddleware(waits, slots or UnlimitedSlots(), connections)
     methods = MiddlewareStack(
-        [attended, TracingMiddleware(), ErrorStatusMiddleware(), gate], waits.sweep
+        [
+            Budgeted(memory, COSTS, waits),
+            attended,
+            TracingMiddleware(),
+            ErrorStatusMiddleware(),
+            gate,
+        ],
+        waits.sweep,
     )
     scm_pb2_grpc.add_ScmServicer_to_server(service, methods)  # type: ignore[no-untyped-call]
     checks = Health([SERVICE_NAME])

@@ -200,6 +200,13 @@ class ScmOptions:
     connections_max: int = _option(
         10_000, "Connections at once; more are closed at once.", low=2, high=100_000
     )
+    in_flight_bytes: int = _option(
+        0,
+        "Memory for requests and answers of calls together; 0 = half of what the machine, or the "
+        "control group, has beside 128 MiB.",
+        low=0,
+        high=2**50,
+    )
     calls_per_s_max: int = _option(
         5_000,
         "Calls of one caller per second; more are refused as BUSY; 0: no limit.",

@@ -16,6 +16,7 @@ from agent.rpc.calls.channel import (
 from agent.rpc.security.tls import Security
 from agent.rpc.serving.waits import SLOW_S
 
+LOOKAHEAD_BYTES: Final = 1024**2  # 1 GiB/s at a round trip of 1 ms
 PING_INTERVAL_MS_MIN: Final = 10_000  # a client that pings more often is disconnected
 
 
@@ -65,6 +66,9 @@ def server_options(
         ),  # else two servers on one port would share its calls
         ("grpc.http2.min_recv_ping_interval_without_data_ms", PING_INTERVAL_MS_MIN),
         ("grpc.keepalive_permit_without_calls", 1),
+        # What a call may send before it is read; gRPC would let it grow to megabytes.
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.http2.lookahead_bytes", LOOKAHEAD_BYTES),
         # A dead sender must not keep a thread and reserved space for ever.
         ("grpc.keepalive_time_ms", KEEPALIVE_MS),
         ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),

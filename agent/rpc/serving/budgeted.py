@@ -4,6 +4,7 @@ received."""
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from itertools import count
 from typing import Any, Final
 
 import grpc
@@ -23,6 +24,9 @@ COSTS: Final[Mapping[str, int]] = {
     "ReadChunks": 8 * MIB,
     "GetSmallFile": 4 * MIB,
     "GetContainerHashes": 8 * MIB,
+    "ListBlocks": 8 * MIB,
+    "GetBlocks": 8 * MIB,
+    "ListContainers": 4 * MIB,
     # A message in gRPC, and its content; for streams also the data being written.
     "WriteChunk": 2 * MESSAGE_BYTES_MAX,
     # Little, because a put holds it here while its lanes wait for memory at other datanodes.
@@ -32,8 +36,8 @@ COSTS: Final[Mapping[str, int]] = {
 
 
 class Budgeted:
-    """Reserves the memory that each call may need before its request is received, until the call
-    ends. It is outside of `Attended`, whose handlers all take streams.
+    """Reserves the memory that each call may need before its request is received, until its answer
+    was taken. It is outside of `BlockedCallMiddleware`, whose handlers all take streams.
 
     Calls that wait for their caller hold memory, too; they are ended if others need it.
     """
@@ -96,4 +100,26 @@ class Budgeted:
                 self._asking[caller] -= 1
                 if not self._asking[caller]:
                     del self._asking[caller]
+            taken = held.pop_all()
+        ends = _Twice(taken.close)
+        if not context.add_callback(ends.end):
+            ends.end()
+        try:
             yield
+        finally:
+            taken.callback(self._waits.end, self._waits.begin(caller, context.cancel))
+            ends.end()
+
+
+class _Twice:
+    """Calls `act` when a call has ended for both: its handler, and gRPC, which has the answer until
+    the caller takes it."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        self._act = act
+        self._ends = count(1)  # one step of which no thread interrupts
+
+    def end(self) -> None:
+        """Note the end for one of them."""
+        if next(self._ends) == 2:
+            self._act()

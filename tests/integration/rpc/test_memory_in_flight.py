@@ -1,5 +1,6 @@
-"""What is in flight in an agent is bounded in bytes, whatever its callers do with it."""
+"""Data in flight in an agent or the SCM is bounded in bytes, whatever its callers do with it."""
 
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -8,15 +9,26 @@ from pathlib import Path
 import grpc
 import pytest
 
-from agent.rpc.v1 import container_pb2, datanode_pb2, datanode_pb2_grpc
+from agent.rpc.calls.scm import ScmClient
+from agent.rpc.serving.waits import SLOW_S
+from agent.rpc.v1 import container_pb2, datanode_pb2, datanode_pb2_grpc, scm_pb2
+from agent.runtime.memory import MemoryBudget
 from agent.store.replica_store import ReplicaStore
+from merkle.replica import LAYOUT_VERSION
+from tests.support.control.scm_process import ScmProcess
 from tests.support.control.scripted_scm import ScriptedScm
+from tests.support.faults.raw_http2 import RawHttp2
 from tests.support.faults.victim import Zygote, write_config
+from tests.support.ozone.ozone_agent import SEND, UPLOAD, OzoneAgent
 from tests.support.storage.stores import options_of_test, write_block
 
 MIB = 1024**2
 IN_FLIGHT_BYTES = 64 * MIB
 SERVED_S = 60.0
+SCM_IN_FLIGHT_BYTES = 128 * MIB
+PUSH_S = 10.0
+NODE_COUNT = 2_000
+RACK_CHARS = 120
 ASKED = datanode_pb2.ReadBlockRequest(block_id=container_pb2.BlockId(container_id=1, local_id=1))
 
 
@@ -84,3 +96,97 @@ def test_streams_that_nobody_reads_hold_no_more_than_the_budget(
 
     assert 32 * MIB == taken
     assert grown_bytes < IN_FLIGHT_BYTES, f"{grown_bytes / MIB:.0f} MiB"
+
+
+def test_answers_of_the_scm_that_nobody_takes_hold_no_more_than_the_budget(tmp_path: Path) -> None:
+    """
+    The SCM lists many datanodes with long names 300 times, and no answer is taken. A client that
+    takes its answer is served meanwhile.
+    """
+    scm = ScmProcess.start(
+        tmp_path / "data",
+        log_level="error",
+        audit_file=str(tmp_path / "audit"),
+        in_flight_bytes=SCM_IN_FLIGHT_BYTES,
+    )
+    try:
+        with ExitStack() as opened:
+            stub = opened.enter_context(ScmClient(scm.address, timeout_s=SERVED_S))
+            for number in range(NODE_COUNT):
+                stub.register(
+                    scm_pb2.RegisterRequest(
+                        datanode_id=f"dn-{number}",
+                        address=f"127.0.0.1:{number + 1}",
+                        rack="/" + "r" * RACK_CHARS,
+                        boot_id=1,
+                        layout_version=LAYOUT_VERSION,
+                    )
+                )
+            size_bytes = stub.list_nodes(scm_pb2.ListNodesRequest()).ByteSize()
+            before_bytes = rss_bytes(scm.process.pid)
+            for _ in range(3):
+                raw = opened.enter_context(RawHttp2(scm.address))
+                raw.greet(window_bytes=0)
+                for number in range(120):
+                    raw.begin(2 * number + 1, "/suture.v1.Scm/ListNodes")
+                    raw.finish(2 * number + 1)
+                raw.settle()
+            ends_at_s = time.monotonic() + PUSH_S
+            while time.monotonic() < ends_at_s:
+                nodes = stub.list_nodes(scm_pb2.ListNodesRequest()).nodes
+            grown_bytes = rss_bytes(scm.process.pid) - before_bytes
+    finally:
+        scm.kill()
+
+    assert size_bytes > MIB // 4
+    assert NODE_COUNT == len(nodes)
+    assert grown_bytes < SCM_IN_FLIGHT_BYTES // 2, f"{grown_bytes / MIB:.0f} MiB"
+
+
+def test_requests_of_the_scm_that_do_not_end_hold_no_more_than_the_budget(tmp_path: Path) -> None:
+    """
+    40 heartbeats are begun, and of each the last byte of 30 MiB is not sent. One that ends is
+    answered meanwhile.
+    """
+    scm = ScmProcess.start(
+        tmp_path / "data", log_level="error", in_flight_bytes=SCM_IN_FLIGHT_BYTES
+    )
+    try:
+        with ExitStack() as opened:
+            before_bytes = rss_bytes(scm.process.pid)
+            pool = opened.enter_context(ThreadPoolExecutor(40))
+            raws = [opened.enter_context(RawHttp2(scm.address)) for _ in range(40)]
+            pushes = [
+                pool.submit(raw.push, 1, "/suture.v1.Scm/Heartbeat", 30 * MIB, PUSH_S)
+                for raw in raws
+            ]
+            client = opened.enter_context(ScmClient(scm.address, timeout_s=SERVED_S))
+            client.list_nodes(scm_pb2.ListNodesRequest())
+            pushed = sum(push.result() for push in pushes)
+            grown_bytes = rss_bytes(scm.process.pid) - before_bytes
+    finally:
+        scm.kill()
+
+    assert pushed > SCM_IN_FLIGHT_BYTES // 2
+    assert grown_bytes < SCM_IN_FLIGHT_BYTES, f"{grown_bytes / MIB:.0f} MiB of {pushed / MIB:.0f}"
+
+
+@pytest.mark.parametrize("method", [SEND, UPLOAD])
+def test_ozone_requests_that_do_not_end_are_taken_within_the_budget(
+    tmp_path: Path, method: str
+) -> None:
+    """
+    Ten peers of Ozone send 30 MiB each, but the last byte. Two messages are taken before calls
+    that wait for their caller give way.
+    """
+    agent = OzoneAgent(tmp_path, memory=MemoryBudget(IN_FLIGHT_BYTES * 2))
+    try:
+        with ExitStack() as opened, ThreadPoolExecutor(10) as pool:
+            raws = [opened.enter_context(RawHttp2(agent.address)) for _ in range(10)]
+            pushes = [pool.submit(raw.push, 1, method, 30 * MIB, SLOW_S * 2 / 3) for raw in raws]
+            pushed = [push.result() for push in pushes]
+    finally:
+        agent.close()
+
+    assert sum(pushed) < 2 * IN_FLIGHT_BYTES, [f"{size / MIB:.0f} MiB" for size in pushed]
+    assert max(pushed) > 8 * MIB

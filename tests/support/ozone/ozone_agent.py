@@ -15,6 +15,7 @@ from agent.rpc.datanode.limits import DatanodeServerLimits
 from agent.rpc.serving.connections import Connections
 from agent.rpc.serving.waits import BlockedCalls, UnlimitedSlots
 from agent.runtime.clock import SystemClock
+from agent.runtime.memory import UNLIMITED, MemoryBudget
 from merkle.checksum import Algorithm
 from merkle.replica import ContainerId
 from ozone.composition import archives
@@ -48,10 +49,12 @@ class OzoneAgent:
         *,
         algorithm: Algorithm = Algorithm.XXH3_64,
         reserve_bytes: int = 0,
+        memory: MemoryBudget = UNLIMITED,
         **limits: Any,
     ) -> None:
         self.replica = StoredReplica(path, algorithm=algorithm, reserve_bytes=reserve_bytes)
         self.audit = Actions()
+        self._memory = memory
         self.scans: list[ContainerId] = []
         self.limits = DatanodeServerLimits(lease_timeout_s=2.0, **limits)
         self._executor = ThreadPoolExecutor(8)
@@ -81,6 +84,7 @@ class OzoneAgent:
             limits=self.limits,
             waits=BlockedCalls(self.limits.rpc_count_max),
             slots=UnlimitedSlots(),
+            memory=self._memory,
             connections=Connections(self.limits.connections_max),
             audit=self.audit,
             executor=self._executor,
