@@ -21,7 +21,7 @@ from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId, ReplicaSt
 from ozone.disk.encoding import encode_chunk, encode_row, stripes_of
 from ozone.leading.chunks import Chunks
 from ozone.wire.datanode import Datanode
-from ozone.wire.datanode_messages import RECOVERING, Command
+from ozone.wire.datanode_messages import RECOVERING, DatanodeCommand
 
 PAGE_BLOCKS: Final = 32  # rows of one shard at a time, of up to 64 KiB each
 CLOSE_WAIT_S: Final = 270.0  # a tree of half a million blocks is built before it answers
@@ -89,7 +89,7 @@ class OzoneShard:
     def create_shard(self, container_id: ContainerId, index: int) -> None:
         """Create a shard, RECOVERING. Raise Refused if there is a replica of this container."""
         wish = {"replica_index": index, "state": RECOVERING}
-        self._datanode.tell(Command.CREATE_CONTAINER, container_id, create_container=wish)
+        self._datanode.tell(DatanodeCommand.CREATE_CONTAINER, container_id, create_container=wish)
 
     def write_cell(
         self,
@@ -107,7 +107,7 @@ class OzoneShard:
             "data": bytes(data),
         }
         self._datanode.tell(
-            Command.WRITE_CHUNK, container_id, data_bytes=len(data), write_chunk=wish
+            DatanodeCommand.WRITE_CHUNK, container_id, data_bytes=len(data), write_chunk=wish
         )
         if commit is not None:
             self._commit_block(container_id, index, commit)
@@ -124,20 +124,20 @@ class OzoneShard:
 
     def _commit_block(self, container_id: ContainerId, index: int, block: BlockData) -> None:
         row = encode_row(container_id, _as_written(block), index)
-        self._datanode.tell(Command.PUT_BLOCK, container_id, put_block={"block": row})
+        self._datanode.tell(DatanodeCommand.PUT_BLOCK, container_id, put_block={"block": row})
 
     def close_shard(self, container_id: ContainerId, bcsid: int) -> ReplicaState:
         """Close a shard. Shards have no commit id, because no Ratis ordered their commits."""
         del bcsid
         self._datanode.tell(
-            Command.CLOSE_CONTAINER, container_id, wait_s=CLOSE_WAIT_S, close_container={}
+            DatanodeCommand.CLOSE_CONTAINER, container_id, wait_s=CLOSE_WAIT_S, close_container={}
         )
         return ReplicaState(self._datanode.container(container_id).state)
 
     def delete_shard(self, container_id: ContainerId) -> None:
         """Delete an abandoned shard."""
         wish = {"force": True}
-        self._datanode.tell(Command.DELETE_CONTAINER, container_id, delete_container=wish)
+        self._datanode.tell(DatanodeCommand.DELETE_CONTAINER, container_id, delete_container=wish)
 
 
 def _recorded(block: BlockData) -> BlockData:

@@ -1,10 +1,74 @@
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class Result(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SUCCESS: _ClassVar[Result]
+    UNSUPPORTED_REQUEST: _ClassVar[Result]
+    MALFORMED_REQUEST: _ClassVar[Result]
+    CONTAINER_INTERNAL_ERROR: _ClassVar[Result]
+    CONTAINER_EXISTS: _ClassVar[Result]
+    NO_SUCH_ALGORITHM: _ClassVar[Result]
+    CONTAINER_NOT_FOUND: _ClassVar[Result]
+    IO_EXCEPTION: _ClassVar[Result]
+    UNABLE_TO_READ_METADATA_DB: _ClassVar[Result]
+    NO_SUCH_BLOCK: _ClassVar[Result]
+    OVERWRITE_FLAG_REQUIRED: _ClassVar[Result]
+    INVALID_WRITE_SIZE: _ClassVar[Result]
+    CHECKSUM_MISMATCH: _ClassVar[Result]
+    UNABLE_TO_FIND_CHUNK: _ClassVar[Result]
+    INVALID_ARGUMENT: _ClassVar[Result]
+    CLOSED_CONTAINER_IO: _ClassVar[Result]
+    UNCLOSED_CONTAINER_IO: _ClassVar[Result]
+    DELETE_ON_OPEN_CONTAINER: _ClassVar[Result]
+    INVALID_CONTAINER_STATE: _ClassVar[Result]
+    DISK_OUT_OF_SPACE: _ClassVar[Result]
+    CONTAINER_METADATA_ERROR: _ClassVar[Result]
+    CONTAINER_CHECKSUM_ERROR: _ClassVar[Result]
+    CONTAINER_UNHEALTHY: _ClassVar[Result]
+    UNKNOWN_BCSID: _ClassVar[Result]
+    BCSID_MISMATCH: _ClassVar[Result]
+    CONTAINER_MISSING: _ClassVar[Result]
+    BLOCK_TOKEN_VERIFICATION_FAILED: _ClassVar[Result]
+    CHUNK_FILE_INCONSISTENCY: _ClassVar[Result]
+    DELETE_ON_NON_EMPTY_CONTAINER: _ClassVar[Result]
+    CONTAINER_ID_MISMATCH: _ClassVar[Result]
+SUCCESS: Result
+UNSUPPORTED_REQUEST: Result
+MALFORMED_REQUEST: Result
+CONTAINER_INTERNAL_ERROR: Result
+CONTAINER_EXISTS: Result
+NO_SUCH_ALGORITHM: Result
+CONTAINER_NOT_FOUND: Result
+IO_EXCEPTION: Result
+UNABLE_TO_READ_METADATA_DB: Result
+NO_SUCH_BLOCK: Result
+OVERWRITE_FLAG_REQUIRED: Result
+INVALID_WRITE_SIZE: Result
+CHECKSUM_MISMATCH: Result
+UNABLE_TO_FIND_CHUNK: Result
+INVALID_ARGUMENT: Result
+CLOSED_CONTAINER_IO: Result
+UNCLOSED_CONTAINER_IO: Result
+DELETE_ON_OPEN_CONTAINER: Result
+INVALID_CONTAINER_STATE: Result
+DISK_OUT_OF_SPACE: Result
+CONTAINER_METADATA_ERROR: Result
+CONTAINER_CHECKSUM_ERROR: Result
+CONTAINER_UNHEALTHY: Result
+UNKNOWN_BCSID: Result
+BCSID_MISMATCH: Result
+CONTAINER_MISSING: Result
+BLOCK_TOKEN_VERIFICATION_FAILED: Result
+CHUNK_FILE_INCONSISTENCY: Result
+DELETE_ON_NON_EMPTY_CONTAINER: Result
+CONTAINER_ID_MISMATCH: Result
 
 class BlockId(_message.Message):
     __slots__ = ("container_id", "local_id", "bcsid", "replica_index")

@@ -22,9 +22,11 @@ from agent.rpc.serving.allowance import CallerRateLimiter
 from agent.rpc.serving.waits import account_of
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import ID_MAX, ContainerId
+from ozone.messages.datanode_pb2 import Result
 from ozone.serving.edge import StatusTranslator, StreamAborted, arriving
-from ozone.serving.messages import ANSWER, BODIES, METHOD, DatanodeCommand, parse_request
-from ozone.serving.results import Result, result_of
+from ozone.serving.messages import ANSWER, BODIES, METHOD, parse_request
+from ozone.serving.results import result_of
+from ozone.wire.datanode_messages import DatanodeCommand
 
 SAID_CHARS_MAX: Final = 500  # of an error message
 NOT_SERVED: Final[Mapping[DatanodeCommand, str]] = {
@@ -190,7 +192,7 @@ def _index_of(asked: CommandRequest) -> int:
     return index
 
 
-def _answer(request: Any, result: Result, body: Body) -> bytes:
+def _answer(request: Any, result: int, body: Body) -> bytes:
     """Return the bytes of an answer. The caller's fields that identify the call are echoed."""
     answer = ANSWER(command=request.command, result=result, **body)
     for name in ("trace_id", "client_id", "call_id"):
@@ -205,7 +207,7 @@ class _Answer:
 
     def __init__(self, request: Any) -> None:
         self._request = request
-        self.result: Result | None = None
+        self.result: int | None = None
         self.message = b""
 
     def __enter__(self) -> "_Answer":

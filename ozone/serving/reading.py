@@ -32,8 +32,9 @@ from merkle.replica import (
 from ozone.disk.encoding import encode_row
 from ozone.serving.conversation import Answering, Body, CommandRequest
 from ozone.serving.edge import StreamAborted
-from ozone.serving.messages import FRAME_BYTES_MAX, MESSAGE_BYTES_MAX, DatanodeCommand
+from ozone.serving.messages import FRAME_BYTES_MAX, MESSAGE_BYTES_MAX
 from ozone.serving.parsing import parse_block_key, parse_span
+from ozone.wire.datanode_messages import DatanodeCommand
 
 BUFFERED: Final = 1  # readChunkVersion: the answer in buffers of a window each
 BUFFER_BYTES_MIN: Final = 4 * 1024

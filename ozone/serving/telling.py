@@ -9,8 +9,9 @@ from agent.store.replica_store import ReplicaStore
 from merkle.replica import CONTAINER_BYTES_MAX, ReplicaState
 from ozone.disk.encoding import encode_tree_file
 from ozone.serving.conversation import Answering, Body, CommandRequest
-from ozone.serving.messages import FRAME_BYTES_MAX, MESSAGE_BYTES_MAX, DatanodeCommand
+from ozone.serving.messages import FRAME_BYTES_MAX, MESSAGE_BYTES_MAX
 from ozone.serving.trees import checked_size, ozone_view
+from ozone.wire.datanode_messages import DatanodeCommand
 
 ECHO_BYTES_MAX: Final = 4 * 1024**2
 CONTAINERS_MAX: Final = 1_000  # in one list; some 40 bytes each

@@ -22,8 +22,8 @@ from agent.store.index.facts import ReplicaFacts
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import Bcsid, BlockData, ContainerId, ReplicaState
 from ozone.serving.conversation import Answering, Body, CommandRequest
-from ozone.serving.messages import DatanodeCommand
 from ozone.serving.parsing import parse_block_key, parse_commit, parse_written_chunk
+from ozone.wire.datanode_messages import DatanodeCommand
 
 OPEN: Final = 1  # Ozone's numbers of states
 RECOVERING: Final = 8

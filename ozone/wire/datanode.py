@@ -27,7 +27,8 @@ from ozone.disk.blockrow import decode_stored
 from ozone.disk.encoding import decode_noted
 from ozone.disk.messages import BLOCK_DATA, parse
 from ozone.disk.unknown import UnsupportedFormat
-from ozone.wire.datanode_messages import ANSWER, REQUEST, RESULTS, STATES, SUCCESS, Command
+from ozone.messages.datanode_pb2 import Result
+from ozone.wire.datanode_messages import ANSWER, REQUEST, STATES, DatanodeCommand, result_name
 
 METHOD: Final = "/hadoop.hdds.datanode.XceiverClientProtocolService/send"
 MESSAGE_BYTES_MAX: Final = 32 * 1024**2  # Ozone's own limit, both ways
@@ -106,7 +107,7 @@ class Datanode:
 
     def container(self, container_id: ContainerId) -> ContainerFacts:
         """Return the datanode's facts about its replica. Raise Refused or Unavailable."""
-        request = self._request(Command.READ_CONTAINER, container_id, read_container={})
+        request = self._request(DatanodeCommand.READ_CONTAINER, container_id, read_container={})
         data = self._one(request).read_container.container
         return ContainerFacts(STATES.get(data.state, ""), data.used_bytes, data.block_count)
 
@@ -116,7 +117,7 @@ class Datanode:
         Raise Refused, also if they exceed one message, or Unavailable.
         """
         request = self._request(
-            Command.GET_CONTAINER_CHECKSUM_INFO,
+            DatanodeCommand.GET_CONTAINER_CHECKSUM_INFO,
             container_id,
             get_container_checksum_info={"container_id": container_id},
         )
@@ -138,7 +139,7 @@ class Datanode:
         questions = [
             _Question(
                 self._request(
-                    Command.GET_BLOCK,
+                    DatanodeCommand.GET_BLOCK,
                     container_id,
                     get_block={"block_id": self.key(container_id, one)},
                 )
@@ -164,7 +165,9 @@ class Datanode:
         while True:
             # A page must start with an existing block: it is returned again, and dropped.
             wish = {"count": PAGE_BLOCKS} | ({} if last is None else {"start_local_id": last})
-            answer = self._one(self._request(Command.LIST_BLOCK, container_id, list_block=wish))
+            answer = self._one(
+                self._request(DatanodeCommand.LIST_BLOCK, container_id, list_block=wish)
+            )
             ids = [self._named(container_id, row) for row in answer.list_block.blocks]
             new = ids if last is None or ids[:1] != [last] else ids[1:]
             if any(str(one) <= str(other) for other, one in zip([last, *new], new, strict=False)
@@ -205,7 +208,7 @@ class Datanode:
 
     def tell(
         self,
-        command: Command,
+        command: DatanodeCommand,
         container_id: ContainerId,
         *,
         data_bytes: int = 0,
@@ -219,7 +222,7 @@ class Datanode:
 
     # requests and answers
 
-    def _request(self, command: Command, container_id: ContainerId, **body: Any) -> Any:
+    def _request(self, command: DatanodeCommand, container_id: ContainerId, **body: Any) -> Any:
         return REQUEST(
             command=command, container_id=container_id, datanode_id=self._datanode_id, **body
         )
@@ -234,7 +237,7 @@ class Datanode:
             "checksum_data": {"type": CHECKSUM_NONE, "bytes_per_checksum": 0},
         }
         body = {"block_id": self.key(container_id, block_id), "chunk": chunk}
-        return self._request(Command.READ_CHUNK, container_id, read_chunk=body)
+        return self._request(DatanodeCommand.READ_CHUNK, container_id, read_chunk=body)
 
     def _block(self, container_id: ContainerId, block_id: BlockId, row: bytes) -> BlockData:
         decode = decode_noted if self._replica_index else decode_stored
@@ -358,9 +361,9 @@ class Datanode:
             answer = parse(ANSWER, data)
             if answer.command != question.request.command:
                 raise self._malformed(f"command {answer.command}")
-            if answer.result == SUCCESS:
+            if answer.result == Result.SUCCESS:
                 return answer
-            name = RESULTS.get(answer.result, f"result {answer.result}")
+            name = result_name(answer.result)
             lines = answer.message[:SAID_BYTES_MAX].decode("utf-8", "replace").splitlines()
             said = printable(lines[0]) if lines else ""
             code = Code(name) if name in Code.__members__ else Code.INELIGIBLE

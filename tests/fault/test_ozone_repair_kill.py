@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from agent.runtime.exits import ExitCode
-from ozone.wire.datanode_messages import Command
+from ozone.wire.datanode_messages import DatanodeCommand
 from tests.support.faults.nursery import Child
 from tests.support.ozone import ozone_victim as victim
 from tests.support.ozone.ozone_repairs import damaged_volume, peers_of
@@ -144,7 +144,7 @@ def test_a_command_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
         running: list[subprocess.Popen[bytes]] = []
 
         def kills(_: Any) -> int:
-            reads = sum(peer.commands().count(Command.READ_CHUNK) for peer in peers)
+            reads = sum(peer.commands().count(DatanodeCommand.READ_CHUNK) for peer in peers)
             if reads == CHUNKS and running:  # the last is asked for when the first is written
                 is_started.wait()
                 running[0].kill()
@@ -162,7 +162,7 @@ def test_a_command_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
 
         assert ExitCode.OK == volume.repair(1, addresses, "--yes")
 
-        again = sum(peer.commands().count(Command.READ_CHUNK) for peer in peers)
+        again = sum(peer.commands().count(DatanodeCommand.READ_CHUNK) for peer in peers)
     lengths = {3: 300_000, 4: 1_100_000, 29: 41_110}
     assert all(volume.is_whole(1, number, length) for number, length in lengths.items())
     assert again < CHUNKS

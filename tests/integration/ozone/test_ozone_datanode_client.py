@@ -14,7 +14,7 @@ from ozone.disk.messages import BLOCK_DATA
 from ozone.disk.treefile import decode_tree
 from ozone.wire import datanode as wire
 from ozone.wire.datanode import ContainerFacts, Datanode
-from ozone.wire.datanode_messages import Command
+from ozone.wire.datanode_messages import DatanodeCommand
 from tests.support.ozone.ozone_datanode import (
     FIRST,
     IO_EXCEPTION,
@@ -120,7 +120,7 @@ def test_a_large_chunk_is_read_in_pieces() -> None:
     with OzoneDatanode({1: served}) as server, Datanode(server.address) as client:
         assert data == client.read(ONE, BlockId(5), chunk)
 
-        assert [Command.READ_CHUNK] * 3 == server.commands()
+        assert [DatanodeCommand.READ_CHUNK] * 3 == server.commands()
         assert 1 == server.stream_count
 
 

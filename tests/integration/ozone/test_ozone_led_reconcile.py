@@ -11,7 +11,7 @@ from agent.rpc.calls.peer import Peer
 from merkle.replica import BlockId, ContainerId, ReplicaState
 from ozone.disk.blockrow import decode_stored
 from ozone.disk.messages import CHECKSUM_INFO
-from ozone.wire.datanode_messages import Command
+from ozone.wire.datanode_messages import DatanodeCommand
 from tests.support.ozone.led_agent import led_agent, state_of, store_of
 from tests.support.ozone.ozone_datanode import FIRST, OzoneDatanode, Served, golden_peers
 from tests.support.ozone.ozone_volumes import golden
@@ -158,7 +158,7 @@ def test_trees_that_differ_for_no_harm_are_no_reason_to_act(
 
     assert (EXECUTED, "") == (status.status, status.msg)
     assert ReplicaState.CLOSED is state_of(agent, ONE)
-    assert Command.READ_CHUNK not in asked
+    assert DatanodeCommand.READ_CHUNK not in asked
     after = checksums(agent)
     assert before == {key: after[key] for key in before}
 
@@ -227,8 +227,8 @@ def test_a_chunk_that_is_damaged_there_is_not_asked_for(
 
     assert EXECUTED == status.status
     assert ReplicaState.CLOSED is state_of(agent, ONE)
-    assert Command.READ_CHUNK not in peers[0].commands()
-    assert Command.READ_CHUNK in peers[1].commands()
+    assert DatanodeCommand.READ_CHUNK not in peers[0].commands()
+    assert DatanodeCommand.READ_CHUNK in peers[1].commands()
 
 
 def test_bytes_that_are_not_the_rows_are_not_written(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agent.runtime.exits import ExitCode
-from ozone.wire.datanode_messages import Command
+from ozone.wire.datanode_messages import DatanodeCommand
 from tests.support.faults.changes_seen import changes
 from tests.support.ozone.ozone_datanode import FIRST, OzoneDatanode, Served, golden_peers
 from tests.support.ozone.ozone_repairs import (
@@ -87,7 +87,7 @@ def test_every_damage_is_healed(volumes: Path, volume: DamagedVolume, table: str
     touched = {str(volume.file(*place).relative_to(volume.data_dir)) for place in damaged}
     assert touched == {name for name, facts in after.items() if _what(before, name) != facts[:3:2]
                        or before[name][4] != facts[4]}  # fmt: skip
-    reads = [request for request in asked if request.command == Command.READ_CHUNK]
+    reads = [request for request in asked if request.command == DatanodeCommand.READ_CHUNK]
     wanted = {request.read_chunk.block_id.local_id - FIRST for request in reads}
     assert wanted == {number for _, number in damaged}
 
@@ -284,8 +284,8 @@ def test_a_peer_that_dies_in_the_middle_is_replaced(
     """One peer stops after its second chunk, and the other one serves the rest."""
 
     def dies(request: Any) -> int:
-        reads = [one for one in peers[0].asked if one.command == Command.READ_CHUNK]
-        return -1 if request.command == Command.READ_CHUNK and len(reads) > 2 else 0
+        reads = [one for one in peers[0].asked if one.command == DatanodeCommand.READ_CHUNK]
+        return -1 if request.command == DatanodeCommand.READ_CHUNK and len(reads) > 2 else 0
 
     peers[0].before = dies
 
@@ -323,7 +323,7 @@ def test_a_datanode_that_is_started_meanwhile_ends_the_repair(
     with ExitStack() as stack:
 
         def start(request: Any) -> int:
-            if request.command == Command.READ_CHUNK and not started:
+            if request.command == DatanodeCommand.READ_CHUNK and not started:
                 started.append(stack.enter_context(held_open(volume.database)))
             return 0
 
@@ -351,7 +351,7 @@ def test_a_dry_run_changes_nothing(
     assert before == snapshot(volume.data_dir)
     assert 9 == len(document["plan"])
     assert all(2 == len(one["sources"]) for one in document["plan"])
-    assert Command.READ_CHUNK not in peers[0].commands()
+    assert DatanodeCommand.READ_CHUNK not in peers[0].commands()
 
 
 def test_repair_without_confirmation_writes_nothing(

@@ -19,7 +19,7 @@ from rocksdict import AccessType, Options, Rdict
 
 from ozone.disk.messages import BLOCK_DATA, CHECKSUM_INFO
 from ozone.wire.datanode import METHOD
-from ozone.wire.datanode_messages import ANSWER, REQUEST, Command
+from ozone.wire.datanode_messages import ANSWER, REQUEST, DatanodeCommand
 from tests.support.ozone.ozone_volumes import crc32c_of, each, lines
 
 CONTAINER_NOT_FOUND, IO_EXCEPTION, NO_SUCH_BLOCK, UNSUPPORTED_REQUEST = 9, 10, 12, 2
@@ -107,9 +107,9 @@ class OzoneDatanode:
         """Hang up on everybody."""
         self._server.stop(0).wait()
 
-    def commands(self) -> list[Command]:
+    def commands(self) -> list[DatanodeCommand]:
         """What it was asked, in order."""
-        return [Command(request.command) for request in self.asked]
+        return [DatanodeCommand(request.command) for request in self.asked]
 
     def _serve(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         self.stream_count += 1
@@ -128,14 +128,14 @@ class OzoneDatanode:
             result = result or CONTAINER_NOT_FOUND
             return ANSWER(command=request.command, result=result, message=said)
         match request.command:
-            case Command.READ_CONTAINER:
+            case DatanodeCommand.READ_CONTAINER:
                 data = {"container_id": request.container_id, "state": replica.state,
                         "used_bytes": sum(map(len, replica.data.values())),
                         "block_count": len(replica.rows)}  # fmt: skip
                 body = {"read_container": {"container": data}}
-            case Command.GET_CONTAINER_CHECKSUM_INFO:
+            case DatanodeCommand.GET_CONTAINER_CHECKSUM_INFO:
                 body = {"get_container_checksum_info": {"info": replica.tree}}
-            case Command.LIST_BLOCK:
+            case DatanodeCommand.LIST_BLOCK:
                 return self._listed(request, replica)
             case _:
                 return self._of_block(request, replica)
@@ -151,7 +151,7 @@ class OzoneDatanode:
         return ANSWER(command=request.command, result=1, list_block={"blocks": rows})
 
     def _of_block(self, request: Any, replica: Served) -> Any:
-        is_read = request.command == Command.READ_CHUNK
+        is_read = request.command == DatanodeCommand.READ_CHUNK
         wish = request.read_chunk if is_read else request.get_block
         block_id = wish.block_id.local_id
         if block_id not in replica.rows:
