@@ -97,9 +97,7 @@ def test_readable_file_is_read_as_usual(replica: MemoryReplica) -> None:
 def test_a_failure_does_not_pass(
     replica: MemoryReplica, ask: Callable[[RetryingReader], object]
 ) -> None:
-    """The read is retried only if the host is short of a resource, and a missing file is
-    reported as missing.
-    """
+    """The failure is final unless the host is short of a resource or the file is missing."""
     reader = Refusing(replica)
 
     with pytest.raises(RepeatedError):
