@@ -33,6 +33,7 @@ from agent.rpc.wire.addresses import check_address
 from agent.runtime import exits
 from agent.runtime.callthreads import CallThreadPool
 from agent.runtime.exits import ExitCode
+from agent.runtime.file_system_type import is_on_btrfs
 from agent.runtime.interpreter import freeze_what_stays, take_short_turns
 from agent.runtime.loop import QUIET_MAX_S, ProgressMarker, WorkerLoop, WorkerLoops
 from agent.runtime.memory import MemoryBudget, in_flight_bytes, limit_bytes
@@ -55,6 +56,8 @@ TICKS_MISSED_MAX: Final = 10
 NOTICE: Final = "single node, not highly available: while it is down, nothing is ordered"
 
 HELP: Final = {"help_option_names": ["-h", "--help"]}
+BTRFS_HINT: Final = "ext4 and XFS are supported: move the state, or never let the disk fill up"
+
 _log = structlog.get_logger("suture.scm")
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -161,6 +164,8 @@ def serve(
         data, map_bytes=options.lmdb_map_bytes, is_cold=is_cold, is_new=is_new, check=check_pages
     )
     try:
+        if is_on_btrfs(data):
+            _log.warning("state_on_btrfs", path=str(data), hint=BTRFS_HINT)
         clock = Clock()
         control = ControlPlane(
             state,

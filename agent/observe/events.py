@@ -245,6 +245,9 @@ SCM: Final[Mapping[str, EventSpec]] = {
     "state_not_written": EventSpec(
         "A change was refused, and why; told once, until `state_written_again`."
     ),
+    "state_on_btrfs": EventSpec(
+        "The disk of the SCM's state is a btrfs, and if it fills up, the SCM is killed (SIGBUS)."
+    ),
     "state_set_aside": EventSpec("What is left of a lost state was kept; a new cluster begins."),
     "state_written_again": EventSpec("None has failed for a minute."),
     "tick_failed": EventSpec("What could not be written is tried again."),

@@ -1,6 +1,7 @@
 """A full file system that copies on write: its volume may fail, the process may not."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from agent.cli.change.volume_commands import declare
+from tests.support.control.scm_process import ScmProcess
 from tests.support.storage.stores import closed_replica, open_store
 
 pytestmark = pytest.mark.fault
@@ -123,6 +125,19 @@ def test_new_volume_warns_of_btrfs(
     assert "btrfs" not in capsys.readouterr().err
     assert 0 == declare([disk / "volume"], as_json=False)
     assert "is on btrfs: ext4 and XFS are supported" in capsys.readouterr().err
+
+
+def test_scm_whose_state_is_on_btrfs_warns_at_its_start(tmp_path: Path, disk: Path) -> None:
+    """
+    One on another file system logs no such event.
+    """
+    for data, count in (tmp_path / "data", 0), (disk / "data", 1):
+        scm = ScmProcess.start(data)
+        scm.process.send_signal(signal.SIGTERM)
+        _, logged = scm.process.communicate(30)
+
+        assert count == logged.count("state_on_btrfs"), logged
+        assert count == logged.count("ext4 and XFS are supported"), logged
 
 
 def test_no_lock_file_of_the_index_is_left_on_the_volume(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from agent.errors import Code, Refused, Unavailable
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.exits import ExitCode
-from agent.store.files.durable import is_on_btrfs
+from agent.runtime.file_system_type import is_on_btrfs
 from agent.store.files.mounts import FSTAB
 from agent.store.volumes.known import declare_new
 

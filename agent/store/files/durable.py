@@ -23,13 +23,10 @@ from agent.store.files.kinds import no_file
 TEMPORARY_SUFFIX: Final = ".tmp"
 FILE_MODE: Final = 0o640
 DIRECTORY_MODE: Final = 0o750
-STATFS_WORDS: Final = 32  # more than the kernel fills
 PUNCH_HOLE: Final = 0x03  # punch a hole, keep the size (linux/falloc.h)
 NO_FILE: Final = frozenset({errno.ELOOP, errno.ENXIO, errno.ENOTDIR})  # link, socket, no directory
 HEAD_BYTES: Final = 128
 SYNC_FILE_WRITE: Final = 2  # linux/fs.h
-BTRFS: Final = 0x9123_683E  # linux/magic.h
-IN_MEMORY: Final = frozenset({0x0102_1994, 0x8584_58F6})  # tmpfs, ramfs (linux/magic.h)
 
 OUT_OF_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 CANNOT_ALLOCATE: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENODEV})
@@ -223,28 +220,6 @@ def sync_all(directory: Path) -> None:
         sync_file_system(fd)
     finally:
         os.close(fd)
-
-
-def is_in_memory(fd: int) -> bool:
-    """Return whether a file system keeps its files in memory only (statfs(2)). Raise OSError."""
-    return _file_system(fd) in IN_MEMORY
-
-
-def is_on_btrfs(directory: Path) -> bool:
-    """Return whether a directory is on btrfs, where overwriting needs free space. Raise OSError."""
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        return _file_system(fd) == BTRFS
-    finally:
-        os.close(fd)
-
-
-def _file_system(fd: int) -> int:
-    facts = (ctypes.c_ulong * STATFS_WORDS)()  # the first word is the type of the file system
-    library = ctypes.CDLL(None, use_errno=True)
-    if library.fstatfs(fd, facts) != 0:
-        raise OSError(ctypes.get_errno(), "fstatfs failed")
-    return facts[0]
 
 
 def allocate(fd: int, size_bytes: int) -> bool:
