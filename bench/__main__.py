@@ -31,7 +31,7 @@ FOLDER = Path(__file__).resolve().parent
 RESULTS = FOLDER / "out" / "results.json"
 PREFIX = "bench_"
 BENCH_TIMEOUT_S = int(os.environ.get("BENCH_TIMEOUT_S", "1200"))
-"""One benchmark that hangs must not take the night; a large one may be given more."""
+"""Limits a benchmark that hangs; a large one may be given more."""
 COLUMNS = "{name:<46} {value:>14} {unit:<12} {compared_with:<34} {bound:<18} {outcome}"
 
 

@@ -51,14 +51,14 @@ class Containers:
     sequence_id: Ints
     """Commit id of the container."""
     acknowledged_id: Ints
-    """Last commit id that a client was told is stored; NO_BCSID when not known, or none is."""
+    """Last acknowledged commit id; NO_BCSID if unknown, or if there is none."""
     key_count: Ints
     used_bytes: Ints
     has_pipeline: Bools
     is_suppressed: Bools
     """An operator keeps it out of reports and plans."""
     owes_deletes: Bools
-    """Blocks are deleted that not every holder was told of yet."""
+    """Blocks are deleted that some holder has not received yet."""
     is_known: Bools
 
 
@@ -74,7 +74,7 @@ class Replicas:
     """UNHEALTHY also for one that could not be loaded."""
     is_loaded: Bools
     origin: Ints
-    """Which datanode took the writes; equal numbers, equal origins."""
+    """The datanode that took the writes; equal numbers, equal origins."""
     bcsid: Ints
     """Last commit id; NO_BCSID when not known."""
     used_bytes: Ints
@@ -82,7 +82,7 @@ class Replicas:
     algorithm: Ints
     root: Ints
     has_root: Bools
-    """Whether root and algorithm are both known; else neither means anything."""
+    """True if root and algorithm are both known; otherwise neither is valid."""
     settled: Ints
     """The root that its rows and bytes have, whoever made the tree: told by a whole read that found
     nothing wrong, and that knows why the tree differs if it does."""
@@ -91,7 +91,7 @@ class Replicas:
     has_tombstones: Bools
     findings: Ints
     is_contradictory: Bools
-    """It reports that a peer contradicts it though both are right by their own rows."""
+    """It reports that a peer contradicts it although both are right by their own rows."""
     block_count: Ints
     tombstone_count: Ints
     """Deleted blocks that its tree names; 0 where there is no tree."""
@@ -121,10 +121,10 @@ class Nodes:
     service: Ints
     """`words.Service`."""
     is_returning: Bools
-    """Whether it is in maintenance, so that its replicas are not lost though it is dead."""
+    """True if it is in maintenance, so that its replicas are not lost although it is dead."""
     is_confirmed: Bools
-    """Whether it has named all it holds since the control plane's start; until then what is known
-    of it may be gone."""
+    """True if it has reported all its replicas since the control plane's start; until then known
+    ones may be gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +168,7 @@ class BatchView:
     is_leaving: Bools
     """A pending delete will remove it."""
     is_stray_delete: Bools
-    """Per op: a pending delete of a replica that nobody reported: it may be any other."""
+    """Per op: a pending delete of an unreported replica, which may be any other."""
     adds: Ints
     deletes: Ints
     """Pending ones, without those of replicas that died with their nodes."""
@@ -178,11 +178,11 @@ class BatchView:
     countable: Ints
     """Replicas of each container whose root may be asked for now."""
     is_ec: Bools
-    """Which containers are erasure-coded."""
+    """Erasure-coded containers."""
     is_shard: Bools
-    """Which replicas are of erasure-coded ones."""
+    """Replicas of erasure-coded containers."""
     is_judged: Bools
-    """Which containers rules and plans are about."""
+    """Containers that rules and plans are about."""
 
     def of_container(self, column: NDArray[Any]) -> NDArray[Any]:
         """Return a column of containers expanded to their replicas."""

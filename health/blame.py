@@ -41,19 +41,19 @@ LOST_MIN: Final = 5
 """Nor for fewer losses: each may be an accident of its own."""
 
 SPREADS: Final = {"volume": 0.1, "datanode": 0.05, "rack": 0.02, "version": 0.02}
-"""How much rates of a level differ at least: squares of their coefficients of variation."""
+"""Minimum spread of rates at a level: squares of their coefficients of variation."""
 
 SPREAD_MEMBERS_MIN: Final = 8
 """Members of a level from which on its own spread is measured."""
 
 EXPECTED_MIN: Final = 5.0
-"""Losses that must be expected of somebody, or of half of it, before their lack tells anything."""
+"""Expected losses of a member, or of half of it, below which a lack of losses means nothing."""
 
 BETTER_HALF_MIN: Final = 0.25
-"""What the better half of a suspect's parts must lose, of what would be its share."""
+"""Fraction of its share that the better half of a suspect's parts must lose."""
 
 STANDS_OUT_LOG10: Final = -2.5
-"""Who is as unlikely as this is no measure for the others."""
+"""A member as unlikely as this is no measure for the others."""
 
 SHOWN_MAX: Final = 40
 
@@ -75,7 +75,7 @@ class Suspect:
     """Votes that could have been lost."""
     times_expected: float
     log10_chance: float
-    """Of accident: at most."""
+    """Upper bound of the chance of accident."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class _Evidence:
     exposed: Floats
     expected: Floats
     log10_chance: Floats
-    """Of accident at one member alone; the worst of many is unlikely by nature."""
+    """Chance of accident at one member alone; the worst of many is unlikely by nature."""
 
     def of_all(self) -> Floats:
         """Return the chance of such losses in any member of the level."""

@@ -65,7 +65,7 @@ _AS: Final[Mapping[HealthState, tuple[str, ...]]] = {
     HealthState.QUASI_CLOSED_STUCK_OVER_REPLICATED: ("stuck",),
     HealthState.QUASI_CLOSED_STUCK_MISSING: ("stuck", "lost"),
 }
-"""What a container in each health state counts as."""
+"""The problem that each health state counts as."""
 _OPEN: Final = (HealthState.OPEN_UNHEALTHY, HealthState.OPEN_WITHOUT_PIPELINE)
 
 

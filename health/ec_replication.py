@@ -40,7 +40,7 @@ class ErasureCount:
     decommission_only: Ints
     maintenance_only: Ints
     maintenance_copies: Ints
-    """How many of `maintenance_only` need a second replica."""
+    """Number of `maintenance_only` indexes that need a second replica."""
     redundancy: Ints
     """Indexes that may be lost before data is."""
     is_unhealthy_doubled: Bools

@@ -41,7 +41,7 @@ class Diagnosis:
     flags: Ints
     reconciles: ReconcileEligibility
     doubts: Ints
-    """What speaks against copying each replica (`health.source_doubts`)."""
+    """The doubt about each replica as a source (`health.source_doubts`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

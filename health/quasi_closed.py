@@ -85,7 +85,8 @@ class QuasiClosed:
     is_over: Bools
     origins: Origins
     is_vulnerable: Bools
-    """Per replica: UNHEALTHY, with the last commit of an origin that nobody else has in service."""
+    """Per replica: UNHEALTHY, with the last commit of an origin that no other node in
+    service has."""
     has_vulnerable: Bools
     has_spare_unhealthy: Bools
     """An UNHEALTHY replica may go without its origin going with it."""

@@ -20,7 +20,7 @@ from health.words import (
 )
 
 CHUNK_BYTES: Final = 4 * 1024**2
-"""What one finding costs to repair: a chunk of the default size."""
+"""Bytes assumed for the repair of one finding: a chunk of the default size."""
 
 COMMIT_ID_BEHIND: Final = "commit id behind"
 REASONS: Final = (
@@ -35,7 +35,7 @@ REASONS: Final = (
 """Why to reconcile, worst first; bit i of a mask is the i-th."""
 
 REDUNDANCY_UNKNOWN: Final = -(1 << 31)
-"""Of a container that is not closed: nothing is promised about it yet."""
+"""Value for a container that is not closed: nothing is promised about it yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

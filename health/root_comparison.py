@@ -22,7 +22,7 @@ from health.segments import Bools, Groups, Ints, first_that_holds
 from health.words import UNKNOWN, ChecksumClass, Incomparable, SharedState
 
 MAJORITY_MIN: Final = 2
-"""One replica alone is no majority, however small the others are."""
+"""A single replica is no majority, however few the others are."""
 
 NO_VOTE: Final = -1
 """The contest of a replica that takes part in none."""
@@ -47,9 +47,9 @@ class RootComparison:
     is_minority: Bools
     """Another root of its index has the majority."""
     contest: Ints
-    """Replicas of one number told roots that may be compared; NO_VOTE of one that told none."""
+    """Number of each replica's contest of comparable roots; NO_VOTE if it has no root."""
     is_exposed: Bools
-    """It could have lost: enough others voted beside it for a majority, and there was one."""
+    """It could have lost: enough others voted for a majority, and there was one."""
 
 
 def why_not_compared(view: BatchView, compared: RootComparison) -> Ints:

@@ -16,10 +16,10 @@ from health.segments import Bools, Ints
 Floats = NDArray[np.float64]
 
 LEVELS: Final = ("volume", "datanode", "rack", "version")
-"""What may be to blame, from the smallest."""
+"""Levels of possible suspects, smallest first."""
 
 PARTS_OF: Final = {"datanode": "volume", "rack": "datanode", "version": "datanode"}
-"""What a member of a level consists of."""
+"""The level of each level's parts."""
 
 
 def summed_by(places: Ints, values: Floats | Ints | Bools, count: int) -> Floats:
@@ -34,7 +34,8 @@ class Level:
     names: tuple[str, ...]
     of_unit: Ints
     is_candidate: Bools
-    """Not those that are the same units as a member of another level: they are told there."""
+    """False for members with the same units as a member of another level, which is reported
+    instead."""
 
     @property
     def count(self) -> int:
@@ -64,7 +65,7 @@ class Units:
     lost: Floats
     levels: dict[str, Level]
     labels: dict[tuple[str, str], tuple[str, str]]
-    """How a member is told that has the same units as one of another level."""
+    """How a member with the same units as one of another level is reported."""
     duels: Duels
 
     @classmethod

@@ -162,8 +162,7 @@ FLAGS: Final = (
 """Independent conditions, which hide nothing of each other; bit i of a mask is the i-th name."""
 
 QUEUES: Final = ("-", "U", "O")
-"""Where Ozone's replication manager would put the container: nowhere, under- or
-over-replicated."""
+"""The queue of Ozone's replication manager: none, under- or over-replicated."""
 
 
 class Queue(IntEnum):
@@ -186,7 +185,7 @@ CLASSES: Final = (
     "EXPLAINED",
     "MATCH",
 )
-"""Of the comparison of a container's roots, from worst to best: the order of reports."""
+"""Classes of a container's roots, from worst to best: the order of reports."""
 
 INCOMPARABLE: Final = ("NOT_CLOSED", "NO_REPLICA_ANSWERS", "SHARDS_ALONE", "TREES_OF_OTHER_KINDS")
 """Why a container is NOT_COMPARABLE; the first that holds."""
@@ -205,7 +204,7 @@ class Incomparable(IntEnum):
 
 
 DISPUTED: Final = CLASSES[:3]
-"""Nobody can say which of the replicas that answer is right."""
+"""It is unknown which of the answering replicas is right."""
 
 DIFFERING: Final = (*DISPUTED, "EXPLAINED")
 """Replicas reported other roots, or say that they contradict each other."""
@@ -228,7 +227,7 @@ class ChecksumClass(IntEnum):
     NOT_COMPARABLE = 5
     """Nothing that may be compared with anything."""
     SINGLE = 6
-    """One replica answers."""
+    """A single replica answers."""
     EMPTY = 7
     """No replica, or none that holds a block."""
     EXPLAINED = 8
@@ -248,11 +247,11 @@ ELIGIBILITY: Final = (
     "NOT_ENOUGH_REACHABLE_REPLICAS",
     "RECONCILE_PENDING",
 )
-"""Whether a container may be reconciled: Ozone's result codes in Ozone's order, then two of ours, a
-reconcile that no peer could answer and one that is already under way."""
+"""Eligibility for a reconcile: Ozone's result codes in Ozone's order, then two of ours: no
+reachable peer, and a reconcile that is already running."""
 
 ROLES: Final = ("VULNERABLE", "UNHEALTHY", "STALE", "MATCHING", "MISMATCHED")
-"""What a replica is to its container; the first that applies."""
+"""The role of a replica in its container; the first that applies."""
 
 ACTIONS: Final = ("replicate", "reconstruct", "delete", "close", "scan")
 

@@ -57,7 +57,7 @@ TABLE_COUNT_MIN: Final = 64
 """From how many slices of one length on tables are worth it."""
 
 TABLE_ROWS: Final = 4_096
-"""How many slices are looked up at once: their indexes stay in the processor's cache."""
+"""Slices looked up at once: their indexes stay in the processor's cache."""
 
 
 class Algorithm(StrEnum):

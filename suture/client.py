@@ -21,7 +21,7 @@ from agent.rpc.v1 import scm_pb2
 from suture.errors import by_kind
 
 Content: TypeAlias = bytes | bytearray | memoryview | os.PathLike[str] | IO[bytes]
-"""What can be stored: bytes, the file at a path, or what a file object has from where it stands."""
+"""Contents to store: bytes, the file at a path, or the rest of a file object."""
 
 Pieces: TypeAlias = Generator[bytes, None, None]
 Progress: TypeAlias = Callable[[int], None]

@@ -88,7 +88,7 @@ MEMBERS = {
         "postrm": WHEN_REMOVED.format(scripts.indented(scripts.VERIFY_REMOVED)),
     },
 }
-"""What dpkg reads of each package."""
+"""Package metadata for dpkg."""
 
 
 def main() -> int:

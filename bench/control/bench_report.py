@@ -51,7 +51,7 @@ START_S_MAX: Final = 60.0
 START_REPLICAS: Final = 10_000_000  # for which a minute is promised
 HEARTBEATS: Final = 200
 DEAD_AFTER_MS: Final = 1_000 * int(os.environ.get("REPORT_DEAD_AFTER_S", "60"))
-"""Longer than a start takes, so that nobody dies in it."""
+"""Longer than a start takes, so that no datanode dies during it."""
 
 VOLUME: Final = datanode_pb2.VolumeStatus(
     volume_id="volume-1", path="/data", capacity_bytes=2**46, available_bytes=2**45

@@ -62,7 +62,7 @@ SPEED_RATIO_MIN: Final = 0.9
 SMALL_BLOCKS_PER_S_MIN: Final = 20_000
 FOLDING_FLAGS: Final = frozenset({"avx512f", "avx512bw", "vpclmulqdq"})
 FOLDS: Final = set(Path("/proc/cpuinfo").read_text().split()) >= FOLDING_FLAGS
-"""Whether this processor folds 512 bits at a time, as the agent's library then does."""
+"""True if this processor folds 512 bits at a time, as the agent's library then does."""
 ON: Final = "with AVX-512" if FOLDS else "without AVX-512"
 
 SMALL_RATIO_MAX: Final = 1.3 if FOLDS else 1.4

@@ -78,7 +78,7 @@ class Shape:
     bad_node: int = -1
     """A node whose volume v2 damages what it holds; -1 for none."""
     bad_per_million: int = 300_000
-    """How much of what that volume holds is damaged."""
+    """Damaged replicas on that volume, per million."""
 
     @property
     def node_count(self) -> int:

@@ -29,7 +29,7 @@ from health.words import (
 )
 
 GIVEN_UP: Final = (HealthState.UNHEALTHY, HealthState.UNHEALTHY_UNDER_REPLICATED)
-"""Of erasure-coded containers: fewer whole shards than it takes to compute the others."""
+"""Erasure-coded: fewer whole shards than are needed to compute the others."""
 
 
 def _best_of(is_sound: Bools, group: Ints, count: int, kinds: Sequence[Bools]) -> Bools:

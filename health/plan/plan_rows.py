@@ -64,10 +64,10 @@ class PlanRows:
     sources: RaggedArray
     """Replicas to copy from, the best first, as rows of the batch."""
     targets: RaggedArray
-    """Replicas whose datanodes are told to act on them."""
+    """Replicas whose datanodes must act on them."""
     indexes: RaggedArray
     copies: Ints
-    """How many new replicas are needed."""
+    """Number of new replicas needed."""
     is_forced: Bools
     bytes_estimated: Ints
 

@@ -23,7 +23,7 @@ class PlanInput:
     verdicts: Verdicts
     compared: RootComparison
     doubts: Ints
-    """What speaks against copying each replica (`health.source_doubts`)."""
+    """The doubt about each replica as a source (`health.source_doubts`)."""
 
     def chosen(self, when: Bools) -> Ints:
         """Return the places of the containers for which a rule applies."""

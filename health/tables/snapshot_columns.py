@@ -169,7 +169,7 @@ TABLES: Final[dict[str, tuple[Column, ...]]] = {
     "nodes": NODES,
     "pending_ops": PENDING_OPS,
 }
-"""One directory of Parquet files each."""
+"""Tables, each a directory of Parquet files."""
 
 
 def signed(number: int) -> int:

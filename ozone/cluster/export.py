@@ -64,7 +64,7 @@ class ExportResult:
     gone_count: int
     """Containers that were removed while they were asked for."""
     scrubbed_count: int
-    """Replicas of which a scrub told."""
+    """Replicas with scrub results."""
     left_out: SkippedContainers
     is_safe_mode: bool
     requests: int

@@ -34,9 +34,9 @@ REFUSED: Final[Mapping[ScmCommandType, str]] = {
     ScmCommandType.CREATE_PIPELINE: "this datanode joins no pipeline of Ratis: it holds closed and "
     "erasure-coded containers",
 }
-"""What this agent cannot do, in the words of the answer."""
+"""Commands that this agent cannot carry out, with the text of the answer."""
 DONE: Final = frozenset({ScmCommandType.CLOSE_PIPELINE, ScmCommandType.FINALIZE_LAYOUT})
-"""What leaves nothing to do: it is in no pipeline, and has no layout of Ozone's to finalise."""
+"""Commands that need no action: it is in no pipeline, and has no layout of Ozone's to finalise."""
 
 
 @dataclass(frozen=True, slots=True)

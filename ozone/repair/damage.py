@@ -24,7 +24,7 @@ NOT_OF_BYTES: Final = frozenset(
         DamageFault.TRAILING_BYTES,
     }
 )
-"""What no repair is for: Ozone makes its trees itself, and the rest costs no data."""
+"""Faults that no repair is for: Ozone makes its trees itself, and the rest costs no data."""
 
 
 @dataclass(frozen=True, slots=True)

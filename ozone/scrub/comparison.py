@@ -43,7 +43,7 @@ class Reason(StrEnum):
 
 
 UNREADABLE: Final = frozenset({Reason.NO_CHECKSUMS, Reason.NO_CHUNKS})
-"""Of blocks of which no reading can say whether they are what was written."""
+"""Reasons for blocks that no read can verify."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,4 +176,4 @@ MEANINGS: Final = {
     DamageFault.TREE_MISSING: "Ozone makes the tree with its next scan of the container",
     DamageFault.CHUNKS_DIRECTORY_MISSING: "no block of the container has a file",
 }
-"""What a fault means to somebody who runs Ozone."""
+"""The meaning of each fault for an operator of Ozone."""

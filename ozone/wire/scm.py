@@ -42,7 +42,7 @@ class ScmClientOptions:
     """Timeouts and limits of requests to the SCM."""
 
     timeout_s: float = 60.0
-    """How long one answer may take; an SCM that collects garbage takes long."""
+    """Deadline of one answer; an SCM that collects garbage takes long."""
     patience_s: float = 120.0
     """For how long nothing at all may come of it, whatever is tried."""
     pause_s: float = 1.0

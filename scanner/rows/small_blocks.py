@@ -39,10 +39,10 @@ Row: TypeAlias = tuple[BlockId, bytes]
 
 NOT_SIMPLE: Final = 0
 SUMS_START: Final = HEADER.size + CHUNK.size + POSITION.size
-"""Where a row of one chunk has its window checksums."""
+"""Start of the window checksums in a row of one chunk."""
 
 FIRST_SUM_END: Final = SUMS_START + SUM_BYTES
-"""Where they end if there is one window."""
+"""Their end if there is one window."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from scm.state.facts import CommandKind, Container, Node, NodeHealthState, OpSta
 REQUESTED_STATES: Final = frozenset(
     {OpState.IN_SERVICE, OpState.DECOMMISSIONING, OpState.ENTERING_MAINTENANCE}
 )
-"""What an operator may ask for; the others follow by themselves."""
+"""States that an operator may request; the others follow by themselves."""
 
 VIOLATED: Final = "PRECHECK_FAILED"
 OTHERS_CAME: Final = "other datanodes began to leave or to return meanwhile: ask again"

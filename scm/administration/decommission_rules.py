@@ -27,7 +27,7 @@ DONE: Final = {
     OpState.DECOMMISSIONING: OpState.DECOMMISSIONED,
     OpState.ENTERING_MAINTENANCE: OpState.IN_MAINTENANCE,
 }
-"""What a state becomes when nothing stands in the way any more."""
+"""The state that follows once nothing holds the node back."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ class StopImpact:
     wait_ms: int
     """Until what lacks is made elsewhere at all: a datanode that is silent may return."""
     rebuild_ms: int
-    """To make it, at the rate that copies had lately, one at a time on each datanode that stays."""
+    """Time to copy it at the recent rate, one copy at a time on each remaining datanode."""
     stays_count: int
     """Datanodes that would still take new replicas."""
     free_bytes: int

@@ -41,7 +41,7 @@ class OlderStates:
         self._safe_mode = safe_mode
         self._writers = writers
         self.trouble = ""
-        """What datanodes saw that is not in this state, "" if nothing."""
+        """What datanodes saw that is not in this state; "" if nothing."""
         self.term_seen = 0
         """The highest term of such a start."""
 

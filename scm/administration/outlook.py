@@ -72,7 +72,7 @@ class ImpactTotals:
     few_count: int = 0
     """Readable, from fewer copies than were asked to stay."""
     lost_count: int = 0
-    """For good: nobody else ever had enough of them."""
+    """If lost for good: no other node ever had enough of them."""
     lost_ids: list[int] = field(default_factory=list)
     lost_states: Counter[str] = field(default_factory=Counter)
     healths: Counter[str] = field(default_factory=Counter)

@@ -48,7 +48,7 @@ class NodeReplicaReport:
     is_continued: bool = False
     is_unfinished: bool = False
     refused_ids: Ids = field(default_factory=lambda: np.zeros(0, np.int64))
-    """Containers of which it says what breaks a rule: they are there, and as they were known."""
+    """Containers with an invalid report: they exist, and keep their known facts."""
     refused: str = ""  # the first reason
 
     def parts(self, count_max: int) -> Iterator["NodeReplicaReport"]:
@@ -93,7 +93,8 @@ class ReportProcessor:
         self.confirmed: set[str] = set()
         """Datanodes that named all their replicas since they registered with this process."""
         self.cut_off: set[str] = set()
-        """Datanodes whose full report lost a page: nobody knows whether they named them all."""
+        """Datanodes whose full report lost a page: it is unknown whether they named all
+        replicas."""
         self._is_older = False  # older than a state that datanodes saw, as already logged
         self.unknown_container_ids: set[int] = set(
             state.containers.missing(state.replicas.container_ids().tolist())

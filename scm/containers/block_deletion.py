@@ -96,11 +96,12 @@ class BlockDeletion:
         self._commands = commands
         self._clock = clock
         self._unsent: dict[tuple[int, bool], int] = {}
-        """By container, and whether it is unproven: a transaction that nobody was sent."""
+        """By container, and whether it is unproven: a transaction that was sent to no datanode."""
         self._resting = state.settled()  # containers with deletes pending on dead nodes only
         self._stirred = state.stirred()
         self._to_tell: defaultdict[str, dict[int, None]] = defaultdict(dict)
-        """Containers of which a datanode may owe deletes, by datanode, in the order of turns."""
+        """Containers with deletes that may be pending on a datanode, by datanode, in
+        sending order."""
         self._uneven_at = 0  # the container that is checked next
         self._uneven: dict[int, tuple[frozenset[tuple[str, int]], float]] = {}  # and since when
         self._unfinished: dict[int, None] = {

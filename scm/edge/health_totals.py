@@ -84,7 +84,7 @@ NAMED: Final = (
     Flag.DIFFER,
     Flag.FEW_REPLICAS,
 )
-"""What a page shows containers of, the worst first."""
+"""Flags for which a page lists containers, worst first."""
 ANY_NAMED: Final = reduce(or_, NAMED)
 
 

@@ -62,14 +62,14 @@ class ClusterMetrics:
     over_replicated: int
     verdict: Verdict
     sums: NodeTotals
-    """What datanodes say of their volumes."""
+    """Volumes as datanodes report them."""
     verified_at_s: float
-    """When the last verification by Spark ended; 0: none yet."""
+    """End of the last verification by Spark; 0: none yet."""
     has_verify_failed: bool
     is_unwritable: bool
     is_older: bool
     refusing: int
-    """Datanodes of whose reports something was left out lately."""
+    """Datanodes with recent invalid parts of reports."""
 
 
 class LockHoldMetrics(Collector):

@@ -35,7 +35,7 @@ class NodeView:
     live: Liveness | None
     container_count: int
     has_reported: bool
-    """It has named all its replicas since it registered with this process."""
+    """It has reported all its replicas since it registered with this process."""
     is_managed: bool
 
 

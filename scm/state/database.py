@@ -222,7 +222,7 @@ class StateDatabase:
         self.lineage = Lineage()
         self.is_cold = False
         self.restored: RestoreRecord | None = None
-        """Which backup this is, while it is not recovered."""
+        """The backup that this state was made of, until it is recovered."""
         self.recovered: RestoreRecord | None = None
         """The same of one that is."""
         self.writability: Final = Writability()

@@ -20,7 +20,7 @@ GROWING: Final = "state.restoring"  # beside the state while a restore is runnin
 DATA: Final = "data.mdb"
 _FILES: Final = frozenset({DATA, "lock.mdb"})
 _OWN_NAMES: Final = ("LOCK", "state", "snapshots", "runs")
-"""What a control plane makes in its directory."""
+"""Names that a control plane creates in its directory."""
 _OWNER_BYTES: Final = 512
 _FIRST_START: Final = "first start, "  # in the lock file until there is a cluster
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scm.state.replicas.holders import distinct
 
 MARKED_MAX: Final = 2**26
-"""Ids from here on may be of containers that datanodes report, and nobody here made."""
+"""Ids from here on may be of reported containers that were not made here."""
 
 
 class ContainerBitmap:

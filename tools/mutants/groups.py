@@ -50,7 +50,7 @@ class Group:
 
 
 SERVED = ("tests/property/test_ozone_orders.py",)
-"""They begin a server of gRPC, which answers nobody in a process that was forked."""
+"""They start a gRPC server, which answers no call in a forked process."""
 
 JUDGE_LAW = "tests/property/test_judge_reference.py"
 ASKED_BY_SCM = (

@@ -346,4 +346,4 @@ def brief(node: ast.AST) -> str:
 
 
 BRIEF_MAX = 90
-"""Letters of a change that are shown and that tell it from others."""
+"""Letters of a change that are shown and that distinguish it."""

@@ -42,7 +42,7 @@ OWN_BUDGET_S = 2.0
 FOREIGN_BUDGET_S = 0.5
 """Other tests that call a function: as many as run in this time."""
 IMPORT_FILES_MAX = 3
-"""Of so many files at most, where all have to be imported for one change."""
+"""Limit on the files of a mutant for which everything must be imported."""
 TEST_GRACE_CPU_S = 2.0
 TEST_SLOWER = 6
 """A test that takes so many times as long as it did hangs."""

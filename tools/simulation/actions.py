@@ -350,4 +350,4 @@ ACTIONS: Final[Mapping[Kind, Callable[["Run", Event], None]]] = {
     Kind.ROT_BENEATH: rot_beneath,
     Kind.DROP: drop,
 }
-"""What takes time, and happens side by side with the rest of its burst."""
+"""Actions that take time and run in parallel within a burst."""

@@ -59,7 +59,7 @@ FAULTS: Final = {
     Kind.WEATHER: 2,
     Kind.CLOCK: 1,
 }
-"""What goes wrong by chance, and how often beside the others."""
+"""Random faults with their relative frequencies."""
 
 DEATHS: Final = (Kind.CUT, Kind.CUT, Kind.KILL, Kind.LIE, Kind.ERRORS)  # in the middle of a repair
 

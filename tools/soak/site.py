@@ -34,7 +34,7 @@ SCM_SETTINGS: Final = {
     "heal_after_ms": 3_000,
     "reconcile_cooldown_ms": 10_000,
 }
-"""What takes minutes takes seconds; a datanode that is away is not given up."""
+"""Shortens minutes to seconds; an absent datanode is not given up."""
 
 
 @dataclass(slots=True)

@@ -50,10 +50,10 @@ assert len(_ORDER) == len(CommandKind)
 OF_THE_NODE: Final = frozenset(
     {CommandKind.SET_OPERATIONAL_STATE, CommandKind.REREGISTER, CommandKind.REFRESH_VOLUME_USAGE}
 )
-"""What a datanode of another layout may be sent: nothing that touches a replica."""
+"""Commands that a datanode of another layout may receive: none that touches a replica."""
 
 HARMLESS: Final = OF_THE_NODE | {CommandKind.CLOSE}
-"""What may be sent in safe mode: nothing that copies, changes or deletes a replica's data."""
+"""Commands that may be sent in safe mode: none that copies, changes or deletes a replica's data."""
 
 
 def limit(

@@ -12,7 +12,7 @@ from scm.state.clock import Clock
 from scm.state.facts import CommandOutcome, OutcomeState, PendingCommand
 
 REST_S: Final = 3_600.0
-"""How long another datanode is taken rather than one that failed, if there is another."""
+"""Time for which another datanode is preferred to one that failed, if there is another."""
 
 
 class FailingTargets:

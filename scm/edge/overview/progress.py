@@ -15,7 +15,7 @@ PORTION_S: Final = 10.0
 COUNTED: Final = frozenset(
     {CommandKind.REPLICATE, CommandKind.RECONSTRUCT, CommandKind.RECONCILE, CommandKind.DELETE}
 )
-"""What repairs and tidies; a close or a message to a node is neither."""
+"""Kinds that repair or remove replicas; closes and messages to a node do not count."""
 
 
 @dataclass(slots=True)

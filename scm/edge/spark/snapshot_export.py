@@ -71,7 +71,7 @@ class SnapshotData:
     rules: Rules = field(default_factory=Rules)
     """By which they were found."""
     owing: frozenset[int] = frozenset()
-    """Containers with deletes that not every holder was told of."""
+    """Containers with deletes that some holder has not received."""
     barred_nodes: frozenset[str] = frozenset()
     """Datanodes that are ordered nothing about replicas."""
     barred: frozenset[tuple[int, str]] = frozenset()
@@ -79,7 +79,7 @@ class SnapshotData:
     hopeful: frozenset[tuple[int, str]] = frozenset()
     """Bad replicas that a repair may still heal."""
     acknowledged: Mapping[int, int] = field(default_factory=dict)
-    """Last commit of each container that a key needs: its client was told that it is stored."""
+    """Last acknowledged commit of each container, because a key needs it."""
     keys: Iterable[Key] = ()
     at_risk: Collection[int] = ()
     """Containers that are lost or at risk: the first keys with blocks in them are named."""
@@ -93,7 +93,7 @@ class SnapshotExport:
     path: Path
     rows: dict[str, int]
     address: str = ""
-    """Where it lies for others, if it was put anywhere."""
+    """Address of the upload, if there was one."""
 
     @property
     def place(self) -> str:

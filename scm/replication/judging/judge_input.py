@@ -46,7 +46,7 @@ OP_WORDS: Final = {
     facts.CommandKind.REPLICATE: "ADD",
     facts.CommandKind.RECONSTRUCT: "ADD",
 }
-"""What pending commands mean to the judge; others are not about a replica."""
+"""The judge's words for pending commands; others are not about a replica."""
 
 _STATES: Final = {word: code for code, word in enumerate(CONTAINER_STATES)}
 _REPLICA_STATES: Final = np.array([REPLICA_STATES.index(state) for state in ReplicaState])

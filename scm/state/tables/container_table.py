@@ -36,7 +36,7 @@ class ContainerTable(Table[int, Container]):
         self._open_by_client: dict[str, set[int]] = {}
         self.closing: set[int] = set()
         self.states: Counter[ContainerState] = Counter()
-        """How many are in each state."""
+        """Number of containers in each state."""
         self.touched: set[int] = set()
         """Containers that were set or removed since `scm.edge.health_totals` took these."""
         self.wanted = WantedCounts()

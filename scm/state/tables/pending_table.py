@@ -27,7 +27,7 @@ class PendingTable(Table[int, PendingCommand]):
         """The commands about each container about which there is one."""
         self._adds: dict[str, set[int]] = {}
         self.kinds: Counter[CommandKind] = Counter()
-        """How many there are of each kind."""
+        """Number of commands of each kind."""
         self.add_count = 0
         """Replicas on their way in the whole cluster, all targets of a reconstruction counted."""
 

@@ -33,7 +33,7 @@ class ProcessFaults:
     is_healthy: Callable[[], bool]
     counts: Counter[str] = field(default_factory=Counter)
     returned_s: list[float] = field(default_factory=list)
-    """When one was back that may have been taken for dead, of the clock that only goes on."""
+    """Return times, on the monotonic clock, of processes that may have been counted as dead."""
 
     def run(self) -> None:
         """Apply one fault after the other, each when all are healthy again."""
