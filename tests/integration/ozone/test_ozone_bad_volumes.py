@@ -19,7 +19,7 @@ from ozone.scrub.history import History
 from ozone.scrub.result import ContainerResult, ScrubStatus
 from ozone.scrub.scrub import ScrubListener, ScrubOptions, scrub, state
 from scanner.finding import DamageFault
-from tests.support.ozone.ozone_scrubs import BIG, damage, once, running_volume, scrubbed
+from tests.support.ozone.ozone_scrubs import BIG, damage, once, scrubbed
 from tests.support.ozone.ozone_volumes import CLUSTER, STORAGE, MadeVolume
 
 WAIT_S = 60.0
@@ -37,13 +37,6 @@ def two(made: MadeVolume, tmp_path: Path) -> tuple[MadeVolume, Path]:
     version.write_text(version.read_text().replace("DS-made", "DS-other"))
     other.database.parent.rename(other.database.parent.with_name("DS-other"))
     return made, other.root
-
-
-@pytest.fixture
-def made(tmp_path: Path) -> Iterator[MadeVolume]:
-    """A volume whose datanode runs."""
-    with running_volume(tmp_path / "data") as volume:
-        yield volume
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Scrubs of containers with much damage, beside a datanode that writes all the time."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -18,18 +18,11 @@ from ozone.scrub.store import OzoneStore
 from scanner import notebook
 from scanner.finding import DamageFault, Forensic
 from scanner.replica_scan import STOPPED
-from tests.support.ozone.ozone_scrubs import BIG, damage, running_volume, scrubbed
+from tests.support.ozone.ozone_scrubs import BIG, damage, scrubbed
 from tests.support.ozone.ozone_volumes import MadeVolume, opened_databases
 
 DAMAGED = range(100, 160)
 ELSEWHERE = 4_000_000  # a container whose rows nobody reads here
-
-
-@pytest.fixture
-def made(tmp_path: Path) -> Iterator[MadeVolume]:
-    """A volume whose datanode runs."""
-    with running_volume(tmp_path / "data") as volume:
-        yield volume
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """A scrub of volumes of Ozone: what it finds on real ones, and that it leaves no trace."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from ozone.scrub.result import ScrubStatus
 from ozone.scrub.scrub import ScrubOptions
 from scanner.finding import DamageFault, Forensic
 from tests.support.faults.changes_seen import changes
-from tests.support.ozone.ozone_scrubs import BIG, damage, once, running_volume, scrubbed
+from tests.support.ozone.ozone_scrubs import BIG, damage, once, scrubbed
 from tests.support.ozone.ozone_volumes import MadeVolume, golden, snapshot
 
 DAMAGED = ScrubStatus.DAMAGED
@@ -32,13 +31,6 @@ FOUND_OF = {
 def volumes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Real volumes. A test that changes one makes its own."""
     return golden(tmp_path_factory.mktemp("golden"))
-
-
-@pytest.fixture
-def made(tmp_path: Path) -> Iterator[MadeVolume]:
-    """A volume whose datanode runs."""
-    with running_volume(tmp_path / "data") as volume:
-        yield volume
 
 
 # --- what is found -------------------------------------------------------------------------------

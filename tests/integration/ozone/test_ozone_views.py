@@ -3,7 +3,7 @@
 import errno
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -23,17 +23,9 @@ from ozone.scrub import reader
 from ozone.scrub.history import History
 from ozone.scrub.result import ContainerResult
 from ozone.scrub.store import OzoneStore
-from tests.support.ozone.ozone_scrubs import running_volume
 from tests.support.ozone.ozone_volumes import MadeVolume, key, opened_databases
 
 HERE = ContainerId(1)
-
-
-@pytest.fixture
-def made(tmp_path: Path) -> Iterator[MadeVolume]:
-    """A volume whose datanode runs."""
-    with running_volume(tmp_path / "data") as volume:
-        yield volume
 
 
 @pytest.fixture

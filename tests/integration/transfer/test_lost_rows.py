@@ -1,8 +1,5 @@
 """A replica of which rows are lost is copied with every byte, and says so of each block."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from agent.errors import Code
@@ -10,15 +7,8 @@ from agent.rpc.v1 import datanode_pb2 as pb
 from merkle.replica import BlockId, ReplicaState
 from scanner.notebook import FINDINGS_PER_REPLICA_MAX
 from tests.support.storage.datanodes import Datanode
-from tests.support.storage.pushed import MIB, Pair, decoded, exported, refused, serving_pair
+from tests.support.storage.pushed import MIB, Pair, decoded, exported, refused
 from tests.support.storage.stored_replica import CONTAINER
-
-
-@pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Pair]:
-    """A source, and an empty target."""
-    with serving_pair(tmp_path) as made:
-        yield made
 
 
 def found(node: Datanode) -> tuple[ReplicaState, set[int]]:

@@ -1,6 +1,6 @@
 """One datanode pushes its replica to another: whole, as it is, or not at all."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,18 +25,10 @@ from tests.support.storage.pushed import (
     encoded,
     exported,
     put_mixed,
-    serving_pair,
 )
 from tests.support.storage.stored_replica import CONTAINER
 
 MIB = 1024 * 1024
-
-
-@pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Pair]:
-    """Two datanodes that serve; the source has no replica yet."""
-    with serving_pair(tmp_path) as made:
-        yield made
 
 
 def assert_same(pair: Pair) -> None:

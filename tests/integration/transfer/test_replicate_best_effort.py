@@ -1,9 +1,7 @@
 """The best copy may be damaged, or half repaired: it is copied all the same, and arrives marked."""
 
 import os
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -12,17 +10,10 @@ from merkle.replica import BlockId, ReplicaState
 from merkle.tree_building import build_from_rows
 from tests.support.storage.datanodes import Datanode
 from tests.support.storage.deleting import remove_blocks
-from tests.support.storage.pushed import Pair, decoded, encoded, serving_pair
+from tests.support.storage.pushed import Pair, decoded, encoded
 from tests.support.storage.stored_replica import CHUNK_BYTES, CONTAINER, noise
 
 BLOCK = BlockId(2)
-
-
-@pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Pair]:
-    """A source with a replica of three blocks, and an empty target."""
-    with serving_pair(tmp_path) as made:
-        yield made
 
 
 def half_repaired(node: Datanode) -> None:

@@ -1,7 +1,6 @@
 """A replica with damage is copied as it is: what its source knows of arrives marked."""
 
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,18 +15,10 @@ from tests.support.storage.pushed import (
     encoded,
     exported,
     put_mixed,
-    serving_pair,
 )
 from tests.support.storage.stored_replica import CHUNK_BYTES, CONTAINER
 
 MIB = 1024 * 1024
-
-
-@pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Pair]:
-    """Two datanodes that serve; the source has no replica yet."""
-    with serving_pair(tmp_path) as made:
-        yield made
 
 
 def spoil(file: Path, harm: str) -> None:
