@@ -35,6 +35,7 @@ from agent.cli.terminal.output import (
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import Client
 from agent.errors import Code, Refused, SutureError
+from agent.rpc.calls.channel import patient
 from agent.rpc.v1 import datanode_pb2, scm_pb2
 from agent.runtime.exits import ExitCode
 from merkle.diff import Divergence, SummaryComparison, compare
@@ -443,7 +444,12 @@ def scan_one(
     datanode_id, container_id = replica.datanode.datanode_id, ContainerId(wish.container_id)
     peer = client.peer(replica.datanode)
     if not wish.wait:
-        return next(peer.scan(container_id, queue=True))
+        return patient(
+            lambda: next(peer.scan(container_id, queue=True)),
+            codes={Code.BUSY},
+            must_end=lambda: False,
+            waits=waiting_told(datanode_id),
+        )
     label = f"scanning on {datanode_id}"
     with bytes_progress(label, replica.replica.bytes_used, quiet=wish.quiet) as bar:
 
