@@ -26,4 +26,5 @@ def exit_code(summary: dict[str, Any]) -> int:
         return Exit.DATA_AT_RISK
     planned = sum(p["rows"] for action, p in summary["plan"].items() if action != "scan")
     todo = planned or summary["flagged"] or summary["unknown_containers"]
+    todo = todo or any(summary["disagreement"].values())
     return Exit.TO_DO if todo else Exit.OK

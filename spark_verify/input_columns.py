@@ -4,6 +4,7 @@ Spark has no unsigned 64-bit integer, so roots and tombstone checksums travel as
 two's complement: the same 64 bits, read with a sign. They are only ever compared for equality.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,7 +19,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from health.tables import snapshot_columns
+from health.tables import report_columns, snapshot_columns
 
 SCHEMA_VERSION: Final = snapshot_columns.SCHEMA_VERSION
 """Of the input. A snapshot of another version is refused: an older one lacks columns."""
@@ -60,11 +61,18 @@ SPARK_KINDS: Final[dict[pa.DataType, DataType]] = {
     pa.bool_(): BooleanType(),
 }
 
+
+def _typed(columns: Iterable[snapshot_columns.Column]) -> tuple[Column, ...]:
+    return tuple(Column(c.name, KINDS[c.kind], c.is_nullable, c.words) for c in columns)
+
+
 TABLES: Final[dict[str, tuple[Column, ...]]] = {
-    name: tuple(Column(c.name, KINDS[c.kind], c.is_nullable, c.words) for c in columns)
-    for name, columns in snapshot_columns.TABLES.items()
+    name: _typed(columns) for name, columns in snapshot_columns.TABLES.items()
 }
 """The input: one directory of Parquet files each."""
+
+REPORT: Final = _typed(report_columns.REPORT)
+"""The other input: one file for each report of a datanode."""
 
 CONTAINERS: Final = TABLES["containers"]
 REPLICAS: Final = TABLES["replicas"]
@@ -76,7 +84,7 @@ def schema_of(columns: tuple[Column, ...]) -> pa.Schema:
     return pa.schema([pa.field(c.name, c.type, c.nullable) for c in columns])
 
 
-def spark_schema(name: str) -> StructType:
+def spark_schema(columns: tuple[Column, ...]) -> StructType:
     """Return the schema by which Spark reads a table. All columns may be null: what must not be
     is checked row by row, because Parquet files do not have to say it."""
-    return StructType([StructField(c.name, SPARK_KINDS[c.type]) for c in TABLES[name]])
+    return StructType([StructField(c.name, SPARK_KINDS[c.type]) for c in columns])

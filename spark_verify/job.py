@@ -1,6 +1,7 @@
 """`suture-verify`: a snapshot in; health, a plan and a report out.
 
     suture-verify SNAPSHOT --out DIR [--run-id ID] [--changed-node ID ...] [--json]
+    suture-verify --reports DIR [--snapshot SNAPSHOT] --out DIR
     suture-verify views DIR                         SQL for the tables of all runs
     suture-verify SNAPSHOT --out DIR --master spark://host:7077
     spark-submit --py-files suture.zip spark_verify/job.py SNAPSHOT --out DIR
@@ -22,14 +23,15 @@ import typer
 from spark_verify.catalog_tables import Catalog, check_catalog
 from spark_verify.errors import CatalogRefused, FlagRefused, failures, hint_of, told
 from spark_verify.exits import Exit
-from spark_verify.options import ResolvedOptions
+from spark_verify.options import OPTIONS, ResolvedOptions
 from spark_verify.pipeline import Progress, VerifyRequest, VerifyResult, verify
 from spark_verify.printable import printable
 from spark_verify.report.html_report import verdict
 from spark_verify.report.sql_views import ENGINES, views
 from spark_verify.retention import RetentionPolicy, retain
 from spark_verify.session import open_session
-from spark_verify.snapshot.manifest import SnapshotManifest, read_manifest
+from spark_verify.snapshot.manifest import read_manifest
+from spark_verify.snapshot.reports import ASSUMED
 from spark_verify.storage import address_of, is_local, storage_of
 
 PARSERS_USAGE: Final = 2  # what typer exits with when a command line is wrong
@@ -79,8 +81,15 @@ Format = Annotated[
 def verify_command(
     snapshot: Annotated[
         str, typer.Argument(help="Snapshot's directory: a path, file:///, s3a:// or hdfs://.")
-    ],
+    ] = "",
+    *,
     out: Annotated[str, typer.Option(help="Directory that gets run_id=<run id>/.")],
+    reports: Annotated[
+        str, typer.Option(help="Directory of datanodes' reports: verify what these hold.")
+    ] = "",
+    named_snapshot: Annotated[
+        str, typer.Option("--snapshot", help="Snapshot to compare with the reports.")
+    ] = "",
     run_id: Annotated[
         str, typer.Option(help="Name of the result; default: from snapshot and nodes.")
     ] = "",
@@ -103,22 +112,18 @@ def verify_command(
 
     Exit codes: 0 clean, 2 work to do, 4 data at risk, 1 failed, 64 wrong command line.
     """
+    flags = {name: given for name, given in locals().items() if name in OPTIONS}
     started_s = time.monotonic()
 
     def progress(text: str) -> None:
         _tell(f"[{time.monotonic() - started_s:6.1f} s] {text}", err=True)
 
     try:
-        flags = {
-            "maintenance_min": maintenance_min,
-            "ec_redundancy": ec_redundancy,
-            "sample_max": sample_max,
-            "age_max_s": age_max_s,
-            "reporting_min_percent": reporting_min_percent,
-        }
         chosen = ResolvedOptions.of(flags, options)
+        if (snapshot and named_snapshot) or not (snapshot := snapshot or named_snapshot) + reports:
+            raise FlagRefused("name one snapshot, or --reports, or both")
         if explain:
-            _say_options(chosen, _manifest(snapshot, master).rules, as_json=as_json)
+            _say_options(chosen, _rules(snapshot, master), as_json=as_json)
             raise _Done(Exit.OK)
         request = VerifyRequest(
             snapshot,
@@ -126,6 +131,8 @@ def verify_command(
             run_id,
             master,
             tuple(changed_node or ()),
+            reports=reports,
+            assumed={name: chosen.value(name) for name in ASSUMED},
             own_rules=chosen.rules(),
             sample_max=chosen.value("sample_max"),
             age_max_s=chosen.value("age_max_s"),
@@ -181,11 +188,13 @@ def _say_done(result: VerifyResult, progress: Progress) -> _Done:
     return _Done(Exit(result.summary["exit_code"]))
 
 
-def _manifest(snapshot: str, master: str) -> SnapshotManifest:
-    """Return the manifest of a snapshot; only one that is not local needs Spark for that."""
+def _rules(snapshot: str, master: str) -> dict[str, int]:
+    """Return the rules that a snapshot says; only one that is not local needs Spark for that."""
+    if not snapshot:
+        return {}
     address = address_of(snapshot)
     spark = None if is_local(address) else open_session(row_count=0, master=master)
-    return read_manifest(storage_of(address, spark))
+    return read_manifest(storage_of(address, spark)).rules
 
 
 def _published(

@@ -58,6 +58,9 @@ OPTIONS: Final = {
         _rule("best_origin_copies", "stuck quasi-closed: of the best origins", 1, 100),
         _rule("other_origin_copies", "stuck quasi-closed: of each other origin", 1, 100),
         VerifyOption("age_max_s", "a snapshot older than this is refused; 0: any age", 0, 0, 10**9),
+        VerifyOption("replication_factor", "reports alone: copies of a Ratis container", 3, 1, 100),
+        VerifyOption("ec_data", "reports alone: data shards of an EC container", 3, 1, 31),
+        VerifyOption("ec_parity", "reports alone: parity shards of an EC container", 2, 1, 31),
         VerifyOption("reporting_min_percent", "nodes that must have reported", 50, 0, 100),
         VerifyOption("sample_max", "container ids named of each kind", 100, 1, 10_000),
     )

@@ -29,15 +29,18 @@ from spark_verify.frames.counting import (
     Kind,
     count_actions,
     count_departures,
+    count_disagreement,
     count_kinds,
     lowest_ids,
     rows_of,
     sample_ids,
 )
+from spark_verify.frames.disagreement import compared, disagreement, reported
 from spark_verify.frames.facts import Inputs
 from spark_verify.frames.previous_run import Previous, divergent_before, previous_run
 from spark_verify.frames.result_frames import Judged, judge_containers, typed
 from spark_verify.input_columns import RESULT_VERSION, SAMPLE_MAX
+from spark_verify.options import OPTIONS
 from spark_verify.report.html_report import render
 from spark_verify.report.summary import (
     agreement,
@@ -51,7 +54,7 @@ from spark_verify.report.summary import (
     text_report,
     verification_ages,
 )
-from spark_verify.result_tables import RESULTS, RUNS, describe_tables, type_name
+from spark_verify.result_tables import RUNS, columns_of, describe_tables
 from spark_verify.runs import (
     RUN,
     SUCCESS,
@@ -68,12 +71,14 @@ from spark_verify.session import described, open_session
 from spark_verify.snapshot.checks import (
     check_age,
     check_changed,
+    check_counts,
     check_reporting,
     check_there,
     checked_nodes,
 )
 from spark_verify.snapshot.manifest import SnapshotManifest, read_manifest
-from spark_verify.snapshot.tables import open_snapshot, parquet_reader
+from spark_verify.snapshot.reports import ASSUMED, Reports, open_reports
+from spark_verify.snapshot.tables import Snapshot, open_snapshot, parquet_reader
 from spark_verify.sql_text import local_rows
 from spark_verify.storage import Storage, address_of, is_local, spark_path, storage_of
 from spark_verify.tasks.judge_batches import nodes_of
@@ -97,8 +102,8 @@ class VerifyRequest:
     """What to verify and where to put the result."""
 
     snapshot: str
+    """A path or an address; "" if reports alone are to be compared."""
     out: Path | str
-    """A path or an address, as the snapshot."""
     run_id: str = ""
     master: str = ""
     changed_nodes: tuple[str, ...] = ()
@@ -112,6 +117,12 @@ class VerifyRequest:
     """Numbers that a person chose: they come before what the control plane says in its snapshot."""
     sample_max: int = SAMPLE_MAX
     """Container ids that are named of each kind."""
+    reports: str = ""
+    """Directory of reports of datanodes: their replicas are verified, not the snapshot's."""
+    assumed: Mapping[str, int] = field(
+        default_factory=lambda: {name: OPTIONS[name].default for name in ASSUMED}
+    )
+    """Options of ASSUMED."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +164,7 @@ class VerificationRun:
     request: VerifyRequest
     source: str
     """Address of the snapshot."""
+    reports: Reports | None
     manifest: SnapshotManifest
     inputs: dict[str, Any]
     storage: Storage
@@ -192,14 +204,31 @@ def verify(request: VerifyRequest, progress: Progress = lambda _: None) -> Verif
     when the snapshot cannot be believed, RunConflict when the run id belongs to another question.
     Either way nothing is left that reads as a result.
     """
-    source, out = address_of(request.snapshot), address_of(request.out)
-    spark = None
-    if not (is_local(source) and is_local(out)):
+    named = (request.snapshot, request.reports)
+    source, place = (address_of(one) if one else "" for one in named)
+    out = address_of(request.out)
+    spark, now_ms = None, time.time_ns() // 1_000_000
+    if place or not (is_local(source) and is_local(out)):
         progress("starting Spark")
         spark = open_session(row_count=0, master=request.master)
-    manifest = read_manifest(storage_of(source, spark))
-    check_age(manifest, request.age_max_s, time.time_ns() // 1_000_000)
-    run_id = run_id_of(request.run_id, manifest, request.changed_nodes)
+    believed = read_manifest(storage_of(source, spark)) if source else None
+    if believed:
+        check_age(believed, request.age_max_s, now_ms)
+    reports = None
+    if spark and place:
+        progress(f"reading reports in {place}")
+        reports = open_reports(
+            spark,
+            place,
+            (source, believed) if believed else None,
+            assumed=request.assumed,
+            age_max_s=request.age_max_s,
+            now_ms=now_ms,
+        )
+    manifest = reports.manifest if reports else believed
+    assert manifest is not None, "a request names a snapshot, reports, or both"
+    told = reports.told if reports else None
+    run_id = run_id_of(request.run_id, manifest, request.changed_nodes, told)
     inputs = inputs_of(
         manifest,
         changed_nodes=request.changed_nodes,
@@ -207,6 +236,7 @@ def verify(request: VerifyRequest, progress: Progress = lambda _: None) -> Verif
         own_rules=sorted(request.own_rules),
         reporting_min_percent=request.reporting_min_percent,
         sample_max=request.sample_max,
+        reports=told,
     )
     storage = storage_of(out, spark)
     known = _result(storage, run_id, inputs)
@@ -217,10 +247,12 @@ def verify(request: VerifyRequest, progress: Progress = lambda _: None) -> Verif
         progress("starting Spark")
     rows = sum(manifest.rows.values())
     spark = open_session(row_count=rows, master=request.master)
-    run = VerificationRun(
-        spark, request, source, manifest, inputs, storage, Attempt(out, run_id), progress
+    attempt = Attempt(out, run_id)
+    return _done(
+        VerificationRun(
+            spark, request, source, reports, manifest, inputs, storage, attempt, progress
+        )
     )
-    return _done(run)
 
 
 def _result(storage: Storage, run_id: str, inputs: Mapping[str, Any]) -> VerifyResult | None:
@@ -253,11 +285,13 @@ def _done(run: VerificationRun) -> VerifyResult:
 def _run(run: VerificationRun) -> dict[str, Any]:
     manifest, request = run.manifest, run.request
     run.begins("open", f"reading snapshot {manifest.snapshot_id}")
-    snapshot = open_snapshot(run.spark, run.source)
+    snapshot, differing = _opened(run)
     nodes = checked_nodes(snapshot.nodes, manifest)
     check_there(manifest, snapshot)
     check_changed(nodes, request.changed_nodes)
-    check_reporting(nodes, request.reporting_min_percent)
+    silent = run.reports.silent if run.reports else {}
+    named = [n | {"datanode_id": silent.get(n["datanode_id"], n["datanode_id"])} for n in nodes]
+    check_reporting(named, request.reporting_min_percent)
     racks = {node["rack"] for node in nodes if node["health"] != "DEAD"}
     chosen = manifest.rules | dict(request.own_rules)
     rules = replace(request.rules, **chosen | {"rack_count": max(len(racks), 1)})
@@ -271,7 +305,7 @@ def _run(run: VerificationRun) -> dict[str, Any]:
     run.ends("judge")
     run.begins("write", "writing tables")
     previous = previous_run(run.storage, manifest, run.attempt.run_id)
-    written = _write_tables(run, judged, _before(run, previous))
+    written = _write_tables(run, judged, _before(run, previous), differing)
     run.ends("write")
     run.begins("conclude", "concluding")
     summary = _conclude(run, judged, written, previous)
@@ -280,6 +314,18 @@ def _run(run: VerificationRun) -> dict[str, Any]:
     summary["exit_code"] = int(exit_code(summary))
     summary["text_report"] = text_report(summary)
     return summary
+
+
+def _opened(run: VerificationRun) -> tuple[Snapshot, DataFrame]:
+    """Return the tables to judge, and the rows of `disagreement/`."""
+    reports = run.reports
+    if reports is None or reports.believed is None:
+        snapshot = reports.snapshot if reports else open_snapshot(run.spark, run.source)
+        return snapshot, local_rows(run.spark, columns_of("disagreement"), [])
+    snapshot, manifest = reports.believed
+    both = run.keep("both", compared(snapshot.replicas, reports.snapshot.replicas))
+    check_counts(manifest, {"replicas": both.filter("believed IS NOT NULL").count()})
+    return replace(reports.snapshot, replicas=reported(both)), disagreement(both, reports)
 
 
 def _before(run: VerificationRun, previous: Previous | None) -> DataFrame | None:
@@ -298,7 +344,9 @@ class Written:
     votes: list[dict[str, Any]]
 
 
-def _write_tables(run: VerificationRun, judged: Judged, before: DataFrame | None) -> Written:
+def _write_tables(
+    run: VerificationRun, judged: Judged, before: DataFrame | None, differing: DataFrame
+) -> Written:
     """Write the rows of all tables but `runs`."""
     tables: dict[str, DataFrame] = {}
 
@@ -318,6 +366,7 @@ def _write_tables(run: VerificationRun, judged: Judged, before: DataFrame | None
     scan_count, tree_count = (sum(v[name] for v in counted) for name in ("scans", "in_tree"))
     silent = _silent(judged)
     add("plan", result_frames.plan(judged, silent, scan_count=scan_count, tree_count=tree_count))
+    add("disagreement", differing)
     return Written(tables, counted, rows_of(tables["votes"]))
 
 
@@ -334,7 +383,7 @@ def write(address: str, rows: DataFrame) -> None:
 
 def _written(run: VerificationRun, name: str) -> DataFrame:
     """Return the rows that were written of a table."""
-    schema = ", ".join(f"`{c.name}` {type_name(c.type)}" for c in RESULTS[name].schema)
+    schema = ", ".join(f"`{c}` {kind}" for c, kind in columns_of(name).items())
     return parquet_reader(run.spark).schema(schema).parquet(spark_path(run.attempt.table(name)))
 
 
@@ -378,6 +427,8 @@ def _conclude(
             count_departures(judged.cases) if is_leaving else {}, nodes, volumes
         ),
         "agreement": agreement(kinds, ids),
+        "reports": run.inputs["reports"],
+        **count_disagreement(tables["disagreement"]),
         "keys_at_risk": asdict(manifest.keys_at_risk) if manifest.keys_at_risk else None,
         "previous": previous.facts() if previous else None,
     }
@@ -421,10 +472,9 @@ def _commit(run: VerificationRun, summary: dict[str, Any]) -> None:
     texts = json.dumps(summary, indent=2), render(summary), json.dumps(told, indent=2)
     for name, text in zip(TEXTS, texts, strict=True):
         storage.write_text(f"{RUN}{attempt.run_id}/{name}", text + "\n")
-    schema = RESULTS[RUNS].schema
+    columns = columns_of(RUNS)
     known = summary["inputs"] | summary | {"replicas": summary["rows"]["replicas"]}
     known["attempt"] = attempt.name
-    columns = {column.name: type_name(column.type) for column in schema}
     row = local_rows(run.spark, columns, [[known[name] for name in columns]])
     write(attempt.table(RUNS), row.coalesce(1))
     storage.write_text(f"{RUN}{attempt.run_id}/{SUCCESS}", attempt.name)
@@ -440,6 +490,7 @@ def _result_manifest(run: VerificationRun, summary: dict[str, Any]) -> dict[str,
         "as_of_ms": run.manifest.as_of_ms,
         "term": run.manifest.term,
         "changed_nodes": run.inputs["changed_nodes"],
+        "reports": run.inputs["reports"],
         "rows": {
             "health": summary["containers"] + summary["unknown_containers"],
             "reconcile_plan": plan[RECONCILE],

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from spark_verify.input_columns import KINDS, RESULT_VERSION
+from spark_verify.input_columns import KINDS, REPLICAS, RESULT_VERSION, schema_of
 from spark_verify.storage import Storage
 
 RUNS: Final = "runs"
@@ -162,6 +162,29 @@ _VOTES: Final = _table(
     lost long votes that were lost
     """,
 )
+NOT_COMPARED: Final = (
+    *("snapshot_id", "container_id", "datanode_id", "origin_datanode_id", "tree_generation"),
+    *("settled_root", "is_barred", "is_hopeful", "data_scan_at_ms", "reported_at_ms"),
+)
+BELIEF: Final = schema_of(tuple(c for c in REPLICAS if c.name not in NOT_COMPARED))
+"""What is compared of a replica."""
+
+_DISAGREEMENT: Final = _table(
+    "one row a replica of which the control plane believes something else than its datanode",
+    """
+    container_id long the container
+    datanode_id string the datanode
+    kind string missing: not reported; stray: reported only; other_root; stale: otherwise different
+    differs string* which columns differ; none if one of the two is null
+    believed belief what the control plane believes; null if it knows no such replica
+    reported belief what the datanode reports; null if it has no such replica
+    heard_at_ms long when the control plane last heard of it, in ms since 1970
+    reported_at_ms long when the datanode wrote its report, in ms since 1970
+    is_later boolean whether it changed after the report or the snapshot: time may explain the row
+    snapshot_id string the snapshot that was verified
+    """,
+    belief=BELIEF,
+)
 _BACKING_OFF: Final = ("attempts", "is_backed_off")
 """Columns of `divergent` alone. Without them, and without what is backed off, it is what the
 control plane takes in (`reconcile_plan/`) and checks again on live state, row by row."""
@@ -206,6 +229,7 @@ RESULTS: Final = {
     "plan": _ACTION_PLAN,
     "volumes": _VOLUMES,
     "votes": _VOTES,
+    "disagreement": _DISAGREEMENT,
     RUNS: _RUNS,
 }
 """All tables, in the order in which a run's rows get their places: `runs` says that all are."""
@@ -246,6 +270,11 @@ def type_name(kind: pa.DataType) -> str:
     if pa.types.is_struct(kind):
         return f"struct<{','.join(f'{own.name}:{type_name(own.type)}' for own in kind)}>"
     return {"int64": "bigint", "int32": "int", "bool": "boolean"}.get(str(kind), str(kind))
+
+
+def columns_of(name: str) -> dict[str, str]:
+    """Return the columns of a table and their types, as Spark names them."""
+    return {field.name: type_name(field.type) for field in RESULTS[name].schema}
 
 
 def describe_tables(storage: Storage) -> None:

@@ -72,12 +72,19 @@ PACKAGES: Final = (
 """What a result follows from beside its input."""
 
 
-def run_id_of(given: str, manifest: SnapshotManifest, changed_nodes: Sequence[str]) -> str:
-    """Return the id of a run: the given one, else one that follows from snapshot and nodes.
+def run_id_of(
+    given: str,
+    manifest: SnapshotManifest,
+    changed_nodes: Sequence[str],
+    reports: Mapping[str, Any] | None = None,
+) -> str:
+    """Return the id of a run: the given one, else one that follows from the input and the nodes.
 
     Raises FlagRefused, RunConflict when it would name no directory, or is too long.
     """
     run_id = given or manifest.snapshot_id
+    if reports and not given and not run_id.endswith(reports["key"]):
+        run_id += f"-reports-{reports['key']}"
     if changed_nodes and not given:
         named = "\n".join(sorted(set(changed_nodes)))
         run_id += f"-changed-{zlib.crc32(named.encode()):08x}"
@@ -100,6 +107,7 @@ def inputs_of(
     reporting_min_percent: int,
     own_rules: Sequence[str] = (),
     sample_max: int = SAMPLE_MAX,
+    reports: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return everything that a result follows from, as it stands in its summary."""
     return {
@@ -113,6 +121,7 @@ def inputs_of(
         "own_rules": list(own_rules),
         "reporting_min_percent": reporting_min_percent,
         "sample_max": sample_max,
+        "reports": reports,
         "result_version": RESULT_VERSION,
         "code": code_checksum(),
     }

@@ -38,10 +38,12 @@ def local_rows(
 
     Spark would start Python to read rows that `createDataFrame` was given.
     """
-    given = ", ".join(f"({', '.join(map(literal, row))})" for row in rows)  # type: ignore[arg-type]
+    given = [f"({', '.join(map(literal, row))})" for row in rows]  # type: ignore[arg-type]
+    values = ", ".join(given or [f"({', '.join('NULL' for _ in columns)})"])
     names = [f"`{name}`" for name in columns]
     casts = (
         f"CAST({name} AS {kind}) AS {name}"
         for name, kind in zip(names, columns.values(), strict=True)
     )
-    return spark.sql(f"SELECT {', '.join(casts)} FROM VALUES {given} AS t ({', '.join(names)})")  # noqa: S608 -- texts of others are quoted
+    table = f"VALUES {values} AS t ({', '.join(names)}) WHERE {bool(given)}"
+    return spark.sql(f"SELECT {', '.join(casts)} FROM {table}")  # noqa: S608 -- texts are quoted

@@ -287,7 +287,7 @@ class ObserveConfig(ConfigSection):
 
 
 class ReportConfig(ConfigSection):
-    """Reports of all replicas as Parquet files, which the Spark job compares."""
+    """Reports of all replicas as Parquet files, for `suture-verify --reports`."""
 
     export: Directory = Field(
         "",

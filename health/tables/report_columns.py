@@ -56,3 +56,13 @@ def file_name(reported_at_ms: int, start_id: int) -> str:
     """Return the name of a report; names sort by time."""
     at = datetime.fromtimestamp(reported_at_ms // 1000, UTC)
     return f"{at:%Y%m%dT%H%M%S}.{reported_at_ms % 1000:03d}Z-{start_id:016x}.parquet"
+
+
+def time_in(name: str) -> int:
+    """Return the time in the name of a report, in ms since 1970. Raise ValueError for a name of
+    another form."""
+    match = FILE.fullmatch(name)
+    if match is None:
+        raise ValueError(f"{name} is not <UTC time>-<start id>.parquet")
+    at = datetime.strptime(match[1][:15], "%Y%m%dT%H%M%S").replace(tzinfo=UTC)
+    return int(at.timestamp()) * 1000 + int(match[1][16:19])

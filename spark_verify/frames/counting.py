@@ -28,6 +28,7 @@ KIND: Final = (
 RECONCILE: Final = "reconcile"
 BACKED_OFF: Final = "backed off"
 REPLICA_CLASS: Final = "replica_class"
+DISAGREEMENTS: Final = ("missing", "stray", "other_root", "stale")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +114,16 @@ def count_actions(tables: Mapping[str, DataFrame]) -> dict[str, tuple[int, int]]
     given: dict[str, Any] = {name: tables[name] for name in names}
     counted = spark.sql(query, **given).collect()
     return {row["action"]: (row["rows"], row["bytes"]) for row in counted}
+
+
+def count_disagreement(rows: DataFrame) -> dict[str, Any]:
+    """Return how many rows of `disagreement/` there are of each kind, without those that time may
+    explain, and how many these are."""
+    found = rows.groupBy("kind", "is_later").count().collect()
+    counts = dict.fromkeys(DISAGREEMENTS, 0)
+    counts |= {row["kind"]: row["count"] for row in found if not row["is_later"]}
+    later = sum(row["count"] for row in found if row["is_later"])
+    return {"disagreement": counts, "disagreement_later": later}
 
 
 def count_departures(judged: DataFrame) -> dict[str, list[int]]:

@@ -183,6 +183,21 @@ def scope(summary: dict[str, Any]) -> str:
     )
 
 
+def _told_by_reports(summary: dict[str, Any]) -> list[str]:
+    told = summary.get("reports")
+    if told is None:
+        return []
+    lines = ["", f"Replicas are those that {told['datanodes']} datanodes report."]
+    lines += [f"Too old: {name}" for name in told["silent"]]
+    if assumed := told["assumed"]:
+        lines += [f"Assumed: {', '.join(f'{name} {number}' for name, number in assumed.items())}."]
+    differing = summary["disagreement"]
+    if any(differing.values()):
+        counts = ", ".join(f"{kind} {count}" for kind, count in differing.items() if count)
+        lines += [f"The SCM believes something else of replicas: {counts} (disagreement/)."]
+    return lines
+
+
 def text_report(summary: dict[str, Any]) -> str:
     """Return the run as Ozone's Replication Manager would print it."""
     at = datetime.fromtimestamp(summary["as_of_ms"] / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -199,6 +214,7 @@ def text_report(summary: dict[str, Any]) -> str:
     lines += [f"(without any flag: {summary['containers'] - summary['flagged']})"]
     if summary["unknown_containers"]:
         lines += [f"(of no container, but with replicas: {summary['unknown_containers']})"]
+    lines += _told_by_reports(summary)
     agreed = summary["agreement"]
     same = agreed["compared"] - agreed["differing"]
     lines += ["", f"The SCM agrees on {same} containers, differs on {agreed['differing']}."]

@@ -165,7 +165,8 @@ def check_reporting(nodes: Sequence[Any], min_percent: int) -> None:
         shown = ", ".join(sorted(missing)[:EXAMPLES_MAX])
         raise SnapshotRefused(
             f"only {reported} of {len(expected)} nodes answer and have named all their replicas "
-            f"since the control plane started, {min_percent} % must; missing: {shown}",
+            f"since the control plane started, or in a new report, {min_percent} % must; missing: "
+            f"{shown}",
             hint="wait until the datanodes have reported, or lower --reporting-min-percent",
         )
 

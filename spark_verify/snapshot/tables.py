@@ -9,7 +9,7 @@ read, and the row counts with those of the manifest (`checks`).
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
@@ -72,51 +72,63 @@ def parquet_reader(spark: SparkSession) -> DataFrameReader:
 
 
 def _open_table(spark: SparkSession, directory: str, name: str) -> DataFrame:
-    path = spark_path(f"{directory}/{name}")
+    table, schema = f"table {name}/", spark_schema(TABLES[name])
+    rows, files = read_below(spark, f"{directory}/{name}", table, schema)
+    if rows is None:
+        raise SnapshotRefused(f"{directory} has no {table}", hint=SCAN_AGAIN)
+    if not files:
+        raise SnapshotRefused(f"{table} cannot be read: it has no file", hint=SCAN_AGAIN)
+    check_files(spark, table, {file.rpartition("/")[2]: file for file in files}, schema)
+    return rows
+
+
+def read_below(
+    spark: SparkSession, directory: str, table: str, schema: StructType
+) -> tuple[DataFrame | None, list[str]]:
+    """Return the rows and the files in and below a directory; None if it does not exist."""
     try:
-        table = parquet_reader(spark).schema(spark_schema(name)).parquet(path)
-        files = sorted(unquote(file) for file in table.inputFiles())
+        rows = parquet_reader(spark).schema(schema).parquet(spark_path(directory))
+        return rows, sorted(unquote(file) for file in rows.inputFiles())
     except failures() as error:
         if "PATH_NOT_FOUND" in str(error):
-            raise SnapshotRefused(f"{directory} has no table {name}/", hint=SCAN_AGAIN) from error
-        raise unreadable(name, error) from error
-    if not files:
-        raise SnapshotRefused(f"table {name}/ cannot be read: it has no file", hint=SCAN_AGAIN)
+            return None, []
+        raise unreadable(table, error) from error
+
+
+def check_files(
+    spark: SparkSession, table: str, files: Mapping[str, str], schema: StructType
+) -> None:
+    """Refuse files, by the name under which each is told, that are damaged, lack a column, or have
+    it with another type."""
+
+    def read(name: str) -> StructType:
+        return _schema(spark, table, name=name, file=files[name])
+
     with ThreadPoolExecutor(min(FOOTERS_AT_ONCE, len(files))) as pool:
-        for file, schema in zip(
-            files, pool.map(lambda f: _schema(spark, name, f), files), strict=True
-        ):
-            check_columns(name, file.rpartition("/")[2], schema)
-    return table
+        for name, found in zip(files, pool.map(read, files), strict=True):
+            types = {field.name: field.dataType.simpleString() for field in found}
+            wanted = {field.name: field.dataType.simpleString() for field in schema}
+            if faults := [*_faults(wanted, types)]:
+                raise SnapshotRefused(f"{table}, {name}: {'; '.join(faults)}", hint=SCAN_AGAIN)
 
 
-def _schema(spark: SparkSession, name: str, file: str) -> StructType:
+def _schema(spark: SparkSession, table: str, *, name: str, file: str) -> StructType:
     try:
         return parquet_reader(spark).parquet(file).schema
     except failures() as error:
-        file_name = file.rpartition("/")[2]
         twice = TWICE.search(str(error))
         if twice is None:
-            raise unreadable(name, error, file_name) from error
+            raise unreadable(table, error, name) from error
         raise SnapshotRefused(
-            f"table {name}/, {file_name}: column {twice[1]} is there twice", hint=SCAN_AGAIN
+            f"{table}, {name}: column {twice[1]} is there twice", hint=SCAN_AGAIN
         ) from error
 
 
-def unreadable(name: str, error: Exception, file: str = "") -> SnapshotRefused:
+def unreadable(table: str, error: Exception, name: str = "") -> SnapshotRefused:
     """Return the refusal of a table of which a file is damaged."""
     reason = " ".join(told(error).split())[:REASON_CHARACTERS_MAX]
-    named = f"{file}: " if file else ""
-    return SnapshotRefused(f"table {name}/ cannot be read: {named}{reason}", hint=SCAN_AGAIN)
-
-
-def check_columns(name: str, file_name: str, schema: StructType) -> None:
-    """Refuse a file that lacks a column, or has it with another type."""
-    types = {field.name: field.dataType.simpleString() for field in schema}
-    wanted = {field.name: field.dataType.simpleString() for field in spark_schema(name)}
-    faults = [*_faults(wanted, types)]
-    if faults:
-        raise SnapshotRefused(f"table {name}/, {file_name}: {'; '.join(faults)}", hint=SCAN_AGAIN)
+    named = f"{name}: " if name else ""
+    return SnapshotRefused(f"{table} cannot be read: {named}{reason}", hint=SCAN_AGAIN)
 
 
 def _faults(wanted: dict[str, str], types: dict[str, str]) -> Iterable[str]:

@@ -1,0 +1,81 @@
+"""Replicas of which the control plane believes something else than their datanodes report."""
+
+from typing import Final
+
+import pyspark.sql.functions as f
+from pyspark.sql import DataFrame
+
+from spark_verify.input_columns import REPLICAS
+from spark_verify.result_tables import BELIEF
+from spark_verify.snapshot.reports import Reports
+from spark_verify.sql_text import local_rows, texts
+
+KEY: Final = ("container_id", "datanode_id")
+ROOTS: Final = ("root", "tombstones_checksum")
+GROWING: Final = ("bcsid", "block_count", "used_bytes")
+"""What differs while clients write."""
+
+WRITABLE: Final = "('OPEN', 'CLOSING', 'RECOVERING')"
+FROM_SNAPSHOT: Final = ("settled_root", "is_barred", "is_hopeful")
+
+
+def compared(believed: DataFrame, reported: DataFrame) -> DataFrame:
+    """Return one row for each replica of two tables, with what each says of it."""
+    own = ", ".join(c.name for c in REPLICAS if c.name not in KEY)
+    left, right = (
+        table.selectExpr(*KEY, f"struct({own}) AS {name}")
+        for table, name in ((believed, "believed"), (reported, "reported"))
+    )
+    return left.join(right, list(KEY), "full")
+
+
+def reported(both: DataFrame) -> DataFrame:
+    """Return the rows of `replicas/` that were reported, with what only the snapshot knows."""
+    own = {c.name: f"reported.{c.name}" for c in REPLICAS}
+    own |= {name: f"coalesce(believed.{name}, reported.{name})" for name in FROM_SNAPSHOT}
+    own |= {name: name for name in KEY}
+    return both.filter("reported IS NOT NULL").selectExpr(*(f"{v} AS {k}" for k, v in own.items()))
+
+
+def disagreement(both: DataFrame, reports: Reports) -> DataFrame:
+    """Return the rows of `disagreement/`. Datanodes without a report that is believed are left
+    out."""
+    spark, manifest = both.sparkSession, reports.manifest
+    times = local_rows(
+        spark, {"datanode_id": "string", "report_ms": "bigint"}, list(reports.times.items())
+    )
+    names = [field.name for field in BELIEF]
+    is_written = f"believed.state IN {WRITABLE} AND reported.state IN {WRITABLE}"
+    differs = ", ".join(
+        f"if(NOT (believed.{name} <=> reported.{name})"
+        f"{f' AND NOT ({is_written})' if name in GROWING else ''}, '{name}', NULL)"
+        for name in names
+    )
+    sides = (
+        f"CASE WHEN {side} IS NOT NULL THEN struct({', '.join(f'{side}.{n}' for n in names)}) END "
+        f"AS {side}"
+        for side in ("believed", "reported")
+    )
+    kind = f"""
+        CASE WHEN reported IS NULL THEN 'missing' WHEN believed IS NULL THEN 'stray'
+        WHEN believed.tree_algorithm = reported.tree_algorithm
+            AND arrays_overlap(differs, array({texts(ROOTS)})) THEN 'other_root'
+        WHEN size(differs) > 0 THEN 'stale' END"""
+    rows = both.join(f.broadcast(times), "datanode_id").selectExpr(
+        "*",
+        f"CASE WHEN believed IS NULL OR reported IS NULL THEN CAST(array() AS ARRAY<STRING>) "
+        f"ELSE array_compact(array({differs})) END AS differs",
+    )
+    return (
+        rows.selectExpr("*", f"{kind} AS kind")
+        .filter("kind IS NOT NULL")
+        .selectExpr(
+            *(*KEY, "kind", "differs", *sides),
+            "believed.reported_at_ms AS heard_at_ms",
+            "report_ms AS reported_at_ms",
+            f"coalesce(believed.reported_at_ms > report_ms, false) OR report_ms > "
+            f"{manifest.as_of_ms}L AS is_later",
+            f"{texts([manifest.snapshot_id])} AS snapshot_id",
+        )
+        .sort(*KEY)
+    )

@@ -1,0 +1,273 @@
+"""Reports of datanodes as the tables of a snapshot.
+
+    DIR/<datanode id>/<UTC time>-<start id>.parquet   the newest of each datanode
+
+    reports ─┬─ rows of datanodes ─► nodes/
+             └─ rows of replicas ──► replicas/ ─► containers/, unless a snapshot has them
+
+A report is not believed for longer than three of its intervals. Its datanode counts as dead then,
+and its replicas are left out. What a snapshot knows and no report does (replication, states and
+health of datanodes, pending operations) comes from the snapshot if there is one.
+"""
+
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, groupby
+from typing import Any, Final
+
+import pyspark.sql.functions as f
+from pyspark.sql import DataFrame, SparkSession
+
+from health.tables.report_columns import FILE, OF_DATANODE, REPORT_VERSION, time_in
+from spark_verify.errors import SnapshotRefused, failures
+from spark_verify.input_columns import AHEAD_MAX_MS, REPLICAS, REPORT, TABLES, spark_schema
+from spark_verify.snapshot.checks import checked_nodes
+from spark_verify.snapshot.manifest import SnapshotManifest
+from spark_verify.snapshot.tables import (
+    Snapshot,
+    check_files,
+    open_snapshot,
+    parquet_reader,
+    read_below,
+    unreadable,
+)
+from spark_verify.sql_text import local_rows, text, texts
+
+WHAT: Final = "reports"
+INTERVALS: Final = 3
+"""Of a report: it is believed for as long unless `age_max_s` says otherwise."""
+
+WRITE_AGAIN: Final = "wait for the next report of the datanode, or remove this file"
+NONE: Final = "is report.export set on the datanodes, and to this directory?"
+FROM_REPLICAS: Final = ("CLOSED", "QUASI_CLOSED", "CLOSING", "OPEN")
+"""States that a container has from its replicas: the first that one of them is in."""
+
+ASSUMED: Final = ("replication_factor", "ec_data", "ec_parity")
+"""Options: the replication of all containers, of which reports say only whether it is EC."""
+
+SQL_KINDS: Final = {"int64": "bigint", "int32": "int", "string": "string", "bool": "boolean"}
+
+
+@dataclass(frozen=True, slots=True)
+class Reports:
+    """The reports of a cluster as a snapshot."""
+
+    manifest: SnapshotManifest
+    snapshot: Snapshot
+    times: Mapping[str, int]
+    """When each datanode reported, in ms since 1970, without those whose report is too old."""
+    told: dict[str, Any]
+    """What is recorded of them."""
+    silent: Mapping[str, str]
+    """The newest report of each datanode whose reports are all too old."""
+    believed: tuple[Snapshot, SnapshotManifest] | None
+    """What the control plane believes."""
+
+
+def open_reports(
+    spark: SparkSession,
+    directory: str,
+    believed: tuple[str, SnapshotManifest] | None,
+    *,
+    assumed: Mapping[str, int],
+    age_max_s: int,
+    now_ms: int,
+) -> Reports:
+    """Return the newest reports in `directory`. `believed` is a snapshot of the control plane and
+    its manifest. `assumed` has the options of ASSUMED. Raise SnapshotRefused for files that cannot
+    be believed."""
+    schema = spark_schema(REPORT)
+    newest = _newest(directory, read_below(spark, directory, WHAT, schema)[1])
+    check_files(spark, WHAT, {_shown(file): file for file in newest.values()}, schema)
+    datanodes = _datanodes(spark, newest, now_ms)
+    times = {}
+    for name, row in datanodes.items():
+        age_ms = now_ms - row["reported_at_ms"]
+        if age_ms <= 1000 * (age_max_s or INTERVALS * row["interval_s"]):
+            times[name] = row["reported_at_ms"]
+    silent = {name: _shown(file) for name, file in newest.items() if name not in times}
+    if not times:
+        raise SnapshotRefused(
+            f"{directory} has no report that is new enough; too old: {min(silent.values())}",
+            hint="are the agents running? --age-max-s believes older reports",
+        )
+    key = f"{zlib.crc32(repr([sorted(newest.values()), sorted(times)]).encode()):08x}"
+    as_of_ms, (cluster_id, *_) = max(times.values()), [r["cluster_id"] for r in datanodes.values()]
+    manifest = SnapshotManifest(
+        0, f"reports-{as_of_ms}-{key}", as_of_ms, 0, cluster_id, {"pending_ops": 0}
+    )
+    snapshot, known = None, []
+    if believed is not None:
+        manifest = believed[1]
+        if manifest.cluster_id != cluster_id:
+            raise SnapshotRefused(
+                f"{WHAT} are of cluster {cluster_id}, the snapshot is of {manifest.cluster_id}"
+            )
+        snapshot = open_snapshot(spark, believed[0])
+        known = checked_nodes(snapshot.nodes, manifest)
+    replicas = _replicas(_read(spark, [newest[name] for name in times]), manifest.snapshot_id)
+    nodes = _nodes(datanodes, known, times, manifest.snapshot_id)
+    rows = {"replicas": sum(datanodes[name]["replica_count"] for name in times)}
+    rows["nodes"] = len(nodes)
+    if snapshot is None:
+        rows["containers"] = replicas.select("container_id").distinct().count()
+        containers = _containers(replicas, assumed)
+        pending = local_rows(spark, _kinds("pending_ops"), [])
+    else:
+        # The control plane found its states by other replicas.
+        containers = snapshot.containers.withColumn("health_state", f.expr("CAST(NULL AS STRING)"))
+        pending = snapshot.pending_ops
+    told = {"key": key, "datanodes": len(times), "silent": sorted(silent.values())}
+    return Reports(
+        replace(manifest, rows=manifest.rows | rows),
+        Snapshot(containers, replicas, _local(spark, nodes), pending),
+        times,
+        told | {"assumed": {} if snapshot else dict(assumed)},
+        silent,
+        (snapshot, manifest) if snapshot else None,
+    )
+
+
+def _kinds(name: str) -> dict[str, str]:
+    return {c.name: SQL_KINDS[str(c.type)] for c in TABLES[name]}
+
+
+def _local(spark: SparkSession, nodes: Sequence[Mapping[str, Any]]) -> DataFrame:
+    kinds = _kinds("nodes")
+    return local_rows(spark, kinds, [[row[name] for name in kinds] for row in nodes])
+
+
+def _shown(file: str) -> str:
+    return "/".join(file.split("/")[-2:])
+
+
+def _newest(directory: str, files: Iterable[str]) -> dict[str, str]:
+    """Return the newest report of each datanode."""
+    by_name: dict[str, dict[str, list[str]]] = {}
+    for file in files:
+        place, datanode_id, name = file.rsplit("/", 2)
+        if not FILE.fullmatch(name):
+            raise SnapshotRefused(
+                f"{WHAT}: {file} is not <datanode id>/<UTC time>-<start id>.parquet",
+                hint="name a directory in which reports lie and nothing else",
+            )
+        by_name.setdefault(datanode_id, {}).setdefault(place, []).append(name)
+    if not by_name:
+        raise SnapshotRefused(f"{directory} has no report of a datanode", hint=NONE)
+    newest = {}
+    for datanode_id, places in by_name.items():
+        (place, *others), names = places, sorted(chain(*places.values()))
+        starts = [key for key, _ in groupby(names, lambda name: name.rpartition("-")[2])]
+        if others or len(starts) != len(set(starts)):
+            shown = ", ".join(f"{where}/{datanode_id}/" for where in sorted(places))
+            raise SnapshotRefused(
+                f"{WHAT}: two datanodes have the id {datanode_id}: {shown}",
+                hint="was a disk copied? stop one of the agents, and remove its reports",
+            )
+        newest[datanode_id] = f"{place}/{datanode_id}/{names[-1]}"
+    return newest
+
+
+def _datanodes(
+    spark: SparkSession, newest: Mapping[str, str], now_ms: int
+) -> dict[str, dict[str, Any]]:
+    """Return the row of each datanode. Refuse reports that are not whole, or contradict their
+    names."""
+    own = ", ".join(c.name for c in OF_DATANODE)
+    try:
+        found = spark.sql(
+            f"""
+            SELECT element_at(path, -2) AS datanode_id, count(container_id) AS replicas,
+                count_if(NOT datanode_id <=> element_at(path, -2)) AS others, count(*) AS rows,
+                collect_set(coalesce(reported_at_ms, 0L)) AS times,
+                first(CASE WHEN container_id IS NULL THEN struct({own}) END, true) AS own
+            FROM {{rows}} GROUP BY path
+            """,  # noqa: S608 -- our names
+            rows=_read(spark, newest.values()).selectExpr(
+                "*", "split(_metadata.file_path, '/') AS path"
+            ),
+        ).collect()
+    except failures() as error:
+        raise unreadable(WHAT, error) from error
+    rows = {row["datanode_id"]: row.asDict(recursive=True) for row in found}
+    for name, file in newest.items():
+        fault = _fault(rows.get(name), time_in(file.rpartition("/")[2]), now_ms)
+        if fault:
+            raise SnapshotRefused(f"{WHAT}, {_shown(file)}: {fault}", hint=WRITE_AGAIN)
+    clusters = {row["own"]["cluster_id"]: name for name, row in rows.items()}
+    if len(clusters) > 1:
+        shown = ", ".join(f"{cluster} in {_shown(newest[n])}" for cluster, n in clusters.items())
+        raise SnapshotRefused(f"{WHAT}: cluster_id is {shown}", hint="name those of one cluster")
+    return {
+        name: row["own"] | {"datanode_id": name, "reported_at_ms": row["times"][0]}
+        for name, row in rows.items()
+    }
+
+
+def _fault(row: Mapping[str, Any] | None, at_ms: int, now_ms: int) -> str:
+    """Return why a report is refused; "" if it is not."""
+    if row is None or row["own"] is None or row["rows"] != row["replicas"] + 1:
+        return "container_id must be null in one row, that of the datanode"
+    own, count = row["own"], row["replicas"]
+    nulls = [c.name for c in OF_DATANODE if own[c.name] is None and c.name != "op_expiry_ms"]
+    faults = {
+        f"report_version is not {REPORT_VERSION}": own["report_version"] != REPORT_VERSION,
+        f"{', '.join(nulls)} is null in the row of the datanode": nulls,
+        "datanode_id is not that of the directory in all rows": row["others"],
+        "reported_at_ms is not the time in the name in all rows": row["times"] != [at_ms],
+        f"replica_count is {own['replica_count']}, of {count} rows": own["replica_count"] != count,
+        "reported_at_ms is in the future": at_ms > now_ms + AHEAD_MAX_MS,
+    }
+    return next((what for what, is_so in faults.items() if is_so), "")
+
+
+def _read(spark: SparkSession, files: Iterable[str]) -> DataFrame:
+    return parquet_reader(spark).schema(spark_schema(REPORT)).parquet(*files)
+
+
+def _nodes(
+    datanodes: Mapping[str, Mapping[str, Any]],
+    known: Sequence[Mapping[str, Any]],
+    times: Mapping[str, int],
+    snapshot_id: str,
+) -> list[dict[str, Any]]:
+    """Return the rows of `nodes/`: those of the snapshot, and of other datanodes that report."""
+    rows = {row["datanode_id"]: dict(row) for row in known}
+    for name, row in datanodes.items():
+        own = {column.name: row.get(column.name, 0) for column in TABLES["nodes"]}
+        own["snapshot_id"] = snapshot_id
+        own["health"] = "HEALTHY" if name in times else "DEAD"
+        own["last_heartbeat_at_ms"] = row["reported_at_ms"]
+        rows.setdefault(name, own)
+    return [row | {"has_reported": name in times} for name, row in rows.items()]
+
+
+def _replicas(rows: DataFrame, snapshot_id: str) -> DataFrame:
+    """Return the rows of `replicas/`."""
+    told = {"snapshot_id": text(snapshot_id), "settled_root": "CAST(NULL AS BIGINT)"}
+    told |= {"is_barred": "false", "is_hopeful": "false"}
+    columns = (f"{told.get(c.name, c.name)} AS {c.name}" for c in REPLICAS)
+    return rows.filter("container_id IS NOT NULL").selectExpr(*columns)
+
+
+def _containers(replicas: DataFrame, assumed: Mapping[str, int]) -> DataFrame:
+    """Return the rows of `containers/` as far as replicas tell of them."""
+    factor, data, parity = (assumed[name] for name in ASSUMED)
+    state = " ".join(f"WHEN bool_or(state = '{word}') THEN '{word}'" for word in FROM_REPLICAS)
+    return replicas.sparkSession.sql(
+        f"""
+        SELECT first(snapshot_id) AS snapshot_id, container_id, max(replica_index) > 0 AS is_ec,
+            if(is_ec, 'EC', 'RATIS') AS replication_type,
+            if(is_ec, {data + parity}, {factor}) AS replication_factor,
+            if(is_ec, {data}, NULL) AS ec_data, if(is_ec, {parity}, NULL) AS ec_parity,
+            CASE {state} ELSE 'CLOSED' END AS state, max(block_count) AS key_count,
+            coalesce(max(bcsid) FILTER (WHERE state IN ({texts(FROM_REPLICAS)})), 0L)
+                AS sequence_id,
+            CAST(NULL AS BIGINT) AS acknowledged_bcsid, max(used_bytes) AS used_bytes,
+            0L AS state_since_ms, bool_or(state = 'OPEN') AS pipeline_alive, false AS suppressed,
+            false AS owes_deletes, CAST(NULL AS STRING) AS health_state
+        FROM {{replicas}} GROUP BY container_id
+        """,  # noqa: S608 -- our names and numbers
+        replicas=replicas,
+    ).drop("is_ec")
