@@ -163,7 +163,7 @@ def is_intact(block_id: BlockId, row: bytes) -> bool:
 
 
 def decode_block(block_id: BlockId, row: bytes) -> BlockData:
-    """Return the block that `row` describes. Raise Damaged."""
+    """Return the block that `row` describes. Raise DamagedData."""
     if not is_intact(block_id, row):
         raise DamagedData(f"row of block {block_id}: {len(row)} bytes fail their checksum")
     magic, version, chunk_count, _, bcsid, metadata_bytes, _ = HEADER.unpack_from(row)
@@ -282,7 +282,7 @@ def batches(
 
 
 def read_columns(block_ids: Sequence[BlockId], rows: Sequence[bytes]) -> RowColumns:
-    """Parse rows column by column. Raise Damaged, naming the first damaged row."""
+    """Parse rows column by column. Raise DamagedData, naming the first damaged row."""
     count = len(rows)
     ids = np.fromiter(block_ids, dtype=np.uint64, count=count)
     sizes_bytes = np.fromiter(map(len, rows), dtype=np.int64, count=count)
@@ -337,6 +337,6 @@ def read_table(
 
 
 def refuse(ids: U64s, wrong: npt.NDArray[np.bool_], what: str) -> None:
-    """Raise Damaged naming the first block whose row is wrong, if any."""
+    """Raise DamagedData naming the first block whose row is wrong, if any."""
     if wrong.any():
         raise DamagedData(f"row of block {ids[int(wrong.argmax())]}: wrong {what}")

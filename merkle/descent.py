@@ -76,7 +76,7 @@ def differing_ranges(
     """Return the ranges to descend into, with adjacent ones joined.
 
     `also` names blocks whose ranges are included although they may agree: those with chunks that
-    are unhealthy here, since checksums do not cover health. Raise Damaged if the peer returned
+    are unhealthy here, since checksums do not cover health. Raise DamagedData if the peer returned
     another number of checksums than requested.
     """
     bounds = check_starts(u64s(starts))
@@ -129,7 +129,7 @@ def partial_tree(
 
     `detailed` is `Tree.from_columns` of the chunks, so each of its blocks is the fold of its
     leaves; it must match the rows. Other blocks are known by checksum only, without chunks. Raise
-    Damaged.
+    DamagedData.
     """
     ids, checksums = u64s(block_ids), u64s(block_checksums)
     buried = np.array(deleted, dtype=np.bool_)
@@ -158,7 +158,7 @@ def check_detailed(
     detailed: Tree,
     index: npt.NDArray[np.intp],
 ) -> npt.NDArray[np.intp]:
-    """Return `index`. Raise Damaged if the chunks do not match the rows."""
+    """Return `index`. Raise DamagedData if the chunks do not match the rows."""
     known = index < len(ids)
     known &= ids[np.minimum(index, len(ids) - 1)] == detailed.block_ids if len(ids) else False
     if not known.all():
@@ -177,7 +177,7 @@ def check_ranges(
     advertised: Sequence[int] | U64s,
     scope: Sequence[BlockRange],
 ) -> None:
-    """Raise Damaged unless the rows in `scope` fold to the range checksums sent before them.
+    """Raise DamagedData unless the rows in `scope` fold to the range checksums sent before them.
 
     If not, the peer contradicts itself, or its tree changed in between, which its generation shows:
     then start again at the root.

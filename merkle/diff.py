@@ -59,7 +59,7 @@ class SummaryComparison(StrEnum):
 
 
 class HasRoot(Protocol):
-    """An object with a root: a `Summary` or a `Tree`."""
+    """An object with a root: a `TreeSummary` or a `Tree`."""
 
     @property
     def algorithm(self) -> Algorithm:

@@ -103,7 +103,7 @@ class Tree:
         chunk_healthy: Sequence[bool] | npt.NDArray[np.bool_],
         generation: int = 0,
     ) -> "Tree":
-        """Return the tree received as columns. Raise Damaged.
+        """Return the tree received as columns. Raise DamagedData.
 
         Every live block's checksum is recomputed from its leaves: a peer's claim that its own
         leaves do not support is rejected before anything is planned with it.
@@ -238,7 +238,7 @@ class Tree:
         return replace(self, generation=generation)
 
     def verify(self) -> None:
-        """Raise Damaged unless every live block and the root are the fold of their children."""
+        """Raise DamagedData unless every live block and the root are the fold of their children."""
         live = ~self.deleted
         folded = fold_blocks(
             self.algorithm,
@@ -321,7 +321,9 @@ def compose(
     chunk_spans: U64s,
     chunk_checksums: U64s,
 ) -> Tree:
-    """Return the tree of these columns, with the root computed. Raise Damaged for a bad shape."""
+    """Return the tree of these columns, with the root computed. Raise DamagedData for a bad
+    shape.
+    """
     starts = np.zeros(len(chunk_counts) + 1, dtype=np.uint32)
     np.cumsum(chunk_counts, out=starts[1:])
     check_shape(block_ids, block_checksums, deleted, starts, chunk_spans, chunk_checksums)

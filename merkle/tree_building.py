@@ -105,9 +105,9 @@ def build_from_rows(
 ) -> Tree:
     """Return the tree that the rows of `merkle.blockrow` describe, by ascending block id.
 
-    It assumes that the replica holds what was written: every chunk is healthy. Raise Damaged for a
-    damaged row, ValueError for rows out of order. A tombstone wins over the row of the same block:
-    the delete wrote the one and had not yet removed the other.
+    It assumes that the replica holds what was written: every chunk is healthy. Raise DamagedData
+    for a damaged row, ValueError for rows out of order. A tombstone wins over the row of the same
+    block: the delete wrote the one and had not yet removed the other.
     """
     ids, checksums, counts, spans, leaves = [], [], [], [], []
     for batch_ids, batch_rows in batches(rows):

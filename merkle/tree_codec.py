@@ -99,7 +99,7 @@ def pack_header(header: Header) -> bytes:
 def decode_tree(data: Buffer, container_id: ContainerId) -> Tree:
     """Return the tree in `data`, as views of it: the caller must not change `data`.
 
-    Raise Damaged.
+    Raise DamagedData.
     """
     view = memoryview(data).cast("B")
     header = read_header(view, container_id)
@@ -115,13 +115,13 @@ def decode_tree(data: Buffer, container_id: ContainerId) -> Tree:
 
 
 def stored_bytes(head: Buffer, container_id: ContainerId) -> int:
-    """Return the length of a file that begins with `head`. Raise Damaged."""
+    """Return the length of a file that begins with `head`. Raise DamagedData."""
     columns_bytes = read_header(memoryview(head).cast("B"), container_id).columns_bytes
     return HEADER.size + columns_bytes + -columns_bytes % WORD_BYTES + TRAILER.size
 
 
 def read_header(view: memoryview, container_id: ContainerId) -> Header:
-    """Return the header. Raise Damaged if this is not a tree of a known version."""
+    """Return the header. Raise DamagedData if this is not a tree of a known version."""
     if len(view) < HEADER.size + TRAILER.size:
         raise damaged(container_id, f"{len(view)} bytes are too few")
     magic, version, code, _, stored_id, *numbers = HEADER.unpack_from(view)
@@ -145,7 +145,7 @@ def read_columns(view: memoryview, header: Header) -> dict[str, Column]:
 
 
 def check_content(columns: dict[str, Column], header: Header) -> Tree:
-    """Return the tree of the columns. Raise Damaged if their content is invalid."""
+    """Return the tree of the columns. Raise DamagedData if their content is invalid."""
     tree = Tree(
         algorithm=header.algorithm,
         generation=header.generation,

@@ -26,7 +26,9 @@ assert BLOCK_BYTES_MAX < 1 << OFFSET_BITS, "a chunk's offset must fit its span"
 
 
 def spans_of(offsets: U64s, lengths_bytes: U64s, healthy: Column | np.bool_) -> U64s:
-    """Return offset, length and health of each chunk as one word. Raises Damaged beyond limits."""
+    """Return offset, length and health of each chunk as one word. Raises DamagedData beyond
+    limits.
+    """
     if (offsets >> np.uint64(OFFSET_BITS)).any() or (lengths_bytes > LENGTH_MASK).any():
         raise DamagedData("a chunk's offset or length is not possible")
     spans: U64s = offsets << np.uint64(OFFSET_SHIFT) | lengths_bytes << np.uint64(1)
@@ -69,7 +71,7 @@ def check_shape(
     chunk_spans: U64s,
     chunk_checksums: U64s,
 ) -> None:
-    """Raise Damaged unless the columns of a tree match each other and ascend."""
+    """Raise DamagedData unless the columns of a tree match each other and ascend."""
     count = len(block_ids)
     lengths = (len(block_checksums), len(deleted), len(chunk_starts) - 1)
     if lengths != (count, count, count):

@@ -3,7 +3,7 @@
 One failure says nothing about the data unless its errno is listed as the device's: rights that are
 being changed, a network that comes back, a medium on which no two reads of a chunk agree. Scans
 count failures (`Doubt`). From the third on, an hour after the first, the next scan reads through
-`Insistent`: the same failure is then the verdict, block by block. A host that lacks a resource
+`RetryingReader`: the same failure is then the verdict, block by block. A host that lacks a resource
 never leads to it.
 """
 

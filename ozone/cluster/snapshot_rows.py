@@ -60,7 +60,7 @@ def lacks_pipeline(info: Any, open_pipelines: frozenset[str]) -> bool:
 
 
 def container_row(info: Any, open_pipelines: frozenset[str], instant: ExportContext) -> Row:
-    """Return the row of a container. Raise Strange."""
+    """Return the row of a container. Raise UnsupportedValue."""
     kind, state = TYPES.get(info.type), STATES.get(info.state)
     if kind is None or state is None:
         raise UnsupportedValue(f"replication type {info.type}, state {info.state}")
@@ -90,7 +90,7 @@ def container_row(info: Any, open_pipelines: frozenset[str], instant: ExportCont
 def replica_row(
     replica: Any, instant: ExportContext, scrubbed: ScrubbedReplica | None = None
 ) -> Row:
-    """Return the row of a replica, with its host's scrub results. Raise Strange.
+    """Return the row of a replica, with its host's scrub results. Raise UnsupportedValue.
 
     The scrub's roots count while the datanode reports the same tree.
     """
@@ -139,7 +139,7 @@ def root_of(replica: Any) -> int | None:
 
 
 def node_row(datanode: str, node: Any, usage: Any, instant: ExportContext) -> Row:
-    """Return the row of a node; `usage` is how full it is. Raise Strange."""
+    """Return the row of a node; `usage` is how full it is. Raise UnsupportedValue."""
     health = HEALTHS.get(node.states[0] if node.states else 0)
     op_state = NODE_STATES.get(node.op_states[0] if node.op_states else 0)
     if health is None or op_state is None:

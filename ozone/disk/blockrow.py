@@ -46,7 +46,8 @@ def decode_stored(
 ) -> StoredBlock:
     """Return the block of these rows of the two tables; one of them may be None.
 
-    Raise Damaged if Ozone cannot have written a row so, Unknown if it cannot be judged.
+    Raise DamagedData if Ozone cannot have written a row so, UnsupportedFormat if it cannot be
+    judged.
     """
     if row is None:
         if tail is None:
@@ -84,7 +85,7 @@ def _decode(container_id: ContainerId, block_id: BlockId, row: bytes) -> Any:
 
 
 def _check_counts(block_id: BlockId, row: bytes) -> None:
-    """Raise Damaged for a row with too many messages, before a hundred bytes are allocated for
+    """Raise DamagedData for a row with too many messages, before a hundred bytes are allocated for
     each.
     """
     if len(row) <= 2 * CHUNKS_PER_BLOCK_MAX:  # an empty one has two bytes
@@ -101,7 +102,7 @@ def _chunks(message: Any) -> list[ChunkInfo]:
 
 
 def decode_chunk(block_id: int, chunk: Any) -> ChunkInfo:
-    """Return the chunk in a row's message. Raise Damaged or Unknown."""
+    """Return the chunk in a row's message. Raise DamagedData or UnsupportedFormat."""
     where = f"block {block_id}, chunk at {chunk.offset}"
     if not (chunk.HasField("offset") and chunk.HasField("length")):
         raise DamagedData(f"block {block_id}: a chunk without offset or length")

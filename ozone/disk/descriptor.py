@@ -63,7 +63,9 @@ _Loader.add_constructor(TAG, _mapping)
 
 
 def decode_descriptor(data: bytes, container_id: ContainerId) -> OzoneDescriptor:
-    """Decode a descriptor. Raise Damaged, naming the fault, or Unknown for another Ozone's."""
+    """Decode a descriptor. Raise DamagedData, naming the fault, or UnsupportedFormat for another
+    Ozone's.
+    """
     what = f"descriptor of container {container_id}"
     fields = _fields(data, what)
     if fields.get("containerType") != CONTAINER_TYPE:
@@ -138,7 +140,7 @@ def _number(fields: dict[Any, Any], name: str, largest: int, what: str) -> int:
 def with_state(data: bytes, state: ReplicaState) -> bytes:
     """Return a descriptor with another state and the checksum of its new text.
 
-    Raise Damaged unless the text has one line for each of both.
+    Raise DamagedData unless the text has one line for each of both.
     """
     lines = re.findall(rb"^state: [A-Z_]+$", data, re.MULTILINE)
     if len(lines) != 1 or len(_CHECKSUM_LINE.findall(data)) != 1:

@@ -35,8 +35,8 @@ def decode_noted(
 ) -> StoredBlock:
     """Return the block of these rows with its notes; `encode_row` restores the row.
 
-    Raise Damaged or Unknown as `decode_stored`. Each stripe checksum is a note, or they are packed
-    if too many; if there is no room for all, none is kept.
+    Raise DamagedData or UnsupportedFormat as `decode_stored`. Each stripe checksum is a note, or
+    they are packed if too many; if there is no room for all, none is kept.
     """
     stored = decode_stored(container_id, block_id, row, tail)
     notes: dict[str, str] = {}

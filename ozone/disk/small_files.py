@@ -15,7 +15,9 @@ NO_FILE: Final = frozenset({errno.ELOOP, errno.ENXIO})  # a circular link, a soc
 
 
 def read_small(path: Path, bytes_max: int) -> bytes:
-    """Return a whole file. Raise Damaged beyond `bytes_max` or if it is not a file, or OSError."""
+    """Return a whole file. Raise DamagedData beyond `bytes_max` or if it is not a file, or
+    OSError.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would block
     except OSError as error:
@@ -33,6 +35,6 @@ def read_small(path: Path, bytes_max: int) -> bytes:
 
 
 def read_descriptor(paths: ContainerPaths) -> OzoneDescriptor:
-    """Return the descriptor of a container. Raise Damaged, Unknown or OSError."""
+    """Return the descriptor of a container. Raise DamagedData, UnsupportedFormat or OSError."""
     data = read_small(paths.descriptor, DESCRIPTOR_BYTES_MAX)
     return decode_descriptor(data, paths.container_id)

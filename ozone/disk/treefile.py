@@ -36,7 +36,7 @@ class OzoneTree:
 
 
 def decode_tree(data: bytes, container_id: ContainerId) -> OzoneTree:
-    """Return the tree in a file's bytes. Raise Damaged."""
+    """Return the tree in a file's bytes. Raise DamagedData."""
     what = f"tree of container {container_id}"
     info = parse(INFO_OUTLINE, data)
     if info.container_id != container_id:
@@ -89,7 +89,9 @@ def _blocks(what: str, each: Sequence[bytes]) -> Iterator[Any]:
 def _check_folds(
     what: str, live: Mapping[BlockId, int], counts: Sequence[int], leaves: Sequence[int]
 ) -> None:
-    """Raise Damaged unless each live block is the fold of its leaves; for all blocks at once."""
+    """Raise DamagedData unless each live block is the fold of its leaves; for all blocks at
+    once.
+    """
     ids = np.fromiter(live, np.uint64, len(live))
     owned = np.array(counts, np.int64)
     signed = np.array(leaves, np.int64)

@@ -100,7 +100,7 @@ class OzoneReplicaPeer:
 def tree_of(data: bytes, container_id: ContainerId) -> Tree:
     """Return the tree in an answer of a datanode of Ozone.
 
-    Raise Damaged, or Refused(UNCLOSED_CONTAINER_IO) if there is none yet.
+    Raise DamagedData, or Refused(UNCLOSED_CONTAINER_IO) if there is none yet.
     """
     told = decode_tree(data, container_id)
     if told.root is None:

@@ -151,7 +151,7 @@ class OzoneStore:
             self.history.forget(gone)
 
     def replica(self, container_id: ContainerId) -> ContainerOnDisk:
-        """Return one container. Raise Damaged, Unknown or OSError."""
+        """Return one container. Raise DamagedData, UnsupportedFormat or OSError."""
         paths = self.volume.paths(container_id)
         status = paths.descriptor.stat()
         seen = (status.st_ino, status.st_mtime_ns, status.st_size)

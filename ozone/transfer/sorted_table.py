@@ -44,7 +44,7 @@ class Handle(NamedTuple):
 
 
 def check_blocks(path: Path, block_bytes_max: int) -> None:
-    """Raise Damaged unless all blocks of a table are in its file, consecutive, and unpack to at
+    """Raise DamagedData unless all blocks of a table are in its file, consecutive, and unpack to at
     most `block_bytes_max` each, or if that cannot be determined. Raise OSError.
     """
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -86,7 +86,9 @@ class _Table:
             end = handle.offset + handle.size_bytes + TRAILER_BYTES
 
     def _is_relative(self, properties: Handle | None) -> bool:
-        """Return True for the relative form of the index. Raise Damaged for an index of indexes."""
+        """Return True for the relative form of the index. Raise DamagedData for an index of
+        indexes.
+        """
         if properties is None:
             return False
         stated = dict(_entries(self._unpacked(properties)))
@@ -97,7 +99,7 @@ class _Table:
 
     def _check(self, handle: Handle) -> tuple[int, int, int]:
         """Return a block's compression, the start of its content, and its unpacked size. Raise
-        Damaged for invalid values.
+        DamagedData for invalid values.
         """
         end = handle.offset + handle.size_bytes
         if handle.offset < 0 or end + TRAILER_BYTES > len(self._data) - FOOTER.size:

@@ -89,7 +89,7 @@ class Method:
 
 
 def parse_answer(frame: bytes) -> Answer:
-    """Return the contents of a frame without its length. Raise Damaged."""
+    """Return the contents of a frame without its length. Raise DamagedData."""
     end, at = _length(frame, 0)
     try:
         header = ANSWER_HEADER.FromString(frame[at : at + end])
@@ -150,7 +150,7 @@ def varint(number: int) -> bytes:
 
 
 def _length(frame: bytes, at: int) -> tuple[int, int]:
-    """Return a varint and its end. Raise Damaged."""
+    """Return a varint and its end. Raise DamagedData."""
     number = 0
     for place in range(_VARINT_BYTES_MAX):
         if at + place >= len(frame):

@@ -32,7 +32,7 @@ class PrerequisiteMissing(Exception):
 def build() -> str:
     """Compile the drivers and fetch Ozone, if needed; return the class path.
 
-    Raise Absent.
+    Raise PrerequisiteMissing.
     """
     missing = [name for name in PROGRAMS if shutil.which(name) is None]
     if missing:
@@ -176,7 +176,8 @@ class Ozone:
 
 @contextmanager
 def running(class_path: str, directory: Path, *how: str) -> Iterator[Ozone]:
-    """Start a cluster with its data below `directory`; it ends with the block. Raise Absent.
+    """Start a cluster with its data below `directory`; it ends with the block. Raise
+    PrerequisiteMissing.
 
     `how`: "led" for a replication manager that acts on command, and the number of datanodes.
     """
@@ -186,7 +187,9 @@ def running(class_path: str, directory: Path, *how: str) -> Iterator[Ozone]:
 
 @contextmanager
 def _driven(class_path: str, directory: Path, *words: str) -> Iterator["subprocess.Popen[str]"]:
-    """Start a driver and wait until it is ready; it ends with the block. Raise Absent."""
+    """Start a driver and wait until it is ready; it ends with the block. Raise
+    PrerequisiteMissing.
+    """
     opened = [word for name in OPENED for word in ("--add-opens", f"{name}=ALL-UNNAMED")]
     command = [
         "java",
@@ -256,6 +259,8 @@ class Stacks(Ozone):
 
 @contextmanager
 def stacks(class_path: str, directory: Path, count: int) -> Iterator[Stacks]:
-    """Start datanodes of Ozone below `directory`; they end with the block. Raise Absent."""
+    """Start datanodes of Ozone below `directory`; they end with the block. Raise
+    PrerequisiteMissing.
+    """
     with _driven(class_path, directory, "OzoneNodes", str(directory), str(count)) as process:
         yield Stacks(process)

@@ -103,7 +103,7 @@ class Ports:
         self._next = PORTS_FROM
 
     def one(self) -> int:
-        """Return the next one. Raise Absent if there is none."""
+        """Return the next one. Raise PrerequisiteMissing if there is none."""
         while self._next < PORTS_TO:
             self._next += 1
             with socket.socket() as probe:
@@ -160,7 +160,7 @@ class Process:
         (self.place / "log4j.properties").write_text(LOG)
 
     def init(self) -> None:
-        """Initialise its data. Raise Absent."""
+        """Initialise its data. Raise PrerequisiteMissing."""
         with (self.place / "out").open("ab") as out:
             done = subprocess.run(
                 self.command("--init"), stdout=out, stderr=out, cwd=self.place, check=False
@@ -308,7 +308,7 @@ class OzoneProcessCluster:
         return int(settings[DATANODE_PORTS[0]]), int(settings["hdds.datanode.replication.port"])
 
     def begin(self) -> None:
-        """Initialise and start all processes. Raise Absent."""
+        """Initialise and start all processes. Raise PrerequisiteMissing."""
         for process in self.processes:
             process.configure()
         self.scm.init()

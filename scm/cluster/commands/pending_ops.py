@@ -80,7 +80,7 @@ class PendingOps:
         is_kept: bool = True,
         **details: Any,
     ) -> int:
-        """Queue a command for a datanode; return its id. `details` are fields of `Pending`.
+        """Queue a command for a datanode; return its id. `details` are fields of `PendingCommand`.
 
         `why` is for the audit log. A command that is not `is_kept` on disk is created again from
         its cause after a restart.

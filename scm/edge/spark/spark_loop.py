@@ -40,7 +40,7 @@ _log = structlog.get_logger("suture.scm")
 class SparkLoop:
     """Runs `command SNAPSHOT --out DIR --json` when it is due, and applies its plan.
 
-    A worker of a `Loop`, which restarts it after any error.
+    A worker of a `WorkerLoop`, which restarts it after any error.
     """
 
     name = "verify"
