@@ -43,7 +43,8 @@ class StateDirectoryLock:
     def take(cls, path: Path, *, is_first: bool = False) -> Self:
         """Take the lock; `is_first`: no control plane has been here.
 
-        Raise Refused(VOLUME_IN_USE) naming the process that has it.
+        Raise Refused(VOLUME_IN_USE) naming the process that has it, and
+        Refused(INCONSISTENT_VOLUME) if the file cannot be opened or written.
         """
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
@@ -62,7 +63,15 @@ class StateDirectoryLock:
             ) from error
         left = os.pread(descriptor, _OWNER_BYTES, 0).decode(errors="replace").strip()
         owner = cls(descriptor, left)
-        owner._write(is_first=is_first or left.startswith(_FIRST_START))
+        try:
+            owner._write(is_first=is_first or left.startswith(_FIRST_START))
+        except OSError as error:
+            owner.release()
+            raise Refused(
+                Code.INCONSISTENT_VOLUME,
+                f"cannot write {path}: {error.strerror}",
+                hint="free space there first",
+            ) from error
         return owner
 
     def note_start(self, *, is_first: bool) -> None:

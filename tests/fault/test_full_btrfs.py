@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agent.cli.change.volume_commands import declare
-from tests.support.control.scm_process import ScmProcess
+from tests.support.control.scm_process import ScmProcess, spawn
 from tests.support.storage.stores import closed_replica, open_store
 
 pytestmark = pytest.mark.fault
@@ -138,6 +138,23 @@ def test_scm_whose_state_is_on_btrfs_warns_at_its_start(tmp_path: Path, disk: Pa
 
         assert count == logged.count("state_on_btrfs"), logged
         assert count == logged.count("ext4 and XFS are supported"), logged
+
+
+def test_scm_refuses_to_start_on_a_full_btrfs(disk: Path) -> None:
+    """
+    Its error names the file that cannot be written; with space, it starts again.
+    """
+    assert 0 == ScmProcess.start(disk / "data").terminate()
+    fill(disk)
+
+    _, logged = spawn(disk / "data").communicate(60)
+    assert f"cannot write {disk / 'data' / 'LOCK'}: No space left on device" in logged
+    assert "free space there first" in logged
+    assert "Traceback" not in logged
+    assert "exception" not in logged
+
+    (disk / "ballast").unlink()
+    assert 0 == ScmProcess.start(disk / "data").terminate()
 
 
 def test_no_lock_file_of_the_index_is_left_on_the_volume(tmp_path: Path) -> None:
