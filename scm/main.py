@@ -156,10 +156,7 @@ def serve(
         check_address(options.snapshot_address)
     audit = AuditLog(Path(options.audit_file) if options.audit_file else None)
     raise_limit()
-    limits = ScmServerLimits(
-        connections_max=connections_that_fit(options.connections_max),
-        calls_per_s_max=options.calls_per_s_max,
-    )
+    limits = _limits(options)
     state = StateDatabase.open(
         data, map_bytes=options.lmdb_map_bytes, is_cold=is_cold, is_new=is_new, check=check_pages
     )
@@ -211,6 +208,14 @@ def serve(
     finally:
         state.close()
         audit.close()
+
+
+def _limits(options: ScmOptions) -> ScmServerLimits:
+    """Return the limits of the server, as far as open files allow."""
+    return ScmServerLimits(
+        connections_max=connections_that_fit(options.connections_max),
+        calls_per_s_max=options.calls_per_s_max,
+    )
 
 
 def _verifier(
