@@ -1,13 +1,13 @@
 """All errors that functions raise on purpose, classified by what the caller must do.
 
     SutureError
-    ├─ Unavailable    try again later; conditions may change   -> UNAVAILABLE / RESOURCE_EXHAUSTED
-    ├─ Refused        do not retry unchanged; invalid request  -> INVALID_ARGUMENT and its kin
-    └─ VolumeFailed   stop touching this volume               -> INTERNAL
-       └─ BlockFailed  leave this block's files alone, go on with the others
+    ├─ UnavailableError  try again later; conditions may change   -> UNAVAILABLE and its kin
+    ├─ RefusedError      do not retry unchanged; invalid request  -> INVALID_ARGUMENT and its kin
+    └─ VolumeFailed      stop touching this volume                -> INTERNAL
+       └─ BlockFailed    leave this block's files alone, go on with the others
 
-Corruption is not an error here but a value, `scanner.finding.Finding`, because finding it is the
-agent's job. A broken invariant is an `assert`: the task fails with a trace and is counted.
+Corruption is not an error here but a value, `scanner.finding.ScanFinding`, because finding it is
+the agent's job. A broken invariant is an `assert`: the task fails with a trace and is counted.
 
 `code` is stable: the wire's `ErrorInfo.reason`, the CLI's JSON, a metric's label. Messages are
 lower case, name the facts with units, and have no full stop; `hint` tells an operator what to do.
@@ -26,7 +26,7 @@ EXTRAS: Final = {  # package -> the extra that brings it
 class Code(StrEnum):
     """Stable names of errors. Where Ozone has a result code, the name is Ozone's."""
 
-    # Refused
+    # RefusedError
     MALFORMED_REQUEST = "MALFORMED_REQUEST"
     CONTAINER_NOT_FOUND = "CONTAINER_NOT_FOUND"
     CONTAINER_EXISTS = "CONTAINER_EXISTS"
@@ -62,7 +62,7 @@ class Code(StrEnum):
     VOLUME_IN_USE = "VOLUME_IN_USE"
     INCONSISTENT_VOLUME = "INCONSISTENT_VOLUME"
     CONTAINER_INTERNAL_ERROR = "CONTAINER_INTERNAL_ERROR"  # a defect of the server; see its log
-    # Unavailable
+    # UnavailableError
     DISK_OUT_OF_SPACE = "DISK_OUT_OF_SPACE"
     BUSY = "BUSY"
     UNAVAILABLE = "UNAVAILABLE"
@@ -85,11 +85,11 @@ class SutureError(Exception):
         self.facts = {name: str(value) for name, value in facts.items()}
 
 
-class Unavailable(SutureError):
+class UnavailableError(SutureError):
     """Try again later, because conditions may change."""
 
 
-class Refused(SutureError):
+class RefusedError(SutureError):
     """Do not retry unchanged, because the request is invalid."""
 
 
@@ -112,13 +112,13 @@ def size_text(count_bytes: float) -> str:
     return f"{value:.1f} TiB"
 
 
-def lacking(error: ModuleNotFoundError, who: str, *, extra: str = "") -> Refused:
+def lacking(error: ModuleNotFoundError, who: str, *, extra: str = "") -> RefusedError:
     """Return the refusal for `who` lacking a package of an extra; raise any other error again.
     `extra` names the extra if several bring the package."""
     package = (error.name or "").partition(".")[0]
     if package not in EXTRAS:
         raise error
-    return Refused(
+    return RefusedError(
         Code.INELIGIBLE,
         f"{who} needs the package {package}, which is not installed",
         hint=f"pip install 'suture[{extra or EXTRAS[package]}]'"

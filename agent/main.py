@@ -27,7 +27,7 @@ import typer
 from agent.config.loading import load
 from agent.config.options import AgentConfig
 from agent.config.ozone import ozone_scms
-from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.errors import Code, RefusedError, SutureError, UnavailableError
 from agent.host.foreign_servers import MakeDoor
 from agent.host.host import AgentProcess
 from agent.host.leader import ExternalControlPlane
@@ -60,7 +60,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions
 
 
 def security_of(config: AgentConfig) -> Security:
-    """Return this agent's credentials. Raise Refused naming the fault of the certificates."""
+    """Return this agent's credentials. Raise RefusedError naming the fault of the certificates."""
     tls = config.tls
     files = None
     if tls.certificate is not None and tls.key is not None and tls.ca is not None:
@@ -89,10 +89,10 @@ def who_am_i(
 
     The first start waits for an SCM, because a volume is formatted for one cluster; return None if
     stopped meanwhile. A certificate that names a datanode determines the id of a new one. Raise
-    Refused if the volumes belong to another, or if all are empty and the SCM knows their former
-    replicas. If no volume can be read, the id is that of the datanode that the SCM knows at this
-    address, because a host that lost its only disk has to report that; raise the disk's error if
-    the SCM knows none.
+    RefusedError if the volumes belong to another, or if all are empty and the SCM knows their
+    former replicas. If no volume can be read, the id is that of the datanode that the SCM knows at
+    this address, because a host that lost its only disk has to report that; raise the disk's error
+    if the SCM knows none.
     """
     unreadable: SutureError | None = None
     try:
@@ -103,7 +103,7 @@ def who_am_i(
         known, unreadable = None, error
     if known is not None:
         if certified_id not in {"", known.datanode_id}:
-            raise Refused(
+            raise RefusedError(
                 Code.WRONG_DATANODE,
                 f"the certificate is for datanode {certified_id}, the volumes belong to "
                 f"{known.datanode_id}",
@@ -119,7 +119,7 @@ def who_am_i(
                 return known_at(scm, config, certified_id, unreadable)
             cluster_id = cluster_at(scm, config, certified_id)
             return DatanodeIdentity(certified_id or str(uuid.uuid4()), cluster_id)
-        except Unavailable as error:
+        except UnavailableError as error:
             if not told:
                 log.warning("waiting_for_scm", scm=scm.address, error=str(error))
             told = True
@@ -137,7 +137,7 @@ def known_at(
 
     Without a certificate, only a silent datanode is accepted: one that sends heartbeats is another
     host that was given the same address. Of several at one address, the last to call is chosen.
-    Raise Unavailable while it calls, or `unreadable` if the control plane knows none.
+    Raise UnavailableError while it calls, or `unreadable` if the control plane knows none.
     """
     if not isinstance(scm, ScmClient):
         raise unreadable
@@ -153,7 +153,7 @@ def known_at(
         raise unreadable
     node = max(known, key=lambda one: one.last_heartbeat_at_ms)
     if node.health == HEALTHY and not certified_id:
-        raise Unavailable(
+        raise UnavailableError(
             Code.UNAVAILABLE,
             f"{unreadable}; datanode {node.datanode_id} still calls from {address}",
         )
@@ -164,8 +164,8 @@ def known_at(
 def cluster_at(
     scm: ScmClient | ExternalControlPlane, config: AgentConfig, certified_id: str
 ) -> str:
-    """Ask a control plane which cluster a first start joins. Raise Unavailable; Refused if it knows
-    replicas that were on our volumes."""
+    """Ask a control plane which cluster a first start joins. Raise UnavailableError; RefusedError
+    if it knows replicas that were on our volumes."""
     if not isinstance(scm, ScmClient):
         return scm.cluster_id()
     answer = scm.list_nodes(scm_pb2.ListNodesRequest())
@@ -174,15 +174,15 @@ def cluster_at(
 
 
 def check_leaders(leaders: Sequence[ExternalControlPlane], who: DatanodeIdentity) -> None:
-    """Raise Refused if a leader leads another cluster, or rejects this agent. A leader that does
-    not answer is tried again later."""
+    """Raise RefusedError if a leader leads another cluster, or rejects this agent. A leader that
+    does not answer is tried again later."""
     for leader in leaders:
         try:
             theirs = leader.cluster_id()
-        except Unavailable:
+        except UnavailableError:
             continue
         if theirs != who.cluster_id:
-            raise Refused(
+            raise RefusedError(
                 Code.WRONG_CLUSTER,
                 f"{leader.address} leads cluster {theirs}, the volumes are of {who.cluster_id}",
                 hint="does node.scm name the right cluster?",

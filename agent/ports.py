@@ -13,13 +13,15 @@ class Leases(Protocol):
     def hold(
         self, container_id: ContainerId, timeout_s: float = ...
     ) -> AbstractContextManager[None]:
-        """Hold the container's lease; raise Unavailable(BUSY) after `timeout_s`."""
+        """Hold the container's lease; raise UnavailableError(BUSY) after `timeout_s`."""
         ...
 
     def share(
         self, container_id: ContainerId, timeout_s: float = ...
     ) -> AbstractContextManager[None]:
-        """Prevent changes of the container's chunks; raise Unavailable(BUSY) after `timeout_s`."""
+        """Prevent changes of the container's chunks; raise UnavailableError(BUSY) after
+        `timeout_s`.
+        """
         ...
 
     def is_shared(self, container_id: ContainerId) -> bool:

@@ -24,7 +24,7 @@ _SAFE_MODE: Final = "suture scm safemode"
 _REFUSED: Final = "journalctl --unit suture-scm --grep 'refused|later_state_seen'"
 
 
-class Verdict(StrEnum):
+class DataVerdict(StrEnum):
     """The verdict on the data as a whole."""
 
     WHOLE = "WHOLE"
@@ -33,7 +33,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Containers:
+class ContainerProblems:
     """Closed containers by problem; one may be counted several times."""
 
     lost: int = 0  # no whole replica is known
@@ -73,7 +73,7 @@ _OPEN: Final = (HealthState.OPEN_UNHEALTHY, HealthState.OPEN_WITHOUT_PIPELINE)
 class ClusterFacts:
     """The facts for the verdict, at one moment."""
 
-    containers: Containers = Containers()  # as counted from replicas that are present
+    containers: ContainerProblems = ContainerProblems()  # as counted from replicas that are present
     conditions: Mapping[str, int] = field(default_factory=dict)  # by `Health`, but for HEALTHY
     closed_count: int = 0
     stray_count: int = 0  # on datanodes but not in the state, and not forgotten by an operator
@@ -90,7 +90,7 @@ class ClusterFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Reason:
+class VerdictReason:
     """A problem or an unknown fact, and the command for details."""
 
     text: str
@@ -102,29 +102,29 @@ class Reason:
 class Judgement:
     """The verdict, its summary line, and all reasons, problems first."""
 
-    verdict: Verdict
+    verdict: DataVerdict
     text: str
-    reasons: tuple[Reason, ...]
+    reasons: tuple[VerdictReason, ...]
 
 
 def judge_cluster(facts: ClusterFacts) -> Judgement:
     """Return the verdict of a cluster."""
     reasons = (
         *_wrong(facts),
-        *(Reason(text, False) for text in in_trouble(facts.troubles)),
+        *(VerdictReason(text, False) for text in in_trouble(facts.troubles)),
         *_not_known(facts),
     )
     if not reasons:
-        return Judgement(Verdict.WHOLE, _whole(facts), ())
+        return Judgement(DataVerdict.WHOLE, _whole(facts), ())
     is_wrong = any(reason.is_wrong for reason in reasons)
     line = "; ".join(reason.text for reason in reasons[:REASONS_IN_LINE])
     more = len(reasons) - REASONS_IN_LINE
     begin = "Not whole" if is_wrong else "Not known"
     text = f"{begin}: {line}" + (f"; and {more} more" if more > 0 else "")
-    return Judgement(Verdict.UNWELL if is_wrong else Verdict.UNKNOWN, text, reasons)
+    return Judgement(DataVerdict.UNWELL if is_wrong else DataVerdict.UNKNOWN, text, reasons)
 
 
-def doubts_about(containers: Containers) -> list[str]:
+def doubts_about(containers: ContainerProblems) -> list[str]:
     """Return the reasons why containers are not all whole, worst first."""
     words = (
         (containers.lost, "without a whole replica"),
@@ -161,13 +161,13 @@ def _whole(facts: ClusterFacts) -> str:
     return f"All {facts.closed_count:,} {noun} whole and equal on all replicas; {nodes} heard"
 
 
-def _wrong(facts: ClusterFacts) -> Iterator[Reason]:
+def _wrong(facts: ClusterFacts) -> Iterator[VerdictReason]:
     """Yield the problems of containers and volumes, then the uncompared ones."""
-    counted, judged = facts.containers, dict.fromkeys(Containers.__dataclass_fields__, 0)
+    counted, judged = facts.containers, dict.fromkeys(ContainerProblems.__dataclass_fields__, 0)
     for name, count in facts.conditions.items():
         for word in _AS[HealthState[name]]:
             judged[word] += count
-    known = Containers(
+    known = ContainerProblems(
         lost=max(counted.lost, judged["lost"]),
         lacking=counted.lacking,
         contradict=counted.contradict,
@@ -178,19 +178,19 @@ def _wrong(facts: ClusterFacts) -> Iterator[Reason]:
         stuck=judged["stuck"],
     )
     for text in doubts_about(known):
-        yield Reason(text, True, RECOVER if text.endswith(LACKING) else _REPORT)
+        yield VerdictReason(text, True, RECOVER if text.endswith(LACKING) else _REPORT)
     if facts.failed_volume_count:
         failed = _counted(facts.failed_volume_count, "volume")
-        yield Reason(f"{failed} failed", True, "suture status")
-    for text in doubts_about(Containers(unknown=counted.unknown)):
-        yield Reason(text, False, _REPORT)
+        yield VerdictReason(f"{failed} failed", True, "suture status")
+    for text in doubts_about(ContainerProblems(unknown=counted.unknown)):
+        yield VerdictReason(text, False, _REPORT)
 
 
-def _not_known(facts: ClusterFacts) -> Iterator[Reason]:
+def _not_known(facts: ClusterFacts) -> Iterator[VerdictReason]:
     """Yield the unknown facts that prevent the verdict WHOLE."""
 
-    def reason(text: str, command: str) -> Reason:
-        return Reason(text, False, command)
+    def reason(text: str, command: str) -> VerdictReason:
+        return VerdictReason(text, False, command)
 
     if facts.stray_count:
         noun = "a container" if facts.stray_count == 1 else f"{facts.stray_count:,} containers"

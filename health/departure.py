@@ -13,7 +13,7 @@ import numpy as np
 from health.batch import BatchView
 from health.health_state import Counts
 from health.segments import Bools, Groups, Ints, first_that_holds, popcount
-from health.words import ContainerState, ServiceState, SharedState, flag_bit
+from health.words import ContainerOnlyState, ServiceState, SharedState, flag_bit
 
 HELD_BY: Final = ("unclosed", "no_good_replica", "too_few")
 """Stop conditions in the order in which they are asked."""
@@ -66,7 +66,7 @@ def obstacles(view: BatchView, counts: Counts, flags: Ints) -> Ints:
     at_risk |= flags & flag_bit("VULNERABLE") != 0
     too_few = (flags & flag_bit("UNDER_REPLICATED") != 0) & ~n.may_leave
     is_short = np.where(is_ec, ~counts.erasure.is_sufficient, too_few)
-    is_free = (state == ContainerState.DELETING) | (state == ContainerState.DELETED)
+    is_free = (state == ContainerOnlyState.DELETING) | (state == ContainerOnlyState.DELETED)
     is_free |= counts.is_empty | ~view.batch.containers.is_known
     rules = [(is_free, FREE), (~is_closed, 0), (at_risk, 1), (is_short, 2)]
     return first_that_holds(rules, FREE)

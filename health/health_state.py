@@ -17,7 +17,7 @@ from health.ec_replication import ErasureCount
 from health.quasi_closed import QuasiClosed
 from health.ratis_replication import RatisCount
 from health.segments import Bools, Ints
-from health.words import ContainerState, HealthState, Queue, SharedState
+from health.words import ContainerOnlyState, HealthState, Queue, SharedState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ def walk(view: BatchView, counts: Counts) -> Verdicts:
     chain.end((state == SharedState.CLOSING) & none, HealthState.MISSING)
     chain.end(state == SharedState.CLOSING, HealthState.HEALTHY)
     chain.end(counts.is_empty, HealthState.EMPTY)
-    chain.end(state >= ContainerState.DELETING, HealthState.HEALTHY)
+    chain.end(state >= ContainerOnlyState.DELETING, HealthState.HEALTHY)
     _erasure(chain, view, counts)
     _stuck(chain, view, counts.quasi)
     _ratis(chain, view, counts)

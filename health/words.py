@@ -65,7 +65,7 @@ class SharedState(IntEnum):
     CLOSED = 3
 
 
-class ContainerState(IntEnum):
+class ContainerOnlyState(IntEnum):
     """States of containers only."""
 
     DELETING = 4

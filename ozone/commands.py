@@ -18,11 +18,11 @@ from merkle.replica import ContainerId
 from ozone.cluster.commands import export_command, reconcile_command
 from ozone.disk.layout import HDDS, OzoneVolume
 from ozone.repair.commands import repair_command
-from ozone.scrub.comparison import Agreement, Reason
+from ozone.scrub.comparison import Agreement, ChecksumDifferenceReason
 from ozone.scrub.result import MEANINGS, ContainerResult, ScrubStatus
 from ozone.scrub.scrub import ScrubListener, ScrubOptions, default_state_dir, said, scrub
 from ozone.scrub.service import ScrubServiceOptions, serve
-from scanner.finding import Finding, Forensic
+from scanner.finding import Forensic, ScanFinding
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -40,9 +40,11 @@ WORDS: Final = {
     Agreement.NO_TREE: "without a tree",
 }
 REASONS: Final = {
-    Reason.NO_CHECKSUMS: "blocks without checksums, which Ozone's scan leaves out",
-    Reason.NO_CHUNKS: "blocks without chunks, which Ozone's scan leaves out",
-    Reason.LAST_CHUNK: "files never closed, whose last chunk Ozone's scan leaves out",
+    ChecksumDifferenceReason.NO_CHECKSUMS: "blocks without checksums, "
+    "which Ozone's scan leaves out",
+    ChecksumDifferenceReason.NO_CHUNKS: "blocks without chunks, which Ozone's scan leaves out",
+    ChecksumDifferenceReason.LAST_CHUNK: "files never closed, "
+    "whose last chunk Ozone's scan leaves out",
 }
 
 # Readability of a path is not checked beforehand: access(2) ignores the capability by which the
@@ -284,7 +286,7 @@ def tell_container(result: ContainerResult) -> None:
             say(f"  and {result.finding_count - len(shown)} more")
 
 
-def finding_row(finding: Finding) -> tuple[object, ...]:
+def finding_row(finding: ScanFinding) -> tuple[object, ...]:
     """Return a finding's row; fields that do not apply are empty."""
     where = (finding.block_id, finding.offset, finding.length_bytes)
     return (
@@ -310,7 +312,7 @@ def tell_volume(volume: OzoneVolume, results: Sequence[ContainerResult]) -> None
     for agreement in Agreement:
         if agreements[agreement]:
             say(f"  {counted(agreements[agreement], 'container')} {WORDS[agreement]}")
-    reasons: Counter[Reason] = Counter()
+    reasons: Counter[ChecksumDifferenceReason] = Counter()
     for comparison in read:
         reasons.update(comparison.reasons)
     for reason, count in reasons.items():

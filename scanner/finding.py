@@ -76,7 +76,7 @@ class Forensic(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ScanFinding:
     """A fault of one replica.
 
     `block_id`, `offset` and `length_bytes` are -1 if the fault is not about a block or chunk.

@@ -43,7 +43,7 @@ class Explanation:
 
 
 @dataclass(frozen=True, slots=True)
-class Sought:
+class UnexplainedChunk:
     """A chunk with unexplained damage: its windows may be those of another place.
 
     `windows`: index and checksum of the medium's content. `position` is the caller's.
@@ -221,13 +221,15 @@ def _grain(edge: int) -> str:
 
 def sought(
     position: int, block_id: BlockId, chunk: ChunkInfo, sums: bytes, wrong: Sequence[int]
-) -> Sought | None:
+) -> UnexplainedChunk | None:
     """Return what to search for, or None."""
     windows = tuple((index, _sum(chunk, sums, index)) for index in wrong[:SOUGHT_WINDOWS_MAX])
-    return Sought(position, block_id, chunk, windows) if windows else None
+    return UnexplainedChunk(position, block_id, chunk, windows) if windows else None
 
 
-def find_places(rows: Iterable[tuple[BlockId, bytes]], wanted: Sequence[Sought]) -> dict[int, str]:
+def find_places(
+    rows: Iterable[tuple[BlockId, bytes]], wanted: Sequence[UnexplainedChunk]
+) -> dict[int, str]:
     """Return, by position, a description for each chunk whose bytes belong to another place.
 
     One pass over the rows: all checksums of a batch are compared at once, and only matching rows
@@ -248,7 +250,9 @@ def find_places(rows: Iterable[tuple[BlockId, bytes]], wanted: Sequence[Sought])
     return places
 
 
-def _match(block_id: BlockId, row: bytes, wanted: Sequence[Sought], places: dict[int, str]) -> None:
+def _match(
+    block_id: BlockId, row: bytes, wanted: Sequence[UnexplainedChunk], places: dict[int, str]
+) -> None:
     try:
         chunks = decode_block(block_id, row).chunks
     except DamagedData:

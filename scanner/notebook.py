@@ -6,8 +6,8 @@ from typing import Final
 
 from merkle.replica import BlockId, ChunkInfo, ContainerId
 from scanner.chunk_verdict import ChunkJudgement
-from scanner.finding import DamageFault, Finding, Forensic, Verdict
-from scanner.forensics import Sought, find_places, sought
+from scanner.finding import DamageFault, Forensic, ScanFinding, Verdict
+from scanner.forensics import UnexplainedChunk, find_places, sought
 
 FINDINGS_PER_REPLICA_MAX: Final = 1_000  # a lost directory must not fill the index
 NOTES_PER_REPLICA_MAX: Final = 100  # findings that are no damage; they never displace damage
@@ -27,12 +27,12 @@ class FindingCollector:
         self._container_id = container_id
         self._now_ms = now_ms
         self._doubt = doubt
-        self._damage: list[Finding] = []
-        self._notes: list[Finding] = []
-        self._sought: list[Sought] = []
+        self._damage: list[ScanFinding] = []
+        self._notes: list[ScanFinding] = []
+        self._sought: list[UnexplainedChunk] = []
         self.count = 0
 
-    def findings(self) -> tuple[Finding, ...]:
+    def findings(self) -> tuple[ScanFinding, ...]:
         """Return the kept findings: damage first."""
         return (*self._damage, *self._notes)
 
@@ -76,7 +76,7 @@ class FindingCollector:
         forensic: Forensic = Forensic.UNKNOWN,
     ) -> None:
         """Record a finding; -1 where it is not about a block or chunk."""
-        finding = Finding(
+        finding = ScanFinding(
             self._container_id,
             verdict,
             fault,

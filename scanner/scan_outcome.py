@@ -11,7 +11,7 @@ from merkle.checksum import Algorithm, U64s
 from merkle.replica import BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
 from merkle.tree import Tree
 from scanner.chunk_verdict import ChunkJudgement, name_of
-from scanner.finding import NOTE_FAULTS, DamageFault, Finding, Verdict
+from scanner.finding import NOTE_FAULTS, DamageFault, ScanFinding, Verdict
 from scanner.growth import UNREADABLE_LEAF, ScanTreeBuilder
 from scanner.notebook import FindingCollector
 from scanner.ports import ReplicaReader, Structure
@@ -29,7 +29,7 @@ class ScanOutcome:
     """
 
     tree: Tree
-    findings: tuple[Finding, ...]
+    findings: tuple[ScanFinding, ...]
     finding_count: int
     bytes_read: int
     block_count: int

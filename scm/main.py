@@ -21,7 +21,7 @@ from typing import Annotated, Final
 import structlog
 import typer
 
-from agent.errors import Code, Refused, SutureError, lacking
+from agent.errors import Code, RefusedError, SutureError, lacking
 from agent.observe import logs
 from agent.observe.audit import AuditLog
 from agent.observe.listening import announce_listening
@@ -41,11 +41,11 @@ from agent.runtime.service_manager import SystemdNotifier, WatchdogWorker
 from agent.runtime.stop_request import StopRequest
 from scm.edge.http_pages import HttpStatus
 from scm.edge.plane.control import ControlPlane
-from scm.edge.server import BuiltServer, ScmServerLimits, build_server
+from scm.edge.server import ScmServer, ScmServerLimits, build_server
 from scm.edge.service import ScmService
 from scm.edge.spark.spark_loop import SparkLoop
 from scm.state import options as scm_options
-from scm.state.clock import Clock
+from scm.state.clock import ScmClock
 from scm.state.database import StateDatabase
 from scm.state.options import ScmOptions
 from scm.state.page_check import check_pages
@@ -163,7 +163,7 @@ def serve(
     try:
         if is_on_btrfs(data):
             _log.warning("state_on_btrfs", path=str(data), hint=BTRFS_HINT)
-        clock = Clock()
+        clock = ScmClock()
         control = ControlPlane(
             state,
             clock=clock,
@@ -260,7 +260,7 @@ def _check_certificate(material: TlsMaterial) -> None:
 
 
 def _run(
-    built: BuiltServer,
+    built: ScmServer,
     control: ControlPlane,
     ticker: TickThread,
     stop: StopRequest,
@@ -296,7 +296,7 @@ def _settings(pairs: list[str]) -> dict[str, str]:
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals:
-            raise Refused(Code.INVALID_CONFIG, f"--set {pair}: write NAME=VALUE")
+            raise RefusedError(Code.INVALID_CONFIG, f"--set {pair}: write NAME=VALUE")
         settings[name.strip()] = value.strip()
     return settings
 

@@ -7,7 +7,7 @@ import re
 import sys
 from typing import Final
 
-RAISED: Final = re.compile(r"[A-Za-z_][\w.]*(Error|Refused)\b: ")
+RAISED: Final = re.compile(r"[A-Za-z_][\w.]*(Error|RefusedError)\b: ")
 """How a traceback of Python ends; classes of Java have their package before them."""
 
 MORE_MEMORY: Final = "has this machine too little memory? --master names a cluster of Spark"

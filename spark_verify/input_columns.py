@@ -39,7 +39,7 @@ AHEAD_MAX_MS: Final = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class InputColumn:
     """One column of a table: its words are checked when `words` is not empty."""
 
     name: str
@@ -62,11 +62,11 @@ SPARK_KINDS: Final[dict[pa.DataType, DataType]] = {
 }
 
 
-def _typed(columns: Iterable[snapshot_columns.Column]) -> tuple[Column, ...]:
-    return tuple(Column(c.name, KINDS[c.kind], c.is_nullable, c.words) for c in columns)
+def _typed(columns: Iterable[snapshot_columns.Column]) -> tuple[InputColumn, ...]:
+    return tuple(InputColumn(c.name, KINDS[c.kind], c.is_nullable, c.words) for c in columns)
 
 
-TABLES: Final[dict[str, tuple[Column, ...]]] = {
+TABLES: Final[dict[str, tuple[InputColumn, ...]]] = {
     name: _typed(columns) for name, columns in snapshot_columns.TABLES.items()
 }
 """The input: one directory of Parquet files each."""
@@ -79,12 +79,12 @@ REPLICAS: Final = TABLES["replicas"]
 PENDING_OPS: Final = TABLES["pending_ops"]
 
 
-def schema_of(columns: tuple[Column, ...]) -> pa.Schema:
+def schema_of(columns: tuple[InputColumn, ...]) -> pa.Schema:
     """Return the Arrow schema of a table."""
     return pa.schema([pa.field(c.name, c.type, c.nullable) for c in columns])
 
 
-def spark_schema(columns: tuple[Column, ...]) -> StructType:
+def spark_schema(columns: tuple[InputColumn, ...]) -> StructType:
     """Return the schema by which Spark reads a table. All columns may be null: what must not be
     is checked row by row, because Parquet files do not have to say it."""
     return StructType([StructField(c.name, SPARK_KINDS[c.type]) for c in columns])

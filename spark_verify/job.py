@@ -124,7 +124,7 @@ def verify_command(
             raise FlagRefused("name one snapshot, or --reports, or both")
         if explain:
             _say_options(chosen, _rules(snapshot, master), as_json=as_json)
-            raise _Done(Exit.OK)
+            raise _ExitRequest(Exit.OK)
         request = VerifyRequest(
             snapshot,
             out,
@@ -144,7 +144,7 @@ def verify_command(
         tables = _published(request, result, catalog, table_format, progress) if catalog else None
     except failures() as error:
         _say_error(error, as_json=as_json)
-        raise _Done(Exit.USAGE if isinstance(error, FlagRefused) else Exit.FAILED) from error
+        raise _ExitRequest(Exit.USAGE if isinstance(error, FlagRefused) else Exit.FAILED) from error
     _say_result(result, as_json=as_json)
     _remove_old(result, request, RetentionPolicy(keep, keep_days), tables, progress)
     raise _say_done(result, progress)
@@ -164,17 +164,17 @@ def views_command(
     """Print SQL that makes a view of each table, with the rows of all whole runs."""
     if engine not in ENGINES:
         _tell(f"suture-verify: {engine} is none of {', '.join(ENGINES)}", err=True)
-        raise _Done(Exit.USAGE)
+        raise _ExitRequest(Exit.USAGE)
     try:
         statements = views(address_of(out), engine)
     except failures() as error:
         _say_error(error, as_json=False)
-        raise _Done(Exit.FAILED) from error
+        raise _ExitRequest(Exit.FAILED) from error
     for statement in statements:
         typer.echo(statement)
 
 
-class _Done(Exception):
+class _ExitRequest(Exception):
     """Carries the exit code past typer, whose own 2 means a usage error."""
 
     def __init__(self, code: Exit) -> None:
@@ -182,10 +182,10 @@ class _Done(Exception):
         self.code = code
 
 
-def _say_done(result: VerifyResult, progress: Progress) -> _Done:
+def _say_done(result: VerifyResult, progress: Progress) -> _ExitRequest:
     what = "done, partial" if result.summary["is_partial"] else "done"
     progress(f"{what}: {result.address}")
-    return _Done(Exit(result.summary["exit_code"]))
+    return _ExitRequest(Exit(result.summary["exit_code"]))
 
 
 def _rules(snapshot: str, master: str) -> dict[str, int]:
@@ -293,7 +293,7 @@ def main() -> None:
         if sys.argv[1:2] == [VIEWS]:
             views_app(sys.argv[2:], prog_name=f"suture-verify {VIEWS}")
         app()
-    except _Done as done:
+    except _ExitRequest as done:
         sys.exit(done.code)
     except SystemExit as end:
         sys.exit(Exit.USAGE if end.code == PARSERS_USAGE else end.code)

@@ -26,7 +26,7 @@ from spark_verify.frames.counting import (
     BACKED_OFF,
     RECONCILE,
     REPLICA_CLASS,
-    Kind,
+    HealthGroup,
     count_actions,
     count_departures,
     count_disagreement,
@@ -38,7 +38,7 @@ from spark_verify.frames.counting import (
 from spark_verify.frames.disagreement import compared, disagreement, reported
 from spark_verify.frames.facts import Inputs
 from spark_verify.frames.previous_run import Previous, divergent_before, previous_run
-from spark_verify.frames.result_frames import Judged, judge_containers, typed
+from spark_verify.frames.result_frames import JudgedContainers, judge_containers, typed
 from spark_verify.input_columns import RESULT_VERSION, SAMPLE_MAX
 from spark_verify.options import OPTIONS
 from spark_verify.report.html_report import render
@@ -336,7 +336,7 @@ def _before(run: VerificationRun, previous: Previous | None) -> DataFrame | None
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenTables:
     """The tables of a run, as read back from their files."""
 
     tables: dict[str, DataFrame]
@@ -345,8 +345,8 @@ class Written:
 
 
 def _write_tables(
-    run: VerificationRun, judged: Judged, before: DataFrame | None, differing: DataFrame
-) -> Written:
+    run: VerificationRun, judged: JudgedContainers, before: DataFrame | None, differing: DataFrame
+) -> WrittenTables:
     """Write the rows of all tables but `runs`."""
     tables: dict[str, DataFrame] = {}
 
@@ -367,10 +367,10 @@ def _write_tables(
     silent = _silent(judged)
     add("plan", result_frames.plan(judged, silent, scan_count=scan_count, tree_count=tree_count))
     add("disagreement", differing)
-    return Written(tables, counted, rows_of(tables["votes"]))
+    return WrittenTables(tables, counted, rows_of(tables["votes"]))
 
 
-def _silent(judged: Judged) -> list[str]:
+def _silent(judged: JudgedContainers) -> list[str]:
     """Return the datanodes that cannot be told to scan."""
     nodes = judged.inputs.nodes
     return [n["datanode_id"] for n in nodes if n["health"] not in REACHABLE_HEALTHS]
@@ -388,7 +388,10 @@ def _written(run: VerificationRun, name: str) -> DataFrame:
 
 
 def _conclude(
-    run: VerificationRun, judged: Judged, written: Written, previous: Previous | None
+    run: VerificationRun,
+    judged: JudgedContainers,
+    written: WrittenTables,
+    previous: Previous | None,
 ) -> dict[str, Any]:
     """Return the run in numbers, from the tables as they were written."""
     manifest, nodes, sample_max = run.manifest, judged.inputs.nodes, run.request.sample_max
@@ -434,12 +437,15 @@ def _conclude(
     }
 
 
-def _has_sample(kind: Kind) -> bool:
+def _has_sample(kind: HealthGroup) -> bool:
     return bool(kind.flags or kind.why_not_compared or kind.disagreement)
 
 
 def _check_written(
-    run: VerificationRun, judged: Judged, kinds: list[Kind], actions: Mapping[str, tuple[int, int]]
+    run: VerificationRun,
+    judged: JudgedContainers,
+    kinds: list[HealthGroup],
+    actions: Mapping[str, tuple[int, int]],
 ) -> None:
     """Refuse to finish a run of which rows are missing: workers write to their own disks if they
     do not share the directory."""

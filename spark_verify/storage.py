@@ -25,7 +25,7 @@ HADOOP_NAMES: Final = {"s3": "s3a", "s3n": "s3a"}
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class DirEntry:
     """An entry of a directory."""
 
     name: str
@@ -103,13 +103,13 @@ class LocalStorage:
         finally:
             os.close(handle)
 
-    def listed(self, name: str = "") -> list[Listed]:
+    def listed(self, name: str = "") -> list[DirEntry]:
         """Return the entries of a directory by name, an empty list if it does not exist."""
         found = []
         with suppress(FileNotFoundError, NotADirectoryError):
             for entry in os.scandir(Path(self.address, name)):
                 with suppress(FileNotFoundError):  # another process has just deleted the file
-                    found.append(Listed(entry.name, int(entry.stat().st_mtime * 1000)))
+                    found.append(DirEntry(entry.name, int(entry.stat().st_mtime * 1000)))
         return sorted(found, key=lambda entry: entry.name)
 
     def is_directory(self) -> bool:
@@ -158,11 +158,11 @@ class HadoopStorage:
             stream.write(bytearray(text.encode("utf-8")))
             stream.close()
 
-    def listed(self, name: str = "") -> list[Listed]:
+    def listed(self, name: str = "") -> list[DirEntry]:
         """Return the entries of a directory by name, an empty list if it does not exist."""
         with suppress(FileNotFoundError), self._translated():
             entries = self._files.listStatus(self._path(name))
-            found = [Listed(e.getPath().getName(), e.getModificationTime()) for e in entries]
+            found = [DirEntry(e.getPath().getName(), e.getModificationTime()) for e in entries]
             return sorted(found, key=lambda entry: entry.name)
         return []
 

@@ -8,9 +8,9 @@ from suture.errors import (
     KeyLost,
     KeyNotFound,
     KeyReplaced,
-    Refused,
+    RefusedError,
     SutureError,
-    Unavailable,
+    UnavailableError,
 )
 
 __all__ = [
@@ -24,7 +24,7 @@ __all__ = [
     "KeyNotFound",
     "KeyReplaced",
     "PutResult",
-    "Refused",
+    "RefusedError",
     "SutureError",
-    "Unavailable",
+    "UnavailableError",
 ]

@@ -14,7 +14,7 @@ from contextvars import copy_context
 from threading import Event, Lock
 from typing import Final, Generic, Self, TypedDict, TypeVar, Unpack
 
-from agent.errors import Code, Unavailable
+from agent.errors import Code, UnavailableError
 from suture.client import Client, Content, KeyInfo, Progress, PutResult, closed
 
 T = TypeVar("T")
@@ -49,7 +49,7 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close every connection. Waiting and later calls fail with Unavailable."""
+        """Close every connection. Waiting and later calls fail with UnavailableError."""
         await asyncio.to_thread(self._client.close)
         self._pool.shutdown(wait=False)
 
@@ -125,7 +125,7 @@ class AsyncClient:
 
         def heard(_: int) -> None:
             if cancelled.is_set():
-                raise Unavailable(Code.CANCELLED, "the task was cancelled")
+                raise UnavailableError(Code.CANCELLED, "the task was cancelled")
 
         try:
             return await self._run(lambda: work(heard))

@@ -9,13 +9,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Self, TypeAlias
 
-from agent.client.client import Client as ClusterClient
+from agent.client.client import ClusterClient as ClusterClient
 from agent.client.download import write_whole
 from agent.client.file_pieces import SourceFile
 from agent.client.keylist import OK, delete_keys, key_fault, key_pages
 from agent.client.spool import Spool
 from agent.ec.scheme import parse_scheme
-from agent.errors import Code, Refused, Unavailable
+from agent.errors import Code, RefusedError, UnavailableError
 from agent.rpc.security.tls import files_of, secured
 from agent.rpc.v1 import scm_pb2
 from suture.errors import by_kind
@@ -65,7 +65,7 @@ class Client:
         """`scm`: host:port of the control plane. The three PEM files go together, and are reloaded
         when they change; without them only this machine is called, unless `allow_plaintext`.
 
-        Does not connect yet. Raise Refused(INVALID_CONFIG) naming an invalid file.
+        Does not connect yet. Raise RefusedError(INVALID_CONFIG) naming an invalid file.
         """
         named = {"certificate": tls_certificate, "key": tls_key, "ca": tls_ca}
         files = files_of(
@@ -81,7 +81,7 @@ class Client:
 
     def close(self) -> None:
         """Close every connection. Running calls of other threads and later calls fail with
-        Unavailable; a key that was being stored is complete or absent.
+        UnavailableError; a key that was being stored is complete or absent.
         """
         self._cluster.close()
 
@@ -185,7 +185,7 @@ class Client:
         with self._asked():
             (deletion,) = delete_keys(self._cluster.scm, [_checked(key)])
             if deletion.code != OK:
-                raise Refused(Code(deletion.code), f"no such key: {key}")
+                raise RefusedError(Code(deletion.code), f"no such key: {key}")
 
     @contextmanager
     def _asked(self) -> Iterator[None]:
@@ -195,10 +195,14 @@ class Client:
         try:
             with by_kind():
                 yield
-        except (Unavailable, CancelledError, RuntimeError) as error:  # RuntimeError: a closed pool
+        except (
+            UnavailableError,
+            CancelledError,
+            RuntimeError,
+        ) as error:  # RuntimeError: a closed pool
             if not self._cluster.is_closed:
                 raise
-            facts = error.facts if isinstance(error, Unavailable) else {}
+            facts = error.facts if isinstance(error, UnavailableError) else {}
             raise closed(**facts) from error
 
     def _found(self, key: str) -> scm_pb2.LookupKeyResponse:
@@ -211,9 +215,9 @@ class Client:
                 yield bytes(piece)
 
 
-def closed(**facts: str) -> Unavailable:
+def closed(**facts: str) -> UnavailableError:
     """Return the error of a call whose client was closed."""
-    return Unavailable(Code.UNAVAILABLE, "the client was closed", **facts)
+    return UnavailableError(Code.UNAVAILABLE, "the client was closed", **facts)
 
 
 def _checked(key: str) -> str:

@@ -1,8 +1,8 @@
 """The exceptions of the client.
 
     SutureError         has `code`, which is stable, `hint` for people, and `facts`
-    ├─ Unavailable      try again later: the cluster, or what it has of the key, is not at hand
-    └─ Refused          never retry as is
+    ├─ UnavailableError  try again later: the cluster, or what it has of the key, is not at hand
+    └─ RefusedError      never retry as is
        ├─ KeyNotFound   there is no such key
        ├─ KeyExists     it was to be stored without `replace`
        ├─ KeyLost       a container of it was given up
@@ -17,28 +17,28 @@ from contextlib import contextmanager
 from typing import Final
 
 from agent.errors import Code as Code
-from agent.errors import Refused as Refused
+from agent.errors import RefusedError as RefusedError
 from agent.errors import SutureError as SutureError
-from agent.errors import Unavailable as Unavailable
+from agent.errors import UnavailableError as UnavailableError
 
 
-class KeyNotFound(Refused):
+class KeyNotFound(RefusedError):
     """There is no such key."""
 
 
-class KeyExists(Refused):
+class KeyExists(RefusedError):
     """The key is there, and was not to be replaced."""
 
 
-class KeyLost(Refused):
+class KeyLost(RefusedError):
     """A container that holds some of the key was given up."""
 
 
-class KeyReplaced(Refused):
+class KeyReplaced(RefusedError):
     """The key was replaced while it was read: discard what was read, and start again."""
 
 
-KINDS: Final[dict[Code, type[Refused]]] = {
+KINDS: Final[dict[Code, type[RefusedError]]] = {
     Code.KEY_NOT_FOUND: KeyNotFound,
     Code.KEY_EXISTS: KeyExists,
     Code.KEY_LOST: KeyLost,

@@ -30,7 +30,7 @@ from agent.client.file_pieces import SourceFile
 from agent.client.keylist import all_keys, checked_key, key_fault
 from agent.client.spool import Spool
 from agent.ec.scheme import parse_scheme
-from agent.errors import Code, Refused, SutureError
+from agent.errors import Code, RefusedError, SutureError
 from agent.rpc.v1 import scm_pb2
 from agent.rpc.wire.blockpieces import Data
 from agent.runtime.memory import share_heaps
@@ -111,7 +111,7 @@ def sources_of(paths: Sequence[str], prefix: str, spool: Spool) -> Iterable[Sour
     """
     for given in paths:
         if not given:  # Path("") would be the current directory
-            raise Refused(
+            raise RefusedError(
                 Code.MALFORMED_REQUEST,
                 "a PATH is empty",
                 hint="was a variable of the shell not set? The directory you are in is .",
@@ -125,13 +125,14 @@ def sources_of(paths: Sequence[str], prefix: str, spool: Spool) -> Iterable[Sour
         elif path.is_file():
             yield spool.file(prefix + name, path)
         elif path.exists():
-            raise Refused(Code.INELIGIBLE, f"neither a file nor a directory: {path}")
+            raise RefusedError(Code.INELIGIBLE, f"neither a file nor a directory: {path}")
         else:
-            raise Refused(Code.MALFORMED_REQUEST, f"no such file or directory here: {path}")
+            raise RefusedError(Code.MALFORMED_REQUEST, f"no such file or directory here: {path}")
 
 
 def files_below(directory: Path) -> Iterator[Path]:
-    """Yield regular files below `directory` in order. Raise Refused for an unreadable directory.
+    """Yield regular files below `directory` in order. Raise RefusedError for an unreadable
+    directory.
 
     If it were silently omitted, its files would be missing from what the user considers a copy.
     """
@@ -148,19 +149,21 @@ def files_below(directory: Path) -> Iterator[Path]:
 
 
 def checked(sources: Iterable[SourceFile]) -> list[SourceFile]:
-    """Return the sources. Raise Refused for those that would fail later, when some are stored."""
+    """Return the sources. Raise RefusedError for those that would fail later, when some are
+    stored.
+    """
     by_key: dict[str, SourceFile] = {}
     for source in sources:
         path = str(source.path).encode("unicode_escape").decode()  # it may not be printable
         if fault := key_fault(source.key):
-            raise Refused(
+            raise RefusedError(
                 Code.MALFORMED_REQUEST,
                 f"{path} cannot be stored: its key {fault}",
                 hint="rename the file or a directory above it, or take a shorter --prefix",
             )
         if source.key in by_key:
             other = by_key[source.key].path
-            raise Refused(
+            raise RefusedError(
                 Code.KEY_EXISTS,
                 f"two files would be stored under the key {source.key}: {other} and {path}",
                 hint="store them in two steps, with a --prefix each",

@@ -10,7 +10,7 @@ from typing import Final
 
 from agent.cli.terminal.credentials import is_secured
 from agent.cli.terminal.streams import STDOUT
-from agent.errors import Code, Refused, SutureError, Unavailable, lacking
+from agent.errors import Code, RefusedError, SutureError, UnavailableError, lacking
 from agent.runtime.exits import ExitCode
 
 PLAINTEXT_HINT: Final = (
@@ -42,7 +42,7 @@ def run(arguments: Sequence[str], *, imported: Callable[[], object] = lambda: No
         if error.code is Code.UNAVAILABLE and not error.hint:
             error.hint = SECURED_HINT if is_secured() else PLAINTEXT_HINT
         fail(error, as_json=as_json)
-        return ExitCode.UNAVAILABLE if isinstance(error, Unavailable) else ExitCode.FAILED
+        return ExitCode.UNAVAILABLE if isinstance(error, UnavailableError) else ExitCode.FAILED
     except ModuleNotFoundError as error:
         fail(lacking(error, "this command"), as_json=as_json)
         return ExitCode.FAILED
@@ -56,7 +56,7 @@ def run(arguments: Sequence[str], *, imported: Callable[[], object] = lambda: No
         if error.filename == STDOUT:
             leave_stdout()
             where, as_json = f"cannot write to {STDOUT}: ", False
-        fail(Refused(Code.IO_EXCEPTION, f"{where}{error.strerror or error}"), as_json=as_json)
+        fail(RefusedError(Code.IO_EXCEPTION, f"{where}{error.strerror or error}"), as_json=as_json)
         return ExitCode.FAILED
 
 

@@ -22,7 +22,7 @@ CODES: Final = (
 )
 
 
-class Command(NamedTuple):
+class CommandSpec(NamedTuple):
     """Place of a command, and the first sentence of its help, so that listing it imports
     nothing."""
 
@@ -31,101 +31,101 @@ class Command(NamedTuple):
     help: str
 
 
-COMMANDS: Final[Mapping[str, Command]] = {
-    "put": Command(
+COMMANDS: Final[Mapping[str, CommandSpec]] = {
+    "put": CommandSpec(
         "agent.cli.keys",
         "put",
         "Store files durably, on three datanodes or erasure-coded.",
     ),
-    "get": Command(
+    "get": CommandSpec(
         "agent.cli.keys",
         "get",
         "Fetch a file, verifying every byte.",
     ),
-    "ls": Command(
+    "ls": CommandSpec(
         "agent.cli.keys", "ls", "List keys with their size and the blocks that hold them."
     ),
-    "rm": Command(
+    "rm": CommandSpec(
         "agent.cli.change.container_commands",
         "rm",
         "Delete keys; datanodes delete their blocks in the background.",
     ),
-    "status": Command(
+    "status": CommandSpec(
         "agent.cli.inspect.status",
         "status",
         "Show whether all data is healthy, then every datanode.",
     ),
-    "tree": Command(
+    "tree": CommandSpec(
         "agent.cli.inspect.replica_commands",
         "tree",
         "Show the tree of each replica: root, blocks, tombstones, chunks.",
     ),
-    "diff": Command(
+    "diff": CommandSpec(
         "agent.cli.inspect.replica_commands",
         "diff",
         "Show where replicas differ, and what each would do.",
     ),
-    "explain": Command(
+    "explain": CommandSpec(
         "agent.cli.inspect.replica_commands",
         "explain",
         "Explain what is wrong with a container, with the evidence.",
     ),
-    "log": Command(
+    "log": CommandSpec(
         "agent.cli.inspect.change_log",
         "log",
         "Show disk changes and orders, oldest first.",
     ),
-    "findings": Command(
+    "findings": CommandSpec(
         "agent.cli.inspect.datanodes",
         "findings",
         "List unrepaired findings of scans on all datanodes.",
     ),
-    "volumes": Command(
+    "volumes": CommandSpec(
         "agent.cli.inspect.datanodes",
         "volumes",
         "Show space, health, verification and scan of every volume.",
     ),
-    "top": Command(
+    "top": CommandSpec(
         "agent.cli.inspect.datanodes",
         "top",
         "Show the present activity of every datanode.",
     ),
-    "diagnose": Command(
+    "diagnose": CommandSpec(
         "agent.cli.evidence.diagnose",
         "diagnose",
         "Write the evidence about a container to a .tar.gz file.",
     ),
-    "may-stop": Command(
+    "may-stop": CommandSpec(
         "agent.cli.inspect.may_stop",
         "may_stop",
         "Check whether datanodes or volumes may be switched off.",
     ),
-    "reconcile": Command(
+    "reconcile": CommandSpec(
         "agent.cli.change.container_commands",
         "reconcile",
         "Make replicas equal again from healthy peers.",
     ),
-    "verify-log": Command(
+    "verify-log": CommandSpec(
         "agent.cli.evidence.verifylog",
         "verify_log",
         "Verify the hash chain of verification logs.",
     ),
-    "attest": Command(
+    "attest": CommandSpec(
         "agent.cli.evidence.attest",
         "attest",
         "Sign a statement about verifications, repairs and deletes.",
     ),
-    "fsck": Command(
+    "fsck": CommandSpec(
         "agent.cli.setup.offline",
         "fsck",
         "Check volumes that no agent uses, without changing them.",
     ),
-    "salvage": Command(
+    "salvage": CommandSpec(
         "agent.cli.setup.salvage",
         "salvage",
         "Copy every file off volumes by key, verified bytes only.",
     ),
-    "demo": Command(
+    "demo": CommandSpec(
         "agent.cli.setup.demo_command",
         "demo",
         "Store real files, damage them on disk, find it, repair it from peers, prove it.",

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from agent.client.putnote import SCHEME, PartBlock, part_of
 from agent.ec.blockgroup import group_length_bytes, longest_of_enough
 from agent.ec.scheme import Scheme, parse_scheme
-from agent.errors import Refused
+from agent.errors import RefusedError
 from merkle.replica import BlockData
 
 
@@ -39,7 +39,7 @@ class BlockVote:
             try:
                 if text:
                     return parse_scheme(text)
-            except Refused:
+            except RefusedError:
                 continue
         return None
 

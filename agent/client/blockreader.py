@@ -24,7 +24,7 @@ from time import perf_counter
 from typing import Final, Protocol
 
 from agent.client.read_order import DatanodeStats
-from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.errors import Code, RefusedError, SutureError, UnavailableError
 from agent.rpc.calls.received import SMALL_BYTES_MAX
 from agent.rpc.wire.blockpieces import Data
 from merkle.replica import BlockId, ContainerId
@@ -99,8 +99,8 @@ class ReplicaBlockReader:
     def read(self, start: int = 0, stop: int | None = None) -> Iterator[Data]:
         """Yield the block from its first byte to its last, or from `start` to before `stop`.
 
-        Raise Unavailable at the first chunk that no replica returns, naming the block, the offset
-        and each replica's answer.
+        Raise UnavailableError at the first chunk that no replica returns, naming the block, the
+        offset and each replica's answer.
         """
         at = start
         end = self.place.length_bytes if stop is None else stop
@@ -118,7 +118,9 @@ class ReplicaBlockReader:
                         return  # data sent ahead is not awaited
             except SutureError as error:
                 waited_s = perf_counter() - begun_s
-                is_silent = isinstance(error, Unavailable)  # damage counts even if it comes late
+                is_silent = isinstance(
+                    error, UnavailableError
+                )  # damage counts even if it comes late
                 if is_silent and patience_s is not None and waited_s >= patience_s:
                     self.conduct.hedged(holder.datanode_id, waited_s)
                     holder.is_late = True
@@ -139,7 +141,7 @@ class ReplicaBlockReader:
         return self.conduct.patience_s()
 
     def _next(self, said: dict[str, str], at: int) -> ReplicaSource:
-        """Return the replica to ask next for the chunk at `at`. Raise Unavailable if all were
+        """Return the replica to ask next for the chunk at `at`. Raise UnavailableError if all were
         asked."""
         if not said and self.holders:
             first = self.holders[0]
@@ -149,7 +151,7 @@ class ReplicaBlockReader:
         if left:
             return min(left, key=lambda one: (one.is_late, one.fault_count))
         reasons = "; ".join(f"{who}: {why}" for who, why in said.items())
-        raise Unavailable(
+        raise UnavailableError(
             Code.UNAVAILABLE,
             f"no replica gives {self.place.text}, chunk at offset {at}: "
             + (reasons or "no replica is known"),
@@ -164,9 +166,11 @@ class ReplicaBlockReader:
     ) -> Iterator[Data]:
         """Yield the block of this replica from the byte at `at` on."""
         if holder.silent_count >= SILENT_COUNT_MAX:
-            raise Refused(Code.INELIGIBLE, "gave no answer, and is asked no more for this block")
+            raise RefusedError(
+                Code.INELIGIBLE, "gave no answer, and is asked no more for this block"
+            )
         if holder.refusal:
-            raise Refused(Code.INELIGIBLE, holder.refusal)
+            raise RefusedError(Code.INELIGIBLE, holder.refusal)
         end = self.place.length_bytes
         begun_s: float | None = perf_counter()
         begun, self._begun = self._begun, None
@@ -178,7 +182,7 @@ class ReplicaBlockReader:
             holder.silent_count = 0
             stop = start + len(data)
             if start > at or stop > end:
-                raise Refused(
+                raise RefusedError(
                     Code.UNABLE_TO_FIND_CHUNK,
                     f"gives the bytes {start} to {stop} of {end}, none at {at}",
                 )
@@ -189,7 +193,7 @@ class ReplicaBlockReader:
             yield part
             if at == end:
                 return
-        raise Refused(Code.UNABLE_TO_FIND_CHUNK, f"has {at} of {end} bytes")
+        raise RefusedError(Code.UNABLE_TO_FIND_CHUNK, f"has {at} of {end} bytes")
 
     def _asked(
         self, holder: ReplicaSource, at: int, patience_s: float | None = None
@@ -203,7 +207,7 @@ class ReplicaBlockReader:
         """Record a holder's fault, so that healthy holders are asked before it."""
         holder.fault_count += 1
         self.faults[holder.datanode_id] = str(error)
-        if isinstance(error, Unavailable):
+        if isinstance(error, UnavailableError):
             holder.silent_count += 1
         elif error.code in ABSENT:
             holder.refusal = str(error)

@@ -21,7 +21,7 @@ from agent.client.read_order import DatanodeStats
 from agent.client.shares import balanced, put_share
 from agent.client.writer import StoredFile, Waits, WriterSession
 from agent.ec.scheme import SHARDS_MAX, Scheme, parse_scheme
-from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.errors import Code, RefusedError, SutureError, UnavailableError
 from agent.rpc.calls.channel import ChannelClosed
 from agent.rpc.calls.peer import NodeAddress, Peer
 from agent.rpc.calls.scm import ScmClient
@@ -37,7 +37,7 @@ NOWHERE: Final = scm_pb2.ContainerReplicas()
 AHEAD_BYTES: Final = 1024**2  # left of a block when the next is requested: more fills caches
 
 
-class Client:
+class ClusterClient:
     """Stores and fetches keys through one SCM. Use it as a context manager. Thread-safe."""
 
     def __init__(self, scm_address: str, *, security: Security = LOOPBACK_ONLY) -> None:
@@ -50,7 +50,7 @@ class Client:
         self.is_closed = False
         self._lock = Lock()  # of the objects made on first use
 
-    def __enter__(self) -> "Client":
+    def __enter__(self) -> "ClusterClient":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -106,7 +106,7 @@ class Client:
             for session in sessions:
                 session.finish(close=close, is_patient=True)
         except SutureError as error:
-            if close or not isinstance(error, Unavailable):
+            if close or not isinstance(error, UnavailableError):
                 error.facts["stored_files"] = str(len(stored))
                 raise
         return stored, sorted({b.block_id.container_id for item in stored for b in item.blocks})
@@ -163,8 +163,8 @@ class Client:
         an erasure-coded key as it was written are added to `degraded`.
 
         Containers may move while a large key is read: when bytes become unavailable, look the key
-        up again and continue there. Raise Refused(KEY_REPLACED) if it has other blocks by then, so
-        that two versions are never mixed.
+        up again and continue there. Raise RefusedError(KEY_REPLACED) if it has other blocks by
+        then, so that two versions are never mixed.
         """
         at, looked_up_at = start, -1
         while True:
@@ -172,7 +172,7 @@ class Client:
                 for part in self._read_from(answer, at, stop, datanode_id):
                     at += len(part)
                     yield part
-            except Unavailable as error:
+            except UnavailableError as error:
                 if at == looked_up_at:  # no progress since the last lookup
                     raise
                 answer, looked_up_at = self._found_again(answer, error), at
@@ -180,22 +180,22 @@ class Client:
                 return
 
     def _found_again(
-        self, answer: scm_pb2.LookupKeyResponse, error: Unavailable
+        self, answer: scm_pb2.LookupKeyResponse, error: UnavailableError
     ) -> scm_pb2.LookupKeyResponse:
         """Return the present location of a key. Raise `error`, the cause of the lookup, if the
         location is unchanged or unknown."""
         key = answer.key.key
         try:
             now = self.find(key)
-        except Unavailable:
+        except UnavailableError:
             raise error from None
-        except Refused as refused:
+        except RefusedError as refused:
             if refused.code is not Code.KEY_NOT_FOUND:
                 raise
             message = f"key {key} was deleted while it was read"
-            raise Refused(Code.KEY_NOT_FOUND, message) from error
+            raise RefusedError(Code.KEY_NOT_FOUND, message) from error
         if now.key.blocks != answer.key.blocks:
-            raise Refused(
+            raise RefusedError(
                 Code.KEY_REPLACED,
                 f"key {key} was replaced while it was read",
                 hint="read it again from its beginning: what was read is of the version before",
@@ -221,7 +221,7 @@ class Client:
             found = located.get(location.block_id.container_id, NOWHERE)
             if found.scheme:
                 if datanode_id is not None:
-                    raise Refused(
+                    raise RefusedError(
                         Code.INELIGIBLE,
                         f"container {found.container_id} is erasure-coded: no datanode alone has "
                         f"{key}",
@@ -280,7 +280,7 @@ class Client:
     ) -> ReplicaBlockReader:
         """Return a reader for one block; replicas that did best in earlier blocks are asked first.
 
-        Raise Refused if none of its replicas is on `datanode_id`.
+        Raise RefusedError if none of its replicas is on `datanode_id`.
         """
         block_id = location.block_id
         spread = turned(found.replicas, found.equal_count, block_id.local_id)
@@ -288,7 +288,7 @@ class Client:
         if datanode_id:
             candidates = [one for one in spread if one.datanode_id.startswith(datanode_id)]
         if found.replicas and not candidates:
-            raise Refused(
+            raise RefusedError(
                 Code.CONTAINER_NOT_FOUND,
                 f"no datanode whose id begins with {datanode_id} has a replica of container "
                 f"{block_id.container_id}, which holds {key}",

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.rpc.wire.blockpieces import Data
 from agent.store.files.durable import sync_directory
 
@@ -17,7 +17,7 @@ def write_whole(path: Path, pieces: Iterable[Data]) -> None:
     at all.
 
     A device or a pipe is written to and never replaced. A link stays, and its target is replaced;
-    an existing file keeps its mode. Raise Refused(IO_EXCEPTION) if it cannot be written.
+    an existing file keeps its mode. Raise RefusedError(IO_EXCEPTION) if it cannot be written.
     """
     path = Path(os.path.realpath(path)) if path.is_symlink() else path
     try:
@@ -39,4 +39,4 @@ def write_whole(path: Path, pieces: Iterable[Data]) -> None:
             raise
         sync_directory(path.parent)
     except OSError as error:
-        raise Refused(Code.IO_EXCEPTION, f"cannot write {path}: {error.strerror}") from error
+        raise RefusedError(Code.IO_EXCEPTION, f"cannot write {path}: {error.strerror}") from error

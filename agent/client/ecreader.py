@@ -12,7 +12,7 @@ from agent.ec.cell_codec import rebuild
 from agent.ec.cells import described, style_of
 from agent.ec.rebuild_task import RebuildStats, ShardLocation
 from agent.ec.scheme import Scheme
-from agent.errors import Code, Unavailable
+from agent.errors import Code, UnavailableError
 from agent.ports import Executor
 from agent.reconstruct.sources import RebuildSources
 from agent.rpc.calls.peer import NodeAddress, Peer
@@ -49,13 +49,13 @@ class GroupReader:
         self, block_id: BlockId, length_bytes: int, start: int = 0, stop: int | None = None
     ) -> Iterator[bytes]:
         """Yield a group's data from `start` to before `stop`; read only the stripes in that range.
-        Raise Unavailable if the data cannot be read."""
+        Raise UnavailableError if the data cannot be read."""
         agreed = agree(self._scheme, block_id, self._sources.block(block_id))
         where = f"block group {block_id} of container {self._sources.container_id}"
         if isinstance(agreed, OrphanGroup):
-            raise Unavailable(Code.UNAVAILABLE, f"{where} cannot be read: {agreed.reason}")
+            raise UnavailableError(Code.UNAVAILABLE, f"{where} cannot be read: {agreed.reason}")
         if agreed.group.length_bytes != length_bytes:
-            raise Unavailable(
+            raise UnavailableError(
                 Code.UNAVAILABLE,
                 f"{where} has {agreed.group.length_bytes} bytes, {length_bytes} were stored",
             )

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 import grpc
 
-from agent.errors import Code, SutureError, Unavailable
+from agent.errors import Code, SutureError, UnavailableError
 from agent.rpc.calls.channel import RETRY_WAIT_S, RETRY_WAIT_S_MAX
 from agent.rpc.wire.errors import error_from
 
@@ -58,7 +58,7 @@ class ReplicaStream:
             return error_from(error)
         except (grpc.FutureTimeoutError, grpc.FutureCancelledError):
             self._answer.cancel()
-            return Unavailable(Code.UNAVAILABLE, f"took nothing for {self._timeout_s:g} s")
+            return UnavailableError(Code.UNAVAILABLE, f"took nothing for {self._timeout_s:g} s")
         return None
 
     def cancel(self) -> None:

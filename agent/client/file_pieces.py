@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from agent.client.putnote import PutMetadata, metadata_of
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from merkle.checksum import window_checksums
 from merkle.replica import (
     CHUNK_BYTES_DEFAULT,
@@ -73,14 +73,14 @@ def piece_count(source: SourceFile, block_bytes: int) -> int:
 
 
 def chunks_of(piece: FilePart, chunk_bytes: int = CHUNK_BYTES_DEFAULT) -> Iterator[bytes]:
-    """Yield a piece's bytes chunk by chunk. Raise Refused if the file has become shorter."""
+    """Yield a piece's bytes chunk by chunk. Raise RefusedError if the file has become shorter."""
     with piece.source.open() as file:
         file.seek(piece.offset)
         left_bytes = piece.size_bytes
         while left_bytes:
             data = file.read(min(left_bytes, chunk_bytes))
             if not data:
-                raise Refused(
+                raise RefusedError(
                     Code.INVALID_WRITE_SIZE,
                     f"{piece.source.path} is {left_bytes} bytes shorter than when it was listed",
                 )

@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from agent.errors import Code, Refused, SutureError
+from agent.errors import Code, RefusedError, SutureError
 from agent.rpc.calls.channel import patient
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.v1 import scm_pb2
@@ -34,12 +34,12 @@ def key_fault(text: str, *, is_beginning: bool = False) -> str:
 
 
 def checked_key(text: str, where: str = "KEY", *, is_beginning: bool = False) -> str:
-    """Return a valid key or key prefix. Raise Refused, naming `where` it was given, if it is
+    """Return a valid key or key prefix. Raise RefusedError, naming `where` it was given, if it is
     invalid."""
     fault = key_fault(text, is_beginning=is_beginning)
     if fault:
         shown = text[:SHOWN_CHARS].encode("unicode_escape").decode()  # it may not be printable
-        raise Refused(Code.MALFORMED_REQUEST, f"{where}: '{shown}' {fault}")
+        raise RefusedError(Code.MALFORMED_REQUEST, f"{where}: '{shown}' {fault}")
     return text
 
 

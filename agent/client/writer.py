@@ -28,7 +28,7 @@ from agent.client.file_pieces import (
     pieces_of,
 )
 from agent.client.putnote import PutMetadata
-from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.errors import Code, RefusedError, SutureError, UnavailableError
 from agent.rpc.calls.channel import begun, patient
 from agent.rpc.calls.peer import NodeAddress
 from agent.rpc.calls.scm import ScmClient
@@ -148,13 +148,13 @@ class WriterSession:
             ]
             try:
                 blocks = self._allocate([piece.size_bytes for piece in pieces], new_keys)
-            except Refused as refused:
+            except RefusedError as refused:
                 if not self._has_smaller_blocks(refused):
                     raise
             else:
                 return list(zip(pieces, blocks, strict=True))
 
-    def _has_smaller_blocks(self, refused: Refused) -> bool:
+    def _has_smaller_blocks(self, refused: RefusedError) -> bool:
         """Reduce the block size to what the control plane's containers allow, if its error states
         it."""
         told = refused.facts.get("block_bytes_max", "")
@@ -227,7 +227,7 @@ class WriterSession:
             except TooFewWritableReplicas as left:
                 self._tell_failed()
                 if attempts == 1:
-                    raise Unavailable(
+                    raise UnavailableError(
                         Code.NOT_ENOUGH_NODES, f"cannot store {run[0][0].source.key}: {left}"
                     ) from left
                 pause(PAUSE_S * 2 ** (ATTEMPTS_MAX - attempts))
@@ -297,7 +297,7 @@ class WriterSession:
 
     def _check_stopped(self, key: str = "all") -> None:
         if self.stopped:
-            raise Unavailable(Code.CANCELLED, f"stopped before {key} was stored")
+            raise UnavailableError(Code.CANCELLED, f"stopped before {key} was stored")
 
     def _tell(self, data_bytes: int) -> None:
         self._told_bytes += data_bytes

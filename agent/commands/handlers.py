@@ -20,7 +20,7 @@ from agent.commands.routing import CarryOut, Route
 from agent.commands.start_rate import StartRateLimiter
 from agent.config.options import TaskConfig
 from agent.ec.scheme import SHARDS_MAX, parse_scheme
-from agent.errors import Code, Refused, SutureError
+from agent.errors import Code, RefusedError, SutureError
 from agent.plan.actions import ConfirmedDeletes
 from agent.plan.reconcile_outcome import ChunkResult
 from agent.ports import Pace, at_once
@@ -303,7 +303,7 @@ class CommandHandlers:
             shards = {peer.datanode_id: self.peer(peer) for peer in command.peers}
             result = self._mender.mend(container_id, scheme, shards, stop=stop)
         elif self._tools.store.replica(container_id).replica_index:
-            raise Refused(
+            raise RefusedError(
                 Code.MALFORMED_REQUEST,
                 f"container {container_id} is erasure-coded here: its peers are no copies",
                 hint="the command must name the erasure code",
@@ -340,9 +340,9 @@ class CommandHandlers:
         container_id = ContainerId(request.container_id)
         trusted = request.trusted_datanode_id
         if trusted == self._tools.datanode_id:
-            raise Refused(Code.WRONG_DATANODE, "a replica cannot be told to trust itself")
+            raise RefusedError(Code.WRONG_DATANODE, "a replica cannot be told to trust itself")
         if self._tools.store.replica(container_id).replica_index:
-            raise Refused(
+            raise RefusedError(
                 Code.INELIGIBLE,
                 f"container {container_id} is erasure-coded: its shards are not copies",
                 hint="delete the wrong shard; it is computed from the others",
@@ -368,7 +368,7 @@ class CommandHandlers:
         if request.dry_run:
             return response
         if shown != request.shown:
-            raise Refused(
+            raise RefusedError(
                 Code.STALE_PLAN,
                 f"container {container_id}: what would be replaced is not what was shown",
                 hint="look again with --dry-run",

@@ -18,7 +18,7 @@ from agent.commands.command_queue import TaskRejection
 from agent.commands.routing import CommandRouter, kind_of
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.clock import Clock, monotonic_ms
-from agent.runtime.loop import Idle, Step, Throttled, WakeEvent
+from agent.runtime.loop import Idle, RetryAfter, Step, WakeEvent
 
 WAITING_MAX: Final = 20_000  # about 5 MB; more are refused at once
 SLICE_COUNT: Final = 5  # about 0.2 ms of work
@@ -81,7 +81,7 @@ class CommandIntake:
                 self._counts[kind_of(command)] -= is_normal(command)
             is_over = not self._waiting
         if not is_over:
-            return Throttled(SLICE_PAUSE_S)
+            return RetryAfter(SLICE_PAUSE_S)
         del self._refused[""]
         if self._refused:  # one line for all; each is answered
             log.info("commands_refused", **self._refused)

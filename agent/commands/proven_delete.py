@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.plan.actions import PeerId
 from agent.ports import Leases
 from agent.reconcile.witnesses import ReplicaProof, ReplicaProofCollector
@@ -86,20 +86,24 @@ class ReplicaDeleter:
         """Return the replica's tree; for a replica that was never closed, built from its rows."""
         try:
             return self.store.tree(container_id)
-        except Refused as error:
+        except RefusedError as error:
             if error.code is not Code.UNCLOSED_CONTAINER_IO:
                 raise
         try:
             rows = self.store.block_rows(container_id)
             return build_from_rows(rows, {}, algorithm=self.store.algorithm)
         except DamagedData as damage:
-            raise Refused(Code.NOT_PROVEN, f"container {container_id} stays: {damage}") from damage
+            raise RefusedError(
+                Code.NOT_PROVEN, f"container {container_id} stays: {damage}"
+            ) from damage
 
     def _check_still(self, container_id: ContainerId, generation: int, proof: ReplicaProof) -> None:
-        """Raise Refused if the replica has changed since the proof, or the proof is too old."""
+        """Raise RefusedError if the replica has changed since the proof, or the proof is too
+        old.
+        """
         if self.store.generation(container_id) != generation:
-            raise Refused(
+            raise RefusedError(
                 Code.NOT_PROVEN, f"container {container_id} changed while it was being proven"
             )
         if self.clock.monotonic_s() - proof.kept_since_s > KEEP_S / 3:
-            raise Refused(Code.NOT_PROVEN, f"container {container_id}: the proof is too old")
+            raise RefusedError(Code.NOT_PROVEN, f"container {container_id}: the proof is too old")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
-from agent.errors import Code, SutureError, Unavailable
+from agent.errors import Code, SutureError, UnavailableError
 from agent.ports import Leases
 from agent.rpc.v1 import scm_pb2
 from agent.rpc.wire import codec
@@ -64,7 +64,7 @@ def delete_blocks(
 
 
 def parse(message: scm_pb2.DeleteTransaction) -> _DeleteTransaction:
-    """Return the parsed transaction. Raise Refused(MALFORMED_REQUEST)."""
+    """Return the parsed transaction. Raise RefusedError(MALFORMED_REQUEST)."""
     container_id = codec.parse_container_id(message.container_id, "transaction.container_id")
     count = len(message.local_ids)
     if count > BLOCKS_PER_TRANSACTION_MAX:
@@ -111,7 +111,7 @@ def _delete_batch(
     proven = {one for item in transactions if not item.message.keep for one in item.block_ids}
     try:
         if stop():
-            raise Unavailable(Code.CANCELLED, "stopped before its turn")
+            raise UnavailableError(Code.CANCELLED, "stopped before its turn")
         with leases.hold(container_id):
             deleted = store.free_blocks(container_id, wanted, kept - proven)
     except SutureError as error:
@@ -138,12 +138,12 @@ def _delete_batch(
 
 
 def check_all_done(results: Sequence[scm_pb2.DeleteTransactionResult]) -> None:
-    """Raise `Unavailable` with the reason of the first failed transaction, because the command
+    """Raise `UnavailableError` with the reason of the first failed transaction, because the command
     failed as a whole."""
     not_done = [result for result in results if not result.done]
     if not_done:
         first = not_done[0]
-        raise Unavailable(
+        raise UnavailableError(
             Code(first.code),
             f"{len(not_done)} of {len(results)} transactions failed; "
             f"{first.transaction_id} of container {first.container_id}: {first.message}",

@@ -16,7 +16,7 @@ from agent.config.section import (
     ConfigSection,
 )
 from agent.config.toml_file import Key, ParsedConfig, read
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.runtime.loopback import is_loopback
 
 ANY_ADDRESS: Final = frozenset({"0.0.0.0", "[::]"})  # noqa: S104 - refused without `advertise`
@@ -25,7 +25,7 @@ ANY_ADDRESS: Final = frozenset({"0.0.0.0", "[::]"})  # noqa: S104 - refused with
 def load(path: Path) -> AgentConfig:
     """Read and check the file at `path` and its drop-ins.
 
-    Raise Refused(INVALID_CONFIG) with file and line of every fault.
+    Raise RefusedError(INVALID_CONFIG) with file and line of every fault.
     """
     return load_written(path)[0]
 
@@ -133,8 +133,8 @@ def _value(config: object, name: str) -> object:
     return config
 
 
-def _refused(path: Path, wrong: list[str]) -> Refused:
-    return Refused(
+def _refused(path: Path, wrong: list[str]) -> RefusedError:
+    return RefusedError(
         Code.INVALID_CONFIG,
         f"config file {path}: " + "; ".join(wrong),
         hint="suture config explain shows every option",

@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 from agent.config.options import AgentConfig
 from agent.config.quantity import OptionUnit, bytes_text, duration_text
 from agent.config.section import BYTES, BYTES_PER_S, LIVE, SECONDS, ConfigSection
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 
 NONE: Final = "none"
 SAMPLE_HEAD: Final = """\
@@ -97,10 +97,12 @@ def options(model: type[BaseModel] = AgentConfig, prefix: str = "") -> Iterator[
 
 
 def find(name: str) -> Iterator[OptionDoc]:
-    """Yield the option `name`, or all options of that section or key; "" = all. Raise Refused."""
+    """Yield the option `name`, or all options of that section or key; "" = all. Raise
+    RefusedError.
+    """
     found = [o for o in options() if name in {"", o.name, o.section, o.key}]
     if not found:
-        raise Refused(
+        raise RefusedError(
             Code.INVALID_CONFIG,
             f"there is no option {name}",
             hint="suture config explain shows every option",
@@ -141,7 +143,7 @@ def document() -> str:
 
 
 def shown(name: str, value: object) -> str:
-    """Return an option's value as TOML. Raise Refused if there is no such option."""
+    """Return an option's value as TOML. Raise RefusedError if there is no such option."""
     return _value_text(value, _unit(_field(name)))
 
 

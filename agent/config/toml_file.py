@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from agent.config.given import decoded, open_regular
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 
 DROP_INS: Final = "conf.d"
 FILE_BYTES_MAX: Final = 1024**2  # a larger file is not a config
@@ -61,19 +61,21 @@ class ParsedConfig:
 
 
 def read(path: Path) -> ParsedConfig:
-    """Read `path` and its drop-ins. Raise Refused(INVALID_CONFIG) naming file and line."""
+    """Read `path` and its drop-ins. Raise RefusedError(INVALID_CONFIG) naming file and line."""
     return read_each([path, *drop_ins(path)])
 
 
 def read_each(paths: Sequence[Path]) -> ParsedConfig:
-    """Read these files; later files override earlier ones. Raise Refused naming file and line."""
+    """Read these files; later files override earlier ones. Raise RefusedError naming file and
+    line.
+    """
     written = ParsedConfig()
     for each in paths:
         text = _text(each)
         try:
             values = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
-            raise Refused(Code.INVALID_CONFIG, f"config file {each}: {error}") from error
+            raise RefusedError(Code.INVALID_CONFIG, f"config file {each}: {error}") from error
         written.paths.append(each)
         written.places.update((key, SourceLocation(each, line)) for key, line in places(text))
         _merge(written.values, values)
@@ -85,7 +87,7 @@ def drop_ins(path: Path) -> list[Path]:
     files = (path.parent / DROP_INS).glob("*.toml")
     found = sorted(file for file in files if not file.name.startswith("."))  # skips editors' locks
     if len(found) > DROP_IN_COUNT_MAX:
-        raise Refused(
+        raise RefusedError(
             Code.INVALID_CONFIG,
             f"{path.parent / DROP_INS} has {len(found)} files; at most {DROP_IN_COUNT_MAX}",
         )
@@ -145,18 +147,20 @@ def _text(path: Path) -> str:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             content = file.read(FILE_BYTES_MAX + 1)
     except OSError as error:
-        raise Refused(
+        raise RefusedError(
             Code.INVALID_CONFIG, f"cannot read config file {path}: {error.strerror}"
         ) from error
     if mode & stat.S_IWOTH:
-        raise Refused(
+        raise RefusedError(
             Code.INVALID_CONFIG,
             f"config file {path} has mode {mode:04o}: every user may change it",
             hint=f"chmod o-w {path}",
         )
     if len(content) > FILE_BYTES_MAX:
-        raise Refused(Code.INVALID_CONFIG, f"config file {path} has over {FILE_BYTES_MAX} bytes")
+        raise RefusedError(
+            Code.INVALID_CONFIG, f"config file {path} has over {FILE_BYTES_MAX} bytes"
+        )
     try:
         return decoded(content)
     except UnicodeDecodeError as error:
-        raise Refused(Code.INVALID_CONFIG, f"config file {path}: {error}") from error
+        raise RefusedError(Code.INVALID_CONFIG, f"config file {path}: {error}") from error

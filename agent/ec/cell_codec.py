@@ -16,7 +16,7 @@ import numpy as np
 from agent.ec import isal
 from agent.ec.isal import Octets
 from agent.ec.scheme import CodecName, Scheme
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 
 Cell: TypeAlias = bytes | bytearray | memoryview | Octets
 
@@ -30,7 +30,7 @@ def encode(scheme: Scheme, data_cells: Sequence[Cell]) -> list[Octets]:
     `data_cells` has one per data shard, empty if the group ends before it.
     """
     if len(data_cells) != scheme.data_count:
-        raise Refused(
+        raise RefusedError(
             Code.MALFORMED_REQUEST, f"{len(data_cells)} data cells, {scheme} has another number"
         )
     cells = dict(enumerate(data_cells, start=1))
@@ -45,7 +45,7 @@ def rebuild(
     """Return the wanted cells of a stripe, `length_bytes` each, by replica index.
 
     `cells` holds cells of one stripe by replica index; only the first `data_count` are used, and a
-    shorter one counts as padded with zeros. Raise Refused when there are fewer.
+    shorter one counts as padded with zeros. Raise RefusedError when there are fewer.
     """
     sources = sources_for(scheme, cells)
     inputs = [padded(cells[index], length_bytes) for index in sources]
@@ -64,7 +64,7 @@ def rebuild_checked(
 
     The check runs in tiles that stay in the second-level cache, so it costs no memory traffic. It
     detects a processor, a memory module or a library that fails in one of the two directions. Raise
-    Refused(CHECKSUM_MISMATCH), which implies nothing about any medium.
+    RefusedError(CHECKSUM_MISMATCH), which implies nothing about any medium.
     """
     sources, names = sources_for(scheme, cells), scheme.checked(wanted)
     fresh = next((index for index in names if index not in sources), None)
@@ -83,7 +83,7 @@ def rebuild_checked(
         isal.multiply_at(there, from_, to, start, step_bytes)
         isal.multiply_at(back, others, [again.ctypes.data - start], start, step_bytes)
         if not np.array_equal(again[:step_bytes], inputs[-1][start : start + step_bytes]):
-            raise Refused(
+            raise RefusedError(
                 Code.CHECKSUM_MISMATCH,
                 f"shard {witness}, computed from what was rebuilt, is not what was read of it",
                 hint="memory, processor or library of this host err; nothing was committed",
@@ -92,10 +92,10 @@ def rebuild_checked(
 
 
 def sources_for(scheme: Scheme, at_hand: Mapping[int, object]) -> tuple[int, ...]:
-    """Return the shards to use: the first `data_count` present ones. Raise Refused."""
+    """Return the shards to use: the first `data_count` present ones. Raise RefusedError."""
     indexes = scheme.checked(at_hand)
     if len(indexes) < scheme.data_count:
-        raise Refused(
+        raise RefusedError(
             Code.INELIGIBLE,
             f"{scheme} needs {scheme.data_count} shards, only {len(indexes)} are at hand: "
             f"{', '.join(map(str, indexes)) or 'none'}",
@@ -111,7 +111,7 @@ def padded(cell: Cell, length_bytes: int) -> Octets:
     if len(octets) == length_bytes:
         return octets
     if len(octets) > length_bytes:
-        raise Refused(
+        raise RefusedError(
             Code.MALFORMED_REQUEST,
             f"a cell of {len(octets)} bytes in a stripe whose cells have at most {length_bytes}",
         )
@@ -134,7 +134,7 @@ def _tables(scheme: Scheme, sources: tuple[int, ...], wanted: tuple[int, ...]) -
     rows = matrix(scheme.codec, scheme.data_count, scheme.parity_count)
     at_hand = isal.inverse(rows[[index - 1 for index in sources]])
     if at_hand is None:
-        raise Refused(
+        raise RefusedError(
             Code.INELIGIBLE, f"shards {', '.join(map(str, sources))} do not determine {scheme}"
         )
     return isal.tables(isal.product(rows[[index - 1 for index in wanted]], at_hand))

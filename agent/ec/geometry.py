@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from agent.ec.scheme import Scheme
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from merkle.replica import BLOCK_BYTES_MAX, CHUNKS_PER_BLOCK_MAX
 
 
@@ -38,12 +38,12 @@ class BlockGroup:
     def __post_init__(self) -> None:
         length_max_bytes = self.scheme.data_count * BLOCK_BYTES_MAX
         if not 0 <= self.length_bytes <= length_max_bytes:
-            raise Refused(
+            raise RefusedError(
                 Code.MALFORMED_REQUEST,
                 f"a block group of {self.length_bytes} bytes is not within 0..{length_max_bytes}",
             )
         if self.stripe_count > CHUNKS_PER_BLOCK_MAX:
-            raise Refused(
+            raise RefusedError(
                 Code.MALFORMED_REQUEST,
                 f"{self.stripe_count} stripes of {self.scheme} are more than the "
                 f"{CHUNKS_PER_BLOCK_MAX} chunks a block may have",

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from merkle.isal_library import isal_library
 
 Octets = npt.NDArray[np.uint8]
@@ -105,7 +105,7 @@ def _pointers(places: Sequence[int], offset: int) -> "ctypes.Array[ctypes.c_void
 def _library() -> ctypes.CDLL:
     library = isal_library()
     if library is None:
-        raise Refused(
+        raise RefusedError(
             Code.NO_SUCH_ALGORITHM,
             "erasure coding needs the library ISA-L, and none is here",
             hint="reinstall pyeclib from its wheel, or: apt-get install libisal2",

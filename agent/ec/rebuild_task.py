@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agent.ec.scheme import Scheme
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from merkle.replica import ContainerId
 
 
@@ -27,7 +27,7 @@ class RebuildTask:
     targets: tuple[ShardLocation, ...]
 
     def check(self) -> None:
-        """Raise Refused if the order is invalid, whatever the sources hold."""
+        """Raise RefusedError if the order is invalid, whatever the sources hold."""
         sources = self.scheme.checked(shard.index for shard in self.sources)
         targets = self.scheme.checked(shard.index for shard in self.targets)
         if not targets or len(targets) != len(self.targets):
@@ -39,7 +39,7 @@ class RebuildTask:
         if len(set(places)) != len(places):
             raise self._malformed("a datanode is named twice")
         if len(sources) < self.scheme.data_count:
-            raise Refused(
+            raise RefusedError(
                 Code.INELIGIBLE,
                 f"container {self.container_id}: {self.scheme} needs {self.scheme.data_count} "
                 f"sources, the order names {len(sources)}",
@@ -48,8 +48,8 @@ class RebuildTask:
                 container_id=self.container_id,
             )
 
-    def _malformed(self, what: str) -> Refused:
-        return Refused(
+    def _malformed(self, what: str) -> RefusedError:
+        return RefusedError(
             Code.MALFORMED_REQUEST,
             f"reconstruction of container {self.container_id}: {what}",
             container_id=self.container_id,

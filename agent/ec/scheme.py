@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from merkle.replica import CHUNK_BYTES_MAX, WINDOW_BYTES_MIN
 
 CELL_BYTES_DEFAULT: Final = 1024**2
@@ -70,12 +70,12 @@ class Scheme:
         return index > self.data_count
 
     def checked(self, indexes: Iterable[int]) -> tuple[int, ...]:
-        """Return distinct indexes in order. Raise Refused for an index that the scheme does not
-        have."""
+        """Return distinct indexes in order. Raise RefusedError for an index that the scheme does
+        not have."""
         found = tuple(sorted(set(indexes)))
         for index in found:
             if index not in self.indexes:
-                raise Refused(
+                raise RefusedError(
                     Code.MALFORMED_REQUEST,
                     f"replica index {index} is not within 1..{self.shard_count} of {self}",
                 )
@@ -96,10 +96,10 @@ OFFERED: Final = (RS_3_2, RS_6_3, RS_10_4, XOR_2_1)
 
 
 def parse_scheme(text: str) -> Scheme:
-    """Return the scheme that `text` names; the default cell size is 1024k. Raise Refused."""
+    """Return the scheme that `text` names; the default cell size is 1024k. Raise RefusedError."""
     match = _NAME.fullmatch(text)
     if match is None:
-        raise Refused(
+        raise RefusedError(
             Code.MALFORMED_REQUEST,
             f"{text!r} names no erasure code",
             hint="for example " + ", ".join(str(scheme) for scheme in OFFERED),
@@ -109,6 +109,6 @@ def parse_scheme(text: str) -> Scheme:
     return Scheme(CodecName(codec.lower()), int(data), int(parity), cell_bytes)
 
 
-def _malformed(scheme: Scheme, what: str) -> Refused:
+def _malformed(scheme: Scheme, what: str) -> RefusedError:
     name = f"{scheme.codec}-{scheme.data_count}-{scheme.parity_count}"
-    return Refused(Code.MALFORMED_REQUEST, f"erasure code {name}: {what}")
+    return RefusedError(Code.MALFORMED_REQUEST, f"erasure code {name}: {what}")

@@ -32,7 +32,7 @@ class StripeVerdict:
 def judge_stripe(
     group: BlockGroup, stripe: int, cells: Mapping[int, Cell], proof: Proof | None = None
 ) -> StripeVerdict:
-    """Judge a stripe by the cells present. Raise Refused if there are fewer than `data_count`.
+    """Judge a stripe by the cells present. Raise RefusedError if there are fewer than `data_count`.
 
     In a partial stripe, a shard without a cell there has an empty one, which counts as present.
 

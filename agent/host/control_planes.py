@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from agent.config.options import ScanConfig
-from agent.errors import Code, SutureError, Unavailable
+from agent.errors import Code, SutureError, UnavailableError
 from agent.reconcile.peer_challenges import ChallengeWorker
 from agent.rpc.calls.peer import NodeAddress, Peer
 from agent.rpc.calls.scm import ScmClient
@@ -36,7 +36,7 @@ class ControlPlanes:
     def container_info(self, container_id: ContainerId) -> scm_pb2.ContainerInfo:
         """Return the control plane's record of a container."""
         request = scm_pb2.GetContainerInfoRequest(container_id=container_id)
-        error: SutureError = Unavailable(Code.UNAVAILABLE, "no control plane is configured")
+        error: SutureError = UnavailableError(Code.UNAVAILABLE, "no control plane is configured")
         for scm in self._scms:
             try:
                 return scm.get_container_info(request).container
@@ -49,7 +49,7 @@ class ControlPlanes:
     ) -> scm_pb2.ConfirmDeletesResponse:
         """Return which deletes were ordered."""
         request = scm_pb2.ConfirmDeletesRequest(container_id=container_id, local_ids=block_ids)
-        error: SutureError = Unavailable(Code.UNAVAILABLE, "no control plane is configured")
+        error: SutureError = UnavailableError(Code.UNAVAILABLE, "no control plane is configured")
         for scm in self._scms:
             try:
                 return scm.confirm_deletes(request)

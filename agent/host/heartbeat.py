@@ -17,13 +17,13 @@ from typing import Final, Protocol
 
 import structlog
 
-from agent.errors import Code, Refused, Unavailable
+from agent.errors import Code, RefusedError, UnavailableError
 from agent.host.leader_terms import TermTracker
 from agent.host.outbox import REGISTERED, Outbox
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.rpc.wire.replica_columns import column_report
 from agent.runtime.clock import Clock
-from agent.runtime.loop import Backoff, Busy, Step, Throttled
+from agent.runtime.loop import Backoff, Busy, RetryAfter, Step
 from agent.store.volumes.nodestate import NodeState
 from merkle.replica import LAYOUT_VERSION, ContainerId
 
@@ -148,18 +148,18 @@ class HeartbeatWorker:
                 self._register()
             self._sent_at_s = self._clock.monotonic_s()
             more = self._beat()
-        except Unavailable as error:
-            return Throttled(self._retry_delay_s(error))
-        except Refused as error:
+        except UnavailableError as error:
+            return RetryAfter(self._retry_delay_s(error))
+        except RefusedError as error:
             self._is_registered = False
-            return Throttled(self._retry_delay_s(error))
+            return RetryAfter(self._retry_delay_s(error))
         if self._failures:
             self.outbox.note_state(REGISTERED)
             log.info("scm_reached_again", failures=self._failures)
         self._failures = 0
-        return Busy() if more else Throttled(self._interval_s)
+        return Busy() if more else RetryAfter(self._interval_s)
 
-    def _retry_delay_s(self, error: Refused | Unavailable) -> float:
+    def _retry_delay_s(self, error: RefusedError | UnavailableError) -> float:
         """Return a pause that grows with the failures, with full jitter.
 
         While no SCM answers, it grows to the interval only: longer pauses would spare nobody, and a
@@ -194,7 +194,7 @@ class HeartbeatWorker:
             )
         )
         if answer.cluster_id != me.cluster_id:
-            raise Refused(
+            raise RefusedError(
                 Code.WRONG_CLUSTER,
                 f"the SCM is of cluster {answer.cluster_id}, our volumes of {me.cluster_id}",
             )
@@ -290,7 +290,7 @@ class HeartbeatWorker:
         of messages the SCM skips that replica alone."""
         try:
             return column_report(page)
-        except Refused:
+        except RefusedError:
             return None
 
     def _tell_meanwhile(self) -> None:

@@ -66,7 +66,7 @@ class AgentProcess:
         """Apply the live options of `config`; return the options that differ, True for those live
         now.
 
-        Raise Refused, with nothing changed, if the scan interval could not be kept.
+        Raise RefusedError, with nothing changed, if the scan interval could not be kept.
         """
         differences = changed(self._parts.config, config)
         effective = with_live(self._parts.config, config)

@@ -7,7 +7,7 @@ from typing import Final
 import structlog
 
 from agent.runtime.clock import Clock
-from agent.runtime.loop import Step, Throttled
+from agent.runtime.loop import RetryAfter, Step
 from agent.store.replica_store import ReplicaStore
 
 HOUSEKEEPING_INTERVAL_S: Final = 3600.0
@@ -45,7 +45,7 @@ class Housekeeper:
             count = self._store.volume_set.purge_quarantine(self._keep_s + age_s)
             if count:
                 log.info("quarantine_purged", count=count, older_than_s=self._keep_s)
-        return Throttled(HOUSEKEEPING_INTERVAL_S)
+        return RetryAfter(HOUSEKEEPING_INTERVAL_S)
 
     def _remove_graves(self) -> None:
         found = self._store.volume_set.remove_graves(self._graves)

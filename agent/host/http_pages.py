@@ -33,7 +33,7 @@ class DatanodeHttpServer:
         calls_trouble: Callable[[], str] = lambda: "",
         names: Sequence[str] = (),
     ) -> None:
-        """Bind `address`; "" binds nothing. Raise Refused.
+        """Bind `address`; "" binds nothing. Raise RefusedError.
 
         `names` are Host names that a browser may use, beside the host's own and its addresses.
         `calls_trouble` returns why calls of clients and peers are not answered; "" while they are.

@@ -60,11 +60,12 @@ class ExternalControlPlane(Protocol):
         ...
 
     def cluster_id(self) -> str:
-        """Return the id of the cluster that it leads. Raise Unavailable, Refused."""
+        """Return the id of the cluster that it leads. Raise UnavailableError, RefusedError."""
         ...
 
     def worker(self, led: AgentServices, outbox: Outbox, leads: Callable[[int], bool]) -> Worker:
-        """Return the worker that reports `outbox` to it and receives its commands. Raise Refused.
+        """Return the worker that reports `outbox` to it and receives its commands. Raise
+        RefusedError.
 
         `leads` records a term, and returns whether its SCM is the leader as far as known here.
         """

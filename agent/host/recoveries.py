@@ -12,10 +12,10 @@ from typing import Final
 
 import structlog
 
-from agent.errors import Code, SutureError, Unavailable
+from agent.errors import Code, SutureError, UnavailableError
 from agent.runtime.clock import Clock
 from agent.runtime.lease import ContainerLeases
-from agent.runtime.loop import Step, Throttled
+from agent.runtime.loop import RetryAfter, Step
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import ContainerId, ReplicaState
 
@@ -52,13 +52,13 @@ class RecoveringReplicas:
     def create(self, container_id: ContainerId, replica_index: int) -> None:
         """Create a RECOVERING replica; the caller holds the lease.
 
-        It replaces one that an earlier run abandoned. Raise Unavailable(BUSY) while another run is
-        active, Refused(CONTAINER_EXISTS) if there is any other replica.
+        It replaces one that an earlier run abandoned. Raise UnavailableError(BUSY) while another
+        run is active, RefusedError(CONTAINER_EXISTS) if there is any other replica.
         """
         with self._lock:
             is_fresh = not self._is_stale(container_id)
         if is_fresh and self._is_recovering(container_id):
-            raise Unavailable(
+            raise UnavailableError(
                 Code.BUSY,
                 f"container {container_id} is being reconstructed here by another run",
                 hint=f"it is given up {self._timeout_s:g} s after its last write",
@@ -92,7 +92,7 @@ class RecoveringReplicas:
         for container_id in known:
             with self._leases.hold(container_id):
                 self._give_up_if_stale(container_id)
-        return Throttled(min(CHECK_S, self._timeout_s))
+        return RetryAfter(min(CHECK_S, self._timeout_s))
 
     def _give_up_if_stale(self, container_id: ContainerId) -> None:
         is_recovering = self._is_recovering(container_id)

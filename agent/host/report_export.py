@@ -18,13 +18,13 @@ from typing import IO, Any, Final
 import structlog
 
 from agent.config.options import AgentConfig, ReportConfig
-from agent.errors import Code, Unavailable, lacking
+from agent.errors import Code, UnavailableError, lacking
 from agent.host.heartbeat import REPLICAS_PER_HEARTBEAT_MAX
 from agent.host.who import DatanodeIdentity
 from agent.observe.datanode_status import DatanodeStatus
 from agent.rpc.v1 import container_pb2, scm_pb2
 from agent.runtime.clock import Clock
-from agent.runtime.loop import Done, ProgressMarker, Step, Throttled
+from agent.runtime.loop import NoMoreWork, ProgressMarker, RetryAfter, Step
 from agent.store.volumes.nodestate import IN_SERVICE
 
 LENGTH_BYTES: Final = 4
@@ -73,7 +73,7 @@ class ReportExport:
         self._process: subprocess.Popen[bytes] | None = None
 
     def step(self) -> Step:
-        """Write one report. Raise Unavailable if it cannot be written."""
+        """Write one report. Raise UnavailableError if it cannot be written."""
         config, at_ms = self._config, self._clock.now_ms()
         if self._process is not None and self._process.poll() is None:
             raise self._failed("the process that wrote the report before cannot be killed")
@@ -88,14 +88,14 @@ class ReportExport:
         with os.fdopen(os.memfd_create("suture-report"), "w+b") as pages:
             pages.write(json.dumps(header).encode() + b"\n")
             if not self._write_pages(pages):
-                return Done()
+                return NoMoreWork()
             pages.seek(0)
             written = self._written(pages)
         if written is None:
-            return Done()
+            return NoMoreWork()
         self._on_exported(at_ms)
         log.info("report_exported", directory=config.export, **written)
-        return Throttled(config.interval_s)
+        return RetryAfter(config.interval_s)
 
     def _write_pages(self, pages: IO[bytes]) -> bool:
         """Write the reports of all replicas; return False if the agent stops meanwhile."""
@@ -137,7 +137,7 @@ class ReportExport:
 
     def _await(self, process: "subprocess.Popen[bytes]") -> bool:
         """Wait for the end of a process; return False if the agent stops first. Raise
-        Unavailable if it takes too long."""
+        UnavailableError if it takes too long."""
         deadline_s = self._clock.monotonic_s() + WRITE_S_MAX
         while self._clock.monotonic_s() < deadline_s:
             self._pulse.beat()
@@ -150,8 +150,8 @@ class ReportExport:
             return True
         raise self._failed(f"no end after {WRITE_S_MAX:.0f} s")
 
-    def _failed(self, reason: str) -> Unavailable:
-        return Unavailable(
+    def _failed(self, reason: str) -> UnavailableError:
+        return UnavailableError(
             Code.UNAVAILABLE, f"cannot write a report to {self._config.export}: {reason}"
         )
 

@@ -92,7 +92,7 @@ class VolumeEvacuator:
         self._bell = bell or WakeEvent()
 
     def steer(self, volume_id: str, mode: VolumeMode, target_id: str = "") -> VolumeUse:
-        """Change the service of a volume, or check it again. Raise Refused."""
+        """Change the service of a volume, or check it again. Raise RefusedError."""
         before = self._store.services.of(volume_id).mode
         service = self._store.services.change(volume_id, mode, target_id=target_id)
         if service.mode is not before:

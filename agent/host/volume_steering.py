@@ -8,7 +8,7 @@ from typing import Final
 
 import structlog
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.host.volume_moves import VolumeEvacuator
 from agent.observe.datanode_status import DatanodeStatus
 from agent.observe.disk_reports import disk_reports
@@ -47,14 +47,14 @@ class VolumeAdmin:
         self._on_added = on_added
 
     def steer(self, volume_id: str, *, service: str, target_id: str) -> None:
-        """Change the service of a volume. Raise Refused."""
+        """Change the service of a volume. Raise RefusedError."""
         mode = ASKED.get(service)
         if mode is None:
-            raise Refused(
+            raise RefusedError(
                 Code.MALFORMED_REQUEST, f"service {service!r} is none of {', '.join(ASKED)}"
             )
         if volume_id not in {volume.volume_id for volume in self._store.volumes()}:
-            raise Refused(
+            raise RefusedError(
                 Code.WRONG_DATANODE,
                 f"this datanode has no volume {volume_id!r}",
                 hint="suture volumes lists them",
@@ -64,9 +64,9 @@ class VolumeAdmin:
     def add(self, path: str) -> None:
         """Open a volume and serve it. Raise SutureError."""
         if not path.startswith("/"):
-            raise Refused(Code.MALFORMED_REQUEST, f"{path!r} is no absolute path")
+            raise RefusedError(Code.MALFORMED_REQUEST, f"{path!r} is no absolute path")
         if not Path(path).is_dir():
-            raise Refused(
+            raise RefusedError(
                 Code.INCONSISTENT_VOLUME,
                 f"{path} is no directory on this datanode that the agent can see",
                 hint="make it, give it to the user of the agent, and let its unit write there "

@@ -208,8 +208,8 @@ class AgentComponents:
         return self.config.node.advertise or listens
 
     def reconfigure(self, config: AgentConfig) -> None:
-        """Apply live options. Raise Refused, with nothing changed, if the scan interval could not
-        be kept."""
+        """Apply live options. Raise RefusedError, with nothing changed, if the scan interval could
+        not be kept."""
         self.scrub.reconfigure(config.scan)
         self.housekeeper.keep_for(config.storage.quarantine_keep_s)
         self.config = config

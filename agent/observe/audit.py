@@ -22,7 +22,7 @@ from typing import Final
 import structlog
 from structlog.typing import EventDict
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.observe.logs import RateLimitProcessor
 
 FILE_MODE: Final = 0o640
@@ -45,7 +45,9 @@ class AuditLog:
         monotonic_s: Callable[[], float] = time.monotonic,
         file_bytes_max: int = FILE_BYTES_MAX,
     ) -> None:
-        """Open the file, if there is one. Raise Refused(INVALID_CONFIG) if it cannot be written."""
+        """Open the file, if there is one. Raise RefusedError(INVALID_CONFIG) if it cannot be
+        written.
+        """
         self._now_s = now_s
         self._bounded = RateLimitProcessor(monotonic_s)
         self._handler: logging.Handler = (
@@ -111,7 +113,7 @@ def _opened(path: Path, file_bytes_max: int) -> _Handler:
     try:
         return _Handler(path, maxBytes=file_bytes_max, backupCount=KEPT_COUNT, encoding="utf-8")
     except OSError as error:
-        raise Refused(
+        raise RefusedError(
             Code.INVALID_CONFIG, f"cannot write the audit log {path}: {error.strerror}"
         ) from error
 

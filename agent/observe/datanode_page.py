@@ -28,7 +28,7 @@ from agent.observe.markup import (
 from agent.observe.status_headline import answer_of, headline, percent, volume_word
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.store.index.replica_history import Changes
-from scanner.finding import Finding
+from scanner.finding import ScanFinding
 
 FINDINGS_SHOWN_MAX: Final = 100
 CHANGES_SHOWN_MAX: Final = 50
@@ -48,7 +48,7 @@ def status_page(
     observer: DatanodeStatus,
     scrub: pb.ScrubStatusResponse,
     now_ms: int,
-    findings: Iterable[Finding],
+    findings: Iterable[ScanFinding],
 ) -> bytes:
     """Return the whole page: the answer, the scan, volumes, findings, changes, work, workers."""
     status = observer.status()
@@ -207,7 +207,7 @@ def _volume_row(volume: pb.VolumeStatus) -> tuple[object, ...]:
     )
 
 
-def _finding_row(found: Finding, now_ms: int) -> tuple[object, ...]:
+def _finding_row(found: ScanFinding, now_ms: int) -> tuple[object, ...]:
     return (
         found.container_id,
         "-" if found.block_id < 0 else found.block_id,

@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from agent.errors import Refused, SutureError, VolumeFailed
+from agent.errors import RefusedError, SutureError, VolumeFailed
 from agent.observe.census import HostSummary, ReplicaTotals, VolumeSummary
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.rpc.wire.reports import replica_report, unloadable_report
@@ -16,7 +16,7 @@ from agent.store.replica_store import ReplicaStore
 from agent.store.volumes.nodestate import NodeState
 from merkle.damaged import DamagedData
 from merkle.replica import ContainerId
-from scanner.finding import Finding
+from scanner.finding import ScanFinding
 
 DAMAGED_SHOWN_MAX: Final = 100  # replicas whose findings are read for one answer
 FINDINGS_SHOWN_MAX: Final = 100  # of one replica
@@ -89,7 +89,7 @@ class DatanodeStatus:
         """Return the store's facts of the volumes."""
         return self._store.volumes()
 
-    def findings(self) -> Iterator[Finding]:
+    def findings(self) -> Iterator[ScanFinding]:
         """Yield findings of the first damaged or contradicted replicas, a limited number of
         each."""
         summary = self.summary()
@@ -117,7 +117,7 @@ class DatanodeStatus:
             return replica_report(self._store.replica(container_id))
         except DamagedData as damage:
             return unloadable_report(Unloadable(container_id, "", str(damage)))
-        except (Refused, VolumeFailed) as error:
+        except (RefusedError, VolumeFailed) as error:
             if isinstance(error, VolumeFailed) and not self._store.volume_set.is_lost(container_id):
                 raise  # unknown is not gone: the volume is suspect but not fenced
             for item in self._store.unloadable():

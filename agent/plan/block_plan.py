@@ -33,7 +33,7 @@ from agent.plan.chunk_versions import contested_offsets, leaf_of, told_versions
 from merkle.diff import Difference, DifferenceKind
 from merkle.replica import BlockId, ChunkInfo
 from merkle.tree import Leaf, Tree
-from scanner.finding import DamageFault, Finding
+from scanner.finding import DamageFault, ScanFinding
 
 _OFFERS: Final = frozenset({DifferenceKind.MISSING_CHUNK, DifferenceKind.CORRUPT_CHUNK})
 _LEFT_ALONE: Final = {
@@ -51,7 +51,7 @@ class PlanContext:
         self,
         mine: Tree,
         peers: Sequence[PeerView],
-        findings: Sequence[Finding],
+        findings: Sequence[ScanFinding],
         *,
         rows: Mapping[BlockId, Sequence[ChunkInfo]],
         heard: HolderCoverage,
@@ -62,7 +62,7 @@ class PlanContext:
         self.trusted = trusted
         self.peers = {view.peer_id: view for view in sorted(peers, key=lambda view: view.peer_id)}
         self.rows = rows
-        self.findings: dict[BlockId, list[Finding]] = defaultdict(list)
+        self.findings: dict[BlockId, list[ScanFinding]] = defaultdict(list)
         for finding in findings:
             self.findings[finding.block_id].append(finding)
         self.differing: dict[BlockId, list[tuple[PeerId, Difference]]] = defaultdict(list)
@@ -347,7 +347,7 @@ class _Block:
             ):
                 self._skip_finding(finding, SkipReason.NO_HEALTHY_SOURCE)
 
-    def _trim_or_skip(self, chunks: Sequence[WantedChunk], finding: Finding) -> None:
+    def _trim_or_skip(self, chunks: Sequence[WantedChunk], finding: ScanFinding) -> None:
         equal_to = [] if chunks else self._equal_peers()
         final = self._final(chunks)
         differing = {peer_id for peer_id, _ in self.planning.differing[self.block_id]}
@@ -359,7 +359,7 @@ class _Block:
         else:
             self._skip_finding(finding, SkipReason.NOT_EQUAL_TO_ANY_PEER)
 
-    def _skip_finding(self, finding: Finding, reason: SkipReason) -> None:
+    def _skip_finding(self, finding: ScanFinding, reason: SkipReason) -> None:
         self.planning.skips.append(
             Skip(self.block_id, finding.offset, reason, detail=finding.fault.value)
         )

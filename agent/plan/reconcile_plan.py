@@ -30,7 +30,7 @@ from agent.plan.block_plan import PlanContext, plan_block, silence
 from merkle.diff import DifferenceKind
 from merkle.replica import BlockId, ChunkInfo
 from merkle.tree import Tree
-from scanner.finding import DamageFault, Finding
+from scanner.finding import DamageFault, ScanFinding
 
 _NO_BLOCK: Final = BlockId(-1)
 _DESCRIPTOR_FAULTS: Final = frozenset(
@@ -44,7 +44,7 @@ _TREE_FAULTS: Final = frozenset(
 def plan(
     mine: Tree,
     peers: Sequence[PeerView],
-    findings: Sequence[Finding] = (),
+    findings: Sequence[ScanFinding] = (),
     rows: Mapping[BlockId, Sequence[ChunkInfo]] | None = None,
     *,
     heard: HolderCoverage | None = None,
@@ -68,7 +68,7 @@ def plan(
     return planning.plan()
 
 
-def _about_replica(planning: PlanContext, findings: Sequence[Finding]) -> None:
+def _about_replica(planning: PlanContext, findings: Sequence[ScanFinding]) -> None:
     faults = [finding.fault for finding in findings]
     descriptor = [fault for fault in faults if fault in _DESCRIPTOR_FAULTS]
     trees = [fault for fault in faults if fault in _TREE_FAULTS]

@@ -12,7 +12,7 @@ from agent.plan.actions import Skip, SkipReason, WantedChunk
 from agent.reconcile.fetch import PeerSources
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import ContainerId
-from scanner.finding import DamageFault, Finding, Verdict
+from scanner.finding import DamageFault, ScanFinding, Verdict
 
 TOLD_MAX: Final = 1_000  # recorded per reconcile
 EVIDENCE_COUNT_MAX: Final = 16  # versions fetched and kept per reconcile
@@ -21,7 +21,7 @@ EVIDENCE_BYTES_MAX: Final = 64 * 1024**2
 
 def findings_of(
     container_id: ContainerId, skips: Sequence[Skip], now_ms: int
-) -> Iterator[tuple[Skip, Finding]]:
+) -> Iterator[tuple[Skip, ScanFinding]]:
     """Yield a finding for each contradiction among the skips."""
     for skip in skips:
         if not skip.is_contradiction:
@@ -30,7 +30,7 @@ def findings_of(
         deleted = f"deleted at {', '.join(skip.peers)}, and nobody confirms it"
         yield (
             skip,
-            Finding(
+            ScanFinding(
                 container_id=container_id,
                 verdict=Verdict.CONTRADICTORY,
                 fault=DamageFault.UNCONFIRMED_DELETE if is_delete else DamageFault.PEER_CONTRADICTS,

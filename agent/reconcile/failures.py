@@ -11,7 +11,7 @@ that is full, memory)           the end, for today
 from dataclasses import dataclass
 from typing import Final
 
-from agent.errors import BlockFailed, Code, Refused, SutureError, VolumeFailed
+from agent.errors import BlockFailed, Code, RefusedError, SutureError, VolumeFailed
 from agent.store.replica_store import ReplicaStore
 from agent.store.trouble import StoreFailure
 from merkle.replica import ContainerId
@@ -37,7 +37,7 @@ class FailureStreak:
         """Return whether a failed change is an outcome of its block, so that others may be tried.
         Raise `VolumeFailed` again if the volume failed."""
         if not isinstance(error, VolumeFailed):
-            return isinstance(error, Refused)
+            return isinstance(error, RefusedError)
         if error.code is Code.DISK_OUT_OF_SPACE:
             return True
         self.store.on_trouble(StoreFailure(self.container_id, True, str(error)))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
-from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.errors import Code, RefusedError, SutureError, UnavailableError
 from agent.plan.actions import PeerId, RepairBlock, Trim, WantedChunk
 from agent.ports import Executor, Future
 from agent.reconcile.lenders import BatchReplicaPeer, ReplicaPeer
@@ -112,7 +112,7 @@ class PeerSources:
         def ask(peer: ReplicaPeer, meter: TransferCost) -> FetchResult:
             chunk, data = peer.read_chunk(self.container_id, block_id, wanted.leaf.offset, meter)
             if not is_leaf(self.algorithm, chunk, wanted.leaf):
-                raise Refused(
+                raise RefusedError(
                     Code.CHECKSUM_MISMATCH,
                     f"block {block_id}, chunk at {chunk.offset}: what it serves is not what its "
                     "tree says",
@@ -244,7 +244,7 @@ class PeerSources:
         return FetchResult(failures=tuple(failures), costs=tuple(costs))
 
     def _judge(self, peer_id: PeerId, error: SutureError) -> None:
-        if isinstance(error, Unavailable):
+        if isinstance(error, UnavailableError):
             self.dropped[peer_id] = error
         elif error.code in {Code.CHECKSUM_MISMATCH, Code.MALFORMED_REQUEST}:
             self.bad_chunks[peer_id] = self.bad_chunks.get(peer_id, 0) + 1

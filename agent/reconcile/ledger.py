@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
-from agent.errors import Refused
+from agent.errors import RefusedError
 from agent.plan.actions import PeerId, RepairPlan, WantedChunk
 from agent.plan.reconcile_outcome import (
     ChunkOutcome,
@@ -130,7 +130,7 @@ class ReconcileLedger:
             self.data_bytes[peer_id] += meter.data_bytes
         for failure in answer.failures:
             self.faults[failure.peer_id] = failure
-            self.is_transient = self.is_transient or not isinstance(failure.error, Refused)
+            self.is_transient = self.is_transient or not isinstance(failure.error, RefusedError)
 
     def verdict(self, trees: list[PeerTree], *, finding_count: int) -> ReconcileVerdict:
         """Return the result of the reconcile. A replica not known to be healthy is not called

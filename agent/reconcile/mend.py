@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from agent.errors import Code, Refused, SutureError, VolumeFailed
+from agent.errors import Code, RefusedError, SutureError, VolumeFailed
 from agent.plan.actions import (
     AdoptTombstone,
     PeerId,
@@ -41,7 +41,7 @@ from agent.store.operations.block_records import has_each_chunk
 from agent.store.operations.repair import verifies
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
-from scanner.finding import Finding
+from scanner.finding import ScanFinding
 
 GONE_CODES: Final = frozenset(
     {Code.CONTAINER_NOT_FOUND, Code.UNCLOSED_CONTAINER_IO, Code.INVALID_CONTAINER_STATE}
@@ -90,7 +90,7 @@ class RepairExecutor:
         return self.ledger.is_interrupted or self.has_given_up
 
     def carry_out(self, planned: RepairPlan) -> None:
-        """Execute the plan. Raise VolumeFailed; Refused if the replica is gone."""
+        """Execute the plan. Raise VolumeFailed; RefusedError if the replica is gone."""
         self.ledger.note_skips(planned)
         for action in planned.actions:
             match action:
@@ -178,7 +178,7 @@ class RepairExecutor:
             if error.code in GONE_CODES:
                 raise
             may_go_on = self.failures.may_go_on(error)
-            if not isinstance(error, Refused):
+            if not isinstance(error, RefusedError):
                 self.ledger.is_short = self.ledger.is_transient = True
             self.has_given_up = self.has_given_up or not may_go_on
             return error
@@ -188,7 +188,7 @@ class RepairExecutor:
         timeout_s = self.limits.lease_timeout_s
         return held_between_copies(self.leases, self.container_id, timeout_s, self.must_stop)
 
-    def note_contradictions(self, found: Sequence[Finding], *, is_complete: bool) -> bool:
+    def note_contradictions(self, found: Sequence[ScanFinding], *, is_complete: bool) -> bool:
         """Keep the contradictions with peers as findings; return whether there are new ones."""
         is_news = False
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
-from agent.errors import Unavailable
+from agent.errors import UnavailableError
 from agent.ports import Leases
 from merkle.replica import ContainerId
 
@@ -14,14 +14,14 @@ def held_between_copies(
 ) -> Iterator[None]:
     """Hold the lease; wait while the container is copied to another datanode, however long.
 
-    `must_stop` is called every `timeout_s` of the wait. Raise Unavailable(BUSY) if it returns True,
-    or if a task other than a copy keeps the lease for `timeout_s`.
+    `must_stop` is called every `timeout_s` of the wait. Raise UnavailableError(BUSY) if it returns
+    True, or if a task other than a copy keeps the lease for `timeout_s`.
     """
     while True:
         with ExitStack() as held:
             try:
                 held.enter_context(leases.hold(container_id, timeout_s))
-            except Unavailable:
+            except UnavailableError:
                 if not leases.is_shared(container_id) or must_stop():
                     raise
                 continue

@@ -19,7 +19,7 @@ from agent.reconcile.witnesses import ask_for_chunks
 from agent.rpc.calls.peer import NodeAddress, Peer
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.runtime.clock import Clock
-from agent.runtime.loop import Step, Throttled
+from agent.runtime.loop import RetryAfter, Step
 from agent.store.operations.repair import verifies
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockId, ChunkInfo, ContainerId, ReplicaState
@@ -78,20 +78,20 @@ class ChallengeWorker:
     def step(self) -> Step:
         """Challenge one peer if it is time."""
         if not self._interval_s:
-            return Throttled(IDLE_S)
+            return RetryAfter(IDLE_S)
         left_s = self._due_at_s - self._clock.monotonic_s()
         if left_s > 0:
-            return Throttled(min(left_s, IDLE_S))
+            return RetryAfter(min(left_s, IDLE_S))
         self._due_at_s = self._clock.monotonic_s() + self._pause_s()
         try:
             result = self._challenge()
         except SutureError:  # no control plane, or the replica is gone: try another time
-            return Throttled(IDLE_S)
+            return RetryAfter(IDLE_S)
         if result:
             self._counts[result] += 1
             self._asked_at_ms = self._clock.now_ms()
             self._count(result)
-        return Throttled(0.0)
+        return RetryAfter(0.0)
 
     def _pause_s(self) -> float:
         """Return a random time around the interval, so that datanodes do not synchronise."""

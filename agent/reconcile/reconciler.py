@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
-from agent.errors import Code, Refused, SutureError, Unavailable, VolumeFailed
+from agent.errors import Code, RefusedError, SutureError, UnavailableError, VolumeFailed
 from agent.plan.actions import ConfirmedDeletes, PeerId, PeerView, RepairPlan, Skip
 from agent.plan.reconcile_outcome import (
     ChunkResult,
@@ -53,7 +53,7 @@ from merkle.diff import REPAIRED_KINDS, DifferenceKind
 from merkle.replica import BlockId, ChunkInfo, ContainerId, ReplicaState
 from merkle.tree import Tree
 from merkle.tree_codec import encode_tree
-from scanner.finding import Finding
+from scanner.finding import ScanFinding
 from scanner.resume import Doubt
 
 FRUITLESS_MAX: Final = 2  # repairs of one divergence without effect
@@ -135,8 +135,8 @@ class Reconciler:
         wants here, even instead of chunks that verify. `is_asked_for` means that an operator
         requested it, so that the loop guard does not apply.
 
-        Raise Refused if there is no such replica or it is not closed, VolumeFailed if its medium
-        fails. Failures of peers are in the result.
+        Raise RefusedError if there is no such replica or it is not closed, VolumeFailed if its
+        medium fails. Failures of peers are in the result.
         """
         started_ms = self._now_ms()
         before = self._store.replica(container_id)
@@ -174,13 +174,13 @@ class Reconciler:
     ) -> list[TrustedChange]:
         """Return what a reconcile with a trusted peer would change here, without changing anything.
 
-        Raise Refused, or the error of the trusted peer.
+        Raise RefusedError, or the error of the trusted peer.
         """
         mine = self._known_tree(container_id, self._store.replica(container_id))
         trees = survey(peers, container_id, mine, self._executor)
         for tree in trees:
             if tree.peer_id == trusted and not tree.is_known:
-                raise Unavailable(Code.UNAVAILABLE, f"{trusted}: {tree.message}")
+                raise UnavailableError(Code.UNAVAILABLE, f"{trusted}: {tree.message}")
         wish = _ReconcileRequest((), trusted)
         run = _ReconcileRun(self, container_id, mine, trees, ReconcileLedger(), lambda: False, wish)
         return list(run.preview())
@@ -390,7 +390,7 @@ class _ReconcileRun:
             views = self._views(window)
             yield from changes_of(self._plan(views, here), self._mine, self._rows(views, here))
 
-    def _plan(self, views: Sequence[PeerView], findings: Sequence[Finding]) -> RepairPlan:
+    def _plan(self, views: Sequence[PeerView], findings: Sequence[ScanFinding]) -> RepairPlan:
         """Plan one window, with the facts beside the trees."""
         answered = {view.peer_id for view in views}
         heard = heard_among(self.trees(), answered, self._wish.holders)
@@ -464,7 +464,7 @@ class _ReconcileRun:
 
     def _view(self, tree: PeerTree, window: BlockRange) -> tuple[PeerTree, PeerView | None]:
         """Return the peer's view; if its tree has changed meanwhile, of its present tree."""
-        error: SutureError = Refused(Code.MALFORMED_REQUEST, "answer: contradicts itself")
+        error: SutureError = RefusedError(Code.MALFORMED_REQUEST, "answer: contradicts itself")
         for _ in range(ASKED_MAX):
             try:
                 return tree, tree.view(self.container_id, self._mine, window)
@@ -480,7 +480,7 @@ class _ReconcileRun:
         return failed(tree.peer_id, tree.peer, error, tree.meter), None
 
     def _rows(
-        self, views: Sequence[PeerView], findings: Sequence[Finding]
+        self, views: Sequence[PeerView], findings: Sequence[ScanFinding]
     ) -> dict[BlockId, Sequence[ChunkInfo]]:
         """Return the index's rows of the blocks in question."""
         wanted = {

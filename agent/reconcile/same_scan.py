@@ -9,13 +9,13 @@ from typing import Final
 
 from agent.store.index.facts import ReplicaFacts
 from merkle.tree import Tree
-from scanner.finding import DamageFault, Finding
+from scanner.finding import DamageFault, ScanFinding
 
 BEYOND_CHUNKS: Final = frozenset({DamageFault.TRAILING_BYTES, DamageFault.BLOCK_ROW_MISSING})
 """Faults of a block whose chunks may all be healthy."""
 
 
-def are_of_one_moment(facts: ReplicaFacts, tree: Tree, findings: Collection[Finding]) -> bool:
+def are_of_one_moment(facts: ReplicaFacts, tree: Tree, findings: Collection[ScanFinding]) -> bool:
     """Return whether the tree is of the scan that made the findings.
 
     A tree whose file is lost or older than the index is rebuilt from metadata: it shows what was
@@ -27,7 +27,7 @@ def are_of_one_moment(facts: ReplicaFacts, tree: Tree, findings: Collection[Find
     return not (is_rebuilt or facts.data_scan_at_ms == 0 or is_denied(tree, findings))
 
 
-def is_denied(tree: Tree, findings: Collection[Finding]) -> bool:
+def is_denied(tree: Tree, findings: Collection[ScanFinding]) -> bool:
     """Return whether any finding is about a chunk that the tree calls healthy."""
     damaged = [one for one in findings if one.is_damage and one.fault not in BEYOND_CHUNKS]
     whole = {

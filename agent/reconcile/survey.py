@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.errors import Code, RefusedError, SutureError, UnavailableError
 from agent.plan.actions import HolderCoverage, PeerId, PeerView
 from agent.plan.reconcile_outcome import PeerState
 from agent.ports import Executor
@@ -121,7 +121,7 @@ def ask(peer_id: PeerId, peer: ReplicaPeer, container_id: ContainerId, mine: Tre
         try:
             return _descend(peer_id, peer, container_id, mine, meter)
         except DamagedData as damage:  # inconsistent, or changed meanwhile
-            error: SutureError = Refused(Code.MALFORMED_REQUEST, f"answer: {damage}")
+            error: SutureError = RefusedError(Code.MALFORMED_REQUEST, f"answer: {damage}")
         except SutureError as failure:
             error = failure
         if attempt == ASKED_MAX or error.code not in {Code.MALFORMED_REQUEST, Code.BUSY}:
@@ -137,7 +137,7 @@ def failed(peer_id: PeerId, peer: ReplicaPeer, error: SutureError, meter: Transf
 
 def peer_state_of(error: SutureError) -> PeerState:
     """Return the role of a peer after this error."""
-    if isinstance(error, Unavailable):
+    if isinstance(error, UnavailableError):
         return PeerState.UNREACHABLE
     if error.code is Code.UNCLOSED_CONTAINER_IO:
         return PeerState.NO_TREE
@@ -204,8 +204,8 @@ def _same(first: TreeSummary, later: TreeSummary) -> None:
         raise _changed()
 
 
-def _changed() -> Unavailable:
-    return Unavailable(Code.BUSY, "its tree changed while it was read", hint="try again later")
+def _changed() -> UnavailableError:
+    return UnavailableError(Code.BUSY, "its tree changed while it was read", hint="try again later")
 
 
 def _without_chunks(summary: TreeSummary, rows: BlockRows) -> Tree:

@@ -17,7 +17,7 @@ from typing import Final, Protocol, runtime_checkable
 import numpy as np
 import structlog
 
-from agent.errors import Code, Refused, SutureError
+from agent.errors import Code, RefusedError, SutureError
 from agent.plan.actions import PeerId
 from agent.rpc.calls.message_groups import grouped
 from agent.rpc.calls.peer import Peer
@@ -78,7 +78,7 @@ def ask_for_chunks(
     words: list[ProofAnswer] = []
     for (block_id, offset, data), (_, _, nonce), answer in zip(chunks, asked, answers, strict=True):
         if isinstance(answer, SutureError):
-            is_silent = not isinstance(answer, Refused)
+            is_silent = not isinstance(answer, RefusedError)
             words.append(ProofAnswer(why=f"{answer.code}: {answer}", is_silent=is_silent))
         elif answer == answer_of(nonce, data):
             words.append(ProofAnswer(proof=f"{peer_id} {nonce.hex()} {answer.hex()}"))
@@ -141,7 +141,7 @@ class ReplicaProofCollector:
         """Return the first witness's proof. `without_row` has the blocks with bytes here that no
         row describes.
 
-        Raise Refused(NOT_PROVEN), with each witness's answer.
+        Raise RefusedError(NOT_PROVEN), with each witness's answer.
         """
         reasons: list[str] = []
         for peer_id, peer in self.witnesses.items():
@@ -152,7 +152,7 @@ class ReplicaProofCollector:
         log.warning(
             "replica_not_proven", container_id=container_id, reasons="; ".join(reasons)[:500]
         )
-        raise Refused(
+        raise RefusedError(
             Code.NOT_PROVEN,
             f"container {container_id} stays: nobody proves to have it: {'; '.join(reasons)}",
             hint="scan and reconcile the others first; see docs/PROOFS.md",
@@ -202,30 +202,32 @@ class ReplicaProofCollector:
         self, container_id: ContainerId, theirs: Tree, nonce: bytes, proof: pb.ReplicaProof
     ) -> None:
         if proof.answer != tree_answer_of(nonce, container_id, theirs):
-            raise Refused(Code.CHECKSUM_MISMATCH, "its answer is not made of its tree")
+            raise RefusedError(Code.CHECKSUM_MISMATCH, "its answer is not made of its tree")
 
     def _check_has_all(
         self, container_id: ContainerId, mine: Tree, without_row: Set[BlockId], theirs: Tree
     ) -> None:
-        """Raise Refused if a witness lacks data that is healthy here, or may be, unless its delete
-        was ordered."""
+        """Raise RefusedError if a witness lacks data that is healthy here, or may be, unless its
+        delete was ordered."""
         buried: list[BlockId] = []
         for block_id, index in _lacking(mine, theirs):
             if index >= 0 and theirs.deleted[index]:
                 buried.append(block_id)
             elif not _covers(mine, theirs, block_id):
-                raise Refused(Code.INELIGIBLE, f"it has not all of block {block_id} that is here")
+                raise RefusedError(
+                    Code.INELIGIBLE, f"it has not all of block {block_id} that is here"
+                )
         for block_id in sorted(without_row):
             index = theirs.index_of(block_id)
             if index < 0:
-                raise Refused(
+                raise RefusedError(
                     Code.INELIGIBLE,
                     f"it has nothing of block {block_id}, which has bytes here and no row",
                 )
             if theirs.deleted[index]:
                 buried.append(block_id)
         if buried and (left := set(buried) - self.confirmed(container_id, buried)):
-            raise Refused(
+            raise RefusedError(
                 Code.INELIGIBLE,
                 f"it has {len(left)} blocks deleted that nobody ordered deleted, {min(left)} first",
             )
@@ -241,7 +243,7 @@ class ReplicaProofCollector:
             words = ask_for_chunks(peer_id, peer, container_id, asked)
             for (block_id, offset, _), word in zip(asked, words, strict=True):
                 if not word.proof:
-                    raise Refused(
+                    raise RefusedError(
                         Code.CHECKSUM_MISMATCH, f"block {block_id} at {offset}: {word.why}"
                     )
                 count += 1
@@ -280,7 +282,9 @@ def _is_alike(mine: Tree, summary: TreeSummary) -> bool:
 def _lacking(mine: Tree, theirs: Tree) -> Iterator[tuple[BlockId, int]]:
     """Yield our live blocks that differ there, each with its index there, or -1."""
     if mine.algorithm != theirs.algorithm:
-        raise Refused(Code.INELIGIBLE, f"it folds by {theirs.algorithm}, we by {mine.algorithm}")
+        raise RefusedError(
+            Code.INELIGIBLE, f"it folds by {theirs.algorithm}, we by {mine.algorithm}"
+        )
     places = np.searchsorted(theirs.block_ids, mine.block_ids)
     for index in np.flatnonzero(~mine.deleted).tolist():
         block_id, place = BlockId(int(mine.block_ids[index])), int(places[index])

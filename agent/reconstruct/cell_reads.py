@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.errors import Code, RefusedError, SutureError, UnavailableError
 from agent.reconcile.lenders import BatchReplicaPeer
 from agent.reconstruct.shard_peer import ShardSource
 from agent.rpc.calls.peer import TransferCost
@@ -47,10 +47,10 @@ def read_cells(
     if len(chunks) > 1 and isinstance(peer, BatchReplicaPeer):
         try:
             _read_together(peer, container_id, chunks, answers)
-        except Unavailable as error:
+        except UnavailableError as error:
             answers.errors[next(iter(chunks))] = error
             return answers
-        except Refused:  # it does not accept this datanode as a peer
+        except RefusedError:  # it does not accept this datanode as a peer
             answers.gives_several = False
         except SutureError:  # single requests show which cells are affected
             pass
@@ -59,7 +59,7 @@ def read_cells(
             continue
         try:
             answers.cells[key] = _read_alone(peer, container_id, key[0], chunk)
-        except Unavailable as error:
+        except UnavailableError as error:
             answers.errors[key] = error
             break
         except SutureError as error:
@@ -85,7 +85,7 @@ def _read_alone(
     meter = TransferCost()
     served, data = peer.read_chunk(container_id, block_id, chunk.offset, meter)
     if served != chunk:
-        raise Refused(
+        raise RefusedError(
             Code.CHECKSUM_MISMATCH,
             f"block {block_id}, chunk at {chunk.offset}: what it serves is not what it listed",
         )

@@ -19,7 +19,7 @@ from typing import Final
 
 from agent.ec.blockgroup import OrphanGroup, RebuildableGroup, agree
 from agent.ec.rebuild_task import RebuildStats, RebuildTask, Reconstruction
-from agent.errors import Code, Refused, Unavailable
+from agent.errors import Code, RefusedError, UnavailableError
 from agent.ports import Executor
 from agent.reconstruct.made_cells import BlockBuilder, CellRebuilder, Made, stripes_of
 from agent.reconstruct.shard_peer import DialShard
@@ -104,8 +104,8 @@ class ReconstructionCoordinator:
         )
 
     def _check_orphans(self, sources: RebuildSources, orphans: Mapping[int, str]) -> None:
-        """Raise Refused rather than leave out a block that a key names; have its holders search for
-        the loss."""
+        """Raise RefusedError rather than leave out a block that a key names; have its holders
+        search for the loss."""
         if not orphans:
             return
         container_id = sources.container_id
@@ -114,7 +114,7 @@ class ReconstructionCoordinator:
         for block_id in needed:
             sources.doubt_who_lacks(block_id)
         if needed:
-            raise Refused(
+            raise RefusedError(
                 Code.INELIGIBLE,
                 f"container {container_id}: block {needed[0]} belongs to a key, and "
                 f"{orphans[needed[0]]}",
@@ -188,7 +188,7 @@ class _Run:
             try:
                 cells = self._sources.finish(agreed, reading)
                 made = self._maker.made(agreed, reading.stripe, cells)
-            except Unavailable as error:
+            except UnavailableError as error:
                 self._leave_out(agreed.block_id, error)
                 continue
             check_going_on(self._stop)
@@ -236,7 +236,7 @@ class _Run:
         else:
             self._targets.add({i: (d.block(), b"") for i, d in drafts.items() if not d.chunks})
 
-    def _leave_out(self, block_id: BlockId, error: Unavailable) -> None:
+    def _leave_out(self, block_id: BlockId, error: UnavailableError) -> None:
         """Record a block that was deleted since it was listed; raise `error` if it was not. Whether
         a key names it is checked at the end."""
         why = self._sources.why_gone(block_id)
@@ -247,6 +247,6 @@ class _Run:
 
 
 def check_going_on(stop: Callable[[], bool]) -> None:
-    """Raise Unavailable(CANCELLED) when `stop` returns True."""
+    """Raise UnavailableError(CANCELLED) when `stop` returns True."""
     if stop():
-        raise Unavailable(Code.CANCELLED, "the reconstruction was stopped")
+        raise UnavailableError(Code.CANCELLED, "the reconstruction was stopped")

@@ -33,7 +33,7 @@ class CellRebuilder:
     def made(self, agreed: RebuildableGroup, stripe: int, cells: Mapping[int, bytes]) -> Made:
         """Return the wanted cells of a stripe, without those that the group does not have.
 
-        Raise Refused if the wrong ones among the others cannot be identified.
+        Raise RefusedError if the wrong ones among the others cannot be identified.
         """
         made = self._computed(agreed, stripe, cells)
         if not _is_recorded(agreed, stripe, made):

@@ -14,7 +14,7 @@ from agent.ec.cells import proof_of
 from agent.ec.rebuild_task import RebuildStats, ShardLocation
 from agent.ec.scheme import Scheme
 from agent.ec.wrong_shard import StripeVerdict, judge_stripe
-from agent.errors import Unavailable
+from agent.errors import UnavailableError
 from agent.ports import Executor
 from agent.reconstruct.shard_peer import ShardSource
 from agent.reconstruct.sources import PendingStripe, RebuildSources
@@ -79,7 +79,7 @@ def verify_parity(
 ) -> ParityReport:
     """Read and judge every stripe of a container. `pace` receives the bytes read, and may wait.
 
-    Raise Unavailable if fewer shards than data shards can be read at all.
+    Raise UnavailableError if fewer shards than data shards can be read at all.
     """
     account = RebuildStats()
     sources = RebuildSources(container_id, scheme, executor, account)
@@ -130,11 +130,11 @@ def _verdict(
 ) -> StripeVerdict | None:
     """Judge one stripe by all readable cells; None if they are too few.
 
-    Raise Unavailable if whole shards are gone, so that no stripe can be read.
+    Raise UnavailableError if whole shards are gone, so that no stripe can be read.
     """
     try:
         cells = sources.finish_all(agreed, reading)
-    except Unavailable:
+    except UnavailableError:
         sources.require()
         return None
     return judge_stripe(agreed.group, reading.stripe, cells, proof_of(agreed, reading.stripe))

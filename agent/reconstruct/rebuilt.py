@@ -14,7 +14,7 @@ import numpy as np
 
 from agent.ec.blockgroup import RebuildableGroup
 from agent.ec.cell_codec import padded, rebuild, rebuild_checked
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.reconstruct.sources import RebuildSources
 from merkle.checksum import windows_verify
 from merkle.replica import ChunkInfo
@@ -39,12 +39,12 @@ def rebuilt_chunk(
 ) -> RebuiltChunk:
     """Return a chunk of shard `index`, computed from the other shards.
 
-    Raise Refused if the chunk is no cell of its group, or this host computes wrongly; Unavailable
-    if too few cells can be read.
+    Raise RefusedError if the chunk is no cell of its group, or this host computes wrongly;
+    UnavailableError if too few cells can be read.
     """
     stripe, rest_bytes = divmod(chunk.offset, sources.scheme.cell_bytes)
     if rest_bytes or chunk.length_bytes != agreed.group.cell_bytes(stripe, index):
-        raise Refused(
+        raise RefusedError(
             Code.INELIGIBLE,
             f"block {agreed.block_id}: the chunk at {chunk.offset} is no cell of its group",
         )

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Final
 
 from agent.ec.blockgroup import OrphanGroup, RebuildableGroup, group_length_bytes
-from agent.errors import Code, SutureError, Unavailable
+from agent.errors import Code, SutureError, UnavailableError
 from agent.plan.reconcile_outcome import ChunkOutcome, ChunkResult
 from agent.ports import Leases
 from agent.reconcile.mend import GONE_CODES
@@ -26,7 +26,7 @@ from agent.reconstruct.sources import RebuildSources
 from agent.store.operations.batch_repair import BATCH_BYTES_MAX, OfferedChunk
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockId, ChecksumType, ChunkInfo, ContainerId
-from scanner.finding import DamageFault, Finding
+from scanner.finding import DamageFault, ScanFinding
 
 ROW_FAULTS: Final = frozenset({DamageFault.BLOCK_ROW_MISSING, DamageFault.BLOCK_ROW_DAMAGED})
 
@@ -39,7 +39,7 @@ class RowRestorer:
         self._leases = leases
         self._lease_timeout_s = lease_timeout_s
 
-    def lacks_row(self, container_id: ContainerId, finding: Finding) -> bool:
+    def lacks_row(self, container_id: ContainerId, finding: ScanFinding) -> bool:
         """Return whether a block has no row, or one that a repair left unfinished: without the
         length of its group, and with bytes behind its last chunk."""
         if finding.fault is not DamageFault.TRAILING_BYTES:
@@ -56,8 +56,8 @@ class RowRestorer:
     ) -> ChunkOutcome:
         """Restore the row of an outcome's block, as shard `index` of its group.
 
-        A block whose file ends early and that is larger than a batch is skipped. Raise Refused if
-        the shard is gone.
+        A block whose file ends early and that is larger than a batch is skipped. Raise RefusedError
+        if the shard is gone.
         """
         if isinstance(agreed, OrphanGroup):
             return replace(blank, result=ChunkResult.FAILED, message=agreed.reason)
@@ -120,7 +120,7 @@ class RowRestorer:
         with held_between_copies(self._leases, container_id, self._lease_timeout_s, stop):
             done = self._store.install_chunks(container_id, whole)
         if len(done) < len(whole):
-            raise Unavailable(
+            raise UnavailableError(
                 Code.UNAVAILABLE, f"{len(done)} of {len(whole)} chunks could be installed"
             )
 
@@ -128,12 +128,12 @@ class RowRestorer:
 def _made(
     sources: RebuildSources, agreed: RebuildableGroup, index: int, stop: Callable[[], bool]
 ) -> Iterator[OfferedChunk]:
-    """Yield the chunks of a shard, computed from the others. Raise Unavailable(CANCELLED) if `stop`
-    returns True after one."""
+    """Yield the chunks of a shard, computed from the others. Raise UnavailableError(CANCELLED) if
+    `stop` returns True after one."""
     maker = CellRebuilder(sources, {index})
     for stripe, cells in sources.stripes(agreed, stripes_of(agreed, {index})):
         chunk, data = maker.made(agreed, stripe, cells)[index]
         proof = f"computed from shards {', '.join(map(str, sorted(cells)))}"
         yield OfferedChunk(agreed.block_id, chunk, bytes(data), proof=proof)
         if stop():
-            raise Unavailable(Code.CANCELLED, "it was stopped; the next repair goes on")
+            raise UnavailableError(Code.CANCELLED, "it was stopped; the next repair goes on")

@@ -45,7 +45,9 @@ class ShardPeer(ShardSource, Protocol):
     """A shard that can also be written (`agent.rpc.calls.filling.ShardWriter`)."""
 
     def create_shard(self, container_id: ContainerId, index: int) -> None:
-        """Create a shard, RECOVERING. Raise Refused if there is a replica of this container."""
+        """Create a shard, RECOVERING. Raise RefusedError if there is a replica of this
+        container.
+        """
         ...
 
     def write_cell(

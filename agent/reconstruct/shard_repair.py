@@ -21,7 +21,7 @@ from typing import Final
 from agent.ec.blockgroup import OrphanGroup, RebuildableGroup, agree
 from agent.ec.rebuild_task import RebuildStats, ShardLocation
 from agent.ec.scheme import Scheme
-from agent.errors import Code, Refused, SutureError, Unavailable, VolumeFailed
+from agent.errors import Code, RefusedError, SutureError, UnavailableError, VolumeFailed
 from agent.plan.actions import SkipReason
 from agent.plan.reconcile_outcome import (
     ChunkOutcome,
@@ -45,7 +45,7 @@ from agent.rpc.calls.peer import Peer
 from agent.store.index.facts import ReplicaFacts
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
-from scanner.finding import DamageFault, Finding, Verdict
+from scanner.finding import DamageFault, ScanFinding, Verdict
 
 CHUNK_FAULTS: Final = frozenset(
     {
@@ -72,7 +72,7 @@ class _Contradictions:
     """
 
     known: frozenset[tuple[BlockId, int]]
-    found: list[Finding] = field(default_factory=list)
+    found: list[ScanFinding] = field(default_factory=list)
     is_complete: bool = True
     left_count: int = EVIDENCE_COUNT_MAX
     left_bytes: int = EVIDENCE_BYTES_MAX
@@ -122,8 +122,8 @@ class ShardRepairer:
         If the computed bytes contradict the local row, that is kept as a finding, with the bytes as
         evidence, until a repair no longer finds it.
 
-        Raise Refused if there is no such shard here, Unavailable if fewer peers than data shards
-        can be read. A healthy CLOSED shard is not read.
+        Raise RefusedError if there is no such shard here, UnavailableError if fewer peers than data
+        shards can be read. A healthy CLOSED shard is not read.
         """
         started_ms = self._now_ms()
         before = self._store.replica(container_id)
@@ -182,13 +182,13 @@ class ShardRepairer:
         peers: Mapping[str, Peer],
         account: RebuildStats,
     ) -> RebuildSources:
-        """Return the peers' shards as sources. Raise Unavailable if they are too few."""
+        """Return the peers' shards as sources. Raise UnavailableError if they are too few."""
         sources = RebuildSources(container_id, scheme, self._executor, account)
         shards = [ShardLocation(name, peer.address, 0) for name, peer in peers.items()]
         sources.open(shards, lambda shard: peers[shard.datanode_id])
         return sources
 
-    def _known_findings(self, facts: ReplicaFacts) -> list[Finding]:
+    def _known_findings(self, facts: ReplicaFacts) -> list[ScanFinding]:
         """Return the findings of the present data; read the shard first if they are unknown.
 
         Data written since the last read may be a repair whose process was killed before it verified
@@ -217,7 +217,7 @@ class ShardRepairer:
         self,
         sources: RebuildSources,
         index: int,
-        damaged: list[Finding],
+        damaged: list[ScanFinding],
         contradictions: _Contradictions,
         stop: Callable[[], bool],
     ) -> Iterator[ChunkOutcome]:
@@ -276,12 +276,12 @@ class ShardRepairer:
                     contradictions.is_complete = False
                     return
 
-    def _chunks_of(self, container_id: ContainerId, finding: Finding) -> tuple[ChunkInfo, ...]:
+    def _chunks_of(self, container_id: ContainerId, finding: ScanFinding) -> tuple[ChunkInfo, ...]:
         """Return the chunks of a finding: one, or all of a block that has no file; none if the
         block has been deleted since."""
         try:
             chunks = self._store.block(container_id, finding.block_id).chunks
-        except Refused as error:
+        except RefusedError as error:
             if error.code is not Code.NO_SUCH_BLOCK:
                 raise
             return ()
@@ -299,7 +299,7 @@ class ShardRepairer:
     ) -> SutureError | None:
         """Write a chunk between two copies; return why it could not be written.
 
-        Raise Refused if the shard is gone.
+        Raise RefusedError if the shard is gone.
         """
         try:
             with held_between_copies(self._leases, container_id, self._lease_timeout_s, stop):
@@ -321,7 +321,7 @@ class ShardRepairer:
         """Move the bytes behind a block's last chunk to quarantine, if its row, the length of its
         group, and the chunk computed from the other shards all show that it ends there.
 
-        Raise Refused if the shard is gone.
+        Raise RefusedError if the shard is gone.
         """
         container_id, block_id = sources.container_id, blank.block_id
         try:
@@ -352,7 +352,7 @@ class ShardRepairer:
         )
         if len(contradictions.found) < TOLD_MAX:
             contradictions.found.append(
-                Finding(
+                ScanFinding(
                     container_id=container_id,
                     verdict=Verdict.CONTRADICTORY,
                     fault=DamageFault.PEER_CONTRADICTS,
@@ -381,7 +381,7 @@ class ShardRepairer:
         """Keep new contradictions, and end those that are over; return whether there are new ones.
 
         This is done under the lease, like every change of a replica; if the lease stays taken, the
-        next repair does it. Raise Refused if the shard is gone.
+        next repair does it. Raise RefusedError if the shard is gone.
         """
         if not (contradictions.found or contradictions.known):
             return False
@@ -390,7 +390,7 @@ class ShardRepairer:
                 return self._store.repair(container_id).note_contradictions(
                     contradictions.found, is_complete=contradictions.is_complete
                 )
-        except Unavailable:
+        except UnavailableError:
             return False
 
 
@@ -408,19 +408,19 @@ def _rebuilt(
     sources: RebuildSources, agreed: RebuildableGroup | OrphanGroup, index: int, chunk: ChunkInfo
 ) -> RebuiltChunk:
     if isinstance(agreed, OrphanGroup):
-        raise Refused(Code.INELIGIBLE, f"block {agreed.block_id}: {agreed.reason}")
+        raise RefusedError(Code.INELIGIBLE, f"block {agreed.block_id}: {agreed.reason}")
     return rebuilt_chunk(sources, agreed, index, chunk)
 
 
 def _proven_end(
     sources: RebuildSources, agreed: RebuildableGroup | OrphanGroup, index: int, block: BlockData
 ) -> str:
-    """Return how it is proven that a shard's block ends where its row says. Raise Refused."""
+    """Return how it is proven that a shard's block ends where its row says. Raise RefusedError."""
     if isinstance(agreed, OrphanGroup):
-        raise Refused(Code.INELIGIBLE, f"block {block.block_id}: {agreed.reason}")
+        raise RefusedError(Code.INELIGIBLE, f"block {block.block_id}: {agreed.reason}")
     ends_at = agreed.group.shard_bytes(index)
     if block.length_bytes != ends_at:
-        raise Refused(
+        raise RefusedError(
             Code.INELIGIBLE,
             f"block {block.block_id} has {block.length_bytes} bytes by its row, {ends_at} by the "
             "length of its group",
@@ -429,7 +429,7 @@ def _proven_end(
         return f"none: of a group of {agreed.group.length_bytes} bytes nothing is in this shard"
     rebuilt = rebuilt_chunk(sources, agreed, index, block.chunks[-1])
     if not rebuilt.fits:
-        raise Refused(
+        raise RefusedError(
             Code.CHECKSUM_MISMATCH,
             f"block {block.block_id}: {', '.join(rebuilt.makers)} make something else of its last "
             "chunk than its row says",

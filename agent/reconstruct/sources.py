@@ -23,7 +23,7 @@ from agent.ec.cells import proof_of
 from agent.ec.rebuild_task import RebuildStats, ShardLocation
 from agent.ec.scheme import Scheme
 from agent.ec.wrong_shard import judge_stripe
-from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.errors import Code, RefusedError, SutureError, UnavailableError
 from agent.ports import Executor
 from agent.reconcile.lenders import BatchReplicaPeer
 from agent.reconcile.witnesses import ChunkProver
@@ -126,12 +126,14 @@ class RebuildSources:
         state = codec.parse_state(report.state, "answer.replica.state")
         [index] = self.scheme.checked([report.replica_index])
         if source.shard.index not in {0, index}:
-            raise Refused(
+            raise RefusedError(
                 Code.INELIGIBLE, f"its replica has index {index}, not {source.shard.index}"
             )
         source.shard = replace(source.shard, index=index)
         if state not in states or report.load_error:
-            raise Refused(Code.INELIGIBLE, f"its replica is {state} {report.load_error}".strip())
+            raise RefusedError(
+                Code.INELIGIBLE, f"its replica is {state} {report.load_error}".strip()
+            )
         source.is_healthy = state is not ReplicaState.UNHEALTHY
         known = self._sources.setdefault(index, [])
         known.append(source)
@@ -153,10 +155,10 @@ class RebuildSources:
         return [one for many in self._sources.values() for one in many if one.dropped is None]
 
     def require(self) -> None:
-        """Raise Unavailable if fewer sources are left than data shards."""
+        """Raise UnavailableError if fewer sources are left than data shards."""
         if len(self.living) < self.scheme.data_count:
             reasons = "; ".join(f"{who}: {why}" for who, why in self._account.replaced.items())
-            raise Unavailable(
+            raise UnavailableError(
                 Code.UNAVAILABLE,
                 f"container {self.container_id}: {len(self.living)} of the "
                 f"{self.scheme.data_count} sources that {self.scheme} needs are left: {reasons}",
@@ -313,7 +315,7 @@ class RebuildSources:
     def finish(self, agreed: RebuildableGroup, reading: PendingStripe) -> dict[int, bytes]:
         """Return the verified cells; ask other sources instead of those that fail or are slow.
 
-        Raise Unavailable if `wanted_count` cells cannot be read.
+        Raise UnavailableError if `wanted_count` cells cannot be read.
         """
         may_ask = True
         while len(reading.cells) < reading.wanted_count:
@@ -330,7 +332,7 @@ class RebuildSources:
         return reading.cells
 
     def finish_all(self, agreed: RebuildableGroup, reading: PendingStripe) -> dict[int, bytes]:
-        """Return all readable cells. Raise Unavailable if they are fewer than `data_count`."""
+        """Return all readable cells. Raise UnavailableError if they are fewer than `data_count`."""
         reading.wanted_count = self.scheme.data_count
         while reading.pending:
             done, _ = wait(reading.pending, return_when=FIRST_COMPLETED)
@@ -419,7 +421,7 @@ class RebuildSources:
     def without_the_wrong(self, agreed: RebuildableGroup, stripe: int) -> dict[int, bytes]:
         """Return all readable cells except those proven wrong although they verify.
 
-        For a stripe that does not match its writer's record. Raise Refused if the wrong cells
+        For a stripe that does not match its writer's record. Raise RefusedError if the wrong cells
         cannot be identified.
         """
         reading = self.begin(agreed, stripe, count=self.scheme.shard_count)
@@ -428,7 +430,7 @@ class RebuildSources:
         verdict = judge_stripe(agreed.group, stripe, cells, proof_of(agreed, stripe))
         where = f"block {agreed.block_id}, stripe {stripe}"
         if not verdict.wrong:
-            raise Refused(
+            raise RefusedError(
                 Code.CHECKSUM_MISMATCH,
                 f"container {self.container_id}, {where}: the shards are not what their "
                 "writer recorded, and it cannot be told which of them is wrong",
@@ -443,12 +445,12 @@ class RebuildSources:
         """Record that a source gave a cell that was proven wrong although it matched its
         checksums."""
         for source in self._sources[index]:
-            self._judge(source, Refused(Code.CHECKSUM_MISMATCH, why))
+            self._judge(source, RefusedError(Code.CHECKSUM_MISMATCH, why))
 
     def _judge(self, source: RebuildSource, error: SutureError) -> None:
         source.strike_count += 1
         self._account.replaced[source.shard.datanode_id] = str(error)
-        if isinstance(error, Unavailable):
+        if isinstance(error, UnavailableError):
             source.silent_count += 1
             if source.silent_count >= SILENT_COUNT_MAX:
                 source.dropped = error
@@ -459,7 +461,7 @@ class RebuildSources:
 
     def _refuse(self, agreed: RebuildableGroup, reading: PendingStripe) -> None:
         reasons = "; ".join(f"{who}: {why}" for who, why in self._account.replaced.items())
-        raise Unavailable(
+        raise UnavailableError(
             Code.UNAVAILABLE,
             f"container {self.container_id}, block {agreed.block_id}, stripe {reading.stripe}: "
             f"{len(reading.cells)} of {reading.wanted_count} cells can be read: {reasons}",

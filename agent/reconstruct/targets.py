@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Final
 
 from agent.ec.rebuild_task import RebuildStats, ShardLocation
-from agent.errors import Code, SutureError, Unavailable
+from agent.errors import Code, SutureError, UnavailableError
 from agent.ports import Executor, Future
 from agent.reconstruct.shard_peer import DialShard
 from agent.rpc.calls.filling import WholeBlock
@@ -44,7 +44,7 @@ class RebuildTargets:
         self._waiting_bytes = 0
 
     def create(self) -> None:
-        """Create every target. Raise Refused if one has a replica of this container."""
+        """Create every target. Raise RefusedError if one has a replica of this container."""
         for index, peer in self._peers.items():
             peer.create_shard(self._container_id, index)
             self._made.append(index)
@@ -111,7 +111,7 @@ class RebuildTargets:
         for peer in self._peers.values():
             state = peer.close_shard(self._container_id, bcsid)
             if state is not ReplicaState.CLOSED:
-                raise Unavailable(
+                raise UnavailableError(
                     Code.UNAVAILABLE,
                     f"container {self._container_id} is {state} at {peer.address} after its close",
                 )

@@ -23,7 +23,7 @@ from urllib.parse import parse_qs
 
 import structlog
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 
 CONNECTION_COUNT_MAX: Final = 8  # a browser, two Prometheus servers, and some to spare
 REQUEST_S: Final = 10.0  # of one connection, from its first byte to the end of the answer
@@ -67,7 +67,7 @@ class WebListener:
         *,
         asking: AskingPages = MappingProxyType({}),
     ) -> None:
-        """Bind `address`, host:port; port 0 takes a free one. Raise Refused(INVALID_CONFIG).
+        """Bind `address`, host:port; port 0 takes a free one. Raise RefusedError(INVALID_CONFIG).
 
         `names` are further names for this host, beside its addresses and its own name.
         """
@@ -80,7 +80,7 @@ class WebListener:
         try:
             self._server = server_type((host.strip("[]"), int(port)), handler)
         except (OSError, OverflowError, ValueError) as error:
-            raise Refused(
+            raise RefusedError(
                 Code.INVALID_CONFIG,
                 f"cannot listen on {address} for HTTP: {error}",
                 hint="host:port; is another process using the port? port 0 takes a free one",

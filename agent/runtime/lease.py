@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from agent.errors import Code, Unavailable
+from agent.errors import Code, UnavailableError
 from agent.runtime.clock import Clock, SystemClock
 from merkle.replica import ContainerId
 
@@ -54,7 +54,7 @@ class ContainerLeases:
     ) -> Iterator[None]:
         """Hold the container's lease for the length of a `with` block.
 
-        Raise Unavailable(BUSY) when another holder keeps it for `timeout_s`, or when too many
+        Raise UnavailableError(BUSY) when another holder keeps it for `timeout_s`, or when too many
         threads are waiting already.
         """
         self._acquire(container_id, timeout_s, writes_chunks)
@@ -70,7 +70,7 @@ class ContainerLeases:
         """Prevent changes of the container's chunks for the length of a `with` block.
 
         Many may share at once, and a scan may begin and commit meanwhile; writers of chunks wait.
-        Raise Unavailable(BUSY) as `hold` does.
+        Raise UnavailableError(BUSY) as `hold` does.
         """
         with self._changed:
             self._wait(container_id, timeout_s, lambda: container_id not in self._holders)
@@ -122,7 +122,7 @@ class ContainerLeases:
         if is_free():
             return
         if self._waiter_count >= self._waiters_max:
-            raise Unavailable(
+            raise UnavailableError(
                 Code.BUSY,
                 f"{self._waiter_count} threads already wait for containers",
                 hint="try again later",
@@ -136,7 +136,7 @@ class ContainerLeases:
         if not free:
             current = self._holders.get(container_id)
             holder = current.thread_name if current else "those who copy it"
-            raise Unavailable(
+            raise UnavailableError(
                 Code.BUSY,
                 f"container {container_id} is held by {holder} for more than {timeout_s:g} s",
                 hint="try again later",

@@ -37,7 +37,7 @@ class Busy:
 
 
 @dataclass(frozen=True, slots=True)
-class Throttled:
+class RetryAfter:
     """There is more to do, but not before `delay_s` has passed."""
 
     delay_s: float
@@ -56,11 +56,11 @@ class Idle:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class NoMoreWork:
     """There will never be anything to do again."""
 
 
-Step = Busy | Throttled | Backoff | Idle | Done
+Step = Busy | RetryAfter | Backoff | Idle | NoMoreWork
 
 
 class Worker(Protocol):
@@ -229,13 +229,13 @@ class WorkerLoop:
         match wish:
             case Busy():
                 return 0.0
-            case Throttled(delay_s) | Backoff(delay_s):
+            case RetryAfter(delay_s) | Backoff(delay_s):
                 self._state = WorkerState.WAITING
                 return delay_s
             case Idle():
                 self._state = WorkerState.WAITING
                 return self._idle_s
-            case Done():
+            case NoMoreWork():
                 self._state = WorkerState.DONE
                 return None
 

@@ -19,7 +19,7 @@ from mmap import MADV_DONTNEED
 from pathlib import Path
 from typing import Final
 
-from agent.errors import Code, Unavailable
+from agent.errors import Code, UnavailableError
 
 ARENAS_MAX: Final = 2  # most allocations hold the GIL; glibc's default: eight per core
 KEPT_BYTES: Final = 32 * 1024**2  # kept free at the end of a heap: the messages of a few streams
@@ -144,8 +144,8 @@ class MemoryBudget:
         while_short: Callable[[], object] = lambda: None,
     ) -> Iterator[None]:
         """Reserve the bytes for the body, at most the whole budget. `while_short` is called from
-        time to time while it waits. Raise `Unavailable(BUSY)` after `timeout_s`, or when `stop`
-        returns True."""
+        time to time while it waits. Raise `UnavailableError(BUSY)` after `timeout_s`, or when
+        `stop` returns True."""
         size_bytes = min(size_bytes, self.total_bytes)
         ticket = object()
         ends_at_s = self._monotonic_s() + timeout_s
@@ -155,7 +155,7 @@ class MemoryBudget:
             try:
                 while self._next is not ticket or self._lacks(size_bytes):
                     if stop() or self._monotonic_s() >= ends_at_s:
-                        raise Unavailable(
+                        raise UnavailableError(
                             Code.BUSY,
                             f"{size_bytes} bytes of memory are not free: {self._used_bytes} of "
                             f"{self.total_bytes} are in use, {len(self._waiting)} wait",

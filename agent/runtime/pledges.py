@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from agent.errors import Code, Unavailable
+from agent.errors import Code, UnavailableError
 from agent.runtime.clock import Clock
 from merkle.replica import ContainerId
 
@@ -32,11 +32,11 @@ class DeletePins:
         self._leaving: set[ContainerId] = set()
 
     def give(self, container_id: ContainerId, keep_s: float) -> None:
-        """Keep the replica for `keep_s`. Raise Unavailable(BUSY) if it is being deleted."""
+        """Keep the replica for `keep_s`. Raise UnavailableError(BUSY) if it is being deleted."""
         with self._lock:
             now_s = self._clock.monotonic_s()
             if container_id in self._leaving:
-                raise Unavailable(
+                raise UnavailableError(
                     Code.BUSY,
                     f"container {container_id} is being deleted here, too",
                     container_id=container_id,
@@ -44,17 +44,17 @@ class DeletePins:
             if len(self._until_s) >= PLEDGES_MAX:
                 self._forget_old(now_s)
             if len(self._until_s) >= PLEDGES_MAX:
-                raise Unavailable(Code.BUSY, f"{PLEDGES_MAX} replicas are kept for others")
+                raise UnavailableError(Code.BUSY, f"{PLEDGES_MAX} replicas are kept for others")
             until_s = max(self._until_s.get(container_id, 0.0), now_s + keep_s)
             self._until_s[container_id] = until_s
 
     @contextmanager
     def leaving(self, container_id: ContainerId) -> Iterator[None]:
-        """Delete the replica in the body. Raise Unavailable(BUSY) if a pledge protects it."""
+        """Delete the replica in the body. Raise UnavailableError(BUSY) if a pledge protects it."""
         with self._lock:
             left_s = self._until_s.get(container_id, 0.0) - self._clock.monotonic_s()
             if left_s > 0:
-                raise Unavailable(
+                raise UnavailableError(
                     Code.BUSY,
                     f"container {container_id}: another datanode deletes its replica because this "
                     f"one is whole; it stays for {left_s:.0f} s",

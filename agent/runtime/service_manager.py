@@ -13,7 +13,7 @@ from typing import Final
 
 import structlog
 
-from agent.runtime.loop import Done, Step, Throttled
+from agent.runtime.loop import NoMoreWork, RetryAfter, Step
 
 WATCHDOG_SHARE: Final = 0.4  # of the supervisor's limit, so that one datagram may be lost
 STATUS_TEXT_MAX: Final = 200
@@ -92,13 +92,13 @@ class WatchdogWorker:
         """Feed the watchdog once, or log the stalled loops."""
         interval_s = self._supervisor.watchdog_interval_s
         if not interval_s:
-            return Done()
+            return NoMoreWork()
         stalled = self._stalled()
         if stalled:
             log.error("watchdog_not_fed", stalled=list(stalled))
         else:
             self._supervisor.alive()
-        return Throttled(interval_s)
+        return RetryAfter(interval_s)
 
 
 def _socket_address(name: str) -> str:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.store.files.durable import sync_file_system
 
 GROWING: Final = "%!"  # suffix that no key's path has
@@ -69,7 +69,7 @@ def _make_folders(root: Path, folder: Path) -> None:
             at.mkdir(DIRECTORY_MODE)
         except FileExistsError:
             if not stat.S_ISDIR(at.lstat().st_mode):
-                raise Refused(
+                raise RefusedError(
                     Code.INVALID_CONFIG, f"{at} is no directory", hint="name an empty directory"
                 ) from None
 
@@ -77,4 +77,6 @@ def _make_folders(root: Path, folder: Path) -> None:
 def _refuse_other(path: Path) -> None:
     """Refuse to replace anything that no salvage has written."""
     if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
-        raise Refused(Code.INVALID_CONFIG, f"{path} is no file", hint="name an empty directory")
+        raise RefusedError(
+            Code.INVALID_CONFIG, f"{path} is no file", hint="name an empty directory"
+        )

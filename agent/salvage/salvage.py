@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from agent.ec.scheme import Scheme
-from agent.errors import Code, Refused, Unavailable
+from agent.errors import Code, RefusedError, UnavailableError
 from agent.salvage.blocks import Hole, Reader, matches
 from agent.salvage.inventory import Inventory, SalvageFile, take_inventory
 from agent.salvage.output_files import existing, growing, sync
@@ -77,15 +77,15 @@ def salvage(
 ) -> SalvageSummary:
     """Write every file of the volumes below `to`; `scheme` is for groups that do not name theirs.
 
-    Raise Refused if a volume is in use or of another cluster, or if `to` is on a volume or has
-    other content; Unavailable if it cannot be written.
+    Raise RefusedError if a volume is in use or of another cluster, or if `to` is on a volume or has
+    other content; UnavailableError if it cannot be written.
     """
     told = progress or Progress()
     summary = SalvageSummary()
     _refuse_inside(paths, to)
     with opened(paths, summary.unreadable_volumes) as volumes:
         if not volumes:
-            raise Refused(
+            raise RefusedError(
                 Code.INCONSISTENT_VOLUME,
                 "; ".join(f"{path}: {why}" for path, why in summary.unreadable_volumes.items()),
             )
@@ -102,7 +102,7 @@ def salvage(
                     told.done(wanted.size_bytes)
             sync(to)
         except OSError as error:
-            raise Unavailable(
+            raise UnavailableError(
                 Code.IO_EXCEPTION,
                 f"cannot write {error.filename or to}: {error.strerror or error}",
                 hint="make room and run it again: what is written stays",
@@ -226,7 +226,7 @@ def _refuse_inside(paths: Sequence[Path], to: Path) -> None:
     for path in paths:
         volume = Path(os.path.realpath(path))
         if volume == there or volume in there.parents:
-            raise Refused(
+            raise RefusedError(
                 Code.INVALID_CONFIG,
                 f"{to} is on the volume {path}: nothing is written to volumes",
                 hint="name a directory elsewhere, with room for all files",
@@ -241,14 +241,14 @@ def _begin(to: Path, cluster_id: str) -> None:
         try:
             known = json.loads(mark.read_text())["cluster_id"]
         except (ValueError, KeyError, TypeError) as error:
-            raise Refused(Code.INVALID_CONFIG, f"{mark} is damaged: {error}") from error
+            raise RefusedError(Code.INVALID_CONFIG, f"{mark} is damaged: {error}") from error
         if known != cluster_id:
-            raise Refused(
+            raise RefusedError(
                 Code.WRONG_CLUSTER, f"{to} has files of cluster {known}, these are of {cluster_id}"
             )
         return
     if any(to.iterdir()):
-        raise Refused(
+        raise RefusedError(
             Code.INVALID_CONFIG,
             f"{to} is not empty, and no salvage has begun in it",
             hint="name a new directory",

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.salvage.source_volumes import OfflineVolume, opened
 from agent.scan.sampling.spotcheck import check_chunk
 from merkle.replica import BlockId, ChecksumType, ChunkInfo, ContainerId
@@ -77,7 +77,7 @@ def take_sample(
     """Draw and read a sample. `begin` receives the number of drawn chunks; `progress` is called for
     each.
 
-    Raise Refused if a volume is in use, is no volume, or is of another cluster; or if there is
+    Raise RefusedError if a volume is in use, is no volume, or is of another cluster; or if there is
     nothing to draw.
     """
     unreadable: dict[str, str] = {}
@@ -86,7 +86,7 @@ def take_sample(
         damaged_rows = [row for volume in volumes for row in volume.damaged_rows]
         chunk_count = sum(1 for _ in _chunks(volumes))
         if not chunk_count:
-            raise Refused(Code.INELIGIBLE, "no chunk with a checksum is on these volumes")
+            raise RefusedError(Code.INELIGIBLE, "no chunk with a checksum is on these volumes")
         size = sample_size(chunk_count, confidence=confidence, fraction=fraction)
         sample = OfflineSample(size, seed, damaged_rows=damaged_rows, unreadable_volumes=unreadable)
         sample.without_checksum_count = all_count - chunk_count

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from agent.errors import Code, Refused, SutureError
+from agent.errors import Code, RefusedError, SutureError
 from agent.store.files.layout import VolumeLayout
 from agent.store.index.environment import Index
 from agent.store.index.transactions import IndexView
@@ -88,7 +88,7 @@ def opened(
 ) -> Iterator[tuple[OfflineVolume, ...]]:
     """Open volumes of one cluster; add those that cannot be read to `unreadable`.
 
-    Raise Refused if one is in use, is no volume, or is of another cluster than the first.
+    Raise RefusedError if one is in use, is no volume, or is of another cluster than the first.
     """
     with ExitStack() as stack:
         volumes: list[OfflineVolume] = []
@@ -96,7 +96,7 @@ def opened(
             layout = volume_layout(path)
             stack.enter_context(reading_lock(layout))
             if volumes and layout.cluster_id != volumes[0].layout.cluster_id:
-                raise Refused(
+                raise RefusedError(
                     Code.WRONG_CLUSTER,
                     f"{path} is of cluster {layout.cluster_id}, {volumes[0].name} of "
                     f"{volumes[0].layout.cluster_id}: their containers have the same ids",

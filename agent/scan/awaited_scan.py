@@ -10,7 +10,7 @@ from queue import Empty, SimpleQueue
 from threading import BoundedSemaphore, Event, Thread
 from typing import Final
 
-from agent.errors import Code, Unavailable
+from agent.errors import Code, UnavailableError
 from agent.rpc.datanode.backends import ScanMode, ScanStep
 from agent.scan.container_scan import ScanReport, StoreScanDeps, ignore, scan_container
 from agent.scan.sampling.samples import ChunkSampler
@@ -63,8 +63,8 @@ class InteractiveScans:
         """Scan a container; yield progress steps, then the result. Raise what the scan raised.
 
         While `SCANS_MAX` scans are running, this scan waits, and its steps say so. Raise
-        Unavailable(BUSY) when `WAITING_MAX` calls are waiting already, or the queue of mode `QUEUE`
-        is full.
+        UnavailableError(BUSY) when `WAITING_MAX` calls are waiting already, or the queue of mode
+        `QUEUE` is full.
         """
         if mode is ScanMode.QUEUE:
             yield self._queued(container_id)
@@ -81,7 +81,7 @@ class InteractiveScans:
         if self._places.acquire(blocking=False):
             return
         if not self._line.acquire(blocking=False):
-            raise Unavailable(
+            raise UnavailableError(
                 Code.BUSY,
                 f"{SCANS_MAX} requested scans run and {WAITING_MAX} wait already",
                 hint="try again later",
@@ -90,7 +90,9 @@ class InteractiveScans:
             yield ScanStep(0, total_bytes, is_waiting=True)
             while not self._places.acquire(timeout=PROGRESS_S):
                 if is_cancelled() or self._stopping.is_set():
-                    raise Unavailable(Code.CANCELLED, "stopped while it waited for other scans")
+                    raise UnavailableError(
+                        Code.CANCELLED, "stopped while it waited for other scans"
+                    )
                 yield ScanStep(0, total_bytes, is_waiting=True)
         finally:
             self._line.release()
@@ -147,7 +149,7 @@ class InteractiveScans:
 
     def _queued(self, container_id: ContainerId) -> ScanStep:
         if not self._queue(container_id):
-            raise Unavailable(Code.BUSY, "too many scans wait already", hint="try again later")
+            raise UnavailableError(Code.BUSY, "too many scans wait already", hint="try again later")
         return ScanStep(0, self._tools.store.replica(container_id).bytes_used, is_queued=True)
 
     def _last(self, end: ScanReport | BaseException, total_bytes: int) -> ScanStep:
@@ -155,7 +157,7 @@ class InteractiveScans:
         if isinstance(end, BaseException):
             raise end
         if not end.committed:
-            raise Unavailable(
+            raise UnavailableError(
                 Code.BUSY,
                 f"the scan of container {end.container_id} was not kept: {end.held_because}",
                 hint="try again",

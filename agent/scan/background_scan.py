@@ -16,9 +16,9 @@ from typing import Final
 import numpy as np
 import structlog
 
-from agent.errors import Code, Refused, Unavailable
+from agent.errors import Code, RefusedError, UnavailableError
 from agent.runtime.clock import Clock
-from agent.runtime.loop import Busy, Idle, ProgressMarker, Step, Throttled
+from agent.runtime.loop import Busy, Idle, ProgressMarker, RetryAfter, Step
 from agent.runtime.memory import give_back
 from agent.scan.canary import Canary
 from agent.scan.container_scan import GONE, ScanDeps, scan_container
@@ -175,7 +175,7 @@ class VolumeScanWorker:
         if waits is not None:
             state, wait_s = waits
             self._rest(state)
-            return Throttled(min(wait_s, IDLE_MAX_S))
+            return RetryAfter(min(wait_s, IDLE_MAX_S))
         if self.canary is not None and self.canary.is_due:
             self._state = "reading"
             self.canary.drill(self._buffers)
@@ -184,7 +184,7 @@ class VolumeScanWorker:
         if candidate is None:
             self._rest("waiting")
             wait_s = max(self._agenda.wait_s, self._gather_s())
-            return Throttled(max(REST_MIN_S, min(wait_s, self._idle_s())))
+            return RetryAfter(max(REST_MIN_S, min(wait_s, self._idle_s())))
         self._state = "reading"
         self._scan(candidate)
         return Busy()
@@ -300,11 +300,11 @@ class VolumeScanWorker:
                 buffers=self._buffers,
                 resumable_s=self._resumable_s(),
             )
-        except Refused as error:
+        except RefusedError as error:
             if error.code not in GONE:  # deleted since it was listed
                 raise
             return
-        except Unavailable as error:
+        except UnavailableError as error:
             if error.code is Code.DISK_OUT_OF_SPACE:
                 rest_s = NO_ROOM_REST_SHARE * self._policy.schedule.interval_s
                 self._tried_at_s[container_id] = self._clock.monotonic_s() + rest_s

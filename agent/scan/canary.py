@@ -15,7 +15,7 @@ from typing import Final
 
 import structlog
 
-from agent.errors import Code, Refused, VolumeFailed
+from agent.errors import Code, RefusedError, VolumeFailed
 from agent.runtime.clock import Clock
 from agent.runtime.lease import ContainerLeases
 from agent.scan.container_scan import ScanReport, StoreScanDeps, VerdictBreaker, scan_container
@@ -80,7 +80,7 @@ class Canary:
         self._due_at_s = self._clock.monotonic_s() + self._period_s  # also if the drill raises
         try:
             found = self._drilled(buffers)
-        except (Refused, VolumeFailed) as error:
+        except (RefusedError, VolumeFailed) as error:
             if error.code is Code.VOLUME_IN_USE:
                 raise
             log.warning("canary_renewed", volume_id=self._volume_id, error=str(error))

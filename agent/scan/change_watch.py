@@ -29,7 +29,7 @@ from watchdog.observers.inotify_c import (
 )
 
 from agent.runtime.lease import ContainerLeases
-from agent.runtime.loop import Step, Throttled
+from agent.runtime.loop import RetryAfter, Step
 from agent.runtime.memory import give_back
 from agent.scan.ondemand import OnDemandScans
 from agent.store.files.layout import holds_data
@@ -109,10 +109,10 @@ class ChangeWatch:
             inotify = self._running_inotify()
         except OSError as error:  # the kernel's limit of instances for each user
             self._limit(self._closed().size, str(error), "raise fs.inotify.max_user_instances")
-            return Throttled(SYNC_S)
+            return RetryAfter(SYNC_S)
         version = (self._store.volume_set.version(), len(self._watched))
         if version == self._synced and not self._unwatched_count:
-            return Throttled(SYNC_S)  # avoids reading 100,000 rows without need
+            return RetryAfter(SYNC_S)  # avoids reading 100,000 rows without need
         closed = self._closed()
         watched = self._watched.copy()
         watched_ids = np.fromiter(watched.values(), np.uint64, len(watched))
@@ -123,7 +123,7 @@ class ChangeWatch:
         self._add(inotify, np.setdiff1d(closed, watched_ids))
         self._synced = (version[0], len(self._watched))
         give_back()
-        return Throttled(SYNC_S)
+        return RetryAfter(SYNC_S)
 
     def close(self) -> None:
         """Stop watching."""

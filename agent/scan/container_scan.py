@@ -31,7 +31,7 @@ from merkle.replica import ContainerId
 from merkle.tree import Tree
 from scanner.breaker import Breaker
 from scanner.chunk_verdict import is_lasting
-from scanner.finding import Finding, Verdict
+from scanner.finding import ScanFinding, Verdict
 from scanner.ports import ReadSplitting
 from scanner.replica_scan import CHANGED, STOPPED, scan_replica
 from scanner.resume import ScanMark, no_mark
@@ -62,7 +62,7 @@ class ScanReport:
     commit: ScanCommit
     bytes_read: int
     finding_count: int
-    findings: tuple[Finding, ...]
+    findings: tuple[ScanFinding, ...]
     held_because: str = ""
 
     @property
@@ -100,7 +100,7 @@ def _no_suspicion(_volume_id: str, _reason: str) -> None:
     pass
 
 
-def no_neighbours(_volume_id: str, _findings: Sequence[Finding]) -> None:
+def no_neighbours(_volume_id: str, _findings: Sequence[ScanFinding]) -> None:
     """Ignore damage; for scans whose disks have no neighbour search."""
 
 
@@ -117,7 +117,7 @@ class ScannedStore(Protocol):
         ...
 
     def begin_scan(self, container_id: ContainerId, /) -> ScanBase:
-        """Return the state that a scan starts from. Raise Refused."""
+        """Return the state that a scan starts from. Raise RefusedError."""
         ...
 
     def generation(self, container_id: ContainerId, /) -> int:
@@ -144,7 +144,7 @@ class ScannedStore(Protocol):
         *,
         base_generation: int,
         tree: Tree,
-        findings: Sequence[Finding],
+        findings: Sequence[ScanFinding],
         bytes_read: int,
         complete: bool,
     ) -> ScanCommit:
@@ -172,7 +172,7 @@ class ScanDeps(Protocol):
     @property
     def on_unreadable(self) -> Callable[[str, str], None]: ...
     @property
-    def on_damage(self) -> Callable[[str, Sequence[Finding]], None]: ...
+    def on_damage(self) -> Callable[[str, Sequence[ScanFinding]], None]: ...
     @property
     def shadow(self) -> ShadowHashing | None: ...
 
@@ -202,7 +202,7 @@ class StoreScanDeps:
     clock: Clock = field(default_factory=SystemClock)
     lease_wait_s: float = LEASE_WAIT_S
     on_unreadable: Callable[[str, str], None] = _no_suspicion
-    on_damage: Callable[[str, Sequence[Finding]], None] = no_neighbours
+    on_damage: Callable[[str, Sequence[ScanFinding]], None] = no_neighbours
     shadow: ShadowHashing | None = None
 
     def open_reader(
@@ -213,7 +213,9 @@ class StoreScanDeps:
         pieces: ReadSplitting | None,
         insists: bool,
     ) -> StoreReplicaReader:
-        """Open a replica of the store for reading. Raise VolumeFailed, BlockFailed, Refused."""
+        """Open a replica of the store for reading. Raise VolumeFailed, BlockFailed,
+        RefusedError.
+        """
         return StoreReplicaReader(
             self.store,
             base.facts.container_id,
@@ -250,8 +252,8 @@ def scan_container(
     `pieces` limits the size of single reads. `holds_lease` means that the calling thread already
     holds the container's lease. With `resumable_s` the scan stores a cursor, and continues at an
     existing cursor that is not older. `is_drill` marks data that is no replica of this host and is
-    not logged. Raise Refused(CONTAINER_NOT_FOUND, UNCLOSED_CONTAINER_IO), Unavailable(BUSY),
-    VolumeFailed.
+    not logged. Raise RefusedError(CONTAINER_NOT_FOUND, UNCLOSED_CONTAINER_IO),
+    UnavailableError(BUSY), VolumeFailed.
     """
     hooks = _Hooks(stop, progress, pace, pieces)
     try:

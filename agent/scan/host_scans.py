@@ -13,7 +13,7 @@ from functools import cached_property
 import structlog
 
 from agent.config.options import ScanConfig
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.runtime.loop import ProgressMarker, WorkerLoop
 from agent.scan.background_scan import RoundPolicy, RoundStatus, VolumeScanWorker
@@ -30,7 +30,7 @@ from agent.store.neighbours import StoreDiskMap
 from agent.store.speed import UNKNOWN, measured_bytes_per_s
 from agent.store.trouble import StoreFailure
 from merkle.replica import ContainerId
-from scanner.finding import Finding
+from scanner.finding import ScanFinding
 from scanner.pacing import Latencies, PaceLimits
 from scanner.schedule import Feasibility, ScanHours, Schedule, parse_window
 
@@ -74,13 +74,13 @@ def promise_of(config: ScanConfig, volume: VolumeFacts, disk_bytes_per_s: float)
 
 
 def check_promise(config: ScanConfig, volume: VolumeFacts, disk_bytes_per_s: float) -> Feasibility:
-    """Return whether the volume can be read within the scan interval. Raise Refused when it cannot
-    and the config demands it; otherwise log it."""
+    """Return whether the volume can be read within the scan interval. Raise RefusedError when it
+    cannot and the config demands it; otherwise log it."""
     promise = promise_of(config, volume, disk_bytes_per_s)
     if promise.is_possible:
         return promise
     if config.promise == "refuse":
-        raise Refused(
+        raise RefusedError(
             Code.INVALID_CONFIG,
             f"the promise to read every byte cannot be kept: {promise}",
             hint='raise the rate or scan.data_interval_s, or set scan.promise = "warn"',
@@ -102,9 +102,9 @@ class ScanManager:
         on_volume_failed: Callable[[str, tuple[ContainerId, ...]], None] = lambda *_: None,
         on_shadow_difference: Callable[[], None] = lambda: None,
     ) -> None:
-        """Check the scan interval against the disks. Raise Refused. `on_volume_failed` receives a
-        fenced volume and its containers; `on_shadow_difference` is called when shadow hashing holds
-        a verdict."""
+        """Check the scan interval against the disks. Raise RefusedError. `on_volume_failed`
+        receives a fenced volume and its containers; `on_shadow_difference` is called when shadow
+        hashing holds a verdict."""
         self.checks = VolumeCheckWorker(tools.store, clock=tools.clock, on_failed=on_volume_failed)
         upgraded_at_ms = tools.store.volume_set.upgraded_at_ms
         self._shadow = ShadowHashing(
@@ -154,7 +154,7 @@ class ScanManager:
         """End the shadow hashing process, if there is one."""
         self._shadow.close()
 
-    def _follow(self, volume_id: str, damage: Sequence[Finding]) -> None:
+    def _follow(self, volume_id: str, damage: Sequence[ScanFinding]) -> None:
         """Search for damage next to this one, whichever scan found it, if background scans are
         on."""
         if self._config.enabled:
@@ -202,7 +202,7 @@ class ScanManager:
                 yield self._volume_loop(volume)
 
     def check_new(self, volume: VolumeFacts, disk_bytes_per_s: float) -> None:
-        """Check the scan interval for a volume before it is added. Raise Refused."""
+        """Check the scan interval for a volume before it is added. Raise RefusedError."""
         if self._config.enabled:
             check_promise(self._config, volume, disk_bytes_per_s)
 
@@ -246,7 +246,7 @@ class ScanManager:
         }
 
     def reconfigure(self, config: ScanConfig) -> None:
-        """Apply the live options of `config`. Raise Refused, and then change nothing."""
+        """Apply the live options of `config`. Raise RefusedError, and then change nothing."""
         promises = self._promises_of(config)
         self._config, self._promises = config, promises
         for worker in self._workers.values():
@@ -289,12 +289,12 @@ class ScanManager:
         )
 
     def pause(self, volume_id: str, duration_s: float) -> None:
-        """Pause one volume's scan, or all with "". Raise Refused."""
+        """Pause one volume's scan, or all with "". Raise RefusedError."""
         for worker in self._chosen(volume_id):
             try:
                 worker.hold.pause(duration_s)
             except ValueError as error:
-                raise Refused(Code.MALFORMED_REQUEST, str(error)) from error
+                raise RefusedError(Code.MALFORMED_REQUEST, str(error)) from error
         log.info("scrub_paused", volume_id=volume_id or "all", duration_s=duration_s)
 
     def resume(self, volume_id: str) -> None:
@@ -314,7 +314,7 @@ class ScanManager:
             worker for key, worker in self._workers.items() if not volume_id or key == volume_id
         ]
         if not chosen:
-            raise Refused(
+            raise RefusedError(
                 Code.INELIGIBLE,
                 f"no background scan of volume {volume_id or 'any'}",
                 hint="suture scrub status names the volumes",

@@ -10,9 +10,9 @@ from typing import Final, Protocol
 
 import structlog
 
-from agent.errors import Refused, VolumeFailed
+from agent.errors import RefusedError, VolumeFailed
 from agent.runtime.clock import Clock
-from agent.runtime.loop import Busy, Step, Throttled
+from agent.runtime.loop import Busy, RetryAfter, Step
 from agent.runtime.memory import give_back
 from agent.store.files.durable import is_shortage
 from agent.store.replica.glance import glance
@@ -74,19 +74,19 @@ class MetadataScan:
         self.scanned_at_ms = self._clock.now_ms()
         self.fault_count = self._round_fault_count
         took_s = self._clock.monotonic_s() - self._begun_at_s
-        return Throttled(max(1.0, INTERVAL_S - took_s))
+        return RetryAfter(max(1.0, INTERVAL_S - took_s))
 
     def _look(self, container_id: ContainerId) -> None:
         try:
             facts = self._store.replica(container_id)
-        except (Refused, VolumeFailed, DamagedData):
+        except (RefusedError, VolumeFailed, DamagedData):
             return  # deleted meanwhile, fenced, or already reported as unloadable
         try:
             paths = self._store.paths(container_id)
             faults = glance(paths, container_id, has_tree=facts.tree is not None)
             if faults and self._store.replica(container_id).state is not facts.state:
                 return  # being closed or deleted: the check may have seen half of it
-        except (Refused, VolumeFailed):
+        except (RefusedError, VolumeFailed):
             return
         except OSError as error:
             if is_shortage(error):

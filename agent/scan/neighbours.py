@@ -21,7 +21,7 @@ from agent.runtime.loop import Busy, Idle, Step
 from agent.store.files.fiemap import NOT_SUPPORTED, Extent
 from agent.store.neighbours import DamagedExtent, MappedFile, distance
 from merkle.replica import ContainerId
-from scanner.finding import Finding
+from scanner.finding import ScanFinding
 
 PLACES_MAX: Final = 64  # per scan: with more, the whole disk counts as the place
 WAITING_MAX: Final = 32  # searches that may wait
@@ -89,7 +89,7 @@ class AdjacentScanWorker:
         self._search: _Search | None = None
         self.wake: Callable[[], None] = lambda: None  # set to the loop's own
 
-    def found(self, volume_id: str, damage: Sequence[Finding]) -> None:
+    def found(self, volume_id: str, damage: Sequence[ScanFinding]) -> None:
         """Take the findings of one replica's scan, and queue a search for those that have a
         place."""
         places = tuple(_place(one) for one in damage if _has_place(one))[:PLACES_MAX]
@@ -181,12 +181,12 @@ class AdjacentScanWorker:
         )
 
 
-def _has_place(finding: Finding) -> bool:
+def _has_place(finding: ScanFinding) -> bool:
     """Return whether a finding is about bytes on the medium."""
     return finding.is_damage and finding.offset >= 0 and finding.block_id > 0
 
 
-def _place(finding: Finding) -> DamagedExtent:
+def _place(finding: ScanFinding) -> DamagedExtent:
     return DamagedExtent(
         finding.container_id, finding.block_id, finding.offset, max(finding.length_bytes, 1)
     )

@@ -9,8 +9,8 @@ from typing import Final
 
 import structlog
 
-from agent.errors import Code, Refused, Unavailable
-from agent.runtime.loop import Busy, Idle, ProgressMarker, Step, Throttled
+from agent.errors import Code, RefusedError, UnavailableError
+from agent.runtime.loop import Busy, Idle, ProgressMarker, RetryAfter, Step
 from agent.scan.container_scan import BREAKER, GONE, SHADOW, StoreScanDeps, scan_container
 from agent.store.reads_past_cache import ReadBuffers
 from merkle.replica import ContainerId
@@ -130,7 +130,7 @@ class OnDemandScans:
             return Idle()
         container_id, request, wait_s = self._take()
         if container_id is None or request is None:
-            return Throttled(wait_s) if wait_s else Idle()
+            return RetryAfter(wait_s) if wait_s else Idle()
         log.info("scan_requested", container_id=container_id, reason=request.reason)
         try:
             report = scan_container(
@@ -142,12 +142,12 @@ class OnDemandScans:
                 pieces=self._pieces,
                 buffers=self._buffers,
             )
-        except Unavailable as error:
+        except UnavailableError as error:
             if error.code is Code.DISK_OUT_OF_SPACE:  # for days, perhaps; each try reads everything
                 request = replace(request, retries_left=0)
             self._retry(container_id, request)
             return Busy()
-        except Refused as error:
+        except RefusedError as error:
             if error.code not in GONE:
                 raise
             return Busy()

@@ -21,13 +21,13 @@ import structlog
 
 from agent.ec.rebuild_task import ShardLocation
 from agent.ec.scheme import SHARDS_MAX, parse_scheme
-from agent.errors import Code, SutureError, Unavailable
+from agent.errors import Code, SutureError, UnavailableError
 from agent.reconstruct.parity_check import ParityReport, verify_parity
 from agent.rpc.calls.peer import NodeAddress, Peer
 from agent.rpc.v1 import container_pb2, scm_pb2
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.runtime.clock import Clock
-from agent.runtime.loop import Busy, ProgressMarker, Step, Throttled
+from agent.runtime.loop import Busy, ProgressMarker, RetryAfter, Step
 from agent.runtime.memory import give_back
 from agent.store.replica_store import ReplicaStore
 from merkle.checksum import U64s
@@ -97,12 +97,12 @@ class ParityScrub:
         """Verify the container that has been due for the longest time."""
         delay_s = self._starts_at_s - self._clock.monotonic_s()
         if delay_s > 0:
-            return Throttled(delay_s)
+            return RetryAfter(delay_s)
         if self._is_held():
-            return Throttled(HELD_CHECK_S)
+            return RetryAfter(HELD_CHECK_S)
         container_id = self._next()
         if container_id is None:
-            return Throttled(min(IDLE_S, self._policy.interval_s * AGAIN_SHARE))
+            return RetryAfter(min(IDLE_S, self._policy.interval_s * AGAIN_SHARE))
         try:
             shards, scheme = self._shards(container_id)
             if not shards:
@@ -120,7 +120,7 @@ class ParityScrub:
             )
         except SutureError as error:
             if self._stop.is_set():
-                return Throttled(IDLE_S)
+                return RetryAfter(IDLE_S)
             log.warning("parity_not_verified", container_id=container_id, why=str(error))
             self._put_off(container_id, min(RETRY_S, self._policy.interval_s * AGAIN_SHARE))
             return Busy()
@@ -207,7 +207,9 @@ class ParityScrub:
         return shards, info.scheme
 
     def _wait_for_turn(self, length_bytes: int) -> None:
-        """Count the bytes read, and wait until more may be read. Raise Unavailable at the stop."""
+        """Count the bytes read, and wait until more may be read. Raise UnavailableError at the
+        stop.
+        """
         self._pulse.beat()
         with self._lock:
             self._stripe_count += 1
@@ -216,7 +218,7 @@ class ParityScrub:
         while self._is_held() and not self._stop.wait(HELD_CHECK_S):
             self._pulse.beat()
         if self._stop.is_set():
-            raise Unavailable(Code.CANCELLED, "the agent stops")
+            raise UnavailableError(Code.CANCELLED, "the agent stops")
 
     def _note(self, report: ParityReport) -> None:
         container_id = report.container_id

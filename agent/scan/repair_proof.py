@@ -24,7 +24,7 @@ from agent.store.operations.scans import NO_DOUBT
 from agent.store.replica_store import FINDINGS_MAX
 from merkle.replica import BlockId, ContainerId
 from merkle.tree import Tree
-from scanner.finding import Finding
+from scanner.finding import ScanFinding
 from scanner.replica_scan import scan_replica
 from scanner.resume import Doubt, ScanMark, all_but
 from scanner.scan_outcome import ScanOutcome
@@ -104,7 +104,7 @@ def was_read_lately(base: ScanBase, now_ms: int, age_max_s: float) -> bool:
     return 0 <= now_ms - read_at_ms < age_max_s * 1000
 
 
-def doubted(findings: Collection[Finding]) -> Iterator[Doubt]:
+def doubted(findings: Collection[ScanFinding]) -> Iterator[Doubt]:
     """Yield the places that the last read did not find healthy."""
     for finding in findings:
         if finding.block_id > 0 and not finding.is_contradiction:

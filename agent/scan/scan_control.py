@@ -27,7 +27,7 @@ class BackgroundScans:
         return answer
 
     def pause(self, volume_id: str, duration_s: float) -> None:
-        """Pause one volume's scan, or all with "". Raise Refused."""
+        """Pause one volume's scan, or all with "". Raise RefusedError."""
         self.scrub.pause(volume_id, duration_s)
 
     def resume(self, volume_id: str) -> None:

@@ -18,7 +18,7 @@ from typing import Final
 
 import structlog
 
-from agent.runtime.loop import Step, Throttled
+from agent.runtime.loop import RetryAfter, Step
 from agent.store.files.devices import DiskCounters, block_device, counts_of
 from agent.store.index.facts import VolumeFacts
 
@@ -127,7 +127,7 @@ class LatencyWatch:
             for volume_id in after:
                 self._tell(volume_id)
         self._before = after
-        return Throttled(WINDOW_S)
+        return RetryAfter(WINDOW_S)
 
     def _take(self, kind: str, latencies: Latencies) -> None:
         for volume_id, own_ms in latencies.items():

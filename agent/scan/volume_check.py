@@ -14,9 +14,9 @@ from typing import Final
 
 import structlog
 
-from agent.errors import SutureError, Unavailable
+from agent.errors import SutureError, UnavailableError
 from agent.runtime.clock import Clock
-from agent.runtime.loop import Step, Throttled
+from agent.runtime.loop import RetryAfter, Step
 from agent.store.files.durable import is_shortage
 from agent.store.replica_store import ReplicaStore
 from agent.store.volumes.probe import Probe
@@ -43,7 +43,7 @@ class CheckLimits:
 
 
 @dataclass(slots=True)
-class _Running:
+class _RunningProbe:
     """A running probe; its thread sets `answer`."""
 
     begun_at_s: float
@@ -56,7 +56,7 @@ class _Volume:
     strikes: FailureWindow
     due_at_s: float
     checked_at_s: float = float("-inf")
-    running: _Running | None = None
+    running: _RunningProbe | None = None
     error: str = ""
     is_asked: bool = False  # since the last check began
 
@@ -118,11 +118,11 @@ class VolumeCheckWorker:
             elif volume.due_at_s <= self._clock.monotonic_s():
                 self._begin(volume_id, volume)
         if any(volume.running for volume in self._volumes.values()):
-            return Throttled(LOOK_S)
+            return RetryAfter(LOOK_S)
         due_at_s = min((volume.due_at_s for volume in self._volumes.values()), default=None)
         if due_at_s is None:
-            return Throttled(self._limits.interval_s)
-        return Throttled(max(LOOK_S, due_at_s - self._clock.monotonic_s()))
+            return RetryAfter(self._limits.interval_s)
+        return RetryAfter(max(LOOK_S, due_at_s - self._clock.monotonic_s()))
 
     def _new(self) -> _Volume:
         limits = self._limits
@@ -130,7 +130,7 @@ class VolumeCheckWorker:
         return _Volume(strikes, self._clock.monotonic_s())
 
     def _begin(self, volume_id: str, volume: _Volume) -> None:
-        running = _Running(self._clock.monotonic_s())
+        running = _RunningProbe(self._clock.monotonic_s())
         volume.running, volume.is_asked = running, False
 
         def work() -> None:
@@ -138,7 +138,7 @@ class VolumeCheckWorker:
                 running.answer.append(self._probe(volume_id))
             except (SutureError, OSError, MemoryError) as error:
                 why = f"the probe failed: {error!r}"
-                is_busy = is_shortage(error) or isinstance(error, Unavailable)
+                is_busy = is_shortage(error) or isinstance(error, UnavailableError)
                 running.answer.append(Probe(shortage=why) if is_busy else Probe(why))
 
         thread = threading.Thread(target=work, name=f"probe-{volume_id}", daemon=True)
@@ -147,7 +147,7 @@ class VolumeCheckWorker:
         except RuntimeError as error:  # no thread was available, which says nothing about the disk
             running.answer.append(Probe(shortage=str(error)))
 
-    def _look(self, volume_id: str, volume: _Volume, running: _Running) -> None:
+    def _look(self, volume_id: str, volume: _Volume, running: _RunningProbe) -> None:
         now_s = self._clock.monotonic_s()
         if running.answer:
             volume.running = None

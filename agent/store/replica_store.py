@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, Self
 
-from agent.errors import Code, Refused, Unavailable, VolumeFailed
+from agent.errors import Code, RefusedError, UnavailableError, VolumeFailed
 from agent.store.files.layout import ReplicaPaths
 from agent.store.files.writebehind import Submit
 from agent.store.index.columns import ReplicaColumns
@@ -63,7 +63,7 @@ from agent.store.volumes.volume import Volume, roomiest
 from merkle.checksum import Algorithm, long_crcs
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
 from merkle.tree import Tree
-from scanner.finding import Finding
+from scanner.finding import ScanFinding
 from scanner.scan_outcome import ScanOutcome
 
 BLOCKS_MAX: Final = 10_000
@@ -95,8 +95,8 @@ class ReplicaStore:
         """Open the volumes of a datanode, format empty ones, and recover.
 
         A volume that does not work, or belongs to another datanode, is left out and listed as
-        failed by `volumes`. If none works, or one is in use (`Refused`), nothing is opened. With
-        `keeps_failed` a datanode without working volumes is opened even so, to report them.
+        failed by `volumes`. If none works, or one is in use (`RefusedError`), nothing is opened.
+        With `keeps_failed` a datanode without working volumes is opened even so, to report them.
         """
         long_crcs()  # loads libraries now, as descriptors may be short later
         chosen = options or StoreOptions()
@@ -130,7 +130,7 @@ class ReplicaStore:
         return self._options.algorithm
 
     def replica(self, container_id: ContainerId) -> ReplicaFacts:
-        """Return the facts of one replica. Raise `Refused(CONTAINER_NOT_FOUND)`."""
+        """Return the facts of one replica. Raise `RefusedError(CONTAINER_NOT_FOUND)`."""
         volume = self._volume(container_id)
         with volume.index.read() as rows:
             return facts_of(container_id, volume.volume_id, rows.replica(container_id))
@@ -203,7 +203,7 @@ class ReplicaStore:
         create_replica(volume, container_id, row)
         if self.services.of(volume.volume_id).mode is VolumeMode.RETIRED:  # since it was chosen
             delete_replica(volume, container_id, force=True)
-            raise Unavailable(
+            raise UnavailableError(
                 Code.BUSY,
                 f"{volume.layout.volume} was retired meanwhile",
                 container_id=container_id,
@@ -214,7 +214,7 @@ class ReplicaStore:
         """Reserve room for a replica from another datanode. The caller ends the import with
         `finish_arrival` and `discard`; `submit` runs work beside the caller's thread.
 
-        Raise `Refused(CONTAINER_EXISTS)`; `Unavailable`: BUSY, DISK_OUT_OF_SPACE.
+        Raise `RefusedError(CONTAINER_EXISTS)`; `UnavailableError`: BUSY, DISK_OUT_OF_SPACE.
         """
         check_id(announced.container_id, "container id")
         self._check_absent(announced.container_id)
@@ -303,7 +303,7 @@ class ReplicaStore:
     # -- reading
 
     def block(self, container_id: ContainerId, block_id: BlockId) -> BlockData:
-        """Return a committed block. Raise `Refused`: NO_SUCH_BLOCK, BLOCK_NOT_COMMITTED."""
+        """Return a committed block. Raise `RefusedError`: NO_SUCH_BLOCK, BLOCK_NOT_COMMITTED."""
         return self.readable(container_id, block_id).block
 
     @noticed
@@ -328,7 +328,7 @@ class ReplicaStore:
         length_bytes: int,
     ) -> bytes:
         """Return bytes of a block from the disk, also uncommitted ones if the block is given by its
-        id. Raise `Refused`: NO_SUCH_BLOCK, UNABLE_TO_FIND_CHUNK; `VolumeFailed`."""
+        id. Raise `RefusedError`: NO_SUCH_BLOCK, UNABLE_TO_FIND_CHUNK; `VolumeFailed`."""
         return read_block(self._volume(container_id), container_id, block, offset, length_bytes)
 
     @noticed
@@ -343,7 +343,7 @@ class ReplicaStore:
     def tree(self, container_id: ContainerId) -> Tree:
         """Return the replica's tree, rebuilt if its file is absent, damaged or stale.
 
-        Raise `Refused(UNCLOSED_CONTAINER_IO)` before it is closed.
+        Raise `RefusedError(UNCLOSED_CONTAINER_IO)` before it is closed.
         """
         return load_tree(self._volume(container_id), self._options, container_id)
 
@@ -399,7 +399,7 @@ class ReplicaStore:
         *,
         base_generation: int,
         tree: Tree,
-        findings: Sequence[Finding],
+        findings: Sequence[ScanFinding],
         bytes_read: int,
         complete: bool,
         is_whole: bool = True,
@@ -432,7 +432,7 @@ class ReplicaStore:
 
     def findings(
         self, container_id: ContainerId | None = None, *, start: int = 0, count: int = FINDINGS_MAX
-    ) -> list[Finding]:
+    ) -> list[ScanFinding]:
         """Return unresolved findings: of one container, or of all from container `start` on."""
         bound = min(count, FINDINGS_MAX)
         if container_id is not None:
@@ -483,11 +483,11 @@ class ReplicaStore:
             here = (one for one in self.unloadable() if one.container_id == container_id)
             why = next((f"has files here that cannot be loaded: {one.reason}" for one in here), "")
         if why:
-            raise Refused(
+            raise RefusedError(
                 Code.CONTAINER_EXISTS, f"container {container_id} {why}", container_id=container_id
             )
         if container_id in self.volume_set.arrivals and not arriving:
-            raise Unavailable(
+            raise UnavailableError(
                 Code.BUSY, f"container {container_id} is arriving", container_id=container_id
             )
 

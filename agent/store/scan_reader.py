@@ -70,7 +70,7 @@ class StoreReplicaReader:
         insists: bool = False,
     ) -> None:
         """Begin to read the replica of the scan's `base`. `insists` makes unreadable places a fault
-        (scanner.unreadable_verdict). Raise VolumeFailed, BlockFailed, Refused."""
+        (scanner.unreadable_verdict). Raise VolumeFailed, BlockFailed, RefusedError."""
         self._insists = insists
         self._directory_error: OSError | None = None
         self._store = store

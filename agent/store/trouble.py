@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
-from agent.errors import Code, SutureError, Unavailable, VolumeFailed
+from agent.errors import Code, SutureError, UnavailableError, VolumeFailed
 from merkle.replica import ContainerId
 
 P = ParamSpec("P")
@@ -44,7 +44,7 @@ def noticed(
     def noticing(self: S, container_id: ContainerId, /, *args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return call(self, container_id, *args, **kwargs)
-        except (Unavailable, VolumeFailed) as error:
+        except (UnavailableError, VolumeFailed) as error:
             if is_trouble(error):
                 is_disk = isinstance(error, VolumeFailed)
                 self.on_trouble(StoreFailure(container_id, is_disk, str(error)))

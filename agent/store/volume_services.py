@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from agent.errors import Code, Refused, Unavailable
+from agent.errors import Code, RefusedError, UnavailableError
 from agent.store.files.layout import VolumeLayout, VolumeVersion
 from agent.store.files.writebehind import Submit
 from agent.store.index.facts import ReplicaFacts, VolumeFacts, facts_of
@@ -81,18 +81,18 @@ class VolumeModes:
         return VolumeUse()
 
     def change(self, volume_id: str, mode: VolumeMode, *, target_id: str = "") -> VolumeUse:
-        """Change the service of a volume durably. Raise Refused; then nothing is changed."""
+        """Change the service of a volume durably. Raise RefusedError; then nothing is changed."""
         volume = self._set.by_id(volume_id)
         before = self._service_of(volume)
         others = [other for other in self.in_service() if other is not volume]
         if mode is not VolumeMode.IN_SERVICE and not others:
-            raise Refused(
+            raise RefusedError(
                 Code.INELIGIBLE,
                 f"{volume.layout.volume} is the only volume of this datanode in service",
                 hint="suture scm decommission empties a datanode; suture volume add adds a volume",
             )
         if target_id and target_id not in {other.volume_id for other in others}:
-            raise Refused(
+            raise RefusedError(
                 Code.INELIGIBLE,
                 f"volume {target_id} is none that is in service beside {volume_id}",
                 hint="suture volumes lists them",
@@ -150,7 +150,7 @@ class VolumeModes:
         caller holds the container's lease until the end."""
         source = self._retiring(announced.container_id)
         for other in self._set.others(announced.container_id):
-            raise Unavailable(
+            raise UnavailableError(
                 Code.BUSY,
                 f"{other.layout.volume} has another replica of it",
                 hint="suture volumes says why it is still there",
@@ -163,12 +163,12 @@ class VolumeModes:
     def begin_arrival(
         self, announced: ImportSpec, targets: Sequence[Volume], submit: Submit | None = None
     ) -> ReplicaImport:
-        """Reserve room on one of `targets`. Raise as `Arrivals.begin`, and `Unavailable(BUSY)` if
-        it no longer takes replicas: from then on only the reservation counts."""
+        """Reserve room on one of `targets`. Raise as `Arrivals.begin`, and `UnavailableError(BUSY)`
+        if it no longer takes replicas: from then on only the reservation counts."""
         arrival = self._set.arrivals.begin(announced, targets, submit)
         if not self._service_of(arrival.volume).takes_replicas:
             arrival.discard()
-            raise Unavailable(
+            raise UnavailableError(
                 Code.BUSY,
                 f"{arrival.volume.layout.volume} takes no new replicas any more",
                 container_id=announced.container_id,
@@ -189,8 +189,8 @@ class VolumeModes:
     def drop_moved(self, volume_id: str, container_id: ContainerId) -> None:
         """Delete the original that a move has left on a volume.
 
-        Raise Refused(INELIGIBLE) unless the served copy was read whole in its new place, and is at
-        least as good as the original.
+        Raise RefusedError(INELIGIBLE) unless the served copy was read whole in its new place, and
+        is at least as good as the original.
         """
         left, served = self._set.by_id(volume_id), self._volume_of(container_id)
         why = "it is the one that is served"
@@ -198,7 +198,7 @@ class VolumeModes:
             why = worse_than(_row(served, container_id), _row(left, container_id))
             why = why or forgotten(served, left, container_id)
         if why:
-            raise Refused(
+            raise RefusedError(
                 Code.INELIGIBLE,
                 f"container {container_id} stays on {left.layout.volume}: {why}",
                 container_id=container_id,
@@ -221,11 +221,11 @@ class VolumeModes:
 
     def check_alone(self, container_id: ContainerId) -> None:
         """Refuse to delete a replica while another volume has one, too, because a start would serve
-        that one, and it may be the better. Another shard does not count. Raise Unavailable."""
+        that one, and it may be the better. Another shard does not count. Raise UnavailableError."""
         served = self._volume_of(container_id)
         for volume in self._set.others(container_id):
             if _are_one_shard(served, volume, container_id):
-                raise Unavailable(
+                raise UnavailableError(
                     Code.BUSY,
                     f"container {container_id} is still on {volume.layout.volume}, and on "
                     f"{served.layout.volume}, which serves it",
@@ -276,7 +276,7 @@ class VolumeModes:
         remember it, so that a start finds it without the config. `check` may refuse it, by its
         facts and read speed.
 
-        Raise Refused, VolumeFailed; then nothing is changed.
+        Raise RefusedError, VolumeFailed; then nothing is changed.
         """
         first = self._set.working[0].version
         layout = VolumeLayout(Path(os.path.realpath(path)), first.cluster_id)
@@ -340,7 +340,7 @@ class VolumeModes:
     def _volume_of(self, container_id: ContainerId) -> Volume:
         volume = self._set.places.get(container_id)
         if volume is None:
-            raise Refused(
+            raise RefusedError(
                 Code.CONTAINER_NOT_FOUND, f"no replica of container {container_id} is served"
             )
         return volume
@@ -348,7 +348,7 @@ class VolumeModes:
     def _retiring(self, container_id: ContainerId) -> Volume:
         volume = self._volume_of(container_id)
         if self._service_of(volume).mode is not VolumeMode.RETIRING:
-            raise Refused(
+            raise RefusedError(
                 Code.INELIGIBLE,
                 f"container {container_id} is on {volume.layout.volume}, which does not retire",
                 container_id=container_id,
@@ -443,7 +443,7 @@ def _row_or_none(volume: Volume, container_id: ContainerId) -> ReplicaRow | None
     """Return a replica's row; None if it is unreadable or gone."""
     try:
         return _row(volume, container_id)
-    except (DamagedData, Refused):
+    except (DamagedData, RefusedError):
         return None
 
 

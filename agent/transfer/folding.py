@@ -30,7 +30,7 @@ class ImportTreeBuilder:
         self._builder.add_blocks(run.block_ids, counts, run.spans, run.leaves)
 
     def add_block(self, block: BlockData) -> None:
-        """Add a block of any shape. Raise Refused if no tree can hold its chunks."""
+        """Add a block of any shape. Raise RefusedError if no tree can hold its chunks."""
         self._builder.add_block(block.block_id)
         try:
             for chunk in block.chunks:
@@ -39,7 +39,7 @@ class ImportTreeBuilder:
             raise codec.malformed("blocks.rows", str(error)) from error
 
     def tree(self) -> Tree:
-        """Return the tree of everything added. Raise Refused."""
+        """Return the tree of everything added. Raise RefusedError."""
         for block_id, checksum in self._tombstones.items():
             self._builder.add_tombstone(block_id, checksum)
         try:
@@ -49,7 +49,9 @@ class ImportTreeBuilder:
 
 
 def folded_anew(rows: Iterable[tuple[BlockId, bytes]], source: Tree, algorithm: Algorithm) -> Tree:
-    """Return the tree of intact rows, by another algorithm than the source's. Raise Refused."""
+    """Return the tree of intact rows, by another algorithm than the source's. Raise
+    RefusedError.
+    """
     try:
         return build_from_rows(rows, tombstones(source), algorithm=algorithm)
     except DamagedData as damage:

@@ -17,7 +17,7 @@ from typing import Final, Protocol, cast
 
 import numpy as np
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.ports import Executor, Leases
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import codec, hashes
@@ -54,7 +54,7 @@ from merkle.replica import (
     ReplicaState,
 )
 from merkle.tree import Tree
-from scanner.finding import DamageFault, Finding, Verdict
+from scanner.finding import DamageFault, ScanFinding, Verdict
 from scanner.rows.small_blocks import FIRST_SUM_END, SUMS_START, SimpleRun, runs
 
 TREE_BYTES_MAX: Final = 64 * hashes.ROWS_MAX  # twice the size of the largest tree
@@ -121,9 +121,9 @@ class ReplicaImporter:
 
 
 def parse_header(header: pb.ImportHeader, cluster_id: str) -> ImportSpec:
-    """Return the announced replica. Raise Refused."""
+    """Return the announced replica. Raise RefusedError."""
     if header.cluster_id != cluster_id:
-        raise Refused(
+        raise RefusedError(
             Code.WRONG_CLUSTER, f"the sender is of cluster {header.cluster_id!r}, not of ours"
         )
     state = codec.parse_state(header.state, "header.state")
@@ -183,7 +183,7 @@ class _ImportStream:
         self._row_count = 0
         self._bytes_used = 0
         self._bcsid = 0
-        self._findings: list[Finding] = []
+        self._findings: list[ScanFinding] = []
         self.data_bytes = 0
 
     def take_all(self, parts: Iterator[ImportMessage]) -> None:
@@ -205,7 +205,8 @@ class _ImportStream:
         raise cut_off()
 
     def judged(self, algorithm: Algorithm) -> ImportVerdict:
-        """Return the received replica, once it is complete. Raise Refused if it is inconsistent.
+        """Return the received replica, once it is complete. Raise RefusedError if it is
+        inconsistent.
 
         A healthy replica gets a tree of this datanode's algorithm; a damaged one keeps the source's
         tree, which shows what the source read.
@@ -253,7 +254,7 @@ class _ImportStream:
         return self._folding
 
     def _check_rows(self, received: Tree, folded: Tree) -> None:
-        """Raise Refused if the rows do not fold to the tree's checksums of the same blocks."""
+        """Raise RefusedError if the rows do not fold to the tree's checksums of the same blocks."""
         excused = received.unhealthy_block_ids()
         named = np.array(sorted(key for key in self._declared.evidence if key > 0), np.uint64)
         excused = np.union1d(excused, named)
@@ -446,14 +447,14 @@ class _ImportStream:
     def _note(
         self, fault: DamageFault, block_id: BlockId, offset: int, length_bytes: int, what: str
     ) -> None:
-        """Mark damage that the source declared. Raise Refused for any other."""
+        """Mark damage that the source declared. Raise RefusedError for any other."""
         if not self._declared.covers(self._known_tree(), block_id, offset):
             raise _undeclared(self._container_id, what)
         if len(self._findings) >= FINDINGS_MAX:
             raise codec.malformed("blocks", f"more than {FINDINGS_MAX} damaged chunks")
         said = self._declared.evidence.get(block_id, "unhealthy in its tree")
         self._findings.append(
-            Finding(
+            ScanFinding(
                 container_id=self._container_id,
                 verdict=Verdict.CORRUPT,
                 fault=fault,
@@ -484,8 +485,8 @@ def small_count(tree: Tree) -> int:
     return int(np.count_nonzero(tree.chunk_lengths[alone] <= PACKED_BYTES_MAX))
 
 
-def _undeclared(container_id: ContainerId, what: str) -> Refused:
-    return Refused(
+def _undeclared(container_id: ContainerId, what: str) -> RefusedError:
+    return RefusedError(
         Code.CHECKSUM_MISMATCH,
         what,
         hint="the source does not know of this damage; scan it",

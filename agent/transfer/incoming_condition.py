@@ -8,14 +8,14 @@ source, they contradict its copy as well: the copy keeps the contradictions, whi
 from dataclasses import dataclass, field
 from typing import Final
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import codec
 from agent.rpc.wire.reports import TEXT_CHARS_MAX
 from agent.store.replica.contradictions import KEPT_MAX
 from merkle.replica import BLOCK_BYTES_MAX, ID_MAX, ContainerId
 from merkle.tree import Tree
-from scanner.finding import CONTRADICTING, DamageFault, Finding, Verdict
+from scanner.finding import CONTRADICTING, DamageFault, ScanFinding, Verdict
 
 FINDINGS_MAX: Final = 10_000  # a replica with more damage is not worth copying
 
@@ -27,17 +27,17 @@ class DeclaredDamage:
     container_id: ContainerId
     evidence: dict[int, str] = field(default_factory=dict)
     places: set[tuple[int, int]] = field(default_factory=set)
-    contradictions: list[Finding] = field(default_factory=list)
+    contradictions: list[ScanFinding] = field(default_factory=list)
     _damage_count: int = 0
 
     def add(self, message: pb.ImportFindings) -> None:
-        """Add a page of findings. Raise Refused."""
+        """Add a page of findings. Raise RefusedError."""
         for item in message.findings:
             if item.verdict == Verdict.CONTRADICTORY:
                 self._contradicted(item)
                 continue
             if item.local_id < 1 and item.fault == DamageFault.BLOCK_ROW_MISSING:
-                raise Refused(
+                raise RefusedError(
                     Code.CHECKSUM_MISMATCH,
                     "the source has lost rows, and does not say of which blocks",
                     hint="a scan of the source finds that out",
@@ -65,7 +65,7 @@ class DeclaredDamage:
         if item.fault not in CONTRADICTING:
             raise codec.malformed("findings.fault", "is nothing that replicas contradict")
         self.contradictions.append(
-            Finding(
+            ScanFinding(
                 container_id=self.container_id,
                 verdict=Verdict.CONTRADICTORY,
                 fault=DamageFault(item.fault),

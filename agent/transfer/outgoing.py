@@ -20,7 +20,7 @@ from typing import Final, cast
 
 import numpy as np
 
-from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.errors import Code, RefusedError, SutureError, UnavailableError
 from agent.ports import Executor, Future, Pace, at_once
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import codec, hashes, reports
@@ -75,7 +75,7 @@ class ReplicaExport:
         try:
             for part in self._parts():
                 if self.stop():
-                    raise Unavailable(Code.CANCELLED, "the export was stopped")
+                    raise UnavailableError(Code.CANCELLED, "the export was stopped")
                 self.parts_count += 1
                 yield part
                 self.pace(len(part), self.stop)
@@ -298,9 +298,9 @@ class _Later:
 
 
 def check_exportable(facts: ReplicaFacts) -> None:
-    """Raise Refused for a replica that may still change, or is incomplete."""
+    """Raise RefusedError for a replica that may still change, or is incomplete."""
     if facts.state not in TREE_STATES:
-        raise Refused(
+        raise RefusedError(
             Code.INVALID_CONTAINER_STATE,
             f"container {facts.container_id} is {facts.state}: only closed ones are copied",
             container_id=facts.container_id,

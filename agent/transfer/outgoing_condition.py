@@ -13,7 +13,7 @@ soon be their only one. If no scan has determined these blocks yet, nothing is s
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.store.index.facts import ReplicaFacts
 from agent.store.replica.lost_rows import is_unread_loss
 from agent.store.replica.trees import whole_rows
@@ -21,7 +21,7 @@ from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockId, ContainerId
 from merkle.tree import Tree
 from merkle.tree_building import build_from_rows
-from scanner.finding import DamageFault, Finding, Verdict
+from scanner.finding import DamageFault, ScanFinding, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class ReplicaCondition:
     row."""
 
     tree: Tree
-    findings: Sequence[Finding]
-    contradictions: Sequence[Finding]
+    findings: Sequence[ScanFinding]
+    contradictions: Sequence[ScanFinding]
     damaged_block_ids: frozenset[int]
     without_row: Mapping[BlockId, int]
 
@@ -39,7 +39,7 @@ class ReplicaCondition:
 def statement_of(store: ReplicaStore, facts: ReplicaFacts) -> ReplicaCondition:
     """Return the statement about a replica. The caller holds a share of its lease.
 
-    Raise Refused(CHECKSUM_MISMATCH) if a scan has to find the lost rows first.
+    Raise RefusedError(CHECKSUM_MISMATCH) if a scan has to find the lost rows first.
     """
     container_id = facts.container_id
     tree = store.tree(container_id)
@@ -64,12 +64,12 @@ def statement_of(store: ReplicaStore, facts: ReplicaFacts) -> ReplicaCondition:
 
 
 def _unnamed(
-    facts: ReplicaFacts, findings: Sequence[Finding], without_row: Mapping[BlockId, int]
-) -> list[Finding]:
+    facts: ReplicaFacts, findings: Sequence[ScanFinding], without_row: Mapping[BlockId, int]
+) -> list[ScanFinding]:
     """Return findings for blocks without a row that exceeded the scan's limit."""
     named = {item.block_id for item in findings}
     return [
-        Finding(
+        ScanFinding(
             container_id=facts.container_id,
             verdict=Verdict.CORRUPT,
             fault=DamageFault.BLOCK_ROW_MISSING,
@@ -84,9 +84,11 @@ def _unnamed(
     ]
 
 
-def undeclared(what: str) -> Refused:
+def undeclared(what: str) -> RefusedError:
     """Return the refusal of undeclared damage."""
-    return Refused(Code.CHECKSUM_MISMATCH, what, hint="a scan of the replica finds and declares it")
+    return RefusedError(
+        Code.CHECKSUM_MISMATCH, what, hint="a scan of the replica finds and declares it"
+    )
 
 
 def lost_rows(

@@ -18,7 +18,7 @@ from typing import Final
 
 import zstandard
 
-from agent.errors import Refused
+from agent.errors import RefusedError
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import codec
 from agent.rpc.wire.varint import field_tag, read_varint, varint
@@ -136,8 +136,8 @@ def read_part(encoded: bytes) -> ImportMessage:
 
 
 def unpacked(data: memoryview, *, compressed: bool) -> memoryview:
-    """Return the data of a part, decompressed. Raise Refused(MALFORMED_REQUEST), also if it would
-    exceed the size of a part."""
+    """Return the data of a part, decompressed. Raise RefusedError(MALFORMED_REQUEST), also if it
+    would exceed the size of a part."""
     if compressed and data:
         try:
             frame = zstandard.get_frame_parameters(data)
@@ -151,6 +151,6 @@ def unpacked(data: memoryview, *, compressed: bool) -> memoryview:
     return data
 
 
-def cut_off() -> Refused:
+def cut_off() -> RefusedError:
     """Return the refusal of a stream without its last part."""
     return codec.malformed("parts", "the stream ended before its end")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, Protocol, TypeAlias
 
-from agent.errors import Code, SutureError, Unavailable
+from agent.errors import Code, SutureError, UnavailableError
 from agent.ports import Executor, Leases, Pace, at_once
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import container_pb2, scm_pb2
@@ -162,7 +162,7 @@ class Replicator:
         """Return the cause of a failed push."""
         cause = export.failure or error
         if watch.stalled:
-            cause = Unavailable(
+            cause = UnavailableError(
                 Code.UNAVAILABLE,
                 f"datanode at {target.address} took no data for {self.stall_s:g} s",
                 container_id=export.container_id,

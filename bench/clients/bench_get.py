@@ -23,7 +23,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from agent.client.client import Client
+from agent.client.client import ClusterClient
 from agent.client.file_pieces import SourceFile
 from bench.clients.ends import BenchProcess, Cost, Pairs, cluster_cpu_s, node_cpu_s, paired
 from bench.measure import Measure, at_least, at_most
@@ -142,7 +142,7 @@ class SutureGet:
             for _ in range(large_mib):
                 file.write(source.randbytes(MIB))
         files = [SourceFile(f"small/{number}", small, SMALL_BYTES) for number in range(file_count)]
-        with Client(self._cluster.scm.address) as client:
+        with ClusterClient(self._cluster.scm.address) as client:
             client.put([*files, SourceFile("large", large, large_mib * MIB)], close=True)
 
     def get(self, line: str) -> Cost:

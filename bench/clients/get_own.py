@@ -10,14 +10,14 @@ Memory is used as `suture get` uses it.
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-from agent.client.client import Client
+from agent.client.client import ClusterClient
 from agent.runtime.memory import share_heaps
 from bench.clients.told import work_when_told
 
 
 def main(scm_address: str) -> None:
     """Read on command."""
-    with Client(scm_address) as client:
+    with ClusterClient(scm_address) as client:
         work_when_told(
             {
                 "small": lambda files, reads, threads: read_small(
@@ -28,7 +28,7 @@ def main(scm_address: str) -> None:
         )
 
 
-def read_small(client: Client, files: int, reads: int, threads: int) -> None:
+def read_small(client: ClusterClient, files: int, reads: int, threads: int) -> None:
     """Read this many small files."""
 
     def work(first: int) -> None:
@@ -39,7 +39,7 @@ def read_small(client: Client, files: int, reads: int, threads: int) -> None:
         list(pool.map(work, range(threads)))
 
 
-def read(client: Client, key: str) -> None:
+def read(client: ClusterClient, key: str) -> None:
     """Read a file to its end."""
     for _ in client.get(key):
         pass

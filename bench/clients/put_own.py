@@ -10,7 +10,7 @@ Memory is used as `suture put` uses it.
 import sys
 from pathlib import Path
 
-from agent.client.client import Client
+from agent.client.client import ClusterClient
 from agent.client.file_pieces import SourceFile
 from agent.runtime.memory import share_heaps
 from bench.clients.told import work_when_told
@@ -18,7 +18,7 @@ from bench.clients.told import work_when_told
 
 def main(scm_address: str) -> None:
     """Put on command."""
-    with Client(scm_address) as client:
+    with ClusterClient(scm_address) as client:
 
         def put_small(folder: str, lanes: str, key: str) -> None:
             sources = [

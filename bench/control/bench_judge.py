@@ -41,7 +41,7 @@ from scm.cluster.nodes import Registration
 from scm.cluster.replica_map import NodeReplicaReport
 from scm.edge.call_values import Heartbeat
 from scm.edge.plane.control import ControlPlane
-from scm.state.clock import Clock
+from scm.state.clock import ScmClock
 from scm.state.database import StateDatabase
 from scm.state.facts import NodeHealthState
 from scm.state.options import ScmOptions
@@ -137,7 +137,7 @@ class Cluster:
         self.state = StateDatabase.open(path, map_bytes=MAP_BYTES)
         self.control = ControlPlane(
             self.state,
-            clock=Clock(self.clock.now_ms, self.clock.monotonic_s),
+            clock=ScmClock(self.clock.now_ms, self.clock.monotonic_s),
             options=OPTIONS,
             snapshots_path=path / "snapshots",
         )

@@ -30,13 +30,13 @@ from agent.runtime.interpreter import freeze_what_stays, take_short_turns
 from agent.runtime.loop import WorkerLoops
 from bench.control.bench_scm import memory_of
 from bench.measure import Measure, at_least, at_most, duration_s
-from health.cluster_verdict import Verdict
+from health.cluster_verdict import DataVerdict
 from merkle.replica import ReplicaState
 from scm.cluster.nodes import Registration
 from scm.edge.call_values import Heartbeat
 from scm.edge.http_pages import HttpStatus
 from scm.edge.plane.control import ControlPlane
-from scm.state.clock import Clock
+from scm.state.clock import ScmClock
 from scm.state.database import StateChange, StateDatabase
 from scm.state.facts import Container, ContainerState, OpState, ReportedVolume
 from scm.state.history.interval_samples import LEVELS, StatusSample
@@ -125,7 +125,7 @@ class Cluster:
             self._hold(node)
         self.control = ControlPlane(
             self.state,
-            clock=Clock(self.clock.now_ms, self.clock.monotonic_s),
+            clock=ScmClock(self.clock.now_ms, self.clock.monotonic_s),
             options=OPTIONS,
             snapshots_path=path / "snapshots",
         )
@@ -242,7 +242,7 @@ class Cluster:
         for level, kept in enumerate(LEVELS):
             for i in range(kept.count_max):
                 at_ms = (self.clock.now_ms() // kept.length_ms - i) * kept.length_ms
-                verdict = tuple(Verdict)[i // 7 % 3]
+                verdict = tuple(DataVerdict)[i // 7 % 3]
                 sample = StatusSample(
                     level, max(i, at_ms), verdict, to_do_count=i, moved_bytes=i * TIB
                 )

@@ -33,7 +33,7 @@ from merkle.replica import LAYOUT_VERSION
 from scm.edge.plane.control import ControlPlane
 from scm.edge.service import ScmService
 from scm.state import records
-from scm.state.clock import Clock
+from scm.state.clock import ScmClock
 from scm.state.database import StateDatabase
 from scm.state.facts import Node, OpState
 from scm.state.options import ScmOptions
@@ -196,7 +196,7 @@ class Handler:
     def __init__(self, path: Path) -> None:
         """Forget the replica map: each replica is reported as new."""
         self.state = StateDatabase.open(path, map_bytes=MAP_BYTES, is_cold=True)
-        clock = Clock()
+        clock = ScmClock()
         control = ControlPlane(
             self.state, clock=clock, options=OPTIONS, snapshots_path=path / "snapshots"
         )

@@ -25,7 +25,7 @@ from typing import IO, Any, Final
 
 import grpc
 
-from agent.client.client import Client
+from agent.client.client import ClusterClient
 from agent.client.file_pieces import SourceFile
 from agent.rpc.v1 import container_pb2, datanode_pb2, datanode_pb2_grpc, scm_pb2
 from bench.clients.ends import BenchProcess
@@ -65,12 +65,12 @@ def measures() -> list[Measure]:
             container_bytes_max=1024**3,
             launch=partial(limited_launch, groups),
         )
-        with cluster, Client(cluster.scm.address) as client:
+        with cluster, ClusterClient(cluster.scm.address) as client:
             return measured(cluster, client, groups, root, stack)
 
 
 def measured(
-    cluster: Cluster, client: Client, groups: dict[str, Path], root: Path, stack: ExitStack
+    cluster: Cluster, client: ClusterClient, groups: dict[str, Path], root: Path, stack: ExitStack
 ) -> list[Measure]:
     """Store, damage, and load; return the measures."""
     sources = files(root / "chunks", CHUNKS, CHUNK_BYTES)
@@ -112,7 +112,7 @@ def measured(
     ]
 
 
-def scan_and_reconcile(client: Client, cluster: Cluster, container_id: int) -> int:
+def scan_and_reconcile(client: ClusterClient, cluster: Cluster, container_id: int) -> int:
     """Scan the damaged replica and order its reconcile; return how many chunks were fetched."""
     request = scm_pb2.GetContainerInfoRequest(container_id=container_id)
     replica = next(
@@ -132,7 +132,7 @@ def scan_and_reconcile(client: Client, cluster: Cluster, container_id: int) -> i
     return fetched_count
 
 
-def fetched(client: Client, container_id: int, datanode_id: str) -> int:
+def fetched(client: ClusterClient, container_id: int, datanode_id: str) -> int:
     """Return how many chunks a datanode has fetched from peers for a container."""
     return sum(
         outcome.status.reconcile.bytes_fetched // CHUNK_BYTES
@@ -173,7 +173,7 @@ def put(scm_address: str, path: Path, number: int) -> bool:
     return True
 
 
-def get(client: Client, sources: Sequence[SourceFile], ended: Event) -> int:
+def get(client: ClusterClient, sources: Sequence[SourceFile], ended: Event) -> int:
     """Read all keys repeatedly until `ended`; return how many times all were read."""
     count = 0
     while not ended.is_set():

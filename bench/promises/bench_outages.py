@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from agent.client.client import Client
+from agent.client.client import ClusterClient
 from bench.measure import Measure, at_least, at_most
 from bench.promises.put_client import DONE, content
 from tools.demo.cluster import Cluster
@@ -119,7 +119,7 @@ def read(path: Path) -> list[Put]:
 
 def unreadable(scm_address: str, keys: Sequence[str]) -> int:
     """Return how many keys cannot be read back as they were put."""
-    with Client(scm_address) as client:
+    with ClusterClient(scm_address) as client:
         return sum(b"".join(client.get(key)) != content(key) for key in keys)
 
 

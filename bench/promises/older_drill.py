@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from agent.client.client import Client
+from agent.client.client import ClusterClient
 from agent.client.file_pieces import SourceFile
 from agent.errors import SutureError
 from agent.rpc.v1 import scm_pb2
@@ -147,7 +147,7 @@ class OlderDrill(Drill):
                     thread.join()
 
     def _write(self, address: str, number: int, stopping: threading.Event) -> None:
-        with contextlib.suppress(SutureError), Client(address) as client:
+        with contextlib.suppress(SutureError), ClusterClient(address) as client:
             while not stopping.is_set():
                 version = next(self._numbers)
                 name = f"o{self.seed}/{number}/{version}"

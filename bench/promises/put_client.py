@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from agent.client.client import Client
+from agent.client.client import ClusterClient
 from agent.client.file_pieces import SourceFile
 from agent.errors import Code, SutureError
 
@@ -29,7 +29,7 @@ def content(key: str) -> bytes:
 def main(scm_address: str, folder: Path) -> None:
     """Put until killed."""
     path, number = folder / "put.bin", 0
-    with Client(scm_address) as client:
+    with ClusterClient(scm_address) as client:
         while True:
             number += 1
             key = f"outages/{number}"
@@ -40,7 +40,7 @@ def main(scm_address: str, folder: Path) -> None:
             print(time.monotonic(), key, ended, flush=True)
 
 
-def put(client: Client, source: SourceFile) -> str:
+def put(client: ClusterClient, source: SourceFile) -> str:
     """Try once; return the outcome."""
     try:
         client.put([source], lanes=1)

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Final, Self, TypeVar
 
 from agent.cli.main import run
-from agent.client.client import Client
+from agent.client.client import ClusterClient
 from agent.client.file_pieces import SourceFile
 from agent.client.writer import WriterSession
 from agent.ec.scheme import parse_scheme
-from agent.errors import Code, SutureError, Unavailable
+from agent.errors import Code, SutureError, UnavailableError
 from agent.rpc.v1 import scm_pb2
 from scm.backup.restoring import restore_backup
 from scm.backup.taking import take_backup
@@ -117,7 +117,7 @@ class Drill:
         whole_bytes = WriterSession.block_bytes
         WriterSession.block_bytes = PART_BYTES
         try:
-            with self.cluster, Client(self.cluster.scm.address) as self.client:
+            with self.cluster, ClusterClient(self.cluster.scm.address) as self.client:
                 yield self
         finally:
             WriterSession.block_bytes = whole_bytes
@@ -317,7 +317,7 @@ def impatient_writers() -> Iterator[None]:
         del must_end
         try:
             return work()
-        except Unavailable:
+        except UnavailableError:
             session.stopped = True
             raise
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from agent.ec.rebuild_task import RebuildTask, ShardLocation
 from agent.ec.scheme import parse_scheme
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.reconstruct.coordinator import ReconstructionCoordinator
 from agent.rpc.calls.peer import Peer
 from agent.runtime.clock import SystemClock
@@ -27,7 +27,7 @@ class OneByOne(Peer):
     ) -> dict[tuple[BlockId, int], tuple[ChunkInfo, bytes]]:
         """Raise an error."""
         del container_id, keys
-        raise Refused(Code.MALFORMED_REQUEST, "no such method")
+        raise RefusedError(Code.MALFORMED_REQUEST, "no such method")
 
 
 def peak_bytes() -> int:

@@ -24,7 +24,7 @@ from health.segments import Bools, Groups, Ints, first_of_run
 from health.words import (
     Action,
     ChecksumClass,
-    ContainerState,
+    ContainerOnlyState,
     HealthState,
     Queue,
     ServiceState,
@@ -248,7 +248,7 @@ def _twins(scene: PlanInput, whole: Bools) -> tuple[Bools, Ints]:
 def delete_empty(scene: PlanInput) -> Iterable[PlanRows]:
     """Delete every replica of an emptied container that reports itself as empty; never by force."""
     view, replicas = scene.view, scene.view.batch.replicas
-    is_going = view.batch.containers.state == ContainerState.DELETING
+    is_going = view.batch.containers.state == ContainerOnlyState.DELETING
     is_going = (is_going | scene.counts.is_empty) & view.is_judged
     empty = view.is_present & replicas.is_empty & ~view.is_sick & ~view.is_leaving
     rows = np.flatnonzero(empty & view.of_container(is_going))

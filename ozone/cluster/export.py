@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.rpc.wire.snapshot_file import SnapshotFiles, writing
 from ozone.cluster import snapshot_rows
 from ozone.cluster.listings import OzoneClusterView, Page, datanode_id
@@ -104,7 +104,7 @@ class ExportResult:
 def export(wish: ExportOptions, progress: Callable[[int, int], None]) -> ExportResult:
     """Write the snapshot; call `progress` after each page with the number of containers.
 
-    Raise Refused or Unavailable; nothing is left of the snapshot then.
+    Raise RefusedError or UnavailableError; nothing is left of the snapshot then.
     """
     begun_s = time.monotonic()
     cluster = OzoneClusterView(wish.client, wish.page_containers)
@@ -192,7 +192,7 @@ class _Export:
                 for name, node in sorted(self.cluster.nodes.items())
             ]
         except UnsupportedValue as error:
-            raise Refused(
+            raise RefusedError(
                 Code.MALFORMED_REQUEST, f"{self.cluster.client.leader}: {error}"
             ) from error
         removed = sorted(self.holders.keys() - self.cluster.nodes.keys())

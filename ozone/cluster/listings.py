@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from ozone.wire.frames import Failure
 from ozone.wire.messages import ScmRequestType
 from ozone.wire.scm import OzoneScmClient, request
@@ -29,7 +29,9 @@ class Page:
 
 @dataclass(slots=True)
 class OzoneClusterView:
-    """An Ozone cluster as its SCM reports it. All methods raise Refused or Unavailable."""
+    """An Ozone cluster as its SCM reports it. All methods raise RefusedError or
+    UnavailableError.
+    """
 
     client: OzoneScmClient
     page_containers: int
@@ -83,7 +85,7 @@ class OzoneClusterView:
             if not containers:
                 return
             if min(containers) < start:
-                raise Refused(
+                raise RefusedError(
                     Code.MALFORMED_REQUEST,
                     f"{self.client.leader} lists container {min(containers)} when asked for those "
                     f"from {start} on",
@@ -105,7 +107,7 @@ class OzoneClusterView:
         for container_id, answer in asked:
             if isinstance(answer, Failure):
                 if answer.name != NOT_FOUND:
-                    raise Refused(
+                    raise RefusedError(
                         Code.CONTAINER_INTERNAL_ERROR,
                         f"{self.client.leader} does not tell the replicas of container "
                         f"{container_id}: {answer.name}: {answer.text}",

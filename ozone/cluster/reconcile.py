@@ -14,7 +14,7 @@ from typing import Any, Final
 import pyarrow
 import pyarrow.parquet
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.rpc.wire.plan_file import FinishedRun, read_plan, unreadable
 from health.reconcile_eligibility import COMMIT_ID_BEHIND
 from ozone.wire.frames import Failure
@@ -113,7 +113,7 @@ class ReconcileReport:
 
 
 def reconcile_plan(run: FinishedRun) -> Plan:
-    """Return the reconcile rows of a run. Raise Refused."""
+    """Return the reconcile rows of a run. Raise RefusedError."""
     request_read = read_plan(run, only="reconcile")
     summary = run.said("summary.json")
     try:
@@ -148,14 +148,14 @@ class ReconcileOptions:
 def reconcile(wish: ReconcileOptions, orders: ReconcileReport, told: Callable[[], None]) -> None:
     """Fill `orders` row by row; call `told` after each.
 
-    Raise Refused if the plan is for another cluster, Unavailable if no SCM answers; `orders` keeps
-    what was ordered before.
+    Raise RefusedError if the plan is for another cluster, UnavailableError if no SCM answers;
+    `orders` keeps what was ordered before.
     """
     for row in wish.plan.rows:
         orders.outcomes[row.container_id] = (RowOutcome.NOT_SENT, "")
     cluster_id = str(wish.client.ask(ScmRequestType.GET_SCM).get_scm.cluster_id)
     if cluster_id != wish.plan.cluster_id:
-        raise Refused(
+        raise RefusedError(
             Code.WRONG_CLUSTER,
             f"the plan is about cluster {wish.plan.cluster_id}, and {wish.client.leader} leads "
             f"{cluster_id}",

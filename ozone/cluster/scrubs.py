@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from ozone.scrub.comparison import Agreement
 from ozone.scrub.result import ScrubStatus
 
@@ -86,7 +86,7 @@ NOTHING_SCRUBBED: Final = ScrubFindings(np.zeros(0, dtype=_ROW), ())
 
 
 def read_scrubs(paths: Iterable[Path]) -> ScrubFindings:
-    """Return the results in the documents of all hosts. Raise Refused, naming the document."""
+    """Return the results in the documents of all hosts. Raise RefusedError, naming the document."""
     numbers: dict[str, int] = {}
     parts = [NOTHING_SCRUBBED.rows]
     for path in paths:
@@ -95,7 +95,7 @@ def read_scrubs(paths: Iterable[Path]) -> ScrubFindings:
             found = [row for volume in document["volumes"] for row in _rows(volume, numbers)]
             parts.append(np.array(found, dtype=_ROW))
         except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
-            raise Refused(
+            raise RefusedError(
                 Code.MALFORMED_REQUEST,
                 f"{path} is no document of a scrub: {type(error).__name__}: {error}",
                 hint="give what `suture ozone scrub --json` printed",

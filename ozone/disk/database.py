@@ -20,7 +20,7 @@ from operator import methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from agent.errors import Code, Unavailable, lacking
+from agent.errors import Code, UnavailableError, lacking
 
 if TYPE_CHECKING:
     from rocksdict import Rdict
@@ -45,7 +45,7 @@ Signature = tuple[tuple[str, int, int, int], ...]
 
 
 def library() -> Any:
-    """Return the RocksDB module. Raise Refused if it is not installed."""
+    """Return the RocksDB module. Raise RefusedError if it is not installed."""
     try:
         import rocksdict
     except ModuleNotFoundError as error:
@@ -62,7 +62,7 @@ def _reading(path: Path, scratch: str | None = None) -> Iterator[None]:
         if type(error) is not Exception:
             raise
         why = str(error) if scratch is None else str(error).replace(scratch, str(path))
-        raise Unavailable(Code.UNABLE_TO_READ_METADATA_DB, f"{path}: {why}") from error
+        raise UnavailableError(Code.UNABLE_TO_READ_METADATA_DB, f"{path}: {why}") from error
 
 
 class DatabaseView:
@@ -78,7 +78,7 @@ class DatabaseView:
         return family in self._families
 
     def value(self, family: str, key: bytes) -> bytes | None:
-        """Return the value of a key, or None. Raise Unavailable."""
+        """Return the value of a key, or None. Raise UnavailableError."""
         if family not in self._families:
             return None
         with _reading(self._path):
@@ -121,7 +121,7 @@ class DatabaseView:
                 yield keys, values
 
     def first_key(self, family: str, start: bytes) -> bytes | None:
-        """Return the first key at or after `start`, or None. Raise Unavailable."""
+        """Return the first key at or after `start`, or None. Raise UnavailableError."""
         if family not in self._families:
             return None
         with _reading(self._path):
@@ -150,7 +150,7 @@ class DatabaseView:
 class _Failure:
     """The reason why a database could not be opened, and its signature at the time."""
 
-    error: Unavailable
+    error: UnavailableError
     signature: Signature
     at_s: float
 
@@ -172,8 +172,8 @@ class ContainerDatabase:
         self._failure: _Failure | None = None
 
     def view(self, since_s: float) -> DatabaseView:
-        """Return the database as it was at this moment or later. Raise Refused or Unavailable, at
-        once if opening just failed.
+        """Return the database as it was at this moment or later. Raise RefusedError or
+        UnavailableError, at once if opening just failed.
         """
         if self._view is not None:
             if self._view.opened_at_s >= since_s:
@@ -185,11 +185,11 @@ class ContainerDatabase:
         before = signature(self._path)
         failure = self._failure
         if failure is not None and failure.is_of(before):
-            raise Unavailable(failure.error.code, str(failure.error), hint=failure.error.hint)
+            raise UnavailableError(failure.error.code, str(failure.error), hint=failure.error.hint)
         self._view = self._failure = None
         try:
             self._view = self._open()
-        except Unavailable as error:
+        except UnavailableError as error:
             self._failure = _Failure(error, before, time.monotonic())
             raise
         # If it grew while it was opened, the next call opens it again.
@@ -201,7 +201,7 @@ class ContainerDatabase:
         for _ in range(ATTEMPTS_MAX):
             try:
                 return self._open_once()
-            except Unavailable as error:
+            except UnavailableError as error:
                 failures.append(error)
                 if len(failures) > 1 and str(failures[-2]) == str(error):
                     break  # nothing changed: retrying will not help
@@ -211,7 +211,7 @@ class ContainerDatabase:
         rocks = library()
         opened_at_s = time.monotonic()
         if not self._path.is_dir():
-            raise Unavailable(
+            raise UnavailableError(
                 Code.UNABLE_TO_READ_METADATA_DB,
                 f"{self._path} does not exist",
                 hint="hdds.datanode.container.db.dir may name another place: --db-dir",
@@ -233,11 +233,11 @@ class ContainerDatabase:
 
 
 def _check_names(path: Path, names: list[str]) -> None:
-    """Raise Refused for a database without a table of blocks: if its list of files ends early,
+    """Raise RefusedError for a database without a table of blocks: if its list of files ends early,
     RocksDB takes it for an earlier, empty one.
     """
     if BLOCKS not in names:
-        raise Unavailable(
+        raise UnavailableError(
             Code.UNABLE_TO_READ_METADATA_DB,
             f"{path}: Corruption: no column family {BLOCKS}, which every datanode's has",
         )

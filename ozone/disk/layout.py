@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from agent.errors import Code, Refused, VolumeFailed
+from agent.errors import Code, RefusedError, VolumeFailed
 from merkle.replica import ID_MAX, ContainerId
 
 VERSION_NAME: Final = "VERSION"
@@ -86,7 +86,7 @@ def read_properties(text: str) -> Mapping[str, str]:
 
 
 def find_volume(data_dir: Path) -> OzoneVolume:
-    """Return the volume at a data directory, or at the `hdds` below it. Raise Refused or
+    """Return the volume at a data directory, or at the `hdds` below it. Raise RefusedError or
     OSError.
     """
     hdds = data_dir if (data_dir / VERSION_NAME).is_file() else data_dir / HDDS
@@ -98,22 +98,24 @@ def find_volume(data_dir: Path) -> OzoneVolume:
     fields = read_properties(raw.decode("utf-8", "replace"))
     missing = [name for name in ("storageID", "clusterID", "datanodeUuid") if not fields.get(name)]
     if missing:
-        raise Refused(Code.INCONSISTENT_VOLUME, f"{version} does not say {', '.join(missing)}")
+        raise RefusedError(Code.INCONSISTENT_VOLUME, f"{version} does not say {', '.join(missing)}")
     storage_id, cluster_id = fields["storageID"], fields["clusterID"]
     if any("/" in name or name in {".", ".."} for name in (storage_id, cluster_id)):
-        raise Refused(Code.INCONSISTENT_VOLUME, f"{version}: storageID or clusterID is no name")
+        raise RefusedError(
+            Code.INCONSISTENT_VOLUME, f"{version}: storageID or clusterID is no name"
+        )
     return OzoneVolume(
         hdds, _cluster(hdds, cluster_id), storage_id, cluster_id, fields["datanodeUuid"]
     )
 
 
-def _no_volume(data_dir: Path) -> Refused:
+def _no_volume(data_dir: Path) -> RefusedError:
     """Return the error for a missing volume: most often a disk that is not mounted."""
     hint = "name a directory of hdds.datanode.dir, as in the datanode's ozone-site.xml"
     lacks = f"holds no {HDDS}/{VERSION_NAME}"
     if data_dir.is_dir() and not any(data_dir.iterdir()):
         lacks, hint = f"is empty and {lacks}", f"mount its disk; or {hint}"
-    return Refused(Code.INCONSISTENT_VOLUME, f"{data_dir} {lacks}", hint=hint)
+    return RefusedError(Code.INCONSISTENT_VOLUME, f"{data_dir} {lacks}", hint=hint)
 
 
 def check_there(volume: OzoneVolume, *, held_containers: bool = True) -> None:
@@ -123,7 +125,7 @@ def check_there(volume: OzoneVolume, *, held_containers: bool = True) -> None:
     """
     try:
         is_there = find_volume(volume.hdds) == volume
-    except Refused:
+    except RefusedError:
         is_there = False
     if not is_there or (held_containers and not (volume.cluster / "current").is_dir()):
         raise VolumeFailed(
@@ -141,7 +143,7 @@ def _cluster(hdds: Path, cluster_id: str) -> Path:
     others = [path.parent for path in sorted(hdds.glob("*/current")) if path.is_dir()]
     if len(others) > 1:
         found = ", ".join(path.name for path in others)
-        raise Refused(Code.INCONSISTENT_VOLUME, f"{hdds} holds several clusters: {found}")
+        raise RefusedError(Code.INCONSISTENT_VOLUME, f"{hdds} holds several clusters: {found}")
     return others[0] if others else named
 
 

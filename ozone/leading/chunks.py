@@ -45,7 +45,7 @@ class Chunks:
     ) -> tuple[ChunkInfo, bytes]:
         """Return one chunk and its bytes, verified by the checksums of the peer's row.
 
-        Raise Refused(CHECKSUM_MISMATCH) if they differ; chunks of type NONE accept any bytes.
+        Raise RefusedError(CHECKSUM_MISMATCH) if they differ; chunks of type NONE accept any bytes.
         """
         chunks = self._row(container_id, block_id).chunks
         return read_checked(self._datanode, container_id, block_id, chunks, offset, fits, meter)

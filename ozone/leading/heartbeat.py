@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.errors import Code, RefusedError, SutureError, UnavailableError
 from agent.host.heartbeat import (
     FULL_REPORT_INTERVAL_S,
     REPLICAS_PER_HEARTBEAT_MAX,
@@ -26,7 +26,7 @@ from agent.host.heartbeat import (
 from agent.host.leader import NEWS_SPACING_S, AgentServices
 from agent.host.outbox import REGISTERED, Outbox
 from agent.rpc.v1 import container_pb2, scm_pb2
-from agent.runtime.loop import Busy, Step, Throttled
+from agent.runtime.loop import Busy, RetryAfter, Step
 from merkle.replica import ContainerId
 from ozone.leading import messages, orders, reports
 from ozone.leading.protocol import text_of
@@ -68,17 +68,17 @@ class Calls(Protocol):
 
 
 def cluster_of(version: Any) -> str:
-    """Return the cluster's name in an answer. Raise Refused if it has none."""
+    """Return the cluster's name in an answer. Raise RefusedError if it has none."""
     for item in version.keys:
         if item.key == CLUSTER and item.value:
             return text_of(item.value)
-    raise Refused(Code.MALFORMED_REQUEST, "the manager of Ozone names no cluster")
+    raise RefusedError(Code.MALFORMED_REQUEST, "the manager of Ozone names no cluster")
 
 
 def check_cluster(theirs: str, ours: str, *, address: str) -> None:
-    """Raise Refused for the manager of another cluster than the volumes were formatted for."""
+    """Raise RefusedError for the manager of another cluster than the volumes were formatted for."""
     if theirs != ours:
-        raise Refused(
+        raise RefusedError(
             Code.WRONG_CLUSTER,
             f"{address} leads cluster {theirs}, the volumes are of {ours}",
             hint="does node.scm name the right cluster?",
@@ -119,7 +119,7 @@ class OzoneHeartbeat:
         """Register if needed, then send one heartbeat."""
         wait_s = self._sent_at_s + NEWS_SPACING_S - self._led.clock.monotonic_s()
         if wait_s > 0:
-            return Throttled(wait_s)
+            return RetryAfter(wait_s)
         if self.outbox.take_wish_to_register():
             self._is_registered = False
         try:
@@ -127,14 +127,14 @@ class OzoneHeartbeat:
                 self._register()
             self._sent_at_s = self._led.clock.monotonic_s()
             more = self._beat()
-        except (Refused, Unavailable) as error:
-            self._is_registered &= isinstance(error, Unavailable)
-            return Throttled(self._retry_delay_s(error))
+        except (RefusedError, UnavailableError) as error:
+            self._is_registered &= isinstance(error, UnavailableError)
+            return RetryAfter(self._retry_delay_s(error))
         if self._failures:
             self.outbox.note_state(REGISTERED)
             log.info("scm_reached_again", scm=self._address, failures=self._failures)
         self._failures = 0
-        return Busy() if more else Throttled(self._interval_s)
+        return Busy() if more else RetryAfter(self._interval_s)
 
     def _retry_delay_s(self, error: SutureError) -> float:
         """Return a pause that grows with the failures up to the interval, with full jitter."""
@@ -163,7 +163,7 @@ class OzoneHeartbeat:
         )
         answer = self._calls.register(message)
         if answer.error != messages.REGISTERED:
-            raise Refused(
+            raise RefusedError(
                 Code.INELIGIBLE,
                 f"{self._address} does not let this datanode join: error {answer.error}",
                 hint=LAYOUT_HINT,

@@ -8,7 +8,7 @@ from uuid import UUID
 from agent.config.loading import ANY_ADDRESS
 from agent.config.options import OZONE_SCHEME, AgentConfig
 from agent.ec.rebuild_task import ShardLocation
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.host.leader import AgentServices
 from agent.host.outbox import Outbox
 from agent.rpc.calls.peer import NodeAddress
@@ -49,11 +49,11 @@ class OzoneScmLink:
         self._datanodes: dict[str, Datanode] = {}
 
     def cluster_id(self) -> str:
-        """Return the id of its cluster. Raise Unavailable or Refused."""
+        """Return the id of its cluster. Raise UnavailableError or RefusedError."""
         return cluster_of(self._protocol.get_version())
 
     def worker(self, led: AgentServices, outbox: Outbox, leads: Callable[[int], bool]) -> Worker:
-        """Return the worker of its heartbeat. Raise Refused."""
+        """Return the worker of its heartbeat. Raise RefusedError."""
         self._copies = self._make_copies(led)
         return OzoneHeartbeat(
             self._protocol,
@@ -108,11 +108,11 @@ class OzoneScmLink:
 
 
 def self_of(led: AgentServices) -> DatanodeInfo:
-    """Return this datanode's identity. Raise Refused if Ozone could not name it."""
+    """Return this datanode's identity. Raise RefusedError if Ozone could not name it."""
     try:
         datanode_id = str(UUID(led.who.datanode_id))
     except ValueError as error:
-        raise Refused(
+        raise RefusedError(
             Code.INELIGIBLE,
             f"the volumes belong to datanode {led.who.datanode_id}, and Ozone knows datanodes by "
             "UUIDs",

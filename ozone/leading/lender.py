@@ -7,7 +7,7 @@ verified by the peer's row and by the leaf in its tree, as with our own peers.
 
 from collections.abc import Sequence
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.reconcile.lenders import told_blocks, told_chunks
 from agent.rpc.calls.peer import TransferCost
 from agent.rpc.v1 import container_pb2
@@ -72,8 +72,8 @@ class OzoneReplicaPeer:
         return self._tree
 
     def replica(self, container_id: ContainerId) -> container_pb2.ReplicaReport:
-        """Raise Refused: the commit ids of an Ozone replica have no meaning here."""
-        raise Refused(
+        """Raise RefusedError: the commit ids of an Ozone replica have no meaning here."""
+        raise RefusedError(
             Code.INELIGIBLE, f"container {container_id}: what datanodes of Ozone claim is not used"
         )
 
@@ -100,11 +100,13 @@ class OzoneReplicaPeer:
 def tree_of(data: bytes, container_id: ContainerId) -> Tree:
     """Return the tree in an answer of a datanode of Ozone.
 
-    Raise DamagedData, or Refused(UNCLOSED_CONTAINER_IO) if there is none yet.
+    Raise DamagedData, or RefusedError(UNCLOSED_CONTAINER_IO) if there is none yet.
     """
     told = decode_tree(data, container_id)
     if told.root is None:
-        raise Refused(Code.UNCLOSED_CONTAINER_IO, f"container {container_id} has no tree there")
+        raise RefusedError(
+            Code.UNCLOSED_CONTAINER_IO, f"container {container_id} has no tree there"
+        )
     builder = TreeBuilder(Algorithm.CRC32C)
     try:
         for block in parse(CHECKSUM_INFO, data).tree.blocks:

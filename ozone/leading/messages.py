@@ -58,7 +58,7 @@ class State(IntEnum):
     DELETED = 7
 
 
-class OpState(IntEnum):
+class NodeOperationalState(IntEnum):
     """The operational state of a datanode in the SCM (NodeOperationalState)."""
 
     IN_SERVICE = 1

@@ -18,7 +18,7 @@ from uuid import UUID
 from agent.errors import Code
 from agent.rpc.v1 import scm_pb2
 from merkle.replica import ID_MAX
-from ozone.leading.messages import LOW, OpState, ScmCommandType
+from ozone.leading.messages import LOW, NodeOperationalState, ScmCommandType
 
 STANDALONE: Final = b"STANDALONE"  # where clients are served
 REPLICATION: Final = b"REPLICATION"  # where datanodes send each other containers
@@ -124,9 +124,9 @@ def _fill(ours: scm_pb2.Command, order: ScmCommandType, part: Any) -> None:
         case ScmCommandType.DELETE_BLOCKS:
             _fill_transactions(ours.delete_blocks, part)
         case ScmCommandType.SET_OPERATIONAL_STATE:
-            if part.state not in set(OpState):
+            if part.state not in set(NodeOperationalState):
                 raise _Malformed(f"there is no operational state {part.state}")
-            ours.set_operational_state.op_state = OpState(part.state).name
+            ours.set_operational_state.op_state = NodeOperationalState(part.state).name
             expiry_s = max(0, part.expiry_s)
             ours.set_operational_state.op_expiry_ms = min(expiry_s, INT64_END // 1000) * 1000
         case ScmCommandType.REFRESH_VOLUME_USAGE:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
-from agent.errors import Code, Refused, Unavailable
+from agent.errors import Code, RefusedError, UnavailableError
 from agent.observe.printable import printable
 from ozone.leading.messages import (
     METHOD,
@@ -36,7 +36,7 @@ PORT_HINT: Final = "the port is that of ozone.scm.datanode.address: 9861, if not
 
 
 class DatanodeProtocol:
-    """A storage container manager. Each call raises Unavailable, or Refused if a retry is
+    """A storage container manager. Each call raises UnavailableError, or RefusedError if a retry is
     useless.
     """
 
@@ -100,7 +100,7 @@ class DatanodeProtocol:
         try:
             self.connect()
             answer = self._answered(request)
-        except (Refused, Unavailable):
+        except (RefusedError, UnavailableError):
             self.close()  # a later answer on it may belong to this call
             raise
         self._used_at_s = self._now_s()
@@ -124,21 +124,23 @@ class DatanodeProtocol:
             raise self._malformed(f"{len(answer.body)} bytes that are no response") from error
         if response.status != OK or (response.HasField("success") and not response.success):
             said = text_of(response.message) or "no reason was given"
-            raise Unavailable(Code.UNAVAILABLE, f"{self.address} refuses {request.kind}: {said}")
+            raise UnavailableError(
+                Code.UNAVAILABLE, f"{self.address} refuses {request.kind}: {said}"
+            )
         return response
 
-    def _failed(self, failure: Failure) -> Refused | Unavailable:
+    def _failed(self, failure: Failure) -> RefusedError | UnavailableError:
         said = f"{failure.name}: {printable(failure.text[:SAID_CHARS_MAX])}"
         if failure.name in WRONG_PORT:
-            return Refused(
+            return RefusedError(
                 Code.MALFORMED_REQUEST,
                 f"{self.address} is no port of an SCM for datanodes: {said}",
                 hint=PORT_HINT,
             )
-        return Unavailable(Code.UNAVAILABLE, f"{self.address}: {said}")
+        return UnavailableError(Code.UNAVAILABLE, f"{self.address}: {said}")
 
-    def _malformed(self, what: str) -> Unavailable:
-        return Unavailable(Code.UNAVAILABLE, f"{self.address} answers with {what}")
+    def _malformed(self, what: str) -> UnavailableError:
+        return UnavailableError(Code.UNAVAILABLE, f"{self.address} answers with {what}")
 
 
 def text_of(data: bytes) -> str:

@@ -29,7 +29,7 @@ from ozone.leading.messages import (
     NODE_REPORT,
     QUEUE_REPORT,
     REPLICA,
-    OpState,
+    NodeOperationalState,
     ScmCommandType,
     State,
 )
@@ -87,7 +87,7 @@ def details(me: DatanodeInfo, ip_address: str, state: NodeState) -> Any:
         id={"uuid": uuid},
     )
     if state.op_state:
-        message.op_state = OpState[state.op_state]
+        message.op_state = NodeOperationalState[state.op_state]
         message.op_state_expiry_s = state.op_expiry_ms // 1000
     return message
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from agent.ec.blockgroup import STRIPE_CHECKSUMS_KEY, stripe_metadata
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.rpc.calls.filling import WholeBlock, write_singly
 from agent.rpc.calls.peer import TransferCost
 from agent.rpc.v1 import container_pb2
@@ -45,7 +45,7 @@ class OzoneShard:
         """
         state = self._datanode.container(container_id).state
         if state not in ReplicaState.__members__:
-            raise Refused(
+            raise RefusedError(
                 Code.INELIGIBLE, f"datanode {self.address}: its replica is {state or 'of no state'}"
             )
         return container_pb2.ReplicaReport(
@@ -87,7 +87,9 @@ class OzoneShard:
     # filling
 
     def create_shard(self, container_id: ContainerId, index: int) -> None:
-        """Create a shard, RECOVERING. Raise Refused if there is a replica of this container."""
+        """Create a shard, RECOVERING. Raise RefusedError if there is a replica of this
+        container.
+        """
         wish = {"replica_index": index, "state": RECOVERING}
         self._datanode.tell(DatanodeCommand.CREATE_CONTAINER, container_id, create_container=wish)
 

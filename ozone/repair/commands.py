@@ -36,7 +36,7 @@ from ozone.repair.repair import (
     repairing,
 )
 from ozone.scrub.scrub import default_state_dir
-from scanner.finding import Finding, Forensic
+from scanner.finding import Forensic, ScanFinding
 
 SHOWN_MAX: Final = 50  # chunks in a table; --json has all
 PORT_MAX: Final = 65_535
@@ -232,7 +232,9 @@ def tell(story: RepairReport) -> None:
     )
 
 
-def plan_row(target: RepairTarget, faults: dict[tuple[Any, int], Finding]) -> tuple[object, ...]:
+def plan_row(
+    target: RepairTarget, faults: dict[tuple[Any, int], ScanFinding]
+) -> tuple[object, ...]:
     """Return the row of one damaged chunk."""
     at = (target.block_id, target.chunk.offset)
     finding = faults.get(at) or faults.get((target.block_id, 0))
@@ -248,7 +250,7 @@ def plan_row(target: RepairTarget, faults: dict[tuple[Any, int], Finding]) -> tu
     )
 
 
-def tell_others(others: Sequence[Finding], unjudged: Sequence[str]) -> None:
+def tell_others(others: Sequence[ScanFinding], unjudged: Sequence[str]) -> None:
     """Print the faults that no peer's bytes can repair."""
     for finding in others:
         say(f"  not to be repaired: {finding.fault.value}: {finding.evidence}")

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from agent.errors import Code, Refused, Unavailable
+from agent.errors import Code, RefusedError, UnavailableError
 from merkle.checksum import Algorithm
 from merkle.damaged import DamagedData
 from merkle.replica import BlockId, ChunkInfo, ContainerId
@@ -13,7 +13,7 @@ from ozone.disk.blockrow import StoredBlock, decode_stored
 from ozone.disk.rows import ContainerRows
 from ozone.disk.unknown import UnsupportedFormat
 from ozone.scrub.reader import OzoneReader
-from scanner.finding import DamageFault, Finding, Verdict
+from scanner.finding import DamageFault, ScanFinding, Verdict
 from scanner.replica_scan import scan_replica
 
 NOT_OF_BYTES: Final = frozenset(
@@ -37,8 +37,8 @@ class InspectedReplica:
     tree: Tree
     blocks: Mapping[BlockId, StoredBlock] = field(default_factory=dict)
     chunks: Mapping[BlockId, tuple[ChunkInfo, ...]] = field(default_factory=dict)
-    findings: tuple[Finding, ...] = ()
-    others: tuple[Finding, ...] = ()
+    findings: tuple[ScanFinding, ...] = ()
+    others: tuple[ScanFinding, ...] = ()
     bytes_read: int = 0
     unjudged: tuple[str, ...] = ()
 
@@ -61,7 +61,7 @@ def read_replica(
 ) -> InspectedReplica:
     """Read a whole replica and return its damage. Raise SutureError.
 
-    Raise Refused if this host's memory or libraries are in doubt, because it would not write
+    Raise RefusedError if this host's memory or libraries are in doubt, because it would not write
     correctly either.
     """
     outcome = scan_replica(
@@ -73,11 +73,13 @@ def read_replica(
         pace=lambda _: None,
     )
     if outcome.stopped_because:
-        raise Unavailable(Code.BUSY, f"the replica could not be read: {outcome.stopped_because}")
+        raise UnavailableError(
+            Code.BUSY, f"the replica could not be read: {outcome.stopped_because}"
+        )
     doubted = [one for one in outcome.findings if one.verdict is Verdict.SUSPECT_HOST]
     if doubted or outcome.disagreement_count:
         why = doubted[0].evidence if doubted else "two implementations of a checksum differ"
-        raise Refused(
+        raise RefusedError(
             Code.INELIGIBLE,
             f"this host does not read its own memory right: {why}",
             hint="nothing is written by it; look at the memory",
@@ -99,7 +101,7 @@ def read_replica(
     )
 
 
-def _is_mended_with(finding: Finding, blocks: Mapping[BlockId, StoredBlock]) -> bool:
+def _is_mended_with(finding: ScanFinding, blocks: Mapping[BlockId, StoredBlock]) -> bool:
     """Return True if a finding disappears with the repair: a lost directory returns with its first
     file.
     """

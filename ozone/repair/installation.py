@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from agent.errors import BlockFailed, Code, Refused, Unavailable
+from agent.errors import BlockFailed, Code, RefusedError, UnavailableError
 from agent.store.files import blockfile, extents
 from agent.store.files.durable import (
     block_errors,
@@ -83,7 +83,7 @@ class Installer:
 
     def recover(self, container_id: ContainerId | None = None) -> int:
         """Complete unfinished writes: keep the new bytes if they are there, else restore the old
-        ones. Return the number of chunks. Raise the store's errors or Refused.
+        ones. Return the number of chunks. Raise the store's errors or RefusedError.
 
         An unfinished write concerns a damaged chunk. If neither medium nor quarantine has its bytes
         any more, the next read finds that, and the entry is dropped. An entry to retry later blocks
@@ -94,11 +94,11 @@ class Installer:
             self._check()
             try:
                 self._settle(entry)
-            except Unavailable as error:
+            except UnavailableError as error:
                 if container_id in {None, entry.container_id}:
                     raise
                 self.remarks.append(f"not ended yet: {error}")
-            except (BlockFailed, Refused) as error:
+            except (BlockFailed, RefusedError) as error:
                 aside = self._journal.set_aside(entry)
                 self.remarks.append(f"neither old nor new bytes: {error}; {aside} says what was")
         return len(entries)
@@ -108,13 +108,13 @@ class Installer:
     ) -> bool:
         """Write the bytes of a chunk; return False if the present ones verify.
 
-        Raise Refused(CHECKSUM_MISMATCH) if they do not match the row, Refused(CHUNK_GAP) if the
-        file ends before, Unavailable(DISK_OUT_OF_SPACE) or BlockFailed; the old bytes are restored
-        then.
+        Raise RefusedError(CHECKSUM_MISMATCH) if they do not match the row, RefusedError(CHUNK_GAP)
+        if the file ends before, UnavailableError(DISK_OUT_OF_SPACE) or BlockFailed; the old bytes
+        are restored then.
         """
         self._check()
         if not fits_twice(chunk, data):
-            raise Refused(
+            raise RefusedError(
                 Code.CHECKSUM_MISMATCH,
                 f"block {block_id}, chunk at {chunk.offset}: not what the row here says",
             )
@@ -208,7 +208,7 @@ class Installer:
         )
 
     def _check_room(self, path: Path, size_bytes: int, chunk: ChunkInfo) -> None:
-        """Raise Unavailable if there is no room, before anything is begun. Raise OSError."""
+        """Raise UnavailableError if there is no room, before anything is begun. Raise OSError."""
         added = max(chunk.end - max(size_bytes, 0), 0)
         if size_bytes != blockfile.ABSENT and path.lstat().st_nlink > 1:
             added += size_bytes
@@ -217,7 +217,7 @@ class Installer:
             facts = os.statvfs(directory)
             free_bytes = facts.f_bavail * facts.f_frsize
             if needed_bytes > free_bytes:
-                raise Unavailable(
+                raise UnavailableError(
                     Code.DISK_OUT_OF_SPACE,
                     f"{directory}: {needed_bytes} bytes are needed, {free_bytes} are free",
                     hint="--state-dir says where replaced bytes are kept",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.store.files.durable import (
     disk_errors,
     move,
@@ -69,7 +69,9 @@ def _check_version(version: object) -> None:
 
 
 def decode_entry(data: bytes, name: str) -> RepairJournalEntry:
-    """Return the entry in a file. Raise Refused if it is invalid: no action is taken on a guess."""
+    """Return the entry in a file. Raise RefusedError if it is invalid: no action is taken on a
+    guess.
+    """
     try:
         fields: dict[str, Any] = json.loads(data)
         _check_version(fields["version"])
@@ -89,7 +91,7 @@ def decode_entry(data: bytes, name: str) -> RepairJournalEntry:
             kept=str(fields["kept"]),
         )
     except (ValueError, KeyError, TypeError) as error:
-        raise Refused(
+        raise RefusedError(
             Code.INCONSISTENT_VOLUME,
             f"{name} is no journal of this version of suture: {error}",
             hint="a repair was cut off; finish it with the version that began it",
@@ -127,7 +129,9 @@ class Journal:
         return self._path(entry).exists()
 
     def entries(self) -> Iterator[RepairJournalEntry]:
-        """Yield the entries that were begun and not ended. Raise the store's errors or Refused."""
+        """Yield the entries that were begun and not ended. Raise the store's errors or
+        RefusedError.
+        """
         with disk_errors(self._directory):
             paths = sorted(self._directory.glob(f"*{SUFFIX}"))
         for path in paths:

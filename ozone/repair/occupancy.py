@@ -12,7 +12,7 @@ import struct
 from pathlib import Path
 from typing import Final
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 
 LOCK: Final = "LOCK"
 _FLOCK: Final = struct.Struct("@hhqqi0q")  # struct flock of 64-bit Linux
@@ -41,12 +41,12 @@ def has_lock(database: Path) -> bool:
 
 
 def check_stopped(databases: list[Path]) -> None:
-    """Raise Refused while one of these databases is open, or OSError."""
+    """Raise RefusedError while one of these databases is open, or OSError."""
     for database in databases:
         process_id = lock_holder(database)
         if process_id is not None:
             who = f"process {process_id}" if process_id else "another process"
-            raise Refused(
+            raise RefusedError(
                 Code.VOLUME_IN_USE,
                 f"{who} has {database} open: the datanode is running",
                 hint="stop the datanode of this host first; the others go on",

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.reconcile.lenders import told_blocks, told_chunks
 from agent.rpc.calls.peer import TransferCost
 from agent.rpc.v1 import container_pb2
@@ -31,7 +31,7 @@ ALGORITHM: Final = Algorithm.CRC32C  # Ozone's
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _PeerBlocks:
     """A peer's data on the damaged blocks."""
 
     tree: Tree
@@ -50,7 +50,7 @@ class OzonePeer:
         self._datanode = datanode
         self._container_id = container_id
         self._damaged = damaged
-        self._known: _Known | None = None
+        self._known: _PeerBlocks | None = None
         self.remark = ""  # why it takes part without its tree
 
     # what it has
@@ -93,10 +93,10 @@ class OzonePeer:
     def block(
         self, container_id: ContainerId, block_id: BlockId, meter: TransferCost | None = None
     ) -> BlockData:
-        """Return the row of a block. Raise Refused if it has none."""
+        """Return the row of a block. Raise RefusedError if it has none."""
         block = self._learnt(meter).rows.get(block_id)
         if block is None:
-            raise Refused(
+            raise RefusedError(
                 Code.NO_SUCH_BLOCK,
                 f"datanode {self._datanode.address} has no block {block_id} of container "
                 f"{container_id}",
@@ -104,8 +104,8 @@ class OzonePeer:
         return block
 
     def replica(self, container_id: ContainerId) -> container_pb2.ReplicaReport:
-        """Raise Refused: commit ids of Ozone's replicas have no meaning here."""
-        raise Refused(Code.INELIGIBLE, f"container {container_id} is Ozone's")
+        """Raise RefusedError: commit ids of Ozone's replicas have no meaning here."""
+        raise RefusedError(Code.INELIGIBLE, f"container {container_id} is Ozone's")
 
     # bytes
 
@@ -118,7 +118,7 @@ class OzonePeer:
     ) -> tuple[ChunkInfo, bytes]:
         """Return a chunk and its bytes, verified by the peer's own row.
 
-        Raise Refused(CHECKSUM_MISMATCH) if they differ; chunks of type NONE accept any bytes.
+        Raise RefusedError(CHECKSUM_MISMATCH) if they differ; chunks of type NONE accept any bytes.
         """
         block = self.block(container_id, block_id, meter)
         chunks = {chunk.offset: chunk for chunk in block.chunks}
@@ -127,7 +127,7 @@ class OzonePeer:
         )
 
     def read_unverified(self, block_id: BlockId, offset: int, length_bytes: int) -> bytes:
-        """Return bytes of a block, unverified. Raise Refused or Unavailable."""
+        """Return bytes of a block, unverified. Raise RefusedError or UnavailableError."""
         piece = ChunkInfo(offset, length_bytes, ChecksumType.NONE, 0, b"")
         return self._datanode.read(self._container_id, block_id, piece)
 
@@ -139,12 +139,12 @@ class OzonePeer:
 
     # learning
 
-    def _learnt(self, meter: TransferCost | None) -> _Known:
+    def _learnt(self, meter: TransferCost | None) -> _PeerBlocks:
         if self._known is None:
             self._known = self._learn(meter)
         return self._known
 
-    def _learn(self, meter: TransferCost | None) -> _Known:
+    def _learn(self, meter: TransferCost | None) -> _PeerBlocks:
         ozone_tree, leaves = self._asked_tree(meter)
         wanted = [
             block_id
@@ -153,7 +153,7 @@ class OzonePeer:
         ]
         rows = {}
         for block_id, found in self._datanode.blocks(self._container_id, wanted):
-            if not isinstance(found, Refused):
+            if not isinstance(found, RefusedError):
                 rows[block_id] = found
         builder = TreeBuilder(ALGORITHM)
         for block_id, block in sorted(rows.items()):
@@ -161,7 +161,7 @@ class OzonePeer:
             told = None if ozone_tree is None else leaves.get(block_id, {})
             for chunk in block.chunks:
                 builder.add_leaf(_leaf(chunk, told, unread_offsets(self._damaged[block_id])))
-        return _Known(builder.build(), rows)
+        return _PeerBlocks(builder.build(), rows)
 
     def _asked_tree(self, meter: TransferCost | None) -> tuple[OzoneTree | None, Leaves]:
         """Return its tree; None if it is unusable, so that only its rows count."""
@@ -173,7 +173,7 @@ class OzonePeer:
         except DamagedData as damage:
             self.remark = f"its tree is not used: {damage}"
             return None, {}
-        except Refused as error:
+        except RefusedError as error:
             if error.code is not Code.MALFORMED_REQUEST:  # too large for an answer of Ozone
                 raise
             self.remark = f"its tree is not used: {error}"

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from itertools import islice
 from typing import Final
 
-from agent.errors import Code, Refused, Unavailable
+from agent.errors import Code, RefusedError, UnavailableError
 from agent.plan.actions import PeerId
 from merkle.damaged import DamagedData
 from merkle.replica import BlockId, ContainerId, ReplicaState
@@ -53,13 +53,13 @@ def check_not_behind(
     *,
     deleted: Collection[BlockId],
 ) -> None:
-    """Raise Refused if the peer has a block, or more of one, that is not here and was not deleted
-    here, or if that is in doubt. Raise Unavailable if it does not answer.
+    """Raise RefusedError if the peer has a block, or more of one, that is not here and was not
+    deleted here, or if that is in doubt. Raise UnavailableError if it does not answer.
     """
     try:
         _check(peer_id, datanode, container_id, lengths_bytes, deleted)
-    except Unavailable as error:
-        raise Unavailable(
+    except UnavailableError as error:
+        raise UnavailableError(
             error.code,
             f"{peer_id} was not heard: {error}; the container is not marked closed here",
             hint="it is when every --peer has answered; leave out one that is gone for ever",
@@ -75,7 +75,7 @@ def _check(
 ) -> None:
     said = datanode.container(container_id).state
     if said not in {ReplicaState.CLOSED, ReplicaState.UNHEALTHY}:
-        raise Refused(
+        raise RefusedError(
             Code.INVALID_CONTAINER_STATE,
             f"{peer_id} has the container {said}: it is not marked closed here",
             hint="ozone admin container info says what the container is",
@@ -85,14 +85,14 @@ def _check(
     common = iter(sorted(theirs & lengths_bytes.keys()))
     while not more and (asked := list(islice(common, ASKED_MAX))):
         for block_id, block in datanode.blocks(container_id, asked):
-            if isinstance(block, Refused):
+            if isinstance(block, RefusedError):
                 if block.code is not Code.NO_SUCH_BLOCK:  # deleted since it was listed
                     raise block
             elif block.length_bytes > lengths_bytes[block_id]:
                 more.add(block_id)
     if more:
         named = ", ".join(map(str, sorted(more)[:NAMED_MAX]))
-        raise Refused(
+        raise RefusedError(
             Code.BCSID_MISMATCH,
             f"{peer_id} has {len(more)} blocks, or more of them, that are not here: {named}; "
             "the container is not marked closed here",

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from agent.errors import Code, Refused, SutureError
+from agent.errors import Code, RefusedError, SutureError
 from agent.plan.actions import PeerId, RepairBlock, Skip, WantedChunk
 from agent.plan.reconcile_outcome import PeerState
 from agent.plan.reconcile_plan import plan
@@ -77,7 +77,7 @@ def propose(
             views.append(tree.view(container_id, mine, ALL_BLOCKS))
             seen.append(tree)
         except DamagedData as damage:
-            error = Refused(Code.MALFORMED_REQUEST, f"answer: {damage}")
+            error = RefusedError(Code.MALFORMED_REQUEST, f"answer: {damage}")
             seen.append(failed(tree.peer_id, tree.peer, error, tree.meter))
         except SutureError as error:
             seen.append(failed(tree.peer_id, tree.peer, error, tree.meter))

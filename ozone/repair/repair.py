@@ -15,7 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from agent.errors import BlockFailed, Code, Refused, SutureError, Unavailable
+from agent.errors import BlockFailed, Code, RefusedError, SutureError, UnavailableError
 from agent.plan.actions import PeerId
 from agent.reconcile.fetch import in_order
 from agent.runtime.clock import SystemClock
@@ -125,7 +125,7 @@ class OzoneRepair:
         self._databases = [shared, self.paths.database]
         self.check_stopped()
         if not (has_lock(shared) or wish.is_stopped):
-            raise Refused(
+            raise RefusedError(
                 Code.INELIGIBLE,
                 f"{volume.hdds} has no database that a datanode always has open: nothing here "
                 "tells whether it is stopped",
@@ -165,7 +165,7 @@ class OzoneRepair:
         return self._installer.remarks
 
     def check_stopped(self) -> None:
-        """Raise Refused while a datanode has the volume open, or OSError."""
+        """Raise RefusedError while a datanode has the volume open, or OSError."""
         check_stopped(self._databases)
 
     def recover(self) -> None:
@@ -227,7 +227,7 @@ class OzoneRepair:
             return ChunkRepairOutcome(target, WriteResult.LEFT, message=got.message), None
         try:
             is_new = self._installer.install(self.paths, target.block_id, target.chunk, got.data)
-        except (Refused, Unavailable, BlockFailed) as error:
+        except (RefusedError, UnavailableError, BlockFailed) as error:
             if error.code is Code.VOLUME_IN_USE:
                 raise
             return ChunkRepairOutcome(target, WriteResult.LEFT, got.sources, str(error)), error
@@ -244,7 +244,7 @@ class OzoneRepair:
         Raise SutureError, also if one of the peers does not answer.
         """
         if not after.is_whole:
-            raise Refused(Code.INELIGIBLE, "the replica is not whole: it is not marked closed")
+            raise RefusedError(Code.INELIGIBLE, "the replica is not whole: it is not marked closed")
         container_id = self._wish.container_id
         lengths_bytes = lengths_of(self._rows, container_id)
         deleted = tombstones_of(self.paths)
@@ -254,30 +254,30 @@ class OzoneRepair:
         try:
             changed = with_state(data, ReplicaState.CLOSED)
         except DamagedData as damage:
-            raise Refused(Code.INELIGIBLE, str(damage)) from damage
+            raise RefusedError(Code.INELIGIBLE, str(damage)) from damage
         self._installer.replace_descriptor(self.paths, changed)
         self.descriptor = _descriptor(self.paths)
 
 
 def _descriptor(paths: ContainerPaths) -> OzoneDescriptor:
-    """Return the descriptor of a replica that may be repaired. Raise Refused or OSError."""
+    """Return the descriptor of a replica that may be repaired. Raise RefusedError or OSError."""
     try:
         descriptor = read_descriptor(paths)
     except FileNotFoundError as error:
-        raise Refused(
+        raise RefusedError(
             Code.CONTAINER_NOT_FOUND,
             f"{paths.descriptor} does not exist",
             hint="without it Ozone does not load the container, and copies it from others",
         ) from error
     except (DamagedData, UnsupportedFormat) as why:
-        raise Refused(Code.INELIGIBLE, str(why)) from why
+        raise RefusedError(Code.INELIGIBLE, str(why)) from why
     if descriptor.state not in TREE_STATES:
-        raise Refused(
+        raise RefusedError(
             Code.UNCLOSED_CONTAINER_IO,
             f"container {paths.container_id} is {descriptor.state}: it is still being written",
         )
     if descriptor.replica_index:
-        raise Refused(
+        raise RefusedError(
             Code.INELIGIBLE,
             f"container {paths.container_id} is shard {descriptor.replica_index} of an "
             "erasure-coded one: no peer has its bytes",
@@ -287,10 +287,10 @@ def _descriptor(paths: ContainerPaths) -> OzoneDescriptor:
 
 
 def _check_may_write(paths: ContainerPaths) -> None:
-    """Raise Refused if new files would not belong to the datanode's user, or OSError."""
+    """Raise RefusedError if new files would not belong to the datanode's user, or OSError."""
     owner = paths.root.stat().st_uid
     if os.geteuid() not in {0, owner}:
-        raise Refused(
+        raise RefusedError(
             Code.PERMISSION_DENIED,
             f"{paths.root} belongs to user {owner}",
             hint="run it as that user, or as root: then files keep their owner",

@@ -34,7 +34,7 @@ class Agreement(StrEnum):
     NO_TREE = "NO_TREE"  # there is no readable tree
 
 
-class Reason(StrEnum):
+class ChecksumDifferenceReason(StrEnum):
     """The reason why Ozone's scanner has another checksum for a whole block, or none."""
 
     NO_CHECKSUMS = "NO_CHECKSUMS"  # chunks of checksum type NONE
@@ -42,7 +42,9 @@ class Reason(StrEnum):
     LAST_CHUNK = "LAST_CHUNK"  # a file that was synced and never closed
 
 
-UNREADABLE: Final = frozenset({Reason.NO_CHECKSUMS, Reason.NO_CHUNKS})
+UNREADABLE: Final = frozenset(
+    {ChecksumDifferenceReason.NO_CHECKSUMS, ChecksumDifferenceReason.NO_CHUNKS}
+)
 """Reasons for blocks that no read can verify."""
 
 
@@ -59,7 +61,7 @@ class Comparison:
     root: int | None = None
     settled_root: int | None = None
     read_root: int | None = None
-    reasons: Mapping[Reason, int] = field(default_factory=dict)
+    reasons: Mapping[ChecksumDifferenceReason, int] = field(default_factory=dict)
     damaged_count: int = 0
     unexplained: tuple[BlockId, ...] = ()
     unexplained_count: int = 0
@@ -72,7 +74,7 @@ class TreeComparisonBuilder:
     def __init__(self) -> None:
         self._ids: list[U64s] = []
         self._written: list[U64s] = []
-        self._unstable: dict[BlockId, tuple[Folds, Reason]] = {}
+        self._unstable: dict[BlockId, tuple[Folds, ChecksumDifferenceReason]] = {}
         self._left_out: set[BlockId] = set()
 
     def leave_out(self, block_id: BlockId) -> None:
@@ -123,7 +125,7 @@ class TreeComparisonBuilder:
         """
         if tree is None or tree.root is None:
             return Comparison(Agreement.NO_TREE)
-        reasons: Counter[Reason] = Counter()
+        reasons: Counter[ChecksumDifferenceReason] = Counter()
         damaged_count = 0
         unexplained: list[BlockId] = []
         for block_id, theirs, ours in self._differing(tree):
@@ -168,13 +170,13 @@ def _checksum_of(tree: Tree, block_id: BlockId) -> int | None:
     return None if index < 0 else int(tree.block_checksums[index])
 
 
-def _reason(stored: StoredBlock) -> Reason:
+def _reason(stored: StoredBlock) -> ChecksumDifferenceReason:
     if stored.tail_count:
-        return Reason.LAST_CHUNK
+        return ChecksumDifferenceReason.LAST_CHUNK
     if not stored.block.chunks:
-        return Reason.NO_CHUNKS
+        return ChecksumDifferenceReason.NO_CHUNKS
     assert any(chunk.checksum_type is ChecksumType.NONE for chunk in stored.block.chunks)
-    return Reason.NO_CHECKSUMS
+    return ChecksumDifferenceReason.NO_CHECKSUMS
 
 
 def _folded(ids: U64s, checksums: U64s, tree: OzoneTree) -> int:

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.errors import Code, RefusedError, SutureError, UnavailableError
 from agent.store.index.doubt_rows import decode_doubt, encode_doubt
 from agent.store.index.rows import (
     ScanCursor,
@@ -25,7 +25,7 @@ from agent.store.index.rows import (
 )
 from merkle.damaged import DamagedData
 from merkle.replica import BlockId, ContainerId
-from ozone.scrub.comparison import Agreement, Comparison, Reason
+from ozone.scrub.comparison import Agreement, ChecksumDifferenceReason, Comparison
 from ozone.scrub.result import ContainerResult
 from scanner.unreadable_verdict import UnreadableRecord
 
@@ -52,20 +52,20 @@ def _error_of(error: Exception, message: str) -> SutureError:
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & PRIMARY
     if code == sqlite3.SQLITE_FULL:
         hint = "free space at --state-dir: what it remembers is kept"
-        return Unavailable(Code.DISK_OUT_OF_SPACE, message, hint=hint)
+        return UnavailableError(Code.DISK_OUT_OF_SPACE, message, hint=hint)
     if code == sqlite3.SQLITE_BUSY:
-        return Unavailable(Code.BUSY, message, hint="another program has it open: end that")
+        return UnavailableError(Code.BUSY, message, hint="another program has it open: end that")
     hint = "remove it to begin anew: what it remembers is then read again"
     if code not in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
         hint = "look at the disk of --state-dir, and at who may write there"
-    return Refused(Code.IO_EXCEPTION, message, hint=hint)
+    return RefusedError(Code.IO_EXCEPTION, message, hint=hint)
 
 
 class History:
     """The history of one volume. One owner at a time."""
 
     def __init__(self, path: Path) -> None:
-        """Open or create the history. Raise Refused."""
+        """Open or create the history. Raise RefusedError."""
         self._path = path
         with self._told():
             self._base = sqlite3.connect(
@@ -75,7 +75,7 @@ class History:
             self._base.execute("PRAGMA synchronous=FULL")
             version = self._base.execute("PRAGMA user_version").fetchone()[0]
             if version not in {0, FORMAT}:
-                raise Refused(
+                raise RefusedError(
                     Code.INELIGIBLE,
                     f"{path} has format {version}, this program knows {FORMAT}",
                     hint="remove it to begin anew",
@@ -259,7 +259,9 @@ def _facts(result: ContainerResult) -> dict[str, Any]:
 
 def _result(facts: dict[str, Any], findings: tuple[Any, ...]) -> ContainerResult:
     comparison = facts.pop("comparison")
-    reasons = {Reason(name): count for name, count in comparison.pop("reasons").items()}
+    reasons = {
+        ChecksumDifferenceReason(name): count for name, count in comparison.pop("reasons").items()
+    }
     agreement = Agreement(comparison.pop("agreement"))
     unexplained = tuple(map(BlockId, comparison.pop("unexplained")))
     skipped = {BlockId(int(key)): why for key, why in facts.pop("skipped").items()}

@@ -21,7 +21,7 @@ from agent.store.files.kinds import NOTHING, kind_at
 from scanner.finding import DamageFault
 
 
-class Place(StrEnum):
+class PathRole(StrEnum):
     """A name that Ozone gives. Its rows are those of the container, or of the block."""
 
     CONTAINER = "container directory"
@@ -31,7 +31,7 @@ class Place(StrEnum):
     BLOCK = "`<block>.block`"
 
 
-class Kind(StrEnum):
+class FileKind(StrEnum):
     """The kind of file found in a place."""
 
     NOTHING = "nothing"
@@ -42,7 +42,7 @@ class Kind(StrEnum):
     OTHER = "something else"  # a pipe, a socket, a device, or a dangling link
 
 
-class Ruling(StrEnum):
+class PathVerdict(StrEnum):
     """The verdict on a container for what is found in a place."""
 
     SILENT = "-"  # nothing is reported
@@ -56,78 +56,78 @@ class Ruling(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class PathRule:
     """A verdict, and the fault of its finding if it has one."""
 
-    ruling: Ruling
+    ruling: PathVerdict
     fault: DamageFault | None = None
 
 
-def _noted(fault: DamageFault) -> Rule:
-    return Rule(Ruling.NOTED, fault)
+def _noted(fault: DamageFault) -> PathRule:
+    return PathRule(PathVerdict.NOTED, fault)
 
 
-def _damaged(fault: DamageFault) -> Rule:
-    return Rule(Ruling.DAMAGED, fault)
+def _damaged(fault: DamageFault) -> PathRule:
+    return PathRule(PathVerdict.DAMAGED, fault)
 
 
-_SILENT: Final = Rule(Ruling.SILENT)
-_READ: Final = Rule(Ruling.READ)
-_NOT_READ: Final = Rule(Ruling.NOT_READ)
-_MISSING: Final = Rule(Ruling.MISSING)
+_SILENT: Final = PathRule(PathVerdict.SILENT)
+_READ: Final = PathRule(PathVerdict.READ)
+_NOT_READ: Final = PathRule(PathVerdict.NOT_READ)
+_MISSING: Final = PathRule(PathVerdict.MISSING)
 _NO_FILE: Final = _damaged(DamageFault.BLOCK_FILE_MISSING)
 _NO_CHUNKS: Final = _damaged(DamageFault.CHUNKS_DIRECTORY_MISSING)
 
 
-def _whatever(rule: Rule) -> tuple[Rule, Rule]:
+def _whatever(rule: PathRule) -> tuple[PathRule, PathRule]:
     """Return a rule that does not depend on rows."""
     return (rule, rule)
 
 
-RULES: Final[Mapping[Place, Mapping[Kind, tuple[Rule, Rule]]]] = {
-    Place.CONTAINER: {
-        Kind.NOTHING: (_SILENT, _MISSING),
-        Kind.EMPTY: (Rule(Ruling.SKIPPED), _MISSING),
-        Kind.DIRECTORY: _whatever(_READ),
-        Kind.FILE: (_NOT_READ, _MISSING),
-        Kind.LINK: _whatever(_READ),
-        Kind.OTHER: (_NOT_READ, _MISSING),
+RULES: Final[Mapping[PathRole, Mapping[FileKind, tuple[PathRule, PathRule]]]] = {
+    PathRole.CONTAINER: {
+        FileKind.NOTHING: (_SILENT, _MISSING),
+        FileKind.EMPTY: (PathRule(PathVerdict.SKIPPED), _MISSING),
+        FileKind.DIRECTORY: _whatever(_READ),
+        FileKind.FILE: (_NOT_READ, _MISSING),
+        FileKind.LINK: _whatever(_READ),
+        FileKind.OTHER: (_NOT_READ, _MISSING),
     },
-    Place.DESCRIPTOR: {
-        Kind.NOTHING: _whatever(_damaged(DamageFault.DESCRIPTOR_MISSING)),
-        Kind.DIRECTORY: _whatever(_damaged(DamageFault.DESCRIPTOR_DAMAGED)),
-        Kind.FILE: _whatever(_READ),
-        Kind.LINK: _whatever(_READ),
-        Kind.OTHER: _whatever(_damaged(DamageFault.DESCRIPTOR_DAMAGED)),
+    PathRole.DESCRIPTOR: {
+        FileKind.NOTHING: _whatever(_damaged(DamageFault.DESCRIPTOR_MISSING)),
+        FileKind.DIRECTORY: _whatever(_damaged(DamageFault.DESCRIPTOR_DAMAGED)),
+        FileKind.FILE: _whatever(_READ),
+        FileKind.LINK: _whatever(_READ),
+        FileKind.OTHER: _whatever(_damaged(DamageFault.DESCRIPTOR_DAMAGED)),
     },
-    Place.TREE: {
-        Kind.NOTHING: _whatever(_noted(DamageFault.TREE_MISSING)),
-        Kind.DIRECTORY: _whatever(_noted(DamageFault.TREE_DAMAGED)),
-        Kind.FILE: _whatever(_READ),
-        Kind.LINK: _whatever(_READ),
-        Kind.OTHER: _whatever(_noted(DamageFault.TREE_DAMAGED)),
+    PathRole.TREE: {
+        FileKind.NOTHING: _whatever(_noted(DamageFault.TREE_MISSING)),
+        FileKind.DIRECTORY: _whatever(_noted(DamageFault.TREE_DAMAGED)),
+        FileKind.FILE: _whatever(_READ),
+        FileKind.LINK: _whatever(_READ),
+        FileKind.OTHER: _whatever(_noted(DamageFault.TREE_DAMAGED)),
     },
-    Place.CHUNKS: {
-        Kind.NOTHING: (_SILENT, _NO_CHUNKS),  # Ozone creates it at its start (HDDS-6235)
-        Kind.DIRECTORY: _whatever(_READ),
-        Kind.FILE: _whatever(_NO_CHUNKS),
-        Kind.LINK: _whatever(_READ),
-        Kind.OTHER: _whatever(_NO_CHUNKS),
+    PathRole.CHUNKS: {
+        FileKind.NOTHING: (_SILENT, _NO_CHUNKS),  # Ozone creates it at its start (HDDS-6235)
+        FileKind.DIRECTORY: _whatever(_READ),
+        FileKind.FILE: _whatever(_NO_CHUNKS),
+        FileKind.LINK: _whatever(_READ),
+        FileKind.OTHER: _whatever(_NO_CHUNKS),
     },
-    Place.BLOCK: {
-        Kind.NOTHING: (_SILENT, _NO_FILE),
-        Kind.DIRECTORY: (_noted(DamageFault.FOREIGN_FILE), _NO_FILE),
-        Kind.FILE: (_noted(DamageFault.BLOCK_ROW_MISSING), _READ),
-        Kind.LINK: (
+    PathRole.BLOCK: {
+        FileKind.NOTHING: (_SILENT, _NO_FILE),
+        FileKind.DIRECTORY: (_noted(DamageFault.FOREIGN_FILE), _NO_FILE),
+        FileKind.FILE: (_noted(DamageFault.BLOCK_ROW_MISSING), _READ),
+        FileKind.LINK: (
             _noted(DamageFault.FOREIGN_FILE),
-            Rule(Ruling.DOUBTFUL, DamageFault.BLOCK_FILE_LINK),
+            PathRule(PathVerdict.DOUBTFUL, DamageFault.BLOCK_FILE_LINK),
         ),
-        Kind.OTHER: (_noted(DamageFault.FOREIGN_FILE), _NO_FILE),
+        FileKind.OTHER: (_noted(DamageFault.FOREIGN_FILE), _NO_FILE),
     },
 }
 """By place and kind: the rule without rows, the rule with rows."""
 
-_DIRECTORIES: Final = frozenset({Place.CONTAINER, Place.CHUNKS})
+_DIRECTORIES: Final = frozenset({PathRole.CONTAINER, PathRole.CHUNKS})
 _NOWHERE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 
 
@@ -135,31 +135,31 @@ _NOWHERE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 class Found:
     """The content found in a place, with a description."""
 
-    kind: Kind
+    kind: FileKind
     words: str
 
 
-def look(place: Place, path: Path, dir_fd: int | None = None) -> Found:
+def look(place: PathRole, path: Path, dir_fd: int | None = None) -> Found:
     """Return what is in a place. Raise OSError."""
     words = kind_at(path, dir_fd)
     if words == NOTHING:
-        return Found(Kind.NOTHING, words)
+        return Found(FileKind.NOTHING, words)
     try:
         mode = os.stat(path, dir_fd=dir_fd).st_mode
     except OSError as error:
         if error.errno not in _NOWHERE:
             raise
-        return Found(Kind.OTHER, f"{words} that leads to nothing")
+        return Found(FileKind.OTHER, f"{words} that leads to nothing")
     is_link = words == "a symbolic link"
     if stat.S_ISDIR(mode):
-        if place is Place.CONTAINER and is_empty(path):
-            return Found(Kind.EMPTY, "an empty directory")
-        kind = Kind.DIRECTORY
+        if place is PathRole.CONTAINER and is_empty(path):
+            return Found(FileKind.EMPTY, "an empty directory")
+        kind = FileKind.DIRECTORY
     else:
-        kind = Kind.FILE if stat.S_ISREG(mode) else Kind.OTHER
-    belongs = Kind.DIRECTORY if place in _DIRECTORIES else Kind.FILE
+        kind = FileKind.FILE if stat.S_ISREG(mode) else FileKind.OTHER
+    belongs = FileKind.DIRECTORY if place in _DIRECTORIES else FileKind.FILE
     if is_link and kind is belongs:
-        kind = Kind.LINK
+        kind = FileKind.LINK
     elif is_link:
         words = f"{words} to something else"
     return Found(kind, words)
@@ -173,6 +173,6 @@ def is_empty(directory: Path) -> bool:
         )
 
 
-def rule_of(place: Place, kind: Kind, *, has_rows: bool) -> Rule:
+def rule_of(place: PathRole, kind: FileKind, *, has_rows: bool) -> PathRule:
     """Return the rule for what is in a place."""
     return RULES[place][kind][has_rows]

@@ -20,7 +20,7 @@ from typing import Final
 
 import numpy as np
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.store.files.durable import block_errors
 from agent.store.reads_past_cache import BlockFile, ReadBuffers, is_cut, read_at_once
 from agent.store.scan_reader import ABSENT_FD, FOREIGN_NAMES_MAX
@@ -37,10 +37,10 @@ from ozone.disk.small_files import read_descriptor, read_small
 from ozone.disk.treefile import TREE_BYTES_MAX, OzoneTree, decode_tree
 from ozone.disk.unknown import UnsupportedFormat
 from ozone.scrub.comparison import Comparison, TreeComparisonBuilder
-from ozone.scrub.places import Kind, Place, look, rule_of
+from ozone.scrub.places import FileKind, PathRole, look, rule_of
 from ozone.scrub.swapped_files import OF_BYTES, TRIED_MAX, MisplacedFile, exchanges, explained
 from scanner.chunk_verdict import insisted, name_of, read_failure
-from scanner.finding import DamageFault, Finding, Verdict
+from scanner.finding import DamageFault, ScanFinding, Verdict
 from scanner.notebook import FINDINGS_PER_REPLICA_MAX, NO_BLOCK
 from scanner.ports import ReadSplitting, Structure, StructureFault
 from scanner.replica_scan import CHANGED, STOPPED
@@ -68,7 +68,7 @@ class _EndedError(Exception):
     """Raised when the read is ended from outside. Never leaves this module."""
 
 
-def _is_of_row(finding: Finding) -> bool:
+def _is_of_row(finding: ScanFinding) -> bool:
     """Return True if a finding is about a block that has a row."""
     return finding.block_id != NO_BLOCK and finding.fault is not DamageFault.BLOCK_ROW_MISSING
 
@@ -118,7 +118,7 @@ class OzoneReader:
         """Begin to read the replica with this identity, with rows as of `began_at_s`; `insists`: a
         file that cannot be accessed is a fault (scanner.unreadable_verdict).
 
-        Raise Refused(CONTAINER_NOT_FOUND), Unavailable or BlockFailed.
+        Raise RefusedError(CONTAINER_NOT_FOUND), UnavailableError or BlockFailed.
         """
         self._paths = paths
         self._identity = identity
@@ -160,8 +160,8 @@ class OzoneReader:
                 raise
         return ABSENT_FD
 
-    def _gone(self) -> Refused:
-        return Refused(
+    def _gone(self) -> RefusedError:
+        return RefusedError(
             Code.CONTAINER_NOT_FOUND,
             f"container {self._paths.container_id} has left {self._paths.root}",
         )
@@ -291,8 +291,8 @@ class OzoneReader:
         directory_fd, name = self._checked_directory(), f"{block_id}{SUFFIX}"
         if stat.S_ISLNK(os.lstat(name, dir_fd=directory_fd).st_mode):
             path = self._paths.chunks / name
-            found = look(Place.BLOCK, path)
-            if found.kind is not Kind.LINK:
+            found = look(PathRole.BLOCK, path)
+            if found.kind is not FileKind.LINK:
                 raise FileNotFoundError(errno.ENOENT, f"{found.words} is in its place", name)
             name = os.path.realpath(path)
         return _CommittedFile(
@@ -354,8 +354,8 @@ class OzoneReader:
         self._looked_at_s, self._rows_age_s = time.monotonic(), 0.0  # all that follows is about it
         ids, foreign = np.empty(0, np.uint64), list[str]()
         if self._directory_fd == ABSENT_FD and self._directory_error is None:
-            found = look(Place.CHUNKS, self._paths.chunks)
-            rule = rule_of(Place.CHUNKS, found.kind, has_rows=self._has_rows)
+            found = look(PathRole.CHUNKS, self._paths.chunks)
+            rule = rule_of(PathRole.CHUNKS, found.kind, has_rows=self._has_rows)
             if rule.fault is not None:
                 where = f"{found.words} is at {self._paths.chunks}"
                 faults.append(StructureFault(rule.fault, where))
@@ -393,7 +393,7 @@ class OzoneReader:
         return np.unique(np.frombuffer(ids, np.uint64)), foreign
 
     def _note_link(self, block_id: BlockId, path: Path) -> None:
-        if look(Place.BLOCK, path).kind is Kind.LINK:
+        if look(PathRole.BLOCK, path).kind is FileKind.LINK:
             self.links[block_id] = os.path.realpath(path)
 
     def _descriptor_faults(self) -> list[StructureFault]:
@@ -451,7 +451,7 @@ class OzoneReader:
     def settled(self, outcome: ScanOutcome, spend: Callable[[int], bool]) -> ScanOutcome:
         """Return the outcome as of the last look: without blocks deleted meanwhile, and naming
         files that are in each other's place. `spend` accounts for a read and returns whether to
-        continue. Raise Unavailable.
+        continue. Raise UnavailableError.
         """
         self._rows_age_s = 0.0
         outcome = self._standing(outcome)

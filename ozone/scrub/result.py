@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from merkle.replica import BlockId, ContainerId
 from ozone.scrub.comparison import Agreement, Comparison
-from scanner.finding import DamageFault, Finding, Verdict
+from scanner.finding import DamageFault, ScanFinding, Verdict
 
 UNSETTLED: Final = frozenset({Verdict.SUSPECT_HOST, Verdict.TRANSIENT, Verdict.CHANGED})
 """Verdicts that are neither damage nor harmless."""
@@ -42,7 +42,7 @@ class ContainerResult:
     read_at_ms: int = 0
     bytes_read: int = 0
     block_count: int = 0
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[ScanFinding, ...] = ()
     finding_count: int = 0
     comparison: Comparison = field(default_factory=lambda: Comparison(Agreement.NO_TREE))
     skipped: Mapping[BlockId, str] = field(default_factory=dict)
@@ -139,7 +139,7 @@ def _hex(root: int | None) -> str | None:
     return None if root is None else f"{root:08x}"
 
 
-def finding_facts(finding: Finding) -> dict[str, Any]:
+def finding_facts(finding: ScanFinding) -> dict[str, Any]:
     """Return a finding for JSON."""
     return {
         "verdict": finding.verdict.value,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from agent.errors import Code, Refused, SutureError
+from agent.errors import Code, RefusedError, SutureError
 from agent.runtime.clock import Clock, SystemClock
 from agent.runtime.lease import ContainerLeases
 from agent.runtime.memory import UNLIMITED, MemoryBudget
@@ -32,7 +32,7 @@ from ozone.scrub.history import History
 from ozone.scrub.reader import OzoneReader
 from ozone.scrub.result import ContainerResult
 from ozone.scrub.store import ContainerOnDisk, OzoneStore
-from scanner.finding import Finding
+from scanner.finding import ScanFinding
 from scanner.pacing import PaceLimits
 from scanner.ports import ReadSplitting
 
@@ -57,7 +57,7 @@ class OzoneTools:
     clock: Clock = field(default_factory=SystemClock)
     lease_wait_s: float = LEASE_WAIT_S
     on_unreadable: Callable[[str, str], None] = lambda _volume_id, _reason: None
-    on_damage: Callable[[str, Sequence[Finding]], None] = no_neighbours
+    on_damage: Callable[[str, Sequence[ScanFinding]], None] = no_neighbours
     shadow: ShadowHashing | None = None
 
     def open_reader(
@@ -112,7 +112,7 @@ def default_state_dir() -> Path:
     try:
         home = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
     except RuntimeError as error:  # a user id without a passwd entry, and no HOME
-        raise Refused(
+        raise RefusedError(
             Code.INVALID_CONFIG,
             f"cannot choose a directory for the state of scrubs: user {os.geteuid()} has no home",
             hint="name one with --state-dir",
@@ -123,15 +123,15 @@ def default_state_dir() -> Path:
 def find_volumes(
     wish: ScrubOptions, absent: Callable[[Path, Exception], None] = _is_not_told
 ) -> list[OzoneVolume]:
-    """Return the volumes to read, and report directories without one. Raise Refused for an invalid
-    path, or the error of the only one, also as OSError.
+    """Return the volumes to read, and report directories without one. Raise RefusedError for an
+    invalid path, or the error of the only one, also as OSError.
     """
     library()
     volumes: list[OzoneVolume] = []
     for path in wish.data_dirs:
         try:
             volume = find_volume(path)
-        except (Refused, OSError) as error:
+        except (RefusedError, OSError) as error:
             if len(wish.data_dirs) == 1:
                 raise
             absent(path, error)
@@ -144,11 +144,13 @@ def find_volumes(
 def check_place(
     path: Path, volume: OzoneVolume, others: Iterable[OzoneVolume], state_dir: Path
 ) -> None:
-    """Raise Refused for a volume that is given twice, or that has our state on it."""
+    """Raise RefusedError for a volume that is given twice, or that has our state on it."""
     if any(other.storage_id == volume.storage_id for other in others):
-        raise Refused(Code.MALFORMED_REQUEST, f"{path}: volume {volume.storage_id} named twice")
+        raise RefusedError(
+            Code.MALFORMED_REQUEST, f"{path}: volume {volume.storage_id} named twice"
+        )
     if state_dir.resolve().is_relative_to(volume.hdds.resolve()):
-        raise Refused(
+        raise RefusedError(
             Code.MALFORMED_REQUEST,
             f"{state_dir} lies on Ozone's volume, where nothing is ever written",
             hint="--state-dir says where else",
@@ -167,14 +169,16 @@ def database_of(volume: OzoneVolume, others: Sequence[Path]) -> Path:
 
 @contextmanager
 def state(state_dir: Path) -> Iterator[Path]:
-    """Lock the state directory; yield a place for views of databases. Raise Refused or OSError."""
+    """Lock the state directory; yield a place for views of databases. Raise RefusedError or
+    OSError.
+    """
     state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     fd = os.open(state_dir / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise Refused(
+            raise RefusedError(
                 Code.VOLUME_IN_USE,
                 f"another scrub uses {state_dir}",
                 hint="wait for it, or name another --state-dir",
@@ -195,7 +199,7 @@ def scrub(wish: ScrubOptions, watched: ScrubListener, clock: Clock | None = None
     if not volumes:
         return
     with state(wish.state_dir) as scratch:
-        shared = _Shared(wish, _in_turns(watched), clock, scratch)
+        shared = _ScrubDeps(wish, _in_turns(watched), clock, scratch)
         runs = [_Run(shared, volume) for volume in volumes]
         with ThreadPoolExecutor(len(runs), "scrub") as pool:
             futures = [pool.submit(run) for run in runs]
@@ -232,7 +236,7 @@ def _in_turns(watched: ScrubListener) -> ScrubListener:
     )
 
 
-class _Shared:
+class _ScrubDeps:
     """The common parts of several volumes' scrubs."""
 
     def __init__(
@@ -250,7 +254,7 @@ class _Shared:
 class _Run:
     """The thread of one volume."""
 
-    def __init__(self, shared: _Shared, volume: OzoneVolume) -> None:
+    def __init__(self, shared: _ScrubDeps, volume: OzoneVolume) -> None:
         self.failed: Exception | None = None
         self._shared = shared
         self._volume = volume
@@ -275,7 +279,7 @@ class _Run:
 
 
 class _VolumeScrub:
-    def __init__(self, tools: OzoneTools, shared: _Shared) -> None:
+    def __init__(self, tools: OzoneTools, shared: _ScrubDeps) -> None:
         self._tools = tools
         self._store = tools.store
         self._wish = shared.wish
@@ -356,7 +360,7 @@ class _VolumeScrub:
         self,
         item: ContainerOnDisk,
         why: str,
-        findings: tuple[Finding, ...] = (),
+        findings: tuple[ScanFinding, ...] = (),
         *,
         is_open: bool = False,
     ) -> ContainerResult:

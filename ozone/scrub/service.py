@@ -16,7 +16,7 @@ from typing import Final
 
 import structlog
 
-from agent.errors import Code, Refused, SutureError
+from agent.errors import Code, RefusedError, SutureError
 from agent.runtime.clock import Clock, SystemClock
 from agent.runtime.http_listener import WebListener
 from agent.runtime.loop import QUIET_MAX_S, ProgressMarker, Step, WorkerLoop, WorkerLoops
@@ -59,7 +59,7 @@ class ScrubServiceOptions:
 
 
 def check_promise(volume: OzoneVolume, used_bytes: int, wish: ScrubServiceOptions) -> None:
-    """Raise Refused if the allowed rate cannot meet the scan interval."""
+    """Raise RefusedError if the allowed rate cannot meet the scan interval."""
     promise = Feasibility(
         volume=str(volume.hdds),
         used_bytes=used_bytes,
@@ -69,7 +69,7 @@ def check_promise(volume: OzoneVolume, used_bytes: int, wish: ScrubServiceOption
         offered_by="--rate",
     )
     if not promise.is_possible:
-        raise Refused(
+        raise RefusedError(
             Code.INVALID_CONFIG,
             f"the promise to read every byte cannot be kept: {promise}",
             hint="raise --rate or --interval",
@@ -86,7 +86,7 @@ class _Begun:
     history: Path
 
 
-class _Waiting:
+class _VolumeWaiter:
     """The worker of a directory without a volume; once there is one, the volume's scan."""
 
     def __init__(self, place: Path, found: Callable[[], _Begun]) -> None:
@@ -109,7 +109,7 @@ class _Waiting:
         return self._scan.step()
 
 
-class _Scrubbing:
+class _ScrubLoops:
     """The loops of one service."""
 
     def __init__(self, wish: ScrubServiceOptions, scratch: Path, clock: Clock) -> None:
@@ -125,14 +125,14 @@ class _Scrubbing:
         self._histories: list[History] = []
 
     def add(self, volume: OzoneVolume) -> None:
-        """Read a volume; if that cannot begin now, report it and try again later. Raise Refused if
-        the scan interval cannot be met.
+        """Read a volume; if that cannot begin now, report it and try again later. Raise
+        RefusedError if the scan interval cannot be met.
         """
         pulse = ProgressMarker(self._clock)
         try:
             worker = self._begun(volume, pulse)
         except (SutureError, OSError) as error:
-            if isinstance(error, Refused) and error.code is Code.INVALID_CONFIG:
+            if isinstance(error, RefusedError) and error.code is Code.INVALID_CONFIG:
                 raise
             self.wait_for(volume.hdds, error)
             return
@@ -144,7 +144,7 @@ class _Scrubbing:
         """Report a directory without a readable volume, and check it again regularly."""
         pulse = ProgressMarker(self._clock)
         place = path if path.name == HDDS else path / HDDS
-        waiting = _Waiting(place, lambda: self._found(path, pulse))
+        waiting = _VolumeWaiter(place, lambda: self._found(path, pulse))
         loop = WorkerLoop(waiting, clock=self._clock, pulse=pulse)
         waiting.begun = lambda one: self._watch(one, loop)
         self.awaited.append(PendingVolume(place, loop, lambda: waiting.is_over, said(error)))
@@ -221,7 +221,7 @@ def serve(
     clock: Clock | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> int:
-    """Scrub until `stop`; return the exit code. Raise Refused or OSError."""
+    """Scrub until `stop`; return the exit code. Raise RefusedError or OSError."""
     clock = clock or SystemClock()
     supervisor = SystemdNotifier(environment)
     absent: dict[Path, Exception] = {}
@@ -230,7 +230,7 @@ def serve(
         raise next(iter(absent.values()))
     with ExitStack() as stack:
         scratch = stack.enter_context(state(wish.scrub.state_dir))
-        scrubbing = _Scrubbing(wish, scratch, clock)
+        scrubbing = _ScrubLoops(wish, scratch, clock)
         for volume in volumes:
             scrubbing.add(volume)
         for path, error in absent.items():

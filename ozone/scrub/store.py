@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import structlog
 
-from agent.errors import Code, Refused, SutureError
+from agent.errors import Code, RefusedError, SutureError
 from agent.runtime.clock import Clock
 from agent.store.index.columns import ReplicaColumns
 from agent.store.index.facts import ReplicaFacts, ScanBase, ScanCommit
@@ -33,7 +33,7 @@ from ozone.scrub.history import History
 from ozone.scrub.reader import VIEW_AGE_S, OzoneReader, identity_of
 from ozone.scrub.result import ContainerResult, ScrubStatus
 from ozone.scrub.unread import rows_beside, unread
-from scanner.finding import DamageFault, Finding, Verdict
+from scanner.finding import DamageFault, ScanFinding, Verdict
 from scanner.ports import ReadSplitting
 from scanner.scan_outcome import ScanOutcome
 from scanner.unreadable_verdict import grown, is_over
@@ -141,7 +141,7 @@ class OzoneStore:
     def forget_gone(self, listing: VolumeListing) -> None:
         """Remove containers that have left the volume, but none because the volume is gone.
 
-        Raise Refused, VolumeFailed or OSError.
+        Raise RefusedError, VolumeFailed or OSError.
         """
         here = {replica.paths.container_id for replica in listing.replicas}
         here |= {result.container_id for result in listing.refused}
@@ -174,7 +174,7 @@ class OzoneStore:
                 rows = ContainerRows(view, paths.container_id, descriptor.schema)
                 return max(0, rows.number(BYTES_USED) or 0)
             except SutureError as error:
-                if isinstance(error, Refused):
+                if isinstance(error, RefusedError):
                     raise
                 return 0  # reported for each container when it is to be read
         try:
@@ -240,7 +240,7 @@ class OzoneStore:
         self.refused = refused
 
     def begin_scan(self, container_id: ContainerId) -> ScanBase:
-        """Return the base of a scan. Raise Refused for a container that may not be scanned, or
+        """Return the base of a scan. Raise RefusedError for a container that may not be scanned, or
         OSError.
         """
         self.unkept = None
@@ -248,15 +248,15 @@ class OzoneStore:
             replica = self.replica(container_id)
             generation = identity_of(replica.paths)
         except FileNotFoundError as error:
-            raise Refused(
+            raise RefusedError(
                 Code.CONTAINER_NOT_FOUND, f"container {container_id} is not here any more"
             ) from error
         except (DamagedData, UnsupportedFormat) as why:
-            raise Refused(Code.INELIGIBLE, str(why)) from why
+            raise RefusedError(Code.INELIGIBLE, str(why)) from why
         self._begun = replica
         descriptor = replica.descriptor
         if descriptor.state not in TREE_STATES:
-            raise Refused(
+            raise RefusedError(
                 Code.UNCLOSED_CONTAINER_IO, f"container {container_id} is {descriptor.state}"
             )
         known = self.history.read_at_ms().get(container_id, 0)
@@ -351,7 +351,7 @@ class OzoneStore:
         *,
         base_generation: int,
         tree: Tree,
-        findings: Sequence[Finding],
+        findings: Sequence[ScanFinding],
         bytes_read: int,
         complete: bool,
     ) -> ScanCommit:
@@ -390,13 +390,13 @@ class OzoneStore:
         facts: ReplicaFacts,
         reader: OzoneReader,
         tree: Tree,
-        findings: Sequence[Finding],
+        findings: Sequence[ScanFinding],
         bytes_read: int,
     ) -> ContainerResult:
         """Return the result of a whole read of a container."""
         now_ms = self._clock.now_ms()
         links = [
-            Finding(
+            ScanFinding(
                 facts.container_id,
                 Verdict.OK,
                 DamageFault.BLOCK_FILE_LINK,
@@ -409,7 +409,7 @@ class OzoneStore:
             for block_id, target in sorted(reader.links.items())
         ]
         surplus = [
-            Finding(
+            ScanFinding(
                 facts.container_id,
                 Verdict.OK,
                 DamageFault.TRAILING_BYTES,

@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 from merkle.checksum import checksum_width_bytes, window_checksums
 from merkle.replica import BlockData, BlockId, ChecksumType
-from scanner.finding import DamageFault, Finding, Forensic
+from scanner.finding import DamageFault, Forensic, ScanFinding
 
 OF_BYTES: Final = frozenset(
     {DamageFault.CHUNK_CHECKSUM, DamageFault.CHUNK_SHORT, DamageFault.CHUNK_MISSING}
@@ -83,7 +83,9 @@ def _owners(
     return others
 
 
-def explained(findings: Sequence[Finding], theirs: Mapping[BlockId, BlockId]) -> Iterator[Finding]:
+def explained(
+    findings: Sequence[ScanFinding], theirs: Mapping[BlockId, BlockId]
+) -> Iterator[ScanFinding]:
     """Yield the findings; for a block with another's file in its place, add that."""
     for item in findings:
         if item.fault in OF_BYTES and item.block_id in theirs:

@@ -4,16 +4,16 @@ import time
 from collections.abc import Set
 from dataclasses import dataclass
 
-from agent.errors import Unavailable
+from agent.errors import UnavailableError
 from merkle.damaged import DamagedData
 from merkle.replica import ContainerId
 from ozone.disk.database import ContainerDatabase
 from ozone.disk.layout import OzoneVolume
 from ozone.disk.rows import held_containers
-from ozone.scrub.places import Place, Rule, Ruling, look, rule_of
+from ozone.scrub.places import PathRole, PathRule, PathVerdict, look, rule_of
 from ozone.scrub.reader import VIEW_AGE_S
 from ozone.scrub.result import ContainerResult
-from scanner.finding import DamageFault, Finding, Verdict
+from scanner.finding import DamageFault, ScanFinding, Verdict
 from scanner.notebook import NO_BLOCK
 
 
@@ -24,7 +24,7 @@ class RowsBeside:
     """
 
     held: frozenset[ContainerId] = frozenset()
-    unknown: Unavailable | None = None
+    unknown: UnavailableError | None = None
 
 
 def rows_beside(
@@ -39,7 +39,7 @@ def rows_beside(
         held = frozenset(one for one in held if not volume.deleted(one).exists())
         if held:
             held &= held_containers(database.view(time.monotonic()))
-    except Unavailable as error:
+    except UnavailableError as error:
         return RowsBeside(unknown=error)
     return RowsBeside(held)
 
@@ -57,42 +57,42 @@ def unread(
     try:
         rule, said = _judged(volume, container_id, rows, why)
     except OSError as error:
-        rule, said = Rule(Ruling.NOT_READ), str(error)
-    if rule.ruling is Ruling.SILENT:
+        rule, said = PathRule(PathVerdict.NOT_READ), str(error)
+    if rule.ruling is PathVerdict.SILENT:
         return None
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[ScanFinding, ...] = ()
     if rule.fault is not None:
         place = (NO_BLOCK, -1, -1)
-        findings = (Finding(container_id, Verdict.CORRUPT, rule.fault, *place, now_ms, said),)
+        findings = (ScanFinding(container_id, Verdict.CORRUPT, rule.fault, *place, now_ms, said),)
     return ContainerResult(
         container_id=container_id,
         storage_id=volume.storage_id,
         findings=findings,
         finding_count=len(findings),
         why=said,
-        is_open=rule.ruling is Ruling.SKIPPED,
-        is_missing=rule.ruling is Ruling.MISSING,
+        is_open=rule.ruling is PathVerdict.SKIPPED,
+        is_missing=rule.ruling is PathVerdict.MISSING,
     )
 
 
 def _judged(
     volume: OzoneVolume, container_id: ContainerId, rows: RowsBeside, why: Exception | None
-) -> tuple[Rule, str]:
+) -> tuple[PathRule, str]:
     paths, has_rows = volume.paths(container_id), container_id in rows.held
-    place, path = Place.CONTAINER, paths.root
+    place, path = PathRole.CONTAINER, paths.root
     found = look(place, path)
-    if rule_of(place, found.kind, has_rows=has_rows).ruling is Ruling.READ:
-        place, path = Place.DESCRIPTOR, paths.descriptor
+    if rule_of(place, found.kind, has_rows=has_rows).ruling is PathVerdict.READ:
+        place, path = PathRole.DESCRIPTOR, paths.descriptor
         found = look(place, path)
         if why is None:  # it appeared after its directory was listed
-            return Rule(Ruling.SILENT), ""
+            return PathRule(PathVerdict.SILENT), ""
     rule, said = rule_of(place, found.kind, has_rows=has_rows), f"{found.words} is at {path}"
     if rows.unknown is not None and rule != rule_of(place, found.kind, has_rows=True):
-        return Rule(Ruling.NOT_READ), f"{said}; {rows.unknown}"
-    if rule.ruling is Ruling.READ:
+        return PathRule(PathVerdict.NOT_READ), f"{said}; {rows.unknown}"
+    if rule.ruling is PathVerdict.READ:
         if isinstance(why, DamagedData):
-            return Rule(Ruling.DAMAGED, DamageFault.DESCRIPTOR_DAMAGED), str(why)
-        return Rule(Ruling.NOT_READ), str(why)
-    if rule.ruling is Ruling.MISSING:
+            return PathRule(PathVerdict.DAMAGED, DamageFault.DESCRIPTOR_DAMAGED), str(why)
+        return PathRule(PathVerdict.NOT_READ), str(why)
+    if rule.ruling is PathVerdict.MISSING:
         said += ", and the database has the rows of the container"
     return rule, said

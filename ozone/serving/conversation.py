@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 import grpc
 import structlog
 
-from agent.errors import Code, Refused, SutureError
+from agent.errors import Code, RefusedError, SutureError
 from agent.observe.printable import printable
 from agent.rpc.serving.allowance import CallerRateLimiter
 from agent.rpc.serving.waits import account_of
@@ -112,7 +112,7 @@ class XceiverService(grpc.GenericRpcHandler):
             for data in arriving(requests):
                 request = parse_request(data)
                 if not request.HasField("command"):
-                    raise Refused(Code.MALFORMED_REQUEST, "a request without cmdType")
+                    raise RefusedError(Code.MALFORMED_REQUEST, "a request without cmdType")
                 with _Answer(request) as failed:
                     for body in self._answers(request, caller, context):
                         yield _answer(request, Result.SUCCESS, body)
@@ -142,26 +142,28 @@ class XceiverService(grpc.GenericRpcHandler):
             yield from found
 
     def _carried_out(self, request: Any) -> tuple[Answering, str]:
-        """Return the handler of a request, and its body. Raise Refused."""
+        """Return the handler of a request, and its body. Raise RefusedError."""
         command = COMMANDS.get(request.command)
         if command is None:
-            raise Refused(Code.INELIGIBLE, f"command {request.command} is unknown here")
+            raise RefusedError(Code.INELIGIBLE, f"command {request.command} is unknown here")
         answering = self._commands.get(command)
         if answering is None:
             why = NOT_SERVED.get(command, "it has nothing to do with it")
-            raise Refused(Code.INELIGIBLE, f"{command.name} is not served by this datanode: {why}")
+            raise RefusedError(
+                Code.INELIGIBLE, f"{command.name} is not served by this datanode: {why}"
+            )
         for field in ("container_id", "datanode_id"):
             if not request.HasField(field):
-                raise Refused(Code.MALFORMED_REQUEST, f"{command.name} without {field}")
+                raise RefusedError(Code.MALFORMED_REQUEST, f"{command.name} without {field}")
         name = BODIES[command]
         if not request.HasField(name):
-            raise Refused(Code.MALFORMED_REQUEST, f"{command.name} without its {name}")
+            raise RefusedError(Code.MALFORMED_REQUEST, f"{command.name} without its {name}")
         if not -1 <= request.container_id <= ID_MAX:
-            raise Refused(Code.MALFORMED_REQUEST, f"container id {request.container_id}")
+            raise RefusedError(Code.MALFORMED_REQUEST, f"container id {request.container_id}")
         return answering, name
 
     def _check_datanode(self, asked: CommandRequest) -> None:
-        """Raise Refused if a request for a shard is meant for another datanode."""
+        """Raise RefusedError if a request for a shard is meant for another datanode."""
         named = asked.request.datanode_id.decode("utf-8", "replace")
         if named == self._datanode_id:
             return
@@ -170,10 +172,10 @@ class XceiverService(grpc.GenericRpcHandler):
         else:
             try:
                 index = self._replicas.replica(asked.container_id).replica_index
-            except Refused:
+            except RefusedError:
                 index = _index_of(asked)
         if index > 0:
-            raise Refused(
+            raise RefusedError(
                 Code.WRONG_DATANODE,
                 f"the request is for datanode {printable(named)[:SAID_CHARS_MAX]} and a shard of "
                 f"container {asked.container_id}; this is {self._datanode_id}",
@@ -223,7 +225,7 @@ class _Answer:
             return False
         if not isinstance(error, SutureError):
             log.error("rpc_failed", method=f"{METHOD} {self._request.command}", exc_info=error)
-            error = Refused(
+            error = RefusedError(
                 Code.CONTAINER_INTERNAL_ERROR, "internal error: the datanode's log has it"
             )
         self.result = result_of(error)

@@ -12,7 +12,7 @@ import grpc
 from agent.host.foreign_servers import HostServices
 from agent.rpc.security.tls import Security
 from agent.rpc.serving.binding import bind, server_options
-from agent.rpc.serving.budgeted import Budgeted
+from agent.rpc.serving.budgeted import MemoryBudgetMiddleware
 from agent.rpc.serving.waits import BlockedCallMiddleware, share
 from agent.runtime.layers import MiddlewareStack
 from agent.runtime.tracing import TracingMiddleware
@@ -36,7 +36,7 @@ class OzoneGrpcServer:
     def __init__(
         self, inside: HostServices, listen: str, handlers: Sequence[grpc.GenericRpcHandler] = ()
     ) -> None:
-        """Bind `listen`, host:port; port 0: any free one. Raise Refused(INVALID_CONFIG).
+        """Bind `listen`, host:port; port 0: any free one. Raise RefusedError(INVALID_CONFIG).
 
         `handlers` are other services of Ozone at the same address: their calls are limited like all
         others (agent.rpc.serving.waits).
@@ -47,7 +47,7 @@ class OzoneGrpcServer:
             handlers=[
                 MiddlewareStack(
                     [
-                        Budgeted(inside.memory, COSTS, inside.waits),
+                        MemoryBudgetMiddleware(inside.memory, COSTS, inside.waits),
                         BlockedCallMiddleware(inside.waits, inside.slots, inside.connections),
                         TracingMiddleware(),
                     ],

@@ -6,7 +6,7 @@ from types import TracebackType
 import grpc
 import structlog
 
-from agent.errors import Code, SutureError, Unavailable
+from agent.errors import Code, SutureError, UnavailableError
 from agent.rpc.wire.errors import GRPC_CODES
 
 log = structlog.get_logger()
@@ -54,4 +54,4 @@ def arriving(requests: Iterator[bytes]) -> Iterator[bytes]:
     try:
         yield from requests
     except grpc.RpcError as error:
-        raise Unavailable(Code.CANCELLED, "the sender has gone") from error
+        raise UnavailableError(Code.CANCELLED, "the sender has gone") from error

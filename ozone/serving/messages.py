@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from ozone.messages import serving_pb2
 from ozone.wire.datanode_messages import DatanodeCommand
 
@@ -25,10 +25,10 @@ BODIES: Final = {
 
 
 def parse_request(data: bytes) -> Any:
-    """Return the request in `data`. Raise Refused(MALFORMED_REQUEST)."""
+    """Return the request in `data`. Raise RefusedError(MALFORMED_REQUEST)."""
     try:
         return REQUEST.FromString(data)
     except DecodeError as error:
-        raise Refused(
+        raise RefusedError(
             Code.MALFORMED_REQUEST, f"{len(data)} bytes that are no ContainerCommandRequestProto"
         ) from error

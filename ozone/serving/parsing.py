@@ -6,7 +6,7 @@ the field that breaks them.
 
 from typing import Any, Final
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.rpc.v1 import container_pb2
 from agent.rpc.wire import codec
 from merkle.damaged import DamagedData
@@ -28,7 +28,7 @@ READ_BYTES_MAX: Final = 32 * 1024**2  # Ozone's own limit of one ReadChunk
 
 
 def parse_block_key(message: Any, asked: CommandRequest) -> BlockId:
-    """Return the block that a request names in its container. Raise Refused."""
+    """Return the block that a request names in its container. Raise RefusedError."""
     codec.parse_container_id(asked.container_id)
     if message.container_id != asked.container_id:
         raise codec.malformed(
@@ -40,9 +40,9 @@ def parse_block_key(message: Any, asked: CommandRequest) -> BlockId:
 
 
 def parse_span(offset: int, length_bytes: int, where: str) -> tuple[int, int]:
-    """Return a range of bytes that fits one message. Raise Refused."""
+    """Return a range of bytes that fits one message. Raise RefusedError."""
     if length_bytes > READ_BYTES_MAX:
-        raise Refused(
+        raise RefusedError(
             Code.INELIGIBLE,
             f"{where}: {length_bytes} bytes are asked for at once, at most {READ_BYTES_MAX} are "
             "sent so",
@@ -56,11 +56,11 @@ def parse_span(offset: int, length_bytes: int, where: str) -> tuple[int, int]:
 def parse_written_chunk(message: Any, block_id: BlockId, where: str) -> ChunkInfo:
     """Return a chunk that a client writes; the store verifies its checksums.
 
-    Raise Refused.
+    Raise RefusedError.
     """
     kind = message.checksum_data.type
     if message.checksum_data.HasField("type") and kind not in set(ChecksumType):
-        raise Refused(Code.NO_SUCH_ALGORITHM, f"{where}: checksum type {kind} is unknown")
+        raise RefusedError(Code.NO_SUCH_ALGORITHM, f"{where}: checksum type {kind} is unknown")
     try:
         return decode_chunk(block_id, message)
     except (DamagedData, UnsupportedFormat) as error:
@@ -70,7 +70,7 @@ def parse_written_chunk(message: Any, block_id: BlockId, where: str) -> ChunkInf
 def parse_commit(message: Any, container_id: ContainerId, where: str) -> BlockData:
     """Return the block that a client commits, with the checksums of its stripes as notes.
 
-    Chunks without bytes, which Ozone allows, are left out. Raise Refused.
+    Chunks without bytes, which Ozone allows, are left out. Raise RefusedError.
     """
     if len(message.chunks) > CHUNKS_PER_BLOCK_MAX:
         raise codec.malformed(
@@ -94,7 +94,7 @@ def parse_commit(message: Any, container_id: ContainerId, where: str) -> BlockDa
 
 
 def _check_notes(message: Any, where: str) -> None:
-    """Raise Refused for notes that are not text, or more than a block may have."""
+    """Raise RefusedError for notes that are not text, or more than a block may have."""
     codec.check_pair_count(len(message.metadata), f"{where}.metadata")
     notes = []
     for at, pair in enumerate(message.metadata):
@@ -104,7 +104,7 @@ def _check_notes(message: Any, where: str) -> None:
             raise codec.malformed(f"{where}.metadata[{at}]", "is no UTF-8") from error
     codec.parse_metadata(notes, f"{where}.metadata")
     if any(note.key == INCREMENTAL for note in notes):
-        raise Refused(
+        raise RefusedError(
             Code.INELIGIBLE,
             f"{where}: a commit of the last chunk alone, as files of Ratis pipelines have",
         )

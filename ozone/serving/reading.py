@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import grpc
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.rpc.wire import codec
 from agent.store.operations.reading import BlockLocation, damaged_block
 from agent.store.replica_store import ReplicaStore
@@ -100,20 +100,20 @@ class ReadCommands:
         block_id = parse_block_key(named, asked)
         facts = self._store.replica(asked.container_id)
         if facts.replica_index and named.replica_index not in {0, facts.replica_index}:
-            raise Refused(
+            raise RefusedError(
                 Code.CONTAINER_NOT_FOUND,
                 f"container {asked.container_id} is here with replica index "
                 f"{facts.replica_index}, not {named.replica_index}",
             )
         if named.bcsid > facts.bcsid:
-            raise Refused(
+            raise RefusedError(
                 Code.UNKNOWN_BCSID,
                 f"container {asked.container_id} is at bcsid {facts.bcsid}, {named.bcsid} was "
                 "asked for",
             )
         found = self._store.readable(asked.container_id, block_id)
         if named.bcsid > found.block.bcsid:
-            raise Refused(
+            raise RefusedError(
                 Code.BCSID_MISMATCH,
                 f"block {block_id} is at bcsid {found.block.bcsid}, {named.bcsid} was asked for",
             )
@@ -204,9 +204,9 @@ def _sums(chunk: ChunkInfo, offset: int, length_bytes: int) -> Body:
 
 
 def _check_message(what: str, size_bytes: int) -> None:
-    """Raise Refused for more than a message of Ozone can hold."""
+    """Raise RefusedError for more than a message of Ozone can hold."""
     if size_bytes > MESSAGE_BYTES_MAX - FRAME_BYTES_MAX:
-        raise Refused(
+        raise RefusedError(
             Code.INELIGIBLE,
             f"{what} is more than the {MESSAGE_BYTES_MAX} bytes that a message of Ozone has",
             hint="ask for fewer at once",

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.store.index.facts import ReplicaFacts
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import CONTAINER_BYTES_MAX, ReplicaState
@@ -45,12 +45,14 @@ class ContainerCommands:
         """Return as many bytes as requested, without sleeping."""
         count = asked.body.answer_bytes
         if not 0 <= count <= ECHO_BYTES_MAX:
-            raise Refused(
+            raise RefusedError(
                 Code.MALFORMED_REQUEST,
                 f"an echo of {count} bytes, possible are 0..{ECHO_BYTES_MAX}",
             )
         if asked.body.sleep_ms > 0:
-            raise Refused(Code.INELIGIBLE, "an echo that sleeps would keep a thread for nothing")
+            raise RefusedError(
+                Code.INELIGIBLE, "an echo that sleeps would keep a thread for nothing"
+            )
         return {"echo": {"payload": bytes(count)}}
 
     def _container(self, asked: CommandRequest) -> Body:

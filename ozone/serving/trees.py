@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.errors import Code, RefusedError, SutureError, UnavailableError
 from agent.store.replica_store import ReplicaStore
 from merkle.blockrow import decode_block, is_intact
 from merkle.checksum import Algorithm, leaf_checksum, window_checksums
@@ -37,7 +37,8 @@ class OzoneView:
 def ozone_view(store: ReplicaStore, container_id: ContainerId) -> OzoneView:
     """Return the tree of a replica in Ozone's form.
 
-    Raise Refused(UNCLOSED_CONTAINER_IO) before it is closed, Unavailable while it changes.
+    Raise RefusedError(UNCLOSED_CONTAINER_IO) before it is closed, UnavailableError while it
+    changes.
     """
     for _ in range(ATTEMPTS_MAX):
         before = store.generation(container_id)
@@ -47,7 +48,7 @@ def ozone_view(store: ReplicaStore, container_id: ContainerId) -> OzoneView:
         folded = _folded(store, container_id, tree)
         if store.generation(container_id) == before:
             return OzoneView(folded, None if tree.tombstone_count else folded.root)
-    raise Unavailable(Code.BUSY, f"tree of container {container_id} keeps changing")
+    raise UnavailableError(Code.BUSY, f"tree of container {container_id} keeps changing")
 
 
 def _viewed(tree: Tree) -> OzoneView:
@@ -117,9 +118,9 @@ def _reread(
 
 
 def checked_size(what: str, data: bytes, bytes_max: int) -> bytes:
-    """Return `data` if it fits a message. Raise Refused."""
+    """Return `data` if it fits a message. Raise RefusedError."""
     if len(data) > bytes_max:
-        raise Refused(
+        raise RefusedError(
             Code.INELIGIBLE, f"{what} has {len(data)} bytes, a message of Ozone has {bytes_max}"
         )
     return data

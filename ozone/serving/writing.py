@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Final
 
-from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.errors import Code, RefusedError, SutureError, UnavailableError
 from agent.ports import Leases
 from agent.rpc.datanode.writing import RecoveryTracker
 from agent.rpc.serving.access import DONE, PLAINTEXT, Audit
@@ -106,12 +106,12 @@ class WriteCommands:
         return replace(parse_commit(message, asked.container_id, where), bcsid=NO_SEQUENCE)
 
     def _begin(self, asked: CommandRequest, index: int) -> None:
-        """Create the container that a first write names; raise Refused for an invalid first
+        """Create the container that a first write names; raise RefusedError for an invalid first
         write.
         """
         try:
             here = self._store.replica(asked.container_id).replica_index
-        except Refused as error:
+        except RefusedError as error:
             if error.code is not Code.CONTAINER_NOT_FOUND or not index:
                 raise
             self._store.create_container(asked.container_id, replica_index=index)
@@ -119,7 +119,7 @@ class WriteCommands:
         if not here:
             raise _replicated(asked.container_id)
         if index not in {0, here}:
-            raise Refused(
+            raise RefusedError(
                 Code.CONTAINER_NOT_FOUND,
                 f"container {asked.container_id} is here with replica index {here}, not {index}",
             )
@@ -132,7 +132,7 @@ class WriteCommands:
             self._check_shard(asked)
             facts = self._store.close_container(asked.container_id, force=True)
         if facts.state is not ReplicaState.CLOSED:
-            raise Refused(
+            raise RefusedError(
                 Code.INVALID_CONTAINER_STATE,
                 f"container {asked.container_id} is {facts.state} and cannot be closed",
             )
@@ -145,7 +145,7 @@ class WriteCommands:
             facts = self._check_shard(asked)
             is_given_up = facts.state is ReplicaState.UNHEALTHY and facts.former_state is None
             if facts.state is not ReplicaState.RECOVERING and not is_given_up:
-                raise Refused(
+                raise RefusedError(
                     Code.INELIGIBLE,
                     f"container {asked.container_id} is {facts.state}: replicas are deleted by "
                     "commands of the storage container manager",
@@ -167,7 +167,7 @@ class WriteCommands:
         if asked.remaining_s is not None:
             timeout_s = min(timeout_s, asked.remaining_s)
         if not asked.is_wanted():
-            raise Unavailable(Code.CANCELLED, "the caller has gone")
+            raise UnavailableError(Code.CANCELLED, "the caller has gone")
         return self._leases.hold(asked.container_id, timeout_s)
 
     def _audited(self, action: str, carry_out: Callable[[CommandRequest], Body]) -> Answering:
@@ -201,8 +201,8 @@ def _committed(block_id: Any, length_bytes: int) -> Body:
     return {"committed": {"block_id": block_id, "length": length_bytes}}
 
 
-def _replicated(container_id: ContainerId) -> Refused:
-    return Refused(
+def _replicated(container_id: ContainerId) -> RefusedError:
+    return RefusedError(
         Code.INELIGIBLE,
         f"container {container_id} is replicated: it is written, closed and deleted through Ratis "
         "pipelines and by commands, and this datanode is in no pipeline",

@@ -16,7 +16,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Final
 
-from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.errors import Code, RefusedError, SutureError, UnavailableError
 from agent.ports import Leases
 from agent.rpc.security.tls import Security
 from agent.rpc.v1 import scm_pb2
@@ -81,7 +81,7 @@ class ContainerReplicator:
         with self.leases.share(container_id):
             export = ArchiveExport(self.store, container_id)
             facts = export.check()
-            sending = _Sending(
+            sending = _OutgoingArchive(
                 sent_parts(
                     container_id, export.stream(self.compression), self.compression,
                     facts.bytes_used,
@@ -145,17 +145,19 @@ class ContainerReplicator:
     def _check_absent(self, container_id: ContainerId) -> None:
         try:
             self.store.replica(container_id)
-        except Refused as error:
+        except RefusedError as error:
             if error.code is Code.CONTAINER_NOT_FOUND:
                 return
             raise
-        raise Refused(Code.CONTAINER_EXISTS, f"container {container_id} is here already")
+        raise RefusedError(Code.CONTAINER_EXISTS, f"container {container_id} is here already")
 
     def _fetch_from(
         self, container_id: ContainerId, index: int, address: str, stop: Stop, timeout_s: float
     ) -> ReplicaFacts:
         with ArchivePeer(address, self.security) as peer:
-            arriving = _Arriving(peer.pull(container_id, self.compression, timeout_s=timeout_s))
+            arriving = _IncomingArchive(
+                peer.pull(container_id, self.compression, timeout_s=timeout_s)
+            )
             watch = self._watch(arriving)
             work = partial(
                 self.importer.receive,
@@ -173,10 +175,10 @@ class ContainerReplicator:
                 return received.result()  # it may have completed after all
             except SutureError as error:
                 if stop():
-                    raise Unavailable(Code.CANCELLED, "the transfer was stopped") from error
+                    raise UnavailableError(Code.CANCELLED, "the transfer was stopped") from error
                 raise watch.reason(address) or error from error
 
-    def _watch(self, transfer: "_Sending | _Arriving") -> "_Watch":
+    def _watch(self, transfer: "_OutgoingArchive | _IncomingArchive") -> "_Watch":
         return _Watch(
             StallWatch(transfer, self.monotonic_s, self.stall_s, self.finish_s), self.stall_s
         )
@@ -196,12 +198,12 @@ class _Watch:
         """Return why a transfer was ended; None if not by this watch."""
         if not self._watch.stalled:
             return None
-        return Unavailable(
+        return UnavailableError(
             Code.UNAVAILABLE, f"datanode {address}: nothing passed for {self._stall_s:g} s"
         )
 
 
-class _Sending:
+class _OutgoingArchive:
     """The parts of an outgoing archive, consumed by a gRPC thread."""
 
     def __init__(self, parts: Iterator[bytes], stop: Stop) -> None:
@@ -220,7 +222,7 @@ class _Sending:
         try:
             for part in self._parts:
                 if self._stop():
-                    raise Unavailable(Code.CANCELLED, "the transfer was stopped")
+                    raise UnavailableError(Code.CANCELLED, "the transfer was stopped")
                 self.parts_count += 1
                 self.sent_bytes += len(part)
                 yield part
@@ -234,7 +236,7 @@ class _Sending:
         self._released.put(None)
 
 
-class _Arriving:
+class _IncomingArchive:
     """The bytes of an incoming archive."""
 
     def __init__(self, data: Iterator[bytes]) -> None:

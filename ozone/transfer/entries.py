@@ -15,7 +15,7 @@ from typing import IO, Any, Final, cast
 
 import zstandard
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from ozone.transfer.messages import Compression
 
 HEADER_BYTES_MAX: Final = 1024**2  # between two files: headers and read-ahead
@@ -40,19 +40,19 @@ class ArchiveEntry:
     pieces: Iterator[memoryview]
 
     def data(self, bytes_max: int) -> bytes:
-        """Return the whole file. Raise Refused if it is larger than `bytes_max`."""
+        """Return the whole file. Raise RefusedError if it is larger than `bytes_max`."""
         if self.size_bytes > bytes_max:
             raise malformed(f"{self.name} has {self.size_bytes} bytes, at most {bytes_max}")
         return b"".join(self.pieces)
 
 
-def malformed(what: str) -> Refused:
+def malformed(what: str) -> RefusedError:
     """Return the error for an archive that Ozone's datanodes do not produce."""
-    return Refused(Code.MALFORMED_REQUEST, f"archive of a container: {what}")
+    return RefusedError(Code.MALFORMED_REQUEST, f"archive of a container: {what}")
 
 
 def entries(data: Iterator[bytes], compression: Compression) -> Iterator[ArchiveEntry]:
-    """Yield the files of an archive. Raise Refused."""
+    """Yield the files of an archive. Raise RefusedError."""
     source = _Source(_unpacked(data, compression))
     source.allow(HEADER_BYTES_MAX)
     with (
@@ -158,13 +158,15 @@ class _Source:
 
 
 def _unpacked(data: Iterator[bytes], compression: Compression) -> Iterator[bytes]:
-    """Return the bytes of an archive, in pieces. Raise Refused for an unsupported compression."""
+    """Return the bytes of an archive, in pieces. Raise RefusedError for an unsupported
+    compression.
+    """
     match compression:
         case Compression.NO_COMPRESSION:
             return data
         case Compression.ZSTD:
             return _decompressed(data)
-    raise Refused(
+    raise RefusedError(
         Code.INELIGIBLE,
         f"archives compressed by {compression.name} are not taken here",
         hint="set hdds.container.replication.compression to NO_COMPRESSION or ZSTD",

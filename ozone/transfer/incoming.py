@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.ports import Leases
 from agent.store.files.writebehind import Submit
 from agent.store.index.facts import ReplicaFacts
@@ -133,12 +133,12 @@ class _Head:
         return None
 
     def announced(self, rows: ContainerRows, now_ms: int) -> ImportSpec:
-        """Return what is to arrive, by descriptor and rows. Raise Refused."""
+        """Return what is to arrive, by descriptor and rows. Raise RefusedError."""
         descriptor = self._descriptor
         if descriptor is None:
             raise malformed(f"there is no {DESCRIPTOR}")
         if descriptor.state not in TREE_STATES:
-            raise Refused(
+            raise RefusedError(
                 Code.INVALID_CONTAINER_STATE,
                 f"container {self.container_id} is {descriptor.state} at its source",
             )
@@ -168,7 +168,7 @@ class _Head:
             raise malformed("its descriptor has no checksum")
         index = self._descriptor.replica_index
         if self._replica_index not in {0, index}:
-            raise Refused(
+            raise RefusedError(
                 Code.INELIGIBLE,
                 f"container {self.container_id}: its source has shard {index}, ordered was "
                 f"{self._replica_index}",
@@ -226,7 +226,7 @@ class _Reception:
             raise malformed(str(error)) from error
 
     def _check_lost(self) -> None:
-        """Raise Refused for a container whose tree has live blocks without a row."""
+        """Raise RefusedError for a container whose tree has live blocks without a row."""
         tree = self.head.tree
         if tree is None or tree.root is None:
             return
@@ -258,7 +258,7 @@ class _Reception:
                 left_bytes -= len(taken)
         self.arrival.end_file()
         for chunk in (*chunks.wrong, *chunks.missing()):
-            raise Refused(
+            raise RefusedError(
                 Code.CHECKSUM_MISMATCH,
                 f"container {self.arrival.announced.container_id}: the chunk at {chunk.offset} of "
                 f"block {block.block_id} is not what its row says",
@@ -266,7 +266,7 @@ class _Reception:
             )
 
     def judged(self, algorithm: Algorithm) -> ImportVerdict:
-        """Return the received data once all of it has arrived. Raise Refused."""
+        """Return the received data once all of it has arrived. Raise RefusedError."""
         for block_id in sorted(self._awaited)[:1]:
             raise malformed(
                 f"{len(self._awaited)} blocks have no file, the first is block {block_id}"

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from ozone.messages import archive_pb2
 
 SERVICE: Final = "/hadoop.hdds.datanode.IntraDatanodeProtocolService"
@@ -36,30 +36,34 @@ UPLOADED: Final = archive_pb2.Uploaded().SerializeToString()
 
 
 def parse_upload(data: bytes) -> Any:
-    """Return the part of an archive in `data`. Raise Refused(MALFORMED_REQUEST)."""
+    """Return the part of an archive in `data`. Raise RefusedError(MALFORMED_REQUEST)."""
     return _parsed(UPLOADING, "SendContainerRequest", data)
 
 
 def parse_wish(data: bytes) -> Any:
-    """Return the requested container. Raise Refused(MALFORMED_REQUEST)."""
+    """Return the requested container. Raise RefusedError(MALFORMED_REQUEST)."""
     return _parsed(WISH, "CopyContainerRequestProto", data)
 
 
 def parse_part(data: bytes) -> Any:
-    """Return the part of an archive in a datanode's answer. Raise Refused(MALFORMED_REQUEST)."""
+    """Return the part of an archive in a datanode's answer. Raise
+    RefusedError(MALFORMED_REQUEST).
+    """
     return _parsed(PART, "CopyContainerResponseProto", data)
 
 
 def parse_compression(number: int) -> Compression:
-    """Return the compression of an archive; none if it is not given. Raise Refused."""
+    """Return the compression of an archive; none if it is not given. Raise RefusedError."""
     try:
         return Compression(number or Compression.NO_COMPRESSION)
     except ValueError as error:
-        raise Refused(Code.MALFORMED_REQUEST, f"compression {number} is unknown") from error
+        raise RefusedError(Code.MALFORMED_REQUEST, f"compression {number} is unknown") from error
 
 
 def _parsed(kind: Any, name: str, data: bytes) -> Any:
     try:
         return kind.FromString(data)
     except DecodeError as error:
-        raise Refused(Code.MALFORMED_REQUEST, f"{len(data)} bytes that are no {name}") from error
+        raise RefusedError(
+            Code.MALFORMED_REQUEST, f"{len(data)} bytes that are no {name}"
+        ) from error

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import zstandard
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.store.index.facts import ReplicaFacts
 from agent.store.replica_store import ReplicaStore
 from agent.transfer.chunk_checks import StreamedChunks
@@ -53,10 +53,10 @@ class ArchiveExport:
     container_id: ContainerId
 
     def check(self) -> ReplicaFacts:
-        """Return the facts of a replica that may be sent. Raise Refused."""
+        """Return the facts of a replica that may be sent. Raise RefusedError."""
         facts = self.store.replica(self.container_id)
         if facts.state not in TREE_STATES:
-            raise Refused(
+            raise RefusedError(
                 Code.INVALID_CONTAINER_STATE,
                 f"container {self.container_id} is {facts.state}: it is not sent before it is "
                 "closed",
@@ -90,12 +90,12 @@ class ArchiveExport:
         yield bytes(2 * tarfile.BLOCKSIZE)
 
     def _check_rows(self) -> None:
-        """Raise Refused for a replica with bytes without a row: an archive has no place for
+        """Raise RefusedError for a replica with bytes without a row: an archive has no place for
         them.
         """
         for block_id, size_bytes in self.store.blocks_without_row(self.container_id).items():
             if size_bytes > 0:
-                raise Refused(
+                raise RefusedError(
                     Code.INELIGIBLE,
                     f"block {block_id} has bytes here and no row that can be read",
                     hint="a reconcile brings back rows that another replica has",
@@ -141,7 +141,7 @@ class ArchiveExport:
             data = self.store.read(self.container_id, found, at, length_bytes)
             chunks.feed(memoryview(data))
             for chunk in chunks.wrong:
-                raise Refused(
+                raise RefusedError(
                     Code.CHECKSUM_MISMATCH,
                     f"the chunk at {chunk.offset} of block {block_id} is damaged here",
                     hint="a scan of the container tells more, and a reconcile heals it",
@@ -152,9 +152,9 @@ class ArchiveExport:
 
 
 def check_compression(compression: Compression) -> None:
-    """Raise Refused for an unsupported compression."""
+    """Raise RefusedError for an unsupported compression."""
     if compression not in {Compression.NO_COMPRESSION, Compression.ZSTD}:
-        raise Refused(
+        raise RefusedError(
             Code.INELIGIBLE, f"archives compressed by {compression.name} are not made here"
         )
 

@@ -44,7 +44,7 @@ def gathered(data: Iterable[bytes]) -> Iterator[ArchivePart]:
 
 
 def joined(container_id: ContainerId, parts: Iterable[Any]) -> Iterator[bytes]:
-    """Yield the bytes of a container's parts. Raise Refused if one is not the next."""
+    """Yield the bytes of a container's parts. Raise RefusedError if one is not the next."""
     position = 0
     for part in parts:
         if part.container_id != container_id or part.offset != position:

@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final, Self
 
-from agent.errors import Unavailable
+from agent.errors import UnavailableError
 from agent.store.files.durable import error_of
 
 MEMORY: Final = Path("/dev/shm")  # noqa: S108 - only private directories are made in it
@@ -33,7 +33,7 @@ def scratch_errors() -> Iterator[None]:
     except OSError as error:
         known = error_of(error, Path(error.filename or "scratch"))
         what = f"tables of an archive: {known}"
-        raise Unavailable(known.code, what, hint="free space in TMPDIR") from error
+        raise UnavailableError(known.code, what, hint="free space in TMPDIR") from error
 
 
 class Scratch:
@@ -59,7 +59,7 @@ class Scratch:
 
     def reserve(self, size_bytes: int) -> Path:
         """Return the directory for a file of this size; existing files are in it, too. Raise
-        Unavailable if they cannot be moved.
+        UnavailableError if they cannot be moved.
         """
         self._reserved_bytes += size_bytes
         if self._is_in_memory and self._reserved_bytes > MEMORY_BYTES_MAX:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import grpc
 
-from agent.errors import Code, Refused, SutureError
+from agent.errors import Code, RefusedError, SutureError
 from agent.ports import Leases
 from agent.rpc.serving.access import DONE, PLAINTEXT, Audit
 from agent.rpc.wire import codec
@@ -82,7 +82,7 @@ class ReplicationService(grpc.GenericRpcHandler):
                 with self._leases.share(container_id, self._timeout_s):
                     data = export.stream(parse_compression(wish.compression))
                     yield from _parts(container_id, data)
-            except Refused as error:
+            except RefusedError as error:
                 if error.code is Code.CHECKSUM_MISMATCH:
                     self._ask_scan(container_id, DAMAGED)
                 raise
@@ -125,7 +125,7 @@ def _parts(container_id: ContainerId, data: Iterator[bytes]) -> Iterator[bytes]:
 
 
 class _Parts:
-    """The parts of one archive; the first identifies it. Raise Refused."""
+    """The parts of one archive; the first identifies it. Raise RefusedError."""
 
     def __init__(self, requests: Iterator[bytes]) -> None:
         self._requests = arriving(requests)

@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
-from agent.errors import Code, Unavailable
+from agent.errors import Code, UnavailableError
 from merkle.damaged import DamagedData
 from merkle.replica import ContainerId
 from ozone.disk.database import BLOCKS, DELETES, LAST_CHUNKS, NUMBERS, READ, DatabaseView, library
@@ -38,7 +38,7 @@ SIZES: Final = re.compile(r"raw (?:key|value) size=(\d+);")
 
 
 def keep_table(entry: ArchiveEntry, scratch: Scratch) -> None:
-    """Store the file of one table. Raise Refused for an unused one."""
+    """Store the file of one table. Raise RefusedError for an unused one."""
     name = entry.name.removeprefix(f"{TABLES}/").removesuffix(TABLE_SUFFIX)
     if entry.name != f"{TABLES}/{name}{TABLE_SUFFIX}" or name not in READ:
         raise malformed(f"{entry.name[:100]!r} is no table of schema V{SCHEMA}")
@@ -54,7 +54,7 @@ def keep_table(entry: ArchiveEntry, scratch: Scratch) -> None:
 
 @contextmanager
 def rows_of(scratch: Path, container_id: ContainerId) -> Iterator[ContainerRows]:
-    """Open the stored tables. Raise Refused if one is damaged, or there are no rows."""
+    """Open the stored tables. Raise RefusedError if one is damaged, or there are no rows."""
     rocks = library()
     files = {name: scratch / f"{name}{TABLE_SUFFIX}" for name in READ}
     if not files[READ[0]].exists():
@@ -80,7 +80,7 @@ def rows_of(scratch: Path, container_id: ContainerId) -> Iterator[ContainerRows]
 
 
 def _check_blocks(name: str, path: Path) -> None:
-    """Raise Refused for a table with a block that states more than any row needs, because the
+    """Raise RefusedError for a table with a block that states more than any row needs, because the
     library trusts it.
     """
     try:
@@ -95,7 +95,7 @@ class _Tables(DatabaseView):
     """The tables of an archive; their expansion is limited."""
 
     def batches(self, family: str, prefix: bytes) -> Iterator[tuple[list[bytes], list[bytes]]]:
-        """Yield batches as a view does. Raise Refused if a table has more than it states."""
+        """Yield batches as a view does. Raise RefusedError if a table has more than it states."""
         size_bytes = 0
         for keys, values in super().batches(family, prefix):
             size_bytes += sum(map(len, keys)) + sum(map(len, values))
@@ -118,7 +118,7 @@ def _check_size(name: str, size_bytes: int) -> None:
 def write_table(scratch: Path, name: str, rows: Iterator[tuple[bytes, bytes]]) -> None:
     """Write the file of one table, as Ozone ingests it: `rows` by ascending key; empty for none.
 
-    Raise Refused if the library is not installed, Unavailable if it cannot be written.
+    Raise RefusedError if the library is not installed, UnavailableError if it cannot be written.
     """
     path = scratch / f"{name}{TABLE_SUFFIX}"
     first = next(rows, None)
@@ -159,5 +159,7 @@ def _refused() -> Iterator[None]:
             raise
         if str(error).startswith(DISK_ERROR):
             what = f"tables of an archive: {error}"
-            raise Unavailable(Code.DISK_OUT_OF_SPACE, what, hint="free space in TMPDIR") from error
+            raise UnavailableError(
+                Code.DISK_OUT_OF_SPACE, what, hint="free space in TMPDIR"
+            ) from error
         raise malformed(f"its tables cannot be read: {error}") from error

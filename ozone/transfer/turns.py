@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 from typing import Final
 
-from agent.errors import Code, Unavailable
+from agent.errors import Code, UnavailableError
 from agent.rpc.serving.waits import WAIT_S_MAX, WorkerSlots
 from agent.store.operations.arrival import ARRIVALS_MAX
 
@@ -44,7 +44,7 @@ class ImportAdmission:
     def turn(self, is_wanted: Callable[[], bool]) -> Iterator[None]:
         """Wait for a turn, and hold it during the body. The caller has a slot.
 
-        Raise Unavailable: BUSY if none came in time, CANCELLED if it is no longer wanted.
+        Raise UnavailableError: BUSY if none came in time, CANCELLED if it is no longer wanted.
         """
         try:
             self._free.get_nowait()
@@ -63,9 +63,9 @@ class ImportAdmission:
         ends_at_s = self._monotonic_s() + self._wait_s
         while not self._is_free():
             if not is_wanted():
-                raise Unavailable(Code.CANCELLED, "the sender has gone")
+                raise UnavailableError(Code.CANCELLED, "the sender has gone")
             if self._monotonic_s() >= ends_at_s:
-                raise Unavailable(
+                raise UnavailableError(
                     Code.BUSY,
                     f"{ARRIVALS_MAX} containers are arriving, and none was whole within "
                     f"{self._wait_s:g} s",
@@ -81,7 +81,7 @@ class ImportAdmission:
 
 
 def in_time(pieces: Iterator[bytes], monotonic_s: Callable[[], float]) -> Iterator[bytes]:
-    """Yield the bytes of an archive. Raise Unavailable if they arrive too slowly.
+    """Yield the bytes of an archive. Raise UnavailableError if they arrive too slowly.
 
     Only the time spent waiting for the sender counts, and it may pause for WAIT_S_MAX.
     """
@@ -91,7 +91,7 @@ def in_time(pieces: Iterator[bytes], monotonic_s: Callable[[], float]) -> Iterat
         piece = next(pieces, None)
         left_s -= monotonic_s() - asked_at_s
         if left_s < 0:
-            raise Unavailable(
+            raise UnavailableError(
                 Code.UNAVAILABLE, f"the sender is slower than {BYTES_PER_S_MIN} bytes/s"
             )
         if piece is None:

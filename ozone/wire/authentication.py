@@ -9,7 +9,7 @@ import getpass
 import os
 from dataclasses import dataclass
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from ozone.wire import frames
 
 
@@ -36,9 +36,9 @@ def choose(user: str) -> HadoopIdentity:
         return HadoopIdentity(str(os.geteuid()))
 
 
-def not_accepted(address: str, failure: frames.Failure) -> Refused:
+def not_accepted(address: str, failure: frames.Failure) -> RefusedError:
     """Return the error for a server that requires more than SIMPLE, or another user."""
-    return Refused(
+    return RefusedError(
         Code.UNAUTHENTICATED,
         f"{address} does not let in who asks: {failure.text}",
         hint="a cluster with Kerberos cannot be asked yet: only SIMPLE authentication is spoken "

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.rpc.calls.peer import TransferCost
 from merkle.replica import BlockId, ChunkInfo, ContainerId
 from ozone.wire.datanode import Datanode
@@ -20,11 +20,11 @@ def read_checked(
     """Return the chunk at `offset` and its bytes, as the datanode serves them. `chunks` are those
     of its row by offset, and `fits` returns whether bytes match a chunk.
 
-    Raise Refused: UNABLE_TO_FIND_CHUNK; CHECKSUM_MISMATCH if they do not match.
+    Raise RefusedError: UNABLE_TO_FIND_CHUNK; CHECKSUM_MISMATCH if they do not match.
     """
     chunk = chunks.get(offset)
     if chunk is None:
-        raise Refused(
+        raise RefusedError(
             Code.UNABLE_TO_FIND_CHUNK,
             f"datanode {datanode.address}: block {block_id} has no chunk at {offset}",
         )
@@ -32,7 +32,7 @@ def read_checked(
     if meter is not None:
         meter.data_bytes += len(data)
     if not fits(chunk, data):
-        raise Refused(
+        raise RefusedError(
             Code.CHECKSUM_MISMATCH,
             f"datanode {datanode.address}: block {block_id}, chunk at {offset}: what it serves "
             "does not have its checksums",

@@ -9,7 +9,7 @@ import socket
 from dataclasses import dataclass
 from typing import Final
 
-from agent.errors import Code, Refused, Unavailable
+from agent.errors import Code, RefusedError, UnavailableError
 from merkle.damaged import DamagedData
 from ozone.wire import frames
 from ozone.wire.authentication import HadoopIdentity, not_accepted
@@ -44,7 +44,7 @@ def parse_addresses(text: str) -> tuple[Address, ...]:
 
 
 class Connection:
-    """An open connection. Every method raises Unavailable once it is unusable."""
+    """An open connection. Every method raises UnavailableError once it is unusable."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Connection:
             raise self._lost(_reason(error)) from error
 
     def receive(self) -> frames.Answer:
-        """Wait for an answer. Raise Refused if the server rejects the caller, or has another
+        """Wait for an answer. Raise RefusedError if the server rejects the caller, or has another
         protocol.
         """
         try:
@@ -126,11 +126,11 @@ class Connection:
                 raise self._lost("it closed the connection")
             self._received += data
 
-    def _lost(self, reason: str) -> Unavailable:
-        return Unavailable(Code.UNAVAILABLE, f"{self.address}: {reason}")
+    def _lost(self, reason: str) -> UnavailableError:
+        return UnavailableError(Code.UNAVAILABLE, f"{self.address}: {reason}")
 
-    def _foreign(self, reason: str) -> Refused:
-        return Refused(
+    def _foreign(self, reason: str) -> RefusedError:
+        return RefusedError(
             Code.MALFORMED_REQUEST,
             f"{self.address} does not speak Hadoop's RPC: {reason}",
             hint=self._hint,

@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 
 import grpc
 
-from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.errors import Code, RefusedError, SutureError, UnavailableError
 from agent.observe.printable import printable
 from agent.rpc.calls.channel import NO_PROXY, retried
 from agent.rpc.wire.errors import error_from
@@ -106,7 +106,7 @@ class Datanode:
     # questions
 
     def container(self, container_id: ContainerId) -> ContainerFacts:
-        """Return the datanode's facts about its replica. Raise Refused or Unavailable."""
+        """Return the datanode's facts about its replica. Raise RefusedError or UnavailableError."""
         request = self._request(DatanodeCommand.READ_CONTAINER, container_id, read_container={})
         data = self._one(request).read_container.container
         return ContainerFacts(STATES.get(data.state, ""), data.used_bytes, data.block_count)
@@ -114,7 +114,7 @@ class Datanode:
     def checksum_info(self, container_id: ContainerId) -> bytes:
         """Return the bytes of the replica's tree, as in a tree file.
 
-        Raise Refused, also if they exceed one message, or Unavailable.
+        Raise RefusedError, also if they exceed one message, or UnavailableError.
         """
         request = self._request(
             DatanodeCommand.GET_CONTAINER_CHECKSUM_INFO,
@@ -125,7 +125,7 @@ class Datanode:
         return info
 
     def block(self, container_id: ContainerId, block_id: BlockId) -> BlockData:
-        """Return one block, including its last chunk. Raise Refused or Unavailable."""
+        """Return one block, including its last chunk. Raise RefusedError or UnavailableError."""
         (_, found) = next(iter(self.blocks(container_id, [block_id])))
         if isinstance(found, SutureError):
             raise found
@@ -133,8 +133,8 @@ class Datanode:
 
     def blocks(
         self, container_id: ContainerId, block_ids: Iterable[BlockId]
-    ) -> Iterator[tuple[BlockId, BlockData | Refused]]:
-        """Yield blocks in the order of `block_ids`, or the error of one. Raise Unavailable."""
+    ) -> Iterator[tuple[BlockId, BlockData | RefusedError]]:
+        """Yield blocks in the order of `block_ids`, or the error of one. Raise UnavailableError."""
         ids = list(block_ids)
         questions = [
             _Question(
@@ -147,18 +147,18 @@ class Datanode:
             for one in ids
         ]
         for block_id, answer in zip(ids, self._all(questions), strict=True):
-            if isinstance(answer, Refused):
+            if isinstance(answer, RefusedError):
                 yield block_id, answer
                 continue
             try:
                 yield block_id, self._block(container_id, block_id, answer.get_block.block)
-            except Refused as error:
+            except RefusedError as error:
                 yield block_id, error
 
     def block_ids(self, container_id: ContainerId) -> Iterator[BlockId]:
         """Yield the ids of all blocks, in the order of their decimal text, page by page.
 
-        Raise Refused or Unavailable.
+        Raise RefusedError or UnavailableError.
         """
         last: int | None = None
         count = 0
@@ -184,7 +184,7 @@ class Datanode:
     def read(self, container_id: ContainerId, block_id: BlockId, chunk: ChunkInfo) -> bytes:
         """Return the replica's bytes of a chunk, unverified.
 
-        Raise Refused, also if they are fewer, or Unavailable.
+        Raise RefusedError, also if they are fewer, or UnavailableError.
         """
         ends = range(chunk.offset, chunk.end, PIECE_BYTES)
         pieces = [(offset, min(PIECE_BYTES, chunk.end - offset)) for offset in ends]
@@ -194,7 +194,7 @@ class Datanode:
         ]
         data = bytearray()
         for (offset, length_bytes), answer in zip(pieces, self._all(questions), strict=True):
-            if isinstance(answer, Refused):
+            if isinstance(answer, RefusedError):
                 raise answer
             data += self._piece(answer.read_chunk, block_id, offset, length_bytes)
         return bytes(data)
@@ -216,7 +216,7 @@ class Datanode:
         **body: Any,
     ) -> None:
         """Have a command carried out whose answer only confirms it, and which may be repeated after
-        a lost connection. Raise Refused or Unavailable.
+        a lost connection. Raise RefusedError or UnavailableError.
         """
         self._one(self._request(command, container_id, **body), data_bytes, wait_s)
 
@@ -246,7 +246,7 @@ class Datanode:
         except DamagedData as damage:
             raise self._malformed(str(damage)) from damage
         except UnsupportedFormat as why:
-            raise Refused(Code.INELIGIBLE, f"datanode {self.address}: {why}") from why
+            raise RefusedError(Code.INELIGIBLE, f"datanode {self.address}: {why}") from why
 
     def _named(self, container_id: ContainerId, row: bytes) -> BlockId:
         try:
@@ -265,26 +265,26 @@ class Datanode:
                 f"asked for was block {block_id} at {offset}"
             )
         if len(data) != length_bytes:
-            raise Refused(
+            raise RefusedError(
                 Code.UNABLE_TO_FIND_CHUNK,
                 f"datanode {self.address}: block {block_id} has {len(data)} of {length_bytes} "
                 f"bytes at {offset}",
             )
         return data
 
-    def _malformed(self, what: str) -> Refused:
-        return Refused(Code.MALFORMED_REQUEST, f"datanode {self.address} answered {what}")
+    def _malformed(self, what: str) -> RefusedError:
+        return RefusedError(Code.MALFORMED_REQUEST, f"datanode {self.address} answered {what}")
 
     # conversations
 
     def _one(self, request: Any, data_bytes: int = 0, wait_s: float = 0.0) -> Any:
         (answer,) = self._all([_Question(request, data_bytes, wait_s)])
-        if isinstance(answer, Refused):
+        if isinstance(answer, RefusedError):
             raise answer
         return answer
 
     def _all(self, questions: Sequence[_Question]) -> Iterator[Any]:
-        """Yield the answer to each request, or its Refused. Raise Unavailable.
+        """Yield the answer to each request, or its RefusedError. Raise UnavailableError.
 
         Answers received before a connection was lost are not requested again.
         """
@@ -296,7 +296,7 @@ class Datanode:
                 answers.append(answer)
                 yield answer
             if len(answers) != len(batch):
-                raise Unavailable(
+                raise UnavailableError(
                     Code.UNAVAILABLE,
                     f"datanode {self.address} ended the stream after {len(answers)} of "
                     f"{len(batch)} answers",
@@ -341,7 +341,7 @@ class Datanode:
         except grpc.RpcError as error:
             raise self._lost(error) from error
         except ValueError as error:  # how grpc reports a closed channel
-            raise Unavailable(Code.UNAVAILABLE, "the connection was closed") from error
+            raise UnavailableError(Code.UNAVAILABLE, "the connection was closed") from error
         finally:
             requests.put(None)  # ends the wait for the next request
             if stream is not None:
@@ -352,11 +352,11 @@ class Datanode:
         found = error_from(error, f"the datanode at {self.address}")
         message = f"datanode {self.address}: {found}"
         if found.code is Code.MALFORMED_REQUEST:  # too large for a message, or another service
-            return Refused(found.code, message)
-        return Unavailable(Code.UNAVAILABLE, message)
+            return RefusedError(found.code, message)
+        return UnavailableError(Code.UNAVAILABLE, message)
 
     def _answer(self, question: _Question, data: bytes) -> Any:
-        """Return an answer, or its Refused."""
+        """Return an answer, or its RefusedError."""
         with suppress(DamagedData):
             answer = parse(ANSWER, data)
             if answer.command != question.request.command:
@@ -367,5 +367,5 @@ class Datanode:
             lines = answer.message[:SAID_BYTES_MAX].decode("utf-8", "replace").splitlines()
             said = printable(lines[0]) if lines else ""
             code = Code(name) if name in Code.__members__ else Code.INELIGIBLE
-            return Refused(code, f"datanode {self.address}: {name}: {said}".rstrip(": "))
+            return RefusedError(code, f"datanode {self.address}: {name}: {said}".rstrip(": "))
         raise self._malformed(f"{len(data)} bytes that are no answer")

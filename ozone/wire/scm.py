@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
-from agent.errors import Code, Refused, Unavailable
+from agent.errors import Code, RefusedError, UnavailableError
 from ozone.wire.authentication import HadoopIdentity
 from ozone.wire.connection import Address, Connection
 from ozone.wire.frames import Answer, Failure, Method
@@ -90,10 +90,10 @@ class OzoneScmClient:
             self._connection = None
 
     def ask(self, kind: ScmRequestType, **fields: Any) -> Any:
-        """Return the answer to one request. Raise Refused or Unavailable."""
+        """Return the answer to one request. Raise RefusedError or UnavailableError."""
         ((_, answer),) = self.ask_each([0], lambda _: request(kind, **fields))
         if isinstance(answer, Failure):
-            raise Refused(
+            raise RefusedError(
                 Code.CONTAINER_INTERNAL_ERROR,
                 f"{self.leader} refuses {kind.name}: {answer.name}: {answer.text}",
             )
@@ -109,8 +109,8 @@ class OzoneScmClient:
     ) -> Iterator[tuple[int, Any]]:
         """Yield each item with its answer, or its Failure, as they arrive.
 
-        Many requests are in flight at once. Raise Refused, or Unavailable if nothing was answered
-        for `patience_s`.
+        Many requests are in flight at once. Raise RefusedError, or UnavailableError if nothing was
+        answered for `patience_s`.
         """
         rest = iter(items)
         asked: dict[int, int] = {}
@@ -126,7 +126,7 @@ class OzoneScmClient:
                 if answer.call_id not in asked:
                     continue  # to a call of an unfinished iteration
                 told = self._told(answer)
-            except (_RetryElsewhere, Unavailable) as error:
+            except (_RetryElsewhere, UnavailableError) as error:
                 again += asked.values()
                 asked.clear()
                 self._next(str(error), deadline_s)
@@ -160,7 +160,7 @@ class OzoneScmClient:
                     break
                 except _RetryElsewhere as error:
                     self._next(str(error), deadline_s)
-                except Unavailable as error:
+                except UnavailableError as error:
                     self._drop()
                     if sent:
                         text = f"not known whether it was done: {error}"
@@ -191,14 +191,14 @@ class OzoneScmClient:
             connection.send(b"".join(frames))
 
     def _told(self, answer: Answer) -> Any:
-        """Return the response or the Failure. Raise _Again or Refused."""
+        """Return the response or the Failure. Raise _Again or RefusedError."""
         failure = answer.failure
         if failure is None:
             self.counts.answered_bytes += len(answer.body)
             try:
                 response = RESPONSE.FromString(answer.body)
             except DecodeError as error:
-                raise Refused(
+                raise RefusedError(
                     Code.MALFORMED_REQUEST,
                     f"{self.leader} answers with {len(answer.body)} bytes that are no response",
                 ) from error
@@ -213,7 +213,7 @@ class OzoneScmClient:
         if failure.name in LATER:
             raise _RetryElsewhere(f"{failure.name}: {failure.text}")
         if failure.name in WRONG_PORT:
-            raise Refused(
+            raise RefusedError(
                 Code.MALFORMED_REQUEST,
                 f"{self.leader} is no client port of an SCM: {failure.text}",
                 hint="the port is that of ozone.scm.client.address: 9860, if nothing was "
@@ -239,12 +239,14 @@ class OzoneScmClient:
             self._connection = None
 
     def _next(self, said: str, deadline_s: float) -> None:
-        """Switch to the next SCM; wait after a whole round. Raise Unavailable when time is up."""
+        """Switch to the next SCM; wait after a whole round. Raise UnavailableError when time is
+        up.
+        """
         self._drop()
         self._said[self.leader] = said.removeprefix(f"{self.leader}: ")
         if self.now_s() >= deadline_s:
             reasons = "; ".join(f"{at}: {why}" for at, why in self._said.items())
-            raise Unavailable(
+            raise UnavailableError(
                 Code.UNAVAILABLE,
                 f"no SCM answered for {self.manners.patience_s:g} s: {reasons}",
                 hint="is one of them the leader, and is that port the one of its clients?",

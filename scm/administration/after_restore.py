@@ -19,7 +19,7 @@ import numpy as np
 import structlog
 
 from agent.ec.scheme import parse_scheme
-from agent.errors import Code, Unavailable
+from agent.errors import Code, UnavailableError
 from agent.rpc.wire.bounds import KEY_BYTES_MAX
 from merkle.checksum import container_checksum
 from merkle.replica import ID_MAX
@@ -195,9 +195,9 @@ class RestoreRecovery:
         return brought
 
     def finish(self, change: StateChange, *, last_local_id: int, is_forced: bool) -> None:
-        """End the recovery so that decisions may begin. Raise Unavailable naming the known nodes
-        that have not reported, unless forced: data that only they have is still unknown and stays
-        there.
+        """End the recovery so that decisions may begin. Raise UnavailableError naming the known
+        nodes that have not reported, unless forced: data that only they have is still unknown and
+        stays there.
 
         A state that was put back by hand, and is not marked as restored, must not assign a block id
         twice either.
@@ -209,7 +209,7 @@ class RestoreRecovery:
             return
         missing = self._safe_mode.look(self._reports.confirmed).missing
         if missing and not is_forced:
-            raise Unavailable(
+            raise UnavailableError(
                 Code.SAFE_MODE,
                 f"{', '.join(missing)} has not named all it has: what was stored there since the "
                 "backup is not known yet",

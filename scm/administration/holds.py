@@ -13,7 +13,7 @@ import structlog
 
 from agent.errors import Code
 from scm.replication.reconciling.plan_check import ContainerDecision
-from scm.state.clock import Clock
+from scm.state.clock import ScmClock
 from scm.state.database import StateChange, StateDatabase
 from scm.state.facts import ASKED, Hold
 
@@ -23,7 +23,7 @@ _log = structlog.get_logger("suture.scm")
 class HoldManager:
     """Sets and releases holds. Callers hold the control plane's lock."""
 
-    def __init__(self, state: StateDatabase, clock: Clock) -> None:
+    def __init__(self, state: StateDatabase, clock: ScmClock) -> None:
         self._state = state
         self._clock = clock
 

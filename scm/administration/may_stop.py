@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from agent.errors import Code, Refused, size_text
+from agent.errors import Code, RefusedError, size_text
 from health.segments import Ints
 from scm.administration.container_pages import ContainerPages
 from scm.administration.outlook import ImpactTotals, StopAnswer, StopTargets
@@ -83,7 +83,9 @@ class StopImpactAnalyzer:
         self._lock = lock
 
     def ask(self, question: StopQuery) -> StopImpact:
-        """Return the answer. Raise Refused(WRONG_DATANODE) for an unknown datanode or volume."""
+        """Return the answer. Raise RefusedError(WRONG_DATANODE) for an unknown datanode or
+        volume.
+        """
         for tries_left in reversed(range(TRIES)):
             found, is_same = self._looked(question)
             if is_same or not tries_left:
@@ -104,7 +106,7 @@ class StopImpactAnalyzer:
     def _begin(self, question: StopQuery) -> _Begun:
         for name in (*question.datanode_ids, *(name for name, _ in question.volumes)):
             if self._state.nodes.get(name) is None:
-                raise Refused(
+                raise RefusedError(
                     Code.WRONG_DATANODE, f"no datanode {name} ever registered", datanode_id=name
                 )
         reasons = [] if not self._safe_mode.is_on else ["the control plane is in safe mode"]
@@ -136,7 +138,7 @@ class StopImpactAnalyzer:
         known = {volume.volume_id for volume in live.volumes} if live is not None else set()
         missing = sorted(set(volume_ids) - known - set(words))
         if missing:
-            raise Refused(
+            raise RefusedError(
                 Code.WRONG_DATANODE,
                 f"datanode {datanode_id} has no volume {', '.join(missing)}",
                 hint="suture volumes lists them",

@@ -219,7 +219,7 @@ def _without_the_dead(page: ContainerPage) -> tuple[Bools, Bools]:
     has_all = replicas.bcsid >= seen.of_container(containers.sequence_id)
     has_all |= seen.of_container(~is_settled)
     serves = seen.is_alive & has_all
-    is_unwanted = ~containers.is_known | (containers.state >= words.ContainerState.DELETING)
+    is_unwanted = ~containers.is_known | (containers.state >= words.ContainerOnlyState.DELETING)
     is_free = obstacles(seen, found.counts, found.flags) == FREE
     return is_readable(replace(seen, is_reachable=serves)) | is_unwanted, is_free | is_unwanted
 

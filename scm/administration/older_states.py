@@ -23,7 +23,7 @@ from scm.state.audit_trail import AuditEntry
 from scm.state.database import StateChange
 from scm.state.facts import UNFINISHED, OutcomeState
 from scm.state.single_values import RestoreRecord, counters_anew
-from scm.state.starts import SeenStart, Start
+from scm.state.starts import ReportedStart, Start
 
 _WHY: Final = "datanodes have seen a later state than this one"
 _log = structlog.get_logger("suture.scm")
@@ -45,7 +45,7 @@ class OlderStates:
         self.term_seen = 0
         """The highest term of such a start."""
 
-    def compare(self, change: StateChange, datanode_id: str, seen: Sequence[SeenStart]) -> None:
+    def compare(self, change: StateChange, datanode_id: str, seen: Sequence[ReportedStart]) -> None:
         """Compare this state with what a datanode saw; treat it as restored if it is older."""
         later = self._state.lineage.later(seen, self._state.number)
         if not later:
@@ -72,7 +72,7 @@ class OlderStates:
         change.on_undo(lambda: setattr(self, "trouble", before))
         self.trouble = ""
 
-    def _told(self, datanode_id: str, seen: SeenStart) -> str:
+    def _told(self, datanode_id: str, seen: ReportedStart) -> str:
         known = any(start.start_id == seen.start_id for start in self._state.lineage.starts)
         what = (
             f"this state to number {seen.state_number} in term {seen.term}, which it lacks: an "
@@ -82,7 +82,7 @@ class OlderStates:
         )
         return f"datanode {datanode_id} has seen {what}; nothing is deleted until it is recovered"
 
-    def _distrust(self, change: StateChange, since: Start, newest: SeenStart) -> None:
+    def _distrust(self, change: StateChange, since: Start, newest: ReportedStart) -> None:
         """Schedule recovery of everything done since this state may have become outdated."""
         state, now_ms = self._state, self._clock.wall_ms()
         unfinished = [

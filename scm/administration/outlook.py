@@ -26,7 +26,7 @@ from health.segments import Bools, Groups, Ints
 from health.source_doubts import SourceIssue
 from health.words import (
     CONTAINER_STATES,
-    ContainerState,
+    ContainerOnlyState,
     HealthState,
     NodeHealth,
     PendingOpKind,
@@ -207,7 +207,7 @@ def _at_stake(batch: ContainerBatch, rules: Rules, targets: StopTargets) -> _Imp
         if name in names:
             own = replicas.node == names.index(name)
             is_hit |= own & np.isin(containers.container_id[replicas.container], ids)
-    is_over = (containers.state >= ContainerState.DELETING) | found.counts.is_empty
+    is_over = (containers.state >= ContainerOnlyState.DELETING) | found.counts.is_empty
     is_unwritten = (containers.state == SharedState.OPEN) & (containers.key_count == 0)
     return _ImpactBatch(batch, found, is_hit, ~is_over & ~is_unwritten, targets)
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import lmdb
 
-from agent.errors import Code, Refused, Unavailable
+from agent.errors import Code, RefusedError, UnavailableError
 from scm.state import records, single_values
 from scm.state.database import DATABASES_MAX, StateDatabase
 from scm.state.facts import UNFINISHED
@@ -42,9 +42,9 @@ class StateImage:
 
 
 def check_state(source: Path) -> None:
-    """Raise Refused if there is no state below `source`."""
+    """Raise RefusedError if there is no state below `source`."""
     if not (source / DATA).is_file():
-        raise Refused(
+        raise RefusedError(
             Code.INVALID_CONFIG,
             f"{source.parent} has no state of a control plane",
             hint="name the directory that suture-scm has as --data",
@@ -54,8 +54,8 @@ def check_state(source: Path) -> None:
 def copy_state(source: Path, target: Path) -> None:
     """Copy the state below `source`, at one instant and without holes, into the directory `target`.
 
-    Raise Refused if there is none, or one with a damaged page, and Unavailable if it cannot be read
-    or written.
+    Raise RefusedError if there is none, or one with a damaged page, and UnavailableError if it
+    cannot be read or written.
     """
     check_state(source)
     check_pages(source)
@@ -64,7 +64,7 @@ def copy_state(source: Path, target: Path) -> None:
             environment.reader_check()  # slots of a killed copy: its pages were kept for it
             environment.copy(str(target), compact=True)
     except lmdb.Error as error:
-        raise Unavailable(
+        raise UnavailableError(
             Code.IO_EXCEPTION, f"cannot copy the state in {source}: {error}"
         ) from error
     sync_file(target / DATA)
@@ -75,7 +75,7 @@ def look_through(
 ) -> StateImage:
     """Read every row of a state that nothing else uses; pass `looked_at` the number of rows.
 
-    Raise Refused(INCONSISTENT_VOLUME) naming what cannot be decoded.
+    Raise RefusedError(INCONSISTENT_VOLUME) naming what cannot be decoded.
     """
     try:
         with (
@@ -89,7 +89,7 @@ def look_through(
                 database = environment.open_db(table.name.encode(), txn=transaction, create=False)
                 counts[table.name] = _look_at(transaction, database, table, looked_at)
     except (records.DamagedRow, lmdb.Error) as error:
-        raise Refused(Code.INCONSISTENT_VOLUME, f"state in {directory}: {error}") from error
+        raise RefusedError(Code.INCONSISTENT_VOLUME, f"state in {directory}: {error}") from error
     return StateImage(found.cluster_id, found.format_version, found.counters, counts)
 
 

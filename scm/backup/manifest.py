@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from scm.backup.image import DATA
 
 NAME: Final = "manifest.json"
@@ -45,13 +45,13 @@ class BackupManifest:
 
 
 def read_manifest(backup: Path) -> BackupManifest:
-    """Read the manifest of a backup. Raise Refused, naming what is wrong with it."""
+    """Read the manifest of a backup. Raise RefusedError, naming what is wrong with it."""
     path = backup / NAME
     try:
         with path.open("rb") as file:
             data = file.read(BYTES_MAX)
     except FileNotFoundError as error:
-        raise Refused(
+        raise RefusedError(
             Code.INCONSISTENT_VOLUME,
             f"{backup} is no backup: it has no {NAME}",
             hint="a backup is a directory with the time in its name; suture scm backup makes them",
@@ -59,7 +59,7 @@ def read_manifest(backup: Path) -> BackupManifest:
     try:
         return _decoded(data)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Refused(Code.INCONSISTENT_VOLUME, f"{path} is damaged: {error}") from error
+        raise RefusedError(Code.INCONSISTENT_VOLUME, f"{path} is damaged: {error}") from error
 
 
 def _decoded(data: bytes) -> BackupManifest:
@@ -73,16 +73,16 @@ def _decoded(data: bytes) -> BackupManifest:
 
 
 def check_bytes(backup: Path, manifest: BackupManifest) -> None:
-    """Read the copy and compare it with the manifest. Raise Refused if they differ."""
+    """Read the copy and compare it with the manifest. Raise RefusedError if they differ."""
     path = backup / STATE / DATA
     try:
         found, size_bytes = sha256_of(path)
     except FileNotFoundError as error:
-        raise Refused(
+        raise RefusedError(
             Code.INCONSISTENT_VOLUME, f"{backup} is damaged: {path} is missing"
         ) from error
     if (found, size_bytes) != (manifest.sha256, manifest.size_bytes):
-        raise Refused(
+        raise RefusedError(
             Code.INCONSISTENT_VOLUME,
             f"{backup} is damaged: {path} has {size_bytes} bytes with SHA-256 {found}, "
             f"its manifest says {manifest.size_bytes} bytes with {manifest.sha256}",

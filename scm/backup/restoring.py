@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.errors import Code, RefusedError, SutureError, UnavailableError
 from scm.backup import manifest as manifests
 from scm.backup.image import DATA, ROOM_BYTES, begin_anew, look_through, sync_file
 from scm.backup.manifest import BackupManifest
@@ -48,18 +48,19 @@ def restore_backup(
 ) -> RestoreResult:
     """Make a control plane's directory out of a backup.
 
-    `cluster_id`, if given, is the cluster it must be of. Raise Refused, before anything is written,
-    if the backup is damaged, of another cluster or of the future, or if `to` holds anything but the
-    rest of an interrupted restore. Raise Unavailable if there is no room or it cannot be written.
+    `cluster_id`, if given, is the cluster it must be of. Raise RefusedError, before anything is
+    written, if the backup is damaged, of another cluster or of the future, or if `to` holds
+    anything but the rest of an interrupted restore. Raise UnavailableError if there is no room or
+    it cannot be written.
     """
     manifest = manifests.read_manifest(backup)
     if cluster_id and cluster_id != manifest.cluster_id:
-        raise Refused(
+        raise RefusedError(
             Code.WRONG_CLUSTER,
             f"{backup} is of cluster {manifest.cluster_id}, not of {cluster_id}",
         )
     if manifest.taken_at_ms > now_ms:
-        raise Refused(
+        raise RefusedError(
             Code.INVALID_CONFIG,
             f"{backup} was taken {(manifest.taken_at_ms - now_ms) / 1000:.0f} s after now: "
             "the clock of this machine, or of the one that took it, is wrong",
@@ -77,7 +78,7 @@ def restore_backup(
         restored = _restored(backup, manifest, to, now_ms, looked_at)
         return RestoreResult(manifest, restored, was_cut_off)
     except OSError as error:
-        raise Unavailable(
+        raise UnavailableError(
             Code.IO_EXCEPTION,
             f"cannot write {to}: {error}",
             hint=f"what is there is not whole: remove {to / GROWING} before you try again",
@@ -116,28 +117,28 @@ def _grown(
     shutil.copyfile(backup / manifests.STATE / DATA, growing / DATA)
     sync_file(growing / DATA)
     if manifests.sha256_of(growing / DATA) != (manifest.sha256, manifest.size_bytes):
-        raise Unavailable(
+        raise UnavailableError(
             Code.IO_EXCEPTION, f"{growing / DATA} does not read back as it was written"
         )
     image = look_through(growing, looked_at)
     if (image.cluster_id, image.counts) != (manifest.cluster_id, manifest.counts):
-        raise Refused(
+        raise RefusedError(
             Code.INCONSISTENT_VOLUME, f"{backup} is damaged: it holds not what its manifest says"
         )
     return begin_anew(growing, taken_at_ms=manifest.taken_at_ms, now_ms=now_ms)
 
 
 def _check_empty(to: Path, ignored: Collection[str] = ()) -> None:
-    """Raise Refused if a directory holds anything: it may be a state that is still needed."""
+    """Raise RefusedError if a directory holds anything: it may be a state that is still needed."""
     try:
         found = set(os.listdir(to))  # noqa: PTH208 - also of what is no directory
     except FileNotFoundError:
         return
     except NotADirectoryError as error:
-        raise Refused(Code.INVALID_CONFIG, f"{to} is no directory") from error
+        raise RefusedError(Code.INVALID_CONFIG, f"{to} is no directory") from error
     names = sorted(found - _IGNORED.union(ignored))
     if names:
-        raise Refused(
+        raise RefusedError(
             Code.INVALID_CONFIG,
             f"{to} is not empty: it holds {', '.join(names[:5])}",
             hint="name a new directory, or move what is there elsewhere; nothing of it was changed",
@@ -145,11 +146,11 @@ def _check_empty(to: Path, ignored: Collection[str] = ()) -> None:
 
 
 def _check_room(to: Path, needed_bytes: int) -> None:
-    """Raise Unavailable unless the disk of `to` has room, including for the first changes."""
+    """Raise UnavailableError unless the disk of `to` has room, including for the first changes."""
     there = next(path for path in (to, *to.absolute().parents) if path.exists())
     free_bytes = shutil.disk_usage(there).free
     if free_bytes < needed_bytes:
-        raise Unavailable(
+        raise UnavailableError(
             Code.DISK_OUT_OF_SPACE,
             f"{free_bytes} bytes are free on the disk of {to}, and {needed_bytes} needed",
             hint="make room, or name a directory on another disk; nothing was written",

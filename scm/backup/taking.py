@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.errors import Code, RefusedError, SutureError, UnavailableError
 from scm.backup import manifest as manifests
 from scm.backup.image import DATA, check_state, copy_state, look_through, sync_file
 from scm.backup.manifest import BackupManifest
@@ -50,8 +50,8 @@ def take_backup(
 
     The control plane may be running. Once the new backup is whole, older backups of the same
     cluster in `to` beyond the newest `keep_count` are removed; 0 keeps all. `looked_at` receives
-    the number of rows read. Raise Refused or Unavailable; then there is no new backup, and all old
-    ones stay.
+    the number of rows read. Raise RefusedError or UnavailableError; then there is no new backup,
+    and all old ones stay.
     """
     check_state(data / "state")
     to.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
@@ -59,7 +59,7 @@ def take_backup(
         _remove_unfinished(to)
         name = f"{PREFIX}{_stamp(now_ms)}"
         if (to / name).exists():
-            raise Refused(Code.CONTAINER_EXISTS, f"{to / name} is there already")
+            raise RefusedError(Code.CONTAINER_EXISTS, f"{to / name} is there already")
         building = to / f".{name}{BUILDING}"
         try:
             made = _build(data, building, now_ms=now_ms, version=version, looked_at=looked_at)
@@ -67,7 +67,9 @@ def take_backup(
             sync_file(to)
         except OSError as error:
             shutil.rmtree(building, ignore_errors=True)
-            raise Unavailable(Code.IO_EXCEPTION, f"cannot write {to / name}: {error}") from error
+            raise UnavailableError(
+                Code.IO_EXCEPTION, f"cannot write {to / name}: {error}"
+            ) from error
         except SutureError:
             shutil.rmtree(building, ignore_errors=True)
             raise
@@ -83,7 +85,7 @@ def list_backups(directory: Path) -> list[tuple[Path, BackupManifest | str]]:
     for path in sorted(directory.glob(f"{PREFIX}*")):
         try:
             found.append((path, manifests.read_manifest(path)))
-        except Refused as error:
+        except RefusedError as error:
             found.append((path, str(error)))
     return found
 
@@ -112,7 +114,7 @@ def _build(
     for one in (path, state, building):
         sync_file(one)
     if manifests.read_manifest(building) != made:
-        raise Unavailable(Code.IO_EXCEPTION, f"{path} does not read back as it was written")
+        raise UnavailableError(Code.IO_EXCEPTION, f"{path} does not read back as it was written")
     return made
 
 
@@ -148,13 +150,13 @@ def _stamp(now_ms: int) -> str:
 
 @contextmanager
 def _alone(to: Path) -> Iterator[None]:
-    """Keep a second backup out of the directory. Raise Unavailable(BUSY) if one is running."""
+    """Keep a second backup out of the directory. Raise UnavailableError(BUSY) if one is running."""
     descriptor = os.open(to / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise Unavailable(Code.BUSY, f"another backup into {to} is being taken") from error
+            raise UnavailableError(Code.BUSY, f"another backup into {to} is being taken") from error
         yield
     finally:
         os.close(descriptor)

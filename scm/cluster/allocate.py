@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from agent.errors import Code, Unavailable, size_text
+from agent.errors import Code, UnavailableError, size_text
 
 # Fractions of a node's capacity are compared in these steps; finer differences are noise.
 LOAD_STEPS: Final = 1_000
@@ -50,11 +50,11 @@ def choose_nodes(
 ) -> list[str]:
     """Choose `count` different nodes, on as many different racks as possible.
 
-    Raise Unavailable(NOT_ENOUGH_NODES) with the reason if there are not that many.
+    Raise UnavailableError(NOT_ENOUGH_NODES) with the reason if there are not that many.
     """
     roomy = [candidate for candidate in candidates if candidate.has_room(needed_bytes)]
     if len(roomy) < count:
-        raise Unavailable(
+        raise UnavailableError(
             Code.NOT_ENOUGH_NODES,
             f"{count} nodes with {size_text(needed_bytes)} of room are needed: "
             f"{len(candidates)} healthy and in service, {len(roomy)} of them with room",

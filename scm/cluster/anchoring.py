@@ -9,7 +9,7 @@ from typing import Final
 
 import structlog
 
-from scm.state.clock import Clock
+from scm.state.clock import ScmClock
 from scm.state.database import StateChange, StateDatabase
 from scm.state.facts import ReportedVolume
 from scm.state.history.anchors import VOLUMES_MAX, Anchor, VolumeAnchors
@@ -22,7 +22,7 @@ _log = structlog.get_logger("suture.scm")
 class AnchorKeeper:
     """Keeps anchors. Callers hold the control plane's lock."""
 
-    def __init__(self, state: StateDatabase, clock: Clock) -> None:
+    def __init__(self, state: StateDatabase, clock: ScmClock) -> None:
         self._state = state
         self._clock = clock
         self._told: set[tuple[str, str, int, str]] = set()  # heads that went back: logged once

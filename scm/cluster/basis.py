@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from scm.cluster.cases import ContainerContexts
 from scm.cluster.commands.pending_ops import PendingOps
 from scm.cluster.nodes import NodeManager
-from scm.state.clock import Clock
+from scm.state.clock import ScmClock
 from scm.state.database import StateDatabase
 from scm.state.options import ScmOptions
 
@@ -18,5 +18,5 @@ class DecisionContext:
     nodes: NodeManager
     commands: PendingOps
     cases: ContainerContexts
-    clock: Clock
+    clock: ScmClock
     options: ScmOptions

@@ -8,7 +8,7 @@ from scm.cluster.allocate import TargetCandidate
 from scm.cluster.case import ContainerContext, PlacedReplica, is_bad, present
 from scm.cluster.nodes import NodeManager
 from scm.cluster.replica_map import ReportProcessor
-from scm.state.clock import Clock
+from scm.state.clock import ScmClock
 from scm.state.database import StateDatabase
 from scm.state.facts import CommandKind, Container, OpState, Replica
 from scm.state.options import ScmOptions
@@ -24,7 +24,7 @@ class ContainerContexts:
         state: StateDatabase,
         nodes: NodeManager,
         reports: ReportProcessor,
-        clock: Clock,
+        clock: ScmClock,
         options: ScmOptions,
     ) -> None:
         self._state = state

@@ -15,14 +15,14 @@ from typing import Final
 
 import structlog
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from merkle.replica import LAYOUT_VERSION
 from scm.cluster.commands.command_limits import backoff_s
-from scm.state.clock import Clock
+from scm.state.clock import ScmClock
 from scm.state.database import StateChange, StateDatabase
 from scm.state.facts import Liveness, Node, NodeHealthState, OpState, Replica, ReportedVolume
 from scm.state.options import ScmOptions
-from scm.state.starts import SeenStart
+from scm.state.starts import ReportedStart
 
 AVOIDED_HEARTBEATS: Final = 2  # for a node on which a write failed, the first time
 
@@ -43,7 +43,7 @@ class Registration:
     op_state: OpState | None = None  # as the datanode keeps it; None: never set
     op_expiry_ms: int = 0
     layout_version: int = LAYOUT_VERSION
-    seen_starts: tuple[SeenStart, ...] = ()  # of control planes of this cluster
+    seen_starts: tuple[ReportedStart, ...] = ()  # of control planes of this cluster
     refused: tuple[str, ...] = ()  # parts that break a rule and are left out
 
 
@@ -59,7 +59,7 @@ def health_of(age_s: float, *, has_called: bool, options: ScmOptions) -> NodeHea
 class NodeManager:
     """The registered datanodes. Callers hold the control plane's lock."""
 
-    def __init__(self, state: StateDatabase, clock: Clock, options: ScmOptions) -> None:
+    def __init__(self, state: StateDatabase, clock: ScmClock, options: ScmOptions) -> None:
         self._state = state
         self._clock = clock
         self._options = options
@@ -79,11 +79,11 @@ class NodeManager:
     def register(self, change: StateChange, registration: Registration) -> bool:
         """Record a datanode; return True if it is another process than the known one.
 
-        Raise Refused(WRONG_CLUSTER) if it belongs to another cluster, Refused(WRONG_DATANODE) if
-        another live datanode has its address.
+        Raise RefusedError(WRONG_CLUSTER) if it belongs to another cluster,
+        RefusedError(WRONG_DATANODE) if another live datanode has its address.
         """
         if registration.cluster_id and registration.cluster_id != self._state.cluster_id:
-            raise Refused(
+            raise RefusedError(
                 Code.WRONG_CLUSTER,
                 f"datanode {registration.datanode_id} belongs to cluster "
                 f"{registration.cluster_id}, this is {self._state.cluster_id}",
@@ -138,7 +138,7 @@ class NodeManager:
         return known is None or known.boot_id != node.boot_id
 
     def _check_address(self, registration: Registration) -> None:
-        """Raise Refused if another live datanode has the same address.
+        """Raise RefusedError if another live datanode has the same address.
 
         Data for one of them would be written to the other, and counted as a replica of each. A
         reinstalled host has a new id at its old address: it is admitted when the old id has been
@@ -152,7 +152,7 @@ class NodeManager:
                 datanode_id in self._registered
                 and self.health(datanode_id) is NodeHealthState.HEALTHY
             ):
-                raise Refused(
+                raise RefusedError(
                     Code.WRONG_DATANODE,
                     f"datanode {registration.datanode_id} has the address {node.address}, "
                     f"which datanode {datanode_id} has too and calls from",

@@ -9,7 +9,7 @@ from typing import Final
 
 import structlog
 
-from scm.state.clock import Clock
+from scm.state.clock import ScmClock
 
 KEPT_S: Final = 2 * 3600.0  # a full report comes every hour and repeats it
 STRANGER_KEPT_S: Final = 300.0  # an agent calls again after 30 s at most
@@ -21,7 +21,7 @@ _log = structlog.get_logger("suture.scm")
 class RejectedReportParts:
     """Datanodes with recent invalid parts. Callers hold the control plane's lock."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: ScmClock) -> None:
         self._clock = clock
         self._last: dict[str, tuple[float, str]] = {}
         self._strangers: dict[str, tuple[float, str]] = {}

@@ -32,10 +32,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from merkle.replica import ReplicaState
 from scm.cluster.nodes import NodeManager
-from scm.state.clock import Clock
+from scm.state.clock import ScmClock
 from scm.state.database import StateChange, StateDatabase
 from scm.state.facts import ContainerState, OpState, data_count_of
 from scm.state.options import ScmOptions
@@ -67,7 +67,7 @@ class SafeModeStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Reported:
+class ReportedCount:
     """Closed containers that keys need, and the number reported since the start."""
 
     reported_count: int
@@ -80,7 +80,7 @@ def gate(
     *,
     away: Collection[str] = (),
     hosts_needed: int,
-    containers: Callable[[], Reported],
+    containers: Callable[[], ReportedCount],
     percent: int,
     waited_s: float,
     wait_s: float,
@@ -126,7 +126,7 @@ class SafeMode:
     """
 
     def __init__(
-        self, state: StateDatabase, nodes: NodeManager, clock: Clock, options: ScmOptions
+        self, state: StateDatabase, nodes: NodeManager, clock: ScmClock, options: ScmOptions
     ) -> None:
         self._state = state
         self._nodes = nodes
@@ -147,7 +147,9 @@ class SafeMode:
             node.datanode_id for node in state.nodes.values() if node.was_online or state.is_cold
         )
         self._seen: set[str] = set()
-        self._reported: tuple[int, Reported] | None = None  # evaluated at this number of seen nodes
+        self._reported: tuple[int, ReportedCount] | None = (
+            None  # evaluated at this number of seen nodes
+        )
         self._gate = SafeModeStatus(False, "just started")
 
     @property
@@ -189,10 +191,12 @@ class SafeMode:
         self._begin()
 
     def leave(self) -> SafeModeStatus:
-        """End safe mode on an operator's request. Raise Refused while a restore is unfinished."""
+        """End safe mode on an operator's request. Raise RefusedError while a restore is
+        unfinished.
+        """
         restored = self._state.restored
         if restored is not None:
-            raise Refused(
+            raise RefusedError(
                 Code.SAFE_MODE,
                 f"safe mode cannot be left: {_to_recover(restored)}",
                 hint="suture scm recover",
@@ -201,7 +205,7 @@ class SafeMode:
             self._gate = replace(self._gate, is_open=True, reason="opened by an operator", left_s=0)
         return self._gate
 
-    def _containers(self) -> Reported:
+    def _containers(self) -> ReportedCount:
         """Count the containers. Scans all that keys need, once per newly seen node, because every
         call needs the result until safe mode ends.
         """
@@ -209,7 +213,7 @@ class SafeMode:
             self._reported = len(self._seen), self._count()
         return self._reported[1]
 
-    def _count(self) -> Reported:
+    def _count(self) -> ReportedCount:
         state = self._state
         needed = {
             container.container_id: data_count_of(container.scheme)
@@ -224,7 +228,7 @@ class SafeMode:
         if not self._is_cold:  # of the others nothing was known before the start either
             before = self._indexes(owner, rows, self._seen | self._online, len(ids))
             is_reported = is_reported[data_counts <= before]
-        return Reported(int(np.count_nonzero(is_reported)), len(is_reported))
+        return ReportedCount(int(np.count_nonzero(is_reported)), len(is_reported))
 
     def _indexes(
         self, owner: NDArray[np.int64], rows: Rows, node_ids: Collection[str], count: int

@@ -32,7 +32,7 @@ from scm.cluster.cases import ContainerContexts
 from scm.cluster.commands.pending_ops import PendingOps
 from scm.cluster.nodes import NodeManager
 from scm.containers.emptying import RETURNED, next_step
-from scm.state.clock import Clock
+from scm.state.clock import ScmClock
 from scm.state.database import StateChange, StateDatabase
 from scm.state.facts import (
     CommandKind,
@@ -88,7 +88,7 @@ class BlockDeletion:
         nodes: NodeManager,
         cases: ContainerContexts,
         commands: PendingOps,
-        clock: Clock,
+        clock: ScmClock,
     ) -> None:
         self._state = state
         self._nodes = nodes

@@ -15,13 +15,13 @@ from typing import Final
 import structlog
 
 from agent.ec.scheme import parse_scheme
-from agent.errors import Code, Refused, size_text
+from agent.errors import Code, RefusedError, size_text
 from scm.cluster import lifecycle
 from scm.cluster.allocate import choose_nodes
 from scm.cluster.cases import ContainerContexts
 from scm.cluster.nodes import NodeManager
 from scm.containers.block_deletion import BlockDeletion
-from scm.state.clock import Clock
+from scm.state.clock import ScmClock
 from scm.state.database import StateChange, StateDatabase
 from scm.state.facts import (
     Allocation,
@@ -60,7 +60,7 @@ class WriterSessions:
         nodes: NodeManager,
         cases: ContainerContexts,
         deletions: BlockDeletion,
-        clock: Clock,
+        clock: ScmClock,
         options: ScmOptions,
     ) -> None:
         self._state = state
@@ -94,9 +94,9 @@ class WriterSessions:
         """Promise one block per size, in order; all or none.
 
         With a `scheme` they are block groups of erasure-coded containers. `names` are the new keys
-        of the blocks. Raise Refused(KEY_EXISTS) if one of them exists, before anything is written
-        for it, Refused(INVALID_WRITE_SIZE) for a block no container can hold, and
-        Unavailable(NOT_ENOUGH_NODES).
+        of the blocks. Raise RefusedError(KEY_EXISTS) if one of them exists, before anything is
+        written for it, RefusedError(INVALID_WRITE_SIZE) for a block no container can hold, and
+        UnavailableError(NOT_ENOUGH_NODES).
         """
         self._renew(client_id)
         for name in names:
@@ -105,7 +105,7 @@ class WriterSessions:
         bytes_max = block_bytes_max(scheme, self._options.container_bytes_max)
         for size_bytes in sizes:
             if size_bytes > bytes_max:
-                raise Refused(
+                raise RefusedError(
                     Code.INVALID_WRITE_SIZE,
                     f"block of {size_text(size_bytes)} ({size_bytes} bytes) does not fit "
                     f"into a container, which takes {size_text(bytes_max)} ({bytes_max} bytes)",
@@ -126,8 +126,8 @@ class WriterSessions:
         """Record keys whose blocks are on their datanodes; return the containers to close.
 
         All or none. Repeating a commit has no effect, because an answer may be lost. A commit
-        without keys renews the session. Raise Refused(KEY_EXISTS), Refused(CONTAINER_NOT_OPEN) or
-        Refused(BLOCK_NOT_COMMITTED).
+        without keys renews the session. Raise RefusedError(KEY_EXISTS),
+        RefusedError(CONTAINER_NOT_OPEN) or RefusedError(BLOCK_NOT_COMMITTED).
         """
         self._renew(client_id)
         touched: set[int] = set()
@@ -303,7 +303,7 @@ class WriterSessions:
                 block.bcsid,
                 block.length_bytes <= allocation.size_bytes,
             ):
-                raise Refused(
+                raise RefusedError(
                     Code.MALFORMED_REQUEST,
                     f"block {block.local_id} of key {key.name} has bcsid {block.bcsid} and "
                     f"{block.length_bytes} bytes, promised were bcsid {allocation.bcsid} and "
@@ -323,20 +323,20 @@ class WriterSessions:
             return allocation
         container = self._state.containers.get(container_id)
         if container is None:
-            raise Refused(
+            raise RefusedError(
                 Code.CONTAINER_NOT_FOUND,
                 f"key {key_name}: container {container_id} does not exist",
                 container_id=container_id,
             )
         if container.state is not ContainerState.OPEN:
-            raise Refused(
+            raise RefusedError(
                 Code.CONTAINER_NOT_OPEN,
                 f"key {key_name}: container {container_id} was closed before block {local_id} "
                 f"was committed ({container.close_reason or container.state})",
                 hint="write the key again",
                 container_id=container_id,
             )
-        raise Refused(
+        raise RefusedError(
             Code.BLOCK_NOT_COMMITTED,
             f"key {key_name}: block {local_id} of container {container_id} is not promised to "
             f"session {client_id}, or is committed already",
@@ -364,7 +364,7 @@ class WriterSessions:
     ) -> None:
         container = self._state.containers.get(container_id)
         if container is None:
-            raise Refused(
+            raise RefusedError(
                 Code.CONTAINER_NOT_FOUND,
                 f"container {container_id} with a failed replica does not exist",
                 container_id=container_id,
@@ -374,7 +374,7 @@ class WriterSessions:
         if datanode_id not in container.pipeline:
             if _is_short(container):
                 return  # a session repeats all that it left behind each time
-            raise Refused(
+            raise RefusedError(
                 Code.MALFORMED_REQUEST,
                 f"container {container_id} has no replica on datanode {datanode_id}",
                 container_id=container_id,
@@ -421,5 +421,5 @@ def _is_short(container: Container) -> bool:
     return not container.scheme and len(container.pipeline) < container.replication_factor
 
 
-def _key_exists(name: str) -> Refused:
-    return Refused(Code.KEY_EXISTS, f"key {name} exists", hint="replace it on purpose")
+def _key_exists(name: str) -> RefusedError:
+    return RefusedError(Code.KEY_EXISTS, f"key {name} exists", hint="replace it on purpose")

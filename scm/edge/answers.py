@@ -18,7 +18,7 @@ from scm.edge import wire
 from scm.edge.call_values import (
     AllocatedBlockInfo,
     ContainerLocation,
-    Endpoint,
+    DatanodeAddress,
     HeartbeatAnswer,
     QueueTotals,
 )
@@ -39,7 +39,7 @@ from scm.state.facts import (
     Replica,
     ReportedVolume,
 )
-from scm.state.starts import SeenStart
+from scm.state.starts import ReportedStart
 
 _OUTCOME_NUMBERS: Final = {
     OutcomeState.EXECUTED: scm_pb2.CommandStatus.EXECUTED,
@@ -54,7 +54,7 @@ _PRIORITY_NUMBERS: Final = {
 }
 
 
-def heartbeat_response(answer: HeartbeatAnswer, shown: SeenStart) -> scm_pb2.HeartbeatResponse:
+def heartbeat_response(answer: HeartbeatAnswer, shown: ReportedStart) -> scm_pb2.HeartbeatResponse:
     """Return a datanode's commands and the facts of this start that it remembers."""
     return scm_pb2.HeartbeatResponse(
         term=shown.term,
@@ -365,7 +365,9 @@ def outcome_message(outcome: CommandOutcome) -> scm_pb2.Outcome:
     )
 
 
-def _command(command: PendingCommand, named: Sequence[Endpoint], term: int) -> scm_pb2.Command:
+def _command(
+    command: PendingCommand, named: Sequence[DatanodeAddress], term: int
+) -> scm_pb2.Command:
     message = scm_pb2.Command(
         command_id=command.command_id,
         term=term,
@@ -406,7 +408,9 @@ def _command(command: PendingCommand, named: Sequence[Endpoint], term: int) -> s
     return message
 
 
-def _reconstruct(command: PendingCommand, named: Sequence[Endpoint]) -> scm_pb2.ReconstructCommand:
+def _reconstruct(
+    command: PendingCommand, named: Sequence[DatanodeAddress]
+) -> scm_pb2.ReconstructCommand:
     """Return a reconstruction. `named` lists its targets first, then its sources, each in order."""
     places = [
         scm_pb2.EcShard(datanode=endpoint, replica_index=index)
@@ -431,7 +435,7 @@ def _transaction(transaction: DeleteTransaction) -> scm_pb2.DeleteTransaction:
     )
 
 
-def _endpoints(endpoints: Iterable[Endpoint]) -> list[container_pb2.DatanodeEndpoint]:
+def _endpoints(endpoints: Iterable[DatanodeAddress]) -> list[container_pb2.DatanodeEndpoint]:
     return [
         container_pb2.DatanodeEndpoint(datanode_id=e.datanode_id, address=e.address)
         for e in endpoints

@@ -8,10 +8,10 @@ from scm.administration.after_restore import InspectedContainer, RecoveredPut
 from scm.administration.operator_commands import DatanodeQueue
 from scm.cluster.replica_map import NodeReplicaReport
 from scm.state.facts import CommandOutcome, Key, OpState, PendingCommand, ReportedVolume
-from scm.state.starts import SeenStart
+from scm.state.starts import ReportedStart
 
 
-class Endpoint(NamedTuple):
+class DatanodeAddress(NamedTuple):
     """A datanode and its address. Each lookup creates three."""
 
     datanode_id: str
@@ -23,7 +23,7 @@ class ContainerLocation:
     """A container and the datanodes to read it from, most promising first."""
 
     container_id: int
-    endpoints: tuple[Endpoint, ...]
+    endpoints: tuple[DatanodeAddress, ...]
     scheme: str  # the erasure code's name; "": each replica is a whole copy
     equal_count: int  # this many of the first are equally good: readers spread over them
 
@@ -40,7 +40,7 @@ class Heartbeat:
     queues: tuple[tuple[str, int], ...]
     op_state: OpState | None = None  # as the datanode keeps it; None: never set
     op_expiry_ms: int = 0
-    seen_starts: tuple[SeenStart, ...] = ()
+    seen_starts: tuple[ReportedStart, ...] = ()
     refused: tuple[str, ...] = ()  # parts that break a rule and are left out
 
 
@@ -51,7 +51,7 @@ class HeartbeatAnswer:
     """
 
     is_known: bool
-    commands: tuple[tuple[PendingCommand, tuple[Endpoint, ...]], ...] = ()
+    commands: tuple[tuple[PendingCommand, tuple[DatanodeAddress, ...]], ...] = ()
     last_copies: tuple[int, ...] = ()
 
 
@@ -75,7 +75,7 @@ class AllocatedBlockInfo:
     container_id: int
     local_id: int
     bcsid: int
-    replicas: tuple[Endpoint, ...]
+    replicas: tuple[DatanodeAddress, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Converts datanodes' messages to the control plane's values, and checks them.
 
-As in `scm.edge.wire`, each field is checked here, and Refused(MALFORMED_REQUEST) names it. The
+As in `scm.edge.wire`, each field is checked here, and RefusedError(MALFORMED_REQUEST) names it. The
 caller must be identified, and its operational state must be valid when it joins. A volume, an
 answer or a replica with an impossible number is left out alone (`refused`): its datanode is alive,
 and the rest of the report counts.
@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 import numpy as np
 
-from agent.errors import Refused
+from agent.errors import RefusedError
 from agent.rpc.v1 import datanode_pb2, scm_pb2
 from agent.rpc.wire.codec import malformed, parse_block_id, parse_container_id, parse_int
 from agent.rpc.wire.replica_columns import Columns, columns_from, columns_of
@@ -34,7 +34,7 @@ from scm.edge.wire import (
 )
 from scm.state.facts import CommandOutcome, OpState, OutcomeState, ReportedVolume
 from scm.state.replicas.reported_replicas import ReportedReplicas
-from scm.state.starts import SeenStart
+from scm.state.starts import ReportedStart
 
 VOLUMES_MAX: Final = 256
 SHA256_BYTES: Final = 32
@@ -135,13 +135,13 @@ def _each(
     for i, item in enumerate(items[:count_max]):
         try:
             found.append(parse(item, f"{where}[{i}]"))
-        except Refused as error:
+        except RefusedError as error:
             refused.append(str(error))
     return tuple(found)
 
 
-def _seen_start(message: scm_pb2.SeenStart, where: str) -> SeenStart:
-    return SeenStart(
+def _seen_start(message: scm_pb2.SeenStart, where: str) -> ReportedStart:
+    return ReportedStart(
         parse_name(message.start_id, f"{where}.start_id"),
         parse_int(message.term, f"{where}.term", low=1, high=TERM_SEEN_MAX),
         parse_int(message.state_number, f"{where}.state_number", low=0, high=ID_MAX),
@@ -243,7 +243,7 @@ def _believed(columns: Columns, where: str) -> Columns:
     for place in named[named > 0].tolist():
         try:
             parse_name(columns.words[place], f"{where}.origin_datanode_id")
-        except Refused as error:
+        except RefusedError as error:
             refused.append(place)
             why = why or str(error)
     return columns.without(np.isin(columns.numbers["origin"], refused), why)

@@ -11,7 +11,7 @@ KEEP_MAX: Final = 32  # copies: more than any container has
 
 
 def question_from(message: scm_pb2.ForeseeRequest) -> StopQuery:
-    """Check the targets that would be off. Raise Refused(MALFORMED_REQUEST)."""
+    """Check the targets that would be off. Raise RefusedError(MALFORMED_REQUEST)."""
     if len(message.volumes) > wire.IDS_MAX:
         raise malformed("volumes", f"has more than {wire.IDS_MAX}")
     volumes = tuple(

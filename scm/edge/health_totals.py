@@ -107,7 +107,7 @@ class HealthCounts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Needed:
+class KeyNeeds:
     """Keys' needs of one container, as far as they are known."""
 
     block_count: int = 0
@@ -115,7 +115,7 @@ class Needed:
     promised_count: int = NOT_KNOWN  # blocks that were ever promised in it
 
 
-NOTHING_NEEDED: Final = Needed()
+NOTHING_NEEDED: Final = KeyNeeds()
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +126,10 @@ class Needs:
     containers: ContainerTable
     has_all_commits_of: Callable[[int], bool]
 
-    def of(self, container_id: int) -> Needed:
+    def of(self, container_id: int) -> KeyNeeds:
         """Return the needs of one container."""
         [promised_count] = self.promised_in(np.array([container_id])).tolist()
-        return Needed(
+        return KeyNeeds(
             block_count=self.keys.blocks_in(container_id),
             bcsid=self.keys.needed_bcsid_in(container_id),
             promised_count=promised_count,
@@ -155,7 +155,7 @@ class Needs:
 
 
 def flags_of(
-    container: Container | None, replicas: Sequence[Replica], needed: Needed = NOTHING_NEEDED
+    container: Container | None, replicas: Sequence[Replica], needed: KeyNeeds = NOTHING_NEEDED
 ) -> Flag:
     """Return the flags of a container with these replicas."""
     flags = Flag(0)
@@ -187,7 +187,7 @@ def flags_of(
     return flags
 
 
-def is_lacking(replicas: Sequence[Replica], needed: Needed) -> bool:
+def is_lacking(replicas: Sequence[Replica], needed: KeyNeeds) -> bool:
     """Return True if no replica can have all blocks that keys need, even if all replicas are equal.
 
     A replica lacks blocks if it has fewer than needed or not the last commit. It also lacks some if

@@ -42,7 +42,7 @@ class HttpStatus:
         )
 
     def listener(self, address: str) -> WebListener:
-        """Return the listener on host:port. Raise Refused(INVALID_CONFIG)."""
+        """Return the listener on host:port. Raise RefusedError(INVALID_CONFIG)."""
         pages = {"/healthz": self.healthz, "/metrics": self.metrics}
         return WebListener(address, pages, asking={"/": self.page})
 

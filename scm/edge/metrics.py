@@ -23,7 +23,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from agent.runtime.loop import WorkerStatus
-from health.cluster_verdict import Verdict
+from health.cluster_verdict import DataVerdict
 from scm.edge.overview.datanode_totals import NodeTotals
 from scm.state.facts import CommandKind
 from scm.state.history.interval_samples import NOTHING_TO_VERIFY
@@ -60,7 +60,7 @@ class ClusterMetrics:
     """By them, by kind."""
     under_replicated: int
     over_replicated: int
-    verdict: Verdict
+    verdict: DataVerdict
     sums: NodeTotals
     """Volumes as datanodes report them."""
     verified_at_s: float
@@ -179,7 +179,7 @@ class ClusterMetricsCollector(Collector):
         yield _by(
             "suture_scm_verdict",
             "What is said of the data: 1 for the word that is true.",
-            {verdict: verdict is now.verdict for verdict in Verdict},
+            {verdict: verdict is now.verdict for verdict in DataVerdict},
             label="verdict",
         )
         yield from _of_volumes(now.sums)

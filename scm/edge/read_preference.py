@@ -9,7 +9,7 @@ from typing import Final
 from merkle.replica import ReplicaState
 from scm.cluster.lifecycle import is_complete
 from scm.cluster.nodes import NodeManager
-from scm.edge.call_values import Endpoint
+from scm.edge.call_values import DatanodeAddress
 from scm.state.database import StateDatabase
 from scm.state.facts import Container, ContainerState, NodeHealthState, OpState, Replica
 
@@ -27,7 +27,7 @@ class ReadPreference:
         self._standings: dict[int, list[tuple[str, bool, bool]]] = {}
         self._unchanged = state.settled()  # containers whose entries above are current
 
-    def locations(self, container: Container) -> tuple[tuple[Endpoint, ...], int]:
+    def locations(self, container: Container) -> tuple[tuple[DatanodeAddress, ...], int]:
         """Return the datanodes to read a container from, most promising first, and how many of the
         first are equally good.
         """
@@ -46,7 +46,7 @@ class ReadPreference:
         endpoints = []
         for doubts, datanode_id, address in ranked:
             equal_count += doubts == least
-            endpoints.append(Endpoint(datanode_id, address))
+            endpoints.append(DatanodeAddress(datanode_id, address))
         return tuple(endpoints), equal_count
 
     def _standings_of(self, container: Container) -> list[tuple[str, bool, bool]]:

@@ -9,7 +9,7 @@ import grpc
 from agent.rpc.security.tls import LOOPBACK_ONLY, Security
 from agent.rpc.serving.access import Audit, AuthorizationMiddleware
 from agent.rpc.serving.binding import PATIENCE, ConnectionLimits, bind, server_options
-from agent.rpc.serving.budgeted import Budgeted
+from agent.rpc.serving.budgeted import MemoryBudgetMiddleware
 from agent.rpc.serving.connections import Connections
 from agent.rpc.serving.health_service import Health
 from agent.rpc.serving.waits import (
@@ -49,7 +49,7 @@ class ScmServerLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class BuiltServer:
+class ScmServer:
     """A server that is bound but not started."""
 
     server: grpc.Server
@@ -70,11 +70,11 @@ def build_server(
     slots: WorkerSlots | None = None,
     memory: MemoryBudget = UNLIMITED,
     known: Callable[[], Iterable[str]] = tuple,
-) -> BuiltServer:
+) -> ScmServer:
     """Bind `address` (port 0: any free one); the caller starts and stops the server. `known`
     returns the addresses of the datanodes for which connections are kept free.
 
-    Raise Refused(INVALID_CONFIG) if the address cannot be bound, or not without TLS.
+    Raise RefusedError(INVALID_CONFIG) if the address cannot be bound, or not without TLS.
     """
     limits = limits or ScmServerLimits()
     waits = BlockedCalls(limits.rpc_count_max, slow_s=limits.patience.slow_s)
@@ -88,7 +88,7 @@ def build_server(
     attended = BlockedCallMiddleware(waits, slots or UnlimitedSlots(), connections)
     methods = MiddlewareStack(
         [
-            Budgeted(memory, COSTS, waits),
+            MemoryBudgetMiddleware(memory, COSTS, waits),
             attended,
             TracingMiddleware(),
             ErrorStatusMiddleware(),
@@ -113,4 +113,4 @@ def build_server(
     port = bind(server, address, security)
     connections.ports.add(port)
     host = address.rpartition(":")[0]
-    return BuiltServer(server, f"{host}:{port}", checks, waits, connections)
+    return ScmServer(server, f"{host}:{port}", checks, waits, connections)

@@ -11,7 +11,7 @@ from scm.edge import answers, datanode_wire, foreseen, wire
 from scm.edge.messages import needing, recovering
 from scm.edge.messages.anchoring import anchors_message
 from scm.edge.plane.control import ControlPlane
-from scm.state.clock import Clock
+from scm.state.clock import ScmClock
 from scm.state.options import ScmOptions
 
 ANSWER_BYTES_MAX: Final = 8 * 1024**2  # further outcomes are left for the next call
@@ -22,7 +22,7 @@ ITERATIONS_DEFAULT: Final = 10  # of the balancer (Ozone's default)
 class ScmService(scm_pb2_grpc.ScmServicer):
     """The RPCs. `agent.rpc.wire.errors.ErrorStatusMiddleware` converts SutureErrors to statuses."""
 
-    def __init__(self, control: ControlPlane, *, clock: Clock, options: ScmOptions) -> None:
+    def __init__(self, control: ControlPlane, *, clock: ScmClock, options: ScmOptions) -> None:
         self._control = control
         self._datanodes, self._clients = control.datanodes, control.clients
         self._operators, self._queries = control.operators, control.queries

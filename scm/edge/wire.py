@@ -1,6 +1,6 @@
 """Converts protobuf to the control plane's values. Every incoming field is checked only here.
 
-Each function raises Refused(MALFORMED_REQUEST) naming the field, before anything changes.
+Each function raises RefusedError(MALFORMED_REQUEST) naming the field, before anything changes.
 """
 
 import re
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from agent.ec.scheme import parse_scheme
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.rpc.v1 import scm_pb2
 from agent.rpc.wire.bounds import KEY_BYTES_MAX, SIZES_MAX
 from agent.rpc.wire.codec import (
@@ -227,7 +227,7 @@ def cut(text: str, chars_max: int = TEXT_CHARS_MAX) -> str:
 
 
 def parse_count(items: Sequence[object], where: str, count_max: int) -> None:
-    """Raise Refused for more items than a call may have."""
+    """Raise RefusedError for more items than a call may have."""
     if len(items) > count_max:
         raise malformed(where, f"{len(items)} are more than {count_max} in one call")
 
@@ -270,7 +270,7 @@ def key_from(message: scm_pb2.KeyInfo, where: str) -> Key:
 
 def _plan_row(message: scm_pb2.PlanRow, where: str) -> PlanRow:
     if message.action not in ACTIONS:
-        raise Refused(
+        raise RefusedError(
             Code.MALFORMED_REQUEST,
             f"{where}.action: {cut(message.action, 40)!r} is unknown, known are "
             + ", ".join(ACTIONS),

@@ -10,7 +10,7 @@ def _wall_ms() -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
+class ScmClock:
     """Two clocks: wall time for display and for messages, monotonic time for every duration.
 
     A wall clock that jumps must not declare a whole cluster dead.

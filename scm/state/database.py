@@ -21,11 +21,11 @@ from typing import Any, Final, ParamSpec, Self, TypeVar
 import lmdb
 import numpy as np
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from merkle.replica import ID_MAX
 from scm.state import records, single_values
 from scm.state.audit_trail import AuditEntry
-from scm.state.clock import Clock
+from scm.state.clock import ScmClock
 from scm.state.directory import (
     DATA,
     StateDirectoryLock,
@@ -248,10 +248,10 @@ class StateDatabase:
         examines the files before any other process can open them. `is_new`: an operator wants a new
         cluster in place of a lost state.
 
-        Raise Refused(VOLUME_IN_USE) naming the owner if another process has it. Raise
-        Refused(INCONSISTENT_VOLUME) if the state was lost, others may change it, or it holds rows
-        that cannot be decoded. Raise Refused(INVALID_CONFIG) if a new cluster is wanted where the
-        state is not lost.
+        Raise RefusedError(VOLUME_IN_USE) naming the owner if another process has it. Raise
+        RefusedError(INCONSISTENT_VOLUME) if the state was lost, others may change it, or it holds
+        rows that cannot be decoded. Raise RefusedError(INVALID_CONFIG) if a new cluster is wanted
+        where the state is not lost.
         """
         missing = made_directory(directory)
         check_directory(directory.resolve())
@@ -274,12 +274,14 @@ class StateDatabase:
             state._begin_term()
             if is_first:
                 owner.note_start(is_first=False)
-        except Refused:
+        except RefusedError:
             owner.release()
             raise
         except (records.DamagedRow, lmdb.Error) as error:
             owner.release()
-            raise Refused(Code.INCONSISTENT_VOLUME, f"state in {directory}: {error}") from error
+            raise RefusedError(
+                Code.INCONSISTENT_VOLUME, f"state in {directory}: {error}"
+            ) from error
         make_durable(directory, missing)
         return state
 
@@ -318,8 +320,8 @@ class StateDatabase:
     def change(self) -> Iterator[StateChange]:
         """Collect a change and make it durable at the end; undo it if anything fails.
 
-        Raise Unavailable(DISK_OUT_OF_SPACE) or Unavailable(UNAVAILABLE) if it cannot be written,
-        and Refused(MALFORMED_REQUEST) if it never could be.
+        Raise UnavailableError(DISK_OUT_OF_SPACE) or UnavailableError(UNAVAILABLE) if it cannot be
+        written, and RefusedError(MALFORMED_REQUEST) if it never could be.
         """
         change = StateChange(self)
         try:
@@ -420,7 +422,7 @@ class StateDatabase:
         except lmdb.BadValsizeError as error:  # an error of that row, not of the disk
             name, key = max(change.rows, key=lambda row: len(row[1]))
             why = f"a name is too long to be kept: a key of {len(key)} bytes in table {name}"
-            raise Refused(Code.MALFORMED_REQUEST, why) from error
+            raise RefusedError(Code.MALFORMED_REQUEST, why) from error
         except lmdb.Error as error:
             refusal = refusal_of(error)
             self.writability.failed(str(refusal))
@@ -482,7 +484,7 @@ class StateDatabase:
             self.lineage = self.lineage.begun(
                 term=self.term,
                 number=self._number_at_start,
-                now_ms=Clock().wall_ms(),
+                now_ms=ScmClock().wall_ms(),
                 first_container_id=self.counters["next_container_id"],
             )
             transaction.put(STARTS, self.lineage.row())

@@ -12,7 +12,7 @@ from typing import Final, Self
 
 import structlog
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 
 DIRECTORY_MODE: Final = 0o750
 GROWING: Final = "state.restoring"  # beside the state while a restore is running
@@ -43,20 +43,20 @@ class StateDirectoryLock:
     def take(cls, path: Path, *, is_first: bool = False) -> Self:
         """Take the lock; `is_first`: no control plane has been here.
 
-        Raise Refused(VOLUME_IN_USE) naming the process that has it, and
-        Refused(INCONSISTENT_VOLUME) if the file cannot be opened or written.
+        Raise RefusedError(VOLUME_IN_USE) naming the process that has it, and
+        RefusedError(INCONSISTENT_VOLUME) if the file cannot be opened or written.
         """
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
             descriptor = os.open(path, flags, 0o640)
         except OSError as error:
-            raise Refused(Code.INCONSISTENT_VOLUME, f"{path}: {error.strerror}") from error
+            raise RefusedError(Code.INCONSISTENT_VOLUME, f"{path}: {error.strerror}") from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             holder = os.read(descriptor, _OWNER_BYTES).decode(errors="replace").strip() or "unknown"
             os.close(descriptor)
-            raise Refused(
+            raise RefusedError(
                 Code.VOLUME_IN_USE,
                 f"{path.parent} is in use by another control plane: {holder}",
                 hint="stop it first, or give this one its own --data directory",
@@ -67,7 +67,7 @@ class StateDirectoryLock:
             owner._write(is_first=is_first or left.startswith(_FIRST_START))
         except OSError as error:
             owner.release()
-            raise Refused(
+            raise RefusedError(
                 Code.INCONSISTENT_VOLUME,
                 f"cannot write {path}: {error.strerror}",
                 hint="free space there first",
@@ -114,10 +114,10 @@ def remove_cut_off(directory: Path) -> bool:
 def settle_cut_off(directory: Path) -> None:
     """Check that a control plane may start in its directory after an interrupted restore.
 
-    Raise Refused if the restore left no state: a new one would take its place.
+    Raise RefusedError if the restore left no state: a new one would take its place.
     """
     if (directory / GROWING).exists() and not (directory / "state").exists():
-        raise Refused(
+        raise RefusedError(
             Code.INCONSISTENT_VOLUME,
             f"a restore into {directory} was cut off: there is no state yet",
             hint="run suture scm restore again, it begins anew",
@@ -139,7 +139,7 @@ def settle_start(
     `left` are the names that were here before this start. A lost state is set aside if an operator
     wants a new cluster (`is_new`).
 
-    Raise Refused if a state was lost: a new cluster in its place rejects all its datanodes.
+    Raise RefusedError if a state was lost: a new cluster in its place rejects all its datanodes.
     """
     data = directory / "state" / DATA
     is_empty = not data.exists() or (data.is_file() and not data.stat().st_size)
@@ -155,9 +155,9 @@ def settle_start(
     return is_first
 
 
-def lost_state(directory: Path, why: str) -> Refused:
+def lost_state(directory: Path, why: str) -> RefusedError:
     """Return the error for starting a cluster where another one's state was lost."""
-    return Refused(
+    return RefusedError(
         Code.INCONSISTENT_VOLUME,
         f"cannot start on {directory}: the state of its cluster is lost, {why}",
         hint="restore a backup with suture scm restore; if the cluster is given up for good, "
@@ -165,9 +165,9 @@ def lost_state(directory: Path, why: str) -> Refused:
     )
 
 
-def not_new(directory: Path, cluster_id: str) -> Refused:
+def not_new(directory: Path, cluster_id: str) -> RefusedError:
     """Return the error for starting a cluster where another one has its state."""
-    return Refused(
+    return RefusedError(
         Code.INVALID_CONFIG,
         f"cannot begin a new cluster in {directory}: it has the state of cluster {cluster_id}",
         hint="leave --new-cluster out, or name another --data directory",
@@ -191,26 +191,26 @@ def made_directory(path: Path) -> list[Path]:
         path.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
     except OSError as error:
         why = f"{path} cannot be the directory of a state: {error.strerror}"
-        raise Refused(Code.INCONSISTENT_VOLUME, why) from error
+        raise RefusedError(Code.INCONSISTENT_VOLUME, why) from error
     return missing
 
 
 def check_directory(path: Path) -> None:
-    """Raise Refused for a directory that others may change: they could replace the state."""
+    """Raise RefusedError for a directory that others may change: they could replace the state."""
     try:
         facts = path.lstat()
     except FileNotFoundError:
         return
     if not stat.S_ISDIR(facts.st_mode):
-        raise Refused(Code.INCONSISTENT_VOLUME, f"{path} is no directory")
+        raise RefusedError(Code.INCONSISTENT_VOLUME, f"{path} is no directory")
     if facts.st_mode & stat.S_IWOTH:
-        raise Refused(
+        raise RefusedError(
             Code.INCONSISTENT_VOLUME,
             f"{path} has mode {stat.S_IMODE(facts.st_mode):04o}: every user may change it",
             hint=f"chmod o-w {path}",
         )
     if facts.st_uid not in {0, os.geteuid()}:
-        raise Refused(
+        raise RefusedError(
             Code.INCONSISTENT_VOLUME,
             f"{path} belongs to user {facts.st_uid}, neither to root nor to us",
         )

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from agent.config.quantity import bytes_text, duration_text, parse_bytes, parse_duration_s
 from agent.config.toml_file import read_each
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.rpc.security.tls import TlsFiles
 from merkle.replica import CONTAINER_BYTES_MAX
 
@@ -223,13 +223,13 @@ class ScmOptions:
     def __post_init__(self) -> None:
         """Check the options against each other."""
         if self.dead_after_ms <= self.stale_after_ms:
-            raise Refused(
+            raise RefusedError(
                 Code.INVALID_CONFIG,
                 f"dead_after_ms {self.dead_after_ms} must exceed "
                 f"stale_after_ms {self.stale_after_ms}",
             )
         if len({bool(path) for path in (self.tls_certificate, self.tls_key, self.tls_ca)}) > 1:
-            raise Refused(
+            raise RefusedError(
                 Code.INVALID_CONFIG, "tls_certificate, tls_key and tls_ca: set all three, or none"
             )
 
@@ -241,12 +241,14 @@ class ScmOptions:
 
 
 def parse(values: Mapping[str, object]) -> ScmOptions:
-    """Check `values` one by one and together. Raise Refused(INVALID_CONFIG) naming the option."""
+    """Check `values` one by one and together. Raise RefusedError(INVALID_CONFIG) naming the
+    option.
+    """
     fields = {field.name: field for field in dataclasses.fields(ScmOptions)}
     checked: dict[str, Any] = {}
     for name, value in values.items():
         if name not in fields:
-            raise Refused(
+            raise RefusedError(
                 Code.INVALID_CONFIG,
                 f"unknown option {name}",
                 hint="known: " + ", ".join(sorted(fields)),
@@ -258,14 +260,14 @@ def parse(values: Mapping[str, object]) -> ScmOptions:
 def _checked(name: str, value: object, field: "dataclasses.Field[Any]") -> object:
     if isinstance(field.default, str):
         if not isinstance(value, str):
-            raise Refused(Code.INVALID_CONFIG, f"{name}: {value!r} is not a text")
+            raise RefusedError(Code.INVALID_CONFIG, f"{name}: {value!r} is not a text")
         if "\0" in value:
-            raise Refused(Code.INVALID_CONFIG, f"{name}: {value!r} holds a NUL character")
+            raise RefusedError(Code.INVALID_CONFIG, f"{name}: {value!r} holds a NUL character")
         return value
     if isinstance(field.default, bool):
         words = {"true": True, "false": False, True: True, False: False}
         if not isinstance(value, str | bool) or value not in words:
-            raise Refused(Code.INVALID_CONFIG, f"{name}: {value!r} is not true or false")
+            raise RefusedError(Code.INVALID_CONFIG, f"{name}: {value!r} is not true or false")
         return words[value]
     return _number(name, value, field.metadata)
 
@@ -274,9 +276,9 @@ def _number(name: str, value: object, limits: Mapping[str, int]) -> int:
     if isinstance(value, str):
         value = _spoken(name, value)
     if not isinstance(value, int) or isinstance(value, bool):
-        raise Refused(Code.INVALID_CONFIG, f"{name}: {value!r} is not a whole number")
+        raise RefusedError(Code.INVALID_CONFIG, f"{name}: {value!r} is not a whole number")
     if not limits["low"] <= value <= limits["high"]:
-        raise Refused(
+        raise RefusedError(
             Code.INVALID_CONFIG, f"{name}: {value} is outside {limits['low']}..{limits['high']}"
         )
     return value
@@ -292,24 +294,24 @@ def _spoken(name: str, text: str) -> int:
         if "_bytes" in name:
             return parse_bytes(text)
     except ValueError as error:
-        raise Refused(Code.INVALID_CONFIG, f"{name}: {error}") from None
-    raise Refused(Code.INVALID_CONFIG, f"{name}: {text!r} is not a number")
+        raise RefusedError(Code.INVALID_CONFIG, f"{name}: {error}") from None
+    raise RefusedError(Code.INVALID_CONFIG, f"{name}: {text!r} is not a number")
 
 
 def load(path: Path | None, settings: Mapping[str, str]) -> ScmOptions:
     """Read the TOML file at `path`, if any; command-line `settings` override it.
 
-    Raise Refused(INVALID_CONFIG), with the file and line of an error in the file.
+    Raise RefusedError(INVALID_CONFIG), with the file and line of an error in the file.
     """
     written = read_each([] if path is None else [path])  # drop-ins beside it belong to the agent
     try:
         return parse({**written.values, **settings})
-    except Refused as error:
+    except RefusedError as error:
         places = {name: place for (name, *_), place in written.places.items()}
         named = [w for w in re.findall(r"\w+", str(error)) if w in places and w not in settings]
         if not named:
             raise
-        raise Refused(error.code, f"{places[named[0]]}: {error}", hint=error.hint) from error
+        raise RefusedError(error.code, f"{places[named[0]]}: {error}", hint=error.hint) from error
 
 
 def explain() -> str:

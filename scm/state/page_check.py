@@ -14,7 +14,7 @@ from typing import Final
 
 import lmdb
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 
 DATA: Final = "data.mdb"
 DATABASES_MAX: Final = 32
@@ -25,8 +25,8 @@ _DEADLY: Final = frozenset({signal.SIGABRT, signal.SIGBUS, signal.SIGSEGV})
 
 
 def check_pages(source: Path) -> None:
-    """Raise Refused(INCONSISTENT_VOLUME) if the pages of the state below `source` would crash their
-    reader. Other errors appear when the state is opened.
+    """Raise RefusedError(INCONSISTENT_VOLUME) if the pages of the state below `source` would crash
+    their reader. Other errors appear when the state is opened.
     """
     if not (source / DATA).is_file():
         return
@@ -45,7 +45,7 @@ def check_pages(source: Path) -> None:
         why = child.stderr.strip()
     else:
         return
-    raise Refused(
+    raise RefusedError(
         Code.INCONSISTENT_VOLUME, f"the state in {source} has a damaged page: {why}", hint=HINT
     )
 

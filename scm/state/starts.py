@@ -18,7 +18,7 @@ STARTS_MAX: Final = 256  # starts before these are no longer compared
 
 
 @dataclass(frozen=True, slots=True)
-class SeenStart:
+class ReportedStart:
     """A start as a datanode remembers it."""
 
     start_id: str
@@ -80,7 +80,7 @@ class Lineage:
             floor_term = max(floor_term, starts[-STARTS_MAX - 1].term)
         return replace(self, floor_term=floor_term, starts=starts[-STARTS_MAX:])
 
-    def later(self, seen: Iterable[SeenStart], number: int) -> list[SeenStart]:
+    def later(self, seen: Iterable[ReportedStart], number: int) -> list[ReportedStart]:
         """Return the starts that datanodes saw and this state lacks; `number` is its own."""
         ends = {start.start_id: start.end_number for start in self.starts}
         ends[self.start_id] = number
@@ -90,7 +90,7 @@ class Lineage:
             if one.term > self.floor_term and one.state_number > ends.get(one.start_id, -1)
         ]
 
-    def since(self, later: Sequence[SeenStart]) -> Start:
+    def since(self, later: Sequence[ReportedStart]) -> Start:
         """Return the first start here that may lack what `later` starts have. For a start that is
         unknown here, it is the first one here with its term or a later one. For a known start,
         which went on, it is the next one here.

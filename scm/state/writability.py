@@ -11,7 +11,7 @@ from typing import Final
 import lmdb
 import structlog
 
-from agent.errors import Code, Unavailable
+from agent.errors import Code, UnavailableError
 
 QUIET_S: Final = 60.0
 
@@ -41,11 +41,11 @@ class Writability:
             _log.info("state_written_again")
 
 
-def refusal_of(error: lmdb.Error) -> Unavailable:
+def refusal_of(error: lmdb.Error) -> UnavailableError:
     """Return the error for a change that was not written."""
     if isinstance(error, lmdb.MapFullError):
         hint = "restart with a larger lmdb_map_bytes"
-        return Unavailable(Code.DISK_OUT_OF_SPACE, "the state is full", hint=hint)
+        return UnavailableError(Code.DISK_OUT_OF_SPACE, "the state is full", hint=hint)
     # Not DISK_OUT_OF_SPACE even for a full disk: a client then waits until the SCM has room.
     hint = "free space on the disk of the state" if isinstance(error, lmdb.DiskError) else ""
-    return Unavailable(Code.UNAVAILABLE, f"the state cannot be written: {error}", hint=hint)
+    return UnavailableError(Code.UNAVAILABLE, f"the state cannot be written: {error}", hint=hint)

@@ -32,7 +32,7 @@ DISAGREEMENTS: Final = ("missing", "stray", "other_root", "stale")
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class HealthGroup:
     """How many containers are alike."""
 
     state: str
@@ -53,12 +53,15 @@ class Kind:
         return None if told is None or told == own else (told, own)
 
 
-def count_kinds(health: DataFrame) -> list[Kind]:
+def count_kinds(health: DataFrame) -> list[HealthGroup]:
     """Return how many containers there are of each kind."""
     query = (
         f"SELECT {', '.join(KIND)}, count(*) AS count FROM {{health}} GROUP BY {', '.join(KIND)}"  # noqa: S608 -- our names
     )
-    return [Kind(**row.asDict()) for row in health.sparkSession.sql(query, health=health).collect()]
+    return [
+        HealthGroup(**row.asDict())
+        for row in health.sparkSession.sql(query, health=health).collect()
+    ]
 
 
 def sample_ids(health: DataFrame, sample_max: int) -> Mapping[tuple[str, ...], list[int]]:

@@ -45,7 +45,7 @@ IS_STRAY: Final = "containers + replicas = 0 AND ops > 0"
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedContainers:
     """All containers of a run: those that are plainly well, and those that were judged."""
 
     inputs: Inputs
@@ -58,7 +58,9 @@ class Judged:
     """How many rows of some tables there are."""
 
 
-def judge_containers(spark: SparkSession, inputs: Inputs, case: Case, keep: Keep) -> Judged:
+def judge_containers(
+    spark: SparkSession, inputs: Inputs, case: Case, keep: Keep
+) -> JudgedContainers:
     """Judge all containers. Raise SnapshotRefused for rows that cannot be."""
     nodes = node_facts(spark, inputs)
     facts = keep("facts", container_facts(inputs, nodes))
@@ -71,7 +73,7 @@ def judge_containers(spark: SparkSession, inputs: Inputs, case: Case, keep: Keep
     judged = cases(inputs.snapshot, facts_kept.filter("not is_well").select("container_id"))
     judged = keep("judged", judged.mapInArrow(judging(case), SPARK_SCHEMA))
     counts = _check_judged(judged)
-    return Judged(inputs, case, facts_kept, judged, counts | {"health": total})
+    return JudgedContainers(inputs, case, facts_kept, judged, counts | {"health": total})
 
 
 def _check_facts(facts: DataFrame, inputs: Inputs, nodes: DataFrame) -> int:
@@ -144,18 +146,18 @@ def _first(rows: DataFrame) -> list[Any]:
     return found
 
 
-def health(judged: Judged) -> DataFrame:
+def health(judged: JudgedContainers) -> DataFrame:
     """Return the rows of `health/`."""
     own = judged.cases.select(*RESULTS["health"].schema.names)
     return well_health(judged.facts, judged.inputs.manifest.snapshot_id).unionByName(own)
 
 
-def replica_class(judged: Judged) -> DataFrame:
+def replica_class(judged: JudgedContainers) -> DataFrame:
     """Return the rows of `replica_class/`."""
     return judged.cases.selectExpr("container_id", "inline(replica_class)")
 
 
-def divergent(judged: Judged, before: DataFrame | None) -> DataFrame:
+def divergent(judged: JudgedContainers, before: DataFrame | None) -> DataFrame:
     """Return the rows of `divergent/`; `before` are those of the previous run.
 
     A reconcile cannot help where all replicas are healthy by their own reading and yet differ. A
@@ -179,7 +181,7 @@ def divergent(judged: Judged, before: DataFrame | None) -> DataFrame:
     )
 
 
-def chosen_replicas(judged: Judged) -> DataFrame:
+def chosen_replicas(judged: JudgedContainers) -> DataFrame:
     """Return the replicas of all containers that are verified."""
     replicas = judged.inputs.snapshot.replicas
     if not judged.inputs.changed_nodes:
@@ -187,13 +189,13 @@ def chosen_replicas(judged: Judged) -> DataFrame:
     return replicas.join(judged.facts.select("container_id"), "container_id", "left_semi")
 
 
-def volumes(judged: Judged) -> DataFrame:
+def volumes(judged: JudgedContainers) -> DataFrame:
     """Return the rows of `volumes/`."""
     own = judged.facts.filter("not is_well").select("container_id")
     return count_volumes(chosen_replicas(judged), own, judged.inputs.manifest.as_of_ms)
 
 
-def votes(judged: Judged, volumes: DataFrame) -> DataFrame:
+def votes(judged: JudgedContainers, volumes: DataFrame) -> DataFrame:
     """Return the rows of `votes/`; `volumes` are those of `volumes/`."""
     return count_votes(judged.cases, volumes)
 
@@ -203,7 +205,9 @@ def wanted(divergent: DataFrame) -> DataFrame:
     return divergent.filter("not is_backed_off").sort("priority", "container_id")
 
 
-def plan(judged: Judged, silent: Sequence[str], *, scan_count: int, tree_count: int) -> DataFrame:
+def plan(
+    judged: JudgedContainers, silent: Sequence[str], *, scan_count: int, tree_count: int
+) -> DataFrame:
     """Return the rows of `plan/`: of the judge, and a scan of each replica whose root is not known,
     unless its datanode is silent. `scan_count` replicas want one, `tree_count` could have a root.
     """

@@ -18,7 +18,7 @@ from health.words import (
     flag_names,
     states_counted,
 )
-from spark_verify.frames.counting import RECONCILE, Kind
+from spark_verify.frames.counting import RECONCILE, HealthGroup
 from spark_verify.frames.volumes import AGE_DAYS, AGES
 
 Ids = Mapping[tuple[str, ...], list[int]]
@@ -28,7 +28,7 @@ LEAVING_MAX: Final = 500
 """Leaving nodes that are shown."""
 
 
-def count_health(kinds: Iterable[Kind]) -> dict[str, Any]:
+def count_health(kinds: Iterable[HealthGroup]) -> dict[str, Any]:
     """Return counters over all containers."""
     states = dict.fromkeys(CONTAINER_STATES, 0)
     classes = dict.fromkeys(CLASSES, 0)
@@ -69,7 +69,7 @@ def samples(ids: Ids) -> dict[str, dict[str, list[int]]]:
     }
 
 
-def incomparable(kinds: Sequence[Kind], ids: Ids) -> dict[str, dict[str, Any]]:
+def incomparable(kinds: Sequence[HealthGroup], ids: Ids) -> dict[str, dict[str, Any]]:
     """Return for each reason why containers cannot be compared how many they are, and the first
     of them."""
     counts: Counter[str | None] = Counter()
@@ -116,7 +116,7 @@ def count_lost(votes: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def agreement(kinds: Sequence[Kind], ids: Ids) -> dict[str, Any]:
+def agreement(kinds: Sequence[HealthGroup], ids: Ids) -> dict[str, Any]:
     """Return of how many containers the control plane's own state is another than the judge's."""
     counts: Counter[tuple[str, str]] = Counter()
     for kind in kinds:

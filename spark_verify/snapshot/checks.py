@@ -43,50 +43,50 @@ _SHOWN: Final = ("state", "replica_index", "health", "op_state", "op", "replicat
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class RowCheck:
     """A condition, as SQL, that no row of a table may fulfil."""
 
     what: str
     is_broken: str
 
 
-def rules_of(name: str, manifest: SnapshotManifest) -> list[Rule]:
+def rules_of(name: str, manifest: SnapshotManifest) -> list[RowCheck]:
     """Return the rules about single rows of a table, in the order in which they are told."""
     return list(_rules(name, manifest))
 
 
-def _rules(name: str, manifest: SnapshotManifest) -> Iterator[Rule]:
+def _rules(name: str, manifest: SnapshotManifest) -> Iterator[RowCheck]:
     columns = TABLES[name]
     for c in columns:
         if not c.nullable:
-            yield Rule(f"{c.name} is null", f"{c.name} IS NULL")
+            yield RowCheck(f"{c.name} is null", f"{c.name} IS NULL")
     for c in columns:
         if str(c.type) in ("int64", "int32") and c.name not in _SIGNED:
-            yield Rule(f"{c.name} is negative", f"{c.name} < 0")
+            yield RowCheck(f"{c.name} is negative", f"{c.name} < 0")
     own = f"snapshot_id <> {text(manifest.snapshot_id)}"
-    yield Rule("snapshot_id is not the manifest's", own)
+    yield RowCheck("snapshot_id is not the manifest's", own)
     if name in _INSTANTS:
         latest = f"{_INSTANTS[name]} > {manifest.as_of_ms + AHEAD_MAX_MS}"
-        yield Rule(f"{_INSTANTS[name]} is later than the snapshot", latest)
+        yield RowCheck(f"{_INSTANTS[name]} is later than the snapshot", latest)
     if name in ("replicas", "pending_ops"):
-        yield Rule(f"replica_index is above {INDEX_MAX}", f"replica_index > {INDEX_MAX}")
+        yield RowCheck(f"replica_index is above {INDEX_MAX}", f"replica_index > {INDEX_MAX}")
     for c in columns:
         if c.words:
             is_other = f"{c.name} NOT IN ({texts(c.words)})"
-            yield Rule(f"{c.name} is none of {', '.join(c.words)}", is_other)
+            yield RowCheck(f"{c.name} is none of {', '.join(c.words)}", is_other)
     if name == "containers":
         data, parity = "coalesce(ec_data, 0)", "coalesce(ec_parity, 0)"
         is_no_code = f"{data} < 1 OR {parity} < 1 OR {data} + {parity} > {INDEX_MAX}"
         is_ec = "replication_type = 'EC'"
-        yield Rule("ec_data and ec_parity name no code", f"{is_ec} AND ({is_no_code})")
-        yield Rule("replication_factor is below 1", "replication_factor < 1")
+        yield RowCheck("ec_data and ec_parity name no code", f"{is_ec} AND ({is_no_code})")
+        yield RowCheck("replication_factor is below 1", "replication_factor < 1")
     else:
-        yield Rule("datanode_id is empty", "datanode_id = ''")
+        yield RowCheck("datanode_id is empty", "datanode_id = ''")
     for c in columns:
         if str(c.type) == "string" and not c.words and c.name != "snapshot_id":
-            yield Rule(f"{c.name} is not UTF-8", f"NOT {_is_utf8(c.name)}")
+            yield RowCheck(f"{c.name} is not UTF-8", f"NOT {_is_utf8(c.name)}")
     if name == "pending_ops":
-        yield Rule("datanode is in no other table", "node_place IS NULL")
+        yield RowCheck("datanode is in no other table", "node_place IS NULL")
 
 
 def _is_utf8(name: str) -> str:

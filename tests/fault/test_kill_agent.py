@@ -12,7 +12,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from agent.errors import Refused
+from agent.errors import RefusedError
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.rpc.wire import codec, newblocks
@@ -140,7 +140,7 @@ def commit_if_needed(peer: Peer, writer: Writer, block_id: int, offsets: list[in
     """Commit acknowledged chunks whose commit was not: no byte of them is sent again."""
     try:
         block = peer.block(CONTAINER, BlockId(block_id))
-    except Refused:
+    except RefusedError:
         assert block_id not in writer.committed
         chunks = tuple(chunk_of(offset, writer.chunks[block_id, offset]) for offset in offsets)
         block = BlockData(BlockId(block_id), codec.parse_bcsid(block_id, ""), chunks)

@@ -16,7 +16,7 @@ import pytest
 
 from agent.ec.rebuild_task import RebuildTask, ShardLocation
 from agent.ec.scheme import CodecName, Scheme
-from agent.errors import Code, Refused, SutureError
+from agent.errors import Code, RefusedError, SutureError
 from agent.reconstruct.coordinator import ReconstructionCoordinator
 from agent.rpc.calls import message_groups
 from agent.rpc.calls.peer import Peer
@@ -292,7 +292,7 @@ def state_at(peer: Peer) -> ReplicaState:
     """Return the state of the agent's replica."""
     try:
         report = peer.replica(CONTAINER)
-    except Refused as error:
+    except RefusedError as error:
         if error.code is not Code.CONTAINER_NOT_FOUND:
             raise
         return ABSENT

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Refused, SutureError
+from agent.errors import RefusedError, SutureError
 from agent.rpc.calls.peer import Peer
 from agent.rpc.datanode.arriving import ImportHandlers
 from agent.rpc.datanode.limits import DatanodeServerLimits
@@ -119,7 +119,7 @@ def root_at(peer: Peer) -> int | None:
     """Return the root of the replica that a datanode serves, None when it has none."""
     try:
         return peer.summary(CONTAINER).root
-    except Refused:
+    except RefusedError:
         return None
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.client.client import Client
+from agent.client.client import ClusterClient
 from agent.client.file_pieces import SourceFile
 from agent.client.writer import StoredFile
-from agent.errors import Code, SutureError, Unavailable
+from agent.errors import Code, SutureError, UnavailableError
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.exits import ExitCode
 from tests.support.command_line import CommandLine
@@ -57,7 +57,7 @@ def test_a_put_waits_for_the_end_of_safe_mode(tmp_path: Path) -> None:
             is_heard.set()
 
         def put() -> list[StoredFile]:
-            with Client(cluster.scm.address) as client:
+            with ClusterClient(cluster.scm.address) as client:
                 return client.put([file], lanes=1, waits=waits)[0]
 
         with ThreadPoolExecutor(1) as pool:
@@ -67,13 +67,16 @@ def test_a_put_waits_for_the_end_of_safe_mode(tmp_path: Path) -> None:
             cluster.start_again(3)
             [stored] = storing.result(WAIT_S)
 
-        with Client(cluster.scm.address) as client:
+        with ClusterClient(cluster.scm.address) as client:
             assert file.path.read_bytes() == b"".join(client.get("file"))
         assert [Code.SAFE_MODE] == [error.code for error in heard]
         assert 3 == stored.replicas_min
 
         cluster.scm.stop()
-        with Client(cluster.scm.address) as client, pytest.raises(Unavailable) as caught:
+        with (
+            ClusterClient(cluster.scm.address) as client,
+            pytest.raises(UnavailableError) as caught,
+        ):
             client.put([file], lanes=1, waits=waits)
         assert Code.UNAVAILABLE is caught.value.code
         assert 1 == len(heard)
@@ -89,7 +92,7 @@ def test_safe_mode_ends_while_one_datanode_is_away(
         tmp_path / "c", agents=agents, volumes=1, agent_sections=SECTIONS, launch=forked
     ) as cluster:
         suture = CommandLine(cluster.scm.address, capsys)
-        with Client(cluster.scm.address) as client:
+        with ClusterClient(cluster.scm.address) as client:
             client.put([files[0]], lanes=1, close=True)
             client.put([files[1]], lanes=1)
             containers = client.scm.list_container_infos(scm_pb2.ListContainerInfosRequest())
@@ -108,7 +111,7 @@ def test_safe_mode_ends_while_one_datanode_is_away(
             }.items()
         }
         [closed] = suture.json("scm", "close", open_id, code=ExitCode.TO_DO)
-        with Client(cluster.scm.address) as client:
+        with ClusterClient(cluster.scm.address) as client:
             wait_until(lambda: not client.scm.safe_mode(scm_pb2.SafeModeRequest()).on)
             reason = client.scm.safe_mode(scm_pb2.SafeModeRequest()).reason
             assert files[0].path.read_bytes() == b"".join(client.get("file0"))
@@ -144,7 +147,7 @@ def test_a_put_goes_on_after_a_restart(tmp_path: Path) -> None:
             assert is_away.wait(WAIT_S)
 
         def put() -> list[StoredFile]:
-            with Client(cluster.scm.address) as client:
+            with ClusterClient(cluster.scm.address) as client:
                 return client.put(files, lanes=1, close=True, progress=progress)[0]
 
         with ThreadPoolExecutor(1) as pool:
@@ -157,7 +160,7 @@ def test_a_put_goes_on_after_a_restart(tmp_path: Path) -> None:
             cluster.scm.start()
             stored = storing.result(2 * WAIT_S)
 
-        with Client(address) as client:
+        with ClusterClient(address) as client:
             keys = client.scm.list_keys(scm_pb2.ListKeysRequest()).keys
             assert sorted(item.key for item in stored) == sorted(key.key for key in keys)
             for file in files:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, Unavailable
+from agent.errors import Code, UnavailableError
 from scm.backup.image import ROOM_BYTES
 from scm.backup.restoring import restore_backup
 from scm.backup.taking import take_backup
@@ -38,7 +38,7 @@ def test_restore_without_room_writes_nothing_and_names_the_room(
     """
     size_bytes = (backup / "state" / "data.mdb").stat().st_size
     with small_disk(tmp_path / "disk", size_bytes=size_bytes + 20_480) as disk:
-        with pytest.raises(Unavailable, match="bytes are free") as caught:
+        with pytest.raises(UnavailableError, match="bytes are free") as caught:
             restore_backup(backup, disk.path / "scm" / "new", now_ms=NOW_MS + 1)
 
         assert Code.DISK_OUT_OF_SPACE is caught.value.code
@@ -69,7 +69,7 @@ def test_disk_filled_during_restore_is_reported_with_what_to_remove(
     with small_disk(tmp_path / "disk", size_bytes=DISK_BYTES) as disk:
         new = disk.path / "new"
 
-        with pytest.raises(Unavailable, match="cannot write") as caught:
+        with pytest.raises(UnavailableError, match="cannot write") as caught:
             restore_backup(backup, new, now_ms=NOW_MS + 1, looked_at=lambda _count: disk.fill())
 
         assert Code.IO_EXCEPTION is caught.value.code

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, Unavailable
+from agent.errors import Code, UnavailableError
 from agent.runtime.loop import Busy, ProgressMarker
 from agent.scan.background_scan import RoundPolicy, VolumeScanWorker
 from agent.scan.container_scan import StoreScanDeps
@@ -100,7 +100,7 @@ def test_a_tree_that_became_another_waits_for_room(replica: StoredReplica, disk:
     replica.flip(2, 5)
     disk.fill()
 
-    with pytest.raises(Unavailable) as caught:
+    with pytest.raises(UnavailableError) as caught:
         replica.scan()
 
     assert Code.DISK_OUT_OF_SPACE is caught.value.code
@@ -149,7 +149,7 @@ def test_scan_that_cannot_record_its_result_is_not_repeated_in_a_loop(
 
     for _ in range(int(INTERVAL_S / 60)):
         clock.advance_s(60.0)
-        with suppress(Unavailable):
+        with suppress(UnavailableError):
             while worker.step() == Busy():
                 pass
 

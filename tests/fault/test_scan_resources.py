@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, Unavailable
+from agent.errors import Code, UnavailableError
 from merkle.replica import ReplicaState
 from tests.support.storage.stored_replica import CONTAINER, StoredReplica, opened
 
@@ -57,7 +57,7 @@ def test_no_descriptor_for_a_block_file_is_no_damage(replica: StoredReplica) -> 
 
 def test_no_descriptor_for_the_directory_is_a_busy_host(replica: StoredReplica) -> None:
     """The scan is refused for now; the replica is as it was."""
-    with free_descriptors(0), pytest.raises(Unavailable) as caught:
+    with free_descriptors(0), pytest.raises(UnavailableError) as caught:
         replica.scan()
 
     assert Code.BUSY == caught.value.code

@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from scm.backup.taking import take_backup
 from scm.state import page_check
 from scm.state.database import StateDatabase
@@ -67,7 +67,7 @@ def test_state_refused_for_a_damaged_page_is_not_left_locked(tmp_path: Path) -> 
     whole = file.read_bytes()
     lose_some_nodes(file)
 
-    with pytest.raises(Refused, match="has a damaged page"):
+    with pytest.raises(RefusedError, match="has a damaged page"):
         StateDatabase.open(tmp_path / "data", map_bytes=MAP_BYTES, check=page_check.check_pages)
 
     file.write_bytes(whole)
@@ -82,7 +82,7 @@ def test_a_backup_is_refused_and_the_older_ones_stay(tmp_path: Path) -> None:
     )
     lose_some_nodes(file)
 
-    with pytest.raises(Refused, match="has a damaged page") as caught:
+    with pytest.raises(RefusedError, match="has a damaged page") as caught:
         take_backup(
             tmp_path / "data", tmp_path / "to", now_ms=NOW_MS + 1, version="1", keep_count=1
         )
@@ -104,7 +104,7 @@ def test_every_page_in_use_is_looked_at(tmp_path: Path) -> None:
         lose(file, page)
         try:
             page_check.check_pages(file.parent)
-        except Refused:
+        except RefusedError:
             found += 1
         else:  # it is free: the state is as good as before
             StateDatabase.open(tmp_path / "data", map_bytes=MAP_BYTES).close()

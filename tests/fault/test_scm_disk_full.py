@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, Unavailable
+from agent.errors import Code, UnavailableError
 from agent.runtime.callthreads import CallThreadPool
 from agent.runtime.loop import WorkerLoops
-from health.cluster_verdict import Verdict
+from health.cluster_verdict import DataVerdict
 from merkle.replica import ReplicaState
 from scm.edge import answers
 from scm.edge.http_pages import HttpStatus
@@ -39,11 +39,11 @@ def world(disk: SmallDisk) -> Iterator[ScmWorld]:
         confirm(made, "dn1", "dn2", "dn3")
         made.control.tick()
         made.control.note_history()
-        assert Verdict.WHOLE is made.control.queries.figures().verdict
+        assert DataVerdict.WHOLE is made.control.queries.figures().verdict
         with made.state.change() as change:
             change.put(made.state.containers, container(ContainerState.CLOSING, container_id=9))
         disk.fill()
-        with pytest.raises(Unavailable):  # noqa: PT012 - what is free within the file is used up
+        with pytest.raises(UnavailableError):  # noqa: PT012 - what is free within the file is used up
             while True:
                 with made.state.change() as change:
                     for _ in range(50):
@@ -64,7 +64,7 @@ def test_rolled_back_change_on_a_full_disk_is_not_logged(world: ScmWorld, disk: 
     """
     with logged() as said:
         for _ in range(3):
-            with pytest.raises(Unavailable, match="No space left on device"):
+            with pytest.raises(UnavailableError, match="No space left on device"):
                 report_closed(world)
     assert [] == [line for line in said if line["event"] == DONE]
 
@@ -79,7 +79,7 @@ def test_rolled_back_change_on_a_full_disk_is_not_logged(world: ScmWorld, disk: 
 
 def test_whoever_asks_is_told(world: ScmWorld) -> None:
     """Nothing is stored or repaired from then on, so no query may report a healthy cluster."""
-    with pytest.raises(Unavailable) as caught:
+    with pytest.raises(UnavailableError) as caught:
         report_closed(world)
 
     with CallThreadPool(2, 4) as calls:
@@ -97,4 +97,4 @@ def test_whoever_asks_is_told(world: ScmWorld) -> None:
     assert 'suture_scm_verdict{verdict="WHOLE"} 0.0' in metrics
     assert "the control plane: the state cannot be written" in page
     assert [True] == ["No space left" in text for text in counts.reasons if "written" in text]
-    assert Verdict.WHOLE != counts.verdict
+    assert DataVerdict.WHOLE != counts.verdict

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Unavailable
+from agent.errors import UnavailableError
 from agent.host.heartbeat import HeartbeatWorker, RegistrationInfo
 from agent.host.outbox import Outbox
 from agent.rpc.calls.scm import ScmClient
@@ -57,7 +57,7 @@ class Counted(ScmClient):
     def heartbeat(self, request: scm_pb2.HeartbeatRequest) -> scm_pb2.HeartbeatResponse:
         try:
             return super().heartbeat(request)
-        except Unavailable:
+        except UnavailableError:
             self.failures += 1
             raise
         finally:
@@ -98,7 +98,7 @@ def test_safe_mode_ends_within_three_heartbeats_of_a_restart(
     def is_safe_mode_on() -> bool:
         try:
             return bool(operator.safe_mode(scm_pb2.SafeModeRequest()).on)
-        except Unavailable:  # not connected again
+        except UnavailableError:  # not connected again
             return True
 
     def online() -> int:

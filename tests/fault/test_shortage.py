@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, Unavailable
+from agent.errors import Code, UnavailableError
 from agent.rpc.serving.descriptors import connections_that_fit, raise_limit
-from agent.runtime.loop import Throttled
+from agent.runtime.loop import RetryAfter
 from agent.scan.volume_check import CheckLimits, VolumeCheckWorker
 from agent.store.files.durable import replace_file
 from agent.store.replica.packs import unpack
@@ -95,7 +95,7 @@ class Rig:
         for thread in threading.enumerate():
             if thread.name.startswith("probe-"):
                 thread.join(5.0)
-        assert isinstance(self.checks.step(), Throttled)
+        assert isinstance(self.checks.step(), RetryAfter)
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ class TestVolumeCheck:
         [
             *(OSError(number, os.strerror(number)) for number in SHORTAGES),
             MemoryError(),
-            Unavailable(Code.BUSY, "no readers"),
+            UnavailableError(Code.BUSY, "no readers"),
         ],
         ids=repr,
     )
@@ -213,7 +213,7 @@ def tried(opens: Opens, call: Callable[[], object], number: int) -> Iterator[boo
         refusal: Code | None = None
         try:
             call()
-        except Unavailable as error:
+        except UnavailableError as error:
             refusal = error.code
         finally:
             is_reached = opens.count >= nth
@@ -313,7 +313,7 @@ def test_a_file_that_proves_itself_is_not_missing_for_want_of_a_descriptor(
     replace_file(path, sealed({"mode": "RETIRED"}))
     for number in SHORTAGES:
         opens.fail(1, number)
-        with pytest.raises(Unavailable) as refusal:
+        with pytest.raises(UnavailableError) as refusal:
             read_sealed(path, 100)
         assert Code.BUSY is refusal.value.code
 

@@ -14,7 +14,7 @@ import pytest
 
 from agent.commands.command_queue import Task, TaskLimits, TaskOutcome
 from agent.commands.pool import TaskContext, TaskPool
-from suture import KeyNotFound, Unavailable
+from suture import KeyNotFound, UnavailableError
 from suture.errors import Code
 from tools.demo.stage import wait_until
 from tools.soak.child import launched_watched, note_pools, path_of, told
@@ -96,7 +96,7 @@ def known(fate: KeyState) -> Key:
 
 
 GONE = KeyNotFound(Code.KEY_NOT_FOUND, "no such key")
-AWAY = Unavailable(Code.UNAVAILABLE, "nobody answers")
+AWAY = UnavailableError(Code.UNAVAILABLE, "nobody answers")
 
 
 @pytest.mark.parametrize(

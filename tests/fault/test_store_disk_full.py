@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, SutureError, Unavailable
+from agent.errors import Code, SutureError, UnavailableError
 from agent.store.index.rows import DescriptorEntry
 from agent.store.recovery.fsck import fsck
 from agent.store.replica_store import ReplicaStore
@@ -69,7 +69,7 @@ def test_full_disk_refuses_writes_and_keeps_acknowledged_data(disk: SmallDisk) -
         try:
             write(store, written + 1)
             written += 1
-        except Unavailable as error:
+        except UnavailableError as error:
             refusal = error
 
     assert Code.DISK_OUT_OF_SPACE is refusal.code
@@ -98,7 +98,7 @@ def test_an_index_without_room_refuses_the_chunk_whose_bytes_had_room(disk: Smal
 
     codes = set()
     for _ in range(3):
-        with pytest.raises(Unavailable) as refusal:
+        with pytest.raises(UnavailableError) as refusal:
             write(store, 2)
         codes.add(refusal.value.code)
 
@@ -143,7 +143,7 @@ def test_full_disk_fails_or_completes_each_operation_as_a_whole(
     ):
         try:
             request()
-        except Unavailable as error:
+        except UnavailableError as error:
             codes.append(error.code)
 
     assert codes or leave_bytes
@@ -274,7 +274,10 @@ def test_a_file_size_limit_is_a_full_disk(tmp_path: Path) -> None:
     write(store, 1)
     before = state_of(store)
 
-    with limited(resource.RLIMIT_FSIZE, CHUNK_BYTES // 2), pytest.raises(Unavailable) as refusal:
+    with (
+        limited(resource.RLIMIT_FSIZE, CHUNK_BYTES // 2),
+        pytest.raises(UnavailableError) as refusal,
+    ):
         write(store, 2)
 
     assert Code.DISK_OUT_OF_SPACE is refusal.value.code
@@ -297,7 +300,7 @@ def test_a_repair_that_fails_outdates_a_running_scan(tmp_path: Path) -> None:
     base = store.begin_scan(ONE)
 
     # Above the index's size, within the chunk: only the chunk's own write is cut off.
-    with limited(resource.RLIMIT_FSIZE, 1_800_000), pytest.raises(Unavailable):
+    with limited(resource.RLIMIT_FSIZE, 1_800_000), pytest.raises(UnavailableError):
         store.repair(ONE).install_chunk(BlockId(2), block.chunks[1], whole[1_000_000:])
 
     assert whole[:1_500_000] == path.read_bytes()
@@ -322,7 +325,7 @@ def test_no_file_descriptor_says_nothing_about_the_data(tmp_path: Path) -> None:
             lambda: write(store, 2),
             lambda: store.close_container(ONE),
         ):
-            with pytest.raises(Unavailable) as refusal:
+            with pytest.raises(UnavailableError) as refusal:
                 request()
             assert Code.BUSY is refusal.value.code
 

@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 
 import pytest
 
-from agent.errors import Refused
+from agent.errors import RefusedError
 from agent.store.files.layout import PACK_NAME
 from agent.store.recovery.fsck import FsckProblem, fsck
 from agent.store.replica.descriptor import read_descriptor
@@ -215,7 +215,7 @@ def check_arrive(store: ReplicaStore, acknowledged: list[str]) -> None:
     assert [] == list(layout.importing.iterdir())
     try:
         facts = store.replica(ARRIVED)
-    except Refused:
+    except RefusedError:
         assert not acknowledged
         assert [] == list(layout.current.glob(f"*/{ARRIVED}"))
         with store.volume_set.working[0].index.read() as rows:
@@ -235,7 +235,7 @@ def check_arrive_packed(store: ReplicaStore, acknowledged: list[str]) -> None:
         packed = rows.packed_blocks(SENT)
     try:
         store.replica(SENT)
-    except Refused:
+    except RefusedError:
         assert not acknowledged
         assert 0 == len(packed)
         assert [] == list(store.volume_set.working[0].layout.current.glob(f"*/{SENT}"))
@@ -294,7 +294,7 @@ def check_delete_container(store: ReplicaStore, acknowledged: list[str]) -> None
     """The replica is whole, or gone without a trace."""
     try:
         facts = store.replica(DOOMED)
-    except Refused:
+    except RefusedError:
         assert [] == list(store.volume_set.working[0].layout.current.glob(f"*/{DOOMED}"))
         assert [] == list(store.volume_set.working[0].layout.deleting.iterdir())
         return

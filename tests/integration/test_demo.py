@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Refused
+from agent.errors import RefusedError
 from agent.rpc.v1 import container_pb2, scm_pb2
 from tests.support.storage.three_replicas import content
 from tests.support.verification.java import skip_without_java
@@ -74,7 +74,7 @@ def test_a_directory_with_too_few_files_is_refused_at_once(tmp_path: Path) -> No
         (tmp_path / str(number)).write_bytes(bytes(BLOCK_BYTES_MIN))
     (tmp_path / "small").write_bytes(b"")
 
-    with pytest.raises(Refused, match=f"{BLOCKS_MIN - 1} files .* {BLOCKS_MIN} are needed"):
+    with pytest.raises(RefusedError, match=f"{BLOCKS_MIN - 1} files .* {BLOCKS_MIN} are needed"):
         collect([tmp_path])
     (tmp_path / "one more").write_bytes(bytes(BLOCK_BYTES_MIN))
 

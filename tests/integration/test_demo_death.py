@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.client.client import Client
+from agent.client.client import ClusterClient
 from tests.support.faults.nursery import forked
 from tests.support.storage.three_replicas import content
 from tools.demo import death, selfheal
@@ -58,7 +58,7 @@ def test_a_replica_that_was_left_behind_is_caught_up(cluster: Cluster, tmp_path:
     for number in range(60):
         (files / f"{number}").write_bytes(content(number, 0, 9_000 + number))
     sources = collect([files])
-    with Client(cluster.scm.address) as client:
+    with ClusterClient(cluster.scm.address) as client:
         stage = Stage(cluster, client)
         stage.learn_addresses()
         told = Death()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agent import errors
-from agent.errors import Refused
+from agent.errors import RefusedError
 from agent.host.report_export import NEEDED
 from scm.state.options import ScmOptions
 from spark_verify import start
@@ -78,7 +78,10 @@ def test_a_snapshot_without_arrow_is_refused_and_the_control_plane_serves(
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     for module in ("agent.rpc.wire.snapshot_file", "scm.edge.spark.snapshot_upload"):
         monkeypatch.delitem(sys.modules, module, raising=False)
-    with ScmWorld(tmp_path, ScmOptions()).running() as world, pytest.raises(Refused) as refused:
+    with (
+        ScmWorld(tmp_path, ScmOptions()).running() as world,
+        pytest.raises(RefusedError) as refused,
+    ):
         world.control.queries.export_snapshot()
 
     assert "a snapshot needs the package pyarrow" in str(refused.value)

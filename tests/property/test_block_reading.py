@@ -15,16 +15,16 @@ from agent.client.blockreader import (
     ReplicaSource,
 )
 from agent.client.read_order import ANSWERS_MIN, DatanodeStats
-from agent.errors import Code, Refused, SutureError, Unavailable, VolumeFailed
+from agent.errors import Code, RefusedError, SutureError, UnavailableError, VolumeFailed
 from agent.rpc.calls.received import SMALL_BYTES_MAX
 from merkle.replica import BlockId, ContainerId
 
 CONTAINER, BLOCK = ContainerId(7), BlockId(3)
 REPLICA_COUNT, CHUNK_COUNT_MAX = 3, 8
 FAULTS = {
-    "corrupt": Refused(Code.CHECKSUM_MISMATCH, "the bytes do not have their checksums"),
+    "corrupt": RefusedError(Code.CHECKSUM_MISMATCH, "the bytes do not have their checksums"),
     "unreadable": VolumeFailed(Code.IO_EXCEPTION, "the disk gave an error"),
-    "silent": Unavailable(Code.UNAVAILABLE, "nobody answers"),
+    "silent": UnavailableError(Code.UNAVAILABLE, "nobody answers"),
 }
 
 
@@ -63,7 +63,7 @@ class Replica:
         self.call_count += 1
         self.patience.append(patience_s)
         if not self.has_row:
-            raise Refused(Code.NO_SUCH_BLOCK, "there is no such block")
+            raise RefusedError(Code.NO_SUCH_BLOCK, "there is no such block")
         start = 0
         for number, part in enumerate(self._parts):
             if start + len(part) > offset:
@@ -178,7 +178,7 @@ def test_a_dead_host_and_a_bad_chunk_are_both_named() -> None:
     dead = Replica(chunks, dict.fromkeys(range(8), "silent"))
     bad = Replica(chunks, {7: "corrupt"})
 
-    with pytest.raises(Unavailable) as caught:
+    with pytest.raises(UnavailableError) as caught:
         list(reader_of([dead, bad], 160).read())
 
     said = str(caught.value)
@@ -241,7 +241,7 @@ def test_a_replica_that_ends_too_early_leaves_the_rest_to_another() -> None:
     short, whole = Replica([b"a" * 20], {}), Replica([b"a" * 20, b"b" * 20], {})
 
     assert b"a" * 20 + b"b" * 20 == b"".join(reader_of([short, whole], 40).read())
-    with pytest.raises(Unavailable, match="dn0: has 20 of 40 bytes"):
+    with pytest.raises(UnavailableError, match="dn0: has 20 of 40 bytes"):
         list(reader_of([short], 40).read())
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from agent.ec.cell_codec import rebuild
 from agent.ec.scheme import Scheme
-from agent.errors import Refused
+from agent.errors import RefusedError
 from tests.support.storage.ec_groups import SMALL_SCHEMES, encoded_group, lengths_bytes
 
 
@@ -39,5 +39,5 @@ def test_every_greater_loss_is_refused(scheme: Scheme) -> None:
 
     for lost in combinations(scheme.indexes, scheme.parity_count + 1):
         rest = {index: cell for index, cell in cells.items() if index not in lost}
-        with pytest.raises(Refused, match="are at hand"):
+        with pytest.raises(RefusedError, match="are at hand"):
             rebuild(scheme, rest, lost, scheme.cell_bytes)

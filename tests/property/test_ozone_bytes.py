@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.errors import Refused
+from agent.errors import RefusedError
 from merkle.blockrow import decode_block, encode_block
 from merkle.damaged import DamagedData
 from merkle.replica import BlockId, ContainerId
@@ -149,7 +149,7 @@ def test_a_version_file_is_read_or_refused(
     hdds = tmp_path_factory.mktemp("hdds")
     (hdds / "VERSION").write_bytes(b"storageID=a\nclusterID=b\ndatanodeUuid=c\n" + raw)
 
-    with contextlib.suppress(Refused):
+    with contextlib.suppress(RefusedError):
         volume = find_volume(hdds)
         assert hdds in volume.database.parents
     read_properties(raw.decode("utf-8", "replace"))

@@ -19,7 +19,7 @@ from agent.host.leader_terms import TermTracker
 from agent.host.outbox import REGISTERED, Outbox
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.clock import SystemClock
-from agent.runtime.loop import Busy, Step, Throttled
+from agent.runtime.loop import Busy, RetryAfter, Step
 from merkle.replica import ID_MAX, ContainerId
 from ozone.composition import leaders
 from ozone.leading.messages import COMMAND, ScmCommandType
@@ -201,7 +201,7 @@ def test_a_damaged_answer_is_no_order(scm: StandInScm, host: AgentProcess) -> No
     (leader,) = leaders([f"ozone://{scm.address}"])
     worker = leader.worker(led(host, accepted), outbox, TermTracker().leads)
     wait_s = worker.step()
-    assert isinstance(wait_s, Throttled)
+    assert isinstance(wait_s, RetryAfter)
     scm.spoil = lambda answer: spoilt(answer, rng)
     for _ in range(FLIPS):
         payload = {"containerID": 7, "cmdId": 9, "force": False}
@@ -210,10 +210,10 @@ def test_a_damaged_answer_is_no_order(scm: StandInScm, host: AgentProcess) -> No
         ends[type(worker.step())] += 1
         leader.close()
 
-    assert {Throttled, Busy} >= set(ends)
+    assert {RetryAfter, Busy} >= set(ends)
     assert 10 < len(accepted) < FLIPS  # some flips change an id, most make no answer of it
     scm.spoil = None
-    wait_until(lambda: isinstance(worker.step(), Throttled) and outbox.state == REGISTERED)
+    wait_until(lambda: isinstance(worker.step(), RetryAfter) and outbox.state == REGISTERED)
 
 
 def test_the_answer_to_another_call_is_none(scm: StandInScm, host: AgentProcess) -> None:
@@ -222,7 +222,7 @@ def test_the_answer_to_another_call_is_none(scm: StandInScm, host: AgentProcess)
     outbox = Outbox()
     (leader,) = leaders([f"ozone://{scm.address}"])
     worker = leader.worker(led(host, accepted), outbox, TermTracker().leads)
-    assert isinstance(worker.step(), Throttled)
+    assert isinstance(worker.step(), RetryAfter)
     scm.commands.append(command("deleteContainer", {"containerID": 7, "cmdId": 9, "force": False}))
     scm.spoil = lambda answer: (
         answer[:CALL_AT] + bytes([answer[CALL_AT] ^ 1]) + answer[CALL_AT + 1 :]
@@ -241,7 +241,7 @@ def test_news_that_did_not_arrive_are_told_again(scm: StandInScm, host: AgentPro
     outbox = Outbox()
     (leader,) = leaders([f"ozone://{scm.address}"])
     worker = leader.worker(led(host, []), outbox, TermTracker().leads)
-    assert isinstance(worker.step(), Throttled)
+    assert isinstance(worker.step(), RetryAfter)
     outbox.notify(ContainerId(5))
     scm.spoil = lambda _: b""
     anew(worker)

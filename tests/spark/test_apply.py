@@ -25,7 +25,7 @@ from agent.rpc.wire import plan_file
 from agent.runtime.exits import ExitCode
 from scm.edge.server import build_server
 from scm.edge.service import ScmService
-from scm.state.clock import Clock
+from scm.state.clock import ScmClock
 from scm.state.facts import CommandKind, Replica
 from scm.state.options import ScmOptions
 from spark_verify.pipeline import VerifyRequest, verify
@@ -96,7 +96,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     ):
         build(world)
         world.control.operators.leave_safe_mode()
-        clock = Clock(world.clock.now_ms, world.clock.monotonic_s)
+        clock = ScmClock(world.clock.now_ms, world.clock.monotonic_s)
         built = build_server(
             ScmService(world.control, clock=clock, options=OPTIONS), "127.0.0.1:0", executor
         )

@@ -9,9 +9,9 @@ import duckdb
 import pyarrow.parquet as pq
 import pytest
 
-from agent.errors import Refused, Unavailable
+from agent.errors import RefusedError, UnavailableError
 from agent.rpc.wire.addresses import check_address
-from agent.rpc.wire.file_systems import Place
+from agent.rpc.wire.file_systems import FsPath
 from scm.state.options import ScmOptions
 from spark_verify import pipeline
 from spark_verify.errors import PathRefused
@@ -194,7 +194,7 @@ def test_the_control_plane_puts_its_snapshots_into_a_store(
     not finished.
     """
     address = store.address("scm")
-    begun = Place.of(address) / "0000000000001-t1"
+    begun = FsPath.of(address) / "0000000000001-t1"
     with (begun / "replicas" / "part-00000.parquet").created() as stream:
         stream.write(b"half")
     options = ScmOptions(snapshot_address=address, snapshot_keep_count=2)
@@ -204,11 +204,11 @@ def test_the_control_plane_puts_its_snapshots_into_a_store(
         exported = [world.control.queries.export_snapshot() for _ in range(3)]
 
     assert [one.snapshot_id for one in exported[1:]] == [
-        one.place.name for one in Place.of(address).listed()
+        one.place.name for one in FsPath.of(address).listed()
     ]
     newest = exported[-1]
     own = sorted(path for path in newest.path.rglob("*") if path.is_file())
-    there = [one.place for one in Place.of(newest.place).listed(recursive=True) if one.is_file]
+    there = [one.place for one in FsPath.of(newest.place).listed(recursive=True) if one.is_file]
     assert [path.read_bytes() for path in own] == [
         place.files.open_input_file(place.path).readall() for place in there
     ]
@@ -223,12 +223,12 @@ def test_a_snapshot_that_cannot_be_put_there_is_told_and_kept(
     address = store.nowhere("scm")
     with ScmWorld(tmp_path, ScmOptions(snapshot_address=address)).running() as world:
         world.join("dn1")
-        with pytest.raises(Unavailable, match="cannot be written to") as raised:
+        with pytest.raises(UnavailableError, match="cannot be written to") as raised:
             world.control.queries.export_snapshot()
 
     assert (
         Path(raised.value.hint.removeprefix("it is whole in ")).joinpath("manifest.json").is_file()
     )
     for wrong in ("bucket/snapshots", "s3://key:secret@bucket/x"):
-        with pytest.raises(Refused):
+        with pytest.raises(RefusedError):
             check_address(wrong)

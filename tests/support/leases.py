@@ -1,6 +1,6 @@
 """Whether anybody has the lease of a container, asked as anybody may ask."""
 
-from agent.errors import Code, Unavailable
+from agent.errors import Code, UnavailableError
 from agent.runtime.lease import ContainerLeases
 from merkle.replica import ContainerId
 
@@ -10,7 +10,7 @@ def is_held(leases: ContainerLeases, container_id: ContainerId) -> bool:
     try:
         with leases.hold(container_id, timeout_s=0, writes_chunks=False):
             return False
-    except Unavailable as error:
+    except UnavailableError as error:
         if error.code is not Code.BUSY:
             raise
         return True

@@ -34,7 +34,7 @@ from merkle.diff import diff
 from merkle.replica import BlockId, ChecksumType, ChunkInfo, ContainerId
 from merkle.tree import Leaf, Tree
 from merkle.tree_building import TreeBuilder
-from scanner.finding import DamageFault, Finding, Verdict
+from scanner.finding import DamageFault, ScanFinding, Verdict
 
 ALGORITHM = Algorithm.XXH3_64
 UNITS = {"K": 1024, "M": 1024**2}
@@ -52,7 +52,7 @@ def read(statements: list[str]) -> tuple[RepairPlan, "Names"]:
     peers: list[PeerView] = []
     trees: dict[str, Tree] = {}
     rows: dict[BlockId, list[ChunkInfo]] = {}
-    findings: list[Finding] = []
+    findings: list[ScanFinding] = []
     words: dict[str, list[str]] = {
         name: [] for name in ("silent", "empty", "echoed", "dead", "ordered", "kept", "trust")
     }
@@ -159,12 +159,12 @@ def row_chunk(text: str, names: Names) -> ChunkInfo:
     return ChunkInfo(offset, length_bytes, ChecksumType.CRC32C, 16 * 1024, name.encode())
 
 
-def finding_of(words: list[str]) -> Finding:
+def finding_of(words: list[str]) -> ScanFinding:
     """Return the finding `FAULT [block [offset]]`."""
     fault = DamageFault(words[0])
     block_id = BlockId(int(words[1])) if len(words) > 1 else BlockId(-1)
     offset = size_of(words[2]) if len(words) > 2 else -1
-    return Finding(ContainerId(1), Verdict.CORRUPT, fault, block_id, offset, -1, 0, "evidence")
+    return ScanFinding(ContainerId(1), Verdict.CORRUPT, fault, block_id, offset, -1, 0, "evidence")
 
 
 def told(planned: RepairPlan, names: Names) -> list[str]:

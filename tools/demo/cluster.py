@@ -19,7 +19,7 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import IO, Final, Protocol, Self
 
-from agent.errors import Code, Unavailable
+from agent.errors import Code, UnavailableError
 
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
 START_TIMEOUT_S: Final = 60.0
@@ -112,7 +112,7 @@ class Process:
             readable, _, _ = select.select([self.popen.stdout], [], [], max(0.0, left_s))
             piece = os.read(self.popen.stdout.fileno(), 4096) if readable else b""
             if not piece:
-                raise Unavailable(
+                raise UnavailableError(
                     Code.UNAVAILABLE, f"{self.name} did not start: {tail(self.log) or 'no output'}"
                 )
             line += piece

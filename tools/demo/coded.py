@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from agent.client.client import Client
+from agent.client.client import ClusterClient
 from agent.client.file_pieces import SourceFile, chunks_of, pieces_of
 from agent.ec.rebuild_task import ShardLocation
 from agent.ec.scheme import SHARDS_MAX, Scheme, parse_scheme
@@ -72,7 +72,7 @@ def chosen(sources: Sequence[SourceFile]) -> list[SourceFile]:
     return found
 
 
-def store(client: Client, sources: Sequence[SourceFile], datanode_count: int) -> Coded:
+def store(client: ClusterClient, sources: Sequence[SourceFile], datanode_count: int) -> Coded:
     """Store some of the sources erasure-coded, and close their containers."""
     scheme = scheme_for(datanode_count)
     wanted = chosen(sources)
@@ -93,7 +93,7 @@ def is_complete(coded: Coded, info: scm_pb2.ContainerInfo) -> bool:
 def harm(
     coded: Coded,
     info: scm_pb2.ContainerInfo,
-    client: Client,
+    client: ClusterClient,
     cluster: Cluster,
     indexes: dict[str, int],
     *,
@@ -118,7 +118,7 @@ def harm(
     coded.harm = Harm(damaged.datanode.datanode_id, flip_bit_under_warm_cache(target))
 
 
-def read_to_rebuild(client: Client, container_id: int) -> int:
+def read_to_rebuild(client: ClusterClient, container_id: int) -> int:
     """Return the bytes that reconstructions of a container read."""
     answer = client.scm.list_outcomes(scm_pb2.ListOutcomesRequest(count=OUTCOMES_LOOKED_AT))
     return sum(
@@ -131,7 +131,7 @@ def read_to_rebuild(client: Client, container_id: int) -> int:
 def prove(
     coded: Coded,
     infos: Sequence[scm_pb2.ContainerInfo],
-    client: Client,
+    client: ClusterClient,
     sources: Sequence[SourceFile],
 ) -> Iterator[str]:
     """Compute all shards from each other, and read all files back; yield the errors."""
@@ -151,7 +151,7 @@ def prove(
 
 
 def parity_of(
-    coded: Coded, info: scm_pb2.ContainerInfo, client: Client, executor: ThreadPoolExecutor
+    coded: Coded, info: scm_pb2.ContainerInfo, client: ClusterClient, executor: ThreadPoolExecutor
 ) -> ParityReport:
     """Verify the parity of one container."""
     shards = [

@@ -14,8 +14,8 @@ from rich.text import Text
 
 from agent.cli.terminal.output import aside, emit, grid, people, say, short, show
 from agent.cli.terminal.typer_options import JsonFlag
-from agent.client.client import Client
-from agent.errors import Code, Unavailable
+from agent.client.client import ClusterClient
+from agent.errors import Code, UnavailableError
 from agent.observe.printable import printable
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.exits import ExitCode
@@ -52,7 +52,9 @@ def demo(
     """
     root = work or Path(tempfile.mkdtemp(prefix="suture-demo-"))
     if work is not None and work.is_dir() and any(work.iterdir()):
-        raise Unavailable(Code.INELIGIBLE, f"{work} is not empty", hint="give an empty directory")
+        raise UnavailableError(
+            Code.INELIGIBLE, f"{work} is not empty", hint="give an empty directory"
+        )
     steps = Steps(silence if as_json else Printer())
     steps.listen()
     try:
@@ -121,7 +123,7 @@ def run(root: Path, agents: int, directories: list[Path], steps: Say) -> Evidenc
     sources = freeze(collect(directories), root / "source")
     quiet = "[scan]\nenabled = false\nwatch = false\n"  # no scan finds damage before the story does
     cluster = Cluster(root, agents=agents, agent_sections=quiet, scm_settings=TIMES)
-    with cluster, Client(cluster.scm.address) as client:
+    with cluster, ClusterClient(cluster.scm.address) as client:
         steps(f"started an SCM and {agents} datanodes, two volumes each, below {root}")
         return Story(Stage(cluster, client), steps).run(sources)
 

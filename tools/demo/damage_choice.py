@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from agent.client.client import Client
-from agent.errors import Code, Refused
+from agent.client.client import ClusterClient
+from agent.errors import Code, RefusedError
 from agent.rpc.v1 import scm_pb2
 from merkle.replica import BlockData, ContainerId
 from tools.demo.cluster import Cluster
@@ -40,7 +40,7 @@ class Harm:
 def harm_cluster(
     infos: Sequence[scm_pb2.ContainerInfo],
     cluster: Cluster,
-    client: Client,
+    client: ClusterClient,
     indexes: dict[str, int],
 ) -> list[Harm]:
     """Damage replicas of every container in turn, until each way was used."""
@@ -48,7 +48,7 @@ def harm_cluster(
     blocks = {info.container_id: damageable_blocks(client, info) for info in infos}
     roomy = [info for info in infos if len(blocks[info.container_id]) >= BLOCKS_MIN]
     if not roomy:
-        raise Refused(
+        raise RefusedError(
             Code.INELIGIBLE,
             f"no container has {BLOCKS_MIN} blocks of {BLOCK_BYTES_MIN} bytes to damage",
             hint="give the demo a directory with more files",
@@ -86,7 +86,7 @@ def replica_with_descriptor(
 
 def stale_tree(
     cluster: Cluster,
-    client: Client,
+    client: ClusterClient,
     indexes: dict[str, int],
     info: scm_pb2.ContainerInfo,
     replica: scm_pb2.ContainerInfoReplica,
@@ -100,7 +100,7 @@ def stale_tree(
     yield Harm(replica.datanode.datanode_id, restore())
 
 
-def damageable_blocks(client: Client, info: scm_pb2.ContainerInfo) -> list[BlockData]:
+def damageable_blocks(client: ClusterClient, info: scm_pb2.ContainerInfo) -> list[BlockData]:
     """Return blocks large enough to damage, in an order that mixes sizes."""
     peer = client.peer(info.replicas[0].datanode)
     blocks = peer.blocks_of(ContainerId(info.container_id))
@@ -131,4 +131,6 @@ def replica_root(cluster: Cluster, index: int, container_id: int) -> Path:
     for volume in cluster.volume_paths(index):
         for root in volume.glob(f"hdds/*/current/containerDir*/{container_id}"):
             return root
-    raise Refused(Code.CONTAINER_NOT_FOUND, f"container {container_id} is not on datanode {index}")
+    raise RefusedError(
+        Code.CONTAINER_NOT_FOUND, f"container {container_id} is not on datanode {index}"
+    )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from agent.client.file_pieces import SourceFile
-from agent.errors import Unavailable
+from agent.errors import UnavailableError
 from agent.rpc.v1 import scm_pb2
 from tools.demo.liar import smallest_of
 from tools.demo.readback import Checksums, fetch_through_keys, source_checksums
@@ -121,7 +121,7 @@ def come_back(death: Death, stage: Stage) -> Iterator[str]:
 
     try:
         wait_until(is_settled, "what is there once too often is removed")
-    except Unavailable as error:
+    except UnavailableError as error:
         yield str(error)
     left = sum(count_on_disk(stage, container_id) for container_id in death.containers)
     death.removed_count = on_disk - left

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from agent.client.client import Client
+from agent.client.client import ClusterClient
 from agent.client.file_pieces import SourceFile
 from agent.rpc.v1 import scm_pb2
 from merkle.replica import ContainerId
@@ -59,7 +59,7 @@ class Contest:
         return target.block_file().read_bytes()[: target.chunk_bytes[0]]
 
 
-def store(client: Client, sources: Sequence[SourceFile]) -> Contest:
+def store(client: ClusterClient, sources: Sequence[SourceFile]) -> Contest:
     """Store some of the sources again, in a separate container."""
     wanted = smallest_of(sources, PREFIX)
     stored, [container_id, *_] = client.put(wanted, lanes=1, close=True)

@@ -7,7 +7,7 @@ from typing import Final
 
 import xxhash
 
-from agent.client.client import Client
+from agent.client.client import ClusterClient
 from agent.client.file_pieces import FilePart, SourceFile, chunks_of
 from agent.client.writer import StoredFile
 from agent.errors import SutureError
@@ -49,7 +49,7 @@ def checksum_of(pieces: Iterator[Data]) -> tuple[str, int]:
 
 
 def read_back(
-    client: Client, infos: Sequence[scm_pb2.ContainerInfo], expected: Checksums
+    client: ClusterClient, infos: Sequence[scm_pb2.ContainerInfo], expected: Checksums
 ) -> tuple[int, list[str]]:
     """Read all blocks of all replicas; return the bytes read and the deviations."""
     replicas = [
@@ -77,7 +77,7 @@ def read_back(
 
 
 def read_replica(
-    client: Client,
+    client: ClusterClient,
     container_id: ContainerId,
     replica: scm_pb2.ContainerInfoReplica,
     expected: Checksums,
@@ -102,7 +102,7 @@ def read_replica(
 
 
 def block_bytes(
-    client: Client,
+    client: ClusterClient,
     replica: scm_pb2.ContainerInfoReplica,
     container_id: ContainerId,
     block: BlockData,
@@ -113,7 +113,7 @@ def block_bytes(
         yield peer.read_chunk(container_id, block.block_id, chunk.offset)[1]
 
 
-def fetch_through_keys(client: Client, expected: Checksums) -> list[str]:
+def fetch_through_keys(client: ClusterClient, expected: Checksums) -> list[str]:
     """Fetch some files by key, like a user; return the deviations."""
     whole = [key for key, part in expected if part == 0 and (key, 1) not in expected]
     step = max(1, len(whole) // FETCHED_THROUGH_KEYS_MAX)

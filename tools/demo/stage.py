@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from agent.client.client import Client
-from agent.errors import Code, Unavailable
+from agent.client.client import ClusterClient
+from agent.errors import Code, UnavailableError
 from agent.rpc.calls.peer import Endpoint, Peer
 from agent.rpc.v1 import container_pb2, scm_pb2
 from tools.demo.cluster import Cluster
@@ -30,7 +30,7 @@ class Stage:
     """A running cluster with a client; `addresses` and `indexes` are by datanode id."""
 
     cluster: Cluster
-    client: Client
+    client: ClusterClient
     addresses: dict[str, str] = field(default_factory=dict)
     indexes: dict[str, int] = field(default_factory=dict)  # process number
 
@@ -60,7 +60,7 @@ class Stage:
             return False
         try:
             self.peer(datanode_id).status()
-        except Unavailable:
+        except UnavailableError:
             return False
         return True
 
@@ -86,7 +86,7 @@ class Stage:
     def suture(self, *arguments: str) -> Any:  # any JSON that the command prints
         """Run `suture` like an operator, and return the JSON that it printed.
 
-        Raise Unavailable if it printed none; its exit code may say that there is work to do.
+        Raise UnavailableError if it printed none; its exit code may say that there is work to do.
         """
         done = subprocess.run(
             [
@@ -105,7 +105,7 @@ class Stage:
         try:
             return json.loads(done.stdout)
         except ValueError:
-            raise Unavailable(
+            raise UnavailableError(
                 Code.UNAVAILABLE,
                 f"suture {' '.join(arguments)} ended with {done.returncode}: "
                 f"{done.stderr.decode(errors='replace')[-500:]}",
@@ -152,5 +152,5 @@ def wait_until(condition: Callable[[], bool], what: str, wait_s: float = WAIT_S)
     deadline_s = time.monotonic() + wait_s
     while not condition():
         if time.monotonic() > deadline_s:
-            raise Unavailable(Code.UNAVAILABLE, f"waited {wait_s:.0f} s in vain until {what}")
+            raise UnavailableError(Code.UNAVAILABLE, f"waited {wait_s:.0f} s in vain until {what}")
         time.sleep(POLL_S)

@@ -18,7 +18,7 @@ from typing import Final
 
 from agent.client.client import LANES_DEFAULT
 from agent.client.file_pieces import SourceFile
-from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.errors import Code, RefusedError, SutureError, UnavailableError
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.rpc.wire.plan_file import FinishedRun, read_plan
 from agent.runtime.exits import ExitCode
@@ -103,7 +103,7 @@ def collect(directories: Sequence[Path]) -> list[SourceFile]:
     total_bytes = 0
     for number, directory in enumerate(directories):
         if not directory.is_dir():
-            raise Refused(Code.KEY_NOT_FOUND, f"no such directory: {directory}")
+            raise RefusedError(Code.KEY_NOT_FOUND, f"no such directory: {directory}")
         for path in walk(directory):
             size_bytes = path.stat().st_size
             total_bytes += size_bytes
@@ -112,10 +112,10 @@ def collect(directories: Sequence[Path]) -> list[SourceFile]:
             key = f"{number}/{path.relative_to(directory).as_posix()}"
             sources.append(SourceFile(key, path, size_bytes))
     if not sources:
-        raise Refused(Code.KEY_NOT_FOUND, f"no files below {', '.join(map(str, directories))}")
+        raise RefusedError(Code.KEY_NOT_FOUND, f"no files below {', '.join(map(str, directories))}")
     large = sum(source.size_bytes >= BLOCK_BYTES_MIN for source in sources)
     if large < BLOCKS_MIN:
-        raise Refused(
+        raise RefusedError(
             Code.INELIGIBLE,
             f"{large} files of {BLOCK_BYTES_MIN} bytes or more are below "
             f"{', '.join(map(str, directories))}, {BLOCKS_MIN} are needed to damage in all ways",
@@ -194,7 +194,9 @@ class Story:
         self.checksums = source_checksums(sources, stored)
         short = [item.key for item in stored if item.replicas_min < 3]
         if short:
-            raise Unavailable(Code.NOT_ENOUGH_NODES, f"stored on fewer than 3 datanodes: {short}")
+            raise UnavailableError(
+                Code.NOT_ENOUGH_NODES, f"stored on fewer than 3 datanodes: {short}"
+            )
         self.evidence.files = len(stored)
         self.evidence.stored_bytes = sum(item.size_bytes for item in stored)
         self.evidence.containers = containers
@@ -348,7 +350,7 @@ class Story:
                 check=False,
             )
         if done.returncode not in VERDICTS:
-            raise Unavailable(
+            raise UnavailableError(
                 Code.UNAVAILABLE,
                 f"suture-verify ended with {done.returncode}, not as after damage; see {log}",
             )
@@ -434,7 +436,7 @@ class Story:
                 )
         try:
             wait_until(self.is_all_whole, "all roots agree", 20)
-        except Unavailable:
+        except UnavailableError:
             self.evidence.not_healed += [
                 f"container {info.container_id}: {describe(info)}"
                 for info in self.infos()

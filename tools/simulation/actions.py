@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import grpc
 
 from agent.commands import removal
-from agent.errors import Code, SutureError, Unavailable
+from agent.errors import Code, SutureError, UnavailableError
 from agent.plan.reconcile_outcome import ChunkResult
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
@@ -130,7 +130,7 @@ def _send(
         call.result(timeout=CALL_S)
     except grpc.FutureTimeoutError as error:
         call.cancel()
-        raise Unavailable(Code.UNAVAILABLE, f"no answer for {CALL_S:g} s") from error
+        raise UnavailableError(Code.UNAVAILABLE, f"no answer for {CALL_S:g} s") from error
 
 
 def close(run: "Run", event: Event) -> None:

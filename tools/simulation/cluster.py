@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from agent.commands.proven_delete import ReplicaDeleter
-from agent.errors import Code, Unavailable
+from agent.errors import Code, UnavailableError
 from agent.plan.actions import ConfirmedDeletes
 from agent.plan.reconcile_outcome import ReconcileResult
 from agent.reconcile.reconciler import Reconciler
@@ -120,7 +120,7 @@ class Agent:
         """Scan for a caller that waits."""
         report = scan_container(self.tools, container_id)
         if not report.committed:
-            raise Unavailable(Code.BUSY, f"the scan was not kept: {report.held_because}")
+            raise UnavailableError(Code.BUSY, f"the scan was not kept: {report.held_because}")
         yield ScanStep(report.bytes_read, report.bytes_read, report.commit)
 
 

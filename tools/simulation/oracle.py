@@ -22,7 +22,7 @@ from typing import NamedTuple
 from agent.errors import SutureError
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockId, ContainerId, ReplicaState
-from scanner.finding import Finding, Verdict
+from scanner.finding import ScanFinding, Verdict
 from tools.simulation.machine import Machine
 
 
@@ -225,7 +225,7 @@ class Oracle:
         """Return True if a delete of the block was ordered."""
         return truth.is_deleted
 
-    def judged(self, node: str, findings: Sequence[Finding], where: str) -> None:
+    def judged(self, node: str, findings: Sequence[ScanFinding], where: str) -> None:
         """Check the findings of a scan."""
         for finding in findings:
             place = Held(node, finding.container_id, finding.block_id)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from agent.errors import SutureError, Unavailable
+from agent.errors import SutureError, UnavailableError
 from agent.rpc.v1 import scm_pb2
 from tools.demo.damage import (
     Damage,
@@ -221,7 +221,7 @@ class FaultInjector:
             try:
                 listen(index)
                 break
-            except Unavailable:
+            except UnavailableError:
                 if not tries_left or process.popen is None or process.popen.poll() is not None:
                     raise
                 listen = self._wait_for

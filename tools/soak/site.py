@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from agent.client.client import Client
+from agent.client.client import ClusterClient
 from agent.rpc.v1 import scm_pb2
 from tests.support.faults.bad_line import BadLine
 from tools.demo.cluster import Cluster, free_port
@@ -78,7 +78,7 @@ class Site:
     cluster: LinedCluster
     disks: dict[int, list[Disk]]
     without_loops: str  # why there are no loop devices; "" if there are
-    client: Client
+    client: ClusterClient
     threads: Path  # directory of the processes' thread records
     indexes: dict[str, int] = field(default_factory=dict)  # by datanode id
 
@@ -132,7 +132,7 @@ def build(root: Path, *, agents: int, volumes: int) -> Site:
     disks, why = made_disks(cluster, agents)
     try:
         cluster.start()
-        return Site(cluster, disks, why, Client(cluster.scm.address), threads)
+        return Site(cluster, disks, why, ClusterClient(cluster.scm.address), threads)
     except BaseException:
         cluster.stop()
         cluster.lines.close()

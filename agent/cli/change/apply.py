@@ -26,8 +26,8 @@ from agent.cli.inspect.scm_commands import (
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.output import counted, remark
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
-from agent.client.client import Client
-from agent.errors import Code, Refused
+from agent.client.client import ClusterClient
+from agent.errors import Code, RefusedError
 from agent.rpc.v1 import scm_pb2
 from agent.rpc.wire.plan_file import SCAN, FinishedRun, PlannedScans, read_plan
 from agent.runtime.exits import ExitCode
@@ -90,7 +90,7 @@ def apply(
 class PlanSubmission:
     """A plan that is submitted to the control plane."""
 
-    def __init__(self, client: Client, snapshot_id: str, run_id: str) -> None:
+    def __init__(self, client: ClusterClient, snapshot_id: str, run_id: str) -> None:
         self._client = client
         self._snapshot_id = snapshot_id
         self._run_id = run_id
@@ -162,7 +162,7 @@ def question(rows: Rows, scan_count: int) -> str:
 
 
 def decisions_in(path: Path, rows: Iterable[scm_pb2.PlanRow]) -> list[scm_pb2.ContainerDecision]:
-    """Return the decisions on `rows` in the output of a dry run. Raise Refused."""
+    """Return the decisions on `rows` in the output of a dry run. Raise RefusedError."""
     try:
         shown = [
             scm_pb2.ContainerDecision(
@@ -180,9 +180,9 @@ def decisions_in(path: Path, rows: Iterable[scm_pb2.PlanRow]) -> list[scm_pb2.Co
     return shown
 
 
-def not_this_plan(path: Path, reason: str) -> Refused:
+def not_this_plan(path: Path, reason: str) -> RefusedError:
     """Return the error for a file that is not the dry run of this plan."""
-    return Refused(
+    return RefusedError(
         Code.MALFORMED_REQUEST,
         f"{path} does not show what would become of this plan: {reason}",
         hint="give what the same command printed with --dry-run --json",

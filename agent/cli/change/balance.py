@@ -15,7 +15,7 @@ from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.document import facts
 from agent.cli.terminal.output import counted, emit, grid, say, short, show, size
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.exits import ExitCode
 
@@ -67,7 +67,7 @@ def threshold_permille(text: str) -> int:
     except ValueError:
         permille = 0
     if not 1 <= permille <= 100 * PERMILLE:
-        raise Refused(
+        raise RefusedError(
             Code.MALFORMED_REQUEST, f"--threshold {text}: write a percentage above 0", hint="10%"
         )
     return permille

@@ -23,10 +23,10 @@ from agent.cli.terminal.document import facts
 from agent.cli.terminal.output import emit, grid, remark, say, short, show, size, waiting_told
 from agent.cli.terminal.selection import OnOption, datanode_id, selected
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
-from agent.client.client import Client
+from agent.client.client import ClusterClient
 from agent.client.keylist import checked_key, delete_keys
 from agent.config.given import ANSWER_BYTES_MAX, given_bytes
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.exits import ExitCode
 
@@ -210,7 +210,7 @@ def shown_worlds(path: Path | None, ids: list[int]) -> list[int]:
         shown = {int(str(d["container_id"])): int(str(d["world"])) for d in read_json(path)}
         return [shown[container_id] for container_id in ids]
     except (ValueError, TypeError, KeyError) as error:
-        raise Refused(
+        raise RefusedError(
             Code.MALFORMED_REQUEST,
             f"{path} does not show what would become of these containers: "
             f"{type(error).__name__} {error}",
@@ -244,7 +244,7 @@ def filled(request: Request, worlds: list[int], *, dry_run: bool) -> Request:
 
 
 def confirmed(
-    client: Client,
+    client: ClusterClient,
     order: Callable[[list[int], bool], scm_pb2.ContainerDecisions],
     verb: str,
     *,
@@ -277,7 +277,7 @@ def confirmed(
 def refuse_unasked(*, as_json: bool) -> None:
     """Refuse a command that needs a confirmation when stdin is not a terminal."""
     if as_json or not sys.stdin.isatty():
-        raise Refused(
+        raise RefusedError(
             Code.MALFORMED_REQUEST,
             "this changes data, and there is nobody to ask",
             hint="--dry-run shows what it would do, --yes does it",

@@ -10,7 +10,7 @@ from agent.cli.terminal.document import facts
 from agent.cli.terminal.output import ID_MAX, emit, grid, short, show
 from agent.cli.terminal.selection import OnOption, datanode_id, selected
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
-from agent.client.client import Client
+from agent.client.client import ClusterClient
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.exits import ExitCode
 
@@ -51,7 +51,7 @@ def hold(
         return show_decisions(client.scm.hold_containers(request), as_json=as_json)
 
 
-def show_holds(client: Client, on: list[str] | None, *, as_json: bool) -> int:
+def show_holds(client: ClusterClient, on: list[str] | None, *, as_json: bool) -> int:
     """Print all held containers and excluded replicas, or those `on` some datanodes."""
     answer = client.scm.list_holds(scm_pb2.ListHoldsRequest())
     is_selected = selected(client, on)

@@ -19,7 +19,7 @@ from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.observe.printable import printable
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.exits import ExitCode
-from health.cluster_verdict import Verdict
+from health.cluster_verdict import DataVerdict
 
 NO_DOUBT: Final = "every datanode is heard, and every closed container is equal and whole"
 STATES: Final = ("OPEN", "CLOSING", "QUASI_CLOSED", "CLOSED", "DELETING", "DELETED")
@@ -207,7 +207,7 @@ def report(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> int:
         at_risk = keys_in(client, at_risk=True, all_of_them=as_json)
         answer = client.scm.get_report(scm_pb2.GetReportRequest())
         counts = client.scm.count_containers(scm_pb2.CountContainersRequest())
-    is_whole = counts.verdict == Verdict.WHOLE
+    is_whole = counts.verdict == DataVerdict.WHOLE
     if as_json:
         emit(
             {

@@ -12,10 +12,10 @@ from agent.cli.inspect.scm_commands import app
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.output import counted, emit, items_progress, remark, say
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
-from agent.client.client import Client
+from agent.client.client import ClusterClient
 from agent.client.putnote import DiscoveredPut, files_of
 from agent.client.rediscovery import DiscoveredContainer, look_into
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.rpc.v1 import container_pb2, scm_pb2
 from agent.runtime.exits import ExitCode
 
@@ -134,7 +134,7 @@ def _what(state: scm_pb2.GetRecoveryResponse) -> str:
 
 
 def _looked_into(
-    client: Client, ids: Sequence[int], result: RecoverySummary, *, quiet: bool
+    client: ClusterClient, ids: Sequence[int], result: RecoverySummary, *, quiet: bool
 ) -> Iterator[DiscoveredContainer]:
     with items_progress("containers", len(ids), quiet=quiet) as progress:
         for container_id in ids:
@@ -142,7 +142,7 @@ def _looked_into(
             progress.advance(progress.tasks[0].id)
             try:
                 info = client.scm.get_container_info(request).container
-            except Refused as error:
+            except RefusedError as error:
                 if error.code is not Code.CONTAINER_NOT_FOUND:
                     raise
                 continue  # lost at the datanode since it was listed

@@ -13,7 +13,7 @@ from agent.cli.terminal.ask import NodeOption, nodes_of
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.output import counted, emit, items_progress, say, short, size
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.runtime.exits import ExitCode
 from agent.salvage.sample import OfflineSample, take_sample
 from scanner.sampling import FRACTION_MIN, SampleSize
@@ -61,7 +61,7 @@ def sample(
     afterwards. Exit code 2: a chunk was bad, or something could not be drawn or judged.
     """
     if volumes and datanode is not None:
-        raise Refused(
+        raise RefusedError(
             Code.MALFORMED_REQUEST,
             "DIR is a volume of a stopped agent, --datanode one that runs",
             hint="name one of the two",

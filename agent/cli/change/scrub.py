@@ -16,7 +16,7 @@ from agent.cli.terminal.output import ID_MAX, ago, counted, emit, grid, say, sho
 from agent.cli.terminal.time_option import duration
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.config.quantity import spoken_duration
-from agent.errors import Code, Refused, Unavailable
+from agent.errors import Code, RefusedError, UnavailableError
 from agent.observe.status_headline import percent
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import datanode_pb2 as pb
@@ -85,7 +85,7 @@ def scan(
     or some replica could not be read or queued.
     """
     if (full_speed and not wait) or (cancel and wait):
-        raise Refused(
+        raise RefusedError(
             Code.MALFORMED_REQUEST,
             "--full-speed is about a scan that somebody waits for, --cancel about one in the "
             "background",
@@ -113,7 +113,7 @@ def ask(
         answers = ask_each(client, nodes_of(client, datanode), question)
     if all(answer.value is None for answer in answers):
         errors = [answer.cause for answer in answers if answer.cause]
-        raise next((error for error in errors if isinstance(error, Unavailable)), errors[0])
+        raise next((error for error in errors if isinstance(error, UnavailableError)), errors[0])
     return answers
 
 

@@ -4,8 +4,8 @@ import typer
 
 from agent.cli.terminal.credentials import security
 from agent.cli.terminal.output import emit, grid, remark, say, show, size, waiting_told
-from agent.client.client import Client
-from agent.errors import Code, Refused
+from agent.client.client import ClusterClient
+from agent.errors import Code, RefusedError
 from agent.rpc.calls.channel import patient
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
@@ -17,14 +17,20 @@ Shown = dict[str, datanode_pb2.TrustReplicaResponse]
 
 
 def trust(
-    client: Client, container_id: int, trusted_id: str, *, dry_run: bool, yes: bool, as_json: bool
+    client: ClusterClient,
+    container_id: int,
+    trusted_id: str,
+    *,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
 ) -> int:
     """Make all other replicas equal to the trusted one, after a preview and a confirmation."""
     request = scm_pb2.GetContainerInfoRequest(container_id=container_id)
     replicas = [r.datanode for r in client.scm.get_container_info(request).container.replicas]
     trusted = next((one for one in replicas if one.datanode_id == trusted_id), None)
     if trusted is None:
-        raise Refused(
+        raise RefusedError(
             Code.CONTAINER_NOT_FOUND,
             f"{trusted_id} has no replica of container {container_id}",
             hint=f"suture scm containers {container_id}",

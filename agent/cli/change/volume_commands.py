@@ -16,8 +16,8 @@ from agent.cli.terminal.document import facts
 from agent.cli.terminal.output import aside, bytes_progress, counted, emit, grid, say, short, show
 from agent.cli.terminal.selection import known_nodes, one_volume
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
-from agent.client.client import Client
-from agent.errors import Code, Refused, Unavailable
+from agent.client.client import ClusterClient
+from agent.errors import Code, RefusedError, UnavailableError
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.exits import ExitCode
@@ -137,12 +137,12 @@ def retire(
     return shown(place.datanode_id, volumes, as_json=as_json)
 
 
-def target_of(client: Client, place: VolumeRef, volume: str, to: str) -> str:
-    """Return the volume that takes all replicas of another one. Raise Refused for another
+def target_of(client: ClusterClient, place: VolumeRef, volume: str, to: str) -> str:
+    """Return the volume that takes all replicas of another one. Raise RefusedError for another
     datanode's."""
     target = found(client, to)
     if place.datanode_id != target.datanode_id:
-        raise Refused(
+        raise RefusedError(
             Code.WRONG_DATANODE,
             f"{to} is a volume of {target.datanode_id}, {volume} one of {place.datanode_id}",
             hint="suture volume retire --wait sends to other datanodes what has no room",
@@ -167,14 +167,14 @@ def read_only(
     return shown(place.datanode_id, volumes, as_json=as_json)
 
 
-def found(client: Client, given: str) -> VolumeRef:
-    """Return the named volume. Raise Refused."""
+def found(client: ClusterClient, given: str) -> VolumeRef:
+    """Return the named volume. Raise RefusedError."""
     node, volume_id = one_volume(known_nodes(client), given)
     return VolumeRef(node.datanode_id, node.address, volume_id)
 
 
 def steer(
-    client: Client, place: VolumeRef, service: str, target_id: str = ""
+    client: ClusterClient, place: VolumeRef, service: str, target_id: str = ""
 ) -> Sequence[pb.VolumeStatus]:
     """Change the service of a volume; return all volumes of its datanode."""
     wish = pb.SteerVolumeRequest(
@@ -193,7 +193,7 @@ def shown(datanode_id: str, volumes: Sequence[pb.VolumeStatus], *, as_json: bool
     return ExitCode.OK
 
 
-def follow(client: Client, place: VolumeRef, *, as_json: bool) -> int:
+def follow(client: ClusterClient, place: VolumeRef, *, as_json: bool) -> int:
     """Show the progress of a retirement until the volume is empty, or nothing moves any more."""
     sent: dict[int, list[int]] = {}
     with bytes_progress("moved", 0, quiet=as_json) as bar:
@@ -217,12 +217,12 @@ def does_rest(volume: pb.VolumeStatus) -> bool:
     return volume.service != "RETIRING" or is_stuck
 
 
-def looked_at(client: Client, place: VolumeRef) -> pb.VolumeStatus:
+def looked_at(client: ClusterClient, place: VolumeRef) -> pb.VolumeStatus:
     """Return the present status of a volume."""
     for volume in client.peer(place).status().volumes:
         if volume.volume_id == place.volume_id:
             return volume
-    raise Unavailable(
+    raise UnavailableError(
         Code.UNAVAILABLE,
         f"datanode {place.datanode_id} has no volume {place.volume_id} any more",
         hint="suture volumes says why",
@@ -242,7 +242,7 @@ def ending(place: VolumeRef, volume: pb.VolumeStatus) -> str:
 
 
 def send_away(
-    client: Client, place: VolumeRef, volume: pb.VolumeStatus, sent: dict[int, list[int]]
+    client: ClusterClient, place: VolumeRef, volume: pb.VolumeStatus, sent: dict[int, list[int]]
 ) -> bool:
     """Make the control plane copy replicas without room on this host elsewhere, and delete here
     those that enough others have; return whether there is anything to wait for.

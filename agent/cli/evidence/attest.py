@@ -17,7 +17,7 @@ from agent.cli.evidence.verifylog import anchor_of, spoken
 from agent.cli.terminal.output import counted, emit, say
 from agent.cli.terminal.typer_options import JsonFlag
 from agent.client.download import write_whole
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.runtime.exits import ExitCode
 from agent.store.verification_log.attestation import FORMAT, account
 from agent.store.verification_log.chain import Head, check, entries
@@ -65,7 +65,7 @@ def attest(
     if make_key is not None:
         return new_key(make_key, as_json=as_json)
     if key is None:
-        raise Refused(
+        raise RefusedError(
             Code.MALFORMED_REQUEST,
             "no key is named",
             hint="--key FILE; suture attest --make-key FILE makes one",
@@ -73,18 +73,20 @@ def attest(
     if verify is not None:
         return verified(verify, key, as_json=as_json)
     if not volumes or output is None or not begin:
-        raise Refused(
+        raise RefusedError(
             Code.MALFORMED_REQUEST,
             "a statement is about volumes and a time, and goes to a file",
             hint="suture attest DIR --from 2026-11-01 --key FILE --output FILE",
         )
     anchors = [anchor_of(text) for text in anchor or ()]
     if anchors and len(volumes) > 1:
-        raise Refused(Code.MALFORMED_REQUEST, "an anchor is of one volume: name one")
+        raise RefusedError(Code.MALFORMED_REQUEST, "an anchor is of one volume: name one")
     now_ms = int(time.time() * 1000)
     period = moment_ms("--from", begin), moment_ms("--to", end) if end else now_ms
     if period[0] >= period[1]:
-        raise Refused(Code.MALFORMED_REQUEST, f"--from {begin} is not before --to {end or 'now'}")
+        raise RefusedError(
+            Code.MALFORMED_REQUEST, f"--from {begin} is not before --to {end or 'now'}"
+        )
     signer = signing.read_key(key)
     statement = stated(volumes, anchors, period, now_ms)
     document = {
@@ -113,11 +115,11 @@ def new_key(path: Path, *, as_json: bool) -> int:
 
 
 def moment_ms(option: str, text: str) -> int:
-    """Return a date, or a date and time in UTC, in milliseconds. Raise Refused."""
+    """Return a date, or a date and time in UTC, in milliseconds. Raise RefusedError."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
-        raise Refused(
+        raise RefusedError(
             Code.MALFORMED_REQUEST,
             f"{option} {text[:100]}: is no date",
             hint="write it like 2026-11-01 or 2026-11-01T06:00, UTC",
@@ -129,13 +131,15 @@ def moment_ms(option: str, text: str) -> int:
 def stated(
     volumes: Sequence[Path], anchors: Sequence[Head], period: tuple[int, int], now_ms: int
 ) -> dict[str, object]:
-    """Return the statement. Raise Refused if a log is not intact, is no log, or is given twice."""
+    """Return the statement. Raise RefusedError if a log is not intact, is no log, or is given
+    twice.
+    """
     logs = []
     for path in volumes:
         files = read_log(path)
         checked = check(files, anchors)
         if checked.gap is not None or not checked.head.count:
-            raise Refused(
+            raise RefusedError(
                 Code.INCONSISTENT_VOLUME,
                 f"{path}: nothing is stated from a log that does not hold: {spoken(checked)}",
                 hint="suture verify-log names the gap; keep the log as it is",
@@ -143,14 +147,16 @@ def stated(
         try:
             logs.append(account(entries(files), checked, from_ms=period[0], to_ms=period[1]))
         except (KeyError, TypeError, ValueError, ArithmeticError) as error:
-            raise Refused(
+            raise RefusedError(
                 Code.INCONSISTENT_VOLUME,
                 f"{path}: nothing is stated from entries that no agent writes: {error!r}",
                 hint="the chain fits, so somebody wrote them on purpose; keep the log as it is",
             ) from error
     whose = [str(one["volume_id"]) for one in logs]
     if len({*whose}) != len(whose):
-        raise Refused(Code.MALFORMED_REQUEST, "a volume is named twice, or a log has two copies")
+        raise RefusedError(
+            Code.MALFORMED_REQUEST, "a volume is named twice, or a log has two copies"
+        )
     return {
         "kind": KIND,
         "format": FORMAT,
@@ -180,7 +186,7 @@ def verified(path: Path, key: Path, *, as_json: bool) -> int:
 
 
 def read_statement(path: Path) -> dict[str, Any]:
-    """Return a statement with its signature, unverified. Raise Refused if it is none."""
+    """Return a statement with its signature, unverified. Raise RefusedError if it is none."""
     with path.open("rb") as file:
         content = file.read(STATEMENT_BYTES_MAX)
     try:
@@ -191,7 +197,7 @@ def read_statement(path: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, RecursionError):
         kind, document = ("", 0), {}
     if kind != (KIND, FORMAT):
-        raise Refused(
+        raise RefusedError(
             Code.MALFORMED_REQUEST,
             f"{path} is no statement of format {FORMAT}",
             hint="suture attest makes one",

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, TypeVar
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from merkle.checksum import Algorithm
 from merkle.replica import BlockId, ChecksumType, ChunkInfo
 from merkle.tree import Leaf
@@ -98,7 +98,7 @@ class Bundle:
 
 
 def read_bundle(path: Path) -> Bundle:
-    """Return the content of a bundle. Raise Refused if it is not one, or is invalid."""
+    """Return the content of a bundle. Raise RefusedError if it is not one, or is invalid."""
     documents = _documents(path)
     for name in ("about", "container"):
         if name not in documents:
@@ -130,9 +130,9 @@ def _documents(path: Path) -> dict[str, Document]:
     return found
 
 
-def no_bundle(path: Path, why: str) -> Refused:
+def no_bundle(path: Path, why: str) -> RefusedError:
     """Return the refusal of a file that is no bundle."""
-    return Refused(
+    return RefusedError(
         Code.MALFORMED_REQUEST,
         f"{path} is no bundle of suture diagnose: {why[:200]}",
         hint="suture diagnose CONTAINER makes one",

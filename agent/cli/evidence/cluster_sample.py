@@ -9,8 +9,8 @@ from typing import Final
 from agent.cli.terminal.ask import DatanodeReply, ask_each
 from agent.cli.terminal.document import facts
 from agent.cli.terminal.output import waiting_told
-from agent.client.client import Client
-from agent.errors import Code, Refused, Unavailable
+from agent.client.client import ClusterClient
+from agent.errors import Code, RefusedError, UnavailableError
 from agent.rpc.calls.channel import patient
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import datanode_pb2 as pb
@@ -78,7 +78,7 @@ class SampleRequest:
     progress: Callable[[int], None]
 
 
-def sample_of(client: Client, nodes: Nodes, wish: SampleRequest) -> LiveSample:
+def sample_of(client: ClusterClient, nodes: Nodes, wish: SampleRequest) -> LiveSample:
     """Count the chunks of datanodes, then draw and read a sample concurrently.
 
     Raise SutureError if none answers, or there is nothing to draw.
@@ -87,9 +87,11 @@ def sample_of(client: Client, nodes: Nodes, wish: SampleRequest) -> LiveSample:
     silent = {answer.datanode: answer.error for answer in counted if answer.value is None}
     counts = {a.datanode: a.value.chunk_count for a in counted if a.value is not None}
     if not counts:
-        raise Unavailable(Code.UNAVAILABLE, next(iter(silent.values()), "no datanode is known"))
+        raise UnavailableError(
+            Code.UNAVAILABLE, next(iter(silent.values()), "no datanode is known")
+        )
     if not sum(counts.values()):
-        raise Refused(Code.INELIGIBLE, "no chunk with a checksum is on these datanodes")
+        raise RefusedError(Code.INELIGIBLE, "no chunk with a checksum is on these datanodes")
     size = sample_size(sum(counts.values()), confidence=wish.confidence, fraction=wish.fraction)
     wish.begin(size.drawn_count)
     requests = requests_of(counts, size, wish.seed)
@@ -118,7 +120,10 @@ def requests_of(
 
 
 def drawn_on(
-    client: Client, nodes: Nodes, requests: dict[str, pb.SampleChunksRequest], wish: SampleRequest
+    client: ClusterClient,
+    nodes: Nodes,
+    requests: dict[str, pb.SampleChunksRequest],
+    wish: SampleRequest,
 ) -> list[DatanodeReply[pb.SampleResult]]:
     """Make each datanode draw and read its part."""
     lock = threading.Lock()
@@ -149,7 +154,7 @@ def last_of(
             read_count = progress.read_count
             if progress.HasField("result"):
                 return progress.result
-        raise Unavailable(Code.UNAVAILABLE, "it ended the sample without a result")
+        raise UnavailableError(Code.UNAVAILABLE, "it ended the sample without a result")
 
     return patient(
         once, codes={Code.BUSY}, must_end=lambda: False, waits=waiting_told(peer.address)

@@ -19,8 +19,8 @@ from agent.cli.terminal.document import facts
 from agent.cli.terminal.outcomes import outcomes_in
 from agent.cli.terminal.output import ID_MAX, emit, say
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
-from agent.client.client import Client
-from agent.errors import Code, Refused, SutureError
+from agent.client.client import ClusterClient
+from agent.errors import Code, RefusedError, SutureError
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.exits import ExitCode
 from merkle.replica import BlockId, ContainerId
@@ -60,7 +60,7 @@ def diagnose(
         file = path.open("xb")
     except FileExistsError as error:
         hint = "--output names another file"
-        raise Refused(Code.KEY_EXISTS, f"{path} exists", hint=hint) from error
+        raise RefusedError(Code.KEY_EXISTS, f"{path} exists", hint=hint) from error
     try:
         with file, connect(scm) as client:
             documents = dict(evidence(client, ContainerId(container_id)))
@@ -91,14 +91,16 @@ def bundle_into(file: BinaryIO, container_id: int, documents: Mapping[str, objec
     os.fsync(file.fileno())
 
 
-def evidence(client: Client, container_id: ContainerId) -> Iterator[tuple[str, dict[str, object]]]:
+def evidence(
+    client: ClusterClient, container_id: ContainerId
+) -> Iterator[tuple[str, dict[str, object]]]:
     """Yield every document by name; missing evidence is a document with an error."""
     yield "about", {"suture": version("suture"), "at_ms": int(time.time() * 1000)}
     request = scm_pb2.ListContainerInfosRequest(start_container_id=container_id, count=1)
     known = client.scm.list_container_infos(request).containers
     info = next((item for item in known if item.container_id == container_id), None)
     if info is None:
-        raise Refused(
+        raise RefusedError(
             Code.CONTAINER_NOT_FOUND,
             f"the SCM knows no container {container_id}",
             hint="suture scm containers lists them",

@@ -18,7 +18,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 
 KEY_MODE: Final = 0o600
 PUBLIC_MODE: Final = 0o644
@@ -30,12 +30,12 @@ def make_key(path: Path) -> Path:
     """Create a private key with mode 0600, and its public key next to it; return the public key's
     path.
 
-    Raise Refused(KEY_EXISTS) rather than overwrite a file. Raise OSError.
+    Raise RefusedError(KEY_EXISTS) rather than overwrite a file. Raise OSError.
     """
     public_path = path.with_name(path.name + PUBLIC_SUFFIX)
     for one in (path, public_path):
         if os.path.lexists(one):
-            raise Refused(Code.KEY_EXISTS, f"{one} exists", hint="a key is never overwritten")
+            raise RefusedError(Code.KEY_EXISTS, f"{one} exists", hint="a key is never overwritten")
     key = Ed25519PrivateKey.generate()
     private = key.private_bytes(
         serialization.Encoding.PEM,
@@ -66,13 +66,13 @@ def _write_new(path: Path, content: bytes, mode: int) -> None:
 
 
 def read_key(path: Path) -> Ed25519PrivateKey:
-    """Return a private key. Raise Refused(INVALID_CONFIG) if it is invalid, or others may read
+    """Return a private key. Raise RefusedError(INVALID_CONFIG) if it is invalid, or others may read
     it."""
     with path.open("rb") as file:
         mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
         content = file.read(KEY_BYTES_MAX)
     if mode & 0o077:
-        raise Refused(
+        raise RefusedError(
             Code.INVALID_CONFIG,
             f"{path}: others may use this key (mode {mode:04o})",
             hint="chmod 600; if somebody may have read it, make another one",
@@ -87,7 +87,7 @@ def read_key(path: Path) -> Ed25519PrivateKey:
 
 
 def read_public_key(path: Path) -> Ed25519PublicKey:
-    """Return a public key. Raise Refused(INVALID_CONFIG) if it is invalid."""
+    """Return a public key. Raise RefusedError(INVALID_CONFIG) if it is invalid."""
     with path.open("rb") as file:
         content = file.read(KEY_BYTES_MAX)
     try:
@@ -99,8 +99,8 @@ def read_public_key(path: Path) -> Ed25519PublicKey:
     return key
 
 
-def _no_key(path: Path, what: str, why: str) -> Refused:
-    return Refused(
+def _no_key(path: Path, what: str, why: str) -> RefusedError:
+    return RefusedError(
         Code.INVALID_CONFIG,
         f"{path} is not {what} of statements: {why[:200]}",
         hint="suture attest --make-key FILE makes FILE and FILE.pub",

@@ -10,7 +10,7 @@ from agent.cli.evidence.anchors import show_anchors
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.output import counted, emit, say
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.exits import ExitCode
 from agent.store.verification_log.chain import ChainCheck, EntryKind, Head, check, entries
@@ -50,7 +50,7 @@ def verify_log(
         return show_anchors(scm, datanode, as_json=as_json)
     anchors = [anchor_of(text) for text in anchor or ()]
     if anchors and len(volumes) > 1:
-        raise Refused(Code.MALFORMED_REQUEST, "an anchor is of one volume: name one")
+        raise RefusedError(Code.MALFORMED_REQUEST, "an anchor is of one volume: name one")
     checked = {}
     for path in volumes:
         files = read_log(path)
@@ -67,8 +67,8 @@ def verify_log(
 def anchors_of(scm: str, path: Path, files: Files) -> list[Head]:
     """Return the heads of a log that the control plane stores.
 
-    Raise Refused(INELIGIBLE) if the log names two volumes as its own, or none; or if none of its
-    heads is stored.
+    Raise RefusedError(INELIGIBLE) if the log names two volumes as its own, or none; or if none of
+    its heads is stored.
     """
     owners = {
         (str(entry.facts.get("datanode_id")), str(entry.facts.get("volume_id")))
@@ -76,14 +76,16 @@ def anchors_of(scm: str, path: Path, files: Files) -> list[Head]:
         if entry.facts.get("kind") == EntryKind.FILE
     }
     if len(owners) != 1:
-        raise Refused(Code.INELIGIBLE, f"{path}: the log names {len(owners)} volumes as its own")
+        raise RefusedError(
+            Code.INELIGIBLE, f"{path}: the log names {len(owners)} volumes as its own"
+        )
     [(datanode_id, volume_id)] = owners
     request = scm_pb2.ListAnchorsRequest(datanode_id=datanode_id, volume_id=volume_id)
     with connect(scm) as client:
         answer = client.scm.list_anchors(request)
     kept = [Head(one.count, one.checksum.hex()) for log in answer.logs for one in log.anchors]
     if not kept:
-        raise Refused(
+        raise RefusedError(
             Code.INELIGIBLE,
             f"{path}: the control plane keeps no head of volume {volume_id} of {datanode_id}",
             hint="it keeps one a day, from the first heartbeat on; is this its cluster?",
@@ -92,10 +94,10 @@ def anchors_of(scm: str, path: Path, files: Files) -> list[Head]:
 
 
 def anchor_of(text: str) -> Head:
-    """Return the head in an anchor's text. Raise Refused(MALFORMED_REQUEST)."""
+    """Return the head in an anchor's text. Raise RefusedError(MALFORMED_REQUEST)."""
     count, _, checksum = text.partition(":")
     if not (count.isascii() and count.isdigit() and ANCHOR_CHECKSUM.fullmatch(checksum)):
-        raise Refused(
+        raise RefusedError(
             Code.MALFORMED_REQUEST,
             f"--anchor {text[:100]}: is no head of a log",
             hint="as suture verify-log prints it: the number of an entry, a colon, its SHA-256",

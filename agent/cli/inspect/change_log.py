@@ -17,9 +17,9 @@ from agent.cli.terminal.output import ID_MAX, checksum, counted, emit, grid, say
 from agent.cli.terminal.selection import known_nodes
 from agent.cli.terminal.time_option import duration
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
-from agent.client.client import Client
+from agent.client.client import ClusterClient
 from agent.config.quantity import spoken_duration
-from agent.errors import Unavailable
+from agent.errors import UnavailableError
 from agent.rpc.v1 import datanode_pb2, scm_pb2
 from agent.runtime.exits import ExitCode
 
@@ -119,7 +119,7 @@ def log(
 
 
 def orders_to(
-    client: Client, nodes: Nodes, *, by_address: bool
+    client: ClusterClient, nodes: Nodes, *, by_address: bool
 ) -> tuple[Nodes, list[scm_pb2.Outcome], list[str]]:
     """Return the datanodes by their ids, the outcomes of orders to them, and what is missing.
 
@@ -132,7 +132,7 @@ def orders_to(
             nodes = [(ids.get(address, name), address) for name, address in nodes]
         names = {name for name, _ in nodes}
         return nodes, newest_outcomes(client, lambda o: o.datanode_id in names), []
-    except Unavailable as error:
+    except UnavailableError as error:
         if not by_address:
             raise
         return nodes, [], [f"what was ordered is not known: {error}"]

@@ -10,7 +10,7 @@ from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.document import facts
 from agent.cli.terminal.outcomes import outcomes_in
 from agent.cli.terminal.output import checksum, counted, emit, grid, say, short, show, size
-from agent.client.client import Client
+from agent.client.client import ClusterClient
 from agent.errors import SutureError
 from agent.rpc.calls.peer import NodeAddress
 from agent.rpc.v1 import datanode_pb2, scm_pb2
@@ -50,7 +50,7 @@ def history(scm: str, container_id: int, count: int, *, as_json: bool) -> int:
 
 
 def asked(
-    client: Client, datanode: NodeAddress, container_id: int
+    client: ClusterClient, datanode: NodeAddress, container_id: int
 ) -> list[datanode_pb2.HistoryEntry] | str:
     """Return a datanode's history of its replica, or the error."""
     try:

@@ -6,7 +6,7 @@ from typing import Final
 
 from agent.cli.terminal.document import facts
 from agent.cli.terminal.output import counted, say, size
-from agent.client.client import Client
+from agent.client.client import ClusterClient
 from agent.rpc.v1 import scm_pb2
 
 SHOWN_MAX: Final = 20
@@ -42,7 +42,11 @@ class KeyList:
 
 
 def keys_in(
-    client: Client, container_ids: Sequence[int] = (), *, at_risk: bool = False, all_of_them: bool
+    client: ClusterClient,
+    container_ids: Sequence[int] = (),
+    *,
+    at_risk: bool = False,
+    all_of_them: bool,
 ) -> KeyList:
     """Return the keys with blocks in containers; the first ones unless all are requested."""
     keys: list[scm_pb2.ContainerKey] = []

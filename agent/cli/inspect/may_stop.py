@@ -70,7 +70,7 @@ def may_stop(
 def foresee(
     scm: str, names: list[str], *, for_good: bool = False, keep_count: int = 0
 ) -> scm_pb2.ForeseeResponse:
-    """Query the control plane. Raise Refused for an unknown name."""
+    """Query the control plane. Raise RefusedError for an unknown name."""
     with connect(scm) as client:
         ids, volumes = named(client, names)
         return client.scm.foresee(

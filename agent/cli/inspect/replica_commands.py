@@ -33,8 +33,8 @@ from agent.cli.terminal.output import (
     waiting_told,
 )
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
-from agent.client.client import Client
-from agent.errors import Code, Refused, SutureError
+from agent.client.client import ClusterClient
+from agent.errors import Code, RefusedError, SutureError
 from agent.rpc.calls.channel import patient
 from agent.rpc.v1 import datanode_pb2, scm_pb2
 from agent.runtime.exits import ExitCode
@@ -66,7 +66,9 @@ class FetchedReplica:
     index: int = 0  # shard of an erasure-coded container
 
 
-def replicas_of(client: Client, container_id: int, datanode: str | None) -> list[FetchedReplica]:
+def replicas_of(
+    client: ClusterClient, container_id: int, datanode: str | None
+) -> list[FetchedReplica]:
     """Fetch the whole tree of every replica known to the SCM."""
     result = []
     for replica in chosen_replicas(container_info(client, container_id), datanode):
@@ -83,21 +85,21 @@ def replicas_of(client: Client, container_id: int, datanode: str | None) -> list
 def chosen_replicas(
     info: scm_pb2.ContainerInfo, datanode: str | None
 ) -> list[scm_pb2.ContainerInfoReplica]:
-    """Return all replicas, or the one on the datanode with this address or id prefix. Raise Refused
-    if none or several match."""
+    """Return all replicas, or the one on the datanode with this address or id prefix. Raise
+    RefusedError if none or several match."""
     if datanode is None:
         return list(info.replicas)
     chosen = [r for r in info.replicas if r.datanode.address == datanode]
     chosen = chosen or [r for r in info.replicas if r.datanode.datanode_id.startswith(datanode)]
     if len(chosen) > 1:
-        raise Refused(
+        raise RefusedError(
             Code.WRONG_DATANODE,
             f"{len(chosen)} datanodes with a replica have this address, or an id that begins so: "
             f"{datanode}: " + ", ".join(r.datanode.datanode_id for r in chosen),
             hint="write more of an id",
         )
     if not chosen:
-        raise Refused(
+        raise RefusedError(
             Code.CONTAINER_NOT_FOUND,
             f"no datanode {datanode} has a replica of container {info.container_id}",
             hint=f"see suture scm containers {info.container_id}",
@@ -213,7 +215,7 @@ def diff(
         if mine is not theirs and mine.index == theirs.index and mine.datanode_id in wanted
     ]
     if info.scheme and not pairs:
-        raise Refused(
+        raise RefusedError(
             Code.INELIGIBLE,
             f"container {container_id} is erasure-coded ({info.scheme}): no two of its replicas "
             "are to be equal",
@@ -339,7 +341,7 @@ def checksums_text(info: scm_pb2.ContainerInfo) -> str:
 
 
 def findings_of(
-    client: Client, replica: scm_pb2.ContainerInfoReplica, container_id: int
+    client: ClusterClient, replica: scm_pb2.ContainerInfoReplica, container_id: int
 ) -> list[datanode_pb2.Finding] | str:
     """Return a replica's unresolved findings, or the error."""
     if replica.replica.load_error:
@@ -424,7 +426,7 @@ def scan_replicas(scm: str, datanode: str | None, wish: ScanOptions) -> int:
 
 
 def scan_each(
-    client: Client, replicas: list[scm_pb2.ContainerInfoReplica], wish: ScanOptions
+    client: ClusterClient, replicas: list[scm_pb2.ContainerInfoReplica], wish: ScanOptions
 ) -> tuple[list[tuple[str, datanode_pb2.ScanProgress]], list[tuple[str, SutureError]]]:
     """Scan replica after replica; return the results, and the errors."""
     results, failures = [], []
@@ -438,7 +440,7 @@ def scan_each(
 
 
 def scan_one(
-    client: Client, replica: scm_pb2.ContainerInfoReplica, wish: ScanOptions
+    client: ClusterClient, replica: scm_pb2.ContainerInfoReplica, wish: ScanOptions
 ) -> datanode_pb2.ScanProgress:
     """Scan one replica with a progress bar, or queue the scan; return the last message."""
     datanode_id, container_id = replica.datanode.datanode_id, ContainerId(wish.container_id)

@@ -28,8 +28,8 @@ from agent.cli.terminal.output import (
 from agent.cli.terminal.selection import OnOption, selected
 from agent.cli.terminal.time_option import duration
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
-from agent.client.client import Client
-from agent.errors import Code, Refused
+from agent.client.client import ClusterClient
+from agent.errors import Code, RefusedError
 from agent.rpc.v1 import container_pb2, scm_pb2
 from agent.runtime.exits import ExitCode
 from merkle.replica import ContainerId
@@ -92,7 +92,7 @@ def nodes(on: OnOption = None, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag =
             )
 
 
-def all_containers(client: Client) -> list[scm_pb2.ContainerInfo]:
+def all_containers(client: ClusterClient) -> list[scm_pb2.ContainerInfo]:
     """Return every container the SCM knows."""
     containers: list[scm_pb2.ContainerInfo] = []
     start = 1
@@ -161,7 +161,7 @@ def state_name(state: container_pb2.ReplicaState) -> str:
     return container_pb2.ReplicaState.Name(state)
 
 
-def show_container(client: Client, container_id: int, *, as_json: bool) -> None:
+def show_container(client: ClusterClient, container_id: int, *, as_json: bool) -> None:
     """Print one container and each of its replicas."""
     info = client.scm.get_container_info(
         scm_pb2.GetContainerInfoRequest(container_id=container_id)
@@ -223,7 +223,7 @@ def snapshot(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> None:
 
 
 def scan_decision(
-    client: Client, row: scm_pb2.PlanRow, *, dry_run: bool
+    client: ClusterClient, row: scm_pb2.PlanRow, *, dry_run: bool
 ) -> scm_pb2.ContainerDecision:
     """Make the datanodes of a plan's row scan their replica, if it still has no root."""
     info = client.scm.get_container_info(
@@ -254,14 +254,14 @@ def show_decisions(answer: scm_pb2.ContainerDecisions, *, as_json: bool) -> int:
     return ExitCode.OK if all(d.code == "OK" for d in answer.decisions) else ExitCode.FAILED
 
 
-def safe_mode_line(client: Client) -> str:
+def safe_mode_line(client: ClusterClient) -> str:
     """Return a line that the SCM is in safe mode, with the reason; "" if it is not."""
     answer = client.scm.safe_mode(scm_pb2.SafeModeRequest())
     return f"the control plane: safe mode: {answer.reason}" if answer.on else ""
 
 
 def wait_and_show(
-    client: Client, answer: scm_pb2.ContainerDecisions, wait_s: float, *, as_json: bool
+    client: ClusterClient, answer: scm_pb2.ContainerDecisions, wait_s: float, *, as_json: bool
 ) -> int:
     """Wait for the commands' outcomes, and print them; return 2 if a replica is not repaired."""
     refused = [d for d in answer.decisions if d.code != "OK"]
@@ -332,7 +332,7 @@ def outcome_row(outcome: scm_pb2.Outcome) -> tuple[object, ...]:
 
 
 def wait_for_outcomes(
-    client: Client, command_ids: list[int], wait_s: float, *, quiet: bool
+    client: ClusterClient, command_ids: list[int], wait_s: float, *, quiet: bool
 ) -> tuple[list[scm_pb2.Outcome], list[int]]:
     """Poll until every command is answered or the time is up; show the progress on stderr."""
     deadline_s = time.monotonic() + wait_s
@@ -377,13 +377,13 @@ def show_outcomes(scm: str, datanode: str | None, count: int | None, *, as_json:
     say(f"{counted(pending, 'command')} {'is' if pending == 1 else 'are'} not answered yet")
 
 
-def container_info(client: Client, container_id: int) -> scm_pb2.ContainerInfo:
-    """Return the SCM's record of one container. Raise Refused for one without replicas."""
+def container_info(client: ClusterClient, container_id: int) -> scm_pb2.ContainerInfo:
+    """Return the SCM's record of one container. Raise RefusedError for one without replicas."""
     info = client.scm.get_container_info(
         scm_pb2.GetContainerInfoRequest(container_id=container_id)
     ).container
     if not info.replicas:
-        raise Refused(
+        raise RefusedError(
             Code.CONTAINER_NOT_FOUND,
             f"no datanode reports a replica of container {container_id}",
             hint="if it was made just now, ask again: a new replica is reported within seconds",

@@ -10,10 +10,10 @@ import typer
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.output import ID_MAX, counted, emit, grid, remark, say, show, size
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
-from agent.client.client import Client
+from agent.client.client import ClusterClient
 from agent.ec.rebuild_task import ShardLocation
 from agent.ec.scheme import SHARDS_MAX, parse_scheme
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.reconstruct.parity_check import ParityReport, verify_parity
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.exits import ExitCode
@@ -62,12 +62,12 @@ def verify_parity_command(
         raise typer.Exit(ExitCode.TO_DO)
 
 
-def asked(client: Client, container_id: int) -> scm_pb2.ContainerInfo:
-    """Return the requested container. Raise Refused for one without parity."""
+def asked(client: ClusterClient, container_id: int) -> scm_pb2.ContainerInfo:
+    """Return the requested container. Raise RefusedError for one without parity."""
     request = scm_pb2.GetContainerInfoRequest(container_id=container_id)
     info = client.scm.get_container_info(request).container
     if not info.scheme:
-        raise Refused(
+        raise RefusedError(
             Code.INELIGIBLE,
             f"container {container_id} is not erasure-coded: its replicas are whole copies",
             hint="`suture diff` compares copies",
@@ -75,7 +75,7 @@ def asked(client: Client, container_id: int) -> scm_pb2.ContainerInfo:
     return info
 
 
-def coded(client: Client) -> list[scm_pb2.ContainerInfo]:
+def coded(client: ClusterClient) -> list[scm_pb2.ContainerInfo]:
     """Return all closed erasure-coded containers."""
     found: list[scm_pb2.ContainerInfo] = []
     start = 0
@@ -90,7 +90,7 @@ def coded(client: Client) -> list[scm_pb2.ContainerInfo]:
 
 
 def verified(
-    client: Client,
+    client: ClusterClient,
     info: scm_pb2.ContainerInfo,
     executor: ThreadPoolExecutor,
     pace: Callable[[int], None],

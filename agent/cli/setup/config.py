@@ -11,7 +11,7 @@ from agent.config import reference
 from agent.config.loading import load_written
 from agent.config.options import CONFIG_PATH, AgentConfig
 from agent.config.toml_file import ParsedConfig
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.observe.events import EVENTS
 from agent.runtime.exits import ExitCode
 
@@ -100,7 +100,7 @@ def explain_event(name: str, *, as_json: bool) -> int:
     """Print the meaning of an event in the logs, and its ids."""
     found = {key: event for key, event in sorted(EVENTS.items()) if key.startswith(name)}
     if not found:
-        raise Refused(
+        raise RefusedError(
             Code.MALFORMED_REQUEST,
             f"no event {name}",
             hint="config explain --event lists them",

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-from agent.errors import Code, Unavailable
+from agent.errors import Code, UnavailableError
 
 CHECKOUT: Final = Path(__file__).resolve().parents[3]
 
@@ -26,7 +26,7 @@ def _without_checkout(
     _directories: Annotated[list[str] | None, typer.Argument(metavar="DIR")] = None,
 ) -> int:
     """Store real files, damage them on disk, find it, repair it from peers, prove it."""
-    raise Unavailable(
+    raise UnavailableError(
         Code.INELIGIBLE,
         "cannot run the demo: this installation is not a checkout",
         hint="clone the repository and run make demo there",

@@ -9,7 +9,7 @@ import typer
 from agent.cli.terminal.output import counted, emit, grid, remark, say, show
 from agent.cli.terminal.typer_options import JsonFlag
 from agent.config.quantity import spoken_duration
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.rpc.security import pki
 from agent.rpc.security.caller import Role
 from agent.runtime.exits import ExitCode
@@ -105,7 +105,7 @@ def show_certificates(
     ]
     found = [(file, what) for file in files for what in pki.shown(file)]
     if not found:
-        raise Refused(
+        raise RefusedError(
             Code.INVALID_CONFIG,
             f"no certificate is in {', '.join(map(str, paths))}",
             hint="of a directory the files *.pem are shown",

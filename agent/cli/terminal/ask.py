@@ -9,7 +9,7 @@ import typer
 
 from agent.cli.terminal.output import counted
 from agent.cli.terminal.selection import known_nodes, one_node
-from agent.client.client import Client
+from agent.client.client import ClusterClient
 from agent.errors import SutureError
 from agent.rpc.calls.peer import Endpoint, Peer
 from agent.rpc.v1 import datanode_pb2
@@ -33,8 +33,8 @@ class DatanodeReply(Generic[T]):
     cause: SutureError | None = None
 
 
-def nodes_of(client: Client, datanode: str | None) -> list[tuple[str, str]]:
-    """Return (name, address) of one datanode or of all. Raise Refused if the SCM knows none.
+def nodes_of(client: ClusterClient, datanode: str | None) -> list[tuple[str, str]]:
+    """Return (name, address) of one datanode or of all. Raise RefusedError if the SCM knows none.
 
     An address is dialled as given, because nothing else may be known without an SCM.
     """
@@ -46,7 +46,7 @@ def nodes_of(client: Client, datanode: str | None) -> list[tuple[str, str]]:
 
 
 def ask_each(
-    client: Client, nodes: list[tuple[str, str]], question: Callable[[Peer], T]
+    client: ClusterClient, nodes: list[tuple[str, str]], question: Callable[[Peer], T]
 ) -> list[DatanodeReply[T]]:
     """Query datanodes concurrently; an error counts as an answer."""
 

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from agent.config.given import SETTINGS_BYTES_MAX, decoded, given_bytes
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 
 if TYPE_CHECKING:
-    from agent.client.client import Client
+    from agent.client.client import ClusterClient
     from agent.rpc.security.tls import Security
 
 FILE_NAMES: Final = ("certificate", "key", "ca")
@@ -57,7 +57,9 @@ def is_secured() -> bool:
 
 
 def security() -> "Security":
-    """Return the security of calls. Raise Refused naming the fault of the settings or the files."""
+    """Return the security of calls. Raise RefusedError naming the fault of the settings or the
+    files.
+    """
     from agent.rpc.security.tls import files_of, secured
 
     wanted = _effective()
@@ -65,11 +67,11 @@ def security() -> "Security":
     return secured(files, allow_plaintext=wanted.allow_plaintext)
 
 
-def connect(scm: str) -> "Client":
+def connect(scm: str) -> "ClusterClient":
     """Return a client of the SCM at `scm`, with the chosen certificate."""
-    from agent.client.client import Client
+    from agent.client.client import ClusterClient
 
-    return Client(scm, security=security())
+    return ClusterClient(scm, security=security())
 
 
 def _effective() -> CredentialOptions:
@@ -119,7 +121,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         values = tomllib.loads(decoded(given_bytes(path, bytes_max=SETTINGS_BYTES_MAX)))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise Refused(Code.INVALID_CONFIG, f"cannot read {path}: {error}") from error
+        raise RefusedError(Code.INVALID_CONFIG, f"cannot read {path}: {error}") from error
     tls = values.pop("tls", {})
     kinds = dict.fromkeys(FILE_NAMES, str) | {"allow_plaintext": bool}
     wrong = [f"{name}" for name in values]
@@ -129,7 +131,7 @@ def _read(path: Path) -> dict[str, Any]:
         f"tls.{name}" for name, value in tls.items() if not isinstance(value, kinds.get(name, ()))
     ]
     if wrong:
-        raise Refused(
+        raise RefusedError(
             Code.INVALID_CONFIG,
             f"{path}: not understood: {', '.join(wrong)}",
             hint="[tls] takes certificate, key, ca and allow_plaintext",

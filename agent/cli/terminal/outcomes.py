@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from agent.client.client import Client
+from agent.client.client import ClusterClient
 from agent.rpc.v1 import scm_pb2
 
 KEPT_MAX: Final = 10_000  # the control plane's limit
@@ -11,7 +11,7 @@ Wanted = Callable[[scm_pb2.Outcome], bool]
 
 
 def newest_outcomes(
-    client: Client, is_wanted: Wanted, *, count: int = KEPT_MAX
+    client: ClusterClient, is_wanted: Wanted, *, count: int = KEPT_MAX
 ) -> list[scm_pb2.Outcome]:
     """Return up to `count` of the selected outcomes, newest first. Raise SutureError."""
     found: list[scm_pb2.Outcome] = []
@@ -22,12 +22,12 @@ def newest_outcomes(
     return found[:count]
 
 
-def outcomes_in(client: Client, container_id: int) -> list[scm_pb2.Outcome]:
+def outcomes_in(client: ClusterClient, container_id: int) -> list[scm_pb2.Outcome]:
     """Return the outcomes of all orders about a container, newest first. Raise SutureError."""
     return newest_outcomes(client, lambda outcome: outcome.status.container_id == container_id)
 
 
-def _pages(client: Client) -> Iterator[list[scm_pb2.Outcome]]:
+def _pages(client: ClusterClient) -> Iterator[list[scm_pb2.Outcome]]:
     """Yield pages, newest first, until there are no older ones."""
     oldest_id = 0
     while True:

@@ -5,8 +5,8 @@ from typing import Annotated, Final
 
 import typer
 
-from agent.client.client import Client
-from agent.errors import Code, Refused
+from agent.client.client import ClusterClient
+from agent.errors import Code, RefusedError
 from agent.rpc.v1 import scm_pb2
 
 OnOption = Annotated[
@@ -21,19 +21,21 @@ NAMED_MAX: Final = 5  # datanodes named in an error
 VOLUME_SIGN: Final = ":/"  # between a datanode and the path of its volume
 
 
-def known_nodes(client: Client) -> Sequence[scm_pb2.NodeInfo]:
+def known_nodes(client: ClusterClient) -> Sequence[scm_pb2.NodeInfo]:
     """Return the datanodes known to the SCM."""
     return client.scm.list_nodes(scm_pb2.ListNodesRequest()).nodes
 
 
-def selected(client: Client, given: list[str] | None) -> Callable[[str], bool]:
+def selected(client: ClusterClient, given: list[str] | None) -> Callable[[str], bool]:
     """Return a predicate for the named datanodes; it accepts all if none is named."""
     if not given:
         return lambda _: True
     return frozenset(datanode_ids(client, given)).__contains__
 
 
-def datanode_ids(client: Client, given: list[str], *, may_be_gone: bool = False) -> list[str]:
+def datanode_ids(
+    client: ClusterClient, given: list[str], *, may_be_gone: bool = False
+) -> list[str]:
     """Return the datanodes named by id, prefix, address or rack, each once.
 
     With `may_be_gone`, accept an unknown id as well; the control plane then decides.
@@ -49,21 +51,23 @@ def datanode_ids(client: Client, given: list[str], *, may_be_gone: bool = False)
     return list(dict.fromkeys(found))
 
 
-def datanode_id(client: Client, given: str) -> str:
-    """Return the only datanode with this address, id or id prefix. Raise Refused otherwise."""
+def datanode_id(client: ClusterClient, given: str) -> str:
+    """Return the only datanode with this address, id or id prefix. Raise RefusedError otherwise."""
     return one_node(known_nodes(client), given).datanode_id
 
 
 def one_node(nodes: Sequence[scm_pb2.NodeInfo], given: str) -> scm_pb2.NodeInfo:
-    """Return the only datanode with this address, id or id prefix. Raise Refused otherwise."""
+    """Return the only datanode with this address, id or id prefix. Raise RefusedError otherwise."""
     found = [node for node in nodes if given and given in {node.address, node.datanode_id}]
     found = found or [node for node in nodes if given and node.datanode_id.startswith(given)]
     if len(found) == 1:
         return found[0]
-    raise Refused(Code.WRONG_DATANODE, _not_one(found, given), hint="suture scm nodes lists them")
+    raise RefusedError(
+        Code.WRONG_DATANODE, _not_one(found, given), hint="suture scm nodes lists them"
+    )
 
 
-def named(client: Client, given: list[str]) -> tuple[list[str], list[tuple[str, str]]]:
+def named(client: ClusterClient, given: list[str]) -> tuple[list[str], list[tuple[str, str]]]:
     """Return the named datanodes, and the named volumes as (datanode, id).
 
     A volume is named by its id or a prefix of it, or as DATANODE:/its/path.
@@ -83,7 +87,7 @@ def named(client: Client, given: list[str]) -> tuple[list[str], list[tuple[str, 
         ]
         is_node = any(node.datanode_id.startswith(name) for node in nodes)
         if len(own) > 1 or (own and is_node):
-            raise Refused(
+            raise RefusedError(
                 Code.WRONG_DATANODE,
                 f"{name} names {len(own)} volumes" + (" and a datanode" if is_node else ""),
                 hint="write more of the id, or DATANODE:/its/path",
@@ -96,7 +100,7 @@ def named(client: Client, given: list[str]) -> tuple[list[str], list[tuple[str, 
 
 
 def one_volume(nodes: Sequence[scm_pb2.NodeInfo], given: str) -> tuple[scm_pb2.NodeInfo, str]:
-    """Return the named volume and its datanode. Raise Refused if none or several match."""
+    """Return the named volume and its datanode. Raise RefusedError if none or several match."""
     if not given.startswith("/") and VOLUME_SIGN in given:
         datanode_id, volume_id = _volume_at(nodes, given)
         return one_node(nodes, datanode_id), volume_id
@@ -111,7 +115,7 @@ def one_volume(nodes: Sequence[scm_pb2.NodeInfo], given: str) -> tuple[scm_pb2.N
     what = f"{len(found)} volumes are" if found else "no volume is"
     if given and any(given in {node.address, node.datanode_id} for node in nodes):
         what = "a datanode, and no volume, is"
-    raise Refused(
+    raise RefusedError(
         Code.WRONG_DATANODE,
         f"{what} named {given!r}",
         hint="suture volumes lists them; DATANODE:/its/path names one",
@@ -125,7 +129,7 @@ def _volume_at(nodes: Sequence[scm_pb2.NodeInfo], given: str) -> tuple[str, str]
         if volume.path.rstrip("/") == path.rstrip("/"):
             return node.datanode_id, volume.volume_id
     known = ", ".join(volume.path for volume in node.volumes) or "none that is known now"
-    raise Refused(
+    raise RefusedError(
         Code.WRONG_DATANODE,
         f"datanode {node.datanode_id} has no volume {path}; it has: {known}",
         hint="suture volumes lists them",
@@ -137,7 +141,7 @@ def _nodes_named(nodes: Sequence[scm_pb2.NodeInfo], name: str) -> list[scm_pb2.N
         return [one_node(nodes, name)]
     rack = [node for node in nodes if node.rack == name]
     if not rack:
-        raise Refused(
+        raise RefusedError(
             Code.WRONG_DATANODE,
             f"no datanode is in rack {name}",
             hint="a volume is named by its id, or as DATANODE:/its/path",

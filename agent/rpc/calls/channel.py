@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 import grpc
 
-from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.errors import Code, RefusedError, SutureError, UnavailableError
 from agent.rpc.calls.unregistered import Header, UnregisteredChannel
 from agent.rpc.security.channel_renewal import RenewingChannel
 from agent.rpc.security.tls import LOOPBACK_ONLY, Security, TlsMaterial, channel_credentials
@@ -37,7 +37,7 @@ _RETRIED_CODES: Final = frozenset({Code.UNAVAILABLE, Code.BUSY})
 T = TypeVar("T")
 
 
-class ChannelClosed(Unavailable):
+class ChannelClosed(UnavailableError):
     """The connection was closed at our end; nothing is repeated over it."""
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ def open_channel(
 
     Every call over it carries `header`.
 
-    Raise Refused(INVALID_CONFIG) if plaintext is not allowed, or the address is invalid.
+    Raise RefusedError(INVALID_CONFIG) if plaintext is not allowed, or the address is invalid.
     """
     check_address(address)
     options = [
@@ -79,8 +79,8 @@ def open_channel(
 
 
 def check_address(address: str) -> None:
-    """Raise Refused for an address without a port, which gRPC would treat as port 443, or without a
-    host."""
+    """Raise RefusedError for an address without a port, which gRPC would treat as port 443, or
+    without a host."""
     host, _, port = address.rpartition(":")
     is_port = port.isdecimal() and int(port) <= PORT_MAX
     if is_port and host and not host.endswith(":") and "/" not in host:
@@ -88,7 +88,7 @@ def check_address(address: str) -> None:
     what = "has no port" if ":" not in address else "is no address"
     if "//" in address:
         what = "is the address of a page"
-    raise Refused(
+    raise RefusedError(
         Code.INVALID_CONFIG,
         f"{address!r} {what}",
         hint="write HOST:PORT, as scm.example.org:9860 or 192.0.2.7:9859 or [2001:db8::7]:9859",
@@ -140,7 +140,9 @@ def _messages(answers: Any) -> Iterator[Any]:
 
 
 def begun(method: Method, request: Any, *, timeout_s: float) -> Any:  # the call's future
-    """Begin a call without waiting for its answer. Raise Unavailable if the channel is closed."""
+    """Begin a call without waiting for its answer. Raise UnavailableError if the channel is
+    closed.
+    """
     try:
         return method.future(  # type: ignore[attr-defined]
             request, timeout=timeout_s, metadata=carried()
@@ -166,10 +168,10 @@ def upload(
     try:
         while not _has_come(ended, UPLOAD_POLL_S):
             if must_end():
-                raise Unavailable(Code.CANCELLED, "the transfer was stopped")
+                raise UnavailableError(Code.CANCELLED, "the transfer was stopped")
         return answer.result()
     except grpc.FutureCancelledError as error:
-        raise Unavailable(Code.CANCELLED, "the connection was closed") from error
+        raise UnavailableError(Code.CANCELLED, "the connection was closed") from error
     except grpc.RpcError as error:
         raise error_from(error) from error
     finally:
@@ -278,7 +280,7 @@ def _may_end(error: BaseException, codes: Collection[Code]) -> bool:
     """Return whether a call that failed with one of `codes` may succeed later over this
     connection."""
     return (
-        isinstance(error, Unavailable)
+        isinstance(error, UnavailableError)
         and error.code in codes
         and not isinstance(error, ChannelClosed)
     )

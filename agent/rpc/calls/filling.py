@@ -49,7 +49,9 @@ class ShardWriter:
     _write_blocks: Method
 
     def create_shard(self, container_id: ContainerId, index: int) -> None:
-        """Create a shard, RECOVERING. Raise Refused if there is a replica of this container."""
+        """Create a shard, RECOVERING. Raise RefusedError if there is a replica of this
+        container.
+        """
         request = datanode_pb2.CreateContainerRequest(
             container_id=container_id, replica_index=index, state=container_pb2.RECOVERING
         )

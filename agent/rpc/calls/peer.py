@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final, NamedTuple, Protocol, Self
 
-from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.errors import Code, RefusedError, SutureError, UnavailableError
 from agent.rpc.calls.channel import (
     PATIENCE_S,
     Method,
@@ -121,7 +121,7 @@ class Peer(ShardWriter):
         self.close()
 
     def close(self) -> None:
-        """Close the connection; running calls fail with Unavailable(CANCELLED)."""
+        """Close the connection; running calls fail with UnavailableError(CANCELLED)."""
         self._channel.close()
 
     # Trees.
@@ -182,7 +182,7 @@ class Peer(ShardWriter):
         request = pb.GetContainerHashesRequest(container_id=container_id, level=pb.CHUNKS)
         summary, tree = self._tree(request, meter)
         if tree.root != summary.root:
-            raise Refused(
+            raise RefusedError(
                 Code.MALFORMED_REQUEST,
                 f"answer: blocks fold to {tree.root:#x}, the root sent is {summary.root:#x}",
             )
@@ -278,8 +278,8 @@ class Peer(ShardWriter):
     ) -> tuple[ChunkInfo, bytes]:
         """Return one chunk and its bytes, verified against the window checksums it came with.
 
-        Raise Refused(CHECKSUM_MISMATCH) if they do not match. For a chunk of type NONE only the
-        length is checked.
+        Raise RefusedError(CHECKSUM_MISMATCH) if they do not match. For a chunk of type NONE only
+        the length is checked.
         """
         key = _key(container_id, block_id)
         request = pb.ReadChunkRequest(block_id=key, offset=offset)
@@ -462,7 +462,9 @@ class Peer(ShardWriter):
                 progress(step)
                 if step.HasField("result"):
                     return step.result
-            raise Unavailable(Code.UNAVAILABLE, f"{self.address} ended the scan without a result")
+            raise UnavailableError(
+                Code.UNAVAILABLE, f"{self.address} ended the scan without a result"
+            )
 
         return patient(
             once,
@@ -525,7 +527,7 @@ def _metered(
 
 
 def _check_count(results: Sequence[object], asked: Sequence[object]) -> None:
-    """Raise Refused for an answer that does not have a result for each requested item."""
+    """Raise RefusedError for an answer that does not have a result for each requested item."""
     if len(results) != len(asked):
         raise codec.malformed("answer", f"has {len(results)} of {len(asked)} results")
 

@@ -1,7 +1,8 @@
 """Verification of received blocks before their use.
 
-Each function raises Refused(CHECKSUM_MISMATCH) for bytes that do not match the window checksums
-that came with them, and Refused(MALFORMED_REQUEST) for messages that do not match each other.
+Each function raises RefusedError(CHECKSUM_MISMATCH) for bytes that do not match the window
+checksums that came with them, and RefusedError(MALFORMED_REQUEST) for messages that do not match
+each other.
 """
 
 from collections.abc import Collection, Iterator
@@ -9,7 +10,7 @@ from contextlib import suppress
 from itertools import chain
 from typing import Final
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.rpc.v1 import container_pb2
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import codec
@@ -54,7 +55,7 @@ def several(
     others one by one, which shows their errors."""
     found: dict[tuple[BlockId, int], tuple[ChunkInfo, bytes]] = {}
     for served in answer.chunks:
-        with suppress(Refused):
+        with suppress(RefusedError):
             chunk = codec.parse_chunk(served.chunk, "answer.chunks.chunk")
             key = BlockId(served.local_id), chunk.offset
             if key in asked and len(served.data) == chunk.length_bytes:
@@ -115,10 +116,10 @@ def parts_as_they_come(answers: Iterator[BlockPiece], end: int) -> Iterator[tupl
 
 
 def _due(message: container_pb2.ChunkInfo, end: int) -> ChunkInfo:
-    """Return a received chunk. Raise Refused if the block extends beyond its end."""
+    """Return a received chunk. Raise RefusedError if the block extends beyond its end."""
     chunk = codec.parse_chunk(message, "answer.chunk")
     if chunk.end > end:
-        raise Refused(
+        raise RefusedError(
             Code.UNABLE_TO_FIND_CHUNK,
             f"has a chunk of the bytes {chunk.offset} to {chunk.end}, of a block of {end}",
         )
@@ -126,7 +127,7 @@ def _due(message: container_pb2.ChunkInfo, end: int) -> ChunkInfo:
 
 
 def _verify(chunk: ChunkInfo, data: Data, start: int = 0, *, each: bool = False) -> None:
-    """Raise Refused if a chunk's bytes, from the window at `start` on, do not match their
+    """Raise RefusedError if a chunk's bytes, from the window at `start` on, do not match their
     checksums.
 
     A reader checks many windows at once, as scans do (ADR 0011); `each` checks them singly, for
@@ -141,7 +142,7 @@ def _verify(chunk: ChunkInfo, data: Data, start: int = 0, *, each: bool = False)
         sums = chunk.window_checksums[first:last]
         chunk = chunk._replace(length_bytes=len(data), window_checksums=sums)
     if not fits(chunk, data, each=each):
-        raise Refused(
+        raise RefusedError(
             Code.CHECKSUM_MISMATCH,
             f"chunk at {chunk.offset}: the bytes do not have the checksums they came with",
             hint="the peer's medium or memory is damaged; scan its replica",

@@ -55,10 +55,10 @@ class UnregisteredChannel(grpc.Channel):
         self.close()
 
     def _carrying(self, method: Any) -> Any:
-        return method if self._header is None else _Carrying(method, self._header)
+        return method if self._header is None else _HeaderMethod(method, self._header)
 
 
-class _Carrying:
+class _HeaderMethod:
     """A method whose calls carry an additional header."""
 
     __slots__ = ("_header", "_method")

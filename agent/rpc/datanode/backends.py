@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.store.index.facts import ReplicaFacts, ScanCommit
 from merkle.replica import ContainerId
-from scanner.finding import Finding
+from scanner.finding import ScanFinding
 
 UNREAD_KEPT_MAX: Final = 100
 
@@ -60,7 +60,7 @@ class SampleResult:
     gone_count: int = 0
     without_checksum_count: int = 0
     damaged_row_count: int = 0
-    bad: list[Finding] = field(default_factory=list)
+    bad: list[ScanFinding] = field(default_factory=list)
     unread_count: int = 0  # replicas without readable chunks
     unread: list[str] = field(default_factory=list)
 
@@ -91,7 +91,7 @@ class ScrubControl(Protocol):
         ...
 
     def pause(self, volume_id: str, duration_s: float) -> None:
-        """Pause one volume's scan, or all with "". Raise Refused."""
+        """Pause one volume's scan, or all with "". Raise RefusedError."""
         ...
 
     def resume(self, volume_id: str) -> None:
@@ -107,7 +107,7 @@ class VolumeControl(Protocol):
     """Operator control of this datanode's volumes."""
 
     def steer(self, volume_id: str, *, service: str, target_id: str) -> None:
-        """Change the service of a volume. Raise Refused."""
+        """Change the service of a volume. Raise RefusedError."""
         ...
 
     def add(self, path: str) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 
-from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.errors import Code, RefusedError, SutureError, UnavailableError
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import codec
 from agent.store.operations.reading import BlockLocation
@@ -19,23 +19,23 @@ Found: TypeAlias = tuple[BlockLocation, ChunkInfo]
 
 
 def parse_keys(asked: Sequence[pb.ChunkKey] | Sequence[pb.ChunkChallenge]) -> list[Key]:
-    """Return the named chunks. Raise Refused for too many, or for duplicates."""
+    """Return the named chunks. Raise RefusedError for too many, or for duplicates."""
     keys = [(codec.parse_block_id(key.local_id, "chunks.local_id"), key.offset) for key in asked]
     check_names(keys, "chunks")
     return keys
 
 
 def check_names(named: Sequence[tuple[int, int]], where: str) -> None:
-    """Raise Refused for too many blocks or chunks, or for duplicates."""
+    """Raise RefusedError for too many blocks or chunks, or for duplicates."""
     if len(named) > COUNT_MAX:
         raise codec.malformed(where, f"{len(named)} of them, at most {COUNT_MAX} at once")
     if len(set(named)) < len(named):
         raise codec.malformed(where, "names one twice")
 
 
-def no_room() -> Unavailable:
+def no_room() -> UnavailableError:
     """Return the error of an item that earlier items of the call left no room for."""
-    return Unavailable(Code.BUSY, f"what was asked for before it has {BYTES_MAX} bytes")
+    return UnavailableError(Code.BUSY, f"what was asked for before it has {BYTES_MAX} bytes")
 
 
 def several_chunks(
@@ -63,11 +63,11 @@ def several_chunks(
 
 
 def chunk_at(block: BlockData, offset: int) -> ChunkInfo:
-    """Return the chunk of a block that begins at `offset`. Raise Refused."""
+    """Return the chunk of a block that begins at `offset`. Raise RefusedError."""
     for chunk in block.chunks:
         if chunk.offset == offset:
             return chunk
-    raise Refused(
+    raise RefusedError(
         Code.UNABLE_TO_FIND_CHUNK,
         f"block {block.block_id} has no chunk at offset {offset}",
         block_id=block.block_id,

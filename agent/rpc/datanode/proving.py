@@ -5,7 +5,7 @@ from typing import Final, Protocol
 
 import grpc
 
-from agent.errors import Code, Refused, SutureError
+from agent.errors import Code, RefusedError, SutureError
 from agent.rpc.datanode.backends import Scan, ScanMode
 from agent.rpc.datanode.named_chunks import Found, Key, parse_keys, several_chunks
 from agent.rpc.v1 import datanode_pb2 as pb
@@ -26,7 +26,7 @@ class DeletePinner(Protocol):
     """Records of replicas that must be kept for others (`agent.runtime.pledges`)."""
 
     def give(self, container_id: ContainerId, keep_s: float) -> None:
-        """Keep a replica for `keep_s`. Raise Unavailable(BUSY) if it is being deleted."""
+        """Keep a replica for `keep_s`. Raise UnavailableError(BUSY) if it is being deleted."""
         ...
 
 
@@ -120,11 +120,11 @@ class ProofHandlers:
 
     def _whole(self, container_id: ContainerId) -> ReplicaFacts:
         """Return the facts of a healthy replica that others may rely on. Raise
-        Refused(INELIGIBLE)."""
+        RefusedError(INELIGIBLE)."""
         facts = self._store.replica(container_id)
         if facts.state in PROVING_STATES and not facts.finding_count:
             return facts
-        raise Refused(
+        raise RefusedError(
             Code.INELIGIBLE,
             f"container {container_id} is {facts.state} here, with {facts.finding_count} findings: "
             "nobody can rest on it",
@@ -134,7 +134,7 @@ class ProofHandlers:
     def _current(self, container_id: ContainerId, facts: ReplicaFacts) -> Tree:
         tree = self._store.tree(container_id)
         if facts.tree is None or tree.root != facts.tree.root:
-            raise Refused(
+            raise RefusedError(
                 Code.INELIGIBLE,
                 f"container {container_id} is not as it was read last",
                 container_id=container_id,

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import grpc
 
-from agent.errors import Code, Refused, SutureError
+from agent.errors import Code, RefusedError, SutureError
 from agent.rpc.datanode.limits import DatanodeServerLimits, page_size
 from agent.rpc.datanode.named_chunks import (
     BYTES_MAX,
@@ -108,20 +108,20 @@ class ReadHandlers:
         container_id, block_id = codec.parse_block_key(asked, "block_id")
         found = self._store.readable(container_id, block_id)
         if asked.replica_index not in {0, found.replica_index}:
-            raise Refused(
+            raise RefusedError(
                 Code.CONTAINER_NOT_FOUND,
                 f"container {container_id} is here with replica index {found.replica_index}, "
                 f"not {asked.replica_index}",
                 container_id=container_id,
             )
         if asked.bcsid > found.bcsid:
-            raise Refused(
+            raise RefusedError(
                 Code.UNKNOWN_BCSID,
                 f"container {container_id} is at bcsid {found.bcsid}, {asked.bcsid} was asked for",
                 container_id=container_id,
             )
         if asked.bcsid > found.block.bcsid:
-            raise Refused(
+            raise RefusedError(
                 Code.BCSID_MISMATCH,
                 f"block {block_id} is at bcsid {found.block.bcsid}, {asked.bcsid} was asked for",
                 container_id=container_id,
@@ -213,7 +213,7 @@ class ReadHandlers:
         chunks = _chunks_from(found.block, request.offset)
         length_bytes = sum([chunk.length_bytes for chunk in chunks])
         if length_bytes > PIECE_BYTES_MAX:
-            raise Refused(
+            raise RefusedError(
                 Code.INELIGIBLE,
                 f"{length_bytes} bytes of block {found.block.block_id} are asked for in one "
                 f"message, at most {PIECE_BYTES_MAX} are sent so",
@@ -284,7 +284,7 @@ def _chunks_from(block: BlockData, offset: int) -> Sequence[ChunkInfo]:
     if offset or not chunks:
         chunks = [chunk for chunk in chunks if chunk.end > offset]
     if not chunks or chunks[0].offset > offset:
-        raise Refused(
+        raise RefusedError(
             Code.UNABLE_TO_FIND_CHUNK,
             f"block {block.block_id} has {block.length_bytes} bytes, no chunk at {offset}",
             block_id=block.block_id,

@@ -15,7 +15,7 @@ from agent.rpc.datanode.limits import DatanodeServerLimits
 from agent.rpc.security.tls import LOOPBACK_ONLY, Security
 from agent.rpc.serving.access import Audit, AuthorizationMiddleware
 from agent.rpc.serving.binding import bind, server_options
-from agent.rpc.serving.budgeted import COSTS, Budgeted
+from agent.rpc.serving.budgeted import COSTS, MemoryBudgetMiddleware
 from agent.rpc.serving.connections import Connections
 from agent.rpc.serving.health_service import Health
 from agent.rpc.serving.waits import (
@@ -93,8 +93,8 @@ def build_server(
     Calls for another datanode than `datanode_id` are refused. `executor` should have a thread for
     each admitted call; `slots` limits the working ones. `memory` is the budget of all calls
     together. `known` returns the addresses of the datanodes for which connections are kept free.
-    `is_well` determines the answer of the health service. Raise Refused(INVALID_CONFIG) when the
-    address cannot be bound, or requires TLS.
+    `is_well` determines the answer of the health service. Raise RefusedError(INVALID_CONFIG) when
+    the address cannot be bound, or requires TLS.
     """
     connections = Connections(limits.connections_max, known=known)
     gate = AuthorizationMiddleware(
@@ -106,7 +106,7 @@ def build_server(
     edge = ErrorStatusMiddleware(codecs_of(groups, "decoders"), codecs_of(groups, "encoders"))
     waits = waits or waits_of(limits)
     layers = (
-        Budgeted(memory, COSTS, waits),
+        MemoryBudgetMiddleware(memory, COSTS, waits),
         BlockedCallMiddleware(waits, slots or UnlimitedSlots(), connections),
         TracingMiddleware(),
         edge,

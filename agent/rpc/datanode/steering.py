@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import grpc
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.rpc.datanode.backends import ScrubControl, VolumeControl
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import codec
@@ -33,7 +33,7 @@ class AdminHandlers:
         """Change the service of a volume, or add one; return the state of all."""
         del context
         if self._volumes is None:
-            raise Refused(Code.INELIGIBLE, "the volumes of this datanode do not change")
+            raise RefusedError(Code.INELIGIBLE, "the volumes of this datanode do not change")
         match request.WhichOneof("wish"):
             case "service":
                 self._volumes.steer(
@@ -67,7 +67,7 @@ class AdminHandlers:
         """Pause, resume or cancel background scans; return their progress."""
         del context
         if self._scrub is None:
-            raise Refused(Code.INELIGIBLE, "this datanode scans nothing in the background")
+            raise RefusedError(Code.INELIGIBLE, "this datanode scans nothing in the background")
         match request.WhichOneof("wish"):
             case "pause_ms":
                 self._scrub.pause(request.volume_id, request.pause_ms / 1000)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import grpc
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import codec
 
@@ -24,5 +24,7 @@ class TrustHandlers:
         """Make the replica here equal to the trusted one, or return what that would change."""
         codec.parse_container_id(request.container_id)
         if not request.trusted_datanode_id or not request.trusted_address:
-            raise Refused(Code.MALFORMED_REQUEST, "trusted_datanode_id, trusted_address: not set")
+            raise RefusedError(
+                Code.MALFORMED_REQUEST, "trusted_datanode_id, trusted_address: not set"
+            )
         return self._trust(request, lambda: not context.is_active())

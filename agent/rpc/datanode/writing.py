@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 import grpc
 
-from agent.errors import Code, Unavailable
+from agent.errors import Code, UnavailableError
 from agent.ports import Leases
 from agent.rpc.datanode.limits import DatanodeServerLimits
 from agent.rpc.v1 import container_pb2
@@ -171,10 +171,10 @@ class WriteHandlers:
         if remaining_s is not None:
             timeout_s = min(timeout_s, remaining_s)
         if not context.is_active():
-            raise Unavailable(Code.CANCELLED, "the caller has gone")
+            raise UnavailableError(Code.CANCELLED, "the caller has gone")
         return self._leases.hold(container_id, timeout_s)
 
 
 def parse_commit(message: container_pb2.BlockData, where: str) -> tuple[ContainerId, BlockData]:
-    """Return the container and the block of a commit. Raise Refused."""
+    """Return the container and the block of a commit. Raise RefusedError."""
     return codec.parse_block(message, where, parse=codec.parse_written_chunk)

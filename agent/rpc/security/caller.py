@@ -13,7 +13,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.rpc.security.tls import Security
 
 if TYPE_CHECKING:
@@ -46,14 +46,16 @@ class CertificateIdentity:
 
 @lru_cache(maxsize=KNOWN_COUNT_MAX)
 def identity_of(certificate: bytes) -> CertificateIdentity:
-    """Return the identity in the first certificate of a PEM text. Raise Refused(INVALID_CONFIG)."""
+    """Return the identity in the first certificate of a PEM text. Raise
+    RefusedError(INVALID_CONFIG).
+    """
     from cryptography import x509  # takes 0.1 s, not needed for plaintext
 
     try:
         parsed = x509.load_pem_x509_certificate(certificate)
         return _identity(parsed)
     except ValueError as error:
-        raise Refused(Code.INVALID_CONFIG, f"not a certificate in PEM: {error}") from error
+        raise RefusedError(Code.INVALID_CONFIG, f"not a certificate in PEM: {error}") from error
 
 
 def _identity(certificate: "Certificate") -> CertificateIdentity:
@@ -98,23 +100,23 @@ def expires_at_s(security: Security) -> float:
 
 
 def check_own(certificate: bytes, role: Role, now_s: float) -> CertificateIdentity:
-    """Return our own identity. Raise Refused(INVALID_CONFIG) if peers would reject it."""
+    """Return our own identity. Raise RefusedError(INVALID_CONFIG) if peers would reject it."""
     identity = identity_of(certificate)
     if now_s >= identity.expires_at_s:
-        raise Refused(
+        raise RefusedError(
             Code.INVALID_CONFIG,
             f"the certificate of {identity.name} has expired",
             hint="suture tls issue makes a new one; no restart is needed then",
         )
     if now_s < identity.begins_at_s:
-        raise Refused(
+        raise RefusedError(
             Code.INVALID_CONFIG,
             f"the certificate of {identity.name} is not valid yet",
             hint="is the clock of this host right?",
         )
     if role not in identity.roles:
         said = ", ".join(sorted(identity.roles)) or "none"
-        raise Refused(
+        raise RefusedError(
             Code.INVALID_CONFIG,
             f"the certificate of {identity.name} must have the role {role}; it has: {said}",
             hint=f"suture tls issue --role {role}",

@@ -84,7 +84,7 @@ class RenewingChannel(grpc.Channel):
 
     def unary_stream(self, method: str, *_: Any, **options: Any) -> Any:
         """Return gRPC's method on the present line."""
-        return _Streaming(self, "unary_stream", method, options)
+        return _StreamMethod(self, "unary_stream", method, options)
 
     def stream_unary(self, method: str, *_: Any, **options: Any) -> Any:
         """Return gRPC's method on the present line."""
@@ -92,7 +92,7 @@ class RenewingChannel(grpc.Channel):
 
     def stream_stream(self, method: str, *_: Any, **options: Any) -> Any:
         """Return gRPC's method on the present line."""
-        return _Streaming(self, "stream_stream", method, options)
+        return _StreamMethod(self, "stream_stream", method, options)
 
     def subscribe(self, callback: Callable[..., None], try_to_connect: bool = False) -> None:
         """Watch the present line."""
@@ -160,7 +160,7 @@ class _Unary(_Method):
         return self._until_it_ends(lambda method: method.future(request, **options))
 
 
-class _Streaming(_Method):
+class _StreamMethod(_Method):
     """A method with a stream of answers."""
 
     def __call__(self, request: Any, **options: Any) -> Any:

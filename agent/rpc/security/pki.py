@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from agent.config.given import SETTINGS_BYTES_MAX, given_bytes
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.rpc.security.caller import Role, identity_of
 
 CA_NAME: Final = "ca"
@@ -65,12 +65,14 @@ class CertificateRequest:
 
 
 def create_authority(directory: Path, *, name: str, days: int, now: datetime) -> Path:
-    """Create a new authority; return its certificate. Raise Refused if the directory has one."""
+    """Create a new authority; return its certificate. Raise RefusedError if the directory has
+    one.
+    """
     paths = _paths(directory, CA_NAME)
     directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
     for path in paths:
         if path.exists():
-            raise Refused(
+            raise RefusedError(
                 Code.INVALID_CONFIG,
                 f"{path} exists: a new authority would make every issued certificate worthless",
                 hint="name another directory",
@@ -98,7 +100,8 @@ def create_authority(directory: Path, *, name: str, days: int, now: datetime) ->
 
 
 def issue(directory: Path, order: CertificateRequest, *, now: datetime) -> tuple[Path, Path]:
-    """Create a key and a certificate for it; return both paths, certificate first. Raise Refused.
+    """Create a key and a certificate for it; return both paths, certificate first. Raise
+    RefusedError.
 
     A server's certificate must name the hosts under which it is dialled. That of a datanode has the
     datanode's id: `order.node_id`, or else that of the former certificate, or else a new one.
@@ -107,7 +110,7 @@ def issue(directory: Path, order: CertificateRequest, *, now: datetime) -> tuple
     authority, authority_key = _authority(directory)
     expires_at = now + timedelta(days=order.days)
     if expires_at > authority.not_valid_after_utc:
-        raise Refused(
+        raise RefusedError(
             Code.INVALID_CONFIG,
             f"the authority itself expires on {authority.not_valid_after_utc:%Y-%m-%d}",
             hint="--days fewer, or a new authority in another directory",
@@ -138,16 +141,16 @@ def issue(directory: Path, order: CertificateRequest, *, now: datetime) -> tuple
 
 
 def shown(path: Path) -> list[CertificateInfo]:
-    """Return the certificates in a PEM file for display. Raise Refused(INVALID_CONFIG)."""
+    """Return the certificates in a PEM file for display. Raise RefusedError(INVALID_CONFIG)."""
     try:
         content = given_bytes(path, bytes_max=SETTINGS_BYTES_MAX)
     except OSError as error:
-        raise Refused(Code.INVALID_CONFIG, f"cannot read {path}: {error.strerror}") from error
+        raise RefusedError(Code.INVALID_CONFIG, f"cannot read {path}: {error.strerror}") from error
     try:
         found = x509.load_pem_x509_certificates(content)
     except ValueError as error:
         kind = "a private key, not" if b"PRIVATE KEY" in content else "not"
-        raise Refused(Code.INVALID_CONFIG, f"{path} is {kind} a certificate in PEM") from error
+        raise RefusedError(Code.INVALID_CONFIG, f"{path} is {kind} a certificate in PEM") from error
     return [_shown(certificate) for certificate in found]
 
 
@@ -178,19 +181,21 @@ def _shown(certificate: x509.Certificate) -> CertificateInfo:
 
 def _check(order: CertificateRequest) -> None:
     if not NAME.fullmatch(order.name) or order.name == CA_NAME:
-        raise Refused(
+        raise RefusedError(
             Code.INVALID_CONFIG,
             f"{order.name!r} cannot be the name of a certificate",
             hint="1 to 63 letters, digits, '.', '_', '-'; not ca",
         )
     if SERVING & set(order.roles) and not order.hosts:
-        raise Refused(
+        raise RefusedError(
             Code.INVALID_CONFIG,
             "a certificate with the role peer or scm must name the hosts under which it is dialled",
             hint="--host datanode1.example.org --host 10.0.0.1",
         )
     if order.node_id and Role.PEER not in order.roles:
-        raise Refused(Code.INVALID_CONFIG, "only a certificate with the role peer names a datanode")
+        raise RefusedError(
+            Code.INVALID_CONFIG, "only a certificate with the role peer names a datanode"
+        )
 
 
 def _authority(directory: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
@@ -200,20 +205,20 @@ def _authority(directory: Path) -> tuple[x509.Certificate, ec.EllipticCurvePriva
         certificate = x509.load_pem_x509_certificate(contents[0])
         key = serialization.load_pem_private_key(contents[1], password=None)
     except OSError as error:
-        raise Refused(
+        raise RefusedError(
             Code.INVALID_CONFIG,
             f"cannot read {error.filename}: {error.strerror}",
             hint="suture tls init makes an authority",
         ) from error
     except (ValueError, TypeError) as error:
-        raise Refused(
+        raise RefusedError(
             Code.INVALID_CONFIG, f"{certificate_path}, {key_path}: not an authority: {error}"
         ) from error
     is_its_key = (
         isinstance(key, ec.EllipticCurvePrivateKey) and key.public_key() == certificate.public_key()
     )
     if not is_its_key or not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise Refused(Code.INVALID_CONFIG, f"{key_path} is not the key of {certificate_path}")
+        raise RefusedError(Code.INVALID_CONFIG, f"{key_path} is not the key of {certificate_path}")
     return certificate, key
 
 
@@ -232,7 +237,7 @@ def _names(order: CertificateRequest, before: Path) -> Iterable[x509.GeneralName
 
 def _dns_name(host: str) -> x509.DNSName:
     if not HOST.fullmatch(host):
-        raise Refused(
+        raise RefusedError(
             Code.INVALID_CONFIG,
             f"{host!r} is no host name",
             hint="the name or number that others dial, without a port",

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import grpc
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.runtime.loopback import is_loopback
 
 PEM_BYTES_MAX: Final = 1024**2
@@ -43,7 +43,9 @@ class TlsFiles:
     ca: Path
 
     def signature(self) -> Signature:
-        """Return a value that changes when a file does. Raise Refused naming a missing file."""
+        """Return a value that changes when a file does. Raise RefusedError naming a missing
+        file.
+        """
         found = []
         for path in (self.certificate, self.key, self.ca):
             try:
@@ -68,7 +70,9 @@ class TlsMaterial:
 
 
 def read_files(files: TlsFiles) -> TlsMaterial:
-    """Read and check the files. Raise Refused(INVALID_CONFIG) naming the file and its fault."""
+    """Read and check the files. Raise RefusedError(INVALID_CONFIG) naming the file and its
+    fault.
+    """
     material = TlsMaterial(
         certificate=_content(files.certificate, FILE_MODES_REFUSED),
         key=_content(files.key, KEY_MODES_REFUSED),
@@ -104,7 +108,7 @@ def _content(path: Path, modes_refused: int) -> bytes:
         raise _refused(f"{path} is no PEM file")
     if facts.st_mode & modes_refused:
         others = "write" if modes_refused == FILE_MODES_REFUSED else "read"
-        raise Refused(
+        raise RefusedError(
             Code.INVALID_CONFIG,
             f"{path} has mode {stat.S_IMODE(facts.st_mode):04o}: others may {others} it",
             hint=f"chmod {'go-w' if others == 'write' else 'u=rw,g=,o='} {path}",
@@ -114,8 +118,10 @@ def _content(path: Path, modes_refused: int) -> bytes:
     return content
 
 
-def _refused(message: str) -> Refused:
-    return Refused(Code.INVALID_CONFIG, message, hint="suture tls show FILE says what a file holds")
+def _refused(message: str) -> RefusedError:
+    return RefusedError(
+        Code.INVALID_CONFIG, message, hint="suture tls show FILE says what a file holds"
+    )
 
 
 class Certificates:
@@ -128,7 +134,7 @@ class Certificates:
         inspect: Callable[[TlsMaterial], None] = lambda _: None,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Read the files. Raise Refused. `inspect` may refuse material for other reasons."""
+        """Read the files. Raise RefusedError. `inspect` may refuse material for other reasons."""
         self.files = files
         self._inspect = inspect
         self._monotonic_s = monotonic_s
@@ -158,16 +164,17 @@ class Certificates:
         try:
             self.reload()
             self._told = ""
-        except Refused as error:
+        except RefusedError as error:
             if is_asked or str(error) != self._told:
                 _log().warning("certificate_not_reloaded", error=str(error), hint=error.hint)
             self._told = str(error)
 
     def reload(self) -> bool:
-        """Reload changed files; return whether they changed. Raise Refused, with nothing changed.
+        """Reload changed files; return whether they changed. Raise RefusedError, with nothing
+        changed.
 
-        Refused files are read again each time, because a clock that was behind, or a failed read,
-        is corrected without a change of the files.
+        RefusedError files are read again each time, because a clock that was behind, or a failed
+        read, is corrected without a change of the files.
         """
         signature = self.files.signature()
         if signature == self._signature:
@@ -191,7 +198,7 @@ class Security:
     def server_credentials(self, address: str) -> grpc.ServerCredentials | None:
         """Return the TLS credentials of a server on `address`; None for plaintext.
 
-        Raise Refused if plaintext is not allowed.
+        Raise RefusedError if plaintext is not allowed.
         """
         if self.certificates is None:
             self.check_plaintext(address, "listen on")
@@ -209,9 +216,9 @@ class Security:
             self.certificates.look(is_asked=True)
 
     def check_plaintext(self, address: str, what: str) -> None:
-        """Raise Refused for `what` (listen on, call) with an address of another machine."""
+        """Raise RefusedError for `what` (listen on, call) with an address of another machine."""
         if not self.allow_plaintext and not is_loopback(address):
-            raise Refused(
+            raise RefusedError(
                 Code.INVALID_CONFIG,
                 f"refusing to {what} {address} without TLS: anybody on the network could read "
                 "and change what is there",
@@ -250,14 +257,14 @@ LOOPBACK_ONLY: Final = Security()
 
 
 def files_of(*, certificate: Path | None, key: Path | None, ca: Path | None) -> TlsFiles | None:
-    """Return the files of a process; None if there are none. Raise Refused if only some are
+    """Return the files of a process; None if there are none. Raise RefusedError if only some are
     named."""
     if certificate is not None and key is not None and ca is not None:
         return TlsFiles(certificate, key, ca)
     named = {"certificate": certificate, "key": key, "ca": ca}
     missing = [name for name, path in named.items() if path is None]
     if len(missing) < len(named):
-        raise Refused(
+        raise RefusedError(
             Code.INVALID_CONFIG,
             f"tls {' and '.join(missing)} must be set, too",
             hint="the certificate, its key and the ca go together",
@@ -271,7 +278,7 @@ def secured(
     allow_plaintext: bool = False,
     inspect: Callable[[TlsMaterial], None] = lambda _: None,
 ) -> Security:
-    """Return the security that `files` give, or that of plaintext. Raise Refused."""
+    """Return the security that `files` give, or that of plaintext. Raise RefusedError."""
     certificates = None if files is None else Certificates(files, inspect=inspect)
     return Security(certificates, allow_plaintext)
 

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 import grpc
 
-from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.errors import Code, RefusedError, SutureError, UnavailableError
 from agent.rpc.security.caller import CertificateIdentity, Role, identity_of
 from agent.rpc.serving.allowance import CallerRateLimiter
 from agent.rpc.serving.waits import account_of
@@ -181,25 +181,25 @@ def caller_of(context: grpc.ServicerContext) -> Caller:
 
 
 def check(rule: AccessRule, method: str, caller: Caller, now_s: float) -> None:
-    """Raise Refused unless `rule` allows the caller."""
+    """Raise RefusedError unless `rule` allows the caller."""
     identity = caller.identity
     if identity is None:
         return
     action = method.rpartition("/")[2]
     if now_s >= identity.expires_at_s:  # it may have expired since the connection was opened
-        raise Refused(
+        raise RefusedError(
             Code.UNAUTHENTICATED,
             f"the certificate of {identity.name} has expired",
             hint="suture tls issue makes a new one",
         )
     if not identity.roles:
-        raise Refused(
+        raise RefusedError(
             Code.UNAUTHENTICATED,
             f"the certificate of {identity.name} names no role",
             hint="suture tls issue --role says what its holder is",
         )
     if not identity.roles & rule.roles:
-        raise Refused(
+        raise RefusedError(
             Code.PERMISSION_DENIED,
             f"{action} is for {_list(rule.roles)}; {identity.name} is {_list(identity.roles)}",
             hint="use a certificate with that role",
@@ -208,12 +208,12 @@ def check(rule: AccessRule, method: str, caller: Caller, now_s: float) -> None:
 
 
 def check_node(rule: AccessRule, request: Any, caller: Caller) -> None:
-    """Raise Refused if a request's datanode id is not the one in the caller's certificate."""
+    """Raise RefusedError if a request's datanode id is not the one in the caller's certificate."""
     if caller.identity is None or not rule.node_field or not caller.identity.node_id:
         return
     said = getattr(request, rule.node_field)
     if said != caller.identity.node_id:
-        raise Refused(
+        raise RefusedError(
             Code.PERMISSION_DENIED,
             f"{caller.identity.name} may speak for datanode {caller.identity.node_id}, "
             f"not for {said}",
@@ -311,13 +311,13 @@ class AuthorizationMiddleware:
         caller = caller_of(context)
         try:
             if self._allowances is not None and not self._allowances.take(caller.account):
-                raise Unavailable(
+                raise UnavailableError(
                     Code.BUSY, f"{caller.name} calls more often than this server allows"
                 )
             check(rule, method, caller, self._now_s())
             if request is not None:
                 check_node(rule, request, caller)
-        except Refused as error:
+        except RefusedError as error:
             self._write(method, rule, caller, request, error.code.value)
             raise
         if caller.identity and caller.identity.roles & (PEER | ADMIN):
@@ -400,7 +400,7 @@ class AuthorizationMiddleware:
 
 
 def _closed(_request: Any, _context: grpc.ServicerContext) -> Any:
-    raise Refused(Code.PERMISSION_DENIED, "nobody may call this method")
+    raise RefusedError(Code.PERMISSION_DENIED, "nobody may call this method")
 
 
 def _like(handler: Any, behavior: Callable[..., Any]) -> _Handler:

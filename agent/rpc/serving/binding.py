@@ -5,7 +5,7 @@ from typing import Final
 
 import grpc
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.rpc.calls.channel import (
     HEADERS_BYTES_MAX,
     KEEPALIVE_MS,
@@ -78,12 +78,12 @@ def server_options(
 def bind(server: grpc.Server, address: str, security: Security) -> int:
     """Bind an address, over TLS if there are certificates; return the port.
 
-    Raise Refused(INVALID_CONFIG) if it cannot be bound, or requires TLS.
+    Raise RefusedError(INVALID_CONFIG) if it cannot be bound, or requires TLS.
     """
     credentials = security.server_credentials(address)
     wanted = address.rpartition(":")[2]
     if wanted.isdecimal() and int(wanted) > PORT_MAX:  # gRPC would use its lower 16 bits
-        raise Refused(
+        raise RefusedError(
             Code.INVALID_CONFIG, f"cannot listen on {address}: a port is at most {PORT_MAX}"
         )
     try:
@@ -94,7 +94,7 @@ def bind(server: grpc.Server, address: str, security: Security) -> int:
     except RuntimeError:  # grpc writes the cause to its own log only
         port = 0
     if port == 0:
-        raise Refused(
+        raise RefusedError(
             Code.INVALID_CONFIG,
             f"cannot listen on {address}",
             hint="host:port; is another process using the port?",

@@ -10,7 +10,7 @@ from typing import Any, Final
 import grpc
 from grpc_status import rpc_status
 
-from agent.errors import Unavailable
+from agent.errors import UnavailableError
 from agent.rpc.calls.channel import MESSAGE_BYTES_MAX
 from agent.rpc.serving.waits import BlockedCalls, abort_crowded, account_of
 from agent.rpc.wire.errors import to_status
@@ -35,7 +35,7 @@ COSTS: Final[Mapping[str, int]] = {
 }
 
 
-class Budgeted:
+class MemoryBudgetMiddleware:
     """Reserves the memory that each call may need before its request is received, until its answer
     was taken. It is outside of `BlockedCallMiddleware`, whose handlers all take streams.
 
@@ -94,7 +94,7 @@ class Budgeted:
                         while_short=lambda: self._waits.sweep(is_short=True),
                     )
                 )
-            except Unavailable as error:
+            except UnavailableError as error:
                 context.abort_with_status(rpc_status.to_status(to_status(error)))
             finally:
                 self._asking[caller] -= 1

@@ -27,7 +27,7 @@ import structlog
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from agent.runtime.loop import Step, Throttled
+from agent.runtime.loop import RetryAfter, Step
 
 LOOK_S: Final = 1.0
 CROWDED_LOOK_S: Final = 0.05  # while places are short: a flood opens hundreds per second
@@ -45,7 +45,7 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class _Open:
+class _Connection:
     """A connection: its descriptor, its socket's number, the peer's host, and its name in gRPC."""
 
     fd: int
@@ -125,14 +125,14 @@ class Connections(Collector):
         if len(descriptors) <= share:
             self.count = 0
             self._used_at_s.clear()
-            return Throttled(LOOK_S)
+            return RetryAfter(LOOK_S)
         found = list(self._open(descriptors))
         self.count = len(found)
         self._seen_at_s = {one.inode: self._seen_at_s.get(one.inode, begun_s) for one in found}
         present = {one.name for one in found}
         for name in [name for name in list(self._used_at_s) if name not in present]:
             self._used_at_s.pop(name, None)
-        by_host: defaultdict[str, list[_Open]] = defaultdict(list)
+        by_host: defaultdict[str, list[_Connection]] = defaultdict(list)
         for one in found:
             by_host[one.host].append(one)
         excess = len(found) - (self._count_max - self._count_max // SHARE_FREE)
@@ -140,16 +140,16 @@ class Connections(Collector):
         took_s = self._monotonic_s() - begun_s
         if len(found) > share:
             self._learn(begun_s)
-        return Throttled(max(CROWDED_LOOK_S, REST * took_s) if ended_count else LOOK_S)
+        return RetryAfter(max(CROWDED_LOOK_S, REST * took_s) if ended_count else LOOK_S)
 
     def _ended_count(
-        self, by_host: dict[str, list[_Open]], share: int, excess: int, now_s: float
+        self, by_host: dict[str, list[_Connection]], share: int, excess: int, now_s: float
     ) -> int:
         """End the excess connections: of unknown hosts first, and of the host with most."""
         busy = set(self._calls.values())
         ended_count = 0
 
-        def rank(theirs: list[_Open]) -> tuple[bool, int, float]:
+        def rank(theirs: list[_Connection]) -> tuple[bool, int, float]:
             used_at_s = max(self._used_at_s.get(one.name, 0.0) for one in theirs)
             return self._is_known(theirs[0]), -len(theirs), used_at_s
 
@@ -172,7 +172,7 @@ class Connections(Collector):
             ended_count += count
         return ended_count
 
-    def _is_known(self, one: _Open) -> bool:
+    def _is_known(self, one: _Connection) -> bool:
         host = one.name.rpartition(":")[0]
         return one.host in OWN_HOSTS or one.host in self._known_hosts or host in self._trusted
 
@@ -187,14 +187,14 @@ class Connections(Collector):
                 hosts.update(str(found[4][0]) for found in socket.getaddrinfo(host, None))
         self._known_hosts = frozenset(hosts) or self._known_hosts
 
-    def _close(self, host: str, chosen: Sequence[_Open], open_count: int) -> int:
+    def _close(self, host: str, chosen: Sequence[_Connection], open_count: int) -> int:
         ended_count = sum(self._shut(one) for one in chosen)
         if ended_count:
             self.ended_count += ended_count
             log.warning("connections_ended", peer=host, count=ended_count, open_count=open_count)
         return ended_count
 
-    def _open(self, descriptors: Sequence[Path]) -> Iterator[_Open]:
+    def _open(self, descriptors: Sequence[Path]) -> Iterator[_Connection]:
         for path in descriptors:
             with suppress(OSError):
                 inode = str(path.readlink())
@@ -205,7 +205,7 @@ class Connections(Collector):
                     if known is not None:
                         yield known
 
-    def _known(self, one: socket.socket, fd: int, inode: str) -> _Open | None:
+    def _known(self, one: socket.socket, fd: int, inode: str) -> _Connection | None:
         """Return the connection of a socket; None if it is not a connection to one of the ports."""
         if one.family not in {socket.AF_INET, socket.AF_INET6}:
             return None
@@ -214,9 +214,9 @@ class Connections(Collector):
         host, port = one.getpeername()[:2]  # OSError for a listening socket
         host = host.removeprefix(MAPPED)
         name = f"ipv6:%5B{host}%5D:{port}" if ":" in host else f"ipv4:{host}:{port}"
-        return _Open(fd, inode, host, name)
+        return _Connection(fd, inode, host, name)
 
-    def _shut(self, chosen: _Open) -> bool:
+    def _shut(self, chosen: _Connection) -> bool:
         """Shut a connection down, if the descriptor still belongs to it; gRPC notices, and closes
         it."""
         with suppress(OSError), socket.socket(fileno=os.dup(chosen.fd)) as one:

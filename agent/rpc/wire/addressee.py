@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import grpc
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.rpc.wire.errors import to_status
 
 ADDRESSEE_HEADER: Final = "suture-datanode-id"
@@ -35,7 +35,7 @@ def _refusing(own_id: str, wanted_id: str) -> Any:
     from grpc_status import rpc_status  # clients need only the header's name
 
     def refuse(_requests: object, context: grpc.ServicerContext) -> None:
-        error = Refused(
+        error = RefusedError(
             Code.WRONG_DATANODE,
             f"this is datanode {own_id}, and the call is for datanode {wanted_id}",
             hint="two datanodes have one address, or the host was reinstalled: compare "

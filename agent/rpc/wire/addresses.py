@@ -3,15 +3,15 @@
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 
 
 def check_address(address: str) -> None:
-    """Raise Refused for an invalid file system address, or one with credentials, because addresses
-    are printed and logged."""
+    """Raise RefusedError for an invalid file system address, or one with credentials, because
+    addresses are printed and logged."""
     parts = urlsplit(address)
     if not parts.scheme or not (parts.netloc or parts.path.strip("/")):
-        raise Refused(
+        raise RefusedError(
             Code.INVALID_CONFIG,
             f"{address!r} is no address of a file system",
             hint="for instance s3://bucket/snapshots or file:///data/snapshots",
@@ -26,11 +26,11 @@ def below(address: str, name: str) -> str:
 
 
 def opened(address: str) -> Any:
-    """Return the `Place` of an address or a path. Raise Refused(INVALID_CONFIG) if it is invalid,
-    has credentials, or cannot be opened."""
+    """Return the `Place` of an address or a path. Raise RefusedError(INVALID_CONFIG) if it is
+    invalid, has credentials, or cannot be opened."""
     # Only where files are read or written: other commands start without Arrow.
-    from agent.rpc.wire.file_systems import Place
+    from agent.rpc.wire.file_systems import FsPath
 
-    place = Place.of(address)
+    place = FsPath.of(address)
     assert place.files is not None
     return place

@@ -1,15 +1,15 @@
 """Conversion of protobuf messages to values and back; the only entry of outside data.
 
 Every function here is total: any input gives either a value that obeys the rules of
-`merkle.replica`, or `Refused(MALFORMED_REQUEST)` naming the path of the wrong field. Requests and
-answers of peers are checked in the same way, because peers are not trusted.
+`merkle.replica`, or `RefusedError(MALFORMED_REQUEST)` naming the path of the wrong field. Requests
+and answers of peers are checked in the same way, because peers are not trusted.
 """
 
 import re
 from collections.abc import Callable, Sequence
 from typing import Final, cast
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.rpc.v1 import container_pb2 as pb
 from health.tables.replica_numbers import NUMBERS
 from merkle import checksum
@@ -77,9 +77,9 @@ _KINDS: Final[dict[int, ChecksumType]] = {int(kind): kind for kind in ChecksumTy
 assert all(int(kind) == number for kind, number in _CHECKSUM_NUMBERS.items())
 
 
-def malformed(where: str, what: str, *, hint: str = "") -> Refused:
+def malformed(where: str, what: str, *, hint: str = "") -> RefusedError:
     """Return the error for field `where`."""
-    return Refused(Code.MALFORMED_REQUEST, f"{where}: {what}", hint=hint, field=where)
+    return RefusedError(Code.MALFORMED_REQUEST, f"{where}: {what}", hint=hint, field=where)
 
 
 def parse_int(value: int, where: str, *, low: int, high: int) -> int:
@@ -187,7 +187,7 @@ def _parse_checksum_type(number: int, where: str) -> ChecksumType:
         return ChecksumType(number)
     except ValueError:
         known = ", ".join(f"{kind.value} {kind.name}" for kind in ChecksumType)
-        raise Refused(
+        raise RefusedError(
             Code.NO_SUCH_ALGORITHM,
             f"{where}: checksum type {number} is unknown",
             hint=f"known are {known}",
@@ -236,7 +236,9 @@ def parse_block(
 
 
 def _check_order(chunks: Sequence[ChunkInfo], where: str) -> None:
-    """Raise Refused unless the chunks are ascending and disjoint; the store decides about holes."""
+    """Raise RefusedError unless the chunks are ascending and disjoint; the store decides about
+    holes.
+    """
     for index in range(1, len(chunks)):
         if chunks[index].offset < chunks[index - 1].end:
             raise malformed(
@@ -265,7 +267,7 @@ def parse_metadata(pairs: Sequence[pb.KeyValue], where: str) -> tuple[tuple[str,
 
 
 def check_pair_count(count: int, where: str) -> None:
-    """Raise Refused for more pairs than a block may have, before any is read."""
+    """Raise RefusedError for more pairs than a block may have, before any is read."""
     if count > METADATA_PAIRS_MAX:
         raise malformed(where, f"{count} pairs are more than {METADATA_PAIRS_MAX}")
 
@@ -282,7 +284,7 @@ def parse_summary(message: pb.TreeSummary, where: str) -> TreeSummary:
     """Return the summary of a tree. The caller checks its presence (`HasField`)."""
     algorithm = ALGORITHMS.get(message.algorithm)
     if algorithm is None:
-        raise Refused(
+        raise RefusedError(
             Code.NO_SUCH_ALGORITHM,
             f"{where}.algorithm: tree algorithm {message.algorithm} is unknown",
             field=f"{where}.algorithm",

@@ -4,7 +4,7 @@ from typing import Final
 
 from agent.ec.rebuild_task import RebuildTask, Reconstruction, ShardLocation
 from agent.ec.scheme import CodecName, Scheme
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.rpc.v1 import scm_pb2
 from agent.rpc.wire import codec
 
@@ -12,11 +12,11 @@ ORPHANS_MAX: Final = 1_000  # named in an answer, beside the full count
 
 
 def parse_scheme_message(message: scm_pb2.EcScheme, where: str) -> Scheme:
-    """Return the erasure code. Raise Refused if it is not supported."""
+    """Return the erasure code. Raise RefusedError if it is not supported."""
     try:
         name = CodecName(message.codec)
     except ValueError:
-        raise Refused(
+        raise RefusedError(
             Code.NO_SUCH_ALGORITHM,
             f"{where}.codec: {message.codec!r} is unknown",
             hint=f"known are {', '.join(CodecName)}",

@@ -1,8 +1,8 @@
 """Errors on the wire: a `SutureError` becomes a `google.rpc.Status` and the same error again.
 
-    handler raises Refused(CONTAINER_NOT_FOUND, ...)
+    handler raises RefusedError(CONTAINER_NOT_FOUND, ...)
       -> gRPC NOT_FOUND + ErrorInfo{domain "suture", reason "CONTAINER_NOT_FOUND", metadata facts}
-        -> client raises Refused(CONTAINER_NOT_FOUND, ...)
+        -> client raises RefusedError(CONTAINER_NOT_FOUND, ...)
 
 A status without our ErrorInfo comes from gRPC itself (no connection, deadline, message too large)
 and is translated by its gRPC code. An unexpected exception of a handler becomes INTERNAL without
@@ -18,7 +18,7 @@ from google.protobuf import any_pb2
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
-from agent.errors import Code, Refused, SutureError, Unavailable, VolumeFailed
+from agent.errors import Code, RefusedError, SutureError, UnavailableError, VolumeFailed
 
 DOMAIN: Final = "suture"
 SERVICE_PREFIX: Final = "/suture.v1."
@@ -111,10 +111,10 @@ _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"
 def error_class(code: Code) -> type[SutureError]:
     """Return the error class for `code`."""
     if code in _UNAVAILABLE_CODES:
-        return Unavailable
+        return UnavailableError
     if code in _VOLUME_CODES:
         return VolumeFailed
-    return Refused
+    return RefusedError
 
 
 def to_status(error: SutureError) -> status_pb2.Status:
@@ -178,29 +178,29 @@ def _foreign(code: grpc.StatusCode, details: str, party: str) -> SutureError:
     """Translate a status made by gRPC itself."""
     if code is grpc.StatusCode.UNAVAILABLE and REFUSED_STREAM.search(details):
         message = f"busy: {_cut(details, MESSAGE_BYTES_MAX)}"
-        return Unavailable(Code.BUSY, f"{party} is {message}" if party else message)
+        return UnavailableError(Code.BUSY, f"{party} is {message}" if party else message)
     if code is grpc.StatusCode.DEADLINE_EXCEEDED and party:
-        return Unavailable(Code.UNAVAILABLE, f"{party} gave no answer in time")
+        return UnavailableError(Code.UNAVAILABLE, f"{party} gave no answer in time")
     prefix = f"{party} is " if party and code is grpc.StatusCode.UNAVAILABLE else ""
     message = f"{prefix}{code.name.lower()}: {_cut(details, MESSAGE_BYTES_MAX)}"
     if code in _RETRY_GRPC_CODES:
         hint = PAGE_HINT if "HTTP/2" in details else ""
-        return Unavailable(Code.UNAVAILABLE, message, hint=hint)
+        return UnavailableError(Code.UNAVAILABLE, message, hint=hint)
     if code is grpc.StatusCode.UNIMPLEMENTED and party:
-        return Refused(
+        return RefusedError(
             Code.MALFORMED_REQUEST,
             f"whoever answers for {party} does not know this call",
             hint="is it the right address? An SCM listens on port 9860 usually, a datanode on 9859",
         )
     if code is grpc.StatusCode.CANCELLED:
-        return Unavailable(Code.CANCELLED, message)
+        return UnavailableError(Code.CANCELLED, message)
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         if "larger than max" in details:  # gRPC's only sign of a too large message
-            return Refused(Code.MALFORMED_REQUEST, message)
-        return Unavailable(Code.BUSY, message)
+            return RefusedError(Code.MALFORMED_REQUEST, message)
+        return UnavailableError(Code.BUSY, message)
     if code in {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED}:
-        return Refused(Code.MALFORMED_REQUEST, message)
-    return Refused(Code.CONTAINER_INTERNAL_ERROR, message)
+        return RefusedError(Code.MALFORMED_REQUEST, message)
+    return RefusedError(Code.CONTAINER_INTERNAL_ERROR, message)
 
 
 def _cut(text: str, bytes_max: int) -> str:
@@ -247,7 +247,7 @@ class ErrorStatusMiddleware:
         )
 
 
-class _Malformed:
+class _InvalidMessage:
     """Placeholder for an invalid message of an upload."""
 
 
@@ -256,7 +256,7 @@ def _parser(deserializer: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
         try:
             return deserializer(data)
         except DecodeError:
-            return _Malformed()
+            return _InvalidMessage()
 
     return parse
 
@@ -310,15 +310,15 @@ def _arriving(requests: Iterator[Any]) -> Iterator[Any]:
     """Yield the messages of a stream; an interrupted stream is not logged as an error."""
     try:
         for request in requests:
-            if type(request) is _Malformed:
+            if type(request) is _InvalidMessage:
                 _refuse_malformed()
             yield request
     except grpc.RpcError as error:
-        raise Unavailable(Code.CANCELLED, "the sender has gone") from error
+        raise UnavailableError(Code.CANCELLED, "the sender has gone") from error
 
 
 def _refuse_malformed() -> NoReturn:
-    raise Refused(Code.MALFORMED_REQUEST, "request: not a message of this method's type")
+    raise RefusedError(Code.MALFORMED_REQUEST, "request: not a message of this method's type")
 
 
 def _abort(method: str, context: grpc.ServicerContext, error: Exception) -> None:
@@ -330,7 +330,7 @@ def _abort(method: str, context: grpc.ServicerContext, error: Exception) -> None
         import structlog  # a client logs nothing, and starts faster without it
 
         structlog.get_logger().error("rpc_failed", method=method, exc_info=error)
-        error = Refused(
+        error = RefusedError(
             Code.CONTAINER_INTERNAL_ERROR,
             "internal error",
             hint="the log of the datanode has the details",

@@ -24,7 +24,7 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 
 SAME: Final = {"s3a": "s3", "s3n": "s3"}
 """Hadoop's schemes, with their names here."""
@@ -52,7 +52,7 @@ HINTS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FsPath:
     """A file or a directory."""
 
     scheme: str
@@ -63,21 +63,21 @@ class Place:
     query: str = ""
 
     @classmethod
-    def of(cls, address: str | Path) -> "Place":
-        """Return the place of a path or an address. Raise Refused(INVALID_CONFIG) if it is
+    def of(cls, address: str | Path) -> "FsPath":
+        """Return the place of a path or an address. Raise RefusedError(INVALID_CONFIG) if it is
         invalid."""
         text = str(address)
         if "://" not in text:
             return cls(LOCAL, "", str(Path(text).absolute()))
         parts = urlsplit(text)
         if "@" in parts.netloc:
-            raise Refused(
+            raise RefusedError(
                 Code.INVALID_CONFIG,
                 f"an address of {parts.scheme}:// holds credentials",
                 hint="give them by the environment: addresses are printed and remembered",
             )
         if "#" in text:
-            raise Refused(
+            raise RefusedError(
                 Code.INVALID_CONFIG,
                 f"{text}: an address has no part behind #",
                 hint="name the directory otherwise",
@@ -97,7 +97,7 @@ class Place:
         query = f"?{self.query}" if self.query else ""
         return f"{self.scheme}://{self.host}{self.path}{query}"
 
-    def __truediv__(self, name: str) -> "Place":
+    def __truediv__(self, name: str) -> "FsPath":
         """Return the place of an entry of this directory."""
         return replace(self, path=f"{self.path}/{name}")
 
@@ -107,7 +107,7 @@ class Place:
         return self.path.rpartition("/")[2]
 
     @property
-    def parent(self) -> "Place":
+    def parent(self) -> "FsPath":
         """The parent directory."""
         return replace(self, path=self.path.rpartition("/")[0])
 
@@ -132,11 +132,11 @@ class Place:
         found: bool = self.files.get_file_info(self.path).type == pafs.FileType.File
         return found
 
-    def listed(self, *, recursive: bool = False) -> list["Listed"]:
+    def listed(self, *, recursive: bool = False) -> list["FsEntry"]:
         """Return the entries below, in the order of names; an empty list if there are none."""
         selector = pafs.FileSelector(self.path, allow_not_found=True, recursive=recursive)
         found = [
-            Listed(
+            FsEntry(
                 replace(self, path=info.path),
                 info.type == pafs.FileType.File,
                 int(info.mtime.timestamp() * 1000) if info.mtime else 0,
@@ -173,7 +173,7 @@ class Place:
         """Create a local directory with its parents; an existing one stays."""
         self.files.create_dir(self.path, recursive=True)
 
-    def move(self, target: "Place") -> None:
+    def move(self, target: "FsPath") -> None:
         """Rename a file or directory durably, on file systems that can do so atomically."""
         self.files.move(self.path, target.path)
         if self.is_local:
@@ -190,21 +190,21 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class FsEntry:
     """An entry of a directory."""
 
-    place: Place
+    place: FsPath
     is_file: bool
     changed_at_ms: int
     """0 = unknown."""
 
 
 def _check_local(text: str) -> None:
-    """Raise Refused for a local address with more than a path, because it would mean another
+    """Raise RefusedError for a local address with more than a path, because it would mean another
     place."""
     parts = urlsplit(text)
     if parts.netloc not in ("", "localhost") or not parts.path or "?" in text:
-        raise Refused(
+        raise RefusedError(
             Code.INVALID_CONFIG,
             f"{text} is no address of a local disk",
             hint="it is file:///data/x, with three slashes; %23 is a # in it, and %3F a ?",
@@ -226,7 +226,7 @@ def _files(scheme: str, *, host: str, bucket: str, query: str) -> Any:
     try:
         return _arrows(scheme, host=host or bucket, query=query)
     except UNUSABLE as error:
-        raise Refused(
+        raise RefusedError(
             Code.INVALID_CONFIG,
             f"{scheme}://{host or bucket}/ cannot be opened: {str(error).splitlines()[0]}",
             hint=HINTS.get(scheme, f"known are file, s3, s3a and {', '.join(sorted(HDFS))}"),

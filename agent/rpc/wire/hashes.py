@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import codec
 from merkle.checksum import U64s
@@ -44,7 +44,7 @@ class TreeQuery:
 
 
 def parse_selection(request: pb.GetContainerHashesRequest) -> TreeQuery:
-    """Return the requested part. Raise Refused(MALFORMED_REQUEST)."""
+    """Return the requested part. Raise RefusedError(MALFORMED_REQUEST)."""
     if request.level not in {pb.ROOT, pb.RANGES, pb.BLOCKS, pb.CHUNKS}:
         raise codec.malformed("level", f"level {request.level} is unknown")
     if request.block_ids and request.ranges:
@@ -246,5 +246,5 @@ def _collect(answer: Iterable[pb.HashesPage]) -> _Columns:
     )
 
 
-def _bad_answer(what: str) -> Refused:
-    return Refused(Code.MALFORMED_REQUEST, f"answer: {what}", field="answer")
+def _bad_answer(what: str) -> RefusedError:
+    return RefusedError(Code.MALFORMED_REQUEST, f"answer: {what}", field="answer")

@@ -74,7 +74,7 @@ def decode(encoded: bytes) -> NewBlocksMessage:
 
 
 def parse(received: NewBlocksMessage) -> Iterator[tuple[NewBlockPart, memoryview]]:
-    """Yield a message's part of each block, with its data. Raise Refused."""
+    """Yield a message's part of each block, with its data. Raise RefusedError."""
     blocks = received.message.blocks
     if len(blocks) > BLOCKS_MAX:
         raise codec.malformed("blocks", f"{len(blocks)} are more than {BLOCKS_MAX}")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from agent.config.given import read_up_to
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.rpc.v1 import scm_pb2
 from agent.rpc.wire import addresses
 
@@ -45,7 +45,7 @@ class FinishedRun:
 
     @classmethod
     def opened(cls, name: str) -> "FinishedRun":
-        """Return the run of this name. Raise Refused if there is none, or it is unfinished or
+        """Return the run of this name. Raise RefusedError if there is none, or it is unfinished or
         unreadable."""
         place = addresses.opened(name)
         try:
@@ -53,7 +53,7 @@ class FinishedRun:
         except OSError as error:
             raise unreadable(name, error) from error
         if not is_whole:
-            raise Refused(
+            raise RefusedError(
                 Code.STALE_PLAN,
                 f"{name} is no finished verification run: it has no _SUCCESS file",
                 hint="give the directory that suture-verify printed",
@@ -67,7 +67,7 @@ class FinishedRun:
         return replace(run, manifest=manifest, attempt=attempt)
 
     def said(self, file: str) -> dict[str, Any]:
-        """Return the content of a JSON file. Raise Refused."""
+        """Return the content of a JSON file. Raise RefusedError."""
         text = self._read(file)
         try:
             found = json.loads(text)
@@ -118,7 +118,7 @@ class FinishedRun:
         return read.sort_by(PLAN_ORDER)  # each file is sorted, but there may be several
 
     def request(self, rows: Iterable[scm_pb2.PlanRow] = ()) -> scm_pb2.ApplyPlanRequest:
-        """Return rows of the plan as a request. Raise Refused."""
+        """Return rows of the plan as a request. Raise RefusedError."""
         try:
             snapshot_id, run_id = self.manifest["snapshot_id"], self.manifest["run_id"]
         except KeyError as error:
@@ -137,15 +137,16 @@ class FinishedRun:
         )
 
 
-def unreadable(name: str, error: Exception) -> Refused:
+def unreadable(name: str, error: Exception) -> RefusedError:
     """Return the error for a run with a missing or damaged file."""
-    return Refused(Code.MALFORMED_REQUEST, f"plan in {name} cannot be read: {error}")
+    return RefusedError(Code.MALFORMED_REQUEST, f"plan in {name} cannot be read: {error}")
 
 
 def read_plan(run: FinishedRun, *, only: str = "", but: str = "") -> scm_pb2.ApplyPlanRequest:
     """Read `reconcile_plan/` and `plan/` of a finished run, reconcile rows first.
 
-    `only` selects the rows of an action, `but` excludes those of one; empty = all. Raise Refused.
+    `only` selects the rows of an action, `but` excludes those of one; empty = all. Raise
+    RefusedError.
     """
     request = run.request()
     for page in plan_pages(run, only=only, but=but):
@@ -157,7 +158,7 @@ def plan_pages(
     run: FinishedRun, *, only: str = "", but: str = ""
 ) -> Iterator[scm_pb2.ApplyPlanRequest]:
     """Yield the rows of `read_plan` with the same selection, a page at a time. All files are read
-    before the first page. Raise Refused.
+    before the first page. Raise RefusedError.
 
     Roots are signed in Parquet, because Spark has no unsigned 64-bit type; here they become
     unsigned again. A run without `_SUCCESS` is unfinished and refused.
@@ -186,7 +187,7 @@ class PlannedScans:
 
     @classmethod
     def of(cls, run: FinishedRun) -> "PlannedScans":
-        """Read the rows of a run. Raise Refused now rather than later."""
+        """Read the rows of a run. Raise RefusedError now rather than later."""
         import pyarrow
 
         try:

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.rpc.v1 import container_pb2 as pb
 from agent.rpc.v1 import scm_pb2
 from agent.rpc.wire.codec import (
@@ -157,7 +157,7 @@ def columns_of(messages: Sequence[pb.ReplicaReport], where: str) -> Columns:
 def columns_from(message: scm_pb2.ReplicaColumns, where: str) -> Columns:
     """Return received columns without the replicas that break a rule.
 
-    Raise Refused naming a column that is invalid as a whole.
+    Raise RefusedError naming a column that is invalid as a whole.
     """
     count = message.count
     if count > REPLICAS_MAX:
@@ -240,11 +240,11 @@ def report_of(
 def column_report(page: scm_pb2.ContainerReport) -> scm_pb2.ColumnReport:
     """Return a page of a full report by columns.
 
-    Raise Refused if a replica breaks a rule, because it may not fit into columns.
+    Raise RefusedError if a replica breaks a rule, because it may not fit into columns.
     """
     columns = columns_of(page.replicas, "replicas")
     if columns.refused:
-        raise Refused(Code.MALFORMED_REQUEST, columns.refused)
+        raise RefusedError(Code.MALFORMED_REQUEST, columns.refused)
     return scm_pb2.ColumnReport(
         report_id=page.report_id,
         page=page.page,

@@ -22,7 +22,7 @@ from agent.rpc.v1 import container_pb2 as pb
 from agent.rpc.v1 import scm_pb2
 from agent.rpc.wire.addresses import opened
 from agent.rpc.wire.codec import ALGORITHMS, STATES
-from agent.rpc.wire.file_systems import Place
+from agent.rpc.wire.file_systems import FsPath
 from agent.rpc.wire.snapshot_file import KINDS
 from health.tables.report_columns import FILE, REPORT, REPORT_VERSION, file_name
 from health.tables.snapshot_columns import Row, signed
@@ -53,7 +53,7 @@ def main() -> int:
 
 
 def write(
-    directory: Place, header: Mapping[str, Any], replicas: Iterable[pb.ReplicaReport]
+    directory: FsPath, header: Mapping[str, Any], replicas: Iterable[pb.ReplicaReport]
 ) -> dict[str, Any]:
     """Write a report and remove the oldest of the same datanode; return its rows and bytes.
     Raise OSError, pyarrow.ArrowException."""
@@ -116,7 +116,7 @@ def _content(datanode: dict[str, Any], replicas: Iterator[Row]) -> tuple[Any, in
     return sink.getvalue(), count
 
 
-def _remove_old(own: Place, newest: str, keep_count: int) -> None:
+def _remove_old(own: FsPath, newest: str, keep_count: int) -> None:
     """Remove the oldest reports beyond `keep_count`, and hidden remains of killed processes."""
     files = [one.place for one in own.listed() if one.is_file]
     whole = [place for place in files if FILE.fullmatch(place.name)]

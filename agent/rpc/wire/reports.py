@@ -13,7 +13,7 @@ from agent.rpc.wire.codec import state_number, summary_message
 from agent.rpc.wire.replica_columns import report_of
 from agent.store.index.facts import ReplicaFacts, Unloadable
 from agent.store.index.replica_history import HistoryEntry
-from scanner.finding import Finding
+from scanner.finding import ScanFinding
 
 CHUNK_OUTCOMES_MAX: Final = 1_000  # in one heartbeat, beside the full count
 TEXT_CHARS_MAX: Final = 512
@@ -34,7 +34,7 @@ def unloadable_report(unloadable: Unloadable) -> container_pb2.ReplicaReport:
     )
 
 
-def finding_message(finding: Finding) -> datanode_pb2.Finding:
+def finding_message(finding: ScanFinding) -> datanode_pb2.Finding:
     """Return the wire form of a finding."""
     return datanode_pb2.Finding(
         container_id=finding.container_id,
@@ -49,7 +49,7 @@ def finding_message(finding: Finding) -> datanode_pb2.Finding:
     )
 
 
-def finding_messages(findings: Iterable[Finding]) -> list[datanode_pb2.Finding]:
+def finding_messages(findings: Iterable[ScanFinding]) -> list[datanode_pb2.Finding]:
     """Return the wire form of findings."""
     return [finding_message(finding) for finding in findings]
 

@@ -22,7 +22,7 @@ from typing import Any, Final
 import pyarrow
 import pyarrow.parquet
 
-from agent.errors import Code, Refused, Unavailable
+from agent.errors import Code, RefusedError, UnavailableError
 from health.tables.snapshot_columns import SCHEMA_VERSION, TABLES, Row
 
 pa: Any = pyarrow  # compiled code without types
@@ -51,8 +51,8 @@ SCHEMAS: Final[dict[str, Any]] = {
 def writing(target: Path, snapshot_id: str) -> Iterator["SnapshotFiles"]:
     """Yield a snapshot that becomes `target` if it is finished; otherwise nothing of it remains.
 
-    Raise Unavailable(DISK_OUT_OF_SPACE) if it cannot be written, Refused if another process is
-    writing it or it exists already.
+    Raise UnavailableError(DISK_OUT_OF_SPACE) if it cannot be written, RefusedError if another
+    process is writing it or it exists already.
     """
     building = target.parent / f".{target.name}.building"
     try:
@@ -60,7 +60,7 @@ def writing(target: Path, snapshot_id: str) -> Iterator["SnapshotFiles"]:
         claim = _claim(building)
         try:
             if target.exists():
-                raise Refused(
+                raise RefusedError(
                     Code.CONTAINER_EXISTS,
                     f"{target} exists",
                     hint="a finished snapshot is never written over: name another",
@@ -78,7 +78,9 @@ def writing(target: Path, snapshot_id: str) -> Iterator["SnapshotFiles"]:
         finally:
             os.close(claim)
     except OSError as error:
-        raise Unavailable(Code.DISK_OUT_OF_SPACE, f"snapshot cannot be written: {error}") from error
+        raise UnavailableError(
+            Code.DISK_OUT_OF_SPACE, f"snapshot cannot be written: {error}"
+        ) from error
 
 
 class SnapshotFiles:
@@ -230,7 +232,7 @@ def _lock(descriptor: int, building: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise Unavailable(
+        raise UnavailableError(
             Code.BUSY, f"another export writes {building}", hint="wait until it is done"
         ) from error
 

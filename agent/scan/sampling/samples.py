@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from threading import BoundedSemaphore
 from typing import Final
 
-from agent.errors import Code, SutureError, Unavailable
+from agent.errors import Code, SutureError, UnavailableError
 from agent.rpc.datanode.backends import SampleResult, SampleSpec, SampleStep
 from agent.runtime.clock import Clock
 from agent.runtime.lease import ContainerLeases
@@ -25,7 +25,7 @@ from agent.store.replica_store import ReplicaStore
 from merkle.blockrow import decode_block
 from merkle.damaged import DamagedData
 from merkle.replica import BlockId, ChecksumType, ChunkInfo, ContainerId
-from scanner.finding import Finding
+from scanner.finding import ScanFinding
 from scanner.sampling import drawn
 
 BAD_KEPT_MAX: Final = 1_000
@@ -80,10 +80,12 @@ class ChunkSampler:
     def run(self, draw: SampleSpec, is_cancelled: Callable[[], bool]) -> Iterator[SampleStep]:
         """Draw a sample; yield progress, then the result.
 
-        Raise Unavailable(BUSY) when another caller's sample is running, or the agent stops.
+        Raise UnavailableError(BUSY) when another caller's sample is running, or the agent stops.
         """
         if not self._place.acquire(blocking=False):
-            raise Unavailable(Code.BUSY, "a sample is drawn here already", hint="try again later")
+            raise UnavailableError(
+                Code.BUSY, "a sample is drawn here already", hint="try again later"
+            )
         result = SampleResult()
         try:
             for _ in self._run(draw, result, lambda: self._is_stopping() or is_cancelled()):
@@ -102,7 +104,9 @@ class ChunkSampler:
         for container_id in sorted(self._store.replica_ids()):
             for _ in self._replica(container_id, wanted, result, paces):
                 if is_over():
-                    raise Unavailable(Code.BUSY, "the sample was stopped", hint="take it again")
+                    raise UnavailableError(
+                        Code.BUSY, "the sample was stopped", hint="take it again"
+                    )
                 now_s = self._clock.monotonic_s()
                 if now_s - told_at_s >= WORD_S:
                     told_at_s = now_s
@@ -217,7 +221,7 @@ class ChunkSampler:
         self._ask_scan(container_id)  # a full queue loses nothing: the regular scan follows
         if len(result.bad) < BAD_KEPT_MAX:
             result.bad.append(
-                Finding(
+                ScanFinding(
                     container_id=container_id,
                     verdict=judgement.verdict,
                     fault=judgement.fault,

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 import xxhash
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.store.files.durable import (
     FILE_MODE,
     disk_errors,
@@ -259,7 +259,7 @@ def _take_back(fd: int, path: Path, offset: int, *, created: bool) -> None:
 
 def overwrite(path: Path, data: bytes, offset: int) -> None:
     """Write `data` durably over existing bytes, or at the end of the file. Raise OSError, and
-    `Refused(CHUNK_GAP)` for a hole."""
+    `RefusedError(CHUNK_GAP)` for a hole."""
     overwrite_pieces(path, [(offset, data)])
     sync_directory(path.parent)
 
@@ -289,7 +289,7 @@ def truncate(path: Path, length_bytes: int) -> None:
 def check_reached(path: Path, size_bytes: int, offset: int) -> None:
     """Refuse to write beyond the end of a file, because the hole would read as zeros."""
     if size_bytes < offset:
-        raise Refused(
+        raise RefusedError(
             Code.CHUNK_GAP,
             f"{path}: file ends at byte {max(size_bytes, 0)}, "
             f"a chunk at {offset} would leave a hole",

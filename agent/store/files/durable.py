@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from agent.errors import BlockFailed, Code, SutureError, Unavailable, VolumeFailed
+from agent.errors import BlockFailed, Code, SutureError, UnavailableError, VolumeFailed
 from agent.store.files.kinds import no_file
 
 TEMPORARY_SUFFIX: Final = ".tmp"
@@ -51,16 +51,16 @@ def is_out_of_space(error: Exception) -> bool:
 
 
 def raise_shortage(error: BaseException, path: Path) -> None:
-    """Raise `Unavailable(BUSY)` if `error` is a shortage; the caller attributes other errors to the
-    disk."""
+    """Raise `UnavailableError(BUSY)` if `error` is a shortage; the caller attributes other errors
+    to the disk."""
     if is_shortage(error):
         raise _busy(error, path) from error
 
 
-def _busy(error: BaseException, path: Path) -> Unavailable:
+def _busy(error: BaseException, path: Path) -> UnavailableError:
     name = errno.errorcode.get(getattr(error, "errno", None) or 0, type(error).__name__)
     message = f"{path}: {name}: {getattr(error, 'strerror', None) or error}"
-    return Unavailable(Code.BUSY, message, hint="raise the limits of the agent's unit")
+    return UnavailableError(Code.BUSY, message, hint="raise the limits of the agent's unit")
 
 
 def error_of(error: OSError, path: Path) -> SutureError:
@@ -70,7 +70,7 @@ def error_of(error: OSError, path: Path) -> SutureError:
     name = errno.errorcode.get(error.errno or 0, "unknown")
     message = f"{path}: {name}: {error.strerror or error}"
     if error.errno in OUT_OF_SPACE:
-        return Unavailable(
+        return UnavailableError(
             Code.DISK_OUT_OF_SPACE, message, hint="free space on the volume or add a volume"
         )
     return VolumeFailed(Code.IO_EXCEPTION, message, hint="check the disk and the kernel's log")

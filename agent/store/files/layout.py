@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from merkle.checksum import crc32c
 from merkle.replica import ID_MAX, LAYOUT_VERSION, BlockId, ContainerId
 
@@ -226,7 +226,7 @@ class VolumeVersion:
 
 
 def decode_version(data: bytes, path: Path) -> VolumeVersion:
-    """Parse VERSION. Raise `Refused(INCONSISTENT_VOLUME)` naming the fault."""
+    """Parse VERSION. Raise `RefusedError(INCONSISTENT_VOLUME)` naming the fault."""
     fields = {}
     for line in data.decode("utf-8", "replace").splitlines():
         name, separator, value = line.partition("=")
@@ -247,7 +247,7 @@ def decode_version(data: bytes, path: Path) -> VolumeVersion:
     except (KeyError, ValueError) as error:
         raise _damaged(path, f"field missing or not a number: {error}") from error
     if version.layout_version != LAYOUT_VERSION:
-        raise Refused(
+        raise RefusedError(
             Code.INCONSISTENT_VOLUME,
             f"{path}: layout version {version.layout_version}, this agent reads {LAYOUT_VERSION}",
             hint="start the agent version that wrote the volume",
@@ -258,8 +258,8 @@ def decode_version(data: bytes, path: Path) -> VolumeVersion:
     return version
 
 
-def _damaged(path: Path, why: str) -> Refused:
-    return Refused(
+def _damaged(path: Path, why: str) -> RefusedError:
+    return RefusedError(
         Code.INCONSISTENT_VOLUME,
         f"{path}: {why}",
         hint="correct what is damaged, by the VERSION of another volume and the storageID in its "
@@ -268,10 +268,10 @@ def _damaged(path: Path, why: str) -> Refused:
 
 
 def check_name(value: str, what: str) -> None:
-    """Raise Refused for a cluster or datanode id that cannot be a directory name or one VERSION
-    line."""
+    """Raise RefusedError for a cluster or datanode id that cannot be a directory name or one
+    VERSION line."""
     if not _NAME.fullmatch(value):
-        raise Refused(
+        raise RefusedError(
             Code.INVALID_CONFIG,
             f"{what} {value!r} must be 1 to 128 of letters, digits, '.', '_', '-'",
         )

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 import lmdb
 
-from agent.errors import Code, Unavailable
+from agent.errors import Code, UnavailableError
 from agent.store.files.durable import disk_errors, remove
 from agent.store.index.check.indexcheck import check_index
 from agent.store.index.databases import DATABASES, Databases
@@ -128,7 +128,7 @@ class Index:
     def _grow(self) -> None:
         map_bytes = 2 * self._env.info()["map_size"]
         if map_bytes > MAP_BYTES_MAX:
-            raise Unavailable(Code.DISK_OUT_OF_SPACE, f"{self._path}: index exceeds its limit")
+            raise UnavailableError(Code.DISK_OUT_OF_SPACE, f"{self._path}: index exceeds its limit")
         with self._gate.closed():
             if self._env.info()["map_size"] < map_bytes:
                 self._env.set_mapsize(map_bytes)

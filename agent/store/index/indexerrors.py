@@ -10,7 +10,7 @@ from typing import Final
 
 import lmdb
 
-from agent.errors import Code, SutureError, Unavailable, VolumeFailed
+from agent.errors import Code, SutureError, UnavailableError, VolumeFailed
 from agent.store.files.durable import OUT_OF_SPACE, SHORT_OF_RESOURCES
 
 DATA_FILE: Final = "data.mdb"  # LMDB's file name
@@ -39,11 +39,11 @@ def told(error: lmdb.Error, path: Path) -> Exception:
 def _error_of(error: lmdb.Error, path: Path) -> SutureError:
     message = f"{path}: {error}"
     if error.code in OUT_OF_SPACE or (error.code == errno.EIO and _is_nearly_full(path)):
-        return Unavailable(
+        return UnavailableError(
             Code.DISK_OUT_OF_SPACE, message, hint="free space on the volume or add a volume"
         )
     if error.code in SHORT_OF_RESOURCES or isinstance(error, lmdb.ReadersFullError):
-        return Unavailable(Code.BUSY, message)
+        return UnavailableError(Code.BUSY, message)
     return VolumeFailed(
         Code.UNABLE_TO_READ_METADATA_DB, message, hint="check the disk, then run suture fsck"
     )

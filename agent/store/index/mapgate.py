@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from agent.errors import Code, Unavailable
+from agent.errors import Code, UnavailableError
 
 MAP_WAIT_S: Final = 5.0  # transactions are short; a longer one is a bug
 
@@ -51,7 +51,7 @@ class MapResizeLock:
 
     @contextmanager
     def closed(self) -> Iterator[None]:
-        """Be alone for a `with` block. Raise `Unavailable(BUSY)` after `MAP_WAIT_S`."""
+        """Be alone for a `with` block. Raise `UnavailableError(BUSY)` after `MAP_WAIT_S`."""
         token = object()
         self._wait(lambda: self._closer.setdefault("by", token) is token)
         try:
@@ -68,4 +68,4 @@ class MapResizeLock:
     def _wait(self, condition: Callable[[], bool]) -> None:
         with self._changed:
             if not self._changed.wait_for(condition, MAP_WAIT_S):
-                raise Unavailable(Code.BUSY, "the index is busy growing its memory map")
+                raise UnavailableError(Code.BUSY, "the index is busy growing its memory map")

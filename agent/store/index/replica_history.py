@@ -20,7 +20,7 @@ import lmdb
 from agent.store.index.rows import ROW_VERSION, ReplicaRow, seal, unseal
 from merkle.damaged import DamagedData
 from merkle.replica import ContainerId, ReplicaState
-from scanner.finding import Finding
+from scanner.finding import ScanFinding
 
 KEPT_COUNT: Final = 64  # newest entries per replica
 FAULTS_TOLD_MAX: Final = 3
@@ -48,7 +48,7 @@ class HistoryEntry:
 
 
 def entry_of(
-    before: ReplicaRow | None, after: ReplicaRow, findings: Sequence[Finding], at_ms: int
+    before: ReplicaRow | None, after: ReplicaRow, findings: Sequence[ScanFinding], at_ms: int
 ) -> HistoryEntry:
     """Return the entry for a change; `findings` are the replica's after it."""
     tree = after.tree
@@ -66,7 +66,7 @@ def entry_of(
 
 
 def reasons(
-    before: ReplicaRow | None, after: ReplicaRow, findings: Sequence[Finding]
+    before: ReplicaRow | None, after: ReplicaRow, findings: Sequence[ScanFinding]
 ) -> Iterator[str]:
     """Yield the reasons for a change."""
     if before is None:

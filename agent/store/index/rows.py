@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias, assert_never
 
 import numpy as np
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from health.tables.replica_numbers import NUMBERS, ReplicaNumbers
 from merkle.blockrow import decode_block, encode_block
 from merkle.checksum import Algorithm, crc32c
@@ -29,7 +29,7 @@ from merkle.replica import (
     ReplicaState,
 )
 from merkle.tree import TreeSummary
-from scanner.finding import DamageFault, Finding, Forensic, Verdict
+from scanner.finding import DamageFault, Forensic, ScanFinding, Verdict
 from scanner.resume import ScanMark
 
 ROW_VERSION: Final = 1
@@ -216,7 +216,7 @@ def decode_chunk(block_id: BlockId, row: bytes) -> ChunkInfo:
     return chunks[0]
 
 
-def encode_finding(finding: Finding) -> bytes:
+def encode_finding(finding: ScanFinding) -> bytes:
     """Return the row of one finding; its container is in the key."""
     fields = (
         finding.verdict,
@@ -231,14 +231,14 @@ def encode_finding(finding: Finding) -> bytes:
     return seal(json.dumps(fields, separators=(",", ":")).encode())
 
 
-def decode_finding(container_id: ContainerId, row: bytes) -> Finding:
+def decode_finding(container_id: ContainerId, row: bytes) -> ScanFinding:
     """Parse one finding. Raise `Damaged`."""
     what = f"finding row of container {container_id}"
     try:
         fields = json.loads(bytes(unseal(row, what)))
         verdict, fault, block_id, offset, length_bytes, found_at_ms, evidence = fields[:7]
         forensic = fields[7] if len(fields) > 7 else Forensic.UNKNOWN  # of older rows
-        return Finding(
+        return ScanFinding(
             container_id=container_id,
             verdict=Verdict(verdict),
             fault=DamageFault(fault),
@@ -437,8 +437,8 @@ def decode_cursor(container_id: ContainerId, row: bytes) -> ScanCursor:
     return ScanCursor(fields["generation"], fields["begun_at_ms"], mark)
 
 
-def not_found(container_id: ContainerId) -> Refused:
+def not_found(container_id: ContainerId) -> RefusedError:
     """Return the refusal of an unknown container id."""
-    return Refused(
+    return RefusedError(
         Code.CONTAINER_NOT_FOUND, f"no container {container_id}", container_id=container_id
     )

@@ -23,7 +23,7 @@ from typing import Final
 
 import lmdb
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.runtime.memory import let_go_of_pages
 from agent.store.index import replica_history
 from agent.store.index.columns import DamagedRows, ReplicaColumns, decode_columns
@@ -58,7 +58,7 @@ from agent.store.index.rows import (
 )
 from merkle.damaged import DamagedData
 from merkle.replica import Bcsid, BlockId, ChunkInfo, ContainerId, ReplicaState
-from scanner.finding import Finding
+from scanner.finding import ScanFinding
 
 _U64: Final = struct.Struct(">Q")
 _PAIR: Final = struct.Struct(">QQ")
@@ -77,7 +77,7 @@ class IndexView:
         self._file = file
 
     def replica(self, container_id: ContainerId) -> ReplicaRow:
-        """Return the row of a replica. Raise `Refused(CONTAINER_NOT_FOUND)`, `Damaged`."""
+        """Return the row of a replica. Raise `RefusedError(CONTAINER_NOT_FOUND)`, `Damaged`."""
         return decode_replica(container_id, self._replica_row(container_id))
 
     def has_replica(self, container_id: ContainerId) -> bool:
@@ -104,11 +104,13 @@ class IndexView:
                 yield container_id, damage
 
     def check_not_newer(self, path: Path) -> None:
-        """Raise Refused if a newer agent wrote the row of a replica on the volume at `path`."""
+        """Raise RefusedError if a newer agent wrote the row of a replica on the volume at
+        `path`.
+        """
         with self._txn.cursor(self._dbs.replicas) as cursor:
             for key, row in cursor:
                 if is_newer(row):
-                    raise Refused(
+                    raise RefusedError(
                         Code.INCONSISTENT_VOLUME,
                         f"{path}: replica row of container {_U64.unpack(key)[0]}: version "
                         f"{row[0]}, this agent reads {ROW_VERSION}",
@@ -189,7 +191,7 @@ class IndexView:
             for key, row in self._walk(self._dbs.tombstones, prefix, prefix)
         }
 
-    def findings(self, container_id: ContainerId) -> Iterator[Finding]:
+    def findings(self, container_id: ContainerId) -> Iterator[ScanFinding]:
         """Yield the unresolved findings of a container. Damaged rows are skipped, because the next
         scan finds the same again."""
         prefix = _U64.pack(container_id)
@@ -354,7 +356,7 @@ class IndexChange(IndexView):
         key = _PAIR.pack(container_id, block_id)
         self._txn.put(key, _U64.pack(checksum), db=self._dbs.tombstones)
 
-    def replace_findings(self, container_id: ContainerId, findings: list[Finding]) -> None:
+    def replace_findings(self, container_id: ContainerId, findings: list[ScanFinding]) -> None:
         """Replace all findings of the container."""
         self._delete_all(self._dbs.findings, _U64.pack(container_id))
         for number, finding in enumerate(findings):

@@ -17,7 +17,7 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.errors import Code, RefusedError, SutureError, UnavailableError
 from agent.store.files.durable import (
     DIRECTORY_MODE,
     disk_errors,
@@ -42,7 +42,7 @@ from agent.store.volumes.volume import Volume
 from merkle.replica import Bcsid, BlockId, ContainerId, ReplicaState
 from merkle.tree import Tree
 from merkle.tree_codec import encode_tree
-from scanner.finding import Finding
+from scanner.finding import ScanFinding
 
 RESERVED_TIMES: Final = 2  # of the data, for metadata and file system overhead
 RESERVED_BYTES_MIN: Final = 1024**2
@@ -74,8 +74,8 @@ class ImportVerdict:
     are those known to the source."""
 
     tree: Tree
-    findings: Sequence[Finding]
-    contradictions: Sequence[Finding]
+    findings: Sequence[ScanFinding]
+    contradictions: Sequence[ScanFinding]
     block_count: int
     bytes_used: int
     bcsid: Bcsid
@@ -103,14 +103,14 @@ class ReplicaImports:
     def begin(
         self, announced: ImportSpec, volumes: Sequence[Volume], submit: Submit | None
     ) -> "ReplicaImport":
-        """Reserve room and create the directory to build in. Raise `Unavailable`: BUSY if the same
-        container, or too many, are arriving; DISK_OUT_OF_SPACE."""
+        """Reserve room and create the directory to build in. Raise `UnavailableError`: BUSY if the
+        same container, or too many, are arriving; DISK_OUT_OF_SPACE."""
         container_id = announced.container_id
         if len(self._claims) >= ARRIVALS_MAX:
-            raise Unavailable(Code.BUSY, f"{ARRIVALS_MAX} containers are arriving already")
+            raise UnavailableError(Code.BUSY, f"{ARRIVALS_MAX} containers are arriving already")
         claim = _SpaceReservation()
         if self._claims.setdefault(container_id, claim) is not claim:
-            raise Unavailable(
+            raise UnavailableError(
                 Code.BUSY,
                 f"container {container_id} is arriving already",
                 container_id=container_id,
@@ -150,7 +150,7 @@ class ReplicaImports:
                 return
             claim.volume = None
         free = max((self._free_bytes(volume) for volume in by_room), default=0)
-        raise Unavailable(
+        raise UnavailableError(
             Code.DISK_OUT_OF_SPACE,
             f"{wanted_bytes} bytes are needed, {max(free - self.options.reserve_bytes, 0)} are "
             "free on the roomiest volume",
@@ -283,7 +283,7 @@ class ReplicaImport:
     def _check_room(self, size_bytes: int) -> None:
         """Raise if more is used than was reserved."""
         if size_bytes > self._claim.left_bytes:
-            raise Refused(
+            raise RefusedError(
                 Code.MALFORMED_REQUEST,
                 f"more than {RESERVED_TIMES} times the announced "
                 f"{self.announced.data_bytes} bytes came",
@@ -353,7 +353,7 @@ class ReplicaImport:
         row: ReplicaRow,
         tree: Tree,
         packed: PackedBlocks,
-        findings: list[Finding],
+        findings: list[ScanFinding],
     ) -> None:
         container_id = self.announced.container_id
         rows.delete_container(container_id)  # of an import whose rollback had failed

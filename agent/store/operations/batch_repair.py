@@ -100,9 +100,9 @@ def install_batch(
     """Install the simple cases among `offers`; return the positions of the installed ones.
 
     The others are unchanged; offered alone, each gets its error. The same applies to the whole
-    batch if something fails. The caller holds the container's lease. Raise `Refused` if there is no
-    such replica, and the error that keeps the batch from being rolled back; the next start does it
-    then.
+    batch if something fails. The caller holds the container's lease. Raise `RefusedError` if there
+    is no such replica, and the error that keeps the batch from being rolled back; the next start
+    does it then.
     """
     with volume.index.read() as rows:
         row = tree_replica(rows, container_id)
@@ -199,7 +199,7 @@ def _held(blocks: Mapping[BlockId, _Block], offers: Sequence[OfferedChunk]) -> d
 def _checked(container_id: ContainerId, block: _Block, offer: OfferedChunk, first: bytes) -> bytes:
     """Return the medium's bytes at the place of a chunk that may be written there. Return nothing
     if they are unreadable, or differ from `first` in each read, because there is then nothing to
-    restore. Raise `Refused` as the install of one chunk does."""
+    restore. Raise `RefusedError` as the install of one chunk does."""
     chunk, block_id = offer.chunk, offer.block_id
     check_offered(block_id, chunk, offer.data)
     recorded = block.recorded.get(chunk.offset)

@@ -40,7 +40,7 @@ from agent.store.volumes.volume import Volume, check_space_of_block
 from merkle.blockrow import is_intact
 from merkle.replica import Bcsid, BlockId, ContainerId, ReplicaState
 from merkle.tree import Tree
-from scanner.finding import DamageFault, Finding, Verdict
+from scanner.finding import DamageFault, ScanFinding, Verdict
 
 BEHIND_STATES: Final = frozenset({ReplicaState.RECOVERING, ReplicaState.QUASI_CLOSED})
 """States in which a replica may claim less than its container, and still be healthy."""
@@ -140,10 +140,10 @@ def put_first_tree(
     commit_tree(volume, container_id, tree, base_generation=row.generation, alter=alter)
 
 
-def damaged_rows(rows: IndexView, container_id: ContainerId, now_ms: int) -> list[Finding]:
+def damaged_rows(rows: IndexView, container_id: ContainerId, now_ms: int) -> list[ScanFinding]:
     """Return a finding for every unreadable block row."""
     return [
-        Finding(
+        ScanFinding(
             container_id=container_id,
             verdict=Verdict.CORRUPT,
             fault=DamageFault.BLOCK_ROW_DAMAGED,

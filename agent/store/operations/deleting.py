@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from agent.errors import Code, Refused, SutureError
+from agent.errors import Code, RefusedError, SutureError
 from agent.store.files.blockfile import ABSENT
 from agent.store.files.durable import (
     block_errors,
@@ -77,7 +77,7 @@ def delete_blocks(
     with volume.index.read() as rows:
         row = rows.replica(container_id)
         if row.state not in TREE_STATES:
-            raise Refused(
+            raise RefusedError(
                 Code.DELETE_ON_OPEN_CONTAINER,
                 f"container {container_id} is {row.state}: its blocks cannot be deleted",
                 container_id=container_id,
@@ -139,7 +139,7 @@ def bury(
     kept_ids: Collection[BlockId] = (),
 ) -> Mapping[BlockId, SutureError]:
     """Replace blocks by tombstones and remove their data, or keep it in quarantine; return why
-    files of some are left. Raise `Refused` if the replica changed meanwhile."""
+    files of some are left. Raise `RefusedError` if the replica changed meanwhile."""
 
     def alter(rows: IndexChange, row: ReplicaRow) -> ReplicaRow:
         return record_tombstones(rows, container_id, row, tombstones, kept_ids=kept_ids)
@@ -344,10 +344,10 @@ def delete_replica(
 def check_deletable(
     volume: Volume, container_id: ContainerId, row: ReplicaRow, *, has_rows: bool
 ) -> None:
-    """Raise Refused for an open or non-empty replica: with a row, or with bytes without a row,
+    """Raise RefusedError for an open or non-empty replica: with a row, or with bytes without a row,
     because a lost index does not prove emptiness."""
     if row.state not in TREE_STATES and row.state is not ReplicaState.DELETED:
-        raise Refused(
+        raise RefusedError(
             Code.DELETE_ON_OPEN_CONTAINER,
             f"container {container_id} is {row.state}",
             hint="close it first, or force",
@@ -358,7 +358,7 @@ def check_deletable(
         files = paths.chunks.iterdir() if paths.chunks.is_dir() else iter(())
         leftover = next((file for file in files if not _is_empty_file(file)), None)
     if has_rows or leftover is not None:
-        raise Refused(
+        raise RefusedError(
             Code.DELETE_ON_NON_EMPTY_CONTAINER,
             f"container {container_id} holds {row.block_count} blocks"
             + (f" and the file {leftover.name}" if leftover is not None else ""),
@@ -423,9 +423,9 @@ def remove_graves(volume: Volume, known: Collection[Path]) -> PurgeResult:
     return PurgeResult(removed_count, tuple(left), next(iter(failed.values()), ""))
 
 
-def changed_meanwhile(container_id: ContainerId) -> Refused:
+def changed_meanwhile(container_id: ContainerId) -> RefusedError:
     """Return the refusal of a change whose base has changed: its caller held no lease."""
-    return Refused(
+    return RefusedError(
         Code.INVALID_CONTAINER_STATE,
         f"container {container_id} changed while it was being changed",
         container_id=container_id,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Final
 
-from agent.errors import Code, Refused, SutureError
+from agent.errors import Code, RefusedError, SutureError
 from agent.store.files import blockfile
 from agent.store.files.directfile import Buffers, DirectFile
 from agent.store.files.durable import begin_writing, disk_errors, raise_shortage, write_all
@@ -105,12 +105,12 @@ class NewBlocks:
         check_id(block_id, "block id")
         growing = self._growing
         if growing is not None and growing.block_id != block_id:
-            raise Refused(
+            raise RefusedError(
                 Code.MALFORMED_REQUEST,
                 f"block {block_id} begins before block {growing.block_id} is whole",
             )
         if growing is None and block_id in {one.block.block_id for one in self._whole}:
-            raise Refused(Code.MALFORMED_REQUEST, f"block {block_id} came twice")
+            raise RefusedError(Code.MALFORMED_REQUEST, f"block {block_id} came twice")
         before = growing.chunks if growing else []
         chunks = before + self._checked(block_id, before, piece.chunks, data)
         block = replace(piece, chunks=tuple(chunks))
@@ -189,7 +189,7 @@ class NewBlocks:
         for chunk in chunks:
             if chunk.offset != end:
                 code = Code.CHUNK_GAP if chunk.offset > end else Code.OVERLAPPING_CHUNK
-                raise Refused(
+                raise RefusedError(
                     code,
                     f"block {block_id}, chunk at {chunk.offset}: the one before it ends at {end}",
                 )
@@ -279,14 +279,14 @@ class NewBlocks:
 
 
 def _is_committed(rows: IndexView, container_id: ContainerId, block: BlockData) -> bool:
-    """Return whether an identical block is committed. Raise `Refused` if it can no longer be
+    """Return whether an identical block is committed. Raise `RefusedError` if it can no longer be
     committed."""
     writable_replica(rows, container_id, block.block_id)
     known = known_block(rows, container_id, block.block_id)
     if known.committed == block and not any(map(_is_unsummed, block.chunks)):
         return True
     if known.end or known.committed is not None:
-        raise Refused(
+        raise RefusedError(
             Code.OVERLAPPING_CHUNK,
             f"block {block.block_id} of container {container_id}: it is no new block, "
             f"{known.end} bytes of it are written",

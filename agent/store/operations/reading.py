@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.errors import Code, RefusedError, SutureError, UnavailableError
 from agent.runtime.memory import give_back
 from agent.store.files.durable import error_of
 from agent.store.index.columns import ReplicaColumns
@@ -20,7 +20,7 @@ from agent.store.volumes.volume import Volume, VolumeTotals
 from merkle.blockrow import decode_block
 from merkle.damaged import DamagedData
 from merkle.replica import CHUNK_BYTES_MAX, Bcsid, BlockData, BlockId, ContainerId
-from scanner.finding import Finding
+from scanner.finding import ScanFinding
 
 ROWS_PER_READ: Final = 4_096  # bounds the length of a read transaction
 USED: Final = "used"
@@ -62,8 +62,8 @@ class BlockLocation(NamedTuple):
 
 
 def readable_block(volume: Volume, container_id: ContainerId, block_id: BlockId) -> BlockLocation:
-    """Return a committed block and its place. Raise `Refused`, and `Unavailable` if its row is
-    damaged."""
+    """Return a committed block and its place. Raise `RefusedError`, and `UnavailableError` if its
+    row is damaged."""
     with volume.index.read() as rows:
         replica_index, bcsid = rows.standing(container_id)
         row = rows.block(container_id, block_id)
@@ -73,9 +73,9 @@ def readable_block(volume: Volume, container_id: ContainerId, block_id: BlockId)
     return BlockLocation(_decoded(container_id, block_id, row), place, replica_index, bcsid)
 
 
-def _no_block(rows: IndexView, container_id: ContainerId, block_id: BlockId) -> Refused:
+def _no_block(rows: IndexView, container_id: ContainerId, block_id: BlockId) -> RefusedError:
     pending = rows.last_pending(container_id, block_id)
-    return Refused(
+    return RefusedError(
         Code.NO_SUCH_BLOCK if pending is None else Code.BLOCK_NOT_COMMITTED,
         f"no committed block {block_id} in container {container_id}",
         container_id=container_id,
@@ -109,7 +109,7 @@ def read_block(
         block_id = block
         place, end = _found(volume, container_id, block_id)
     if offset < 0 or not 0 < length_bytes <= READ_BYTES_MAX or offset + length_bytes > end:
-        raise Refused(
+        raise RefusedError(
             Code.UNABLE_TO_FIND_CHUNK,
             f"block {block_id} of container {container_id} ends at {end}: "
             f"no {length_bytes} bytes at {offset}",
@@ -130,7 +130,7 @@ def read_block(
                     volume, container_id, block_id, offset, length_bytes, past_cache=past_cache
                 )
     if len(data) < length_bytes:
-        raise Unavailable(
+        raise UnavailableError(
             Code.UNAVAILABLE,
             f"{place.name}: {len(data)} of {length_bytes} bytes at {offset}",
             hint="another replica has it; reconcile repairs this one",
@@ -149,9 +149,9 @@ def _found(volume: Volume, container_id: ContainerId, block_id: BlockId) -> tupl
             raise damaged_block(container_id, damage) from damage
 
 
-def damaged_block(container_id: ContainerId, damage: DamagedData) -> Unavailable:
+def damaged_block(container_id: ContainerId, damage: DamagedData) -> UnavailableError:
     """Return the error for a block whose row is damaged; another replica may have it."""
-    return Unavailable(
+    return UnavailableError(
         Code.UNAVAILABLE,
         f"container {container_id}: {damage}",
         hint="another replica has it; reconcile repairs this one",
@@ -160,9 +160,9 @@ def damaged_block(container_id: ContainerId, damage: DamagedData) -> Unavailable
 
 def findings_of(
     volumes: Iterable[Volume], places: Mapping[ContainerId, Volume], *, start: int, count: int
-) -> list[Finding]:
+) -> list[ScanFinding]:
     """Return unresolved findings of the replicas served by volumes, from container `start` on."""
-    found: list[Finding] = []
+    found: list[ScanFinding] = []
     for volume in volumes:
         with volume.index.read() as rows:
             here = (

@@ -10,7 +10,7 @@ place.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from agent.errors import Code, Refused, SutureError
+from agent.errors import Code, RefusedError, SutureError
 from agent.store.files import blockfile
 from agent.store.files.durable import block_errors, raise_shortage
 from agent.store.index.rows import moved_on
@@ -40,7 +40,7 @@ from merkle.replica import (
     ChunkInfo,
     ContainerId,
 )
-from scanner.finding import Finding
+from scanner.finding import ScanFinding
 
 
 class ReplicaRepair:
@@ -67,7 +67,7 @@ class ReplicaRepair:
 
         `is_ordered` means that an operator wants exactly these bytes, in spite of the local row and
         of bytes that verify. `proof`, of a peer with the bytes on its medium, goes to the journal;
-        it is required where local bytes exist that no local row contradicts. Raise `Refused`:
+        it is required where local bytes exist that no local row contradicts. Raise `RefusedError`:
         NOT_PROVEN, INELIGIBLE if the existing bytes verify, OVERLAPPING_CHUNK if the chunk does not
         fit between the recorded ones, CHUNK_GAP if it would leave a hole, CHECKSUM_MISMATCH if the
         data does not match `chunk` or the local row. `VolumeFailed` if the medium does not keep it.
@@ -132,7 +132,7 @@ class ReplicaRepair:
         try:
             end = 0 if row is None else decode_block(block_id, row).length_bytes
         except DamagedData as damage:
-            raise Refused(Code.INELIGIBLE, f"{damage}: nothing is trimmed") from damage
+            raise RefusedError(Code.INELIGIBLE, f"{damage}: nothing is trimmed") from damage
         self._tell("trim", block_id, proof=proof)
         return trim_block(self._volume, self._options, self._container_id, block_id, end)
 
@@ -143,7 +143,7 @@ class ReplicaRepair:
         """
         check_id(block_id, "block id")
         if not 0 <= checksum < 2**64:
-            raise Refused(Code.MALFORMED_REQUEST, f"checksum {checksum} is not 64 bits")
+            raise RefusedError(Code.MALFORMED_REQUEST, f"checksum {checksum} is not 64 bits")
         with self._volume.index.read() as rows:
             row = tree_replica(rows, self._container_id)
         self._tell("adopt_tombstone", block_id)
@@ -170,7 +170,7 @@ class ReplicaRepair:
         def change(rows: IndexChange) -> None:
             row = rows.block(self._container_id, block_id)
             if row is None:
-                raise Refused(
+                raise RefusedError(
                     Code.NO_SUCH_BLOCK, f"no block {block_id} in container {self._container_id}"
                 )
             block = decode_block(block_id, row)
@@ -186,7 +186,7 @@ class ReplicaRepair:
         def change(rows: IndexChange) -> None:
             row = rows.block(self._container_id, block_id)
             if row is None:
-                raise Refused(
+                raise RefusedError(
                     Code.NO_SUCH_BLOCK, f"no block {block_id} in container {self._container_id}"
                 )
             block = decode_block(block_id, row)
@@ -221,7 +221,7 @@ class ReplicaRepair:
         self._tell("advance_bcsid")
         self._volume.index.write(change)
 
-    def note_contradictions(self, found: Sequence[Finding], *, is_complete: bool) -> bool:
+    def note_contradictions(self, found: Sequence[ScanFinding], *, is_complete: bool) -> bool:
         """Keep contradictions by peers as findings; return whether any is new."""
         return self._volume.index.write(
             lambda rows: note_contradictions(
@@ -310,7 +310,7 @@ def check_damaged(
 ) -> None:
     """Refuse to overwrite a chunk whose bytes on the medium match the local row."""
     if verifies(recorded, held):
-        raise Refused(
+        raise RefusedError(
             Code.INELIGIBLE,
             f"block {block_id}, chunk at {recorded.offset}: what is there verifies",
             container_id=container_id,
@@ -320,7 +320,7 @@ def check_damaged(
 def check_proven(block_id: BlockId, chunk: ChunkInfo, held: bytes, proof: str) -> None:
     """Refuse to overwrite bytes that may be right, unless a peer proved to have the new ones."""
     if held and not proof:
-        raise Refused(
+        raise RefusedError(
             Code.NOT_PROVEN,
             f"block {block_id}, chunk at {chunk.offset}: no peer proved to have on its medium what "
             f"would replace the {len(held)} bytes here, of which no row says that they are wrong",
@@ -337,7 +337,7 @@ def check_offered(block_id: BlockId, chunk: ChunkInfo, data: bytes) -> None:
     """Refuse data that does not match the offered chunk."""
     check_shape(block_id, chunk)
     if len(data) != chunk.length_bytes:
-        raise Refused(
+        raise RefusedError(
             Code.INVALID_WRITE_SIZE,
             f"block {block_id}, chunk at {chunk.offset}: {len(data)} bytes for a length of "
             f"{chunk.length_bytes}",
@@ -348,7 +348,7 @@ def check_offered(block_id: BlockId, chunk: ChunkInfo, data: bytes) -> None:
 def check_recorded(block_id: BlockId, recorded: ChunkInfo, chunk: ChunkInfo) -> None:
     """Refuse a chunk that differs from the local row's."""
     if chunk != recorded:
-        raise Refused(
+        raise RefusedError(
             Code.CHECKSUM_MISMATCH,
             f"block {block_id}, chunk at {chunk.offset}: what is offered is not what the row here "
             "says was written",
@@ -362,9 +362,9 @@ def check_shape(block_id: BlockId, chunk: ChunkInfo) -> None:
     try:
         check_chunk(block_id, chunk)
     except ValueError as error:
-        raise Refused(Code.MALFORMED_REQUEST, str(error)) from error
+        raise RefusedError(Code.MALFORMED_REQUEST, str(error)) from error
     if chunk.length_bytes == 0 or chunk.end > BLOCK_BYTES_MAX:
-        raise Refused(
+        raise RefusedError(
             Code.INVALID_WRITE_SIZE, f"block {block_id}, chunk at {chunk.offset}: impossible length"
         )
 
@@ -372,13 +372,13 @@ def check_shape(block_id: BlockId, chunk: ChunkInfo) -> None:
 def check_bcsid(bcsid: int) -> None:
     """Refuse an impossible BCSID."""
     if not 0 <= bcsid <= ID_MAX:
-        raise Refused(Code.MALFORMED_REQUEST, f"bcsid {bcsid} is not within 0..{ID_MAX}")
+        raise RefusedError(Code.MALFORMED_REQUEST, f"bcsid {bcsid} is not within 0..{ID_MAX}")
 
 
 def refuse_tombstone(rows: IndexView, container_id: ContainerId, block_id: BlockId) -> None:
     """Refuse to restore a deleted block."""
     if rows.tombstone(container_id, block_id) is not None:
-        raise Refused(
+        raise RefusedError(
             Code.NO_SUCH_BLOCK,
             f"block {block_id} of container {container_id} was deleted",
             container_id=container_id,
@@ -397,14 +397,14 @@ def check_fits(
     """Refuse a chunk that is neither the one `recorded` at its offset nor directly after the last
     one, at the block's end."""
     if chunk.offset > end_bytes:
-        raise Refused(
+        raise RefusedError(
             Code.CHUNK_GAP,
             f"block {block_id}, chunk at {chunk.offset}: the block ends at {end_bytes}",
         )
     if chunk.offset < end_bytes and (
         recorded is None or recorded.length_bytes != chunk.length_bytes
     ):
-        raise Refused(
+        raise RefusedError(
             Code.OVERLAPPING_CHUNK,
             f"block {block_id}, chunk at {chunk.offset}: overlaps chunks recorded otherwise",
         )

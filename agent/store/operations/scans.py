@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from agent.errors import BlockFailed, Code, SutureError, Unavailable
+from agent.errors import BlockFailed, Code, SutureError, UnavailableError
 from agent.store.index.doubt_rows import UnreadableRow
 from agent.store.index.facts import ScanBase, ScanCommit, facts_of
 from agent.store.index.rows import DescriptorEntry, ReplicaRow, ScanCursor
@@ -19,7 +19,7 @@ from agent.store.replica.trees import Alter, commit_tree, sticky, tree_replica
 from agent.store.volumes.volume import Volume
 from merkle.replica import ContainerId, ReplicaState
 from merkle.tree import Tree, TreeSummary
-from scanner.finding import Finding, Verdict
+from scanner.finding import ScanFinding, Verdict
 
 NO_DOUBT: Final = frozenset({Verdict.OK, Verdict.GONE})
 """Verdicts that do not prevent a replica from counting as clean."""
@@ -59,7 +59,7 @@ def commit_scan(
     *,
     base_generation: int,
     tree: Tree,
-    findings: Sequence[Finding],
+    findings: Sequence[ScanFinding],
     complete: bool,
     is_whole: bool = True,
 ) -> ScanCommit:
@@ -96,7 +96,7 @@ def commit_scan(
             committed = commit_tree(
                 volume, container_id, merged, base_generation=base_generation, alter=alter
             )
-        except (BlockFailed, Unavailable) as error:
+        except (BlockFailed, UnavailableError) as error:
             if not _is_without_place(error):
                 raise
             if any(finding.is_damage for finding in findings):
@@ -113,7 +113,7 @@ def commit_scan(
         after = rows.replica(container_id)
     if after.state is not before.state:
         # the journal causes it to be written later
-        with suppress(BlockFailed, Unavailable):
+        with suppress(BlockFailed, UnavailableError):
             follow_state(volume, container_id)
     return ScanCommit(
         committed=True,
@@ -127,7 +127,7 @@ def judged(
     options: StoreOptions,
     container_id: ContainerId,
     row: ReplicaRow,
-    findings: Sequence[Finding],
+    findings: Sequence[ScanFinding],
     *,
     complete: bool,
     is_whole: bool = True,
@@ -190,7 +190,7 @@ def _add_findings(
     options: StoreOptions,
     container_id: ContainerId,
     base_generation: int,
-    findings: Sequence[Finding],
+    findings: Sequence[ScanFinding],
 ) -> bool:
     def change(rows: IndexChange) -> bool:
         row = rows.replica(container_id)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Final
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.store.index.facts import ReplicaFacts
 from agent.store.index.rows import ReplicaRow
 from agent.store.index.transactions import IndexChange, IndexView
@@ -66,23 +66,23 @@ class RecordedBlock:
 def check_id(value: int, what: str) -> None:
     """Refuse an id outside Ozone's range."""
     if not 1 <= value <= ID_MAX:
-        raise Refused(Code.MALFORMED_REQUEST, f"{what} {value} is not within 1..{ID_MAX}")
+        raise RefusedError(Code.MALFORMED_REQUEST, f"{what} {value} is not within 1..{ID_MAX}")
 
 
 def check_new(container_id: ContainerId, replica_index: int, state: ReplicaState) -> None:
     """Refuse to create an invalid replica."""
     check_id(container_id, "container id")
     if not 0 <= replica_index <= REPLICA_INDEX_MAX:
-        raise Refused(Code.MALFORMED_REQUEST, f"replica index {replica_index} is out of range")
+        raise RefusedError(Code.MALFORMED_REQUEST, f"replica index {replica_index} is out of range")
     if state not in {ReplicaState.OPEN, ReplicaState.RECOVERING}:
-        raise Refused(Code.MALFORMED_REQUEST, f"a replica cannot be created {state}")
+        raise RefusedError(Code.MALFORMED_REQUEST, f"a replica cannot be created {state}")
 
 
 def check_same(facts: ReplicaFacts, replica_index: int, state: ReplicaState) -> ReplicaFacts:
     """Return the existing replica, if it is the one to be created."""
     if facts.state is state and facts.replica_index == replica_index:
         return facts
-    raise Refused(
+    raise RefusedError(
         Code.CONTAINER_EXISTS,
         f"container {facts.container_id} is {facts.state} here with index {facts.replica_index}",
         container_id=facts.container_id,
@@ -94,7 +94,7 @@ def writable_replica(rows: IndexView, container_id: ContainerId, block_id: Block
     row = rows.replica(container_id)
     check_open(container_id, row)
     if rows.tombstone(container_id, block_id) is not None:
-        raise Refused(
+        raise RefusedError(
             Code.NO_SUCH_BLOCK,
             f"block {block_id} of container {container_id} was deleted",
             container_id=container_id,
@@ -106,7 +106,7 @@ def writable_replica(rows: IndexView, container_id: ContainerId, block_id: Block
 def check_open(container_id: ContainerId, row: ReplicaRow) -> None:
     """Refuse to write to a replica in its state."""
     if row.state not in WRITABLE_STATES:
-        raise Refused(
+        raise RefusedError(
             Code.CONTAINER_NOT_OPEN,
             f"container {container_id} is {row.state}",
             container_id=container_id,
@@ -132,20 +132,20 @@ def checked_chunk(
     """
     where = f"block {block_id}, chunk at {chunk.offset}"
     if not 0 < len(data) <= options.chunk_bytes_max or chunk.length_bytes != len(data):
-        raise Refused(
+        raise RefusedError(
             Code.INVALID_WRITE_SIZE,
             f"{where}: {len(data)} bytes for a length of {chunk.length_bytes}, "
             f"possible are 1..{options.chunk_bytes_max}",
         )
     if chunk.offset < 0 or chunk.end > min(BLOCK_BYTES_MAX, options.container_bytes_max):
-        raise Refused(
+        raise RefusedError(
             Code.INVALID_WRITE_SIZE,
             f"{where}: ends at {chunk.end}, a block has at most {BLOCK_BYTES_MAX} bytes",
         )
     if chunk.checksum_type is None:
         return summed_chunk(chunk.offset, data)
     if chunk.checksum_type not in set(ChecksumType):
-        raise Refused(
+        raise RefusedError(
             Code.NO_SUCH_ALGORITHM, f"{where}: checksum type {chunk.checksum_type} is unknown"
         )
     check_checksums(where, chunk, data)
@@ -162,12 +162,14 @@ def check_checksums(where: str, chunk: ChunkInfo, data: Buffer) -> None:
     """Refuse checksums that do not fit the chunk, or do not match `data`."""
     if chunk.checksum_type is ChecksumType.NONE:
         if chunk.window_checksums:
-            raise Refused(Code.MALFORMED_REQUEST, f"{where}: checksums given for type NONE")
+            raise RefusedError(Code.MALFORMED_REQUEST, f"{where}: checksums given for type NONE")
         if not 0 <= chunk.bytes_per_checksum <= WINDOW_BYTES_MAX:
-            raise Refused(Code.MALFORMED_REQUEST, f"{where}: bytes_per_checksum is out of range")
+            raise RefusedError(
+                Code.MALFORMED_REQUEST, f"{where}: bytes_per_checksum is out of range"
+            )
         return
     if not WINDOW_BYTES_MIN <= chunk.bytes_per_checksum <= WINDOW_BYTES_MAX:
-        raise Refused(
+        raise RefusedError(
             Code.MALFORMED_REQUEST,
             f"{where}: bytes_per_checksum {chunk.bytes_per_checksum} is not within "
             f"{WINDOW_BYTES_MIN}..{WINDOW_BYTES_MAX}",
@@ -175,7 +177,7 @@ def check_checksums(where: str, chunk: ChunkInfo, data: Buffer) -> None:
     width = checksum_width_bytes(chunk.checksum_type)
     count = window_count(chunk.length_bytes, chunk.bytes_per_checksum)
     if len(chunk.window_checksums) != count * width:
-        raise Refused(
+        raise RefusedError(
             Code.MALFORMED_REQUEST,
             f"{where}: {len(chunk.window_checksums)} bytes of checksums for {count} windows "
             f"of {width} bytes each",
@@ -183,7 +185,7 @@ def check_checksums(where: str, chunk: ChunkInfo, data: Buffer) -> None:
     actual = window_checksums(chunk.checksum_type, chunk.bytes_per_checksum, data)
     if actual != chunk.window_checksums:
         window = differing_window(actual, chunk.window_checksums, width)
-        raise Refused(
+        raise RefusedError(
             Code.CHECKSUM_MISMATCH,
             f"{where}: window {window} has {chunk.checksum_type.name} "
             f"{actual[window * width : (window + 1) * width].hex()}, given was "
@@ -215,7 +217,7 @@ def place_chunk(
     chunk: ChunkInfo,
     is_there: Callable[[], bool],
 ) -> ChunkPlacement:
-    """Return the chunk's place. Raise `Refused`: CHUNK_GAP, OVERLAPPING_CHUNK.
+    """Return the chunk's place. Raise `RefusedError`: CHUNK_GAP, OVERLAPPING_CHUNK.
 
     `is_there` returns whether the disk holds these bytes, for chunks without checksums.
     """
@@ -223,7 +225,7 @@ def place_chunk(
         return ChunkPlacement.END
     where = f"block {block_id} of container {container_id}, chunk at {chunk.offset}"
     if chunk.offset > known.end:
-        raise Refused(
+        raise RefusedError(
             Code.CHUNK_GAP,
             f"{where}: the block ends at {known.end}, a hole would be left",
             container_id=container_id,
@@ -235,7 +237,7 @@ def place_chunk(
         return ChunkPlacement.RECORDED
     if pending is not None and pending.length_bytes == chunk.length_bytes:
         return ChunkPlacement.AGAIN
-    raise Refused(
+    raise RefusedError(
         Code.OVERLAPPING_CHUNK,
         f"{where}: overlaps what is {'written' if pending else 'committed'} up to {known.end}",
         container_id=container_id,
@@ -251,7 +253,7 @@ def check_room(options: StoreOptions, row: ReplicaRow, chunk: ChunkInfo) -> None
 def check_room_for(options: StoreOptions, row: ReplicaRow, added_bytes: int) -> None:
     """Refuse data that no longer fits into its container."""
     if row.bytes_used + added_bytes > options.container_bytes_max:
-        raise Refused(
+        raise RefusedError(
             Code.INVALID_WRITE_SIZE,
             f"container holds {row.bytes_used} bytes, {added_bytes} more exceed its "
             f"{options.container_bytes_max}",
@@ -262,8 +264,8 @@ def check_room_for(options: StoreOptions, row: ReplicaRow, added_bytes: int) -> 
 def resolved_commit(known: RecordedBlock, written: list[ChunkInfo], block: BlockData) -> BlockData:
     """Return the block to record by a commit, with every chunk exactly as it was written.
 
-    `written` has the uncommitted chunks by offset. Raise `Refused` naming the first chunk that is
-    out of order, was never written, or was written differently.
+    `written` has the uncommitted chunks by offset. Raise `RefusedError` naming the first chunk that
+    is out of order, was never written, or was written differently.
     """
     check_commit(known, block)
     recorded = {chunk.offset: chunk for chunk in (*known.chunks, *written)}
@@ -273,21 +275,21 @@ def resolved_commit(known: RecordedBlock, written: list[ChunkInfo], block: Block
         where = f"block {block.block_id}, chunk at {given.offset}"
         if given.offset != end:
             code = Code.CHUNK_GAP if given.offset > end else Code.OVERLAPPING_CHUNK
-            raise Refused(code, f"{where}: the chunk before it ends at {end}")
+            raise RefusedError(code, f"{where}: the chunk before it ends at {end}")
         chunk = recorded.get(given.offset)
         if chunk is None or chunk.length_bytes != given.length_bytes:
-            raise Refused(
+            raise RefusedError(
                 Code.UNABLE_TO_FIND_CHUNK,
                 f"{where}: no chunk of {given.length_bytes} bytes was written there",
             )
         if given.checksum_type is not None and given != chunk:
-            raise Refused(
+            raise RefusedError(
                 Code.CHECKSUM_MISMATCH, f"{where}: checksums differ from those written with it"
             )
         chunks.append(chunk)
         end = chunk.end
     if end < known.committed_end:
-        raise Refused(
+        raise RefusedError(
             Code.OVERLAPPING_CHUNK,
             f"block {block.block_id}: a commit of {end} bytes, {known.committed_end} are committed",
         )
@@ -300,14 +302,14 @@ def check_commit(known: RecordedBlock, block: BlockData) -> None:
     """Refuse a commit with impossible numbers, or older than the committed block."""
     check_id(block.block_id, "block id")
     if not 0 <= block.bcsid <= ID_MAX:
-        raise Refused(Code.MALFORMED_REQUEST, f"bcsid {block.bcsid} is not within 0..{ID_MAX}")
+        raise RefusedError(Code.MALFORMED_REQUEST, f"bcsid {block.bcsid} is not within 0..{ID_MAX}")
     if len(block.chunks) > CHUNKS_PER_BLOCK_MAX:
-        raise Refused(
+        raise RefusedError(
             Code.INVALID_WRITE_SIZE,
             f"block {block.block_id}: {len(block.chunks)} chunks, at most {CHUNKS_PER_BLOCK_MAX}",
         )
     if known.committed is not None and block.bcsid < known.committed.bcsid:
-        raise Refused(
+        raise RefusedError(
             Code.BCSID_MISMATCH,
             f"block {block.block_id}: a commit of bcsid {block.bcsid}, "
             f"{known.committed.bcsid} is committed",
@@ -321,7 +323,7 @@ def check_encodable(block: BlockData) -> None:
             check_chunk(block.block_id, chunk)
         encode_block(block)
     except (ValueError, UnicodeEncodeError) as error:
-        raise Refused(Code.MALFORMED_REQUEST, str(error)) from error
+        raise RefusedError(Code.MALFORMED_REQUEST, str(error)) from error
 
 
 def recounted(rows: IndexView, container_id: ContainerId, row: ReplicaRow) -> ReplicaRow:

@@ -8,7 +8,7 @@ A crash before the commit leaves garbage bytes behind the recorded end.
 from contextlib import suppress
 from dataclasses import replace
 
-from agent.errors import Code, Refused, SutureError
+from agent.errors import Code, RefusedError, SutureError
 from agent.store.files import blockfile
 from agent.store.files.durable import disk_errors
 from agent.store.index.transactions import IndexChange, IndexView
@@ -42,7 +42,7 @@ def write_chunk(
 ) -> ChunkInfo:
     """Write one chunk durably, and commit its block if `commit` is given.
 
-    Raise `Refused` or `Unavailable(DISK_OUT_OF_SPACE)`, with nothing changed.
+    Raise `RefusedError` or `UnavailableError(DISK_OUT_OF_SPACE)`, with nothing changed.
     """
     check_id(block_id, "block id")
     recorded = checked_chunk(options, block_id, chunk, data)
@@ -118,7 +118,7 @@ def _commit_with(
     if commit is None:
         return None
     if commit.block_id != block_id:
-        raise Refused(
+        raise RefusedError(
             Code.MALFORMED_REQUEST,
             f"a chunk of block {block_id} with a commit of block {commit.block_id}",
         )

@@ -20,7 +20,7 @@ from agent.store.replica.packs import recall
 from agent.store.replica.trees import read_tree
 from agent.store.volumes.volume import Volume
 from merkle.replica import BlockId, ContainerId, ReplicaState
-from scanner.finding import DamageFault, Finding, Verdict
+from scanner.finding import DamageFault, ScanFinding, Verdict
 
 
 def adopt_directory(volume: Volume, options: StoreOptions, container_id: ContainerId) -> str:
@@ -97,9 +97,9 @@ def lost_directory(volume: Volume, options: StoreOptions, container_id: Containe
 
 def finding_of(
     container_id: ContainerId, fault: DamageFault, now_ms: int, evidence: str
-) -> Finding:
+) -> ScanFinding:
     """Return a finding about a whole replica."""
-    return Finding(
+    return ScanFinding(
         container_id=container_id,
         verdict=Verdict.CORRUPT,
         fault=fault,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.errors import Code, RefusedError, SutureError, UnavailableError
 from agent.store.files import blockfile
 from agent.store.files.durable import TEMPORARY_SUFFIX, read_head
 from agent.store.files.layout import (
@@ -107,8 +107,8 @@ class _Tally:
 
 
 def fsck(volume_path: Path, *, read_data: bool = False) -> FsckReport:
-    """Check a volume. Raise `Refused`: VOLUME_IN_USE while an agent runs on it, INCONSISTENT_VOLUME
-    if there is no volume, or a newer agent wrote it."""
+    """Check a volume. Raise `RefusedError`: VOLUME_IN_USE while an agent runs on it,
+    INCONSISTENT_VOLUME if there is no volume, or a newer agent wrote it."""
     layout = volume_layout(volume_path.resolve())
     tally = _Tally()
     with reading_lock(layout):
@@ -130,7 +130,7 @@ def volume_layout(path: Path) -> VolumeLayout:
     try:
         data = read_head(version, VERSION_BYTES_MAX)
     except OSError as error:
-        raise Refused(
+        raise RefusedError(
             Code.INCONSISTENT_VOLUME,
             f"{version}: {error.strerror}",
             hint="name the volume's directory, the one that holds hdds/",
@@ -151,7 +151,7 @@ def _check_directories(layout: VolumeLayout, tally: _Tally) -> None:
 
 
 def _check_not_newer(layout: VolumeLayout, index: Index) -> None:
-    with suppress(Unavailable), index.read() as rows:  # `_check_index` reports the error
+    with suppress(UnavailableError), index.read() as rows:  # `_check_index` reports the error
         rows.check_not_newer(layout.volume)
 
 

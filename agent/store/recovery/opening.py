@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from agent.errors import Code, Refused, SutureError
+from agent.errors import Code, RefusedError, SutureError
 from agent.store.files.durable import error_of
 from agent.store.files.layout import VolumeLayout, VolumeVersion
 from agent.store.index.facts import VolumeFacts
@@ -47,8 +47,8 @@ def open_volumes(
 
     If none works, none stays open, and the error of the first is raised; with `keeps_failed` only
     if none belongs to this datanode or has an unknown owner, because a known host has to report its
-    lost volumes. Raise `Refused(VOLUME_IN_USE)`, because two agents must not divide a host's
-    volumes, and `Unavailable(BUSY)` if the host is short of descriptors or memory.
+    lost volumes. Raise `RefusedError(VOLUME_IN_USE)`, because two agents must not divide a host's
+    volumes, and `UnavailableError(BUSY)` if the host is short of descriptors or memory.
     """
     check_volume_paths(volume_paths)
     known = newest_known([_layout(path, cluster_id) for path in volume_paths])
@@ -114,7 +114,7 @@ def _close(volumes: Iterable[Volume]) -> None:
 def check_any_left(paths: Sequence[Path], retired: Sequence[Path]) -> None:
     """Refuse to start with only retired volumes."""
     if not paths:
-        raise Refused(
+        raise RefusedError(
             Code.INVALID_CONFIG,
             f"all volumes are retired: {', '.join(map(str, retired))}",
             hint="name one that is not in storage.volumes",
@@ -141,7 +141,7 @@ def check_apart(layout: VolumeLayout, others: Iterable[Path]) -> None:
     for path in others:
         other = Path(os.path.realpath(path))
         if layout.volume in other.parents or other in layout.volume.parents:
-            raise Refused(
+            raise RefusedError(
                 Code.INCONSISTENT_VOLUME,
                 f"{layout.volume} and the volume {other} share a directory",
                 hint="name a directory that is in no other volume, and has none in it",
@@ -158,13 +158,13 @@ def check_single(layout: VolumeLayout, volume_id: str, opened: Sequence[Volume])
         except OSError as error:
             raise error_of(error, layout.hdds) from error
         if is_same:
-            raise Refused(
+            raise RefusedError(
                 Code.INCONSISTENT_VOLUME,
                 f"{layout.volume} is the same directory as {other.layout.volume}",
                 hint="name each disk once in storage.volumes",
             )
         if volume_id == other.volume_id:
-            raise Refused(
+            raise RefusedError(
                 Code.INCONSISTENT_VOLUME,
                 f"{layout.volume} has the id of {other.layout.volume}, {volume_id}: one is a copy",
                 hint="unmount the copy; nothing was changed on it",

@@ -72,8 +72,8 @@ class StartupResult:
 
 
 def recover(volumes: list[Volume], options: StoreOptions) -> StartupResult:
-    """Recover every volume. A volume that fails is left out. Raise `Unavailable(BUSY)` if the host
-    is short of descriptors or memory."""
+    """Recover every volume. A volume that fails is left out. Raise `UnavailableError(BUSY)` if the
+    host is short of descriptors or memory."""
     shelf = StartupResult()
     for volume in volumes:
         try:
@@ -288,7 +288,7 @@ def replica_directories(volume: Volume, shelf: StartupResult) -> set[ContainerId
     """Return the replicas that have a directory; report directories at a wrong place.
 
     Only names are read: 100,000 replicas are listed without opening any. A link in the place of a
-    replica was not made by the agent: raise Refused, and the volume is left out.
+    replica was not made by the agent: raise RefusedError, and the volume is left out.
     """
     found = set()
     with disk_errors(volume.layout.current):

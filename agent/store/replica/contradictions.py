@@ -10,13 +10,13 @@ from typing import Final
 
 from agent.store.index.transactions import IndexChange
 from merkle.replica import ContainerId
-from scanner.finding import Finding
+from scanner.finding import ScanFinding
 
 KEPT_MAX: Final = 1_000  # per replica: an operator reads only the first few
 
 
 def replace_scanned(
-    rows: IndexChange, container_id: ContainerId, findings: Sequence[Finding]
+    rows: IndexChange, container_id: ContainerId, findings: Sequence[ScanFinding]
 ) -> None:
     """Replace all findings of scans of the replica."""
     own = [finding for finding in findings if not finding.is_contradiction]
@@ -25,7 +25,7 @@ def replace_scanned(
 
 
 def note_contradictions(
-    rows: IndexChange, container_id: ContainerId, found: Sequence[Finding], *, is_complete: bool
+    rows: IndexChange, container_id: ContainerId, found: Sequence[ScanFinding], *, is_complete: bool
 ) -> bool:
     """Record the contradictions found by a reconcile; keep the known ones if not every holder
     answered.
@@ -49,6 +49,6 @@ def note_contradictions(
     return True
 
 
-def place_of(finding: Finding) -> tuple[int, int, str]:
+def place_of(finding: ScanFinding) -> tuple[int, int, str]:
     """Return the identity of a finding's fault."""
     return (finding.block_id, finding.offset, finding.fault)

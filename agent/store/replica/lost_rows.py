@@ -14,17 +14,17 @@ from agent.store.index.transactions import IndexView
 from agent.store.replica.packs import place_of
 from merkle.blockrow import is_intact
 from merkle.replica import BlockId, ContainerId
-from scanner.finding import DamageFault, Finding
+from scanner.finding import DamageFault, ScanFinding
 from scanner.notebook import FINDINGS_PER_REPLICA_MAX
 
 
-def is_unread_loss(finding: Finding) -> bool:
+def is_unread_loss(finding: ScanFinding) -> bool:
     """Return whether a finding reports lost rows of unknown blocks, which a scan must determine."""
     is_about_rows = finding.is_damage and finding.fault is DamageFault.BLOCK_ROW_MISSING
     return is_about_rows and finding.block_id < 1
 
 
-def is_cut_short(damage: Sequence[Finding]) -> bool:
+def is_cut_short(damage: Sequence[ScanFinding]) -> bool:
     """Return whether a scan may have found more damage than it kept findings of."""
     return len(damage) >= FINDINGS_PER_REPLICA_MAX
 

@@ -13,7 +13,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from merkle.replica import ContainerId, ReplicaState
 
 _OPEN = ReplicaState.OPEN
@@ -86,11 +86,11 @@ _HEALED: Final[Mapping[ReplicaState | None, ReplicaEvent]] = MappingProxyType(
 
 
 def next_state(state: ReplicaState, event: ReplicaEvent, container_id: ContainerId) -> ReplicaState:
-    """Return the state after `event`. Raise `Refused(INVALID_CONTAINER_STATE)` for an absent
+    """Return the state after `event`. Raise `RefusedError(INVALID_CONTAINER_STATE)` for an absent
     pair."""
     following = NEXT.get((state, event))
     if following is None:
-        raise Refused(
+        raise RefusedError(
             Code.INVALID_CONTAINER_STATE,
             f"container {container_id} is {state}: {event} is not possible",
             container_id=container_id,

@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from agent.errors import Code, Refused, SutureError
+from agent.errors import Code, RefusedError, SutureError
 from agent.store.files.durable import TooLarge, block_errors, raise_shortage, read_file, stage
 from agent.store.index.rows import ReplicaRow, TreeEntry
 from agent.store.index.transactions import IndexChange, IndexView
@@ -29,7 +29,7 @@ from merkle.replica import TREE_STATES, BlockId, ContainerId
 from merkle.tree import Tree, TreeSummary, with_tombstones
 from merkle.tree_building import build_from_rows
 from merkle.tree_codec import decode_tree, encode_tree, stored_bytes
-from scanner.finding import DamageFault, Finding
+from scanner.finding import DamageFault, ScanFinding
 
 TREE_BYTES_MAX: Final = 256 * 1024**2  # a tree of seven million blocks, more than any container has
 READ_ATTEMPTS_MAX: Final = 4  # a scan may commit between the two reads, but not four times in a row
@@ -41,7 +41,7 @@ def load_tree(volume: Volume, options: StoreOptions, container_id: ContainerId) 
     """Return the tree of a replica: its file, or a rebuilt one if the file does not match the
     index. Nothing is written, because the next scan finds and replaces a bad file.
 
-    Raise `Refused(UNCLOSED_CONTAINER_IO)` while the replica has no tree.
+    Raise `RefusedError(UNCLOSED_CONTAINER_IO)` while the replica has no tree.
     """
     with volume.index.read() as rows:
         row = tree_replica(rows, container_id)
@@ -54,14 +54,16 @@ def load_tree(volume: Volume, options: StoreOptions, container_id: ContainerId) 
             row = tree_replica(rows, container_id)
             if row.tree == seen.tree:
                 return rebuilt_tree(rows, options.algorithm, container_id, row)
-    raise Refused(Code.INVALID_CONTAINER_STATE, f"tree of container {container_id} keeps changing")
+    raise RefusedError(
+        Code.INVALID_CONTAINER_STATE, f"tree of container {container_id} keeps changing"
+    )
 
 
 def tree_replica(rows: IndexView, container_id: ContainerId) -> ReplicaRow:
     """Return the replica if it is in a state that has a tree."""
     row = rows.replica(container_id)
     if row.state not in TREE_STATES:
-        raise Refused(
+        raise RefusedError(
             Code.UNCLOSED_CONTAINER_IO,
             f"container {container_id} is {row.state}: it has no tree before it is closed",
             container_id=container_id,
@@ -71,8 +73,8 @@ def tree_replica(rows: IndexView, container_id: ContainerId) -> ReplicaRow:
 
 
 def read_tree(volume: Volume, container_id: ContainerId) -> Tree | None:
-    """Return the tree in the file; None if there is no valid one. Raise `Unavailable(BUSY)` if the
-    host is short of descriptors or memory."""
+    """Return the tree in the file; None if there is no valid one. Raise `UnavailableError(BUSY)` if
+    the host is short of descriptors or memory."""
     path = volume.paths(container_id).tree
     try:
         return read_tree_file(path, container_id)
@@ -131,7 +133,7 @@ def rebuilt_tree(
 
 
 def whole_rows(
-    blocks: Iterator[tuple[BlockId, bytes]], damage: list[Finding]
+    blocks: Iterator[tuple[BlockId, bytes]], damage: list[ScanFinding]
 ) -> Iterator[tuple[BlockId, bytes]]:
     """Yield the intact rows, without the blocks and chunks in findings."""
     lost = {

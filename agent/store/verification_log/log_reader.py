@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Final
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.store.files.durable import read_file
 from agent.store.files.layout import VERIFICATION
 from agent.store.verification_log.log_files import files_of
@@ -14,12 +14,14 @@ Files = list[tuple[str, bytes]]
 
 
 def log_directory(path: Path) -> Path:
-    """Return the log directory of a volume, or of a copy of one. Raise Refused if there is none."""
+    """Return the log directory of a volume, or of a copy of one. Raise RefusedError if there is
+    none.
+    """
     if files_of(path):
         return path
     found = sorted(path.glob(f"hdds/*/{VERIFICATION}"))
     if len(found) != 1:
-        raise Refused(
+        raise RefusedError(
             Code.INELIGIBLE,
             f"{path} has {len(found)} verification logs",
             hint="name the directory of a volume, as storage.volumes does, or of a copy of a log",
@@ -28,7 +30,7 @@ def log_directory(path: Path) -> Path:
 
 
 def read_log(path: Path) -> Files:
-    """Return the files of a log, by name and oldest first. Raise Refused, OSError."""
+    """Return the files of a log, by name and oldest first. Raise RefusedError, OSError."""
     directory = log_directory(path)
     names = files_of(directory)
     return [(name, read_file(directory / name, bytes_max=FILE_BYTES_MAX)) for name in names]

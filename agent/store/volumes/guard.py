@@ -9,7 +9,7 @@ import os
 import stat
 from pathlib import Path
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.store.files.durable import disk_errors
 from agent.store.files.layout import VolumeLayout
 
@@ -17,7 +17,7 @@ from agent.store.files.layout import VolumeLayout
 def check_volume(layout: VolumeLayout) -> None:
     """Refuse a volume that others may write, or whose directories are links or have another owner.
 
-    Missing directories are ignored. Raise Refused(INCONSISTENT_VOLUME).
+    Missing directories are ignored. Raise RefusedError(INCONSISTENT_VOLUME).
     """
     with disk_errors(layout.volume):
         if layout.volume.exists():
@@ -39,7 +39,7 @@ def _check(path: Path) -> None:
         raise linked(path)
     _check_writers(path, facts)
     if facts.st_uid not in {0, os.geteuid()}:
-        raise Refused(
+        raise RefusedError(
             Code.INCONSISTENT_VOLUME,
             f"{path} belongs to user {facts.st_uid}, neither to root nor to the agent's user "
             f"{os.geteuid()}",
@@ -49,7 +49,7 @@ def _check(path: Path) -> None:
 
 def _check_writers(path: Path, facts: os.stat_result) -> None:
     if facts.st_mode & stat.S_IWOTH:
-        raise Refused(
+        raise RefusedError(
             Code.INCONSISTENT_VOLUME,
             f"{path} has mode {stat.S_IMODE(facts.st_mode):04o}: every user may change what is in "
             "it",
@@ -57,9 +57,9 @@ def _check_writers(path: Path, facts: os.stat_result) -> None:
         )
 
 
-def linked(path: Path) -> Refused:
+def linked(path: Path) -> RefusedError:
     """Return the refusal of a link in the place of a directory."""
-    return Refused(
+    return RefusedError(
         Code.INCONSISTENT_VOLUME,
         f"{path} is a symbolic link, where this agent makes only directories",
         hint="put the directory itself in its place; only a whole volume may be a link",

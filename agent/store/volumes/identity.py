@@ -5,15 +5,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from agent.errors import Code, Refused, SutureError
+from agent.errors import Code, RefusedError, SutureError
 from agent.store.files.durable import error_of, raise_shortage, read_head
 from agent.store.files.layout import VERSION_BYTES_MAX, VolumeLayout, VolumeVersion, decode_version
 
 
 def read_versions(volumes: Sequence[Path]) -> Mapping[Path, VolumeVersion | SutureError | None]:
     """Return the VERSION of each volume: its error if it is unreadable, and None if there is none.
-    Raise `Unavailable(BUSY)` if the host is short of descriptors or memory, so that no volume can
-    be judged."""
+    Raise `UnavailableError(BUSY)` if the host is short of descriptors or memory, so that no volume
+    can be judged."""
     return {path: _read_version(path) for path in volumes}
 
 
@@ -24,7 +24,7 @@ def _read_version(path: Path) -> VolumeVersion | SutureError | None:
     except (FileNotFoundError, NotADirectoryError) as error:
         if not os.path.lexists(file):
             return None
-        return Refused(Code.INCONSISTENT_VOLUME, f"{file} {error.strerror}")
+        return RefusedError(Code.INCONSISTENT_VOLUME, f"{file} {error.strerror}")
     except OSError as error:
         raise_shortage(error, file)
         return error_of(error, file)
@@ -57,7 +57,7 @@ def remembered(volumes: Sequence[Path]) -> VolumeVersion | None:
             next(path for path, version in readable.items() if _names(version) == names)
             for names, _ in votes[:2]
         )
-        raise Refused(
+        raise RefusedError(
             Code.INCONSISTENT_VOLUME,
             f"{other}: datanode {votes[1][0][1]} of cluster {votes[1][0][0]}, while {one} says "
             f"{votes[0][0][1]} of {votes[0][0][0]}, and as many volumes say the one as the other",

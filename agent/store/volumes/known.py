@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from agent.errors import Code, Refused, SutureError
+from agent.errors import Code, RefusedError, SutureError
 from agent.store.files.durable import TEMPORARY_SUFFIX, disk_errors, read_head, replace_file
 from agent.store.files.layout import VERSION_BYTES_MAX, VolumeLayout, decode_version
 from agent.store.files.mounts import unmounted
@@ -72,31 +72,31 @@ def check_new(layout: VolumeLayout, expected: str, *, fstab: Path) -> None:
     """Refuse to format a directory that may be the mount point of a missing disk, or that has any
     content. `expected` is the id of the volume that was here and is missing now.
 
-    Raise `Refused(INCONSISTENT_VOLUME)`. An operator's NEW file overrides it.
+    Raise `RefusedError(INCONSISTENT_VOLUME)`. An operator's NEW file overrides it.
     """
     beside = _beside(layout)
     if beside:
-        raise Refused(
+        raise RefusedError(
             Code.INCONSISTENT_VOLUME,
             f"{layout.volume}: no volume, yet it holds {beside!r}",
             hint="mount its disk, if it has one; a new volume begins as an empty directory",
         )
     foreign = _foreign(layout)
     if foreign:
-        raise Refused(
+        raise RefusedError(
             Code.INCONSISTENT_VOLUME,
             f"{layout.hdds}: no VERSION, yet it holds {foreign!r}",
             hint="restore VERSION, or empty the directory to format it",
         )
     mount = unmounted(layout.volume, fstab=fstab)
     if mount is not None:
-        raise Refused(
+        raise RefusedError(
             Code.INCONSISTENT_VOLUME,
             f"{layout.volume} is empty, and {mount}, which {fstab} names, is not mounted",
             hint=f"mount {mount}, then restart the agent",
         )
     if expected and not layout.new.is_file():
-        raise Refused(
+        raise RefusedError(
             Code.INCONSISTENT_VOLUME,
             f"{layout.volume} is empty, and was volume {expected}: is its disk mounted?",
             hint="mount the disk, then restart the agent; if this is a new disk: "
@@ -108,10 +108,10 @@ def check_kept(layout: VolumeLayout) -> None:
     """Refuse a volume with a VERSION, but without its index and all of its replicas.
 
     It was served before, because the format keeps NEW until there is an index. Raise
-    `Refused(INCONSISTENT_VOLUME)`. An operator's NEW file overrides it.
+    `RefusedError(INCONSISTENT_VOLUME)`. An operator's NEW file overrides it.
     """
     if is_lost(layout) and not layout.new.is_file():
-        raise Refused(
+        raise RefusedError(
             Code.INCONSISTENT_VOLUME,
             f"{layout.cluster}: the index and all replicas of this volume are gone",
             hint=f"put the directory back; if it is lost for good: suture volume add --next-start "
@@ -130,13 +130,13 @@ def is_lost(layout: VolumeLayout) -> bool:
 def check_first_start(volumes: Sequence[Path], elsewhere: str) -> None:
     """Refuse a first start with empty volumes if `elsewhere` describes their former content.
 
-    Raise `Refused(INCONSISTENT_VOLUME)`, unless an operator marked each as NEW.
+    Raise `RefusedError(INCONSISTENT_VOLUME)`, unless an operator marked each as NEW.
     """
     old = [
         path for path in volumes if not VolumeLayout(Path(os.path.realpath(path)), "").new.is_file()
     ]
     if elsewhere and old:
-        raise Refused(
+        raise RefusedError(
             Code.INCONSISTENT_VOLUME,
             f"no volume of this host is formatted, and the control plane knows better: {elsewhere}",
             hint="mount the disks, then start the agent; if they are new: "
@@ -148,12 +148,12 @@ def declare_new(path: Path, *, fstab: Path) -> Path:
     """Mark an empty directory as a new disk, to be formatted by the next start.
 
     A volume that has lost its index and all of its replicas may be marked, too; it restarts empty,
-    with the same id. Raise `Refused(INCONSISTENT_VOLUME)` if it is neither.
+    with the same id. Raise `RefusedError(INCONSISTENT_VOLUME)` if it is neither.
     """
     layout = VolumeLayout(Path(os.path.realpath(path)), "")
     with disk_errors(path):
         if not layout.volume.is_dir():
-            raise Refused(Code.INCONSISTENT_VOLUME, f"{path} is no directory")
+            raise RefusedError(Code.INCONSISTENT_VOLUME, f"{path} is no directory")
         if os.path.lexists(layout.version):
             _check_lost(layout)
         else:
@@ -179,7 +179,7 @@ def _check_lost(layout: VolumeLayout) -> None:
     """Refuse to restart a volume that still has data, or was never one."""
     version = decode_version(read_head(layout.version, VERSION_BYTES_MAX), layout.version)
     if not is_lost(VolumeLayout(layout.volume, version.cluster_id)):
-        raise Refused(
+        raise RefusedError(
             Code.INCONSISTENT_VOLUME,
             f"{layout.version} is there: this is a volume",
             hint="start the agent; to use the disk for another, empty it yourself",

@@ -13,7 +13,7 @@ from typing import Final
 
 import structlog
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.store.files.durable import disk_errors, sync_directory
 from agent.store.files.kinds import kind_at
 from agent.store.files.layout import VolumeLayout
@@ -53,7 +53,7 @@ def _free_name(path: Path) -> Path:
         aside = path.with_name(f"{path.name}{ASIDE}{number}")
         if not os.path.lexists(aside):
             return aside
-    raise Refused(
+    raise RefusedError(
         Code.INCONSISTENT_VOLUME,
         f"{path}: {ASIDE_MAX} times something else was moved aside",
         hint=f"look who puts it there, and remove {path}{ASIDE}*",

@@ -18,8 +18,8 @@ def sealed(fields: Mapping[str, object]) -> bytes:
 def read_sealed(path: Path, bytes_max: int) -> dict[str, Any] | None:
     """Return the fields in a file; None if it is missing, unreadable or damaged.
 
-    Raise `Unavailable(BUSY)` if the host is short of descriptors or memory, because the file may be
-    intact.
+    Raise `UnavailableError(BUSY)` if the host is short of descriptors or memory, because the file
+    may be intact.
     """
     try:
         data = read_head(path, bytes_max)

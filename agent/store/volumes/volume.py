@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from agent.errors import BlockFailed, Code, Refused, SutureError, Unavailable
+from agent.errors import BlockFailed, Code, RefusedError, SutureError, UnavailableError
 from agent.store.files.durable import (
     DIRECTORY_MODE,
     FILE_MODE,
@@ -122,7 +122,7 @@ def open_volume(
     """Open a volume, formatting an empty one. The caller then runs the recovery.
 
     `expected` is the id of the volume that was at this path and is missing now; an empty directory
-    is then not formatted. Raise `Refused`: VOLUME_IN_USE, WRONG_CLUSTER, WRONG_DATANODE,
+    is then not formatted. Raise `RefusedError`: VOLUME_IN_USE, WRONG_CLUSTER, WRONG_DATANODE,
     INCONSISTENT_VOLUME; `VolumeFailed` if the disk or its index does not work.
     """
     check_name(cluster_id, "cluster id")
@@ -208,7 +208,7 @@ def _version(layout: VolumeLayout, datanode_id: str, options: StoreOptions) -> V
             data = read_head(layout.version, VERSION_BYTES_MAX)
         except FileNotFoundError as error:
             if os.path.lexists(layout.version):
-                raise Refused(
+                raise RefusedError(
                     Code.INCONSISTENT_VOLUME, f"{layout.version} {error.strerror}"
                 ) from error
             return _format(layout, datanode_id, options)
@@ -220,12 +220,12 @@ def _version(layout: VolumeLayout, datanode_id: str, options: StoreOptions) -> V
 def check_owner(version: VolumeVersion, layout: VolumeLayout, datanode_id: str) -> None:
     """Refuse a volume that belongs to another cluster or datanode."""
     if version.cluster_id != layout.cluster_id:
-        raise Refused(
+        raise RefusedError(
             Code.WRONG_CLUSTER,
             f"{layout.version}: volume of cluster {version.cluster_id}, not of {layout.cluster_id}",
         )
     if version.datanode_id != datanode_id:
-        raise Refused(
+        raise RefusedError(
             Code.WRONG_DATANODE,
             f"{layout.version}: volume of datanode {version.datanode_id}, not of {datanode_id}",
             hint="was the disk moved, or the datanode id lost?",
@@ -266,7 +266,9 @@ class VolumeLock:
 
 
 def lock_volume(layout: VolumeLayout) -> VolumeLock:
-    """Take the volume's lock. Raise `Refused(VOLUME_IN_USE)` naming the process that has it."""
+    """Take the volume's lock. Raise `RefusedError(VOLUME_IN_USE)` naming the process that has
+    it.
+    """
     with disk_errors(layout.lock):
         fd = os.open(layout.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
         try:
@@ -278,7 +280,7 @@ def lock_volume(layout: VolumeLayout) -> VolumeLock:
 
 @contextmanager
 def reading_lock(layout: VolumeLayout) -> Iterator[None]:
-    """Keep agents from a volume that is only read. Raise `Refused(VOLUME_IN_USE)`.
+    """Keep agents from a volume that is only read. Raise `RefusedError(VOLUME_IN_USE)`.
 
     The lock is shared, and the kernel's. Nothing is written, so it works on a read-only mount.
     """
@@ -316,10 +318,10 @@ def _sign(fd: int) -> None:
     write_all(fd, f"{os.getpid()}\n{command}\n".encode(), 0)
 
 
-def _in_use(layout: VolumeLayout, fd: int) -> Refused:
+def _in_use(layout: VolumeLayout, fd: int) -> RefusedError:
     pid, _, command = os.pread(fd, 4096, 0).decode("utf-8", "replace").partition("\n")
     reader = "a process that only reads it: suture fsck, sample or salvage"
-    return Refused(
+    return RefusedError(
         Code.VOLUME_IN_USE,
         f"volume {layout.volume} is held by "
         + (f"pid {pid} ({command.strip()})" if pid else reader),
@@ -336,11 +338,11 @@ def replica_count(volume: Volume) -> int:
 
 
 def roomiest(volumes: Sequence[Volume], reserve_bytes: int) -> Volume:
-    """Return the volume for a new replica. Raise `Unavailable(DISK_OUT_OF_SPACE)`."""
+    """Return the volume for a new replica. Raise `UnavailableError(DISK_OUT_OF_SPACE)`."""
     available_bytes = {volume: volume.available_bytes() for volume in volumes}
     most_bytes = max(available_bytes.values(), default=-1)
     if most_bytes < reserve_bytes:
-        raise Unavailable(
+        raise UnavailableError(
             Code.DISK_OUT_OF_SPACE,
             "no volume has more free space than its reserve",
             hint="free space or add a volume",
@@ -353,7 +355,7 @@ def check_space(volume: Volume, length_bytes: int, *, reserve_bytes: int) -> Non
     """Refuse data for which the volume has no room besides its reserve."""
     available_bytes = volume.available_bytes()
     if available_bytes - length_bytes < reserve_bytes:
-        raise Unavailable(
+        raise UnavailableError(
             Code.DISK_OUT_OF_SPACE,
             f"volume {volume.layout.volume}: {available_bytes} bytes free, {reserve_bytes} "
             f"are kept in reserve, {length_bytes} more are needed",
@@ -365,18 +367,18 @@ def check_space_of_block(volume: Volume, length_bytes: int, *, reserve_bytes: in
     """Do the same for one block that needs more than a chunk; other blocks may still fit."""
     try:
         check_space(volume, length_bytes, reserve_bytes=reserve_bytes)
-    except Unavailable as error:
+    except UnavailableError as error:
         raise BlockFailed(error.code, str(error), hint=error.hint) from error
 
 
 def check_volume_paths(paths: Sequence[Path]) -> None:
     """Refuse an empty list of volumes, and duplicates."""
     if not paths:
-        raise Refused(Code.INVALID_CONFIG, "no volume is configured")
+        raise RefusedError(Code.INVALID_CONFIG, "no volume is configured")
     resolved = [os.path.realpath(path) for path in paths]
     twice = next((path for path in resolved if resolved.count(path) > 1), None)
     if twice is not None:
-        raise Refused(Code.INVALID_CONFIG, f"volume {twice} is configured twice")
+        raise RefusedError(Code.INVALID_CONFIG, f"volume {twice} is configured twice")
 
 
 def check_any_opened(opened: Sequence[Volume], failed: Sequence[tuple[Path, SutureError]]) -> None:

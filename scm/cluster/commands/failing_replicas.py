@@ -5,7 +5,7 @@ from typing import Final
 import structlog
 
 from agent.errors import Code
-from scm.state.clock import Clock
+from scm.state.clock import ScmClock
 from scm.state.database import StateChange, StateDatabase
 from scm.state.facts import ASKED, CommandKind, CommandOutcome, Hold, OutcomeState, PendingCommand
 from scm.state.options import ScmOptions
@@ -25,7 +25,7 @@ _log = structlog.get_logger("suture.scm")
 class FailingReplicas:
     """Counts consecutive failures by replica. Callers hold the control plane's lock."""
 
-    def __init__(self, state: StateDatabase, clock: Clock, options: ScmOptions) -> None:
+    def __init__(self, state: StateDatabase, clock: ScmClock, options: ScmOptions) -> None:
         self._state = state
         self._clock = clock
         self._options = options

@@ -8,7 +8,7 @@ load, so it would be chosen again each time.
 from collections.abc import Mapping
 from typing import Final
 
-from scm.state.clock import Clock
+from scm.state.clock import ScmClock
 from scm.state.facts import CommandOutcome, OutcomeState, PendingCommand
 
 REST_S: Final = 3_600.0
@@ -20,7 +20,7 @@ class FailingTargets:
     control plane's lock.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: ScmClock) -> None:
         self._clock = clock
         self._failed_at_s: dict[int, dict[str, float]] = {}
 

@@ -24,7 +24,7 @@ from scm.cluster.commands.node_loads import NodeLoads
 from scm.cluster.commands.retry_pauses import RetryPauses
 from scm.cluster.nodes import NodeManager
 from scm.state import audit_trail
-from scm.state.clock import Clock
+from scm.state.clock import ScmClock
 from scm.state.database import OUTCOMES_MAX, OUTCOMES_SLACK, StateChange, StateDatabase
 from scm.state.facts import CommandKind, CommandOutcome, OutcomeState, PendingCommand
 from scm.state.options import ScmOptions
@@ -52,7 +52,7 @@ class PendingOps:
     """The commands of all datanodes."""
 
     def __init__(
-        self, state: StateDatabase, nodes: NodeManager, clock: Clock, options: ScmOptions
+        self, state: StateDatabase, nodes: NodeManager, clock: ScmClock, options: ScmOptions
     ) -> None:
         self._state = state
         self._nodes = nodes

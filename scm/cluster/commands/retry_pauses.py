@@ -5,7 +5,7 @@ retried.
 from typing import Final
 
 from scm.cluster.commands.command_limits import PAUSE_GROWS_MAX, backoff_s
-from scm.state.clock import Clock
+from scm.state.clock import ScmClock
 from scm.state.facts import CommandKind, CommandOutcome, OutcomeState, PendingCommand
 
 RECONSTRUCT_FIRST_S: Final = 10.0  # it may have read several whole shards before it failed
@@ -14,7 +14,7 @@ RECONSTRUCT_FIRST_S: Final = 10.0  # it may have read several whole shards befor
 class RetryPauses:
     """Consecutive failures and the time of the last. Callers hold the control plane's lock."""
 
-    def __init__(self, clock: Clock, *, first_s: float) -> None:
+    def __init__(self, clock: ScmClock, *, first_s: float) -> None:
         self._clock = clock
         self._first_s = first_s  # the pause after one failure
         self._failures: dict[tuple[CommandKind, int, str], tuple[int, float]] = {}

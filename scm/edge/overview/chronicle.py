@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from health.cluster_verdict import Judgement, Verdict
+from health.cluster_verdict import DataVerdict, Judgement
 from scm.edge.overview.cluster_look import Look
 from scm.edge.replication_report import LastVerification
 from scm.state.database import StateChange, StateDatabase
@@ -38,7 +38,7 @@ class StatusHistoryData:
     turns: Sequence[VerdictChange] = ()
     verifications: Sequence[Verification] = ()
 
-    def since_ms(self, verdict: Verdict, now_ms: int) -> int:
+    def since_ms(self, verdict: DataVerdict, now_ms: int) -> int:
         """Return since when the verdict has been the same; `now_ms` if it has just changed."""
         last = self.turns[-1] if self.turns else None
         return last.at_ms if last is not None and last.verdict is verdict else now_ms
@@ -72,7 +72,7 @@ class StatusHistory:
         if self._is_first:
             self._is_first = False
             change.on_undo(lambda: setattr(self, "_is_first", True))
-            self._turn(change, self._started_at_ms, Verdict.UNKNOWN, self._begin())
+            self._turn(change, self._started_at_ms, DataVerdict.UNKNOWN, self._begin())
         turns = self._state.turns.by_time()
         if not turns or turns[-1].verdict is not judgement.verdict:
             self._turn(change, look.now_ms, judgement.verdict, judgement.text)
@@ -117,7 +117,7 @@ class StatusHistory:
         at = datetime.fromtimestamp(known[-1].at_ms / 1000, UTC)
         return f"The control plane started; nobody watched since {at:%Y-%m-%d %H:%M} UTC"
 
-    def _turn(self, change: StateChange, at_ms: int, verdict: Verdict, text: str) -> None:
+    def _turn(self, change: StateChange, at_ms: int, verdict: DataVerdict, text: str) -> None:
         turns = self._state.turns.by_time()
         at_ms = max(at_ms, turns[-1].at_ms + 1 if turns else 0)  # even if the clock went back
         change.put(self._state.turns, VerdictChange(at_ms, verdict, text[:TEXT_CHARS_MAX]))
@@ -135,7 +135,7 @@ class StatusHistory:
 
 
 def sample_of(
-    look: Look, verdict: Verdict, *, done: int, failed: int, moved_bytes: int
+    look: Look, verdict: DataVerdict, *, done: int, failed: int, moved_bytes: int
 ) -> StatusSample:
     """Return a look reduced to the numbers that are kept."""
     sums, counts = look.sums, look.counts

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from health.cluster_verdict import ClusterFacts, Containers, Judgement, judge_cluster
+from health.cluster_verdict import ClusterFacts, ContainerProblems, Judgement, judge_cluster
 from scm.cluster.safemode import SafeModeStatus
 from scm.edge.health_totals import HealthCounts
 from scm.edge.overview.datanode_totals import NodeTotals
@@ -27,7 +27,7 @@ def judged(look: Look, troubles: Sequence[str] = ()) -> Judgement:
     """Return the verdict on the cluster; `troubles` are those of the process itself."""
     counts, sums = look.counts, look.sums
     facts = ClusterFacts(
-        containers=Containers(
+        containers=ContainerProblems(
             lost=counts.lost,
             lacking=counts.lacking,
             contradict=counts.contradict,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from agent.observe.markup import Markup, element, html, joined, moment
-from health.cluster_verdict import Verdict
+from health.cluster_verdict import DataVerdict
 from scm.state.history.interval_samples import DAY_MS, HOUR_MS, StatusSample
 
 WIDTH: Final = 1000
@@ -13,14 +13,14 @@ LINE: Final = 90
 WEEKS_D: Final = 21
 WEEKS_MS: Final = WEEKS_D * DAY_MS
 COLOURS: Final = {
-    Verdict.WHOLE: "var(--good)",
-    Verdict.UNKNOWN: "var(--doubt)",
-    Verdict.UNWELL: "var(--bad)",
+    DataVerdict.WHOLE: "var(--good)",
+    DataVerdict.UNKNOWN: "var(--doubt)",
+    DataVerdict.UNWELL: "var(--bad)",
 }
 WORDS: Final = {
-    Verdict.WHOLE: "whole",
-    Verdict.UNKNOWN: "not known",
-    Verdict.UNWELL: "not whole",
+    DataVerdict.WHOLE: "whole",
+    DataVerdict.UNKNOWN: "not known",
+    DataVerdict.UNWELL: "not whole",
 }
 
 
@@ -91,9 +91,9 @@ def curve(
     )
 
 
-def _runs(samples: Sequence[StatusSample]) -> list[tuple[Verdict, int, int]]:
+def _runs(samples: Sequence[StatusSample]) -> list[tuple[DataVerdict, int, int]]:
     """Return stretches of one verdict: the verdict, its start and its end."""
-    runs: list[tuple[Verdict, int, int]] = []
+    runs: list[tuple[DataVerdict, int, int]] = []
     for sample in samples:
         stop_ms = sample.at_ms + HOUR_MS
         if runs and runs[-1][0] is sample.verdict and runs[-1][2] == sample.at_ms:
@@ -103,7 +103,7 @@ def _runs(samples: Sequence[StatusSample]) -> list[tuple[Verdict, int, int]]:
     return runs
 
 
-def _box(verdict: Verdict, start: float, stop: float) -> str:
+def _box(verdict: DataVerdict, start: float, stop: float) -> str:
     return (
         f'<rect x="{start:.1f}" width="{max(0.5, min(WIDTH, stop) - start):.1f}" '
         f'height="{RIBBON}" fill="{COLOURS[verdict]}"><title>{WORDS[verdict]}</title></rect>'

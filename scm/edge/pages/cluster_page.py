@@ -22,7 +22,7 @@ from agent.observe.markup import (
     tiles,
 )
 from agent.observe.status_headline import percent
-from health.cluster_verdict import Judgement, Reason, Verdict
+from health.cluster_verdict import DataVerdict, Judgement, VerdictReason
 from scm.administration.decommission import DepartureStatus
 from scm.edge.health_totals import Flag
 from scm.edge.overview.cluster_look import Look
@@ -42,9 +42,9 @@ VOLUMES_SHOWN_MAX: Final = 25
 VERIFICATIONS_SHOWN_MAX: Final = 5
 REPLICAS_SHOWN_MAX: Final = 6  # of one container
 KINDS: Final = {
-    Verdict.WHOLE: "answer",
-    Verdict.UNKNOWN: "answer doubt",
-    Verdict.UNWELL: "answer wrong",
+    DataVerdict.WHOLE: "answer",
+    DataVerdict.UNKNOWN: "answer doubt",
+    DataVerdict.UNWELL: "answer wrong",
 }
 TROUBLES: Final = {
     Flag.LOST: "no whole replica is known",
@@ -133,7 +133,7 @@ def _answer(survey: ClusterOverview, judgement: Judgement) -> Markup:
     )
 
 
-def _reason(reason: Reason) -> Markup:
+def _reason(reason: VerdictReason) -> Markup:
     told = joined(element("span", reason.text, kind="wrong" if reason.is_wrong else "doubt"))
     return joined(told, ": ", element("code", reason.command)) if reason.command else told
 

@@ -32,7 +32,7 @@ from scm.containers.close_commands import CloseCommands
 from scm.containers.command_outcomes import OutcomeProcessor
 from scm.containers.observer import ContainerStateUpdater
 from scm.containers.open_containers import WriterSessions
-from scm.edge.call_values import Endpoint
+from scm.edge.call_values import DatanodeAddress
 from scm.edge.health_totals import HealthTotals
 from scm.edge.metrics import ScmMetrics
 from scm.edge.overview.chronicle import StatusHistory
@@ -49,7 +49,7 @@ from scm.replication.repairing.reconstruction import Reconstructor
 from scm.replication.repairing.removals import OverReplicatedProcessor
 from scm.replication.replication_manager import ReplicationManager
 from scm.state import audit_trail
-from scm.state.clock import Clock
+from scm.state.clock import ScmClock
 from scm.state.database import StateChange, StateDatabase
 from scm.state.metered_lock import MeteredLock
 from scm.state.options import ScmOptions
@@ -62,7 +62,7 @@ class ControlPlaneComponents:
         self,
         state: StateDatabase,
         *,
-        clock: Clock,
+        clock: ScmClock,
         options: ScmOptions,
         snapshots_path: Path,
         audit: Audit | None = None,
@@ -133,9 +133,9 @@ class ControlPlaneComponents:
         self.progress = CommandProgress(self.clock.monotonic_s())
         self.chronicle = StatusHistory(self.state, started_at_ms=self.started_at_ms)
 
-    def endpoints(self, datanode_ids: Iterable[str]) -> tuple[Endpoint, ...]:
+    def endpoints(self, datanode_ids: Iterable[str]) -> tuple[DatanodeAddress, ...]:
         """Return datanodes with their current addresses."""
-        return tuple(Endpoint(node, self.views.address(node)) for node in datanode_ids)
+        return tuple(DatanodeAddress(node, self.views.address(node)) for node in datanode_ids)
 
     def _end_all_writes(self) -> None:
         """Close the containers open at the time of a backup: their writers have moved on."""

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from agent.errors import Code, Refused, Unavailable
+from agent.errors import Code, RefusedError, UnavailableError
 from scm.edge.call_values import AllocatedBlockInfo, ContainerLocation
 from scm.edge.plane.assembly import ControlPlaneComponents
 from scm.edge.views import key_containers
@@ -75,16 +75,17 @@ class ClientCalls:
     def lookup(self, name: str) -> tuple[Key, list[ContainerLocation]]:
         """Return a key, and the locations of its containers.
 
-        Raise Refused(KEY_NOT_FOUND), or Refused(KEY_LOST) if a container of it was given up.
+        Raise RefusedError(KEY_NOT_FOUND), or RefusedError(KEY_LOST) if a container of it was given
+        up.
         """
         with self._parts.lock:
             key = self._parts.state.keys.get(name)
             if key is None:
-                raise Refused(Code.KEY_NOT_FOUND, f"no key {name}")
+                raise RefusedError(Code.KEY_NOT_FOUND, f"no key {name}")
             lost = self._parts.state.forgotten.lost_of(key)
             if lost:
                 named = ", ".join(map(str, lost))
-                raise Refused(
+                raise RefusedError(
                     Code.KEY_LOST,
                     f"key {name} is lost: its data was in container {named}, which was given up",
                     hint="store it again with --replace, or remove the key",
@@ -127,7 +128,7 @@ class ClientCalls:
     def _refuse_in_safe_mode(self, what: str) -> None:
         gate = self._parts.safe_mode.look(self._parts.reports.confirmed)
         if not gate.is_open:
-            raise Unavailable(
+            raise UnavailableError(
                 Code.SAFE_MODE,
                 f"in safe mode {what}: {gate.reason}",
                 hint="suture scm safemode shows what it waits for; --leave ends it",

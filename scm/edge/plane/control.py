@@ -21,11 +21,11 @@ from scm.edge.plane.datanode_calls import DatanodeCalls
 from scm.edge.plane.operator_calls import OperatorCalls
 from scm.edge.plane.queries import Queries
 from scm.edge.replication_report import LastVerification
-from scm.state.clock import Clock
+from scm.state.clock import ScmClock
 from scm.state.database import StateChange, StateDatabase
 from scm.state.facts import NodeHealthState
 from scm.state.options import ScmOptions
-from scm.state.starts import SeenStart
+from scm.state.starts import ReportedStart
 
 COUNTS_PER_TICK: Final = 20  # portions of the totals, some 10 ms each
 
@@ -50,7 +50,7 @@ class ControlPlane:
         self,
         state: StateDatabase,
         *,
-        clock: Clock,
+        clock: ScmClock,
         options: ScmOptions,
         snapshots_path: Path,
         audit: Audit | None = None,
@@ -69,10 +69,10 @@ class ControlPlane:
         return self._parts.state.term
 
     @property
-    def shown(self) -> SeenStart:
+    def shown(self) -> ReportedStart:
         """This start and its state number, as datanodes see them."""
         state = self._parts.state
-        return SeenStart(state.lineage.start_id, state.term, state.number)
+        return ReportedStart(state.lineage.start_id, state.term, state.number)
 
     @property
     def cluster_id(self) -> str:

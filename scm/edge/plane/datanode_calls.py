@@ -6,11 +6,11 @@ heartbeat ─► reports, outcomes ─► observe what changed ─► commands t
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from agent.errors import Code, Refused, Unavailable
+from agent.errors import Code, RefusedError, UnavailableError
 from scm.cluster.commands.command_limits import HARMLESS, OF_THE_NODE
 from scm.cluster.nodes import Registration
 from scm.cluster.replica_map import NodeReplicaReport, replicas_max
-from scm.edge.call_values import Endpoint, Heartbeat, HeartbeatAnswer
+from scm.edge.call_values import DatanodeAddress, Heartbeat, HeartbeatAnswer
 from scm.edge.overview.progress import is_news
 from scm.edge.plane.assembly import ControlPlaneComponents
 from scm.state.database import StateChange
@@ -26,10 +26,10 @@ class DatanodeCalls:
         self._parts = parts
 
     def register(self, registration: Registration) -> None:
-        """Register a datanode. Raise Refused(WRONG_CLUSTER)."""
+        """Register a datanode. Raise RefusedError(WRONG_CLUSTER)."""
         try:
             self._register(registration)
-        except Refused as error:
+        except RefusedError as error:
             with self._parts.lock:
                 self._parts.refused_parts.note_stranger(registration.datanode_id, str(error))
             raise
@@ -60,7 +60,7 @@ class DatanodeCalls:
 
         A call of a process that did not register last is ignored. A call whose caller has stopped
         waiting (`is_awaited`) changes nothing: the next call may have been applied before it, and
-        older facts would replace newer ones. Raise Unavailable then.
+        older facts would replace newer ones. Raise UnavailableError then.
         """
         parts = [part for report in call.reports for part in report.parts(REPORTED_AT_ONCE)]
         outcomes, refused = call.outcomes, list(call.refused)
@@ -100,7 +100,7 @@ class DatanodeCalls:
     def _is_heard(self, call: Heartbeat, is_awaited: Callable[[], bool]) -> bool:
         """Record the call of a datanode; return False if another process registered last."""
         if not is_awaited():
-            raise Unavailable(Code.CANCELLED, f"{call.datanode_id} has given up waiting")
+            raise UnavailableError(Code.CANCELLED, f"{call.datanode_id} has given up waiting")
         if not self._parts.nodes.is_current(call.datanode_id, call.boot_id):
             return False
         self._parts.nodes.hear(call.datanode_id, call.volumes, call.queues)
@@ -168,6 +168,6 @@ class DatanodeCalls:
             change.touch(self._parts.state.commands, addressed)
         return addressed
 
-    def _named_by(self, command: PendingCommand) -> tuple[Endpoint, ...]:
+    def _named_by(self, command: PendingCommand) -> tuple[DatanodeAddress, ...]:
         """Return the datanodes that a command names, with their current addresses."""
         return self._parts.endpoints(self._parts.last_look.named_by(command))

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from agent.errors import Code, Unavailable
+from agent.errors import Code, UnavailableError
 from scm.administration.decommission import DepartureAssessment, OpStateRequest
 from scm.administration.forgetting import ForgetResult
 from scm.administration.node_removal import RemovalLoss, gone, judge
@@ -236,7 +236,7 @@ class OperatorCalls:
     def balance(
         self, threshold_percent: float, iteration_count: int, *, dry_run: bool
     ) -> BalanceStatus:
-        """Start moving replicas from full nodes to empty ones. Raise Refused."""
+        """Start moving replicas from full nodes to empty ones. Raise RefusedError."""
         with self._parts.lock:
             return self._parts.balancer.start(threshold_percent, iteration_count, dry_run=dry_run)
 
@@ -254,7 +254,7 @@ class OperatorCalls:
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> list[KeyDeletion]:
         """Delete keys at once and their blocks over time: some per step, so that other calls get
-        the lock. Raise Unavailable(CANCELLED) once `is_wanted` returns False.
+        the lock. Raise UnavailableError(CANCELLED) once `is_wanted` returns False.
         """
         deletions: list[KeyDeletion] = []
         for start in range(0, len(names), DELETES_PER_TURN):
@@ -262,7 +262,7 @@ class OperatorCalls:
             with self._parts.change() as change:
                 if not is_wanted():
                     told = f"the caller has gone: {start} of {len(names)} keys were looked at"
-                    raise Unavailable(Code.CANCELLED, told)
+                    raise UnavailableError(Code.CANCELLED, told)
                 deletions += self._parts.deletions.delete_keys(
                     change, names[turn], worlds[turn], dry_run=dry_run
                 )

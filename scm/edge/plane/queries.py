@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from agent.errors import Code, Refused, Unavailable
+from agent.errors import Code, RefusedError, UnavailableError
 from health.cluster_verdict import Judgement
 from scm.administration.affected_keys import KeyPage, keys_in
 from scm.administration.after_restore import RecoveryBacklog
@@ -55,11 +55,11 @@ class Queries:
             return self._parts.views.containers(start, count)
 
     def container(self, container_id: int) -> ContainerView:
-        """Return one container. Raise Refused(CONTAINER_NOT_FOUND)."""
+        """Return one container. Raise RefusedError(CONTAINER_NOT_FOUND)."""
         with self._parts.lock:
             view = self._parts.views.container(container_id)
         if view is None:
-            raise Refused(
+            raise RefusedError(
                 Code.CONTAINER_NOT_FOUND,
                 f"no container {container_id}",
                 container_id=container_id,
@@ -327,11 +327,11 @@ class Queries:
     def export_snapshot(self) -> snapshot_export.SnapshotExport:
         """Write the current state as Parquet; the lock is held to copy it, not to write.
 
-        Raise Unavailable(BUSY) while another export runs.
+        Raise UnavailableError(BUSY) while another export runs.
         """
         parts = self._parts
         if not parts.export_lock.acquire(blocking=False):
-            raise Unavailable(Code.BUSY, "another snapshot is being exported")
+            raise UnavailableError(Code.BUSY, "another snapshot is being exported")
         try:
             with parts.lock:
                 at_risk = parts.manager.at_risk()

@@ -107,8 +107,9 @@ def export(
     """Write a snapshot under `directory`, upload it below `address` if given, and delete the oldest
     beyond `keep_count` in both.
 
-    Raise Unavailable(DISK_OUT_OF_SPACE) if it cannot be written; nothing of it is left then. Raise
-    as `snapshot_upload.publish` if it cannot be uploaded, and Refused without the extra `scm`.
+    Raise UnavailableError(DISK_OUT_OF_SPACE) if it cannot be written; nothing of it is left then.
+    Raise as `snapshot_upload.publish` if it cannot be uploaded, and RefusedError without the extra
+    `scm`.
     """
     try:
         from agent.rpc.wire.snapshot_file import writing

@@ -12,9 +12,9 @@ from typing import Final
 
 import pyarrow
 
-from agent.errors import Code, Unavailable
+from agent.errors import Code, UnavailableError
 from agent.rpc.wire.addresses import below, opened
-from agent.rpc.wire.file_systems import Place
+from agent.rpc.wire.file_systems import FsPath
 
 MANIFEST: Final = "manifest.json"
 PAGE_BYTES: Final = 4 * 1024**2  # in memory at once
@@ -24,8 +24,8 @@ def publish(snapshot: Path, address: str, *, keep_count: int) -> str:
     """Upload a finished snapshot below an address, remove the oldest there beyond `keep_count` and
     unfinished ones; return its address.
 
-    Raise Refused(INVALID_CONFIG) for an invalid address, Unavailable if it cannot be written;
-    readers ignore the unfinished snapshot.
+    Raise RefusedError(INVALID_CONFIG) for an invalid address, UnavailableError if it cannot be
+    written; readers ignore the unfinished snapshot.
     """
     directory = opened(address)
     names = sorted(p.relative_to(snapshot).as_posix() for p in snapshot.rglob("*") if p.is_file())
@@ -34,7 +34,7 @@ def publish(snapshot: Path, address: str, *, keep_count: int) -> str:
             _copy(snapshot / name, directory / snapshot.name / name)
         _remove_old(directory, snapshot.name, keep_count)
     except (OSError, pyarrow.ArrowException) as error:
-        raise Unavailable(
+        raise UnavailableError(
             Code.UNAVAILABLE,
             f"snapshot {snapshot.name} cannot be written to {address}: {error}",
             hint=f"it is whole in {snapshot}",
@@ -42,13 +42,13 @@ def publish(snapshot: Path, address: str, *, keep_count: int) -> str:
     return below(address, snapshot.name)
 
 
-def _copy(source: Path, target: Place) -> None:
+def _copy(source: Path, target: FsPath) -> None:
     with source.open("rb") as read, target.created() as written:
         while page := read.read(PAGE_BYTES):
             written.write(page)
 
 
-def _remove_old(directory: Place, newest: str, keep_count: int) -> None:
+def _remove_old(directory: FsPath, newest: str, keep_count: int) -> None:
     """Remove the oldest snapshots, and those before the newest without a manifest."""
     found = [one.place for one in directory.listed() if not one.is_file]
     ours = [place for place in found if place.name[:1].isdigit() and place.name <= newest]

@@ -22,7 +22,7 @@ import structlog
 from agent.errors import SutureError
 from agent.rpc.wire.plan_file import SCAN, FinishedRun, plan_pages
 from agent.runtime.exits import ExitCode
-from agent.runtime.loop import ProgressMarker, Step, Throttled
+from agent.runtime.loop import ProgressMarker, RetryAfter, Step
 from scm.edge import wire
 from scm.edge.plane.control import ControlPlane
 
@@ -88,7 +88,7 @@ class SparkLoop:
                     if self._failed_count:
                         self._control.nodes_changed(changed)
                 self._ran_at_s = time.monotonic()
-        return Throttled(POLL_S)
+        return RetryAfter(POLL_S)
 
     def stop(self) -> None:
         """End the running process, if any, and start no other."""

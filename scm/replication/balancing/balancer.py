@@ -19,7 +19,7 @@ from typing import Final
 
 import structlog
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from health.words import HealthState
 from scm.cluster.basis import DecisionContext
 from scm.cluster.case import ContainerContext
@@ -96,15 +96,15 @@ class Balancer:
     ) -> BalanceStatus:
         """Start a run, or only return what its first iteration would move.
 
-        Raise Refused(SAFE_MODE), and Refused(BUSY) while one is running.
+        Raise RefusedError(SAFE_MODE), and RefusedError(BUSY) while one is running.
         """
         if self._safe_mode.is_on:
-            raise Refused(Code.SAFE_MODE, "in safe mode nothing is moved")
+            raise RefusedError(Code.SAFE_MODE, "in safe mode nothing is moved")
         if dry_run:
             moves = tuple(self._plan(threshold_percent))
             return replace(self.status(), threshold_percent=threshold_percent, moves=moves)
         if self._run.is_running:
-            raise Refused(Code.BUSY, "a balancing is running", hint="--stop ends it")
+            raise RefusedError(Code.BUSY, "a balancing is running", hint="--stop ends it")
         self._run = BalanceStatus(True, 0, iteration_count_max, threshold_percent)
         _log.info("balance_started", threshold_percent=threshold_percent)
         return self.status()

@@ -19,7 +19,7 @@ from scm.cluster.commands.pending_ops import PendingOps
 from scm.cluster.nodes import NodeManager
 from scm.replication.reconciling.eligibility import Eligibility, Participants, judge
 from scm.replication.reconciling.plan_check import ASKED_FOR, ContainerDecision, PlanRow
-from scm.state.clock import Clock
+from scm.state.clock import ScmClock
 from scm.state.database import StateChange, StateDatabase
 from scm.state.facts import (
     CommandKind,
@@ -57,7 +57,7 @@ class ReconcileScheduler:
         state: StateDatabase,
         nodes: NodeManager,
         commands: PendingOps,
-        clock: Clock,
+        clock: ScmClock,
         options: ScmOptions,
     ) -> None:
         self._state = state

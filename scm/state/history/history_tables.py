@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 import structlog
 
-from health.cluster_verdict import Verdict
+from health.cluster_verdict import DataVerdict
 from scm.state import records
 from scm.state.history.interval_samples import StatusSample, VerdictChange, Verification
 from scm.state.tables.table import KeyAt, Table, id_key
@@ -112,13 +112,13 @@ def _sample_row(sample: StatusSample) -> bytes:
 
 def _sample_from(row: bytes) -> StatusSample:
     fields = records.unpack(row, _SAMPLE_FIELDS)
-    fields[2] = Verdict(fields[2])
+    fields[2] = DataVerdict(fields[2])
     return StatusSample(*fields)
 
 
 def _turn_from(row: bytes) -> VerdictChange:
     at_ms, verdict, text = records.unpack(row, 3)
-    return VerdictChange(at_ms, Verdict(verdict), text)
+    return VerdictChange(at_ms, DataVerdict(verdict), text)
 
 
 def _verification_from(row: bytes) -> Verification:

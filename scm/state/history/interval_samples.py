@@ -13,14 +13,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from health.cluster_verdict import Verdict
+from health.cluster_verdict import DataVerdict
 
 MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 60 * MINUTE_MS
 DAY_MS: Final = 24 * HOUR_MS
 NOTHING_TO_VERIFY: Final = -1
 NEVER_VERIFIED: Final = 0
-_WORST_FIRST: Final = (Verdict.UNWELL, Verdict.UNKNOWN, Verdict.WHOLE)
+_WORST_FIRST: Final = (DataVerdict.UNWELL, DataVerdict.UNKNOWN, DataVerdict.WHOLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class StatusSample:
 
     level: int
     at_ms: int
-    verdict: Verdict
+    verdict: DataVerdict
     node_count: int = 0
     silent_count: int = 0  # nodes that did not call
     failed_volume_count: int = 0
@@ -102,7 +102,7 @@ class VerdictChange:
     """A moment at which the verdict changed, and the new verdict."""
 
     at_ms: int
-    verdict: Verdict
+    verdict: DataVerdict
     text: str
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from agent.cli.terminal.output import people
-from agent.client.client import Client
+from agent.client.client import ClusterClient
 from agent.client.file_pieces import SourceFile
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.runtime.exits import ExitCode
 from tests.support.command_line import CommandLine
 from tests.support.storage.three_replicas import content
@@ -208,10 +208,10 @@ class TestPut:
         def interrupt() -> None:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
-        with Client(cluster.scm.address) as client:
+        with ClusterClient(cluster.scm.address) as client:
             with pytest.raises(KeyboardInterrupt):
                 client.put(sources, lanes=1, progress=lambda _: interrupt())
-            with pytest.raises(Refused) as refused:
+            with pytest.raises(RefusedError) as refused:
                 client.find("interrupted/0")
 
         assert Code.KEY_NOT_FOUND is refused.value.code

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.client.client import Client
+from agent.client.client import ClusterClient
 from agent.client.file_pieces import SourceFile
 from agent.ec.scheme import parse_scheme
 from agent.runtime.exits import ExitCode
@@ -60,7 +60,7 @@ def test_a_block_that_all_replicas_lack_is_reported(
     files = [SourceFile(name, tmp_path / name, 200_000) for name in ("first", "second")]
     for file in files:
         file.path.write_bytes(os.urandom(200_000))
-    with Client(cluster.scm.address) as client:
+    with ClusterClient(cluster.scm.address) as client:
         _stored, [container_id] = client.put(files, lanes=1)
     suture("scm", "close", str(container_id))
     suture.wait_until_closed([container_id])
@@ -94,7 +94,7 @@ def test_shards_of_short_blocks_lack_nothing(
     files = [SourceFile(f"{count}", tmp_path / f"{count}", count) for count in (1, 2, 70_000)]
     for file in files:
         file.path.write_bytes(os.urandom(file.size_bytes))
-    with Client(cluster.scm.address) as client:
+    with ClusterClient(cluster.scm.address) as client:
         _stored, [container_id] = client.put(files, lanes=1, scheme=parse_scheme("rs-2-1-64k"))
     suture("scm", "close", str(container_id))
 

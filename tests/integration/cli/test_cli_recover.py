@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from agent.cli.change.recover import RecoverySummary, _looked_into, _requests
-from agent.client.client import Client
+from agent.client.client import ClusterClient
 from agent.client.putnote import PartBlock, PutMetadata
 from agent.client.rediscovery import DiscoveredContainer
 from agent.runtime.exits import ExitCode
 from scm.edge.messages.recovering import found_from
 from scm.edge.server import build_server
 from scm.edge.service import ScmService
-from scm.state.clock import Clock
+from scm.state.clock import ScmClock
 from tests.support.command_line import CommandLine
 from tests.support.control.restored import report, restored_world
 from tests.support.control.scm_world import ScmWorld
@@ -34,7 +34,7 @@ def world(tmp_path: Path) -> Iterator[ScmWorld]:
 def suture(world: ScmWorld, capsys: pytest.CaptureFixture[str]) -> Iterator[CommandLine]:
     """The command, and the control plane behind a server; its datanodes only report."""
     with ThreadPoolExecutor(4) as executor:
-        service = ScmService(world.control, clock=Clock(), options=world.options)
+        service = ScmService(world.control, clock=ScmClock(), options=world.options)
         built = build_server(service, "127.0.0.1:0", executor)
         built.server.start()
         yield CommandLine(built.address, capsys)
@@ -63,7 +63,7 @@ def test_recover_skips_a_container_lost_between_its_two_queries(
     """
     report(world, 1, 2)
 
-    with Client(suture.scm) as client:
+    with ClusterClient(suture.scm) as client:
         seen = list(_looked_into(client, [2, 9], RecoverySummary(), quiet=True))
 
     assert [2] == [one.container_id for one in seen]

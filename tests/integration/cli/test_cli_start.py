@@ -138,7 +138,10 @@ def test_full_stdout_is_reported_for_short_output(
 
 def test_error_goes_to_stderr_if_stdout_cannot_be_written() -> None:
     """With --json, errors go to stdout. If stdout cannot be written, stderr gets the error."""
-    code = "from agent.errors import Code, Refused; raise Refused(Code.KEY_EXISTS, 'key f exists')"
+    code = (
+        "from agent.errors import Code, RefusedError; "
+        "raise RefusedError(Code.KEY_EXISTS, 'key f exists')"
+    )
     full = printing(code, way='"$@" > /dev/full')
     gone = printing(f"{GONE}; {code}", way='"$@" | true; exit ${PIPESTATUS[0]}')
 

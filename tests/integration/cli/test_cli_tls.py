@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agent.cli.main import run
-from agent.errors import Refused
+from agent.errors import RefusedError
 from agent.rpc.security import pki
 from agent.rpc.security.caller import Role, identity_of
 from agent.rpc.security.tls import Certificates, TlsFiles
@@ -144,7 +144,7 @@ def test_a_directory_without_a_certificate_is_refused(
 
 def test_a_key_is_no_certificate(directory: Path) -> None:
     """The error says that the file is a key, and shows no part of it."""
-    with pytest.raises(Refused, match="is a private key, not a certificate") as caught:
+    with pytest.raises(RefusedError, match="is a private key, not a certificate") as caught:
         pki.shown(directory / "ca.key")
 
     secret = (directory / "ca.key").read_text().splitlines()[1]

@@ -17,7 +17,7 @@ from agent.store.verification_log.log_reader import log_directory
 from scm.edge.plane.control import ControlPlane
 from scm.edge.server import build_server
 from scm.edge.service import ScmService
-from scm.state.clock import Clock
+from scm.state.clock import ScmClock
 from scm.state.database import StateDatabase
 from scm.state.options import ScmOptions
 from tests.support.control.fake_datanode import FakeDatanode
@@ -117,7 +117,7 @@ def test_invalid_anchor_or_volume_is_refused(volume: Path, tmp_path: Path) -> No
 @pytest.fixture
 def scm(tmp_path: Path) -> Iterator[str]:
     """The address of a control plane that was told the head of the volume's log."""
-    clock, options = Clock(), ScmOptions()
+    clock, options = ScmClock(), ScmOptions()
     state = StateDatabase.open(tmp_path / "scm", map_bytes=16 * 1024**2)
     control = ControlPlane(
         state, clock=clock, options=options, snapshots_path=tmp_path / "snapshots"

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pytest
 
-from agent.client.client import Client
+from agent.client.client import ClusterClient
 from agent.client.file_pieces import SourceFile
 from agent.ec.scheme import parse_scheme
 from agent.rpc.v1 import scm_pb2
@@ -72,7 +72,7 @@ class Scene:
         self.cluster = cluster
         self.names: dict[str, str] = {}
 
-    def arrange(self, client: Client, folder: Path) -> None:
+    def arrange(self, client: ClusterClient, folder: Path) -> None:
         """Store, damage, scan, repair, delete, hold, and have one datanode leave."""
         wait_until(lambda: len(self._nodes(client)) == self.cluster.agents, within_s=WAIT_S)
         damaged = self._store(client, folder, "damaged")
@@ -99,7 +99,7 @@ class Scene:
             "damaged": node,
         }
 
-    def _is_done(self, client: Client, repaired: int) -> bool:
+    def _is_done(self, client: ClusterClient, repaired: int) -> bool:
         """Return whether the repair and the deletes are done and reported."""
         answer = client.scm.list_outcomes(scm_pb2.ListOutcomesRequest(count=100))
         deleted = {
@@ -116,7 +116,7 @@ class Scene:
             and len({one.replica.tree.root for one in replicas}) == 1
         )
 
-    def _store(self, client: Client, folder: Path, name: str, scheme: str = "") -> int:
+    def _store(self, client: ClusterClient, folder: Path, name: str, scheme: str = "") -> int:
         """Store files in a container of their own; wait until it is closed everywhere."""
         folder = folder / name
         folder.mkdir()
@@ -137,7 +137,7 @@ class Scene:
         wait_until(is_closed, within_s=WAIT_S)
         return int(container_id)
 
-    def _hurt(self, client: Client, container_id: int) -> str:
+    def _hurt(self, client: ClusterClient, container_id: int) -> str:
         """Flip a bit of one replica and scan it; return its datanode."""
         replica = self._info(client, container_id).replicas[0]
         addresses = [process.address for process in self.cluster.nodes]
@@ -149,10 +149,10 @@ class Scene:
         client.peer(replica.datanode).scanned(ContainerId(container_id), waits=lambda _: None)
         return str(replica.datanode.datanode_id)
 
-    def _nodes(self, client: Client) -> Sequence[scm_pb2.NodeInfo]:
+    def _nodes(self, client: ClusterClient) -> Sequence[scm_pb2.NodeInfo]:
         return client.scm.list_nodes(scm_pb2.ListNodesRequest()).nodes
 
-    def _info(self, client: Client, container_id: int) -> scm_pb2.ContainerInfo:
+    def _info(self, client: ClusterClient, container_id: int) -> scm_pb2.ContainerInfo:
         request = scm_pb2.GetContainerInfoRequest(container_id=container_id)
         return client.scm.get_container_info(request).container
 
@@ -168,7 +168,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         container_bytes_max=4 * 1024**2,
         agent_sections="[scan]\nstart_jitter_s = 0\n",
     )
-    with cluster, Client(cluster.scm.address) as client:
+    with cluster, ClusterClient(cluster.scm.address) as client:
         made = Scene(cluster)
         made.arrange(client, root)
         yield made

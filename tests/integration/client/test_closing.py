@@ -13,7 +13,7 @@ from agent.rpc.calls import message_groups
 from agent.rpc.calls.channel import patient
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.v1 import scm_pb2
-from suture import AsyncClient, Client, KeyNotFound, SutureError, Unavailable
+from suture import AsyncClient, Client, KeyNotFound, SutureError, UnavailableError
 from tools.demo.cluster import Cluster
 
 BLOCK_BYTES = 3 * 1024**2
@@ -37,7 +37,7 @@ def refusal(call: Callable[[], object]) -> tuple[Code, str]:
     """Return the error of the client's own that a call ends with."""
     with pytest.raises(SutureError) as caught:
         call()
-    assert isinstance(caught.value, Unavailable)
+    assert isinstance(caught.value, UnavailableError)
     return caught.value.code, str(caught.value)
 
 
@@ -112,7 +112,9 @@ def test_calls_after_close_are_refused_without_a_connection(
 
 
 def test_awaited_calls_end_when_the_async_client_closes(cluster: Cluster) -> None:
-    """Calls under way, calls that wait for their turn, and later calls all raise Unavailable."""
+    """Calls under way, calls that wait for their turn, and later calls all raise
+    UnavailableError.
+    """
 
     async def scenario() -> list[BaseException | None]:
         client = AsyncClient(cluster.scm.address)
@@ -142,7 +144,7 @@ def test_awaited_calls_end_when_the_async_client_closes(cluster: Cluster) -> Non
 
     assert last is None
     assert len(said) >= 5
-    assert {(Unavailable, CLOSED)} == {(type(one), str(one)) for one in said}
+    assert {(UnavailableError, CLOSED)} == {(type(one), str(one)) for one in said}
 
 
 def test_closed_own_connection_is_not_retried(cluster: Cluster) -> None:
@@ -153,7 +155,7 @@ def test_closed_own_connection_is_not_retried(cluster: Cluster) -> None:
     with ScmClient(cluster.scm.address) as scm:
         scm.list_nodes(scm_pb2.ListNodesRequest())
 
-    with pytest.raises(Unavailable, match="the connection was closed"):
+    with pytest.raises(UnavailableError, match="the connection was closed"):
         patient(
             lambda: scm.list_nodes(scm_pb2.ListNodesRequest()),
             codes={Code.UNAVAILABLE},

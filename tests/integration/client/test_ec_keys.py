@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.client.client import Client
+from agent.client.client import ClusterClient
 from agent.rpc.calls.peer import Endpoint
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.runtime.exits import ExitCode
@@ -136,7 +136,7 @@ def test_a_lost_shard_is_rebuilt_and_fits(
     suture.wait_until(lambda: shards_closed(five, container_id) == {1, 2, 3, 4, 5})
     [before] = suture.json("scrub", "parity", str(container_id))
 
-    with Client(five.scm.address) as client:
+    with ClusterClient(five.scm.address) as client:
         request = datanode_pb2.DeleteContainerRequest(container_id=container_id, force=True)
         client.peer(Endpoint("", five.nodes[1].address)).stub.DeleteContainer(request)
     suture.wait_until(lambda: len(shards_closed(five, container_id)) == 4)
@@ -220,7 +220,7 @@ def stripes_verified(suture: CommandLine) -> list[int]:
 
 def shards_closed(cluster: Cluster, container_id: int) -> set[int]:
     """Return the indexes of the replicas that are closed."""
-    with Client(cluster.scm.address) as client:
+    with ClusterClient(cluster.scm.address) as client:
         info = client.scm.get_container_info(
             scm_pb2.GetContainerInfoRequest(container_id=container_id)
         ).container

@@ -8,12 +8,12 @@ from threading import Event
 import grpc
 import pytest
 
-from agent.errors import Code, Unavailable
+from agent.errors import Code, UnavailableError
 from agent.rpc.calls.channel import open_channel
 from agent.rpc.v1 import scm_pb2, scm_pb2_grpc
 from scm.edge.server import build_server
 from scm.edge.service import ScmService
-from scm.state.clock import Clock
+from scm.state.clock import ScmClock
 from suture import Client, KeyNotFound
 from tests.support.command_line import CommandLine
 from tests.support.control.scm_world import ScmWorld
@@ -34,7 +34,7 @@ class LosingScm(ScmService):
 
     def __init__(self, world: ScmWorld) -> None:
         """Serve a control plane that is not started for this."""
-        super().__init__(world.control, clock=Clock(), options=world.options)
+        super().__init__(world.control, clock=ScmClock(), options=world.options)
         self.began: Callable[[grpc.ServicerContext], object] = nothing
         self.before: Callable[[], object] = nothing
         self.meanwhile: Callable[[], object] = nothing
@@ -55,7 +55,7 @@ class LosingScm(ScmService):
         if self.losses_left and not request.dry_run:
             self.losses_left -= 1
             self.meanwhile()
-            raise Unavailable(Code.UNAVAILABLE, "the answer is lost")
+            raise UnavailableError(Code.UNAVAILABLE, "the answer is lost")
         return answer
 
 

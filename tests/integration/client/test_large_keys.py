@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from agent.client.client import Client
+from agent.client.client import ClusterClient
 from agent.client.file_pieces import SourceFile
 from agent.ec.scheme import Scheme, parse_scheme
 from agent.rpc.v1 import container_pb2, scm_pb2
@@ -35,9 +35,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def client(cluster: Cluster) -> Iterator[Client]:
+def client(cluster: Cluster) -> Iterator[ClusterClient]:
     """A client of that cluster."""
-    with Client(cluster.scm.address) as opened:
+    with ClusterClient(cluster.scm.address) as opened:
         yield opened
 
 
@@ -50,13 +50,15 @@ def source_of(name: str, size_bytes: int) -> SourceFile:
     return SourceFile(name, Path(name), size_bytes, Random(name).randbytes(size_bytes))
 
 
-def containers(client: Client) -> list[scm_pb2.ContainerInfo]:
+def containers(client: ClusterClient) -> list[scm_pb2.ContainerInfo]:
     """Return all containers of the cluster, as the control plane shows them."""
     answer = client.scm.list_container_infos(scm_pb2.ListContainerInfosRequest(count=1_000))
     return list(answer.containers)
 
 
-def reports(client: Client, container_ids: Collection[int]) -> list[container_pb2.ReplicaReport]:
+def reports(
+    client: ClusterClient, container_ids: Collection[int]
+) -> list[container_pb2.ReplicaReport]:
     """Return what was reported last of the replicas of some containers."""
     return [
         found.replica
@@ -78,14 +80,14 @@ def data_files(cluster: Cluster) -> list[str]:
     ]
 
 
-def is_clean(cluster: Cluster, client: Client) -> bool:
+def is_clean(cluster: Cluster, client: ClusterClient) -> bool:
     """Whether nothing is left, on any disk or in the books."""
     return not data_files(cluster) and {one.state for one in containers(client)} <= {"DELETED"}
 
 
 @pytest.mark.parametrize("scheme", [COPIES, CODED])
 def test_a_key_of_three_containers_comes_back_and_goes(
-    cluster: Cluster, client: Client, scheme: Scheme | None
+    cluster: Cluster, client: ClusterClient, scheme: Scheme | None
 ) -> None:
     """Its blocks are as small as the containers require, and no container grows beyond its size."""
     size_bytes = 3 * CONTAINER_BYTES * (scheme.data_count if scheme else 1) + 5
@@ -110,7 +112,7 @@ def test_a_key_of_three_containers_comes_back_and_goes(
 @pytest.mark.parametrize("scheme", [COPIES, CODED])
 @pytest.mark.parametrize("is_silent", [False, True])
 def test_cut_off_put_leaves_no_blocks_and_no_containers(
-    cluster: Cluster, client: Client, scheme: Scheme | None, *, is_silent: bool
+    cluster: Cluster, client: ClusterClient, scheme: Scheme | None, *, is_silent: bool
 ) -> None:
     """No blocks or containers unknown to the SCM remain, whether the writer aborts the put or is
     killed without a message.
@@ -139,7 +141,7 @@ def test_cut_off_put_leaves_no_blocks_and_no_containers(
 
 
 def test_many_small_coded_keys_make_no_shard_larger_than_a_container(
-    cluster: Cluster, client: Client
+    cluster: Cluster, client: ClusterClient
 ) -> None:
     """Each is in one data shard and all of parity: these fill up first."""
     sources = [source_of(f"small/{number}", 60_000) for number in range(160)]

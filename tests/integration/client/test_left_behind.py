@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.client.client import Client
+from agent.client.client import ClusterClient
 from agent.client.file_pieces import SourceFile
 from agent.client.writer import StoredFile
 from agent.rpc.v1 import container_pb2, scm_pb2
@@ -29,14 +29,14 @@ def sources(directory: Path) -> list[SourceFile]:
     return result
 
 
-def replicas(client: Client, container_id: int) -> dict[str, container_pb2.ReplicaReport]:
+def replicas(client: ClusterClient, container_id: int) -> dict[str, container_pb2.ReplicaReport]:
     """Return the SCM's reports of a container by datanode address."""
     request = scm_pb2.GetContainerInfoRequest(container_id=container_id)
     info = client.scm.get_container_info(request).container
     return {replica.datanode.address: replica.replica for replica in info.replicas}
 
 
-def states(client: Client, container_id: int) -> set[int]:
+def states(client: ClusterClient, container_id: int) -> set[int]:
     """Return the states of a container's replicas."""
     return {report.state for report in replicas(client, container_id).values()}
 
@@ -52,7 +52,7 @@ def test_writes_go_on_and_the_replica_is_caught_up(
         tmp_path / "cluster",
         scm_settings={"heal": "false"},  # the reconcile is ordered by hand
     )
-    with cluster, Client(cluster.scm.address) as client:
+    with cluster, ClusterClient(cluster.scm.address) as client:
         suture = CommandLine(cluster.scm.address, capsys)
         suture.wait_until(lambda: len(suture.json("scm", "nodes")) == 3)
         victim = cluster.nodes[0]
@@ -98,7 +98,7 @@ def containers_of(stored: list[StoredFile]) -> set[int]:
 
 
 def wait_for_quasi_closed(
-    suture: CommandLine, client: Client, container_ids: list[int], address: str
+    suture: CommandLine, client: ClusterClient, container_ids: list[int], address: str
 ) -> list[int]:
     """Wait until all replicas are closed one way or the other; return where one was left behind."""
     behind: set[int] = set()

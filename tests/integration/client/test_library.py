@@ -14,7 +14,7 @@ import pytest
 
 from agent.client import keylist
 from agent.client.writer import WriterSession
-from suture import AsyncClient, Client, Code, KeyExists, KeyNotFound, Unavailable
+from suture import AsyncClient, Client, Code, KeyExists, KeyNotFound, UnavailableError
 from tests.support.forked_cluster import forked_cluster
 from tools.demo.cluster import Cluster
 
@@ -138,7 +138,7 @@ class TestReading:
                 assert spoil(brittle.volume_paths(index), content[5_000:5_050])
 
             assert content[BLOCK_BYTES:] == client.get("partly", start=BLOCK_BYTES)
-            with pytest.raises(Unavailable):
+            with pytest.raises(UnavailableError):
                 client.get("partly", stop=10_000)
 
     def test_damage_is_read_around(self, brittle: Cluster) -> None:
@@ -167,7 +167,7 @@ class TestReading:
             for index in range(3):
                 assert spoil(brittle.volume_paths(index), content[250_000:250_050])
 
-            with pytest.raises(Unavailable):
+            with pytest.raises(UnavailableError):
                 client.download("fetched", path)
 
             assert content == path.read_bytes()

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from agent.client.client import Client
+from agent.client.client import ClusterClient
 from agent.client.file_pieces import SourceFile
 from agent.client.writer import WriterSession
 from tests.support.forked_cluster import forked_cluster
@@ -39,7 +39,7 @@ def test_a_key_is_stored_however_long_its_bytes_take(
             container_bytes_max=CONTAINER_BYTES,
             scm_settings={"session_idle_ms": IDLE_MS},
         ) as cluster,
-        Client(cluster.scm.address) as client,
+        ClusterClient(cluster.scm.address) as client,
     ):
         _, containers = client.put([SourceFile("key", path, len(data))], lanes=1, progress=slow)
 

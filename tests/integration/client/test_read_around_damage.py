@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from agent.client.client import Client
+from agent.client.client import ClusterClient
 from agent.client.ecreader import GroupReader
 from agent.client.read_order import ANSWERS_MIN
 from agent.ec.blockgroup import RebuildableGroup, agree
 from agent.ec.rebuild_task import RebuildStats
 from agent.ec.scheme import CodecName, Scheme
-from agent.errors import Code, Refused, Unavailable
+from agent.errors import Code, RefusedError, UnavailableError
 from agent.ports import Executor, Future
 from agent.reconstruct.sources import SILENT_COUNT_MAX, PendingStripe, RebuildSources
 from agent.rpc.calls.peer import Peer, TransferCost
@@ -73,7 +73,7 @@ def content() -> bytes:
 
 def read(nodes: list[Datanode]) -> bytes:
     """Read the key as a client does."""
-    with Client("127.0.0.1:9") as client:
+    with ClusterClient("127.0.0.1:9") as client:
         return b"".join(client.read(found_at(nodes)))
 
 
@@ -109,7 +109,7 @@ def test_replica_with_a_bad_block_is_tried_last_for_the_next_block(three: list[D
     for each block.
     """
     three[0].replica.flip(BLOCK, 77)
-    with Client("127.0.0.1:9") as client:
+    with ClusterClient("127.0.0.1:9") as client:
         first = b"".join(client.read(found_at(three)))
         asked = len(three[0].reads)
         second = b"".join(client.read(found_at(three)))
@@ -123,7 +123,7 @@ def test_a_datanode_that_hangs_costs_a_moment_and_not_a_deadline(three: list[Dat
     Once it is known what a usual answer takes, another is asked when one takes longer.
     """
     three[0].stop_serving()
-    with socket.create_server((HOST, 0)) as silent, Client(f"{HOST}:9") as client:
+    with socket.create_server((HOST, 0)) as silent, ClusterClient(f"{HOST}:9") as client:
         answer = found_at(three)
         answer.containers[0].replicas[0].address = f"{HOST}:{silent.getsockname()[1]}"
         for _ in range(ANSWERS_MIN):
@@ -144,7 +144,7 @@ def test_unreadable_chunk_error_names_block_key_offset_and_causes(three: list[Da
     nodes = found_at(three)
     three[2].stop_serving()
 
-    with Client("127.0.0.1:9") as client, pytest.raises(Unavailable) as caught:
+    with ClusterClient("127.0.0.1:9") as client, pytest.raises(UnavailableError) as caught:
         list(client.read(nodes))
 
     said = str(caught.value)
@@ -216,7 +216,7 @@ class TestShards:
             cluster.serve()
             sources, agreed, asked = opened(cluster, (1, 2, 3))
 
-            with pytest.raises(Unavailable, match="2 of 3 cells can be read"):
+            with pytest.raises(UnavailableError, match="2 of 3 cells can be read"):
                 sources.finish(agreed, sources.begin(agreed, 0))
 
             assert sorted(cluster.nodes[node].address for node in (1, 2, 3)) == sorted(asked)
@@ -340,7 +340,7 @@ class Unsteady(Peer):
     ) -> dict[tuple[BlockId, int], tuple[ChunkInfo, bytes]]:
         """Refuse."""
         del container_id, keys
-        raise Refused(Code.MALFORMED_REQUEST, "no such method")
+        raise RefusedError(Code.MALFORMED_REQUEST, "no such method")
 
     def block(self, container_id: ContainerId, block_id: BlockId) -> BlockData:
         """Answer for odd blocks."""
@@ -361,7 +361,7 @@ class Unsteady(Peer):
     def _fall_silent(self, *, is_due: bool) -> None:
         if is_due:
             self.silences += 1
-            raise Unavailable(Code.UNAVAILABLE, "nobody answers")
+            raise UnavailableError(Code.UNAVAILABLE, "nobody answers")
 
 
 class Outdated(Peer):

@@ -10,13 +10,13 @@ import grpc
 import pytest
 
 from agent.client import block_messages, fan_out, writer
-from agent.client.client import Client
+from agent.client.client import ClusterClient
 from agent.client.ecwriter import EcWriterSession
 from agent.client.fan_out import WAITING_MAX, Open, ReplicaStream, spread
 from agent.client.file_pieces import SourceFile
 from agent.client.writer import StoredFile, WriterSession
 from agent.ec.scheme import Scheme, parse_scheme
-from agent.errors import Code, Unavailable
+from agent.errors import Code, UnavailableError
 from agent.rpc.calls.peer import NodeAddress, Peer
 from agent.rpc.v1 import container_pb2, scm_pb2
 from merkle.replica import BlockId, ContainerId
@@ -163,7 +163,7 @@ def test_datanode_known_by_two_ids_is_counted_once(tmp_path: Path, stack: ExitSt
     """Two ids have one address, as after a reinstallation: one of the copies would not exist."""
     world = World(tmp_path, stack)
     world.scm.replicas[2].address = world.nodes[1].address
-    client = stack.enter_context(Client("127.0.0.1:1"))
+    client = stack.enter_context(ClusterClient("127.0.0.1:1"))
     scm: Any = world.scm
     session = WriterSession(scm, client._dial, client._stream)
 
@@ -213,7 +213,7 @@ def test_put_that_reaches_only_a_minority_is_refused(tmp_path: Path, stack: Exit
     for node in world.nodes[1:]:
         node.stop_serving()
 
-    with pytest.raises(Unavailable) as caught:
+    with pytest.raises(UnavailableError) as caught:
         world.session.put(sources(tmp_path, 10, 20), replace=False)
 
     assert Code.NOT_ENOUGH_NODES is caught.value.code
@@ -252,7 +252,7 @@ def test_a_session_that_is_stopped_ends_its_streams(
             world.session.stopped = True
 
     monkeypatch.setattr(writer, "messages_of", stopping)
-    with pytest.raises(Unavailable) as caught:
+    with pytest.raises(UnavailableError) as caught:
         world.session.put(files, replace=False)
 
     assert Code.CANCELLED is caught.value.code
@@ -269,7 +269,7 @@ def test_a_session_that_is_stopped_commits_no_key(tmp_path: Path, stack: ExitSta
         world.session.stopped = True
 
     world.session._wrote = stop
-    with pytest.raises(Unavailable) as caught:
+    with pytest.raises(UnavailableError) as caught:
         world.session.put(sources(tmp_path, 10, 20), replace=False)
 
     assert Code.CANCELLED is caught.value.code
@@ -376,7 +376,7 @@ def test_a_put_whose_connections_are_closed_ends(tmp_path: Path, stack: ExitStac
             peer.close()
 
     world.session._wrote = close
-    with pytest.raises(Unavailable) as caught:
+    with pytest.raises(UnavailableError) as caught:
         world.session.put(sources(tmp_path, 9 * MIB), replace=False)
 
     assert Code.UNAVAILABLE is caught.value.code
@@ -408,7 +408,7 @@ def test_a_session_that_is_stopped_does_not_wait_for_who_is_busy(
     world.refuse(1, 1_000_000, stack)
     world.session.stopped = True
 
-    with pytest.raises(Unavailable) as caught:
+    with pytest.raises(UnavailableError) as caught:
         world.session.put(sources(tmp_path, 10), replace=False)
 
     assert Code.CANCELLED is caught.value.code

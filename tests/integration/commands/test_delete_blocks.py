@@ -10,7 +10,7 @@ import pytest
 
 from agent.commands import removal
 from agent.commands.removal import delete_blocks
-from agent.errors import Unavailable
+from agent.errors import UnavailableError
 from agent.rpc.v1 import scm_pb2
 from agent.store.operations import deleting
 from agent.store.trouble import StoreFailure
@@ -270,7 +270,7 @@ def test_deleting_waits_for_a_copy_under_way(tmp_path: Path) -> None:
     source.replica.create()
     leases = source.replica.leases
     with leases.share(CONTAINER):
-        with pytest.raises(Unavailable), leases.hold(CONTAINER, 0.01):
+        with pytest.raises(UnavailableError), leases.hold(CONTAINER, 0.01):
             pass
         with leases.hold(CONTAINER, 0.01, writes_chunks=False), leases.share(OTHER):
             assert leases.is_shared(CONTAINER)

@@ -14,7 +14,7 @@ from agent.commands.pool import TaskContext
 from agent.config.options import TaskConfig
 from agent.ec.rebuild_task import ShardLocation
 from agent.ec.scheme import CodecName, Scheme
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.plan.reconcile_outcome import ReadBack
 from agent.ports import Pace, at_once
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
@@ -232,7 +232,9 @@ def test_a_reconstruction_asks_which_blocks_keys_name(
         )
         status = scm_pb2.CommandStatus()
         carry_out = handlers.routes()["reconstruct"].carry_out
-        expected = pytest.raises(Refused, match="belongs to a key") if is_named else nullcontext()
+        expected = (
+            pytest.raises(RefusedError, match="belongs to a key") if is_named else nullcontext()
+        )
         with expected:
             carry_out(message, TaskContext(lambda: False, 0), status)
 
@@ -358,7 +360,7 @@ class TestTrust:
         shown = handlers.trust(self.wish(other, dry_run=True), lambda: False)
         remove_blocks(other.replica.store, CONTAINER, [BlockId(1)])
 
-        with pytest.raises(Refused, match="not what was shown") as refused:
+        with pytest.raises(RefusedError, match="not what was shown") as refused:
             handlers.trust(self.wish(other, shown=shown.shown), lambda: False)
 
         assert Code.STALE_PLAN is refused.value.code
@@ -375,7 +377,7 @@ def test_copy_for_another_datanode_at_the_target_address_is_refused(
         order = scm_pb2.ReplicateCommand(container_id=CONTAINER, target=endpoint)
         carry_out = handlers.routes()["replicate"].carry_out
 
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(RefusedError) as refused:
             carry_out(
                 scm_pb2.Command(replicate=order),
                 TaskContext(lambda: False, 0),

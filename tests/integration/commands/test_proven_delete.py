@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agent.commands.proven_delete import KEEP_S, ReplicaDeleter
-from agent.errors import Code, Refused, SutureError, Unavailable, VolumeFailed
+from agent.errors import Code, RefusedError, SutureError, UnavailableError, VolumeFailed
 from agent.reconcile.witnesses import ReplicaProof, ReplicaProofCollector
 from agent.rpc.calls.peer import Peer
 from agent.runtime.clock import SystemClock
@@ -217,7 +217,7 @@ def test_two_do_not_go_because_of_each_other(two: tuple[Datanode, Datanode]) -> 
 
     delete(mine, [other])
     error = refusal(lambda: delete(other, [mine]))
-    assert isinstance(error, Unavailable)
+    assert isinstance(error, UnavailableError)
     assert (Code.BUSY, True) == (error.code, has(other))
     [left_s] = re.findall(r"it stays for (\d+) s", str(error))
     assert 0 < int(left_s) <= 30, "a witness is bound for seconds, not for as long as reading"
@@ -339,7 +339,7 @@ def test_replica_changed_during_its_proof_is_kept(
     monkeypatch.setattr(ReplicaDeleter, "_proof", proof)
     error = refusal(lambda: delete(mine, [other], made))
 
-    assert isinstance(error, Refused)
+    assert isinstance(error, RefusedError)
     assert (Code.NOT_PROVEN, True) == (error.code, has(mine))
 
 

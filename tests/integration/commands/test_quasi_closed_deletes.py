@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent.commands.proven_delete import ReplicaDeleter
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.runtime.clock import SystemClock
 from merkle.checksum import window_checksums
 from merkle.replica import BlockId, ChecksumType, ChunkInfo, ReplicaState
@@ -69,7 +69,7 @@ def delete(mine: Datanode, other: Datanode) -> str:
     with dialled([other]) as peers:
         try:
             made.delete(CONTAINER, peers, force=True, timeout_s=TIMEOUT_S)
-        except Refused as error:
+        except RefusedError as error:
             why, code = str(error), error.code
     assert bool(why) is (CONTAINER in mine.replica.store.replica_ids())
     assert not why or code is Code.NOT_PROVEN

@@ -10,7 +10,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from agent.client.client import Client
+from agent.client.client import ClusterClient
 from agent.rpc.calls.peer import Endpoint
 from agent.rpc.datanode.server import CALLS, SERVICE
 from agent.rpc.v1 import datanode_pb2, scm_pb2
@@ -67,7 +67,7 @@ def test_an_agent_answers_every_call(cluster: Cluster, call: str) -> None:
     """
     A request without content is answered, or refused for what it lacks; no call is unknown.
     """
-    with Client(cluster.scm.address) as client:
+    with ClusterClient(cluster.scm.address) as client:
         address = client.scm.list_nodes(scm_pb2.ListNodesRequest()).nodes[0].address
         stub = client.peer(Endpoint("", address)).stub
         method = SERVICE.methods_by_name[call]
@@ -117,7 +117,7 @@ def test_a_host_whose_only_volume_fails_stays_and_reports_it(tmp_path: Path, pla
 
         process.start()
 
-        with Client(cluster.scm.address) as client:
+        with ClusterClient(cluster.scm.address) as client:
 
             def failed() -> list[str]:
                 [node] = client.scm.list_nodes(scm_pb2.ListNodesRequest()).nodes

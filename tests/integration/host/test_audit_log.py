@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.observe.audit import KEPT_COUNT, REFUSALS, TEXT_CHARACTERS_MAX, AuditLog
 from agent.observe.logs import EVENT_COUNT_MAX
 
@@ -60,7 +60,7 @@ def test_a_link_in_the_place_of_the_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     path.symlink_to(precious)
 
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RefusedError) as caught:
         AuditLog(path)
     path.unlink()
     audit = AuditLog(path)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, Unavailable, VolumeFailed
+from agent.errors import Code, UnavailableError, VolumeFailed
 from agent.host.volume_moves import RETRY_S
 from agent.store.operations import deleting
 from agent.store.volume_services import RemainingReplica
@@ -56,7 +56,7 @@ class TestDelete:
         number = ContainerId(host.on("a")[-1])
         cut_off(host, monkeypatch, number)
 
-        with pytest.raises(Unavailable, match="is still on") as caught:
+        with pytest.raises(UnavailableError, match="is still on") as caught:
             host.store.delete_container(number, force=True)
 
         assert Code.BUSY is caught.value.code

@@ -6,7 +6,7 @@ import pytest
 
 from agent.config.loading import load
 from agent.config.options import TaskConfig
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.host.host import AgentProcess
 from agent.host.who import DatanodeIdentity
 from agent.rpc.calls.peer import Peer
@@ -65,7 +65,7 @@ def test_stop_twice_is_harmless(tmp_path: Path) -> None:
 def test_an_agent_that_cannot_be_built_lets_go_of_its_volumes(tmp_path: Path) -> None:
     """If the address is taken, the volumes are free for the next agent."""
     first = built(tmp_path / "first")
-    with pytest.raises(Refused) as raised:
+    with pytest.raises(RefusedError) as raised:
         built(tmp_path / "second", listen=first.address)
 
     assert Code.INVALID_CONFIG is raised.value.code

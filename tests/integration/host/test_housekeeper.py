@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent.host.housekeeper import HOUSEKEEPING_INTERVAL_S, SETTLED_S, Housekeeper
-from agent.runtime.loop import Throttled
+from agent.runtime.loop import RetryAfter
 from agent.store.replica.evidence import keep_evidence
 from tests.support.clock import FakeClock
 from tests.support.storage.stored_replica import CONTAINER, StoredReplica
@@ -44,7 +44,7 @@ class Kept:
         """Let the worker work as long."""
         end_s = self.clock.monotonic_s() + duration_s
         while self.clock.monotonic_s() <= end_s:
-            assert Throttled(HOUSEKEEPING_INTERVAL_S) == self._housekeeper.step()
+            assert RetryAfter(HOUSEKEEPING_INTERVAL_S) == self._housekeeper.step()
             self.clock.advance_s(HOUSEKEEPING_INTERVAL_S)
 
 

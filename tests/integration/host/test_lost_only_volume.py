@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.client.client import Client
+from agent.client.client import ClusterClient
 from agent.config.options import AgentConfig
-from agent.errors import Code, SutureError, Unavailable, VolumeFailed
+from agent.errors import Code, SutureError, UnavailableError, VolumeFailed
 from agent.main import known_at
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.v1 import scm_pb2
@@ -38,7 +38,7 @@ def test_agent_that_cannot_read_its_only_version_reports_the_volume(
     """The SCM knows which datanode has the address; the volume is left as it is."""
     with (
         Cluster(tmp_path, agents=1, volumes=1, launch=forked, scm_settings=QUICK) as cluster,
-        Client(cluster.scm.address) as client,
+        ClusterClient(cluster.scm.address) as client,
     ):
 
         def node() -> scm_pb2.NodeInfo:
@@ -70,7 +70,7 @@ def test_agent_that_no_scm_knows_ends_with_the_error_of_its_volume(tmp_path: Pat
         version.write_bytes(b"\xff" * 64)
         cluster.write_config(0)  # another address
 
-        with pytest.raises(Unavailable, match="VERSION"):
+        with pytest.raises(UnavailableError, match="VERSION"):
             agent.start()
 
 
@@ -105,7 +105,7 @@ LOST = VolumeFailed(Code.IO_EXCEPTION, "VERSION: EIO")
         ([known("dn1", "DEAD", 1)], "", "dn1"),
         ([known("new", "STALE", 9), known("old", "DEAD", 1)], "", "new"),
         ([known("old", "DEAD", 1), known("new", "STALE", 9)], "", "new"),
-        ([known("dn1", "HEALTHY", 9)], "", Unavailable),
+        ([known("dn1", "HEALTHY", 9)], "", UnavailableError),
         ([known("dn1", "HEALTHY", 9)], "dn1", "dn1"),
         ([known("dn2", "DEAD", 9)], "dn1", VolumeFailed),
         ([known("dn1", "DEAD", 9, op_state="DECOMMISSIONED")], "", VolumeFailed),
@@ -141,6 +141,6 @@ def test_identity_is_taken_only_from_a_datanode_that_can_be_this_host(
                 known_at(scm, config, certified_id, LOST)
 
 
-def nodes_of(client: Client) -> list[scm_pb2.NodeInfo]:
+def nodes_of(client: ClusterClient) -> list[scm_pb2.NodeInfo]:
     """Return the datanodes that the SCM knows."""
     return list(client.scm.list_nodes(scm_pb2.ListNodesRequest()).nodes)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Refused
+from agent.errors import RefusedError
 from agent.store.index.transactions import IndexChange
 from agent.store.volumes.service_mode import VolumeMode
 from merkle.replica import BlockId, ContainerId, ReplicaState
@@ -89,7 +89,7 @@ class TestDrop:
         host.store.services.change(host.id_of("a"), VolumeMode.RETIRING)
         copied_without(host, one, BlockId(2))
 
-        with pytest.raises(Refused, match="nothing of block 2"):
+        with pytest.raises(RefusedError, match="nothing of block 2"):
             host.store.services.drop_moved(host.id_of("a"), one)
 
         assert content(one, 2) == left.paths(one).block_file(BlockId(2)).read_bytes()
@@ -106,7 +106,7 @@ class TestDrop:
         file.write_bytes(bytes(file.stat().st_size))
         host.moves._verify(one)
 
-        with pytest.raises(Refused, match="its copy is damaged"):
+        with pytest.raises(RefusedError, match="its copy is damaged"):
             host.store.services.drop_moved(host.id_of("a"), one)
 
 

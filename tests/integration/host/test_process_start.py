@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.client.client import Client
+from agent.client.client import ClusterClient
 from agent.rpc.v1 import scm_pb2
 from tests.support.process_logs import log_events
 from tests.support.waiting import wait_until
@@ -139,7 +139,7 @@ def test_daemons_serve_when_stdout_takes_nothing(kind: str, tmp_path: Path) -> N
         words = ("--config", str(config))
         with (
             running_without_stdout("agent.start", kind, tmp_path, agent_log, *words) as agent,
-            Client(scm_address) as client,
+            ClusterClient(scm_address) as client,
         ):
             agent_address = started(agent_log, "agent_started")
             nodes = client.scm.list_nodes(scm_pb2.ListNodesRequest()).nodes

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from agent.config.loading import load
-from agent.errors import Refused
+from agent.errors import RefusedError
 from agent.host.host import AgentProcess
 from agent.host.report_export import NEEDED, check_export
 from agent.host.who import DatanodeIdentity
@@ -161,7 +161,7 @@ def test_the_package_that_writes_reports_is_named_where_it_lacks(
     monkeypatch.setitem(sys.modules, NEEDED, None)
     config = load(written(tmp_path, "s3a://cluster/reports"))
 
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RefusedError) as refused:
         check_export(config.report)
 
     assert f"needs the package {NEEDED}, which is not installed" in str(refused.value)

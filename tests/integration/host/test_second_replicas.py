@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, Refused, SutureError, Unavailable, VolumeFailed
+from agent.errors import Code, RefusedError, SutureError, UnavailableError, VolumeFailed
 from agent.host.volume_moves import RETRY_S
 from agent.store import volume_services
 from agent.store.volume_services import RemainingReplica
@@ -74,7 +74,7 @@ class TestCancelled:
         if is_restarted:
             host.restart()
 
-        with pytest.raises(Unavailable, match="is still on") as caught:
+        with pytest.raises(UnavailableError, match="is still on") as caught:
             host.store.delete_container(number, force=True)
 
         assert Code.BUSY is caught.value.code
@@ -120,7 +120,7 @@ class TestCancelled:
         host.work()
 
         assert {ONE} == host.store.tombstones(number).keys()
-        with pytest.raises(Refused):
+        with pytest.raises(RefusedError):
             host.store.block(number, ONE)
         expected = content(number, 2)
         assert expected == host.store.read(number, BlockId(2), 0, len(expected))
@@ -224,7 +224,7 @@ class TestTakenBack:
         assert number in host.on("a")
         assert ["a", "b"] == directories(host, number)
 
-        with pytest.raises(Unavailable, match="is still on"):
+        with pytest.raises(UnavailableError, match="is still on"):
             host.store.delete_container(number, force=True)
 
         host.work()
@@ -245,7 +245,7 @@ class TestReturnedDisk:
         if is_restarted:
             host.restart()
 
-        with pytest.raises(Unavailable, match="is still on"):
+        with pytest.raises(UnavailableError, match="is still on"):
             host.store.delete_container(number, force=True)
 
         host.work()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, Refused, SutureError
+from agent.errors import Code, RefusedError, SutureError
 from agent.host.volume_moves import RETRY_S
 from agent.runtime.lease import ContainerLeases
 from agent.store.operations.arrival import ReplicaImport
@@ -116,7 +116,7 @@ class TestRetire:
         """
         host.moves.steer(host.id_of("a"), VolumeMode.READ_ONLY)
 
-        with pytest.raises(Refused, match="only volume") as caught:
+        with pytest.raises(RefusedError, match="only volume") as caught:
             host.moves.steer(host.id_of("b"), VolumeMode.RETIRING)
 
         assert "decommission" in caught.value.hint
@@ -257,7 +257,7 @@ class TestDamage:
         with host.leases.hold(ContainerId(first)):
             host.moves._copy(ContainerId(first))
 
-        with pytest.raises(Refused, match="not read whole") as caught:
+        with pytest.raises(RefusedError, match="not read whole") as caught:
             host.store.services.drop_moved(host.id_of("a"), ContainerId(first))
 
         assert Code.INELIGIBLE is caught.value.code

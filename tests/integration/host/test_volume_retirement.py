@@ -8,7 +8,7 @@ from threading import Event
 import pytest
 
 from agent.config.options import ScanConfig
-from agent.errors import Code, Refused, Unavailable, VolumeFailed
+from agent.errors import Code, RefusedError, UnavailableError, VolumeFailed
 from agent.host.volume_moves import RETRY_S
 from agent.scan.host_scans import ScanManager
 from agent.store.index.transactions import IndexChange
@@ -119,7 +119,7 @@ class TestArrivals:
         targets = [host.store.volume_set.by_id(host.id_of("a"))]
         host.moves.steer(host.id_of("a"), VolumeMode.RETIRING)
 
-        with pytest.raises(Unavailable, match="takes no new replicas"):
+        with pytest.raises(UnavailableError, match="takes no new replicas"):
             host.store.services.begin_arrival(ANNOUNCED, targets)
 
         assert ANNOUNCED.container_id not in host.store.volume_set.arrivals
@@ -138,7 +138,7 @@ class TestArrivals:
             return chosen
 
         monkeypatch.setattr("agent.store.replica_store.roomiest", slow)
-        with pytest.raises(Unavailable, match="retired meanwhile"):
+        with pytest.raises(UnavailableError, match="retired meanwhile"):
             host.store.create_container(ContainerId(1))
 
         assert [] == host.store.services.left_on(chosen.volume_id)
@@ -228,7 +228,7 @@ class TestWhatIsLeft:
         name, other = ("a", "b") if host.on("a") else ("b", "a")
         host.restart("a", "b", "c")
         read_only, retiring = host.id_of(name), host.id_of(other)
-        full = Unavailable(Code.DISK_OUT_OF_SPACE, "No space left on device")
+        full = UnavailableError(Code.DISK_OUT_OF_SPACE, "No space left on device")
         close = host.store.close_container
 
         def fails(*_: object, **__: object) -> None:
@@ -283,7 +283,7 @@ class TestAdd:
         host.restart("b", "c")
         scrub = ScanManager(host.tools, SLOW, "dn-1", Event())
 
-        with pytest.raises(Refused, match="promise"):
+        with pytest.raises(RefusedError, match="promise"):
             host.store.services.add_volume(host.at("a"), scrub.check_new)
 
         assert {host.at("b"), host.at("c")} == {v.path for v in host.store.volumes()}
@@ -305,7 +305,7 @@ class TestAdd:
 
         [told] = host.store.unloadable()
         assert (777, added.volume_id) == (told.container_id, told.volume_id)
-        with pytest.raises(Refused, match="cannot be loaded") as caught:
+        with pytest.raises(RefusedError, match="cannot be loaded") as caught:
             host.store.create_container(ContainerId(777))
         assert Code.CONTAINER_EXISTS is caught.value.code
 

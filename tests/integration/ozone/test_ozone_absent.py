@@ -9,7 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent.cli.main import run
-from agent.errors import Refused
+from agent.errors import RefusedError
 from agent.runtime.exits import ExitCode
 from agent.runtime.stop_request import StopRequest
 from ozone.scrub.scrub import ScrubOptions
@@ -168,5 +168,5 @@ def test_a_service_of_nothing_is_refused(tmp_path: Path) -> None:
     paths = [tmp_path / name for name in ("1", "2")]
     scrub = ScrubOptions(data_dirs=paths, state_dir=tmp_path / "state")
 
-    with pytest.raises(Refused, match="holds no hdds/VERSION"):
+    with pytest.raises(RefusedError, match="holds no hdds/VERSION"):
         serve(ScrubServiceOptions(scrub=scrub, interval_s=60.0), StopRequest())

@@ -12,7 +12,7 @@ from types import FrameType
 
 import pytest
 
-from agent.errors import Code, Refused, Unavailable
+from agent.errors import Code, RefusedError, UnavailableError
 from merkle.replica import BlockId, ContainerId
 from ozone.scrub import history
 from ozone.scrub.history import History
@@ -276,7 +276,7 @@ def test_a_volume_that_fails_stops_no_other(two: tuple[MadeVolume, Path], tmp_pa
     )
 
     scrub(ScrubOptions(data_dirs=[made.root, other], state_dir=tmp_path / "state"), watched)
-    with pytest.raises(Refused, match=r"history .*DS-made\.sqlite"):
+    with pytest.raises(RefusedError, match=r"history .*DS-made\.sqlite"):
         scrub(ScrubOptions(data_dirs=[made.root], state_dir=tmp_path / "state"), watched)
 
     assert [(2, ScrubStatus.WHOLE)] == [(item.container_id, item.standing) for item in results]
@@ -342,7 +342,7 @@ def test_damage_is_reported_if_the_history_cannot_be_written(
         locks[0].execute("BEGIN IMMEDIATE")
         made.folder(2).rename(tmp_path / "moved")
 
-    with pytest.raises(Unavailable, match="database is locked"):  # at the end of the round
+    with pytest.raises(UnavailableError, match="database is locked"):  # at the end of the round
         scrub(wish, ScrubListener(lambda *_: None, once(hold), results.append))
     locks[0].close()
 
@@ -379,7 +379,7 @@ def test_volumes_are_read_at_once(two: tuple[MadeVolume, Path], tmp_path: Path) 
 
 def test_directory_that_is_no_ozone_volume_is_refused(tmp_path: Path) -> None:
     """The error names the path before anything is read."""
-    with pytest.raises(Refused, match=r"holds no hdds/VERSION") as refused:
+    with pytest.raises(RefusedError, match=r"holds no hdds/VERSION") as refused:
         scrubbed(ScrubOptions(data_dirs=[tmp_path], state_dir=tmp_path / "state"))
 
     assert Code.INCONSISTENT_VOLUME is refused.value.code
@@ -481,7 +481,10 @@ def test_two_scrubs_do_not_share_a_state(made: MadeVolume, tmp_path: Path) -> No
     """
     The second is refused while the first runs.
     """
-    with state(tmp_path / "state"), pytest.raises(Refused, match="another scrub uses") as refused:
+    with (
+        state(tmp_path / "state"),
+        pytest.raises(RefusedError, match="another scrub uses") as refused,
+    ):
         scrubbed(ScrubOptions(data_dirs=[made.root], state_dir=tmp_path / "state"))
 
     assert Code.VOLUME_IN_USE is refused.value.code

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import zstandard
 
-from agent.errors import Unavailable
+from agent.errors import UnavailableError
 from agent.host.host import AgentProcess
 from agent.rpc.security.tls import LOOPBACK_ONLY
 from agent.rpc.v1.scm_pb2 import ReplicateCommand
@@ -384,7 +384,7 @@ def test_stalled_copy_times_out_and_releases_the_container(
         order = ReplicateCommand(container_id=5 if is_pull else 1)
         (order.sources.add() if is_pull else order.target).address = f"127.0.0.1:{peer.port}"
 
-        with pytest.raises(Unavailable, match=f"nothing passed for {PATIENCE_S:g} s"):
+        with pytest.raises(UnavailableError, match=f"nothing passed for {PATIENCE_S:g} s"):
             copies.copy(order, lambda: False, 60.0)
 
     with copies.leases.hold(ONE, 0.0):
@@ -401,5 +401,5 @@ def test_a_push_without_room_for_its_tables_says_so(
         order = ReplicateCommand(container_id=1)
         order.target.address = f"127.0.0.1:{peer.port}"
 
-        with pytest.raises(Unavailable, match=r"tables of an archive: .*absent"):
+        with pytest.raises(UnavailableError, match=r"tables of an archive: .*absent"):
             copies.copy(order, lambda: False, 60.0)

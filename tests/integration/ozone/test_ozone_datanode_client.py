@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent.errors import Code, Refused, Unavailable
+from agent.errors import Code, RefusedError, UnavailableError
 from merkle.replica import BlockId, ChecksumType, ChunkInfo, ContainerId
 from ozone.disk.messages import BLOCK_DATA
 from ozone.disk.treefile import decode_tree
@@ -89,13 +89,13 @@ def test_datanode_client_reads_state_blocks_tree_and_bytes(
     assert ContainerFacts("CLOSED", expected_bytes, len(replica.rows)) == facts
     assert 689883159 == tree.root
     for block_id, block in blocks.items():
-        assert not isinstance(block, Refused)
+        assert not isinstance(block, RefusedError)
         for chunk in block.chunks:
             data = datanode.read(ONE, block_id, chunk)
             assert original(block_id, block.length_bytes)[chunk.offset : chunk.end] == data
     assert {FIRST + 29: 41110}.items() <= {
         block_id: block.length_bytes for block_id, block in blocks.items()
-        if not isinstance(block, Refused)
+        if not isinstance(block, RefusedError)
     }.items()  # fmt: skip
 
 
@@ -142,9 +142,11 @@ def test_refusal_of_a_datanode_is_reported_and_not_retried(
     """Each refusal makes Ozone read the container, so the client asks once. The message has the
     datanode and its answer on one line.
     """
-    with pytest.raises(Refused, match=f"{server.address}: CONTAINER_NOT_FOUND: no such thing$"):
+    with pytest.raises(
+        RefusedError, match=f"{server.address}: CONTAINER_NOT_FOUND: no such thing$"
+    ):
         datanode.checksum_info(ContainerId(7))
-    with pytest.raises(Refused, match="NO_SUCH_BLOCK") as refused:
+    with pytest.raises(RefusedError, match="NO_SUCH_BLOCK") as refused:
         datanode.block(ONE, BlockId(1))
 
     assert Code.NO_SUCH_BLOCK is refused.value.code
@@ -155,14 +157,14 @@ def test_refused_block_does_not_end_the_other_reads(datanode: Datanode) -> None:
     """The read is for three blocks. The missing one is refused, and the others are returned."""
     found = list(datanode.blocks(ONE, [BlockId(FIRST + 1), BlockId(1), BlockId(FIRST + 3)]))
 
-    assert [False, True, False] == [isinstance(block, Refused) for _, block in found]
+    assert [False, True, False] == [isinstance(block, RefusedError) for _, block in found]
 
 
 def test_fewer_bytes_than_asked_are_refused(datanode: Datanode) -> None:
     """Bytes of a truncated file are not taken for the chunk."""
     chunk = ChunkInfo(0, 6, ChecksumType.NONE, 0, b"")
 
-    with pytest.raises(Refused, match="has 5 of 6 bytes at 0"):
+    with pytest.raises(RefusedError, match="has 5 of 6 bytes at 0"):
         datanode.read(ONE, BlockId(FIRST + 1), chunk)
 
 
@@ -176,14 +178,17 @@ def test_an_answer_to_another_question_is_refused(replica: Served) -> None:
     with (
         OzoneDatanode({1: served}) as server,
         Datanode(server.address) as client,
-        pytest.raises(Refused, match=other_id),
+        pytest.raises(RefusedError, match=other_id),
     ):
         client.block(ONE, BlockId(FIRST + 1))
 
 
 def test_a_datanode_that_is_down_is_unavailable() -> None:
     """The error has the address."""
-    with Datanode("127.0.0.1:1") as client, pytest.raises(Unavailable, match=r"127\.0\.0\.1:1"):
+    with (
+        Datanode("127.0.0.1:1") as client,
+        pytest.raises(UnavailableError, match=r"127\.0\.0\.1:1"),
+    ):
         client.container(ONE)
 
 
@@ -195,7 +200,7 @@ def test_a_stream_that_breaks_is_unavailable(server: OzoneDatanode, datanode: Da
 
     server.before = breaks_at_third
     came = []
-    with pytest.raises(Unavailable, match=server.address):
+    with pytest.raises(UnavailableError, match=server.address):
         came.extend(found for found in datanode.blocks(ONE, [BlockId(FIRST + 1)] * 9))
     assert len(came) <= 2
 
@@ -213,7 +218,7 @@ def test_a_datanode_that_does_not_answer_is_given_up(server: OzoneDatanode) -> N
     server.before = hangs
     with (
         Datanode(server.address, answer_s=0.3) as client,
-        pytest.raises(Unavailable, match="no answer in time"),
+        pytest.raises(UnavailableError, match="no answer in time"),
     ):
         client.container(ONE)
     go_on.set()
@@ -227,7 +232,7 @@ def test_a_failing_disk_of_the_peer_is_its_refusal(
     """
     server.before = lambda _: IO_EXCEPTION
 
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RefusedError) as refused:
         datanode.container(ONE)
 
     assert Code.IO_EXCEPTION is refused.value.code
@@ -249,11 +254,11 @@ def test_a_real_datanode_was_asked_just_so() -> None:
         ids = list(client.block_ids(two))
         (chunk,) = client.block(two, small).chunks
         data = client.read(two, small, chunk)
-        with pytest.raises(Refused, match="NO_SUCH_BLOCK: Unable to find the block"):
+        with pytest.raises(RefusedError, match="NO_SUCH_BLOCK: Unable to find the block"):
             client.block(two, BlockId(1))
-        with pytest.raises(Refused, match="ContainerID 99 does not exist"):
+        with pytest.raises(RefusedError, match="ContainerID 99 does not exist"):
             client.container(ContainerId(99))
-        with pytest.raises(Refused, match="expected: 1782, actual: 1777"):
+        with pytest.raises(RefusedError, match="expected: 1782, actual: 1777"):
             client.read(two, small, ChunkInfo(0, 1782, ChecksumType.NONE, 0, b""))
 
     assert 12 == len(ids)

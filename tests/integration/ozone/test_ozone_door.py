@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from agent.config.loading import load
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.host.host import AgentProcess
 from agent.host.who import DatanodeIdentity
 from agent.rpc.calls.scm import ScmClient
@@ -104,7 +104,7 @@ def test_an_address_in_use_starts_nothing(tmp_path: Path, host: AgentProcess) ->
     (address,) = host.door_addresses
     config = load(configured(tmp_path / "second", address))
 
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RefusedError) as caught:
         AgentProcess(
             config, WHO, [ScmClient(NOWHERE)], SystemdNotifier(), doors=doors(config.ozone)
         )
@@ -132,7 +132,7 @@ def test_ozone_listener_with_certificates_is_refused_by_the_config(
     """Ozone's protocol is spoken without TLS and tokens, so an agent with certificates cannot
     offer it.
     """
-    with pytest.raises(Refused, match=named) as caught:
+    with pytest.raises(RefusedError, match=named) as caught:
         load(configured(tmp_path, listen, more))
 
     assert "ozone.listen" in str(caught.value)

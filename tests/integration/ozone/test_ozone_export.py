@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from agent.cli.main import run
-from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.errors import Code, RefusedError, SutureError, UnavailableError
 from agent.runtime.exits import ExitCode
 from ozone.cluster.export import ExportOptions, ExportResult, export
 from ozone.wire.authentication import HadoopIdentity
@@ -151,7 +151,7 @@ def without_first_node(frame: bytes) -> bytes:
 
 def test_a_snapshot_is_whole_or_not_there(tmp_path: Path) -> None:
     """An SCM that stops answering midway leaves nothing that a reader could take for a snapshot."""
-    with recorded_scm(silent_after=12) as scm, pytest.raises(Unavailable):
+    with recorded_scm(silent_after=12) as scm, pytest.raises(UnavailableError):
         exported(scm, tmp_path / "snapshot")
 
     assert [] == list(tmp_path.iterdir())
@@ -191,14 +191,14 @@ def test_two_exports_to_one_place_do_not_meet(scm: RecordedScm, tmp_path: Path) 
     met: list[SutureError] = []
 
     def again(_count: int, _total: int) -> None:
-        with pytest.raises(Unavailable) as caught:
+        with pytest.raises(UnavailableError) as caught:
             exported(scm, target)
         met.append(caught.value)
 
     client = OzoneScmClient(parse_addresses(scm.address), HadoopIdentity("suture"), IMPATIENT)
     with closing(client):
         export(ExportOptions(client, target), again)
-    with pytest.raises(Refused, match="exists"):
+    with pytest.raises(RefusedError, match="exists"):
         exported(scm, target)
 
     assert [Code.BUSY] == [error.code for error in met]

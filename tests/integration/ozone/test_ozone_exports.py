@@ -19,7 +19,7 @@ from rocksdict import Options, Rdict
 from merkle.checksum import Algorithm
 from merkle.replica import BlockId, ContainerId
 from ozone.disk.messages import BLOCK_DATA
-from scanner.finding import DamageFault, Finding, Verdict
+from scanner.finding import DamageFault, ScanFinding, Verdict
 from tests.support.ozone.ozone_agent import OzoneAgent, OzoneClient, served
 from tests.support.ozone.ozone_volumes import GOLDEN, descriptor_text
 
@@ -246,7 +246,7 @@ def test_replica_with_lost_rows_is_not_exported(
         index.write(lambda rows: rows.delete_block(WHOLE, BlockId(101)))
         made.replica.scan(WHOLE)
     else:
-        lost = Finding(
+        lost = ScanFinding(
             WHOLE, Verdict.CORRUPT, DamageFault.BLOCK_ROW_MISSING, BlockId(-1), -1, -1, 0, ""
         )
         index.write(lambda rows: rows.delete_block(WHOLE, BlockId(101)))

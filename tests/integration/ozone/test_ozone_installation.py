@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import BlockFailed, Code, Refused, Unavailable
+from agent.errors import BlockFailed, Code, RefusedError, UnavailableError
 from agent.store.files import blockfile
 from merkle.checksum import crc32c
 from merkle.replica import BlockId, ContainerId
@@ -55,7 +55,7 @@ def test_bytes_that_are_not_the_rows_are_refused(tmp_path: Path) -> None:
     """Nothing is changed or kept, whoever offers the bytes."""
     prepare(tmp_path, "flipped")
 
-    with pytest.raises(Refused, match="not what the row here says") as refused:
+    with pytest.raises(RefusedError, match="not what the row here says") as refused:
         installer(tmp_path).install(paths_of(tmp_path), BLOCK, chunk_of(1), PARTS[2])
 
     assert Code.CHECKSUM_MISMATCH is refused.value.code
@@ -89,7 +89,7 @@ def test_no_hole_is_made(tmp_path: Path) -> None:
     """
     prepare(tmp_path, "short")
 
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RefusedError) as refused:
         installer(tmp_path).install(paths_of(tmp_path), BLOCK, chunk_of(2), PARTS[2])
 
     assert Code.CHUNK_GAP is refused.value.code
@@ -207,7 +207,7 @@ def test_a_journal_of_another_version_stops_everything(tmp_path: Path) -> None:
 
     for garbage in (data.replace(b'"version": 1', b'"version": 2'), data[:-7], b"[]"):
         kept.write_bytes(garbage)
-        with pytest.raises(Refused, match="no journal of this version"):
+        with pytest.raises(RefusedError, match="no journal of this version"):
             one.recover()
 
 
@@ -323,7 +323,7 @@ def test_retryable_journal_entry_blocks_only_its_own_container(
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
 
     monkeypatch.setattr(blockfile, "read_past_cache", no_descriptor)
-    with pytest.raises(Unavailable, match="EMFILE") if is_own else nullcontext():
+    with pytest.raises(UnavailableError, match="EMFILE") if is_own else nullcontext():
         one.recover(ContainerId(1 if is_own else 2))
 
     assert 1 == len(one.unfinished())

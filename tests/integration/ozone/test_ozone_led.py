@@ -8,7 +8,7 @@ import pytest
 from crc32c import crc32c
 
 from agent.config.loading import load
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.host.host import AgentProcess
 from agent.main import check_leaders, leaders_of, who_am_i
 from agent.runtime.stop_request import StopRequest
@@ -224,7 +224,7 @@ def test_the_manager_of_another_cluster_is_refused_at_start(
     found = leaders_of(load(written(tmp_path, scm.address)))
 
     with pytest.raises(
-        Refused, match=r"leads cluster CID-1.*, the volumes are of CID-other"
+        RefusedError, match=r"leads cluster CID-1.*, the volumes are of CID-other"
     ) as caught:
         check_leaders(found, replace(WHO, cluster_id="CID-other"))
 
@@ -253,7 +253,7 @@ def test_a_secure_cluster_is_refused_with_a_sentence(tmp_path: Path) -> None:
         config = load(written(tmp_path, scm.address))
         found = leaders_of(config)
 
-        with pytest.raises(Refused, match="SIMPLE authentication is not enabled") as caught:
+        with pytest.raises(RefusedError, match="SIMPLE authentication is not enabled") as caught:
             who_am_i(config, found, StopRequest())
         found[0].close()
 
@@ -271,5 +271,5 @@ def test_another_layout_is_refused_with_the_option(scm: StandInScm, tmp_path: Pa
 
 def test_a_datanode_that_ozone_could_not_name_is_refused(scm: StandInScm, tmp_path: Path) -> None:
     """Ozone knows datanodes by UUIDs."""
-    with pytest.raises(Refused, match="datanode dn1, and Ozone knows datanodes by UUIDs"):
+    with pytest.raises(RefusedError, match="datanode dn1, and Ozone knows datanodes by UUIDs"):
         built(load(written(tmp_path, scm.address)), replace(WHO, datanode_id="dn1"))

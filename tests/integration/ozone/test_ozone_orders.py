@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from agent.config.loading import load
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.host.host import AgentProcess
 from merkle.replica import BlockId, ContainerId, ReplicaState
 from tests.support.ozone.led_agent import DATANODE_ID, built, led_agent, state_of, store_of, written
@@ -92,7 +92,7 @@ def test_a_delete_without_force_spares_what_has_data(scm: StandInScm, agent: Age
     assert "DELETE_ON_NON_EMPTY_CONTAINER" in spared.msg
     assert EXECUTED == gone.status
     wait_until(lambda: scm.replicas()[1].state == 7)
-    with pytest.raises(Refused):
+    with pytest.raises(RefusedError):
         state_of(agent, ONE)
 
 

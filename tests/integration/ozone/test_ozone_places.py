@@ -15,7 +15,7 @@ from agent.runtime.clock import SystemClock
 from agent.runtime.exits import ExitCode
 from ozone.disk.layout import find_volume
 from ozone.scrub.history import History
-from ozone.scrub.places import RULES, Kind, Place, Ruling
+from ozone.scrub.places import RULES, FileKind, PathRole, PathVerdict
 from ozone.scrub.result import ScrubStatus
 from ozone.scrub.scrub import ScrubOptions
 from ozone.scrub.store import OzoneStore
@@ -36,42 +36,51 @@ FOREIGN, LINKED = DamageFault.FOREIGN_FILE, DamageFault.BLOCK_FILE_LINK
 Cell = tuple[ScrubStatus, set[DamageFault]] | None
 
 # By place and kind: what is said without rows, and with them; None where nothing is.
-CELLS: dict[tuple[Place, Kind], tuple[Cell, Cell]] = {
-    (Place.CONTAINER, Kind.NOTHING): (None, (MISSING, set())),
-    (Place.CONTAINER, Kind.EMPTY): ((SKIPPED, set()), (MISSING, set())),
-    (Place.CONTAINER, Kind.DIRECTORY): ((WHOLE, set()), (WHOLE, set())),
-    (Place.CONTAINER, Kind.FILE): ((NOT_READ, set()), (MISSING, set())),
-    (Place.CONTAINER, Kind.LINK): ((WHOLE, set()), (WHOLE, set())),
-    (Place.CONTAINER, Kind.OTHER): ((NOT_READ, set()), (MISSING, set())),
-    (Place.DESCRIPTOR, Kind.NOTHING): ((DAMAGED, {NO_DESCRIPTOR}), (DAMAGED, {NO_DESCRIPTOR})),
-    (Place.DESCRIPTOR, Kind.DIRECTORY): ((DAMAGED, {BAD_DESCRIPTOR}), (DAMAGED, {BAD_DESCRIPTOR})),
-    (Place.DESCRIPTOR, Kind.FILE): ((WHOLE, set()), (WHOLE, set())),
-    (Place.DESCRIPTOR, Kind.LINK): ((WHOLE, set()), (WHOLE, set())),
-    (Place.DESCRIPTOR, Kind.OTHER): ((DAMAGED, {BAD_DESCRIPTOR}), (DAMAGED, {BAD_DESCRIPTOR})),
-    (Place.TREE, Kind.NOTHING): (
+CELLS: dict[tuple[PathRole, FileKind], tuple[Cell, Cell]] = {
+    (PathRole.CONTAINER, FileKind.NOTHING): (None, (MISSING, set())),
+    (PathRole.CONTAINER, FileKind.EMPTY): ((SKIPPED, set()), (MISSING, set())),
+    (PathRole.CONTAINER, FileKind.DIRECTORY): ((WHOLE, set()), (WHOLE, set())),
+    (PathRole.CONTAINER, FileKind.FILE): ((NOT_READ, set()), (MISSING, set())),
+    (PathRole.CONTAINER, FileKind.LINK): ((WHOLE, set()), (WHOLE, set())),
+    (PathRole.CONTAINER, FileKind.OTHER): ((NOT_READ, set()), (MISSING, set())),
+    (PathRole.DESCRIPTOR, FileKind.NOTHING): (
+        (DAMAGED, {NO_DESCRIPTOR}),
+        (DAMAGED, {NO_DESCRIPTOR}),
+    ),
+    (PathRole.DESCRIPTOR, FileKind.DIRECTORY): (
+        (DAMAGED, {BAD_DESCRIPTOR}),
+        (DAMAGED, {BAD_DESCRIPTOR}),
+    ),
+    (PathRole.DESCRIPTOR, FileKind.FILE): ((WHOLE, set()), (WHOLE, set())),
+    (PathRole.DESCRIPTOR, FileKind.LINK): ((WHOLE, set()), (WHOLE, set())),
+    (PathRole.DESCRIPTOR, FileKind.OTHER): (
+        (DAMAGED, {BAD_DESCRIPTOR}),
+        (DAMAGED, {BAD_DESCRIPTOR}),
+    ),
+    (PathRole.TREE, FileKind.NOTHING): (
         (WHOLE, {DamageFault.TREE_MISSING}),
         (WHOLE, {DamageFault.TREE_MISSING}),
     ),
-    (Place.TREE, Kind.DIRECTORY): (
+    (PathRole.TREE, FileKind.DIRECTORY): (
         (WHOLE, {DamageFault.TREE_DAMAGED}),
         (WHOLE, {DamageFault.TREE_DAMAGED}),
     ),
-    (Place.TREE, Kind.FILE): ((WHOLE, set()), (DOUBTFUL, set())),  # it is one without blocks
-    (Place.TREE, Kind.LINK): ((WHOLE, set()), (DOUBTFUL, set())),
-    (Place.TREE, Kind.OTHER): (
+    (PathRole.TREE, FileKind.FILE): ((WHOLE, set()), (DOUBTFUL, set())),  # it is one without blocks
+    (PathRole.TREE, FileKind.LINK): ((WHOLE, set()), (DOUBTFUL, set())),
+    (PathRole.TREE, FileKind.OTHER): (
         (WHOLE, {DamageFault.TREE_DAMAGED}),
         (WHOLE, {DamageFault.TREE_DAMAGED}),
     ),
-    (Place.CHUNKS, Kind.NOTHING): ((WHOLE, set()), (DAMAGED, {NO_CHUNKS, NO_FILE})),
-    (Place.CHUNKS, Kind.DIRECTORY): ((WHOLE, set()), (WHOLE, set())),
-    (Place.CHUNKS, Kind.FILE): ((DAMAGED, {NO_CHUNKS}), (DAMAGED, {NO_CHUNKS, NO_FILE})),
-    (Place.CHUNKS, Kind.LINK): ((WHOLE, set()), (WHOLE, set())),
-    (Place.CHUNKS, Kind.OTHER): ((DAMAGED, {NO_CHUNKS}), (DAMAGED, {NO_CHUNKS, NO_FILE})),
-    (Place.BLOCK, Kind.NOTHING): ((WHOLE, set()), (DAMAGED, {NO_FILE})),
-    (Place.BLOCK, Kind.DIRECTORY): ((WHOLE, {FOREIGN}), (DAMAGED, {NO_FILE})),
-    (Place.BLOCK, Kind.FILE): ((WHOLE, {DamageFault.BLOCK_ROW_MISSING}), (WHOLE, set())),
-    (Place.BLOCK, Kind.LINK): ((WHOLE, {FOREIGN}), (DOUBTFUL, {LINKED})),
-    (Place.BLOCK, Kind.OTHER): ((WHOLE, {FOREIGN}), (DAMAGED, {NO_FILE})),
+    (PathRole.CHUNKS, FileKind.NOTHING): ((WHOLE, set()), (DAMAGED, {NO_CHUNKS, NO_FILE})),
+    (PathRole.CHUNKS, FileKind.DIRECTORY): ((WHOLE, set()), (WHOLE, set())),
+    (PathRole.CHUNKS, FileKind.FILE): ((DAMAGED, {NO_CHUNKS}), (DAMAGED, {NO_CHUNKS, NO_FILE})),
+    (PathRole.CHUNKS, FileKind.LINK): ((WHOLE, set()), (WHOLE, set())),
+    (PathRole.CHUNKS, FileKind.OTHER): ((DAMAGED, {NO_CHUNKS}), (DAMAGED, {NO_CHUNKS, NO_FILE})),
+    (PathRole.BLOCK, FileKind.NOTHING): ((WHOLE, set()), (DAMAGED, {NO_FILE})),
+    (PathRole.BLOCK, FileKind.DIRECTORY): ((WHOLE, {FOREIGN}), (DAMAGED, {NO_FILE})),
+    (PathRole.BLOCK, FileKind.FILE): ((WHOLE, {DamageFault.BLOCK_ROW_MISSING}), (WHOLE, set())),
+    (PathRole.BLOCK, FileKind.LINK): ((WHOLE, {FOREIGN}), (DOUBTFUL, {LINKED})),
+    (PathRole.BLOCK, FileKind.OTHER): ((WHOLE, {FOREIGN}), (DAMAGED, {NO_FILE})),
 }
 
 
@@ -103,32 +112,32 @@ def made(tmp_path: Path) -> Iterator[MadeVolume]:
     volume.close()
 
 
-def path_of(made: MadeVolume, place: Place) -> Path:
+def path_of(made: MadeVolume, place: PathRole) -> Path:
     """Return where the place is."""
     return {
-        Place.CONTAINER: made.folder(SUBJECT),
-        Place.DESCRIPTOR: made.descriptor(SUBJECT),
-        Place.TREE: made.tree(SUBJECT),
-        Place.CHUNKS: made.folder(SUBJECT) / "chunks",
-        Place.BLOCK: made.file(SUBJECT, BLOCK),
+        PathRole.CONTAINER: made.folder(SUBJECT),
+        PathRole.DESCRIPTOR: made.descriptor(SUBJECT),
+        PathRole.TREE: made.tree(SUBJECT),
+        PathRole.CHUNKS: made.folder(SUBJECT) / "chunks",
+        PathRole.BLOCK: made.file(SUBJECT, BLOCK),
     }[place]
 
 
-def put(path: Path, kind: Kind, aside: Path, other: str) -> None:
+def put(path: Path, kind: FileKind, aside: Path, other: str) -> None:
     """Have something of this kind stand there instead of what belongs there, which does now."""
-    belongs = Kind.DIRECTORY if path.is_dir() else Kind.FILE
+    belongs = FileKind.DIRECTORY if path.is_dir() else FileKind.FILE
     if kind is belongs:
         return
     path.rename(aside)
-    if kind is Kind.LINK:
+    if kind is FileKind.LINK:
         path.symlink_to(aside)
-    elif kind is Kind.EMPTY:
+    elif kind is FileKind.EMPTY:
         (path / "metadata").mkdir(parents=True)
-    elif kind is Kind.DIRECTORY:
+    elif kind is FileKind.DIRECTORY:
         path.mkdir()
-    elif kind is Kind.FILE:
+    elif kind is FileKind.FILE:
         path.write_bytes(b"a file")
-    elif kind is Kind.OTHER:
+    elif kind is FileKind.OTHER:
         OTHERS[other](path)
 
 
@@ -138,19 +147,19 @@ def put(path: Path, kind: Kind, aside: Path, other: str) -> None:
     [
         (place, kind, other)
         for place, kind in CELLS
-        for other in (OTHERS if kind is Kind.OTHER else [""])
+        for other in (OTHERS if kind is FileKind.OTHER else [""])
     ],
 )
 def test_contents_of_each_place_have_the_expected_verdict(
-    made: MadeVolume, tmp_path: Path, place: Place, kind: Kind, other: str, has_rows: bool
+    made: MadeVolume, tmp_path: Path, place: PathRole, kind: FileKind, other: str, has_rows: bool
 ) -> None:
     """The other container is scrubbed whatever is found there, and the messages name it."""
     if has_rows:
         made.add_block(SUBJECT, BLOCK, DATA)
-    elif place is Place.BLOCK:
+    elif place is PathRole.BLOCK:
         made.add_block(SUBJECT, BLOCK + 1, DATA)
         made.file(SUBJECT, BLOCK).write_bytes(DATA)
-    if place is Place.TREE:
+    if place is PathRole.TREE:
         made.put_tree(SUBJECT, {})
     put(path_of(made, place), kind, tmp_path / "aside", other)
 
@@ -163,19 +172,19 @@ def test_contents_of_each_place_have_the_expected_verdict(
     assert result is not None
     standing, faults = expected
     found = {item.fault for item in result.findings}
-    if place is not Place.TREE:
+    if place is not PathRole.TREE:
         found -= {DamageFault.TREE_MISSING}
     assert (standing, faults) == (result.standing, found)
     assert WHOLE is results[1].standing
-    if kind is Kind.OTHER:
+    if kind is FileKind.OTHER:
         said = [result.why, *(item.evidence for item in result.findings), *result.doubts()]
         assert [] != [text for text in said if other in text or path_of(made, place).name in text]
 
 
 def test_the_table_of_verdicts_is_the_one_that_was_tried() -> None:
     """Every cell has a test, and none disagrees."""
-    standing_of = {Ruling.SILENT: {None, WHOLE}, Ruling.READ: {WHOLE, DOUBTFUL}}
-    standing_of[Ruling.NOTED] = {WHOLE}
+    standing_of = {PathVerdict.SILENT: {None, WHOLE}, PathVerdict.READ: {WHOLE, DOUBTFUL}}
+    standing_of[PathVerdict.NOTED] = {WHOLE}
     cells = {
         (place, kind, has_rows): rule
         for place, kinds in RULES.items()
@@ -194,7 +203,7 @@ def test_the_table_of_verdicts_is_the_one_that_was_tried() -> None:
 def table() -> str:
     """Return the table of the document."""
 
-    def said(place: Place, kind: Kind, has_rows: bool) -> str:
+    def said(place: PathRole, kind: FileKind, has_rows: bool) -> str:
         rule = RULES[place][kind][has_rows]
         return f"{rule.ruling.value} {rule.fault.value}" if rule.fault else rule.ruling.value
 
@@ -281,7 +290,7 @@ def test_rows_of_a_database_that_cannot_be_read_are_not_taken_for_none(
     made: MadeVolume, tmp_path: Path
 ) -> None:
     """An empty directory may be all that is left of a container, so it gets no verdict."""
-    put(made.folder(SUBJECT), Kind.EMPTY, tmp_path / "aside", "")
+    put(made.folder(SUBJECT), FileKind.EMPTY, tmp_path / "aside", "")
     (made.database / "CURRENT").write_bytes(b"garbage")
 
     results = scrubbed(ScrubOptions(data_dirs=[made.root], state_dir=tmp_path / "state"))
@@ -295,7 +304,7 @@ def test_bad_bytes_behind_a_link_are_damage(made: MadeVolume, tmp_path: Path) ->
     A link to good bytes costs a look, one to others is as bad as a file of them.
     """
     made.add_block(SUBJECT, BLOCK, DATA)
-    put(made.file(SUBJECT, BLOCK), Kind.LINK, tmp_path / "aside", "")
+    put(made.file(SUBJECT, BLOCK), FileKind.LINK, tmp_path / "aside", "")
     (tmp_path / "aside").write_bytes(DATA[::-1])
 
     result = scrubbed(ScrubOptions(data_dirs=[made.root], state_dir=tmp_path / "state"))[SUBJECT]

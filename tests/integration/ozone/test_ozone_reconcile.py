@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from agent.cli.main import run
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.rpc.wire.plan_file import FinishedRun
 from agent.runtime.exits import ExitCode
 from ozone.cluster.reconcile import (
@@ -152,7 +152,7 @@ def test_a_plan_about_another_cluster_is_refused(scm: RecordedScm, tmp_path: Pat
     """
     directory = finished_run(tmp_path / "run", {"container_id": 1}, cluster_id="another")
 
-    with pytest.raises(Refused, match="the plan is about cluster another") as caught:
+    with pytest.raises(RefusedError, match="the plan is about cluster another") as caught:
         given(scm, directory)
 
     assert Code.WRONG_CLUSTER is caught.value.code

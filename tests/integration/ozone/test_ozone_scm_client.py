@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from agent.errors import Code, Refused, Unavailable
+from agent.errors import Code, RefusedError, UnavailableError
 from ozone.wire.authentication import HadoopIdentity
 from ozone.wire.connection import parse_addresses
 from ozone.wire.frames import Failure
@@ -155,7 +155,7 @@ def test_missing_leader_is_reported_with_address_and_reason() -> None:
         client = OzoneScmClient(
             parse_addresses(f"{nobody},{follower.address}"), HadoopIdentity("suture"), IMPATIENT
         )
-        with closing(client), pytest.raises(Unavailable) as caught:
+        with closing(client), pytest.raises(UnavailableError) as caught:
             client.ask(ScmRequestType.GET_SCM)
 
     assert f"{nobody}: Connection refused" in str(caught.value)
@@ -167,7 +167,7 @@ def test_a_server_that_says_nothing_is_given_up() -> None:
     with (
         recorded_scm(silent_after=0) as scm,
         closing(client_of(scm, manners=IMPATIENT)) as client,
-        pytest.raises(Unavailable, match=r"no answer within 0\.2 s"),
+        pytest.raises(UnavailableError, match=r"no answer within 0\.2 s"),
     ):
         client.ask(ScmRequestType.GET_SCM)
 
@@ -179,7 +179,7 @@ def test_a_cluster_with_kerberos_is_refused_in_plain_words() -> None:
     with (
         recorded_scm(lets_in=False) as scm,
         closing(client_of(scm)) as client,
-        pytest.raises(Refused, match="SIMPLE authentication is not enabled") as caught,
+        pytest.raises(RefusedError, match="SIMPLE authentication is not enabled") as caught,
     ):
         client.ask(ScmRequestType.GET_SCM)
 
@@ -201,7 +201,7 @@ def test_another_port_of_the_scm_is_told(server: str, said: str) -> None:
     with (
         recorded_scm(**wishes) as scm,
         closing(client_of(scm)) as client,
-        pytest.raises(Refused, match=said) as caught,
+        pytest.raises(RefusedError, match=said) as caught,
     ):
         client.ask(ScmRequestType.GET_SCM)
 
@@ -214,6 +214,6 @@ def test_an_answer_that_is_too_large_is_not_waited_for() -> None:
     with (
         recorded_scm(raw=b"\x7f\xff\xff\xff") as scm,
         closing(client_of(scm)) as client,
-        pytest.raises(Refused, match="2147483647 bytes in one answer"),
+        pytest.raises(RefusedError, match="2147483647 bytes in one answer"),
     ):
         client.ask(ScmRequestType.GET_SCM)

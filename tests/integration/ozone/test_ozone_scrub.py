@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Refused
-from ozone.scrub.comparison import Agreement, Reason
+from agent.errors import RefusedError
+from ozone.scrub.comparison import Agreement, ChecksumDifferenceReason
 from ozone.scrub.result import ScrubStatus
 from ozone.scrub.scrub import ScrubOptions
 from scanner.finding import DamageFault, Forensic
@@ -89,8 +89,8 @@ def test_trees_that_ozone_made_of_damage_are_explained(volumes: Path, tmp_path: 
     assert [Agreement.DAMAGE, Agreement.DAMAGE, Agreement.EQUAL] == [
         results[number].comparison.agreement for number in (1, 2, 4)
     ]
-    assert {Reason.LAST_CHUNK: 1} == results[1].comparison.reasons
-    assert {Reason.NO_CHECKSUMS: 2} == results[2].comparison.reasons
+    assert {ChecksumDifferenceReason.LAST_CHUNK: 1} == results[1].comparison.reasons
+    assert {ChecksumDifferenceReason.NO_CHECKSUMS: 2} == results[2].comparison.reasons
     assert all(result.comparison.is_recorded for result in results.values())
 
 
@@ -123,7 +123,7 @@ def test_a_volume_with_a_database_for_each_container_is_read(volumes: Path, tmp_
     assert [Agreement.EXPLAINED, Agreement.EQUAL] == [
         results[number].comparison.agreement for number in (1, 2)
     ]
-    assert {Reason.NO_CHECKSUMS: 1} == results[1].comparison.reasons
+    assert {ChecksumDifferenceReason.NO_CHECKSUMS: 1} == results[1].comparison.reasons
     assert [(102, DamageFault.TRAILING_BYTES, 2000)] == [
         (finding.block_id, finding.fault, finding.length_bytes) for finding in results[1].findings
     ]
@@ -185,7 +185,7 @@ def test_state_on_the_volume_is_refused(made: MadeVolume) -> None:
     """
     before = snapshot(made.root)
 
-    with pytest.raises(Refused, match="lies on Ozone's volume"):
+    with pytest.raises(RefusedError, match="lies on Ozone's volume"):
         scrubbed(ScrubOptions(data_dirs=[made.root], state_dir=made.root / "hdds" / "state"))
 
     assert before == snapshot(made.root)

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from agent.cli.main import run
-from agent.errors import Refused
+from agent.errors import RefusedError
 from agent.runtime.exits import ExitCode
 from merkle.checksum import Algorithm
 from merkle.replica import BlockId, ContainerId
@@ -276,7 +276,7 @@ def test_invalid_scrub_document_is_refused_by_name(
     path = tmp_path / "host.json"
     path.write_text(text)
 
-    with pytest.raises(Refused, match=r"host\.json"):
+    with pytest.raises(RefusedError, match=r"host\.json"):
         read_scrubs([path])
     code = run(
         [

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent.errors import Code, Refused, VolumeFailed
+from agent.errors import Code, RefusedError, VolumeFailed
 from agent.runtime.clock import SystemClock
 from agent.runtime.stop_request import StopRequest
 from merkle.replica import BlockId, ContainerId
@@ -25,7 +25,7 @@ from ozone.scrub.result import ContainerResult, ScrubStatus
 from ozone.scrub.scrub import ScrubOptions
 from ozone.scrub.service import ScrubServiceOptions, serve
 from ozone.scrub.store import OzoneStore
-from scanner.finding import DamageFault, Finding, Verdict
+from scanner.finding import DamageFault, ScanFinding, Verdict
 from tests.support.faults.changes_seen import changes
 from tests.support.ozone.ozone_scrubs import running_volume, scrubbed
 from tests.support.ozone.ozone_volumes import CLUSTER, MadeVolume, golden, snapshot
@@ -123,7 +123,7 @@ def test_a_scrape_parses_only_what_has_changed(
     monkeypatch.setattr(History, "result", result)
     whole = ContainerResult(container_id=ContainerId(1), storage_id="DS-1", read_at_ms=5)
     other = replace(whole, container_id=ContainerId(2))
-    lost = Finding(
+    lost = ScanFinding(
         ContainerId(1), Verdict.CORRUPT, DamageFault.CHUNK_SHORT, BlockId(9), 0, 7, 5, "short"
     )
     seen, path = HistoryCounts(), tmp_path / "history.sqlite"
@@ -258,7 +258,7 @@ def test_a_promise_that_cannot_be_kept_is_refused(tmp_path: Path) -> None:
     data_dir = golden(tmp_path / "golden") / "dn0-damaged"
     scrub = ScrubOptions(data_dirs=[data_dir], state_dir=tmp_path / "state", bytes_per_s_max=1000)
 
-    with pytest.raises(Refused, match=r"cannot be kept: volume .* --rate gives") as refused:
+    with pytest.raises(RefusedError, match=r"cannot be kept: volume .* --rate gives") as refused:
         serve(ScrubServiceOptions(scrub=scrub, interval_s=60.0), StopRequest())
 
     assert Code.INVALID_CONFIG is refused.value.code

@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import pytest
 
-from agent.errors import Code, Unavailable
+from agent.errors import Code, UnavailableError
 from agent.store.operations.arrival import ARRIVALS_MAX
 from ozone.transfer.messages import UPLOAD
 from ozone.transfer.service import ReplicationService
@@ -154,7 +154,7 @@ def test_cancelled_upload_stops_waiting_for_its_turn() -> None:
     for one in held:
         one.__enter__()
 
-    with pytest.raises(Unavailable) as caught, turns.turn(lambda: False):
+    with pytest.raises(UnavailableError) as caught, turns.turn(lambda: False):
         raise AssertionError("nobody's turn")
 
     assert Code.CANCELLED is caught.value.code

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.errors import Code, RefusedError, SutureError, UnavailableError
 from agent.runtime.clock import SystemClock
 from merkle.replica import BlockId, ContainerId
 from ozone.disk import database
@@ -80,7 +80,7 @@ def test_a_view_is_used_again_until_something_was_written(made: MadeVolume, scra
 
 def test_a_database_that_is_not_there_is_named(tmp_path: Path, scratch: Path) -> None:
     """The hint names the Ozone option that may have moved it."""
-    with pytest.raises(Unavailable, match="does not exist") as refused:
+    with pytest.raises(UnavailableError, match="does not exist") as refused:
         ContainerDatabase(tmp_path / "nowhere", scratch).view(0.0)
 
     assert "--db-dir" in refused.value.hint
@@ -145,9 +145,9 @@ def test_a_database_that_was_mended_is_opened_again(
 ) -> None:
     """A failure is remembered for a time, and for a shorter one if the volume was written to."""
     base, heal = ContainerDatabase(made.database, scratch), damaged(made)
-    with pytest.raises(Unavailable, match=r"container\.db") as first:
+    with pytest.raises(UnavailableError, match=r"container\.db") as first:
         base.view(0.0)
-    with pytest.raises(Unavailable) as again:
+    with pytest.raises(UnavailableError) as again:
         base.view(time.monotonic())
     monkeypatch.setattr(database, "CHANGED_S", 0.0)
     heal()
@@ -169,7 +169,7 @@ def test_a_database_that_recovered_is_opened_again(
     damaged(made)
 
     for _ in range(2):
-        with pytest.raises(Unavailable):
+        with pytest.raises(UnavailableError):
             base.view(0.0)
 
     assert 4 == len(opened)
@@ -287,7 +287,7 @@ def test_a_full_disk_is_no_reason_to_remove_a_history(tmp_path: Path) -> None:
     with closing(History(tmp_path / "history.sqlite")) as history:
         put(history, 1)
         history._base.execute("PRAGMA max_page_count=12")
-        with pytest.raises(Unavailable, match="database or disk is full") as full:
+        with pytest.raises(UnavailableError, match="database or disk is full") as full:
             fill(history)
         history._base.execute("PRAGMA max_page_count=1000")
         put(history, 20)
@@ -305,11 +305,11 @@ def test_a_history_that_somebody_holds_is_not_to_be_removed(
     path = tmp_path / "history.sqlite"
     with closing(History(path)) as history, closing(sqlite3.connect(path)) as other:
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(Unavailable, match="database is locked") as held:
+        with pytest.raises(UnavailableError, match="database is locked") as held:
             put(history, 1)
         other.execute("ROLLBACK")
         put(history, 1)
-    with pytest.raises(Refused, match="unable to open") as lost:
+    with pytest.raises(RefusedError, match="unable to open") as lost:
         History(tmp_path / "nowhere" / "history.sqlite")
 
     assert "another program" in held.value.hint
@@ -350,8 +350,8 @@ def test_a_history_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     with closing(History(later)) as history:
         history._base.execute("PRAGMA user_version=2")
 
-    with pytest.raises(Refused, match="file is not a database") as refused:
+    with pytest.raises(RefusedError, match="file is not a database") as refused:
         History(garbage)
     assert "remove it" in refused.value.hint
-    with pytest.raises(Refused, match="has format 2"):
+    with pytest.raises(RefusedError, match="has format 2"):
         History(later)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ozone.scrub.comparison import Agreement, Reason
+from ozone.scrub.comparison import Agreement, ChecksumDifferenceReason
 from ozone.scrub.result import ContainerResult, ScrubStatus
 from ozone.scrub.scrub import ScrubListener, ScrubOptions, scrub
 from tests.support.faults.changes_seen import changes
@@ -38,5 +38,5 @@ def test_every_replica_of_a_whole_cluster_is_whole_and_explained(tmp_path: Path)
     )
     assert {
         (Agreement.EQUAL, ()): 13,
-        (Agreement.EXPLAINED, (Reason.LAST_CHUNK,)): 3,
+        (Agreement.EXPLAINED, (ChecksumDifferenceReason.LAST_CHUNK,)): 3,
     } == found

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Unavailable
+from agent.errors import UnavailableError
 from ozone.transfer import scratch
 from ozone.transfer.entries import ArchiveEntry
 from ozone.transfer.scratch import MEMORY_BYTES_MAX, PREFIX, YOUNG_S, Scratch, clear_abandoned
@@ -92,15 +92,15 @@ def test_an_agent_without_room_for_tables_says_so(memory: Path) -> None:
     """The error concerns neither the archive, nor its sender or receiver, nor a volume."""
     disk = memory.parent / "disk"
     disk.rmdir()
-    with pytest.raises(Unavailable, match=r"tables of an archive: .*ENOENT"), Scratch(disk):
+    with pytest.raises(UnavailableError, match=r"tables of an archive: .*ENOENT"), Scratch(disk):
         pass
-    with Scratch(memory) as tables, pytest.raises(Unavailable, match="tables of an archive"):
+    with Scratch(memory) as tables, pytest.raises(UnavailableError, match="tables of an archive"):
         tables.reserve(2 * MEMORY_BYTES_MAX)
     with Scratch(memory) as tables:
         tables.path.rmdir()
-        with pytest.raises(Unavailable, match="tables of an archive"):
+        with pytest.raises(UnavailableError, match="tables of an archive"):
             keep_table(ArchiveEntry("db/block_data.data", 4, iter([memoryview(b"rows")])), tables)
-    with pytest.raises(Unavailable, match=rf"tables of an archive: IO error.*{disk}"):
+    with pytest.raises(UnavailableError, match=rf"tables of an archive: IO error.*{disk}"):
         write_table(disk, "block_data", iter([(b"key", b"value")]))
     clear_abandoned(memory)  # which stops no start
 

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.plan.actions import ConfirmedDeletes, SkipReason
 from agent.plan.reconcile_outcome import ChunkResult, ReconcileResult, ReconcileVerdict
 from agent.reconcile.survey import SilentHolder
 from agent.rpc.wire.reports import replica_report
 from merkle.checksum import window_checksums
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ReplicaState
-from scanner.finding import DamageFault, Finding, Verdict
+from scanner.finding import DamageFault, ScanFinding, Verdict
 from tests.support.storage.datanodes import Datanode
 from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.stored_replica import CONTAINER, WINDOW_BYTES, StoredReplica, noise
@@ -53,7 +53,7 @@ class Cluster:
         """Return the file of the block in question."""
         return datanode.files().get(f"{BLOCK}.block", b"")
 
-    def contradictions(self) -> list[Finding]:
+    def contradictions(self) -> list[ScanFinding]:
         """Return what is known here of contradictions."""
         findings = self.mine.replica.store.findings(CONTAINER)
         return [finding for finding in findings if finding.verdict is Verdict.CONTRADICTORY]
@@ -160,7 +160,7 @@ class TestStore:
         before = cluster.mine.files()
         [chunk] = cluster.wrong.replica.store.block(CONTAINER, BLOCK).chunks
 
-        with pytest.raises(Refused, match="not what the row here says") as refused:
+        with pytest.raises(RefusedError, match="not what the row here says") as refused:
             store.repair(CONTAINER).install_chunk(BLOCK, chunk, cluster.lie)
 
         assert Code.CHECKSUM_MISMATCH is refused.value.code

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent.errors import Code, Unavailable
+from agent.errors import Code, UnavailableError
 from agent.plan.reconcile_outcome import ReconcileResult, ReconcileVerdict
 from agent.reconcile.mend import RepairLimits
 from agent.rpc.calls.peer import Peer
@@ -217,7 +217,7 @@ def test_chunk_that_cannot_be_read_here_is_fetched(
     served_by(*cluster[1:])
 
     def fails(_repair: ReplicaRepair, _block_id: BlockId, _chunks: object) -> list[bytes]:
-        raise Unavailable(Code.UNAVAILABLE, "the index has no free reader")
+        raise UnavailableError(Code.UNAVAILABLE, "the index has no free reader")
 
     monkeypatch.setattr(ReplicaRepair, "held_of", fails)
     result = cluster[0].reconcile(cluster[1:])
@@ -242,7 +242,7 @@ def test_peer_without_batch_proofs_is_asked_chunk_by_chunk(
         return alone or [bytes(16)] * len(asked)
 
     def silent(*_: object) -> bytes:
-        raise Unavailable(Code.UNAVAILABLE, "it does not answer")
+        raise UnavailableError(Code.UNAVAILABLE, "it does not answer")
 
     monkeypatch.setattr(Peer, "prove_chunks", unproven)
     calls = Counting(monkeypatch)
@@ -273,7 +273,7 @@ def test_silent_peer_is_not_asked_again(cluster: Cluster, monkeypatch: pytest.Mo
     def answering(peer: Peer, container_id: ContainerId, keys: Keys) -> object:
         if peer.address == silent:
             asked.append(len(keys))
-            raise Unavailable(Code.UNAVAILABLE, "it does not answer")
+            raise UnavailableError(Code.UNAVAILABLE, "it does not answer")
         return real(peer, container_id, keys)
 
     monkeypatch.setattr(Peer, "read_chunks", answering)

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from agent.errors import Code, Unavailable
+from agent.errors import Code, UnavailableError
 from agent.reconcile.peer_challenges import ChallengeWorker
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
-from agent.runtime.loop import Throttled
+from agent.runtime.loop import RetryAfter
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockId, ContainerId
 from tests.support.clock import FakeClock
@@ -215,7 +215,7 @@ def test_challenges_keep_to_their_interval(two: Two) -> None:
     """
 
     def silent(_: ContainerId) -> scm_pb2.ContainerInfo:
-        raise Unavailable(Code.UNAVAILABLE, "nobody answers")
+        raise UnavailableError(Code.UNAVAILABLE, "nobody answers")
 
     with dialled([two.other]) as peers:
         worker = two.worker(peers["dn2"])
@@ -226,7 +226,7 @@ def test_challenges_keep_to_their_interval(two: Two) -> None:
         two.results.clear()
         for other in (two.worker(peers["dn2"], 0.0), two.worker(peers["dn2"], info=silent)):
             two.clock.advance_s(2 * INTERVAL_S)
-            assert isinstance(other.step(), Throttled)
+            assert isinstance(other.step(), RetryAfter)
 
     assert not two.results
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.reconcile.witnesses import ProofAnswer, ask_for_chunks, proof_of_chunk
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import datanode_pb2 as pb
@@ -145,7 +145,7 @@ def test_a_nonce_has_its_length(peer: Peer, length_bytes: int) -> None:
     """
     A short one could be tried out beforehand.
     """
-    with pytest.raises(Refused, match="nonce") as caught:
+    with pytest.raises(RefusedError, match="nonce") as caught:
         peer.prove_chunks(CONTAINER, [(BLOCK, 0, bytes(length_bytes))])
 
     assert Code.MALFORMED_REQUEST is caught.value.code

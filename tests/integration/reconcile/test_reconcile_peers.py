@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, Unavailable
+from agent.errors import Code, UnavailableError
 from agent.plan.actions import ConfirmedDeletes
 from agent.plan.reconcile_outcome import (
     ChunkResult,
@@ -217,7 +217,7 @@ class TestGivingUp:
         cluster[1].serve()
 
         def full(*_: object, **__: object) -> None:
-            raise Unavailable(code, "no room")
+            raise UnavailableError(code, "no room")
 
         monkeypatch.setattr(ReplicaRepair, "install_chunk", full)
         reconciler = cluster[0].reconciler(limits=RepairLimits(fetch_count_max=1))

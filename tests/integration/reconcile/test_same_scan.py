@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, Unavailable
+from agent.errors import Code, UnavailableError
 from agent.plan.reconcile_outcome import ChunkResult, ReadBack, ReconcileResult, ReconcileVerdict
 from agent.scan.container_scan import scan_container
 from merkle.replica import BlockId, ReplicaState
@@ -130,4 +130,4 @@ def test_damage_that_nobody_can_mend_is_not_read_again_and_again(cluster: Cluste
 
 def killed(_container_id: object, _changed: object) -> ReadBack:
     """Stand for the read that closes a repair, in a process that did not live to see it."""
-    raise Unavailable(Code.BUSY, "its process was killed")
+    raise UnavailableError(Code.BUSY, "its process was killed")

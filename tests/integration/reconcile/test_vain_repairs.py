@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, Unavailable
+from agent.errors import Code, UnavailableError
 from agent.plan.reconcile_outcome import ReadBack, ReconcileVerdict
 from agent.reconcile.reconciler import Reconciler
 from agent.rpc.calls.peer import Peer
@@ -142,7 +142,7 @@ class TestVainRepairs:
         reconciler = cluster[0].reconciler()
 
         def silent(*_: object) -> bytes:
-            raise Unavailable(Code.UNAVAILABLE, "it does not answer")
+            raise UnavailableError(Code.UNAVAILABLE, "it does not answer")
 
         with dialled(cluster[1:2]) as peers:
             with monkeypatch.context() as patch:

@@ -14,7 +14,7 @@ import pytest
 from agent.ec.blockgroup import RebuildableGroup, agree
 from agent.ec.rebuild_task import RebuildStats
 from agent.ec.scheme import CodecName, Scheme
-from agent.errors import Code, Refused, SutureError, Unavailable, VolumeFailed
+from agent.errors import Code, RefusedError, SutureError, UnavailableError, VolumeFailed
 from agent.ports import Executor
 from agent.reconstruct import sources as sources_module
 from agent.reconstruct.cell_reads import read_cells
@@ -74,7 +74,7 @@ class SilentAtFirst(Noted):
         """Answer from the second on."""
         self.together.append(len(keys))
         if len(self.together) == 1:
-            raise Unavailable(Code.UNAVAILABLE, "nobody answers")
+            raise UnavailableError(Code.UNAVAILABLE, "nobody answers")
         return Peer.read_chunks(self, container_id, keys)
 
 
@@ -91,7 +91,7 @@ class SilentAlone(Noted):
         """Note which, and do not answer."""
         del container_id, offset, meter
         self.alone.append(block_id)
-        raise Unavailable(Code.UNAVAILABLE, "nobody answers")
+        raise UnavailableError(Code.UNAVAILABLE, "nobody answers")
 
 
 class Rewritten(Noted):
@@ -251,7 +251,7 @@ def test_source_without_the_batch_call_is_asked_cell_by_cell(
     failure.
     """
     monkeypatch.setattr(sources_module, "AHEAD_CALLS_MAX", 1)
-    refusal = Refused(Code.MALFORMED_REQUEST, "no such method")
+    refusal = RefusedError(Code.MALFORMED_REQUEST, "no such method")
     with peers(cluster, dn1=Noted(cluster.nodes[1].address, refusal)) as dialled:
         sources, account = opened(cluster, dialled, (1, 2, 3, 4))
 
@@ -289,7 +289,7 @@ def test_source_silent_for_one_cell_is_not_asked_for_those_behind_it(
     cluster: EcCluster,
 ) -> None:
     """Each further cell would wait as long."""
-    refusal = Refused(Code.MALFORMED_REQUEST, "no such method")
+    refusal = RefusedError(Code.MALFORMED_REQUEST, "no such method")
     with peers(cluster, dn1=SilentAlone(cluster.nodes[1].address, refusal)) as dialled:
         sources, _ = opened(cluster, dialled, (1, 2, 3, 4))
 
@@ -304,7 +304,7 @@ def test_silence_of_a_batch_counts_once(cluster: EcCluster) -> None:
     with peers(cluster, dn1=SilentAtFirst(cluster.nodes[1].address)) as dialled:
         sources, account = opened(cluster, dialled, (1, 2, 3))
 
-        with pytest.raises(Unavailable) as lost:
+        with pytest.raises(UnavailableError) as lost:
             read_all(cluster, sources)
 
         assert "nobody answers" in str(lost.value)  # of the one cell that it was asked for

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent.ec.scheme import CodecName, Scheme
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.plan.reconcile_outcome import ChunkResult, ReconcileResult, ReconcileVerdict
 from agent.reconstruct import row_repair
 from merkle.replica import BlockId, ContainerId, ReplicaState
@@ -104,7 +104,7 @@ def test_block_deleted_here_is_not_made_again(tmp_path: Path) -> None:
 
         cluster.mend(LATE, OTHERS)
 
-        with pytest.raises(Refused) as gone:
+        with pytest.raises(RefusedError) as gone:
             cluster.nodes[LATE].store.block(CONTAINER, BlockId(2))
         assert Code.NO_SUCH_BLOCK is gone.value.code
         assert (Q, LAST, 0) == facts(cluster)

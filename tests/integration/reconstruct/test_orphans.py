@@ -9,7 +9,7 @@ import pytest
 
 from agent.ec.rebuild_task import RebuildTask
 from agent.ec.scheme import CodecName, Scheme
-from agent.errors import Code, Refused, Unavailable
+from agent.errors import Code, RefusedError, UnavailableError
 from agent.reconstruct import coordinator
 from agent.rpc.calls import message_groups
 from merkle.replica import BlockId, ContainerId, ReplicaState
@@ -43,7 +43,7 @@ class TestOrphans:
 
             assert [2] == list(result.orphans)
             assert len(LENGTHS) - 1 == result.block_count
-            with pytest.raises(Refused):
+            with pytest.raises(RefusedError):
                 cluster.nodes[6].store.block(CONTAINER, BlockId(2))
 
     def test_a_block_that_a_key_names_is_not_left_out(self, tmp_path: Path) -> None:
@@ -65,7 +65,9 @@ class TestOrphans:
                 asked.append((container_id, list(block_ids)))
                 return frozenset(block_ids)
 
-            with pytest.raises(Refused, match="block 2 belongs to a key, and 1 of 3") as caught:
+            with pytest.raises(
+                RefusedError, match="block 2 belongs to a key, and 1 of 3"
+            ) as caught:
                 cluster.reconstruct(cluster.order([1]), needed=needed, pace=read.append)
 
             assert Code.INELIGIBLE is caught.value.code
@@ -96,7 +98,7 @@ class TestOrphans:
         with ec_cluster(tmp_path, RS_3_2, LENGTHS, instead={5: rest}) as cluster:
             cluster.serve(dn2=Waning)
 
-            with pytest.raises(Refused, match="block 2 belongs to a key, and 2 of 3"):
+            with pytest.raises(RefusedError, match="block 2 belongs to a key, and 2 of 3"):
                 cluster.reconstruct(
                     cluster.order([1]), needed=lambda _, block_ids: frozenset(block_ids)
                 )
@@ -160,7 +162,7 @@ class TestOrphans:
             losing = deletes_before_it_is_read(cluster, (2, 3))
             cluster.serve(dn2=losing, dn3=losing, dn4=losing, dn5=losing)
 
-            with pytest.raises(Refused, match="block 3 belongs to a key"):
+            with pytest.raises(RefusedError, match="block 3 belongs to a key"):
                 cluster.reconstruct(cluster.order([1]), needed=lambda _, ids: frozenset(ids))
 
             assert [] == cluster.nodes[6].store.replica_ids()
@@ -186,7 +188,7 @@ class TestOrphans:
                 cluster.nodes[4].store.free_blocks(CONTAINER, [BlockId(3)])
                 return False
 
-            with pytest.raises(Unavailable, match="cells can be read"):
+            with pytest.raises(UnavailableError, match="cells can be read"):
                 cluster.reconstruct(cluster.order([1]), stop=delete)
 
             assert [] == cluster.nodes[6].store.replica_ids()
@@ -199,14 +201,14 @@ class TestOrphans:
         del rest[2]
 
         def silent(_: ContainerId, __: Sequence[BlockId]) -> frozenset[BlockId]:
-            raise Unavailable(Code.UNAVAILABLE, "nobody answers")
+            raise UnavailableError(Code.UNAVAILABLE, "nobody answers")
 
         with ec_cluster(
             tmp_path, RS_3_2, LENGTHS, instead=dict.fromkeys((3, 4, 5), rest)
         ) as cluster:
             cluster.serve()
 
-            with pytest.raises(Unavailable, match="nobody answers"):
+            with pytest.raises(UnavailableError, match="nobody answers"):
                 cluster.reconstruct(cluster.order([1]), needed=silent)
 
             assert [] == cluster.nodes[6].store.replica_ids()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agent.ec.scheme import CodecName, Scheme
-from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.errors import Code, RefusedError, SutureError, UnavailableError
 from agent.reconstruct import coordinator
 from agent.scan.throttle import ScanPace
 from merkle.replica import ReplicaState
@@ -218,7 +218,7 @@ class TestBadSources:
         ) as cluster:
             cluster.serve()
 
-            with pytest.raises(Refused, match="it cannot be told which") as caught:
+            with pytest.raises(RefusedError, match="it cannot be told which") as caught:
                 cluster.reconstruct(cluster.order([1, 2]))
 
             assert Code.CHECKSUM_MISMATCH is caught.value.code
@@ -310,7 +310,7 @@ class TestRefusals:
         with ec_cluster(tmp_path, RS_3_2, LENGTHS) as cluster:
             cluster.serve()
 
-            with pytest.raises(Refused, match="needs 3 sources, the order names 2"):
+            with pytest.raises(RefusedError, match="needs 3 sources, the order names 2"):
                 cluster.reconstruct(cluster.order([1], sources=[2, 3]))
 
             assert [] == cluster.nodes[6].store.replica_ids()
@@ -322,13 +322,15 @@ class TestRefusals:
             def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]
                 if request.offset >= 5 * 4096:
                     self.datanode.built.server.stop(0)
-                    raise Unavailable(Code.UNAVAILABLE, "what is answered now may still arrive")
+                    raise UnavailableError(
+                        Code.UNAVAILABLE, "what is answered now may still arrive"
+                    )
                 yield from super().ReadChunk(request, context)
 
         with ec_cluster(tmp_path, RS_3_2, [100_000]) as cluster:
             cluster.serve(dn2=DyingService)
 
-            with pytest.raises(Unavailable, match="cells can be read"):
+            with pytest.raises(UnavailableError, match="cells can be read"):
                 cluster.reconstruct(cluster.order([1], sources=[2, 3, 4]))
 
             assert [] == cluster.nodes[6].store.replica_ids()
@@ -358,7 +360,7 @@ class TestRefusals:
         with ec_cluster(tmp_path, RS_3_2, [100_000]) as cluster:
             cluster.serve()
 
-            with pytest.raises(Unavailable) as caught:
+            with pytest.raises(UnavailableError) as caught:
                 cluster.reconstruct(cluster.order([1]), stop=lambda: True)
 
             assert Code.CANCELLED is caught.value.code
@@ -379,7 +381,7 @@ class TestRefusals:
             if listed_count < 50:
                 cluster.nodes[6].stop_serving()
 
-            with pytest.raises(Unavailable) as caught:
+            with pytest.raises(UnavailableError) as caught:
                 cluster.reconstruct(order, stop=lambda: next(asked, True))
 
             assert Code.CANCELLED is caught.value.code
@@ -392,7 +394,7 @@ class TestRefusals:
             order = cluster.order([1])
             swapped = (cluster.shard(3, 2), cluster.shard(2, 3), *order.sources[2:])
 
-            with pytest.raises(Unavailable, match="its replica has index 3, not 2"):
+            with pytest.raises(UnavailableError, match="its replica has index 3, not 2"):
                 cluster.reconstruct(
                     type(order)(order.container_id, order.scheme, swapped, order.targets)
                 )

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, Refused, Unavailable
+from agent.errors import Code, RefusedError, UnavailableError
 from agent.host.recoveries import RecoveringReplicas
 from merkle.replica import ContainerId, ReplicaState
 from tests.support.clock import FakeClock
@@ -60,7 +60,7 @@ def test_a_second_run_is_refused_while_the_first_writes(desk: Desk) -> None:
     desk.recoveries.wrote(MADE)
     desk.clock.advance_s(TIMEOUT_S - 1)
 
-    with pytest.raises(Unavailable) as caught:
+    with pytest.raises(UnavailableError) as caught:
         desk.recoveries.create(MADE, 2)
     desk.recoveries.step()
 
@@ -100,7 +100,7 @@ def test_a_shard_of_another_index_is_not_replaced(desk: Desk) -> None:
     desk.recoveries.create(MADE, 2)
     desk.restart()
 
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RefusedError) as caught:
         desk.recoveries.create(MADE, 3)
 
     assert Code.CONTAINER_EXISTS is caught.value.code
@@ -120,7 +120,7 @@ def test_a_replica_that_was_once_whole_is_never_replaced(desk: Desk, damaged: bo
         assert ReplicaState.UNHEALTHY is desk.state()
     before = desk.state()
 
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RefusedError) as caught:
         desk.recoveries.create(MADE, 0)
 
     assert Code.CONTAINER_EXISTS is caught.value.code

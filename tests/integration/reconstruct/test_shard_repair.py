@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent.ec.scheme import CodecName, Scheme
-from agent.errors import Code, Unavailable
+from agent.errors import Code, UnavailableError
 from agent.plan.reconcile_outcome import ChunkResult, PeerState, ReconcileResult, ReconcileVerdict
 from merkle.replica import BlockId, ContainerId, ReplicaState
 from tests.support.storage.ec_cluster import (
@@ -287,7 +287,7 @@ class TestChunkRepair:
         """
 
         def busy(_container_id: object) -> object:
-            raise Unavailable(Code.BUSY, "a copy holds it")
+            raise UnavailableError(Code.BUSY, "a copy holds it")
 
         with ec_cluster(tmp_path, RS_3_2, [50_000]) as cluster:
             cluster.serve()
@@ -343,7 +343,7 @@ class TestChunkRepair:
             cluster.serve()
             flip(cluster.nodes[1], 1, 5)
 
-            with pytest.raises(Unavailable, match="2 of the 3 sources"):
+            with pytest.raises(UnavailableError, match="2 of the 3 sources"):
                 cluster.mend(1, [2, 3])
 
     def test_shard_repair_pauses_while_its_shard_is_copied(self, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agent.cli.inspect.status import ask
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.rpc.calls.peer import Peer
 from agent.rpc.security.tls import LOOPBACK_ONLY
 from agent.rpc.v1 import scm_pb2
@@ -42,7 +42,7 @@ def test_call_for_another_datanode_is_refused(
     datanode: Datanode, call: Callable[[Peer], object]
 ) -> None:
     """The refusal names both datanodes, and nothing is created."""
-    with Peer(datanode.address, datanode_id="dn2") as peer, pytest.raises(Refused) as refused:
+    with Peer(datanode.address, datanode_id="dn2") as peer, pytest.raises(RefusedError) as refused:
         call(peer)
 
     assert Code.WRONG_DATANODE is refused.value.code

@@ -10,7 +10,7 @@ import pytest
 import tenacity
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from agent.errors import Code, Refused, Unavailable
+from agent.errors import Code, RefusedError, UnavailableError
 from agent.rpc.calls.channel import call, stream
 from agent.rpc.calls.peer import Peer, PeerTimeouts, TransferCost
 from agent.rpc.datanode.backends import ScanStep
@@ -142,7 +142,7 @@ class TestWriting:
             data=b"x",
         )
 
-        with pytest.raises(Refused, match="CLOSED") as raised:
+        with pytest.raises(RefusedError, match="CLOSED") as raised:
             ask(peer.stub.WriteChunk, request)
 
         assert Code.CONTAINER_NOT_OPEN is raised.value.code
@@ -287,7 +287,7 @@ class TestReading:
 
         taken: list[bytes] = []
         for at in (0, 2 * MiB):
-            with pytest.raises(Refused, match="do not have the checksums"):
+            with pytest.raises(RefusedError, match="do not have the checksums"):
                 taken.extend(
                     data for _, data in peer.parts_from(OPEN, BlockId(5), at, 2 * MiB + 200)
                 )
@@ -354,7 +354,7 @@ class TestJudging:
         """
         asked, told, steps = [], list[str](), list[bool]()
         commit = datanode.replica.scan().commit
-        refusals = [Unavailable(Code.BUSY, "20 wait"), Unavailable(Code.BUSY, "20 wait")]
+        refusals = [UnavailableError(Code.BUSY, "20 wait"), UnavailableError(Code.BUSY, "20 wait")]
 
         def scan(*_: object) -> Iterator[ScanStep]:
             asked.append(1)
@@ -369,7 +369,7 @@ class TestJudging:
             progress=lambda step: steps.append(step.waiting),
             waits=lambda error: told.append(str(error)),
         )
-        refusals.append(Unavailable(Code.DISK_OUT_OF_SPACE, "full"))
+        refusals.append(UnavailableError(Code.DISK_OUT_OF_SPACE, "full"))
         ended = code_of(lambda: peer.scanned(CONTAINER))
 
         assert (3 + 1, [True, False], 9) == (len(asked), steps, result.bytes_read)
@@ -429,7 +429,7 @@ class TestLoad:
             inside = peer.stub.GetContainer.future(request, timeout=10)
             assert slow.arrived.wait(10)
 
-            with pytest.raises(Unavailable) as raised:
+            with pytest.raises(UnavailableError) as raised:
                 ask(peer.stub.GetContainer, request)
             slow.go_on.set()
 
@@ -457,7 +457,7 @@ class TestLoad:
         datanode.serve(limits=DatanodeServerLimits(rpc_count_max=1, lease_timeout_s=30.0))
         request = pb.DeleteContainerRequest(container_id=CONTAINER, force=True)
         patient = tenacity.Retrying(
-            retry=tenacity.retry_if_exception_type(Unavailable),
+            retry=tenacity.retry_if_exception_type(UnavailableError),
             stop=tenacity.stop_after_delay(5),
             wait=tenacity.wait_fixed(0.05),
             reraise=True,
@@ -505,7 +505,7 @@ class TestServer:
 
     def test_two_servers_cannot_share_a_port(self, datanode: Datanode) -> None:
         """The second is refused, and the error has the address."""
-        with ThreadPoolExecutor(1) as executor, pytest.raises(Refused) as raised:
+        with ThreadPoolExecutor(1) as executor, pytest.raises(RefusedError) as raised:
             build_server(
                 datanode.groups(),
                 datanode.address,

@@ -12,7 +12,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.errors import Code, RefusedError, SutureError, UnavailableError
 from agent.observe.audit import AuditLog
 from agent.rpc.calls.channel import call, open_channel
 from agent.rpc.calls.peer import Peer, PeerTimeouts
@@ -248,7 +248,7 @@ class TestReload:
             def may() -> bool:
                 try:
                     return peer.findings(CONTAINER) == []
-                except Refused:
+                except RefusedError:
                     return False
 
             wait_until(may)
@@ -451,7 +451,7 @@ def is_answered(channel: grpc.Channel) -> bool:
     stub = datanode_pb2_grpc.DatanodeStub(channel)
     try:
         call(stub.ListFindings, pb.ListFindingsRequest(), timeout_s=1.0)
-    except Unavailable:
+    except UnavailableError:
         return False
     return True
 
@@ -460,7 +460,7 @@ def answer_of(stub: datanode_pb2_grpc.DatanodeStub) -> object:
     """Return the answer to one question, or the error."""
     try:
         return call(stub.ListFindings, pb.ListFindingsRequest(), timeout_s=5.0)
-    except Unavailable as error:
+    except UnavailableError as error:
         return error
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import suture as library
 from agent.cli.main import run
-from agent.errors import Code, Refused, SutureError
+from agent.errors import Code, RefusedError, SutureError
 from agent.observe.events import EVENTS
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.security import pki
@@ -107,7 +107,7 @@ def test_the_library_works_over_mutual_tls(
         client.delete("library/one")
         with pytest.raises(library.KeyNotFound):
             client.info("library/one")
-    with opened(stranger) as client, pytest.raises(library.Unavailable):
+    with opened(stranger) as client, pytest.raises(library.UnavailableError):
         client.info("library/one")
 
 
@@ -198,7 +198,7 @@ def test_the_wrong_certificate_is_told_why(
     assert (ExitCode.UNAVAILABLE, "UNAVAILABLE") == (code, bare["error"]["code"])
     assert "--tls-certificate" in bare["error"]["hint"]
     own = authority.security("datanode9", Role.PEER, node_id="node-nine")
-    with ScmClient(cluster.scm.address, security=own) as scm, pytest.raises(Refused) as caught:
+    with ScmClient(cluster.scm.address, security=own) as scm, pytest.raises(RefusedError) as caught:
         scm.heartbeat(scm_pb2.HeartbeatRequest(datanode_id="node-eight"))
     assert Code.PERMISSION_DENIED == caught.value.code
 

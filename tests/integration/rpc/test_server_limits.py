@@ -11,7 +11,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from agent.errors import Refused
+from agent.errors import RefusedError
 from agent.rpc.calls.channel import HEADERS_BYTES_MAX
 from agent.rpc.calls.channel import MESSAGE_BYTES_MAX as DATANODE_MESSAGE_BYTES_MAX
 from agent.rpc.datanode.limits import DatanodeServerLimits
@@ -23,7 +23,7 @@ from scm.edge.server import MESSAGE_BYTES_MAX as SCM_MESSAGE_BYTES_MAX
 from scm.edge.server import ScmServerLimits as ScmLimits
 from scm.edge.server import build_server
 from scm.edge.service import ScmService
-from scm.state.clock import Clock
+from scm.state.clock import ScmClock
 from tests.support.authority import Authority
 from tests.support.control.scm_world import ScmWorld
 from tests.support.faults.raw_http2 import (
@@ -72,7 +72,7 @@ def control_plane(
     """Serve a control plane; yield its address."""
     limits = ScmLimits(STREAM_COUNT, CONNECTION_COUNT, 0, patience)
     with ScmWorld(path).running() as world, ThreadPoolExecutor(4) as threads:
-        service = ScmService(world.control, clock=Clock(), options=world.options)
+        service = ScmService(world.control, clock=ScmClock(), options=world.options)
         built = build_server(service, "127.0.0.1:0", threads, security=security, limits=limits)
         built.server.start()
         try:
@@ -86,9 +86,9 @@ def test_a_port_that_there_is_not_is_not_another_one(tmp_path: Path) -> None:
     gRPC would bind the lower 16 bits of it, and the server say that it listens there.
     """
     with ScmWorld(tmp_path).running() as world, ThreadPoolExecutor(4) as threads:
-        service = ScmService(world.control, clock=Clock(), options=world.options)
+        service = ScmService(world.control, clock=ScmClock(), options=world.options)
 
-        with pytest.raises(Refused, match="98590: a port is at most 65535"):
+        with pytest.raises(RefusedError, match="98590: a port is at most 65535"):
             build_server(service, "127.0.0.1:98590", threads)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, Refused, SutureError
+from agent.errors import Code, RefusedError, SutureError
 from agent.rpc.calls.peer import Peer
 from agent.rpc.datanode import reading
 from agent.rpc.datanode.named_chunks import BYTES_MAX
@@ -72,7 +72,7 @@ def test_blocks_listed_together_equal_blocks_listed_alone(peer: Peer) -> None:
     assert [4, 2] == list(served)
     assert [peer.block(CONTAINER, block_id) for block_id in served] == list(served.values())
     assert {} == peer.named_blocks(ContainerId(9), [BLOCK])
-    with pytest.raises(Refused, match="block 99"):
+    with pytest.raises(RefusedError, match="block 99"):
         peer.block(CONTAINER, BlockId(99))
 
 
@@ -97,7 +97,7 @@ def test_a_block_that_was_not_asked_for_is_not_taken(
     for block_message in blocks:
         answer = pb.GetBlocksResponse(results=[pb.BlockResult(block=block_message)])
         monkeypatch.setattr(peer.stub, "GetBlocks", lambda *_, answer=answer, **__: answer)
-        with pytest.raises(Refused, match="not the block asked for"):
+        with pytest.raises(RefusedError, match="not the block asked for"):
             peer.named_blocks(CONTAINER, [BLOCK])
 
 
@@ -199,14 +199,14 @@ def test_malformed_batch_request_is_refused(
         lambda: peer.prove_chunks(CONTAINER, [(*key, bytes(16)) for key in keys]),
         lambda: peer.named_blocks(CONTAINER, [block_id for block_id, _ in keys]),
     ):
-        with pytest.raises(Refused, match=what) as caught:
+        with pytest.raises(RefusedError, match=what) as caught:
             ask()
         assert Code.MALFORMED_REQUEST is caught.value.code
 
 
 def test_nonces_of_the_wrong_length_are_refused(peer: Peer) -> None:
     """A short nonce could be tried out beforehand, whichever of the batch it is."""
-    with pytest.raises(Refused, match="nonce"):
+    with pytest.raises(RefusedError, match="nonce"):
         peer.prove_chunks(CONTAINER, [(*KEYS[0], bytes(16)), (*KEYS[1], bytes(15))])
 
 
@@ -218,5 +218,5 @@ def test_wrong_number_of_answers_is_refused(
     answers = pb.ProveChunksResponse(proofs=[pb.ChunkProof(answer=bytes(16))] * count)
     monkeypatch.setattr(peer.stub, "ProveChunks", lambda *_, **__: answers)
 
-    with pytest.raises(Refused, match=f"{count} of 2"):
+    with pytest.raises(RefusedError, match=f"{count} of 2"):
         peer.prove_chunks(CONTAINER, [(*key, bytes(16)) for key in KEYS[:2]])

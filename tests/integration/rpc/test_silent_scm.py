@@ -6,9 +6,9 @@ from contextlib import closing
 
 import pytest
 
-from agent.client.client import Client
+from agent.client.client import ClusterClient
 from agent.client.writer import WriterSession
-from agent.errors import Code, Unavailable
+from agent.errors import Code, UnavailableError
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.v1 import scm_pb2 as pb
 
@@ -21,7 +21,7 @@ def test_scm_that_never_answers_is_named_in_the_error() -> None:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         with (
             ScmClient(address, timeout_s=0.1) as scm,
-            pytest.raises(Unavailable, match=f"^the SCM at {address} gave no answer in time$"),
+            pytest.raises(UnavailableError, match=f"^the SCM at {address} gave no answer in time$"),
         ):
             scm.list_nodes(pb.ListNodesRequest())
 
@@ -30,9 +30,9 @@ def test_silent_scm_is_not_asked_to_end_a_session() -> None:
     """After Ctrl-C or the first timeout, each session of a put would wait for it once more."""
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
-        with ScmClient(address, timeout_s=0.1) as scm, Client(address) as client:
+        with ScmClient(address, timeout_s=0.1) as scm, ClusterClient(address) as client:
             session = WriterSession(scm, client._dial, client._stream)
-            with pytest.raises(Unavailable, match="gave no answer in time"):
+            with pytest.raises(UnavailableError, match="gave no answer in time"):
                 session._allocate([10])
 
             session.finish(close=False)
@@ -56,7 +56,9 @@ def test_unreachable_scm_is_named_by_long_calls(
         address = f"127.0.0.1:{bound.getsockname()[1]}"
         with (
             ScmClient(address) as scm,
-            pytest.raises(Unavailable, match=f"^the SCM at {address} is unavailable") as caught,
+            pytest.raises(
+                UnavailableError, match=f"^the SCM at {address} is unavailable"
+            ) as caught,
         ):
             call(scm)
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from agent.cli.main import run
-from agent.client.client import Client
+from agent.client.client import ClusterClient
 from agent.client.file_pieces import SourceFile
 from agent.client.writer import WriterSession
 from agent.ec.scheme import parse_scheme
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.salvage.safe_paths import paths_of
 from agent.salvage.salvage import SalvageSummary, salvage
 from tests.support.faults.nursery import forked
@@ -45,7 +45,7 @@ def content(key: str, size_bytes: int) -> bytes:
 
 def write_all(cluster: Cluster, folder: Path) -> None:
     """Store all keys, some of them twice; close what was written."""
-    with Client(cluster.scm.address) as client:
+    with ClusterClient(cluster.scm.address) as client:
         for keys, scheme in ((PLAIN, None), (GROUPS, CODED)):
             sources = []
             for number, (key, size_bytes) in enumerate(keys.items()):
@@ -91,7 +91,7 @@ def volumes(root: Path, *numbers: int) -> list[Path]:
 
 def refusal(paths: list[Path], to: Path) -> Code:
     """Return why a salvage is refused."""
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RefusedError) as caught:
         salvage(paths, to)
     return caught.value.code
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, Unavailable
+from agent.errors import Code, UnavailableError
 from agent.rpc.datanode.backends import ScanMode
 from agent.scan.awaited_scan import SCANS_MAX, WAITING_MAX, InteractiveScans
 from agent.scan.container_scan import StoreScanDeps, VerdictBreaker
@@ -58,7 +58,7 @@ class TestRequestedScans:
 
         assert (True, 0, None) == (step.is_queued, step.bytes_read, step.commit)
         assert [CONTAINER] == requested.queued
-        with pytest.raises(Unavailable) as refusal:
+        with pytest.raises(UnavailableError) as refusal:
             list(requested.scans.run(OTHER, lambda: False, ScanMode.QUEUE))
         assert Code.BUSY == refusal.value.code
 
@@ -94,7 +94,7 @@ class TestRequestedScans:
                 next(scan)
             one_more = requested.scans.run(CONTAINER, lambda: False)
 
-            with pytest.raises(Unavailable, match=f"{WAITING_MAX} wait already") as refusal:
+            with pytest.raises(UnavailableError, match=f"{WAITING_MAX} wait already") as refusal:
                 next(one_more)
             waiting.pop().close()
             in_its_place = requested.scans.run(CONTAINER, lambda: False)
@@ -117,7 +117,7 @@ class TestRequestedScans:
             waiting = requested.scans.run(CONTAINER, has_gone.is_set)
             assert next(waiting).is_waiting
             has_gone.set() if who == "caller" else requested.scans.stop()
-            with pytest.raises(Unavailable) as ended:
+            with pytest.raises(UnavailableError) as ended:
                 list(waiting)
         for scan in running:
             scan.close()
@@ -126,7 +126,7 @@ class TestRequestedScans:
 
     def test_a_caller_who_leaves_ends_a_wait_for_clients(self, requested: "Requested") -> None:
         """The scan ends at any pace, and nothing of it is kept."""
-        with pytest.raises(Unavailable, match="stopped"):
+        with pytest.raises(UnavailableError, match="stopped"):
             list(requested.scans.run(CONTAINER, lambda: requested.waited_s > 0))
 
 

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import pytest
 from watchdog.observers.inotify_c import InotifyFD
 
-from agent.runtime.loop import ProgressMarker, Throttled
+from agent.runtime.loop import ProgressMarker, RetryAfter
 from agent.scan.change_watch import ChangeWatch
 from agent.scan.ondemand import OnDemandScans
 from merkle.replica import ContainerId
@@ -32,7 +32,7 @@ class Watched:
         )
         self.scans.attach(self.asked.set)
         self.watch = ChangeWatch(replica.store, replica.leases, self.scans)
-        assert Throttled(5.0) == self.watch.step()
+        assert RetryAfter(5.0) == self.watch.step()
 
     def is_noticed(self) -> bool:
         """Whether a change was followed by a request; forgets it."""
@@ -196,7 +196,7 @@ class TestLimits:
             open_inotify=LimitedInotify,
         )
 
-        assert Throttled(5.0) == watch.step()
+        assert RetryAfter(5.0) == watch.step()
 
         assert (0, 1) == (watch.status().watched_count, watch.status().unwatched_count)
         watch.close()
@@ -214,7 +214,7 @@ class TestLimits:
         with logged() as said:
             steps = [watch.step() for _ in range(2)]
 
-        assert [Throttled(5.0)] * 2 == steps
+        assert [RetryAfter(5.0)] * 2 == steps
         assert (0, 1) == (watch.status().watched_count, watch.status().unwatched_count)
         assert ["raise fs.inotify.max_user_instances"] == [line["hint"] for line in said]
 

@@ -14,7 +14,7 @@ import pytest
 
 from agent.errors import VolumeFailed
 from merkle.replica import ReplicaState
-from scanner.finding import DamageFault, Finding, Verdict
+from scanner.finding import DamageFault, ScanFinding, Verdict
 from scanner.unreadable_verdict import SPAN_MS_MIN, TRIES_MIN
 from tests.support.clock import FakeClock
 from tests.support.storage.stored_replica import CONTAINER, StoredReplica
@@ -93,7 +93,7 @@ def wavering(block_id: int) -> Iterator[None]:
         os.preadv = real
 
 
-def facts(findings: list[Finding]) -> set[tuple[Verdict, DamageFault, int]]:
+def facts(findings: list[ScanFinding]) -> set[tuple[Verdict, DamageFault, int]]:
     """Return what was found."""
     return {(item.verdict, item.fault, item.block_id) for item in findings}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.runtime.loop import Busy, Throttled
+from agent.runtime.loop import Busy, RetryAfter
 from agent.scan import metadata_scan
 from agent.scan.metadata_scan import REPLICAS_PER_STEP, MetadataScan
 from agent.store.files.layout import ReplicaPaths
@@ -58,7 +58,7 @@ def worker(replica: StoredReplica, asked: Asked) -> MetadataScan:
 
 def test_whole_replicas_are_passed_over(worker: MetadataScan, asked: Asked) -> None:
     """Whole replicas are passed over, and the next round is three hours away."""
-    assert Throttled(10_800.0) == worker.step()
+    assert RetryAfter(10_800.0) == worker.step()
 
     assert ([], [], 0) == (asked.scans, asked.checks, worker.fault_count)
     assert worker.scanned_at_ms
@@ -124,7 +124,7 @@ def test_many_replicas_are_many_steps(
     steps = [worker.step(), worker.step()]
 
     assert Busy() == steps[0]
-    assert isinstance(steps[1], Throttled)
+    assert isinstance(steps[1], RetryAfter)
     assert [] == asked.scans
 
 

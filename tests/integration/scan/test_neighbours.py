@@ -27,7 +27,7 @@ from agent.scan.ondemand import ScanPriority
 from agent.store.files.fiemap import NOT_SUPPORTED, Extent, extents_of
 from agent.store.neighbours import DamagedExtent, MappedFile, distance
 from merkle.replica import BlockId, ContainerId
-from scanner.finding import DamageFault, Finding, Verdict
+from scanner.finding import DamageFault, ScanFinding, Verdict
 from tests.support.clock import FakeClock
 from tests.support.storage.stored_replica import CHUNK_BYTES, CONTAINER, StoredReplica, opened
 
@@ -245,7 +245,7 @@ class Rig:
         return self.has_room()
 
     def damage(self, container_id: int, verdict: Verdict = Verdict.CORRUPT) -> None:
-        finding = Finding(
+        finding = ScanFinding(
             ContainerId(container_id),
             verdict,
             DamageFault.CHUNK_CHECKSUM,

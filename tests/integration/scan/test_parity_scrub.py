@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from agent.ec.scheme import CodecName, Scheme
-from agent.errors import Code, Unavailable
+from agent.errors import Code, UnavailableError
 from agent.rpc.v1 import container_pb2, scm_pb2
-from agent.runtime.loop import Busy, ProgressMarker, Throttled
+from agent.runtime.loop import Busy, ProgressMarker, RetryAfter
 from agent.scan.parity_scrub import ParityPolicy, ParityScrub
 from merkle.replica import BlockId, ContainerId
 from tests.support.clock import FakeClock
@@ -53,7 +53,7 @@ class Bench:
     def _info(self, container_id: ContainerId) -> scm_pb2.ContainerInfo:
         self.asked.append(container_id)
         if self.is_away:
-            raise Unavailable(Code.UNAVAILABLE, "no control plane")
+            raise UnavailableError(Code.UNAVAILABLE, "no control plane")
         return scm_pb2.ContainerInfo(
             container_id=container_id,
             scheme=str(RS_3_2),
@@ -94,7 +94,7 @@ def test_every_stripe_is_read_once_in_the_interval(tmp_path: Path) -> None:
         again = bench.worker.step()
 
         assert (Busy(), Busy()) == (first, again)
-        assert isinstance(early, Throttled)
+        assert isinstance(early, RetryAfter)
         status = bench.worker.status()
         assert (1, 2 * STRIPES, 0) == (
             status.verified_count,
@@ -164,7 +164,7 @@ def test_held_scans_hold_the_parity_scrub(tmp_path: Path) -> None:
         bench.stop.set()
         step.join()
 
-        assert isinstance(held, Throttled)
+        assert isinstance(held, RetryAfter)
         assert (True, 1) == (was_waiting, len(bench.paced))
         bench.worker.close()
 
@@ -180,7 +180,7 @@ def test_the_stop_ends_it_between_two_stripes(tmp_path: Path) -> None:
 
         step = bench.worker.step()
 
-        assert isinstance(step, Throttled)
+        assert isinstance(step, RetryAfter)
         assert 1 == len(bench.paced)
         assert 0 == bench.worker.status().verified_count
         bench.worker.close()
@@ -201,7 +201,7 @@ def test_a_container_that_could_not_be_verified_is_tried_again_soon(tmp_path: Pa
         bench.clock.advance_s(INTERVAL_S / 10)
         bench.worker.step()
 
-        assert isinstance(waiting, Throttled)
+        assert isinstance(waiting, RetryAfter)
         assert 1 == bench.worker.status().verified_count
         bench.worker.close()
 
@@ -233,5 +233,5 @@ def test_too_few_shards_are_refused(tmp_path: Path, down: tuple[int, ...]) -> No
         for index in down:
             cluster.nodes[index].stop_serving()
 
-        with pytest.raises(Unavailable, match="2 of the 3 sources"):
+        with pytest.raises(UnavailableError, match="2 of the 3 sources"):
             cluster.verify_parity()

@@ -8,7 +8,7 @@ from threading import Event
 
 import pytest
 
-from agent.errors import Code, Unavailable
+from agent.errors import Code, UnavailableError
 from agent.rpc.datanode.backends import SampleResult, SampleSpec
 from agent.runtime.clock import SystemClock
 from agent.runtime.lease import ContainerLeases
@@ -183,7 +183,7 @@ def test_a_damaged_row_and_a_replica_that_cannot_be_read_are_told(
 
     def refusing(container_id: ContainerId, start: int = 0) -> Iterator[tuple[BlockId, bytes]]:
         if container_id == 2:
-            raise Unavailable(Code.UNAVAILABLE, "the volume does not answer")
+            raise UnavailableError(Code.UNAVAILABLE, "the volume does not answer")
         return rows(container_id, start)
 
     monkeypatch.setattr(replica.store, "block_rows", refusing)
@@ -222,15 +222,15 @@ def test_single_sample_runs_at_a_time_and_stops_with_its_caller(replica: StoredR
     sampler = Sampler(replica)
     first = sampler.samples.run(SampleSpec(CHUNKS, CHUNKS, 1), lambda: True)
 
-    with pytest.raises(Unavailable, match="stopped"):
+    with pytest.raises(UnavailableError, match="stopped"):
         list(first)
     sampler.stops = True
-    with pytest.raises(Unavailable, match="stopped"):
+    with pytest.raises(UnavailableError, match="stopped"):
         sampler.run(CHUNKS, CHUNKS)
     sampler.stops = False
 
     def second() -> bool:
-        with pytest.raises(Unavailable, match="already"):
+        with pytest.raises(UnavailableError, match="already"):
             sampler.run(CHUNKS, CHUNKS)
         return False
 

@@ -11,7 +11,7 @@ from agent.store.scan_reader import StoreReplicaReader
 from merkle.checksum import Algorithm
 from merkle.replica import BlockId, ChecksumType, ContainerId, ReplicaState
 from merkle.tree import Tree
-from scanner.finding import DamageFault, Finding, Verdict
+from scanner.finding import DamageFault, ScanFinding, Verdict
 from tests.support.faults.page_cache import cached_pages, drop_pages
 from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.replica_reader import scan
@@ -27,7 +27,7 @@ def replica(tmp_path: Path) -> Iterator[StoredReplica]:
     yield from opened(tmp_path / "volume")
 
 
-def facts(findings: tuple[Finding, ...] | list[Finding]) -> list[Fact]:
+def facts(findings: tuple[ScanFinding, ...] | list[ScanFinding]) -> list[Fact]:
     """Return what findings are about, without their words."""
     return [(item.verdict, item.fault, item.block_id, item.offset) for item in findings]
 

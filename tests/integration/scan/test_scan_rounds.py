@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.runtime.loop import Busy, Idle, ProgressMarker, Throttled
+from agent.runtime.loop import Busy, Idle, ProgressMarker, RetryAfter
 from agent.scan.background_scan import IDLE_MAX_S, PAUSE_MAX_S, RoundPolicy, VolumeScanWorker
 from agent.scan.container_scan import CURSOR_S, StoreScanDeps, VerdictBreaker, scan_container
 from agent.scan.throttle import IoPressure, ScanPace
@@ -103,7 +103,7 @@ class TestRounds:
         steps = [worker.step() for _ in range(4)]
 
         assert [Busy(), Busy(), Busy()] == steps[:3]
-        assert isinstance(steps[3], Throttled)
+        assert isinstance(steps[3], RetryAfter)
         assert all(facts.data_scan_at_ms for facts in replica.store.replicas())
         assert sum(facts.bytes_used for facts in replica.store.replicas()) == worker.scanned_bytes
 
@@ -152,7 +152,7 @@ class TestRounds:
         early = worker.step()
         clock.advance_s(1)
 
-        assert isinstance(early, Throttled)
+        assert isinstance(early, RetryAfter)
         assert Busy() == worker.step()
 
     def test_new_last_copy_is_scanned_first_and_once(
@@ -173,7 +173,7 @@ class TestRounds:
         }
         assert [THIRD] == [one for one, at_ms in read_at_ms.items() if at_ms >= since_ms[THIRD]]
         assert [Busy(), Busy()] == [worker.step(), worker.step()]
-        assert isinstance(worker.step(), Throttled)
+        assert isinstance(worker.step(), RetryAfter)
 
     def test_open_replicas_are_not_scanned(self, replica: StoredReplica, clock: FakeClock) -> None:
         """Their bytes may still change."""
@@ -203,7 +203,7 @@ class TestRounds:
         self, replica: StoredReplica, clock: FakeClock
     ) -> None:
         """Every volume has a worker of its own."""
-        assert isinstance(Rig(replica, clock, volume_id="another").worker.step(), Throttled)
+        assert isinstance(Rig(replica, clock, volume_id="another").worker.step(), RetryAfter)
 
     def test_a_stopped_worker_reads_nothing(self, replica: StoredReplica, clock: FakeClock) -> None:
         """Stop comes before work."""
@@ -216,7 +216,7 @@ class TestRounds:
         """All hosts of a rack start at once after a power cut, and do not read at once."""
         worker = Rig(replica, clock, start_delay_s=30).worker
 
-        assert Throttled(30) == worker.step()
+        assert RetryAfter(30) == worker.step()
         clock.advance_s(30)
         assert Busy() == worker.step()
 
@@ -227,7 +227,7 @@ class TestRounds:
         clock.advance_s((DAY_MS - clock.now_ms() % DAY_MS) / 1000 + 12 * HOUR_S)
         worker = Rig(replica, clock, windows=NIGHT).worker
 
-        assert Throttled(IDLE_MAX_S) == worker.step()
+        assert RetryAfter(IDLE_MAX_S) == worker.step()
         assert "closed" == worker.status().state
         clock.advance_s(10 * HOUR_S + 1)
         assert Busy() == worker.step()
@@ -266,7 +266,7 @@ class TestPause:
         worker = Rig(replica, clock).worker
         worker.hold.pause(50)
 
-        assert Throttled(50) == worker.step()
+        assert RetryAfter(50) == worker.step()
         assert ("paused", 50) == (worker.status().state, worker.status().pause_left_s)
         clock.advance_s(50)
         assert Busy() == worker.step()

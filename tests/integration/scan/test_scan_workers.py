@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, Refused, Unavailable
-from agent.runtime.loop import Busy, Idle, ProgressMarker, Step, Throttled
+from agent.errors import Code, RefusedError, UnavailableError
+from agent.runtime.loop import Busy, Idle, ProgressMarker, RetryAfter, Step
 from agent.scan.container_scan import StoreScanDeps, VerdictBreaker, scan_container
 from agent.scan.ondemand import RETRIES_MAX, OnDemandScans
 from merkle.replica import BlockId, ContainerId, ReplicaState
@@ -85,7 +85,7 @@ class TestMeanwhile:
         """The error names the container."""
         replica.store.delete_container(CONTAINER, force=True)
 
-        with pytest.raises(Refused, match="no container 1"):
+        with pytest.raises(RefusedError, match="no container 1"):
             replica.scan()
 
     def test_a_container_deleted_while_it_is_read_ends_the_scan(
@@ -94,7 +94,7 @@ class TestMeanwhile:
         """Its files vanish under the scan: no finding, no crash, a clear refusal."""
         deletes = iter([lambda: replica.store.delete_container(CONTAINER, force=True)])
 
-        with pytest.raises(Refused, match="no container 1"):
+        with pytest.raises(RefusedError, match="no container 1"):
             scan_container(replica.tools, CONTAINER, progress=lambda _: next(deletes, int)())
 
         assert [] == replica.store.findings()
@@ -150,7 +150,7 @@ class TestMeanwhile:
         def scan() -> None:
             try:
                 scan_container(hasty, CONTAINER)
-            except Unavailable as error:
+            except UnavailableError as error:
                 refused.append(error.code)
 
         with replica.leases.hold(CONTAINER):
@@ -256,7 +256,7 @@ class TestOnDemandScans:
         assert Busy() == scans.step()
 
         scans.request(CONTAINER, reason="test", is_hint=True)
-        assert Throttled(60.0) == scans.step()
+        assert RetryAfter(60.0) == scans.step()
 
         scans.request(CONTAINER, reason="operator")
         assert Busy() == scans.step()
@@ -271,7 +271,7 @@ class TestOnDemandScans:
 
         scans.request(CONTAINER, reason="test", is_failure=True)
 
-        assert Throttled(600.0) == scans.step()
+        assert RetryAfter(600.0) == scans.step()
 
     def test_requested_scans_run_before_failures_and_failures_before_hints(
         self, replica: StoredReplica
@@ -362,7 +362,7 @@ class TestOnDemandScans:
         scans.step()
         before = sum(read)
         clock.advance_s(599.0)
-        assert isinstance(scans.step(), Throttled)
+        assert isinstance(scans.step(), RetryAfter)
         assert before == sum(read)
         if not is_over:
             for number, container_id in enumerate((OTHER, THIRD)):
@@ -380,5 +380,5 @@ def steps_of(scans: OnDemandScans, clock: FakeClock) -> list[Step]:
     steps: list[Step] = []
     while not isinstance(step := scans.step(), Idle):
         steps.append(step)
-        clock.advance_s(step.delay_s if isinstance(step, Throttled) else 0)
+        clock.advance_s(step.delay_s if isinstance(step, RetryAfter) else 0)
     return steps

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Refused, VolumeFailed
+from agent.errors import RefusedError, VolumeFailed
 from agent.observe.datanode_status import DatanodeStatus, ProcessInfo
-from agent.runtime.loop import Throttled
+from agent.runtime.loop import RetryAfter
 from agent.scan.volume_check import LOOK_S, CheckLimits, VolumeCheckWorker
 from agent.store.replica_store import ReplicaStore
 from agent.store.volumes.probe import Probe
@@ -232,7 +232,7 @@ class TestStrikes:
 
         rig = Rig(store, hang)
         try:
-            assert Throttled(LOOK_S) == rig.checks.step()
+            assert RetryAfter(LOOK_S) == rig.checks.step()
             rig.clock.advance_s(601)
             rig.checks.step()
             assert ("no answer for 600 s", []) == (rig.checks.error_of(volume_id), rig.failed)
@@ -310,5 +310,5 @@ def test_an_unknown_container_is_still_unknown(store: ReplicaStore) -> None:
     """A failed volume does not make up containers."""
     store.volume_set.fail_volume(place(store, 1)[0], "test")
 
-    with pytest.raises(Refused, match="no container 9"):
+    with pytest.raises(RefusedError, match="no container 9"):
         store.replica(ContainerId(9))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import zstandard
 
-from agent.errors import Refused
+from agent.errors import RefusedError
 from agent.rpc.v1 import container_pb2
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire.hashes import TreeQuery, pages, read_tree
@@ -102,7 +102,7 @@ class TestHostileStreams:
         page = pb.ImportPart(tree=pb.HashesPage(chunk_checksums=[1] * 10_000))
         coming = encoded([header, *[page] * 1_000])
 
-        with pytest.raises(Refused, match="1000000 bytes"):
+        with pytest.raises(RefusedError, match="1000000 bytes"):
             pair.target.importer.receive(coming)
 
         assert next(coming, None) is not None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Refused, SutureError, Unavailable
+from agent.errors import RefusedError, SutureError, UnavailableError
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.store.files import readqueue
 from agent.store.files.writebehind import LARGE_BYTES_MIN
@@ -277,9 +277,9 @@ class TestRefusals:
         store = pair.target.replica.store
         arrival = announce(pair.target, data_bytes=MIB)
 
-        with pytest.raises(Unavailable) as second:
+        with pytest.raises(UnavailableError) as second:
             announce(pair.target, data_bytes=MIB)
-        with pytest.raises(Unavailable) as created:
+        with pytest.raises(UnavailableError) as created:
             store.create_container(CONTAINER)
 
         assert "BUSY" == second.value.code == created.value.code
@@ -306,7 +306,7 @@ class TestRefusals:
         free_bytes = pair.target.replica.store.volumes()[0].available_bytes
         first = announce(pair.target, data_bytes=int(free_bytes * 0.3))
 
-        with pytest.raises(Unavailable):
+        with pytest.raises(UnavailableError):
             announce(pair.target, container_id=ContainerId(2), data_bytes=int(free_bytes * 0.3))
 
         first.discard()
@@ -346,7 +346,7 @@ class TestRefusals:
         A sender cannot fill the disk with a block that never comes.
         """
         arrival = announce(pair.target, data_bytes=MIB)
-        with pytest.raises(Refused, match="times the announced"):
+        with pytest.raises(RefusedError, match="times the announced"):
             arrival.begin_file(BlockId(1), LARGE_BYTES_MIN)
         store = pair.target.replica.store
         assert [] == list(store.volume_set.working[0].layout.importing.glob("*/chunks/*"))

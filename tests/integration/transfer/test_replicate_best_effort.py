@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from agent.errors import Code, SutureError, Unavailable
+from agent.errors import Code, SutureError, UnavailableError
 from merkle.replica import BlockId, ReplicaState
 from merkle.tree_building import build_from_rows
 from tests.support.storage.datanodes import Datanode
@@ -158,7 +158,7 @@ class TestUndeclared:
         pair.source.replica.flip(2, 5)
 
         def busy(_container_id: int) -> bool:
-            raise Unavailable(Code.BUSY, "another time")
+            raise UnavailableError(Code.BUSY, "another time")
 
         replicator = replace(pair.source.replicator(), scan=busy)
         with pytest.raises(SutureError) as caught:

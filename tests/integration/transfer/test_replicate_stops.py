@@ -9,7 +9,7 @@ from threading import Event
 
 import pytest
 
-from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.errors import Code, RefusedError, SutureError, UnavailableError
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import scm_pb2
 from tests.support.storage.datanodes import QUICK, Datanode
@@ -50,7 +50,7 @@ def copied(source: Datanode, target: Datanode) -> scm_pb2.ReplicateOutcome:
     for _ in range(int(WAIT_S / LOOK_S)):
         try:
             return source.replicate(target)
-        except Unavailable as answer:
+        except UnavailableError as answer:
             if answer.code is not Code.BUSY:
                 raise
         Event().wait(LOOK_S)
@@ -62,7 +62,7 @@ def test_copy_of_a_missing_replica_opens_no_connection(tmp_path: Path) -> None:
     source = Datanode("dn-a", tmp_path / "a")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
-        with Peer(address, timeouts=QUICK) as nobody, pytest.raises(Refused) as refused:
+        with Peer(address, timeouts=QUICK) as nobody, pytest.raises(RefusedError) as refused:
             source.replicator().replicate(CONTAINER, nobody, compress=False, stop=lambda: False)
         ready, _, _ = select.select([listener], [], [], 0)
     source.close()

@@ -8,9 +8,9 @@ from typing import Final, Self
 
 import pytest
 
-from agent.errors import Unavailable
+from agent.errors import UnavailableError
 from scm.cluster.nodes import NodeManager, Registration
-from scm.state.clock import Clock
+from scm.state.clock import ScmClock
 from scm.state.database import StateDatabase
 from scm.state.facts import Node, NodeHealthState
 from scm.state.options import ScmOptions
@@ -50,7 +50,7 @@ class Cluster:
 
     def restart(self) -> None:
         """Forget what is not kept on disk."""
-        clock = Clock(self.clock.now_ms, self.clock.monotonic_s)
+        clock = ScmClock(self.clock.now_ms, self.clock.monotonic_s)
         self.nodes = NodeManager(self.state, clock, OPTIONS)
 
     def register(self, made: Registration) -> bool:
@@ -81,7 +81,7 @@ class Cluster:
 
     def note_in_vain(self, count_max: int = 1_000) -> list[str]:
         """Do the same in a change that cannot be kept; return what is logged of it."""
-        with logged() as logs, unwritable(), pytest.raises(Unavailable):
+        with logged() as logs, unwritable(), pytest.raises(UnavailableError):
             self.note(count_max)
         return [line["event"] for line in logs]
 

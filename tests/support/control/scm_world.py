@@ -13,7 +13,7 @@ from scm.cluster.nodes import Registration
 from scm.cluster.replica_map import NodeReplicaReport
 from scm.edge.call_values import AllocatedBlockInfo, Heartbeat, HeartbeatAnswer
 from scm.edge.plane.control import ControlPlane
-from scm.state.clock import Clock
+from scm.state.clock import ScmClock
 from scm.state.database import StateDatabase
 from scm.state.facts import (
     CommandKind,
@@ -119,7 +119,7 @@ class ScmWorld:
         self.state = StateDatabase.open(self.path, map_bytes=MAP_BYTES, is_cold=is_cold)
         self.control = ControlPlane(
             self.state,
-            clock=Clock(self.clock.now_ms, self.clock.monotonic_s),
+            clock=ScmClock(self.clock.now_ms, self.clock.monotonic_s),
             options=self.options,
             snapshots_path=self.path / "snapshots",
             audit=self.audit,

@@ -19,7 +19,7 @@ import pytest
 
 from agent.store.files import blockfile
 from agent.store.scan_reader import StoreReplicaReader
-from scanner.finding import Finding, Forensic, Verdict
+from scanner.finding import Forensic, ScanFinding, Verdict
 from tests.support.storage.replica_reader import AlteredReader, MemoryReplica, flipping, noise, scan
 from tests.support.storage.stored_replica import CONTAINER, StoredReplica
 
@@ -131,7 +131,7 @@ def stored_replica(folder: Path) -> StoredReplica:
     return stored
 
 
-def scan_disk(stored: StoredReplica) -> tuple[Finding, ...]:
+def scan_disk(stored: StoredReplica) -> tuple[ScanFinding, ...]:
     """Read the replica as a scan does, and commit nothing."""
     reader = StoreReplicaReader(stored.store, CONTAINER, stored.store.begin_scan(CONTAINER))
     try:

@@ -25,7 +25,7 @@ from types import FrameType
 from typing import Any, Final
 
 from agent.commands import removal
-from agent.errors import Code, Refused, SutureError
+from agent.errors import Code, RefusedError, SutureError
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.lease import ContainerLeases
 from agent.store.operations.batch_repair import OfferedChunk
@@ -370,7 +370,7 @@ def suppress_refusal(code: Code) -> Iterator[None]:
     """Let a step pass that an earlier, interrupted run has done already."""
     try:
         yield
-    except Refused as refusal:
+    except RefusedError as refusal:
         if refusal.code is not code:
             raise
 

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from agent.errors import Code, Refused, Unavailable
+from agent.errors import Code, RefusedError, UnavailableError
 from agent.plan.actions import ConfirmedDeletes
 from agent.plan.reconcile_outcome import ChunkResult, ReconcileResult
 from agent.reconcile.reconciler import Reconciler
@@ -147,7 +147,7 @@ class NearPeer:
 
     def _pages(self, container_id: ContainerId, **asked: Any) -> Iterator[pb.HashesPage]:
         if self._node.is_down:
-            raise Unavailable(Code.UNAVAILABLE, f"{self._node.name} is down")
+            raise UnavailableError(Code.UNAVAILABLE, f"{self._node.name} is down")
         request = pb.GetContainerHashesRequest(container_id=container_id, **asked)
         return hashes.pages(self.tree(container_id), hashes.parse_selection(request))
 
@@ -184,7 +184,7 @@ class NearPeer:
             else b"".join(claimed)[offset : chunk.end]
         )
         if window_checksums(chunk.checksum_type, WINDOW_BYTES, data) != chunk.window_checksums:
-            raise Refused(Code.CHECKSUM_MISMATCH, "the bytes do not have their checksums")
+            raise RefusedError(Code.CHECKSUM_MISMATCH, "the bytes do not have their checksums")
         return chunk, data
 
     def replica(self, container_id: ContainerId) -> Any:

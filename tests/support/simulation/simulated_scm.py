@@ -21,7 +21,7 @@ from scm.edge.plane.control import ControlPlane
 from scm.edge.server import build_server
 from scm.edge.service import ScmService
 from scm.state import options as scm_options
-from scm.state.clock import Clock
+from scm.state.clock import ScmClock
 from scm.state.database import StateDatabase
 from tests.support.clock import FakeClock
 from tests.support.faults.nursery import Child
@@ -75,7 +75,7 @@ def main() -> None:
     logs.configure("warning")
     options = scm_options.load(None, dict(pair.split("=") for pair in pairs))
     moved = FakeClock(int(now_ms))
-    clock = Clock(moved.now_ms, moved.monotonic_s)
+    clock = ScmClock(moved.now_ms, moved.monotonic_s)
     state = StateDatabase.open(Path(data), map_bytes=options.lmdb_map_bytes)
     control = ControlPlane(
         state, clock=clock, options=options, snapshots_path=Path(data) / "snapshots"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent.errors import Refused
+from agent.errors import RefusedError
 from agent.ports import Executor, Future
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.store.options import PACKED_COUNT_MIN
@@ -104,7 +104,7 @@ def encoded(messages: list[pb.ImportPart]) -> Iterator[ImportMessage]:
 
 def refused(pair: Pair, parts: list[pb.ImportPart]) -> str:
     """Return the code with which a stream is refused; nothing of it must be left."""
-    with pytest.raises(Refused) as refusal:
+    with pytest.raises(RefusedError) as refusal:
         pair.target.importer.receive(encoded(parts))
     pair.target_is_untouched()
     return refusal.value.code.value

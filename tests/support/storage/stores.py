@@ -24,7 +24,7 @@ from merkle.replica import (
 )
 from merkle.tree import Tree
 from merkle.tree_building import build_from_rows
-from scanner.finding import DamageFault, Finding, Verdict
+from scanner.finding import DamageFault, ScanFinding, Verdict
 
 MEMORY = Path("/dev/shm")  # noqa: S108 - only private directories are made in it
 MEMORY_FREE_MIN_BYTES = 2 * 1024**3  # a container may be given 64 MiB of it: that is no place
@@ -146,9 +146,9 @@ def damage(
     *,
     fault: DamageFault = DamageFault.CHUNK_CHECKSUM,
     verdict: Verdict = Verdict.CORRUPT,
-) -> Finding:
+) -> ScanFinding:
     """A finding as a scan reports it."""
-    return Finding(
+    return ScanFinding(
         container_id=ContainerId(container_id),
         verdict=verdict,
         fault=fault,

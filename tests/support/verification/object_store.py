@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow.fs as pafs
 
-from agent.rpc.wire.file_systems import Place
+from agent.rpc.wire.file_systems import FsPath
 from tests.support.waiting import wait_until
 from tools.demo.cluster import free_port
 
@@ -45,7 +45,7 @@ def put(directory: Path, address: str) -> None:
     """Copy the files of a directory into a store."""
     for path in sorted(directory.rglob("*")):
         if path.is_file():
-            with (Place.of(address) / path.relative_to(directory).as_posix()).created() as stream:
+            with (FsPath.of(address) / path.relative_to(directory).as_posix()).created() as stream:
                 stream.write(path.read_bytes())
 
 

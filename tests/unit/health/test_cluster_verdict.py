@@ -3,33 +3,33 @@
 
 import pytest
 
-from health.cluster_verdict import ClusterFacts, Verdict, judge_cluster
+from health.cluster_verdict import ClusterFacts, DataVerdict, judge_cluster
 from health.words import HealthState
 
 EXPECTED = {
-    "HEALTHY": (Verdict.WHOLE, ()),
-    "UNDER_REPLICATED": (Verdict.UNWELL, ("with too few replicas",)),
-    "MIS_REPLICATED": (Verdict.UNWELL, ("on too few racks",)),
-    "OVER_REPLICATED": (Verdict.WHOLE, ()),
-    "MISSING": (Verdict.UNWELL, ("without a whole replica",)),
-    "UNHEALTHY": (Verdict.UNWELL, ("with damaged replicas",)),
-    "EMPTY": (Verdict.WHOLE, ()),
-    "OPEN_UNHEALTHY": (Verdict.UNKNOWN, ("to be closed",)),
-    "QUASI_CLOSED_STUCK": (Verdict.UNWELL, ("stuck half-closed",)),
-    "OPEN_WITHOUT_PIPELINE": (Verdict.UNKNOWN, ("to be closed",)),
+    "HEALTHY": (DataVerdict.WHOLE, ()),
+    "UNDER_REPLICATED": (DataVerdict.UNWELL, ("with too few replicas",)),
+    "MIS_REPLICATED": (DataVerdict.UNWELL, ("on too few racks",)),
+    "OVER_REPLICATED": (DataVerdict.WHOLE, ()),
+    "MISSING": (DataVerdict.UNWELL, ("without a whole replica",)),
+    "UNHEALTHY": (DataVerdict.UNWELL, ("with damaged replicas",)),
+    "EMPTY": (DataVerdict.WHOLE, ()),
+    "OPEN_UNHEALTHY": (DataVerdict.UNKNOWN, ("to be closed",)),
+    "QUASI_CLOSED_STUCK": (DataVerdict.UNWELL, ("stuck half-closed",)),
+    "OPEN_WITHOUT_PIPELINE": (DataVerdict.UNKNOWN, ("to be closed",)),
     "UNHEALTHY_UNDER_REPLICATED": (
-        Verdict.UNWELL,
+        DataVerdict.UNWELL,
         ("with damaged replicas", "with too few replicas"),
     ),
-    "UNHEALTHY_OVER_REPLICATED": (Verdict.UNWELL, ("with damaged replicas",)),
-    "MISSING_UNDER_REPLICATED": (Verdict.UNWELL, ("without a whole replica",)),
+    "UNHEALTHY_OVER_REPLICATED": (DataVerdict.UNWELL, ("with damaged replicas",)),
+    "MISSING_UNDER_REPLICATED": (DataVerdict.UNWELL, ("without a whole replica",)),
     "QUASI_CLOSED_STUCK_UNDER_REPLICATED": (
-        Verdict.UNWELL,
+        DataVerdict.UNWELL,
         ("with too few replicas", "stuck half-closed"),
     ),
-    "QUASI_CLOSED_STUCK_OVER_REPLICATED": (Verdict.UNWELL, ("stuck half-closed",)),
+    "QUASI_CLOSED_STUCK_OVER_REPLICATED": (DataVerdict.UNWELL, ("stuck half-closed",)),
     "QUASI_CLOSED_STUCK_MISSING": (
-        Verdict.UNWELL,
+        DataVerdict.UNWELL,
         ("without a whole replica", "stuck half-closed"),
     ),
 }

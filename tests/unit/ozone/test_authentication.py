@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from ozone.scrub.scrub import default_state_dir
 from ozone.wire.authentication import HadoopIdentity, choose
 
@@ -38,7 +38,7 @@ def test_named_user_is_used_without_asking_the_system() -> None:
 
 def test_state_directory_of_a_user_without_home_is_refused_with_the_option() -> None:
     """There is no place to choose, so the error names the option."""
-    with pytest.raises(Refused) as refusal:
+    with pytest.raises(RefusedError) as refusal:
         default_state_dir()
 
     assert (Code.INVALID_CONFIG, "name one with --state-dir") == (

@@ -14,7 +14,12 @@ from merkle.tree_building import TreeBuilder
 from ozone.disk.blockrow import StoredBlock, decode_stored
 from ozone.disk.messages import BLOCK_DATA
 from ozone.disk.treefile import OzoneTree, decode_tree
-from ozone.scrub.comparison import Agreement, Comparison, Reason, TreeComparisonBuilder
+from ozone.scrub.comparison import (
+    Agreement,
+    ChecksumDifferenceReason,
+    Comparison,
+    TreeComparisonBuilder,
+)
 from tests.support.ozone.ozone_volumes import chunk_message, crc32c_of, golden, lines
 
 DAMAGED = {(0, 1), (0, 2)}  # datanode and container: what damage.json names
@@ -80,8 +85,8 @@ def test_difference_made_by_ozones_own_scan_is_explained(tables: Path) -> None:
 
     assert {
         (Agreement.EQUAL, ()): 8,
-        (Agreement.EXPLAINED, ((Reason.NO_CHECKSUMS, 2),)): 2,
-        (Agreement.EXPLAINED, ((Reason.NO_CHUNKS, 1),)): 4,
+        (Agreement.EXPLAINED, ((ChecksumDifferenceReason.NO_CHECKSUMS, 2),)): 2,
+        (Agreement.EXPLAINED, ((ChecksumDifferenceReason.NO_CHUNKS, 1),)): 4,
     } == found
 
 
@@ -116,7 +121,7 @@ def test_the_last_chunk_of_a_file_never_closed_explains() -> None:
         tree = OzoneTree(root, live, {}, frozenset())
         result = ledger.compare(tree, root, whole([stored]))
         assert Agreement.EXPLAINED is result.agreement
-        assert {Reason.LAST_CHUNK: 1} == result.reasons
+        assert {ChecksumDifferenceReason.LAST_CHUNK: 1} == result.reasons
 
 
 def test_a_root_that_the_database_does_not_have_is_told(tables: Path) -> None:

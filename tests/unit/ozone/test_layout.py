@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Refused
+from agent.errors import RefusedError
 from merkle.replica import ContainerId
 from ozone.disk.layout import container_ids, find_volume
 
@@ -73,5 +73,5 @@ def test_volume_with_an_invalid_version_file_is_refused(
     tmp_path: Path, version: str, clusters: tuple[str, ...], why: str
 ) -> None:
     """The error names a VERSION that points nowhere or elsewhere."""
-    with pytest.raises(Refused, match=why):
+    with pytest.raises(RefusedError, match=why):
         find_volume(volume_at(tmp_path / "data", version, *clusters))

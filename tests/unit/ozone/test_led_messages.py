@@ -11,7 +11,7 @@ from ozone.leading.messages import (
     REQUEST,
     RESPONSE,
     DatanodeRequestType,
-    OpState,
+    NodeOperationalState,
     ScmCommandType,
     State,
 )
@@ -79,7 +79,7 @@ LEFT_OUT = {"unknownScmCommand": "no command", "INVALID": "no datanode reports i
         (DatanodeRequestType, "Type"),
         (ScmCommandType, "SCMCommandProto.Type"),
         (State, "ContainerReplicaProto.State"),
-        (OpState, "NodeOperationalState"),
+        (NodeOperationalState, "NodeOperationalState"),
     ],
 )
 def test_every_word_has_ozones_number(ours: type[IntEnum], theirs: str) -> None:

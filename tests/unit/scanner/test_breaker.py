@@ -8,7 +8,7 @@ from merkle.checksum import Algorithm
 from merkle.replica import BlockId, ContainerId
 from merkle.tree_building import TreeBuilder
 from scanner.breaker import Breaker, BreakerLimits
-from scanner.finding import DamageFault, Finding, Verdict
+from scanner.finding import DamageFault, ScanFinding, Verdict
 from scanner.scan_outcome import ScanOutcome
 
 LIMITS = BreakerLimits(window_s=100.0, damaged_max=4, suspects_max=2)
@@ -17,7 +17,7 @@ LIMITS = BreakerLimits(window_s=100.0, damaged_max=4, suspects_max=2)
 def outcome(*verdicts: Verdict, disagreement_count: int = 0) -> ScanOutcome:
     """Return the outcome of a scan with one finding per verdict."""
     findings = tuple(
-        Finding(ContainerId(1), verdict, DamageFault.CHUNK_CHECKSUM, BlockId(1), 0, 1, 0, "")
+        ScanFinding(ContainerId(1), verdict, DamageFault.CHUNK_CHECKSUM, BlockId(1), 0, 1, 0, "")
         for verdict in verdicts
     )
     return ScanOutcome(

@@ -1,12 +1,12 @@
 """What a finding means for the replica."""
 
 from merkle.replica import BlockId, ContainerId
-from scanner.finding import DamageFault, Finding, Verdict
+from scanner.finding import DamageFault, ScanFinding, Verdict
 
 
-def of(verdict: Verdict) -> Finding:
+def of(verdict: Verdict) -> ScanFinding:
     """Return a finding."""
-    return Finding(ContainerId(1), verdict, DamageFault.CHUNK_CHECKSUM, BlockId(1), 0, 1, 0, "")
+    return ScanFinding(ContainerId(1), verdict, DamageFault.CHUNK_CHECKSUM, BlockId(1), 0, 1, 0, "")
 
 
 def test_only_what_the_medium_says_is_damage() -> None:

@@ -5,7 +5,14 @@ import pytest
 from merkle.checksum import window_checksums
 from merkle.replica import BlockId, ChecksumType, ChunkInfo
 from scanner.finding import Forensic
-from scanner.forensics import Explanation, Sought, explain, find_places, sought, wrong_windows
+from scanner.forensics import (
+    Explanation,
+    UnexplainedChunk,
+    explain,
+    find_places,
+    sought,
+    wrong_windows,
+)
 from tests.support.storage.replica_reader import chunk_of, noise
 from tests.support.storage.trees import block, rows_of
 
@@ -271,13 +278,13 @@ class TestPlaces:
         block(8, b"8" * 40_000),
     )
 
-    def wanted(self, position: int, *indexes: tuple[int, int, int]) -> Sought:
+    def wanted(self, position: int, *indexes: tuple[int, int, int]) -> UnexplainedChunk:
         """Return a damaged chunk of block 1 that holds windows of (row, chunk, window)."""
         windows = []
         for number, (row, chunk, window) in enumerate(indexes):
             sums = self.rows[row].chunks[chunk].window_checksums
             windows.append((10 + number, sums[4 * window : 4 * window + 4]))
-        return Sought(position, BlockId(1), self.rows[0].chunks[0], tuple(windows))
+        return UnexplainedChunk(position, BlockId(1), self.rows[0].chunks[0], tuple(windows))
 
     def test_the_place_of_the_first_window_is_told(self) -> None:
         """The text gives the place of the first window and the number of windows of the same
@@ -286,7 +293,7 @@ class TestPlaces:
         items = [
             self.wanted(3, (0, 1, 2), (2, 0, 0), (0, 1, 0)),
             self.wanted(5, (2, 0, 2)),
-            Sought(7, BlockId(1), self.rows[0].chunks[0], ((0, b"none"),)),
+            UnexplainedChunk(7, BlockId(1), self.rows[0].chunks[0], ((0, b"none"),)),
         ]
 
         assert {
@@ -308,7 +315,9 @@ class TestPlaces:
         """
         window = self.rows[0].chunks[0].window_checksums[:4]
 
-        assert {} == find_places(rows_of(self.rows), [Sought(0, BlockId(1), chunk, ((0, window),))])
+        assert {} == find_places(
+            rows_of(self.rows), [UnexplainedChunk(0, BlockId(1), chunk, ((0, window),))]
+        )
 
     def test_rows_that_are_damaged_are_passed_over(self) -> None:
         """Their length does not matter, and the other rows are searched."""
@@ -327,5 +336,5 @@ class TestPlaces:
         found = sought(2, BlockId(1), chunk, sums, range(1, 20))
 
         windows = tuple((index, sums[4 * index : 4 * index + 4]) for index in range(1, 17))
-        assert Sought(2, BlockId(1), chunk, windows) == found
+        assert UnexplainedChunk(2, BlockId(1), chunk, windows) == found
         assert sought(2, BlockId(1), chunk, sums, ()) is None

@@ -4,7 +4,7 @@ import pytest
 
 from merkle.replica import BlockId, ChecksumType, ContainerId
 from scanner.chunk_verdict import ChunkJudgement
-from scanner.finding import DamageFault, Finding, Forensic, Verdict
+from scanner.finding import DamageFault, Forensic, ScanFinding, Verdict
 from scanner.notebook import (
     FINDINGS_PER_REPLICA_MAX,
     NOTES_PER_REPLICA_MAX,
@@ -81,7 +81,7 @@ def test_a_finding_says_what_was_noted() -> None:
         102,
         "why",
     )
-    assert (Finding(*place), Finding(*chunk, Forensic.STALE)) == notes.book.findings()
+    assert (ScanFinding(*place), ScanFinding(*chunk, Forensic.STALE)) == notes.book.findings()
     assert [(-1, -1, -1), (4, 5, 6)] == notes.doubts
     assert 2 == notes.book.count
 

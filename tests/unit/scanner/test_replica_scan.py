@@ -10,7 +10,7 @@ from merkle.checksum import Algorithm, leaf_checksum, whole_checksums, window_ch
 from merkle.replica import BlockId, ChecksumType, ChunkInfo
 from merkle.tree import Leaf
 from scanner.chunk_verdict import WITNESSES
-from scanner.finding import DamageFault, Finding, Verdict
+from scanner.finding import DamageFault, ScanFinding, Verdict
 from scanner.notebook import FINDINGS_PER_REPLICA_MAX, NOTES_PER_REPLICA_MAX
 from scanner.ports import StructureFault
 from scanner.replica_scan import READ_BYTES_MAX
@@ -30,7 +30,7 @@ LARGE_BYTES = 10 * WINDOW_BYTES + 7
 Fact = tuple[Verdict, DamageFault, int, int, int]
 
 
-def facts(findings: tuple[Finding, ...]) -> list[Fact]:
+def facts(findings: tuple[ScanFinding, ...]) -> list[Fact]:
     """Return what a finding is about, without its words."""
     return [
         (item.verdict, item.fault, item.block_id, item.offset, item.length_bytes)

@@ -7,7 +7,7 @@ from merkle.checksum import Algorithm
 from merkle.replica import BlockId, ContainerId
 from merkle.tree_building import TreeBuilder
 from scanner.chunk_verdict import ChunkJudgement
-from scanner.finding import DamageFault, Finding, Verdict
+from scanner.finding import DamageFault, ScanFinding, Verdict
 from scanner.ports import Structure, StructureFault
 from scanner.scan_outcome import ScanOutcome, ScanRecord
 from tests.support.storage.replica_reader import NOW_MS, MemoryReader, MemoryReplica, noise
@@ -40,7 +40,7 @@ def test_scan_outcome_is_complete_by_default() -> None:
 def test_single_damage_finding_makes_a_replica_damaged(verdict: Verdict) -> None:
     """Other findings may be beside it."""
     findings = tuple(
-        Finding(ContainerId(1), each, DamageFault.CHUNK_CHECKSUM, BlockId(1), 0, 1, 0, "")
+        ScanFinding(ContainerId(1), each, DamageFault.CHUNK_CHECKSUM, BlockId(1), 0, 1, 0, "")
         for each in (Verdict.SUSPECT_HOST, verdict, Verdict.OK)
     )
 

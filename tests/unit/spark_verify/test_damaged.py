@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from agent.errors import Refused
+from agent.errors import RefusedError
 from agent.rpc.wire.plan_file import FinishedRun, read_plan
 from agent.rpc.wire.snapshot_file import writing
 from spark_verify.errors import SnapshotRefused, failures, told
@@ -99,7 +99,7 @@ def test_a_flipped_bit_is_never_another_plan(tmp_path: Path) -> None:
         path.write_bytes(damaged)
         try:
             assert whole == read_plan(run)
-        except Refused as error:
+        except RefusedError as error:
             refused.append(str(error))
 
     assert len(refused) > 5

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from suture import AsyncClient, Client, Code, PutResult, Refused, Unavailable
+from suture import AsyncClient, Client, Code, PutResult, RefusedError, UnavailableError
 
 NOBODY = "127.0.0.1:9"
 
@@ -61,7 +61,7 @@ def test_certificates_that_do_not_go_together() -> None:
     """
     Those that are missing are named.
     """
-    with pytest.raises(Refused, match="tls key and ca must be set, too") as caught:
+    with pytest.raises(RefusedError, match="tls key and ca must be set, too") as caught:
         Client(NOBODY, tls_certificate="ann.pem")
 
     assert Code.INVALID_CONFIG == caught.value.code
@@ -69,7 +69,7 @@ def test_certificates_that_do_not_go_together() -> None:
 
 def test_another_machine_is_not_called_without_certificates() -> None:
     """The caller has to allow plaintext explicitly."""
-    with pytest.raises(Refused):
+    with pytest.raises(RefusedError):
         Client("scm1.example:9860")
     Client("scm1.example:9860", allow_plaintext=True).close()
 
@@ -120,7 +120,7 @@ async def put_cancelled_in_the_middle() -> None:
         may_go_on.wait()
         try:
             progress(1)
-        except Unavailable as error:
+        except UnavailableError as error:
             said.append(error.code)
             raise
         finally:

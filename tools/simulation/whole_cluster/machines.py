@@ -22,7 +22,7 @@ from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockId, ContainerId
 from scm.edge.plane.control import ControlPlane
 from scm.edge.service import ScmService
-from scm.state.clock import Clock
+from scm.state.clock import ScmClock
 from scm.state.database import StateDatabase
 from scm.state.options import ScmOptions
 from tools.simulation.cluster import PLAIN, PORT
@@ -122,7 +122,7 @@ class ScmMachine(Machine):
 
     def boot(self, life: ProcessLifetime) -> None:
         """Open the state, serve it, and start ticking."""
-        clock = Clock(self.clock.now_ms, self.clock.monotonic_s)
+        clock = ScmClock(self.clock.now_ms, self.clock.monotonic_s)
         state = self._state = StateDatabase.open(self.disk.root / "data", map_bytes=MAP_BYTES)
         control = ControlPlane(
             state, clock=clock, options=OPTIONS, snapshots_path=self.disk.root / "snapshots"

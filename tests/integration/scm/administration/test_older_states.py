@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, Refused, Unavailable
+from agent.errors import Code, RefusedError, UnavailableError
 from merkle.replica import ReplicaState
 from scm.cluster.nodes import Registration
 from scm.cluster.replica_map import NodeReplicaReport
 from scm.edge.call_values import Heartbeat, HeartbeatAnswer
 from scm.state.facts import CommandKind, ContainerState, Key, KeyBlock
 from scm.state.options import ScmOptions
-from scm.state.starts import SeenStart
+from scm.state.starts import ReportedStart
 from tests.support.control.restored import recover
 from tests.support.control.scm_world import ScmWorld, replica, volume
 
@@ -27,7 +27,7 @@ class Remembering:
     """Datanodes that remember what control planes showed them."""
 
     def __init__(self) -> None:
-        self.seen: dict[str, SeenStart] = {}
+        self.seen: dict[str, ReportedStart] = {}
 
     def see(self, world: ScmWorld) -> None:
         """Look at a control plane."""
@@ -127,7 +127,7 @@ def test_state_that_was_put_back_deletes_nothing(world: ScmWorld, nodes: Remembe
     (trouble,) = world.control.queries.look()[0].refused
     assert "dn1 has seen this state to number" in trouble
     assert world.control.queries.figures().is_older
-    with pytest.raises(Unavailable) as refused:
+    with pytest.raises(UnavailableError) as refused:
         world.control.clients.allocate(WRITER, [10])
     assert Code.SAFE_MODE is refused.value.code
 
@@ -191,7 +191,7 @@ def test_memory_of_one_datanode_is_enough(world: ScmWorld, nodes: Remembering) -
     assert 0 == len(world.state.commands)
     assert not world.control.queries.safe_mode().is_open
     assert [] == deletes(world, nodes)
-    with pytest.raises(Refused, match="suture scm recover"):
+    with pytest.raises(RefusedError, match="suture scm recover"):
         world.control.operators.leave_safe_mode()
 
 
@@ -257,5 +257,5 @@ def test_a_memory_that_cannot_be_is_left_out() -> None:
 
     call = heartbeat_from(message, now_ms=1)
 
-    assert (SeenStart("one", 4, 5),) == call.seen_starts
+    assert (ReportedStart("one", 4, 5),) == call.seen_starts
     assert "seen_starts[0].term" in call.refused[0]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent.cli.change.node_commands import progress_text
-from agent.errors import Unavailable
+from agent.errors import UnavailableError
 from agent.rpc.v1 import scm_pb2
 from merkle.replica import ReplicaState
 from scm.administration.decommission import OpStateRequest
@@ -243,7 +243,7 @@ def test_decommissioning_with_a_full_scm_disk_stays_in_progress(
         with unwritable():
             for _ in range(5):
                 world.clock.advance_s(1)
-                with suppress(Unavailable):  # what changes nothing is not written
+                with suppress(UnavailableError):  # what changes nothing is not written
                     world.control.tick()
         early = {line["event"] for line in logs}
         run_turns(world)

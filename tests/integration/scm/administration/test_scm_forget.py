@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, Refused, Unavailable
+from agent.errors import Code, RefusedError, UnavailableError
 from agent.observe.audit import AuditLog
 from agent.runtime.exits import ExitCode
 from merkle.replica import ReplicaState
@@ -15,7 +15,7 @@ from scm.administration.node_removal import RemovalLoss
 from scm.edge.plane.control import ControlPlane
 from scm.edge.server import build_server
 from scm.edge.service import ScmService
-from scm.state.clock import Clock
+from scm.state.clock import ScmClock
 from scm.state.facts import CommandKind, ContainerState, PendingCommand
 from scm.state.options import ScmOptions
 from spark_verify.pipeline import VerifyRequest, verify
@@ -46,7 +46,7 @@ def world(tmp_path: Path) -> Iterator[ScmWorld]:
 @pytest.fixture
 def suture(world: ScmWorld, capsys: pytest.CaptureFixture[str]) -> Iterator[CommandLine]:
     """The command line, at a server in front of the same control plane."""
-    service = ScmService(world.control, clock=Clock(), options=OPTIONS)
+    service = ScmService(world.control, clock=ScmClock(), options=OPTIONS)
     with ThreadPoolExecutor(2) as executor:
         built = build_server(service, "127.0.0.1:0", executor)
         built.server.start()
@@ -115,7 +115,7 @@ def test_a_lost_key_is_removed_or_stored_again(world: ScmWorld) -> None:
     """Blocks of the key that appear later are not deleted."""
     name = key_name(world)
     give_up(world.control)
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RefusedError) as caught:
         world.control.clients.lookup(name)
     (deletion,) = world.control.operators.delete_keys([name], dry_run=False)
 
@@ -165,7 +165,7 @@ class TestNotNoted:
 
     def test_a_container_that_is_not_forgotten_is_ours(self, world: ScmWorld) -> None:
         """The failed forget does not make the container one to recover."""
-        with logged(), unwritable(), pytest.raises(Unavailable):
+        with logged(), unwritable(), pytest.raises(UnavailableError):
             give_up(world.control)
 
         assert () == world.control.queries.to_recover().container_ids
@@ -173,7 +173,7 @@ class TestNotNoted:
     def test_a_container_that_is_not_taken_back_is_none(self, world: ScmWorld) -> None:
         """The failed recall leaves its replicas unknown."""
         assert "OK" == give_up(world.control)
-        with logged(), unwritable(), pytest.raises(Unavailable):
+        with logged(), unwritable(), pytest.raises(UnavailableError):
             world.control.operators.recall_containers([1], is_dry_run=False)
 
         assert {1} == world.control._parts.reports.unknown_container_ids
@@ -182,7 +182,7 @@ class TestNotNoted:
         """The log has only durable changes."""
         (node, *_rest) = left(world)
         with logged() as said:
-            with unwritable(), pytest.raises(Unavailable):
+            with unwritable(), pytest.raises(UnavailableError):
                 world.beat(node, replica(node, container_id=9))
             early = [line["event"] for line in said]
             world.beat(node, replica(node, container_id=9))

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, Refused, Unavailable
+from agent.errors import Code, RefusedError, UnavailableError
 from agent.rpc.wire.bounds import KEY_BYTES_MAX
-from health.cluster_verdict import Verdict
+from health.cluster_verdict import DataVerdict
 from merkle.checksum import Algorithm, container_checksum
 from scm.backup.image import begin_anew
 from scm.cluster.nodes import Registration
@@ -54,10 +54,10 @@ class TestSafeMode:
         report(world, 1, 2)
         assert "this is a backup of 2027-01-15T07:59:59" in world.control.queries.safe_mode().reason
         assert not world.control.queries.safe_mode().is_open
-        with pytest.raises(Refused, match="cannot be left") as caught:
+        with pytest.raises(RefusedError, match="cannot be left") as caught:
             world.control.operators.leave_safe_mode()
         assert Code.SAFE_MODE == caught.value.code
-        with pytest.raises(Unavailable, match="no block is allocated"):
+        with pytest.raises(UnavailableError, match="no block is allocated"):
             world.control.clients.allocate("c", [10])
 
         world.restart()
@@ -87,7 +87,7 @@ class TestSafeMode:
         world.beat("dn1", replica("dn1"), full=True)
         world.beat("dn2", replica("dn2"), full=True)
 
-        with pytest.raises(Unavailable, match="dn3 has not named all it has"):
+        with pytest.raises(UnavailableError, match="dn3 has not named all it has"):
             recover(world, is_end=True)
         assert world.state.restored is not None
 
@@ -113,7 +113,7 @@ class TestSafeMode:
 
         assert open_one is not None
         assert ContainerState.CLOSING is open_one.state
-        with pytest.raises(Unavailable):
+        with pytest.raises(UnavailableError):
             world.control.clients.commit(
                 "writer", [put("late", 2, 3)], may_replace=False, failed=()
             )
@@ -383,7 +383,7 @@ class TestOlderState:
         told = [line for line in said if line["event"] == "state_is_older"]
         assert [(2, 2)] == [(line["container_id"], line["next_container_id"]) for line in told]
         assert (2, 1) == (counts.stray, counts.whole)
-        assert Verdict.WHOLE is not judgement.verdict
+        assert DataVerdict.WHOLE is not judgement.verdict
         assert "suture scm recover" in [reason.command for reason in judgement.reasons]
         assert 1 == sum("(suture scm recover)" in text for text in answer.reasons)
         assert 2 == older.control.queries.figures().stray

@@ -9,7 +9,7 @@ import lmdb
 import pytest
 
 from agent.cli.main import run
-from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.errors import Code, RefusedError, SutureError, UnavailableError
 from merkle.replica import ReplicaState
 from scm.backup.image import DATA
 from scm.backup.manifest import BackupManifest
@@ -114,7 +114,7 @@ class TestTaking:
             transaction.put(b"\x00" * 32, b"no row", db=keys)
         environment.close()
 
-        with pytest.raises(Refused, match="table keys, key 0000") as caught:
+        with pytest.raises(RefusedError, match="table keys, key 0000") as caught:
             take(data, tmp_path / "to", hours=1, keep=1)
 
         assert Code.INCONSISTENT_VOLUME == caught.value.code
@@ -126,7 +126,7 @@ class TestTaking:
         """
         before = contents(take(data, tmp_path / "to"))
 
-        with pytest.raises(Refused, match="is there already"):
+        with pytest.raises(RefusedError, match="is there already"):
             take(data, tmp_path / "to")
 
         assert before == contents(list_backups(tmp_path / "to")[0][0])
@@ -170,7 +170,7 @@ class TestTaking:
         """
         A directory without a state is refused by name.
         """
-        with pytest.raises(Refused, match="has no state of a control plane"):
+        with pytest.raises(RefusedError, match="has no state of a control plane"):
             take(tmp_path, tmp_path / "to")
 
     def test_second_concurrent_backup_is_refused(self, data: Path, tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ class TestTaking:
         def second(_count: int) -> None:
             take(data, tmp_path / "to", hours=2)
 
-        with pytest.raises(Unavailable, match="another backup"):
+        with pytest.raises(UnavailableError, match="another backup"):
             take_backup(data, tmp_path / "to", now_ms=NOW_MS, version="1", looked_at=second)
 
 
@@ -240,7 +240,7 @@ class TestRestoring:
         for at in range(0, size_bytes, max(1, size_bytes // 40)):
             flip(path / where, at)
 
-            with pytest.raises(Refused, match="damaged") as caught:
+            with pytest.raises(RefusedError, match="damaged") as caught:
                 restore_backup(path, tmp_path / "new", now_ms=NOW_MS + 1)
 
             assert Code.INCONSISTENT_VOLUME == caught.value.code
@@ -264,7 +264,7 @@ class TestRestoring:
         path = take(data, tmp_path / "to")
         break_it(path)  # type: ignore[operator]
 
-        with pytest.raises(Refused, match=words):
+        with pytest.raises(RefusedError, match=words):
             restore_backup(path, tmp_path / "new", now_ms=NOW_MS + 1)
 
         assert not (tmp_path / "new").exists()
@@ -273,7 +273,7 @@ class TestRestoring:
         """The operator gave the expected cluster id."""
         path = take(data, tmp_path / "to")
 
-        with pytest.raises(Refused, match="not of CID-1") as caught:
+        with pytest.raises(RefusedError, match="not of CID-1") as caught:
             restore_backup(path, tmp_path / "new", now_ms=NOW_MS + 1, cluster_id="CID-1")
 
         assert Code.WRONG_CLUSTER == caught.value.code
@@ -284,7 +284,7 @@ class TestRestoring:
         """
         path = take(data, tmp_path / "to")
 
-        with pytest.raises(Refused, match="taken 60 s after now"):
+        with pytest.raises(RefusedError, match="taken 60 s after now"):
             restore_backup(path, tmp_path / "new", now_ms=NOW_MS - 60_000)
 
     @pytest.mark.parametrize("name", ["state", "notes.txt"])
@@ -295,7 +295,7 @@ class TestRestoring:
         path = take(data, tmp_path / "to")
         (tmp_path / "new" / name).mkdir(parents=True)
 
-        with pytest.raises(Refused, match=f"is not empty: it holds {name}"):
+        with pytest.raises(RefusedError, match=f"is not empty: it holds {name}"):
             restore_backup(path, tmp_path / "new", now_ms=NOW_MS + 1)
 
         assert [name] == [path.name for path in (tmp_path / "new").iterdir()]

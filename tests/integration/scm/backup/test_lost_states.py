@@ -8,7 +8,7 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from scm.state.database import StateDatabase
 from scm.state.directory import GROWING
 from tests.support.control.fake_datanode import FakeDatanode
@@ -77,7 +77,7 @@ def test_lost_state_is_refused_at_start(lose: Callable[[Path], None], tmp_path: 
     before = files(tmp_path) if lose is not lose_the_cluster else None
 
     for _start in range(2):
-        with pytest.raises(Refused, match=str(tmp_path)) as refused:
+        with pytest.raises(RefusedError, match=str(tmp_path)) as refused:
             StateDatabase.open(tmp_path, map_bytes=MAP_BYTES)
 
         assert Code.INCONSISTENT_VOLUME is refused.value.code
@@ -101,7 +101,7 @@ def test_new_cluster_begins_where_the_operator_says_so(
     assert state.cluster_id != begun.cluster_id
     aside = [path for path in tmp_path.iterdir() if path.name.startswith("state.lost")]
     assert ([left] if left else []) == [files(path) for path in aside]
-    with pytest.raises(Refused, match=begun.cluster_id):
+    with pytest.raises(RefusedError, match=begun.cluster_id):
         StateDatabase.open(tmp_path, map_bytes=MAP_BYTES, is_new=True)
     again = StateDatabase.open(tmp_path, map_bytes=MAP_BYTES)
     again.close()
@@ -112,10 +112,10 @@ def test_first_start_that_was_killed_begins_again(tmp_path: Path) -> None:
     """No cluster was there yet: nothing is lost, whatever the first start had made."""
 
     def die(_path: Path) -> None:
-        raise Refused(Code.CANCELLED, "killed")
+        raise RefusedError(Code.CANCELLED, "killed")
 
     for _start in range(2):
-        with pytest.raises(Refused, match="killed"):
+        with pytest.raises(RefusedError, match="killed"):
             StateDatabase.open(tmp_path, map_bytes=MAP_BYTES, check=die)
     (tmp_path / "state").mkdir()
     lmdb.open(str(tmp_path / "state"), max_dbs=32).close()
@@ -128,7 +128,7 @@ def test_first_start_that_was_killed_begins_again(tmp_path: Path) -> None:
 def test_first_start_that_was_refused_begins_once_it_may(tmp_path: Path) -> None:
     """The lock file of a start that made nothing else is no sign of a lost state."""
     (tmp_path / GROWING).mkdir()
-    with pytest.raises(Refused, match="was cut off"):
+    with pytest.raises(RefusedError, match="was cut off"):
         StateDatabase.open(tmp_path, map_bytes=MAP_BYTES)
     (tmp_path / GROWING).rmdir()
 

@@ -7,7 +7,7 @@ from typing import Final
 import lmdb
 import pytest
 
-from agent.errors import Refused
+from agent.errors import RefusedError
 from scm.backup import manifest as manifests
 from scm.backup.image import DATA
 from scm.backup.restoring import restore_backup
@@ -43,7 +43,7 @@ def test_no_table_may_be_missing(table: str, tmp_path: Path) -> None:
     """A state without its keys is damaged, and must not take the place of a backup with them."""
     data = lacking(tmp_path / "data", table)
 
-    with pytest.raises(Refused, match="MDB_NOTFOUND"):
+    with pytest.raises(RefusedError, match="MDB_NOTFOUND"):
         take_backup(data, tmp_path / "to", now_ms=NOW_MS, version="1", keep_count=0)
 
 
@@ -95,7 +95,7 @@ def test_a_backup_that_is_refused_leaves_nothing(tmp_path: Path) -> None:
     other = replace(bad.manifest, counts={**bad.manifest.counts, "keys": 2})
     (bad.path / manifests.NAME).write_bytes(other.encoded())
 
-    with pytest.raises(Refused, match="it holds not what its manifest says"):
+    with pytest.raises(RefusedError, match="it holds not what its manifest says"):
         restore_backup(bad.path, tmp_path / "new", now_ms=NOW_MS + 2)
     restore_backup(good.path, tmp_path / "new", now_ms=NOW_MS + 2)
 

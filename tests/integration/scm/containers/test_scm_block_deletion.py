@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, Unavailable
+from agent.errors import Code, UnavailableError
 from scm.containers import block_deletion
 from scm.containers.block_deletion import UNEVEN_S
 from scm.edge.call_values import HeartbeatAnswer
@@ -360,7 +360,7 @@ class TestManyDeletesOfOneContainer:
         first, second = self.made_with(world, 2)
         with monkeypatch.context() as broken:
             broken.setattr(world.state, "_commit", _disk_is_full)
-            with pytest.raises(Unavailable):
+            with pytest.raises(UnavailableError):
                 self.delete_each(world, [first])
 
         self.delete_each(world, [second])
@@ -405,7 +405,7 @@ def looked_at(monkeypatch: pytest.MonkeyPatch, world: ScmWorld) -> list[int]:
 
 
 def _disk_is_full(_change: StateChange) -> None:
-    raise Unavailable(Code.DISK_OUT_OF_SPACE, "the disk is full")
+    raise UnavailableError(Code.DISK_OUT_OF_SPACE, "the disk is full")
 
 
 class TestConfirming:

@@ -12,7 +12,7 @@ from merkle.replica import ReplicaState
 from scm.edge.server import build_server
 from scm.edge.service import ScmService
 from scm.replication.reconciling.plan_check import PlanRow
-from scm.state.clock import Clock
+from scm.state.clock import ScmClock
 from scm.state.facts import CommandKind, Container, ContainerState
 from scm.state.options import ScmOptions
 from tests.support.command_line import CommandLine
@@ -519,7 +519,7 @@ def test_the_command_shows_what_is_given_up_and_asks(
     """
     lose_disk(world, acknowledged=6)
     with ThreadPoolExecutor(4) as threads:
-        clock = Clock(world.clock.now_ms, world.clock.monotonic_s)
+        clock = ScmClock(world.clock.now_ms, world.clock.monotonic_s)
         service = ScmService(world.control, clock=clock, options=OPTIONS)
         built = build_server(service, "127.0.0.1:0", threads)
         built.server.start()

@@ -13,7 +13,7 @@ from threading import Event
 import pytest
 
 from agent.runtime.callthreads import LATE_S, CallThreadPool
-from agent.runtime.loop import Done, Step, WorkerLoop, WorkerLoops
+from agent.runtime.loop import NoMoreWork, Step, WorkerLoop, WorkerLoops
 from scm.edge.http_pages import HttpStatus
 from tests.support.clock import FakeClock
 from tests.support.control.scm_process import ScmProcess, spawn
@@ -40,7 +40,7 @@ class Finished(Mortal):
 
     def step(self) -> Step:
         """Be done."""
-        return Done()
+        return NoMoreWork()
 
 
 @pytest.fixture

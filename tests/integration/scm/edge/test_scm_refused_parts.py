@@ -15,7 +15,7 @@ from scm.edge.overview.cluster_look import judged
 from scm.edge.plane.control import ControlPlane
 from scm.edge.server import build_server
 from scm.edge.service import ScmService
-from scm.state.clock import Clock
+from scm.state.clock import ScmClock
 from scm.state.facts import NodeHealthState
 from scm.state.options import ScmOptions
 from tests.support.control.fake_datanode import FakeDatanode, report
@@ -54,7 +54,7 @@ class Served:
 def served(tmp_path: Path) -> Iterator[Served]:
     """Serve a control plane on a free port; dn1 has joined, with whole copies of two containers."""
     with ScmWorld(tmp_path).running() as world, ThreadPoolExecutor(4) as executor:
-        options, clock = ScmOptions(), Clock(world.clock.now_ms, world.clock.monotonic_s)
+        options, clock = ScmOptions(), ScmClock(world.clock.now_ms, world.clock.monotonic_s)
         service = ScmService(world.control, clock=clock, options=options)
         built = build_server(service, "127.0.0.1:0", executor)
         built.server.start()

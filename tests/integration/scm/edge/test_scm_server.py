@@ -9,13 +9,13 @@ import pyarrow.parquet as pq
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from agent.errors import Code, Refused, SutureError
+from agent.errors import Code, RefusedError, SutureError
 from agent.rpc.v1 import container_pb2, scm_pb2, scm_pb2_grpc
 from agent.rpc.wire.errors import error_from
 from scm.edge.plane.control import ControlPlane
 from scm.edge.server import build_server
 from scm.edge.service import ScmService
-from scm.state.clock import Clock
+from scm.state.clock import ScmClock
 from scm.state.database import StateDatabase
 from scm.state.options import ScmOptions
 from tests.support.control.fake_datanode import FakeDatanode, report
@@ -102,7 +102,7 @@ class Cluster:
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     """Serve a control plane on a free port."""
     state = StateDatabase.open(tmp_path, map_bytes=64 * 1024**2)
-    clock = Clock()
+    clock = ScmClock()
     control = ControlPlane(
         state, clock=clock, options=OPTIONS, snapshots_path=tmp_path / "snapshots"
     )
@@ -329,9 +329,9 @@ class TestErrors:
 
     def test_a_port_in_use_is_refused(self, cluster: Cluster) -> None:
         """Two SCMs on one port would share its calls, silently."""
-        service = ScmService(cluster.control, clock=Clock(), options=OPTIONS)
+        service = ScmService(cluster.control, clock=ScmClock(), options=OPTIONS)
 
-        with ThreadPoolExecutor(1) as executor, pytest.raises(Refused) as caught:
+        with ThreadPoolExecutor(1) as executor, pytest.raises(RefusedError) as caught:
             build_server(service, cluster.address, executor)
 
         assert caught.value.code is Code.INVALID_CONFIG

@@ -7,14 +7,14 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from agent.errors import Code, Refused, Unavailable
+from agent.errors import Code, RefusedError, UnavailableError
 from agent.runtime.exits import ExitCode
 from merkle.replica import LAYOUT_VERSION
 from scm.administration.decommission import OpStateRequest
 from scm.edge.server import build_server
 from scm.edge.service import ScmService
 from scm.state import records
-from scm.state.clock import Clock
+from scm.state.clock import ScmClock
 from scm.state.database import StateDatabase
 from scm.state.facts import CommandKind, OpState
 from scm.state.options import ScmOptions
@@ -136,7 +136,7 @@ def test_the_operator_is_told_who_is_waited_for(
     world.join(*POOLS[:9])
     confirm(world, *POOLS[:8])
     world.join("dn10", layout_version=LAYOUT_VERSION + 1)
-    service = ScmService(world.control, clock=Clock(), options=OPTIONS)
+    service = ScmService(world.control, clock=ScmClock(), options=OPTIONS)
     with ThreadPoolExecutor(4) as executor:
         built = build_server(service, "127.0.0.1:0", executor)
         built.server.start()
@@ -161,7 +161,7 @@ def test_report_gives_the_verdict_and_its_reasons(
     world.restart()
     world.join(*POOLS)
     confirm(world, *POOLS[:8])
-    service = ScmService(world.control, clock=Clock(), options=OPTIONS)
+    service = ScmService(world.control, clock=ScmClock(), options=OPTIONS)
     with ThreadPoolExecutor(4) as executor:
         built = build_server(service, "127.0.0.1:0", executor)
         built.server.start()
@@ -231,7 +231,7 @@ def test_a_state_of_another_version_is_refused_by_name(tmp_path: Path, version: 
             transaction.put(b"format_version", records.pack([version]), db=meta)
     before = (tmp_path / "state" / "data.mdb").read_bytes()
 
-    with pytest.raises(Refused, match=f"format version {version}, this program reads 1"):
+    with pytest.raises(RefusedError, match=f"format version {version}, this program reads 1"):
         StateDatabase.open(tmp_path, map_bytes=MAP_BYTES)
 
     assert before == (tmp_path / "state" / "data.mdb").read_bytes()
@@ -242,7 +242,9 @@ def test_a_file_is_no_directory_of_a_state(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     for place in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(Refused, match=f"{place} cannot be the directory of a state") as refused:
+        with pytest.raises(
+            RefusedError, match=f"{place} cannot be the directory of a state"
+        ) as refused:
             StateDatabase.open(place, map_bytes=MAP_BYTES)
         assert Code.INCONSISTENT_VOLUME is refused.value.code
 
@@ -258,7 +260,7 @@ def test_s3_32_no_key_is_written_before_the_gate_opens(world: ScmWorld) -> None:
         lambda: world.control.clients.allocate("writer", [5]),
         lambda: world.control.clients.commit("writer", [waiting], may_replace=False, failed=()),
     ):
-        with pytest.raises(Unavailable) as caught:
+        with pytest.raises(UnavailableError) as caught:
             refused()
         assert Code.SAFE_MODE is caught.value.code
     found, _containers = world.control.clients.lookup("there")

@@ -11,13 +11,13 @@ import pytest
 from agent.runtime.callthreads import CallThreadPool
 from agent.runtime.exits import ExitCode
 from agent.runtime.loop import WorkerLoops
-from health.cluster_verdict import Verdict
+from health.cluster_verdict import DataVerdict
 from merkle.replica import ReplicaState
 from scm.cluster.nodes import Registration
 from scm.edge.http_pages import HttpStatus
 from scm.edge.server import build_server
 from scm.edge.service import ScmService
-from scm.state.clock import Clock
+from scm.state.clock import ScmClock
 from scm.state.facts import Replica
 from scm.state.options import ScmOptions
 from tests.support.command_line import CommandLine
@@ -96,7 +96,7 @@ class SeededCluster:
 def verdicts(cluster: SeededCluster, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
     """Return the verdict that each program gives; an exit code counts as WHOLE or not."""
     world = cluster.world
-    service = ScmService(world.control, clock=Clock(), options=world.options)
+    service = ScmService(world.control, clock=ScmClock(), options=world.options)
     with ThreadPoolExecutor(4) as executor, CallThreadPool(2, 4) as calls:
         built = build_server(service, "127.0.0.1:0", executor)
         built.server.start()
@@ -104,7 +104,7 @@ def verdicts(cluster: SeededCluster, capsys: pytest.CaptureFixture[str]) -> dict
         watched = HttpStatus(world.control, calls, WorkerLoops(), lambda: True)
         status = suture.json_any("status")
         report = suture.json_any("scm", "report")
-        is_whole = report["verdict"] == Verdict.WHOLE
+        is_whole = report["verdict"] == DataVerdict.WHOLE
         text = suture("scm", "report", code=ExitCode.OK if is_whole else ExitCode.TO_DO)
         metrics = watched.metrics().body.decode()
         page = watched.page({}).body.decode()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Unavailable
+from agent.errors import UnavailableError
 from scm.edge.call_values import Heartbeat
 from scm.state.facts import CommandKind, CommandPriority, OutcomeState
 from scm.state.options import ScmOptions
@@ -171,7 +171,7 @@ def test_a_move_that_could_not_be_noted_is_not_under_way(world: ScmWorld) -> Non
     world.control.tick()  # what else there is to write
     world.control.operators.balance(10.0, 1, dry_run=False)
 
-    with logged(), unwritable(), pytest.raises(Unavailable):
+    with logged(), unwritable(), pytest.raises(UnavailableError):
         world.control.tick()
     in_vain = world.control.queries.balance_status()
     world.control.tick()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scm.cluster.commands.failing_targets import REST_S, FailingTargets
-from scm.state.clock import Clock
+from scm.state.clock import ScmClock
 from scm.state.facts import CommandKind, Container, OutcomeState
 from scm.state.options import ScmOptions
 from tests.support.clock import FakeClock
@@ -111,7 +111,7 @@ def test_a_datanode_that_failed_is_forgiven() -> None:
     After a while, or when something succeeds there; of shards each target is meant.
     """
     clock = FakeClock()
-    failing = FailingTargets(Clock(clock.now_ms, clock.monotonic_s))
+    failing = FailingTargets(ScmClock(clock.now_ms, clock.monotonic_s))
     rebuild = replace(
         pending(1, CommandKind.RECONSTRUCT, container_id=7), shards=((1, "a"), (2, "b"))
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, SutureError, Unavailable, VolumeFailed
+from agent.errors import Code, SutureError, UnavailableError, VolumeFailed
 from agent.store.files import blockfile, durable
 from tests.support.storage.stores import content
 
@@ -65,11 +65,11 @@ def test_a_stage_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("number", "kind", "code"),
     [
-        (errno.ENOSPC, Unavailable, Code.DISK_OUT_OF_SPACE),
-        (errno.EDQUOT, Unavailable, Code.DISK_OUT_OF_SPACE),
-        (errno.EFBIG, Unavailable, Code.DISK_OUT_OF_SPACE),
-        (errno.EMFILE, Unavailable, Code.BUSY),
-        (errno.ENOMEM, Unavailable, Code.BUSY),
+        (errno.ENOSPC, UnavailableError, Code.DISK_OUT_OF_SPACE),
+        (errno.EDQUOT, UnavailableError, Code.DISK_OUT_OF_SPACE),
+        (errno.EFBIG, UnavailableError, Code.DISK_OUT_OF_SPACE),
+        (errno.EMFILE, UnavailableError, Code.BUSY),
+        (errno.ENOMEM, UnavailableError, Code.BUSY),
         (errno.EIO, VolumeFailed, Code.IO_EXCEPTION),
         (errno.EROFS, VolumeFailed, Code.IO_EXCEPTION),
     ],

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import BlockFailed, Code, Unavailable
+from agent.errors import BlockFailed, Code, UnavailableError
 from agent.store.files import extents
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockId, ContainerId
@@ -128,7 +128,7 @@ class TestReserve:
         flip_bit(path, 5)
         before = path.read_bytes()
 
-        with pytest.raises(Unavailable, match=f"{CHUNK_BYTES} more are needed") as caught:
+        with pytest.raises(UnavailableError, match=f"{CHUNK_BYTES} more are needed") as caught:
             tight.repair(ONE).install_chunk(BLOCK, chunk, content((2, 0)))
 
         assert Code.DISK_OUT_OF_SPACE is caught.value.code

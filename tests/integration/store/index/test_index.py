@@ -7,7 +7,7 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from agent.errors import Code, Refused, Unavailable, VolumeFailed
+from agent.errors import Code, RefusedError, UnavailableError, VolumeFailed
 from agent.store.index import mapgate
 from agent.store.index.environment import Index
 from agent.store.index.mapgate import MapResizeLock
@@ -120,12 +120,12 @@ class TestTransactions:
 
         def fail(rows: object) -> None:
             rows.put_replica(ONE, FULL_ROW)  # type: ignore[attr-defined]
-            raise Refused(Code.BUSY, "planted")
+            raise RefusedError(Code.BUSY, "planted")
 
-        with pytest.raises(Refused, match="planted"):
+        with pytest.raises(RefusedError, match="planted"):
             index.write(fail)
 
-        with index.read() as rows, pytest.raises(Refused, match="no container 1"):
+        with index.read() as rows, pytest.raises(RefusedError, match="no container 1"):
             rows.replica(ONE)
 
     def test_containers_do_not_touch_each_other(self, index: Index) -> None:
@@ -214,7 +214,7 @@ class TestMap:
         index.write(lambda rows: rows.put_block(ONE, BlockId(1), b"x"))
 
         with index.read() as rows:
-            with pytest.raises(Unavailable) as refusal:
+            with pytest.raises(UnavailableError) as refusal:
                 index.write(lambda change: change.put_block(ONE, BlockId(2), bytes(2 * MiB)))
             assert b"x" == rows.block(ONE, BlockId(1))
 
@@ -228,7 +228,7 @@ class TestMap:
         monkeypatch.setattr(mapgate, "MAP_WAIT_S", 0.05)
         gate = MapResizeLock()
 
-        with gate.closed(), pytest.raises(Unavailable), gate.entered():
+        with gate.closed(), pytest.raises(UnavailableError), gate.entered():
             pytest.fail("entered a closed gate")
         with gate.entered():
             pass
@@ -244,7 +244,7 @@ class TestMap:
         with pytest.raises(KeyError), index.read():
             raise KeyError("the caller's own")
         monkeypatch.setattr(index, "_env", Crowded())
-        with pytest.raises(Unavailable) as refusal, index.read():
+        with pytest.raises(UnavailableError) as refusal, index.read():
             pytest.fail("began without a reader's slot")
         monkeypatch.undo()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.store.index.environment import Index
 from agent.store.index.sharedcommits import GROUP_MAX, GroupCommit
 from agent.store.index.transactions import IndexChange
@@ -58,7 +58,7 @@ def putting(block_id: int, row: bytes = b"row") -> Callable[[IndexChange], int]:
 def refusing(rows: IndexChange) -> None:
     """Put a row and refuse."""
     rows.put_block(ONE, BlockId(999), b"never")
-    raise Refused(Code.INELIGIBLE, "no")
+    raise RefusedError(Code.INELIGIBLE, "no")
 
 
 def behind_a_gate(
@@ -113,7 +113,7 @@ def test_failing_change_of_a_shared_commit_fails_alone(index: Index) -> None:
     _, futures = behind_a_gate(index, changes)
 
     failures = [future.exception() for future in futures]
-    assert [None, Refused, None, None] == [error and type(error) for error in failures]
+    assert [None, RefusedError, None, None] == [error and type(error) for error in failures]
     assert {1, 2, 3} == block_ids(index)
 
 
@@ -196,11 +196,11 @@ def test_a_leader_that_fails_passes_the_lead_on() -> None:
 
     def attempt(changes: list[int]) -> list[int]:
         if changes == [13]:
-            raise Refused(Code.INELIGIBLE, "no")
+            raise RefusedError(Code.INELIGIBLE, "no")
         return [-change for change in changes]
 
     commits: GroupCommit[int] = GroupCommit(attempt, lambda: None)  # type: ignore[arg-type]
-    with pytest.raises(Refused):
+    with pytest.raises(RefusedError):
         commits.write(13)
 
     results: list[int] = []

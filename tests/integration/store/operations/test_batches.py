@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, Refused, Unavailable
+from agent.errors import Code, RefusedError, UnavailableError
 from agent.store.files import blockfile
 from agent.store.index.rows import InstallEntry
 from agent.store.operations import batch_repair
@@ -263,7 +263,7 @@ class TestLeftAlone:
         assert content((1, 0)) + content((1, 1)) == after.pop("1.block")
         del before["1.block"]
         assert before == after
-        with pytest.raises(Refused):
+        with pytest.raises(RefusedError):
             store.repair(ONE).install_chunk(unfit.block_id, unfit.chunk, unfit.data)
 
     def test_a_chunk_without_checksums_is_not_overwritten_while_it_is_there(
@@ -356,7 +356,7 @@ class TestFailing:
         before = files(store)
 
         def full(*_: object) -> None:
-            raise Unavailable(Code.DISK_OUT_OF_SPACE, "no room in the index")
+            raise UnavailableError(Code.DISK_OUT_OF_SPACE, "no room in the index")
 
         monkeypatch.setattr(batch_repair, "record_chunks", full)
 

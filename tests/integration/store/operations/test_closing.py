@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.store.index.rows import DescriptorEntry, InstallEntry
 from agent.store.options import StoreOptions
 from agent.store.recovery.fsck import fsck
@@ -215,7 +215,7 @@ def test_a_replica_before_its_close_has_no_tree(store: ReplicaStore) -> None:
 
     assert store.replica(ONE).tree is None
     for request in (store.tree, store.begin_scan, store.repair):
-        with pytest.raises(Refused) as refusal:
+        with pytest.raises(RefusedError) as refusal:
             request(ONE)
         assert Code.UNCLOSED_CONTAINER_IO is refusal.value.code
 

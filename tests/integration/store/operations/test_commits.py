@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, Refused, Unavailable
+from agent.errors import Code, RefusedError, UnavailableError
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import (
     ID_MAX,
@@ -120,7 +120,7 @@ class TestPutBlock:
         opened.write_chunk(ONE, BLOCK, CHUNK_A, A)
 
         for block_id, code in ((BLOCK, Code.BLOCK_NOT_COMMITTED), (99, Code.NO_SUCH_BLOCK)):
-            with pytest.raises(Refused) as refusal:
+            with pytest.raises(RefusedError) as refusal:
                 opened.block(ONE, BlockId(block_id))
             assert code is refusal.value.code
 
@@ -142,10 +142,10 @@ class TestCreate:
         """
         store.create_container(ONE)
 
-        with pytest.raises(Refused) as other_index:
+        with pytest.raises(RefusedError) as other_index:
             store.create_container(ONE, replica_index=1)
         store.close_container(ONE)
-        with pytest.raises(Refused) as closed:
+        with pytest.raises(RefusedError) as closed:
             store.create_container(ONE)
 
         assert Code.CONTAINER_EXISTS is other_index.value.code
@@ -156,7 +156,7 @@ class TestCreate:
         """
         Ids are 1 to 2^63-1.
         """
-        with pytest.raises(Refused) as refusal:
+        with pytest.raises(RefusedError) as refusal:
             store.create_container(ContainerId(container_id))
 
         assert Code.MALFORMED_REQUEST is refusal.value.code
@@ -168,7 +168,7 @@ class TestCreate:
         """
         store = open_store(tmp_path, options=options_of_test(reserve_bytes=2**60))
 
-        with pytest.raises(Unavailable) as refusal:
+        with pytest.raises(UnavailableError) as refusal:
             store.create_container(ONE)
 
         assert Code.DISK_OUT_OF_SPACE is refusal.value.code
@@ -184,7 +184,7 @@ class TestCreate:
         store = open_store(tmp_path, options=options_of_test(reserve_bytes=2**60))
         data = content(1)
 
-        with pytest.raises(Unavailable) as refusal:
+        with pytest.raises(UnavailableError) as refusal:
             store.write_chunk(ONE, BlockId(1), chunk_of(data), data)
 
         assert Code.DISK_OUT_OF_SPACE is refusal.value.code

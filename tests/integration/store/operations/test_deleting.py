@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.store.recovery.fsck import fsck
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockId, ContainerId, ReplicaState
@@ -109,7 +109,7 @@ class TestBlocks:
         """A replica that is being written is not deleted block by block."""
         store.create_container(ONE)
 
-        with pytest.raises(Refused) as refusal:
+        with pytest.raises(RefusedError) as refusal:
             remove_blocks(store, ONE, [BlockId(2)])
 
         assert Code.DELETE_ON_OPEN_CONTAINER is refusal.value.code
@@ -126,7 +126,7 @@ class TestBlocks:
             lambda: repair.salvage_chunk(BlockId(2), blocks[2].chunks[0]),
             lambda: repair.install_empty_block(BlockId(2)),
         ):
-            with pytest.raises(Refused) as refusal:
+            with pytest.raises(RefusedError) as refusal:
                 request()
             assert Code.NO_SUCH_BLOCK is refusal.value.code
 
@@ -147,7 +147,7 @@ class TestContainers:
 
         assert [] == store.replicas()
         assert not root.exists()
-        with pytest.raises(Refused) as refusal:
+        with pytest.raises(RefusedError) as refusal:
             store.replica(ONE)
         assert Code.CONTAINER_NOT_FOUND is refusal.value.code
         store.close()
@@ -159,7 +159,7 @@ class TestContainers:
         """
         store.create_container(ONE)
 
-        with pytest.raises(Refused) as refusal:
+        with pytest.raises(RefusedError) as refusal:
             store.delete_container(ONE)
 
         assert Code.DELETE_ON_OPEN_CONTAINER is refusal.value.code
@@ -169,7 +169,7 @@ class TestContainers:
         """Its blocks must be deleted first, or the delete must be forced."""
         closed_replica(store)
 
-        with pytest.raises(Refused) as refusal:
+        with pytest.raises(RefusedError) as refusal:
             store.delete_container(ONE)
 
         assert Code.DELETE_ON_NON_EMPTY_CONTAINER is refusal.value.code
@@ -183,7 +183,7 @@ class TestContainers:
         store.close_container(ONE)
         (store.paths(ONE).chunks / "5.block").write_bytes(b"data whose row is lost")
 
-        with pytest.raises(Refused, match=r"5\.block") as refusal:
+        with pytest.raises(RefusedError, match=r"5\.block") as refusal:
             store.delete_container(ONE)
 
         assert Code.DELETE_ON_NON_EMPTY_CONTAINER is refusal.value.code
@@ -206,7 +206,7 @@ class TestContainers:
         store.close_container(ONE)
         os.mkfifo(store.paths(ONE).chunks / "5.block")
 
-        with pytest.raises(Refused, match=r"5\.block") as refusal:
+        with pytest.raises(RefusedError, match=r"5\.block") as refusal:
             store.delete_container(ONE)
 
         assert Code.DELETE_ON_NON_EMPTY_CONTAINER is refusal.value.code

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.store.replica.descriptor import descriptor_of, write_descriptor
 from merkle.replica import Bcsid, BlockId, ContainerId, ReplicaState
 from scanner.finding import DamageFault
@@ -65,7 +65,7 @@ class TestLosses:
         assert not facts.is_empty
         assert files == sorted(path.name for path in store.paths(ONE).chunks.iterdir())
         assert {1} == set(store.tombstones(ONE)), "the tree file remembers tombstones"
-        with pytest.raises(Refused):
+        with pytest.raises(RefusedError):
             store.delete_container(ONE)
         store.close()
 
@@ -113,7 +113,7 @@ class TestLosses:
         assert [ONE] == [entry.container_id for entry in store.unloadable()]
         assert [] == store.replicas()
         assert 3 == len(list(paths.chunks.iterdir()))
-        with pytest.raises(Refused) as refusal:
+        with pytest.raises(RefusedError) as refusal:
             store.create_container(ONE)
         assert Code.CONTAINER_EXISTS is refusal.value.code
         store.close()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, Refused, SutureError
+from agent.errors import Code, RefusedError, SutureError
 from agent.store.files.directfile import BUFFER_BYTES
 from agent.store.files.writebehind import SMALL_BYTES_MAX, Submit
 from agent.store.recovery.fsck import fsck
@@ -251,7 +251,7 @@ class TestRefusals:
         code, blocks = REFUSALS[name]
         before = state_of(filled, ONE)
 
-        with pytest.raises(Refused) as refusal:
+        with pytest.raises(RefusedError) as refusal:
             write(filled, *blocks)
 
         assert code is refusal.value.code
@@ -266,7 +266,7 @@ class TestRefusals:
         new.take(ONE, block, memoryview(data), is_whole=False)
         assert 1 == len(left_beside(opened))
 
-        with pytest.raises(Refused, match="before block 1 is whole"):
+        with pytest.raises(RefusedError, match="before block 1 is whole"):
             new.take(ONE, block_of(2)[0], memoryview(b""), is_whole=True)
         new.discard()
 
@@ -279,14 +279,14 @@ class TestRefusals:
         close: Callable[[], object] = lambda: opened.close_container(ONE, force=True)  # noqa: E731
         if when == "begun":
             close()
-            with pytest.raises(Refused) as refusal:
+            with pytest.raises(RefusedError) as refusal:
                 opened.begin_blocks(ONE)
         else:
             new = opened.begin_blocks(ONE)
             for block, data in (block_of(1, content(1)), block_of(2, content(2, LARGE))):
                 new.take(ONE, block, memoryview(data), is_whole=True)
             close()
-            with pytest.raises(Refused) as refusal:
+            with pytest.raises(RefusedError) as refusal:
                 new.commit(ONE)
             new.discard()
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, Refused, Unavailable, VolumeFailed
+from agent.errors import Code, RefusedError, UnavailableError, VolumeFailed
 from agent.store.files import blockfile
 from agent.store.operations import repair
 from agent.store.operations.repair import ReplicaRepair
@@ -68,10 +68,10 @@ def test_an_index_that_cannot_record_the_new_bytes_gets_the_old_ones_back(
     before = path.read_bytes()
 
     def full(*_: object) -> None:
-        raise Unavailable(Code.DISK_OUT_OF_SPACE, "no room in the index")
+        raise UnavailableError(Code.DISK_OUT_OF_SPACE, "no room in the index")
 
     monkeypatch.setattr(repair, "record_chunk", full)
-    with pytest.raises(Unavailable):
+    with pytest.raises(UnavailableError):
         store.repair(ONE).install_chunk(BLOCK, blocks[2].chunks[1], SECOND)
 
     assert before == path.read_bytes()
@@ -95,7 +95,7 @@ def test_a_deleted_block_is_not_brought_back(
     """The peer that offers it has not executed the delete yet."""
     remove_blocks(store, ONE, [BLOCK])
 
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RefusedError) as caught:
         step(store.repair(ONE), blocks[2].chunks[0])
 
     assert Code.NO_SUCH_BLOCK == caught.value.code

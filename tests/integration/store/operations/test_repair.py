@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, Refused, VolumeFailed
+from agent.errors import Code, RefusedError, VolumeFailed
 from agent.store.index.rows import InstallEntry
 from agent.store.operations.overwrite import check_arrived
 from agent.store.operations.repair import ReplicaRepair
@@ -83,7 +83,7 @@ class TestInstall:
             (blocks[2].chunks[0], FIRST),
             (chunk_of(other), other),
         ):
-            with pytest.raises(Refused) as refusal:
+            with pytest.raises(RefusedError) as refusal:
                 store.repair(ONE).install_chunk(BLOCK, chunk, data)
             assert Code.INELIGIBLE is refusal.value.code
         assert FIRST + SECOND == path.read_bytes()
@@ -99,7 +99,7 @@ class TestInstall:
         store.close_container(ONE, bcsid=1)
         path = store.paths(ONE).block_file(BLOCK)
 
-        with pytest.raises(Refused) as refusal:
+        with pytest.raises(RefusedError) as refusal:
             store.repair(ONE).install_chunk(BLOCK, chunk, SECOND)
         assert Code.INELIGIBLE is refusal.value.code
         path.write_bytes(FIRST[:-1])
@@ -117,7 +117,7 @@ class TestInstall:
         path.unlink()
         repair = store.repair(ONE)
 
-        with pytest.raises(Refused) as refusal:
+        with pytest.raises(RefusedError) as refusal:
             repair.install_chunk(BLOCK, blocks[2].chunks[1], SECOND)
         assert Code.CHUNK_GAP is refusal.value.code
         assert not path.exists()
@@ -219,7 +219,7 @@ class TestInstall:
         other = content("what the peers have")
 
         repair = store.repair(ONE)
-        with pytest.raises(Refused) as unproven:
+        with pytest.raises(RefusedError) as unproven:
             repair.install_chunk(BLOCK, chunk_of(other), other, is_ordered=True)
         assert Code.NOT_PROVEN is unproven.value.code
         repair.install_chunk(BLOCK, chunk_of(other), other, is_ordered=True, proof="dn2")
@@ -305,7 +305,7 @@ def test_a_bad_offer_changes_nothing(
     code, request = BAD_OFFERS[name]
     before = store.replica(ONE), store.blocks(ONE), store.generation(ONE)
 
-    with pytest.raises(Refused) as refusal:
+    with pytest.raises(RefusedError) as refusal:
         request(store.repair(ONE))
 
     assert code is refusal.value.code
@@ -389,7 +389,7 @@ class TestTrim:
             lambda rows: rows.put_block(ONE, BLOCK, b"damaged!" * 9)
         )
 
-        with pytest.raises(Refused) as refusal:
+        with pytest.raises(RefusedError) as refusal:
             store.repair(ONE).trim(BLOCK)
 
         assert Code.INELIGIBLE is refusal.value.code

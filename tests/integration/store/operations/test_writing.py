@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.store.recovery.fsck import fsck
 from agent.store.replica_store import ReplicaStore
 from merkle.checksum import window_checksums
@@ -105,7 +105,7 @@ class TestWriteChunk:
 
         opened.write_chunk(ONE, BLOCK, chunk, A, commit=block)
 
-        with pytest.raises(Refused) as refusal:
+        with pytest.raises(RefusedError) as refusal:
             opened.write_chunk(ONE, BLOCK, chunk, B, commit=block)
         assert Code.OVERLAPPING_CHUNK is refusal.value.code
         assert A == opened.read(ONE, BLOCK, 0, CHUNK_BYTES)
@@ -265,7 +265,7 @@ def test_a_refusal_says_why_and_changes_nothing(tmp_path: Path, name: str) -> No
     before = state_of(store, ONE)
     code, request = REFUSALS[name]
 
-    with pytest.raises(Refused) as refusal:
+    with pytest.raises(RefusedError) as refusal:
         request(store)
 
     assert code is refusal.value.code
@@ -277,7 +277,7 @@ def test_the_first_wrong_window_is_named(opened: ReplicaStore) -> None:
     """An operator who looks for a faulty host needs the place of the damage."""
     spoiled = A[:5000] + bytes([A[5000] ^ 1]) + A[5001:]
 
-    with pytest.raises(Refused, match="block 11, chunk at 0: window 1 has CRC32C"):
+    with pytest.raises(RefusedError, match="block 11, chunk at 0: window 1 has CRC32C"):
         opened.write_chunk(ONE, BLOCK, CHUNK_A, spoiled)
 
 
@@ -295,7 +295,7 @@ class TestStates:
             lambda: opened.write_chunk(ONE, BLOCK, CHUNK_A, A),
             lambda: opened.put_block(ONE, BlockData(BLOCK, Bcsid(1), (CHUNK_A,))),
         ):
-            with pytest.raises(Refused) as refusal:
+            with pytest.raises(RefusedError) as refusal:
                 request()
             assert Code.CONTAINER_NOT_OPEN is refusal.value.code
 
@@ -320,7 +320,7 @@ class TestStates:
             lambda: opened.write_chunk(ONE, BLOCK, CHUNK_A, A),
             lambda: opened.put_block(ONE, BlockData(BLOCK, Bcsid(1))),
         ):
-            with pytest.raises(Refused) as refusal:
+            with pytest.raises(RefusedError) as refusal:
                 request()
             assert Code.NO_SUCH_BLOCK is refusal.value.code
 
@@ -330,7 +330,7 @@ def test_reading_is_bounded_by_what_is_recorded(opened: ReplicaStore) -> None:
     opened.write_chunk(ONE, BLOCK, CHUNK_A, A)
 
     for offset, length_bytes in ((1, CHUNK_BYTES), (-1, 10), (0, 0), (CHUNK_BYTES, 1)):
-        with pytest.raises(Refused) as refusal:
+        with pytest.raises(RefusedError) as refusal:
             opened.read(ONE, BLOCK, offset, length_bytes)
         assert Code.UNABLE_TO_FIND_CHUNK is refusal.value.code
     assert A[5:10] == opened.read(ONE, BLOCK, 5, 5)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.store.files.layout import ReplicaPaths, VolumeLayout
 from agent.store.index.environment import Index
 from agent.store.index.rows import TreeEntry
@@ -248,10 +248,10 @@ def test_a_read_only_mount_is_checked(volume: Path) -> None:
 
 def test_no_agent_starts_while_it_reads(volume: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The agent would change the volume. The error names the running fsck."""
-    refusals: list[Refused] = []
+    refusals: list[RefusedError] = []
 
     def start(*_: object) -> None:
-        with pytest.raises(Refused) as refusal:
+        with pytest.raises(RefusedError) as refusal:
             open_store(volume.parent)
         refusals.append(refusal.value)
 
@@ -288,7 +288,7 @@ def test_a_hopeless_volume_is_counted_to_the_end_and_listed_to_a_bound(
 
 def test_fsck_refuses_a_directory_that_is_no_volume(tmp_path: Path) -> None:
     """The hint says which directory to name instead."""
-    with pytest.raises(Refused, match="VERSION: No such file") as refusal:
+    with pytest.raises(RefusedError, match="VERSION: No such file") as refusal:
         fsck(tmp_path)
 
     assert Code.INCONSISTENT_VOLUME is refusal.value.code

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Refused
+from agent.errors import RefusedError
 from agent.store.files.layout import VolumeLayout
 from agent.store.index.facts import VolumeFacts
 from agent.store.volumes.known import declare_new
@@ -64,7 +64,7 @@ def test_remains_of_the_only_volume_are_not_formatted(tmp_path: Path) -> None:
     [bad] = filled(tmp_path, volume_count=1)
     shutil.rmtree(VolumeLayout(bad.path, CLUSTER).cluster)
 
-    with pytest.raises(Refused, match="index and all replicas of this volume are gone"):
+    with pytest.raises(RefusedError, match="index and all replicas of this volume are gone"):
         open_store(tmp_path, volume_count=1)
 
 

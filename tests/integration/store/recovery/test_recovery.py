@@ -6,7 +6,7 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from agent.errors import Refused
+from agent.errors import RefusedError
 from agent.salvage import source_volumes
 from agent.store.files import blockfile
 from agent.store.index.rows import (
@@ -105,7 +105,7 @@ def test_neither_fsck_nor_salvage_takes_what_a_newer_agent_wrote_for_damaged(
     said = "replica row of container 1: version 2, this agent reads 1"
     unreadable: dict[str, str] = {}
 
-    with pytest.raises(Refused, match=said) as refused:
+    with pytest.raises(RefusedError, match=said) as refused:
         fsck(layout.volume)
     with source_volumes.opened([layout.volume], unreadable) as volumes:
         assert () == volumes
@@ -418,7 +418,7 @@ class TestStates:
         facts = store.replica(ONE)
         assert (ReplicaState.UNHEALTHY, None) == (facts.state, facts.former_state)
         assert 1 == len(store.blocks(ONE))
-        with pytest.raises(Refused):
+        with pytest.raises(RefusedError):
             write_block(store, 1, 2)
         check_clean(store, tmp_path)
 

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.store.replica.states import FORMER_STATE, NEXT, ReplicaEvent, healing_event, next_state
 from merkle.replica import ContainerId, ReplicaState
 
@@ -61,7 +61,7 @@ def test_every_pair_leads_where_the_design_says_or_is_refused(
     expected = EXPECTED[state].get(event)
 
     if expected is None:
-        with pytest.raises(Refused, match=f"container 7 is {state}") as refusal:
+        with pytest.raises(RefusedError, match=f"container 7 is {state}") as refusal:
             next_state(state, event, ContainerId(7))
         assert Code.INVALID_CONTAINER_STATE is refusal.value.code
     else:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent.config.loading import load
-from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.errors import Code, RefusedError, SutureError, UnavailableError
 from agent.store.files.durable import TEMPORARY_SUFFIX
 from agent.store.files.layout import VolumeLayout, check_name
 from agent.store.operations.arrival import ROWS_SUFFIX, ImportSpec
@@ -68,7 +68,7 @@ class TestLinks:
             chunks.rename(tmp_path / "moved")
             chunks.symlink_to(tmp_path / "moved")
         try:
-            with pytest.raises(Unavailable):
+            with pytest.raises(UnavailableError):
                 replica.store.read(CONTAINER, BlockId(1), 0, CHUNK_BYTES)
             replica.scan()
             found = {finding.fault for finding in replica.store.findings(CONTAINER)}
@@ -232,7 +232,7 @@ class TestPermissions:
         path = (tmp_path / "volume" / name).resolve()
         path.chmod(0o777)
 
-        with pytest.raises(Refused, match="has mode 0777") as refused:
+        with pytest.raises(RefusedError, match="has mode 0777") as refused:
             opened(tmp_path / "volume")
 
         assert (Code.INCONSISTENT_VOLUME, f"chmod o-w {path}") == (
@@ -249,7 +249,7 @@ class TestPermissions:
         path = tmp_path / "volume" / "hdds" / CLUSTER / "current"
         os.chown(path, 12345, 12345)
 
-        with pytest.raises(Refused, match="belongs to user 12345"):
+        with pytest.raises(RefusedError, match="belongs to user 12345"):
             opened(tmp_path / "volume")
 
     def test_files_of_a_volume_are_not_accessible_to_others(self, tmp_path: Path) -> None:
@@ -269,7 +269,7 @@ class TestPermissions:
         path.write_text('[storage]\nvolumes = ["/a"]\n')
         path.chmod(0o666)
 
-        with pytest.raises(Refused, match=r"agent\.toml has mode 0666"):
+        with pytest.raises(RefusedError, match=r"agent\.toml has mode 0666"):
             load(path)
 
 
@@ -279,9 +279,9 @@ class TestNames:
         """
         Cluster and datanode ids become directories and lines: only plain names do.
         """
-        with pytest.raises(Refused):
+        with pytest.raises(RefusedError):
             check_name(name, "cluster id")
-        with pytest.raises(Refused):
+        with pytest.raises(RefusedError):
             open_volume(
                 tmp_path / "volume",
                 cluster_id=name,

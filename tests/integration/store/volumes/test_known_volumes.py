@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Refused, SutureError, VolumeFailed
+from agent.errors import RefusedError, SutureError, VolumeFailed
 from agent.store.files.layout import VolumeLayout, decode_version
 from agent.store.files.mounts import unmounted
 from agent.store.index.check import indexcheck
@@ -158,12 +158,12 @@ class TestEmpty:
         A volume, or anything with data of ours, is no new disk.
         """
         [volume] = filled(tmp_path, volume_count=1)
-        with pytest.raises(Refused, match="this is a volume"):
+        with pytest.raises(RefusedError, match="this is a volume"):
             declare_new(volume.path, fstab=NO_FSTAB)
         VolumeLayout(volume.path, CLUSTER).version.unlink()
-        with pytest.raises(Refused, match="no VERSION, yet it holds"):
+        with pytest.raises(RefusedError, match="no VERSION, yet it holds"):
             declare_new(volume.path, fstab=NO_FSTAB)
-        with pytest.raises(Refused, match="is no directory"):
+        with pytest.raises(RefusedError, match="is no directory"):
             declare_new(tmp_path / "mistyped", fstab=NO_FSTAB)
 
     @pytest.mark.parametrize("name", ["passwd", "ssh/"])
@@ -174,7 +174,7 @@ class TestEmpty:
         strange.mkdir()
         (strange / name).mkdir() if name.endswith("/") else (strange / name).touch()
         before = tree_of(strange)
-        with pytest.raises(Refused, match=f"v1: no volume, yet it holds '{name.strip('/')}'"):
+        with pytest.raises(RefusedError, match=f"v1: no volume, yet it holds '{name.strip('/')}'"):
             declare_new(strange, fstab=NO_FSTAB)
         failed = left_out(open_store(tmp_path, volume_count=2))
 
@@ -202,7 +202,7 @@ class TestMounts:
         fstab.write_text(f"# /dev/sda1 /\nUUID=1 {named} ext4 defaults,nofail 0 2\n")
 
         for path in (disk, disk / "volume"):
-            with pytest.raises(Refused, match="is not mounted") as refused:
+            with pytest.raises(RefusedError, match="is not mounted") as refused:
                 ReplicaStore.open(
                     [path],
                     cluster_id=CLUSTER,
@@ -211,7 +211,7 @@ class TestMounts:
                 )
 
             assert f"mount {disk}, then restart the agent" == refused.value.hint
-        with pytest.raises(Refused, match="is not mounted"):
+        with pytest.raises(RefusedError, match="is not mounted"):
             declare_new(disk, fstab=fstab)
         assert [] == tree_of(disk)
 
@@ -259,7 +259,7 @@ class TestVersion:
         file = VolumeLayout(volume.path, CLUSTER).version
         file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[:-1]))
 
-        with pytest.raises(Refused, match="it says nothing"):
+        with pytest.raises(RefusedError, match="it says nothing"):
             open_store(tmp_path)
 
     @pytest.mark.parametrize("kind", ["directory", "link", "pipe", "gone", "empty"])
@@ -297,7 +297,7 @@ class TestVersion:
         for volume in volumes:
             flip_bit(VolumeLayout(volume.path, CLUSTER).version, 3)
 
-        with pytest.raises(Refused, match="VERSION: its checksum is"):
+        with pytest.raises(RefusedError, match="VERSION: its checksum is"):
             remembered([volume.path for volume in volumes])
 
 
@@ -341,7 +341,9 @@ class TestOwners:
             options=options_of_test(),
         ).close()
 
-        with pytest.raises(Refused, match="as many volumes say the one as the other") as refused:
+        with pytest.raises(
+            RefusedError, match="as many volumes say the one as the other"
+        ) as refused:
             remembered([tmp_path / "v0", tmp_path / "v1"])
 
         assert "Take it out of storage.volumes" in refused.value.hint
@@ -364,7 +366,7 @@ class TestOwners:
         filled(tmp_path)
         store = open_store(tmp_path, volume_count=2)
 
-        with pytest.raises(Refused, match="is the same directory as"):
+        with pytest.raises(RefusedError, match="is the same directory as"):
             check_single(
                 VolumeLayout(tmp_path / "v0" / ".." / "v1", CLUSTER), "", store.volume_set.working
             )
@@ -381,14 +383,14 @@ class TestFirstStart:
         for path in volumes:
             path.mkdir()
         check_first_start(volumes, "")
-        with pytest.raises(Refused, match="datanode dn-1 has 7 replicas") as refused:
+        with pytest.raises(RefusedError, match="datanode dn-1 has 7 replicas") as refused:
             check_first_start(volumes, "datanode dn-1 has 7 replicas")
         assert refused.value.hint.endswith(
             f"suture volume add --next-start {volumes[0]} {volumes[1]}"
         )
 
         declare_new(volumes[0], fstab=NO_FSTAB)
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(RefusedError) as refused:
             check_first_start(volumes, "datanode dn-1 has 7 replicas")
         assert refused.value.hint.endswith(f"suture volume add --next-start {volumes[1]}")
 
@@ -481,7 +483,7 @@ class TestBroken:
             )
 
         if owner == "another":
-            with pytest.raises(Refused, match=DATANODE):
+            with pytest.raises(RefusedError, match=DATANODE):
                 opened()
             return
         store = opened()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, Refused, SutureError
+from agent.errors import Code, RefusedError, SutureError
 from agent.store.files.layout import VolumeLayout
 from agent.store.options import StoreOptions
 from agent.store.volumes import own_places
@@ -171,7 +171,7 @@ def test_a_place_that_is_filled_again_and_again_is_refused(
         path.with_name(f"quarantine.aside{number}").mkdir()
     path.write_bytes(b"somebody's")
 
-    with pytest.raises(Refused, match="2 times something else") as refused:
+    with pytest.raises(RefusedError, match="2 times something else") as refused:
         StoredReplica(layout.volume)
 
     assert Code.INCONSISTENT_VOLUME is refused.value.code

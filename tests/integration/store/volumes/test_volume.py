@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, Refused, VolumeFailed
+from agent.errors import Code, RefusedError, VolumeFailed
 from agent.store.files.layout import VolumeLayout, block_id_of, container_id_of, decode_version
 from agent.store.recovery.fsck import fsck
 from agent.store.replica_store import ReplicaStore
@@ -75,7 +75,7 @@ class TestFormat:
         """
         open_as(tmp_path / "v0").close()
 
-        with pytest.raises(Refused) as refusal:
+        with pytest.raises(RefusedError) as refusal:
             open_as(tmp_path / "v0", cluster_id, datanode_id)
 
         assert code is refusal.value.code
@@ -87,7 +87,7 @@ class TestFormat:
         open_as(tmp_path / "v0").close()
         (tmp_path / "v0/hdds/VERSION").unlink()
 
-        with pytest.raises(Refused, match="no VERSION, yet it holds 'CID-test'") as refusal:
+        with pytest.raises(RefusedError, match="no VERSION, yet it holds 'CID-test'") as refusal:
             open_as(tmp_path / "v0")
 
         assert Code.INCONSISTENT_VOLUME is refusal.value.code
@@ -102,7 +102,7 @@ class TestFormat:
         good = path.read_text()
         path.write_text(good.replace("layOutVersion=1", text.strip()) if "=9" in text else text)
 
-        with pytest.raises(Refused) as refusal:
+        with pytest.raises(RefusedError) as refusal:
             open_as(tmp_path / "v0")
 
         assert Code.INCONSISTENT_VOLUME is refusal.value.code
@@ -120,7 +120,7 @@ class TestFormat:
         """A volume that is given twice is refused, even under two names."""
         (tmp_path / "other").symlink_to(tmp_path / "v0")
         for paths in ([], [tmp_path / "v0", tmp_path / "other"]):
-            with pytest.raises(Refused) as refusal:
+            with pytest.raises(RefusedError) as refusal:
                 ReplicaStore.open(paths, cluster_id=CLUSTER, datanode_id=DATANODE)
             assert Code.INVALID_CONFIG is refusal.value.code
 
@@ -136,9 +136,9 @@ class TestOneProcess:
         code = (
             "import sys\nfrom pathlib import Path\n"
             "from tests.integration.store.volumes.test_volume import open_as\n"
-            "from agent.errors import Refused\n"
+            "from agent.errors import RefusedError\n"
             "try: open_as(Path(sys.argv[1]))\n"
-            "except Refused as refusal: print(refusal.code, refusal)"
+            "except RefusedError as refusal: print(refusal.code, refusal)"
         )
 
         second = subprocess.run(
@@ -161,7 +161,7 @@ class TestOneProcess:
         """
         store = open_as(tmp_path / "v0")
 
-        with pytest.raises(Refused) as refusal:
+        with pytest.raises(RefusedError) as refusal:
             fsck(tmp_path / "v0")
 
         assert Code.VOLUME_IN_USE is refusal.value.code
@@ -177,7 +177,7 @@ class TestOneProcess:
     def test_a_refused_start_lets_the_other_volumes_go(self, tmp_path: Path) -> None:
         """Volumes opened before the refusal are closed again."""
         held = open_as(tmp_path / "v1")
-        with pytest.raises(Refused):
+        with pytest.raises(RefusedError):
             ReplicaStore.open(
                 [tmp_path / "v0", tmp_path / "v1"], cluster_id=CLUSTER, datanode_id=DATANODE
             )

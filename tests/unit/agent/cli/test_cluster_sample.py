@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from agent.cli.evidence.cluster_sample import last_of
-from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.errors import Code, RefusedError, SutureError, UnavailableError
 from agent.rpc.v1 import datanode_pb2 as pb
 
 
@@ -29,7 +29,7 @@ def test_a_datanode_that_draws_another_sample_is_asked_again(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The reason for the wait is on stderr, once."""
-    busy = [Unavailable(Code.BUSY, "a sample is drawn here already") for _ in range(2)]
+    busy = [UnavailableError(Code.BUSY, "a sample is drawn here already") for _ in range(2)]
     end = pb.SampleProgress(read_count=7, result=pb.SampleResult(read_count=7))
     peer, read = ScriptedPeer(*busy, end), list[int]()
 
@@ -41,7 +41,7 @@ def test_a_datanode_that_draws_another_sample_is_asked_again(
 
 def test_another_refusal_is_final() -> None:
     """An invalid request stays invalid."""
-    peer = ScriptedPeer(Refused(Code.MALFORMED_REQUEST, "no"))
+    peer = ScriptedPeer(RefusedError(Code.MALFORMED_REQUEST, "no"))
 
-    with pytest.raises(Refused, match="no"):
+    with pytest.raises(RefusedError, match="no"):
         last_of(peer, pb.SampleChunksRequest(), lambda _: None)  # type: ignore[arg-type]

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from agent.cli.setup.demo_command import CHECKOUT, found
-from agent.errors import Unavailable
+from agent.errors import UnavailableError
 
 
 def test_installation_without_tools_says_where_the_demo_is(tmp_path: Path) -> None:
     """The wheel and the packages do not carry it."""
-    with pytest.raises(Unavailable, match="not a checkout") as caught:
+    with pytest.raises(UnavailableError, match="not a checkout") as caught:
         found(tmp_path)(["a"])
 
     assert "make demo" in caught.value.hint

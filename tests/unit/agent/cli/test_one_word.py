@@ -8,7 +8,7 @@ import pytest
 
 from agent.cli.inspect.status_tables import containers_line
 from agent.rpc.v1 import scm_pb2
-from health.cluster_verdict import Containers, doubts_about
+from health.cluster_verdict import ContainerProblems, doubts_about
 from health.words import CLASSES, FLAGS, HealthState
 
 ROOT: Final = Path(__file__).resolve().parents[4]
@@ -54,7 +54,9 @@ def test_the_headline_says_the_same_words() -> None:
     """
     said = "; ".join(
         doubts_about(
-            Containers(lost=1, lacking=1, contradict=1, damaged=1, differ=1, few=1, unknown=1)
+            ContainerProblems(
+                lost=1, lacking=1, contradict=1, damaged=1, differ=1, few=1, unknown=1
+            )
         )
     )
 

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from agent.cli.inspect.replica_commands import ScanOptions, scan_one
-from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.errors import Code, RefusedError, SutureError, UnavailableError
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 
 REPLICA = scm_pb2.ContainerInfoReplica(datanode=container_pb2.DatanodeEndpoint(datanode_id="dn1"))
 WISH = ScanOptions(container_id=1, wait=False, full_speed=False, quiet=True)
-BUSY = Unavailable(Code.BUSY, "10 scans wait already")
-AWAY = Unavailable(Code.UNAVAILABLE, "connection refused")
+BUSY = UnavailableError(Code.BUSY, "10 scans wait already")
+AWAY = UnavailableError(Code.UNAVAILABLE, "connection refused")
 
 
 class Answering:
@@ -47,7 +47,9 @@ def test_queued_scan_waits_while_the_queue_is_full(
     assert 1 == " ".join(capsys.readouterr().err.split()).count(said.split(";")[0])
 
 
-@pytest.mark.parametrize("failure", [Refused(Code.CONTAINER_NOT_FOUND, "no container 1"), AWAY])
+@pytest.mark.parametrize(
+    "failure", [RefusedError(Code.CONTAINER_NOT_FOUND, "no container 1"), AWAY]
+)
 def test_other_failures_of_a_queued_scan_are_final(failure: SutureError) -> None:
     """
     A datanode that is away is reported, so that the scans of other replicas are queued.

@@ -3,7 +3,7 @@
 import pytest
 
 from agent.cli.terminal.selection import one_node
-from agent.errors import Refused
+from agent.errors import RefusedError
 from agent.rpc.v1 import scm_pb2
 
 NODES = [
@@ -26,7 +26,7 @@ def test_a_whole_id_names_one_though_others_begin_so(given: str, datanode_id: st
 @pytest.mark.parametrize("given", ["dn", "", "dn2", "first.example.org"])
 def test_ambiguous_or_unknown_datanode_is_refused(given: str) -> None:
     """No command goes to a datanode that the operator may not have meant."""
-    with pytest.raises(Refused):
+    with pytest.raises(RefusedError):
         one_node(NODES, given)
 
 
@@ -40,7 +40,7 @@ def test_address_of_two_datanodes_is_refused_with_both_and_their_states() -> Non
         ),
     ]
 
-    with pytest.raises(Refused) as refusal:
+    with pytest.raises(RefusedError) as refusal:
         one_node(nodes, address)
 
     assert str(refusal.value) == (
@@ -53,7 +53,7 @@ def test_beginning_of_many_ids_names_the_first_five() -> None:
     """An error fits on a screen also in a cluster of thousands."""
     nodes = [scm_pb2.NodeInfo(datanode_id=f"dn{i}", health="HEALTHY") for i in range(7)]
 
-    with pytest.raises(Refused, match="7 datanodes have an id that begins with dn") as refusal:
+    with pytest.raises(RefusedError, match="7 datanodes have an id that begins with dn") as refusal:
         one_node(nodes, "dn")
 
     assert ("dn4" in str(refusal.value), "dn5" in str(refusal.value)) == (True, False)

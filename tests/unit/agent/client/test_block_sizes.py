@@ -9,7 +9,7 @@ from agent.client.ecwriter import EcWriterSession
 from agent.client.file_pieces import BLOCK_BYTES_DEFAULT, SourceFile
 from agent.client.writer import WriterSession
 from agent.ec.scheme import parse_scheme
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.rpc.v1 import scm_pb2
 
 KIB = 1024
@@ -37,7 +37,7 @@ class SmallContainers:
         self.asked.append(list(request.sizes))
         assert len(self.asked) < 5
         if max(request.sizes) > self.bytes_max:
-            raise Refused(Code.INVALID_WRITE_SIZE, "too long", block_bytes_max=self.says)
+            raise RefusedError(Code.INVALID_WRITE_SIZE, "too long", block_bytes_max=self.says)
         raise Full
 
 
@@ -50,7 +50,7 @@ def asked(scm: SmallContainers, size_bytes: int, scheme: str = "") -> list[list[
         if scheme
         else WriterSession(control_plane, nobody, nobody)
     )
-    with pytest.raises((Full, Refused)):
+    with pytest.raises((Full, RefusedError)):
         session.put([SourceFile("k", Path("k"), size_bytes)], replace=False)
     return scm.asked
 

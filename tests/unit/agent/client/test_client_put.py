@@ -8,16 +8,16 @@ import pytest
 from agent.cli.main import run
 from agent.client import client as client_module
 from agent.client import writer
-from agent.client.client import Client
+from agent.client.client import ClusterClient
 from agent.client.file_pieces import SourceFile
 from agent.client.writer import StoredFile, WriterSession
-from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.errors import Code, RefusedError, SutureError, UnavailableError
 from agent.rpc.calls.scm import ScmClient
 from agent.runtime.exits import ExitCode
 
 NOBODY = "127.0.0.1:9"
-AWAY = Unavailable(Code.UNAVAILABLE, "the SCM is away")
-FORBIDDEN = Refused(Code.PERMISSION_DENIED, "this role ends no session")
+AWAY = UnavailableError(Code.UNAVAILABLE, "the SCM is away")
+FORBIDDEN = RefusedError(Code.PERMISSION_DENIED, "this role ends no session")
 
 
 def stored_at_once(
@@ -53,7 +53,7 @@ def test_put_succeeds_if_the_scm_goes_away_after_the_commits(
     """Every key is committed, and the sessions expire by themselves."""
     fails(AWAY)
 
-    with Client(NOBODY) as client:
+    with ClusterClient(NOBODY) as client:
         stored, _ = client.put(sources(3), lanes=2)
 
     assert {"k0", "k1", "k2"} == {item.key for item in stored}
@@ -68,7 +68,7 @@ def test_an_end_that_fails_says_what_is_stored(
     """
     fails(error)
 
-    with Client(NOBODY) as client, pytest.raises(SutureError) as caught:
+    with ClusterClient(NOBODY) as client, pytest.raises(SutureError) as caught:
         client.put(sources(3), close=close)
 
     assert "3" == caught.value.facts["stored_files"]

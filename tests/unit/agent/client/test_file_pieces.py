@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.client.file_pieces import BLOCK_BYTES_DEFAULT, SourceFile, chunks_of, describe, pieces_of
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from merkle.replica import CHUNK_BYTES_DEFAULT
 
 
@@ -33,7 +33,7 @@ class TestPieces:
         path.write_bytes(b"short")
         [piece] = pieces_of(SourceFile("key", path, 100))
 
-        with pytest.raises(Refused, match="95 bytes shorter") as caught:
+        with pytest.raises(RefusedError, match="95 bytes shorter") as caught:
             list(chunks_of(piece))
 
         assert Code.INVALID_WRITE_SIZE == caught.value.code

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from agent.client.client import AHEAD_BYTES, Client
+from agent.client.client import AHEAD_BYTES, ClusterClient
 from agent.rpc.v1 import container_pb2, scm_pb2
 from merkle.replica import BlockId, ContainerId
 
@@ -30,10 +30,10 @@ class Datanode:
 
 
 @pytest.fixture
-def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Client, Datanode]]:
+def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[ClusterClient, Datanode]]:
     """A client and the only datanode that it knows."""
     datanode = Datanode()
-    with Client("127.0.0.1:1") as opened:
+    with ClusterClient("127.0.0.1:1") as opened:
         monkeypatch.setattr(opened, "peer", lambda _address: datanode)
         yield opened, datanode
 
@@ -63,7 +63,7 @@ def found(scheme_of_second: str = "") -> scm_pb2.LookupKeyResponse:
 
 
 def test_the_next_block_is_begun_before_the_one_before_it_ends(
-    client: tuple[Client, Datanode],
+    client: tuple[ClusterClient, Datanode],
 ) -> None:
     """
     Each once, and no earlier than its first bytes are wanted soon.
@@ -79,7 +79,7 @@ def test_the_next_block_is_begun_before_the_one_before_it_ends(
 
 
 def test_an_erasure_coded_block_is_not_begun_ahead(
-    client: tuple[Client, Datanode], monkeypatch: pytest.MonkeyPatch
+    client: tuple[ClusterClient, Datanode], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An erasure-coded block is read in another way. The block after it is requested when it is
     read.

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from agent.client.client import Client
-from agent.errors import Code, Refused, Unavailable
+from agent.client.client import ClusterClient
+from agent.errors import Code, RefusedError, UnavailableError
 from agent.rpc.calls.peer import NodeAddress
 from agent.rpc.v1 import container_pb2, scm_pb2
 from merkle.replica import BlockId, ContainerId
@@ -21,7 +21,7 @@ class Cluster:
     def __init__(self) -> None:
         self.sends_until: dict[int, int] = {}  # port -> where its replica ends
         self.asked: list[tuple[int, int]] = []  # port and offset, in their order
-        self.answers: list[scm_pb2.LookupKeyResponse | Refused] = []
+        self.answers: list[scm_pb2.LookupKeyResponse | RefusedError] = []
         self.looked_up_count = 0
 
     def peer(self, datanode: NodeAddress) -> "Datanode":
@@ -32,7 +32,7 @@ class Cluster:
         """Say what is said next, and the last of it for ever."""
         answer = self.answers[min(self.looked_up_count, len(self.answers) - 1)]
         self.looked_up_count += 1
-        if isinstance(answer, Refused):
+        if isinstance(answer, RefusedError):
             raise answer
         return answer
 
@@ -51,7 +51,7 @@ class Datanode:
         self._cluster.asked.append((self._port, offset))
         for at in range(offset, self._cluster.sends_until.get(self._port, 0), MIB):
             yield at, CONTENT[at : at + MIB]
-        raise Refused(Code.CONTAINER_NOT_FOUND, "no container 1")
+        raise RefusedError(Code.CONTAINER_NOT_FOUND, "no container 1")
 
 
 @pytest.fixture
@@ -61,9 +61,9 @@ def cluster() -> Cluster:
 
 
 @pytest.fixture
-def client(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+def client(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[ClusterClient]:
     """A client of it."""
-    with Client("127.0.0.1:1") as opened:
+    with ClusterClient("127.0.0.1:1") as opened:
         monkeypatch.setattr(opened, "peer", cluster.peer)
         monkeypatch.setattr(opened, "find", cluster.find)
         yield opened
@@ -81,7 +81,7 @@ def at_port(port: int, *, local_id: int = 1) -> scm_pb2.LookupKeyResponse:
     )
 
 
-def test_moved_block_is_read_once_byte_for_byte(client: Client, cluster: Cluster) -> None:
+def test_moved_block_is_read_once_byte_for_byte(client: ClusterClient, cluster: Cluster) -> None:
     """The block moves in the middle of a read, and more than once."""
     cluster.sends_until = {1: MIB, 2: 2 * MIB, 3: BLOCK_BYTES}
     cluster.answers = [at_port(2), at_port(3)]
@@ -93,7 +93,7 @@ def test_moved_block_is_read_once_byte_for_byte(client: Client, cluster: Cluster
 
 
 def test_failed_replicas_of_an_unmoved_block_are_not_asked_again(
-    client: Client, cluster: Cluster
+    client: ClusterClient, cluster: Cluster
 ) -> None:
     """Each was asked already, so the loss is reported at once and not after the deadlines of a
     second round.
@@ -101,7 +101,7 @@ def test_failed_replicas_of_an_unmoved_block_are_not_asked_again(
     cluster.sends_until = {1: MIB}
     cluster.answers = [at_port(1)]
 
-    with pytest.raises(Unavailable, match=f"no replica gives block 1 .* at offset {MIB}"):
+    with pytest.raises(UnavailableError, match=f"no replica gives block 1 .* at offset {MIB}"):
         list(client.read(at_port(1)))
 
     assert [(1, 0)] == cluster.asked
@@ -109,14 +109,14 @@ def test_failed_replicas_of_an_unmoved_block_are_not_asked_again(
 
 
 def test_places_that_change_for_ever_are_not_followed_for_ever(
-    client: Client, cluster: Cluster
+    client: ClusterClient, cluster: Cluster
 ) -> None:
     """
     The key is looked up again once for a byte that does not come.
     """
     cluster.answers = [at_port(number) for number in (2, 3, 4, 5)]
 
-    with pytest.raises(Unavailable, match="dn2: no container 1"):
+    with pytest.raises(UnavailableError, match="dn2: no container 1"):
         list(client.read(at_port(1)))
 
     assert 1 == cluster.looked_up_count
@@ -126,20 +126,23 @@ def test_places_that_change_for_ever_are_not_followed_for_ever(
     ("answer", "code"),
     [
         (at_port(2, local_id=2), Code.KEY_REPLACED),
-        (Refused(Code.KEY_NOT_FOUND, "no key k"), Code.KEY_NOT_FOUND),
-        (Refused(Code.KEY_LOST, "key k is lost"), Code.KEY_LOST),
+        (RefusedError(Code.KEY_NOT_FOUND, "no key k"), Code.KEY_NOT_FOUND),
+        (RefusedError(Code.KEY_LOST, "key k is lost"), Code.KEY_LOST),
     ],
     ids=["replaced", "deleted", "lost"],
 )
 def test_read_of_a_deleted_or_replaced_key_reports_the_change(
-    client: Client, cluster: Cluster, answer: scm_pb2.LookupKeyResponse | Refused, code: Code
+    client: ClusterClient,
+    cluster: Cluster,
+    answer: scm_pb2.LookupKeyResponse | RefusedError,
+    code: Code,
 ) -> None:
     """Datanodes with other bytes under the same name are not asked, even if the length is equal."""
     cluster.sends_until = {1: MIB, 2: BLOCK_BYTES}
     cluster.answers = [answer]
     read: list[bytes] = []
 
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RefusedError) as caught:
         read.extend(map(bytes, client.read(at_port(1))))
 
     assert code is caught.value.code

@@ -11,7 +11,7 @@ import pytest
 from agent.client import writer
 from agent.client.file_pieces import SourceFile
 from agent.client.writer import ATTEMPTS_MAX, WriterSession
-from agent.errors import Code, Unavailable
+from agent.errors import Code, UnavailableError
 from agent.rpc.calls.peer import NodeAddress
 from agent.rpc.v1 import container_pb2, scm_pb2
 
@@ -26,7 +26,7 @@ class Scm:
         self.stored: list[str] = []
         self.failed: set[tuple[int, str]] = set()
         self.asked: list[scm_pb2.AllocateBlocksRequest] = []
-        self.refusals: list[Unavailable] = []  # what the next calls are answered with
+        self.refusals: list[UnavailableError] = []  # what the next calls are answered with
 
     def allocate_blocks(
         self, request: scm_pb2.AllocateBlocksRequest
@@ -132,7 +132,7 @@ def test_block_on_a_minority_of_replicas_is_not_stored(
     """The writer tries other containers. Then the write fails, and no key is committed."""
     scm, datanodes = Scm(), Datanodes(down=["dn1", "dn3"], method=method)
 
-    with pytest.raises(Unavailable) as caught:
+    with pytest.raises(UnavailableError) as caught:
         put(scm, datanodes, tmp_path / "file", size_bytes)
 
     assert Code.NOT_ENOUGH_NODES is caught.value.code
@@ -169,7 +169,7 @@ def test_a_control_plane_that_is_busy_is_asked_again(tmp_path: Path) -> None:
     recorded nothing.
     """
     scm, datanodes = Scm(), Datanodes(down=[], method="")
-    scm.refusals = [Unavailable(Code.BUSY, "too many calls") for _ in range(2)]
+    scm.refusals = [UnavailableError(Code.BUSY, "too many calls") for _ in range(2)]
 
     assert 3 == put(scm, datanodes, tmp_path / "file", 10)
     assert 3 == len(scm.asked)
@@ -183,7 +183,7 @@ def test_writer_pauses_before_it_tries_another_container(
     monkeypatch.setattr(writer, "pause", pauses.append)
     scm, datanodes = Scm(), Datanodes(down=["dn1", "dn3"], method="CreateContainer")
 
-    with pytest.raises(Unavailable):
+    with pytest.raises(UnavailableError):
         put(scm, datanodes, tmp_path / "file", 10)
 
     assert ATTEMPTS_MAX - 1 == len(pauses)

@@ -9,7 +9,7 @@ from agent.commands.pool import TaskContext, TaskPool
 from agent.commands.routing import CommandRouter, Route
 from agent.commands.start_rate import StartRateLimiter
 from agent.rpc.v1 import scm_pb2
-from agent.runtime.loop import Idle, Throttled, WakeEvent
+from agent.runtime.loop import Idle, RetryAfter, WakeEvent
 from tests.support.clock import FakeClock
 from tests.support.idle import wait_idle
 
@@ -57,10 +57,10 @@ def test_a_storm_is_queued_in_slices_and_all_of_it_is_answered() -> None:
     desk.intake.accept([close_command(number) for number in numbers], 1)
 
     assert [] == desk.answers
-    assert Throttled(SLICE_PAUSE_S) == desk.intake.step()
+    assert RetryAfter(SLICE_PAUSE_S) == desk.intake.step()
     assert wait_idle(desk.pool, WAIT_S)
     assert numbers[:SLICE_COUNT] == desk.closed
-    assert [Throttled(SLICE_PAUSE_S), Idle()] == [desk.intake.step() for _ in range(2)]
+    assert [RetryAfter(SLICE_PAUSE_S), Idle()] == [desk.intake.step() for _ in range(2)]
     assert wait_idle(desk.pool, WAIT_S)
     assert numbers == desk.closed == [answer.command_id for answer in desk.answers]
 

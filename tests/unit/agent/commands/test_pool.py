@@ -6,7 +6,7 @@ import pytest
 
 from agent.commands.command_queue import Task, TaskLimits, TaskOutcome, TaskRejection
 from agent.commands.pool import LATE_CHECK_S, TaskBody, TaskContext, TaskPool
-from agent.errors import Code, Unavailable
+from agent.errors import Code, UnavailableError
 from agent.runtime.clock import monotonic_ms
 from tests.support.clock import FakeClock
 from tests.support.gate import Gate
@@ -64,7 +64,7 @@ class TestRunning:
         """A thread survives the project's own errors and bugs in a task."""
         pool = TaskPool(TaskLimits(1))
 
-        pool.submit(Task("x", 1), failing(Unavailable(Code.BUSY, "busy")))
+        pool.submit(Task("x", 1), failing(UnavailableError(Code.BUSY, "busy")))
         pool.submit(Task("x", 2), failing(ZeroDivisionError("bug")))
         pool.submit(Task("x", 3), done)
 

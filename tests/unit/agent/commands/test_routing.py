@@ -8,7 +8,7 @@ import pytest
 from agent.commands.command_queue import TaskLimits
 from agent.commands.pool import TaskContext, TaskPool
 from agent.commands.routing import CommandRouter, Route
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.rpc.v1 import scm_pb2
 from tests.support.clock import FakeClock
 from tests.support.idle import wait_idle
@@ -52,7 +52,7 @@ class Desk:
     def delete(
         self, _order: scm_pb2.Command, _context: TaskContext, _status: scm_pb2.CommandStatus
     ) -> None:
-        raise Refused(Code.DELETE_ON_OPEN_CONTAINER, "container 5 is open")
+        raise RefusedError(Code.DELETE_ON_OPEN_CONTAINER, "container 5 is open")
 
     def reconcile(
         self, order: scm_pb2.Command, _context: TaskContext, status: scm_pb2.CommandStatus

@@ -7,7 +7,7 @@ import pytest
 
 from agent.config.loading import changed, load, load_written, with_live
 from agent.config.reference import find, options, sample
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 
 
 def write(path: Path, text: str) -> Path:
@@ -43,7 +43,7 @@ class TestLoad:
         self, tmp_path: Path, text: str, named: str
     ) -> None:
         """The option is unknown, out of bounds or has a wrong format."""
-        with pytest.raises(Refused, match=named) as caught:
+        with pytest.raises(RefusedError, match=named) as caught:
             load(write(tmp_path / "c.toml", text))
 
         assert Code.INVALID_CONFIG == caught.value.code
@@ -52,7 +52,7 @@ class TestLoad:
         """A file with two faults needs one round of corrections."""
         text = '[storage]\nvolumes = ["/a"]\nwrong = 1\n[tasks]\nthreads = 65\n'
 
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(RefusedError) as caught:
             load(write(tmp_path / "c.toml", text))
 
         assert "storage.wrong" in str(caught.value)
@@ -62,7 +62,7 @@ class TestLoad:
         """
         A path that does not exist is named.
         """
-        with pytest.raises(Refused, match=r"nothing\.toml"):
+        with pytest.raises(RefusedError, match=r"nothing\.toml"):
             load(tmp_path / "nothing.toml")
 
 
@@ -102,14 +102,14 @@ class TestPlaces:
         """
         Unknown key, wrong unit, wrong kind: file, line, option, and what it should look like.
         """
-        with pytest.raises(Refused, match=named):
+        with pytest.raises(RefusedError, match=named):
             load(write(tmp_path / "c.toml", VOLUMES + text))
 
     def test_an_unknown_option_is_told_what_looks_like_it(self, tmp_path: Path) -> None:
         """
         A slip of the pen is answered with the option that was meant.
         """
-        with pytest.raises(Refused, match=r"no such option; floor_bytes_per_s\?"):
+        with pytest.raises(RefusedError, match=r"no such option; floor_bytes_per_s\?"):
             load(write(tmp_path / "c.toml", VOLUMES + "[scan]\nflor_bytes_per_s = 1\n"))
 
     def test_a_later_file_wins_and_is_named(self, tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_pipe_in_place_of_a_config_file_is_refused_by_name(tmp_path: Path, name:
         write(tmp_path / "c.toml", VOLUMES)
     os.mkfifo(tmp_path / name)
 
-    with pytest.raises(Refused, match=f"{tmp_path / name}: not a regular file"):
+    with pytest.raises(RefusedError, match=f"{tmp_path / name}: not a regular file"):
         load(tmp_path / "c.toml")
 
 
@@ -201,13 +201,13 @@ class TestContradictions:
         """
         Each value is allowed, both together are not: both places are named.
         """
-        with pytest.raises(Refused, match=named):
+        with pytest.raises(RefusedError, match=named):
             load(write(tmp_path / "c.toml", VOLUMES + text))
 
     @pytest.mark.parametrize("volumes", ['["/a", "/a"]', '["/a", "/a/b"]', '["/b/c/d", "/b"]'])
     def test_volumes_do_not_share_a_directory(self, tmp_path: Path, volumes: str) -> None:
         """Each directory stands for one disk."""
-        with pytest.raises(Refused, match="share a directory"):
+        with pytest.raises(RefusedError, match="share a directory"):
             load(write(tmp_path / "c.toml", f"[storage]\nvolumes = {volumes}\n"))
 
 
@@ -265,5 +265,5 @@ class TestReference:
         """
         A question for something else is refused.
         """
-        with pytest.raises(Refused, match="no option nothing"):
+        with pytest.raises(RefusedError, match="no option nothing"):
             list(find("nothing"))

@@ -6,7 +6,7 @@ import pytest
 
 from agent.config.loading import load
 from agent.config.ozone import ozone_scms
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 
 LED = {
     "scm": '["ozone://scm1.example:9861", "ozone://scm2.example:9861"]',
@@ -74,7 +74,7 @@ def test_impossible_ozone_config_is_refused_with_the_options(
     tmp_path: Path, changes: dict[str, str], options: str, words: str
 ) -> None:
     """The error names the options and the remedy."""
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RefusedError) as caught:
         load(written(tmp_path, **changes))
 
     assert Code.INVALID_CONFIG is caught.value.code
@@ -84,7 +84,7 @@ def test_impossible_ozone_config_is_refused_with_the_options(
 
 def test_ozone_config_without_tls_gets_no_hint_about_suture_tls(tmp_path: Path) -> None:
     """Suture's own certificates do not work with Ozone's manager."""
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RefusedError) as caught:
         load(written(tmp_path, tls=""))
 
     assert "suture tls init" not in str(caught.value)

@@ -10,7 +10,7 @@ import pytest
 from agent.ec import isal
 from agent.ec.cell_codec import TILE_BYTES, encode, matrix, rebuild, rebuild_checked
 from agent.ec.scheme import OFFERED, RS_3_2, RS_6_3, RS_10_4, XOR_2_1, Scheme
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from tests.support.storage.gf256 import cauchy_rows, parity_of
 
 SEED = 5
@@ -77,7 +77,9 @@ class TestRefusals:
         """
         With fewer cells than data shards nothing is made up; the message counts what is there.
         """
-        with pytest.raises(Refused, match=r"needs 3 shards, only 2 are at hand: 1, 5") as caught:
+        with pytest.raises(
+            RefusedError, match=r"needs 3 shards, only 2 are at hand: 1, 5"
+        ) as caught:
             rebuild(RS_3_2, {1: b"a", 5: b"b"}, [2], 1)
 
         assert Code.INELIGIBLE is caught.value.code
@@ -88,23 +90,23 @@ class TestRefusals:
         """
         cells = {1: b"a", 2: b"b", 3: b"c"}
 
-        with pytest.raises(Refused, match=r"replica index 6 is not within 1\.\.5"):
+        with pytest.raises(RefusedError, match=r"replica index 6 is not within 1\.\.5"):
             rebuild(RS_3_2, {**cells, 6: b"d"}, [4], 1)
-        with pytest.raises(Refused, match=r"replica index 0 is not within 1\.\.5"):
+        with pytest.raises(RefusedError, match=r"replica index 0 is not within 1\.\.5"):
             rebuild(RS_3_2, cells, [0], 1)
 
     def test_a_cell_longer_than_its_stripe(self) -> None:
         """
         A cell that is longer than the stripe's longest is another stripe's.
         """
-        with pytest.raises(Refused, match="cell of 3 bytes"):
+        with pytest.raises(RefusedError, match="cell of 3 bytes"):
             rebuild(RS_3_2, {1: b"abc", 2: b"b", 3: b"c"}, [4], 2)
 
     def test_another_number_of_data_cells(self) -> None:
         """
         Encoding takes exactly one cell per data shard.
         """
-        with pytest.raises(Refused, match="2 data cells"):
+        with pytest.raises(RefusedError, match="2 data cells"):
             encode(RS_3_2, [b"a", b"b"])
 
 
@@ -138,7 +140,7 @@ class TestTheWayBack:
         rebuild_checked(RS_3_2, cells, [4], 700)  # from here on the matrices are known
         monkeypatch.setattr(isal, "multiply_at", err_once)
 
-        with pytest.raises(Refused, match="shard 3, computed from what was rebuilt") as caught:
+        with pytest.raises(RefusedError, match="shard 3, computed from what was rebuilt") as caught:
             rebuild_checked(RS_3_2, cells, [4], 700)
         assert Code.CHECKSUM_MISMATCH is caught.value.code
         assert [4] == list(rebuild_checked(RS_3_2, cells, [4], 700))

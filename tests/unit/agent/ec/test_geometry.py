@@ -4,7 +4,7 @@ import pytest
 
 from agent.ec.geometry import BlockGroup, CellSpan
 from agent.ec.scheme import RS_3_2, Scheme
-from agent.errors import Refused
+from agent.errors import RefusedError
 from tests.support.storage.ec_groups import SMALL_SCHEMES, encoded_group, lengths_bytes
 
 SMALL = SMALL_SCHEMES[0]  # rs-3-2, cells of 512 bytes
@@ -87,12 +87,12 @@ class TestRefusals:
         """
         A group whose shards could not be written as blocks is refused.
         """
-        with pytest.raises(Refused, match="65536 stripes"):
+        with pytest.raises(RefusedError, match="65536 stripes"):
             BlockGroup(SMALL, 65_536 * SMALL.stripe_bytes)
 
     def test_a_length_below_zero(self) -> None:
         """
         A length that cannot be is refused.
         """
-        with pytest.raises(Refused, match="-1 bytes"):
+        with pytest.raises(RefusedError, match="-1 bytes"):
             BlockGroup(RS_3_2, -1)

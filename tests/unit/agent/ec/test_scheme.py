@@ -3,7 +3,7 @@
 import pytest
 
 from agent.ec.scheme import OFFERED, CodecName, Scheme, parse_scheme
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 
 
 class TestNames:
@@ -33,7 +33,7 @@ class TestNames:
     )
     def test_invalid_scheme_name_is_refused(self, text: str, message: str) -> None:
         """The message says what is wrong with the name."""
-        with pytest.raises(Refused, match=message) as caught:
+        with pytest.raises(RefusedError, match=message) as caught:
             parse_scheme(text)
 
         assert Code.MALFORMED_REQUEST is caught.value.code

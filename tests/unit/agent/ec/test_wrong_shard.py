@@ -8,7 +8,7 @@ import pytest
 from agent.ec.cell_codec import Cell
 from agent.ec.scheme import Scheme
 from agent.ec.wrong_shard import Proof, StripeVerdict, judge_stripe
-from agent.errors import Refused
+from agent.errors import RefusedError
 from tests.support.storage.ec_groups import SMALL_SCHEMES, EncodedGroup, encoded_group
 
 RS_3_2, RS_6_3, RS_10_4, XOR_2_1 = SMALL_SCHEMES
@@ -115,5 +115,5 @@ def test_too_few_cells_are_refused() -> None:
     """
     made = encoded_group(RS_3_2, RS_3_2.stripe_bytes)
 
-    with pytest.raises(Refused, match="are at hand"):
+    with pytest.raises(RefusedError, match="are at hand"):
         judge_stripe(made.group, 0, {1: made.stripes[0][1]})

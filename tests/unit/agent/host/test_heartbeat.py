@@ -4,13 +4,13 @@ import struct
 
 import pytest
 
-from agent.errors import Code, Refused, Unavailable, VolumeFailed
+from agent.errors import Code, RefusedError, UnavailableError, VolumeFailed
 from agent.host import heartbeat as module
 from agent.host.heartbeat import HeartbeatWorker, RegistrationInfo
 from agent.host.leader_terms import TermTracker
 from agent.host.outbox import STATUSES_KEPT_MAX, Outbox
 from agent.rpc.v1 import container_pb2, scm_pb2
-from agent.runtime.loop import Backoff, Busy, Throttled
+from agent.runtime.loop import Backoff, Busy, RetryAfter
 from merkle.replica import LAYOUT_VERSION, ContainerId
 from tests.support.clock import FakeClock
 from tests.support.control.heard_heartbeats import IDENTITY, Failing, Finishing, Replicas, Scm
@@ -134,7 +134,7 @@ class TestReports:
         beat = heartbeat(scm, replicas, FakeClock())
         run_until_quiet(beat)
         scm.heard.clear()
-        scm.errors = [Unavailable(Code.UNAVAILABLE, "away"), Refused(Code.BUSY, "odd")]
+        scm.errors = [UnavailableError(Code.UNAVAILABLE, "away"), RefusedError(Code.BUSY, "odd")]
         beat.outbox.notify(ContainerId(2))
         beat.outbox.answer(scm_pb2.CommandStatus(command_id=9))
 
@@ -153,7 +153,7 @@ class TestReports:
         beat = heartbeat(scm, Replicas(module.REPLICAS_PER_HEARTBEAT_MAX + 1), FakeClock())
         beat.step()
         scm.heard.clear()
-        scm.errors = [Unavailable(Code.UNAVAILABLE, "away")]
+        scm.errors = [UnavailableError(Code.UNAVAILABLE, "away")]
 
         beat.step()
         run_until_quiet(beat)
@@ -264,10 +264,10 @@ class TestScmAway:
         scm = Scm()
         beat = heartbeat(scm, Replicas(1), FakeClock())
         run_until_quiet(beat)
-        scm.errors = [Unavailable(code, "away") for _ in range(50)]
+        scm.errors = [UnavailableError(code, "away") for _ in range(50)]
 
         steps = [beat.step() for _ in range(50)]
-        waits = [step.delay_s for step in steps if isinstance(step, Throttled)]
+        waits = [step.delay_s for step in steps if isinstance(step, RetryAfter)]
 
         assert 50 == len(waits)
         assert module.RETRY_S_MIN <= min(waits)
@@ -280,7 +280,7 @@ class TestScmAway:
         scm = Scm()
         beat = heartbeat(scm, Replicas(1), FakeClock())
         run_until_quiet(beat)
-        scm.errors = [Unavailable(Code.UNAVAILABLE, "away")]
+        scm.errors = [UnavailableError(Code.UNAVAILABLE, "away")]
         beat.step()
         assert "away" in beat.state
 

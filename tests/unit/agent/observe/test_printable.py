@@ -7,7 +7,7 @@ import pytest
 
 from agent.cli.main import run
 from agent.cli.terminal import output
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.observe import logs
 from agent.observe.printable import printable
 from spark_verify.printable import printable as printable_of_spark
@@ -56,7 +56,7 @@ def test_every_output_path_escapes_control_characters(
     for part in output.parts_of(output.grid(hostile, ["a", "b"], [(hostile, hostile)]), 10):
         output.people.print(part)
     output.remark(hostile)
-    output.fail(Refused(Code.MALFORMED_REQUEST, hostile, hint=hostile), as_json=False)
+    output.fail(RefusedError(Code.MALFORMED_REQUEST, hostile, hint=hostile), as_json=False)
     output.fail_usage(hostile, hostile, as_json=False)
     with output.bytes_progress(hostile, 1, quiet=False) as bar:
         shown = str(bar.tasks[0].description)

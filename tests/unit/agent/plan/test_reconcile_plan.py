@@ -8,7 +8,7 @@ from agent.plan.actions import PeerView, RepairBlock, RepairPlan, Skip, SkipReas
 from agent.plan.reconcile_plan import plan
 from merkle.diff import diff
 from merkle.replica import BlockId, ContainerId
-from scanner.finding import DamageFault, Finding, Verdict
+from scanner.finding import DamageFault, ScanFinding, Verdict
 from tests.support.reconcile_scenario import answer, read
 from tests.support.storage.trees import bad, good, leaf_tree
 from tests.support.transcript import check_transcript
@@ -69,7 +69,7 @@ class TestLaws:
     def test_a_doubt_about_this_host_is_no_damage(self) -> None:
         """The medium is right, so nothing is to repair and nothing is missing."""
         tree = leaf_tree({1: [good(0, 1)]})
-        doubt = Finding(
+        doubt = ScanFinding(
             ContainerId(7),
             Verdict.SUSPECT_HOST,
             DamageFault.CHUNK_CHECKSUM,

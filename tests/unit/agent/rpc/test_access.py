@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
-from agent.errors import Code, Refused, Unavailable
+from agent.errors import Code, RefusedError, UnavailableError
 from agent.rpc.security.caller import CertificateIdentity, Role
 from agent.rpc.serving.access import (
     ANYBODY,
@@ -133,7 +133,7 @@ class TestCheck:
         assert guarded is not None
         for age_s in 0.0, ADA.expires_at_s:
             clock.advance_s(age_s)
-            with suppress(Refused):
+            with suppress(RefusedError):
                 guarded.unary_unary(b"", None)
         assert places == (["ipv4:10.0.0.1:1"] if role in {Role.PEER, Role.ADMIN} else [])
 
@@ -143,7 +143,7 @@ class TestCheck:
         """
         check(AccessRule(frozenset({Role.ADMIN, Role.PEER})), "/s/Scan", calls(ADA), 1.0)
 
-        with pytest.raises(Refused, match="Scan is for peer; ada is admin") as caught:
+        with pytest.raises(RefusedError, match="Scan is for peer; ada is admin") as caught:
             check(AccessRule(frozenset({Role.PEER})), "/s/Scan", calls(ADA), 1.0)
 
         assert Code.PERMISSION_DENIED == caught.value.code
@@ -154,7 +154,7 @@ class TestCheck:
         """
         nobody = replace(ADA, roles=frozenset())
 
-        with pytest.raises(Refused, match="names no role") as caught:
+        with pytest.raises(RefusedError, match="names no role") as caught:
             check(AccessRule(frozenset({Role.ADMIN})), "/s/Scan", calls(nobody), 1.0)
 
         assert Code.UNAUTHENTICATED == caught.value.code
@@ -166,7 +166,7 @@ class TestCheck:
         rule = AccessRule(frozenset({Role.ADMIN}))
         check(rule, "/s/Scan", calls(ADA), 999.0)
 
-        with pytest.raises(Refused, match="expired") as caught:
+        with pytest.raises(RefusedError, match="expired") as caught:
             check(rule, "/s/Scan", calls(ADA), 1_000.0)
 
         assert Code.UNAUTHENTICATED == caught.value.code
@@ -182,7 +182,7 @@ class TestCheck:
         check_node(rule, mine, calls(NODE))
         check_node(rule, other, calls(replace(NODE, node_id="")))
         check_node(rule, other, calls(None))
-        with pytest.raises(Refused, match="may speak for datanode id1, not for id2"):
+        with pytest.raises(RefusedError, match="may speak for datanode id1, not for id2"):
             check_node(rule, other, calls(NODE))
 
 
@@ -284,7 +284,7 @@ class TestGate:
 
         counted = AuthorizationMiddleware(calls_per_s_max=1, knows_callers=False)
         _, read = self.guarded(counted, "GetSmallFile")
-        with pytest.raises(Unavailable) as refusal:
+        with pytest.raises(UnavailableError) as refusal:
             list(starmap(read.unary_unary, [(datanode_pb2.ReadBlockRequest(), Loopback())] * 10))
         assert Code.BUSY is refusal.value.code
 

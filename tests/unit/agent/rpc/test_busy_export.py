@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.errors import Code, Refused, Unavailable
+from agent.errors import Code, RefusedError, UnavailableError
 from agent.rpc.calls import scm
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.v1 import scm_pb2 as pb
@@ -11,10 +11,10 @@ from agent.rpc.v1 import scm_pb2 as pb
 def test_an_export_waits_for_the_one_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The caller is notified once of the wait. A permanent refusal is final."""
     answers: list[Exception | pb.ExportSnapshotResponse] = [
-        Unavailable(Code.BUSY, "another snapshot is being exported"),
-        Unavailable(Code.BUSY, "another snapshot is being exported"),
+        UnavailableError(Code.BUSY, "another snapshot is being exported"),
+        UnavailableError(Code.BUSY, "another snapshot is being exported"),
         pb.ExportSnapshotResponse(path="/snapshots/7"),
-        Refused(Code.MALFORMED_REQUEST, "no"),
+        RefusedError(Code.MALFORMED_REQUEST, "no"),
     ]
     told: list[str] = []
 
@@ -29,7 +29,7 @@ def test_an_export_waits_for_the_one_that_runs(monkeypatch: pytest.MonkeyPatch) 
         exported = client.export_snapshot(
             pb.ExportSnapshotRequest(), waits=lambda error: told.append(str(error))
         )
-        with pytest.raises(Refused, match="no"):
+        with pytest.raises(RefusedError, match="no"):
             client.export_snapshot(pb.ExportSnapshotRequest())
 
     assert "/snapshots/7" == exported.path

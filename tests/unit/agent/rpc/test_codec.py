@@ -7,7 +7,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.rpc.v1 import container_pb2 as pb
 from agent.rpc.wire import codec
 from merkle.checksum import Algorithm, checksum_width_bytes, window_count
@@ -61,7 +61,7 @@ def block(*chunks: pb.ChunkInfo, **changes: object) -> pb.BlockData:
 
 def refusal(parse: object, *arguments: object) -> tuple[Code, str]:
     """Return code and field of the refusal."""
-    with pytest.raises(Refused) as raised:
+    with pytest.raises(RefusedError) as raised:
         parse(*arguments)  # type: ignore[operator]
     return raised.value.code, raised.value.facts.get("field", "")
 
@@ -216,7 +216,7 @@ class TestRoundTrip:
         """No message of the type makes anything else happen."""
         with suppress(DecodeError):
             message = pb.BlockData.FromString(data)
-            with suppress(Refused):
+            with suppress(RefusedError):
                 codec.parse_block(message, "b")
 
 
@@ -243,6 +243,8 @@ class TestBlockKey:
         """0 is the value of a field that was not set."""
         message = pb.BlockId(**({"container_id": 1, "local_id": 1} | {field: value}))
 
-        with pytest.raises(Refused, match=f"block_id.{field}: {value} is not within") as refusal:
+        with pytest.raises(
+            RefusedError, match=f"block_id.{field}: {value} is not within"
+        ) as refusal:
             codec.parse_block_key(message, "block_id")
         assert Code.MALFORMED_REQUEST is refusal.value.code

@@ -9,7 +9,7 @@ import grpc
 import pytest
 from grpc_status import rpc_status
 
-from agent.errors import Code, Refused, SutureError, Unavailable, VolumeFailed
+from agent.errors import Code, RefusedError, SutureError, UnavailableError, VolumeFailed
 from agent.rpc.wire.errors import (
     FACTS_MAX,
     GRPC_CODES,
@@ -58,14 +58,14 @@ class TestRoundTrip:
 
     def test_error_class_follows_from_the_error_code(self) -> None:
         """A busy call may be retried, a malformed one may not, and a bad volume is left alone."""
-        assert [Unavailable, Refused, VolumeFailed] == [
+        assert [UnavailableError, RefusedError, VolumeFailed] == [
             error_class(code) for code in (Code.BUSY, Code.MALFORMED_REQUEST, Code.IO_EXCEPTION)
         ]
 
     def test_long_texts_are_cut_to_what_a_trailer_carries(self) -> None:
         """A status never outgrows the 8 KiB that HTTP/2 peers allow, whatever its facts."""
         facts = {f"fact{number}": "ü" * 10_000 for number in range(100)}
-        sent = Refused(Code.MALFORMED_REQUEST, "é" * 10_000, hint="h" * 10_000, **facts)
+        sent = RefusedError(Code.MALFORMED_REQUEST, "é" * 10_000, hint="h" * 10_000, **facts)
 
         status = rpc_status.to_status(to_status(sent))
         got = returned(sent)
@@ -75,20 +75,24 @@ class TestRoundTrip:
 
     def test_a_file_name_that_is_no_unicode_can_be_told(self) -> None:
         """Names from a disk may hold anything; telling them must not fail."""
-        assert "?" in str(returned(Refused(Code.MALFORMED_REQUEST, "file \udcff")))
+        assert "?" in str(returned(RefusedError(Code.MALFORMED_REQUEST, "file \udcff")))
 
 
 class TestForeignStatus:
     @pytest.mark.parametrize(
         ("code", "details", "expected"),
         [
-            (grpc.StatusCode.UNAVAILABLE, "connection refused", Unavailable),
-            (grpc.StatusCode.DEADLINE_EXCEEDED, "", Unavailable),
-            (grpc.StatusCode.CANCELLED, "", Unavailable),
-            (grpc.StatusCode.RESOURCE_EXHAUSTED, "Concurrent RPC limit exceeded!", Unavailable),
-            (grpc.StatusCode.RESOURCE_EXHAUSTED, "message larger than max (9 vs. 4)", Refused),
-            (grpc.StatusCode.UNIMPLEMENTED, "Method not found!", Refused),
-            (grpc.StatusCode.INTERNAL, "", Refused),
+            (grpc.StatusCode.UNAVAILABLE, "connection refused", UnavailableError),
+            (grpc.StatusCode.DEADLINE_EXCEEDED, "", UnavailableError),
+            (grpc.StatusCode.CANCELLED, "", UnavailableError),
+            (
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                "Concurrent RPC limit exceeded!",
+                UnavailableError,
+            ),
+            (grpc.StatusCode.RESOURCE_EXHAUSTED, "message larger than max (9 vs. 4)", RefusedError),
+            (grpc.StatusCode.UNIMPLEMENTED, "Method not found!", RefusedError),
+            (grpc.StatusCode.INTERNAL, "", RefusedError),
         ],
     )
     def test_a_status_of_grpc_itself_says_what_to_do(
@@ -110,18 +114,18 @@ class TestForeignStatus:
         """HTTP/2 has no other word for a busy server: nothing was taken of the call."""
         got = error_from(ReturnedCall(grpc.StatusCode.UNAVAILABLE, details), "the SCM at scm1:9860")
 
-        assert (Unavailable, expected) == (type(got), got.code)
+        assert (UnavailableError, expected) == (type(got), got.code)
         assert str(got).startswith(f"the SCM at scm1:9860 is {expected.lower()}: ")
 
     def test_an_unknown_reason_is_refused(self) -> None:
         """A newer server may know codes that we do not."""
-        status = to_status(Refused(Code.BUSY, "x"))
+        status = to_status(RefusedError(Code.BUSY, "x"))
         status.details[0].value = status.details[0].value.replace(b"BUSY", b"BUZZ")
         sent = rpc_status.to_status(status)
 
         got = error_from(ReturnedCall(sent.code, sent.details, sent.trailing_metadata))
 
-        assert (Refused, Code.CONTAINER_INTERNAL_ERROR) == (type(got), got.code)
+        assert (RefusedError, Code.CONTAINER_INTERNAL_ERROR) == (type(got), got.code)
 
 
 Behavior = Callable[[bytes, grpc.ServicerContext], bytes]
@@ -153,7 +157,7 @@ class TestEdge:
                 channel.unary_unary("/suture.v1.Test/Do")(b"", timeout=5)
 
         error = error_from(raised.value)
-        assert (Refused, Code.CONTAINER_INTERNAL_ERROR) == (type(error), error.code)
+        assert (RefusedError, Code.CONTAINER_INTERNAL_ERROR) == (type(error), error.code)
         assert "secret" not in str(raised.value)
         assert "secret" not in repr(error.facts) + error.hint
 
@@ -161,7 +165,7 @@ class TestEdge:
         """The handler's words are the caller's words."""
 
         def refuse(_request: bytes, _context: grpc.ServicerContext) -> bytes:
-            raise Refused(Code.CHUNK_GAP, "hole before 7", container_id=1)
+            raise RefusedError(Code.CHUNK_GAP, "hole before 7", container_id=1)
 
         for channel in served(refuse):
             with pytest.raises(grpc.RpcError) as raised:

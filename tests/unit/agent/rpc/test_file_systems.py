@@ -2,8 +2,8 @@
 
 import pytest
 
-from agent.errors import Refused
-from agent.rpc.wire.file_systems import Place
+from agent.errors import RefusedError
+from agent.rpc.wire.file_systems import FsPath
 
 
 @pytest.mark.parametrize(
@@ -22,8 +22,8 @@ from agent.rpc.wire.file_systems import Place
 )
 def test_an_address_of_which_a_part_would_be_dropped_is_refused(address: str, words: str) -> None:
     """The shortened address would be another directory."""
-    with pytest.raises(Refused, match=words) as raised:
-        Place.of(address)
+    with pytest.raises(RefusedError, match=words) as raised:
+        FsPath.of(address)
 
     assert raised.value.hint
 
@@ -43,4 +43,4 @@ def test_other_addresses_are_taken(address: str, path: str) -> None:
     """
     Plain paths may have any letter.
     """
-    assert path == Place.of(address).path
+    assert path == FsPath.of(address).path

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
-from agent.errors import Refused
+from agent.errors import RefusedError
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import hashes
 from agent.rpc.wire.hashes import PAGE_BYTES_MAX, pages, parse_selection
@@ -124,7 +124,7 @@ class TestSelection:
     )
     def test_nonsense_is_refused(self, request_: dict[str, object]) -> None:
         """A question that means nothing, or too much, is refused before the tree is touched."""
-        with pytest.raises(Refused):
+        with pytest.raises(RefusedError):
             answer(tree_of(3), **request_)
 
 
@@ -134,7 +134,7 @@ class TestBadAnswers:
         [page] = answer(tree_of(3), level=pb.CHUNKS)
         page.chunk_checksums[1] ^= 1
 
-        with pytest.raises(Refused, match="not the fold"):
+        with pytest.raises(RefusedError, match="not the fold"):
             hashes.read_tree([page])
 
     @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ class TestBadAnswers:
         [page] = answer(tree_of(3), level=pb.CHUNKS)
         spoil(page)  # type: ignore[operator]
 
-        with pytest.raises(Refused):
+        with pytest.raises(RefusedError):
             hashes.read_tree([page])
 
     def test_a_peer_that_never_stops_is_cut_off(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,5 +169,5 @@ class TestBadAnswers:
                 yield page
             raise AssertionError("it was read on and on")
 
-        with pytest.raises(Refused, match="more than"):
+        with pytest.raises(RefusedError, match="more than"):
             hashes.read_tree(endless())

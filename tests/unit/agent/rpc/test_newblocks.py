@@ -5,7 +5,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.rpc.v1 import container_pb2
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import newblocks
@@ -82,7 +82,7 @@ def test_a_message_of_others_is_read_as_protobuf_reads_it(data: bytes, cut: int)
 )
 def test_senseless_block_message_is_refused(message: pb.NewBlocks, field: str) -> None:
     """The refusal names the field."""
-    with pytest.raises(Refused) as refusal:
+    with pytest.raises(RefusedError) as refusal:
         list(newblocks.parse(newblocks.decode(message.SerializeToString())))
 
     assert Code.MALFORMED_REQUEST is refusal.value.code

@@ -2,11 +2,11 @@
 
 import pytest
 
-from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.errors import Code, RefusedError, SutureError, UnavailableError
 from agent.rpc.calls.channel import RETRY_WAIT_S_MAX, patient
 
-STARTING = Unavailable(Code.SAFE_MODE, "in safe mode no block is allocated")
-GONE = Unavailable(Code.UNAVAILABLE, "nobody listens")
+STARTING = UnavailableError(Code.SAFE_MODE, "in safe mode no block is allocated")
+GONE = UnavailableError(Code.UNAVAILABLE, "nobody listens")
 
 
 class Scripted:
@@ -46,7 +46,7 @@ def test_starting_scm_is_retried_until_it_answers() -> None:
     assert [STARTING] == scripted.told
 
 
-@pytest.mark.parametrize("error", [GONE, Refused(Code.KEY_EXISTS, "k exists")])
+@pytest.mark.parametrize("error", [GONE, RefusedError(Code.KEY_EXISTS, "k exists")])
 def test_error_that_is_not_awaited_is_raised_at_once(error: SutureError) -> None:
     """A wrong address or a refusal is raised at once and not after minutes."""
     scripted = Scripted(error)
@@ -63,7 +63,7 @@ def test_patience_ends_with_its_time() -> None:
     """
     scripted = Scripted(STARTING, STARTING)
 
-    with pytest.raises(Unavailable) as caught:
+    with pytest.raises(UnavailableError) as caught:
         scripted.asked(Code.SAFE_MODE, timeout_s=0.0)
 
     assert (STARTING, []) == (caught.value, scripted.slept_s)
@@ -73,7 +73,7 @@ def test_patience_ends_with_who_asks() -> None:
     """On Ctrl-C no call waits for minutes."""
     scripted = Scripted(*[GONE] * 9)
 
-    with pytest.raises(Unavailable):
+    with pytest.raises(UnavailableError):
         scripted.asked(Code.SAFE_MODE, Code.UNAVAILABLE, ends_after=2)
 
     assert 2 == len(scripted.slept_s)

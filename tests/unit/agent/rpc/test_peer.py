@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import hashes
@@ -46,7 +46,7 @@ def test_a_tree_that_does_not_fold_to_its_root_is_refused() -> None:
         root = honest.tree(ONE).root
     pages[0].summary.root ^= 1
 
-    with Scripted(pages) as liar, pytest.raises(Refused, match="fold to") as caught:
+    with Scripted(pages) as liar, pytest.raises(RefusedError, match="fold to") as caught:
         liar.tree(ONE)
 
     assert pages[0].summary.root ^ 1 == root

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent.config.given import ANSWER_BYTES_MAX, given_bytes
-from agent.errors import Refused
+from agent.errors import RefusedError
 from agent.rpc.wire import plan_file
 from agent.rpc.wire.plan_file import FinishedRun
 
@@ -53,7 +53,7 @@ def test_a_text_that_is_too_long_is_refused_by_its_name(
     FinishedRun.opened(run)
     (tmp_path / "run_id=r" / file).write_text(known + " " * (4097 - len(known)))
 
-    with pytest.raises(Refused, match=rf"cannot be read: {file} has more than 4096 bytes"):
+    with pytest.raises(RefusedError, match=rf"cannot be read: {file} has more than 4096 bytes"):
         FinishedRun.opened(run)
 
 

@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.errors import Refused
+from agent.errors import RefusedError
 from agent.rpc.calls.received import joined, parts_as_they_come, parts_of, several
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import codec
@@ -31,7 +31,7 @@ def test_a_chunk_that_never_ends_is_cut_off() -> None:
             taken.append(1)
             yield pb.ReadChunkResponse(data=data)
 
-    with pytest.raises(Refused, match="more than"):
+    with pytest.raises(RefusedError, match="more than"):
         joined(endless(), 0)
 
     assert 2 == len(taken)
@@ -50,7 +50,7 @@ def test_data_may_come_with_the_description_or_behind_it() -> None:
 
         assert (chunk, data) == joined(iter(pieces), 0)
 
-    with pytest.raises(Refused, match="more than"):
+    with pytest.raises(RefusedError, match="more than"):
         joined(iter([pb.ReadChunkResponse(chunk=told, data=data + b"!")]), 0)
 
 
@@ -65,7 +65,7 @@ def test_every_window_of_received_data_is_verified() -> None:
     assert crc32c(data) == crc32c(bad)
 
     sent = [pb.ReadChunkResponse(chunk=codec.chunk_message(chunk)), pb.ReadChunkResponse(data=bad)]
-    with pytest.raises(Refused, match="do not have the checksums"):
+    with pytest.raises(RefusedError, match="do not have the checksums"):
         joined(iter(sent), 0)
 
 
@@ -132,7 +132,7 @@ class TestBlocks:
         answers = iter([piece(bad[:1_000], chunk), piece(bad[1_000:2_400]), piece(bad[2_400:])])
         parts: list[bytes] = []
 
-        with pytest.raises(Refused, match="do not have the checksums"):
+        with pytest.raises(RefusedError, match="do not have the checksums"):
             parts.extend(part for _, part in parts_as_they_come(answers, SIZE))
 
         assert [data[:1_000]] == parts
@@ -150,7 +150,7 @@ class TestBlocks:
         assert data == b"".join(
             p for _, p in taken(piece(data[:8_192], chunk), piece(data[8_192:]))
         )
-        with pytest.raises(Refused, match="do not have the checksums"):
+        with pytest.raises(RefusedError, match="do not have the checksums"):
             taken(piece(bad[:8_192], chunk), piece(bad[8_192:]))
 
     def test_a_chunk_comes_whole_or_is_refused(self) -> None:
@@ -158,7 +158,7 @@ class TestBlocks:
         data = content(1)
         chunk = chunk_of(data)
         for answers in ([piece(data[:10], chunk)], [piece(data[:10], chunk), piece(data, chunk)]):
-            with pytest.raises(Refused, match="are missing"):
+            with pytest.raises(RefusedError, match="are missing"):
                 taken(*answers)
 
     def test_no_more_is_taken_than_was_said(self) -> None:
@@ -171,9 +171,9 @@ class TestBlocks:
             [piece(data, chunk), piece(b"?")],
             [piece(data)],
         ):
-            with pytest.raises(Refused, match="are due"):
+            with pytest.raises(RefusedError, match="are due"):
                 taken(*answers)
-        with pytest.raises(Refused, match="0 after"):
+        with pytest.raises(RefusedError, match="0 after"):
             taken(piece(data, chunk), piece(data, chunk))
 
     def test_a_block_does_not_go_on_behind_its_end(self) -> None:
@@ -183,9 +183,9 @@ class TestBlocks:
         data = content(1)
         chunk = chunk_of(data)
         small = pb.GetSmallFileResponse(chunks=[codec.chunk_message(chunk)], data=data)
-        with pytest.raises(Refused, match="of a block of"):
+        with pytest.raises(RefusedError, match="of a block of"):
             taken(piece(data, chunk), end=len(data) - 1)
-        with pytest.raises(Refused, match="of a block of"):
+        with pytest.raises(RefusedError, match="of a block of"):
             list(parts_of(small, len(data) - 1))
 
     def test_small_file_answer_must_have_exactly_its_chunks(self) -> None:
@@ -197,7 +197,7 @@ class TestBlocks:
         assert [(0, data)] == list(parts_of(right, len(data)))
         for wrong in (data[:-1], data + b"?", b""):
             answer = pb.GetSmallFileResponse(chunks=[described], data=wrong)
-            with pytest.raises(Refused, match=f"{len(wrong)} of {len(data)} bytes"):
+            with pytest.raises(RefusedError, match=f"{len(wrong)} of {len(data)} bytes"):
                 list(parts_of(answer, len(data)))
 
 

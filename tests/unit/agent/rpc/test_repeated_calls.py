@@ -6,7 +6,7 @@ from typing import Any
 import grpc
 import pytest
 
-from agent.errors import Code, Refused, Unavailable
+from agent.errors import Code, RefusedError, UnavailableError
 from agent.rpc.calls.channel import ATTEMPTS_MAX, ChannelClosed, call, call_again
 
 
@@ -61,7 +61,7 @@ def test_a_peer_that_stays_away_is_asked_a_few_times() -> None:
     """The last error is raised, with the party that was called."""
     method = Method(*[GONE] * 10)
 
-    with pytest.raises(Unavailable, match="the SCM at scm1:9860") as failure:
+    with pytest.raises(UnavailableError, match="the SCM at scm1:9860") as failure:
         call_again(method, "asked", timeout_s=9.0, party="the SCM at scm1:9860")
     assert Code.UNAVAILABLE is failure.value.code
     assert ATTEMPTS_MAX == len(method.timeouts_s)
@@ -73,7 +73,7 @@ def test_without_time_left_nobody_is_asked_again() -> None:
     """
     method = Method(GONE, GONE)
 
-    with pytest.raises(Unavailable):
+    with pytest.raises(UnavailableError):
         call_again(method, "asked", timeout_s=0.0)
     assert 1 == len(method.timeouts_s)
 
@@ -82,7 +82,7 @@ def test_refused_call_is_not_repeated() -> None:
     """The peer would refuse it again."""
     method = Method(grpc.StatusCode.INVALID_ARGUMENT)
 
-    with pytest.raises(Refused):
+    with pytest.raises(RefusedError):
         call_again(method, "asked", timeout_s=9.0)
     assert 1 == len(method.timeouts_s)
 
@@ -91,7 +91,7 @@ def test_error_of_an_unrepeated_call_names_its_party() -> None:
     """The method is unknown to the server, so it is called once."""
     method = Method(grpc.StatusCode.UNIMPLEMENTED)
 
-    with pytest.raises(Refused, match="whoever answers for the SCM at scm1:9860"):
+    with pytest.raises(RefusedError, match="whoever answers for the SCM at scm1:9860"):
         call_again(method, "asked", timeout_s=9.0, party="the SCM at scm1:9860")
     assert [9.0] == method.timeouts_s
 

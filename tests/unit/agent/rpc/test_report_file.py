@@ -15,7 +15,7 @@ import pytest
 from agent.rpc.v1 import container_pb2 as pb
 from agent.rpc.v1 import scm_pb2
 from agent.rpc.wire.addresses import opened
-from agent.rpc.wire.file_systems import Place
+from agent.rpc.wire.file_systems import FsPath
 from agent.rpc.wire.report_file import write
 from health.tables.report_columns import FILE
 from tests.support.verification.object_store import ObjectStore, object_store
@@ -95,7 +95,7 @@ def ended(
     )
 
 
-def names_in(place: Place) -> list[str]:
+def names_in(place: FsPath) -> list[str]:
     return [one.place.name for one in place.listed()]
 
 
@@ -214,7 +214,7 @@ def test_a_report_is_an_object_in_a_store(store: ObjectStore) -> None:
     for minute in range(3):
         written(address, [pb.ReplicaReport(container_id=1, state=pb.OPEN)], AT_MS + minute * 60_000)
 
-    own = Place.of(address) / "dn1"
+    own = FsPath.of(address) / "dn1"
     first, newest = names_in(own)
     assert ["1942", "1943"] == [name[9:13] for name in (first, newest)]
     place = own / newest

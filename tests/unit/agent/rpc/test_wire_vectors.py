@@ -5,7 +5,7 @@ from pathlib import Path
 
 from google.protobuf.message import Message
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import codec
 from agent.rpc.wire.errors import to_status
@@ -30,7 +30,7 @@ def vectors() -> dict[str, Message]:
     builder.add_tombstone(11, 5)
     tree = builder.build(generation=2)
     asked = pb.GetContainerHashesRequest(container_id=CONTAINER, level=pb.CHUNKS)
-    refused = Refused(
+    refused = RefusedError(
         Code.CONTAINER_NOT_FOUND, "no container 7", hint="ask the SCM", container_id=7
     )
     return {

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from agent.errors import Code, Unavailable
+from agent.errors import Code, UnavailableError
 from agent.runtime.lease import ContainerLeases
 from merkle.replica import ContainerId
 from tests.support.clock import FakeClock
@@ -48,7 +48,7 @@ class TestHold:
 
         with (
             Holder(leases, ONE),
-            pytest.raises(Unavailable, match="the-holder") as caught,
+            pytest.raises(UnavailableError, match="the-holder") as caught,
             leases.hold(ONE, timeout_s=0.01),
         ):
             pytest.fail("two holders of one lease")
@@ -104,7 +104,7 @@ class TestHold:
 
         with (
             Holder(leases, ONE),
-            pytest.raises(Unavailable, match="already wait"),
+            pytest.raises(UnavailableError, match="already wait"),
             leases.hold(ONE, WAIT_S),
         ):
             pytest.fail("two holders of one lease")

@@ -11,11 +11,11 @@ from agent.runtime.loop import (
     BACKOFF_MAX_S,
     Backoff,
     Busy,
-    Done,
     Idle,
+    NoMoreWork,
     ProgressMarker,
+    RetryAfter,
     Step,
-    Throttled,
     WakeEvent,
     WorkerLoop,
     WorkerLoops,
@@ -48,7 +48,13 @@ class Scripted:
 class TestRunStep:
     @pytest.mark.parametrize(
         ("wish", "delay_s"),
-        [(Busy(), 0.0), (Throttled(3.5), 3.5), (Backoff(2.5), 2.5), (Idle(), 7.0), (Done(), None)],
+        [
+            (Busy(), 0.0),
+            (RetryAfter(3.5), 3.5),
+            (Backoff(2.5), 2.5),
+            (Idle(), 7.0),
+            (NoMoreWork(), None),
+        ],
     )
     def test_the_worker_says_when_it_wants_to_run_again(
         self, wish: Step, delay_s: float | None
@@ -89,14 +95,14 @@ class TestRunStep:
 class TestThread:
     def test_a_done_worker_ends_its_thread(self) -> None:
         """Done is done."""
-        loop = WorkerLoop(Scripted(Busy(), Done()))
+        loop = WorkerLoop(Scripted(Busy(), NoMoreWork()))
 
         loop.start()
 
         assert loop.join(WAIT_S)
         assert WorkerState.DONE == loop.status().state
 
-    @pytest.mark.parametrize("wish", [Throttled(3600.0), Backoff(3600.0)])
+    @pytest.mark.parametrize("wish", [RetryAfter(3600.0), Backoff(3600.0)])
     def test_stop_ends_a_wait(self, wish: Step, monkeypatch: pytest.MonkeyPatch) -> None:
         """A loop that waits for an hour still stops at once, not after a piece of its wait."""
         monkeypatch.setattr(runtime_loop, "IDLE_S_DEFAULT", 3600.0)
@@ -188,7 +194,7 @@ class TestThread:
         def hang() -> Step:
             entered.set()
             go_on.wait(WAIT_S)
-            return Done()
+            return NoMoreWork()
 
         loops = WorkerLoops([WorkerLoop(Scripted(hang))])
         loops.start()
@@ -207,7 +213,7 @@ class TestWatching:
         def hang() -> Step:
             entered.set()
             go_on.wait(WAIT_S)
-            return Done()
+            return NoMoreWork()
 
         loops = WorkerLoops([WorkerLoop(Scripted(hang), clock=clock)])
         loops.start()
@@ -228,7 +234,7 @@ class TestWatching:
         def hang() -> Step:
             entered.set()
             go_on.wait(WAIT_S)
-            return Done()
+            return NoMoreWork()
 
         loops = WorkerLoops([WorkerLoop(Scripted(hang), clock=clock, pulse=pulse)])
         loops.start()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, Unavailable
+from agent.errors import Code, UnavailableError
 from agent.runtime.memory import MemoryBudget, in_flight_bytes, limit_bytes
 from tests.support.waiting import wait_until
 
@@ -120,7 +120,7 @@ class TestBudget:
         budget = MemoryBudget(10)
         with budget.hold(10):
             for wish in ({"timeout_s": 0.0}, {"stop": lambda: True}):
-                with pytest.raises(Unavailable) as refusal, budget.hold(1, **wish):  # type: ignore[arg-type]
+                with pytest.raises(UnavailableError) as refusal, budget.hold(1, **wish):  # type: ignore[arg-type]
                     pass
                 assert Code.BUSY is refusal.value.code
 

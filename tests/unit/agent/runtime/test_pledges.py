@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.errors import Code, Unavailable
+from agent.errors import Code, UnavailableError
 from agent.runtime import pledges as module
 from agent.runtime.pledges import DeletePins
 from merkle.replica import ContainerId
@@ -19,7 +19,7 @@ def test_pledged_replica_stays_until_its_last_pledge_ends() -> None:
     pledges.give(ONE, 5.0)
 
     clock.advance_s(9.0)
-    with pytest.raises(Unavailable) as caught, pledges.leaving(ONE):
+    with pytest.raises(UnavailableError) as caught, pledges.leaving(ONE):
         pass
     assert Code.BUSY is caught.value.code
     with pledges.leaving(TWO):
@@ -35,7 +35,7 @@ def test_pledge_for_a_leaving_replica_is_refused() -> None:
     """
     pledges = DeletePins(FakeClock())
 
-    with pledges.leaving(ONE), pytest.raises(Unavailable) as caught:
+    with pledges.leaving(ONE), pytest.raises(UnavailableError) as caught:
         pledges.give(ONE, 1.0)
 
     assert Code.BUSY is caught.value.code
@@ -49,7 +49,7 @@ def test_pledges_are_limited_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
     pledges = DeletePins(clock)
     pledges.give(ONE, 1.0)
 
-    with pytest.raises(Unavailable):
+    with pytest.raises(UnavailableError):
         pledges.give(TWO, 1.0)
     clock.advance_s(2.0)
     pledges.give(TWO, 1.0)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.runtime.loop import Done, Throttled
+from agent.runtime.loop import NoMoreWork, RetryAfter
 from agent.runtime.service_manager import SystemdNotifier, WatchdogWorker
 
 
@@ -118,7 +118,7 @@ class TestWatchdogWorker:
         """Each step sends one datagram, and the next step is after the interval."""
         worker = WatchdogWorker(supervisor(tmp_path, WATCHDOG_USEC="10000000"), lambda: ())
 
-        assert Throttled(4.0) == worker.step()
+        assert RetryAfter(4.0) == worker.step()
         assert "WATCHDOG=1" == listener.received()
 
     def test_starves_when_somebody_hangs(self, tmp_path: Path, listener: Listener) -> None:
@@ -131,4 +131,4 @@ class TestWatchdogWorker:
 
     def test_is_done_without_a_watchdog(self) -> None:
         """Nothing to feed, nothing to do."""
-        assert Done() == WatchdogWorker(SystemdNotifier({}), lambda: ()).step()
+        assert NoMoreWork() == WatchdogWorker(SystemdNotifier({}), lambda: ()).step()

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from agent.runtime.loop import Throttled
+from agent.runtime.loop import RetryAfter
 from agent.scan.slow_disks import (
     COUNT_MIN,
     WINDOW_S,
@@ -35,7 +35,7 @@ class Disks:
             old = self.totals.get(name, DiskCounters(0, 0, 0, 0))
             spent_ms = old.read_ms + round(each_ms * count)
             self.totals[name] = DiskCounters(old.reads + count, spent_ms, old.writes, old.write_ms)
-        assert Throttled(WINDOW_S) == self.worker.step()
+        assert RetryAfter(WINDOW_S) == self.worker.step()
 
     def slow(self) -> set[str]:
         """Return which are called slow."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from merkle.replica import ReplicaState
 from scm.administration.may_stop import StopImpact, StopQuery
 from scm.administration.outlook import StopAnswer
@@ -273,7 +273,7 @@ class TestMayStop:
         """
         By its name, and nothing is guessed.
         """
-        with pytest.raises(Refused, match="dn9") as caught:
+        with pytest.raises(RefusedError, match="dn9") as caught:
             may_stop(world, "dn9")
 
         assert Code.WRONG_DATANODE is caught.value.code
@@ -314,7 +314,7 @@ class TestVolumes:
         """
         By its id.
         """
-        with pytest.raises(Refused, match="volume-9"):
+        with pytest.raises(RefusedError, match="volume-9"):
             world.control.queries.foresee(StopQuery((), (("dn1", "volume-9"),)))
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.errors import Code, Unavailable
+from agent.errors import Code, UnavailableError
 from scm.cluster.allocate import TargetCandidate, choose_nodes
 
 GIB = 1024**3
@@ -51,7 +51,7 @@ class TestChooseNodes:
         roomy = {c.datanode_id for c in candidates if c.has_room(NEEDED_BYTES)}
 
         if len(roomy) < 3:
-            with pytest.raises(Unavailable) as caught:
+            with pytest.raises(UnavailableError) as caught:
                 choose(*candidates, container_id=container_id)
             assert caught.value.code is Code.NOT_ENOUGH_NODES
             return
@@ -82,14 +82,14 @@ class TestChooseNodes:
         """A replica lies on one volume."""
         pieces = node("pieces", largest_volume_bytes=NEEDED_BYTES - 1)
 
-        with pytest.raises(Unavailable):
+        with pytest.raises(UnavailableError):
             choose(pieces, node("a"), node("b"))
 
     def test_promised_room_is_not_promised_again(self) -> None:
         """Available bytes that open containers will use are not there."""
         busy = node("busy", available_bytes=NEEDED_BYTES * 2, scheduled_bytes=NEEDED_BYTES + 1)
 
-        with pytest.raises(Unavailable):
+        with pytest.raises(UnavailableError):
             choose(busy, node("a"), node("b"))
 
     def test_a_node_a_writer_complained_about_comes_last(self) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, Unavailable
+from agent.errors import Code, UnavailableError
 from merkle.replica import ReplicaState
 from scm.cluster import last_copies
 from scm.state.facts import Replica
@@ -121,11 +121,11 @@ def test_a_change_that_came_to_nothing_is_counted_back(
     world.beat("a", replica("a", ReplicaState.UNHEALTHY))
 
     def fail(_change: object) -> None:
-        raise Unavailable(Code.DISK_OUT_OF_SPACE, "the state is full")
+        raise UnavailableError(Code.DISK_OUT_OF_SPACE, "the state is full")
 
     with monkeypatch.context() as patch:
         patch.setattr(world.state, "_commit", fail)
-        with pytest.raises(Unavailable):
+        with pytest.raises(UnavailableError):
             world.beat("b", replica("b", ReplicaState.UNHEALTHY))
 
     assert {"c": ()} == told(world, "c")

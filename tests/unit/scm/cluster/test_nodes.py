@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from merkle.replica import LAYOUT_VERSION
 from scm.cluster.nodes import Registration, health_of
 from scm.state.facts import Liveness, Node, NodeHealthState, OpState
@@ -93,7 +93,7 @@ class TestRegister:
     def test_another_clusters_datanode_is_refused(self, tmp_path: Path) -> None:
         """Its containers have the same ids as ours and are not ours."""
         with ScmWorld(tmp_path).running() as world:
-            with pytest.raises(Refused) as caught:
+            with pytest.raises(RefusedError) as caught:
                 world.control.datanodes.register(
                     Registration("dn1", "dn1:1", "/r", "0.1", "CID-other", 1, (volume(),))
                 )
@@ -106,7 +106,7 @@ class TestRegister:
         with ScmWorld(tmp_path, OPTIONS).running() as world:
             for _ in range(2):  # the one that has the address may register again
                 world.control.datanodes.register(at_one_address("dn1"))
-            with pytest.raises(Refused, match="which datanode dn1 has too") as caught:
+            with pytest.raises(RefusedError, match="which datanode dn1 has too") as caught:
                 world.control.datanodes.register(at_one_address("dn2"))
 
             assert caught.value.code is Code.WRONG_DATANODE
@@ -123,7 +123,7 @@ class TestRegister:
             else:
                 world.clock.advance_s(OPTIONS.stale_after_ms / 1000 + 1)
             world.control.datanodes.register(at_one_address("dn2"))
-            with pytest.raises(Refused, match="which datanode dn2 has too"):
+            with pytest.raises(RefusedError, match="which datanode dn2 has too"):
                 world.control.datanodes.register(at_one_address("dn1"))
 
             names = {view.node.datanode_id for view in world.control.queries.nodes()}
@@ -165,7 +165,7 @@ class TestRegister:
         made = replace(registration("dn1"), cluster_id=named)
 
         if is_refused:
-            with pytest.raises(Refused, match="datanode dn1 belongs to cluster CID-other"):
+            with pytest.raises(RefusedError, match="datanode dn1 belongs to cluster CID-other"):
                 cluster.register(made)
         else:
             cluster.register(made)

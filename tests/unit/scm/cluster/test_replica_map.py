@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, Unavailable
+from agent.errors import Code, UnavailableError
 from merkle.replica import ReplicaState
 from scm.cluster.replica_map import NodeReplicaReport, ReportProcessor
 from scm.state.facts import CommandKind
@@ -83,7 +83,7 @@ class TestFullReport:
         with ScmWorld(tmp_path).running() as world:
             world.join("dn1")
             world.call("dn1", page(1, 0, 1))
-            with logged(), unwritable(), pytest.raises(Unavailable):
+            with logged(), unwritable(), pytest.raises(UnavailableError):
                 world.call("dn1", page(1, 2, 3, last=True))
 
             answers = [
@@ -101,7 +101,7 @@ class TestFullReport:
         with ScmWorld(tmp_path).running() as world:
             world.join("dn1")
             world.call("dn1", page(1, 1, 2))
-            with logged(), unwritable(), pytest.raises(Unavailable):
+            with logged(), unwritable(), pytest.raises(UnavailableError):
                 world.call("dn1", page(2, 0, 1, 2, 3, last=True))
 
             assert {"dn1"} == world.control._parts.reports.cut_off
@@ -164,9 +164,9 @@ class TestFullReport:
             with world.state.change() as change:
                 reports.apply(change, "dn1", some(5))
                 reports.apply(change, "dn1", page(1, 0, 1))
-            with pytest.raises(Unavailable), world.state.change() as change:  # noqa: PT012
+            with pytest.raises(UnavailableError), world.state.change() as change:  # noqa: PT012
                 reports.apply(change, "dn1", page(1, 1, 2, last=True))
-                raise Unavailable(Code.DISK_OUT_OF_SPACE, "no")
+                raise UnavailableError(Code.DISK_OUT_OF_SPACE, "no")
             undone = held(world)
             with world.state.change() as change:
                 reports.apply(change, "dn1", page(1, 1, 2, last=True))

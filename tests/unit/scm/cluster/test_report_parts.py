@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Unavailable
+from agent.errors import UnavailableError
 from merkle.replica import ReplicaState
 from scm.cluster.replica_map import NodeReplicaReport
 from scm.edge.call_values import Heartbeat
@@ -50,7 +50,7 @@ def test_report_abandoned_between_parts_is_applied_no_further(tmp_path: Path) ->
         waits = iter([True, True, False])
         call = Heartbeat("dn1", 1, (volume(),), (page(1, 2, 3, 4, 5, 6, report_id=2),), (), ())
 
-        with pytest.raises(Unavailable):
+        with pytest.raises(UnavailableError):
             world.control.datanodes.heartbeat(call, lambda: next(waits))
 
         assert {1, 2, 3, 4, 9} == held(world)

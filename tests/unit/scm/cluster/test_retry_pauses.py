@@ -3,7 +3,7 @@
 import pytest
 
 from scm.cluster.commands.retry_pauses import RECONSTRUCT_FIRST_S, RetryPauses
-from scm.state.clock import Clock
+from scm.state.clock import ScmClock
 from scm.state.facts import CommandKind, OutcomeState
 from tests.support.clock import FakeClock
 from tests.support.control.scm_world import outcome, pending
@@ -14,7 +14,7 @@ CONTAINER = 7
 def tried(kind: CommandKind, *, pause_s: float, count: int) -> list[float]:
     """Fail so often, each time as soon as may be and once a second is over; return the pauses."""
     clock = FakeClock()
-    pauses = RetryPauses(Clock(clock.now_ms, clock.monotonic_s), first_s=pause_s)
+    pauses = RetryPauses(ScmClock(clock.now_ms, clock.monotonic_s), first_s=pause_s)
     command = pending(1, kind, container_id=CONTAINER)
     waited = []
     for _ in range(count):
@@ -51,7 +51,7 @@ def test_a_success_ends_the_row() -> None:
     The next failure is the first again.
     """
     clock = FakeClock()
-    pauses = RetryPauses(Clock(clock.now_ms, clock.monotonic_s), first_s=1.0)
+    pauses = RetryPauses(ScmClock(clock.now_ms, clock.monotonic_s), first_s=1.0)
     command = pending(1, CommandKind.REPLICATE, container_id=CONTAINER)
     for state in (OutcomeState.FAILED, OutcomeState.FAILED, OutcomeState.EXECUTED):
         pauses.note(command, outcome(command, state))

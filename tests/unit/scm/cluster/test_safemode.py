@@ -9,8 +9,8 @@ import pytest
 
 from merkle.replica import ReplicaState
 from scm.cluster.nodes import NodeManager
-from scm.cluster.safemode import Reported, SafeMode, SafeModeStatus, gate
-from scm.state.clock import Clock
+from scm.cluster.safemode import ReportedCount, SafeMode, SafeModeStatus, gate
+from scm.state.clock import ScmClock
 from scm.state.database import StateDatabase
 from scm.state.facts import ContainerState, Key, KeyBlock, Node, OpState
 from scm.state.options import ScmOptions
@@ -20,8 +20,8 @@ from tests.support.control.scm_world import MAP_BYTES, container, replica
 EIGHT = [f"dn{i}" for i in range(8)]
 
 
-def all_reported() -> Reported:
-    return Reported(100, 100)
+def all_reported() -> ReportedCount:
+    return ReportedCount(100, 100)
 
 
 judged = partial(gate, hosts_needed=2, containers=all_reported, percent=99)
@@ -72,7 +72,7 @@ def test_gate_opens_without_some_nodes_if_containers_are_reported(
         EIGHT[:7],
         away=EIGHT[7:],
         hosts_needed=2,
-        containers=lambda: Reported(reported, needed),
+        containers=lambda: ReportedCount(reported, needed),
         percent=percent,
         waited_s=16.0,
         wait_s=300.0,
@@ -141,7 +141,7 @@ def test_reason_of_each_answer() -> None:
         *,
         is_cold: bool = False,
         away: str = "",
-        found: Callable[[], Reported] = all_reported,
+        found: Callable[[], ReportedCount] = all_reported,
     ) -> SafeModeStatus:
         return gate(
             four if seen else [],
@@ -178,7 +178,7 @@ def test_reason_of_each_answer() -> None:
         ("b",),
         False,
         4,
-    ) == at("cad", 60.0, found=lambda: Reported(7, 8))
+    ) == at("cad", 60.0, found=lambda: ReportedCount(7, 8))
     assert SafeModeStatus(
         True,
         f"3 of 4 {known} have reported, with 100 of 100 closed containers; the others are away",
@@ -230,7 +230,7 @@ class Start:
         """Open the state and begin to wait."""
         self.state = StateDatabase.open(path, map_bytes=MAP_BYTES, is_cold=is_cold)
         self.clock = FakeClock()
-        clock = Clock(self.clock.now_ms, self.clock.monotonic_s)
+        clock = ScmClock(self.clock.now_ms, self.clock.monotonic_s)
         self.nodes = NodeManager(self.state, clock, OPTIONS)
         self.mode = SafeMode(self.state, self.nodes, clock, OPTIONS)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from scm.state.facts import ContainerState
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import ScmWorld, key
@@ -75,7 +75,7 @@ def test_a_group_with_a_shard_larger_than_a_container_is_refused(
         try:
             taken = counts(world, [size_bytes])
             told: tuple[str, ...] = ()
-        except Refused as error:
+        except RefusedError as error:
             taken, told = [], (error.code, error.facts["block_bytes_max"])
 
     refused = ([], (Code.INVALID_WRITE_SIZE, str(30 * MIB + 512 * KIB)))

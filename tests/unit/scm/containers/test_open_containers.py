@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, Refused, Unavailable
+from agent.errors import Code, RefusedError, UnavailableError
 from merkle.replica import ReplicaState
 from scm.edge.plane import client_calls
 from scm.state.facts import CommandKind, ContainerState, Key
@@ -63,7 +63,7 @@ class TestAllocate:
 
     def test_a_block_larger_than_a_container_is_refused(self, world: ScmWorld) -> None:
         """All of the request is: nothing was promised."""
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(RefusedError) as caught:
             world.control.clients.allocate("a", [1, 10 * MIB + 1])
 
         assert caught.value.code is Code.INVALID_WRITE_SIZE
@@ -75,7 +75,7 @@ class TestAllocate:
         world.clock.advance_s(60)
         world.keep_alive("dn1", "dn2")
 
-        with pytest.raises(Unavailable) as caught:
+        with pytest.raises(UnavailableError) as caught:
             world.control.clients.allocate("a", [1])
 
         assert caught.value.code is Code.NOT_ENOUGH_NODES
@@ -140,7 +140,7 @@ class TestCommit:
         blocks = world.control.clients.allocate("a", [5, 6])
         keys = [key("new", blocks[:1], [5]), key("k", blocks[1:], [6])]
 
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(RefusedError) as caught:
             world.control.clients.commit("a", keys, may_replace=False, failed=())
         names = [
             k.name for k in world.control.clients.list_keys(prefix="", start_after="", count=9)[0]
@@ -166,9 +166,9 @@ class TestCommit:
             try:
                 world.control.clients.commit(session, [attempt], may_replace=False, failed=())
                 codes.append("OK")
-            except Refused as error:
+            except RefusedError as error:
                 codes.append(error.code)
-        with pytest.raises(Refused) as twice:
+        with pytest.raises(RefusedError) as twice:
             world.control.clients.commit(
                 "a", [key("other", blocks, [5])], may_replace=False, failed=()
             )
@@ -183,7 +183,7 @@ class TestCommit:
         node = blocks[0].replicas[0].datanode_id
         world.beat(node, replica(node, bcsid=1))
 
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(RefusedError) as caught:
             world.control.clients.commit("a", [key("k", blocks, [5])], may_replace=False, failed=())
 
         assert caught.value.code is Code.CONTAINER_NOT_OPEN
@@ -421,7 +421,7 @@ class TestListKeys:
 
     def test_an_unknown_key_is_refused_by_name(self, world: ScmWorld) -> None:
         """The code is stable; the name is in the message."""
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(RefusedError) as caught:
             world.control.clients.lookup("nope")
 
         assert caught.value.code is Code.KEY_NOT_FOUND
@@ -434,7 +434,7 @@ def test_a_replica_that_a_container_does_not_have_cannot_have_failed(world: ScmW
     members = {endpoint.datanode_id for endpoint in block.replicas}
     [other] = {"dn1", "dn2", "dn3", "dn4"} - members
 
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RefusedError) as caught:
         world.control.clients.commit(
             "a", [], may_replace=False, failed=[(block.container_id, other)]
         )

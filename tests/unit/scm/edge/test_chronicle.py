@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from health.cluster_verdict import Verdict
+from health.cluster_verdict import DataVerdict
 from merkle.replica import ReplicaState
 from scm.edge.overview import chronicle
 from scm.state.facts import CommandKind, CommandOutcome, ForgottenContainer, OutcomeState
@@ -34,7 +34,7 @@ def wait(world: ScmWorld, seconds: int, *, silent: str = "") -> None:
         world.control.note_history()
 
 
-def turns(world: ScmWorld) -> list[Verdict]:
+def turns(world: ScmWorld) -> list[DataVerdict]:
     """Return what was said, one after the other."""
     return [turn.verdict for turn in world.control.queries.survey().past.turns]
 
@@ -42,20 +42,20 @@ def turns(world: ScmWorld) -> list[Verdict]:
 def test_verdict_history_records_since_when_all_is_whole(world: ScmWorld) -> None:
     """The verdict is unknown after a start, then whole until something is wrong."""
     wait(world, 600)
-    whole_at_ms = world.control.queries.survey().past.since_ms(Verdict.WHOLE, 0)
+    whole_at_ms = world.control.queries.survey().past.since_ms(DataVerdict.WHOLE, 0)
     wait(world, 300)
-    assert whole_at_ms == world.control.queries.survey().past.since_ms(Verdict.WHOLE, 0)
+    assert whole_at_ms == world.control.queries.survey().past.since_ms(DataVerdict.WHOLE, 0)
     assert 0 < whole_at_ms < world.clock.now_ms() - 300_000
-    assert Verdict.WHOLE is world.control.queries.figures().verdict
+    assert DataVerdict.WHOLE is world.control.queries.figures().verdict
 
     world.beat("b", replica("b", ReplicaState.UNHEALTHY))
     damaged_at_ms = world.clock.now_ms()
     wait(world, 60)
 
     past = world.control.queries.survey().past
-    assert [Verdict.UNKNOWN, Verdict.WHOLE, Verdict.UNWELL] == turns(world)
-    assert damaged_at_ms <= past.since_ms(Verdict.UNWELL, 0) <= damaged_at_ms + 60_000
-    assert past.since_ms(Verdict.WHOLE, 5) == 5, "it is only now that it is said"
+    assert [DataVerdict.UNKNOWN, DataVerdict.WHOLE, DataVerdict.UNWELL] == turns(world)
+    assert damaged_at_ms <= past.since_ms(DataVerdict.UNWELL, 0) <= damaged_at_ms + 60_000
+    assert past.since_ms(DataVerdict.WHOLE, 5) == 5, "it is only now that it is said"
     world.state.close()
 
 
@@ -70,13 +70,13 @@ def test_a_restart_is_remembered_as_a_time_nobody_watched(world: ScmWorld) -> No
 
     world.control.note_history()
 
-    assert Verdict.UNKNOWN is world.control.queries.figures().verdict
+    assert DataVerdict.UNKNOWN is world.control.queries.figures().verdict
     past = world.control.queries.survey().past
     assert list(before.turns) == list(past.turns)[:-1]
     assert "nobody watched since" in past.turns[-1].text
     assert before.samples[2]
     assert before.samples[1][0] == past.samples[1][0]
-    assert Verdict.UNKNOWN is turns(world)[-1]
+    assert DataVerdict.UNKNOWN is turns(world)[-1]
     world.state.close()
 
 
@@ -86,7 +86,7 @@ def test_a_node_that_falls_silent_ends_what_was_known(world: ScmWorld) -> None:
 
     wait(world, 60, silent="c")
 
-    assert Verdict.WHOLE is not turns(world)[-1]
+    assert DataVerdict.WHOLE is not turns(world)[-1]
     assert 1 == world.control.queries.survey().past.samples[2][-1].silent_count
     world.state.close()
 

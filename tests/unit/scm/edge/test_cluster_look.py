@@ -6,7 +6,7 @@ from itertools import combinations
 
 import pytest
 
-from health.cluster_verdict import Verdict
+from health.cluster_verdict import DataVerdict
 from scm.cluster.safemode import SafeModeStatus
 from scm.edge.health_totals import HealthCounts
 from scm.edge.overview.cluster_look import Look, judged
@@ -83,7 +83,7 @@ def test_healthy_cluster_is_judged_whole() -> None:
     """Only a healthy cluster gets this verdict."""
     found = judged(look())
 
-    assert Verdict.WHOLE is found.verdict
+    assert DataVerdict.WHOLE is found.verdict
     assert "All 7 closed containers are whole and equal on all replicas; 3 datanodes heard" == (
         found.text
     )
@@ -97,7 +97,7 @@ def test_whatever_is_wrong_is_said(name: str) -> None:
 
     found = judged(look(**facts))
 
-    assert Verdict.UNWELL is found.verdict
+    assert DataVerdict.UNWELL is found.verdict
     assert found.text.startswith("Not whole: ")
     assert words in found.text
 
@@ -109,7 +109,7 @@ def test_cluster_with_unknown_facts_is_not_judged_whole(name: str) -> None:
 
     found = judged(look(**facts))
 
-    assert Verdict.UNKNOWN is found.verdict
+    assert DataVerdict.UNKNOWN is found.verdict
     assert found.text.startswith("Not known: ")
     assert words in found.text
 
@@ -124,7 +124,7 @@ def test_reasons_for_a_verdict_are_all_given_and_faults_come_first() -> None:
         found = judged(look(**first, **second))
 
         is_wrong = one in WRONG or other in WRONG
-        assert (Verdict.UNWELL if is_wrong else Verdict.UNKNOWN) is found.verdict
+        assert (DataVerdict.UNWELL if is_wrong else DataVerdict.UNKNOWN) is found.verdict
         said = [reason.text for reason in found.reasons]
         assert all(any(text in line for line in said) for text in (words, more)), (one, other)
         assert sorted(said, key=lambda line: [r.is_wrong for r in found.reasons][said.index(line)],
@@ -135,7 +135,7 @@ def test_a_process_in_trouble_knows_nothing() -> None:
     """A stalled process only has old facts."""
     found = judged(look(), ["time stands still: no tick has ended lately"])
 
-    assert Verdict.UNKNOWN is found.verdict
+    assert DataVerdict.UNKNOWN is found.verdict
     assert "time stands still" in found.text
 
 
@@ -143,7 +143,7 @@ def test_a_surplus_or_emptied_container_is_whole() -> None:
     """Such a container endangers no data."""
     conditions = {"OVER_REPLICATED": 3, "EMPTY": 1}
 
-    assert Verdict.WHOLE is judged(look(conditions=conditions)).verdict
+    assert DataVerdict.WHOLE is judged(look(conditions=conditions)).verdict
 
 
 def test_a_long_list_of_reasons_is_counted() -> None:

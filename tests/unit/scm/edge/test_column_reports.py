@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.errors import Refused
+from agent.errors import RefusedError
 from agent.rpc.v1 import container_pb2, scm_pb2
 from agent.rpc.wire.replica_columns import column_report
 from merkle.checksum import Algorithm
@@ -201,7 +201,7 @@ class TestBroken:
         bad = container_pb2.ReplicaReport(container_id=2, state=container_pb2.CLOSED)
         bad.replica_index = 2**20
 
-        with pytest.raises(Refused, match=r"replicas\[1\]\.replica_index"):
+        with pytest.raises(RefusedError, match=r"replicas\[1\]\.replica_index"):
             column_report(scm_pb2.ContainerReport(full=True, replicas=[good, bad]))
 
     @settings(deadline=None)

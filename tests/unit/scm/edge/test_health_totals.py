@@ -10,8 +10,8 @@ from merkle.replica import ReplicaState
 from scm.administration.after_restore import InspectedContainer
 from scm.cluster.nodes import NodeManager
 from scm.edge import health_totals
-from scm.edge.health_totals import Flag, HealthCounts, Needed, flags_of, is_lacking
-from scm.state.clock import Clock
+from scm.edge.health_totals import Flag, HealthCounts, KeyNeeds, flags_of, is_lacking
+from scm.state.clock import ScmClock
 from scm.state.facts import Container, ContainerState, Key, KeyBlock, OpState, Replica
 from scm.state.single_values import RestoreRecord
 from tests.support.control.scm_world import (
@@ -82,24 +82,24 @@ def test_a_container_is_what_its_replicas_show(
     ("replicas", "needed", "expected"),
     [
         # Three replicas of four blocks, the last of commit 5, and two deleted blocks.
-        ("4 4 4", Needed(block_count=4, bcsid=5, promised_count=6), False),
-        ("4 4 4", Needed(block_count=5), True),
-        ("4 5 4", Needed(block_count=5), False),  # one has it: they differ, and are reconciled
-        ("4 4 4", Needed(bcsid=6), True),
-        ("4 4 4", Needed(block_count=4, promised_count=5), True),  # one was deleted unasked
-        ("5! 4 4", Needed(block_count=5), True),  # it cannot be loaded
-        ("4? 4 4", Needed(block_count=5), False),  # it has no tree yet: it may be open
-        ("4- 4 4", Needed(block_count=4, promised_count=5), False),  # it has no deleted blocks
-        ("3- 4 4", Needed(block_count=4, promised_count=5), True),  # nor has it what is needed
-        ("4!? 4 4", Needed(block_count=5), True),
-        ("4! 4!", Needed(block_count=5), False),  # lost, which is another flag
-        ("", Needed(block_count=5), False),
-        ("0 0 0", Needed(block_count=1), True),
-        ("0 0 0", Needed(), False),
+        ("4 4 4", KeyNeeds(block_count=4, bcsid=5, promised_count=6), False),
+        ("4 4 4", KeyNeeds(block_count=5), True),
+        ("4 5 4", KeyNeeds(block_count=5), False),  # one has it: they differ, and are reconciled
+        ("4 4 4", KeyNeeds(bcsid=6), True),
+        ("4 4 4", KeyNeeds(block_count=4, promised_count=5), True),  # one was deleted unasked
+        ("5! 4 4", KeyNeeds(block_count=5), True),  # it cannot be loaded
+        ("4? 4 4", KeyNeeds(block_count=5), False),  # it has no tree yet: it may be open
+        ("4- 4 4", KeyNeeds(block_count=4, promised_count=5), False),  # it has no deleted blocks
+        ("3- 4 4", KeyNeeds(block_count=4, promised_count=5), True),  # nor has it what is needed
+        ("4!? 4 4", KeyNeeds(block_count=5), True),
+        ("4! 4!", KeyNeeds(block_count=5), False),  # lost, which is another flag
+        ("", KeyNeeds(block_count=5), False),
+        ("0 0 0", KeyNeeds(block_count=1), True),
+        ("0 0 0", KeyNeeds(), False),
     ],
 )
 def test_a_container_lacks_what_no_replica_can_have(
-    replicas: str, needed: Needed, expected: bool
+    replicas: str, needed: KeyNeeds, expected: bool
 ) -> None:
     """Blocks, the last commit, or more blocks than were promised beside the deleted ones."""
     held = []
@@ -122,8 +122,8 @@ def test_shard_with_most_blocks_shows_the_block_count() -> None:
     shards = [replica(n, replica_index=i, root=i) for i, n in enumerate(NODES, start=1)]
     held = [replace(shards[0], block_count=2), shards[1], replace(shards[2], block_count=2)]
 
-    assert Flag(0) == flags_of(coded, held, Needed(block_count=2))
-    assert Flag.LACKING == flags_of(coded, held, Needed(block_count=3))
+    assert Flag(0) == flags_of(coded, held, KeyNeeds(block_count=2))
+    assert Flag.LACKING == flags_of(coded, held, KeyNeeds(block_count=3))
 
 
 def test_container_needs_one_shard_of_each_index() -> None:
@@ -140,7 +140,7 @@ def test_container_needs_one_shard_of_each_index() -> None:
 
 def totals(world: ScmWorld) -> health_totals.HealthTotals:
     """Return totals that have counted nothing yet."""
-    nodes = NodeManager(world.state, Clock(), world.options)
+    nodes = NodeManager(world.state, ScmClock(), world.options)
     return health_totals.HealthTotals(world.state, nodes)
 
 
@@ -214,7 +214,7 @@ def test_after_a_restart_all_is_counted_a_part_at_a_time(
     world.state.close()
     world.start()
     parts: Callable[[], bool] = health_totals.HealthTotals(
-        world.state, NodeManager(world.state, Clock(), world.options)
+        world.state, NodeManager(world.state, ScmClock(), world.options)
     ).turn
 
     assert [False, False, True] == [parts() for _ in range(3)]

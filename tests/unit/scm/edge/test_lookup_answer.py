@@ -1,14 +1,14 @@
 """Where a key is, as the wire says it: readers spread over what promises the same."""
 
 from scm.edge.answers import lookup_response
-from scm.edge.call_values import ContainerLocation, Endpoint
+from scm.edge.call_values import ContainerLocation, DatanodeAddress
 from scm.state.facts import Key
 
 
 def test_lookup_answer_has_datanodes_scheme_and_equal_count() -> None:
     """One container is erasure-coded, and one has no replica."""
     key = Key("a/key", 0, 5, ())
-    endpoints = (Endpoint("dn2", "host:2"), Endpoint("dn1", "host:1"))
+    endpoints = (DatanodeAddress("dn2", "host:2"), DatanodeAddress("dn1", "host:1"))
 
     answer = lookup_response(
         key, [ContainerLocation(7, endpoints, "RS-3-2-1024k", 2), ContainerLocation(8, (), "", 0)]

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from agent.errors import Code, Unavailable
+from agent.errors import Code, UnavailableError
 from agent.rpc.wire import snapshot_file
 from agent.rpc.wire.snapshot_file import SCHEMAS
 from health.tables.snapshot_columns import signed
@@ -218,7 +218,7 @@ class TestExport:
         blocked = tmp_path / "file"
         blocked.write_text("in the way")
 
-        with pytest.raises(Unavailable) as caught:
+        with pytest.raises(UnavailableError) as caught:
             export(self.empty(world), blocked, keep_count=1)
 
         assert caught.value.code is Code.DISK_OUT_OF_SPACE

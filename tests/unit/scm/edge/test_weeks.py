@@ -3,7 +3,7 @@
 import re
 
 from agent.errors import size_text
-from health.cluster_verdict import Verdict
+from health.cluster_verdict import DataVerdict
 from scm.edge.overview.chronicle import StatusHistoryData
 from scm.edge.pages.chart import curve, weeks
 from scm.edge.pages.weeks import history
@@ -13,7 +13,7 @@ NOW_MS = 1_000 * DAY_MS
 BEGIN_MS = NOW_MS - 21 * DAY_MS
 
 
-def hour(number: int, verdict: Verdict = Verdict.WHOLE, **facts: int) -> StatusSample:
+def hour(number: int, verdict: DataVerdict = DataVerdict.WHOLE, **facts: int) -> StatusSample:
     """Return the sample of an hour, counted from three weeks ago."""
     return StatusSample(1, BEGIN_MS + number * HOUR_MS, verdict, **facts)
 
@@ -29,7 +29,7 @@ def boxes(text: str) -> list[tuple[str, float, float]]:
 
 def test_hours_of_one_kind_are_one_box_and_a_gap_is_none() -> None:
     """Time without samples is not drawn, because it is not known to be whole."""
-    samples = [*map(hour, range(100)), hour(100, Verdict.UNWELL), *map(hour, range(200, 504))]
+    samples = [*map(hour, range(100)), hour(100, DataVerdict.UNWELL), *map(hour, range(200, 504))]
 
     shown = boxes(weeks(samples, NOW_MS))
 
@@ -38,7 +38,7 @@ def test_hours_of_one_kind_are_one_box_and_a_gap_is_none() -> None:
 
 def test_samples_out_of_range_are_not_drawn() -> None:
     """A clock that was ahead once does not hide the present."""
-    samples = [hour(-5), hour(3, Verdict.UNKNOWN), hour(600)]
+    samples = [hour(-5), hour(3, DataVerdict.UNKNOWN), hour(600)]
 
     assert [("not known", 3, 1)] == boxes(weeks(samples, NOW_MS))
 
@@ -57,8 +57,8 @@ def test_a_curve_says_its_largest_number_and_leaves_out_what_is_not_known() -> N
 def test_changes_are_told_with_their_reason_the_newest_first() -> None:
     """Each lasted until the next, the last until now."""
     turns = [
-        VerdictChange(NOW_MS - 3 * HOUR_MS, Verdict.UNKNOWN, "The control plane started"),
-        VerdictChange(NOW_MS - HOUR_MS, Verdict.UNWELL, "1 <volume> failed"),
+        VerdictChange(NOW_MS - 3 * HOUR_MS, DataVerdict.UNKNOWN, "The control plane started"),
+        VerdictChange(NOW_MS - HOUR_MS, DataVerdict.UNWELL, "1 <volume> failed"),
     ]
 
     text = history(StatusHistoryData(([], [], []), turns), NOW_MS)

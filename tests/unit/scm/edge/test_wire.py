@@ -8,7 +8,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.errors import Refused, SutureError
+from agent.errors import RefusedError, SutureError
 from agent.plan.reconcile_outcome import PeerState, ReconcileVerdict
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from merkle.replica import ReplicaState
@@ -139,7 +139,7 @@ class TestRefusals:
     )
     def test_the_field_is_named(self, parse: Callable[[], object], field: str) -> None:
         """A person finds the wrong line in the client from the message alone."""
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(RefusedError) as caught:
             parse()
 
         assert field in str(caught.value)

@@ -7,14 +7,14 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from agent.errors import Refused, Unavailable
+from agent.errors import RefusedError, UnavailableError
 from merkle.checksum import Algorithm
 from merkle.replica import ReplicaState
 from merkle.tree import TreeSummary
 from scm.administration.decommission import OpStateRequest
 from scm.cluster.case import ContainerContext, PlacedReplica
 from scm.edge.answers import heartbeat_response
-from scm.edge.call_values import Endpoint, HeartbeatAnswer
+from scm.edge.call_values import DatanodeAddress, HeartbeatAnswer
 from scm.replication.reconciling.plan_check import ContainerDecision, PlanRow
 from scm.state.facts import (
     CommandKind,
@@ -23,7 +23,7 @@ from scm.state.facts import (
     NodeHealthState,
     OpState,
 )
-from scm.state.starts import SeenStart
+from scm.state.starts import ReportedStart
 from tests.support.control.coded_world import MIB, NODES, OPTIONS, SCHEME, closed, orders, spoil
 from tests.support.control.judged_case import lost, read_from
 from tests.support.control.scm_world import ScmWorld, container, key, replica, summary
@@ -67,7 +67,7 @@ def test_a_container_holds_as_much_data_as_its_data_shards(world: ScmWorld) -> N
     """
     world.control.clients.allocate("a", [30 * MIB], scheme=SCHEME)
 
-    with pytest.raises(Refused, match="does not fit"):
+    with pytest.raises(RefusedError, match="does not fit"):
         world.control.clients.allocate("a", [30 * MIB + 1], scheme=SCHEME)
 
 
@@ -75,7 +75,7 @@ def test_too_few_nodes_are_refused(world: ScmWorld) -> None:
     """
     A code with more shards than there are nodes cannot be allocated, and nothing is promised.
     """
-    with pytest.raises(Unavailable, match="9 nodes"):
+    with pytest.raises(UnavailableError, match="9 nodes"):
         world.control.clients.allocate("a", [1], scheme="rs-6-3-1024k")
 
 
@@ -141,9 +141,9 @@ class TestLostShards:
             closed(world, lost=[1, 4])
             [(command, named)] = orders(world)
 
-            endpoints = [Endpoint(node, f"{node}:9859") for node in named]
+            endpoints = [DatanodeAddress(node, f"{node}:9859") for node in named]
             answer = HeartbeatAnswer(is_known=True, commands=((command, tuple(endpoints)),))
-            [message] = heartbeat_response(answer, SeenStart("start", 1, 1)).commands
+            [message] = heartbeat_response(answer, ReportedStart("start", 1, 1)).commands
 
             assert [1, 4] == [shard.replica_index for shard in message.reconstruct.targets]
             assert [2, 3, 5] == [shard.replica_index for shard in message.reconstruct.sources]

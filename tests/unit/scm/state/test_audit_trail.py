@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, Unavailable
+from agent.errors import Code, UnavailableError
 from scm.state.facts import OutcomeState
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import ScmWorld, outcome
@@ -92,7 +92,7 @@ def test_a_change_that_is_undone_leaves_no_note(tmp_path: Path, audit: Lines) ->
         world.state._environment.set_mapsize(512 * 1024)
         too_large = replace(outcome(command), detail=b"x" * 1024**2)
 
-        with pytest.raises(Unavailable) as caught:
+        with pytest.raises(UnavailableError) as caught:
             world.call(command.datanode_id, outcomes=(too_large,))
 
     assert Code.DISK_OUT_OF_SPACE == caught.value.code

@@ -10,8 +10,8 @@ from scm.state.history.interval_samples import (
     LEVELS,
     NEVER_VERIFIED,
     NOTHING_TO_VERIFY,
+    DataVerdict,
     StatusSample,
-    Verdict,
     VerdictChange,
     Verification,
     merged,
@@ -26,16 +26,16 @@ DAY_MS = 86_400_000
 def test_a_look_falls_into_its_five_minutes_its_hour_and_its_day() -> None:
     """Intervals begin at fixed times of the clock, so a restart continues with the same ones."""
     seven_ms = 20 * DAY_MS + 7 * 3_600_000
-    taken = StatusSample(0, seven_ms + 13 * 60_000 + 5, Verdict.WHOLE)
+    taken = StatusSample(0, seven_ms + 13 * 60_000 + 5, DataVerdict.WHOLE)
 
     begins = [placed(taken, level).at_ms for level in range(3)]
 
     assert [seven_ms + 10 * 60_000, seven_ms, 20 * DAY_MS] == begins
 
 
-@pytest.mark.parametrize("first", tuple(Verdict))
-@pytest.mark.parametrize("second", tuple(Verdict))
-def test_worst_verdict_of_an_interval_is_kept(first: Verdict, second: Verdict) -> None:
+@pytest.mark.parametrize("first", tuple(DataVerdict))
+@pytest.mark.parametrize("second", tuple(DataVerdict))
+def test_worst_verdict_of_an_interval_is_kept(first: DataVerdict, second: DataVerdict) -> None:
     """A wrong minute makes a wrong day, wherever in the day it is. Unknown is worse than whole."""
     order = ["WHOLE", "UNKNOWN", "UNWELL"]
 
@@ -47,12 +47,14 @@ def test_worst_verdict_of_an_interval_is_kept(first: Verdict, second: Verdict) -
 def test_counts_of_what_is_wrong_are_the_worst_sizes_the_last_and_work_is_added() -> None:
     """Counts of faults keep the worst value and sizes the last one, and work is added up."""
     before = StatusSample(
-        2, 0, Verdict.WHOLE, 9, 5, 1, 100, 7, 2, 1000, 500, 400, 300, 50, 3, 1, 10
+        2, 0, DataVerdict.WHOLE, 9, 5, 1, 100, 7, 2, 1000, 500, 400, 300, 50, 3, 1, 10
     )
-    after = StatusSample(2, 0, Verdict.WHOLE, 8, 0, 2, 101, 3, 0, 1001, 400, 401, 401, 60, 4, 0, 20)
+    after = StatusSample(
+        2, 0, DataVerdict.WHOLE, 8, 0, 2, 101, 3, 0, 1001, 400, 401, 401, 60, 4, 0, 20
+    )
 
     assert merged(before, after) == StatusSample(
-        2, 0, Verdict.WHOLE, 8, 5, 2, 101, 7, 2, 1001, 400, 401, 401, 50, 7, 1, 30
+        2, 0, DataVerdict.WHOLE, 8, 5, 2, 101, 7, 2, 1001, 400, 401, 401, 50, 7, 1, 30
     )
 
 
@@ -64,7 +66,9 @@ def test_never_read_is_older_than_any_age_and_nothing_to_read_is_none(
     one: int, other: int, oldest: int
 ) -> None:
     """An empty cluster has no age; something never read is the oldest there is."""
-    a, b = (StatusSample(0, 0, Verdict.WHOLE, oldest_scan_at_ms=at_ms) for at_ms in (one, other))
+    a, b = (
+        StatusSample(0, 0, DataVerdict.WHOLE, oldest_scan_at_ms=at_ms) for at_ms in (one, other)
+    )
 
     assert oldest == merged(a, b).oldest_scan_at_ms
 
@@ -77,8 +81,8 @@ def test_sample_levels_hold_few_samples_together() -> None:
         assert shorter.length_ms * shorter.count_max >= longer.length_ms
 
 
-SAMPLE = StatusSample(1, 3_600_000, Verdict.UNWELL, *range(1, 15))
-TURN = VerdictChange(77, Verdict.UNKNOWN, "the control plane started")
+SAMPLE = StatusSample(1, 3_600_000, DataVerdict.UNWELL, *range(1, 15))
+TURN = VerdictChange(77, DataVerdict.UNKNOWN, "the control plane started")
 VERIFICATION = Verification(99, (("OK", 3), ("STALE", 1)), "")
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, Refused
+from agent.errors import Code, RefusedError
 from scm.state.options import ScmOptions, explain, load, parse
 
 
@@ -34,7 +34,7 @@ class TestLoad:
     )
     def test_a_wrong_value_is_named(self, values: dict[str, object], message: str) -> None:
         """With its bounds or its rival."""
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(RefusedError) as caught:
             parse(values)
 
         assert caught.value.code is Code.INVALID_CONFIG
@@ -57,7 +57,7 @@ class TestLoad:
         path = tmp_path / "scm.toml"
         path.write_text(f"# what we want\nreplication_factor = 3\n{line}\n")
 
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(RefusedError) as caught:
             load(path, {})
 
         assert str(caught.value).startswith(f"{path}:3: ")
@@ -79,7 +79,7 @@ class TestLoad:
         path.write_text("rpc_threads = 1\n")
         path.chmod(0o666)
 
-        with pytest.raises(Refused, match="has mode 0666"):
+        with pytest.raises(RefusedError, match="has mode 0666"):
             load(path, {})
 
     @pytest.mark.parametrize("content", [b"rpc_threads = ", b"\xff"])
@@ -88,7 +88,7 @@ class TestLoad:
         path = tmp_path / "scm.toml"
         path.write_bytes(content)
 
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(RefusedError) as caught:
             load(path, {})
 
         assert str(path) in str(caught.value)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scm.state.starts import STARTS, STARTS_MAX, Lineage, SeenStart
+from scm.state.starts import STARTS, STARTS_MAX, Lineage, ReportedStart
 
 
 def lineage(count: int = 3) -> Lineage:
@@ -15,10 +15,10 @@ def lineage(count: int = 3) -> Lineage:
     return made
 
 
-def seen(known: Lineage, term: int, number: int) -> SeenStart:
+def seen(known: Lineage, term: int, number: int) -> ReportedStart:
     """Return a start of the history as a datanode saw it."""
     (start,) = (one for one in known.starts if one.term == term)
-    return SeenStart(start.start_id, term, number)
+    return ReportedStart(start.start_id, term, number)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_start_that_went_on_beyond_its_end_is_later(term: int, number: int, is_l
 
 def test_unknown_start_is_later_unless_it_was_recovered() -> None:
     """Terms up to the floor are not compared."""
-    one = SeenStart("other", 7, 0)
+    one = ReportedStart("other", 7, 0)
 
     assert [one] == lineage().later([one], 25)
     assert [] == Lineage(7, lineage().starts).later([one], 25)
@@ -47,9 +47,9 @@ def test_comparison_begins_with_the_first_start_that_may_lack_state() -> None:
     known = lineage()
 
     assert 2 == known.since([seen(known, 1, 11)]).term
-    assert 2 == known.since([SeenStart("other", 2, 5)]).term
-    assert 3 == known.since([SeenStart("other", 99, 5)]).term
-    assert 2 == known.since([SeenStart("other", 99, 5), seen(known, 1, 11)]).term
+    assert 2 == known.since([ReportedStart("other", 2, 5)]).term
+    assert 3 == known.since([ReportedStart("other", 99, 5)]).term
+    assert 2 == known.since([ReportedStart("other", 99, 5), seen(known, 1, 11)]).term
 
 
 def test_row_holds_all_starts_up_to_a_bound() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from agent.errors import Code, Refused, Unavailable
+from agent.errors import Code, RefusedError, UnavailableError
 from merkle.replica import ReplicaState
 from scm.state import records
 from scm.state.database import StateDatabase
@@ -151,11 +151,11 @@ class TestAtomicity:
         with state.change() as change:
             change.put(state.nodes, NODE)
 
-        with pytest.raises(Refused), state.change() as change:  # noqa: PT012
+        with pytest.raises(RefusedError), state.change() as change:  # noqa: PT012
             change.remove(state.nodes, "dn1")
             change.put(state.containers, container())
             change.next_id("next_container_id")
-            raise Refused(Code.KEY_EXISTS, "no")
+            raise RefusedError(Code.KEY_EXISTS, "no")
 
         assert NODE == state.nodes.get("dn1")
         assert state.containers.get(1) is None
@@ -171,7 +171,7 @@ class TestAtomicity:
         state = open_state(tmp_path, map_bytes=256 * 1024)
         blob = CommandOutcome(1, "dn1", 1, OutcomeState.EXECUTED, "", 1, "", "", b"x" * 1024**2)
 
-        with pytest.raises(Unavailable) as caught, state.change() as change:  # noqa: PT012
+        with pytest.raises(UnavailableError) as caught, state.change() as change:  # noqa: PT012
             change.put(state.nodes, NODE)
             change.put(state.outcomes, blob)
 
@@ -191,7 +191,7 @@ class TestAtomicity:
         state = open_state(tmp_path)
         name = "\U0001f600" * 128
 
-        with pytest.raises(Refused) as caught, state.change() as change:  # noqa: PT012
+        with pytest.raises(RefusedError) as caught, state.change() as change:  # noqa: PT012
             change.put(state.nodes, NODE)
             change.put(state.nodes, replace(NODE, datanode_id=name))
 
@@ -207,7 +207,7 @@ class TestAtomicity:
         blob = CommandOutcome(1, "dn1", 1, OutcomeState.EXECUTED, "", 1, "", "", b"x" * 1024**2)
         told: list[str] = []
 
-        with pytest.raises(Unavailable), state.change() as change:  # noqa: PT012
+        with pytest.raises(UnavailableError), state.change() as change:  # noqa: PT012
             change.put(state.outcomes, blob)
             change.on_commit(lambda: told.append("too large"))
         with state.change() as change:
@@ -235,7 +235,7 @@ class TestStrangers:
                 (directory / "LOCK").unlink()
                 (directory / "LOCK").symlink_to(tmp_path / "made")
 
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(RefusedError) as caught:
             open_state(directory)
 
         assert Code.INCONSISTENT_VOLUME == caught.value.code
@@ -248,7 +248,7 @@ class TestOwnership:
         """Two control planes on one state would both give out the same ids."""
         state = open_state(tmp_path)
 
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(RefusedError) as caught:
             open_state(tmp_path)
 
         assert caught.value.code is Code.VOLUME_IN_USE
@@ -266,7 +266,7 @@ class TestDamage:
         state.close()
         self.overwrite(tmp_path, b"nodes", b"dn1", records.node_row(NODE)[:-2] + b"7]")
 
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(RefusedError) as caught:
             open_state(tmp_path)
 
         assert caught.value.code is Code.INCONSISTENT_VOLUME
@@ -282,7 +282,7 @@ class TestDamage:
         file = tmp_path / "state" / "data.mdb"
         os.truncate(file, file.stat().st_size // 2 // 4096 * 4096)
 
-        with pytest.raises(Refused, match=r"data\.mdb is cut short") as caught:
+        with pytest.raises(RefusedError, match=r"data\.mdb is cut short") as caught:
             open_state(tmp_path)
 
         assert caught.value.code is Code.INCONSISTENT_VOLUME
@@ -292,7 +292,7 @@ class TestDamage:
         open_state(tmp_path).close()
         self.overwrite(tmp_path, b"meta", b"format_version", records.pack([99]))
 
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(RefusedError) as caught:
             open_state(tmp_path)
 
         assert "format version 99" in str(caught.value)
