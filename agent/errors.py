@@ -112,7 +112,7 @@ def size_text(count_bytes: float) -> str:
     return f"{value:.1f} TiB"
 
 
-def lacking(error: ModuleNotFoundError, who: str, *, extra: str = "") -> RefusedError:
+def missing_extra(error: ModuleNotFoundError, who: str, *, extra: str = "") -> RefusedError:
     """Return the refusal for `who` lacking a package of an extra; raise any other error again.
     `extra` names the extra if several bring the package."""
     package = (error.name or "").partition(".")[0]

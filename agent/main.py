@@ -38,12 +38,12 @@ from agent.observe.listening import announce_listening
 from agent.observe.printable import printable
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.security.caller import Role, check_own, identity_of
-from agent.rpc.security.tls import Security, TlsFiles, TlsMaterial, secured
+from agent.rpc.security.tls import Security, TlsFiles, TlsMaterial, load_security
 from agent.rpc.serving.descriptors import raise_limit
 from agent.rpc.v1 import scm_pb2
 from agent.runtime import exits, memory
 from agent.runtime.exits import ExitCode
-from agent.runtime.interpreter import freeze_what_stays, take_short_turns
+from agent.runtime.interpreter import freeze_what_stays, set_switch_interval
 from agent.runtime.service_manager import SystemdNotifier
 from agent.runtime.stop_request import StopRequest
 from agent.store.volumes.identity import remembered
@@ -69,7 +69,7 @@ def security_of(config: AgentConfig) -> Security:
     def inspect(material: TlsMaterial) -> None:
         check_own(material.certificate, Role.PEER, time.time())
 
-    return secured(files, allow_plaintext=tls.allow_plaintext, inspect=inspect)
+    return load_security(files, allow_plaintext=tls.allow_plaintext, inspect=inspect)
 
 
 def node_of(security: Security) -> str:
@@ -173,10 +173,10 @@ def cluster_at(
     return answer.cluster_id
 
 
-def check_leaders(leaders: Sequence[ExternalControlPlane], who: DatanodeIdentity) -> None:
+def check_leaders(make_scm_links: Sequence[ExternalControlPlane], who: DatanodeIdentity) -> None:
     """Raise RefusedError if a leader leads another cluster, or rejects this agent. A leader that
     does not answer is tried again later."""
-    for leader in leaders:
+    for leader in make_scm_links:
         try:
             theirs = leader.cluster_id()
         except UnavailableError:
@@ -221,9 +221,9 @@ def leaders_of(config: AgentConfig) -> Sequence[ExternalControlPlane]:
     theirs = ozone_scms(config.node.scm)
     if not theirs:
         return ()
-    from ozone.composition import leaders
+    from ozone.composition import make_scm_links
 
-    return leaders(theirs)
+    return make_scm_links(theirs)
 
 
 def run(config_path: Path, stop: StopRequest) -> int:
@@ -231,7 +231,7 @@ def run(config_path: Path, stop: StopRequest) -> int:
     if not __debug__:
         raise SystemExit("suture-agent does not run under python -O: asserts carry invariants")
     faulthandler.enable()  # prints a trace of a fatal signal, such as a bad disk under a memory map
-    take_short_turns()
+    set_switch_interval()
     memory.share_heaps()
     raise_limit()
     supervisor = SystemdNotifier()
@@ -241,13 +241,13 @@ def run(config_path: Path, stop: StopRequest) -> int:
         if not witness_is_native():
             log.warning("second_witness_is_slow", hint="crcmod is here without its C extension")
         security = security_of(config)
-        leaders = leaders_of(config)
-        own = () if leaders else config.node.scm
+        make_scm_links = leaders_of(config)
+        own = () if make_scm_links else config.node.scm
         scms = [ScmClient(address, security=security) for address in own]
-        who = who_am_i(config, [*scms, *leaders], stop, node_of(security))
+        who = who_am_i(config, [*scms, *make_scm_links], stop, node_of(security))
         if who is None:
             return ExitCode.OK
-        check_leaders(leaders, who)
+        check_leaders(make_scm_links, who)
         who = replace(who, version=version("suture"), boot_id=random.getrandbits(63))
         host = AgentProcess(
             config,
@@ -256,7 +256,7 @@ def run(config_path: Path, stop: StopRequest) -> int:
             supervisor,
             security=security,
             doors=doors_of(config),
-            leaders=leaders,
+            make_scm_links=make_scm_links,
         )
     except SutureError as error:
         hint = f" ({error.hint})" if error.hint else ""
@@ -346,7 +346,7 @@ def main(stop: StopRequest | None = None) -> None:
     try:
         app(obj=stop)
     except SystemExit as end:
-        sys.exit(exits.told(end.code))
+        sys.exit(exits.exit_code_of(end.code))
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ def is_empty(view: BatchView) -> Bools:
     return (is_closed & ((emptied & all_closed) | never_filled)) | (is_quasi & emptied)
 
 
-def walk(view: BatchView, counts: Counts) -> Verdicts:
+def apply_handlers(view: BatchView, counts: Counts) -> Verdicts:
     """Walk the chain for every container of a batch."""
     containers, replicas, rows = view.batch.containers, view.batch.replicas, view.rows
     state = containers.state

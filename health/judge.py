@@ -15,7 +15,7 @@ from health.batch import BatchView, ContainerBatch, view
 from health.conditions import flags
 from health.departure import Departures, departures
 from health.ec_replication import count_erasure
-from health.health_state import Counts, Verdicts, is_empty, walk
+from health.health_state import Counts, Verdicts, apply_handlers, is_empty
 from health.plan.plan_rows import PlanRows
 from health.plan.planner import plan
 from health.plan.scene import PlanInput
@@ -68,7 +68,7 @@ def diagnose(batch: ContainerBatch, rules: Rules) -> Diagnosis:
         ),
         is_empty=is_empty(seen),
     )
-    verdicts = walk(seen, counts)
+    verdicts = apply_handlers(seen, counts)
     compared = compare(seen, good)
     return Diagnosis(
         view=seen,

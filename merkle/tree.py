@@ -231,7 +231,7 @@ class Tree:
     def select(self, block_ids: Iterable[int] | U64s) -> "Tree":
         """Return the tree of those of these blocks that are here."""
         wanted = u64s(block_ids if isinstance(block_ids, np.ndarray) else list(block_ids))
-        return take(self, np.flatnonzero(np.isin(self.block_ids, wanted)))
+        return select_blocks(self, np.flatnonzero(np.isin(self.block_ids, wanted)))
 
     def with_generation(self, generation: int) -> "Tree":
         """Return the same tree with another generation."""
@@ -277,7 +277,7 @@ def with_tombstones(tree: Tree, *, block_ids: U64s, checksums: U64s) -> Tree:
     """Return `tree` with these blocks, present before or not, as tombstones."""
     if len(block_ids) == 0:
         return tree
-    rest = take(tree, np.flatnonzero(~np.isin(tree.block_ids, block_ids)))
+    rest = select_blocks(tree, np.flatnonzero(~np.isin(tree.block_ids, block_ids)))
     ids = np.concatenate([rest.block_ids, block_ids])
     order = np.argsort(ids, kind="stable")
     added = np.zeros(len(block_ids), dtype=np.int64)
@@ -293,7 +293,7 @@ def with_tombstones(tree: Tree, *, block_ids: U64s, checksums: U64s) -> Tree:
     )
 
 
-def take(tree: Tree, indexes: npt.NDArray[np.intp]) -> Tree:
+def select_blocks(tree: Tree, indexes: npt.NDArray[np.intp]) -> Tree:
     """Return the tree of the blocks at these ascending indexes."""
     counts = tree.chunk_counts[indexes]
     starts = tree.chunk_starts[:-1][indexes].astype(np.int64)

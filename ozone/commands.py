@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from agent.cli.terminal.output import ID_MAX, bytes_progress, counted, emit, grid, say, show, size
+from agent.cli.terminal.output import (
+    ID_MAX,
+    bytes_progress,
+    grid,
+    pluralize,
+    print_json,
+    print_line,
+    print_table,
+    size,
+)
 from agent.cli.terminal.typer_options import JsonFlag
 from agent.config.quantity import parse_bytes_per_s, parse_duration_s
 from agent.observe import logs
@@ -20,7 +29,7 @@ from ozone.disk.layout import HDDS, OzoneVolume
 from ozone.repair.commands import repair_command
 from ozone.scrub.comparison import Agreement, ChecksumDifferenceReason
 from ozone.scrub.result import MEANINGS, ContainerResult, ScrubStatus
-from ozone.scrub.scrub import ScrubListener, ScrubOptions, default_state_dir, said, scrub
+from ozone.scrub.scrub import ScrubListener, ScrubOptions, default_state_dir, error_text, scrub
 from ozone.scrub.service import ScrubServiceOptions, serve
 from scanner.finding import Forensic, ScanFinding
 
@@ -143,14 +152,14 @@ def scrub_command(
     results = [result for _, each in volumes for result in each]
     not_found = sorted(wish.container_ids - {result.container_id for result in results})
     if as_json:
-        emit(document(volumes, failures, absent, not_found))
+        print_json(document(volumes, failures, absent, not_found))
     else:
-        tell(volumes)
+        print_scrub(volumes)
         for container_id in not_found:
-            say(f"container {container_id}: NOT_FOUND on any volume that was read")
+            print_line(f"container {container_id}: NOT_FOUND on any volume that was read")
         for path, error in failures.items():
             word = "ABSENT" if path in absent else "FAILED"
-            say(f"{path}: {word}: {said(error)}")
+            print_line(f"{path}: {word}: {error_text(error)}")
     if failures:
         return ExitCode.FAILED
     is_quiet = not not_found and all(result.standing in QUIET for result in results)
@@ -258,32 +267,32 @@ def document(
     }
 
 
-def tell(volumes: Sequence[tuple[OzoneVolume, Sequence[ContainerResult]]]) -> None:
+def print_scrub(volumes: Sequence[tuple[OzoneVolume, Sequence[ContainerResult]]]) -> None:
     """Print the scrub's results: what needs attention first, then one paragraph per volume."""
     for volume, results in volumes:
         for result in results:
             if result.standing not in QUIET or result.findings:
-                tell_container(result)
-        tell_volume(volume, results)
+                print_container(result)
+        print_volume(volume, results)
 
 
-def tell_container(result: ContainerResult) -> None:
+def print_container(result: ContainerResult) -> None:
     """Print the findings in one container."""
     index = f", replica index {result.replica_index}" if result.replica_index else ""
     state = f" ({result.state}{index})" if result.state else ""
     why = f": {result.why}" if result.why else ""
-    say(f"container {result.container_id}{state}: {result.standing.value}{why}")
+    print_line(f"container {result.container_id}{state}: {result.standing.value}{why}")
     for doubt in result.doubts():
-        say(f"  {doubt}")
+        print_line(f"  {doubt}")
     if result.findings:
         columns = ["block", "at#", "bytes#", "verdict", "fault", "looks like", "evidence"]
         shown = result.findings[:FINDINGS_SHOWN_MAX]
-        show(grid("", columns, map(finding_row, shown)))
+        print_table(grid("", columns, map(finding_row, shown)))
         for fault in dict.fromkeys(finding.fault for finding in shown):
             if fault in MEANINGS:
-                say(f"  {fault.value}: {MEANINGS[fault]}")
+                print_line(f"  {fault.value}: {MEANINGS[fault]}")
         if result.finding_count > len(shown):
-            say(f"  and {result.finding_count - len(shown)} more")
+            print_line(f"  and {result.finding_count - len(shown)} more")
 
 
 def finding_row(finding: ScanFinding) -> tuple[object, ...]:
@@ -298,22 +307,22 @@ def finding_row(finding: ScanFinding) -> tuple[object, ...]:
     )
 
 
-def tell_volume(volume: OzoneVolume, results: Sequence[ContainerResult]) -> None:
+def print_volume(volume: OzoneVolume, results: Sequence[ContainerResult]) -> None:
     """Print the totals of a volume."""
     standings = Counter(result.standing for result in results)
     counts = ", ".join(
         f"{count} {standing.value}" for standing in ScrubStatus if (count := standings[standing])
     )
     read_bytes = sum(result.bytes_read for result in results)
-    containers = counted(len(results), "container")
-    say(f"{volume.hdds}: {containers}: {counts or 'none'}; {size(read_bytes)}")
+    containers = pluralize(len(results), "container")
+    print_line(f"{volume.hdds}: {containers}: {counts or 'none'}; {size(read_bytes)}")
     read = [result.comparison for result in results if result.read_at_ms]
     agreements = Counter(comparison.agreement for comparison in read)
     for agreement in Agreement:
         if agreements[agreement]:
-            say(f"  {counted(agreements[agreement], 'container')} {WORDS[agreement]}")
+            print_line(f"  {pluralize(agreements[agreement], 'container')} {WORDS[agreement]}")
     reasons: Counter[ChecksumDifferenceReason] = Counter()
     for comparison in read:
         reasons.update(comparison.reasons)
     for reason, count in reasons.items():
-        say(f"  {count} {REASONS[reason]}")
+        print_line(f"  {count} {REASONS[reason]}")

@@ -61,7 +61,7 @@ def importer(host: HostServices | AgentServices) -> ArchiveImporter:
     )
 
 
-def copies(led: AgentServices) -> ContainerReplicator:
+def make_container_replicator(led: AgentServices) -> ContainerReplicator:
     """Return the component that carries out the copies that Ozone's SCM orders."""
     is_packed = led.config.ozone.compress_copies
     threads = led.config.tasks.threads or THREADS_DEFAULT_MAX
@@ -77,6 +77,9 @@ def copies(led: AgentServices) -> ContainerReplicator:
     )
 
 
-def leaders(addresses: Sequence[str]) -> Sequence[ExternalControlPlane]:
+def make_scm_links(addresses: Sequence[str]) -> Sequence[ExternalControlPlane]:
     """Return Ozone's storage container managers at these addresses, ozone://host:port."""
-    return [OzoneScmLink(address, copies, is_alone=len(addresses) == 1) for address in addresses]
+    return [
+        OzoneScmLink(address, make_container_replicator, is_alone=len(addresses) == 1)
+        for address in addresses
+    ]

@@ -129,7 +129,7 @@ class RepeatedError(OSError):
     """A failure that recurred over time and is not transient."""
 
 
-def insisted(error: OSError) -> OSError:
+def persistent_error(error: OSError) -> OSError:
     """Return the failure as a lasting one, unless this host lacks a resource."""
     if error.errno in HOST_ERRNOS:
         return error

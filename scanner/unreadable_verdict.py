@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from merkle.replica import BlockId, ContainerId
-from scanner.chunk_verdict import insisted
+from scanner.chunk_verdict import persistent_error
 from scanner.ports import BlockFileReader, ReplicaReader
 
 TRIES_MIN: Final = 3  # one may be an accident, and the second related to it
@@ -48,7 +48,7 @@ class UnreadableRecords(Protocol):
         ...
 
 
-def grown(had: UnreadableRecord | None, now_ms: int, why: str) -> UnreadableRecord:
+def incremented(had: UnreadableRecord | None, now_ms: int, why: str) -> UnreadableRecord:
     """Return the record after one more failure."""
     if had is None or not 0 <= now_ms - had.last_at_ms <= FORGOTTEN_MS:
         had = UnreadableRecord(0, now_ms, now_ms, "")
@@ -69,7 +69,7 @@ def _insisting() -> Iterator[None]:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise insisted(error) from error
+        raise persistent_error(error) from error
 
 
 class _InsistentFile:

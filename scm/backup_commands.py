@@ -14,7 +14,15 @@ import typer
 
 from agent.cli.change import balance as balance  # with all other commands of the group
 from agent.cli.inspect.scm_commands import app as app
-from agent.cli.terminal.output import counted, emit, grid, remark, say, show, size
+from agent.cli.terminal.output import (
+    grid,
+    pluralize,
+    print_json,
+    print_line,
+    print_note,
+    print_table,
+    size,
+)
 from agent.cli.terminal.typer_options import JsonFlag
 from agent.runtime.exits import ExitCode
 from scm.backup.manifest import BackupManifest
@@ -40,7 +48,7 @@ class _Progress:
     def __call__(self, count: int) -> None:
         before, self._count = self._count, self._count + count
         if not self._quiet and before // ROWS_PER_REMARK < self._count // ROWS_PER_REMARK:
-            remark(f"{self._count} rows read and understood")
+            print_note(f"{self._count} rows read and understood")
 
 
 @app.command("backup")
@@ -71,7 +79,7 @@ def backup(
         looked_at=_Progress(quiet=as_json),
     )
     if as_json:
-        emit(
+        print_json(
             {
                 "path": str(taken.path),
                 "manifest": asdict(taken.manifest),
@@ -79,9 +87,9 @@ def backup(
             }
         )
         return ExitCode.OK
-    say(f"{taken.path}: {_words(taken.manifest)}; every row read back")
+    print_line(f"{taken.path}: {_words(taken.manifest)}; every row read back")
     if taken.removed:
-        say(f"removed {counted(len(taken.removed), 'older backup')}")
+        print_line(f"removed {pluralize(len(taken.removed), 'older backup')}")
     return ExitCode.OK
 
 
@@ -89,9 +97,9 @@ def show_backups(directory: Path, *, as_json: bool) -> int:
     """Print the backups in a directory, oldest first."""
     found = list_backups(directory)
     if as_json:
-        emit([{"path": str(path), **_facts(one)} for path, one in found])
+        print_json([{"path": str(path), **_facts(one)} for path, one in found])
     elif not found:
-        say(f"no backup is in {directory}")
+        print_line(f"no backup is in {directory}")
     else:
         rows = [
             (path.name, "damaged", "", one)
@@ -99,7 +107,7 @@ def show_backups(directory: Path, *, as_json: bool) -> int:
             else (path.name, one.cluster_id, size(one.size_bytes), _counts(one))
             for path, one in found
         ]
-        show(grid("", ["backup", "cluster", "size#", "what"], rows))
+        print_table(grid("", ["backup", "cluster", "size#", "what"], rows))
     is_well = found and all(isinstance(one, BackupManifest) for _, one in found)
     return ExitCode.OK if is_well else ExitCode.TO_DO
 
@@ -128,22 +136,24 @@ def restore(
         looked_at=_Progress(quiet=as_json),
     )
     if as_json:
-        emit(
+        print_json(
             {"path": str(to), "manifest": asdict(done.manifest), "restored": asdict(done.restored)}
         )
         return ExitCode.OK
     if done.was_cut_off:
-        say(f"what an earlier restore into {to} left that was cut off is removed")
-    say(f"restored into {to}: {_words(done.manifest)}")
-    say(
+        print_line(f"what an earlier restore into {to} left that was cut off is removed")
+    print_line(f"restored into {to}: {_words(done.manifest)}")
+    print_line(
         "ids of blocks, commands and transactions, and the term, go on from the clock: "
         "none that was given out since the backup is given out again"
     )
-    say(
-        f"{counted(len(done.restored.unfinished), 'container')} took writes then; containers from "
+    print_line(
+        f"{pluralize(len(done.restored.unfinished), 'container')} took writes then; containers from "
         f"{done.restored.first_new_container_id} on are new to it"
     )
-    say(f"next: start suture-scm with --data {to}, and all datanodes; then suture scm recover")
+    print_line(
+        f"next: start suture-scm with --data {to}, and all datanodes; then suture scm recover"
+    )
     return ExitCode.OK
 
 
@@ -161,4 +171,4 @@ def _words(manifest: BackupManifest) -> str:
 
 def _counts(manifest: BackupManifest) -> str:
     shown = ("nodes", "containers", "keys", "replicas")
-    return ", ".join(counted(manifest.counts.get(noun, 0), noun[:-1]) for noun in shown)
+    return ", ".join(pluralize(manifest.counts.get(noun, 0), noun[:-1]) for noun in shown)

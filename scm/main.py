@@ -21,20 +21,20 @@ from typing import Annotated, Final
 import structlog
 import typer
 
-from agent.errors import Code, RefusedError, SutureError, lacking
+from agent.errors import Code, RefusedError, SutureError, missing_extra
 from agent.observe import logs
 from agent.observe.audit import AuditLog
 from agent.observe.listening import announce_listening
 from agent.observe.printable import printable
 from agent.rpc.security.caller import Role, check_own
-from agent.rpc.security.tls import Security, TlsMaterial, secured
+from agent.rpc.security.tls import Security, TlsMaterial, load_security
 from agent.rpc.serving.descriptors import connections_that_fit, raise_limit
 from agent.rpc.wire.addresses import check_address
 from agent.runtime import exits
 from agent.runtime.callthreads import CallThreadPool
 from agent.runtime.exits import ExitCode
 from agent.runtime.file_system_type import is_on_btrfs
-from agent.runtime.interpreter import freeze_what_stays, take_short_turns
+from agent.runtime.interpreter import freeze_what_stays, set_switch_interval
 from agent.runtime.loop import QUIET_MAX_S, ProgressMarker, WorkerLoop, WorkerLoops
 from agent.runtime.memory import MemoryBudget, in_flight_bytes, limit_bytes
 from agent.runtime.service_manager import SystemdNotifier, WatchdogWorker
@@ -149,7 +149,7 @@ def serve(
     is_new: bool = False,
 ) -> int:
     """Serve until `stop` is set; return the exit code. `verify` is the command of the loop."""
-    security = secured(
+    security = load_security(
         options.tls_files(), allow_plaintext=options.allow_plaintext, inspect=_check_certificate
     )
     if options.snapshot_address:
@@ -359,7 +359,7 @@ def run(
     if log_level not in logs.LEVELS:
         raise typer.BadParameter(f"--log-level {log_level}: {', '.join(logs.LEVELS)}")
     verify_command = _verify_command(verify)
-    take_short_turns()
+    set_switch_interval()
     try:
         logs.configure(log_level)
         logs.take_over()
@@ -374,7 +374,9 @@ def run(
             is_new=new_cluster,
         )
     except (SutureError, ModuleNotFoundError) as error:
-        told = lacking(error, "suture-scm") if isinstance(error, ModuleNotFoundError) else error
+        told = (
+            missing_extra(error, "suture-scm") if isinstance(error, ModuleNotFoundError) else error
+        )
         hint = f" ({told.hint})" if told.hint else ""
         typer.echo(printable(f"suture-scm: {told}{hint}"), err=True)
         raise typer.Exit(ExitCode.FAILED) from error
@@ -392,7 +394,7 @@ def main(stop: StopRequest | None = None) -> None:
     try:
         app(obj=stop)
     except SystemExit as end:
-        sys.exit(exits.told(end.code))
+        sys.exit(exits.exit_code_of(end.code))
 
 
 if __name__ == "__main__":

@@ -85,7 +85,7 @@ def failures() -> tuple[type[Exception], ...]:
     return tuple(found)
 
 
-def told(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """Return in one line what went wrong: of what a task in Java or Python raised the innermost
     cause, not that some call failed."""
     if isinstance(error, MemoryError):

@@ -21,14 +21,14 @@ from typing import Annotated, Final
 import typer
 
 from spark_verify.catalog_tables import Catalog, check_catalog
-from spark_verify.errors import CatalogRefused, FlagRefused, failures, hint_of, told
+from spark_verify.errors import CatalogRefused, FlagRefused, describe_error, failures, hint_of
 from spark_verify.exits import Exit
 from spark_verify.options import OPTIONS, ResolvedOptions
 from spark_verify.pipeline import Progress, VerifyRequest, VerifyResult, verify
 from spark_verify.printable import printable
 from spark_verify.report.html_report import verdict
 from spark_verify.report.sql_views import ENGINES, views
-from spark_verify.retention import RetentionPolicy, retain
+from spark_verify.retention import RetentionPolicy, remove_old_runs
 from spark_verify.session import open_session
 from spark_verify.snapshot.manifest import read_manifest
 from spark_verify.snapshot.reports import ASSUMED
@@ -210,7 +210,7 @@ def _published(
         found.publish(result.out, run_id=result.run_id, attempt=result.attempt)
     except failures() as error:
         raise CatalogRefused(
-            f"{namespace} does not take the tables of {result.address}: {told(error)}",
+            f"{namespace} does not take the tables of {result.address}: {describe_error(error)}",
             hint="the result itself is whole; the same command tries again",
         ) from error
     return found
@@ -230,14 +230,16 @@ def _remove_old(
     try:
         local = is_local(result.out)
         spark = None if local else open_session(row_count=0, master=request.master)
-        for run_id in retain(storage_of(result.out, spark), keep, before, asked=result.run_id):
+        for run_id in remove_old_runs(
+            storage_of(result.out, spark), keep, before, asked=result.run_id
+        ):
             progress(f"removed run {run_id}: an old run")
     except failures() as error:
-        progress(f"old runs were not removed: {told(error)}")
+        progress(f"old runs were not removed: {describe_error(error)}")
 
 
 def _say_error(error: Exception, *, as_json: bool) -> None:
-    message = told(error)
+    message = describe_error(error)
     hint = hint_of(error)
     code = getattr(error, "code", "VERIFY_FAILED")
     if as_json:

@@ -362,7 +362,7 @@ def _write_tables(
     add("health", result_frames.health(judged))
     add("replica_class", result_frames.replica_class(judged))
     divergent = add("divergent", result_frames.divergent(judged, before))
-    add("reconcile_plan", result_frames.wanted(divergent))
+    add("reconcile_plan", result_frames.reconcile_rows(divergent))
     scan_count, tree_count = (sum(v[name] for v in counted) for name in ("scans", "in_tree"))
     silent = _silent(judged)
     add("plan", result_frames.plan(judged, silent, scan_count=scan_count, tree_count=tree_count))

@@ -33,7 +33,7 @@ class FinishedRunInfo:
     is_partial: bool
 
 
-def doomed(
+def runs_to_remove(
     runs: Sequence[FinishedRunInfo], keep: RetentionPolicy, now_ms: int
 ) -> list[FinishedRunInfo]:
     """Return which runs of one cluster go, the oldest first.
@@ -54,7 +54,7 @@ def doomed(
     return sorted(found, key=lambda run: (run.as_of_ms, run.run_id))
 
 
-def retain(
+def remove_old_runs(
     storage: Storage,
     keep: RetentionPolicy,
     before: Callable[[Sequence[str]], None] = lambda _: None,
@@ -76,7 +76,7 @@ def retain(
     old = [
         run.run_id
         for runs in clusters.values()
-        for run in doomed(runs, keep, now_ms)
+        for run in runs_to_remove(runs, keep, now_ms)
         if run.run_id != asked
     ]
     before(old)

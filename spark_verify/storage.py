@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import SparkSession
 
-from spark_verify.errors import PathRefused, failures, told
+from spark_verify.errors import PathRefused, describe_error, failures
 
 HADOOP_NAMES: Final = {"s3": "s3a", "s3n": "s3a"}
 """Schemes that Hadoop knows by another name."""
@@ -190,7 +190,7 @@ class HadoopStorage:
             if isinstance(error, OSError | PathRefused):
                 raise
             kind = FileNotFoundError if "FileNotFoundException" in str(error) else OSError
-            raise kind(f"{self.address}: {told(error)}") from error
+            raise kind(f"{self.address}: {describe_error(error)}") from error
 
 
 Storage = LocalStorage | HadoopStorage

@@ -16,7 +16,7 @@ from agent.client.keylist import OK, delete_keys, key_fault, key_pages
 from agent.client.spool import Spool
 from agent.ec.scheme import parse_scheme
 from agent.errors import Code, RefusedError, UnavailableError
-from agent.rpc.security.tls import files_of, secured
+from agent.rpc.security.tls import files_of, load_security
 from agent.rpc.v1 import scm_pb2
 from suture.errors import by_kind
 
@@ -71,7 +71,9 @@ class Client:
         files = files_of(
             **{what: None if one is None else Path(one) for what, one in named.items()}
         )
-        self._cluster = ClusterClient(scm, security=secured(files, allow_plaintext=allow_plaintext))
+        self._cluster = ClusterClient(
+            scm, security=load_security(files, allow_plaintext=allow_plaintext)
+        )
 
     def __enter__(self) -> Self:
         return self

@@ -13,14 +13,14 @@ from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.output import (
     ID_MAX,
     bytes_progress,
-    counted,
-    emit,
     grid,
-    remark,
-    say,
-    show,
+    pluralize,
+    print_json,
+    print_line,
+    print_note,
+    print_table,
+    print_waiting_once,
     size,
-    waiting_told,
 )
 from agent.cli.terminal.selection import datanode_id
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
@@ -80,25 +80,25 @@ def put(
                     close=close,
                     scheme=scheme,
                     progress=lambda length_bytes: bar.advance(bar.task_ids[0], length_bytes),
-                    waits=waiting_told(),
+                    waits=print_waiting_once(),
                 )
             except SutureError as error:
                 if error.code is Code.KEY_EXISTS:
                     error.hint = "overwrite it with --replace"
                 stored_files = error.facts.get("stored_files", "0")
                 if not as_json and stored_files != "0":
-                    remark(f"stored {stored_files} of {len(sources)} files, then stopped")
+                    print_note(f"stored {stored_files} of {len(sources)} files, then stopped")
                 raise
     if as_json:
         keys = [{"key": s.key, "bytes": s.size_bytes, "replicas": s.replicas_min} for s in stored]
-        emit({"stored": keys, "bytes": total_bytes, "container_ids": containers})
+        print_json({"stored": keys, "bytes": total_bytes, "container_ids": containers})
         return
     if not stored:
-        say("nothing to store: there are no files in what was given")
+        print_line("nothing to store: there are no files in what was given")
         return
     fewest = min(item.replicas_min for item in stored)
-    say(
-        f"stored {counted(len(stored), 'file')}, {size(total_bytes)}, in "
+    print_line(
+        f"stored {pluralize(len(stored), 'file')}, {size(total_bytes)}, in "
         f"{'container' if len(containers) == 1 else 'containers'} "
         f"{', '.join(map(str, containers))}; every file is on {fewest} datanodes or more"
     )
@@ -203,12 +203,12 @@ def get(
             for piece in pieces:
                 sys.stdout.buffer.write(piece)
             sys.stdout.buffer.flush()
-            tell_degraded(key, client.degraded)
+            print_degraded(key, client.degraded)
             return
         with bytes_progress("fetching", found.key.size, quiet=as_json) as bar:
             write_whole(output, advancing(pieces, bar))
     if as_json:
-        emit(
+        print_json(
             {
                 "key": key,
                 "bytes": found.key.size,
@@ -217,14 +217,14 @@ def get(
             }
         )
     else:
-        tell_degraded(key, client.degraded)
+        print_degraded(key, client.degraded)
 
 
-def tell_degraded(key: str, degraded: Mapping[str, str]) -> None:
+def print_degraded(key: str, degraded: Mapping[str, str]) -> None:
     """Print why an erasure-coded file could not be read as it was written."""
     if degraded:
         reasons = "; ".join(f"{who}: {why}" for who, why in sorted(degraded.items()))
-        remark(f"{key} was read degraded: {reasons}")
+        print_note(f"{key} was read degraded: {reasons}")
 
 
 def advancing(pieces: Iterable[Data], bar: Progress) -> Iterator[Data]:
@@ -254,17 +254,19 @@ def ls(
                 scm_pb2.GetContainerInfoRequest(container_id=container_id)
             )
     if as_json:
-        emit([key_facts(key) for key in keys])
+        print_json([key_facts(key) for key in keys])
         return
     rows = [
         (key.key, size(key.size), ("LOST " if key.lost_container_ids else "") + locations(key))
         for key in keys
     ]
-    show(grid("", ["key", "size#", "container/block"], rows))
-    say(f"{counted(len(keys), 'key')}, {size(sum(key.size for key in keys))}")
+    print_table(grid("", ["key", "size#", "container/block"], rows))
+    print_line(f"{pluralize(len(keys), 'key')}, {size(sum(key.size for key in keys))}")
     lost = sum(bool(key.lost_container_ids) for key in keys)
     if lost:
-        say(f"{counted(lost, 'key')} lost: a container of theirs was given up (suture scm forget)")
+        print_line(
+            f"{pluralize(lost, 'key')} lost: a container of theirs was given up (suture scm forget)"
+        )
 
 
 def key_facts(key: scm_pb2.KeyInfo) -> dict[str, object]:

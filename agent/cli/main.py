@@ -10,7 +10,7 @@ from typing import Final
 
 from agent.cli.terminal.credentials import is_secured
 from agent.cli.terminal.streams import STDOUT
-from agent.errors import Code, RefusedError, SutureError, UnavailableError, lacking
+from agent.errors import Code, RefusedError, SutureError, UnavailableError, missing_extra
 from agent.runtime.exits import ExitCode
 
 PLAINTEXT_HINT: Final = (
@@ -44,7 +44,7 @@ def run(arguments: Sequence[str], *, imported: Callable[[], object] = lambda: No
         fail(error, as_json=as_json)
         return ExitCode.UNAVAILABLE if isinstance(error, UnavailableError) else ExitCode.FAILED
     except ModuleNotFoundError as error:
-        fail(lacking(error, "this command"), as_json=as_json)
+        fail(missing_extra(error, "this command"), as_json=as_json)
         return ExitCode.FAILED
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED

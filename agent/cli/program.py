@@ -278,11 +278,11 @@ def call(app: typer.Typer, arguments: Sequence[str]) -> int:
 
 def show_usage(error: typer.TyperException, *, as_json: bool) -> None:
     """Print the error of the command line; without a command, print the help."""
-    from agent.cli.terminal.output import fail_usage, remark
+    from agent.cli.terminal.output import fail_usage, print_note
 
     if type(error).__name__ == "NoArgsIsHelpError":  # typer does not export it
         for line in error.format_message().split("\n"):
-            remark(line)
+            print_note(line)
         return
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "suture"

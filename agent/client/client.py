@@ -18,7 +18,7 @@ from agent.client.fan_out import Open
 from agent.client.file_pieces import SourceFile
 from agent.client.file_spans import FileSpan, spans_of
 from agent.client.read_order import DatanodeStats
-from agent.client.shares import balanced, put_share
+from agent.client.shares import balance_shares, put_share
 from agent.client.writer import StoredFile, Waits, WriterSession
 from agent.ec.scheme import SHARDS_MAX, Scheme, parse_scheme
 from agent.errors import Code, RefusedError, SutureError, UnavailableError
@@ -90,7 +90,7 @@ class ClusterClient:
         from several threads. If it stays away after everything is stored, that is an error only
         with `close`: it expires the sessions itself.
         """
-        shares = balanced(sources, max(1, min(lanes, len(sources))))
+        shares = balance_shares(sources, max(1, min(lanes, len(sources))))
         sessions = [self._session(scheme, progress, waits) for _ in shares]
         stored: list[StoredFile] = []
         try:
@@ -283,7 +283,7 @@ class ClusterClient:
         Raise RefusedError if none of its replicas is on `datanode_id`.
         """
         block_id = location.block_id
-        spread = turned(found.replicas, found.equal_count, block_id.local_id)
+        spread = rotate_replicas(found.replicas, found.equal_count, block_id.local_id)
         candidates = spread
         if datanode_id:
             candidates = [one for one in spread if one.datanode_id.startswith(datanode_id)]
@@ -344,7 +344,7 @@ class ClusterClient:
         return self.peer(datanode).stub
 
 
-def turned(replicas: Sequence[T], equal_count: int, block_id: int) -> list[T]:
+def rotate_replicas(replicas: Sequence[T], equal_count: int, block_id: int) -> list[T]:
     """Return replicas in the order to ask for a block; the first `equal_count` take turns at being
     first.
 

@@ -7,7 +7,7 @@ if there is one. Obstacles are reported, because a group that is read degraded n
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from agent.ec.blockgroup import OrphanGroup, RebuildableGroup, agree, is_stripe_checksum
+from agent.ec.blockgroup import OrphanGroup, RebuildableGroup, is_stripe_checksum, resolve_group
 from agent.ec.cell_codec import rebuild
 from agent.ec.cells import described, style_of
 from agent.ec.rebuild_task import RebuildStats, ShardLocation
@@ -50,7 +50,7 @@ class GroupReader:
     ) -> Iterator[bytes]:
         """Yield a group's data from `start` to before `stop`; read only the stripes in that range.
         Raise UnavailableError if the data cannot be read."""
-        agreed = agree(self._scheme, block_id, self._sources.block(block_id))
+        agreed = resolve_group(self._scheme, block_id, self._sources.block(block_id))
         where = f"block group {block_id} of container {self._sources.container_id}"
         if isinstance(agreed, OrphanGroup):
             raise UnavailableError(Code.UNAVAILABLE, f"{where} cannot be read: {agreed.reason}")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, Self
 
 from agent.client.block_messages import Placed
-from agent.client.fan_out import Open, ReplicaStream, until_taken
+from agent.client.fan_out import Open, ReplicaStream, call_until_accepted
 from agent.client.file_pieces import FilePart, chunks_of, describe
 from agent.client.writer import (
     WRITE_TIMEOUT_S,
@@ -99,7 +99,7 @@ class EcWriterSession(WriterSession):
                 self._write_group(piece, allocation, streams)
                 return streams.failures()
 
-        shards.check(until_taken(call, list(opens), self._check_stopped))
+        shards.check(call_until_accepted(call, list(opens), self._check_stopped))
 
     def _write_group(
         self, piece: FilePart, allocation: scm_pb2.BlockAllocation, streams: "_Streams"
@@ -189,7 +189,7 @@ class _Shards:
         def call(indexes: Collection[int]) -> dict[int, SutureError]:
             return failures_of({i: (getattr(self._stubs[i], method), requests[i]) for i in indexes})
 
-        self.check(until_taken(call, list(requests), self._check_stopped))
+        self.check(call_until_accepted(call, list(requests), self._check_stopped))
 
     def check(self, failures: Mapping[int, SutureError]) -> None:
         """Record which shards failed, and why. Raise LeftBehind if any did."""

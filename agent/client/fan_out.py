@@ -75,7 +75,9 @@ class ReplicaStream:
             self._waiting.put_nowait(None)
 
 
-def spread(messages: Iterator[bytes], lanes: Mapping[str, ReplicaStream]) -> dict[str, SutureError]:
+def broadcast(
+    messages: Iterator[bytes], lanes: Mapping[str, ReplicaStream]
+) -> dict[str, SutureError]:
     """Send all messages on all lanes; return those that failed, and why.
 
     What `messages` raises ends all calls.
@@ -94,7 +96,7 @@ def spread(messages: Iterator[bytes], lanes: Mapping[str, ReplicaStream]) -> dic
     return {name: error for name, error in answers.items() if error is not None}
 
 
-def until_taken(
+def call_until_accepted(
     call: Callable[[Collection[Name]], Mapping[Name, SutureError]],
     names: Collection[Name],
     check: Callable[[], None],

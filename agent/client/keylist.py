@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from agent.errors import Code, RefusedError, SutureError
-from agent.rpc.calls.channel import patient
+from agent.rpc.calls.channel import retry_while
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.v1 import scm_pb2
 from agent.rpc.wire.bounds import KEY_BYTES_MAX
@@ -100,7 +100,7 @@ def delete_keys(
         tries += 1
         return scm.delete_keys(request)
 
-    answer = patient(ask, codes=REPEATED, must_end=lambda: False, waits=waits)
+    answer = retry_while(ask, codes=REPEATED, must_end=lambda: False, waits=waits)
     gone = {Code.STALE_PLAN, Code.KEY_NOT_FOUND} if tries > 1 else {Code.STALE_PLAN}
     made = {one.key: one for one in answer.deletions}
     for one in there:

@@ -32,7 +32,7 @@ class DiscoveredContainer:
     last_local_id: int = 0
 
 
-def look_into(
+def fetch_contents(
     info: scm_pb2.ContainerInfo, dial: Callable[[NodeAddress], Peer]
 ) -> DiscoveredContainer:
     """Ask every datanode that has a replica of a container for its contents."""

@@ -10,7 +10,7 @@ from merkle.replica import CHUNK_BYTES_DEFAULT
 ALLOCATION_BATCH: Final = 128  # files whose blocks are requested from the SCM at once
 
 
-def balanced(sources: Sequence[SourceFile], count: int) -> list[list[SourceFile]]:
+def balance_shares(sources: Sequence[SourceFile], count: int) -> list[list[SourceFile]]:
     """Divide `sources` into `count` shares of about equal bytes, larger files first."""
     shares: list[list[SourceFile]] = [[] for _ in range(count)]
     loads = [0] * count

@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 import grpc
 
 from agent.client.block_messages import Placed, messages_of, runs_of
-from agent.client.fan_out import Open, ReplicaStream, spread, until_taken
+from agent.client.fan_out import Open, ReplicaStream, broadcast, call_until_accepted
 from agent.client.file_pieces import (
     BLOCK_BYTES_DEFAULT,
     SourceFile,
@@ -29,7 +29,7 @@ from agent.client.file_pieces import (
 )
 from agent.client.putnote import PutMetadata
 from agent.errors import Code, RefusedError, SutureError, UnavailableError
-from agent.rpc.calls.channel import begun, patient
+from agent.rpc.calls.channel import retry_while, start_call
 from agent.rpc.calls.peer import NodeAddress
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.v1 import datanode_pb2, datanode_pb2_grpc, scm_pb2
@@ -213,7 +213,7 @@ class WriterSession:
         while it is away. `work` may run twice."""
         codes = {Code.SAFE_MODE, Code.BUSY} | ({Code.UNAVAILABLE} if self._was_heard else set())
         ends = must_end or (lambda: self.stopped)
-        answer = patient(work, codes=codes, must_end=ends, waits=self._waits)
+        answer = retry_while(work, codes=codes, must_end=ends, waits=self._waits)
         self._was_heard = True
         return answer
 
@@ -257,7 +257,7 @@ class WriterSession:
             self._take_back(before_bytes)
             return self._spread(run, datanode_ids)
 
-        failed = until_taken(call, list(stubs), self._check_stopped)
+        failed = call_until_accepted(call, list(stubs), self._check_stopped)
         self._leave_behind(allocation, stubs, failed)
         self._check_majority(allocation, len(stubs))
         return len(stubs)
@@ -276,7 +276,7 @@ class WriterSession:
             )
             for datanode_id in datanode_ids
         }
-        return spread(self._until_stopped(run), lanes)
+        return broadcast(self._until_stopped(run), lanes)
 
     def _leave_behind(
         self,
@@ -361,14 +361,14 @@ class WriterSession:
         def call(datanode_ids: Collection[str]) -> dict[str, SutureError]:
             return failures_of({d: (getattr(stubs[d], method), request) for d in datanode_ids})
 
-        failed = until_taken(call, list(stubs), self._check_stopped)
+        failed = call_until_accepted(call, list(stubs), self._check_stopped)
         self._leave_behind(allocation, stubs, failed)
 
 
 def failures_of(calls: Mapping[Name, tuple[Any, object]]) -> dict[Name, SutureError]:
     """Call all methods at once, each with its request; return those that failed, and why."""
     futures = {
-        name: begun(method, request, timeout_s=WRITE_TIMEOUT_S)
+        name: start_call(method, request, timeout_s=WRITE_TIMEOUT_S)
         for name, (method, request) in calls.items()
     }
     failed = {}

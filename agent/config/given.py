@@ -40,7 +40,7 @@ def decoded(content: bytes) -> str:
     return content.decode("utf-8-sig")
 
 
-def given_bytes(path: Path, *, bytes_max: int) -> bytes:
+def read_file_bounded(path: Path, *, bytes_max: int) -> bytes:
     """Return the content of a file. Raise OSError; EFBIG for a file of more than `bytes_max`."""
     with path.open("rb") as file:
         content = read_up_to(file, bytes_max + 1)

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from agent.config.options import AgentConfig
-from agent.config.ozone import misled, ozone_scms, unspoken
+from agent.config.ozone import external_scm_conflicts, ozone_scms, unsupported_security
 from agent.config.section import (
     LIVE,
     ConfigSection,
@@ -63,8 +63,8 @@ def contradictions(config: AgentConfig) -> Iterator[tuple[tuple[Key, ...], str]]
             "others cannot dial the address of all interfaces: set node.advertise, too",
         )
     yield from _unsecured(config)
-    yield from unspoken(config)
-    yield from misled(config)
+    yield from unsupported_security(config)
+    yield from external_scm_conflicts(config)
     for first, second in combinations(storage.volumes, 2):
         if first == second or first in second.parents or second in first.parents:
             yield ((("storage", "volumes"),), f"{first} and {second} share a directory")
@@ -96,7 +96,7 @@ def _unsecured(config: AgentConfig) -> Iterator[tuple[tuple[Key, ...], str]]:
                 )
 
 
-def changed(before: AgentConfig, after: AgentConfig) -> dict[str, bool]:
+def diff_options(before: AgentConfig, after: AgentConfig) -> dict[str, bool]:
     """Return the options whose values differ, by full name; True for live options."""
     return {
         name: is_live

@@ -13,7 +13,7 @@ def ozone_scms(scm: Sequence[str]) -> tuple[str, ...]:
     return tuple(address for address in scm if address.startswith(OZONE_SCHEME))
 
 
-def unspoken(config: AgentConfig) -> Iterator[tuple[tuple[Key, ...], str]]:
+def unsupported_security(config: AgentConfig) -> Iterator[tuple[tuple[Key, ...], str]]:
     """Yield the features of Ozone that the config requires and the agent lacks: tokens and TLS."""
     ozone, tls = config.ozone, config.tls
     if not ozone.listen:
@@ -33,7 +33,7 @@ def unspoken(config: AgentConfig) -> Iterator[tuple[tuple[Key, ...], str]]:
         )
 
 
-def misled(config: AgentConfig) -> Iterator[tuple[tuple[Key, ...], str]]:
+def external_scm_conflicts(config: AgentConfig) -> Iterator[tuple[tuple[Key, ...], str]]:
     """Yield why an agent cannot work under the storage container managers that it names."""
     scm, theirs = config.node.scm, ozone_scms(config.node.scm)
     if not theirs:

@@ -100,7 +100,7 @@ def duration_text(duration_s: float) -> str:
     return "".join(parts) or "0s"
 
 
-def spoken_duration(duration_s: float) -> str:
+def format_duration(duration_s: float) -> str:
     """Return a time in its two largest units; the smaller one only where it matters."""
     whole_s = round(duration_s)
     for (unit, unit_s), (minor, minor_s) in (

@@ -142,7 +142,7 @@ def document() -> str:
     return "\n".join(lines) + "\n"
 
 
-def shown(name: str, value: object) -> str:
+def format_option(name: str, value: object) -> str:
     """Return an option's value as TOML. Raise RefusedError if there is no such option."""
     return _value_text(value, _unit(_field(name)))
 

@@ -56,7 +56,7 @@ class OrphanGroup:
     reason: str
 
 
-def agree(
+def resolve_group(
     scheme: Scheme, block_id: BlockId, known: Mapping[int, BlockData | None]
 ) -> RebuildableGroup | OrphanGroup:
     """Return the group that `known` describes; `known` is the block in each source's index.

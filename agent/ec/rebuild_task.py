@@ -81,6 +81,6 @@ class Reconstruction:
     duration_ms: int
 
 
-def told(shards: Sequence[ShardLocation]) -> str:
+def format_shards(shards: Sequence[ShardLocation]) -> str:
     """Return shards as text for a message."""
     return ", ".join(f"{shard.index} at {shard.datanode_id}" for shard in shards)

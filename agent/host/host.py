@@ -5,7 +5,7 @@
 
 from collections.abc import Sequence
 
-from agent.config.loading import changed, with_live
+from agent.config.loading import diff_options, with_live
 from agent.config.options import AgentConfig
 from agent.host.foreign_servers import MakeDoor
 from agent.host.leader import ExternalControlPlane
@@ -68,7 +68,7 @@ class AgentProcess:
 
         Raise RefusedError, with nothing changed, if the scan interval could not be kept.
         """
-        differences = changed(self._parts.config, config)
+        differences = diff_options(self._parts.config, config)
         effective = with_live(self._parts.config, config)
         self._parts.reconfigure(effective)
         return differences

@@ -18,7 +18,7 @@ from typing import IO, Any, Final
 import structlog
 
 from agent.config.options import AgentConfig, ReportConfig
-from agent.errors import Code, UnavailableError, lacking
+from agent.errors import Code, UnavailableError, missing_extra
 from agent.host.heartbeat import REPLICAS_PER_HEARTBEAT_MAX
 from agent.host.who import DatanodeIdentity
 from agent.observe.datanode_status import DatanodeStatus
@@ -39,7 +39,7 @@ def check_export(config: ReportConfig) -> None:
     """Refuse to start if reports are enabled and the package that writes them is missing."""
     if config.export and find_spec(NEEDED) is None:
         missing = ModuleNotFoundError(name=NEEDED)
-        raise lacking(missing, f"report.export = {config.export!r}", extra="reports")
+        raise missing_extra(missing, f"report.export = {config.export!r}", extra="reports")
 
 
 class ReportExport:

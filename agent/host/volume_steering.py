@@ -120,7 +120,7 @@ class VolumeDescriber:
             status.eta_ms = int(eta_s * 1000) if eta_s >= 0 else -1
 
 
-def tell_of_start(store: ReplicaStore) -> None:
+def log_start(store: ReplicaStore) -> None:
     """Log the volumes that are not served, and the work completed on the others."""
     for volume in store.volumes():
         if volume.failed:

@@ -34,7 +34,7 @@ from agent.host.recoveries import TIMEOUT_S as RECOVERING_TIMEOUT_S
 from agent.host.report_export import ReportExport
 from agent.host.settings import call_threads, memory_of, server_limits, store_options, web_names
 from agent.host.volume_moves import VolumeEvacuator
-from agent.host.volume_steering import VolumeAdmin, VolumeDescriber, tell_of_start
+from agent.host.volume_steering import VolumeAdmin, VolumeDescriber, log_start
 from agent.host.who import DatanodeIdentity
 from agent.observe.audit import AuditLog
 from agent.observe.datanode_status import DatanodeStatus, ProcessInfo
@@ -128,7 +128,7 @@ class AgentComponents:
             ),
             keeps_failed=True,
         )
-        tell_of_start(self.store)
+        log_start(self.store)
         with ExitStack() as undo:
             undo.callback(self.store.close)
             self._build(supervisor, undo)

@@ -7,7 +7,7 @@ and changes. The internals of the process come last.
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from agent.config.quantity import spoken_duration
+from agent.config.quantity import format_duration
 from agent.errors import size_text
 from agent.observe.census import AGE_BOUNDS_S, DAY_S, HostSummary
 from agent.observe.datanode_status import DatanodeStatus
@@ -118,7 +118,7 @@ def _left(scans: list[pb.VolumeScrub]) -> str:
     if any(scan.eta_ms < 0 for scan in scans):
         return "not known yet"
     left_ms = max(scan.eta_ms for scan in scans)
-    return spoken_duration(left_ms / 1000) if left_ms else "nothing is due"
+    return format_duration(left_ms / 1000) if left_ms else "nothing is due"
 
 
 def _scan_rows(
@@ -145,7 +145,7 @@ def _scan_rows(
 
 def _reads(scan: pb.VolumeScrub) -> str:
     if scan.pause_left_ms:
-        return f"paused for {spoken_duration(scan.pause_left_ms / 1000)}"
+        return f"paused for {format_duration(scan.pause_left_ms / 1000)}"
     if not scan.container_id:
         return scan.state
     part = min(scan.container_bytes_read, scan.container_bytes)
@@ -163,7 +163,7 @@ def _scan_remarks(scan: pb.VolumeScrub) -> Iterator[str]:
     if scan.check:
         yield scan.check
     if scan.lag_ms:
-        yield f"{spoken_duration(scan.lag_ms / 1000)} behind its promise"
+        yield f"{format_duration(scan.lag_ms / 1000)} behind its promise"
     if scan.promise and not scan.promise_possible:
         yield scan.promise
 

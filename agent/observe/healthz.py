@@ -3,7 +3,7 @@
 import json
 from http import HTTPStatus
 
-from agent.config.quantity import spoken_duration
+from agent.config.quantity import format_duration
 from agent.rpc.v1 import datanode_pb2 as pb
 
 
@@ -40,7 +40,7 @@ def problems(status: pb.StatusResponse, scrub: pb.ScrubStatusResponse) -> list[s
     found += [f"worker {worker.name} is stalled" for worker in status.workers if worker.stalled]
     for volume in scrub.volumes:
         if volume.lag_ms:
-            late = spoken_duration(volume.lag_ms / 1000)
+            late = format_duration(volume.lag_ms / 1000)
             found.append(f"volume {volume.path} is {late} behind its promise")
         if volume.canary_overdue:
             found.append(f"the scan of {volume.path} did not find the planted fault")

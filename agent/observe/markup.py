@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Final
 
-from agent.config.quantity import spoken_duration
+from agent.config.quantity import format_duration
 from agent.observe.printable import printable
 
 STYLE: Final = """
@@ -143,7 +143,7 @@ def bar(part: float, whole: float, kind: str = "") -> Markup:
 
 def age(at_ms: int, now_ms: int) -> str:
     """Return the time since `at_ms` in words."""
-    return "never" if not at_ms else spoken_duration(max(0, now_ms - at_ms) / 1000)
+    return "never" if not at_ms else format_duration(max(0, now_ms - at_ms) / 1000)
 
 
 def moment(at_ms: int) -> str:

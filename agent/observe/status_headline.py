@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from agent.config.quantity import spoken_duration
+from agent.config.quantity import format_duration
 from agent.errors import size_text
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.v1 import scm_pb2
@@ -81,7 +81,7 @@ def answer_of(
     )
 
 
-def silent_of(nodes: Sequence[scm_pb2.NodeInfo], heard: Sequence[bool]) -> list[str]:
+def unreachable_nodes(nodes: Sequence[scm_pb2.NodeInfo], heard: Sequence[bool]) -> list[str]:
     """Return the ids of the nodes that did not answer, among those whose replicas count."""
     return [
         node.datanode_id
@@ -132,10 +132,10 @@ def _verified(answer: DataStatus, now_ms: int, *, has_doubts: bool) -> Iterator[
     where = " of those that were heard" if answer.silent else ""
     if answer.data_bytes:
         share = percent(answer.in_time_bytes, answer.data_bytes)
-        yield f"{share} of bytes{where} verified within {spoken_duration(answer.interval_s)}"
+        yield f"{share} of bytes{where} verified within {format_duration(answer.interval_s)}"
         if answer.oldest_at_ms > 0:
             age_s = max(0, now_ms - answer.oldest_at_ms) / 1000
-            yield f"oldest {spoken_duration(age_s)} on {answer.oldest_on}"
+            yield f"oldest {format_duration(age_s)} on {answer.oldest_on}"
         else:
             yield f"something on {answer.oldest_on} was never read again"
     elif len(answer.silent) < max(1, answer.asked_count):

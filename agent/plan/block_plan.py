@@ -29,7 +29,7 @@ from agent.plan.actions import (
     Trim,
     WantedChunk,
 )
-from agent.plan.chunk_versions import contested_offsets, leaf_of, told_versions
+from agent.plan.chunk_versions import contested_offsets, format_versions, leaf_of
 from merkle.diff import Difference, DifferenceKind
 from merkle.replica import BlockId, ChunkInfo
 from merkle.tree import Leaf, Tree
@@ -325,7 +325,7 @@ class _Block:
                     offset,
                     SkipReason.CONTRADICTORY,
                     peers,
-                    told_versions(own, versions),
+                    format_versions(own, versions),
                     mine=own,
                     versions=versions,
                 )

@@ -28,7 +28,7 @@ def contested_offsets(leaves: Iterable[Leaf]) -> frozenset[int]:
     return frozenset(contested)
 
 
-def told_versions(own: Leaf | None, versions: Sequence[tuple[PeerId, Leaf]]) -> str:
+def format_versions(own: Leaf | None, versions: Sequence[tuple[PeerId, Leaf]]) -> str:
     """Return the versions of a chunk by holder, as text."""
     here = "our row is lost" if own is None else f"here {own.length_bytes} bytes {own.checksum:#x}"
     theirs = (f"{peer} {leaf.length_bytes} bytes {leaf.checksum:#x}" for peer, leaf in versions)

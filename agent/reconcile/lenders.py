@@ -12,7 +12,7 @@ from merkle.checksum import U64s
 from merkle.descent import BlockRange
 from merkle.diff import in_scope, indexes_of
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
-from merkle.tree import Tree, TreeSummary, take
+from merkle.tree import Tree, TreeSummary, select_blocks
 
 
 class ReplicaPeer(Protocol):
@@ -86,7 +86,7 @@ class BatchReplicaPeer(Protocol):
         ...
 
 
-def told_blocks(tree: Tree, ranges: Sequence[BlockRange]) -> BlockRows:
+def answer_about_blocks(tree: Tree, ranges: Sequence[BlockRange]) -> BlockRows:
     """Return a lender's answer about its blocks in `ranges`, or all, from its tree."""
     chosen = in_scope(tree.block_ids, ranges or None)
     return BlockRows(
@@ -97,7 +97,7 @@ def told_blocks(tree: Tree, ranges: Sequence[BlockRange]) -> BlockRows:
     )
 
 
-def told_chunks(tree: Tree, block_ids: U64s) -> tuple[TreeSummary, Tree]:
+def answer_about_chunks(tree: Tree, block_ids: U64s) -> tuple[TreeSummary, Tree]:
     """Return a lender's answer about the chunks of the named blocks, from its tree."""
     indexes = indexes_of(tree.block_ids, block_ids)
-    return tree.summary(), take(tree, np.sort(indexes[indexes >= 0]))
+    return tree.summary(), select_blocks(tree, np.sort(indexes[indexes >= 0]))

@@ -33,7 +33,7 @@ from agent.reconcile.failures import FailureStreak
 from agent.reconcile.fetch import FetchFailure, FetchResult, PeerSources, in_order, is_leaf
 from agent.reconcile.jobs import BlockRepair, ChunkFetch
 from agent.reconcile.ledger import NOBODYS, ReconcileLedger
-from agent.reconcile.pauses import held_between_copies
+from agent.reconcile.pauses import exclusive_lease
 from agent.rpc.calls.message_groups import GROUP_COUNT_MAX, grouped
 from agent.store.files.blockfile import checksum_of
 from agent.store.operations.batch_repair import BATCH_BYTES_MAX, BATCH_COUNT_MAX, OfferedChunk
@@ -186,7 +186,7 @@ class RepairExecutor:
 
     def _held(self) -> AbstractContextManager[None]:
         timeout_s = self.limits.lease_timeout_s
-        return held_between_copies(self.leases, self.container_id, timeout_s, self.must_stop)
+        return exclusive_lease(self.leases, self.container_id, timeout_s, self.must_stop)
 
     def note_contradictions(self, found: Sequence[ScanFinding], *, is_complete: bool) -> bool:
         """Keep the contradictions with peers as findings; return whether there are new ones."""
@@ -368,7 +368,7 @@ class RepairExecutor:
         self.ledger.account(answer)
         block_id, chunk = job.block.action.block_id, answer.chunk
         error: SutureError | None = None
-        message = told(answer.failures)
+        message = format_failures(answer.failures)
         if chunk is not None:
 
             def install() -> None:
@@ -415,7 +415,7 @@ class RepairExecutor:
         if lent is not None:
             error = self._change(lambda: self._complete(block, lent))
         if lent is None or error is not None:
-            message = told(block.described.failures) if error is None else str(error)
+            message = format_failures(block.described.failures) if error is None else str(error)
             self.ledger.note(block_id, "METADATA", ChunkResult.FAILED, message=message)
         if lent is None or error is not None or block.failed_count:
             self.failed_blocks.add(block_id)
@@ -467,6 +467,6 @@ class RepairExecutor:
             self._change(lambda: self.store.repair(self.container_id).advance_bcsid(bcsid))
 
 
-def told(failures: Sequence[FetchFailure]) -> str:
+def format_failures(failures: Sequence[FetchFailure]) -> str:
     """Return why sources failed, in one line."""
     return "; ".join(f"{failure.peer_id}: {failure.error}" for failure in failures)

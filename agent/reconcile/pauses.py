@@ -9,7 +9,7 @@ from merkle.replica import ContainerId
 
 
 @contextmanager
-def held_between_copies(
+def exclusive_lease(
     leases: Leases, container_id: ContainerId, timeout_s: float, must_stop: Callable[[], bool]
 ) -> Iterator[None]:
     """Hold the lease; wait while the container is copied to another datanode, however long.

@@ -39,9 +39,9 @@ from agent.reconcile.survey import (
     SilentHolder,
     ask,
     failed,
-    heard_among,
-    survey,
-    windows,
+    query_peers,
+    silent_holders,
+    split_block_ids,
 )
 from agent.reconcile.trusting import TrustedChange, changes_of
 from agent.reconcile.witnesses import ChunkProver
@@ -141,7 +141,7 @@ class Reconciler:
         started_ms = self._now_ms()
         before = self._store.replica(container_id)
         mine = self._known_tree(container_id, before)
-        trees = survey(peers, container_id, mine, self._executor)
+        trees = query_peers(peers, container_id, mine, self._executor)
         roots = _roots(mine, trees)
         ledger = ReconcileLedger()
         wish = _ReconcileRequest(tuple(holders), trusted)
@@ -177,7 +177,7 @@ class Reconciler:
         Raise RefusedError, or the error of the trusted peer.
         """
         mine = self._known_tree(container_id, self._store.replica(container_id))
-        trees = survey(peers, container_id, mine, self._executor)
+        trees = query_peers(peers, container_id, mine, self._executor)
         for tree in trees:
             if tree.peer_id == trusted and not tree.is_known:
                 raise UnavailableError(Code.UNAVAILABLE, f"{trusted}: {tree.message}")
@@ -365,7 +365,7 @@ class _ReconcileRun:
     def repair(self) -> None:
         """Plan and repair all blocks, a bounded number at a time."""
         findings = self._store.findings(self.container_id)
-        for window in windows(self._mine, self._usable()):
+        for window in split_block_ids(self._mine, self._usable()):
             if self._mender.must_stop():
                 return
             low = -1 if window[0] == 0 else window[0]  # findings without a block come first
@@ -385,7 +385,7 @@ class _ReconcileRun:
     def preview(self) -> Iterator[TrustedChange]:
         """Plan all blocks, and yield the changes."""
         findings = self._store.findings(self.container_id)
-        for window in windows(self._mine, self._usable()):
+        for window in split_block_ids(self._mine, self._usable()):
             here = [one for one in findings if window[0] <= one.block_id <= window[1]]
             views = self._views(window)
             yield from changes_of(self._plan(views, here), self._mine, self._rows(views, here))
@@ -393,7 +393,7 @@ class _ReconcileRun:
     def _plan(self, views: Sequence[PeerView], findings: Sequence[ScanFinding]) -> RepairPlan:
         """Plan one window, with the facts beside the trees."""
         answered = {view.peer_id for view in views}
-        heard = heard_among(self.trees(), answered, self._wish.holders)
+        heard = silent_holders(self.trees(), answered, self._wish.holders)
         planned = plan(
             self._mine,
             views,

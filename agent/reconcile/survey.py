@@ -102,7 +102,7 @@ class PeerTree:
         return _partial(self.summary, rows, detailed)
 
 
-def survey(
+def query_peers(
     peers: Mapping[PeerId, ReplicaPeer], container_id: ContainerId, mine: Tree, executor: Executor
 ) -> list[PeerTree]:
     """Ask all peers at once; return each peer's answer, by peer id."""
@@ -235,7 +235,7 @@ def rows_within(rows: BlockRows, window: BlockRange) -> BlockRows:
     )
 
 
-def heard_among(
+def silent_holders(
     trees: Sequence[PeerTree], answered: Collection[PeerId], holders: Sequence[SilentHolder]
 ) -> HolderCoverage:
     """Return the holders that did not answer: those that cannot be asked, and peers that failed.
@@ -266,7 +266,7 @@ def _shape(summary: TreeSummary) -> tuple[Algorithm, int, int]:
     return (summary.algorithm, summary.root, summary.tombstones_checksum)
 
 
-def windows(mine: Tree, peers: Sequence[PeerTree]) -> list[BlockRange]:
+def split_block_ids(mine: Tree, peers: Sequence[PeerTree]) -> list[BlockRange]:
     """Divide all block ids into ranges with a bounded number of blocks on any side."""
     ids: U64s = mine.block_ids
     for tree in peers:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from agent.ec.blockgroup import OrphanGroup, RebuildableGroup, agree
+from agent.ec.blockgroup import OrphanGroup, RebuildableGroup, resolve_group
 from agent.ec.rebuild_task import RebuildStats, RebuildTask, Reconstruction
 from agent.errors import Code, RefusedError, UnavailableError
 from agent.ports import Executor
@@ -128,7 +128,7 @@ def _orphans(sources: RebuildSources, stop: Callable[[], bool]) -> dict[int, str
     orphans: dict[int, str] = {}
     for block_id, known in sources.blocks():
         check_going_on(stop)
-        agreed = agree(sources.scheme, block_id, known)
+        agreed = resolve_group(sources.scheme, block_id, known)
         if isinstance(agreed, OrphanGroup):
             orphans[block_id] = agreed.reason
     return orphans
@@ -201,7 +201,7 @@ class _Run:
         """Yield the stripes in which a target has a cell, block by block."""
         for block_id, known in self._sources.blocks():
             check_going_on(self._stop)
-            agreed = agree(self._sources.scheme, block_id, known)
+            agreed = resolve_group(self._sources.scheme, block_id, known)
             if isinstance(agreed, OrphanGroup):
                 self._account.orphans[block_id] = agreed.reason
                 continue

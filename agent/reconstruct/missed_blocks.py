@@ -11,13 +11,13 @@ rebuilt elsewhere if a datanode has room; otherwise this is the only way to comp
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from agent.ec.blockgroup import OrphanGroup, agree
+from agent.ec.blockgroup import OrphanGroup, resolve_group
 from agent.errors import SutureError
 from agent.plan.reconcile_outcome import ChunkOutcome, ChunkResult
 from agent.ports import Leases
 from agent.reconcile.commit_ids import highest_claim
 from agent.reconcile.ledger import NOBODYS
-from agent.reconcile.pauses import held_between_copies
+from agent.reconcile.pauses import exclusive_lease
 from agent.reconstruct.row_repair import RowRestorer
 from agent.reconstruct.sources import RebuildSources
 from agent.rpc.calls.peer import Peer
@@ -62,7 +62,7 @@ class BlockBackfill:
             place = tree.index_of(block_id)
             if place >= 0 and tree.deleted[place]:
                 continue
-            agreed = agree(sources.scheme, block_id, known)
+            agreed = resolve_group(sources.scheme, block_id, known)
             if isinstance(agreed, OrphanGroup):  # never committed, or too few have it
                 self.is_complete &= _last_commit(known) <= own
                 continue
@@ -86,7 +86,7 @@ class BlockBackfill:
             return
         told = ChunkOutcome(NOBODYS, -1, -1, BCSID, ChunkResult.REWRITTEN, source=self._lender)
         try:
-            with held_between_copies(self.leases, self.container_id, self.lease_timeout_s, stop):
+            with exclusive_lease(self.leases, self.container_id, self.lease_timeout_s, stop):
                 self.store.repair(self.container_id).advance_bcsid(self._claimed)
         except SutureError as error:
             yield ChunkOutcome(NOBODYS, -1, -1, BCSID, ChunkResult.FAILED, message=str(error))

@@ -9,7 +9,7 @@ or the writer's record allow it.
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from agent.ec.blockgroup import OrphanGroup, RebuildableGroup, agree
+from agent.ec.blockgroup import OrphanGroup, RebuildableGroup, resolve_group
 from agent.ec.cells import proof_of
 from agent.ec.rebuild_task import RebuildStats, ShardLocation
 from agent.ec.scheme import Scheme
@@ -117,7 +117,7 @@ def _stripes(
 ) -> Iterator[tuple[RebuildableGroup, int]]:
     """Yield all stripes; record the blocks that cannot be read, and the shards that lack others."""
     for block_id, known in sources.blocks():
-        agreed = agree(sources.scheme, block_id, known)
+        agreed = resolve_group(sources.scheme, block_id, known)
         if isinstance(agreed, OrphanGroup):
             account.orphans[block_id] = agreed.reason
             continue

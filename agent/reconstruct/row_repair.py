@@ -20,7 +20,7 @@ from agent.errors import Code, SutureError, UnavailableError
 from agent.plan.reconcile_outcome import ChunkOutcome, ChunkResult
 from agent.ports import Leases
 from agent.reconcile.mend import GONE_CODES
-from agent.reconcile.pauses import held_between_copies
+from agent.reconcile.pauses import exclusive_lease
 from agent.reconstruct.made_cells import BlockBuilder, CellRebuilder, stripes_of
 from agent.reconstruct.sources import RebuildSources
 from agent.store.operations.batch_repair import BATCH_BYTES_MAX, OfferedChunk
@@ -93,13 +93,13 @@ class RowRestorer:
         container_id, block_id = sources.container_id, agreed.block_id
         draft = BlockBuilder(agreed, index)
         for offer in _made(sources, agreed, index, stop):
-            with held_between_copies(self._leases, container_id, self._lease_timeout_s, stop):
+            with exclusive_lease(self._leases, container_id, self._lease_timeout_s, stop):
                 repair = self._store.repair(container_id)
                 if not repair.salvage_chunk(block_id, offer.chunk):
                     repair.install_chunk(block_id, offer.chunk, offer.data, proof=offer.proof)
             draft.chunks.append(offer.chunk)
         block = draft.block()
-        with held_between_copies(self._leases, container_id, self._lease_timeout_s, stop):
+        with exclusive_lease(self._leases, container_id, self._lease_timeout_s, stop):
             repair = self._store.repair(container_id)
             repair.install_empty_block(block_id)
             repair.adopt_bcsid(block_id, block.bcsid)
@@ -117,7 +117,7 @@ class RowRestorer:
         offers = list(_made(sources, agreed, index, stop))
         draft.chunks += [offer.chunk for offer in offers]
         whole = [replace(offer, lent=draft.block()) for offer in offers]
-        with held_between_copies(self._leases, container_id, self._lease_timeout_s, stop):
+        with exclusive_lease(self._leases, container_id, self._lease_timeout_s, stop):
             done = self._store.install_chunks(container_id, whole)
         if len(done) < len(whole):
             raise UnavailableError(

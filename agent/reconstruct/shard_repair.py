@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from agent.ec.blockgroup import OrphanGroup, RebuildableGroup, agree
+from agent.ec.blockgroup import OrphanGroup, RebuildableGroup, resolve_group
 from agent.ec.rebuild_task import RebuildStats, ShardLocation
 from agent.ec.scheme import Scheme
 from agent.errors import Code, RefusedError, SutureError, UnavailableError, VolumeFailed
@@ -36,7 +36,7 @@ from agent.reconcile.contradictions import EVIDENCE_BYTES_MAX, EVIDENCE_COUNT_MA
 from agent.reconcile.failures import FailureStreak
 from agent.reconcile.ledger import NOBODYS
 from agent.reconcile.mend import GONE_CODES
-from agent.reconcile.pauses import held_between_copies
+from agent.reconcile.pauses import exclusive_lease
 from agent.reconstruct.missed_blocks import BlockBackfill
 from agent.reconstruct.rebuilt import RebuiltChunk, rebuilt_chunk
 from agent.reconstruct.row_repair import ROW_FAULTS, RowRestorer
@@ -239,7 +239,7 @@ class ShardRepairer:
                 continue
             block_id = finding.block_id
             if block_id not in groups:
-                groups[block_id] = agree(sources.scheme, block_id, sources.block(block_id))
+                groups[block_id] = resolve_group(sources.scheme, block_id, sources.block(block_id))
             if self._rows.lacks_row(sources.container_id, finding):
                 remade = self._rows.remake(sources, groups[block_id], index, blank, stop)
                 contradictions.is_complete &= remade.result is ChunkResult.REPAIRED
@@ -302,7 +302,7 @@ class ShardRepairer:
         Raise RefusedError if the shard is gone.
         """
         try:
-            with held_between_copies(self._leases, container_id, self._lease_timeout_s, stop):
+            with exclusive_lease(self._leases, container_id, self._lease_timeout_s, stop):
                 self._store.repair(container_id).install_chunk(block_id, chunk, data)
         except SutureError as error:
             if error.code in GONE_CODES:
@@ -327,7 +327,7 @@ class ShardRepairer:
         try:
             block = self._store.block(container_id, block_id)
             proof = _proven_end(sources, agreed, index, block)
-            with held_between_copies(self._leases, container_id, self._lease_timeout_s, stop):
+            with exclusive_lease(self._leases, container_id, self._lease_timeout_s, stop):
                 self._store.repair(container_id).trim(block_id, proof=proof)
         except SutureError as error:
             if error.code in GONE_CODES:

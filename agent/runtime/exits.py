@@ -30,6 +30,6 @@ PARSERS_USAGE = 2
 """Typer's exit code for an invalid command line."""
 
 
-def told(code: str | int | None) -> str | int | None:
+def exit_code_of(code: str | int | None) -> str | int | None:
     """Return the program's exit code for typer's `code`."""
     return ExitCode.USAGE if code == PARSERS_USAGE else code

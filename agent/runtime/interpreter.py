@@ -13,7 +13,7 @@ OBJECTS_MAX: Final = 50_000
 """Objects that a full collection may leave unfrozen; visiting them takes about 15 ms."""
 
 
-def take_short_turns() -> None:
+def set_switch_interval() -> None:
     """Let threads switch often.
 
     A thread that holds a lock and waits for the GIL, as after each call into LMDB, waits for a turn

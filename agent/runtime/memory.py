@@ -44,7 +44,7 @@ def share_heaps() -> None:
         mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES_MIN)
 
 
-def give_back() -> None:
+def trim_heap() -> None:
     """Return freed memory to the system, after work on all replicas or on a whole one."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

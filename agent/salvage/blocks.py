@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
-from agent.ec.blockgroup import OrphanGroup, RebuildableGroup, agree, is_stripe_checksum
+from agent.ec.blockgroup import OrphanGroup, RebuildableGroup, is_stripe_checksum, resolve_group
 from agent.ec.cell_codec import rebuild_checked
 from agent.ec.scheme import Scheme
 from agent.errors import SutureError
@@ -124,7 +124,7 @@ def _group_pieces(copies: Sequence[BlockCopy], scheme: Scheme) -> Iterator[Piece
     for copy in copies:
         by_index.setdefault(copy.replica_index, []).append(copy)
     known = {index: _latest(of_index) for index, of_index in by_index.items()}
-    agreed = agree(scheme, block_id, {index: copy.block for index, copy in known.items()})
+    agreed = resolve_group(scheme, block_id, {index: copy.block for index, copy in known.items()})
     if isinstance(agreed, OrphanGroup):
         yield Hole(0, 0, agreed.reason)
         return

@@ -40,7 +40,7 @@ class Inventory:
         return [copy for copy in found if copy is not None]
 
 
-def take_inventory(volumes: Sequence[OfflineVolume], given: Scheme | None) -> Inventory:
+def build_inventory(volumes: Sequence[OfflineVolume], given: Scheme | None) -> Inventory:
     """Read every row of the volumes; `given` is the erasure code of groups that do not name one."""
     inventory = Inventory()
     for volume in volumes:

@@ -21,7 +21,7 @@ DIRECTORY_MODE: Final = 0o750
 
 
 @contextmanager
-def growing(root: Path, relative: str) -> Iterator[IO[bytes]]:
+def atomic_output(root: Path, relative: str) -> Iterator[IO[bytes]]:
     """Open a file that gets its name when the body ends; on failure nothing of it remains."""
     path = root / relative
     _make_folders(root, path.parent)

@@ -17,8 +17,8 @@ from typing import IO, Final
 from agent.ec.scheme import Scheme
 from agent.errors import Code, RefusedError, UnavailableError
 from agent.salvage.blocks import Hole, Reader, matches
-from agent.salvage.inventory import Inventory, SalvageFile, take_inventory
-from agent.salvage.output_files import existing, growing, sync
+from agent.salvage.inventory import Inventory, SalvageFile, build_inventory
+from agent.salvage.output_files import atomic_output, existing, sync
 from agent.salvage.source_volumes import opened
 from merkle.replica import ContainerId
 
@@ -92,10 +92,10 @@ def salvage(
         summary.cluster_id = volumes[0].layout.cluster_id
         try:
             _begin(to, summary.cluster_id)
-            inventory = take_inventory(volumes, scheme)
+            inventory = build_inventory(volumes, scheme)
             summary.deleted_count = inventory.deleted_count
             told.total(sum(one.size_bytes for one in inventory.files))
-            with growing(to, LIST) as lines:
+            with atomic_output(to, LIST) as lines:
                 for wanted in inventory.files:
                     state = _one(inventory, wanted, to, summary, is_partial=is_partial)
                     lines.write(json.dumps({**asdict(wanted), "state": state}).encode() + b"\n")
@@ -136,7 +136,7 @@ def _one(
     summary.lacks.append(lack)
     if is_partial:
         lack.partial_path = f"{PARTIAL}/{wanted.path}"
-        with growing(to, lack.partial_path) as file:
+        with atomic_output(to, lack.partial_path) as file:
             lack.why = list(dict.fromkeys([*why, *_copy(inventory, wanted, file, is_partial=True)]))
         return "partial"
     return "not whole"
@@ -149,7 +149,7 @@ class _NotWhole(Exception):
 def _write(inventory: Inventory, wanted: SalvageFile, to: Path) -> list[str]:
     """Write a file if it is complete; otherwise return its holes, and leave nothing."""
     why: list[str] = []
-    with suppress(_NotWhole), growing(to, wanted.path) as file:
+    with suppress(_NotWhole), atomic_output(to, wanted.path) as file:
         why = _copy(inventory, wanted, file, is_partial=False)
         _end_if_not_whole(why)
     return why
@@ -253,5 +253,5 @@ def _begin(to: Path, cluster_id: str) -> None:
             f"{to} is not empty, and no salvage has begun in it",
             hint="name a new directory",
         )
-    with growing(to, MARK) as file:
+    with atomic_output(to, MARK) as file:
         file.write(json.dumps({"cluster_id": cluster_id}).encode() + b"\n")

@@ -65,7 +65,7 @@ class _Chunk:
     chunk: ChunkInfo
 
 
-def take_sample(
+def run_sample(
     paths: Sequence[Path],
     *,
     confidence: float,

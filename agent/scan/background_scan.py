@@ -19,7 +19,7 @@ import structlog
 from agent.errors import Code, RefusedError, UnavailableError
 from agent.runtime.clock import Clock
 from agent.runtime.loop import Busy, Idle, ProgressMarker, RetryAfter, Step
-from agent.runtime.memory import give_back
+from agent.runtime.memory import trim_heap
 from agent.scan.canary import Canary
 from agent.scan.container_scan import GONE, ScanDeps, scan_container
 from agent.scan.throttle import ScanPace
@@ -266,7 +266,7 @@ class VolumeScanWorker:
             for item in agenda.due
             if item.candidate.container_id not in self._tried_at_s
         )
-        give_back()
+        trim_heap()
         self._pace.need(agenda.needed_bytes_per_s / max(self._policy.windows.share, 0.01))
 
     def _candidates(self) -> Candidates:

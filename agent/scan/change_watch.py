@@ -30,7 +30,7 @@ from watchdog.observers.inotify_c import (
 
 from agent.runtime.lease import ContainerLeases
 from agent.runtime.loop import RetryAfter, Step
-from agent.runtime.memory import give_back
+from agent.runtime.memory import trim_heap
 from agent.scan.ondemand import OnDemandScans
 from agent.store.files.layout import holds_data
 from agent.store.replica_store import ReplicaStore
@@ -122,7 +122,7 @@ class ChangeWatch:
                 inotify.remove_callbacks([(descriptor, CALLBACK_ID)])
         self._add(inotify, np.setdiff1d(closed, watched_ids))
         self._synced = (version[0], len(self._watched))
-        give_back()
+        trim_heap()
         return RetryAfter(SYNC_S)
 
     def close(self) -> None:

@@ -100,7 +100,7 @@ def _no_suspicion(_volume_id: str, _reason: str) -> None:
     pass
 
 
-def no_neighbours(_volume_id: str, _findings: Sequence[ScanFinding]) -> None:
+def ignore_damage(_volume_id: str, _findings: Sequence[ScanFinding]) -> None:
     """Ignore damage; for scans whose disks have no neighbour search."""
 
 
@@ -132,7 +132,7 @@ class ScannedStore(Protocol):
         """Store the progress of a scan."""
         ...
 
-    def tell_verdict(self, base: ScanBase, outcome: ScanOutcome, /, *, why: str) -> None:
+    def log_verdict(self, base: ScanBase, outcome: ScanOutcome, /, *, why: str) -> None:
         """Write the verdict to the verification log before anything follows from it. `why` is the
         reason if it is held back."""
         ...
@@ -202,7 +202,7 @@ class StoreScanDeps:
     clock: Clock = field(default_factory=SystemClock)
     lease_wait_s: float = LEASE_WAIT_S
     on_unreadable: Callable[[str, str], None] = _no_suspicion
-    on_damage: Callable[[str, Sequence[ScanFinding]], None] = no_neighbours
+    on_damage: Callable[[str, Sequence[ScanFinding]], None] = ignore_damage
     shadow: ShadowHashing | None = None
 
     def open_reader(
@@ -381,7 +381,7 @@ def _scan_once(
     _note_doubts(tools, base, outcome)
     difference = "" if shadowed is None else shadowed.difference(outcome)
     held_because = f"{SHADOW}{difference}" if difference else _held_because(tools, base, outcome)
-    tools.store.tell_verdict(base, outcome, why=held_because)
+    tools.store.log_verdict(base, outcome, why=held_because)
     if held_because:
         return _held(base.facts, outcome, held_because)
     with lease():

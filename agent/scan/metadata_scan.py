@@ -13,9 +13,9 @@ import structlog
 from agent.errors import RefusedError, VolumeFailed
 from agent.runtime.clock import Clock
 from agent.runtime.loop import Busy, RetryAfter, Step
-from agent.runtime.memory import give_back
+from agent.runtime.memory import trim_heap
 from agent.store.files.durable import is_shortage
-from agent.store.replica.glance import glance
+from agent.store.replica.glance import quick_check
 from agent.store.replica_store import ReplicaStore
 from merkle.damaged import DamagedData
 from merkle.replica import TREE_STATES, ContainerId
@@ -70,7 +70,7 @@ class MetadataScan:
             return Busy()
         self._left = None
         self._store.volume_set.let_go_of_pages()
-        give_back()
+        trim_heap()
         self.scanned_at_ms = self._clock.now_ms()
         self.fault_count = self._round_fault_count
         took_s = self._clock.monotonic_s() - self._begun_at_s
@@ -83,7 +83,7 @@ class MetadataScan:
             return  # deleted meanwhile, fenced, or already reported as unloadable
         try:
             paths = self._store.paths(container_id)
-            faults = glance(paths, container_id, has_tree=facts.tree is not None)
+            faults = quick_check(paths, container_id, has_tree=facts.tree is not None)
             if faults and self._store.replica(container_id).state is not facts.state:
                 return  # being closed or deleted: the check may have seen half of it
         except (RefusedError, VolumeFailed):

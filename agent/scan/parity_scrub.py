@@ -28,7 +28,7 @@ from agent.rpc.v1 import container_pb2, scm_pb2
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.runtime.clock import Clock
 from agent.runtime.loop import Busy, ProgressMarker, RetryAfter, Step
-from agent.runtime.memory import give_back
+from agent.runtime.memory import trim_heap
 from agent.store.replica_store import ReplicaStore
 from merkle.checksum import U64s
 from merkle.replica import ContainerId, ReplicaState
@@ -176,7 +176,7 @@ class ParityScrub:
                 for _, replicas in self._store.columns()
             ]
             self._seen = version, np.concatenate([np.zeros(0, np.uint64), *shard_ids])
-            give_back()
+            trim_heap()
         return self._seen[1]
 
     def _order(self, container_id: ContainerId) -> tuple[float, int]:

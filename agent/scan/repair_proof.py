@@ -67,12 +67,12 @@ def _prove_changed(
     is_known = base.facts.tree == known.summary() and len(findings) < FINDINGS_MAX
     if not (is_known and was_read_lately(base, tools.clock.now_ms(), age_max_s)):
         return False
-    mark = all_but([*changed, *doubted(findings)])
+    mark = all_but([*changed, *unverified_ranges(findings)])
     try:
         outcome = _read(tools, base, mark, stop)
     except VolumeFailed:
         return False  # the whole read reports it
-    tools.store.tell_verdict(base, outcome, why="", is_whole=False)
+    tools.store.log_verdict(base, outcome, why="", is_whole=False)
     if not (is_clean(outcome) and is_as_read(known, outcome.tree, mark)):
         return False
     with tools.leases.hold(container_id, tools.lease_wait_s, writes_chunks=False):
@@ -104,7 +104,7 @@ def was_read_lately(base: ScanBase, now_ms: int, age_max_s: float) -> bool:
     return 0 <= now_ms - read_at_ms < age_max_s * 1000
 
 
-def doubted(findings: Collection[ScanFinding]) -> Iterator[Doubt]:
+def unverified_ranges(findings: Collection[ScanFinding]) -> Iterator[Doubt]:
     """Yield the places that the last read did not find healthy."""
     for finding in findings:
         if finding.block_id > 0 and not finding.is_contradiction:

@@ -53,13 +53,13 @@ from agent.store.replica.lost_rows import blocks_without_row
 from agent.store.replica.packs import PackIndex
 from agent.store.replica.states import ReplicaEvent
 from agent.store.replica.trees import load_tree
-from agent.store.trouble import StoreFailure, noticed
-from agent.store.verification_log.log_entries import tell_verdict
+from agent.store.trouble import StoreFailure, reports_failures
+from agent.store.verification_log.log_entries import log_verdict
 from agent.store.volume_services import VolumeModes
 from agent.store.volume_set import VolumeSet
 from agent.store.volumes.ballast import with_ballast
 from agent.store.volumes.service_mode import VolumeMode
-from agent.store.volumes.volume import Volume, roomiest
+from agent.store.volumes.volume import Volume, choose_volume
 from merkle.checksum import Algorithm, long_crcs
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
 from merkle.tree import Tree
@@ -193,7 +193,7 @@ class ReplicaStore:
         if container_id in self.volume_set.places or container_id in self.volume_set.lost:
             return check_same(self.replica(container_id), replica_index, state)
         self._check_absent(container_id)
-        volume = roomiest(self.services.in_service(), self._options.reserve_bytes)
+        volume = choose_volume(self.services.in_service(), self._options.reserve_bytes)
         row = ReplicaRow(
             state=state,
             replica_index=replica_index,
@@ -226,7 +226,7 @@ class ReplicaStore:
         self._check_absent(container_id, arriving=True)
         return self._appear(container_id, arrival.volume, arrival.publish(received))
 
-    @noticed
+    @reports_failures
     def write_chunk(
         self,
         container_id: ContainerId,
@@ -243,7 +243,7 @@ class ReplicaStore:
         volume = self._volume(container_id)
         return write_chunk(volume, self._options, container_id, block_id, chunk, data, commit)
 
-    @noticed
+    @reports_failures
     def put_block(self, container_id: ContainerId, block: BlockData) -> int:
         """Commit a block whose chunks are written; returns its length. Durable when it returns."""
         return put_block(self._volume(container_id), container_id, block)
@@ -306,7 +306,7 @@ class ReplicaStore:
         """Return a committed block. Raise `RefusedError`: NO_SUCH_BLOCK, BLOCK_NOT_COMMITTED."""
         return self.readable(container_id, block_id).block
 
-    @noticed
+    @reports_failures
     def blocks(
         self, container_id: ContainerId, *, start: int = 0, count: int = BLOCKS_MAX
     ) -> list[BlockData]:
@@ -314,12 +314,12 @@ class ReplicaStore:
         rows = block_rows(self._volume(container_id), container_id, start)
         return list(islice(readable_blocks(rows), min(count, BLOCKS_MAX)))
 
-    @noticed
+    @reports_failures
     def readable(self, container_id: ContainerId, block_id: BlockId) -> BlockLocation:
         """Return a committed block with its place. Raise as `block`."""
         return readable_block(self._volume(container_id), container_id, block_id)
 
-    @noticed
+    @reports_failures
     def read(
         self,
         container_id: ContainerId,
@@ -331,7 +331,7 @@ class ReplicaStore:
         id. Raise `RefusedError`: NO_SUCH_BLOCK, UNABLE_TO_FIND_CHUNK; `VolumeFailed`."""
         return read_block(self._volume(container_id), container_id, block, offset, length_bytes)
 
-    @noticed
+    @reports_failures
     def read_medium(
         self, container_id: ContainerId, block: BlockLocation, offset: int, length_bytes: int
     ) -> bytes:
@@ -339,7 +339,7 @@ class ReplicaStore:
         volume = self._volume(container_id)
         return read_block(volume, container_id, block, offset, length_bytes, past_cache=True)
 
-    @noticed
+    @reports_failures
     def tree(self, container_id: ContainerId) -> Tree:
         """Return the replica's tree, rebuilt if its file is absent, damaged or stale.
 
@@ -420,7 +420,7 @@ class ReplicaStore:
             self.on_change(container_id)
         return commit
 
-    def tell_verdict(
+    def log_verdict(
         self, base: ScanBase, outcome: ScanOutcome, *, why: str, is_whole: bool = True
     ) -> None:
         """Write the result of a read to the verification log, before anything follows from it.
@@ -428,7 +428,7 @@ class ReplicaStore:
         `why` is the reason if it is held back, or else "". A replica that is gone has no log.
         """
         if (volume := self.volume_set.places.get(base.facts.container_id)) is not None:
-            tell_verdict(volume.verification, base, outcome, why=why, is_whole=is_whole)
+            log_verdict(volume.verification, base, outcome, why=why, is_whole=is_whole)
 
     def findings(
         self, container_id: ContainerId | None = None, *, start: int = 0, count: int = FINDINGS_MAX

@@ -37,7 +37,7 @@ from merkle.checksum import U64s
 from merkle.damaged import DamagedData
 from merkle.replica import BlockId, ContainerId
 from merkle.tree import Tree
-from scanner.chunk_verdict import insisted, name_of, read_failure
+from scanner.chunk_verdict import name_of, persistent_error, read_failure
 from scanner.finding import DamageFault, Verdict
 from scanner.ports import ReadSplitting, Structure, StructureFault
 from scanner.scan_outcome import ScanOutcome
@@ -102,7 +102,7 @@ class StoreReplicaReader:
             except (FileNotFoundError, NotADirectoryError):
                 pass
             except OSError as error:
-                self._directory_error = insisted(error)
+                self._directory_error = persistent_error(error)
                 if not self._insists or self._directory_error is error:
                     raise
         with disk_errors(self._paths.chunks):
@@ -306,7 +306,7 @@ class StoreReplicaReader:
     def _unreadable(self, path: Path, error: OSError) -> str:
         """Return a text that a file is unreadable; raise the error again if it is not the file's
         fault."""
-        known = insisted(error) if self._insists else error
+        known = persistent_error(error) if self._insists else error
         if read_failure(known) is Verdict.TRANSIENT:
             raise error
         return f"{path.name}: read failed with {name_of(known)}"

@@ -35,7 +35,7 @@ class FailureListener(Protocol):
 S = TypeVar("S", bound=FailureListener)
 
 
-def noticed(
+def reports_failures(
     call: Callable[Concatenate[S, ContainerId, P], R],
 ) -> Callable[Concatenate[S, ContainerId, P], R]:
     """Wrap a method on one replica so that it reports its failures; they are raised as well."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from agent.errors import Code, SutureError, VolumeFailed
 from agent.store.index.facts import RecoveryReport, Unloadable, VolumeFacts
 from agent.store.operations.arrival import ReplicaImports
-from agent.store.operations.deleting import PurgeResult, remove_graves
+from agent.store.operations.deleting import PurgeResult, purge_deleted
 from agent.store.operations.reading import facts_or_failure, failed_facts, index_version
 from agent.store.options import StoreOptions
 from agent.store.recovery.startup_recovery import UNFINISHED, Rank, StartupResult, rank
@@ -156,13 +156,13 @@ class VolumeSet:
         """Remove pieces quarantined longer ago; return their number."""
         return purge_quarantine(self.working, self._options, older_than_s)
 
-    def remove_graves(self, known: Mapping[str, Collection[Path]]) -> dict[str, PurgeResult]:
+    def purge_deleted(self, known: Mapping[str, Collection[Path]]) -> dict[str, PurgeResult]:
         """Retry the removal of deleted replicas' files, on each volume those `known` from the last
         check; return the results by volume. Unreadable volumes are omitted."""
         found = {}
         for volume in self.working:
             with suppress(SutureError):
-                found[volume.volume_id] = remove_graves(volume, known.get(volume.volume_id, ()))
+                found[volume.volume_id] = purge_deleted(volume, known.get(volume.volume_id, ()))
                 fill_ballast(volume.layout, self._options.reserve_bytes)
         return found
 

@@ -48,7 +48,7 @@ class ImportTreeBuilder:
             raise codec.malformed("blocks.rows", str(damage)) from damage
 
 
-def folded_anew(rows: Iterable[tuple[BlockId, bytes]], source: Tree, algorithm: Algorithm) -> Tree:
+def rebuild_tree(rows: Iterable[tuple[BlockId, bytes]], source: Tree, algorithm: Algorithm) -> Tree:
     """Return the tree of intact rows, by another algorithm than the source's. Raise
     RefusedError.
     """

@@ -21,14 +21,14 @@ from agent.errors import Code, RefusedError
 from agent.ports import Executor, Leases
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import codec, hashes
-from agent.runtime.memory import give_back
+from agent.runtime.memory import trim_heap
 from agent.store.files.writebehind import Submit
 from agent.store.index.facts import ReplicaFacts
 from agent.store.index.packformat import PACKED_BYTES_MAX
 from agent.store.operations.arrival import ImportSpec, ImportVerdict, ReplicaImport
 from agent.transfer.ahead import read_ahead
 from agent.transfer.chunk_checks import StreamedChunks
-from agent.transfer.folding import ImportTreeBuilder, folded_anew, plain
+from agent.transfer.folding import ImportTreeBuilder, plain, rebuild_tree
 from agent.transfer.incoming_condition import FINDINGS_MAX, DeclaredDamage
 from agent.transfer.parts import (
     PART_BLOCKS_MAX,
@@ -115,7 +115,7 @@ class ReplicaImporter:
                 facts = self.store.finish_arrival(arrival, received)
         finally:
             arrival.discard()
-            give_back()
+            trim_heap()
         self.on_arrived(announced.container_id)
         return ImportResult(facts, reception.data_bytes, len(received.findings))
 
@@ -217,7 +217,7 @@ class _ImportStream:
         if self._findings or self._arrival.announced.state is ReplicaState.UNHEALTHY:
             tree = received
         elif algorithm is not received.algorithm:
-            tree = folded_anew(self._arrival.rows(), received, algorithm)
+            tree = rebuild_tree(self._arrival.rows(), received, algorithm)
         return ImportVerdict(
             tree=tree,
             findings=self._findings,

@@ -30,7 +30,12 @@ from agent.store.files.writebehind import REFUSED
 from agent.store.index.facts import ReplicaFacts
 from agent.store.operations.outflow import ABSENT, ExportFiles, ReadsAhead, WholeFiles
 from agent.store.replica_store import ReplicaStore
-from agent.transfer.outgoing_condition import ReplicaCondition, lost_rows, statement_of, undeclared
+from agent.transfer.outgoing_condition import (
+    ReplicaCondition,
+    lost_rows,
+    statement_of,
+    undeclared_damage_error,
+)
 from agent.transfer.parts import (
     FINDINGS_PER_PART,
     PART_BYTES,
@@ -183,7 +188,7 @@ class ReplicaExport:
         with suppress(DamagedData):
             wanted = decode_block(block_id, row).length_bytes
             if wanted > max(actual, 0) and not is_damaged:
-                raise undeclared(f"block {block_id} has {actual} of {wanted} bytes")
+                raise undeclared_damage_error(f"block {block_id} has {actual} of {wanted} bytes")
             size = min(actual, wanted) if wanted or actual == ABSENT else 0
         first = True
         for offset in range(0, max(size, 1), PART_BYTES):
@@ -276,7 +281,7 @@ class ReplicaExport:
         if error is not None and error.errno not in NO_DATA:
             return error_of(error, self.store.paths(self.container_id).chunks)
         what = "ends too early" if error is None else f"fails with {error.strerror}"
-        return undeclared(f"reading block {block_id} {what}")
+        return undeclared_damage_error(f"reading block {block_id} {what}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ def statement_of(store: ReplicaStore, facts: ReplicaFacts) -> ReplicaCondition:
     findings = [item for item in known if item.is_damage]
     contradictions = [item for item in known if item.is_contradiction]
     if any(map(is_unread_loss, findings)):
-        raise undeclared("the index lost rows, and no scan has said of which blocks")
+        raise undeclared_damage_error("the index lost rows, and no scan has said of which blocks")
     without_row = store.blocks_without_row(container_id)
     findings += _unnamed(facts, findings, without_row)
     damaged = frozenset(tree.unhealthy_block_ids().tolist()) - frozenset(buried)
@@ -84,7 +84,7 @@ def _unnamed(
     ]
 
 
-def undeclared(what: str) -> RefusedError:
+def undeclared_damage_error(what: str) -> RefusedError:
     """Return the refusal of undeclared damage."""
     return RefusedError(
         Code.CHECKSUM_MISMATCH, what, hint="a scan of the replica finds and declares it"

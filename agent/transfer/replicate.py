@@ -14,7 +14,7 @@ from agent.ports import Executor, Leases, Pace, at_once
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import container_pb2, scm_pb2
 from agent.rpc.wire import codec
-from agent.runtime.memory import give_back
+from agent.runtime.memory import trim_heap
 from agent.store.replica_store import ReplicaStore
 from agent.transfer.outgoing import ReplicaExport
 from merkle.replica import TREE_STATES, ContainerId
@@ -90,7 +90,7 @@ class Replicator:
                 left_s = max(timeout_s - (self.monotonic_s() - begun_s), LEFT_S_MIN)
                 outcome = self._push_again(again, target, stop, left_s)
             finally:
-                give_back()
+                trim_heap()
         outcome.duration_ms = int((self.monotonic_s() - begun_s) * 1000)
         return outcome
 

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from agent.observe import logs
 from agent.runtime.callthreads import CallThreadPool
-from agent.runtime.interpreter import freeze_what_stays, take_short_turns
+from agent.runtime.interpreter import freeze_what_stays, set_switch_interval
 from agent.runtime.loop import WorkerLoops
 from bench.control.bench_scm import memory_of
 from bench.measure import Measure, at_least, at_most, duration_s
@@ -64,7 +64,7 @@ OPTIONS: Final = ScmOptions(heartbeat_interval_ms=1_000)
 def measures() -> list[Measure]:
     """Measure the page, and how long it blocks other calls."""
     logs.configure("error")
-    take_short_turns()  # as suture-scm does
+    set_switch_interval()  # as suture-scm does
     with tempfile.TemporaryDirectory(prefix="suture-page-") as scratch:
         cluster = Cluster(Path(scratch))
         counted_s = duration_s(cluster.control.queries.count_containers)

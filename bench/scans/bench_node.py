@@ -27,7 +27,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.terminal.ask import told
+from agent.cli.terminal.ask import fetch_status
 from agent.rpc.calls.peer import Peer
 from agent.store.files.layout import VolumeLayout
 from agent.store.index.environment import Index
@@ -109,8 +109,8 @@ def answered(address: str) -> list[Measure]:
     rest_s = statistics.median(duration_s(lambda: answer(words)) for _ in range(ANSWERS))
     answer_cpu_s = (children_cpu_s() - children_s) / ANSWERS
     with Peer(address) as peer:
-        told(peer)
-        agent_s = statistics.median(duration_s(lambda: told(peer)) for _ in range(ANSWERS))
+        fetch_status(peer)
+        agent_s = statistics.median(duration_s(lambda: fetch_status(peer)) for _ in range(ANSWERS))
     return [
         Measure("suture status, first", first_s * 1000, "ms", MANY),
         at_most("suture status", rest_s * 1000, "ms", 300, compared_with=MANY),

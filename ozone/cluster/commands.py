@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from agent.cli.terminal.output import counted, emit, grid, items_progress, remark, say, show
+from agent.cli.terminal.output import (
+    grid,
+    items_progress,
+    pluralize,
+    print_json,
+    print_line,
+    print_note,
+    print_table,
+)
 from agent.cli.terminal.typer_options import JsonFlag
 from agent.errors import SutureError
 from agent.runtime.exits import ExitCode
@@ -78,31 +86,31 @@ def export_command(
     finally:
         client.close()
     if as_json:
-        emit(done.facts())
+        print_json(done.facts())
     else:
-        tell(done)
+        print_export(done)
     return ExitCode.TO_DO if done.left_out.reasons else ExitCode.OK
 
 
-def tell(done: "ExportResult") -> None:
+def print_export(done: "ExportResult") -> None:
     """Print what was exported, and what the reader must know about it."""
     rows = done.rows
-    say(
-        f"{done.path}: {counted(rows['containers'], 'container')}, "
-        f"{counted(rows['replicas'], 'replica')}, {counted(rows['nodes'], 'datanode')} of cluster "
+    print_line(
+        f"{done.path}: {pluralize(rows['containers'], 'container')}, "
+        f"{pluralize(rows['replicas'], 'replica')}, {pluralize(rows['nodes'], 'datanode')} of cluster "
         f"{done.cluster_id}, as of {done.snapshot_id}"
     )
-    say(
+    print_line(
         f"{done.elapsed_s:.1f} s, {done.containers_ms:.0f} ms for 1,000 containers, "
-        f"{counted(done.requests, 'request')} to {done.scm}"
+        f"{pluralize(done.requests, 'request')} to {done.scm}"
     )
     if done.scrubbed_count:
-        say(f"{counted(done.scrubbed_count, 'replica')} with what a scrub found of them")
+        print_line(f"{pluralize(done.scrubbed_count, 'replica')} with what a scrub found of them")
     if done.is_safe_mode:
-        remark("the SCM is in safe mode: it does not know yet what the datanodes have")
+        print_note("the SCM is in safe mode: it does not know yet what the datanodes have")
     for reason, count in done.left_out.reasons.most_common():
         named = ", ".join(map(str, done.left_out.examples[reason]))
-        remark(f"left out, {counted(count, 'container')}: {reason}; first: {named}")
+        print_note(f"left out, {pluralize(count, 'container')}: {reason}; first: {named}")
 
 
 def reconcile_command(
@@ -134,7 +142,7 @@ def reconcile_command(
     run = FinishedRun.opened(plan)
     orders = ReconcileReport(reconcile_plan(run), is_dry_run=not yes)
     if run.scope:
-        remark(run.scope)
+        print_note(run.scope)
     client = scm_client(scm, user)
     rows = len(orders.plan.rows)
     wish = ReconcileOptions(
@@ -147,21 +155,21 @@ def reconcile_command(
         if as_json:
             error.facts |= orders.sent()
         elif orders.is_begun:  # sent orders must be reported, whatever ended the rest
-            tell_orders(orders, as_json=False)
+            print_orders(orders, as_json=False)
         raise
     except KeyboardInterrupt:
-        tell_orders(orders, as_json=as_json)
+        print_orders(orders, as_json=as_json)
         raise
     finally:
         client.close()
-    tell_orders(orders, as_json=as_json)
+    print_orders(orders, as_json=as_json)
     return ExitCode.TO_DO if orders.is_unfinished else ExitCode.OK
 
 
-def tell_orders(orders: "ReconcileReport", *, as_json: bool) -> None:
+def print_orders(orders: "ReconcileReport", *, as_json: bool) -> None:
     """Print the outcome of a plan."""
     if as_json:
-        emit(orders.facts())
+        print_json(orders.facts())
         return
     columns = ["container#", "class", "reason", "outcome", "why"]
     rows = [
@@ -169,9 +177,9 @@ def tell_orders(orders: "ReconcileReport", *, as_json: bool) -> None:
         for row in orders.plan.rows
     ]
     if rows:
-        show(grid("", columns, rows))
+        print_table(grid("", columns, rows))
     counts = orders.counts()
     named = ", ".join(f"{count} {outcome.value}" for outcome, count in counts.items())
-    say(f"{counted(len(rows), 'container')} to reconcile: {named or 'none'}")
+    print_line(f"{pluralize(len(rows), 'container')} to reconcile: {named or 'none'}")
     if orders.is_dry_run and rows:
-        remark("nothing was ordered: --yes does it")
+        print_note("nothing was ordered: --yes does it")

@@ -20,7 +20,7 @@ from operator import methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from agent.errors import Code, UnavailableError, lacking
+from agent.errors import Code, UnavailableError, missing_extra
 
 if TYPE_CHECKING:
     from rocksdict import Rdict
@@ -49,7 +49,7 @@ def library() -> Any:
     try:
         import rocksdict
     except ModuleNotFoundError as error:
-        raise lacking(error, "reading Ozone's volumes") from error
+        raise missing_extra(error, "reading Ozone's volumes") from error
     return rocksdict
 
 

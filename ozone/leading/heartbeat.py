@@ -264,7 +264,7 @@ class OzoneHeartbeat:
             self._leads(answer.term)
         accepted: list[scm_pb2.Command] = []
         for command in answer.commands:
-            meant = orders.understood(command, self._led.clock.now_ms())
+            meant = orders.translate_command(command, self._led.clock.now_ms())
             if isinstance(meant, orders.Reregister):
                 self._is_registered = False  # with the manager that orders it, leader or not
             elif isinstance(meant, orders.UnknownCommand):

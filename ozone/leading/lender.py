@@ -8,7 +8,7 @@ verified by the peer's row and by the leaf in its tree, as with our own peers.
 from collections.abc import Sequence
 
 from agent.errors import Code, RefusedError
-from agent.reconcile.lenders import told_blocks, told_chunks
+from agent.reconcile.lenders import answer_about_blocks, answer_about_chunks
 from agent.rpc.calls.peer import TransferCost
 from agent.rpc.v1 import container_pb2
 from agent.rpc.wire.hashes import BlockRows
@@ -56,13 +56,13 @@ class OzoneReplicaPeer:
         meter: TransferCost | None = None,
     ) -> BlockRows:
         """Return a row per block and tombstone in `ranges`, or of all."""
-        return told_blocks(self.tree(container_id, meter), ranges)
+        return answer_about_blocks(self.tree(container_id, meter), ranges)
 
     def chunks(
         self, container_id: ContainerId, block_ids: U64s, meter: TransferCost | None = None
     ) -> tuple[TreeSummary, Tree]:
         """Return the summary, and the tree of the named blocks."""
-        return told_chunks(self.tree(container_id, meter), block_ids)
+        return answer_about_chunks(self.tree(container_id, meter), block_ids)
 
     def tree(self, container_id: ContainerId, meter: TransferCost | None = None) -> Tree:
         """Return its whole tree as of the last `summary`."""

@@ -79,7 +79,7 @@ class _Malformed(ValueError):
     """Raised for an invalid command; the text names the fault."""
 
 
-def understood(command: Any, now_ms: int) -> Understood:
+def translate_command(command: Any, now_ms: int) -> Understood:
     """Return the meaning of a command. `now_ms`: wall clock, for comparison with its deadline."""
     try:
         order = ScmCommandType(command.type)

@@ -11,12 +11,12 @@ import typer
 from agent.cli.terminal.output import (
     ID_MAX,
     bytes_progress,
-    counted,
-    emit,
     grid,
-    remark,
-    say,
-    show,
+    pluralize,
+    print_json,
+    print_line,
+    print_note,
+    print_table,
     size,
 )
 from agent.cli.terminal.typer_options import JsonFlag
@@ -142,7 +142,7 @@ def repair_command(
         story.recovery = tuple(repair.recovery_remarks)
         result = _told(repair, story, yes=yes, mark_closed=mark_closed, as_json=as_json)
         if as_json:
-            emit(document(story))
+            print_json(document(story))
     return result
 
 
@@ -154,12 +154,12 @@ def _told(
     if story.before.chunk_count:
         story.proposal = repair.propose(story.before)
     if not as_json:
-        tell(story)
+        print_proposal(story)
     if story.dry_run:
         return story.exit
     if story.proposal is not None:
         wanted = len(story.proposal.targets)
-        if not (yes or typer.confirm(f"write up to {counted(wanted, 'chunk')}?", err=True)):
+        if not (yes or typer.confirm(f"write up to {pluralize(wanted, 'chunk')}?", err=True)):
             return ExitCode.FAILED
         _carry_out(repair, story, story.proposal, quiet=as_json)
         story.after = _read(repair, "read again", quiet=as_json)
@@ -168,7 +168,7 @@ def _told(
         story.compared = repair.peer_ids
         story.state = repair.descriptor.state.value
     if not as_json:
-        tell_end(story)
+        print_end(story)
     return story.exit
 
 
@@ -190,7 +190,7 @@ def _carry_out(
             story.outcomes.extend(repair.carry_out(proposal, done))
         except SutureError:
             if not quiet:
-                tell_outcomes(story)  # the writes up to the error
+                print_outcomes(story)  # the writes up to the error
             raise
 
 
@@ -205,30 +205,32 @@ def _address(text: str) -> PeerAddress:
 # --- for people ----------------------------------------------------------------------------------
 
 
-def tell(story: RepairReport) -> None:
+def print_proposal(story: RepairReport) -> None:
     """Print the damage, the planned writes, and each peer's answer."""
     assert story.before is not None
     before, proposal = story.before, story.proposal
     if story.unfinished_count:
-        say(f"{counted(story.unfinished_count, 'chunk')} of an earlier repair not ended yet")
+        print_line(
+            f"{pluralize(story.unfinished_count, 'chunk')} of an earlier repair not ended yet"
+        )
     for why in story.recovery:
-        say(f"  an earlier repair: {why}")
+        print_line(f"  an earlier repair: {why}")
     if proposal is not None:
         faults = {(one.block_id, one.offset): one for one in before.findings}
         rows = [plan_row(target, faults) for target in proposal.targets[:SHOWN_MAX]]
-        show(grid("", ["block", "at#", "bytes#", "fault", "looks like", "from"], rows))
+        print_table(grid("", ["block", "at#", "bytes#", "fault", "looks like", "from"], rows))
         more = len(proposal.targets) - len(rows)
         if more:
-            say(f"  and {more} more")
+            print_line(f"  and {more} more")
         for tree in proposal.peers:
             said = proposal.remarks[tree.peer_id]
             state = "has another tree" if tree.state is PeerState.USED else tree.state.value
-            say(f"  {tree.peer_id}: {state}{f': {said}' if said else ''}")
-    tell_others(before.others, before.unjudged)
+            print_line(f"  {tree.peer_id}: {state}{f': {said}' if said else ''}")
+    print_unrepairable(before.others, before.unjudged)
     whole = "whole" if before.is_whole else "damaged"
-    say(
+    print_line(
         f"container {story.container_id} ({story.state}): {size(before.bytes_read)} read, {whole}: "
-        f"{counted(before.chunk_count, 'chunk')} of {counted(len(before.blocks), 'block')} damaged"
+        f"{pluralize(before.chunk_count, 'chunk')} of {pluralize(len(before.blocks), 'block')} damaged"
     )
 
 
@@ -250,39 +252,41 @@ def plan_row(
     )
 
 
-def tell_others(others: Sequence[ScanFinding], unjudged: Sequence[str]) -> None:
+def print_unrepairable(others: Sequence[ScanFinding], unjudged: Sequence[str]) -> None:
     """Print the faults that no peer's bytes can repair."""
     for finding in others:
-        say(f"  not to be repaired: {finding.fault.value}: {finding.evidence}")
+        print_line(f"  not to be repaired: {finding.fault.value}: {finding.evidence}")
     for why in unjudged:
-        say(f"  not judged: {why}")
+        print_line(f"  not judged: {why}")
 
 
-def tell_outcomes(story: RepairReport) -> None:
+def print_outcomes(story: RepairReport) -> None:
     """Print what was written, and one line per chunk that was not."""
     counts = Counter(outcome.written for outcome in story.outcomes)
     for outcome in story.outcomes:
         if outcome.written is WriteResult.LEFT:
             target = outcome.target
-            say(f"  block {target.block_id}, chunk at {target.chunk.offset}: {outcome.message}")
+            print_line(
+                f"  block {target.block_id}, chunk at {target.chunk.offset}: {outcome.message}"
+            )
     said = ", ".join(f"{counts[word]} {word.value}" for word in WriteResult if counts[word])
-    say(f"{said or 'nothing'}; what was replaced is in {story.quarantine}")
+    print_line(f"{said or 'nothing'}; what was replaced is in {story.quarantine}")
 
 
-def tell_end(story: RepairReport) -> None:
+def print_end(story: RepairReport) -> None:
     """Print the replica's final state, and the remaining work."""
     if story.proposal is not None:
-        tell_outcomes(story)
+        print_outcomes(story)
     last = story.after or story.before
     assert last is not None
     if story.after is not None:
-        tell_others(last.others, last.unjudged)
+        print_unrepairable(last.others, last.unjudged)
     if story.compared:
-        say(f"marked closed: nothing is missing here that {' or '.join(story.compared)} has")
-    whole = "is whole" if last.is_whole else f"has {counted(last.chunk_count, 'damaged chunk')}"
-    say(f"container {story.container_id} ({story.state}) {whole}")
+        print_line(f"marked closed: nothing is missing here that {' or '.join(story.compared)} has")
+    whole = "is whole" if last.is_whole else f"has {pluralize(last.chunk_count, 'damaged chunk')}"
+    print_line(f"container {story.container_id} ({story.state}) {whole}")
     if last.is_whole and story.state == ReplicaState.UNHEALTHY:
-        remark("hint: Ozone does not take back UNHEALTHY by itself; see --mark-closed")
+        print_note("hint: Ozone does not take back UNHEALTHY by itself; see --mark-closed")
 
 
 # --- for machines --------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from agent.errors import Code, RefusedError
-from agent.reconcile.lenders import told_blocks, told_chunks
+from agent.reconcile.lenders import answer_about_blocks, answer_about_chunks
 from agent.rpc.calls.peer import TransferCost
 from agent.rpc.v1 import container_pb2
 from agent.rpc.wire.hashes import BlockRows
@@ -76,14 +76,14 @@ class OzonePeer:
     ) -> BlockRows:
         """Return a row for each block in `ranges`, or for all."""
         del container_id
-        return told_blocks(self._learnt(meter).tree, ranges)
+        return answer_about_blocks(self._learnt(meter).tree, ranges)
 
     def chunks(
         self, container_id: ContainerId, block_ids: U64s, meter: TransferCost | None = None
     ) -> tuple[TreeSummary, Tree]:
         """Return the summary, and the tree of the named blocks."""
         del container_id
-        return told_chunks(self._learnt(meter).tree, block_ids)
+        return answer_about_chunks(self._learnt(meter).tree, block_ids)
 
     def tree(self, container_id: ContainerId, meter: TransferCost | None = None) -> Tree:
         """Return the tree of the damaged blocks."""

@@ -17,11 +17,11 @@ from agent.plan.actions import PeerId, RepairBlock, Skip, WantedChunk
 from agent.plan.reconcile_outcome import PeerState
 from agent.plan.reconcile_plan import plan
 from agent.ports import Executor
-from agent.reconcile.survey import ALL_BLOCKS, PeerTree, failed, survey
+from agent.reconcile.survey import ALL_BLOCKS, PeerTree, failed, query_peers
 from merkle.damaged import DamagedData
 from merkle.diff import indexes_of
 from merkle.replica import BlockId, ChecksumType, ChunkInfo, ContainerId
-from merkle.tree import Tree, take
+from merkle.tree import Tree, select_blocks
 from ozone.repair.damage import InspectedReplica
 from ozone.repair.peer import OzonePeer
 
@@ -67,7 +67,7 @@ def propose(
 ) -> Proposal:
     """Query the peers and plan. A peer's error is part of the result."""
     mine = _of_blocks(replica.tree, replica)
-    asked = survey(peers, container_id, mine, executor)
+    asked = query_peers(peers, container_id, mine, executor)
     seen, views = [], []
     for tree in asked:
         if not tree.is_known:
@@ -103,7 +103,7 @@ def _of_blocks(tree: Tree, replica: InspectedReplica) -> Tree:
     """Return the part of a tree with the damaged blocks."""
     ids = np.array(sorted(replica.blocks), dtype=np.uint64)
     indexes = indexes_of(tree.block_ids, ids)
-    return take(tree, indexes[indexes >= 0])
+    return select_blocks(tree, indexes[indexes >= 0])
 
 
 def _target(

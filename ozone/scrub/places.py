@@ -139,7 +139,7 @@ class Found:
     words: str
 
 
-def look(place: PathRole, path: Path, dir_fd: int | None = None) -> Found:
+def inspect_path(place: PathRole, path: Path, dir_fd: int | None = None) -> Found:
     """Return what is in a place. Raise OSError."""
     words = kind_at(path, dir_fd)
     if words == NOTHING:

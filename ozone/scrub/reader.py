@@ -37,9 +37,9 @@ from ozone.disk.small_files import read_descriptor, read_small
 from ozone.disk.treefile import TREE_BYTES_MAX, OzoneTree, decode_tree
 from ozone.disk.unknown import UnsupportedFormat
 from ozone.scrub.comparison import Comparison, TreeComparisonBuilder
-from ozone.scrub.places import FileKind, PathRole, look, rule_of
+from ozone.scrub.places import FileKind, PathRole, inspect_path, rule_of
 from ozone.scrub.swapped_files import OF_BYTES, TRIED_MAX, MisplacedFile, exchanges, explained
-from scanner.chunk_verdict import insisted, name_of, read_failure
+from scanner.chunk_verdict import name_of, persistent_error, read_failure
 from scanner.finding import DamageFault, ScanFinding, Verdict
 from scanner.notebook import FINDINGS_PER_REPLICA_MAX, NO_BLOCK
 from scanner.ports import ReadSplitting, Structure, StructureFault
@@ -155,7 +155,7 @@ class OzoneReader:
         except OSError as error:
             if error.errno == errno.ELOOP:
                 return ABSENT_FD
-            self._directory_error = insisted(error)
+            self._directory_error = persistent_error(error)
             if not self._insists or self._directory_error is error:
                 raise
         return ABSENT_FD
@@ -291,7 +291,7 @@ class OzoneReader:
         directory_fd, name = self._checked_directory(), f"{block_id}{SUFFIX}"
         if stat.S_ISLNK(os.lstat(name, dir_fd=directory_fd).st_mode):
             path = self._paths.chunks / name
-            found = look(PathRole.BLOCK, path)
+            found = inspect_path(PathRole.BLOCK, path)
             if found.kind is not FileKind.LINK:
                 raise FileNotFoundError(errno.ENOENT, f"{found.words} is in its place", name)
             name = os.path.realpath(path)
@@ -354,7 +354,7 @@ class OzoneReader:
         self._looked_at_s, self._rows_age_s = time.monotonic(), 0.0  # all that follows is about it
         ids, foreign = np.empty(0, np.uint64), list[str]()
         if self._directory_fd == ABSENT_FD and self._directory_error is None:
-            found = look(PathRole.CHUNKS, self._paths.chunks)
+            found = inspect_path(PathRole.CHUNKS, self._paths.chunks)
             rule = rule_of(PathRole.CHUNKS, found.kind, has_rows=self._has_rows)
             if rule.fault is not None:
                 where = f"{found.words} is at {self._paths.chunks}"
@@ -393,7 +393,7 @@ class OzoneReader:
         return np.unique(np.frombuffer(ids, np.uint64)), foreign
 
     def _note_link(self, block_id: BlockId, path: Path) -> None:
-        if look(PathRole.BLOCK, path).kind is FileKind.LINK:
+        if inspect_path(PathRole.BLOCK, path).kind is FileKind.LINK:
             self.links[block_id] = os.path.realpath(path)
 
     def _descriptor_faults(self) -> list[StructureFault]:
@@ -434,7 +434,7 @@ class OzoneReader:
         """Return the message for an unreadable file; raise the error again if the file is not at
         fault.
         """
-        known = insisted(error) if self._insists else error
+        known = persistent_error(error) if self._insists else error
         if read_failure(known) is Verdict.TRANSIENT:
             raise error
         return f"{path.name}: read failed with {name_of(error)}"

@@ -19,7 +19,7 @@ from agent.errors import Code, RefusedError, SutureError
 from agent.runtime.clock import Clock, SystemClock
 from agent.runtime.lease import ContainerLeases
 from agent.runtime.memory import UNLIMITED, MemoryBudget
-from agent.scan.container_scan import VerdictBreaker, no_neighbours, scan_container
+from agent.scan.container_scan import VerdictBreaker, ignore_damage, scan_container
 from agent.scan.shadow.hashing import ShadowHashing
 from agent.scan.throttle import IoPressure, ScanPace
 from agent.store.index.facts import ScanBase
@@ -57,7 +57,7 @@ class OzoneTools:
     clock: Clock = field(default_factory=SystemClock)
     lease_wait_s: float = LEASE_WAIT_S
     on_unreadable: Callable[[str, str], None] = lambda _volume_id, _reason: None
-    on_damage: Callable[[str, Sequence[ScanFinding]], None] = no_neighbours
+    on_damage: Callable[[str, Sequence[ScanFinding]], None] = ignore_damage
     shadow: ShadowHashing | None = None
 
     def open_reader(
@@ -347,8 +347,8 @@ class _VolumeScrub:
                 if is_gone:
                     check_there(self._store.volume)
                 if self._store.unkept is not None:  # reported, although it cannot be stored
-                    return replace(self._store.unkept, why=said(error))
-                why = f"moved or deleted meanwhile: {error}" if is_gone else said(error)
+                    return replace(self._store.unkept, why=error_text(error))
+                why = f"moved or deleted meanwhile: {error}" if is_gone else error_text(error)
                 return self._unread(item, why, is_open=is_gone)
             if not report.committed:
                 return self._unread(item, report.held_because, report.findings)
@@ -377,7 +377,7 @@ class _VolumeScrub:
         )
 
 
-def said(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """Return the text of an error, with its hint."""
     hint = error.hint if isinstance(error, SutureError) else ""
     return f"{error} ({hint})" if hint else str(error)

@@ -33,8 +33,8 @@ from ozone.scrub.scrub import (
     ScrubOptions,
     check_place,
     database_of,
+    error_text,
     find_volumes,
-    said,
     state,
 )
 from ozone.scrub.store import OzoneStore
@@ -147,9 +147,9 @@ class _ScrubLoops:
         waiting = _VolumeWaiter(place, lambda: self._found(path, pulse))
         loop = WorkerLoop(waiting, clock=self._clock, pulse=pulse)
         waiting.begun = lambda one: self._watch(one, loop)
-        self.awaited.append(PendingVolume(place, loop, lambda: waiting.is_over, said(error)))
+        self.awaited.append(PendingVolume(place, loop, lambda: waiting.is_over, error_text(error)))
         self.loops.add(loop)
-        log.error("ozone_volume_absent", path=str(path), why=said(error))
+        log.error("ozone_volume_absent", path=str(path), why=error_text(error))
 
     def _found(self, path: Path, pulse: ProgressMarker) -> "_Begun":
         volume = find_volume(path)

@@ -36,7 +36,7 @@ from ozone.scrub.unread import rows_beside, unread
 from scanner.finding import DamageFault, ScanFinding, Verdict
 from scanner.ports import ReadSplitting
 from scanner.scan_outcome import ScanOutcome
-from scanner.unreadable_verdict import grown, is_over
+from scanner.unreadable_verdict import incremented, is_over
 
 SURPLUS_MAX: Final = 100  # named blocks with bytes beyond their end
 LOOKED_AT: Final = frozenset(
@@ -77,7 +77,7 @@ class _Doubts:
     def note(self, why: str) -> None:
         """Count a scan that ended because of a read failure."""
         had = self.history.doubt(self.container_id)
-        self.history.put_doubt(self.container_id, grown(had, self.clock.now_ms(), why))
+        self.history.put_doubt(self.container_id, incremented(had, self.clock.now_ms(), why))
 
     def are_over(self) -> bool:
         """Return True if a failure is now to be reported as UNREADABLE."""
@@ -340,7 +340,7 @@ class OzoneStore:
             return True
         return (changed_s + 2 * VIEW_AGE_S) * 1000 > self._clock.now_ms()
 
-    def tell_verdict(self, base: ScanBase, outcome: ScanOutcome, *, why: str) -> None:
+    def log_verdict(self, base: ScanBase, outcome: ScanOutcome, *, why: str) -> None:
         """Do nothing: Ozone's volumes have no verification log; `ozone.scrub.history` is the
         record.
         """

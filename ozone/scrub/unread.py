@@ -10,7 +10,7 @@ from merkle.replica import ContainerId
 from ozone.disk.database import ContainerDatabase
 from ozone.disk.layout import OzoneVolume
 from ozone.disk.rows import held_containers
-from ozone.scrub.places import PathRole, PathRule, PathVerdict, look, rule_of
+from ozone.scrub.places import PathRole, PathRule, PathVerdict, inspect_path, rule_of
 from ozone.scrub.reader import VIEW_AGE_S
 from ozone.scrub.result import ContainerResult
 from scanner.finding import DamageFault, ScanFinding, Verdict
@@ -80,10 +80,10 @@ def _judged(
 ) -> tuple[PathRule, str]:
     paths, has_rows = volume.paths(container_id), container_id in rows.held
     place, path = PathRole.CONTAINER, paths.root
-    found = look(place, path)
+    found = inspect_path(place, path)
     if rule_of(place, found.kind, has_rows=has_rows).ruling is PathVerdict.READ:
         place, path = PathRole.DESCRIPTOR, paths.descriptor
-        found = look(place, path)
+        found = inspect_path(place, path)
         if why is None:  # it appeared after its directory was listed
             return PathRule(PathVerdict.SILENT), ""
     rule, said = rule_of(place, found.kind, has_rows=has_rows), f"{found.words} is at {path}"

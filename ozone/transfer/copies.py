@@ -21,7 +21,7 @@ from agent.ports import Leases
 from agent.rpc.security.tls import Security
 from agent.rpc.v1 import scm_pb2
 from agent.rpc.wire import codec
-from agent.runtime.memory import give_back
+from agent.runtime.memory import trim_heap
 from agent.store.index.facts import ReplicaFacts
 from agent.store.replica_store import ReplicaStore
 from agent.transfer.replicate import FINISH_S, LEFT_S_MIN, STALL_S, StallWatch
@@ -71,7 +71,7 @@ class ContainerReplicator:
                 index = command.replica_index
                 outcome = self._fetch(container_id, index, addresses, stop, timeout_s)
         finally:
-            give_back()
+            trim_heap()
         outcome.duration_ms = int((self.monotonic_s() - begun_s) * 1000)
         return outcome
 

@@ -21,7 +21,7 @@ class HadoopIdentity:
 
     def opening(self, client_id: bytes, protocol: str) -> bytes:
         """Return all bytes that precede the first call."""
-        greeting = frames.greeting(frames.SIMPLE)
+        greeting = frames.connection_header(frames.SIMPLE)
         return greeting + frames.context_frame(client_id, self.user, protocol)
 
 

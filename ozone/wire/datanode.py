@@ -19,7 +19,7 @@ import grpc
 
 from agent.errors import Code, RefusedError, SutureError, UnavailableError
 from agent.observe.printable import printable
-from agent.rpc.calls.channel import NO_PROXY, retried
+from agent.rpc.calls.channel import NO_PROXY, call_with_retry
 from agent.rpc.wire.errors import error_from
 from merkle.damaged import DamagedData
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
@@ -292,7 +292,7 @@ class Datanode:
         while done < len(questions):
             batch = questions[done : done + REQUESTS_MAX]
             answers: list[Any] = []
-            for answer in retried(partial(self._begun, batch), timeout_s=self._answer_s):
+            for answer in call_with_retry(partial(self._begun, batch), timeout_s=self._answer_s):
                 answers.append(answer)
                 yield answer
             if len(answers) != len(batch):

@@ -57,7 +57,7 @@ class Answer:
     failure: Failure | None
 
 
-def greeting(authentication: int) -> bytes:
+def connection_header(authentication: int) -> bytes:
     """Return the first bytes of a connection."""
     return MAGIC + bytes((IPC_VERSION, SERVICE_CLASS, authentication & 0xFF))
 

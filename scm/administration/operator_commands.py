@@ -292,7 +292,7 @@ class OperatorCommands:
             message = f"container is {container.state}, must be CLOSED or QUASI_CLOSED"
             return ContainerDecision(container_id, INELIGIBLE_STATE, message)
         case = self._cases.case(container)
-        if expected is not None and expected != world_of(case):
+        if expected is not None and expected != container_fingerprint(case):
             message = "its replicas are not as they were when this was shown"
             return self._decision(case, Code.STALE_PLAN, message)
         return decide(change, case)
@@ -315,7 +315,7 @@ class OperatorCommands:
             commands,
             copies,
             copies,
-            world_of(case),
+            container_fingerprint(case),
         )
 
     def _target_objection(self, case: ContainerContext, target_id: str) -> str:
@@ -364,7 +364,7 @@ def _coded(container: Container) -> ContainerDecision:
     return ContainerDecision(container.container_id, "INELIGIBLE_REPLICATION_TYPE", message)
 
 
-def world_of(case: ContainerContext) -> int:
+def container_fingerprint(case: ContainerContext) -> int:
     """Return a fingerprint of everything that a decision about the container depends on."""
 
     def facts(p: PlacedReplica) -> tuple[object, ...]:

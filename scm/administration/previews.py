@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Final
 
 from agent.errors import Code
-from scm.administration.operator_commands import world_of
+from scm.administration.operator_commands import container_fingerprint
 from scm.cluster.case import ContainerContext
 from scm.cluster.cases import ContainerContexts
 from scm.cluster.commands.pending_ops import PendingOps
@@ -160,7 +160,7 @@ class Previews:
         return replace(shown, copies_after=after, world=self._world(container))
 
     def _world(self, container: Container) -> int:
-        return world_of(self._cases.case(container))
+        return container_fingerprint(self._cases.case(container))
 
 
 def _whole(case: ContainerContext) -> int:

@@ -70,7 +70,7 @@ def copy_state(source: Path, target: Path) -> None:
     sync_file(target / DATA)
 
 
-def look_through(
+def read_all_rows(
     directory: Path, looked_at: Callable[[int], object] = lambda _count: None
 ) -> StateImage:
     """Read every row of a state that nothing else uses; pass `looked_at` the number of rows.

@@ -14,7 +14,7 @@ from typing import Final
 
 from agent.errors import Code, RefusedError, SutureError, UnavailableError
 from scm.backup import manifest as manifests
-from scm.backup.image import DATA, ROOM_BYTES, begin_anew, look_through, sync_file
+from scm.backup.image import DATA, ROOM_BYTES, begin_anew, read_all_rows, sync_file
 from scm.backup.manifest import BackupManifest
 from scm.state.directory import (
     DIRECTORY_MODE,
@@ -120,7 +120,7 @@ def _grown(
         raise UnavailableError(
             Code.IO_EXCEPTION, f"{growing / DATA} does not read back as it was written"
         )
-    image = look_through(growing, looked_at)
+    image = read_all_rows(growing, looked_at)
     if (image.cluster_id, image.counts) != (manifest.cluster_id, manifest.counts):
         raise RefusedError(
             Code.INCONSISTENT_VOLUME, f"{backup} is damaged: it holds not what its manifest says"

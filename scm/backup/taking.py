@@ -18,7 +18,7 @@ from typing import Final
 
 from agent.errors import Code, RefusedError, SutureError, UnavailableError
 from scm.backup import manifest as manifests
-from scm.backup.image import DATA, check_state, copy_state, look_through, sync_file
+from scm.backup.image import DATA, check_state, copy_state, read_all_rows, sync_file
 from scm.backup.manifest import BackupManifest
 from scm.state.directory import DIRECTORY_MODE
 
@@ -97,7 +97,7 @@ def _build(
     state.mkdir(DIRECTORY_MODE, parents=True)
     copy_state(data / "state", state)
     sha256, size_bytes = manifests.sha256_of(state / DATA)
-    image = look_through(state, looked_at)
+    image = read_all_rows(state, looked_at)
     made = BackupManifest(
         cluster_id=image.cluster_id,
         taken_at_ms=now_ms,

@@ -74,7 +74,7 @@ class ReportedCount:
     needed_count: int
 
 
-def gate(
+def evaluate(
     expected: Collection[str],
     seen: Collection[str],
     *,
@@ -165,7 +165,7 @@ class SafeMode:
             }
             self._seen |= counted.intersection(confirmed)
             expected = self._online & counted
-            self._gate = gate(
+            self._gate = evaluate(
                 expected,
                 self._seen,
                 away={node for node in expected - self._seen if self._nodes.is_away(node)},

@@ -69,7 +69,7 @@ class KeyDeletion:
     world: int = 0  # fingerprint of the key of this name
 
 
-def world_of(key: Key) -> int:
+def key_fingerprint(key: Key) -> int:
     """Return a fingerprint that tells a key from every other one of its name: a block is never
     promised twice, and a file without bytes has its time. It is never 0, and the same after a
     restart.
@@ -128,7 +128,7 @@ class BlockDeletion:
             if key is None:
                 deletions.append(KeyDeletion(name, Code.KEY_NOT_FOUND))
                 continue
-            world = world_of(key)
+            world = key_fingerprint(key)
             if worlds and world != worlds[number]:
                 deletions.append(KeyDeletion(name, Code.STALE_PLAN, key.size_bytes, world=world))
                 continue

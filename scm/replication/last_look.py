@@ -12,7 +12,7 @@ from scm.cluster.case import ContainerContext, PlacedReplica
 from scm.replication.guards import origins
 from scm.replication.guards.delete_safety import is_whole, movable
 from scm.replication.guards.shard_guard import (
-    likes,
+    equivalent_shards,
     may_lose_shard,
     may_remove_shard,
     operator_keep_count,
@@ -153,4 +153,4 @@ def _others_with(case: ContainerContext, victim: PlacedReplica) -> list[PlacedRe
         for p in case.placed
         if p is not victim and p.replica.replica_index == index and is_whole(case, p)
     ]
-    return whole + likes(case, victim) if case.container.scheme else whole
+    return whole + equivalent_shards(case, victim) if case.container.scheme else whole

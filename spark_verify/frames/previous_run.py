@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_verify.errors import failures, told
+from spark_verify.errors import describe_error, failures
 from spark_verify.frames.result_frames import BEFORE, Keep
 from spark_verify.input_columns import RESULT_VERSION
 from spark_verify.result_tables import DIVERGENT, type_name
@@ -68,7 +68,7 @@ def divergent_before(
     try:
         return _read_before(spark, storage, previous, keep), ""
     except failures() as error:
-        return None, told(error)
+        return None, describe_error(error)
 
 
 def _read_before(

@@ -200,7 +200,7 @@ def votes(judged: JudgedContainers, volumes: DataFrame) -> DataFrame:
     return count_votes(judged.cases, volumes)
 
 
-def wanted(divergent: DataFrame) -> DataFrame:
+def reconcile_rows(divergent: DataFrame) -> DataFrame:
     """Return the rows of `reconcile_plan/`; `divergent` are those of `divergent/`."""
     return divergent.filter("not is_backed_off").sort("priority", "container_id")
 

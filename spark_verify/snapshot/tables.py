@@ -18,7 +18,7 @@ from urllib.parse import unquote
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql.types import StructType
 
-from spark_verify.errors import SnapshotRefused, failures, told
+from spark_verify.errors import SnapshotRefused, describe_error, failures
 from spark_verify.input_columns import TABLES, spark_schema
 from spark_verify.snapshot.manifest import SCAN_AGAIN
 from spark_verify.storage import spark_path
@@ -126,7 +126,7 @@ def _schema(spark: SparkSession, table: str, *, name: str, file: str) -> StructT
 
 def unreadable(table: str, error: Exception, name: str = "") -> SnapshotRefused:
     """Return the refusal of a table of which a file is damaged."""
-    reason = " ".join(told(error).split())[:REASON_CHARACTERS_MAX]
+    reason = " ".join(describe_error(error).split())[:REASON_CHARACTERS_MAX]
     named = f"{name}: " if name else ""
     return SnapshotRefused(f"{table} cannot be read: {named}{reason}", hint=SCAN_AGAIN)
 

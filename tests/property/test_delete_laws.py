@@ -17,7 +17,7 @@ from merkle.replica import ReplicaState
 from scm.cluster.case import ContainerContext, PlacedReplica
 from scm.replication.guards.delete_safety import unblock_victim
 from scm.replication.guards.origins import may_be_removed
-from scm.replication.guards.shard_guard import gives_way, may_remove_shard
+from scm.replication.guards.shard_guard import may_remove_shard, replaceable_shard
 from scm.state.facts import ContainerState, NodeHealthState, OpState
 from tests.support.control.judged_case import asked
 from tests.support.control.scm_world import container, replica, summary
@@ -134,7 +134,7 @@ class TestAgreement:
         """
         case = drawn(draw)
 
-        victim = gives_way(case) if case.container.scheme else unblock_victim(case)
+        victim = replaceable_shard(case) if case.container.scheme else unblock_victim(case)
 
         if victim is not None:
             assert lets_go(case, victim.datanode_id, keep_count=1, rules=Rules())
@@ -151,7 +151,7 @@ class TestAgreement:
             is_quasi = case.container.state is ContainerState.QUASI_CLOSED
             kind = "shard" if case.container.scheme else "origin" if is_quasi else "copy"
             told[kind] += len(planned(case, Rules()))
-            way = gives_way(case) if case.container.scheme else unblock_victim(case)
+            way = replaceable_shard(case) if case.container.scheme else unblock_victim(case)
             told["room"] += way is not None
 
         assert min(told.values()) > 24, told

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.transfer.folding import ImportTreeBuilder, folded_anew
+from agent.transfer.folding import ImportTreeBuilder, rebuild_tree
 from merkle.blockrow import decode_block
 from merkle.checksum import Algorithm
 from merkle.replica import BlockData
@@ -31,4 +31,4 @@ def test_rows_that_come_in_parts_fold_to_one_tree(
             else:
                 folding.add_block(decode_block(*item))
 
-    assert folded_anew(iter(rows), source, algorithm) == folding.tree()
+    assert rebuild_tree(iter(rows), source, algorithm) == folding.tree()

@@ -21,14 +21,14 @@ from agent.rpc.v1 import scm_pb2
 from agent.runtime.clock import SystemClock
 from agent.runtime.loop import Busy, RetryAfter, Step
 from merkle.replica import ID_MAX, ContainerId
-from ozone.composition import leaders
+from ozone.composition import make_scm_links
 from ozone.leading.messages import COMMAND, ScmCommandType
 from ozone.leading.orders import (
     ImmediateAnswer,
     Reregister,
     TranslatedCommand,
     UnknownCommand,
-    understood,
+    translate_command,
 )
 from tests.support.ozone.led_agent import WHO, built, store_of, written
 from tests.support.ozone.standin_scm import COMMAND as OZONE_COMMAND
@@ -96,7 +96,9 @@ def test_whatever_is_ordered_is_understood_or_refused(
     """An accepted command fits the agent's own message, is valid, and has the remaining
     lifetime.
     """
-    meant = understood(COMMAND(type=kind, term=term, deadline_ms=deadline_ms, **parts), NOW_MS)
+    meant = translate_command(
+        COMMAND(type=kind, term=term, deadline_ms=deadline_ms, **parts), NOW_MS
+    )
 
     if kind not in set(ScmCommandType):
         assert UnknownCommand(kind) == meant
@@ -150,7 +152,7 @@ def test_a_reconstruction_of_numbers_beyond_ours_is_refused(
         "coding": {"codec": b"RS", "data": data, "parity": parity, "cell_bytes": cell_bytes},
     }
 
-    meant = understood(COMMAND(type=ScmCommandType.RECONSTRUCT, reconstruct=order), NOW_MS)
+    meant = translate_command(COMMAND(type=ScmCommandType.RECONSTRUCT, reconstruct=order), NOW_MS)
 
     if isinstance(meant, TranslatedCommand):
         scheme = meant.command.reconstruct.scheme
@@ -170,7 +172,7 @@ def test_any_bytes_of_ozones_own_are_read_alike(data: bytes) -> None:
         theirs = OZONE_COMMAND.FromString(data)
     except DecodeError:
         return
-    meant = understood(COMMAND.FromString(data), NOW_MS)
+    meant = translate_command(COMMAND.FromString(data), NOW_MS)
     if theirs.commandType == 1:
         assert Reregister() == meant
 
@@ -198,7 +200,7 @@ def test_a_damaged_answer_is_no_order(scm: StandInScm, host: AgentProcess) -> No
     ends: Counter[type[Step]] = Counter()
     accepted: list[scm_pb2.Command] = []
     outbox = Outbox()
-    (leader,) = leaders([f"ozone://{scm.address}"])
+    (leader,) = make_scm_links([f"ozone://{scm.address}"])
     worker = leader.worker(led(host, accepted), outbox, TermTracker().leads)
     wait_s = worker.step()
     assert isinstance(wait_s, RetryAfter)
@@ -220,7 +222,7 @@ def test_the_answer_to_another_call_is_none(scm: StandInScm, host: AgentProcess)
     """The answer to an earlier call sends no command."""
     accepted: list[scm_pb2.Command] = []
     outbox = Outbox()
-    (leader,) = leaders([f"ozone://{scm.address}"])
+    (leader,) = make_scm_links([f"ozone://{scm.address}"])
     worker = leader.worker(led(host, accepted), outbox, TermTracker().leads)
     assert isinstance(worker.step(), RetryAfter)
     scm.commands.append(command("deleteContainer", {"containerID": 7, "cmdId": 9, "force": False}))
@@ -239,7 +241,7 @@ def test_the_answer_to_another_call_is_none(scm: StandInScm, host: AgentProcess)
 def test_news_that_did_not_arrive_are_told_again(scm: StandInScm, host: AgentProcess) -> None:
     """Reports that the manager may not have received stay pending."""
     outbox = Outbox()
-    (leader,) = leaders([f"ozone://{scm.address}"])
+    (leader,) = make_scm_links([f"ozone://{scm.address}"])
     worker = leader.worker(led(host, []), outbox, TermTracker().leads)
     assert isinstance(worker.step(), RetryAfter)
     outbox.notify(ContainerId(5))

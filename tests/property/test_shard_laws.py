@@ -10,10 +10,10 @@ from merkle.replica import ReplicaState
 from scm.cluster.case import ContainerContext, PlacedReplica
 from scm.replication.guards.delete_safety import is_whole
 from scm.replication.guards.shard_guard import (
-    gives_way,
     may_lose_shard,
     may_remove_shard,
     operator_keep_count,
+    replaceable_shard,
     whole_count,
 )
 from scm.state.facts import NodeHealthState, OpState
@@ -106,7 +106,7 @@ def test_surplus_leaves_every_index_as_it_is(case: ContainerContext) -> None:
 @given(groups())
 def test_shard_deleted_to_make_room_leaves_enough_to_read(case: ContainerContext) -> None:
     """No index loses its last whole shard by the delete."""
-    victim = gives_way(case)
+    victim = replaceable_shard(case)
     if victim is None:
         return
 

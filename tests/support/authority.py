@@ -5,7 +5,7 @@ from pathlib import Path
 
 from agent.rpc.security import pki
 from agent.rpc.security.caller import Role
-from agent.rpc.security.tls import Security, TlsFiles, secured
+from agent.rpc.security.tls import Security, TlsFiles, load_security
 
 HOSTS = ("127.0.0.1", "localhost")
 
@@ -36,7 +36,7 @@ class Authority:
 
     def security(self, name: str, *roles: Role, node_id: str = "", age_days: int = 0) -> Security:
         """Return how the holder of a new certificate calls and serves."""
-        return secured(self.issue(name, *roles, node_id=node_id, age_days=age_days))
+        return load_security(self.issue(name, *roles, node_id=node_id, age_days=age_days))
 
 
 def arguments(files: TlsFiles) -> list[str]:

@@ -12,7 +12,15 @@ from typing import Annotated, Final
 import typer
 from rich.text import Text
 
-from agent.cli.terminal.output import aside, emit, grid, people, say, short, show
+from agent.cli.terminal.output import (
+    aside,
+    grid,
+    people,
+    print_json,
+    print_line,
+    print_table,
+    short,
+)
 from agent.cli.terminal.typer_options import JsonFlag
 from agent.client.client import ClusterClient
 from agent.errors import Code, UnavailableError
@@ -66,7 +74,7 @@ def demo(
         with suppress(OSError):
             root.rmdir()  # fails if there is a report or a log
     if as_json:
-        emit(as_facts(evidence))
+        print_json(as_facts(evidence))
     else:
         tell(evidence)
     return ExitCode.TO_DO if evidence.not_healed else ExitCode.OK
@@ -141,24 +149,24 @@ def tell(evidence: Evidence) -> None:
         "fetched#",
     ]
     rows = [row(evidence, harm) for harm in evidence.harms]
-    show(grid("", columns, [*rows, *contest_rows(evidence), death_row(evidence)]))
+    print_table(grid("", columns, [*rows, *contest_rows(evidence), death_row(evidence)]))
     ratio = evidence.fetched_bytes / max(1, evidence.spoiled_bytes)
-    say(
+    print_line(
         f"fetched {evidence.fetched_bytes:,} bytes of chunks for {evidence.spoiled_bytes:,} bytes "
         f"spoiled: {ratio:.3f} times; {evidence.tree_bytes:,} bytes of trees to find them"
     )
-    say(
+    print_line(
         f"shards: 1 lost and rebuilt from {evidence.coded.rebuild_read_bytes:,} bytes, 1 damaged "
         f"chunk computed from {evidence.coded_fetched_bytes:,} bytes of its stripe"
     )
-    say("seconds: " + ", ".join(f"{name} {s}" for name, s in evidence.seconds.items()))
+    print_line("seconds: " + ", ".join(f"{name} {s}" for name, s in evidence.seconds.items()))
     if evidence.not_healed:
         people.print("NOT HEALED:", style="bold red")
         for why in evidence.not_healed:
-            say(f"  {why}")
+            print_line(f"  {why}")
     else:
         people.print("all replicas are equal and whole again", style="bold green")
-    say(f"report: {evidence.report}")
+    print_line(f"report: {evidence.report}")
 
 
 def row(evidence: Evidence, harm: Harm) -> tuple[object, ...]:

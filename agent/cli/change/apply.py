@@ -13,7 +13,7 @@ from agent.cli.change.container_commands import (
     ShownOption,
     YesFlag,
     read_json,
-    refuse_unasked,
+    require_confirmation,
     show_orders,
 )
 from agent.cli.inspect.scm_commands import (
@@ -24,7 +24,7 @@ from agent.cli.inspect.scm_commands import (
     wait_and_show,
 )
 from agent.cli.terminal.credentials import connect
-from agent.cli.terminal.output import counted, remark
+from agent.cli.terminal.output import pluralize, print_note
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import ClusterClient
 from agent.errors import Code, RefusedError
@@ -61,7 +61,7 @@ def apply(
     run = FinishedRun.opened(plan)
     request = read_plan(run, but=SCAN)
     if run.scope:
-        remark(run.scope)
+        print_note(run.scope)
     rows: Rows = request.rows
     scans = PlannedScans.of(run)
     with connect(scm) as client:
@@ -73,7 +73,7 @@ def apply(
             shown = decisions_in(as_shown, chain(rows, scans))
             rows, scans, worlds = still_wanted(rows, scans, shown)
         if not yes and any(row.action == "delete" for row in rows):
-            refuse_unasked(as_json=as_json)
+            require_confirmation(as_json=as_json)
             trial = handed.decide(rows, scans, worlds, dry_run=True)
             code = ExitCode(show_orders(trial, as_json=False))
             rows, scans, worlds = still_wanted(rows, scans, trial.decisions)
@@ -157,8 +157,8 @@ def question(rows: Rows, scan_count: int) -> str:
     """Return the confirmation question, with the most dangerous actions first."""
     doomed = sum(len(row.targets) for row in rows if row.action == "delete")
     others = sum(row.action != "delete" for row in rows) + scan_count
-    also = f" and does {counted(others, 'other thing')}" if others else ""
-    return f"the plan deletes {counted(doomed, 'replica')}{also}; apply it as shown?"
+    also = f" and does {pluralize(others, 'other thing')}" if others else ""
+    return f"the plan deletes {pluralize(doomed, 'replica')}{also}; apply it as shown?"
 
 
 def decisions_in(path: Path, rows: Iterable[scm_pb2.PlanRow]) -> list[scm_pb2.ContainerDecision]:

@@ -9,11 +9,19 @@ from agent.cli.change import holds as holds
 from agent.cli.change import losses as losses
 from agent.cli.change import node_commands as node_commands  # its commands belong to the same group
 from agent.cli.change import recover as recover
-from agent.cli.change.container_commands import DryRunFlag, YesFlag, refuse_unasked
+from agent.cli.change.container_commands import DryRunFlag, YesFlag, require_confirmation
 from agent.cli.inspect.scm_commands import app
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.document import facts
-from agent.cli.terminal.output import counted, emit, grid, say, short, show, size
+from agent.cli.terminal.output import (
+    grid,
+    pluralize,
+    print_json,
+    print_line,
+    print_table,
+    short,
+    size,
+)
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.errors import Code, RefusedError
 from agent.rpc.v1 import scm_pb2
@@ -29,7 +37,9 @@ def balance(
         str, typer.Option(metavar="PERCENT", help="How far from the average a datanode may be.")
     ] = "10%",
     iterations: Annotated[int, typer.Option(min=1, max=1_000, help="No more than so many.")] = 10,
-    status: Annotated[bool, typer.Option("--status", help="Only say how far it is.")] = False,
+    status: Annotated[
+        bool, typer.Option("--status", help="Only print_line how far it is.")
+    ] = False,
     stop: Annotated[bool, typer.Option("--stop", help="Begin no more moves.")] = False,
     dry_run: DryRunFlag = False,
     yes: YesFlag = False,
@@ -52,7 +62,7 @@ def balance(
             trial = client.scm.balance(request)
             if dry_run:
                 return show_balance(trial, permille, as_json=as_json)
-            refuse_unasked(as_json=as_json)
+            require_confirmation(as_json=as_json)
             show_balance(trial, permille, as_json=False)
             if not typer.confirm("begin?", err=True):
                 return ExitCode.FAILED
@@ -78,12 +88,12 @@ def show_balance(answer: scm_pb2.BalanceResponse, permille: int, *, as_json: boo
     used = [share.used_permille for share in answer.shares]
     spread = max(used, default=0) - min(used, default=0)
     if as_json:
-        emit(facts(answer))
+        print_json(facts(answer))
     else:
         rows = [
             (short(s.datanode_id), f"{s.used_permille / PERMILLE:.1f} %") for s in answer.shares
         ]
-        show(grid("", ["datanode", "used#"], rows))
+        print_table(grid("", ["datanode", "used#"], rows))
         moves = [
             (
                 m.container_id,
@@ -94,11 +104,11 @@ def show_balance(answer: scm_pb2.BalanceResponse, permille: int, *, as_json: boo
             for m in answer.moves
         ]
         if moves:
-            show(grid("", ["container#", "from", "to", "bytes#"], moves))
-        say(
+            print_table(grid("", ["container#", "from", "to", "bytes#"], moves))
+        print_line(
             f"{'running' if answer.running else 'not running'}"
             f"{': ' + answer.message if answer.message else ''}; "
-            f"{counted(answer.moved_count, 'replica')} moved ({size(answer.moved_bytes)}) "
-            f"in {counted(answer.iteration, 'iteration')}"
+            f"{pluralize(answer.moved_count, 'replica')} moved ({size(answer.moved_bytes)}) "
+            f"in {pluralize(answer.iteration, 'iteration')}"
         )
     return ExitCode.TO_DO if spread > 2 * permille else ExitCode.OK

@@ -20,12 +20,21 @@ from agent.cli.inspect.scm_commands import (
 )
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.document import facts
-from agent.cli.terminal.output import emit, grid, remark, say, short, show, size, waiting_told
+from agent.cli.terminal.output import (
+    grid,
+    print_json,
+    print_line,
+    print_note,
+    print_table,
+    print_waiting_once,
+    short,
+    size,
+)
 from agent.cli.terminal.selection import OnOption, datanode_id, selected
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import ClusterClient
 from agent.client.keylist import checked_key, delete_keys
-from agent.config.given import ANSWER_BYTES_MAX, given_bytes
+from agent.config.given import ANSWER_BYTES_MAX, read_file_bounded
 from agent.errors import Code, RefusedError
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.exits import ExitCode
@@ -36,7 +45,7 @@ YesFlag = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
 ForceFlag = Annotated[
     bool, typer.Option("--force", help="Give up commits that no closed replica has.")
 ]
-DryRunFlag = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
+DryRunFlag = Annotated[bool, typer.Option("--dry-run", help="Only print_line what would be done.")]
 NodeOption = Annotated[
     str, typer.Option("--datanode", metavar="ID|HOST:PORT", help="Whose replicas.")
 ]
@@ -81,13 +90,13 @@ def replicate(
         request = scm_pb2.ReplicateContainersRequest(
             container_ids=ids, target_datanode_id=datanode_id(client, target) if target else ""
         )
-        return confirmed(
+        return confirm_and_submit(
             client,
             lambda worlds, trial: client.scm.replicate_containers(
-                filled(request, worlds, dry_run=trial)
+                set_dry_run(request, worlds, dry_run=trial)
             ),
             "copy",
-            worlds=shown_worlds(as_shown, ids),
+            worlds=read_fingerprints(as_shown, ids),
             dry_run=dry_run,
             yes=yes,
             wait_s=wait_s,
@@ -114,13 +123,13 @@ def delete(
         request = scm_pb2.DeleteReplicasRequest(
             container_ids=ids, datanode_id=datanode_id(client, datanode)
         )
-        return confirmed(
+        return confirm_and_submit(
             client,
             lambda worlds, trial: client.scm.delete_replicas(
-                filled(request, worlds, dry_run=trial)
+                set_dry_run(request, worlds, dry_run=trial)
             ),
             "delete",
-            worlds=shown_worlds(as_shown, ids),
+            worlds=read_fingerprints(as_shown, ids),
             dry_run=dry_run,
             yes=yes,
             wait_s=wait_s,
@@ -144,14 +153,14 @@ def close(
     container without them; it shows them, and asks. Exit code 2: the control plane is in safe mode,
     and orders nothing else yet.
     """
-    worlds = shown_worlds(as_shown, ids)
+    worlds = read_fingerprints(as_shown, ids)
     with connect(scm) as client:
         request = scm_pb2.CloseContainersRequest(container_ids=ids, force=force)
         if force:
-            return confirmed(
+            return confirm_and_submit(
                 client,
                 lambda worlds, trial: client.scm.close_containers(
-                    filled(request, worlds, dry_run=trial)
+                    set_dry_run(request, worlds, dry_run=trial)
                 ),
                 "close",
                 worlds=worlds,
@@ -160,10 +169,10 @@ def close(
                 wait_s=0,
                 as_json=as_json,
             )
-        answer = client.scm.close_containers(filled(request, worlds, dry_run=dry_run))
+        answer = client.scm.close_containers(set_dry_run(request, worlds, dry_run=dry_run))
         waits = safe_mode_line(client)
     if waits:
-        remark(waits)
+        print_note(waits)
     code = (show_orders if dry_run else show_decisions)(answer, as_json=as_json)
     return ExitCode.TO_DO if waits and code == ExitCode.OK else code
 
@@ -184,17 +193,17 @@ def reconcile(
     --trust all replicas of one container become equal to that datanode's; what would be replaced is
     shown first.
     """
-    worlds = shown_worlds(as_shown, ids)
+    worlds = read_fingerprints(as_shown, ids)
     with connect(scm) as client:
         if trusted:
             if len(ids) > 1:
                 raise typer.BadParameter("give one container with --trust", param_hint="CONTAINER")
             if not (dry_run or yes):
-                refuse_unasked(as_json=as_json)
+                require_confirmation(as_json=as_json)
             chosen = datanode_id(client, trusted)
             return trust(client, ids[0], chosen, dry_run=dry_run, yes=yes, as_json=as_json)
         request = scm_pb2.ReconcileContainersRequest(container_ids=ids)
-        answer = client.scm.reconcile_containers(filled(request, worlds, dry_run=dry_run))
+        answer = client.scm.reconcile_containers(set_dry_run(request, worlds, dry_run=dry_run))
         if dry_run:
             return show_orders(answer, as_json=as_json)
         if not wait_s:
@@ -202,7 +211,7 @@ def reconcile(
         return wait_and_show(client, answer, wait_s, as_json=as_json)
 
 
-def shown_worlds(path: Path | None, ids: list[int]) -> list[int]:
+def read_fingerprints(path: Path | None, ids: list[int]) -> list[int]:
     """Return the fingerprints of containers in the output of a dry run; none without a file."""
     if path is None:
         return []
@@ -220,7 +229,7 @@ def shown_worlds(path: Path | None, ids: list[int]) -> list[int]:
 
 def read_json(path: Path) -> list[dict[str, object]]:
     """Return the JSON documents in a file."""
-    read = json.loads(given_bytes(path, bytes_max=ANSWER_BYTES_MAX))
+    read = json.loads(read_file_bounded(path, bytes_max=ANSWER_BYTES_MAX))
     if not isinstance(read, list):
         raise TypeError("it is no list")
     return read
@@ -235,7 +244,7 @@ Request = TypeVar(
 )
 
 
-def filled(request: Request, worlds: list[int], *, dry_run: bool) -> Request:
+def set_dry_run(request: Request, worlds: list[int], *, dry_run: bool) -> Request:
     """Return `request` with the fields of this call."""
     request.dry_run = dry_run
     del request.worlds[:]
@@ -243,7 +252,7 @@ def filled(request: Request, worlds: list[int], *, dry_run: bool) -> Request:
     return request
 
 
-def confirmed(
+def confirm_and_submit(
     client: ClusterClient,
     order: Callable[[list[int], bool], scm_pb2.ContainerDecisions],
     verb: str,
@@ -263,7 +272,7 @@ def confirmed(
         trial = order(worlds, True)
         if dry_run:
             return show_orders(trial, as_json=as_json)
-        refuse_unasked(as_json=as_json)
+        require_confirmation(as_json=as_json)
         code = show_orders(trial, as_json=False)
         if code != ExitCode.OK or not typer.confirm(f"{verb} as shown?", err=True):
             return code or ExitCode.FAILED
@@ -274,7 +283,7 @@ def confirmed(
     return show_decisions(answer, as_json=as_json)
 
 
-def refuse_unasked(*, as_json: bool) -> None:
+def require_confirmation(*, as_json: bool) -> None:
     """Refuse a command that needs a confirmation when stdin is not a terminal."""
     if as_json or not sys.stdin.isatty():
         raise RefusedError(
@@ -287,11 +296,11 @@ def refuse_unasked(*, as_json: bool) -> None:
 def show_orders(answer: scm_pb2.ContainerDecisions, *, as_json: bool) -> int:
     """Print the orders to be given: bytes, minutes, healthy copies before and after."""
     if as_json:
-        emit([facts(decision) for decision in answer.decisions])
+        print_json([facts(decision) for decision in answer.decisions])
     else:
         rows = [row for decision in answer.decisions for row in order_rows(decision)]
         columns = ["container#", "decision", "order", "bytes#", "minutes#", "copies", "why"]
-        show(grid("", columns, rows))
+        print_table(grid("", columns, rows))
         show_given_up(answer)
     return ExitCode.OK if all(d.code == "OK" for d in answer.decisions) else ExitCode.FAILED
 
@@ -309,11 +318,11 @@ def show_given_up(answer: scm_pb2.ContainerDecisions) -> None:
         for lost in decision.given_up
     ]
     if rows:
-        show(grid("given up", ["container#", "commit#", "block#", "key"], rows))
+        print_table(grid("given up", ["container#", "commit#", "block#", "key"], rows))
     for decision in answer.decisions:
         hidden_count = decision.given_up_count - len(decision.given_up)
         if hidden_count > 0:
-            say(f"container {decision.container_id}: and {hidden_count} commits more")
+            print_line(f"container {decision.container_id}: and {hidden_count} commits more")
 
 
 def order_rows(decision: scm_pb2.ContainerDecision) -> list[tuple[object, ...]]:
@@ -357,10 +366,10 @@ def queues(on: OnOption = None, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag 
     answer.nodes.extend(shown)
     code = ExitCode.TO_DO if waits else ExitCode.OK
     if as_json:
-        emit({**facts(answer), "safe_mode": waits})
+        print_json({**facts(answer), "safe_mode": waits})
         return code
     if waits:
-        say(waits)
+        print_line(waits)
     rows = [
         (
             short(q.datanode_id),
@@ -374,8 +383,8 @@ def queues(on: OnOption = None, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag 
         for q in answer.nodes
     ]
     columns = ["datanode", "state", "replications", "deletes", "reported", "sent", "waiting"]
-    show(grid("", columns, rows))
-    say(
+    print_table(grid("", columns, rows))
+    print_line(
         f"replicas on their way: {answer.pending_add_count}{of_limit(answer.pending_add_limit)}, "
         f"to be removed: {answer.pending_delete_count}; "
         f"containers that wait for a copy: {answer.under_replicated_count}, for a delete: "
@@ -410,22 +419,22 @@ def safemode(
     """
     with connect(scm) as client:
         if leave and not yes:
-            refuse_unasked(as_json=as_json)
+            require_confirmation(as_json=as_json)
             if not typer.confirm("decide without those that have not reported?", err=True):
                 return ExitCode.FAILED
         answer = client.scm.safe_mode(scm_pb2.SafeModeRequest(leave=leave))
         nodes = client.scm.list_nodes(scm_pb2.ListNodesRequest()).nodes
     if as_json:
-        emit(facts(answer))
+        print_json(facts(answer))
     else:
         start = "cold start" if answer.cold_start else "restart"
-        say(f"safe mode is {'on' if answer.on else 'off'} ({start}): {answer.reason}")
+        print_line(f"safe mode is {'on' if answer.on else 'off'} ({start}): {answer.reason}")
         missing = set(answer.missing_datanode_ids)
         for node in nodes:
             if node.datanode_id in missing:
                 has_called = node.health == "HEALTHY"
                 what = "has called, not named all it has" if has_called else "has not called"
-                say(f"  waits for {node.datanode_id} ({node.address}, {node.rack}): {what}")
+                print_line(f"  waits for {node.datanode_id} ({node.address}, {node.rack}): {what}")
     return ExitCode.TO_DO if answer.on else ExitCode.OK
 
 
@@ -441,15 +450,17 @@ def rm(
         checked_key(name)
     with connect(scm) as client:
         if not dry_run and not yes:
-            refuse_unasked(as_json=as_json)
+            require_confirmation(as_json=as_json)
             if not typer.confirm(f"delete {', '.join(names)}?", err=True):
                 return ExitCode.FAILED
-        deletions = delete_keys(client.scm, names, dry_run=dry_run, waits=waiting_told())
+        deletions = delete_keys(client.scm, names, dry_run=dry_run, waits=print_waiting_once())
     if as_json:
-        emit([facts(deletion) for deletion in deletions])
+        print_json([facts(deletion) for deletion in deletions])
     for deletion in () if as_json else deletions:
         if deletion.code == "OK":
-            say(f"{'would delete' if dry_run else 'deleted'} {deletion.key}, {size(deletion.size)}")
+            print_line(
+                f"{'would delete' if dry_run else 'deleted'} {deletion.key}, {size(deletion.size)}"
+            )
         else:
-            remark(f"{deletion.key}: no such key")
+            print_note(f"{deletion.key}: no such key")
     return ExitCode.OK if all(d.code == "OK" for d in deletions) else ExitCode.FAILED

@@ -8,14 +8,14 @@ from agent.cli.change.container_commands import (
     DryRunFlag,
     ShownOption,
     YesFlag,
-    refuse_unasked,
-    shown_worlds,
+    read_fingerprints,
+    require_confirmation,
 )
 from agent.cli.change.node_commands import Datanodes, ForceFlag, show_node_decisions
 from agent.cli.inspect.scm_commands import Containers, app
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.document import facts
-from agent.cli.terminal.output import counted, emit, grid, say, show
+from agent.cli.terminal.output import grid, pluralize, print_json, print_line, print_table
 from agent.cli.terminal.selection import datanode_ids
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.rpc.v1 import scm_pb2
@@ -44,7 +44,7 @@ def forget(
     first. If a replica returns later, it is reported and not deleted; --undo makes it the
     container's again.
     """
-    worlds = shown_worlds(as_shown, ids)
+    worlds = read_fingerprints(as_shown, ids)
     with connect(scm) as client:
         request = scm_pb2.ForgetContainersRequest(container_ids=ids, worlds=worlds, undo=undo)
         if dry_run or not yes:
@@ -52,7 +52,7 @@ def forget(
             trial = client.scm.forget_containers(request)
             if dry_run:
                 return show_fates(trial, as_json=as_json)
-            refuse_unasked(as_json=as_json)
+            require_confirmation(as_json=as_json)
             code = show_fates(trial, as_json=False)
             question = "take them back?" if undo else "give them up, and these keys with them?"
             if code != ExitCode.OK or not typer.confirm(question, err=True):
@@ -67,16 +67,16 @@ def show_fates(answer: scm_pb2.ForgetContainersResponse, *, as_json: bool) -> in
     """Print the result, or the preview, for each container and its keys; return 1 if any was
     refused."""
     if as_json:
-        emit([facts(one) for one in answer.containers])
+        print_json([facts(one) for one in answer.containers])
     else:
         rows = [(c.container_id, c.code, c.key_count, c.message) for c in answer.containers]
-        show(grid("", ["container#", "decision", "lost keys#", "why"], rows))
+        print_table(grid("", ["container#", "decision", "lost keys#", "why"], rows))
         for one in answer.containers:
             for name in one.keys[:KEYS_SHOWN_MAX]:
-                say(f"lost with container {one.container_id}: {name}")
+                print_line(f"lost with container {one.container_id}: {name}")
             left = one.key_count - len(one.keys[:KEYS_SHOWN_MAX])
             if left > 0:
-                say(f"and {counted(left, 'key')} more of container {one.container_id}")
+                print_line(f"and {pluralize(left, 'key')} more of container {one.container_id}")
     return ExitCode.OK if all(one.code == "OK" for one in answer.containers) else ExitCode.FAILED
 
 
@@ -103,7 +103,7 @@ def remove_node(
             trial = client.scm.remove_nodes(request)
             if dry_run:
                 return show_node_decisions(trial, as_json=as_json)
-            refuse_unasked(as_json=as_json)
+            require_confirmation(as_json=as_json)
             code = show_node_decisions(trial, as_json=False)
             if code != ExitCode.OK or not typer.confirm("remove as shown?", err=True):
                 return code or ExitCode.FAILED

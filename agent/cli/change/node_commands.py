@@ -7,12 +7,20 @@ from typing import Annotated, Final
 
 import typer
 
-from agent.cli.change.container_commands import DryRunFlag, YesFlag, refuse_unasked
+from agent.cli.change.container_commands import DryRunFlag, YesFlag, require_confirmation
 from agent.cli.inspect.key_lists import keys_in
 from agent.cli.inspect.scm_commands import app
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.document import facts
-from agent.cli.terminal.output import counted, emit, grid, say, say_lines, short, show
+from agent.cli.terminal.output import (
+    grid,
+    pluralize,
+    print_json,
+    print_line,
+    print_table,
+    say_lines,
+    short,
+)
 from agent.cli.terminal.selection import OnOption, datanode_ids, selected
 from agent.cli.terminal.time_option import duration
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
@@ -44,7 +52,7 @@ Datanodes = Annotated[
         metavar="DATANODE", help="Ids of datanodes, prefixes of them, addresses, or racks: /..."
     ),
 ]
-ForceFlag = Annotated[bool, typer.Option("--force", help="Whatever the checks say.")]
+ForceFlag = Annotated[bool, typer.Option("--force", help="Whatever the checks print_line.")]
 UndoFlag = Annotated[
     bool, typer.Option("--undo", help="Take them back into service, however far they have come.")
 ]
@@ -131,7 +139,7 @@ def set_states(
             trial = client.scm.set_operational_states(request)
             if dry_run:
                 return show_node_decisions(trial, as_json=as_json)
-            refuse_unasked(as_json=as_json)
+            require_confirmation(as_json=as_json)
             code = show_node_decisions(trial, as_json=False)
             if code != ExitCode.OK or not typer.confirm(f"{op_state} as shown?", err=True):
                 return code or ExitCode.FAILED
@@ -150,7 +158,7 @@ def departures(on: OnOption = None, scm: ScmOption = SCM_DEFAULT, as_json: JsonF
         is_selected = selected(client, on)
     shown = [departure for departure in answer.departures if is_selected(departure.datanode_id)]
     if as_json:
-        emit([facts(departure) for departure in shown])
+        print_json([facts(departure) for departure in shown])
     else:
         rows = [
             (
@@ -168,11 +176,11 @@ def departures(on: OnOption = None, scm: ScmOption = SCM_DEFAULT, as_json: JsonF
             for d in shown
         ]
         columns = ["datanode", "state", "health", "containers#", "copying#", "required#"]
-        show(grid("", [*columns, "unclosed#", "locked#", "switch off", "back in"], rows))
+        print_table(grid("", [*columns, "unclosed#", "locked#", "switch off", "back in"], rows))
     waiting = sum(not d.switch_off for d in shown)
     if not as_json:
-        say(progress_text(shown))
-        say(locked_text(answer))
+        print_line(progress_text(shown))
+        print_line(locked_text(answer))
     return ExitCode.TO_DO if waiting else ExitCode.OK
 
 
@@ -180,7 +188,7 @@ def progress_text(departures: Sequence[scm_pb2.Departure]) -> str:
     """Return the remaining work of the whole cluster, as numbers that decrease to 0."""
     ready = [short(d.datanode_id) for d in departures if d.switch_off]
     lines = [f"may be switched off now: {', '.join(ready)}"] if ready else []
-    left = counted(len(departures) - len(ready), "datanode")
+    left = pluralize(len(departures) - len(ready), "datanode")
     required = sum(d.required_count for d in departures)
     copying = sum(d.copying_count for d in departures)
     lines.append(f"{left} not ready: {required} replicas to make elsewhere, {copying} under way")
@@ -209,7 +217,7 @@ def report(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> int:
         counts = client.scm.count_containers(scm_pb2.CountContainersRequest())
     is_whole = counts.verdict == DataVerdict.WHOLE
     if as_json:
-        emit(
+        print_json(
             {
                 **facts(answer),
                 "answer": "; ".join(counts.reasons),
@@ -219,7 +227,7 @@ def report(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> int:
             }
         )
     else:
-        say("; ".join(counts.reasons) or NO_DOUBT)
+        print_line("; ".join(counts.reasons) or NO_DOUBT)
         say_lines(report_text(answer))
         at_risk.show("Keys in containers that are lost or at risk")
     return ExitCode.OK if is_whole else ExitCode.TO_DO
@@ -294,8 +302,8 @@ def order_nodes(scm: str, ids: list[str], kind: str, *, as_json: bool) -> int:
 def show_node_decisions(answer: scm_pb2.NodeDecisions, *, as_json: bool) -> int:
     """Print the SCM's decision per datanode; return 1 if it refused any."""
     if as_json:
-        emit([facts(decision) for decision in answer.decisions])
+        print_json([facts(decision) for decision in answer.decisions])
     else:
         rows = [(short(d.datanode_id), d.code, d.message) for d in answer.decisions]
-        show(grid("", ["datanode", "decision", "why"], rows))
+        print_table(grid("", ["datanode", "decision", "why"], rows))
     return ExitCode.OK if all(d.code == "OK" for d in answer.decisions) else ExitCode.FAILED

@@ -10,11 +10,11 @@ import typer
 from agent.cli.change.container_commands import DryRunFlag
 from agent.cli.inspect.scm_commands import app
 from agent.cli.terminal.credentials import connect
-from agent.cli.terminal.output import counted, emit, items_progress, remark, say
+from agent.cli.terminal.output import items_progress, pluralize, print_json, print_line, print_note
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import ClusterClient
 from agent.client.putnote import DiscoveredPut, files_of
-from agent.client.rediscovery import DiscoveredContainer, look_into
+from agent.client.rediscovery import DiscoveredContainer, fetch_contents
 from agent.errors import Code, RefusedError
 from agent.rpc.v1 import container_pb2, scm_pb2
 from agent.runtime.exits import ExitCode
@@ -92,13 +92,13 @@ def recover(
     with connect(scm) as client:
         state = client.scm.get_recovery(scm_pb2.GetRecoveryRequest())
         if not as_json:
-            say(_what(state))
+            print_line(_what(state))
         if state.missing_datanode_ids and not force:
-            remark(f"not reported yet: {', '.join(state.missing_datanode_ids)}")
+            print_note(f"not reported yet: {', '.join(state.missing_datanode_ids)}")
             if not dry_run:
-                remark("start them and wait, or go on without them: --force")
+                print_note("start them and wait, or go on without them: --force")
                 if as_json:
-                    emit(result.document(is_finished=False))
+                    print_json(result.document(is_finished=False))
                 return ExitCode.UNAVAILABLE
         seen = list(_looked_into(client, state.container_ids, result, quiet=as_json))
         for one in seen:
@@ -113,12 +113,14 @@ def recover(
             last = max((one.last_local_id for one in seen), default=0)
             client.scm.recover(scm_pb2.RecoverRequest(finish=True, force=force, last_local_id=last))
     if as_json:
-        emit(result.document(is_finished=is_end))
+        print_json(result.document(is_finished=is_end))
     else:
         _show(result, dry_run=dry_run)
         if is_end:
-            say("finished: decisions begin as soon as the datanodes have reported")
-            say("suture scm report names the keys of containers that nobody has, if there are any")
+            print_line("finished: decisions begin as soon as the datanodes have reported")
+            print_line(
+                "suture scm report names the keys of containers that nobody has, if there are any"
+            )
     if state.restored and not is_end and not dry_run:
         return ExitCode.UNAVAILABLE
     to_do = (result.aside, result.unfinished, result.uncertain, result.silent, result.left())
@@ -126,7 +128,7 @@ def recover(
 
 
 def _what(state: scm_pb2.GetRecoveryResponse) -> str:
-    count = counted(len(state.container_ids), "container")
+    count = pluralize(len(state.container_ids), "container")
     if not state.restored:
         return f"not restored, or recovered already; {count} to look into"
     taken = datetime.fromtimestamp(state.taken_at_ms / 1000, UTC).isoformat(timespec="seconds")
@@ -148,7 +150,7 @@ def _looked_into(
                 continue  # lost at the datanode since it was listed
             if info.state == UNKNOWN:
                 result.unknown.add(container_id)
-            yield look_into(info, client.peer)
+            yield fetch_contents(info, client.peer)
 
 
 def _requests(
@@ -228,30 +230,34 @@ def _key(found: DiscoveredPut) -> scm_pb2.KeyInfo:
 def _show(result: RecoverySummary, *, dry_run: bool) -> None:
     would = "would be " if dry_run else ""
     if result.adopted:
-        say(f"{counted(len(result.adopted), 'container')} {would}taken over")
+        print_line(f"{pluralize(len(result.adopted), 'container')} {would}taken over")
     _list(
         "not taken over: ids too high to be of this cluster, or shards whose code nothing names",
         [str(number) for number in result.left()],
     )
     for code, names in sorted(result.codes.items()):
-        say(f"{counted(len(names), 'key')} {code}")
+        print_line(f"{pluralize(len(names), 'key')} {code}")
     _list("of two puts the older is kept as", [f"{b} (of {a})" for b, a in result.aside.items()])
     _list("deleted since the backup", sorted(result.deleted))
     _list("never finished, or parts are nowhere", result.unfinished)
     _list("written by a client from before, perhaps not whole", result.uncertain)
     _list("did not answer", [f"{node}: {why}" for node, why in result.silent.items()])
     if result.nameless_count:
-        say(f"{counted(result.nameless_count, 'block')} without a key's name: kept, of no key")
+        print_line(
+            f"{pluralize(result.nameless_count, 'block')} without a key's name: kept, of no key"
+        )
     if result.torn_count:
-        say(f"{counted(result.torn_count, 'block group')} with too few shards: kept, of no key")
+        print_line(
+            f"{pluralize(result.torn_count, 'block group')} with too few shards: kept, of no key"
+        )
 
 
 def _list(what: str, names: Sequence[str]) -> None:
     """Print the first names; --json has all."""
     if not names:
         return
-    say(f"{what}: {len(names)}")
+    print_line(f"{what}: {len(names)}")
     for name in names[:SHOWN_MAX]:
-        say(f"  {name}")
+        print_line(f"  {name}")
     if len(names) > SHOWN_MAX:
-        say(f"  and {len(names) - SHOWN_MAX} more; --json lists all")
+        print_line(f"  and {len(names) - SHOWN_MAX} more; --json lists all")

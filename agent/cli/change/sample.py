@@ -11,11 +11,11 @@ import typer
 from agent.cli.evidence.cluster_sample import LiveSample, SampleRequest, sample_of
 from agent.cli.terminal.ask import NodeOption, nodes_of
 from agent.cli.terminal.credentials import connect
-from agent.cli.terminal.output import counted, emit, items_progress, say, short, size
+from agent.cli.terminal.output import items_progress, pluralize, print_json, print_line, short, size
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.errors import Code, RefusedError
 from agent.runtime.exits import ExitCode
-from agent.salvage.sample import OfflineSample, take_sample
+from agent.salvage.sample import OfflineSample, run_sample
 from scanner.sampling import FRACTION_MIN, SampleSize
 
 SHOWN_MAX: Final = 20
@@ -78,17 +78,17 @@ def sample(
         taken = offline_sample(volumes, wish) if volumes else live_sample(scm, datanode, wish)
     if as_json:
         document = taken.document() if isinstance(taken, LiveSample) else asdict(taken)
-        emit({**document, "confidence": wish.confidence, "fraction": fraction})
+        print_json({**document, "confidence": wish.confidence, "fraction": fraction})
     elif isinstance(taken, LiveSample):
-        tell_live(taken)
+        print_live_sample(taken)
     else:
-        tell(taken)
+        print_sample(taken)
     return ExitCode.OK if taken.is_clean else ExitCode.TO_DO
 
 
 def offline_sample(volumes: Sequence[Path], wish: SampleRequest) -> OfflineSample:
     """Draw a sample from volumes that no agent uses."""
-    return take_sample(
+    return run_sample(
         volumes,
         confidence=wish.confidence,
         fraction=wish.fraction,
@@ -104,21 +104,25 @@ def live_sample(scm: str, datanode: str | None, wish: SampleRequest) -> LiveSamp
         return sample_of(client, nodes_of(client, datanode), wish)
 
 
-def tell(taken: OfflineSample) -> None:
+def print_sample(taken: OfflineSample) -> None:
     """Print the sample of volumes, and exactly the conclusions that it allows."""
-    say(headline(taken.size, taken.seed, read_count=taken.read_count, bytes_read=taken.bytes_read))
+    print_line(
+        headline(taken.size, taken.seed, read_count=taken.read_count, bytes_read=taken.bytes_read)
+    )
     for one in taken.bad[:SHOWN_MAX]:
         place = f"container {one.container_id} block {one.block_id} at {one.offset}"
-        say(f"  {one.volume}: {place}: {one.verdict} {one.fault}: {one.evidence}")
+        print_line(f"  {one.volume}: {place}: {one.verdict} {one.fault}: {one.evidence}")
     say_more(taken.bad_count)
     for row in taken.damaged_rows[:SHOWN_MAX]:
-        say(f"  not drawn from, its row is damaged: {row}")
+        print_line(f"  not drawn from, its row is damaged: {row}")
     for volume, why in taken.unreadable_volumes.items():
-        say(f"  not drawn from: {volume}: {why}")
+        print_line(f"  not drawn from: {volume}: {why}")
     if taken.without_checksum_count:
-        say(f"  {counted(taken.without_checksum_count, 'chunk')} without checksums not drawn from")
-    say(
-        said(
+        print_line(
+            f"  {pluralize(taken.without_checksum_count, 'chunk')} without checksums not drawn from"
+        )
+    print_line(
+        conclusion_text(
             taken.size,
             "read all of them (suture fsck --read-data)",
             read_count=taken.read_count,
@@ -128,25 +132,25 @@ def tell(taken: OfflineSample) -> None:
     )
 
 
-def tell_live(taken: LiveSample) -> None:
+def print_live_sample(taken: LiveSample) -> None:
     """Print the sample of datanodes, and exactly the conclusions that it allows."""
     read_count, bytes_read = taken.total("read_count"), taken.total("bytes_read")
-    say(headline(taken.size, taken.seed, read_count=read_count, bytes_read=bytes_read))
+    print_line(headline(taken.size, taken.seed, read_count=read_count, bytes_read=bytes_read))
     bad = [(node, item) for node, result in taken.results.items() for item in result.bad]
     for node, item in bad[:SHOWN_MAX]:
         place = f"container {item.container_id} block {item.local_id} at {item.offset}"
-        say(f"  {short(node)}: {place}: {item.verdict} {item.fault}: {item.evidence}")
+        print_line(f"  {short(node)}: {place}: {item.verdict} {item.fault}: {item.evidence}")
     say_more(taken.total("bad_count"))
     for node, result in taken.results.items():
         for why in result.unread[:SHOWN_MAX]:
-            say(f"  not drawn from: {short(node)}: {why}")
+            print_line(f"  not drawn from: {short(node)}: {why}")
     for node, why in taken.silent.items():
-        say(f"  not drawn from: {short(node)} does not answer: {why}")
+        print_line(f"  not drawn from: {short(node)} does not answer: {why}")
     for name, (what, why) in NOT_DRAWN.items():
         if taken.total(name):
-            say(f"  {counted(taken.total(name), what)} {why}")
-    say(
-        said(
+            print_line(f"  {pluralize(taken.total(name), what)} {why}")
+    print_line(
+        conclusion_text(
             taken.size,
             "their replicas are read next (suture findings)",
             read_count=read_count,
@@ -159,7 +163,7 @@ def tell_live(taken: LiveSample) -> None:
 def headline(drawn: SampleSize, seed: int, *, read_count: int, bytes_read: int) -> str:
     """Return how much was read, and of how much."""
     return (
-        f"{read_count} of {counted(drawn.chunk_count, 'chunk')} read, "
+        f"{read_count} of {pluralize(drawn.chunk_count, 'chunk')} read, "
         f"{size(bytes_read)}, drawn uniformly with seed {seed}; "
         f"of endlessly many it would be {drawn.endless_count}"
     )
@@ -168,15 +172,15 @@ def headline(drawn: SampleSize, seed: int, *, read_count: int, bytes_read: int) 
 def say_more(bad_count: int) -> None:
     """Print how many bad chunks are not shown."""
     if bad_count > SHOWN_MAX:
-        say(f"  and {bad_count - SHOWN_MAX} more; --json has them")
+        print_line(f"  and {bad_count - SHOWN_MAX} more; --json has them")
 
 
-def said(
+def conclusion_text(
     drawn: SampleSize, then: str, *, read_count: int, bad_count: int, undecided_count: int
 ) -> str:
     """Return the conclusion of a sample; `then` is the advice if something is bad."""
     if undecided_count:
-        return f"nothing follows: {counted(undecided_count, 'chunk')} could not be judged"
+        return f"nothing follows: {pluralize(undecided_count, 'chunk')} could not be judged"
     if bad_count:
         return (
             f"{bad_count} of {read_count} are bad, so about "
@@ -185,5 +189,5 @@ def said(
     unread = drawn.chunk_count - read_count
     return (
         f"none is bad: if {drawn.bad_count} or more of {drawn.chunk_count} were, one would have "
-        f"been drawn with P = {drawn.power:.4%}; of {counted(unread, 'chunk')} nothing is known"
+        f"been drawn with P = {drawn.power:.4%}; of {pluralize(unread, 'chunk')} nothing is known"
     )

@@ -6,16 +6,26 @@ from typing import Annotated, Final
 import typer
 
 from agent.cli.change.sample import sample
-from agent.cli.inspect.datanodes import say_silent
+from agent.cli.inspect.datanodes import print_unreachable
 from agent.cli.inspect.replica_commands import ScanOptions, scan_replicas
 from agent.cli.inspect.verify_parity import verify_parity_command
-from agent.cli.terminal.ask import DatanodeReply, NodeOption, ask_each, nodes_of
+from agent.cli.terminal.ask import DatanodeReply, NodeOption, nodes_of, query_all
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.document import facts
-from agent.cli.terminal.output import ID_MAX, ago, counted, emit, grid, say, short, show, size
+from agent.cli.terminal.output import (
+    ID_MAX,
+    ago,
+    grid,
+    pluralize,
+    print_json,
+    print_line,
+    print_table,
+    short,
+    size,
+)
 from agent.cli.terminal.time_option import duration
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
-from agent.config.quantity import spoken_duration
+from agent.config.quantity import format_duration
 from agent.errors import Code, RefusedError, UnavailableError
 from agent.observe.status_headline import percent
 from agent.rpc.calls.peer import Peer
@@ -38,7 +48,7 @@ def status(
 
     Exit code 2: a scan is behind its interval or blind, or a datanode does not answer.
     """
-    return tell(ask(scm, datanode, lambda peer: peer.scrub_status()), as_json=as_json)
+    return print_answers(ask(scm, datanode, lambda peer: peer.scrub_status()), as_json=as_json)
 
 
 @app.command("pause")
@@ -60,7 +70,7 @@ def pause(
         wish = pb.SteerScrubRequest(volume_id=volume, resume=True)
     else:
         wish = pb.SteerScrubRequest(volume_id=volume, pause_ms=max(1, int(duration_s * 1000)))
-    return tell(steered(scm, datanode, wish), as_json=as_json)
+    return print_answers(steered(scm, datanode, wish), as_json=as_json)
 
 
 @app.command("scan")
@@ -69,7 +79,10 @@ def scan(
     scm: ScmOption = SCM_DEFAULT,
     datanode: NodeOption = None,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Read now, show how far it is, and say what was found.")
+        bool,
+        typer.Option(
+            "--wait", help="Read now, print_table how far it is, and print_line what was found."
+        ),
     ] = False,
     full_speed: Annotated[
         bool, typer.Option("--full-speed", help="With --wait: clients' reads wait, not the scan.")
@@ -93,7 +106,7 @@ def scan(
         )
     if cancel:
         wish = pb.SteerScrubRequest(skip_container_id=container_id)
-        return tell(steered(scm, datanode, wish), as_json=as_json)
+        return print_answers(steered(scm, datanode, wish), as_json=as_json)
     return scan_replicas(
         scm,
         datanode,
@@ -110,7 +123,7 @@ def ask(
 ) -> Answers:
     """Ask one datanode, or all concurrently. Raise SutureError if none answers."""
     with connect(scm) as client:
-        answers = ask_each(client, nodes_of(client, datanode), question)
+        answers = query_all(client, nodes_of(client, datanode), question)
     if all(answer.value is None for answer in answers):
         errors = [answer.cause for answer in answers if answer.cause]
         raise next((error for error in errors if isinstance(error, UnavailableError)), errors[0])
@@ -126,25 +139,25 @@ def steered(scm: str, datanode: str | None, wish: pb.SteerScrubRequest) -> Answe
     return [answer for answer in answers if answer.value is not None or not wish.volume_id]
 
 
-def tell(answers: Answers, *, as_json: bool) -> int:
+def print_answers(answers: Answers, *, as_json: bool) -> int:
     """Print the answers, and the datanodes without one; return the exit code."""
     heard = [(answer.datanode, answer.value) for answer in answers if answer.value is not None]
     silent = [(answer.datanode, answer.error) for answer in answers if answer.error]
     if as_json:
         errors = {datanode: {"error": error} for datanode, error in silent}
-        emit({datanode: facts(answer) for datanode, answer in heard} | errors)
+        print_json({datanode: facts(answer) for datanode, answer in heard} | errors)
     else:
         columns = ["datanode", "volume", "state", "done#", "speed", "needed", "due#", "done in"]
         columns += ["oldest read", "lag", "remark"]
         rows = [
             volume_row(datanode, volume) for datanode, answer in heard for volume in answer.volumes
         ]
-        show(grid("", columns, rows))
+        print_table(grid("", columns, rows))
         for datanode, answer in heard:
-            say(f"{short(datanode)}: {headline(answer)}")
+            print_line(f"{short(datanode)}: {headline(answer)}")
             for line in parity_lines(answer.parity):
-                say(f"{short(datanode)}: {line}")
-        say_silent(silent)
+                print_line(f"{short(datanode)}: {line}")
+        print_unreachable(silent)
     return ExitCode.TO_DO if silent or any(is_wrong(answer) for _, answer in heard) else ExitCode.OK
 
 
@@ -160,8 +173,8 @@ def parity_lines(parity: pb.ParityScrub) -> list[str]:
     if not parity.verified_count and not parity.container_id:
         return []
     lines = [
-        f"parity of {counted(parity.verified_count, 'container')} verified, "
-        f"{counted(parity.stripe_count, 'stripe')}, oldest {ago(parity.oldest_verified_at_ms)}"
+        f"parity of {pluralize(parity.verified_count, 'container')} verified, "
+        f"{pluralize(parity.stripe_count, 'stripe')}, oldest {ago(parity.oldest_verified_at_ms)}"
     ]
     for fault in parity.faults:
         wrong = ", ".join(map(str, fault.wrong_shards)) or "cannot be told"
@@ -181,10 +194,10 @@ def headline(answer: pb.ScrubStatusResponse) -> str:
     off = len(answer.volumes) - len(on)
     kept = "kept on the other volumes" if off else "kept on all volumes"
     kept = f"broken on {late} of {len(on)} volumes" if late else kept
-    kept = f"{counted(off, 'volume')} not scanned; {kept}" if off else kept
+    kept = f"{pluralize(off, 'volume')} not scanned; {kept}" if off else kept
     due_bytes = sum(volume.due_bytes for volume in on)
     return (
-        f"every byte within {spoken_duration(answer.interval_ms / 1000)}: {kept}; "
+        f"every byte within {format_duration(answer.interval_ms / 1000)}: {kept}; "
         f"{size(due_bytes)} due now, {answer.on_demand_waiting} scans asked for"
     )
 
@@ -198,7 +211,7 @@ def volume_row(datanode: str, volume: pb.VolumeScrub) -> tuple[object, ...]:
         part = min(1.0, volume.container_bytes_read / max(volume.container_bytes, 1))
         state = f"{state} {volume.container_id} ({part:.0%})"
     if volume.pause_left_ms:
-        state = f"paused for {spoken_duration(volume.pause_left_ms / 1000)}"
+        state = f"paused for {format_duration(volume.pause_left_ms / 1000)}"
     remarks = [volume.check, "the planted fault was not found" if volume.canary_overdue else ""]
     if not volume.promise_possible:
         remarks.append(volume.promise)
@@ -212,9 +225,9 @@ def volume_row(datanode: str, volume: pb.VolumeScrub) -> tuple[object, ...]:
         f"{size(volume.speed_bytes_per_s)}/s",
         f"{size(volume.needed_bytes_per_s)}/s",
         volume.due_count,
-        "?" if volume.eta_ms < 0 else spoken_duration(volume.eta_ms / 1000),
+        "?" if volume.eta_ms < 0 else format_duration(volume.eta_ms / 1000),
         ago(volume.oldest_read_at_ms) if volume.used_bytes else "-",
-        spoken_duration(volume.lag_ms / 1000) if volume.lag_ms else "none",
+        format_duration(volume.lag_ms / 1000) if volume.lag_ms else "none",
         "; ".join(filter(None, remarks)),
     )
 

@@ -3,10 +3,18 @@
 import typer
 
 from agent.cli.terminal.credentials import security
-from agent.cli.terminal.output import emit, grid, remark, say, show, size, waiting_told
+from agent.cli.terminal.output import (
+    grid,
+    print_json,
+    print_line,
+    print_note,
+    print_table,
+    print_waiting_once,
+    size,
+)
 from agent.client.client import ClusterClient
 from agent.errors import Code, RefusedError
-from agent.rpc.calls.channel import patient
+from agent.rpc.calls.channel import retry_while
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.runtime.exits import ExitCode
@@ -36,16 +44,16 @@ def trust(
             hint=f"suture scm containers {container_id}",
         )
     others = [one for one in replicas if one.datanode_id != trusted_id]
-    shown: Shown = {one.datanode_id: asked(container_id, one, trusted) for one in others}
-    tell(shown, as_json=as_json)
+    shown: Shown = {one.datanode_id: request_trust(container_id, one, trusted) for one in others}
+    print_changes(shown, as_json=as_json)
     if dry_run or not any(answer.change_count for answer in shown.values()):
         return ExitCode.OK
     if not yes and not typer.confirm(f"replace as shown, trusting {trusted_id}?", err=True):
         return ExitCode.FAILED
     failed = 0
     for one in others:
-        answer = asked(container_id, one, trusted, shown=shown[one.datanode_id].shown)
-        remark(f"{one.datanode_id}: {answer.result}, {answer.failed_count} chunks failed")
+        answer = request_trust(container_id, one, trusted, shown=shown[one.datanode_id].shown)
+        print_note(f"{one.datanode_id}: {answer.result}, {answer.failed_count} chunks failed")
         failed += answer.failed_count
     # The contradictions end when all replicas have been reconciled again.
     client.scm.reconcile_containers(
@@ -54,7 +62,7 @@ def trust(
     return ExitCode.TO_DO if failed else ExitCode.OK
 
 
-def asked(
+def request_trust(
     container_id: int,
     datanode: container_pb2.DatanodeEndpoint,
     trusted: container_pb2.DatanodeEndpoint,
@@ -70,18 +78,18 @@ def asked(
         shown=shown,
     )
     with Peer(datanode.address, datanode_id=datanode.datanode_id, security=security()) as peer:
-        return patient(
+        return retry_while(
             lambda: peer.trust(request),
             codes={Code.BUSY},
             must_end=lambda: False,
-            waits=waiting_told(datanode.datanode_id),
+            waits=print_waiting_once(datanode.datanode_id),
         )
 
 
-def tell(shown: Shown, *, as_json: bool) -> None:
+def print_changes(shown: Shown, *, as_json: bool) -> None:
     """Print what would be installed, and what it would replace."""
     if as_json:
-        emit(
+        print_json(
             [
                 {
                     "datanode_id": datanode_id,
@@ -116,6 +124,6 @@ def tell(shown: Shown, *, as_json: bool) -> None:
         for one in answer.changes
     ]
     columns = ["datanode", "block#", "offset#", "bytes#", "change", "here", "trusted"]
-    show(grid("", columns, rows[:SHOWN_MAX]))
+    print_table(grid("", columns, rows[:SHOWN_MAX]))
     total = sum(answer.change_count for answer in shown.values())
-    say(f"{total} changes; what is replaced or deleted goes to quarantine")
+    print_line(f"{total} changes; what is replaced or deleted goes to quarantine")

@@ -10,10 +10,19 @@ from typing import Annotated, Final
 import typer
 
 from agent.cli.inspect.datanodes import volume_columns, volume_row
-from agent.cli.terminal.ask import ask_each, nodes_of
+from agent.cli.terminal.ask import nodes_of, query_all
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.document import facts
-from agent.cli.terminal.output import aside, bytes_progress, counted, emit, grid, say, short, show
+from agent.cli.terminal.output import (
+    aside,
+    bytes_progress,
+    grid,
+    pluralize,
+    print_json,
+    print_line,
+    print_table,
+    short,
+)
 from agent.cli.terminal.selection import known_nodes, one_volume
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import ClusterClient
@@ -82,11 +91,11 @@ def add(
     with connect(scm) as client:
         nodes = nodes_of(client, datanode)
         wish = pb.SteerVolumeRequest(add_path=str(paths[0]))
-        [answered] = ask_each(client, nodes, lambda peer: peer.steer_volume(wish))
+        [answered] = query_all(client, nodes, lambda peer: peer.steer_volume(wish))
     if answered.value is None:
         assert answered.cause is not None
         raise answered.cause
-    return shown(answered.datanode, answered.value.volumes, as_json=as_json)
+    return print_volumes(answered.datanode, answered.value.volumes, as_json=as_json)
 
 
 def declare(volumes: Sequence[Path], *, as_json: bool) -> int:
@@ -100,10 +109,10 @@ def declare(volumes: Sequence[Path], *, as_json: bool) -> int:
             if is_on_btrfs(volume):
                 aside.print(f"{volume} is on btrfs: ext4 and XFS are supported")
     if as_json:
-        emit([str(volume) for volume in volumes])
+        print_json([str(volume) for volume in volumes])
     else:
         for volume in volumes:
-            say(f"{volume}: a new disk; restart the agent to use it")
+            print_line(f"{volume}: a new disk; restart the agent to use it")
     return ExitCode.OK
 
 
@@ -129,18 +138,18 @@ def retire(
     if cancel and to:
         raise typer.BadParameter("give --cancel or --to", param_hint="--to")
     with connect(scm) as client:
-        place = found(client, volume)
+        place = resolve_volume(client, volume)
         target_id = target_of(client, place, volume, to) if to else ""
-        volumes = steer(client, place, "IN_SERVICE" if cancel else "RETIRING", target_id)
+        volumes = set_volume_mode(client, place, "IN_SERVICE" if cancel else "RETIRING", target_id)
         if wait and not cancel:
-            return follow(client, place, as_json=as_json)
-    return shown(place.datanode_id, volumes, as_json=as_json)
+            return watch_evacuation(client, place, as_json=as_json)
+    return print_volumes(place.datanode_id, volumes, as_json=as_json)
 
 
 def target_of(client: ClusterClient, place: VolumeRef, volume: str, to: str) -> str:
     """Return the volume that takes all replicas of another one. Raise RefusedError for another
     datanode's."""
-    target = found(client, to)
+    target = resolve_volume(client, to)
     if place.datanode_id != target.datanode_id:
         raise RefusedError(
             Code.WRONG_DATANODE,
@@ -162,18 +171,18 @@ def read_only(
     Writers use other volumes; repairs and deletes continue.
     """
     with connect(scm) as client:
-        place = found(client, volume)
-        volumes = steer(client, place, "IN_SERVICE" if off else "READ_ONLY")
-    return shown(place.datanode_id, volumes, as_json=as_json)
+        place = resolve_volume(client, volume)
+        volumes = set_volume_mode(client, place, "IN_SERVICE" if off else "READ_ONLY")
+    return print_volumes(place.datanode_id, volumes, as_json=as_json)
 
 
-def found(client: ClusterClient, given: str) -> VolumeRef:
+def resolve_volume(client: ClusterClient, given: str) -> VolumeRef:
     """Return the named volume. Raise RefusedError."""
     node, volume_id = one_volume(known_nodes(client), given)
     return VolumeRef(node.datanode_id, node.address, volume_id)
 
 
-def steer(
+def set_volume_mode(
     client: ClusterClient, place: VolumeRef, service: str, target_id: str = ""
 ) -> Sequence[pb.VolumeStatus]:
     """Change the service of a volume; return all volumes of its datanode."""
@@ -183,31 +192,31 @@ def steer(
     return client.peer(place).steer_volume(wish).volumes
 
 
-def shown(datanode_id: str, volumes: Sequence[pb.VolumeStatus], *, as_json: bool) -> int:
+def print_volumes(datanode_id: str, volumes: Sequence[pb.VolumeStatus], *, as_json: bool) -> int:
     """Print the volumes of a datanode."""
     if as_json:
-        emit([{"datanode_id": datanode_id, **facts(volume)} for volume in volumes])
+        print_json([{"datanode_id": datanode_id, **facts(volume)} for volume in volumes])
     else:
         rows = [volume_row(datanode_id, volume, pb.VolumeScrub(state="-")) for volume in volumes]
-        show(grid("", volume_columns(), rows))
+        print_table(grid("", volume_columns(), rows))
     return ExitCode.OK
 
 
-def follow(client: ClusterClient, place: VolumeRef, *, as_json: bool) -> int:
+def watch_evacuation(client: ClusterClient, place: VolumeRef, *, as_json: bool) -> int:
     """Show the progress of a retirement until the volume is empty, or nothing moves any more."""
     sent: dict[int, list[int]] = {}
     with bytes_progress("moved", 0, quiet=as_json) as bar:
         while True:
-            volume = looked_at(client, place)
+            volume = fetch_volume_status(client, place)
             gone = max(0, volume.retiring_bytes - volume.used_bytes)
             bar.update(bar.task_ids[0], total=volume.retiring_bytes, completed=gone)
             if does_rest(volume) and not send_away(client, place, volume, sent):
                 break
             time.sleep(POLL_S)
     if as_json:
-        emit({"datanode_id": place.datanode_id, **facts(volume)})
+        print_json({"datanode_id": place.datanode_id, **facts(volume)})
     else:
-        say(ending(place, volume))
+        print_line(ending(place, volume))
     return ExitCode.OK if volume.service == "RETIRED" else ExitCode.TO_DO
 
 
@@ -217,7 +226,7 @@ def does_rest(volume: pb.VolumeStatus) -> bool:
     return volume.service != "RETIRING" or is_stuck
 
 
-def looked_at(client: ClusterClient, place: VolumeRef) -> pb.VolumeStatus:
+def fetch_volume_status(client: ClusterClient, place: VolumeRef) -> pb.VolumeStatus:
     """Return the present status of a volume."""
     for volume in client.peer(place).status().volumes:
         if volume.volume_id == place.volume_id:
@@ -237,7 +246,7 @@ def ending(place: VolumeRef, volume: pb.VolumeStatus) -> str:
     if volume.service != "RETIRING":
         return f"{name} is {volume.service} again"
     count = max(volume.container_count, volume.stuck_count)  # some have no row
-    left = counted(count, "replica")
+    left = pluralize(count, "replica")
     return f"{name} still has {left}: {volume.stuck_reason}; they are tried again by themselves"
 
 

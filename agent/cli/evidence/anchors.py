@@ -3,7 +3,7 @@
 from typing import Any
 
 from agent.cli.terminal.credentials import connect
-from agent.cli.terminal.output import ago, emit, grid, say, short, show
+from agent.cli.terminal.output import ago, grid, print_json, print_line, print_table, short
 from agent.cli.terminal.selection import datanode_id
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.exits import ExitCode
@@ -16,16 +16,16 @@ def show_anchors(scm: str, datanode: str, *, as_json: bool) -> int:
         chosen = datanode_id(client, datanode) if datanode else ""
         answer = client.scm.list_anchors(scm_pb2.ListAnchorsRequest(datanode_id=chosen))
     if as_json:
-        emit([document(one) for one in answer.logs])
+        print_json([document(one) for one in answer.logs])
     elif not answer.logs:
-        say("no head of a log was told yet")
+        print_line("no head of a log was told yet")
     else:
         rows = [
             (short(log.datanode_id), log.volume_id, ago(one.at_ms), one.count, one.checksum.hex())
             for log in answer.logs
             for one in log.anchors
         ]
-        show(grid("", ["datanode", "volume", "told", "entries#", "head"], rows))
+        print_table(grid("", ["datanode", "volume", "told", "entries#", "head"], rows))
     return ExitCode.OK
 
 

@@ -13,8 +13,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from agent.cli.evidence import signing
-from agent.cli.evidence.verifylog import anchor_of, spoken
-from agent.cli.terminal.output import counted, emit, say
+from agent.cli.evidence.verifylog import anchor_of, chain_check_text
+from agent.cli.terminal.output import pluralize, print_json, print_line
 from agent.cli.terminal.typer_options import JsonFlag
 from agent.client.download import write_whole
 from agent.errors import Code, RefusedError
@@ -71,7 +71,7 @@ def attest(
             hint="--key FILE; suture attest --make-key FILE makes one",
         )
     if verify is not None:
-        return verified(verify, key, as_json=as_json)
+        return verify_statement(verify, key, as_json=as_json)
     if not volumes or output is None or not begin:
         raise RefusedError(
             Code.MALFORMED_REQUEST,
@@ -88,7 +88,7 @@ def attest(
             Code.MALFORMED_REQUEST, f"--from {begin} is not before --to {end or 'now'}"
         )
     signer = signing.read_key(key)
-    statement = stated(volumes, anchors, period, now_ms)
+    statement = build_statement(volumes, anchors, period, now_ms)
     document = {
         "statement": statement,
         "key": signing.fingerprint(signer.public_key()),
@@ -98,7 +98,7 @@ def attest(
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(output))
     text = json.dumps(document, indent=1, sort_keys=True) + "\n"
     write_whole(output, [text.encode("ascii")])
-    told(output, document, as_json=as_json, remark="signed with key")
+    print_statement(output, document, as_json=as_json, remark="signed with key")
     return ExitCode.OK
 
 
@@ -107,10 +107,10 @@ def new_key(path: Path, *, as_json: bool) -> int:
     public_path = signing.make_key(path)
     found = signing.fingerprint(signing.read_public_key(public_path))
     if as_json:
-        emit({"key": str(path), "public_key": str(public_path), "fingerprint": found})
+        print_json({"key": str(path), "public_key": str(public_path), "fingerprint": found})
     else:
-        say(f"{path}: signs statements (mode 0600); keep it off the hosts that it is about")
-        say(f"{public_path}: for auditors; tell them its fingerprint another way: {found}")
+        print_line(f"{path}: signs statements (mode 0600); keep it off the hosts that it is about")
+        print_line(f"{public_path}: for auditors; tell them its fingerprint another way: {found}")
     return ExitCode.OK
 
 
@@ -128,7 +128,7 @@ def moment_ms(option: str, text: str) -> int:
     return int(moment.timestamp() * 1000)
 
 
-def stated(
+def build_statement(
     volumes: Sequence[Path], anchors: Sequence[Head], period: tuple[int, int], now_ms: int
 ) -> dict[str, object]:
     """Return the statement. Raise RefusedError if a log is not intact, is no log, or is given
@@ -141,7 +141,7 @@ def stated(
         if checked.gap is not None or not checked.head.count:
             raise RefusedError(
                 Code.INCONSISTENT_VOLUME,
-                f"{path}: nothing is stated from a log that does not hold: {spoken(checked)}",
+                f"{path}: nothing is stated from a log that does not hold: {chain_check_text(checked)}",
                 hint="suture verify-log names the gap; keep the log as it is",
             )
         try:
@@ -168,20 +168,20 @@ def stated(
     }
 
 
-def verified(path: Path, key: Path, *, as_json: bool) -> int:
+def verify_statement(path: Path, key: Path, *, as_json: bool) -> int:
     """Print whether the holder of a key signed this statement, and its content."""
     public_key = signing.read_public_key(key)
     document = read_statement(path)
-    if signing.holds(public_key, document["statement"], str(document["signature"])):
-        told(path, document, as_json=as_json, remark="holds; signed with key")
+    if signing.verify_signature(public_key, document["statement"], str(document["signature"])):
+        print_statement(path, document, as_json=as_json, remark="holds; signed with key")
         return ExitCode.OK
     own = signing.fingerprint(public_key)
     is_of_another = document["key"] != own
     why = f"it names key {document['key']}" if is_of_another else "it was changed"
     if as_json:
-        emit({"file": str(path), "holds": False, "why": why, "key": own})
+        print_json({"file": str(path), "holds": False, "why": why, "key": own})
     else:
-        say(f"{path}: is not what the holder of key {own} signed: {why}")
+        print_line(f"{path}: is not what the holder of key {own} signed: {why}")
     return ExitCode.TO_DO
 
 
@@ -206,15 +206,17 @@ def read_statement(path: Path) -> dict[str, Any]:
     return found
 
 
-def told(path: Path, document: Mapping[str, Any], *, as_json: bool, remark: str) -> None:
+def print_statement(path: Path, document: Mapping[str, Any], *, as_json: bool, remark: str) -> None:
     """Print the content of a statement, for people or as JSON."""
     statement = document["statement"]
     if as_json:
-        emit({"file": str(path), "holds": True, "key": document["key"], "statement": statement})
+        print_json(
+            {"file": str(path), "holds": True, "key": document["key"], "statement": statement}
+        )
         return
     for line in text_of(statement):
-        say(line)
-    say(f"{path}: {remark} {document['key']}")
+        print_line(line)
+    print_line(f"{path}: {remark} {document['key']}")
 
 
 def text_of(statement: Mapping[str, Any]) -> list[str]:
@@ -238,7 +240,7 @@ def _log_text(log: Mapping[str, Any]) -> list[str]:
         f"verdicts: {verdicts}.",
     ]
     if log["entries_missed"]:
-        lines.append(f"  {counted(log['entries_missed'], 'entry')} could not be written.")
+        lines.append(f"  {pluralize(log['entries_missed'], 'entry')} could not be written.")
     for name in ("failures", "repairs", "deletes"):
         lines.append(f"  {len(log[name])} {name}")
         for one in log[name][:SHOWN_MAX]:

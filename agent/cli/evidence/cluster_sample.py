@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from agent.cli.terminal.ask import DatanodeReply, ask_each
+from agent.cli.terminal.ask import DatanodeReply, query_all
 from agent.cli.terminal.document import facts
-from agent.cli.terminal.output import waiting_told
+from agent.cli.terminal.output import print_waiting_once
 from agent.client.client import ClusterClient
 from agent.errors import Code, RefusedError, UnavailableError
-from agent.rpc.calls.channel import patient
+from agent.rpc.calls.channel import retry_while
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import datanode_pb2 as pb
 from scanner.sampling import SampleSize, drawn, miss_probability, sample_size, split
@@ -83,7 +83,9 @@ def sample_of(client: ClusterClient, nodes: Nodes, wish: SampleRequest) -> LiveS
 
     Raise SutureError if none answers, or there is nothing to draw.
     """
-    counted = ask_each(client, nodes, lambda peer: last_of(peer, pb.SampleChunksRequest(), told))
+    counted = query_all(
+        client, nodes, lambda peer: last_of(peer, pb.SampleChunksRequest(), ignore_progress)
+    )
     silent = {answer.datanode: answer.error for answer in counted if answer.value is None}
     counts = {a.datanode: a.value.chunk_count for a in counted if a.value is not None}
     if not counts:
@@ -98,7 +100,7 @@ def sample_of(client: ClusterClient, nodes: Nodes, wish: SampleRequest) -> LiveS
     results = drawn_on(client, [one for one in nodes if one[0] in requests], requests, wish)
     silent |= {answer.datanode: answer.error for answer in results if answer.value is None}
     found = {answer.datanode: answer.value for answer in results if answer.value is not None}
-    return LiveSample(shown(size, counts, found, wish.fraction), wish.seed, found, silent)
+    return LiveSample(judged_size(size, counts, found, wish.fraction), wish.seed, found, silent)
 
 
 def requests_of(
@@ -133,10 +135,10 @@ def drawn_on(
             wish.progress(count)
 
     by_address = {address: requests[name] for name, address in nodes}
-    return ask_each(client, nodes, lambda peer: last_of(peer, by_address[peer.address], more))
+    return query_all(client, nodes, lambda peer: last_of(peer, by_address[peer.address], more))
 
 
-def told(_count: int) -> None:
+def ignore_progress(_count: int) -> None:
     """Progress callback that does nothing."""
 
 
@@ -156,12 +158,12 @@ def last_of(
                 return progress.result
         raise UnavailableError(Code.UNAVAILABLE, "it ended the sample without a result")
 
-    return patient(
-        once, codes={Code.BUSY}, must_end=lambda: False, waits=waiting_told(peer.address)
+    return retry_while(
+        once, codes={Code.BUSY}, must_end=lambda: False, waits=print_waiting_once(peer.address)
     )
 
 
-def shown(
+def judged_size(
     size: SampleSize,
     counts: dict[str, int],
     found: dict[str, pb.SampleResult],

@@ -17,7 +17,7 @@ from agent.cli.evidence.verdict_inputs import JudgedReplica, Question
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.document import facts
 from agent.cli.terminal.outcomes import outcomes_in
-from agent.cli.terminal.output import ID_MAX, emit, say
+from agent.cli.terminal.output import ID_MAX, print_json, print_line
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import ClusterClient
 from agent.errors import Code, RefusedError, SutureError
@@ -70,11 +70,11 @@ def diagnose(
         raise
     failed = [name for name, document in documents.items() if "error" in document]
     if as_json:
-        emit({"file": str(path), "documents": sorted(documents), "failed": failed})
+        print_json({"file": str(path), "documents": sorted(documents), "failed": failed})
     else:
-        say(f"{path}: {len(documents)} documents, {path.stat().st_size} bytes")
+        print_line(f"{path}: {len(documents)} documents, {path.stat().st_size} bytes")
         for name in failed:
-            say(f"  {name} could not be had: {documents[name]['error']}")
+            print_line(f"  {name} could not be had: {documents[name]['error']}")
     return ExitCode.TO_DO if failed else ExitCode.OK
 
 

@@ -57,7 +57,7 @@ class ReplayedVerdict:
     why: str
 
 
-def replayed(bundle: Bundle) -> Iterator[ReplayedVerdict]:
+def replay_verdicts(bundle: Bundle) -> Iterator[ReplayedVerdict]:
     """Yield every verdict of a bundle: for each replica, then for the container."""
     for replica in bundle.replicas:
         yield from _Replay(replica, bundle.replicas).verdicts()

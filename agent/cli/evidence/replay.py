@@ -4,8 +4,8 @@ from collections import Counter
 from pathlib import Path
 
 from agent.cli.evidence.bundle_reading import NONSENSE, no_bundle, read_bundle
-from agent.cli.evidence.rejudging import ReplayedVerdict, ReplayOutcome, replayed
-from agent.cli.terminal.output import counted, emit, say
+from agent.cli.evidence.rejudging import ReplayedVerdict, ReplayOutcome, replay_verdicts
+from agent.cli.terminal.output import pluralize, print_json, print_line
 from agent.runtime.exits import ExitCode
 
 
@@ -13,13 +13,13 @@ def replay(bundle: Path, *, as_json: bool) -> int:
     """Recompute each verdict in a bundle, and print the comparison; return the exit code."""
     made = read_bundle(bundle)
     try:
-        items = list(replayed(made))
+        items = list(replay_verdicts(made))
     except NONSENSE as error:
         raise no_bundle(bundle, f"what it says makes no sense: {error!r}") from error
     tally = Counter(item.outcome for item in items)
     container_id = made.container.get("container_id")
     if as_json:
-        emit(
+        print_json(
             {
                 "container_id": container_id,
                 "suture": made.about.get("suture"),
@@ -29,11 +29,11 @@ def replay(bundle: Path, *, as_json: bool) -> int:
             }
         )
     else:
-        say(f"container {container_id}, bundled by suture {made.about.get('suture')}")
+        print_line(f"container {container_id}, bundled by suture {made.about.get('suture')}")
         for item in items:
-            say(f"  {item.place}: {item.verdict}: {item.outcome} ({item.why})")
-        verdicts = counted(len(items), "verdict")
-        say(f"{verdicts}: " + ", ".join(f"{tally[one]} {one}" for one in ReplayOutcome))
+            print_line(f"  {item.place}: {item.verdict}: {item.outcome} ({item.why})")
+        verdicts = pluralize(len(items), "verdict")
+        print_line(f"{verdicts}: " + ", ".join(f"{tally[one]} {one}" for one in ReplayOutcome))
     return ExitCode.TO_DO if tally[ReplayOutcome.DIFFERS] else ExitCode.OK
 
 

@@ -118,7 +118,7 @@ def sign(key: Ed25519PrivateKey, statement: Any) -> str:
     return key.sign(canonical(statement)).hex()
 
 
-def holds(key: Ed25519PublicKey, statement: Any, signature: str) -> bool:
+def verify_signature(key: Ed25519PublicKey, statement: Any, signature: str) -> bool:
     """Return whether the holder of the key signed this statement."""
     try:
         key.verify(bytes.fromhex(signature), canonical(statement))

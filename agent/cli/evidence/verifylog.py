@@ -8,7 +8,7 @@ import typer
 
 from agent.cli.evidence.anchors import show_anchors
 from agent.cli.terminal.credentials import connect
-from agent.cli.terminal.output import counted, emit, say
+from agent.cli.terminal.output import pluralize, print_json, print_line
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.errors import Code, RefusedError
 from agent.rpc.v1 import scm_pb2
@@ -57,10 +57,10 @@ def verify_log(
         kept = anchors_of(scm, path, files) if from_scm else []
         checked[str(path)] = check(files, [*anchors, *kept])
     if as_json:
-        emit([{"log": name, **document(one)} for name, one in checked.items()])
+        print_json([{"log": name, **document(one)} for name, one in checked.items()])
     else:
         for name, one in checked.items():
-            say(f"{name}: {spoken(one)}")
+            print_line(f"{name}: {chain_check_text(one)}")
     return ExitCode.TO_DO if any(one.gap for one in checked.values()) else ExitCode.OK
 
 
@@ -105,11 +105,11 @@ def anchor_of(text: str) -> Head:
     return Head(int(count), checksum)
 
 
-def spoken(one: ChainCheck) -> str:
+def chain_check_text(one: ChainCheck) -> str:
     """Return the result of checking a log in one line."""
     gap = one.gap
     if gap is None:
-        anchors = f", {counted(one.anchors_held, 'anchor')} hold" if one.anchors_held else ""
+        anchors = f", {pluralize(one.anchors_held, 'anchor')} hold" if one.anchors_held else ""
         if not one.head.count:
             return "nothing was logged yet"
         head = f"{one.head.count}:{one.head.checksum}"

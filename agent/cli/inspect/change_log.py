@@ -10,15 +10,24 @@ import typer
 from agent.cli.inspect.container_history import SHOWN_COUNT as HISTORY_SHOWN
 from agent.cli.inspect.container_history import history, moment, order_words
 from agent.cli.inspect.scm_commands import show_outcomes, state_name
-from agent.cli.terminal.ask import DatanodeReply, NodeOption, ask_each, heard, nodes_of
+from agent.cli.terminal.ask import DatanodeReply, NodeOption, answered_text, nodes_of, query_all
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.outcomes import newest_outcomes
-from agent.cli.terminal.output import ID_MAX, checksum, counted, emit, grid, say, short, show
+from agent.cli.terminal.output import (
+    ID_MAX,
+    checksum,
+    grid,
+    pluralize,
+    print_json,
+    print_line,
+    print_table,
+    short,
+)
 from agent.cli.terminal.selection import known_nodes
 from agent.cli.terminal.time_option import duration
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import ClusterClient
-from agent.config.quantity import spoken_duration
+from agent.config.quantity import format_duration
 from agent.errors import UnavailableError
 from agent.rpc.v1 import datanode_pb2, scm_pb2
 from agent.runtime.exits import ExitCode
@@ -98,23 +107,29 @@ def log(
         nodes = nodes_of(client, datanode)
         by_address = datanode is not None and ":" in datanode
         nodes, orders, unknown = orders_to(client, nodes, by_address=by_address)
-        answers = ask_each(client, nodes, lambda peer: peer.changes(since_ms))
+        answers = query_all(client, nodes, lambda peer: peer.changes(since_ms))
     lines = sorted(
         [*changes_told(answers), *orders_told(orders, since_ms)], key=lambda line: line.at_ms
     )
     missing = [*not_told(answers), *unknown]
     if as_json:
-        emit({"since_ms": since_ms, "lines": [line.facts() for line in lines], "missing": missing})
+        print_json(
+            {"since_ms": since_ms, "lines": [line.facts() for line in lines], "missing": missing}
+        )
     else:
         shown = lines[-(count or SHOWN_COUNT) :]
         if len(lines) > len(shown):
-            say(f"{counted(len(lines) - len(shown), 'older line')} left out; --count shows more")
+            print_line(
+                f"{pluralize(len(lines) - len(shown), 'older line')} left out; --count shows more"
+            )
         if shown:
-            show(grid("", COLUMNS, [line.row() for line in shown]))
-        ago = spoken_duration(since_s)
-        say(f"{counted(len(lines), 'change')} on {heard(answers)} in the last {ago}")
+            print_table(grid("", COLUMNS, [line.row() for line in shown]))
+        ago = format_duration(since_s)
+        print_line(
+            f"{pluralize(len(lines), 'change')} on {answered_text(answers)} in the last {ago}"
+        )
         for text in missing:
-            say(text)
+            print_line(text)
     return ExitCode.TO_DO if missing else ExitCode.OK
 
 
@@ -178,4 +193,4 @@ def not_told(answers: Sequence[DatanodeReply[Changes]]) -> Iterator[str]:
         for path in answer.value.unread_paths:
             yield f"{name}: {path} cannot be read"
         if answer.value.left_out_count:
-            yield f"{name}: {counted(answer.value.left_out_count, 'older change')} left out"
+            yield f"{name}: {pluralize(answer.value.left_out_count, 'older change')} left out"

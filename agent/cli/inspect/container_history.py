@@ -9,7 +9,16 @@ from agent.cli.inspect.verified import last_reads, verified_text
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.document import facts
 from agent.cli.terminal.outcomes import outcomes_in
-from agent.cli.terminal.output import checksum, counted, emit, grid, say, short, show, size
+from agent.cli.terminal.output import (
+    checksum,
+    grid,
+    pluralize,
+    print_json,
+    print_line,
+    print_table,
+    short,
+    size,
+)
 from agent.client.client import ClusterClient
 from agent.errors import SutureError
 from agent.rpc.calls.peer import NodeAddress
@@ -31,25 +40,25 @@ def history(scm: str, container_id: int, count: int, *, as_json: bool) -> int:
     with connect(scm) as client:
         info = container_info(client, container_id)
         told = {
-            replica.datanode.datanode_id: asked(client, replica.datanode, container_id)
+            replica.datanode.datanode_id: fetch_history(client, replica.datanode, container_id)
             for replica in info.replicas
         }
         outcomes = outcomes_in(client, container_id)
     silent = {node: entries for node, entries in told.items() if isinstance(entries, str)}
     if as_json:
-        emit({**document(told, outcomes), "last_read_at_ms": last_reads(info)})
+        print_json({**document(told, outcomes), "last_read_at_ms": last_reads(info)})
         return ExitCode.TO_DO if silent else ExitCode.OK
     rows = sorted([*changes(told), *orders(outcomes)], key=lambda row: row[0])
     if len(rows) > count:
-        say(f"{counted(len(rows) - count, 'older line')} left out; --count shows more")
-    show(grid("", COLUMNS, [row for _, row in rows[-count:]]))
-    say(verified_text(info))
+        print_line(f"{pluralize(len(rows) - count, 'older line')} left out; --count shows more")
+    print_table(grid("", COLUMNS, [row for _, row in rows[-count:]]))
+    print_line(verified_text(info))
     for node, error in silent.items():
-        say(f"{short(node)}: cannot be asked: {error}")
+        print_line(f"{short(node)}: cannot be asked: {error}")
     return ExitCode.TO_DO if silent else ExitCode.OK
 
 
-def asked(
+def fetch_history(
     client: ClusterClient, datanode: NodeAddress, container_id: int
 ) -> list[datanode_pb2.HistoryEntry] | str:
     """Return a datanode's history of its replica, or the error."""
@@ -89,7 +98,7 @@ def order_words(outcome: scm_pb2.Outcome) -> str:
     repaired_count = sum(chunk.result in REPAIRED for chunk in done.chunks)
     if repaired_count:
         words.append(
-            f"{counted(repaired_count, 'chunk')} repaired, {size(done.bytes_fetched)} fetched"
+            f"{pluralize(repaired_count, 'chunk')} repaired, {size(done.bytes_fetched)} fetched"
         )
     if status.message:
         words.append(f"{status.code} {status.message}".strip())

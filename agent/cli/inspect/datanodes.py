@@ -6,13 +6,28 @@ from typing import Annotated, Final
 
 import typer
 
-from agent.cli.terminal.ask import DatanodeReply, NodeOption, ask_each, heard, nodes_of, told
+from agent.cli.terminal.ask import (
+    DatanodeReply,
+    NodeOption,
+    answered_text,
+    fetch_status,
+    nodes_of,
+    query_all,
+)
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.document import facts
-from agent.cli.terminal.output import counted, emit, grid, people, say, short, show
+from agent.cli.terminal.output import (
+    grid,
+    people,
+    pluralize,
+    print_json,
+    print_line,
+    print_table,
+    short,
+)
 from agent.cli.terminal.time_option import duration
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
-from agent.config.quantity import spoken_duration
+from agent.config.quantity import format_duration
 from agent.errors import size_text
 from agent.observe.status_headline import Told, percent, volume_word
 from agent.rpc.v1 import datanode_pb2 as pb
@@ -32,18 +47,18 @@ def findings(
     Exit code 2: there are findings.
     """
     with connect(scm) as client:
-        answers = ask_each(client, nodes_of(client, datanode), lambda peer: peer.findings(ALL))
+        answers = query_all(client, nodes_of(client, datanode), lambda peer: peer.findings(ALL))
     found = [(answer.datanode, item) for answer in answers for item in answer.value or ()]
     silent = [(answer.datanode, answer.error) for answer in answers if answer.error]
     if as_json:
-        emit([{"datanode_id": node, **facts(item)} for node, item in found])
+        print_json([{"datanode_id": node, **facts(item)} for node, item in found])
     else:
         columns = ["datanode", "container#", "block#", "offset#", "fault", "verdict", "looks like"]
         rows = [finding_row(node, item) for node, item in found[:ROWS_SHOWN_MAX]]
         if rows:
-            show(grid("", [*columns, "found", "why"], rows))
-        say(f"{counted(len(found), 'finding')} on {heard(answers)}")
-        say_silent(silent)
+            print_table(grid("", [*columns, "found", "why"], rows))
+        print_line(f"{pluralize(len(found), 'finding')} on {answered_text(answers)}")
+        print_unreachable(silent)
     return ExitCode.TO_DO if found or silent else ExitCode.OK
 
 
@@ -55,10 +70,10 @@ def volumes(
     Exit code 2: a volume is not healthy.
     """
     with connect(scm) as client:
-        answers = ask_each(client, nodes_of(client, datanode), told)
+        answers = query_all(client, nodes_of(client, datanode), fetch_status)
     silent = [(answer.datanode, answer.error) for answer in answers if answer.error]
     if as_json:
-        emit(
+        print_json(
             [
                 {"datanode_id": answer.datanode, **facts(volume), "scrub": facts(scan)}
                 for answer in answers
@@ -73,8 +88,8 @@ def volumes(
             if answer.value
             for volume, scan in pairs(answer.value)
         ]
-        show(grid("", volume_columns(), rows))
-        say_silent(silent)
+        print_table(grid("", volume_columns(), rows))
+        print_unreachable(silent)
     bad = any(
         volume.failed or volume.slow or scan.check or scan.canary_overdue or scan.lag_ms
         for answer in answers
@@ -101,12 +116,12 @@ def top(
     shown = 0
     with connect(scm) as client:
         while True:
-            answers = ask_each(client, nodes_of(client, datanode), told)
+            answers = query_all(client, nodes_of(client, datanode), fetch_status)
             if people.is_terminal and not count:
                 people.clear()
             columns = ["datanode", "volume", "scan", "container#", "speed#", "due#", "tasks#"]
             rows = [row for answer in answers for row in top_rows(answer)]
-            show(grid(time.strftime("%H:%M:%S"), [*columns, "busy workers"], rows))
+            print_table(grid(time.strftime("%H:%M:%S"), [*columns, "busy workers"], rows))
             shown += 1
             if shown == count:
                 return ExitCode.OK
@@ -149,11 +164,11 @@ def service_remark(volume: pb.VolumeStatus) -> str:
     are still open although it is read-only, or that another volume has, too."""
     stuck = volume.stuck_count
     if volume.service != "RETIRING":
-        return f"{counted(stuck, 'replica')} stuck: {volume.stuck_reason}" if stuck else ""
+        return f"{pluralize(stuck, 'replica')} stuck: {volume.stuck_reason}" if stuck else ""
     gone = max(0, volume.retiring_bytes - volume.used_bytes)
     share = percent(gone, volume.retiring_bytes) if volume.retiring_bytes else "100 %"
-    left = f", {spoken_duration(volume.eta_ms / 1000)} left" if volume.eta_ms > 0 else ""
-    held = f"; {counted(stuck, 'replica')} not moved: {volume.stuck_reason}" if stuck else ""
+    left = f", {format_duration(volume.eta_ms / 1000)} left" if volume.eta_ms > 0 else ""
+    held = f"; {pluralize(stuck, 'replica')} not moved: {volume.stuck_reason}" if stuck else ""
     return f"{share} moved{left}{held}"
 
 
@@ -167,7 +182,7 @@ def volume_row(datanode: str, volume: pb.VolumeStatus, scan: pb.VolumeScrub) -> 
     remarks = [volume.error, scan.check, service_remark(volume)]
     remarks.append(f"slow: {volume.slow}" if volume.slow else "")
     remarks.append("the planted fault was not found" if scan.canary_overdue else "")
-    remarks.append(f"{spoken_duration(scan.lag_ms / 1000)} late" if scan.lag_ms else "")
+    remarks.append(f"{format_duration(scan.lag_ms / 1000)} late" if scan.lag_ms else "")
     return (
         short(datanode),
         volume.path,
@@ -203,12 +218,12 @@ def top_rows(answer: DatanodeReply[Told]) -> list[tuple[object, ...]]:
     ]
 
 
-def say_silent(silent: Sequence[tuple[str, str]]) -> None:
+def print_unreachable(silent: Sequence[tuple[str, str]]) -> None:
     """Print the datanodes that did not answer."""
     for name, error in silent:
-        say(f"{short(name)} does not answer: {error}")
+        print_line(f"{short(name)} does not answer: {error}")
 
 
 def age(at_ms: int) -> str:
     """Return the time since `at_ms` in words."""
-    return "never" if not at_ms else spoken_duration(max(0.0, time.time() - at_ms / 1000))
+    return "never" if not at_ms else format_duration(max(0.0, time.time() - at_ms / 1000))

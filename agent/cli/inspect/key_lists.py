@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from agent.cli.terminal.document import facts
-from agent.cli.terminal.output import counted, say, size
+from agent.cli.terminal.output import pluralize, print_line, size
 from agent.client.client import ClusterClient
 from agent.rpc.v1 import scm_pb2
 
@@ -32,13 +32,13 @@ class KeyList:
         """Print the first keys, and their number."""
         if not self.key_count:
             return
-        say(f"{what}: {counted(self.key_count, 'key')}")
+        print_line(f"{what}: {pluralize(self.key_count, 'key')}")
         for key in self.keys[:SHOWN_MAX]:
             numbers = ", ".join(map(str, key.container_ids[:SHOWN_MAX]))
-            say(f"  {key.key}, {size(key.size)} (container {numbers})")
+            print_line(f"  {key.key}, {size(key.size)} (container {numbers})")
         left = self.key_count - len(self.keys[:SHOWN_MAX])
         if left > 0:
-            say(f"  and {counted(left, 'key')} more; --json lists all")
+            print_line(f"  and {pluralize(left, 'key')} more; --json lists all")
 
 
 def keys_in(

@@ -7,10 +7,10 @@ import typer
 
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.document import facts
-from agent.cli.terminal.output import counted, emit, say, size
-from agent.cli.terminal.selection import named
+from agent.cli.terminal.output import pluralize, print_json, print_line, size
+from agent.cli.terminal.selection import resolve_targets
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
-from agent.config.quantity import spoken_duration
+from agent.config.quantity import format_duration
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.exits import ExitCode
 
@@ -52,12 +52,12 @@ def may_stop(
     """
     answer = foresee(scm, names, for_good=for_good, keep_count=0 if for_good else keep)
     if as_json:
-        emit(facts(answer))
+        print_json(facts(answer))
     else:
         if for_good:
             show_lost(answer)
         else:
-            say(WORDS[answer.answer].format("; ".join(answer.reasons)))
+            print_line(WORDS[answer.answer].format("; ".join(answer.reasons)))
         show_reading(answer)
         show_lacking(answer)
         if not for_good:
@@ -72,7 +72,7 @@ def foresee(
 ) -> scm_pb2.ForeseeResponse:
     """Query the control plane. Raise RefusedError for an unknown name."""
     with connect(scm) as client:
-        ids, volumes = named(client, names)
+        ids, volumes = resolve_targets(client, names)
         return client.scm.foresee(
             scm_pb2.ForeseeRequest(
                 datanode_ids=ids,
@@ -93,48 +93,48 @@ def show_lost(answer: scm_pb2.ForeseeResponse) -> None:
             f"{state or 'known from replicas only'}: {count}"
             for state, count in sorted(answer.lost_states.items())
         )
-        say(f"lost: {counted(answer.lost_count, 'container')} ({states})")
+        print_line(f"lost: {pluralize(answer.lost_count, 'container')} ({states})")
         show_ids(answer.lost_container_ids, answer.lost_count)
     else:
-        say("nothing would be lost")
+        print_line("nothing would be lost")
     for reason in answer.reasons:
-        say(f"{reason}")
+        print_line(f"{reason}")
     healths = ", ".join(f"{word}: {count}" for word, count in sorted(answer.healths.items()))
-    say(f"health of the containers there, afterwards: {healths or 'all HEALTHY'}")
+    print_line(f"health of the containers there, afterwards: {healths or 'all HEALTHY'}")
 
 
 def show_reading(answer: scm_pb2.ForeseeResponse) -> None:
     """Print the readability of the containers with a replica there."""
-    say(f"containers with a replica there: {answer.container_count}")
-    say(f"could not be read any more: {answer.unreadable_count}")
+    print_line(f"containers with a replica there: {answer.container_count}")
+    print_line(f"could not be read any more: {answer.unreadable_count}")
     show_ids(answer.unreadable_container_ids, answer.unreadable_count)
     if answer.doubtful_count:
-        say(f"nobody can tell whether they could be read: {answer.doubtful_count}")
+        print_line(f"nobody can tell whether they could be read: {answer.doubtful_count}")
         show_ids(answer.doubtful_container_ids, answer.doubtful_count)
     if answer.already_unreadable_count:
-        say(f"cannot be read as it is: {answer.already_unreadable_count}")
-    say(f"at their last copy: {answer.last_copy_count}")
+        print_line(f"cannot be read as it is: {answer.already_unreadable_count}")
+    print_line(f"at their last copy: {answer.last_copy_count}")
 
 
 def show_lacking(answer: scm_pb2.ForeseeResponse) -> None:
     """Print the copies that would be made, and how long that takes."""
     if not answer.lacking_replica_count:
-        say("no container would lack a replica")
+        print_line("no container would lack a replica")
         return
     parts = ", ".join(
-        f"{counted(count, 'container')} by {short}"
+        f"{pluralize(count, 'container')} by {short}"
         for short, count in sorted(answer.lacking.items())
     )
-    say(f"under-replicated: {parts}")
+    print_line(f"under-replicated: {parts}")
     until = (
-        f"{spoken_duration(answer.wait_ms / 1000)} until that begins, " if answer.wait_ms else ""
+        f"{format_duration(answer.wait_ms / 1000)} until that begins, " if answer.wait_ms else ""
     )
-    say(
+    print_line(
         f"to make again: {size(answer.rebuild_bytes)}; {until}then about "
-        f"{spoken_duration(answer.rebuild_ms / 1000)} at the rate of the latest copies"
+        f"{format_duration(answer.rebuild_ms / 1000)} at the rate of the latest copies"
     )
-    say(
-        f"{counted(answer.datanodes_left, 'datanode')} would take new replicas, with "
+    print_line(
+        f"{pluralize(answer.datanodes_left, 'datanode')} would take new replicas, with "
         f"{size(answer.free_bytes)} free: "
         + ("enough" if answer.has_room else "not enough to have all replicas again")
     )
@@ -143,9 +143,9 @@ def show_lacking(answer: scm_pb2.ForeseeResponse) -> None:
 def show_writing(answer: scm_pb2.ForeseeResponse) -> None:
     """Print the writers to it."""
     if answer.open_count:
-        say(
-            f"{counted(answer.open_count, 'container')} being written there, by "
-            f"{counted(answer.writer_count, 'client')}: they go on elsewhere"
+        print_line(
+            f"{pluralize(answer.open_count, 'container')} being written there, by "
+            f"{pluralize(answer.writer_count, 'client')}: they go on elsewhere"
         )
 
 
@@ -154,4 +154,4 @@ def show_ids(ids: Sequence[int], count: int) -> None:
     known = ids[:IDS_SHOWN_MAX]
     if known:
         more = f" and {count - len(known)} more" if count > len(known) else ""
-        say(f"  containers {', '.join(map(str, known))}{more}")
+        print_line(f"  containers {', '.join(map(str, known))}{more}")

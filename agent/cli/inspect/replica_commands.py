@@ -23,19 +23,19 @@ from agent.cli.terminal.output import (
     ID_MAX,
     bytes_progress,
     checksum,
-    counted,
-    emit,
     grid,
-    say,
+    pluralize,
+    print_json,
+    print_line,
+    print_table,
+    print_waiting_once,
     short,
-    show,
     size,
-    waiting_told,
 )
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import ClusterClient
 from agent.errors import Code, RefusedError, SutureError
-from agent.rpc.calls.channel import patient
+from agent.rpc.calls.channel import retry_while
 from agent.rpc.v1 import datanode_pb2, scm_pb2
 from agent.runtime.exits import ExitCode
 from merkle.diff import Divergence, SummaryComparison, compare
@@ -118,17 +118,17 @@ def tree(
     with connect(scm) as client:
         replicas = replicas_of(client, container_id, datanode)
     if as_json:
-        emit([tree_facts(replica) for replica in replicas])
+        print_json([tree_facts(replica) for replica in replicas])
         return ExitCode.OK if all(r.tree is not None for r in replicas) else ExitCode.TO_DO
     for replica in replicas:
         if replica.tree is None:
-            say(f"{short(replica.datanode_id)}: no tree: {replica.error}")
+            print_line(f"{short(replica.datanode_id)}: no tree: {replica.error}")
             continue
         root = replica.tree
-        say(
+        print_line(
             f"{short(replica.datanode_id)}: root {checksum(root.root)} ({root.algorithm}), "
-            f"generation {root.generation}, {counted(root.block_count, 'block')}, "
-            f"{counted(root.tombstone_count, 'tombstone')}, {counted(root.chunk_count, 'chunk')}, "
+            f"generation {root.generation}, {pluralize(root.block_count, 'block')}, "
+            f"{pluralize(root.tombstone_count, 'tombstone')}, {pluralize(root.chunk_count, 'chunk')}, "
             f"{root.unhealthy_count} unhealthy"
         )
         show_rows(["block#", "checksum", "offset#", "length#", "leaf", ""], tree_rows(root, chunks))
@@ -142,7 +142,7 @@ def tree_rows(root: Tree, chunks: bool) -> Iterator[tuple[object, ...]]:
         leaves = root.leaves_at(index)
         bad = sum(not leaf.healthy for leaf in leaves)
         remark = remark or (f"{bad} unhealthy" if bad else "")
-        count = counted(len(leaves), "chunk") if not chunks else ""
+        count = pluralize(len(leaves), "chunk") if not chunks else ""
         yield block_id, checksum(int(root.block_checksums[index])), "", count, "", remark
         if chunks:
             for leaf in leaves:
@@ -153,9 +153,9 @@ def tree_rows(root: Tree, chunks: bool) -> Iterator[tuple[object, ...]]:
 def show_rows(columns: list[str], rows: Iterator[tuple[object, ...]]) -> None:
     """Print the first rows, and the number of omitted ones."""
     kept = list(rows)
-    show(grid("", columns, kept[:ROWS_SHOWN_MAX]))
+    print_table(grid("", columns, kept[:ROWS_SHOWN_MAX]))
     if len(kept) > ROWS_SHOWN_MAX:
-        say(f"{len(kept) - ROWS_SHOWN_MAX} more rows; all of them with --json")
+        print_line(f"{len(kept) - ROWS_SHOWN_MAX} more rows; all of them with --json")
 
 
 def tree_facts(replica: FetchedReplica) -> dict[str, object]:
@@ -223,11 +223,11 @@ def diff(
         )
     compared = [(mine, theirs, *compare_pair(mine, theirs)) for mine, theirs in pairs]
     if as_json:
-        emit([pair_facts(*pair) for pair in compared])
+        print_json([pair_facts(*pair) for pair in compared])
     else:
         for mine, theirs, verdict, divergence in compared:
             why = f": {mine.error or theirs.error}" if verdict == UNKNOWN else ""
-            say(
+            print_line(
                 f"{short(mine.datanode_id)} compared with {short(theirs.datanode_id)}: "
                 f"{verdict}{why}"
             )
@@ -308,7 +308,7 @@ def explain(
     agree = info.state in BEING_WRITTEN or info.checksums in {"match", "shards"}
     wrong = any(findings.values()) or not agree  # an error text in place of findings is true, too
     if as_json:
-        emit(
+        print_json(
             {
                 "container": facts(info),
                 "findings": {
@@ -320,13 +320,15 @@ def explain(
             }
         )
     else:
-        say(f"container {container_id}: {info.state}, {checksums_text(info)}")
-        show(replica_table(info))
-        say(verified_text(info))
+        print_line(f"container {container_id}: {info.state}, {checksums_text(info)}")
+        print_table(replica_table(info))
+        print_line(verified_text(info))
         for datanode_id, found in findings.items():
             explain_findings(datanode_id, found)
         if outcomes:
-            show(grid("what was done, newest first", OUTCOME_COLUMNS, map(outcome_row, outcomes)))
+            print_table(
+                grid("what was done, newest first", OUTCOME_COLUMNS, map(outcome_row, outcomes))
+            )
         keys.show("in it")
     return ExitCode.TO_DO if wrong else ExitCode.OK
 
@@ -355,23 +357,23 @@ def findings_of(
 def explain_findings(datanode_id: str, found: list[datanode_pb2.Finding] | str) -> None:
     """Print one replica's findings in words."""
     if isinstance(found, str):
-        say(f"{short(datanode_id)}: {found}")
+        print_line(f"{short(datanode_id)}: {found}")
         return
     if not found:
-        say(f"{short(datanode_id)}: nothing is wrong here")
+        print_line(f"{short(datanode_id)}: nothing is wrong here")
         return
-    say(f"{short(datanode_id)}: {counted(len(found), 'finding')}")
+    print_line(f"{short(datanode_id)}: {pluralize(len(found), 'finding')}")
     for item in found[:ROWS_SHOWN_MAX]:
         where = f"block {item.local_id}" if item.local_id >= 0 else "the replica's files"
         if item.offset >= 0:
             where += f", bytes {item.offset} to {item.offset + item.length - 1}"
         when = datetime.datetime.fromtimestamp(item.found_at_ms / 1000, tz=datetime.UTC)
         says = item.verdict if item.forensic in NO_FORENSIC else f"{item.verdict}, {item.forensic}"
-        say(f"  {item.fault} ({says}) in {where}, found {when:%Y-%m-%d %H:%M:%S} UTC")
-        say(f"    {item.evidence}")
+        print_line(f"  {item.fault} ({says}) in {where}, found {when:%Y-%m-%d %H:%M:%S} UTC")
+        print_line(f"    {item.evidence}")
 
 
-def tell_scans(
+def print_scans(
     results: list[tuple[str, datanode_pb2.ScanProgress]],
     failures: list[tuple[str, SutureError]],
     *,
@@ -386,23 +388,25 @@ def tell_scans(
             datanode_id: facts(end.result) if wait else {"queued": end.queued}
             for datanode_id, end in results
         }
-        emit(documents | {datanode_id: {"error": str(error)} for datanode_id, error in failures})
+        print_json(
+            documents | {datanode_id: {"error": str(error)} for datanode_id, error in failures}
+        )
     else:
         for datanode_id, end in results:
             if not wait:
-                say(f"{short(datanode_id)}: in line, {size(end.bytes_total)} to read")
+                print_line(f"{short(datanode_id)}: in line, {size(end.bytes_total)} to read")
                 continue
             result = end.result
-            say(
+            print_line(
                 f"{short(datanode_id)}: {size(result.bytes_read)} read, "
-                f"{counted(result.finding_count, 'finding')}, "
+                f"{pluralize(result.finding_count, 'finding')}, "
                 f"root {checksum(result.replica.tree.root)}"
             )
             explain_findings(datanode_id, list(result.findings))
         for datanode_id, error in failures:
-            say(f"{short(datanode_id)}: not scanned: {error}")
+            print_line(f"{short(datanode_id)}: not scanned: {error}")
         if results and not wait:
-            say("suture scrub status tells how many wait, suture explain what was found")
+            print_line("suture scrub status tells how many wait, suture explain what was found")
     found = any(end.result.finding_count for _, end in results)
     return ExitCode.TO_DO if found or failures else ExitCode.OK
 
@@ -422,7 +426,7 @@ def scan_replicas(scm: str, datanode: str | None, wish: ScanOptions) -> int:
     with connect(scm) as client:
         info = container_info(client, wish.container_id)
         results, failures = scan_each(client, chosen_replicas(info, datanode), wish)
-    return tell_scans(results, failures, wait=wish.wait, as_json=wish.quiet)
+    return print_scans(results, failures, wait=wish.wait, as_json=wish.quiet)
 
 
 def scan_each(
@@ -446,11 +450,11 @@ def scan_one(
     datanode_id, container_id = replica.datanode.datanode_id, ContainerId(wish.container_id)
     peer = client.peer(replica.datanode)
     if not wish.wait:
-        return patient(
+        return retry_while(
             lambda: next(peer.scan(container_id, queue=True)),
             codes={Code.BUSY},
             must_end=lambda: False,
-            waits=waiting_told(datanode_id),
+            waits=print_waiting_once(datanode_id),
         )
     label = f"scanning on {datanode_id}"
     with bytes_progress(label, replica.replica.bytes_used, quiet=wish.quiet) as bar:
@@ -467,6 +471,6 @@ def scan_one(
             container_id,
             full_speed=wish.full_speed,
             progress=progress,
-            waits=waiting_told(datanode_id),
+            waits=print_waiting_once(datanode_id),
         )
     return datanode_pb2.ScanProgress(result=result)

@@ -15,15 +15,15 @@ from agent.cli.terminal.output import (
     ago,
     aside,
     checksum,
-    counted,
-    emit,
     grid,
-    remark,
-    say,
+    pluralize,
+    print_json,
+    print_line,
+    print_note,
+    print_table,
+    print_waiting_once,
     short,
-    show,
     size,
-    waiting_told,
 )
 from agent.cli.terminal.selection import OnOption, selected
 from agent.cli.terminal.time_option import duration
@@ -65,7 +65,7 @@ def nodes(on: OnOption = None, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag =
         is_selected = selected(client, on)
     shown = [node for node in answer.nodes if is_selected(node.datanode_id)]
     if as_json:
-        emit([facts(node) for node in shown])
+        print_json([facts(node) for node in shown])
         return
     now_ms = time.time() * 1000
     rows = [
@@ -83,10 +83,10 @@ def nodes(on: OnOption = None, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag =
         for node in shown
     ]
     columns = ["datanode", "address", "rack", "health", "state", "containers#", "free#", "tasks#"]
-    show(grid("", [*columns, "heartbeat"], rows))
+    print_table(grid("", [*columns, "heartbeat"], rows))
     for node in shown:
         if node.read_only:
-            remark(
+            print_note(
                 f"{short(node.datanode_id)} is read-only: its layout is version "
                 f"{node.layout_version}, not the control plane's; it gets no new replicas"
             )
@@ -130,7 +130,7 @@ def containers(
             if not on or any(is_selected(r.datanode.datanode_id) for r in container.replicas)
         ]
     if as_json:
-        emit([facts(container) for container in known])
+        print_json([facts(container) for container in known])
         return
     rows = [
         (
@@ -153,7 +153,7 @@ def containers(
         "checksums",
         "replica states",
     ]
-    show(grid("", columns, rows))
+    print_table(grid("", columns, rows))
 
 
 def state_name(state: container_pb2.ReplicaState) -> str:
@@ -167,11 +167,11 @@ def show_container(client: ClusterClient, container_id: int, *, as_json: bool) -
         scm_pb2.GetContainerInfoRequest(container_id=container_id)
     ).container
     if as_json:
-        emit(facts(info))
+        print_json(facts(info))
         return
     checksums = info.scheme if info.checksums == "shards" else info.checksums
-    say(f"container {container_id}: {info.state}, bcsid {info.sequence_id}, {checksums}")
-    show(replica_table(info))
+    print_line(f"container {container_id}: {info.state}, bcsid {info.sequence_id}, {checksums}")
+    print_table(replica_table(info))
     say_unloadable(info)
 
 
@@ -179,7 +179,9 @@ def say_unloadable(info: scm_pb2.ContainerInfo) -> None:
     """Print why each unloadable replica cannot be loaded."""
     for held in info.replicas:
         if held.replica.load_error:
-            say(f"{short(held.datanode.datanode_id)}: cannot be loaded: {held.replica.load_error}")
+            print_line(
+                f"{short(held.datanode.datanode_id)}: cannot be loaded: {held.replica.load_error}"
+            )
 
 
 def _shown(name: str, value: int) -> object:
@@ -215,11 +217,13 @@ def snapshot(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> None:
     Prints the directory.
     """
     with connect(scm) as client:
-        answer = client.scm.export_snapshot(scm_pb2.ExportSnapshotRequest(), waits=waiting_told())
+        answer = client.scm.export_snapshot(
+            scm_pb2.ExportSnapshotRequest(), waits=print_waiting_once()
+        )
     if as_json:
-        emit(facts(answer))
+        print_json(facts(answer))
         return
-    say(answer.path)
+    print_line(answer.path)
 
 
 def scan_decision(
@@ -239,7 +243,7 @@ def scan_decision(
         elif not dry_run:
             # The datanode reports the finding, if any.
             client.peer(held.datanode).scanned(
-                ContainerId(row.container_id), waits=waiting_told(held.datanode.datanode_id)
+                ContainerId(row.container_id), waits=print_waiting_once(held.datanode.datanode_id)
             )
     return decision
 
@@ -247,10 +251,10 @@ def scan_decision(
 def show_decisions(answer: scm_pb2.ContainerDecisions, *, as_json: bool) -> int:
     """Print the SCM's decision per container; return 1 if it refused any."""
     if as_json:
-        emit([facts(decision) for decision in answer.decisions])
+        print_json([facts(decision) for decision in answer.decisions])
     else:
         rows = [(d.container_id, d.code, len(d.command_ids), d.message) for d in answer.decisions]
-        show(grid("", ["container#", "decision", "commands#", "why"], rows))
+        print_table(grid("", ["container#", "decision", "commands#", "why"], rows))
     return ExitCode.OK if all(d.code == "OK" for d in answer.decisions) else ExitCode.FAILED
 
 
@@ -268,7 +272,7 @@ def wait_and_show(
     ids = [command_id for d in answer.decisions for command_id in d.command_ids]
     outcomes, pending = wait_for_outcomes(client, ids, wait_s, quiet=as_json)
     if as_json:
-        emit(
+        print_json(
             {
                 "decisions": [facts(d) for d in answer.decisions],
                 "outcomes": [facts(o) for o in outcomes],
@@ -277,12 +281,12 @@ def wait_and_show(
         )
     else:
         if outcomes:
-            show(grid("", OUTCOME_COLUMNS, [outcome_row(o) for o in outcomes]))
+            print_table(grid("", OUTCOME_COLUMNS, [outcome_row(o) for o in outcomes]))
         for d in refused:
-            say(f"container {d.container_id} refused: {d.code}: {d.message}")
+            print_line(f"container {d.container_id} refused: {d.code}: {d.message}")
         if pending:
-            say(
-                f"{counted(len(pending), 'command')} not answered yet; "
+            print_line(
+                f"{pluralize(len(pending), 'command')} not answered yet; "
                 "look again with: suture log --outcomes"
             )
     if refused:
@@ -317,7 +321,9 @@ def outcome_row(outcome: scm_pb2.Outcome) -> tuple[object, ...]:
     status, done = outcome.status, outcome.status.reconcile
     repaired = sum(chunk.result in {"repaired", "salvaged", "trimmed"} for chunk in done.chunks)
     rebuilt = status.reconstruct
-    orphans = f"{counted(rebuilt.orphan_count, 'orphan')} left out" if rebuilt.orphan_count else ""
+    orphans = (
+        f"{pluralize(rebuilt.orphan_count, 'orphan')} left out" if rebuilt.orphan_count else ""
+    )
     return (
         status.container_id,
         short(outcome.datanode_id),
@@ -370,11 +376,13 @@ def show_outcomes(scm: str, datanode: str | None, count: int | None, *, as_json:
     del answer.outcomes[:]
     answer.outcomes.extend(shown)
     if as_json:
-        emit(facts(answer))
+        print_json(facts(answer))
         return
-    show(grid("", OUTCOME_COLUMNS, [outcome_row(o) for o in answer.outcomes]))
+    print_table(grid("", OUTCOME_COLUMNS, [outcome_row(o) for o in answer.outcomes]))
     pending = len(answer.pending_command_ids)
-    say(f"{counted(pending, 'command')} {'is' if pending == 1 else 'are'} not answered yet")
+    print_line(
+        f"{pluralize(pending, 'command')} {'is' if pending == 1 else 'are'} not answered yet"
+    )
 
 
 def container_info(client: ClusterClient, container_id: int) -> scm_pb2.ContainerInfo:

@@ -19,9 +19,9 @@ from agent.observe.status_headline import (
     Told,
     answer_of,
     headline,
-    silent_of,
+    unreachable_nodes,
 )
-from agent.rpc.calls.channel import Method, call, open_channel, retried
+from agent.rpc.calls.channel import Method, call, call_with_retry, open_channel
 from agent.rpc.security.tls import Security
 from agent.rpc.v1 import datanode_pb2, datanode_pb2_grpc, scm_pb2
 from agent.rpc.wire.addressee import ADDRESSEE_HEADER
@@ -59,13 +59,13 @@ def address_of(scm: str, datanode: str) -> str:
 
 def one_datanode(address: str, *, as_json: bool) -> int:
     """Show one datanode: volumes and workers."""
-    answer = told_by(address, security())
+    answer = fetch_status(address, security())
     now_ms = int(time.time() * 1000)
     line = headline(answer_of([answer], now_ms), now_ms)
     if as_json:
-        from agent.cli.terminal.output import emit
+        from agent.cli.terminal.output import print_json
 
-        emit({"answer": line.text, "well": line.is_well, **document_of(answer)})
+        print_json({"answer": line.text, "well": line.is_well, **document_of(answer)})
     else:
         from agent.cli.inspect.status_tables import show_datanode
 
@@ -98,10 +98,10 @@ def whole_cluster(scm: str, *, as_json: bool) -> int:
     with ScmClient(scm, security=proof) as control:
         nodes = list(control.list_nodes(scm_pb2.ListNodesRequest()).nodes)
         counts = control.count_containers(scm_pb2.CountContainersRequest())
-    answers = ask(nodes, proof)
+    answers = fetch_all_statuses(nodes, proof)
     now_ms = int(time.time() * 1000)
     told = [answer for answer in answers if not isinstance(answer, str)]
-    silent = silent_of(nodes, [not isinstance(answer, str) for answer in answers])
+    silent = unreachable_nodes(nodes, [not isinstance(answer, str) for answer in answers])
     known = answer_of(
         told,
         now_ms,
@@ -111,10 +111,10 @@ def whole_cluster(scm: str, *, as_json: bool) -> int:
     line = headline(known, now_ms)
     if as_json:
         from agent.cli.terminal.document import facts
-        from agent.cli.terminal.output import emit
+        from agent.cli.terminal.output import print_json
 
         shown = [answer if isinstance(answer, str) else document_of(answer) for answer in answers]
-        emit(
+        print_json(
             {
                 "answer": line.text,
                 "well": line.is_well,
@@ -133,12 +133,12 @@ def whole_cluster(scm: str, *, as_json: bool) -> int:
     return exit_of(line)
 
 
-def ask(nodes: Sequence[scm_pb2.NodeInfo], proof: Security) -> list[Told | str]:
+def fetch_all_statuses(nodes: Sequence[scm_pb2.NodeInfo], proof: Security) -> list[Told | str]:
     """Query the status of datanodes concurrently; an error counts as an answer."""
 
     def ask_one(node: scm_pb2.NodeInfo) -> Told | str:
         try:
-            return told_by(node.address, proof, node.datanode_id)
+            return fetch_status(node.address, proof, node.datanode_id)
         except SutureError as error:
             return str(error)
 
@@ -146,7 +146,7 @@ def ask(nodes: Sequence[scm_pb2.NodeInfo], proof: Security) -> list[Told | str]:
         return list(pool.map(ask_one, nodes))
 
 
-def told_by(address: str, proof: Security, datanode_id: str = "") -> Told:
+def fetch_status(address: str, proof: Security, datanode_id: str = "") -> Told:
     """Return the status and the scans of one datanode. Raise SutureError.
 
     With `datanode_id`, a different datanode at the address is an error.
@@ -158,7 +158,7 @@ def told_by(address: str, proof: Security, datanode_id: str = "") -> Told:
 
         def asked(method: Method, request: object) -> Any:  # the method's answer
             party = f"the datanode at {address}"
-            return retried(
+            return call_with_retry(
                 lambda: call(method, request, timeout_s=TIMEOUT_S, party=party),
                 timeout_s=TIMEOUT_S,
             )

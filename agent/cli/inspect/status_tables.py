@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from agent.cli.terminal.output import grid, say, short, show, size
-from agent.config.quantity import spoken_duration
+from agent.cli.terminal.output import grid, print_line, print_table, short, size
+from agent.config.quantity import format_duration
 from agent.observe.status_headline import Told, percent
 from agent.rpc.v1 import datanode_pb2, scm_pb2
 
@@ -18,9 +18,9 @@ def show_cluster(
     line: str,
 ) -> None:
     """Print two lines, the verification and the state of containers, and the table of datanodes."""
-    say(line)
-    say(containers_line(counts))
-    show(node_table(nodes, answers))
+    print_line(line)
+    print_line(containers_line(counts))
+    print_table(node_table(nodes, answers))
 
 
 def containers_line(counts: scm_pb2.CountContainersResponse) -> str:
@@ -99,7 +99,7 @@ def pass_left(scrub: datanode_pb2.ScrubStatusResponse) -> str:
         return "-"
     if any(volume.eta_ms < 0 for volume in scans):
         return "?"
-    return spoken_duration(max(volume.eta_ms for volume in scans) / 1000)
+    return format_duration(max(volume.eta_ms for volume in scans) / 1000)
 
 
 def oldest_scan(answer: datanode_pb2.StatusResponse) -> str:
@@ -111,7 +111,7 @@ def oldest_scan(answer: datanode_pb2.StatusResponse) -> str:
     return (
         "never"
         if not oldest_ms
-        else f"{spoken_duration(max(0.0, time.time() - oldest_ms / 1000))} ago"
+        else f"{format_duration(max(0.0, time.time() - oldest_ms / 1000))} ago"
     )
 
 
@@ -125,7 +125,7 @@ def challenges_line(asked: datanode_pb2.Challenges, now_s: float) -> str:
     text = f"challenges: {count} chunks asked of peers, {asked.proven_count} proven, "
     text += f"{asked.failed_count} refuted, {asked.unanswered_count} unanswered"
     text += f", {asked.own_count} wrong here" if asked.own_count else ""
-    return f"{text}; last {spoken_duration(max(0.0, now_s - asked.asked_at_ms / 1000))} ago"
+    return f"{text}; last {format_duration(max(0.0, now_s - asked.asked_at_ms / 1000))} ago"
 
 
 def shadow_line(shadow: datanode_pb2.ShadowHashing) -> str:
@@ -138,10 +138,10 @@ def shadow_line(shadow: datanode_pb2.ShadowHashing) -> str:
 def show_datanode(told: Told, line: str) -> None:
     """Print one datanode: volumes, workers, and checks by others."""
     answer, scrub = told
-    say(line)
-    say(f"datanode {answer.datanode_id}, version {answer.version}, SCM: {answer.scm_state}")
-    say(challenges_line(scrub.challenges, time.time()))
-    say(shadow_line(scrub.shadow_hashing))
+    print_line(line)
+    print_line(f"datanode {answer.datanode_id}, version {answer.version}, SCM: {answer.scm_state}")
+    print_line(challenges_line(scrub.challenges, time.time()))
+    print_line(shadow_line(scrub.shadow_hashing))
     volumes = [
         (
             volume.path,
@@ -152,7 +152,7 @@ def show_datanode(told: Told, line: str) -> None:
         )
         for volume in answer.volumes
     ]
-    show(grid("volumes", ["path", "containers#", "used#", "free#", "state"], volumes))
+    print_table(grid("volumes", ["path", "containers#", "used#", "free#", "state"], volumes))
     workers = [
         (
             w.name,
@@ -163,4 +163,4 @@ def show_datanode(told: Told, line: str) -> None:
         )
         for w in answer.workers
     ]
-    show(grid("workers", ["worker", "state", "steps#", "errors#", "last error"], workers))
+    print_table(grid("workers", ["worker", "state", "steps#", "errors#", "last error"], workers))

@@ -8,7 +8,16 @@ from typing import Annotated
 import typer
 
 from agent.cli.terminal.credentials import connect
-from agent.cli.terminal.output import ID_MAX, counted, emit, grid, remark, say, show, size
+from agent.cli.terminal.output import (
+    ID_MAX,
+    grid,
+    pluralize,
+    print_json,
+    print_line,
+    print_note,
+    print_table,
+    size,
+)
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import ClusterClient
 from agent.ec.rebuild_task import ShardLocation
@@ -45,24 +54,28 @@ def verify_parity_command(
     """
     if (container is None) == (not every):
         raise typer.BadParameter("give a container, or --all", param_hint="CONTAINER")
-    pace = limited(rate_mib_per_s * MIB)
+    pace = rate_limiter(rate_mib_per_s * MIB)
     with connect(scm) as client, ThreadPoolExecutor(SHARDS_MAX) as executor:
-        infos = [asked(client, container)] if container is not None else coded(client)
+        infos = (
+            [requested_container(client, container)]
+            if container is not None
+            else list_ec_containers(client)
+        )
         reports = []
         for info in infos:
-            report = verified(client, info, executor, pace)
+            report = verify_container(client, info, executor, pace)
             reports.append(report)
             if not as_json:
-                tell(report)
+                print_result(report)
     if as_json:
-        emit([facts(report) for report in reports])
+        print_json([facts(report) for report in reports])
     elif every and not reports:
-        say("there is no closed erasure-coded container")
+        print_line("there is no closed erasure-coded container")
     if not all(report.is_clean for report in reports):
         raise typer.Exit(ExitCode.TO_DO)
 
 
-def asked(client: ClusterClient, container_id: int) -> scm_pb2.ContainerInfo:
+def requested_container(client: ClusterClient, container_id: int) -> scm_pb2.ContainerInfo:
     """Return the requested container. Raise RefusedError for one without parity."""
     request = scm_pb2.GetContainerInfoRequest(container_id=container_id)
     info = client.scm.get_container_info(request).container
@@ -75,7 +88,7 @@ def asked(client: ClusterClient, container_id: int) -> scm_pb2.ContainerInfo:
     return info
 
 
-def coded(client: ClusterClient) -> list[scm_pb2.ContainerInfo]:
+def list_ec_containers(client: ClusterClient) -> list[scm_pb2.ContainerInfo]:
     """Return all closed erasure-coded containers."""
     found: list[scm_pb2.ContainerInfo] = []
     start = 0
@@ -89,7 +102,7 @@ def coded(client: ClusterClient) -> list[scm_pb2.ContainerInfo]:
             return found
 
 
-def verified(
+def verify_container(
     client: ClusterClient,
     info: scm_pb2.ContainerInfo,
     executor: ThreadPoolExecutor,
@@ -105,7 +118,7 @@ def verified(
     return verify_parity(container_id, scheme, shards, client.peer, executor, pace=pace)
 
 
-def limited(bytes_per_s: float) -> Callable[[int], None]:
+def rate_limiter(bytes_per_s: float) -> Callable[[int], None]:
     """Return a function that waits after a read to limit the rate to `bytes_per_s`; 0 =
     unlimited."""
     started_s = time.monotonic()
@@ -120,30 +133,32 @@ def limited(bytes_per_s: float) -> Callable[[int], None]:
     return pace
 
 
-def tell(report: ParityReport) -> None:
+def print_result(report: ParityReport) -> None:
     """Print the result for one container."""
-    checked = f"{counted(report.stripe_count, 'stripe')}, {size(report.read_bytes)} read"
+    checked = f"{pluralize(report.stripe_count, 'stripe')}, {size(report.read_bytes)} read"
     if report.is_clean:
-        say(f"container {report.container_id}: all shards fit together; {checked}")
+        print_line(f"container {report.container_id}: all shards fit together; {checked}")
         return
-    say(f"container {report.container_id}: {checked}")
+    print_line(f"container {report.container_id}: {checked}")
     rows = [
         (str(fault.block_id), str(fault.stripe), named(fault.wrong))
         for fault in report.faults[:ROWS_SHOWN_MAX]
     ]
     if rows:
-        show(grid("", ["block#", "stripe#", "wrong shard"], rows))
+        print_table(grid("", ["block#", "stripe#", "wrong shard"], rows))
     if report.unread:
         where = ", ".join(f"block {b} stripe {n}" for b, n in report.unread[:ROWS_SHOWN_MAX])
-        remark(f"too few cells can be read of {counted(len(report.unread), 'stripe')}: {where}")
+        print_note(
+            f"too few cells can be read of {pluralize(len(report.unread), 'stripe')}: {where}"
+        )
     for block_id, index in report.lacking[:ROWS_SHOWN_MAX]:
-        remark(f"shard {index} has not block {block_id} as the others have it")
+        print_note(f"shard {index} has not block {block_id} as the others have it")
     for index in report.absent:
-        remark(f"shard {index} is not there")
+        print_note(f"shard {index} is not there")
     for datanode_id, why in sorted(report.unreadable.items()):
-        remark(f"{datanode_id}: {why}")
+        print_note(f"{datanode_id}: {why}")
     for block_id, why in sorted(report.orphans.items()):
-        remark(f"block {block_id} is left out: {why}")
+        print_note(f"block {block_id} is left out: {why}")
 
 
 def named(wrong: tuple[int, ...]) -> str:

@@ -5,7 +5,14 @@ from typing import Annotated
 
 import typer
 
-from agent.cli.terminal.output import counted, emit, grid, say, say_lines, show
+from agent.cli.terminal.output import (
+    grid,
+    pluralize,
+    print_json,
+    print_line,
+    print_table,
+    say_lines,
+)
 from agent.cli.terminal.typer_options import JsonFlag
 from agent.config import reference
 from agent.config.loading import load_written
@@ -28,11 +35,11 @@ def check(config: ConfigOption = CONFIG_PATH, as_json: JsonFlag = False) -> int:
     """
     _, written = load_written(config)
     if as_json:
-        emit({"files": [str(path) for path in written.paths], "valid": True})
+        print_json({"files": [str(path) for path in written.paths], "valid": True})
     else:
         set_count = len(_leaves(written.values))
         names = ", ".join(str(path) for path in written.paths)
-        say(f"{names}: good; {counted(set_count, 'option')} set")
+        print_line(f"{names}: good; {pluralize(set_count, 'option')} set")
     return ExitCode.OK
 
 
@@ -40,7 +47,7 @@ def check(config: ConfigOption = CONFIG_PATH, as_json: JsonFlag = False) -> int:
 def show_options(
     config: ConfigOption = CONFIG_PATH,
     origin: Annotated[
-        bool, typer.Option("--origin", help="Also say which file and line set each option.")
+        bool, typer.Option("--origin", help="Also print_line which file and line set each option.")
     ] = False,
     as_json: JsonFlag = False,
 ) -> int:
@@ -49,14 +56,14 @@ def show_options(
     rows = [
         (option.name, text, origin_of(option.name, written))
         for option in reference.options()
-        for text in [reference.shown(option.name, _value(effective, option.name))]
+        for text in [reference.format_option(option.name, _value(effective, option.name))]
     ]
     if as_json:
-        emit({name: {"value": text, "origin": place} for name, text, place in rows})
+        print_json({name: {"value": text, "origin": place} for name, text, place in rows})
     elif origin:
-        show(grid("", ["option", "value", "set by"], rows))
+        print_table(grid("", ["option", "value", "set by"], rows))
     else:
-        show(grid("", ["option", "value"], [row[:2] for row in rows]))
+        print_table(grid("", ["option", "value"], [row[:2] for row in rows]))
     return ExitCode.OK
 
 
@@ -78,7 +85,7 @@ def explain(
         return explain_event(name, as_json=as_json)
     found = list(reference.find(name))
     if as_json:
-        emit(
+        print_json(
             [
                 {
                     "name": option.name,
@@ -106,10 +113,12 @@ def explain_event(name: str, *, as_json: bool) -> int:
             hint="config explain --event lists them",
         )
     if as_json:
-        emit([{"event": k, "ids": list(e.ids), "meaning": e.meaning} for k, e in found.items()])
+        print_json(
+            [{"event": k, "ids": list(e.ids), "meaning": e.meaning} for k, e in found.items()]
+        )
     else:
         rows = [(key, " ".join(event.ids), event.meaning) for key, event in found.items()]
-        show(grid("", ["event", "ids", "meaning"], rows))
+        print_table(grid("", ["event", "ids", "meaning"], rows))
     return ExitCode.OK
 
 

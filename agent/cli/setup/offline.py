@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from agent.cli.terminal.output import emit, grid, say, show
+from agent.cli.terminal.output import grid, print_json, print_line, print_table
 from agent.cli.terminal.typer_options import JsonFlag
 from agent.runtime.exits import ExitCode
 from agent.store.recovery.fsck import fsck as check
@@ -26,11 +26,13 @@ def fsck(
     reports = [check(volume, read_data=read_data) for volume in volumes]
     problems = [(str(v), p) for v, r in zip(volumes, reports, strict=True) for p in r.problems]
     if as_json:
-        emit([{"volume": str(v), **asdict(r)} for v, r in zip(volumes, reports, strict=True)])
+        print_json([{"volume": str(v), **asdict(r)} for v, r in zip(volumes, reports, strict=True)])
     else:
         if problems:
             rows = [(volume, p.kind, p.path, p.message) for volume, p in problems]
-            show(grid("", ["volume", "problem", "path", "what"], rows))
+            print_table(grid("", ["volume", "problem", "path", "what"], rows))
         for volume, report in zip(volumes, reports, strict=True):
-            say(f"{volume}: {report.replica_count} replicas, {len(report.problems)} problems")
+            print_line(
+                f"{volume}: {report.replica_count} replicas, {len(report.problems)} problems"
+            )
     return ExitCode.TO_DO if problems else ExitCode.OK

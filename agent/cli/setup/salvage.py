@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from agent.cli.terminal.output import bytes_progress, counted, emit, say, size
+from agent.cli.terminal.output import bytes_progress, pluralize, print_json, print_line, size
 from agent.cli.terminal.typer_options import JsonFlag
 from agent.ec.scheme import parse_scheme
 from agent.runtime.exits import ExitCode
@@ -53,23 +53,25 @@ def salvage(
             ),
         )
     if as_json:
-        emit(asdict(summary))
+        print_json(asdict(summary))
     else:
         _show(summary, to)
     return ExitCode.OK if summary.is_whole else ExitCode.TO_DO
 
 
 def _show(summary: SalvageSummary, to: Path) -> None:
-    say(
-        f"{counted(summary.written_count, 'file')} written, {size(summary.written_bytes)}, "
+    print_line(
+        f"{pluralize(summary.written_count, 'file')} written, {size(summary.written_bytes)}, "
         f"{summary.kept_count} were there: {to / LIST} lists them"
     )
     if summary.nameless_count:
-        say(f"{counted(summary.nameless_count, 'block')} of these name no key: {to / 'blocks'}")
+        print_line(
+            f"{pluralize(summary.nameless_count, 'block')} of these name no key: {to / 'blocks'}"
+        )
     if summary.deleted_count:
-        say(f"{counted(summary.deleted_count, 'block')} were deleted on another volume")
+        print_line(f"{pluralize(summary.deleted_count, 'block')} were deleted on another volume")
     for path, why in summary.unreadable_volumes.items():
-        say(f"cannot be read: {path}: {why}")
+        print_line(f"cannot be read: {path}: {why}")
     _list("damaged rows", summary.damaged_rows)
     names = [
         f"{lack.key or lack.path}: {'; '.join(lack.why[:WHY_SHOWN_MAX])}" for lack in summary.lacks
@@ -80,8 +82,8 @@ def _show(summary: SalvageSummary, to: Path) -> None:
 def _list(what: str, lines: Sequence[str]) -> None:
     """Print the first lines; --json has all."""
     if lines:
-        say(f"{what}: {len(lines)}")
+        print_line(f"{what}: {len(lines)}")
     for line in lines[:SHOWN_MAX]:
-        say(f"  {line}")
+        print_line(f"  {line}")
     if len(lines) > SHOWN_MAX:
-        say(f"  and {len(lines) - SHOWN_MAX} more; --json lists all")
+        print_line(f"  and {len(lines) - SHOWN_MAX} more; --json lists all")

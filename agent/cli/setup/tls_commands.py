@@ -6,9 +6,16 @@ from typing import Annotated, Final
 
 import typer
 
-from agent.cli.terminal.output import counted, emit, grid, remark, say, show
+from agent.cli.terminal.output import (
+    grid,
+    pluralize,
+    print_json,
+    print_line,
+    print_note,
+    print_table,
+)
 from agent.cli.terminal.typer_options import JsonFlag
-from agent.config.quantity import spoken_duration
+from agent.config.quantity import format_duration
 from agent.errors import Code, RefusedError
 from agent.rpc.security import pki
 from agent.rpc.security.caller import Role
@@ -39,11 +46,13 @@ def init(
     """
     path = pki.create_authority(directory, name=name, days=days, now=pki.now())
     if as_json:
-        emit({"certificate": str(path), "key": str(path.with_suffix(".key"))})
+        print_json({"certificate": str(path), "key": str(path.with_suffix(".key"))})
         return ExitCode.OK
-    say(f"{path}: the authority, believed until {day(pki.shown(path)[0].expires_at)}")
-    say(f"{path.with_suffix('.key')}: its key (mode 0600); keep it here, and a copy elsewhere")
-    say(f"next: suture tls issue {directory} --role scm --host NAME")
+    print_line(f"{path}: the authority, believed until {day(pki.shown(path)[0].expires_at)}")
+    print_line(
+        f"{path.with_suffix('.key')}: its key (mode 0600); keep it here, and a copy elsewhere"
+    )
+    print_line(f"next: suture tls issue {directory} --role scm --host NAME")
     return ExitCode.OK
 
 
@@ -78,14 +87,14 @@ def issue(
         days=days,
     )
     certificate, key = pki.issue(directory, order, now=pki.now())
-    what = pki.shown(certificate)[0]
+    what = pki.describe_certificates(certificate)[0]
     if as_json:
-        emit({"certificate": str(certificate), "key": str(key), **document(what)})
+        print_json({"certificate": str(certificate), "key": str(key), **document(what)})
         return ExitCode.OK
-    say(f"{certificate}: {' and '.join(what.roles)}, until {day(what.expires_at)}")
+    print_line(f"{certificate}: {' and '.join(what.roles)}, until {day(what.expires_at)}")
     if what.node_id:
-        say(f"it is for datanode {what.node_id}, dialled as {', '.join(what.hosts)}")
-    say(f"{key}: its key (mode 0600); bring both and {directory / 'ca.pem'} to its holder")
+        print_line(f"it is for datanode {what.node_id}, dialled as {', '.join(what.hosts)}")
+    print_line(f"{key}: its key (mode 0600); bring both and {directory / 'ca.pem'} to its holder")
     return ExitCode.OK
 
 
@@ -103,7 +112,7 @@ def show_certificates(
     files = [
         file for path in paths for file in (sorted(path.glob("*.pem")) if path.is_dir() else [path])
     ]
-    found = [(file, what) for file in files for what in pki.shown(file)]
+    found = [(file, what) for file in files for what in pki.describe_certificates(file)]
     if not found:
         raise RefusedError(
             Code.INVALID_CONFIG,
@@ -112,7 +121,7 @@ def show_certificates(
         )
     now = pki.now()
     if as_json:
-        emit([{"file": str(file), **document(what)} for file, what in found])
+        print_json([{"file": str(file), **document(what)} for file, what in found])
     else:
         columns = ["file", "name", "roles", "hosts", "datanode", "issuer", "expires"]
         rows = [
@@ -127,10 +136,10 @@ def show_certificates(
             )
             for file, what in found
         ]
-        show(grid("", columns, rows))
+        print_table(grid("", columns, rows))
     late = [what for _, what in found if (what.expires_at - now).days < SOON_DAYS]
     if late and not as_json:
-        remark(f"{counted(len(late), 'certificate')} to be issued again soon")
+        print_note(f"{pluralize(len(late), 'certificate')} to be issued again soon")
     return ExitCode.TO_DO if late else ExitCode.OK
 
 
@@ -159,5 +168,5 @@ def expiry(at: datetime, now: datetime) -> str:
     """Return the date, and the time until then."""
     left_s = (at - now).total_seconds()
     if left_s <= 0:
-        return f"{day(at)}, expired {spoken_duration(-left_s)} ago"
-    return f"{day(at)}, in {spoken_duration(left_s)}"
+        return f"{day(at)}, expired {format_duration(-left_s)} ago"
+    return f"{day(at)}, in {format_duration(left_s)}"

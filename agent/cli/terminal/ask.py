@@ -7,7 +7,7 @@ from typing import Annotated, Final, Generic, TypeVar
 
 import typer
 
-from agent.cli.terminal.output import counted
+from agent.cli.terminal.output import pluralize
 from agent.cli.terminal.selection import known_nodes, one_node
 from agent.client.client import ClusterClient
 from agent.errors import SutureError
@@ -45,7 +45,7 @@ def nodes_of(client: ClusterClient, datanode: str | None) -> list[tuple[str, str
     return [(node.datanode_id, node.address) for node in wanted]
 
 
-def ask_each(
+def query_all(
     client: ClusterClient, nodes: list[tuple[str, str]], question: Callable[[Peer], T]
 ) -> list[DatanodeReply[T]]:
     """Query datanodes concurrently; an error counts as an answer."""
@@ -64,13 +64,15 @@ def ask_each(
         return list(pool.map(ask, nodes))
 
 
-def heard(answers: Sequence[DatanodeReply[T]]) -> str:
+def answered_text(answers: Sequence[DatanodeReply[T]]) -> str:
     """Return how many datanodes answered: `3 datanodes`, or `2 of 3 datanodes`."""
     count = sum(not answer.error for answer in answers)
-    everyone = counted(len(answers), "datanode")
+    everyone = pluralize(len(answers), "datanode")
     return everyone if count == len(answers) else f"{count} of {everyone}"
 
 
-def told(peer: Peer) -> tuple[datanode_pb2.StatusResponse, datanode_pb2.ScrubStatusResponse]:
+def fetch_status(
+    peer: Peer,
+) -> tuple[datanode_pb2.StatusResponse, datanode_pb2.ScrubStatusResponse]:
     """Return the status and the scans of one datanode."""
     return peer.status(), peer.scrub_status()

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from agent.config.given import SETTINGS_BYTES_MAX, decoded, given_bytes
+from agent.config.given import SETTINGS_BYTES_MAX, decoded, read_file_bounded
 from agent.errors import Code, RefusedError
 
 if TYPE_CHECKING:
@@ -60,11 +60,11 @@ def security() -> "Security":
     """Return the security of calls. Raise RefusedError naming the fault of the settings or the
     files.
     """
-    from agent.rpc.security.tls import files_of, secured
+    from agent.rpc.security.tls import files_of, load_security
 
     wanted = _effective()
     files = files_of(certificate=wanted.certificate, key=wanted.key, ca=wanted.ca)
-    return secured(files, allow_plaintext=wanted.allow_plaintext)
+    return load_security(files, allow_plaintext=wanted.allow_plaintext)
 
 
 def connect(scm: str) -> "ClusterClient":
@@ -119,7 +119,7 @@ def _read(path: Path) -> dict[str, Any]:
     import tomllib  # most users have no such file
 
     try:
-        values = tomllib.loads(decoded(given_bytes(path, bytes_max=SETTINGS_BYTES_MAX)))
+        values = tomllib.loads(decoded(read_file_bounded(path, bytes_max=SETTINGS_BYTES_MAX)))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise RefusedError(Code.INVALID_CONFIG, f"cannot read {path}: {error}") from error
     tls = values.pop("tls", {})

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from agent.config.quantity import spoken_duration
+from agent.config.quantity import format_duration
 from agent.errors import SutureError, size_text
 from agent.observe.printable import printable, short_id
 
@@ -40,13 +40,13 @@ people = Console(
 aside = Console(stderr=True, markup=False, emoji=False, highlight=False)
 
 
-def emit(value: object) -> None:
+def print_json(value: object) -> None:
     """Print `value` as one JSON document on stdout."""
     json.dump(value, sys.stdout, indent=2, sort_keys=True)
     sys.stdout.write("\n")
 
 
-def show(table: Table) -> None:
+def print_table(table: Table) -> None:
     """Print a table. If the terminal is too narrow, print it in parts, one below the other, each of
     which begins with the columns that identify the rows."""
     wide = people.options.update(width=TABLE_WIDTH_MAX)
@@ -92,7 +92,7 @@ def parts_of(table: Table, width: int) -> list[Table]:
     ]
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     """Print one line; a line end within it is shown as its code."""
     people.print(printable(text), soft_wrap=True)
 
@@ -100,13 +100,13 @@ def say(text: str) -> None:
 def say_lines(text: str) -> None:
     """Print lines without text from elsewhere."""
     for line in text.split("\n"):
-        say(line)
+        print_line(line)
 
 
 def fail(error: SutureError, *, as_json: bool) -> None:
     """Print an error: as JSON on stdout, or as text on stderr."""
     if as_json:
-        emit(
+        print_json(
             {
                 "error": {
                     "code": error.code.value,
@@ -119,16 +119,16 @@ def fail(error: SutureError, *, as_json: bool) -> None:
         return
     complain(f"error: {error} [{error.code.value}]")
     if error.hint:
-        remark(f"hint: {error.hint}")
+        print_note(f"hint: {error.hint}")
 
 
 def fail_usage(message: str, hint: str, *, as_json: bool) -> None:
     """Print an error of the command line: as JSON on stdout, or as text on stderr."""
     if as_json:
-        emit({"error": {"code": "USAGE", "message": message, "hint": hint, "facts": {}}})
+        print_json({"error": {"code": "USAGE", "message": message, "hint": hint, "facts": {}}})
         return
     complain(f"error: {message}")
-    remark(f"hint: {hint}")
+    print_note(f"hint: {hint}")
 
 
 def complain(text: str) -> None:
@@ -136,18 +136,18 @@ def complain(text: str) -> None:
     aside.print(printable(text), style="bold red", soft_wrap=True)
 
 
-def remark(text: str) -> None:
+def print_note(text: str) -> None:
     """Print a one-line remark on stderr."""
     aside.print(printable(text), soft_wrap=True)
 
 
-def waiting_told(whom: str = "the control plane") -> Callable[[SutureError], None]:
+def print_waiting_once(whom: str = "the control plane") -> Callable[[SutureError], None]:
     """Return a callback that prints once on stderr why the command is waiting."""
     told: list[str] = []
 
     def tell(error: SutureError) -> None:
         if not told:
-            remark(f"waiting for {whom}: {error}")
+            print_note(f"waiting for {whom}: {error}")
         told.append(str(error))
 
     return tell
@@ -224,7 +224,7 @@ def items_progress(label: str, total: int, *, quiet: bool) -> Iterator["Progress
         yield progress
 
 
-def counted(count: int, noun: str) -> str:
+def pluralize(count: int, noun: str) -> str:
     """Return `1 file`, `2 files`."""
     return f"{count} {noun}" + ("" if count == 1 else "s")
 
@@ -236,4 +236,4 @@ def checksum(value: int | None) -> str:
 
 def ago(at_ms: int) -> str:
     """Return the time since `at_ms` in words; `never` for 0."""
-    return "never" if not at_ms else f"{spoken_duration(max(0.0, time.time() - at_ms / 1000))} ago"
+    return "never" if not at_ms else f"{format_duration(max(0.0, time.time() - at_ms / 1000))} ago"

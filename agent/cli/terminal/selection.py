@@ -67,7 +67,9 @@ def one_node(nodes: Sequence[scm_pb2.NodeInfo], given: str) -> scm_pb2.NodeInfo:
     )
 
 
-def named(client: ClusterClient, given: list[str]) -> tuple[list[str], list[tuple[str, str]]]:
+def resolve_targets(
+    client: ClusterClient, given: list[str]
+) -> tuple[list[str], list[tuple[str, str]]]:
     """Return the named datanodes, and the named volumes as (datanode, id).
 
     A volume is named by its id or a prefix of it, or as DATANODE:/its/path.

@@ -139,7 +139,7 @@ def _messages(answers: Any) -> Iterator[Any]:
         answers.cancel()
 
 
-def begun(method: Method, request: Any, *, timeout_s: float) -> Any:  # the call's future
+def start_call(method: Method, request: Any, *, timeout_s: float) -> Any:  # the call's future
     """Begin a call without waiting for its answer. Raise UnavailableError if the channel is
     closed.
     """
@@ -162,7 +162,7 @@ def upload(
 
     A thread of gRPC draws from `requests`. Raise SutureError.
     """
-    answer = begun(method, requests, timeout_s=timeout_s)
+    answer = start_call(method, requests, timeout_s=timeout_s)
     ended: SimpleQueue[None] = SimpleQueue()  # `result` would wake this thread at each message
     answer.add_done_callback(lambda _: ended.put(None))
     try:
@@ -203,7 +203,7 @@ def call_again(
         )
 
 
-def retried(work: Callable[[], T], *, timeout_s: float) -> T:
+def call_with_retry(work: Callable[[], T], *, timeout_s: float) -> T:
     """Return the result of `work`; repeat it while the peer is unavailable.
 
     `work` must be idempotent, which only the caller can know.
@@ -236,7 +236,7 @@ def _repeated(error: SutureError, work: Callable[[], T], left_s: float) -> T:
     return attempts(again)
 
 
-def patient(
+def retry_while(
     work: Callable[[], T],
     *,
     codes: Collection[Code],

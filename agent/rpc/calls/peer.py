@@ -13,17 +13,23 @@ from agent.errors import Code, RefusedError, SutureError, UnavailableError
 from agent.rpc.calls.channel import (
     PATIENCE_S,
     Method,
-    begun,
     call,
     call_again,
+    call_with_retry,
     open_channel,
-    patient,
-    retried,
+    retry_while,
+    start_call,
     stream,
     upload,
 )
 from agent.rpc.calls.filling import ShardWriter
-from agent.rpc.calls.received import SMALL_BYTES_MAX, joined, parts_as_they_come, parts_of, several
+from agent.rpc.calls.received import (
+    SMALL_BYTES_MAX,
+    assemble_chunk,
+    parse_chunks,
+    parts_as_they_come,
+    parts_of,
+)
 from agent.rpc.security.tls import LOOPBACK_ONLY, Security
 from agent.rpc.v1 import container_pb2, datanode_pb2_grpc
 from agent.rpc.v1 import datanode_pb2 as pb
@@ -133,7 +139,7 @@ class Peer(ShardWriter):
         def ask() -> TreeSummary:
             return hashes.read_summary(self._pages(request, meter))
 
-        return retried(ask, timeout_s=self._timeouts.tree_s)
+        return call_with_retry(ask, timeout_s=self._timeouts.tree_s)
 
     def ranges(
         self, container_id: ContainerId, starts: U64s, meter: TransferCost | None = None
@@ -146,7 +152,7 @@ class Peer(ShardWriter):
         def ask() -> tuple[TreeSummary, U64s]:
             return hashes.read_ranges(self._pages(request, meter), count=len(starts))
 
-        return retried(ask, timeout_s=self._timeouts.tree_s)
+        return call_with_retry(ask, timeout_s=self._timeouts.tree_s)
 
     def blocks(
         self,
@@ -164,7 +170,7 @@ class Peer(ShardWriter):
         def ask() -> BlockRows:
             return hashes.read_blocks(self._pages(request, meter))
 
-        return retried(ask, timeout_s=self._timeouts.tree_s)
+        return call_with_retry(ask, timeout_s=self._timeouts.tree_s)
 
     def chunks(
         self, container_id: ContainerId, block_ids: U64s, meter: TransferCost | None = None
@@ -194,7 +200,7 @@ class Peer(ShardWriter):
         def ask() -> tuple[TreeSummary, Tree]:
             return hashes.read_tree(self._pages(request, meter))
 
-        return retried(ask, timeout_s=self._timeouts.tree_s)
+        return call_with_retry(ask, timeout_s=self._timeouts.tree_s)
 
     def _pages(
         self, request: pb.GetContainerHashesRequest, meter: TransferCost | None
@@ -286,9 +292,9 @@ class Peer(ShardWriter):
 
         def ask() -> tuple[ChunkInfo, bytes]:
             pieces = stream(self.stub.ReadChunk, request, timeout_s=self._timeouts.chunk_s)
-            return joined(_metered(pieces, meter), offset)
+            return assemble_chunk(_metered(pieces, meter), offset)
 
-        return retried(ask, timeout_s=self._timeouts.chunk_s)
+        return call_with_retry(ask, timeout_s=self._timeouts.chunk_s)
 
     def read_chunks(
         self, container_id: ContainerId, keys: Sequence[tuple[BlockId, int]]
@@ -300,7 +306,7 @@ class Peer(ShardWriter):
             chunks=[pb.ChunkKey(local_id=block_id, offset=offset) for block_id, offset in keys],
         )
         timeout_s = self._timeouts.chunk_s
-        return several(self._ask(self.stub.ReadChunks, request, timeout_s=timeout_s), keys)
+        return parse_chunks(self._ask(self.stub.ReadChunks, request, timeout_s=timeout_s), keys)
 
     def prove_chunks(
         self, container_id: ContainerId, asked: Sequence[tuple[BlockId, int, bytes]]
@@ -367,16 +373,18 @@ class Peer(ShardWriter):
     def _streamed_parts(
         self, request: pb.ReadBlockRequest, end: int, timeout_s: float
     ) -> Iterator[tuple[int, Data]]:
-        begun = [stream(self._read_block, request, timeout_s=timeout_s)]
+        start_call = [stream(self._read_block, request, timeout_s=timeout_s)]
 
         def first() -> tuple[BlockPiece | None, Iterator[BlockPiece]]:
             answers = (
-                begun.pop() if begun else stream(self._read_block, request, timeout_s=timeout_s)
+                start_call.pop()
+                if start_call
+                else stream(self._read_block, request, timeout_s=timeout_s)
             )
             return next(answers, None), answers
 
         def parts() -> Iterator[tuple[int, Data]]:
-            piece, answers = retried(first, timeout_s=self._timeouts.chunk_s)
+            piece, answers = call_with_retry(first, timeout_s=self._timeouts.chunk_s)
             if piece is not None:
                 yield from parts_as_they_come(chain([piece], answers), end)
 
@@ -399,7 +407,7 @@ class Peer(ShardWriter):
 
         A thread of gRPC draws from `messages` until the call ends.
         """
-        return begun(self._write_blocks, messages, timeout_s=timeout_s)
+        return start_call(self._write_blocks, messages, timeout_s=timeout_s)
 
     # Replicas and their state.
 
@@ -466,7 +474,7 @@ class Peer(ShardWriter):
                 Code.UNAVAILABLE, f"{self.address} ended the scan without a result"
             )
 
-        return patient(
+        return retry_while(
             once,
             codes={Code.BUSY},
             must_end=lambda: False,

@@ -25,7 +25,7 @@ from merkle.replica import BlockId, ChecksumType, ChunkInfo
 SMALL_BYTES_MAX: Final = 1024**2  # of a block in one message, as datanodes send it
 
 
-def joined(pieces: Iterator[pb.ReadChunkResponse], offset: int) -> tuple[ChunkInfo, bytes]:
+def assemble_chunk(pieces: Iterator[pb.ReadChunkResponse], offset: int) -> tuple[ChunkInfo, bytes]:
     """Return the chunk at `offset` and its bytes, which have exactly the chunk's length and
     checksums."""
     first = next(pieces, None)
@@ -48,7 +48,7 @@ def joined(pieces: Iterator[pb.ReadChunkResponse], offset: int) -> tuple[ChunkIn
     return chunk, data
 
 
-def several(
+def parse_chunks(
     answer: pb.ReadChunksResponse, asked: Collection[tuple[BlockId, int]]
 ) -> dict[tuple[BlockId, int], tuple[ChunkInfo, bytes]]:
     """Return the requested chunks that arrived intact, by block and offset. The caller requests the

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final, Self
 
 from agent.errors import Code, SutureError
-from agent.rpc.calls.channel import Method, call, call_again, open_channel, patient
+from agent.rpc.calls.channel import Method, call, call_again, open_channel, retry_while
 from agent.rpc.security.tls import LOOPBACK_ONLY, Security
 from agent.rpc.v1 import scm_pb2 as pb
 from agent.rpc.v1 import scm_pb2_grpc
@@ -147,7 +147,7 @@ class ScmClient:
             )
             return answer
 
-        return patient(once, codes={Code.BUSY}, must_end=lambda: False, waits=waits)
+        return retry_while(once, codes={Code.BUSY}, must_end=lambda: False, waits=waits)
 
     def list_outcomes(self, request: pb.ListOutcomesRequest) -> pb.ListOutcomesResponse:
         """Return the outcomes of commands."""

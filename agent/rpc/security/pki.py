@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from agent.config.given import SETTINGS_BYTES_MAX, given_bytes
+from agent.config.given import SETTINGS_BYTES_MAX, read_file_bounded
 from agent.errors import Code, RefusedError
 from agent.rpc.security.caller import Role, identity_of
 
@@ -140,10 +140,10 @@ def issue(directory: Path, order: CertificateRequest, *, now: datetime) -> tuple
     return paths
 
 
-def shown(path: Path) -> list[CertificateInfo]:
+def describe_certificates(path: Path) -> list[CertificateInfo]:
     """Return the certificates in a PEM file for display. Raise RefusedError(INVALID_CONFIG)."""
     try:
-        content = given_bytes(path, bytes_max=SETTINGS_BYTES_MAX)
+        content = read_file_bounded(path, bytes_max=SETTINGS_BYTES_MAX)
     except OSError as error:
         raise RefusedError(Code.INVALID_CONFIG, f"cannot read {path}: {error.strerror}") from error
     try:
@@ -201,7 +201,7 @@ def _check(order: CertificateRequest) -> None:
 def _authority(directory: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     certificate_path, key_path = paths = _paths(directory, CA_NAME)
     try:
-        contents = [given_bytes(path, bytes_max=SETTINGS_BYTES_MAX) for path in paths]
+        contents = [read_file_bounded(path, bytes_max=SETTINGS_BYTES_MAX) for path in paths]
         certificate = x509.load_pem_x509_certificate(contents[0])
         key = serialization.load_pem_private_key(contents[1], password=None)
     except OSError as error:
@@ -246,7 +246,7 @@ def _dns_name(host: str) -> x509.DNSName:
 
 
 def _node_of_before(path: Path) -> str:
-    return shown(path)[0].node_id if path.exists() else ""
+    return describe_certificates(path)[0].node_id if path.exists() else ""
 
 
 def _purposes(roles: Sequence[Role]) -> x509.ExtendedKeyUsage:

@@ -272,7 +272,7 @@ def files_of(*, certificate: Path | None, key: Path | None, ca: Path | None) -> 
     return None
 
 
-def secured(
+def load_security(
     files: TlsFiles | None,
     *,
     allow_plaintext: bool = False,

@@ -11,7 +11,7 @@ from agent.store.index.rows import ROW_VERSION, seal, unseal
 from agent.store.index.transactions import IndexChange
 from merkle.damaged import DamagedData
 from merkle.replica import ContainerId
-from scanner.unreadable_verdict import UnreadableRecord, grown, is_over
+from scanner.unreadable_verdict import UnreadableRecord, incremented, is_over
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class UnreadableRow:
 
         def change(rows: IndexChange) -> None:
             had = decode_doubt(rows.doubt_row(self.container_id))
-            rows.put_doubt_row(self.container_id, encode_doubt(grown(had, now_ms, why)))
+            rows.put_doubt_row(self.container_id, encode_doubt(incremented(had, now_ms, why)))
 
         self.index.write(change)
 

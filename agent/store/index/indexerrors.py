@@ -28,10 +28,10 @@ def index_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except lmdb.Error as error:
-        raise told(error, path) from error
+        raise store_error(error, path) from error
 
 
-def told(error: lmdb.Error, path: Path) -> Exception:
+def store_error(error: lmdb.Error, path: Path) -> Exception:
     """Return the store's error for an error of LMDB."""
     return MapFull() if isinstance(error, lmdb.MapFullError) else _error_of(error, path)
 

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 import lmdb
 
-from agent.store.index.indexerrors import told
+from agent.store.index.indexerrors import store_error
 from agent.store.index.mapgate import MapResizeLock
 
 T = TypeVar("T")
@@ -42,7 +42,7 @@ class ReadTransaction(Generic[T]):
         except BaseException as error:
             self._gate.leave(self)
             if isinstance(error, lmdb.Error):
-                raise told(error, self._path) from error
+                raise store_error(error, self._path) from error
             raise
         return self._made(self._txn)
 
@@ -58,4 +58,4 @@ class ReadTransaction(Generic[T]):
         finally:
             self._gate.leave(self)
         if isinstance(error, lmdb.Error):
-            raise told(error, self._path) from error
+            raise store_error(error, self._path) from error

@@ -144,7 +144,7 @@ def encode_replica(row: ReplicaRow) -> bytes:
     return seal(body + row.origin_datanode_id.encode())
 
 
-def shown_part(row: bytes) -> bytes:
+def reported_part(row: bytes) -> bytes:
     """Return the part of a raw row that reports show, except counts and times: its state, and its
     tree without the tree's generation."""
     return b"".join([row[part] for part in _SHOWN])

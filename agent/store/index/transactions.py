@@ -54,7 +54,7 @@ from agent.store.index.rows import (
     is_newer,
     journal_key,
     not_found,
-    shown_part,
+    reported_part,
 )
 from merkle.damaged import DamagedData
 from merkle.replica import Bcsid, BlockId, ChunkInfo, ContainerId, ReplicaState
@@ -287,7 +287,7 @@ class IndexChange(IndexView):
         had = self._txn.get(key, db=self._dbs.replicas)
         self._txn.put(key, raw, db=self._dbs.replicas)
         is_told = row.tree is not None or row.state is ReplicaState.UNHEALTHY
-        if is_told and (had is None or shown_part(had) != shown_part(raw)):
+        if is_told and (had is None or reported_part(had) != reported_part(raw)):
             self._remember(container_id, had, row)
 
     def _remember(self, container_id: ContainerId, had: bytes | None, row: ReplicaRow) -> None:

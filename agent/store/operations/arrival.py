@@ -36,7 +36,11 @@ from agent.store.index.transactions import IndexChange
 from agent.store.operations.closing import unhealthy
 from agent.store.options import StoreOptions
 from agent.store.replica.descriptor import descriptor_of, encode_descriptor
-from agent.store.replica.obstacles import clear_away, make_way, take_away
+from agent.store.replica.obstacles import (
+    remove_abandoned,
+    remove_failed_replica,
+    set_aside_existing,
+)
 from agent.store.replica.packs import PackWriter
 from agent.store.volumes.volume import Volume
 from merkle.replica import Bcsid, BlockId, ContainerId, ReplicaState
@@ -210,7 +214,7 @@ class ReplicaImport:
 
     def _clear_away(self) -> None:
         for path in (self._paths.root, self._rows_path):
-            clear_away(self.volume, path)
+            remove_abandoned(self.volume, path)
 
     # -- during the import
 
@@ -302,7 +306,7 @@ class ReplicaImport:
         tree = received.tree.with_generation(self.announced.generation)
         row = arrived_row(self.announced, received, tree)
         with disk_errors(place.root):
-            make_way(self.volume, container_id)
+            set_aside_existing(self.volume, container_id)
             packed = PackedBlocks.none() if self._pack is None else self._pack.end()
             self._files.settle()
             self._paths.descriptor.write_bytes(encode_descriptor(descriptor_of(container_id, row)))
@@ -371,7 +375,7 @@ class ReplicaImport:
         """Remove a replica that could not be put in place, and its rows. If something remains it is
         complete, and the next start serves it, or rolls its rows back."""
         container_id = self.announced.container_id
-        if take_away(self.volume, container_id):
+        if remove_failed_replica(self.volume, container_id):
             with suppress(SutureError):
                 self.volume.index.write(lambda rows: rows.delete_container(container_id))
 

@@ -42,7 +42,7 @@ from agent.store.options import StoreOptions
 from agent.store.replica import quarantine
 from agent.store.replica.obstacles import has_home
 from agent.store.replica.trees import tree_replica
-from agent.store.verification_log.log_entries import tell_of_batch
+from agent.store.verification_log.log_entries import log_batch
 from agent.store.volumes.volume import Volume, check_space
 from merkle.checksum import crc32c
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
@@ -111,7 +111,7 @@ def install_batch(
     if taken:
         chunks = [(one.offer.block_id, one.offer.chunk) for one in taken]
         proofs = [one.offer.proof for one in taken]
-        tell_of_batch(volume.verification, container_id, row, chunks, proofs)
+        log_batch(volume.verification, container_id, row, chunks, proofs)
     try:
         entries = _begin(volume, options, container_id, blocks, taken)
     except SutureError:
@@ -234,7 +234,7 @@ def _begin(
     check_space(volume, needed_bytes, reserve_bytes=options.reserve_bytes)
     name, places = "", list[int]()
     if kept:
-        name, places = quarantine.keep_together(
+        name, places = quarantine.quarantine_ranges(
             volume.layout, container_id, kept, at_ms=options.now_ms(), why=WHY
         )
     starts = iter(places)

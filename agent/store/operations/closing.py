@@ -31,7 +31,13 @@ from agent.store.options import StoreOptions
 from agent.store.replica import quarantine
 from agent.store.replica.contradictions import replace_scanned
 from agent.store.replica.descriptor import descriptor_of, write_descriptor
-from agent.store.replica.obstacles import clear_away, clear_place, make_home, make_way, take_away
+from agent.store.replica.obstacles import (
+    clear_place,
+    make_home,
+    remove_abandoned,
+    remove_failed_replica,
+    set_aside_existing,
+)
 from agent.store.replica.packs import size_in, unpack
 from agent.store.replica.quarantine import QuarantineEntry
 from agent.store.replica.states import FORMER_STATE, ReplicaEvent, next_state
@@ -63,14 +69,14 @@ def create_replica(volume: Volume, container_id: ContainerId, row: ReplicaRow) -
                 make_directories(directory, below=volume.layout.importing)
             write_descriptor(building.descriptor, descriptor_of(container_id, row))
             make_directories(paths.root.parent, below=volume.layout.current)
-            make_way(volume, container_id)
+            set_aside_existing(volume, container_id)
             move(building.root, paths.root)
             volume.index.write(record)
         except (OSError, SutureError):
-            take_away(volume, container_id)  # if that fails, the next start records it
+            remove_failed_replica(volume, container_id)  # if that fails, the next start records it
             raise
         finally:
-            clear_away(volume, building.root)
+            remove_abandoned(volume, building.root)
 
 
 def close_replica(

@@ -32,8 +32,8 @@ from agent.store.replica import quarantine
 from agent.store.replica.obstacles import has_home, put_aside
 from agent.store.replica.packs import give_back_pages, place_of, remove_spent
 from agent.store.replica.states import ReplicaEvent, next_state
-from agent.store.replica.trees import bury_blocks, commit_tree, load_tree
-from agent.store.verification_log.log_entries import tell_of_delete
+from agent.store.replica.trees import commit_tree, load_tree, without_blocks
+from agent.store.verification_log.log_entries import log_delete
 from agent.store.volumes.volume import Volume
 from merkle.blockrow import decode_block
 from merkle.damaged import DamagedData
@@ -89,7 +89,9 @@ def delete_blocks(
         has_leftover = bool(to_unlink(rows, container_id).block_ids)
     left: Mapping[BlockId, SutureError] = {}
     if tombstones:
-        left = bury(volume, options, container_id, row, tree, tombstones, kept_ids=kept_ids)
+        left = replace_by_tombstones(
+            volume, options, container_id, row, tree, tombstones, kept_ids=kept_ids
+        )
     elif has_leftover:  # of an earlier delete with undeletable files
         left = unlink_blocks(volume, options, container_id)
     with volume.index.read() as rows:
@@ -128,7 +130,7 @@ def fresh_tombstones(
     return tombstones
 
 
-def bury(
+def replace_by_tombstones(
     volume: Volume,
     options: StoreOptions,
     container_id: ContainerId,
@@ -147,7 +149,7 @@ def bury(
     committed = commit_tree(
         volume,
         container_id,
-        bury_blocks(tree, tombstones),
+        without_blocks(tree, tombstones),
         base_generation=row.generation,
         alter=alter,
     )
@@ -316,7 +318,7 @@ def keep_block(
     except OSError as error:
         raise_shortage(error, place.name)
         return
-    quarantine.keep(volume.layout, note, data)
+    quarantine.quarantine_bytes(volume.layout, note, data)
 
 
 def delete_replica(
@@ -330,7 +332,7 @@ def delete_replica(
     if not force:
         check_deletable(volume, container_id, row, has_rows=has_rows)
 
-    tell_of_delete(volume.verification, container_id, row, forced=force, proof=proof)
+    log_delete(volume.verification, container_id, row, forced=force, proof=proof)
 
     def mark(rows: IndexChange) -> None:
         current = rows.replica(container_id)
@@ -399,7 +401,7 @@ class PurgeResult:
     why: str
 
 
-def remove_graves(volume: Volume, known: Collection[Path]) -> PurgeResult:
+def purge_deleted(volume: Volume, known: Collection[Path]) -> PurgeResult:
     """Remove remains of deletes, and abandoned files. `known` has the paths of the last check; only
     these are touched, because a delete of others may be running. On a failing disk, stop early.
     Raise VolumeFailed."""

@@ -32,8 +32,8 @@ from agent.store.operations.write_rules import (
     writable_replica,
 )
 from agent.store.options import StoreOptions
-from agent.store.replica.obstacles import clear_away, clear_place
-from agent.store.trouble import StoreFailure, noticed
+from agent.store.replica.obstacles import clear_place, remove_abandoned
+from agent.store.trouble import StoreFailure, reports_failures
 from agent.store.volumes.volume import Volume, check_space
 from merkle.blockrow import encode_block
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
@@ -92,7 +92,7 @@ class NewBlocks:
         """Return whether a block is incomplete."""
         return self._growing is not None
 
-    @noticed
+    @reports_failures
     def take(
         self, container_id: ContainerId, piece: BlockData, data: memoryview, *, is_whole: bool
     ) -> None:
@@ -124,7 +124,7 @@ class NewBlocks:
         if is_whole:
             self._end(block)
 
-    @noticed
+    @reports_failures
     def commit(self, container_id: ContainerId) -> int:
         """Put complete blocks in place and commit them; return their number.
 
@@ -164,7 +164,7 @@ class NewBlocks:
 
     def _abandon(self, file: DirectFile) -> None:
         file.abandon()
-        clear_away(self._volume, file.path)
+        remove_abandoned(self._volume, file.path)
 
     def _taken(self, whole: Iterable[_CompleteBlock]) -> ExitStack:
         """Return a context that removes files without a place when it ends."""

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from agent.errors import Code, RefusedError, SutureError, UnavailableError
-from agent.runtime.memory import give_back
+from agent.runtime.memory import trim_heap
 from agent.store.files.durable import error_of
 from agent.store.index.columns import ReplicaColumns
 from agent.store.index.facts import VolumeFacts
@@ -257,7 +257,7 @@ def _used(volume: Volume) -> tuple[int, int]:
             ):
                 return kept.used_bytes, kept.container_count
         columns, _ = rows.columns()
-    give_back()
+    trim_heap()
     used_bytes, now_s = int(columns.bytes_used.sum()), time.monotonic()
     volume.counted[USED] = VolumeTotals(version, now_s, now_s - began_s, used_bytes, len(columns))
     return used_bytes, len(columns)

@@ -17,15 +17,15 @@ from agent.store.index.rows import moved_on
 from agent.store.index.transactions import IndexChange, IndexView
 from agent.store.operations.block_records import put_blocks, readable_block, record_chunk
 from agent.store.operations.closing import follow_state, take_tail
-from agent.store.operations.deleting import bury, record_tombstones, unlink_blocks
+from agent.store.operations.deleting import record_tombstones, replace_by_tombstones, unlink_blocks
 from agent.store.operations.overwrite import overwrite_chunk
 from agent.store.operations.write_rules import check_checksums, check_id
 from agent.store.options import StoreOptions
 from agent.store.replica.contradictions import note_contradictions
 from agent.store.replica.packs import place_of
-from agent.store.replica.quarantine import QuarantineEntry, keep
+from agent.store.replica.quarantine import QuarantineEntry, quarantine_bytes
 from agent.store.replica.trees import load_tree, tree_replica
-from agent.store.verification_log.log_entries import tell_of_repair
+from agent.store.verification_log.log_entries import log_repair
 from agent.store.volumes.volume import Volume
 from merkle.blockrow import check_chunk, decode_block, encode_block
 from merkle.checksum import window_checksums
@@ -151,7 +151,7 @@ class ReplicaRepair:
             self._bury_without_tree(block_id, checksum)
             return
         tree = load_tree(self._volume, self._options, self._container_id)
-        left = bury(
+        left = replace_by_tombstones(
             self._volume,
             self._options,
             self._container_id,
@@ -235,7 +235,7 @@ class ReplicaRepair:
             return
         at_ms = self._options.now_ms()
         note = QuarantineEntry(self._container_id, block_id, offset, len(data), at_ms, why)
-        keep(self._volume.layout, note, data)
+        quarantine_bytes(self._volume.layout, note, data)
 
     def rewrite_descriptor(self) -> None:
         """Rewrite the descriptor from the index."""
@@ -279,7 +279,7 @@ class ReplicaRepair:
         with self._volume.index.read() as rows:
             row = rows.replica(self._container_id)
         log = self._volume.verification
-        tell_of_repair(log, action, self._container_id, row, block_id, chunk, proof)
+        log_repair(log, action, self._container_id, row, block_id, chunk, proof)
 
     def _change(self, change: Callable[[IndexChange], None]) -> None:
         self._volume.index.write(change)

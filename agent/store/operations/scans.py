@@ -80,7 +80,9 @@ def commit_scan(
         # Of the same generation, or this is not called: no block was added or deleted since the
         # count.
         row = replace(row, block_count=true.block_count, bytes_used=true.bytes_used)
-        after = judged(options, container_id, row, findings, complete=complete, is_whole=is_whole)
+        after = apply_scan_result(
+            options, container_id, row, findings, complete=complete, is_whole=is_whole
+        )
         replace_scanned(rows, container_id, findings)
         rows.delete_cursor(container_id)
         rows.put_doubt_row(container_id, None)
@@ -123,7 +125,7 @@ def commit_scan(
     )
 
 
-def judged(
+def apply_scan_result(
     options: StoreOptions,
     container_id: ContainerId,
     row: ReplicaRow,
@@ -200,7 +202,7 @@ def _add_findings(
         known.update({place_of(finding): finding for finding in findings})
         together = sorted(known.values(), key=place_of)
         replace_scanned(rows, container_id, together)
-        after = judged(options, container_id, row, together, complete=False)
+        after = apply_scan_result(options, container_id, row, together, complete=False)
         rows.put_replica(container_id, after)
         if after.state is not row.state:
             rows.begin_work(container_id, DescriptorEntry())

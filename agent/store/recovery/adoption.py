@@ -16,7 +16,7 @@ from agent.store.operations.write_rules import recounted
 from agent.store.options import StoreOptions
 from agent.store.replica.contradictions import replace_scanned
 from agent.store.replica.descriptor import Descriptor, read_descriptor
-from agent.store.replica.packs import recall
+from agent.store.replica.packs import recover_pack_index
 from agent.store.replica.trees import read_tree
 from agent.store.volumes.volume import Volume
 from merkle.replica import BlockId, ContainerId, ReplicaState
@@ -49,7 +49,7 @@ def adopt_directory(volume: Volume, options: StoreOptions, container_id: Contain
     )
     tree = read_tree(volume, container_id)
     dead_ids = np.empty(0, np.uint64) if tree is None else tree.block_ids[tree.deleted]
-    recalled = recall(volume, container_id, dead_ids)
+    recalled = recover_pack_index(volume, container_id, dead_ids)
 
     def change(rows: IndexChange) -> None:
         rows.put_packed(container_id, recalled)

@@ -135,7 +135,7 @@ def roll_journal(volume: Volume, options: StoreOptions, shelf: StartupResult) ->
             what = with_ballast(
                 volume.layout,
                 options.reserve_bytes,
-                partial(roll, volume, options, container_id, entry),
+                partial(replay_entry, volume, options, container_id, entry),
             )
         except (SutureError, DamagedData, OSError) as error:
             raise_shortage(error, volume.layout.volume)
@@ -145,7 +145,7 @@ def roll_journal(volume: Volume, options: StoreOptions, shelf: StartupResult) ->
         shelf.note(volume, container_id, what)
 
 
-def roll(
+def replay_entry(
     volume: Volume, options: StoreOptions, container_id: ContainerId, entry: JournalEntry
 ) -> str:
     """Roll one journal entry; return a description of the step."""

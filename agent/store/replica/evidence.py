@@ -21,7 +21,7 @@ def keep_evidence(
         note = quarantine.QuarantineEntry(
             container_id, NO_BLOCK, number, len(data), options.now_ms(), why
         )
-        quarantine.keep(volume.layout, note, data)
+        quarantine.quarantine_bytes(volume.layout, note, data)
 
 
 def purge_quarantine(volumes: Sequence[Volume], options: StoreOptions, older_than_s: float) -> int:

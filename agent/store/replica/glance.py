@@ -18,7 +18,7 @@ from merkle.tree_codec import MAGIC
 HEAD_BYTES = 24  # magic, version, algorithm, zero, container id
 
 
-def glance(paths: ReplicaPaths, container_id: ContainerId, *, has_tree: bool) -> list[str]:
+def quick_check(paths: ReplicaPaths, container_id: ContainerId, *, has_tree: bool) -> list[str]:
     """Return what looks wrong. Raise OSError for errors that are not the files' fault."""
     return list(_faults(paths, container_id, has_tree=has_tree))
 

@@ -115,7 +115,7 @@ def make_home(volume: Volume, container_id: ContainerId, *files: Path) -> Replic
     return paths
 
 
-def make_way(volume: Volume, container_id: ContainerId) -> None:
+def set_aside_existing(volume: Volume, container_id: ContainerId) -> None:
     """Move an object aside that is in the place of a new replica. It has no row, so it was never
     reported; it may be the remains of a failed creation. Raise OSError, SutureError."""
     root = volume.paths(container_id).root
@@ -123,7 +123,7 @@ def make_way(volume: Volume, container_id: ContainerId) -> None:
         put_aside(volume, container_id, NO_BLOCK, root)
 
 
-def take_away(volume: Volume, container_id: ContainerId) -> bool:
+def remove_failed_replica(volume: Volume, container_id: ContainerId) -> bool:
     """Remove a replica whose creation failed and that was never reported, in an order that
     leaves no part of it in its place. Return whether the place is free; the next start removes
     the rest."""
@@ -137,7 +137,7 @@ def take_away(volume: Volume, container_id: ContainerId) -> bool:
     return _facts(root) is None
 
 
-def clear_away(volume: Volume, path: Path) -> None:
+def remove_abandoned(volume: Volume, path: Path) -> None:
     """Remove an abandoned construction. If that fails, move it under a unique name to the directory
     that is retried every hour; otherwise the next start removes it."""
     try:
@@ -164,4 +164,4 @@ def put_aside(volume: Volume, container_id: ContainerId, block_id: BlockId, path
         at_ms=volume.index.now_ms(),
         why=f"{kind_at(path)} in the place of {path.name}",
     )
-    quarantine.keep_aside(volume.layout, note, path)
+    quarantine.quarantine_foreign(volume.layout, note, path)

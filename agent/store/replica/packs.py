@@ -196,7 +196,7 @@ def read_table(paths: ReplicaPaths) -> PackedBlocks:
     return decode_table(table, count, checksum)
 
 
-def recall(volume: Volume, container_id: ContainerId, dead_ids: U64s) -> PackedBlocks:
+def recover_pack_index(volume: Volume, container_id: ContainerId, dead_ids: U64s) -> PackedBlocks:
     """Return the packed blocks according to the pack's table, for an index that lost the replica:
     including the remaining rows, and without blocks that are dead or now have a file of their own.
     If the table is unreadable, only the blocks with rows."""

@@ -71,7 +71,7 @@ Names: TypeAlias = defaultdict[tuple[BlockId, int], list[str]]
 Parts: TypeAlias = defaultdict[tuple[BlockId, int], list[tuple[Path, QuarantinedRange]]]
 
 
-def keep(layout: VolumeLayout, note: QuarantineEntry, data: bytes) -> str:
+def quarantine_bytes(layout: VolumeLayout, note: QuarantineEntry, data: bytes) -> str:
     """Keep a durable copy of `data`; return its name. Raise the store's errors."""
     name = free_name(layout, note)
     _write_note(layout, name, note)
@@ -83,7 +83,7 @@ Part: TypeAlias = tuple[BlockId, int, bytes]
 """Block, offset and bytes of one place."""
 
 
-def keep_together(
+def quarantine_ranges(
     layout: VolumeLayout, container_id: ContainerId, parts: Sequence[Part], *, at_ms: int, why: str
 ) -> tuple[str, list[int]]:
     """Keep one durable copy of several places of a replica; return its name, and the start of each
@@ -188,7 +188,7 @@ def keep_file(layout: VolumeLayout, note: QuarantineEntry, path: Path) -> str:
     return name
 
 
-def keep_aside(layout: VolumeLayout, note: QuarantineEntry, path: Path) -> str:
+def quarantine_foreign(layout: VolumeLayout, note: QuarantineEntry, path: Path) -> str:
     """Move a foreign object of any kind into quarantine; return its name. Raise OSError, with
     nothing changed."""
     name = free_name(layout, note)

@@ -157,7 +157,7 @@ def _without(block_id: BlockId, row: bytes, offsets: set[int] | None) -> bytes:
     return encode_block(replace(block, chunks=kept))
 
 
-def bury_blocks(tree: Tree, tombstones: Mapping[BlockId, int]) -> Tree:
+def without_blocks(tree: Tree, tombstones: Mapping[BlockId, int]) -> Tree:
     """Return the tree with these blocks deleted."""
     ids = np.fromiter(tombstones.keys(), dtype=np.uint64, count=len(tombstones))
     checksums = np.fromiter(tombstones.values(), dtype=np.uint64, count=len(tombstones))
@@ -169,7 +169,7 @@ def sticky(rows: IndexView, container_id: ContainerId, tree: Tree) -> Tree:
     known = rows.tombstones(container_id)
     dead = set(tree.block_ids[tree.deleted].tolist())
     missing = {block_id: known[block_id] for block_id in known if block_id not in dead}
-    return bury_blocks(tree, missing)
+    return without_blocks(tree, missing)
 
 
 def commit_tree(

@@ -18,7 +18,7 @@ UNDECIDED = "undecided"  # not all of it could be judged; the rest is healthy
 HELD = "held"  # interrupted, or its verdict is held; `why` has the reason
 
 
-def tell_verdict(
+def log_verdict(
     log: VerificationLog, base: ScanBase, outcome: ScanOutcome, *, why: str, is_whole: bool
 ) -> None:
     """Log the result of a read of a replica. `why` is the reason if it is held back, or else "";
@@ -55,7 +55,7 @@ def verdict_of(outcome: ScanOutcome, *, why: str) -> str:
     return HEALTHY if outcome.complete and not outcome.wavering_count else UNDECIDED
 
 
-def tell_of_repair(
+def log_repair(
     log: VerificationLog,
     action: str,
     container_id: ContainerId,
@@ -65,7 +65,7 @@ def tell_of_repair(
     proof: str = "",
 ) -> None:
     """Log one step of a repair before it begins."""
-    told = {**told_of(container_id, row), "action": action}
+    told = {**entry_facts(container_id, row), "action": action}
     if block_id is not None:
         told["block_id"] = block_id
     if chunk is not None:
@@ -75,7 +75,7 @@ def tell_of_repair(
     log.append(EntryKind.REPAIR, told)
 
 
-def tell_of_batch(
+def log_batch(
     log: VerificationLog,
     container_id: ContainerId,
     row: ReplicaRow,
@@ -85,7 +85,7 @@ def tell_of_batch(
     """Log the joint install of many chunks before it begins."""
     block_ids = sorted({block_id for block_id, _ in chunks})
     told = {
-        **told_of(container_id, row),
+        **entry_facts(container_id, row),
         "action": "install_batch",
         "first_block_id": block_ids[0],
         "last_block_id": block_ids[-1],
@@ -99,7 +99,7 @@ def tell_of_batch(
     log.append(EntryKind.REPAIR, told)
 
 
-def tell_of_delete(
+def log_delete(
     log: VerificationLog, container_id: ContainerId, row: ReplicaRow, *, forced: bool, proof: str
 ) -> None:
     """Log that a replica is about to be deleted, with its content and the peer that proved to have
@@ -111,10 +111,10 @@ def tell_of_delete(
     }
     if proof:
         held["proof"] = proof
-    log.append(EntryKind.DELETE, {**told_of(container_id, row), **held})
+    log.append(EntryKind.DELETE, {**entry_facts(container_id, row), **held})
 
 
-def told_of(container_id: ContainerId, row: ReplicaRow) -> dict[str, object]:
+def entry_facts(container_id: ContainerId, row: ReplicaRow) -> dict[str, object]:
     """Return the facts about a replica in each entry."""
     return {
         "container_id": container_id,

@@ -337,7 +337,7 @@ def replica_count(volume: Volume) -> int:
         return rows.replica_count()
 
 
-def roomiest(volumes: Sequence[Volume], reserve_bytes: int) -> Volume:
+def choose_volume(volumes: Sequence[Volume], reserve_bytes: int) -> Volume:
     """Return the volume for a new replica. Raise `UnavailableError(DISK_OUT_OF_SPACE)`."""
     available_bytes = {volume: volume.available_bytes() for volume in volumes}
     most_bytes = max(available_bytes.values(), default=-1)

@@ -84,7 +84,7 @@ def limit(
             return CLOSE_LIMIT
 
 
-def drain(
+def select_sendable(
     pending: Sequence[PendingCommand],
     *,
     reported: Mapping[str, int],
@@ -143,7 +143,7 @@ def _low_count(kind: CommandKind, pending: Sequence[PendingCommand]) -> int:
     )
 
 
-def lost(
+def commands_to_resend(
     pending: Sequence[PendingCommand],
     *,
     reported: Mapping[str, int],

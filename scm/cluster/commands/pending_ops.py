@@ -140,7 +140,7 @@ class PendingOps:
             for c in self._state.commands.of_node(datanode_id)
             if not self._waits(c) and (c.kind in kinds or c.sent_at_s is not None)
         ]
-        leaving = command_limits.drain(
+        leaving = command_limits.select_sendable(
             pending,
             reported=self._nodes.reported_queues(datanode_id),
             op_state=node.op_state,
@@ -378,7 +378,7 @@ class PendingOps:
         patience_s = max(
             LOST_AFTER_S, LOST_AFTER_HEARTBEATS * self._options.heartbeat_interval_ms / 1000
         )
-        for command in command_limits.lost(
+        for command in command_limits.commands_to_resend(
             self._state.commands.of_node(datanode_id),
             reported=self._nodes.reported_queues(datanode_id),
             now_s=self._clock.monotonic_s(),

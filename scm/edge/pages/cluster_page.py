@@ -7,7 +7,7 @@ For a large cluster it shows the racks, and of everything else the worst entries
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from agent.config.quantity import spoken_duration
+from agent.config.quantity import format_duration
 from agent.errors import size_text
 from agent.observe.markup import (
     Markup,
@@ -123,7 +123,7 @@ def verified_line(look: Look) -> str:
 def _answer(survey: ClusterOverview, judgement: Judgement) -> Markup:
     now_ms = survey.look.now_ms
     since_ms = survey.past.since_ms(judgement.verdict, now_ms)
-    lasted = spoken_duration(max(0, now_ms - since_ms) / 1000)
+    lasted = format_duration(max(0, now_ms - since_ms) / 1000)
     return element(
         "p",
         element("strong", judgement.text + "."),
@@ -181,7 +181,7 @@ def _waiting(survey: ClusterOverview) -> str:
 
 
 def _left(left_s: float) -> str:
-    return f"done in {spoken_duration(left_s)} at this rate"
+    return f"done in {format_duration(left_s)} at this rate"
 
 
 def _sentence(text: str) -> str:
@@ -203,7 +203,7 @@ def _work_table(survey: ClusterOverview) -> Markup:
                 f"{rate.done_count:,}",
                 element("span", f"{rate.failed_count:,}", kind="wrong" * bool(rate.failed_count)),
                 f"{size_text(rate.bytes_per_s())}/s" if rate.moved_bytes else "-",
-                "not known" if left_s is None else spoken_duration(left_s) if left_s else "-",
+                "not known" if left_s is None else format_duration(left_s) if left_s else "-",
             )
         )
     return table(columns, rows)

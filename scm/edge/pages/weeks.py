@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from agent.config.quantity import spoken_duration
+from agent.config.quantity import format_duration
 from agent.errors import size_text
 from agent.observe.markup import Markup, bar, element, joined, moment, table
 from scm.edge.overview.chronicle import StatusHistoryData
@@ -30,7 +30,7 @@ def history(past: StatusHistoryData, now_ms: int) -> Markup:
         weeks(hours, now_ms),
         curve("Closed containers that were not whole", hours, now_ms, _to_do, _count),
         curve("Bytes that copies and repairs moved, an hour", hours, now_ms, _moved, size_text),
-        curve("Age of the oldest verification", hours, now_ms, _age, spoken_duration),
+        curve("Age of the oldest verification", hours, now_ms, _age, format_duration),
         element("p", "When it changed, the newest first:", kind="soft"),
         _turns(past.turns, now_ms),
         element("p", "The days, each at its worst:", kind="soft"),
@@ -44,7 +44,7 @@ def _turns(turns: Sequence[VerdictChange], now_ms: int) -> Markup:
         (
             moment(turn.at_ms),
             WORDS[turn.verdict],
-            spoken_duration(max(0, end_ms - turn.at_ms) / 1000),
+            format_duration(max(0, end_ms - turn.at_ms) / 1000),
             turn.text,
         )
         for turn, end_ms in zip(turns, ends, strict=False)

@@ -10,7 +10,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
-from agent.errors import lacking
+from agent.errors import missing_extra
 from health.rules import Rules
 from health.tables.snapshot_columns import KEYS_TOLD_MAX, TABLES, Row, signed
 from scm.administration.affected_keys import keys_in
@@ -115,7 +115,7 @@ def export(
         from agent.rpc.wire.snapshot_file import writing
         from scm.edge.spark.snapshot_upload import publish
     except ModuleNotFoundError as error:
-        raise lacking(error, "a snapshot") from error
+        raise missing_extra(error, "a snapshot") from error
     snapshot_id = _free_id(world, directory)
     target = directory / snapshot_id
     _remove_unfinished(directory)

@@ -56,7 +56,7 @@ def origins(case: ContainerContext, rules: Rules) -> list[Origin]:
     ]
 
 
-def spare(case: ContainerContext, rules: Rules) -> set[str]:
+def surplus_datanodes(case: ContainerContext, rules: Rules) -> set[str]:
     """Return the datanodes whose replica is surplus for its origin.
 
     Each only while the required number of equal ones stays; none while a delete is pending.
@@ -84,7 +84,9 @@ def may_be_removed(
         return may_remove(case, datanode_id, keep_count=keep_count)
     others = tuple(node for node in case.deletes if node != datanode_id)
     given = replace(case, deletes=others)
-    return datanode_id in spare(given, rules) or _is_damaged_spare(given, datanode_id, keep_count)
+    return datanode_id in surplus_datanodes(given, rules) or _is_damaged_spare(
+        given, datanode_id, keep_count
+    )
 
 
 def others_with(case: ContainerContext, victim: PlacedReplica) -> list[PlacedReplica]:

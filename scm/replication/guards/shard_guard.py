@@ -16,7 +16,7 @@ from scm.replication.guards.delete_safety import is_equal, is_whole, stable_orde
 from scm.state.facts import Container, NodeHealthState, OpState
 
 
-def gives_way(case: ContainerContext) -> PlacedReplica | None:
+def replaceable_shard(case: ContainerContext) -> PlacedReplica | None:
     """Return the replica to remove because no other node has room for a missing shard, if any.
 
     It is a bad one that no repair is expected to heal, or one of two of the same index, and not
@@ -33,7 +33,7 @@ def gives_way(case: ContainerContext) -> PlacedReplica | None:
         if (
             p.replica.replica_index in indexes
             or len(indexes) > case.container.data_count
-            or likes(case, p)
+            or equivalent_shards(case, p)
         )
         and is_bad(case.container, p.replica)
         and p.datanode_id not in case.hopeful | case.excluded
@@ -58,7 +58,7 @@ def may_remove_shard(case: ContainerContext, datanode_id: str) -> bool:
     left_count = sum(bool(found) for found in whole.values())
     twins = whole.get(held.replica.replica_index, [])
     if is_bad(case.container, held.replica):
-        is_doubled = bool(twins or likes(case, held))
+        is_doubled = bool(twins or equivalent_shards(case, held))
         needed_count = case.container.data_count + (0 if is_doubled else 1)
         return left_count >= needed_count and not _is_beyond(case, held, twins)
     return left_count >= case.container.data_count and any(_covers(case, p, held) for p in twins)
@@ -184,7 +184,7 @@ def _covers(case: ContainerContext, one: PlacedReplica, other: PlacedReplica) ->
     )
 
 
-def likes(case: ContainerContext, bad: PlacedReplica) -> list[PlacedReplica]:
+def equivalent_shards(case: ContainerContext, bad: PlacedReplica) -> list[PlacedReplica]:
     """Return other nodes' replicas of the same index with the same data that are bad only because
     they also missed a commit, for instance a copy made before the first one was known to be bad.
     """

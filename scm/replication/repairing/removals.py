@@ -16,7 +16,7 @@ from scm.cluster.basis import DecisionContext
 from scm.cluster.case import ContainerContext
 from scm.cluster.commands.loads import DELETE_LIMIT
 from scm.replication.guards.delete_safety import unblock_victim
-from scm.replication.guards.shard_guard import gives_way
+from scm.replication.guards.shard_guard import replaceable_shard
 from scm.replication.judging.live_judge import HealthRow, LiveHealthJudge
 from scm.replication.repairing.repair_queue import ReplicationQueue
 from scm.state.database import StateChange
@@ -57,7 +57,7 @@ class OverReplicatedProcessor:
 
         Return True if one is removed.
         """
-        victim = gives_way(case)
+        victim = replaceable_shard(case)
         is_ordered = victim is not None and self.delete(
             change,
             case.container,

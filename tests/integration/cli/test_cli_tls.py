@@ -145,7 +145,7 @@ def test_a_directory_without_a_certificate_is_refused(
 def test_a_key_is_no_certificate(directory: Path) -> None:
     """The error says that the file is a key, and shows no part of it."""
     with pytest.raises(RefusedError, match="is a private key, not a certificate") as caught:
-        pki.shown(directory / "ca.key")
+        pki.describe_certificates(directory / "ca.key")
 
     secret = (directory / "ca.key").read_text().splitlines()[1]
     assert secret not in str(caught.value) + caught.value.hint

@@ -10,7 +10,7 @@ import pytest
 from agent.client.writer import WriterSession
 from agent.errors import Code
 from agent.rpc.calls import message_groups
-from agent.rpc.calls.channel import patient
+from agent.rpc.calls.channel import retry_while
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.v1 import scm_pb2
 from suture import AsyncClient, Client, KeyNotFound, SutureError, UnavailableError
@@ -156,7 +156,7 @@ def test_closed_own_connection_is_not_retried(cluster: Cluster) -> None:
         scm.list_nodes(scm_pb2.ListNodesRequest())
 
     with pytest.raises(UnavailableError, match="the connection was closed"):
-        patient(
+        retry_while(
             lambda: scm.list_nodes(scm_pb2.ListNodesRequest()),
             codes={Code.UNAVAILABLE},
             must_end=lambda: len(waits) > 0,

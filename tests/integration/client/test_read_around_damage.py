@@ -12,7 +12,7 @@ import pytest
 from agent.client.client import ClusterClient
 from agent.client.ecreader import GroupReader
 from agent.client.read_order import ANSWERS_MIN
-from agent.ec.blockgroup import RebuildableGroup, agree
+from agent.ec.blockgroup import RebuildableGroup, resolve_group
 from agent.ec.rebuild_task import RebuildStats
 from agent.ec.scheme import CodecName, Scheme
 from agent.errors import Code, RefusedError, UnavailableError
@@ -389,7 +389,7 @@ def opened(
         [cluster.shard(node, 0) for node in nodes],
         lambda shard: dialled.get(shard.address) or cluster.peer(shard),
     )
-    agreed = agree(cluster.scheme, BlockId(1), sources.block(BlockId(1)))
+    agreed = resolve_group(cluster.scheme, BlockId(1), sources.block(BlockId(1)))
     assert isinstance(agreed, RebuildableGroup)
     return sources, agreed, questions.asked
 

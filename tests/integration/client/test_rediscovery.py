@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.client.rediscovery import look_into
+from agent.client.rediscovery import fetch_contents
 from agent.rpc.v1 import container_pb2, scm_pb2
 from merkle.blockrow import encode_block
 from merkle.replica import Bcsid, BlockData, BlockId
@@ -56,7 +56,7 @@ def test_rediscovery_takes_the_block_row_with_the_later_commit(
 
     with dialled(pair) as peers:
         info = scm_pb2.ContainerInfo(container_id=CONTAINER, replicas=replicas)
-        seen = look_into(info, lambda datanode: peers[datanode.address])
+        seen = fetch_contents(info, lambda datanode: peers[datanode.address])
 
     [part] = seen.parts
     assert (9, whole.length_bytes) == (part.bcsid, part.length_bytes)

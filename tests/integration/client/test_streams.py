@@ -12,7 +12,7 @@ import pytest
 from agent.client import block_messages, fan_out, writer
 from agent.client.client import ClusterClient
 from agent.client.ecwriter import EcWriterSession
-from agent.client.fan_out import WAITING_MAX, Open, ReplicaStream, spread
+from agent.client.fan_out import WAITING_MAX, Open, ReplicaStream, broadcast
 from agent.client.file_pieces import SourceFile
 from agent.client.writer import StoredFile, WriterSession
 from agent.ec.scheme import Scheme, parse_scheme
@@ -445,7 +445,7 @@ def test_writer_drops_a_datanode_that_takes_no_messages(message_count: int) -> N
     )
 
     begun_s = time.monotonic()
-    failed = spread(iter([b"m"] * message_count), {"dn": lane})
+    failed = broadcast(iter([b"m"] * message_count), {"dn": lane})
 
     assert time.monotonic() - begun_s < 0.05 * 50
     assert ["dn"] == list(failed)

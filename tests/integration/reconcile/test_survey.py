@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agent.plan.reconcile_outcome import PeerState
-from agent.reconcile.survey import survey, windows
+from agent.reconcile.survey import query_peers, split_block_ids
 from agent.rpc.calls.peer import Peer
 from agent.rpc.datanode.limits import DatanodeServerLimits
 from agent.rpc.datanode.reading import ReadHandlers
@@ -94,8 +94,8 @@ def surveyed(
 ) -> tuple[tuple[Difference, ...], PeerState, int, int]:
     """Return differences, state, bytes and windows of asking one peer over the wire."""
     wire = Wire(theirs)
-    [tree] = survey({"dn2": wire.peer}, CONTAINER, mine, executor)
-    parts = windows(mine, [tree])
+    [tree] = query_peers({"dn2": wire.peer}, CONTAINER, mine, executor)
+    parts = split_block_ids(mine, [tree])
     found: list[Difference] = []
     for window in parts:
         if tree.is_known:
@@ -132,7 +132,7 @@ class TestDescent:
 
     def test_windows_cover_every_id_once(self) -> None:
         """No block falls between two windows, and none is repaired in both."""
-        parts = windows(tree_of(BLOCKS), [])
+        parts = split_block_ids(tree_of(BLOCKS), [])
 
         assert (0, ID_MAX) == (parts[0][0], parts[-1][1])
         assert [last + 1 for _, last in parts[:-1]] == [first for first, _ in parts[1:]]

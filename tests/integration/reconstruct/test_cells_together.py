@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from agent.ec.blockgroup import RebuildableGroup, agree
+from agent.ec.blockgroup import RebuildableGroup, resolve_group
 from agent.ec.rebuild_task import RebuildStats
 from agent.ec.scheme import CodecName, Scheme
 from agent.errors import Code, RefusedError, SutureError, UnavailableError, VolumeFailed
@@ -210,7 +210,7 @@ def read_all(cluster: EcCluster, sources: RebuildSources) -> int:
 def wanted(sources: RebuildSources) -> Iterator[tuple[RebuildableGroup, int]]:
     """Yield the stripe of every block."""
     for block_id, known in sources.blocks():
-        agreed = agree(SCHEME, block_id, known)
+        agreed = resolve_group(SCHEME, block_id, known)
         assert isinstance(agreed, RebuildableGroup)
         yield agreed, 0
 

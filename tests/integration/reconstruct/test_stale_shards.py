@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agent.client.ecreader import GroupReader
-from agent.client.rediscovery import look_into
+from agent.client.rediscovery import fetch_contents
 from agent.ec.scheme import CodecName, Scheme
 from agent.rpc.v1 import container_pb2, scm_pb2
 from merkle.blockrow import encode_block
@@ -113,7 +113,7 @@ def test_a_restored_control_plane_learns_the_whole_length(tmp_path: Path) -> Non
         ]
         info = scm_pb2.ContainerInfo(container_id=CONTAINER, scheme=str(RS_3_2), replicas=replicas)
 
-        seen = look_into(info, cluster.peer)
+        seen = fetch_contents(info, cluster.peer)
 
         assert [LENGTHS[0]] == [part.length_bytes for part in seen.parts]
         assert [] == seen.torn

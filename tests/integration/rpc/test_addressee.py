@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.inspect.status import ask
+from agent.cli.inspect.status import fetch_all_statuses
 from agent.errors import Code, RefusedError
 from agent.rpc.calls.peer import Peer
 from agent.rpc.security.tls import LOOPBACK_ONLY
@@ -65,7 +65,7 @@ def test_status_takes_no_answer_of_another_datanode_at_the_address(datanode: Dat
         scm_pb2.NodeInfo(datanode_id=name, address=datanode.address) for name in ("dn1", "dn2")
     ]
 
-    own, other = ask(nodes, LOOPBACK_ONLY)
+    own, other = fetch_all_statuses(nodes, LOOPBACK_ONLY)
 
     assert not isinstance(own, str)
     assert "the call is for datanode dn2" in str(other)

@@ -17,7 +17,7 @@ from agent.observe.events import EVENTS
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.security import pki
 from agent.rpc.security.caller import Role
-from agent.rpc.security.tls import TlsFiles, secured
+from agent.rpc.security.tls import TlsFiles, load_security
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.exits import ExitCode
 from tests.support.authority import Authority
@@ -236,7 +236,7 @@ def test_certificates_are_exchanged_under_a_running_cluster(
     admin = suture("ada", Role.ADMIN)
     before = pids(cluster)
     ids = {node["datanode_id"] for node in admin.json("scm", "nodes")}
-    late = secured(authority.issue("late", Role.ADMIN))
+    late = load_security(authority.issue("late", Role.ADMIN))
     following = Authority(tmp_path / "following", "Following CA")
     both = authority.ca.read_bytes() + following.ca.read_bytes()
 
@@ -263,7 +263,7 @@ def test_certificates_are_exchanged_under_a_running_cluster(
 
 def test_the_expiry_of_the_certificate_is_a_metric(cluster: SecuredCluster) -> None:
     """Monitoring can warn before the certificate expires."""
-    [shown] = pki.shown(cluster.authority.directory / "datanode1.pem")
+    [shown] = pki.describe_certificates(cluster.authority.directory / "datanode1.pem")
     with urlopen(f"http://{cluster.nodes[0].web_address}/metrics", timeout=10) as answer:
         text = answer.read().decode()
 
@@ -323,7 +323,7 @@ def heard(cluster: Cluster, event: str, count: int, of: list[Process] | None = N
 
 def exchange(authority: Authority, following: Authority, name: str) -> None:
     """Put a certificate of the following authority, with the same names, into the place of one."""
-    [old] = pki.shown(authority.directory / f"{name}.pem")
+    [old] = pki.describe_certificates(authority.directory / f"{name}.pem")
     roles = [Role(role) for role in old.roles]
     fresh = following.issue(name, *roles, node_id=old.node_id)
     for kind in ("key", "certificate"):

@@ -10,7 +10,7 @@ from agent.runtime.loop import Busy, RetryAfter
 from agent.scan import metadata_scan
 from agent.scan.metadata_scan import REPLICAS_PER_STEP, MetadataScan
 from agent.store.files.layout import ReplicaPaths
-from agent.store.replica.glance import glance
+from agent.store.replica.glance import quick_check
 from merkle.replica import ContainerId, ReplicaState
 from tests.support.clock import FakeClock
 from tests.support.storage.stored_replica import CONTAINER, StoredReplica, opened
@@ -157,7 +157,7 @@ def test_a_replica_that_is_being_closed_is_looked_at_another_time(
         if container_id == OPEN and replica.store.replica(OPEN).state is ReplicaState.OPEN:
             replica.store.close_container(OPEN, force=True)
             paths.descriptor.unlink()
-        return glance(paths, container_id, has_tree=has_tree)
+        return quick_check(paths, container_id, has_tree=has_tree)
 
     monkeypatch.setattr(metadata_scan, "glance", closed_meanwhile)
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from agent.store.reads_past_cache import BUFFER_BYTES, HUGE_PAGE_BYTES, ReadBuffers
-from agent.store.replica.quarantine import QuarantineEntry, keep
+from agent.store.replica.quarantine import QuarantineEntry, quarantine_bytes
 from agent.store.scan_reader import StoreReplicaReader
 from merkle.checksum import Algorithm
 from merkle.replica import BlockId
@@ -222,7 +222,7 @@ def test_quarantine_is_listed_once_per_scan(
         old = noise(length_bytes, block_id)
         for at_ms in (1, 2):
             note = QuarantineEntry(CONTAINER, BlockId(block_id), 0, length_bytes, at_ms, "replaced")
-            keep(volume.layout, note, old if at_ms == 2 else old[:1])
+            quarantine_bytes(volume.layout, note, old if at_ms == 2 else old[:1])
     listed: list[str] = []
     listdir, scandir = os.listdir, os.scandir
 

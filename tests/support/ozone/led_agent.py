@@ -12,7 +12,7 @@ from agent.host.who import DatanodeIdentity
 from agent.runtime.service_manager import SystemdNotifier
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import ContainerId, ReplicaState
-from ozone.composition import doors, leaders
+from ozone.composition import doors, make_scm_links
 from tests.support.ozone.standin_scm import CLUSTER_ID
 
 DATANODE_ID = "f1111111-2222-3333-8444-555555555555"
@@ -53,7 +53,7 @@ def built(config: AgentConfig, who: DatanodeIdentity = WHO) -> AgentProcess:
         [],
         SystemdNotifier(),
         doors=doors(config.ozone),
-        leaders=leaders(config.node.scm),
+        make_scm_links=make_scm_links(config.node.scm),
     )
 
 

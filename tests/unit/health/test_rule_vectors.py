@@ -14,7 +14,7 @@ from health.words import HealthState
 from merkle.replica import ReplicaState
 from scm.cluster.allocate import TargetCandidate
 from scm.cluster.case import ContainerContext
-from scm.cluster.commands.command_limits import drain
+from scm.cluster.commands.command_limits import select_sendable
 from scm.cluster.commands.loads import DELETE_LIMIT, load
 from scm.cluster.lifecycle import CloseCommand, closes_due, observe
 from scm.edge.views import checksums_hint
@@ -227,7 +227,7 @@ class TestThrottles:
         waiting = [pending(number, CommandKind.DELETE) for number in range(1, 51)]
 
         for op_state in OpState:
-            sent = drain(waiting, reported={"delete": reported}, op_state=op_state)
+            sent = select_sendable(waiting, reported={"delete": reported}, op_state=op_state)
             assert leaving == len(sent)
         busy = load(CommandKind.DELETE, [], reported_count=reported, heard_at_s=0.0)
         assert (busy >= DELETE_LIMIT) is (leaving == 0)

@@ -12,11 +12,11 @@ from merkle.replica import ReplicaState
 from merkle.tree import TreeSummary
 from scm.cluster.case import ContainerContext
 from scm.replication.guards.shard_guard import (
-    gives_way,
     is_better_rack,
     may_lose_shard,
     may_remove_shard,
     operator_keep_count,
+    replaceable_shard,
     whole_count,
 )
 from scm.state.facts import NodeHealthState as NodeHealth
@@ -215,7 +215,7 @@ def test_a_bad_shard_gives_way_while_more_stay_than_reading_needs(
     row: str, words: str, victim: str
 ) -> None:
     """No other node has room, so the shard is rebuilt in place of the bad one."""
-    found = gives_way(shards(words))
+    found = replaceable_shard(shards(words))
 
     assert (found.datanode_id if found else "") in (victim.split() or [""]), row
 
@@ -224,8 +224,8 @@ def test_a_shard_that_may_be_healed_does_not_give_way() -> None:
     """A repair in place costs one stripe, and comes first; a copy under way, too."""
     given = shards("C#1 C#2 C#3 C#4 U#5")
 
-    assert gives_way(replace(given, hopeful=frozenset({"dn5"}))) is None
-    assert gives_way(replace(given, adds=("dn9",))) is None
+    assert replaceable_shard(replace(given, hopeful=frozenset({"dn5"}))) is None
+    assert replaceable_shard(replace(given, adds=("dn9",))) is None
 
 
 def test_crowded_shards_are_copied_to_another_rack_and_then_removed() -> None:
@@ -270,12 +270,12 @@ def test_a_double_shard_gives_way_to_one_that_lacks() -> None:
     """No other node has room. The last whole copy of an index is never deleted."""
     given = shards("C#1 C#1 C#2 C#3 C#4")
 
-    victim = gives_way(given)
+    victim = replaceable_shard(given)
 
     assert victim is not None
     assert 1 == victim.replica.replica_index
     assert may_remove_shard(given, victim.datanode_id)
-    assert gives_way(shards("C#1 C#2 C#3 C#4")) is None
+    assert replaceable_shard(shards("C#1 C#2 C#3 C#4")) is None
 
 
 @pytest.mark.parametrize(
@@ -301,12 +301,12 @@ def test_shard_that_missed_a_commit_goes_only_if_its_equal_stays(
     assert may_remove_shard(given, victim.datanode_id)
     assert not may_remove_shard(changed, victim.datanode_id)
     assert not may_remove_shard(replace(given, deletes=(kept.datanode_id,)), victim.datanode_id)
-    assert gives_way(changed) is not victim
+    assert replaceable_shard(changed) is not victim
 
 
 def yielding(given: ContainerContext) -> str:
     """Return which replica gives way; empty: none."""
-    found = gives_way(given)
+    found = replaceable_shard(given)
     return "" if found is None else found.datanode_id
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from merkle.damaged import DamagedData
 from ozone.wire.connection import Address, parse_addresses
-from ozone.wire.frames import Failure, context_frame, greeting, parse_answer, varint
+from ozone.wire.frames import Failure, connection_header, context_frame, parse_answer, varint
 from tests.support.control import recorded_scm
 from tests.support.control.recorded_scm import recorded
 
@@ -72,7 +72,7 @@ def test_a_connection_begins_as_hadoop_wants_it() -> None:
     header = b"\x08\x02\x10\x00\x18\x05\x22\x02ID\x28\x01"
     context = b"\x12\x04\x0a\x02me\x1a\x01P"
 
-    assert greeting(0) == b"hrpc\x09\x00\x00"
+    assert connection_header(0) == b"hrpc\x09\x00\x00"
     body = bytes([len(header)]) + header + bytes([len(context)]) + context
     assert context_frame(b"ID", "me", "P") == len(body).to_bytes(4, "big") + body
 

@@ -14,10 +14,10 @@ from scanner.chunk_verdict import (
     RepeatedError,
     Witnesses,
     describe_windows,
-    insisted,
     is_lasting,
     judge_chunk,
     name_of,
+    persistent_error,
     read_failure,
 )
 from scanner.finding import DamageFault, Forensic, Verdict
@@ -297,15 +297,15 @@ class TestFailures:
         """A shortage is never insisted on, however often it occurs."""
         error = OSError(number, "why", "file")
 
-        assert error is insisted(error)
-        assert Verdict.TRANSIENT is read_failure(insisted(error))
+        assert error is persistent_error(error)
+        assert Verdict.TRANSIENT is read_failure(persistent_error(error))
         assert not is_lasting(f"TRANSIENT: {errno.errorcode[number]}")
 
     def test_any_other_failure_is(self) -> None:
         """
         The same one, as one that does not pass.
         """
-        found = insisted(OSError(errno.EACCES, "why", "file"))
+        found = persistent_error(OSError(errno.EACCES, "why", "file"))
 
         assert (errno.EACCES, "why", "file") == (found.errno, found.strerror, found.filename)
         assert Verdict.UNREADABLE is read_failure(found)

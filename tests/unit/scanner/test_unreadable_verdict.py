@@ -12,7 +12,7 @@ from scanner.unreadable_verdict import (
     WHY_CHARS_MAX,
     RetryingReader,
     UnreadableRecord,
-    grown,
+    incremented,
     is_over,
 )
 from tests.support.storage.replica_reader import MemoryBlock, MemoryReader, MemoryReplica, noise
@@ -156,21 +156,23 @@ def test_a_failure_more_is_counted_from_the_first() -> None:
     had = UnreadableRecord(2, BEGAN_MS - 5, BEGAN_MS, "no")
     late_ms = BEGAN_MS + MONTH_MS
 
-    assert UnreadableRecord(3, BEGAN_MS - 5, BEGAN_MS, "again") == grown(had, BEGAN_MS, "again")
-    assert UnreadableRecord(3, BEGAN_MS - 5, late_ms, "again") == grown(had, late_ms, "again")
-    assert UnreadableRecord(1, late_ms + 1, late_ms + 1, "again") == grown(
+    assert UnreadableRecord(3, BEGAN_MS - 5, BEGAN_MS, "again") == incremented(
+        had, BEGAN_MS, "again"
+    )
+    assert UnreadableRecord(3, BEGAN_MS - 5, late_ms, "again") == incremented(had, late_ms, "again")
+    assert UnreadableRecord(1, late_ms + 1, late_ms + 1, "again") == incremented(
         had, late_ms + 1, "again"
     )
-    assert UnreadableRecord(1, BEGAN_MS - 1, BEGAN_MS - 1, "again") == grown(
+    assert UnreadableRecord(1, BEGAN_MS - 1, BEGAN_MS - 1, "again") == incremented(
         had, BEGAN_MS - 1, "again"
     )
-    assert UnreadableRecord(1, 7, 7, "first") == grown(None, 7, "first")
+    assert UnreadableRecord(1, 7, 7, "first") == incremented(None, 7, "first")
 
 
 def test_why_it_failed_is_kept_in_brief() -> None:
     """
     A library may say a lot.
     """
-    assert UnreadableRecord(1, 7, 7, "x" * WHY_CHARS_MAX) == grown(
+    assert UnreadableRecord(1, 7, 7, "x" * WHY_CHARS_MAX) == incremented(
         None, 7, "x" * (WHY_CHARS_MAX + 1)
     )

@@ -9,7 +9,7 @@ import pytest
 from agent.errors import RefusedError
 from agent.rpc.wire.plan_file import FinishedRun, read_plan
 from agent.rpc.wire.snapshot_file import writing
-from spark_verify.errors import SnapshotRefused, failures, told
+from spark_verify.errors import SnapshotRefused, describe_error, failures
 from spark_verify.input_columns import TABLES, spark_schema
 from spark_verify.pipeline import VerifyRequest, verify
 from spark_verify.session import open_session
@@ -76,7 +76,7 @@ def test_a_flipped_bit_is_never_another_row(
             found = [row.asDict() for row in rows.collect()]
             assert OPS.to_pylist() == found
         except failures() as error:
-            refused.append(told(error))
+            refused.append(describe_error(error))
 
     assert len(refused) > 3
 

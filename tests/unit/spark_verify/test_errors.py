@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from spark_verify import job
-from spark_verify.errors import SnapshotRefused, told
+from spark_verify.errors import SnapshotRefused, describe_error
 
 JAVA = """An error occurred while calling o101.getResult.
 : org.apache.spark.SparkException: Exception thrown in awaitResult: Job aborted.
@@ -37,7 +37,7 @@ ModuleNotFoundError: No module named 'numpy'
 )
 def test_the_cause_is_told(error: Exception, line: str) -> None:
     """The error gives the cause, and not the call that met it."""
-    assert line == told(error)
+    assert line == describe_error(error)
 
 
 @pytest.mark.parametrize(

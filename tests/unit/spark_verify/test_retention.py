@@ -8,7 +8,13 @@ from typer.testing import CliRunner
 
 from spark_verify.job import app
 from spark_verify.result_tables import RESULTS
-from spark_verify.retention import DAY_MS, FinishedRunInfo, RetentionPolicy, doomed, retain
+from spark_verify.retention import (
+    DAY_MS,
+    FinishedRunInfo,
+    RetentionPolicy,
+    remove_old_runs,
+    runs_to_remove,
+)
 from spark_verify.runs import finished_runs, table_of
 from spark_verify.storage import LocalStorage
 from tests.support.verification.snapshots import AS_OF_MS, container, gather
@@ -45,7 +51,7 @@ def test_runs_beyond_the_retention_are_deleted(
     known: list[FinishedRunInfo], keep: RetentionPolicy, gone: str
 ) -> None:
     """The oldest go first, and the latest full run never goes."""
-    found = [run.run_id for run in doomed(known, keep, NOW_MS)]
+    found = [run.run_id for run in runs_to_remove(known, keep, NOW_MS)]
 
     assert gone.split() == found
 
@@ -73,7 +79,7 @@ def test_the_run_that_was_asked_for_stays(tmp_path: Path, keep: RetentionPolicy)
         finished(tmp_path, f"r{instant}", cluster_id="c", as_of_ms=instant, changed_nodes=[])
     told: list[str] = []
 
-    removed = retain(out, keep, told.extend, asked="r1")
+    removed = remove_old_runs(out, keep, told.extend, asked="r1")
 
     assert removed
     assert told == removed
@@ -108,7 +114,7 @@ def test_a_run_goes_with_its_rows_and_the_others_stay(tmp_path: Path) -> None:
     (tmp_path / "run_id=half").mkdir()
     (tmp_path / "run_id=half" / "summary.json").write_text("{}")
 
-    removed = retain(out, RetentionPolicy(count=1))
+    removed = remove_old_runs(out, RetentionPolicy(count=1))
 
     assert ["a1"] == removed
     kept = ["a2", "b1", "strange"]

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.config.given import SETTINGS_BYTES_MAX, given_bytes
+from agent.config.given import SETTINGS_BYTES_MAX, read_file_bounded
 from agent.store.files.durable import TooLarge, read_file
 from agent.store.files.layout import VolumeLayout
 from agent.store.recovery.fsck import fsck
-from agent.store.replica.glance import glance
+from agent.store.replica.glance import quick_check
 from agent.store.replica.packs import read_table
 from agent.store.volumes.nodestate import NodeState, newest_state, state_path
 from merkle.replica import ReplicaState
@@ -53,7 +53,7 @@ def test_a_huge_file_of_a_replica_is_damaged(
 
     assert root == replica.store.tree(CONTAINER).root
     if fault is DamageFault.DESCRIPTOR_DAMAGED:
-        [seen] = glance(paths, CONTAINER, has_tree=True)
+        [seen] = quick_check(paths, CONTAINER, has_tree=True)
         assert str(HUGE_BYTES) in seen
     replica.store.close()
     problems = fsck(replica.path).problems
@@ -112,7 +112,7 @@ def test_the_bound_is_that_of_the_file(tmp_path: Path) -> None:
     assert read_file(path, bytes_max=5) == b"12345"
     with pytest.raises(TooLarge, match="5 bytes, 4 are possible"):
         read_file(path, bytes_max=4)
-    assert given_bytes(path, bytes_max=5) == b"12345"
+    assert read_file_bounded(path, bytes_max=5) == b"12345"
     grow(path)
     with pytest.raises(OSError, match=f"over {SETTINGS_BYTES_MAX}"):
-        given_bytes(path, bytes_max=SETTINGS_BYTES_MAX)
+        read_file_bounded(path, bytes_max=SETTINGS_BYTES_MAX)

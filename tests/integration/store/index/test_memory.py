@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.runtime.memory import give_back, let_go_of_pages
+from agent.runtime.memory import let_go_of_pages, trim_heap
 from agent.store.index.environment import Index
 from agent.store.index.rows import ReplicaRow
 from agent.store.index.transactions import IndexChange
@@ -127,7 +127,7 @@ def test_freed_memory_is_given_back() -> None:
     held_bytes = anonymous_bytes()
     del pieces
 
-    give_back()
+    trim_heap()
 
     assert last
     assert anonymous_bytes() < held_bytes - PIECES_COUNT * PIECE_BYTES // 2

@@ -13,7 +13,7 @@ from agent.store.files.durable import TEMPORARY_SUFFIX
 from agent.store.files.layout import VolumeLayout, check_name
 from agent.store.operations.arrival import ROWS_SUFFIX, ImportSpec
 from agent.store.options import StoreOptions
-from agent.store.replica.glance import glance
+from agent.store.replica.glance import quick_check
 from agent.store.volumes.probe import probe
 from agent.store.volumes.volume import open_volume
 from merkle.replica import Bcsid, BlockId, ContainerId, ReplicaState
@@ -149,7 +149,7 @@ class TestLinks:
                 os.mkfifo(path)
         before = [(tmp_path / path.name).read_bytes() for path in (paths.descriptor, paths.tree)]
         try:
-            seen = glance(paths, CONTAINER, has_tree=True)
+            seen = quick_check(paths, CONTAINER, has_tree=True)
             replica.scan()
         finally:
             replica.close()

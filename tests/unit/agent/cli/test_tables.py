@@ -5,7 +5,7 @@ import re
 import pytest
 from rich.console import Console
 
-from agent.cli.terminal.output import grid, parts_of, show
+from agent.cli.terminal.output import grid, parts_of, print_table
 
 COLUMNS = ["datanode", "address", "rack", "health", "state", "containers#", "free#", "heartbeat"]
 ROWS = [
@@ -25,7 +25,7 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> Console:
 def test_wide_table_is_split_to_fit_the_terminal(narrow: Console) -> None:
     """Each part has the columns that identify the rows, and no cell is cut or missing."""
     with narrow.capture() as captured:
-        show(grid("", COLUMNS, ROWS))
+        print_table(grid("", COLUMNS, ROWS))
 
     lines = captured.get().splitlines()
     assert max(map(len, lines)) <= 80
@@ -42,7 +42,7 @@ def test_a_table_that_fits_is_one(narrow: Console) -> None:
     Nothing changes about it.
     """
     with narrow.capture() as captured:
-        show(grid("", COLUMNS[:4], [row[:4] for row in ROWS]))
+        print_table(grid("", COLUMNS[:4], [row[:4] for row in ROWS]))
 
     assert 1 == captured.get().count(str(ROWS[0][0]))
 

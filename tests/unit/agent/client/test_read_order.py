@@ -1,6 +1,6 @@
 """Who is slow is known by its answers, beside those of others, and for a while."""
 
-from agent.client.client import turned
+from agent.client.client import rotate_replicas
 from agent.client.read_order import (
     ANSWERS_MIN,
     FAULTY_FOR_S,
@@ -142,9 +142,9 @@ def test_equal_replicas_take_turns_block_by_block() -> None:
     """
     The first of each block in a row is another one; who is not equal stays behind.
     """
-    orders = [turned(["a", "b", "c", "late"], 3, block_id) for block_id in range(30)]
+    orders = [rotate_replicas(["a", "b", "c", "late"], 3, block_id) for block_id in range(30)]
 
     assert {10} == {[order[0] for order in orders].count(name) for name in "abc"}
     assert {"late"} == {order[-1] for order in orders}
     assert all(["a", "b", "c", "late"] == sorted(order) for order in orders)
-    assert ["a", "b"] == turned(["a", "b"], 0, 1) == turned(["a", "b"], 1, 1)
+    assert ["a", "b"] == rotate_replicas(["a", "b"], 0, 1) == rotate_replicas(["a", "b"], 1, 1)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.client.file_pieces import SourceFile, piece_count, pieces_of
-from agent.client.shares import ALLOCATION_BATCH, balanced, batches
+from agent.client.shares import ALLOCATION_BATCH, balance_shares, batches
 from agent.client.writer import ALLOCATION_BLOCKS_MAX
 
 
@@ -18,7 +18,7 @@ class TestBalanced:
         """
         sources = [SourceFile(str(i), Path("x"), size) for i, size in enumerate(sizes)]
 
-        shares = balanced(sources, count)
+        shares = balance_shares(sources, count)
 
         assert sorted(s.key for s in sources) == sorted(s.key for share in shares for s in share)
         assert all(shares)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.config.loading import changed, load, load_written, with_live
+from agent.config.loading import diff_options, load, load_written, with_live
 from agent.config.reference import find, options, sample
 from agent.errors import Code, RefusedError
 
@@ -235,8 +235,10 @@ class TestReload:
 
         effective = with_live(before, after)
 
-        assert {"scan.floor_bytes_per_s": True, "tasks.threads": False} == changed(before, after)
-        assert {"tasks.threads": False} == changed(effective, after)
+        assert {"scan.floor_bytes_per_s": True, "tasks.threads": False} == diff_options(
+            before, after
+        )
+        assert {"tasks.threads": False} == diff_options(effective, after)
 
 
 class TestReference:
@@ -251,7 +253,7 @@ class TestReference:
         examples = {"node.advertise", "storage.volumes", "observe.audit_file", "observe.names"}
         examples |= {"report.export"}
         examples |= {"tls.certificate", "tls.key", "tls.ca"}
-        assert examples == set(changed(config, least))
+        assert examples == set(diff_options(config, least))
 
     def test_every_option_is_explained(self) -> None:
         """

@@ -11,8 +11,8 @@ from agent.ec.blockgroup import (
     STRIPES_WITH_CHECKSUM_MAX,
     OrphanGroup,
     RebuildableGroup,
-    agree,
     group_metadata,
+    resolve_group,
     stripe_checksum,
     stripe_checksums_of,
     stripe_metadata,
@@ -48,7 +48,7 @@ class TestOzonesRecord:
         known = {index: shard(index, 3000) for index in (2, 3, 4)}
         known[4] = replace(known[4], metadata=(*known[4].metadata, *self.NOTES))
 
-        agreed = agree(SCHEME, BLOCK, known)
+        agreed = resolve_group(SCHEME, BLOCK, known)
 
         assert isinstance(agreed, RebuildableGroup)
         assert self.NOTES == agreed.notes
@@ -71,7 +71,7 @@ class TestAgreement:
         """All sources have one length, which is that of the group, and all can be used."""
         known = {index: shard(index, 3000) for index in SCHEME.indexes}
 
-        agreed = agree(SCHEME, BLOCK, known)
+        agreed = resolve_group(SCHEME, BLOCK, known)
 
         assert isinstance(agreed, RebuildableGroup)
         assert 3000 == agreed.group.length_bytes
@@ -82,7 +82,7 @@ class TestAgreement:
         stripe = SCHEME.stripe_bytes
         known = {index: shard(index, 2 * stripe) for index in (1, 2, 4)} | {5: shard(5, stripe)}
 
-        agreed = agree(SCHEME, BLOCK, known)
+        agreed = resolve_group(SCHEME, BLOCK, known)
 
         assert isinstance(agreed, RebuildableGroup)
         assert 2 * stripe == agreed.group.length_bytes
@@ -96,7 +96,7 @@ class TestAgreement:
         known = {index: shard(index, 2 * stripe) for index in (1, 2)}
         known |= {index: shard(index, stripe) for index in (3, 5)}
 
-        agreed = agree(SCHEME, BLOCK, known)
+        agreed = resolve_group(SCHEME, BLOCK, known)
 
         assert isinstance(agreed, RebuildableGroup)
         assert stripe == agreed.group.length_bytes
@@ -112,7 +112,7 @@ class TestAgreement:
             claimed = shard(index, 2 * stripe)
             known[index] = replace(claimed, chunks=claimed.chunks[:1])
 
-        found = agree(SCHEME, BLOCK, known)
+        found = resolve_group(SCHEME, BLOCK, known)
 
         assert isinstance(found, OrphanGroup)
         assert f"of a group of {2 * stripe} bytes" in found.reason
@@ -122,7 +122,7 @@ class TestAgreement:
         known = {index: shard(index, 3000) for index in (1, 2, 3)}
         known[4] = replace(shard(4, 3000), metadata=((GROUP_LENGTH_KEY, "9" * 19),))
 
-        agreed = agree(SCHEME, BLOCK, known)
+        agreed = resolve_group(SCHEME, BLOCK, known)
 
         assert isinstance(agreed, RebuildableGroup)
         assert 3000 == agreed.group.length_bytes
@@ -134,7 +134,9 @@ class TestAgreement:
         """
         known = {1: shard(1, 100), 2: shard(2, 100), 3: None, 4: None}
 
-        assert OrphanGroup(BLOCK, "2 of 3 sources know its length") == agree(SCHEME, BLOCK, known)
+        assert OrphanGroup(BLOCK, "2 of 3 sources know its length") == resolve_group(
+            SCHEME, BLOCK, known
+        )
 
     @pytest.mark.parametrize("other_bytes", [900, 1400])
     def test_shard_with_another_length_within_the_stripe_is_left_out(
@@ -143,7 +145,7 @@ class TestAgreement:
         """Its parity cell may be as long as that of the others, and belongs to another stripe."""
         known = {index: shard(index, 1000) for index in (1, 2, 3)} | {4: shard(4, other_bytes)}
 
-        found = agree(SCHEME, BLOCK, known)
+        found = resolve_group(SCHEME, BLOCK, known)
 
         assert isinstance(found, RebuildableGroup)
         assert 1000 == found.group.length_bytes
@@ -154,7 +156,7 @@ class TestAgreement:
         known = {index: shard(index, 1000) for index in (1, 2)}
         known |= {index: shard(index, 900) for index in (3, 4)}
 
-        found = agree(SCHEME, BLOCK, known)
+        found = resolve_group(SCHEME, BLOCK, known)
 
         assert isinstance(found, OrphanGroup)
         assert "different lengths" in found.reason
@@ -166,7 +168,7 @@ class TestAgreement:
         known = {index: shard(index, 3000) for index in (1, 2, 3, 4)}
         known[2] = replace(known[2], chunks=known[2].chunks[:1])
 
-        agreed = agree(SCHEME, BLOCK, known)
+        agreed = resolve_group(SCHEME, BLOCK, known)
 
         assert isinstance(agreed, RebuildableGroup)
         assert {1, 3, 4} == set(agreed.shards)
@@ -178,7 +180,7 @@ class TestAgreement:
         """
         bad = replace(shard(1, 100), metadata=(("blockGroupLen", text),))
 
-        found = agree(SCHEME, BLOCK, {1: bad, 2: bad, 3: bad})
+        found = resolve_group(SCHEME, BLOCK, {1: bad, 2: bad, 3: bad})
 
         assert isinstance(found, OrphanGroup)
 

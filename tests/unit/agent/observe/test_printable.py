@@ -51,11 +51,11 @@ def test_every_output_path_escapes_control_characters(
     """The paths are lines, titles, cells, parts of tables, errors, hints, remarks and the label
     of a progress bar.
     """
-    output.say(hostile)
-    output.show(output.grid(hostile, ["a", "b"], [(hostile, MARKUP), (MARKUP, hostile)]))
+    output.print_line(hostile)
+    output.print_table(output.grid(hostile, ["a", "b"], [(hostile, MARKUP), (MARKUP, hostile)]))
     for part in output.parts_of(output.grid(hostile, ["a", "b"], [(hostile, hostile)]), 10):
         output.people.print(part)
-    output.remark(hostile)
+    output.print_note(hostile)
     output.fail(RefusedError(Code.MALFORMED_REQUEST, hostile, hint=hostile), as_json=False)
     output.fail_usage(hostile, hostile, as_json=False)
     with output.bytes_progress(hostile, 1, quiet=False) as bar:
@@ -73,7 +73,7 @@ def test_json_and_logs_are_plain(capsys: pytest.CaptureFixture[str]) -> None:
     Machines get the name as it is, in letters that no terminal obeys.
     """
     names = [text for text, _ in HOSTILE.values()]
-    output.emit(names)
+    output.print_json(names)
     shown = capsys.readouterr().out
     logs.configure("info")
     logs.structlog.get_logger().info("seen", names=names)

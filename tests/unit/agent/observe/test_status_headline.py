@@ -2,7 +2,7 @@
 
 from itertools import product
 
-from agent.observe.status_headline import DataStatus, headline, silent_of
+from agent.observe.status_headline import DataStatus, headline, unreachable_nodes
 from agent.rpc.v1 import scm_pb2
 
 NOW_MS = 1_800_000_000_000
@@ -120,4 +120,4 @@ def test_a_node_that_has_left_for_good_need_not_be_heard() -> None:
         )
     ]
 
-    assert ["b", "c"] == silent_of(nodes, [False, False, False, True])
+    assert ["b", "c"] == unreachable_nodes(nodes, [False, False, False, True])

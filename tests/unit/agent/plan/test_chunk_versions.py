@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.plan.chunk_versions import contested_offsets, leaf_of, told_versions
+from agent.plan.chunk_versions import contested_offsets, format_versions, leaf_of
 from merkle.checksum import Algorithm
 from merkle.replica import ChecksumType, ChunkInfo
 from merkle.tree_building import TreeBuilder
@@ -45,10 +45,10 @@ def test_a_person_is_told_who_says_what() -> None:
     """
     versions = [("dn2", good(0, 0xAB, 5)), ("dn3", good(0, 0xCD, 6))]
 
-    assert "here 4 bytes 0xef; dn2 5 bytes 0xab; dn3 6 bytes 0xcd" == told_versions(
+    assert "here 4 bytes 0xef; dn2 5 bytes 0xab; dn3 6 bytes 0xcd" == format_versions(
         good(0, 0xEF, 4), versions
     )
-    assert "our row is lost; dn2 5 bytes 0xab" == told_versions(None, versions[:1])
+    assert "our row is lost; dn2 5 bytes 0xab" == format_versions(None, versions[:1])
 
 
 def test_a_row_says_what_a_whole_chunk_has_for_a_leaf() -> None:

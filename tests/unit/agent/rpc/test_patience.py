@@ -3,7 +3,7 @@
 import pytest
 
 from agent.errors import Code, RefusedError, SutureError, UnavailableError
-from agent.rpc.calls.channel import RETRY_WAIT_S_MAX, patient
+from agent.rpc.calls.channel import RETRY_WAIT_S_MAX, retry_while
 
 STARTING = UnavailableError(Code.SAFE_MODE, "in safe mode no block is allocated")
 GONE = UnavailableError(Code.UNAVAILABLE, "nobody listens")
@@ -24,7 +24,7 @@ class Scripted:
 
     def asked(self, *codes: Code, timeout_s: float = 60.0, ends_after: int = 1_000) -> str:
         """Ask patiently; whoever asks loses patience after so many waits."""
-        return patient(
+        return retry_while(
             self,
             codes=codes,
             must_end=lambda: len(self.slept_s) >= ends_after,
@@ -86,6 +86,6 @@ def test_retry_sleeps_with_the_current_clock(monkeypatch: pytest.MonkeyPatch) ->
     scripted = Scripted(STARTING)
     monkeypatch.setattr("time.sleep", scripted.slept_s.append)
 
-    answer = patient(scripted, codes={Code.SAFE_MODE}, must_end=lambda: False)
+    answer = retry_while(scripted, codes={Code.SAFE_MODE}, must_end=lambda: False)
 
     assert ("answer", 1) == (answer, len(scripted.slept_s))

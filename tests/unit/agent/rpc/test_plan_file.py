@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.config.given import ANSWER_BYTES_MAX, given_bytes
+from agent.config.given import ANSWER_BYTES_MAX, read_file_bounded
 from agent.errors import RefusedError
 from agent.rpc.wire import plan_file
 from agent.rpc.wire.plan_file import FinishedRun
@@ -63,7 +63,7 @@ def test_shown_plan_file_is_read_with_bounded_memory(tmp_path: Path) -> None:
     shown.write_bytes(b"x" * 1000)
     tracemalloc.start()
     try:
-        content = given_bytes(shown, bytes_max=ANSWER_BYTES_MAX)
+        content = read_file_bounded(shown, bytes_max=ANSWER_BYTES_MAX)
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -71,4 +71,4 @@ def test_shown_plan_file_is_read_with_bounded_memory(tmp_path: Path) -> None:
     assert content == b"x" * 1000
     assert peak_bytes < 8 * MIB
     with pytest.raises(OSError, match="it has over 999 bytes"):
-        given_bytes(shown, bytes_max=999)
+        read_file_bounded(shown, bytes_max=999)

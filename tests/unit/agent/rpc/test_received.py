@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.errors import RefusedError
-from agent.rpc.calls.received import joined, parts_as_they_come, parts_of, several
+from agent.rpc.calls.received import assemble_chunk, parse_chunks, parts_as_they_come, parts_of
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import codec
 from agent.rpc.wire.blockpieces import BlockPiece, decode_piece, encode_piece
@@ -32,7 +32,7 @@ def test_a_chunk_that_never_ends_is_cut_off() -> None:
             yield pb.ReadChunkResponse(data=data)
 
     with pytest.raises(RefusedError, match="more than"):
-        joined(endless(), 0)
+        assemble_chunk(endless(), 0)
 
     assert 2 == len(taken)
 
@@ -48,10 +48,10 @@ def test_data_may_come_with_the_description_or_behind_it() -> None:
         pieces = [pb.ReadChunkResponse(chunk=told, data=data[:cut])]
         pieces += [pb.ReadChunkResponse(data=data[cut:])] if cut < len(data) else []
 
-        assert (chunk, data) == joined(iter(pieces), 0)
+        assert (chunk, data) == assemble_chunk(iter(pieces), 0)
 
     with pytest.raises(RefusedError, match="more than"):
-        joined(iter([pb.ReadChunkResponse(chunk=told, data=data + b"!")]), 0)
+        assemble_chunk(iter([pb.ReadChunkResponse(chunk=told, data=data + b"!")]), 0)
 
 
 def test_every_window_of_received_data_is_verified() -> None:
@@ -66,7 +66,7 @@ def test_every_window_of_received_data_is_verified() -> None:
 
     sent = [pb.ReadChunkResponse(chunk=codec.chunk_message(chunk)), pb.ReadChunkResponse(data=bad)]
     with pytest.raises(RefusedError, match="do not have the checksums"):
-        joined(iter(sent), 0)
+        assemble_chunk(iter(sent), 0)
 
 
 def test_received_chunks_must_be_requested_complete_and_verified() -> None:
@@ -88,7 +88,7 @@ def test_received_chunks_must_be_requested_complete_and_verified() -> None:
         ]
     )
 
-    served = several(answer, [(BlockId(number), 0) for number in (1, 2, 3, 4, 6)])
+    served = parse_chunks(answer, [(BlockId(number), 0) for number in (1, 2, 3, 4, 6)])
 
     assert {(1, 0): (chunk, data), (6, 0): (unchecked, data)} == served
 

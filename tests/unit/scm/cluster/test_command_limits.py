@@ -15,10 +15,10 @@ from scm.cluster.commands.command_limits import (
     QUEUED_AGE_S_MAX,
     RECONCILE_LIMIT,
     backoff_s,
-    drain,
+    commands_to_resend,
     expired,
     limit,
-    lost,
+    select_sendable,
 )
 from scm.cluster.commands.loads import replication_limit
 from scm.state.facts import CommandKind, CommandPriority, OpState, PendingCommand
@@ -133,7 +133,7 @@ class TestLimits:
         closes = [pending(i, CommandKind.CLOSE) for i in range(1, 151)]
 
         assert 5_000 == QUEUE_MAX
-        assert 100 == len(drain(closes, reported={}, op_state=IN_SERVICE))
+        assert 100 == len(select_sendable(closes, reported={}, op_state=IN_SERVICE))
 
 
 class TestDrain:
@@ -141,7 +141,7 @@ class TestDrain:
         """Commands that unblock others come first, and those that only compare come last."""
         commands = [pending(i, kind) for i, kind in enumerate(reversed(CommandKind), start=1)]
 
-        sending = drain(commands, reported={}, op_state=IN_SERVICE)
+        sending = select_sendable(commands, reported={}, op_state=IN_SERVICE)
 
         assert [
             CommandKind.SET_OPERATIONAL_STATE,
@@ -159,7 +159,7 @@ class TestDrain:
         """The command waits for the report that proves it."""
         answered = replace(pending(1, CommandKind.DELETE), is_answered=True)
 
-        assert [pending(2, CommandKind.DELETE)] == drain(
+        assert [pending(2, CommandKind.DELETE)] == select_sendable(
             [answered, pending(2, CommandKind.DELETE)], reported={}, op_state=IN_SERVICE
         )
 
@@ -191,7 +191,9 @@ class TestDrain:
         """
         waiting = [pending(i, CommandKind.REPLICATE) for i in range(1, 10)]
 
-        sending = drain([*sent, *waiting], reported=reported, op_state=IN_SERVICE, heard_at_s=5.0)
+        sending = select_sendable(
+            [*sent, *waiting], reported=reported, op_state=IN_SERVICE, heard_at_s=5.0
+        )
 
         assert leaving == len(sending)
 
@@ -200,7 +202,7 @@ class TestDrain:
         waiting = [pending(i) for i in range(1, 10)]
         reported = {"replicate": 10, "reconstruct": 2}
 
-        sending = drain(waiting, reported=reported, op_state=IN_SERVICE)
+        sending = select_sendable(waiting, reported=reported, op_state=IN_SERVICE)
 
         assert 2 == len(sending)
 
@@ -230,7 +232,7 @@ class TestDrain:
         """
         low = [replace(pending(i), priority=CommandPriority.LOW) for i in range(1, 20)]
 
-        sending = drain([beside, *low], reported={}, op_state=IN_SERVICE)
+        sending = select_sendable([beside, *low], reported={}, op_state=IN_SERVICE)
 
         assert leaving == len(sending)
 
@@ -239,7 +241,7 @@ class TestDrain:
         copies = [pending(i, CommandKind.REPLICATE) for i in range(1, 17)]
         comparing = [pending(i) for i in range(20, 30)]
 
-        sending = drain([*comparing, *copies], reported={}, op_state=IN_SERVICE)
+        sending = select_sendable([*comparing, *copies], reported={}, op_state=IN_SERVICE)
 
         assert {CommandKind.REPLICATE: 16, CommandKind.RECONCILE: 2} == Counter(
             c.kind for c in sending
@@ -251,7 +253,7 @@ class TestDrain:
         self, commands: list[PendingCommand], reported: dict[str, int], op_state: OpState
     ) -> None:
         """Reported or sent, whichever is more, plus what leaves now stays within each limit."""
-        sending = drain(commands, reported=reported, op_state=op_state)
+        sending = select_sendable(commands, reported=reported, op_state=op_state)
 
         assert len(sending) <= COMMANDS_PER_HEARTBEAT_MAX
         assert all(command in commands and command.sent_at_s is None for command in sending)
@@ -271,7 +273,7 @@ class TestDrain:
         self, commands: list[PendingCommand], reported: dict[str, int]
     ) -> None:
         """If the limits and the answer have room, no command waits."""
-        sending = drain(commands, reported=reported, op_state=IN_SERVICE)
+        sending = select_sendable(commands, reported=reported, op_state=IN_SERVICE)
 
         left = [c for c in commands if c.sent_at_s is None and c not in sending]
         load = load_of(commands, reported)
@@ -308,10 +310,12 @@ class TestDrain:
             for i in range(41, 71)
         ]
 
-        sending = drain(
+        sending = select_sendable(
             [*moves, *urgent, *more], reported={"replicate": reported}, op_state=IN_SERVICE
         )
-        alone = drain([*moves, *more], reported={"replicate": reported}, op_state=IN_SERVICE)
+        alone = select_sendable(
+            [*moves, *more], reported={"replicate": reported}, op_state=IN_SERVICE
+        )
 
         assert urgent[:20] == sending
         assert more[:10] == alone
@@ -322,7 +326,9 @@ class TestDrain:
         made = [pending(i, CommandKind.RECONSTRUCT, sent_at_s=1.0) for i in range(1, running + 1)]
         waiting = [pending(i, CommandKind.RECONSTRUCT) for i in range(11, 21)]
 
-        sending = drain([*made, *waiting], reported={"reconstruct": running}, op_state=IN_SERVICE)
+        sending = select_sendable(
+            [*made, *waiting], reported={"reconstruct": running}, op_state=IN_SERVICE
+        )
 
         assert max(0, 7 - running) == len(sending)
 
@@ -331,7 +337,7 @@ class TestDrain:
         deletes = [pending(i, CommandKind.DELETE) for i in range(1, 41)]
         closes = [pending(i, CommandKind.CLOSE) for i in range(41, 111)]
 
-        sending = drain([*deletes, *closes], reported={}, op_state=IN_SERVICE)
+        sending = select_sendable([*deletes, *closes], reported={}, op_state=IN_SERVICE)
 
         assert COMMANDS_PER_HEARTBEAT_MAX == len(sending)
         assert {CommandKind.CLOSE: 70, CommandKind.DELETE: 30} == Counter(c.kind for c in sending)
@@ -342,7 +348,7 @@ class TestDrain:
         self, commands: list[PendingCommand]
     ) -> None:
         """Within a kind."""
-        sending = drain(commands, reported={}, op_state=IN_SERVICE)
+        sending = select_sendable(commands, reported={}, op_state=IN_SERVICE)
 
         for kind in CommandKind:
             order = [
@@ -360,7 +366,9 @@ class TestDrain:
             sent = [c for c in commands.values() if c.sent_at_s is not None]
             for command in sent[:count]:
                 del commands[command.command_id]
-            for command in drain(list(commands.values()), reported={}, op_state=IN_SERVICE):
+            for command in select_sendable(
+                list(commands.values()), reported={}, op_state=IN_SERVICE
+            ):
                 commands[command.command_id] = pending(command.command_id, sent_at_s=1.0)
             in_flight = sum(c.sent_at_s is not None for c in commands.values())
             assert in_flight <= RECONCILE_LIMIT
@@ -373,7 +381,7 @@ class TestLost:
         """The heartbeat's answer that carried it never arrived."""
         command = replace(pending(1, sent_at_s=0.0), deadline_ms=99)
 
-        again = lost([command], reported={}, now_s=11.0, patience_s=10.0)
+        again = commands_to_resend([command], reported={}, now_s=11.0, patience_s=10.0)
 
         assert [pending(1)] == again
 
@@ -391,7 +399,7 @@ class TestLost:
         self, command: PendingCommand, reported: dict[str, int]
     ) -> None:
         """A long reconcile is not sent twice."""
-        assert [] == lost([command], reported=reported, now_s=11.0, patience_s=10.0)
+        assert [] == commands_to_resend([command], reported=reported, now_s=11.0, patience_s=10.0)
 
 
 class TestExpired:
@@ -453,7 +461,7 @@ class TestWeight:
         """Two of three leave fourteen of twenty."""
         copies = [pending(i, CommandKind.REPLICATE) for i in range(1, 30)]
 
-        sending = drain(copies, reported={"reconstruct": 2}, op_state=IN_SERVICE)
+        sending = select_sendable(copies, reported={"reconstruct": 2}, op_state=IN_SERVICE)
 
         assert 14 == len(sending)
 

@@ -9,7 +9,7 @@ import pytest
 
 from merkle.replica import ReplicaState
 from scm.cluster.nodes import NodeManager
-from scm.cluster.safemode import ReportedCount, SafeMode, SafeModeStatus, gate
+from scm.cluster.safemode import ReportedCount, SafeMode, SafeModeStatus, evaluate
 from scm.state.clock import ScmClock
 from scm.state.database import StateDatabase
 from scm.state.facts import ContainerState, Key, KeyBlock, Node, OpState
@@ -24,7 +24,7 @@ def all_reported() -> ReportedCount:
     return ReportedCount(100, 100)
 
 
-judged = partial(gate, hosts_needed=2, containers=all_reported, percent=99)
+judged = partial(evaluate, hosts_needed=2, containers=all_reported, percent=99)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_gate_opens_without_some_nodes_if_containers_are_reported(
     reported: int, needed: int, percent: int, is_open: bool
 ) -> None:
     """The share is exact, without rounding."""
-    answer = gate(
+    answer = evaluate(
         EIGHT,
         EIGHT[:7],
         away=EIGHT[7:],
@@ -119,7 +119,7 @@ def test_a_cold_start_waits_for_whoever_comes(
 
 def test_a_new_cluster_is_open() -> None:
     """No node is to be awaited and no data can be lost."""
-    assert gate(
+    assert evaluate(
         [],
         ["dn1"],
         hosts_needed=0,
@@ -143,7 +143,7 @@ def test_reason_of_each_answer() -> None:
         away: str = "",
         found: Callable[[], ReportedCount] = all_reported,
     ) -> SafeModeStatus:
-        return gate(
+        return evaluate(
             four if seen else [],
             seen,
             away=away,

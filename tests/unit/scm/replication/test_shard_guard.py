@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 
 from scm.cluster.case import ContainerContext
-from scm.replication.guards.shard_guard import gives_way, may_remove_shard
+from scm.replication.guards.shard_guard import may_remove_shard, replaceable_shard
 from tests.support.control.judged_case import victims
 from tests.support.control.replica_words import shards
 
 
 def given_way(given: ContainerContext) -> str:
     """Return which replica gives way; empty: none."""
-    found = gives_way(given)
+    found = replaceable_shard(given)
     return "" if found is None else found.datanode_id
 
 
