@@ -173,10 +173,10 @@ def cluster_at(
     return answer.cluster_id
 
 
-def check_leaders(make_scm_links: Sequence[ExternalControlPlane], who: DatanodeIdentity) -> None:
+def check_leaders(leaders: Sequence[ExternalControlPlane], who: DatanodeIdentity) -> None:
     """Raise RefusedError if a leader leads another cluster, or rejects this agent. A leader that
     does not answer is tried again later."""
-    for leader in make_scm_links:
+    for leader in leaders:
         try:
             theirs = leader.cluster_id()
         except UnavailableError:
@@ -241,13 +241,13 @@ def run(config_path: Path, stop: StopRequest) -> int:
         if not witness_is_native():
             log.warning("second_witness_is_slow", hint="crcmod is here without its C extension")
         security = security_of(config)
-        make_scm_links = leaders_of(config)
-        own = () if make_scm_links else config.node.scm
+        leaders = leaders_of(config)
+        own = () if leaders else config.node.scm
         scms = [ScmClient(address, security=security) for address in own]
-        who = who_am_i(config, [*scms, *make_scm_links], stop, node_of(security))
+        who = who_am_i(config, [*scms, *leaders], stop, node_of(security))
         if who is None:
             return ExitCode.OK
-        check_leaders(make_scm_links, who)
+        check_leaders(leaders, who)
         who = replace(who, version=version("suture"), boot_id=random.getrandbits(63))
         host = AgentProcess(
             config,
@@ -256,7 +256,7 @@ def run(config_path: Path, stop: StopRequest) -> int:
             supervisor,
             security=security,
             doors=doors_of(config),
-            make_scm_links=make_scm_links,
+            leaders=leaders,
         )
     except SutureError as error:
         hint = f" ({error.hint})" if error.hint else ""

@@ -148,7 +148,8 @@ def restore(
         "none that was given out since the backup is given out again"
     )
     print_line(
-        f"{pluralize(len(done.restored.unfinished), 'container')} took writes then; containers from "
+        f"{pluralize(len(done.restored.unfinished), 'container')} "
+        "took writes then; containers from "
         f"{done.restored.first_new_container_id} on are new to it"
     )
     print_line(

@@ -39,7 +39,7 @@ class Housekeeper:
 
     def step(self) -> Step:
         """Purge once, if the clock has been stable for long enough, and remove leftovers."""
-        self._remove_graves()
+        self._purge_deleted()
         age_s = self._clock_age_s()
         if age_s is not None:
             count = self._store.volume_set.purge_quarantine(self._keep_s + age_s)
@@ -47,8 +47,8 @@ class Housekeeper:
                 log.info("quarantine_purged", count=count, older_than_s=self._keep_s)
         return RetryAfter(HOUSEKEEPING_INTERVAL_S)
 
-    def _remove_graves(self) -> None:
-        found = self._store.volume_set.remove_graves(self._graves)
+    def _purge_deleted(self) -> None:
+        found = self._store.volume_set.purge_deleted(self._graves)
         self._graves = {volume_id: graves.left for volume_id, graves in found.items()}
         for volume_id, graves in found.items():
             if graves.removed_count:

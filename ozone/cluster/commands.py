@@ -97,7 +97,8 @@ def print_export(done: "ExportResult") -> None:
     rows = done.rows
     print_line(
         f"{done.path}: {pluralize(rows['containers'], 'container')}, "
-        f"{pluralize(rows['replicas'], 'replica')}, {pluralize(rows['nodes'], 'datanode')} of cluster "
+        f"{pluralize(rows['replicas'], 'replica')}, "
+        f"{pluralize(rows['nodes'], 'datanode')} of cluster "
         f"{done.cluster_id}, as of {done.snapshot_id}"
     )
     print_line(

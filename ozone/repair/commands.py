@@ -230,7 +230,8 @@ def print_proposal(story: RepairReport) -> None:
     whole = "whole" if before.is_whole else "damaged"
     print_line(
         f"container {story.container_id} ({story.state}): {size(before.bytes_read)} read, {whole}: "
-        f"{pluralize(before.chunk_count, 'chunk')} of {pluralize(len(before.blocks), 'block')} damaged"
+        f"{pluralize(before.chunk_count, 'chunk')} of "
+        f"{pluralize(len(before.blocks), 'block')} damaged"
     )
 
 

@@ -153,7 +153,7 @@ class Installer:
         note = QuarantineEntry(
             paths.container_id, BlockId(0), 0, len(old), self._now_ms(), "its descriptor"
         )
-        quarantine.keep(self._layout, note, old)
+        quarantine.quarantine_bytes(self._layout, note, old)
         with disk_errors(path):
             staged = stage(path, data)
             try:
@@ -201,7 +201,7 @@ class Installer:
         if not old:
             return ""
         at_ms = self._now_ms()
-        return quarantine.keep(
+        return quarantine.quarantine_bytes(
             self._layout,
             QuarantineEntry(container_id, block_id, chunk.offset, len(old), at_ms, WHY),
             old,

@@ -186,7 +186,7 @@ def test_a_full_disk_can_be_emptied(tmp_path: Path, is_of_inodes: bool) -> None:
 
         assert [] == store.replica_ids()
         disk.free()
-        store.volume_set.remove_graves({})
+        store.volume_set.purge_deleted({})
         assert 8 == len(list(disk.path.glob("v0/hdds/*/ballast/*")))
         store.close()
         assert () == fsck(disk.path / "v0", read_data=True).problems

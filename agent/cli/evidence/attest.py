@@ -141,7 +141,8 @@ def build_statement(
         if checked.gap is not None or not checked.head.count:
             raise RefusedError(
                 Code.INCONSISTENT_VOLUME,
-                f"{path}: nothing is stated from a log that does not hold: {chain_check_text(checked)}",
+                f"{path}: nothing is stated from a log that does not hold: "
+                f"{chain_check_text(checked)}",
                 hint="suture verify-log names the gap; keep the log as it is",
             )
         try:

@@ -128,7 +128,8 @@ def tree(
         print_line(
             f"{short(replica.datanode_id)}: root {checksum(root.root)} ({root.algorithm}), "
             f"generation {root.generation}, {pluralize(root.block_count, 'block')}, "
-            f"{pluralize(root.tombstone_count, 'tombstone')}, {pluralize(root.chunk_count, 'chunk')}, "
+            f"{pluralize(root.tombstone_count, 'tombstone')}, "
+            f"{pluralize(root.chunk_count, 'chunk')}, "
             f"{root.unhealthy_count} unhealthy"
         )
         show_rows(["block#", "checksum", "offset#", "length#", "leaf", ""], tree_rows(root, chunks))

@@ -48,7 +48,8 @@ def init(
     if as_json:
         print_json({"certificate": str(path), "key": str(path.with_suffix(".key"))})
         return ExitCode.OK
-    print_line(f"{path}: the authority, believed until {day(pki.shown(path)[0].expires_at)}")
+    expires_at = pki.describe_certificates(path)[0].expires_at
+    print_line(f"{path}: the authority, believed until {day(expires_at)}")
     print_line(
         f"{path.with_suffix('.key')}: its key (mode 0600); keep it here, and a copy elsewhere"
     )

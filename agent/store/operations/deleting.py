@@ -376,7 +376,7 @@ def _is_empty_file(path: Path) -> bool:
 
 def finish_delete(volume: Volume, container_id: ContainerId) -> str:
     """Complete the delete of a replica in state DELETED, from any step. Return why files without a
-    row are left for `remove_graves`; "" if none are."""
+    row are left for `purge_deleted`; "" if none are."""
     root = volume.paths(container_id).root
     grave = volume.layout.deleting / str(container_id)
     with disk_errors(root):

@@ -205,4 +205,4 @@ def _keep_old(
         at_ms=options.now_ms(),
         why="rewritten by its client" if pending else "replaced by a repair",
     )
-    return _Old(size, quarantine.keep(volume.layout, note, old))
+    return _Old(size, quarantine.quarantine_bytes(volume.layout, note, old))

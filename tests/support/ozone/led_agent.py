@@ -53,7 +53,7 @@ def built(config: AgentConfig, who: DatanodeIdentity = WHO) -> AgentProcess:
         [],
         SystemdNotifier(),
         doors=doors(config.ozone),
-        make_scm_links=make_scm_links(config.node.scm),
+        leaders=make_scm_links(config.node.scm),
     )
 
 
