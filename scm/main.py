@@ -164,12 +164,9 @@ def serve(
         if is_on_btrfs(data):
             _log.warning("state_on_btrfs", path=str(data), hint=BTRFS_HINT)
         clock = ScmClock()
+        snapshots = data.absolute() / "snapshots"
         control = ControlPlane(
-            state,
-            clock=clock,
-            options=options,
-            snapshots_path=data.absolute() / "snapshots",
-            audit=audit,
+            state, clock=clock, options=options, snapshots_path=snapshots, audit=audit
         )
         freeze_what_stays()
         service = ScmService(control, clock=clock, options=options)
@@ -364,15 +361,8 @@ def run(
         logs.configure(log_level)
         logs.take_over()
         options = scm_options.load(config, _settings(setting or []))
-        code = serve(
-            data,
-            listen,
-            options,
-            context.obj,
-            verify=verify_command,
-            is_cold=cold_start,
-            is_new=new_cluster,
-        )
+        beginning = {"is_cold": cold_start, "is_new": new_cluster}
+        code = serve(data, listen, options, context.obj, verify=verify_command, **beginning)
     except (SutureError, ModuleNotFoundError) as error:
         told = (
             missing_extra(error, "suture-scm") if isinstance(error, ModuleNotFoundError) else error

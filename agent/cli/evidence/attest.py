@@ -84,9 +84,8 @@ def attest(
     now_ms = int(time.time() * 1000)
     period = moment_ms("--from", begin), moment_ms("--to", end) if end else now_ms
     if period[0] >= period[1]:
-        raise RefusedError(
-            Code.MALFORMED_REQUEST, f"--from {begin} is not before --to {end or 'now'}"
-        )
+        text = f"--from {begin} is not before --to {end or 'now'}"
+        raise RefusedError(Code.MALFORMED_REQUEST, text)
     signer = signing.read_key(key)
     statement = build_statement(volumes, anchors, period, now_ms)
     document = {
@@ -96,8 +95,7 @@ def attest(
     }
     if os.path.lexists(output):  # existing statements are never overwritten
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(output))
-    text = json.dumps(document, indent=1, sort_keys=True) + "\n"
-    write_whole(output, [text.encode("ascii")])
+    write_whole(output, [json.dumps(document, indent=1, sort_keys=True).encode("ascii"), b"\n"])
     print_statement(output, document, as_json=as_json, remark="signed with key")
     return ExitCode.OK
 

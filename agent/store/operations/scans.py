@@ -66,7 +66,6 @@ def commit_scan(
     """Make the result of a scan durable, if the replica is unchanged since the scan began.
 
     With `is_whole` False, it is complete only with the reads of an earlier scan, whose time stays.
-
     A complete scan replaces tree and findings. A stopped scan only adds its findings, because it
     knows nothing of the rest. If a tree can no longer be written (unreadable directories, a full
     disk), damage is recorded even so, and a replica with an unchanged tree counts as read.

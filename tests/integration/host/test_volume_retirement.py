@@ -137,7 +137,7 @@ class TestArrivals:
             host.work()
             return chosen
 
-        monkeypatch.setattr("agent.store.replica_store.roomiest", slow)
+        monkeypatch.setattr("agent.store.replica_store.choose_volume", slow)
         with pytest.raises(UnavailableError, match="retired meanwhile"):
             host.store.create_container(ContainerId(1))
 
@@ -156,7 +156,7 @@ class TestArrivals:
         def slow(volume: Volume, service: VolumeUse) -> VolumeUse:
             if service.mode is VolumeMode.RETIRED and 1 not in host.store.replica_ids():
                 with monkeypatch.context() as patch:
-                    patch.setattr("agent.store.replica_store.roomiest", lambda *_: chosen)
+                    patch.setattr("agent.store.replica_store.choose_volume", lambda *_: chosen)
                     host.write(1)
             return keep(volume, service)
 

@@ -159,7 +159,7 @@ def test_a_replica_that_is_being_closed_is_looked_at_another_time(
             paths.descriptor.unlink()
         return quick_check(paths, container_id, has_tree=has_tree)
 
-    monkeypatch.setattr(metadata_scan, "glance", closed_meanwhile)
+    monkeypatch.setattr(metadata_scan, "quick_check", closed_meanwhile)
 
     worker.step()
     assert ([], []) == (asked.scans, asked.checks)

@@ -31,7 +31,7 @@ def stored_at_once(
 def fails(monkeypatch: pytest.MonkeyPatch) -> Callable[[SutureError], None]:
     """Return what says how the end of every session fails; nobody waits for it to get better."""
     monkeypatch.setattr(client_module, "put_share", stored_at_once)
-    monkeypatch.setattr(writer, "patient", lambda work, **_: work())
+    monkeypatch.setattr(writer, "retry_while", lambda work, **_: work())
 
     def failing(error: SutureError) -> None:
         def finish(_scm: ScmClient, _request: object) -> None:
