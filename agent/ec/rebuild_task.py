@@ -79,8 +79,3 @@ class Reconstruction:
     orphans: Mapping[int, str]
     replaced: Mapping[str, str]
     duration_ms: int
-
-
-def format_shards(shards: Sequence[ShardLocation]) -> str:
-    """Return shards as text for a message."""
-    return ", ".join(f"{shard.index} at {shard.datanode_id}" for shard in shards)
