@@ -1,6 +1,6 @@
 """Order and result of a reconstruction, as plain values."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from agent.ec.scheme import Scheme
