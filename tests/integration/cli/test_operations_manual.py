@@ -403,9 +403,9 @@ CHAPTERS: Final[dict[str, Callable[[Reader, Own], None]]] = {
     "The operator": the_operator,
     "The first hour": the_first_hour,
     "Certificates": certificates,
-    "The control plane's state is lost": control_plane_is_lost,
-    "Files off the volumes alone": off_the_volumes_alone,
-    "A disk is to be replaced": disk_is_replaced,
+    "Restore the control plane's state": control_plane_is_lost,
+    "Recover files from volumes": off_the_volumes_alone,
+    "Replace a disk": disk_is_replaced,
     "SutureParityWrong": parity,
     "SutureCertificateExpires": expiring,
     "SutureOzoneDown": ozone,
@@ -415,8 +415,8 @@ CHAPTERS: Final[dict[str, Callable[[Reader, Own], None]]] = {
     "SutureOzoneScanFails": ozone,
     "SutureOzoneVolumeAbsent": ozone,
     "Is my data whole?": damaged,
-    "Collect the evidence for somebody else.": evidence,
+    "Collect evidence for a bug report.": evidence,
     "SutureHashesDiffer": evidence,
-    "Have nothing new written to this disk.": emptied,
+    "Make a volume read-only.": emptied,
 }
 """Chapters for which something must be there first, or be done between two commands."""

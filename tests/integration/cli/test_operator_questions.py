@@ -26,13 +26,13 @@ QUESTIONS = QUESTION.findall((ROOT / "docs" / "OPERATIONS.md").read_text())
 SAYS = {
     "May I switch this datanode off?": r"\Ayes: ",
     "What if it never came back?": r"\Anothing would be lost",
-    "Empty this disk, so that it may be pulled.": r" is empty; it may be pulled",
-    "Have nothing new written to this disk.": r"\bread-only\b",
+    "Empty a volume to remove its disk.": r" is empty; it may be pulled",
+    "Make a volume read-only.": r"\bread-only\b",
     "Which keys are in this container?": r"\breport\.pdf\b",
     "Where are the replicas of this container, and when was each read last?": r"\b(never|ago)\b",
     "What was changed on the disks last night?": r"\b1\b",
-    "Does the control plane decide yet, and whom does it wait for?": r"\Asafe mode is off",
-    "Which containers are not well, and which keys are in them?": r"Container Summary Report",
+    "Is safe mode on, and which datanodes are missing?": r"\Asafe mode is off",
+    "Which containers are not healthy, and which keys are in them?": r"Container Summary Report",
 }
 """What an answer must say in this cluster, whatever columns it has."""
 
