@@ -1,1 +1,1 @@
-"""Compares every replica's reported checksums cluster-wide and plans what to reconcile."""
+"""Spark job that compares the checksums of all replicas of a cluster and plans reconciles."""

@@ -1,11 +1,11 @@
-"""The tables of a run in a catalog of Spark's session, such as Apache Iceberg's or Delta's.
+"""Publishes the tables of a run to a catalog of the Spark session, such as Iceberg or Delta Lake.
 
     rows of a finished run ─► <catalog>.<namespace>.<table>
 
-A commit there is of one table. So the run's row of `runs` goes first and comes last, as with files:
-rows of a run that `runs` does not have are none. What was there of the run before is replaced, so a
-repetition does no harm. Catalogs and formats are the session's own: its configuration says what
-they are, and where their files lie.
+A commit covers one table only. As with files, the run's row in `runs` is therefore removed first
+and written last: readers ignore rows of a run that has no row in `runs`. Older rows of the same run
+are replaced, so publishing again does no harm. The session's configuration defines the catalogs,
+their formats and the location of their files.
 """
 
 from collections.abc import Sequence
@@ -23,14 +23,14 @@ from spark_verify.sql_text import quoted, text
 from spark_verify.storage import spark_path
 
 LAST: Final = (*(name for name in RESULTS if name != RUNS), RUNS)
-"""`runs` says that all the others are whole."""
+"""`runs` last, because its row confirms that the other tables are complete."""
 
 FORMATS: Final = ("iceberg", "delta")
 
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """Tables of a namespace, `catalog.name`, that get the rows of runs."""
+    """Tables in a catalog namespace (`catalog.name`) that receive the rows of runs."""
 
     spark: SparkSession
     namespace: str
@@ -38,8 +38,7 @@ class Catalog:
     """One of FORMATS."""
 
     def publish(self, out: str, *, run_id: str, attempt: str) -> None:
-        """Put the rows of a finished run into the tables; create those that do not exist. Raise
-        what Spark raises."""
+        """Write the rows of a finished run; create missing tables. Raise the errors of Spark."""
         self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {quoted(self.namespace)}")
         for name in LAST:
             self.spark.sql(self._creation(name))
@@ -49,7 +48,7 @@ class Catalog:
             self._replace(path, name=name, run_id=run_id)
 
     def withdraw(self, run_ids: Sequence[str], *, tables: Sequence[str] = LAST[::-1]) -> None:
-        """Remove the rows of runs; first those of `runs`."""
+        """Delete the rows of these runs, in `runs` first."""
         if not run_ids:
             return
         named = ", ".join(map(text, run_ids))
@@ -57,7 +56,7 @@ class Catalog:
             self.spark.sql(f"DELETE FROM {self._table(name)} WHERE run_id IN ({named})")  # noqa: S608 -- quoted
 
     def _replace(self, path: str, *, name: str, run_id: str) -> None:
-        """Replace what a table has of a run, in one commit."""
+        """Replace the rows of a run in one table, in one commit."""
         schema = ", ".join(f"`{c.name}` {type_name(c.type)}" for c in RESULTS[name].schema)
         rows = parquet_reader(self.spark).schema(schema).parquet(spark_path(path))
         named = rows.withColumn(RUN_ID[0], f.lit(run_id))
@@ -69,7 +68,7 @@ class Catalog:
         writer.saveAsTable(self._table(name))
 
     def _creation(self, name: str) -> str:
-        """Return SQL that creates a table, unless it exists."""
+        """Return the SQL that creates a table if it does not exist."""
         table = described(name)
         partition = dict(zip(("name", "type", "comment"), RUN_ID, strict=True))
         shown = ", ".join(
@@ -87,7 +86,7 @@ class Catalog:
 
 
 def check_catalog(namespace: str, kind: str) -> None:
-    """Raise FlagRefused for what is no `catalog.namespace`, or a format that is not known."""
+    """Raise FlagRefused if `namespace` is not `catalog.name` or `kind` is not one of FORMATS."""
     if len(namespace.split(".")) < 2 or not all(namespace.split(".")):
         raise FlagRefused(
             f"--catalog: {namespace!r} is no CATALOG.NAMESPACE",

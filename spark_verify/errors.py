@@ -1,6 +1,6 @@
-"""Errors that leave the job on purpose; each has a stable code and says what to do.
+"""Errors of the Spark job, each with a stable code and a hint, and their text for the user.
 
-They stand here and not in `agent.errors` because the job runs where no agent is installed.
+They are not part of `agent.errors` because the job runs where no agent is installed.
 """
 
 import re
@@ -8,13 +8,13 @@ import sys
 from typing import Final
 
 RAISED: Final = re.compile(r"[A-Za-z_][\w.]*(Error|RefusedError)\b: ")
-"""How a traceback of Python ends; classes of Java have their package before them."""
+"""The last line of a Python traceback; Java classes have their package as a prefix."""
 
 MORE_MEMORY: Final = "has this machine too little memory? --master names a cluster of Spark"
 
 
 class VerifyError(Exception):
-    """Base of all; `code` is stable, `hint` tells a person what to do next."""
+    """Base class of all errors; `code` is stable, `hint` tells the user what to do next."""
 
     code = "VERIFY_FAILED"
 
@@ -24,61 +24,63 @@ class VerifyError(Exception):
 
 
 class SnapshotRefused(VerifyError):
-    """The snapshot cannot be believed; nothing was written."""
+    """A rejected snapshot; nothing was written."""
 
     code = "SNAPSHOT_REFUSED"
 
 
 class PathRefused(VerifyError):
-    """An address names no file system that can be used."""
+    """An address without a usable file system."""
 
     code = "PLACE_REFUSED"
 
 
 class OptionRefused(VerifyError):
-    """An option is unknown, or has a value that it may not have."""
+    """An unknown option, or an invalid value of an option."""
 
     code = "OPTION_REFUSED"
 
 
 class FlagRefused(OptionRefused):
-    """So has one of the command line: whoever typed it has to type it otherwise."""
+    """An invalid command line, which the user must correct."""
 
 
 class SparkRefused(VerifyError):
-    """Spark does not start."""
+    """A failed start of Spark."""
 
     code = "SPARK_REFUSED"
 
 
 class WorkersApart(VerifyError):
-    """Rows that workers wrote are not where the driver looks for them; no run was finished."""
+    """Rows of workers that the driver cannot find; no run was finished."""
 
     code = "WORKERS_APART"
 
 
 class CatalogRefused(VerifyError):
-    """A catalog did not take the tables of a run, which is whole as files."""
+    """A catalog that rejected the tables of a run; the run's files are complete."""
 
     code = "CATALOG_REFUSED"
 
 
 class RunConflict(VerifyError):
-    """The run id is taken by a run of other input or other options."""
+    """A run id that a run with other input or other options already has."""
 
     code = "RUN_CONFLICT"
 
 
 def failures() -> tuple[type[Exception], ...]:
-    """Return what can go wrong in a run and is told in a line: the job's own errors, the file
-    system's, too little memory, and where Spark was used what its actions raise (most errors are
-    translated by PySpark, some come raw from Java)."""
+    """Return the exceptions of a run that are reported in one line.
+
+    These are the job's own errors, OSError, MemoryError and, if Spark is in use, the errors of its
+    actions. PySpark translates most of those; some are raw Java errors.
+    """
     found: list[type[Exception]] = [VerifyError, OSError, MemoryError]
     if "pyspark" in sys.modules:
         from pyspark.errors import PySparkException
 
         found.append(PySparkException)
-    if "py4j" in sys.modules:  # a Spark Connect client has no JVM beside it
+    if "py4j" in sys.modules:  # a Spark Connect client has no JVM
         from py4j.protocol import Py4JError
 
         found.append(Py4JError)
@@ -86,8 +88,9 @@ def failures() -> tuple[type[Exception], ...]:
 
 
 def describe_error(error: Exception) -> str:
-    """Return in one line what went wrong: of what a task in Java or Python raised the innermost
-    cause, not that some call failed."""
+    """Return an error in one line. If a task in Java or Python failed, this is the innermost cause,
+    not the failed call.
+    """
     if isinstance(error, MemoryError):
         return ": ".join(filter(None, ["too little memory", str(error).partition("\n")[0]]))
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [repr(error)]
@@ -100,6 +103,6 @@ def describe_error(error: Exception) -> str:
 
 
 def hint_of(error: Exception) -> str:
-    """Return what a person can do next, if that is known."""
+    """Return the hint for the user, or "" if there is none."""
     hint: str = MORE_MEMORY if isinstance(error, MemoryError) else getattr(error, "hint", "")
     return hint

@@ -1,7 +1,6 @@
-"""Exit codes of the job, and which result has which: the same as those of `suture`, in whose manual
-the table is.
+"""Exit codes of the job, the same as those of `suture`, whose manual has the table.
 
-They stand here and not in `agent.runtime` because the job runs where no agent is installed.
+They are not part of `agent.runtime` because the job runs where no agent is installed.
 """
 
 from enum import IntEnum
@@ -9,7 +8,7 @@ from typing import Any
 
 
 class Exit(IntEnum):
-    """What the job ends with."""
+    """Exit codes of the job."""
 
     OK = 0  # clean
     FAILED = 1  # nothing was written
@@ -20,8 +19,9 @@ class Exit(IntEnum):
 
 
 def exit_code(summary: dict[str, Any]) -> int:
-    """Return the process exit code that the numbers ask for. A missing scan is no work for anyone:
-    the scanners come by on their own."""
+    """Return the exit code for a summary. Missing scans do not count as work, because the scanners
+    run on their own.
+    """
     if summary["flags"]["DATA_AT_RISK"]:
         return Exit.DATA_AT_RISK
     planned = sum(p["rows"] for action, p in summary["plan"].items() if action != "scan")

@@ -1,7 +1,7 @@
-"""The columns of what the job reads, and the versions and limits of what it reads and writes.
+"""Declares the columns and limits of the job's input, and the versions of input and output.
 
-Spark has no unsigned 64-bit integer, so roots and tombstone checksums travel as signed longs in
-two's complement: the same 64 bits, read with a sign. They are only ever compared for equality.
+Spark has no unsigned 64-bit integer, so roots and tombstone checksums are stored as signed longs
+with the same 64 bits (two's complement). They are only ever compared for equality.
 """
 
 from collections.abc import Iterable
@@ -22,25 +22,24 @@ from pyspark.sql.types import (
 from health.tables import report_columns, snapshot_columns
 
 SCHEMA_VERSION: Final = snapshot_columns.SCHEMA_VERSION
-"""Of the input. A snapshot of another version is refused: an older one lacks columns."""
+"""Version of the input. Other versions are rejected, because older ones lack columns."""
 
 RESULT_VERSION: Final = 3
-"""Of the output, written into its manifest and summary."""
+"""Version of the output, written into its manifest and summary."""
 
 ROWS_PER_CONTAINER_MAX: Final = snapshot_columns.ROWS_PER_CONTAINER_MAX
-"""Replicas, or pending ops: what is judged side by side is bounded."""
+"""Maximum replicas, or pending ops, of a container, because they are judged together."""
 
 SAMPLE_MAX: Final = 100
-"""Container ids kept per kind of container unless an option says otherwise, as many as Ozone's
-report shows."""
+"""Default number of container ids kept per kind of container, as in Ozone's report."""
 
 AHEAD_MAX_MS: Final = 3_600_000
-"""How far an instant may lie in the future: clocks differ, but not by more than an hour."""
+"""How far an instant may lie in the future, because clocks differ by up to an hour."""
 
 
 @dataclass(frozen=True, slots=True)
 class InputColumn:
-    """One column of a table: its words are checked when `words` is not empty."""
+    """One column of a table; if `words` is not empty, other values are invalid."""
 
     name: str
     type: pa.DataType
@@ -69,10 +68,10 @@ def _typed(columns: Iterable[snapshot_columns.Column]) -> tuple[InputColumn, ...
 TABLES: Final[dict[str, tuple[InputColumn, ...]]] = {
     name: _typed(columns) for name, columns in snapshot_columns.TABLES.items()
 }
-"""The input: one directory of Parquet files each."""
+"""The input tables: one directory of Parquet files each."""
 
 REPORT: Final = _typed(report_columns.REPORT)
-"""The other input: one file for each report of a datanode."""
+"""Columns of the other input: one file per report of a datanode."""
 
 CONTAINERS: Final = TABLES["containers"]
 REPLICAS: Final = TABLES["replicas"]
@@ -85,6 +84,7 @@ def schema_of(columns: tuple[InputColumn, ...]) -> pa.Schema:
 
 
 def spark_schema(columns: tuple[InputColumn, ...]) -> StructType:
-    """Return the schema by which Spark reads a table. All columns may be null: what must not be
-    is checked row by row, because Parquet files do not have to say it."""
+    """Return the schema with which Spark reads a table. All columns are nullable, because Parquet
+    files need not declare it; nulls are checked row by row.
+    """
     return StructType([StructField(c.name, SPARK_KINDS[c.type]) for c in columns])

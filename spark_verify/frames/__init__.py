@@ -1,1 +1,1 @@
-"""The pipeline as DataFrames: from the tables of a snapshot to those of a result."""
+"""DataFrame transformations from the tables of a snapshot to the tables of a result."""

@@ -1,8 +1,8 @@
-"""All that is known of a container in one row, for the judge.
+"""Collects all rows of a container into one row, a case, for the judge.
 
     container_id | containers: [struct] | replicas: [struct] | pending_ops: [struct]
 
-`containers` has no row where only replicas or pending operations name the container.
+`containers` is empty if only replicas or pending operations name the container.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ JUDGED_REPLICA_COLUMNS: Final = (
     "is_barred",
     "is_hopeful",
 )
-"""Columns of a replica that the judge or its rows need."""
+"""Replica columns that the judge or its output rows need."""
 
 NESTED: Final[dict[str, tuple[str, ...]]] = {
     "containers": tuple(
@@ -45,11 +45,11 @@ NESTED: Final[dict[str, tuple[str, ...]]] = {
         c.name for c in PENDING_OPS if c.name not in ("snapshot_id", "container_id")
     ),
 }
-"""The fields of the rows of each table within a case."""
+"""Fields of each table's rows within a case."""
 
 
 def cases(snapshot: Snapshot, wanted: DataFrame) -> DataFrame:
-    """Return one row for each of the `wanted` containers, by a single exchange."""
+    """Return one row per container in `wanted`, with a single exchange."""
     parts = [
         _nested(snapshot.table(name), name, fields).join(wanted, "container_id", "left_semi")
         for name, fields in NESTED.items()

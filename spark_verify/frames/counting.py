@@ -1,6 +1,6 @@
-"""Numbers over the written tables of a run: the same rows that every other reader sees.
+"""Counts rows in the written tables of a run, the same rows that every other reader sees.
 
-Each function is one query, or a few, whose answer fits into the driver whatever the cluster's size.
+Each function runs one query or a few; the answer fits into the driver at any cluster size.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ KIND: Final = (
     "why_not_compared",
     "scm_health_state",
 )
-"""Columns of `health/` by which containers are counted: they have few values together."""
+"""Columns of `health/` by which containers are grouped; few combinations of values occur."""
 
 RECONCILE: Final = "reconcile"
 BACKED_OFF: Final = "backed off"
@@ -33,7 +33,7 @@ DISAGREEMENTS: Final = ("missing", "stray", "other_root", "stale")
 
 @dataclass(frozen=True, slots=True)
 class HealthGroup:
-    """How many containers are alike."""
+    """The number of containers with the same values in the columns of KIND."""
 
     state: str
     health_state: int
@@ -47,14 +47,14 @@ class HealthGroup:
 
     @property
     def disagreement(self) -> tuple[str, str] | None:
-        """The states by the control plane and by the judge, where they are two."""
+        """The control plane's state and the judge's; None if equal or the first is missing."""
         own = HealthState(self.health_state).name
         told = self.scm_health_state
         return None if told is None or told == own else (told, own)
 
 
 def count_kinds(health: DataFrame) -> list[HealthGroup]:
-    """Return how many containers there are of each kind."""
+    """Return the number of containers in each group."""
     query = (
         f"SELECT {', '.join(KIND)}, count(*) AS count FROM {{health}} GROUP BY {', '.join(KIND)}"  # noqa: S608 -- our names
     )
@@ -65,8 +65,11 @@ def count_kinds(health: DataFrame) -> list[HealthGroup]:
 
 
 def sample_ids(health: DataFrame, sample_max: int) -> Mapping[tuple[str, ...], list[int]]:
-    """Return the lowest ids of known containers by label: ("flag", place), ("health", number),
-    ("class", word), ("why", word) and ("scm", told state, own state)."""
+    """Return the lowest ids of known containers by label.
+
+    Labels are ("flag", place), ("health", number), ("class", word), ("why", word) and ("scm",
+    reported state, own state).
+    """
     pairs = ", ".join(f"{int(state)}, {text(state.name)}" for state in HealthState)
     own = f"element_at(map({pairs}), health_state)"
     is_disputed = f"checksum_class IN ({texts(DISPUTED)})"
@@ -84,12 +87,12 @@ def sample_ids(health: DataFrame, sample_max: int) -> Mapping[tuple[str, ...], l
 
 
 def _labels(condition: str, words: str) -> str:
-    """Return SQL for a list of one label where a condition holds, else of none."""
+    """Return SQL for a list with one label if the condition holds, else an empty list."""
     return f"if(coalesce({condition}, false), array(concat_ws(';', {words})), array())"
 
 
 def lowest_ids(labelled: DataFrame, count: int) -> dict[str, list[int]]:
-    """Return the lowest container ids of each label."""
+    """Return the `count` lowest container ids of each label."""
     query = f"""
         SELECT label, sort_array(collect_list(container_id)) AS ids FROM (
             SELECT label, container_id,
@@ -102,8 +105,11 @@ def lowest_ids(labelled: DataFrame, count: int) -> dict[str, list[int]]:
 
 
 def count_actions(tables: Mapping[str, DataFrame]) -> dict[str, tuple[int, int]]:
-    """Return rows and bytes of each action of the plans; and of `divergent/` those that are backed
-    off, and the rows of `replica_class/`."""
+    """Return the rows and bytes of each action in the plans.
+
+    BACKED_OFF counts the backed-off rows of `divergent/`, REPLICA_CLASS the rows of
+    `replica_class/`.
+    """
     names = ("plan", "reconcile_plan", "divergent", "replica_class")
     query = f"""
         SELECT action, count(*) AS rows, sum(bytes_estimated) AS bytes FROM (
@@ -120,8 +126,10 @@ def count_actions(tables: Mapping[str, DataFrame]) -> dict[str, tuple[int, int]]
 
 
 def count_disagreement(rows: DataFrame) -> dict[str, Any]:
-    """Return how many rows of `disagreement/` there are of each kind, without those that time may
-    explain, and how many these are."""
+    """Return the number of rows of `disagreement/` by kind.
+
+    Rows that time may explain are counted separately.
+    """
     found = rows.groupBy("kind", "is_later").count().collect()
     counts = dict.fromkeys(DISAGREEMENTS, 0)
     counts |= {row["kind"]: row["count"] for row in found if not row["is_later"]}
@@ -130,8 +138,11 @@ def count_disagreement(rows: DataFrame) -> dict[str, Any]:
 
 
 def count_departures(judged: DataFrame) -> dict[str, list[int]]:
-    """Return for each datanode that is not in service how many containers each of HELD_BY holds it
-    back for, how many of these are in progress, and how many would be locked out."""
+    """Return container counts for each datanode that is not in service.
+
+    A list has one count for each reason in HELD_BY, then the containers in progress and those that
+    would be locked out.
+    """
     conditions = (
         *(f"held_by = {text(word)}" for word in HELD_BY),
         "is_in_progress",

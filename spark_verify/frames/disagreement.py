@@ -1,4 +1,4 @@
-"""Replicas of which the control plane believes something else than their datanodes report."""
+"""Compares the replicas that datanodes report with those that the control plane has recorded."""
 
 from typing import Final
 
@@ -13,14 +13,14 @@ from spark_verify.sql_text import local_rows, texts
 KEY: Final = ("container_id", "datanode_id")
 ROOTS: Final = ("root", "tombstones_checksum")
 GROWING: Final = ("bcsid", "block_count", "used_bytes")
-"""What differs while clients write."""
+"""Columns that differ while clients write."""
 
 WRITABLE: Final = "('OPEN', 'CLOSING', 'RECOVERING')"
 FROM_SNAPSHOT: Final = ("settled_root", "is_barred", "is_hopeful")
 
 
 def compared(believed: DataFrame, reported: DataFrame) -> DataFrame:
-    """Return one row for each replica of two tables, with what each says of it."""
+    """Return one row per replica of either table, with the columns of both."""
     own = ", ".join(c.name for c in REPLICAS if c.name not in KEY)
     left, right = (
         table.selectExpr(*KEY, f"struct({own}) AS {name}")
@@ -30,7 +30,7 @@ def compared(believed: DataFrame, reported: DataFrame) -> DataFrame:
 
 
 def reported(both: DataFrame) -> DataFrame:
-    """Return the rows of `replicas/` that were reported, with what only the snapshot knows."""
+    """Return the reported rows of `replicas/`, with the columns that only the snapshot has."""
     own = {c.name: f"reported.{c.name}" for c in REPLICAS}
     own |= {name: f"coalesce(believed.{name}, reported.{name})" for name in FROM_SNAPSHOT}
     own |= {name: name for name in KEY}
@@ -38,8 +38,7 @@ def reported(both: DataFrame) -> DataFrame:
 
 
 def disagreement(both: DataFrame, reports: Reports) -> DataFrame:
-    """Return the rows of `disagreement/`. Datanodes without a report that is believed are left
-    out."""
+    """Return the rows of `disagreement/`, without datanodes whose reports have expired."""
     spark, manifest = both.sparkSession, reports.manifest
     times = local_rows(
         spark, {"datanode_id": "string", "report_ms": "bigint"}, list(reports.times.items())

@@ -1,13 +1,13 @@
-"""One row of numbers for each container, and the containers that are plainly well by them.
+"""Aggregates each container to one row of numbers, and finds the plainly well containers.
 
     containers ─┐
     replicas   ─┼─► union ─► groupBy(container_id) ─► facts ─┬─► well: their row of health/
     pending ops ┘                                            └─► all others: the judge decides
 
-The aggregates are numbers only, so that Spark aggregates by hash and before it shuffles. What is
-accepted here never reaches Python, and in a healthy cluster that is nearly everything. The rules
-stay in `health/`: a container is plainly well only where each of its numbers is the expected one,
-and a test compares every accepted row with the judge's.
+All aggregates are numbers, so Spark aggregates by hash and before it shuffles. Containers accepted
+here, nearly all in a healthy cluster, never reach Python. The rules stay in `health/`: a container
+is plainly well only if each of its numbers has the expected value. A test compares every accepted
+row with the judge's.
 """
 
 from collections.abc import Sequence
@@ -33,35 +33,35 @@ from spark_verify.sql_text import local_rows, text, texts
 
 MASK_BITS: Final = 63
 MASKS: Final = 3
-"""Hashes by which datanodes are told apart: two of a container seldom collide in all three."""
+"""Hashes that distinguish datanodes; two of a container rarely collide in all three."""
 
 SPREADS: Final = (1, 40_503, 2_654_435_761)
 """Multipliers of the hashes."""
 
 ALIKE: Final = ("root", "algorithm", "settled_root", "tombstones_checksum", "version")
-"""What all replicas of a container that has copies have alike, or none of them has."""
+"""Columns in which all replicas of a replicated container are equal, or all are null."""
 
 HEALTH_NAMES: Final = tuple(state.name for state in HealthState)
 
 VOTERS_MIN: Final = 3
-"""Replicas from which on each stands in a contest that it could lose."""
+"""Minimum number of replicas with which each of them can be outvoted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The checked input of a run."""
+    """The validated input of a run."""
 
     snapshot: Snapshot
     manifest: SnapshotManifest
     nodes: Sequence[dict[str, Any]]
-    """All rows of `nodes/`, by name."""
+    """All rows of `nodes/`, sorted by name."""
     rules: Rules
     changed_nodes: tuple[str, ...] = ()
-    """When given, only containers with a replica on one of these nodes are verified."""
+    """If not empty, only containers with a replica on one of these nodes are verified."""
 
 
 def node_facts(spark: SparkSession, inputs: Inputs) -> DataFrame:
-    """Return one row for each datanode: its place, and what the rules ask of it."""
+    """Return one row per datanode: its position and the facts that the rules need."""
     racks = {rack: i for i, rack in enumerate(sorted({n["rack"] for n in inputs.nodes}))}
     versions = {word: i for i, word in enumerate(sorted({n["version"] for n in inputs.nodes}))}
     rows = [
@@ -95,13 +95,14 @@ def node_facts(spark: SparkSession, inputs: Inputs) -> DataFrame:
 
 
 def replicas_on_nodes(inputs: Inputs, nodes: DataFrame) -> DataFrame:
-    """Return the replicas with the facts about their datanodes; these are null for a datanode that
-    the snapshot does not list."""
+    """Return the replicas with the facts about their datanodes. The facts are null if the snapshot
+    does not list the datanode.
+    """
     return inputs.snapshot.replicas.join(f.broadcast(nodes), "datanode_id", "left")
 
 
 def container_facts(inputs: Inputs, nodes: DataFrame) -> DataFrame:
-    """Return one row of numbers for each container that any table names."""
+    """Return one row of numbers per container that any table names."""
     manifest, snapshot = inputs.manifest, inputs.snapshot
     masks = [f"mask_{i}" for i in range(MASKS)]
     containers = snapshot.containers.selectExpr(
@@ -165,7 +166,7 @@ def container_facts(inputs: Inputs, nodes: DataFrame) -> DataFrame:
 
 
 def is_plainly_well(rules: Rules) -> str:
-    """Return the condition over facts under which the judge finds nothing to say or to do."""
+    """Return the SQL condition under which the judge reports nothing and plans nothing."""
     is_single = "containers = 1 AND ops = 0 AND fault IS NULL AND suppressed = 0"
     is_apart = " OR ".join(
         f"bit_count({name}) = replicas"
@@ -173,7 +174,7 @@ def is_plainly_well(rules: Rules) -> str:
     )
     closed = f"state = {int(SharedState.CLOSED)} AND closed = replicas"
     opened = f"state = {int(SharedState.OPEN)} AND open = replicas AND has_pipeline = 1"
-    # Bits 1 to data + parity: each index once, because there are as many replicas.
+    # Bits 1 to data + parity are set: each index occurs once, as there are as many replicas.
     is_whole = "replicas = data + parity AND index_bit = shiftleft(2L, data + parity) - 2"
     is_full = "replicas = factor AND index_bit = 1"
     agree = " AND ".join(f"{name}_min <=> {name}_max" for name in ALIKE)
@@ -194,7 +195,7 @@ def is_plainly_well(rules: Rules) -> str:
 
 
 def well_health(facts: DataFrame, snapshot_id: str) -> DataFrame:
-    """Return the rows of `health/` for the containers among `facts` that are plainly well."""
+    """Return the rows of `health/` for the plainly well containers in `facts`."""
     is_open, is_ratis = f"state = {int(SharedState.OPEN)}", f"kind = {int(ReplicationType.RATIS)}"
     why_not = f"CASE WHEN {is_open} THEN 'NOT_CLOSED' WHEN NOT {is_ratis} THEN 'SHARDS_ALONE' END"
     eligibility = (
@@ -223,10 +224,10 @@ def well_health(facts: DataFrame, snapshot_id: str) -> DataFrame:
 
 
 def _code(name: str, words: Sequence[str]) -> str:
-    """Return SQL for the place of a column's word among `words`; null for null."""
+    """Return SQL for the position of a column's word in `words`; null for null."""
     return f"CAST(array_position(array({texts(words)}), {name}) - 1 AS INT)"
 
 
 def _word(name: str, words: Sequence[str]) -> str:
-    """Return SQL for the word of a place; null for null."""
+    """Return SQL for the word at a position in `words`; null for null."""
     return f"element_at(array({texts(words)}), {name} + 1)"

@@ -1,6 +1,6 @@
-"""What the run before this one found: the start of a trend, and the containers that differed then.
+"""Reads the previous run: the start of the trend, and the containers that differed then.
 
-A damaged old result never costs a new one: it is read as far as that goes.
+A damaged old result never fails a new run: only its readable parts are used.
 """
 
 from dataclasses import dataclass
@@ -25,33 +25,33 @@ FACTS: Final[dict[str, type]] = {
     "flags": dict,
     "checksum_classes": dict,
 }
-"""What a trend is drawn from."""
+"""Fields of a summary that the trend needs, and their types."""
 
 ASKED: Final[dict[str, type]] = FACTS | {"cluster_id": str, "changed_nodes": list}
-"""What of a summary is asked beside its version."""
+"""All fields read from a summary, besides its version."""
 
 ATTEMPTS_MAX: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Previous:
-    """A finished run of an earlier instant of the same cluster."""
+    """A finished run of the same cluster at an earlier instant."""
 
     run_id: str
     summary: dict[str, Any]
 
     def facts(self) -> dict[str, Any]:
-        """Return what a trend is drawn from."""
+        """Return the fields that the trend needs."""
         return {name: self.summary[name] for name in FACTS}
 
 
 def previous_run(storage: Storage, manifest: SnapshotManifest, run_id: str) -> Previous | None:
-    """Return the latest finished run before this snapshot's instant; None when there is none."""
+    """Return the latest finished run before this snapshot's instant, or None."""
     found = []
     for name in finished_runs(storage):
         summary = read_summary(storage, name)
         if summary is None or _version(summary) != RESULT_VERSION or not _is_whole(summary):
-            continue  # damaged, or of another version: nothing follows from it
+            continue  # not used: damaged, or of another version
         is_same = summary["cluster_id"] == manifest.cluster_id and not summary["changed_nodes"]
         if is_same and summary["as_of_ms"] < manifest.as_of_ms and summary["run_id"] != run_id:
             found.append(Previous(name, summary))
@@ -61,8 +61,9 @@ def previous_run(storage: Storage, manifest: SnapshotManifest, run_id: str) -> P
 def divergent_before(
     spark: SparkSession, storage: Storage, previous: Previous | None, keep: Keep
 ) -> tuple[DataFrame | None, str]:
-    """Return what the previous run found to differ, and an empty text; or None, and why that
-    cannot be read."""
+    """Return the previous run's rows of `divergent/` and "", or None and the reason why they cannot
+    be read ("" if there is no previous run).
+    """
     if previous is None:
         return None, ""
     try:
@@ -79,7 +80,7 @@ def _read_before(
         raise FileNotFoundError("the run is not there any more")
     path = table_of(storage.address, "divergent", run_id=previous.run_id, attempt=attempt)
     schema = ", ".join(f"{name} {type_name(DIVERGENT.field(name).type)}" for name in BEFORE)
-    # Kept, because another process may remove the old run at any time.
+    # Copied, because another process may remove the old run at any time.
     rows = keep("before", parquet_reader(spark).schema(schema).parquet(spark_path(path)))
     is_right = f"container_id IS NOT NULL AND attempts BETWEEN 0 AND {ATTEMPTS_MAX}"
     counted = rows.selectExpr(

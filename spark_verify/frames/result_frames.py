@@ -1,4 +1,4 @@
-"""The tables of a result as DataFrames.
+"""Builds the tables of a result as DataFrames.
 
 facts ─┬─► well ────────────────────────────► health/
        └─► others ─► cases ─► judge ─► judged ─┼─► replica_class/
@@ -33,11 +33,12 @@ from spark_verify.sql_text import text, texts
 from spark_verify.tasks.judge_cases import REFUSAL, SPARK_SCHEMA, Case, judging
 
 BEFORE: Final = ("container_id", "replicas", "attempts")
-"""Columns of the previous run's `divergent/` that count in this one."""
+"""Columns of the previous run's `divergent/` that this run uses."""
 
 Keep = Callable[[str, DataFrame], DataFrame]
-"""Writes rows as files of this attempt, under a name, and returns them as read from there: what
-follows is planned and done again from these files, and not from the snapshot."""
+"""Writes rows as files of this attempt, under a name, and returns them as read back. Later steps
+and retries then read these files and not the snapshot.
+"""
 
 
 IS_CROWD: Final = f"greatest(replicas, ops) > {ROWS_PER_CONTAINER_MAX}"
@@ -46,22 +47,22 @@ IS_STRAY: Final = "containers + replicas = 0 AND ops > 0"
 
 @dataclass(frozen=True, slots=True)
 class JudgedContainers:
-    """All containers of a run: those that are plainly well, and those that were judged."""
+    """All containers of a run: the plainly well ones and the judged ones."""
 
     inputs: Inputs
     case: Case
     facts: DataFrame
-    """Numbers of every container that is verified."""
+    """Numbers of every verified container."""
     cases: DataFrame
-    """Judged cases of those that are not plainly well."""
+    """Judged cases of the containers that are not plainly well."""
     counts: dict[str, int]
-    """How many rows of some tables there are."""
+    """Row counts of some tables, by name."""
 
 
 def judge_containers(
     spark: SparkSession, inputs: Inputs, case: Case, keep: Keep
 ) -> JudgedContainers:
-    """Judge all containers. Raise SnapshotRefused for rows that cannot be."""
+    """Judge all containers. Raise SnapshotRefused for invalid rows."""
     nodes = node_facts(spark, inputs)
     facts = keep("facts", container_facts(inputs, nodes))
     total = _check_facts(facts, inputs, nodes)
@@ -77,7 +78,7 @@ def judge_containers(
 
 
 def _check_facts(facts: DataFrame, inputs: Inputs, nodes: DataFrame) -> int:
-    """Refuse a snapshot with rows that cannot be, and return the number of containers."""
+    """Return the number of containers. Raise SnapshotRefused for invalid rows."""
     row = facts.selectExpr(
         "count(*) AS total",
         *(f"coalesce(sum({name}), 0L) AS {name}" for name in ("containers", "replicas", "ops")),
@@ -123,8 +124,9 @@ def _crowd(row: Any) -> tuple[str, int, int]:
 
 
 def _check_judged(judged: DataFrame) -> dict[str, int]:
-    """Refuse a snapshot of which a container's rows contradict each other; return how many rows
-    judged containers have of other tables."""
+    """Return how many rows judged containers have in other tables. Raise SnapshotRefused if the
+    rows of a container contradict each other.
+    """
     tables = ("replica_class", "divergent")
     found = judged.selectExpr(
         f"count({REFUSAL}) AS refused",
@@ -160,9 +162,9 @@ def replica_class(judged: JudgedContainers) -> DataFrame:
 def divergent(judged: JudgedContainers, before: DataFrame | None) -> DataFrame:
     """Return the rows of `divergent/`; `before` are those of the previous run.
 
-    A reconcile cannot help where all replicas are healthy by their own reading and yet differ. A
-    container whose replicas are the same as when it was last planned is therefore planned ever more
-    rarely: at its 1st, 2nd, 3rd, 5th, 9th ... run.
+    A reconcile cannot help if all replicas are healthy by their own scans and still differ. A
+    container whose replicas are unchanged since its last plan is therefore planned less and less
+    often: at its 1st, 2nd, 3rd, 5th, 9th ... run.
     """
     rows = judged.cases.selectExpr("container_id", "inline(divergent)")
     if before is None:
@@ -182,7 +184,7 @@ def divergent(judged: JudgedContainers, before: DataFrame | None) -> DataFrame:
 
 
 def chosen_replicas(judged: JudgedContainers) -> DataFrame:
-    """Return the replicas of all containers that are verified."""
+    """Return the replicas of all verified containers."""
     replicas = judged.inputs.snapshot.replicas
     if not judged.inputs.changed_nodes:
         return replicas
@@ -208,8 +210,10 @@ def reconcile_rows(divergent: DataFrame) -> DataFrame:
 def plan(
     judged: JudgedContainers, silent: Sequence[str], *, scan_count: int, tree_count: int
 ) -> DataFrame:
-    """Return the rows of `plan/`: of the judge, and a scan of each replica whose root is not known,
-    unless its datanode is silent. `scan_count` replicas want one, `tree_count` could have a root.
+    """Return the rows of `plan/`: those of the judge, and scans of replicas without a root.
+
+    Datanodes in `silent` get no scan. `scan_count` replicas need a scan; `tree_count` replicas are
+    in a state with a tree.
     """
     inputs, stamp = judged.inputs, judged.case.stamp.columns()
     order = "place"
@@ -232,7 +236,7 @@ def plan(
 
 
 def typed(name: str, rows: DataFrame) -> DataFrame:
-    """Return rows with the columns of a table, by name and with their declared types."""
+    """Return the rows with the columns of a table, by name and with their declared types."""
     fields = RESULTS[name].schema
     return rows.selectExpr(
         *(f"CAST(`{one.name}` AS {type_name(one.type)}) AS `{one.name}`" for one in fields)

@@ -1,8 +1,8 @@
-"""Numbers of each volume: replicas, due scans, ages of verification, and votes about roots.
+"""Counts replicas, due scans, verification ages and votes about roots per volume.
 
 replicas ─┬─► groupBy(datanode, volume) ─► volumes/
-          └─► those without a root ─► rows of plan/ that order a scan
-votes of judged containers, and of those that are plainly well ─► votes/
+          └─► replicas without a root ─► rows of plan/ that order a scan
+votes of judged and of plainly well containers ─► votes/
 """
 
 from typing import Final
@@ -16,30 +16,33 @@ from spark_verify.sql_text import text, texts
 
 DAY_MS: Final = 86_400_000
 AGE_DAYS: Final = (1, 2, 4, 7, 14, 30)
-"""Upper ends of the age classes; behind them stand "older" and "never"."""
+"""Upper limits of the age classes; the classes "older" and "never" follow."""
 
 AGES: Final = (*(f"verified_{days}d" for days in AGE_DAYS), "verified_earlier")
-"""Columns that count the replicas of each age class."""
+"""Columns with the replica count of each age class."""
 
 REASON: Final = "root not known"
 
 SCANS_MAX: Final = 10_000
-"""Scans that a plan lists where most replicas want one, as they do after a change of the
-algorithm: the scanners come by on their own, and a list of millions helps nobody."""
+"""Maximum number of scans in a plan if most replicas need one, as after a change of the algorithm.
+The scanners run on their own, and a list of millions is of no use.
+"""
 
 
 IS_IN_TREE: Final = f"state IN ({texts(TREE_STATES)})"
 """The condition that a replica is in a state in which it has a tree."""
 
 WANTS_SCAN: Final = f"({IS_IN_TREE} OR load_error IS NOT NULL) AND root IS NULL"
-"""The condition that a replica has no root, and could have one."""
+"""The condition that a replica has no root but could have one."""
 
 
 def count_volumes(replicas: DataFrame, judged: DataFrame, as_of_ms: int) -> DataFrame:
-    """Return a row for each volume. `judged` are the containers that the judge was asked about:
-    all replicas with a root of the other closed containers took part in a vote, and won it."""
+    """Return one row per volume. `judged` are the containers passed to the judge.
+
+    In the other closed containers, all replicas with a root took part in a vote and won it.
+    """
     newest_ms = as_of_ms + AHEAD_MAX_MS
-    # A datanode whose clock is far ahead says nothing about when it read.
+    # The scan times of a datanode whose clock is far ahead are not usable.
     is_read = f"data_scan_at_ms IS NOT NULL AND data_scan_at_ms <= {newest_ms}"
     counted = {"in_tree": IS_IN_TREE, "scans": WANTS_SCAN}
     for name, days in zip(AGES, (*AGE_DAYS, None), strict=True):
@@ -67,7 +70,7 @@ def count_volumes(replicas: DataFrame, judged: DataFrame, as_of_ms: int) -> Data
 
 
 def count_votes(judged: DataFrame, volumes: DataFrame) -> DataFrame:
-    """Return how many exposed votes each volume had and lost; `judged` are judged cases."""
+    """Return the exposed and the lost votes of each volume; `judged` are judged cases."""
     return judged.sparkSession.sql(
         """
         SELECT datanode_id, volume_id, against, sum(exposed) AS exposed, sum(lost) AS lost FROM (
@@ -83,8 +86,11 @@ def count_votes(judged: DataFrame, volumes: DataFrame) -> DataFrame:
 
 
 def scans(replicas: DataFrame, *, listed_max: int | None) -> DataFrame:
-    """Return rows of `plan/` that order scans of these replicas: all, or `listed_max` of them, as
-    many of each volume as of the others."""
+    """Return rows of `plan/` that order scans of the replicas that need one.
+
+    If `listed_max` is set, return at most that many, with the same number from each volume where
+    possible.
+    """
     wanted = replicas.filter(WANTS_SCAN)
     if listed_max is not None:
         turn = "row_number() OVER (PARTITION BY datanode_id, volume_id ORDER BY container_id)"
