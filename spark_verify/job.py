@@ -1,4 +1,4 @@
-"""`suture-verify`: a snapshot in; health, a plan and a report out.
+"""Command line `suture-verify`: verifies a snapshot and writes health, a plan and a report.
 
     suture-verify SNAPSHOT --out DIR [--run-id ID] [--changed-node ID ...] [--json]
     suture-verify --reports DIR [--snapshot SNAPSHOT] --out DIR
@@ -8,8 +8,9 @@
 
 Exit codes: 0 clean, 2 work to do, 4 data at risk, 1 failed (nothing was written), 64 wrong command
 line, 130 stopped by Ctrl-C.
-A finished result is returned again, without work, to the same question only: the same snapshot,
-nodes, rules and version. Under the run id of another question nothing is done (exit code 1).
+
+A finished result is returned again, without work, only for the same snapshot, nodes, rules and
+version. If the run id belongs to a run with other input, nothing is done (exit code 1).
 """
 
 import json
@@ -34,7 +35,7 @@ from spark_verify.snapshot.manifest import read_manifest
 from spark_verify.snapshot.reports import ASSUMED
 from spark_verify.storage import address_of, is_local, storage_of
 
-PARSERS_USAGE: Final = 2  # what typer exits with when a command line is wrong
+PARSERS_USAGE: Final = 2  # typer's exit code for a wrong command line
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -161,7 +162,7 @@ def views_command(
         iter(ENGINES)
     ),
 ) -> None:
-    """Print SQL that makes a view of each table, with the rows of all whole runs."""
+    """Print SQL that creates a view of each table, with the rows of all complete runs."""
     if engine not in ENGINES:
         _tell(f"suture-verify: {engine} is none of {', '.join(ENGINES)}", err=True)
         raise _ExitRequest(Exit.USAGE)
@@ -175,7 +176,7 @@ def views_command(
 
 
 class _ExitRequest(Exception):
-    """Carries the exit code past typer, whose own 2 means a usage error."""
+    """An exit code on its way past typer, whose own exit code 2 means a usage error."""
 
     def __init__(self, code: Exit) -> None:
         super().__init__(code)
@@ -189,7 +190,7 @@ def _say_done(result: VerifyResult, progress: Progress) -> _ExitRequest:
 
 
 def _rules(snapshot: str, master: str) -> dict[str, int]:
-    """Return the rules that a snapshot says; only one that is not local needs Spark for that."""
+    """Return the rules in a snapshot's manifest; only a remote snapshot needs Spark for this."""
     if not snapshot:
         return {}
     address = address_of(snapshot)
@@ -200,8 +201,9 @@ def _rules(snapshot: str, master: str) -> dict[str, int]:
 def _published(
     request: VerifyRequest, result: VerifyResult, namespace: str, kind: str, progress: Progress
 ) -> Catalog:
-    """Put the rows of a run into a catalog. Raise CatalogRefused: the result is whole all the
-    same."""
+    """Write the rows of a run to a catalog. Raise CatalogRefused on failure; the result stays
+    complete.
+    """
     progress(f"writing tables of {namespace}")
     try:
         rows = int(result.summary["rows"]["replicas"])
@@ -223,7 +225,7 @@ def _remove_old(
     tables: Catalog | None,
     progress: Progress,
 ) -> None:
-    """Remove old runs beside this one. That it cannot be done takes nothing from the result."""
+    """Remove old runs beside this one; report a failure, which does not affect the result."""
     if not keep.count and not keep.days:
         return
     before = tables.withdraw if tables else lambda _: None
@@ -250,7 +252,7 @@ def _say_error(error: Exception, *, as_json: bool) -> None:
 
 
 def _say_options(chosen: ResolvedOptions, rules: dict[str, int], *, as_json: bool) -> None:
-    """Print what this verification would use."""
+    """Print the value and the source of each option of this verification."""
     rows = chosen.explained(rules)
     if as_json:
         names = ("value", "from", "meaning")
@@ -270,7 +272,7 @@ def _say_result(result: VerifyResult, *, as_json: bool) -> None:
     for action, planned in result.summary["plan"].items():
         if planned["rows"]:
             _tell(f"to {action}: {planned['rows']:,}")
-    if count := result.summary.get("backed_off", 0):  # a result of an earlier release does not say
+    if count := result.summary.get("backed_off", 0):  # results of earlier releases lack this
         _tell(
             f"{count:,} not to reconcile in this plan: they differed in the same way in the runs "
             "before (divergent/ has them)"
@@ -285,7 +287,7 @@ def _say_result(result: VerifyResult, *, as_json: bool) -> None:
 
 
 def _tell(text: str, *, err: bool = False) -> None:
-    """Print one line for people, of which a terminal obeys nothing."""
+    """Print one line, with control characters escaped."""
     typer.echo(printable(text), err=err)
 
 
@@ -301,5 +303,5 @@ def main() -> None:
         sys.exit(Exit.USAGE if end.code == PARSERS_USAGE else end.code)
 
 
-if __name__ == "__main__":  # how spark-submit starts it
+if __name__ == "__main__":  # spark-submit runs this file
     main()

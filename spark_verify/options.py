@@ -1,8 +1,8 @@
-"""What an operator may choose of a verification: rules, guards and sizes, by flag or file.
+"""Defines the options of a verification: rules, limits and sizes, by flag or file.
 
-    flag  >  file  >  what the control plane says in its snapshot  >  default
+    flag  >  file  >  the control plane's value in the snapshot  >  default
 
-A file is TOML with the names of `OPTIONS` at its top; an unknown name is refused, not ignored.
+A file is TOML with names of `OPTIONS` at the top level; an unknown name is an error.
 """
 
 import tomllib
@@ -22,7 +22,7 @@ DEFAULT: Final = "default"
 
 @dataclass(frozen=True, slots=True)
 class VerifyOption:
-    """One number: what it means, and what it may be."""
+    """One numeric option: its meaning and its valid range."""
 
     name: str
     meaning: str
@@ -30,12 +30,12 @@ class VerifyOption:
     low: int
     high: int
     is_rule: bool = False
-    """A number of `health.rules.Rules`, of which the control plane may say its own."""
+    """True for a number of `health.rules.Rules`, which the control plane may set as well."""
 
     def checked(
         self, value: object, where: str, refused: type[OptionRefused] = OptionRefused
     ) -> int:
-        """Return the value. Raises `refused` for what it may not be."""
+        """Return the value. Raise `refused` if it is invalid."""
         if isinstance(value, bool) or not isinstance(value, int):
             raise refused(f"{where}: {self.name} must be a whole number, is {value!r}")
         if not self.low <= value <= self.high:
@@ -65,22 +65,22 @@ OPTIONS: Final = {
         VerifyOption("sample_max", "container ids named of each kind", 100, 1, 10_000),
     )
 }
-"""Everything that may be chosen, in the order in which it is told."""
+"""All options, in the order of output."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedOptions:
-    """What was chosen, by flags and a file; the rest is the snapshot's or the default."""
+    """Options set by flags and a file; others come from the snapshot or the default."""
 
     flags: Mapping[str, int]
     file: Mapping[str, int]
 
     @classmethod
     def of(cls, flags: Mapping[str, int | None], file: Path | None) -> "ResolvedOptions":
-        """Return what these flags, of which None is not given, and a file say.
+        """Return the options set by flags (None = not given) and by a file.
 
-        Raises OptionRefused for a file that cannot be read, an unknown name, or a wrong value;
-        FlagRefused for one of a flag.
+        Raise FlagRefused for an invalid flag value. Raise OptionRefused for an unreadable file, or
+        an unknown name or an invalid value in it.
         """
         given = {
             name: OPTIONS[name].checked(value, f"--{name.replace('_', '-')}", FlagRefused)
@@ -90,20 +90,20 @@ class ResolvedOptions:
         return cls(given, _read(file) if file else {})
 
     def own(self) -> dict[str, int]:
-        """Return what was said, a flag before the file."""
+        """Return the options that were set; a flag overrides the file."""
         return {**self.file, **self.flags}
 
     def rules(self) -> dict[str, int]:
-        """Return what was said of rules."""
+        """Return the rules that were set."""
         return {name: value for name, value in self.own().items() if OPTIONS[name].is_rule}
 
     def value(self, name: str) -> int:
-        """Return an option that is no rule."""
+        """Return the value of an option that is not a rule."""
         assert not OPTIONS[name].is_rule, "the snapshot may say another number"
         return self.own().get(name, OPTIONS[name].default)
 
     def explained(self, snapshot_rules: Mapping[str, int]) -> list[tuple[str, int, str, str]]:
-        """Return name, value, whence and meaning of every option."""
+        """Return name, value, source and meaning of every option."""
         found = []
         for name, option in OPTIONS.items():
             sources = ((FLAG, self.flags), (FILE, self.file), (SNAPSHOT, snapshot_rules))

@@ -1,10 +1,10 @@
-"""One verification from snapshot to finished result.
+"""Runs one verification, from a snapshot to a finished result.
 
     snapshot ─► checked ─► judged ─► tables of the result, written ─► read back and counted
                                                                           │
              summary.json, report.html, manifest.json, runs/, _SUCCESS ◄──┘
 
-Until the last file is written, the rows belong to no run that any reader sees (`runs`).
+Until the last file is written, readers ignore the rows (see `spark_verify.runs`).
 """
 
 import json
@@ -86,7 +86,9 @@ from spark_verify.tasks.judge_cases import Case
 from spark_verify.tasks.verdict_rows import RunStamp
 
 REPORTING_MIN_PERCENT: Final = 50
-"""Nodes that must answer, of all in service or leaving: else silence would pass for loss."""
+"""Percentage of the nodes in service or leaving that must answer. With fewer, silence would look
+like data loss.
+"""
 
 WRITE_OPTIONS: Final = {
     "compression": "zstd",
@@ -99,66 +101,66 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class VerifyRequest:
-    """What to verify and where to put the result."""
+    """A request to verify a snapshot, reports, or both, and the directory of the result."""
 
     snapshot: str
-    """A path or an address; "" if reports alone are to be compared."""
+    """Path or address; "" if only reports are compared."""
     out: Path | str
     run_id: str = ""
     master: str = ""
     changed_nodes: tuple[str, ...] = ()
-    """When given, only containers with a replica on one of these nodes are verified."""
+    """If not empty, only containers with a replica on one of these nodes are verified."""
     age_max_s: int = 0
-    """A snapshot older than this is refused; 0: of any age."""
+    """Maximum age of the snapshot; 0 = unlimited."""
     reporting_min_percent: int = REPORTING_MIN_PERCENT
-    """Of the nodes that should answer; with fewer the snapshot is refused."""
+    """Minimum share of the expected nodes that answer; below it the snapshot is rejected."""
     rules: Rules = field(default_factory=Rules)
     own_rules: Mapping[str, int] = field(default_factory=dict)
-    """Numbers that a person chose: they come before what the control plane says in its snapshot."""
+    """Rules set by the user; they override the control plane's in the snapshot."""
     sample_max: int = SAMPLE_MAX
-    """Container ids that are named of each kind."""
+    """Maximum container ids listed per kind."""
     reports: str = ""
-    """Directory of reports of datanodes: their replicas are verified, not the snapshot's."""
+    """Directory of datanode reports, whose replicas replace those of the snapshot."""
     assumed: Mapping[str, int] = field(
         default_factory=lambda: {name: OPTIONS[name].default for name in ASSUMED}
     )
-    """Options of ASSUMED."""
+    """Values of the options in ASSUMED."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyResult:
-    """Where a finished run lies and what it found."""
+    """The location and the summary of a finished run."""
 
     out: str
-    """The directory of results in canonical form."""
+    """Directory of the results, in canonical form."""
     attempt: str
     summary: dict[str, Any]
 
     @property
     def run_id(self) -> str:
-        """Its name."""
+        """The id of the run."""
         return str(self.summary["run_id"])
 
     @property
     def address(self) -> str:
-        """Path or address of its texts."""
+        """Path or address of the run's texts."""
         return f"{self.out}/{RUN}{self.run_id}"
 
     @property
     def directory(self) -> Path:
-        """The directory of its texts, on a local disk."""
+        """Local directory of the run's texts."""
         assert is_local(self.out)
         return Path(self.address)
 
     def table(self, name: str) -> Path:
-        """The directory of its rows of a table, on a local disk."""
+        """Return the local directory of the run's rows in a table."""
         assert is_local(self.out)
         return Path(table_of(self.out, name, run_id=self.run_id, attempt=self.attempt))
 
 
 @dataclass(frozen=True, slots=True)
 class VerificationRun:
-    """One run that is being done."""
+    """A run in progress."""
 
     spark: SparkSession
     request: VerifyRequest
@@ -174,11 +176,11 @@ class VerificationRun:
 
     @property
     def stamp(self) -> RunStamp:
-        """The columns that rows of the result have of this run."""
+        """Columns that identify this run in rows of the result."""
         return RunStamp(self.manifest.snapshot_id, self.attempt.run_id, self.manifest.as_of_ms)
 
     def keep(self, name: str, rows: DataFrame) -> DataFrame:
-        """Write rows as files of the attempt; return them as read from there."""
+        """Write rows as files of the attempt; return them as read back."""
         address = f"{self.attempt.work}/{name}"
         write(address, rows)
         kept = parquet_reader(self.spark).schema(rows.schema).parquet(spark_path(address))
@@ -187,22 +189,22 @@ class VerificationRun:
         return kept
 
     def begins(self, phase: str, text: str) -> None:
-        """Tell that a phase begins, to the caller and to Spark."""
+        """Report the start of a phase to the caller and to Spark."""
         self.say(text)
         described(self.spark, text)
         self.seconds[phase] = time.monotonic()
 
     def ends(self, phase: str) -> None:
-        """Record how long a phase took."""
+        """Record the duration of a phase."""
         self.seconds[phase] = round(time.monotonic() - self.seconds[phase], 3)
 
 
 def verify(request: VerifyRequest, progress: Progress = lambda _: None) -> VerifyResult:
     """Verify a snapshot and write the result to `out/run_id=<run_id>`.
 
-    A finished run is returned as it is, if it answers the same question. Raise SnapshotRefused
-    when the snapshot cannot be believed, RunConflict when the run id belongs to another question.
-    Either way nothing is left that reads as a result.
+    Return a finished run unchanged if its input is the same. Raise SnapshotRefused if the snapshot
+    is rejected, RunConflict if the run id belongs to a run with other input. After either error,
+    nothing is left that looks like a result.
     """
     named = (request.snapshot, request.reports)
     source, place = (address_of(one) if one else "" for one in named)
@@ -264,7 +266,7 @@ def _result(storage: Storage, run_id: str, inputs: Mapping[str, Any]) -> VerifyR
 
 
 def _done(run: VerificationRun) -> VerifyResult:
-    """Do a run, and make it a finished one."""
+    """Execute a run and commit it."""
     attempt, storage = run.attempt, run.storage
     remove_left(storage)
     try:
@@ -337,7 +339,7 @@ def _before(run: VerificationRun, previous: Previous | None) -> DataFrame | None
 
 @dataclass(frozen=True, slots=True)
 class WrittenTables:
-    """The tables of a run, as read back from their files."""
+    """The tables of a run, read back from their files."""
 
     tables: dict[str, DataFrame]
     volumes: list[dict[str, Any]]
@@ -347,7 +349,7 @@ class WrittenTables:
 def _write_tables(
     run: VerificationRun, judged: JudgedContainers, before: DataFrame | None, differing: DataFrame
 ) -> WrittenTables:
-    """Write the rows of all tables but `runs`."""
+    """Write the rows of all tables except `runs`."""
     tables: dict[str, DataFrame] = {}
 
     def add(name: str, rows: DataFrame) -> DataFrame:
@@ -371,7 +373,7 @@ def _write_tables(
 
 
 def _silent(judged: JudgedContainers) -> list[str]:
-    """Return the datanodes that cannot be told to scan."""
+    """Return the unreachable datanodes, which cannot receive scan commands."""
     nodes = judged.inputs.nodes
     return [n["datanode_id"] for n in nodes if n["health"] not in REACHABLE_HEALTHS]
 
@@ -382,7 +384,7 @@ def write(address: str, rows: DataFrame) -> None:
 
 
 def _written(run: VerificationRun, name: str) -> DataFrame:
-    """Return the rows that were written of a table."""
+    """Return the written rows of a table."""
     schema = ", ".join(f"`{c}` {kind}" for c, kind in columns_of(name).items())
     return parquet_reader(run.spark).schema(schema).parquet(spark_path(run.attempt.table(name)))
 
@@ -393,7 +395,7 @@ def _conclude(
     written: WrittenTables,
     previous: Previous | None,
 ) -> dict[str, Any]:
-    """Return the run in numbers, from the tables as they were written."""
+    """Return the summary of the run, computed from its written tables."""
     manifest, nodes, sample_max = run.manifest, judged.inputs.nodes, run.request.sample_max
     tables, volumes, votes = written.tables, written.volumes, written.votes
     kinds = count_kinds(tables["health"])
@@ -447,8 +449,9 @@ def _check_written(
     kinds: list[HealthGroup],
     actions: Mapping[str, tuple[int, int]],
 ) -> None:
-    """Refuse to finish a run of which rows are missing: workers write to their own disks if they
-    do not share the directory."""
+    """Raise WorkersApart if rows are missing, because workers that do not share the directory write
+    to their own disks.
+    """
     counted = {
         "health": sum(kind.count for kind in kinds),
         "replica_class": actions.get(REPLICA_CLASS, (0, 0))[0],
@@ -463,14 +466,14 @@ def _check_written(
 
 
 def apart(address: str, fact: str) -> WorkersApart:
-    """Return the error about rows that are not where the driver looks for them."""
+    """Return the error for rows that the driver cannot find."""
     return WorkersApart(
         f"workers do not see {address}: {fact}", hint="it must be shared by all, or in a store"
     )
 
 
 def _commit(run: VerificationRun, summary: dict[str, Any]) -> None:
-    """Make the attempt the finished run."""
+    """Commit the attempt as the finished run."""
     attempt, storage = run.attempt, run.storage
     described(run.spark, "writing runs/")
     describe_tables(storage)

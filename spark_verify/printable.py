@@ -1,23 +1,23 @@
-"""Text from a snapshot, as it may be shown on a terminal: what `agent.observe.printable` is to the
-agent.
+"""Escapes text from a snapshot for a terminal, as `agent.observe.printable` does in the agent.
 
-A name may hold what a terminal obeys: sequences that move the cursor, change its title or paste;
-characters that turn the order of what is read; ends of lines that forge a line of ours. All that
-is shown, and none of it obeyed. Letters of every script stay as they are.
+A name may hold escape sequences that move the cursor, change the title or paste text; characters
+that reverse the reading order; and line ends that forge a line of output. All are shown as codes
+and none takes effect. Letters of every script stay as they are.
 """
 
 import unicodedata
 from typing import Final
 
 SHOWN_AS_CODE: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-"""Controls, formats (the turns of direction among them), halves of surrogate pairs, what nobody
-has assigned, and separators of lines."""
+"""Unicode categories of controls, formats (including direction changes), surrogates, unassigned and
+private characters, and line separators.
+"""
 
 
 def printable(text: str) -> str:
-    """Return `text` with each character that is no visible one written as its code, `\\x1b`.
+    """Return `text` with the code, such as `\\x1b`, of each invisible character in its place.
 
-    A backslash stays: what is shown is to be read, not to be parsed.
+    A backslash stays, because the output is read and not parsed.
     """
     if text.isascii() and text.isprintable():
         return text

@@ -1,11 +1,11 @@
-"""The tables that the job writes: columns, types, and what they mean; versioned by RESULT_VERSION.
+"""Declares the tables that the job writes: columns, types, meanings, version (RESULT_VERSION).
 
     out/<table>/run_id=<id>/attempt=<id>/part-….parquet     rows of a run
-    out/runs/run_id=<id>/part-….parquet                     its row, written last
+    out/runs/run_id=<id>/part-….parquet                     the run's row, written last
     out/<table>/_schema.json                                the columns that are declared here
 
-The names of the directories are columns to engines of SQL. A run is whole if `runs` has its row,
-which names the attempt whose rows are the run.
+SQL engines read the directory names as columns. A run is complete if `runs` has its row, which
+names the attempt whose rows belong to the run.
 """
 
 import json
@@ -21,16 +21,16 @@ from spark_verify.storage import Storage
 RUNS: Final = "runs"
 
 SCHEMA: Final = "_schema.json"
-"""Hidden, by its name, from who reads a table."""
+"""Readers of a table skip this file because of its name."""
 
 RUN_ID: Final = ("run_id", "string", "name of the run: the directory that the rows lie in")
 ATTEMPT: Final = ("attempt", "string", "attempt that wrote the rows: the directory within")
-"""The columns by which tables are partitioned: `runs` by the first, all others by both."""
+"""Partition columns: `runs` has the first one, all other tables have both."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResultTable:
-    """A table of the result: what it holds, its columns, and what each of them means."""
+    """A table of the result: its contents, its columns and their meanings."""
 
     meaning: str
     schema: pa.Schema
@@ -38,7 +38,7 @@ class ResultTable:
 
 
 def _table(meaning: str, text: str, **structs: pa.Schema) -> ResultTable:
-    """Parse `name type meaning` lines: `*` is a list; `structs` are further types."""
+    """Return a table from lines `name type meaning`; `*` marks a list, `structs` adds types."""
     kinds = KINDS | {name: pa.struct(list(own)) for name, own in structs.items()}
     fields, meanings = [], []
     for line in text.strip().splitlines():
@@ -167,7 +167,7 @@ NOT_COMPARED: Final = (
     *("settled_root", "is_barred", "is_hopeful", "data_scan_at_ms", "reported_at_ms"),
 )
 BELIEF: Final = schema_of(tuple(c for c in REPLICAS if c.name not in NOT_COMPARED))
-"""What is compared of a replica."""
+"""Replica columns that are compared."""
 
 _DISAGREEMENT: Final = _table(
     "one row a replica of which the control plane believes something else than its datanode",
@@ -186,8 +186,9 @@ _DISAGREEMENT: Final = _table(
     belief=BELIEF,
 )
 _BACKING_OFF: Final = ("attempts", "is_backed_off")
-"""Columns of `divergent` alone. Without them, and without what is backed off, it is what the
-control plane takes in (`reconcile_plan/`) and checks again on live state, row by row."""
+"""Columns that only `divergent` has. `reconcile_plan` lacks these columns and the backed-off rows;
+the control plane reads it and checks each row again on live state.
+"""
 
 _RUNS: Final = _table(
     "one row a run whose tables are whole: rows of other runs are none",
@@ -232,7 +233,7 @@ RESULTS: Final = {
     "disagreement": _DISAGREEMENT,
     RUNS: _RUNS,
 }
-"""All tables, in the order in which a run's rows get their places: `runs` says that all are."""
+"""All tables in publication order: the row in `runs` confirms that the others are complete."""
 
 JUDGED: Final = {
     name: RESULTS[name].schema for name in ("health", "replica_class", "divergent", "plan")
@@ -243,8 +244,9 @@ DIVERGENT: Final = JUDGED["divergent"]
 
 
 def described(name: str) -> dict[str, Any]:
-    """Return what is written beside the rows of a table: version, columns, types as Spark and Hive
-    name them, and what each means."""
+    """Return the description that is written beside a table: version, columns, their Spark and Hive
+    types, and meanings.
+    """
     table = RESULTS[name]
     columns = zip(table.schema, table.meanings, strict=True)
     return {
@@ -264,7 +266,7 @@ def described(name: str) -> dict[str, Any]:
 
 
 def type_name(kind: pa.DataType) -> str:
-    """Return what Spark and Hive call a type."""
+    """Return the name of a type in Spark and Hive."""
     if pa.types.is_list(kind):
         return f"array<{type_name(kind.value_type)}>"
     if pa.types.is_struct(kind):
@@ -273,13 +275,14 @@ def type_name(kind: pa.DataType) -> str:
 
 
 def columns_of(name: str) -> dict[str, str]:
-    """Return the columns of a table and their types, as Spark names them."""
+    """Return the columns of a table with their types in Spark."""
     return {field.name: type_name(field.type) for field in RESULTS[name].schema}
 
 
 def describe_tables(storage: Storage) -> None:
-    """Write beside the rows of each table its declared columns, unless the same or a later version
-    already stands there."""
+    """Write the declared columns beside each table, unless the same or a later version is already
+    there.
+    """
     for name in RESULTS:
         path = f"{name}/{SCHEMA}"
         with suppress(OSError, ValueError, KeyError, TypeError):

@@ -1,5 +1,8 @@
-"""Which old runs go: whole ones only, never the latest complete one of a cluster, and never the one
-that was just asked for, whatever its clock says."""
+"""Removes old finished runs, at the end of a verification.
+
+The latest full run of a cluster always stays, and so does the requested run, whatever the instant
+of its snapshot.
+"""
 
 import time
 from collections import defaultdict
@@ -16,17 +19,17 @@ DAY_MS: Final = 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class RetentionPolicy:
-    """What stays: a run that one of these numbers keeps. With neither, all of them."""
+    """The runs to keep: those that either number keeps; with neither, all."""
 
     count: int = 0
-    """So many of the newest; 0 keeps none by their number."""
+    """Number of newest runs to keep; 0 = none by number."""
     days: int = 0
-    """Those whose snapshot is no older; 0 keeps none by their age."""
+    """Maximum age of a snapshot whose run is kept; 0 = none by age."""
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedRunInfo:
-    """A finished run, as far as it matters here."""
+    """Facts about a finished run that decide whether it stays."""
 
     run_id: str
     as_of_ms: int
@@ -36,10 +39,10 @@ class FinishedRunInfo:
 def runs_to_remove(
     runs: Sequence[FinishedRunInfo], keep: RetentionPolicy, now_ms: int
 ) -> list[FinishedRunInfo]:
-    """Return which runs of one cluster go, the oldest first.
+    """Return the runs of one cluster to remove, oldest first.
 
-    Partial ones are counted by themselves: many verifications of a few nodes do not push out those
-    of the whole cluster, and the latest of these always stays.
+    Partial runs are counted separately, so that many of them do not displace full runs. The latest
+    full run always stays.
     """
     if not keep.count and not keep.days:
         return []
@@ -61,10 +64,12 @@ def remove_old_runs(
     *,
     asked: str = "",
 ) -> list[str]:
-    """Remove old runs of each cluster; return their ids. A run that cannot be read stays, and one
-    that another process removes as well is no error. `before` is called with the ids of all runs
-    that go, while they are there. `asked` is the run that the caller waits for: it stays, too.
-    Raise OSError."""
+    """Remove old runs of each cluster and return their ids. Raise OSError.
+
+    A run that cannot be read stays; a run that another process removes meanwhile is no error.
+    `before` is called with the ids of all runs to remove, before their removal. `asked` is the run
+    that the caller requested; it stays.
+    """
     clusters: dict[str, list[FinishedRunInfo]] = defaultdict(list)
     for run_id in finished_runs(storage):
         summary = read_summary(storage, run_id) or {}

@@ -1,19 +1,19 @@
-"""The names of runs, when a finished run is returned again, and how a run becomes finished.
+"""Names runs, finds a finished run for the same input, and manages the files of an attempt.
 
     out/<table>/run_id=<id>/attempt=<hex>/   rows of a run; a table holds those of all runs
     out/<table>/_schema.json                 its columns
     out/runs/run_id=<id>/                    a row that names the attempt whose rows are the run
-    out/run_id=<id>/                         texts of a run, which is finished if _SUCCESS is there
+    out/run_id=<id>/                         texts of a run, which is finished if _SUCCESS exists
     out/.attempt=<hex>/                      intermediate rows, removed when the attempt ends
 
-Spark's committers write the tables. Each attempt at a run writes into directories of its own, so
-the tasks of a killed attempt, or of another process that does the same run, change nothing that is
-read. When all tables are whole, the texts follow, then the row of `runs`, and _SUCCESS last. No
-file is renamed or locked for that, so it works alike on local disks, HDFS and object stores.
+Spark's committers write the tables. Each attempt writes into its own directories, so the tasks of a
+killed attempt, or of another process with the same run, change nothing that readers see. When all
+tables are complete, the texts are written, then the row of `runs`, and _SUCCESS last. No file is
+renamed or locked, so this works on local disks, HDFS and object stores.
 
-A run answers one question: this snapshot, these nodes, these rules, this version of the job. Its
-answer is returned again to that question only. To any other it would be a wrong answer that looks
-right: containers that were never looked at would be called clean.
+A run belongs to its input: the snapshot, the nodes, the rules and the version of the job. It is
+returned again only for the same input. For other input it would be a wrong answer that looks right,
+because containers that were never checked would be reported clean.
 """
 
 import hashlib
@@ -36,21 +36,21 @@ from spark_verify.snapshot.manifest import SnapshotManifest
 from spark_verify.storage import Storage
 
 RUN: Final = "run_id="
-"""How the name of a run's directory begins."""
+"""Prefix of the name of a run's directory."""
 
 SUCCESS: Final = "_SUCCESS"
 ATTEMPT_DIRECTORY: Final = "attempt="
 WORK: Final = ".attempt="
-"""How the hidden directory of an attempt that grows begins."""
+"""Prefix of the name of the hidden directory of an attempt in progress."""
 
 TEXTS: Final = ("summary.json", "report.html", "manifest.json")
 """Files of a run beside its tables."""
 
 RUN_ID_CHARS_MAX: Final = 128
-"""Of a plan by a longer name the control plane takes no row."""
+"""The control plane accepts no row of a plan with a longer name."""
 
 LEFT_MS: Final = 24 * 3_600_000
-"""An attempt that did not grow for so long was killed."""
+"""An attempt that has not grown for this time was killed."""
 
 LABELS: Final = {
     "snapshot_id": "snapshot",
@@ -61,7 +61,7 @@ LABELS: Final = {
     "result_version": "result version",
     "code": "version of the code",
 }
-"""Of what a run is made from; what is not here is called by its own name."""
+"""Display names of the inputs of a run; others are shown by their own name."""
 
 SOURCES: Final = (".py", ".j2")
 PACKAGES: Final = (
@@ -69,7 +69,7 @@ PACKAGES: Final = (
     *("spark_verify", "spark_verify.frames", "spark_verify.report", "spark_verify.snapshot"),
     "spark_verify.tasks",
 )
-"""What a result follows from beside its input."""
+"""Packages whose code determines a result."""
 
 
 def run_id_of(
@@ -78,9 +78,10 @@ def run_id_of(
     changed_nodes: Sequence[str],
     reports: Mapping[str, Any] | None = None,
 ) -> str:
-    """Return the id of a run: the given one, else one that follows from the input and the nodes.
+    """Return the given run id, else one derived from the input and the nodes.
 
-    Raises FlagRefused, RunConflict when it would name no directory, or is too long.
+    If the id is no valid directory name or too long, raise FlagRefused (given id) or RunConflict
+    (derived id).
     """
     run_id = given or manifest.snapshot_id
     if reports and not given and not run_id.endswith(reports["key"]):
@@ -109,7 +110,7 @@ def inputs_of(
     sample_max: int = SAMPLE_MAX,
     reports: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return everything that a result follows from, as it stands in its summary."""
+    """Return all inputs that determine a result, as recorded in its summary."""
     return {
         "snapshot_id": manifest.snapshot_id,
         "cluster_id": manifest.cluster_id,
@@ -129,11 +130,12 @@ def inputs_of(
 
 @cache
 def code_checksum() -> str:
-    """Return a checksum over the job's and the judge's sources: another version may judge
-    otherwise."""
+    """Return a checksum of the sources of job and judge, because another version may judge
+    differently.
+    """
     checksum = hashlib.sha256()
     for package in PACKAGES:
-        files = resources.files(package).iterdir()  # also in a zip, under spark-submit
+        files = resources.files(package).iterdir()  # also works in a zip, under spark-submit
         for file in sorted(files, key=lambda file: file.name):
             if file.name.endswith(SOURCES):
                 checksum.update(f"{package}/{file.name}".encode() + b"\0" + file.read_bytes())
@@ -142,28 +144,28 @@ def code_checksum() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A run that is being written."""
+    """An attempt at a run, while it is written."""
 
     out: str
     run_id: str
     name: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
 
     def table(self, name: str) -> str:
-        """Return the directory of this attempt's rows of a table."""
+        """Return the directory of this attempt's rows in a table."""
         return table_of(self.out, name, run_id=self.run_id, attempt=self.name)
 
     @property
     def work(self) -> str:
-        """The directory of what only this attempt reads."""
+        """Directory of the files that only this attempt reads."""
         return f"{self.out}/{WORK}{self.name}"
 
     def end(self, storage: Storage) -> None:
-        """Remove what only this attempt reads, as far as possible."""
+        """Remove the files that only this attempt reads; ignore errors."""
         with suppress(OSError):
             storage.delete(f"{WORK}{self.name}")
 
     def abandon(self, storage: Storage) -> None:
-        """Remove all rows that were written, as far as possible."""
+        """Remove all written rows of this attempt; ignore errors."""
         self.end(storage)
         for name in RESULTS:
             if name != RUNS:
@@ -172,15 +174,15 @@ class Attempt:
 
 
 def table_of(out: str, name: str, *, run_id: str, attempt: str) -> str:
-    """Return the directory of the rows that a run has in a table."""
+    """Return the directory of a run's rows in a table."""
     directory = f"{out}/{name}/{RUN}{run_id}"
     return directory if name == RUNS else f"{directory}/{ATTEMPT_DIRECTORY}{attempt}"
 
 
 def finished(storage: Storage, run_id: str, inputs: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the summary of a finished run; None if it is not finished.
+    """Return the summary of a finished run, or None if it is not finished.
 
-    Raise RunConflict if it was made from anything else than `inputs`, or does not say from what.
+    Raise RunConflict if its recorded inputs differ from `inputs` or cannot be read.
     """
     if attempt_of(storage, run_id) is None:
         return None
@@ -205,7 +207,7 @@ def finished(storage: Storage, run_id: str, inputs: Mapping[str, Any]) -> dict[s
 
 
 def attempt_of(storage: Storage, run_id: str) -> str | None:
-    """Return the attempt that became a run; None if the run is not finished."""
+    """Return the attempt that became a run, or None if the run is not finished."""
     try:
         return storage.read_text(f"{RUN}{run_id}/{SUCCESS}").strip()
     except FileNotFoundError:
@@ -213,14 +215,14 @@ def attempt_of(storage: Storage, run_id: str) -> str | None:
 
 
 def finished_runs(storage: Storage) -> list[str]:
-    """Return the ids of the finished runs of a directory of results."""
+    """Return the ids of the finished runs in a directory of results."""
     names = [entry.name for entry in storage.listed() if entry.name.startswith(RUN)]
     ids = [name.removeprefix(RUN) for name in names]
     return [run_id for run_id in ids if attempt_of(storage, run_id) is not None]
 
 
 def read_summary(storage: Storage, run_id: str) -> dict[str, Any] | None:
-    """Return the summary of a run; None when it is missing or damaged."""
+    """Return the summary of a run, or None if it is missing or damaged."""
     try:
         summary = json.loads(storage.read_text(f"{RUN}{run_id}/summary.json"))
     except (OSError, ValueError):
@@ -248,7 +250,7 @@ def _shown(value: Any) -> str:
 
 
 def remove_run(storage: Storage, run_id: str) -> None:
-    """Remove a finished run; first what makes it one, so that nobody reads half of it."""
+    """Remove a finished run, its _SUCCESS file first, so that no reader sees half of it."""
     name = f"{RUN}{run_id}"
     storage.delete(f"{name}/{SUCCESS}")
     for table in reversed(RESULTS):
@@ -257,7 +259,7 @@ def remove_run(storage: Storage, run_id: str) -> None:
 
 
 def remove_left(storage: Storage, now_ms: int = 0) -> list[str]:
-    """Remove the rows of killed attempts that did not grow for a day; return their directories."""
+    """Remove the rows of killed attempts that did not grow for a day; return the directories."""
     oldest_ms = (now_ms or time.time_ns() // 1_000_000) - LEFT_MS
     attempts = {run_id: attempt_of(storage, run_id) for run_id in _begun(storage)}
     removed = []
@@ -290,5 +292,5 @@ def _attempts(storage: Storage, table: str, run_id: str) -> Iterable[str]:
 
 
 def _newest_ms(storage: Storage, directory: str) -> int:
-    """Return when an attempt last began or ended a file; 0 if it has none."""
+    """Return the time of the last change to a file of an attempt; 0 if it has no files."""
     return max((entry.changed_at_ms for entry in storage.listed(directory)), default=0)

@@ -1,1 +1,1 @@
-"""A run in numbers, in words, and as a page."""
+"""Output of a run: its summary, text report, HTML page, and SQL views of the tables."""

@@ -1,4 +1,4 @@
-"""The report: one HTML file that can be mailed. No network, no script, plots as inline SVG."""
+"""Renders the report as one HTML file that can be mailed: no network, no script, inline SVG."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -42,7 +42,7 @@ GREY: Final = {
     "(suture scrub parity ID)",
     "TREES_OF_OTHER_KINDS": "trees of several algorithms: the next scan makes them alike",
 }
-"""Why containers cannot be compared, for people."""
+"""Reasons why containers cannot be compared, as text for the user."""
 
 QUIET: Final = "#7b8ea3"
 VERDICTS: Final = {
@@ -60,7 +60,7 @@ LEAVING_ROWS_MAX: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One bar or segment, in per cent of the plot's width or height."""
+    """A bar or segment; `left` and `width` in per cent of the plot's width or height."""
 
     label: str
     count: int
@@ -71,7 +71,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class HeatMapCell:
-    """One square of the heat map; `heat` is 0 to 1."""
+    """A square of the heat map; `heat` is 0 to 1."""
 
     column: int
     count: int
@@ -111,9 +111,10 @@ def render(summary: dict[str, Any]) -> str:
 
 
 def verdict(summary: dict[str, Any]) -> tuple[str, str, str]:
-    """Return the kind of a result, its headline, and the sentence beside it.
+    """Return the kind of a result, its headline and its sentence.
 
-    A partial result is called so before anything else: it says nothing of the other containers.
+    The headline of a partial result begins with "partial", because it says nothing about other
+    containers.
     """
     kind, title, sentence = VERDICTS[summary["exit_code"]]
     if summary["is_partial"]:
@@ -122,7 +123,7 @@ def verdict(summary: dict[str, Any]) -> tuple[str, str, str]:
 
 
 def bars(counts: dict[str, int], colours: dict[str, str]) -> list[Bar]:
-    """Return the segments of one stacked bar; a count above zero is always visible."""
+    """Return the segments of one stacked bar; every count above zero is visible."""
     shown = {label: count for label, count in counts.items() if count}
     total = sum(shown.values())
     if not total:
@@ -140,7 +141,7 @@ def bars(counts: dict[str, int], colours: dict[str, str]) -> list[Bar]:
 
 
 def rows_of_bars(counts: dict[str, int], colours: dict[str, str]) -> list[Bar]:
-    """Return one bar each, relative to the largest; zero stays zero wide."""
+    """Return one bar per count, relative to the largest; zero has no width."""
     largest = max(counts.values(), default=0) or 1
     return [
         Bar(label, count, 0, round(100 * count / largest, 2), colours.get(label, QUIET))
@@ -149,7 +150,7 @@ def rows_of_bars(counts: dict[str, int], colours: dict[str, str]) -> list[Bar]:
 
 
 def heat_map(lost: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the nodes that lost most votes, their volumes as columns, darker for more."""
+    """Return the nodes with the most lost votes and a cell per volume, darker for more."""
     volumes = sorted({entry["volume_id"] for entry in lost})
     by_node: dict[str, dict[str, int]] = {}
     for entry in lost:
@@ -171,7 +172,7 @@ def heat_map(lost: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def trend(summary: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return what changed since the previous run, flag by flag and class by class."""
+    """Return the changes since the previous run, per flag and checksum class."""
     before = summary["previous"]
     if before is None:
         return []
@@ -195,7 +196,7 @@ def number_text(value: int) -> str:
 
 
 def bytes_text(value: int) -> str:
-    """Return a size in the unit a person would choose."""
+    """Return a size in a readable unit, from B to PiB."""
     size = float(value)
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if size < 1024:

@@ -1,4 +1,4 @@
-"""SQL that gives the tables of all whole runs names, for engines that read files."""
+"""Generates SQL views of the rows of complete runs, for engines that read files."""
 
 from collections.abc import Callable
 from typing import Final
@@ -7,10 +7,10 @@ from spark_verify.result_tables import RESULTS, RUNS
 from spark_verify.storage import spark_path
 
 ORDER: Final = (RUNS, *(name for name in RESULTS if name != RUNS))
-"""Views before those that ask them."""
+"""Views in order of creation: `runs` first, because the others query it."""
 
 WHOLE: Final = " WHERE (run_id, attempt) IN (SELECT run_id, attempt FROM runs)"
-"""The condition that leaves rows of whole runs, of the attempt that became the run."""
+"""The condition that keeps the rows of complete runs, of the attempt that became the run."""
 
 
 def _duckdb(out: str, name: str) -> str:
@@ -40,13 +40,16 @@ ENGINES: Final[dict[str, Callable[[str, str], str]]] = {"duckdb": _duckdb, "spar
 
 
 SETTINGS: Final = {
-    # A run id may look like a number or a day: Spark would make it one, and two such runs the same.
+    # Spark would parse run ids that look like numbers or dates, and could make two ids the same.
     "spark": ("SET spark.sql.sources.partitionColumnTypeInference.enabled=false;",)
 }
-"""Statements before all views."""
+"""Statements that precede all views."""
 
 
 def views(out: str, engine: str) -> list[str]:
-    """Return a statement a table of the results at `out`: a view with the rows of whole runs only;
-    and before them those of SETTINGS. DuckDB and Spark reach a store by settings of their own."""
+    """Return the statements of SETTINGS and one view per table, with the rows of complete runs.
+
+    `out` is the directory of results. DuckDB and Spark access an object store with their own
+    settings.
+    """
     return [*SETTINGS.get(engine, ()), *(ENGINES[engine](out, name) for name in ORDER)]

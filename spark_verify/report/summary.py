@@ -1,4 +1,4 @@
-"""The run in numbers: what summary.json says, the report draws, and the text report prints."""
+"""Computes the summary of a run (summary.json and HTML report) and its text report."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +25,7 @@ Ids = Mapping[tuple[str, ...], list[int]]
 """Container ids by label (`frames.counting.sample_ids`)."""
 
 LEAVING_MAX: Final = 500
-"""Leaving nodes that are shown."""
+"""Maximum number of leaving nodes in the summary."""
 
 
 def count_health(kinds: Iterable[HealthGroup]) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def count_health(kinds: Iterable[HealthGroup]) -> dict[str, Any]:
 
 
 def samples(ids: Ids) -> dict[str, dict[str, list[int]]]:
-    """Return the first ids of every flag, health state and mismatch that any container has."""
+    """Return the first ids for each flag, health state and mismatch class that occurs."""
     counted = (
         s for s in HealthState if s not in (HealthState.HEALTHY, HealthState.QUASI_CLOSED_STUCK)
     )
@@ -70,8 +70,9 @@ def samples(ids: Ids) -> dict[str, dict[str, list[int]]]:
 
 
 def incomparable(kinds: Sequence[HealthGroup], ids: Ids) -> dict[str, dict[str, Any]]:
-    """Return for each reason why containers cannot be compared how many they are, and the first
-    of them."""
+    """Return the number and the first ids of the containers for each reason why they cannot be
+    compared.
+    """
     counts: Counter[str | None] = Counter()
     for kind in kinds:
         if kind.is_known:
@@ -86,7 +87,7 @@ def incomparable(kinds: Sequence[HealthGroup], ids: Ids) -> dict[str, dict[str, 
 def count_plan(
     counted: Mapping[str, tuple[int, int]], scan: tuple[int, int]
 ) -> dict[str, dict[str, int]]:
-    """Return rows and bytes per action; what is backed off is none of them."""
+    """Return rows and bytes per action, without backed-off reconciles."""
     whole = {**counted, "scan": scan}
     return {
         action: dict(zip(("rows", "bytes"), whole.get(action, (0, 0)), strict=True))
@@ -95,7 +96,7 @@ def count_plan(
 
 
 def verification_ages(volumes: list[dict[str, Any]]) -> dict[str, int]:
-    """Return the histogram of verification age over all replicas that have a tree."""
+    """Return the histogram of verification ages over all replicas that have a tree."""
     labels = [f"<= {days} d" for days in AGE_DAYS] + [f"> {AGE_DAYS[-1]} d"]
     counts = {
         label: sum(v[name] for v in volumes) for label, name in zip(labels, AGES, strict=True)
@@ -104,8 +105,9 @@ def verification_ages(volumes: list[dict[str, Any]]) -> dict[str, int]:
 
 
 def count_lost(votes: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return how many replicas of each node and volume lost the vote, of those that lost any.
-    `votes` are rows of `votes/`."""
+    """Return the number of lost votes per node and volume, without those that lost none. `votes`
+    are rows of `votes/`.
+    """
     lost: Counter[tuple[str, str]] = Counter()
     for row in votes:
         lost[row["datanode_id"], row["volume_id"]] += row["lost"]
@@ -117,7 +119,7 @@ def count_lost(votes: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def agreement(kinds: Sequence[HealthGroup], ids: Ids) -> dict[str, Any]:
-    """Return of how many containers the control plane's own state is another than the judge's."""
+    """Return how often the control plane's state of a container differs from the judge's."""
     counts: Counter[tuple[str, str]] = Counter()
     for kind in kinds:
         if kind.disagreement:
@@ -138,9 +140,9 @@ def leaving_nodes(
     nodes: Iterable[dict[str, Any]],
     volumes: Iterable[dict[str, Any]],
 ) -> list[dict[str, Any]]:
-    """Return one entry per node that is not in service, most held back first.
+    """Return one entry per node that is not in service, the most held back first.
 
-    `volumes` says how many replicas each node has.
+    `volumes` has the replica count of each volume.
     """
     held: Counter[str] = Counter()
     for volume in volumes:
@@ -175,7 +177,7 @@ def blame(votes: list[dict[str, Any]], nodes: Sequence[dict[str, Any]]) -> list[
 
 
 def scope(summary: dict[str, Any]) -> str:
-    """Say which containers a partial result is about."""
+    """Return the sentence that names the containers of a partial result."""
     return (
         f"Only the {summary['containers']:,} of {summary['rows']['containers']:,} containers with "
         f"a replica on {', '.join(summary['changed_nodes'])} were verified; nothing is said of the "
@@ -199,7 +201,7 @@ def _told_by_reports(summary: dict[str, Any]) -> list[str]:
 
 
 def text_report(summary: dict[str, Any]) -> str:
-    """Return the run as Ozone's Replication Manager would print it."""
+    """Return the run in the format of Ozone's Replication Manager report."""
     at = datetime.fromtimestamp(summary["as_of_ms"] / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     title = f"Container Summary Report generated at {at}"
     lines = [title, "=" * len(title)]
