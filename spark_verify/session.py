@@ -1,6 +1,6 @@
-"""The Spark session: a quiet local one without configuration, or the one we were given.
+"""Opens the Spark session: a quiet local one by default, or the given one.
 
-Only what Spark Connect also offers is used here and everywhere: no RDD, no SparkContext.
+The job uses only what Spark Connect also offers: no RDD, no SparkContext.
 """
 
 import atexit
@@ -26,7 +26,7 @@ from pyspark.sql import SparkSession
 from spark_verify.errors import SparkRefused, failures
 from spark_verify.runs import PACKAGES, SOURCES, code_checksum
 
-ERROR_LOGGED: Final = "spark: ERROR "  # as log4j2.properties has it
+ERROR_LOGGED: Final = "spark: ERROR "  # the format in log4j2.properties
 SAID_AT_EACH_START: Final = ("WARNING", "Picked up", "Setting ", "To adjust ")
 
 HINTS: Final = {
@@ -38,59 +38,60 @@ HINTS: Final = {
         "ip address add 127.0.0.1/8 dev lo"
     ),
 }
-"""What to do about a start that fails, by what Java or the shell says of it."""
+"""Hints for a failed start, by a pattern in the message of Java or the shell."""
 
 ROWS_PER_PARTITION: Final = 500_000
-"""Rows that a partition of a shuffle holds: small enough to aggregate in memory."""
+"""Rows per shuffle partition: few enough to aggregate in memory."""
 
 REASON_CHARACTERS_MAX: Final = 1500
-"""Characters of a library's message that are shown."""
+"""Maximum length of a library's message in output."""
 
 ON_WORKERS: Final = {
-    # In KiB. Else Arrow's allocator reserves a GiB of address space when it is loaded, which is all
-    # that a task has where `spark.executor.pyspark.memory` says so.
+    # In KiB. By default Arrow's allocator reserves 1 GiB of address space when it is loaded, which
+    # can be a task's whole limit (`spark.executor.pyspark.memory`).
     "spark.executorEnv.MIMALLOC_ARENA_RESERVE": "65536",
 }
-"""Settings of a session whose tasks run elsewhere."""
+"""Settings of a session whose tasks run on other machines."""
 
 SMALL_ROWS: Final = 200_000
-"""Below it the job is over before the JVM's second compiler pays for itself."""
+"""Below this row count, the job ends before the JVM's second compiler pays off."""
 
 QUICK_START: Final = (
     "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 "
-    # Room from the start: else each step of growth is a collection of everything. The code cache of
-    # the first compiler alone is small, and code that is swept out of it is compiled again.
+    # Start with enough memory, because each step of growth is a full collection. With the first
+    # compiler alone, the code cache is small, and evicted code is compiled again.
     "-XX:MetaspaceSize=256m -Xms1g -Xmn256m -XX:ReservedCodeCacheSize=256m "
-    # Spark's own ten thousand classes, as installed, are not verified again at each start.
+    # Do not verify Spark's ten thousand installed classes again at each start.
     "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
-"""For a JVM that lives some seconds: most of its time goes into loading and compiling classes."""
+"""JVM options for a run of seconds, most of which loads and compiles classes."""
 
 THROUGHPUT: Final = "-XX:+UseParallelGC -XX:-DontCompileHugeMethods"
-"""For a JVM that works through millions of rows: nobody waits for a pause of it, so it need not pay
-for short ones with each reference it writes. What Spark generates for a synthetic cluster is longer
-than what a JVM compiles unasked."""
+"""JVM options for millions of rows. Nobody waits for a pause, so the JVM need not pay for short
+pauses with each reference that it writes. Spark's generated code for a synthetic cluster is longer
+than a JVM compiles by default.
+"""
 
 LARGE_ROWS: Final = 10_000_000
-"""Below it, too, the second compiler takes more time than its code saves."""
+"""Below this row count, too, the second compiler takes more time than its code saves."""
 
 CONNECT: Final = "sc://"
-"""How the address of a Spark Connect server begins."""
+"""Prefix of the address of a Spark Connect server."""
 
 PORTS: Final = {"sc": 15002, "spark": 7077}
-"""Where a server of Spark Connect, and the master of a cluster, listen unless told otherwise."""
+"""Default ports of a Spark Connect server and of a cluster's master."""
 
 REACH_S: Final = 10.0
-"""For one of them to take a connection: Spark by itself goes on for minutes, and says little."""
+"""Timeout for a connection to such a server; Spark itself retries for minutes, almost silently."""
 
 PROXIES: Final = ("grpc_proxy", "https_proxy", "http_proxy")
-"""Through which Spark Connect reaches hosts that a connection of our own does not."""
+"""Variables that name proxies, through which Spark Connect reaches further hosts."""
 
 DRIVER_MIB_MIN: Final = 1024
 DRIVER_MIB_MAX: Final = 8192
 
 ROOT: Final = Path("/")
-"""Below it the kernel says how much memory this process may use."""
+"""Directory below which the kernel shows the memory limits of this process."""
 
 FIXED: Final = {
     "spark.sql.session.timeZone": "UTC",
@@ -106,9 +107,9 @@ FIXED: Final = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
     "spark.sql.execution.arrow.useLargeVarTypes": "false",
     "spark.sql.parser.escapedStringLiterals": "false",
-    # A name of the snapshot may look like a variable.
+    # Names in a snapshot may look like variables.
     "spark.sql.variable.substitute": "false",
-    # Checks of Spark against itself, at each rule and with each line of a program.
+    # Spark's self-checks at each rule, and its records of the calling line of each expression.
     "spark.sql.lightweightPlanChangeValidation": "false",
     "spark.sql.dataFrameQueryContext.enabled": "false",
 }
@@ -118,11 +119,11 @@ LOG_PROPERTIES: Final = Path(__file__).with_name("log4j2.properties")
 
 
 def open_session(*, row_count: int, master: str = "") -> SparkSession:
-    """Return a session fit for `row_count` rows.
+    """Return a session for `row_count` rows.
 
-    Under spark-submit or with a Spark Connect address the given session is used as it is;
-    `master` overrides; with neither, all cores of this machine. Workers elsewhere are given the
-    modules that tasks need; they bring numpy and pyarrow.
+    Under spark-submit or with a Spark Connect address, use the given session, unless `master` is
+    set. With neither, use all cores of this machine. Workers elsewhere receive the modules that
+    tasks need; they must have numpy and pyarrow.
     """
     check_reached(master or os.environ.get("SPARK_REMOTE", ""))
     builder = SparkSession.Builder().appName("suture-verify")
@@ -141,13 +142,12 @@ def open_session(*, row_count: int, master: str = "") -> SparkSession:
 
 
 def check_reached(master: str) -> None:
-    """Raise SparkRefused where nobody takes a connection at the address of a master, of which one
-    is enough where several are named."""
+    """Raise SparkRefused if none of the addresses in `master` accepts a connection."""
     scheme, _, rest = master.partition("://")
     is_relayed = scheme == "sc" and any(map(os.environ.get, PROXIES))
     if scheme not in PORTS or is_relayed:
         return
-    named = rest.partition("/")[0]  # behind it may be a secret
+    named = rest.partition("/")[0]  # the rest may hold a secret
     faults = [_fault_at(place, PORTS[scheme]) for place in named.split(",")]
     if all(faults):
         raise SparkRefused(
@@ -158,7 +158,7 @@ def check_reached(master: str) -> None:
 
 
 def _fault_at(place: str, port: int) -> str:
-    """Return why HOST, or HOST:PORT, takes no connection; "" where it does."""
+    """Return why HOST, or HOST:PORT, accepts no connection; "" if it does."""
     try:
         at = urlsplit(f"//{place}")
         address = (at.hostname or "", at.port or port)
@@ -169,53 +169,55 @@ def _fault_at(place: str, port: int) -> str:
         return f"no answer within {REACH_S:g} s"
     except OSError as error:
         return error.strerror or str(error)
-    except ValueError as error:  # of what is no address
+    except ValueError as error:  # not a valid address
         return str(error)
     return ""
 
 
 _sent: set[str] = set()
-"""Applications whose workers were given the modules."""
+"""Applications whose workers have received the modules."""
 
 
 def _send_modules(spark: SparkSession) -> None:
-    """Give the workers what they import. Local ones may need it, too: spark-submit gives workers no
-    wheel, whatever --py-files names, but only archives named .zip, .egg or .jar."""
+    """Send the workers the modules that tasks import. Local workers may need them too, because
+    spark-submit gives workers only archives named .zip, .egg or .jar, and no wheel.
+    """
     name = str(spark.conf.get("spark.app.id", "")) or str(id(spark))
     if name not in _sent:
-        # Workers fetch it at any time, for instance one that replaces a dead one.
+        # Workers may fetch it at any time, for instance to replace a dead worker.
         spark.addArtifacts(str(packed_modules(_scratch())), pyfile=True)
         _sent.add(name)
 
 
 def is_submitted() -> bool:
-    """Return whether spark-submit started this process, or a Spark Connect server is named."""
+    """Return True if spark-submit started this process, or a Spark Connect server is named."""
     return "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ
 
 
 def is_connected(spark: SparkSession) -> bool:
-    """Return whether a session is a client of Spark Connect."""
+    """Return True if a session is a client of Spark Connect."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def packed_modules(directory: Path) -> Path:
-    """Write what tasks import into an archive in `directory`; return its path. Its name follows
-    from what is in it: Spark takes no other content under a name it knows."""
+    """Write the modules that tasks import into an archive in `directory`; return its path.
+
+    The name depends on the content, because Spark accepts no other content under a known name.
+    """
     path = directory / f"suture_verify_{code_checksum()}.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for package in PACKAGES:
-            files = resources.files(package).iterdir()  # also in a wheel that is not unpacked
+            files = resources.files(package).iterdir()  # also works in a packed wheel
             for file in sorted(files, key=lambda file: file.name):
                 if file.name.endswith(SOURCES):
-                    # Without the time of day: the same modules are the same archive.
+                    # No time stamp: the same modules give the same archive.
                     entry = zipfile.ZipInfo(f"{package.replace('.', '/')}/{file.name}")
                     archive.writestr(entry, file.read_bytes(), zipfile.ZIP_DEFLATED)
     return path
 
 
 def _start(builder: Any, master: str) -> SparkSession:
-    """Start a JVM, and Spark in it. Raises SparkRefused with the reason that it gave: the stack
-    around it says nothing to who runs this."""
+    """Start a JVM with Spark. Raise SparkRefused with Java's reason, without its stack trace."""
     if master.startswith("local"):
         _name_this_host()
     before = _children()
@@ -225,7 +227,7 @@ def _start(builder: Any, master: str) -> SparkSession:
                 _name_this_user(builder)
                 session: SparkSession = builder.getOrCreate()
         except KeyboardInterrupt:
-            # PySpark takes away where its JVM is to say that it is there: it never ends by itself.
+            # PySpark removes the directory for its JVM's first message, so the JVM never ends.
             for pid in _children() - before:
                 os.kill(pid, signal.SIGTERM)
             raise
@@ -239,7 +241,7 @@ def _start(builder: Any, master: str) -> SparkSession:
 
 
 def _children() -> set[int]:
-    """Return the processes that this one started, where the kernel says which."""
+    """Return the child processes of this process; none if the kernel does not list them."""
     found: set[int] = set()
     for task in Path("/proc/self/task").glob("*"):
         with suppress(OSError):
@@ -248,15 +250,17 @@ def _children() -> set[int]:
 
 
 def _name_this_host() -> None:
-    """Let a local session listen on loopback, also where this machine's own name is no address, or
-    not always: Spark asks for that before it looks at its configuration."""
+    """Make a local session listen on loopback, even if this machine's name does not always resolve.
+    Spark resolves the name before it reads its configuration.
+    """
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("SPARK_LOCAL_HOSTNAME", "localhost")
 
 
 def _name_this_user(builder: Any) -> None:
-    """Give Hadoop a name for a user id that the system has no entry for, as containers run: Hadoop
-    would ask the system for it when Spark starts, and end."""
+    """Give Hadoop a user name if the system has no entry for the user id, as in containers.
+    Otherwise Hadoop asks the system for the name when Spark starts, and fails.
+    """
     if _has_entry() or "spark.master" not in builder._options:
         return
     name = f"uid{os.getuid()}"
@@ -268,7 +272,7 @@ def _name_this_user(builder: Any) -> None:
 
 
 def _has_entry() -> bool:
-    """Return whether the system has an entry for this process's user id."""
+    """Return True if the system has an entry for this process's user id."""
     try:
         return bool(pwd.getpwuid(os.getuid()))
     except KeyError:
@@ -277,8 +281,9 @@ def _has_entry() -> bool:
 
 @contextmanager
 def _heard(words: IO[bytes]) -> Iterator[None]:
-    """Take what processes that are started meanwhile say on stderr, as long as they live: what
-    goes wrong later is told by the errors that reach Python."""
+    """Redirect stderr to `words`, for processes started meanwhile as long as they live. Their later
+    failures are reported by the errors that reach Python.
+    """
     sys.stderr.flush()
     own = os.dup(2)
     os.dup2(words.fileno(), 2)
@@ -290,8 +295,7 @@ def _heard(words: IO[bytes]) -> Iterator[None]:
 
 
 def reason_of(error: Exception, said: str) -> str:
-    """Return the innermost reason that Java gave, in one line; what Python knows if it gave
-    none."""
+    """Return the innermost reason that Java gave, in one line, else Python's reason."""
     lines = [line.strip() for line in (said + "\n" + str(error)).splitlines()]
     causes = [line.partition("Caused by: ")[2] for line in lines if line.startswith("Caused by: ")]
     thrown = [line.partition('" ')[2] for line in lines if line.startswith("Exception in thread")]
@@ -303,16 +307,16 @@ def reason_of(error: Exception, said: str) -> str:
 
 
 def _options(row_count: int, master: str) -> dict[str, str]:
-    """Return the options of a session that is started here; `master` is empty for this machine."""
+    """Return the options of a session that is started here; `master` is "" for this machine."""
     java = QUICK_START if row_count < SMALL_ROWS else THROUGHPUT
     if SMALL_ROWS <= row_count < LARGE_ROWS:
         java += " -XX:TieredStopAtLevel=1"
     is_local = not master or master.startswith("local")
     if is_local and not _knows_its_name():
         java = f"{java} -Djdk.net.hosts.file={_own_hosts()}"
-    if not _has_entry():  # Java has no home directory then
+    if not _has_entry():  # Java then has no home directory
         java = f"{java} -Duser.home={_scratch()}"
-    if LOG_PROPERTIES.is_file():  # inside a zip on a cluster it is not, and not needed
+    if LOG_PROPERTIES.is_file():  # neither present nor needed in a zip on a cluster
         java = f"{java} -Dlog4j2.configurationFile=file:{LOG_PROPERTIES}"
     options = {
         "spark.driver.memory": f"{_driver_mib()}m",
@@ -320,18 +324,18 @@ def _options(row_count: int, master: str) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
-        # Else each expression is sent with the line of Python that made it.
+        # Otherwise each expression is sent with the Python line that created it.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
     }
-    if not is_local:  # workers have a Python of their own, and reach this process by its name
+    if not is_local:  # workers use their own Python, and the host name of this process
         return options | ON_WORKERS
-    # The judge runs where its libraries are; a local session takes this from nowhere else.
+    # Tasks need the libraries of this interpreter; a local session reads only this variable.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     return options | {"spark.driver.host": "localhost", "spark.driver.bindAddress": "127.0.0.1"}
 
 
 def _knows_its_name() -> bool:
-    """Whether this machine's own name is an address."""
+    """Return True if this machine's own name resolves to an address."""
     try:
         return bool(socket.gethostbyname(socket.gethostname()))
     except OSError:
@@ -339,43 +343,45 @@ def _knows_its_name() -> bool:
 
 
 def _own_hosts() -> Path:
-    """Write a file of hosts in which this machine's name is an address: where credentials of a
-    store are in its environment, Spark asks for that, whatever it was told of its host."""
+    """Write a hosts file that resolves this machine's name. Spark resolves the name, whatever its
+    host settings, if the environment has credentials of an object store.
+    """
     path = _scratch() / "hosts"
     path.write_text(f"127.0.0.1 localhost {socket.gethostname()}\n", encoding="utf-8")
     return path
 
 
 def _scratch() -> Path:
-    """Return a new directory that is there as long as this process."""
+    """Return a new directory that exists as long as this process."""
     directory = Path(tempfile.mkdtemp(prefix="suture-verify-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     return directory
 
 
 def _driver_mib() -> int:
-    """Return a third of the memory that may be used here, within bounds: the rest is for the
-    Python of the tasks, and for what Java needs beside its heap."""
+    """Return a third of the memory that this process may use, within bounds. The rest is for the
+    Python processes of the tasks and for Java's memory outside its heap.
+    """
     third = memory_here_bytes() // 3 // 1024**2
     return min(max(third, DRIVER_MIB_MIN), DRIVER_MIB_MAX)
 
 
 def memory_here_bytes(root: Path = ROOT) -> int:
-    """Return how much memory this process and its children may use together."""
+    """Return the memory that this process and its children may use together."""
     found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for group in _control_groups(root):
         for name in ("memory.max", "memory.high", "memory.limit_in_bytes"):
-            with suppress(OSError, ValueError):  # no such file, or the word for no limit
+            with suppress(OSError, ValueError):  # no such file, or no limit
                 found.append(int((group / name).read_text()))
     return min(found)
 
 
 def _control_groups(root: Path) -> Iterator[Path]:
-    """Yield the directories in which the limits of this process may stand: those of its control
-    groups, of the groups above, and what a container sees in their place.
+    """Yield directories that may hold limits of this process: its control groups, their parents,
+    and the groups that a container sees instead.
 
-    Each controller of version 1 has a tree of its own; its line here has a name, that of version 2
-    has none.
+    Each controller of version 1 has its own tree, named in its line of /proc/self/cgroup. The line
+    of version 2 has no name.
     """
     with suppress(OSError, ValueError):
         for line in (root / "proc/self/cgroup").read_text().splitlines():
@@ -386,19 +392,20 @@ def _control_groups(root: Path) -> Iterator[Path]:
 
 
 def _tune(spark: SparkSession, row_count: int) -> None:
-    """Set what may be set on a running session, also a remote one. Most of it is a default of
-    Spark's, which a cluster may have changed: no setting may change a result."""
+    """Set the options that can change in a running session, also a remote one. Most are Spark's
+    defaults, which a cluster may have changed: results must not depend on settings.
+    """
     is_small = row_count < SMALL_ROWS
     partitions = 1 if is_small else max(2 * _cores(), -(-row_count // ROWS_PER_PARTITION))
     settings = FIXED | {
         "spark.sql.shuffle.partitions": str(partitions),
-        # Adaptive planning plans again after each stage, which small stages do not repay.
+        # Adaptive planning replans after each stage, which costs small stages more than it saves.
         "spark.sql.adaptive.enabled": str(not is_small).lower(),
         "spark.sql.codegen.wholeStage": str(not is_small).lower(),
         "spark.sql.codegen.factoryMode": "NO_CODEGEN" if is_small else "FALLBACK",
     }
     for name, value in settings.items():
-        with suppress(*failures()):  # a setting that this release does not know, or has fixed
+        with suppress(*failures()):  # unknown or read-only in this Spark release
             spark.conf.set(name, value)
 
 
@@ -407,7 +414,7 @@ def _cores() -> int:
 
 
 def described(spark: SparkSession, text: str) -> None:
-    """Describe the jobs that follow, in Spark's own pages and event log."""
+    """Set the description of the next jobs, for Spark's web UI and event log."""
     if is_connected(spark):
-        return  # its protocol has no description of jobs
+        return  # its protocol has no job descriptions
     spark.sparkContext.setJobDescription(text)

@@ -1,4 +1,4 @@
-"""Values and names as SQL text."""
+"""Formats values and names as SQL text."""
 
 from collections.abc import Iterable, Sequence
 
@@ -6,22 +6,22 @@ from pyspark.sql import DataFrame, SparkSession
 
 
 def quoted(name: str) -> str:
-    """Return a name, of which dots part the pieces, as an identifier."""
+    """Return a name as a quoted SQL identifier; dots separate its parts."""
     return ".".join(f"`{part.replace('`', '``')}`" for part in name.split("."))
 
 
 def text(words: str) -> str:
-    """Return a string literal."""
+    """Return a string as an SQL literal."""
     return "'" + words.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def texts(words: Iterable[str]) -> str:
-    """Return string literals, parted by commas."""
+    """Return strings as SQL literals, separated by commas."""
     return ", ".join(map(text, words))
 
 
 def literal(value: bool | int | str | Sequence[str] | None) -> str:
-    """Return a value as a literal."""
+    """Return a value as an SQL literal."""
     if value is None:
         return "NULL"
     if isinstance(value, str):
@@ -34,9 +34,9 @@ def literal(value: bool | int | str | Sequence[str] | None) -> str:
 def local_rows(
     spark: SparkSession, columns: dict[str, str], rows: Iterable[Sequence[object]]
 ) -> DataFrame:
-    """Return a DataFrame of rows that the driver knows, with columns of these types.
+    """Return a DataFrame of rows known to the driver, with columns of these types.
 
-    Spark would start Python to read rows that `createDataFrame` was given.
+    `createDataFrame` is not used, because Spark would start Python to read its rows.
     """
     given = [f"({', '.join(map(literal, row))})" for row in rows]  # type: ignore[arg-type]
     values = ", ".join(given or [f"({', '.join('NULL' for _ in columns)})"])

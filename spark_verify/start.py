@@ -1,4 +1,4 @@
-"""How `suture-verify` begins: without the extra `spark` it ends with a sentence."""
+"""Entry point of `suture-verify`; without the extra `spark` it exits with an error."""
 
 import os
 import sys
@@ -10,17 +10,17 @@ OF_THE_EXTRA: Final = frozenset({"jinja2", "pandas", "pyarrow", "pyspark"})
 
 
 def main() -> None:
-    """Import the job and run it; some packages are imported only where they are needed.
+    """Import and run the job; some packages are imported only where they are needed.
 
-    Arrow reads once, at its import, where it gets its memory. What it would take by itself gives
-    pages back to the kernel at once, and a verification asks for the same again and again.
+    Arrow chooses its allocator once, at import. Its default returns pages to the kernel at once,
+    and a verification requests the same memory again and again.
     """
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     try:
         from spark_verify.job import main as run
 
         run()
-    except KeyboardInterrupt:  # while packages are imported: later it is the command's
+    except KeyboardInterrupt:  # during imports; later the command handles it
         sys.exit(Exit.INTERRUPTED)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]

@@ -1,9 +1,9 @@
-"""Small files beside the tables: manifests, summaries and reports, wherever the tables lie.
+"""Reads and writes the small files beside the tables: manifests, summaries and reports.
 
     /var/lib/x   file:///var/lib/x   s3a://bucket/x   hdfs://name:8020/x   abfs://...
 
-Local files are read by Python. All other addresses go through the Hadoop file system that Spark
-uses for the tables, with the session's own configuration and credentials.
+Python reads local files. All other addresses use the Hadoop file system that Spark uses for the
+tables, with the session's configuration and credentials.
 """
 
 import os
@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from spark_verify.errors import PathRefused, describe_error, failures
 
 HADOOP_NAMES: Final = {"s3": "s3a", "s3n": "s3a"}
-"""Schemes that Hadoop knows by another name."""
+"""Schemes that have another name in Hadoop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +33,11 @@ class DirEntry:
 
 
 def address_of(text: str | Path) -> str:
-    """Return a path or an address in its canonical form: an absolute path for a local place.
+    """Return the canonical form of a path or an address: an absolute path if it is local.
 
-    Raise PlaceRefused for an address that holds credentials, because addresses are printed and
-    recorded, or that has parts behind its path."""
+    Raise PathRefused if an address holds credentials, because addresses are printed and recorded,
+    or has a query or a fragment.
+    """
     text = str(text)
     if "://" not in text:
         return str(Path(text).absolute())
@@ -63,18 +64,19 @@ def address_of(text: str | Path) -> str:
 
 
 def is_local(address: str) -> bool:
-    """Return whether an address in canonical form is a path of this machine."""
+    """Return True if an address in canonical form is a local path."""
     return "://" not in address
 
 
 def spark_path(address: str) -> str:
-    """Return an address as Spark takes it. A path is always local, whatever file system is the
-    cluster's default."""
+    """Return an address in the form that Spark accepts. A path is always local, whatever the
+    cluster's default file system is.
+    """
     return f"file://{address}" if is_local(address) else address
 
 
 class LocalStorage:
-    """The small files below a directory of this machine."""
+    """The small files below a local directory."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -104,7 +106,7 @@ class LocalStorage:
             os.close(handle)
 
     def listed(self, name: str = "") -> list[DirEntry]:
-        """Return the entries of a directory by name, an empty list if it does not exist."""
+        """Return the entries of a directory, sorted by name; [] if it does not exist."""
         found = []
         with suppress(FileNotFoundError, NotADirectoryError):
             for entry in os.scandir(Path(self.address, name)):
@@ -113,7 +115,7 @@ class LocalStorage:
         return sorted(found, key=lambda entry: entry.name)
 
     def is_directory(self) -> bool:
-        """Return whether the directory exists."""
+        """Return True if the directory exists."""
         return Path(self.address).is_dir()
 
     def delete(self, name: str) -> None:
@@ -126,7 +128,7 @@ class LocalStorage:
 
 
 class HadoopStorage:
-    """The small files below a directory of a Hadoop file system, reached through Spark's JVM."""
+    """The small files below a directory of a Hadoop file system, accessed by Spark's JVM."""
 
     def __init__(self, address: str, spark: SparkSession) -> None:
         self.address = address
@@ -159,7 +161,7 @@ class HadoopStorage:
             stream.close()
 
     def listed(self, name: str = "") -> list[DirEntry]:
-        """Return the entries of a directory by name, an empty list if it does not exist."""
+        """Return the entries of a directory, sorted by name; [] if it does not exist."""
         with suppress(FileNotFoundError), self._translated():
             entries = self._files.listStatus(self._path(name))
             found = [DirEntry(e.getPath().getName(), e.getModificationTime()) for e in entries]
@@ -167,7 +169,7 @@ class HadoopStorage:
         return []
 
     def is_directory(self) -> bool:
-        """Return whether the directory exists."""
+        """Return True if the directory exists."""
         with self._translated():
             found: bool = self._files.exists(self._path(""))
             return found
@@ -183,7 +185,7 @@ class HadoopStorage:
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """Raise what Java raises as an OSError of one line."""
+        """Raise an error of Java as an OSError with one line."""
         try:
             yield
         except failures() as error:
@@ -197,7 +199,7 @@ Storage = LocalStorage | HadoopStorage
 
 
 def storage_of(address: str, spark: SparkSession | None) -> Storage:
-    """Return the small files in a directory. `spark` may be None for a local one only."""
+    """Return the small files in a directory. `spark` may be None only for a local one."""
     if is_local(address):
         return LocalStorage(address)
     assert spark is not None

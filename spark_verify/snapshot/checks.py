@@ -1,8 +1,8 @@
-"""The reasons for which a snapshot is refused as a whole: too old, too few nodes have reported, or
-rows that cannot be.
+"""Rejects whole snapshots: too old, too few nodes that have reported, or invalid rows.
 
-A rule about one row is a condition over the columns of its table. A rule that needs a container's
-rows side by side (a duplicate replica, an index outside the code) is the judge's (`health.batch`).
+A rule about one row is an SQL condition on the columns of its table. The judge (`health.batch`) has
+the rules that compare the rows of a container, such as a duplicate replica or an index outside the
+code.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,20 +22,22 @@ from spark_verify.snapshot.tables import Snapshot
 from spark_verify.sql_text import text, texts
 
 EXAMPLES_MAX: Final = 5
-"""Rows named in a refusal: enough to find the cause, few enough to read."""
+"""Maximum rows named in an error: enough to find the cause, few enough to read."""
 
 BY_CONTAINER: Final = ("containers", "replicas", "pending_ops")
-"""The tables whose rows belong to a container."""
+"""Tables whose rows belong to a container."""
 
 FAULTS_PER_TABLE: Final = 1_000
-"""More than a table has rules: a fault is the table's place times this, plus the rule's."""
+"""More than the rules of a table: a fault number is the table's position times this, plus the
+rule's position.
+"""
 
 _INSTANTS: Final = {
     "containers": "state_since_ms",
     "replicas": "reported_at_ms",
     "nodes": "last_heartbeat_at_ms",
 }
-"""Columns that the control plane's own clock filled in."""
+"""Columns filled from the control plane's own clock."""
 
 _SIGNED: Final = ("root", "settled_root", "tombstones_checksum")
 _KEYS: Final = {"containers": ("container_id",), "nodes": ("datanode_id",)}
@@ -44,14 +46,14 @@ _SHOWN: Final = ("state", "replica_index", "health", "op_state", "op", "replicat
 
 @dataclass(frozen=True, slots=True)
 class RowCheck:
-    """A condition, as SQL, that no row of a table may fulfil."""
+    """An SQL condition that no row of a table may satisfy."""
 
     what: str
     is_broken: str
 
 
 def rules_of(name: str, manifest: SnapshotManifest) -> list[RowCheck]:
-    """Return the rules about single rows of a table, in the order in which they are told."""
+    """Return the rules about single rows of a table, in the order in which they are reported."""
     return list(_rules(name, manifest))
 
 
@@ -92,7 +94,7 @@ def _rules(name: str, manifest: SnapshotManifest) -> Iterator[RowCheck]:
 def _is_utf8(name: str) -> str:
     if hasattr(f, "is_valid_utf8"):
         return f"is_valid_utf8({name})"
-    # Spark 3.5 decodes what is not UTF-8 to other characters.
+    # Spark 3.5 decodes invalid UTF-8 to other characters.
     return f"(decode(CAST({name} AS BINARY), 'UTF-8') = {name})"
 
 
@@ -106,7 +108,7 @@ def first_fault(name: str, manifest: SnapshotManifest) -> str:
 
 
 def refuse_fault(fault: int, rows: DataFrame, manifest: SnapshotManifest) -> None:
-    """Refuse the snapshot for rows that break a rule; `rows` is the table that the rule is of."""
+    """Raise SnapshotRefused for rows that break a rule; `rows` is the table of the rule."""
     table, place = divmod(fault, FAULTS_PER_TABLE)
     name = list(TABLES)[table]
     rule = rules_of(name, manifest)[place]
@@ -126,13 +128,14 @@ def _example(keys: Sequence[str], row: dict[str, Any]) -> str:
 
 
 def table_of_fault(fault: int) -> str:
-    """Return the name of the table that a broken rule is of."""
+    """Return the name of the table of a broken rule."""
     return list(TABLES)[fault // FAULTS_PER_TABLE]
 
 
 def check_age(manifest: SnapshotManifest, age_max_s: int, now_ms: int) -> None:
-    """Refuse the snapshot when it is older than `age_max_s` at `now_ms` (0 takes any age), or made
-    in the future: its plan would stay valid for too long."""
+    """Raise SnapshotRefused if the snapshot is older than `age_max_s` at `now_ms` (0 = unlimited)
+    or from the future, because its plan would then stay valid for too long.
+    """
     if manifest.as_of_ms > now_ms + AHEAD_MAX_MS:
         raise SnapshotRefused(
             f"snapshot {manifest.snapshot_id} was made {(manifest.as_of_ms - now_ms) // 1000} s in "
@@ -148,11 +151,11 @@ def check_age(manifest: SnapshotManifest, age_max_s: int, now_ms: int) -> None:
 
 
 def check_reporting(nodes: Sequence[Any], min_percent: int) -> None:
-    """Refuse the snapshot when fewer than `min_percent` of the nodes that should have reported did.
+    """Raise SnapshotRefused if fewer than `min_percent` of the expected nodes have reported.
 
-    Only a node that answers and has named all its replicas since the control plane started counts:
-    a heartbeat says nothing about what is there. Nodes in maintenance and decommissioned ones may
-    be silent. `nodes` are rows of `nodes/`.
+    A node counts only if it answers and has reported all its replicas since the control plane
+    started, because a heartbeat says nothing about replicas. Nodes in maintenance and
+    decommissioned nodes are not expected. `nodes` are rows of `nodes/`.
     """
     expected = [n for n in nodes if n["op_state"] not in ("IN_MAINTENANCE", "DECOMMISSIONED")]
     missing = [
@@ -172,10 +175,11 @@ def check_reporting(nodes: Sequence[Any], min_percent: int) -> None:
 
 
 def check_there(manifest: SnapshotManifest, snapshot: Snapshot) -> None:
-    """Refuse the snapshot when a whole table is empty that cannot be.
+    """Raise SnapshotRefused if a table is empty that must have rows.
 
-    Without nodes nobody reported anything. Without a replica, everything looks lost; without a
-    container, nothing looks wrong. A control plane that has just lost its state says so.
+    Without nodes, there are no reports. Without a replica, everything looks lost; without a
+    container, nothing looks wrong. A control plane that has just lost its state exports such
+    tables.
     """
     rows = manifest.rows
     if not rows["nodes"]:
@@ -202,7 +206,7 @@ def check_there(manifest: SnapshotManifest, snapshot: Snapshot) -> None:
 
 
 def check_counts(manifest: SnapshotManifest, counts: dict[str, int]) -> None:
-    """Refuse the snapshot when a table has not as many rows as its manifest says."""
+    """Raise SnapshotRefused if the row count of a table differs from the manifest."""
     for name, count in counts.items():
         if count != manifest.rows[name]:
             raise SnapshotRefused(
@@ -212,8 +216,9 @@ def check_counts(manifest: SnapshotManifest, counts: dict[str, int]) -> None:
 
 
 def checked_nodes(table: DataFrame, manifest: SnapshotManifest) -> list[dict[str, Any]]:
-    """Return all rows of `nodes/` in the order of their names. Raise SnapshotRefused for a row
-    that cannot be, and for a node that is listed twice."""
+    """Return all rows of `nodes/`, sorted by name. Raise SnapshotRefused for an invalid row or a
+    duplicate node.
+    """
     rows = [
         row.asDict()
         for row in table.selectExpr("*", f"{first_fault('nodes', manifest)} AS fault").collect()
@@ -230,8 +235,9 @@ def checked_nodes(table: DataFrame, manifest: SnapshotManifest) -> list[dict[str
 
 
 def check_changed(nodes: Sequence[Any], changed_nodes: Iterable[str]) -> None:
-    """Refuse to verify the containers of nodes that the snapshot does not list: the result would be
-    empty, and look clean."""
+    """Raise SnapshotRefused if the snapshot does not list one of `changed_nodes`, because the
+    result would be empty, and look clean.
+    """
     strange = sorted(set(changed_nodes) - {node["datanode_id"] for node in nodes})
     if strange:
         raise SnapshotRefused(
@@ -241,14 +247,15 @@ def check_changed(nodes: Sequence[Any], changed_nodes: Iterable[str]) -> None:
 
 
 def refuse_twice(name: str, twice: Sequence[str]) -> None:
-    """Refuse the snapshot when a table lists any row twice."""
+    """Raise SnapshotRefused if a table lists any row twice; `twice` names such rows."""
     if twice:
         raise SnapshotRefused(f"table {name}/ lists twice: {', '.join(twice)}", hint=SCAN_AGAIN)
 
 
 def refuse_crowds(crowds: Sequence[tuple[str, int, int]]) -> None:
-    """Refuse the snapshot when a container has more rows in a table than can be; each is given as
-    table, container and count."""
+    """Raise SnapshotRefused if a container has too many rows in a table. `crowds` has table,
+    container and count of each.
+    """
     if crowds:
         name = crowds[0][0]
         own = [(number, count) for table, number, count in crowds if table == name]

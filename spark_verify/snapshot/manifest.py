@@ -1,4 +1,4 @@
-"""What the writer of a snapshot says about it: read and checked without Spark."""
+"""Reads and validates the manifest of a snapshot, without Spark."""
 
 import json
 import re
@@ -12,10 +12,10 @@ from spark_verify.input_columns import SCHEMA_VERSION, TABLES
 from spark_verify.storage import Storage
 
 INT64_MAX: Final = 2**63 - 1
-RULE_MAX: Final = 2**31 - 1  # what is added to it stays a number that can be compared
+RULE_MAX: Final = 2**31 - 1  # sums with it can still be compared
 
 SURROGATE: Final = re.compile("[\ud800-\udfff]")
-"""Halves of letters, which JSON can say and no file can hold."""
+"""Surrogates, which JSON can express and no file can hold."""
 
 SAME_RELEASE: Final = "use the suture-verify of the same release as the SCM"
 SCAN_AGAIN: Final = "export the snapshot again from the SCM, or fix the program that wrote it"
@@ -23,7 +23,7 @@ SCAN_AGAIN: Final = "export the snapshot again from the SCM, or fix the program 
 
 @dataclass(frozen=True, slots=True)
 class KeyAtRisk:
-    """A key, and in which of the containers at risk it has blocks."""
+    """A key and the containers at risk that hold its blocks."""
 
     key: str
     container_ids: tuple[int, ...]
@@ -31,8 +31,9 @@ class KeyAtRisk:
 
 @dataclass(frozen=True, slots=True)
 class KeysAtRisk:
-    """Keys with blocks in containers that the control plane took for lost or at risk: the first by
-    name, and how many there are."""
+    """Keys with blocks in containers that the control plane considered lost or at risk: their
+    number, and the first by name.
+    """
 
     key_count: int
     container_count: int
@@ -41,7 +42,7 @@ class KeysAtRisk:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotManifest:
-    """What the writer says about the snapshot."""
+    """The manifest of a snapshot."""
 
     schema_version: int
     snapshot_id: str
@@ -50,13 +51,13 @@ class SnapshotManifest:
     cluster_id: str
     rows: dict[str, int]
     rules: dict[str, int] = field(default_factory=dict)
-    """The control plane's own numbers of `health.rules.Rules`, by name."""
+    """The control plane's numbers of `health.rules.Rules`, by name."""
     keys_at_risk: KeysAtRisk | None = None
-    """None: who wrote it knows no keys, as an export from Ozone."""
+    """None if the writer knows no keys, as in an export from Ozone."""
 
 
 def read_manifest(storage: Storage) -> SnapshotManifest:
-    """Return the validated manifest of a snapshot."""
+    """Return the manifest of a snapshot. Raise SnapshotRefused if it is invalid."""
     path = f"{storage.address}/manifest.json"
     if not storage.is_directory():
         raise SnapshotRefused(f"{storage.address} is not a directory", hint=SCAN_AGAIN)
@@ -67,7 +68,7 @@ def read_manifest(storage: Storage) -> SnapshotManifest:
             f"{storage.address} has no manifest.json",
             hint="is it a snapshot, and is its export over?",
         ) from error
-    except (ValueError, RecursionError) as error:  # also text that is no UTF-8
+    except (ValueError, RecursionError) as error:  # also invalid UTF-8
         raise SnapshotRefused(f"{path} is not JSON: {error}", hint=SCAN_AGAIN) from error
     return _manifest(path, fields)
 

@@ -1,13 +1,13 @@
-"""Reports of datanodes as the tables of a snapshot.
+"""Reads datanode reports as the tables of a snapshot.
 
     DIR/<datanode id>/<UTC time>-<start id>.parquet   the newest of each datanode
 
     reports ─┬─ rows of datanodes ─► nodes/
              └─ rows of replicas ──► replicas/ ─► containers/, unless a snapshot has them
 
-A report is not believed for longer than three of its intervals. Its datanode counts as dead then,
-and its replicas are left out. What a snapshot knows and no report does (replication, states and
-health of datanodes, pending operations) comes from the snapshot if there is one.
+A report expires after three of its intervals. Its datanode then counts as dead, and its replicas
+are left out. Facts that no report has (replication, states and health of datanodes, pending
+operations) come from the snapshot if there is one.
 """
 
 import zlib
@@ -36,33 +36,33 @@ from spark_verify.sql_text import local_rows, text, texts
 
 WHAT: Final = "reports"
 INTERVALS: Final = 3
-"""Of a report: it is believed for as long unless `age_max_s` says otherwise."""
+"""Number of its intervals after which a report expires, unless `age_max_s` is set."""
 
 WRITE_AGAIN: Final = "wait for the next report of the datanode, or remove this file"
 NONE: Final = "is report.export set on the datanodes, and to this directory?"
 FROM_REPLICAS: Final = ("CLOSED", "QUASI_CLOSED", "CLOSING", "OPEN")
-"""States that a container has from its replicas: the first that one of them is in."""
+"""States of a container by its replicas: the first that one of them is in."""
 
 ASSUMED: Final = ("replication_factor", "ec_data", "ec_parity")
-"""Options: the replication of all containers, of which reports say only whether it is EC."""
+"""Options for the replication of all containers: reports say only whether it is EC."""
 
 SQL_KINDS: Final = {"int64": "bigint", "int32": "int", "string": "string", "bool": "boolean"}
 
 
 @dataclass(frozen=True, slots=True)
 class Reports:
-    """The reports of a cluster as a snapshot."""
+    """The reports of a cluster, in the form of a snapshot."""
 
     manifest: SnapshotManifest
     snapshot: Snapshot
     times: Mapping[str, int]
-    """When each datanode reported, in ms since 1970, without those whose report is too old."""
+    """Report time of each datanode in ms since 1970, without expired reports."""
     told: dict[str, Any]
-    """What is recorded of them."""
+    """Facts about the reports that the run records."""
     silent: Mapping[str, str]
-    """The newest report of each datanode whose reports are all too old."""
+    """The newest report of each datanode whose reports have all expired."""
     believed: tuple[Snapshot, SnapshotManifest] | None
-    """What the control plane believes."""
+    """The control plane's snapshot and manifest, if given."""
 
 
 def open_reports(
@@ -74,9 +74,11 @@ def open_reports(
     age_max_s: int,
     now_ms: int,
 ) -> Reports:
-    """Return the newest reports in `directory`. `believed` is a snapshot of the control plane and
-    its manifest. `assumed` has the options of ASSUMED. Raise SnapshotRefused for files that cannot
-    be believed."""
+    """Return the newest reports in `directory`. Raise SnapshotRefused for invalid files.
+
+    `believed` is the directory of a control plane's snapshot and its manifest; `assumed` has the
+    options of ASSUMED.
+    """
     schema = spark_schema(REPORT)
     newest = _newest(directory, read_below(spark, directory, WHAT, schema)[1])
     check_files(spark, WHAT, {_shown(file): file for file in newest.values()}, schema)
@@ -115,7 +117,7 @@ def open_reports(
         containers = _containers(replicas, assumed)
         pending = local_rows(spark, _kinds("pending_ops"), [])
     else:
-        # The control plane found its states by other replicas.
+        # The control plane derived its states from other replicas.
         containers = snapshot.containers.withColumn("health_state", f.expr("CAST(NULL AS STRING)"))
         pending = snapshot.pending_ops
     told = {"key": key, "datanodes": len(times), "silent": sorted(silent.values())}
@@ -172,8 +174,9 @@ def _newest(directory: str, files: Iterable[str]) -> dict[str, str]:
 def _datanodes(
     spark: SparkSession, newest: Mapping[str, str], now_ms: int
 ) -> dict[str, dict[str, Any]]:
-    """Return the row of each datanode. Refuse reports that are not whole, or contradict their
-    names."""
+    """Return the row of each datanode. Raise SnapshotRefused for reports that are incomplete or
+    contradict their names.
+    """
     own = ", ".join(c.name for c in OF_DATANODE)
     try:
         found = spark.sql(
@@ -206,7 +209,7 @@ def _datanodes(
 
 
 def _fault(row: Mapping[str, Any] | None, at_ms: int, now_ms: int) -> str:
-    """Return why a report is refused; "" if it is not."""
+    """Return why a report is rejected; "" if it is valid."""
     if row is None or row["own"] is None or row["rows"] != row["replicas"] + 1:
         return "container_id must be null in one row, that of the datanode"
     own, count = row["own"], row["replicas"]
@@ -232,7 +235,7 @@ def _nodes(
     times: Mapping[str, int],
     snapshot_id: str,
 ) -> list[dict[str, Any]]:
-    """Return the rows of `nodes/`: those of the snapshot, and of other datanodes that report."""
+    """Return the rows of `nodes/`: the snapshot's, then those of other reporting datanodes."""
     rows = {row["datanode_id"]: dict(row) for row in known}
     for name, row in datanodes.items():
         own = {column.name: row.get(column.name, 0) for column in TABLES["nodes"]}
@@ -252,7 +255,7 @@ def _replicas(rows: DataFrame, snapshot_id: str) -> DataFrame:
 
 
 def _containers(replicas: DataFrame, assumed: Mapping[str, int]) -> DataFrame:
-    """Return the rows of `containers/` as far as replicas tell of them."""
+    """Return the rows of `containers/`, as far as replicas determine them."""
     factor, data, parity = (assumed[name] for name in ASSUMED)
     state = " ".join(f"WHEN bool_or(state = '{word}') THEN '{word}'" for word in FROM_REPLICAS)
     return replicas.sparkSession.sql(

@@ -1,11 +1,11 @@
-"""The tables of a snapshot as typed DataFrames.
+"""Opens the tables of a snapshot as typed DataFrames.
 
     <dir>/manifest.json
     <dir>/{containers,replicas,nodes,pending_ops}/*.parquet
 
-Spark reads a column that a file lacks as null, skips files that are empty or hidden, and widens
-some types silently. So the schema of each file is compared with the declared one before any row is
-read, and the row counts with those of the manifest (`checks`).
+Spark reads a missing column as null, skips empty or hidden files, and silently widens some types.
+Therefore the schema of each file is checked before any row is read, and the row counts are compared
+with the manifest (`checks`).
 """
 
 import re
@@ -24,25 +24,25 @@ from spark_verify.snapshot.manifest import SCAN_AGAIN
 from spark_verify.storage import spark_path
 
 READER_OPTIONS: Final = {
-    # The path is a name, whatever characters it has.
+    # Read the path literally, whatever characters it has.
     "__globPaths__": "false",
-    # A directory `a=1` is no column.
+    # Do not read a directory `a=1` as a column.
     "recursiveFileLookup": "true",
-    # A cluster may have set the opposite of these as its defaults.
+    # A cluster's defaults may be the opposite of these.
     "ignoreCorruptFiles": "false",
     "ignoreMissingFiles": "false",
     "mergeSchema": "false",
-    # Flipped bits are found where they are read.
+    # Detect flipped bits when they are read.
     "parquet.page.verify-checksum.enabled": "true",
 }
 TWICE: Final = re.compile(r"COLUMN_ALREADY_EXISTS.*?`(\w+)`", re.DOTALL)
-"""What Spark says of a file that has a column twice."""
+"""Spark's error for a file with a duplicate column."""
 
 FOOTERS_AT_ONCE: Final = 8
-"""Files whose schema is read at the same time: each takes a small job of Spark."""
+"""Files whose schema is read concurrently, each by a small Spark job."""
 
 REASON_CHARACTERS_MAX: Final = 1500
-"""Characters of a library's message that are shown."""
+"""Maximum length of a library's message in output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +55,20 @@ class Snapshot:
     pending_ops: DataFrame
 
     def table(self, name: str) -> DataFrame:
-        """Return the table of this name."""
+        """Return the table with this name."""
         frame: DataFrame = getattr(self, name)
         return frame
 
 
 def open_snapshot(spark: SparkSession, directory: str) -> Snapshot:
     """Return the tables of the snapshot in `directory`. Raise SnapshotRefused if a table is
-    missing, or a file of it is damaged or has other columns."""
+    missing, or one of its files is damaged or has other columns.
+    """
     return Snapshot(**{name: _open_table(spark, directory, name) for name in TABLES})
 
 
 def parquet_reader(spark: SparkSession) -> DataFrameReader:
-    """Return a reader that refuses what Spark would skip by default."""
+    """Return a reader that raises an error where Spark would skip data by default."""
     return spark.read.options(**READER_OPTIONS)
 
 
@@ -85,7 +86,7 @@ def _open_table(spark: SparkSession, directory: str, name: str) -> DataFrame:
 def read_below(
     spark: SparkSession, directory: str, table: str, schema: StructType
 ) -> tuple[DataFrame | None, list[str]]:
-    """Return the rows and the files in and below a directory; None if it does not exist."""
+    """Return rows and files in and below a directory; None and [] if it does not exist."""
     try:
         rows = parquet_reader(spark).schema(schema).parquet(spark_path(directory))
         return rows, sorted(unquote(file) for file in rows.inputFiles())
@@ -98,8 +99,9 @@ def read_below(
 def check_files(
     spark: SparkSession, table: str, files: Mapping[str, str], schema: StructType
 ) -> None:
-    """Refuse files, by the name under which each is told, that are damaged, lack a column, or have
-    it with another type."""
+    """Raise SnapshotRefused if a file is damaged, lacks a column or has a column of another type.
+    `files` maps names for error messages to paths.
+    """
 
     def read(name: str) -> StructType:
         return _schema(spark, table, name=name, file=files[name])
@@ -125,7 +127,7 @@ def _schema(spark: SparkSession, table: str, *, name: str, file: str) -> StructT
 
 
 def unreadable(table: str, error: Exception, name: str = "") -> SnapshotRefused:
-    """Return the refusal of a table of which a file is damaged."""
+    """Return the error for a table with a damaged file."""
     reason = " ".join(describe_error(error).split())[:REASON_CHARACTERS_MAX]
     named = f"{name}: " if name else ""
     return SnapshotRefused(f"{table} cannot be read: {named}{reason}", hint=SCAN_AGAIN)

@@ -1,1 +1,1 @@
-"""What is done for each part and partition of a snapshot, and where: here or on Spark."""
+"""Arrow functions for the judge, which Spark runs on each partition of a snapshot."""

@@ -1,9 +1,9 @@
-"""What a container has too much of, to the last replica.
+"""Plans the deletes of all surplus replicas of a container, not only of the first.
 
-The judge names one replica of each container, the one that may go now. Which may go after it is
-asked of the same judge, who is told that the first is on its way out: so a plan has all rows that
-as many runs would have had, and each is one that the control plane confirms once those before it
-are ordered.
+The judge names one replica of each container that may be deleted now. For the next one, the judge
+is called again with the first delete as a pending operation. One plan then has all rows that
+several runs would have had. The control plane confirms each row once the rows before it are
+ordered.
 """
 
 from typing import Final
@@ -19,7 +19,9 @@ from spark_verify.tasks.judge_batches import cut_of
 from spark_verify.tasks.verdict_rows import RunStamp, judged_tables
 
 DELETES_PER_CONTAINER_MAX: Final = 1_023
-"""Of one container in one plan: the judge is asked once for each. The next run names the next."""
+"""Maximum deletes of one container in one plan, with one call of the judge each. The next run plans
+the rest.
+"""
 
 OPS: Final = pa.schema([(c.name, c.type) for c in PENDING_OPS if c.name != "snapshot_id"])
 
@@ -27,8 +29,9 @@ OPS: Final = pa.schema([(c.name, c.type) for c in PENDING_OPS if c.name != "snap
 def further_deletes(
     rows: dict[str, pa.Table], plan: pa.Table, nodes: Nodes, rules: Rules, stamp: RunStamp
 ) -> pa.Table:
-    """Return rows of `plan/` that delete what is still too much after those of `plan`. `rows` are
-    those of the containers that were judged."""
+    """Return rows of `plan/` that delete replicas still surplus after the deletes in `plan`. `rows`
+    are the rows of the judged containers, by table.
+    """
     found = [plan.schema.empty_table()]
     going = _deletes(plan)
     rows = {name: rows[name] for name in ("containers", "replicas", "pending_ops")}
@@ -48,12 +51,14 @@ def further_deletes(
 
 
 def _deletes(plan: pa.Table) -> pa.Table:
-    """Return the rows that delete one replica of several; emptied containers go at once."""
+    """Return the rows that delete one of several replicas, without those of emptied containers,
+    which are deleted at once.
+    """
     return plan.filter(pc.and_(pc.equal(plan["action"], "delete"), plan["is_forced"]))
 
 
 def _ops(deletes: pa.Table) -> pa.Table:
-    """Return these deletes as if they were ordered."""
+    """Return these deletes as pending operations."""
     parents = pc.list_parent_indices(deletes["targets"].combine_chunks())
     count = len(parents)
     columns = {

@@ -1,4 +1,4 @@
-"""Arrow tables of a snapshot as batches of the judge."""
+"""Converts Arrow tables of a snapshot to batches of the judge."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -41,23 +41,23 @@ def nodes_of(table: pa.Table) -> Nodes:
 
 @dataclass(frozen=True, slots=True)
 class BatchSlice:
-    """A batch, and the rows its containers and replicas come from."""
+    """A batch, and the rows of its containers and replicas."""
 
     batch: ContainerBatch
     containers: pa.Table
     table: pa.Table
     order: Ints
-    """Where in the table each replica of the batch is."""
+    """Position in the table of each replica of the batch."""
 
     def rows(self, which: Ints | list[int], *columns: str) -> pa.Table:
-        """Return the rows of some replicas of the batch, in that order."""
+        """Return the rows of some replicas of the batch, in the given order."""
         return self.table.select(columns).take(pa.array(self.order[which]))
 
 
 def cut_of(containers: pa.Table, replicas: pa.Table, ops: pa.Table, nodes: Nodes) -> BatchSlice:
-    """Return the batch of some containers' rows, in whatever order they come.
+    """Return the batch of some containers' rows, which may come in any order.
 
-    A container that only replicas or ops name is one that is not known.
+    A container is unknown if only replicas or ops name it.
     """
     tables = (containers, replicas, ops)
     ids = np.unique(np.concatenate([_longs(table["container_id"]) for table in tables]))
@@ -76,17 +76,17 @@ def cut_of(containers: pa.Table, replicas: pa.Table, ops: pa.Table, nodes: Nodes
 
 
 def _origins(table: pa.Table, node: Ints, nodes: Nodes) -> tuple[Ints, tuple[str, ...]]:
-    """Return the place of each replica's origin, where none is told its own datanode, and the
-    origins in the order of their names: numbered alike whatever the order of the rows.
+    """Return the position of each replica's origin, and all origins sorted by name.
 
-    `node` is the place of each replica's datanode among the nodes, which are sorted.
+    The origin defaults to the replica's own datanode. The order of the rows does not affect the
+    numbers. `node` is the position of each replica's datanode among the nodes, which are sorted.
     """
     words, codes = coded(table["origin_datanode_id"])
     told = words.to_pylist()
     place = _longs(pc.index_in(words, value_set=pa.array(nodes.names, pa.string())), UNKNOWN)
     names = nodes.names
     strange = {w for w, at in zip(told, place.tolist(), strict=True) if w and at == UNKNOWN}
-    if strange:  # they have left the cluster
+    if strange:  # these origins have left the cluster
         names = tuple(sorted({*names, *strange}))
         moved = np.array([bisect_left(names, name) for name in nodes.names], dtype=np.int64)
         node = np.append(moved, UNKNOWN)[node]
@@ -136,7 +136,7 @@ def _replicas(ids: Ints, table: pa.Table, names: pa.Array) -> dict[str, Any]:
         "container": np.searchsorted(ids, _longs(table["container_id"])),
         "node": _places(table["datanode_id"], names),
         "index": _longs(table["replica_index"]),
-        # A replica that could not be loaded is there and is bad, whatever it was before.
+        # A replica that could not be loaded counts as unhealthy, whatever its state was.
         "state": np.where(_bools(pc.is_valid(table["load_error"])), UNHEALTHY, state),
         "bcsid": _longs(table["bcsid"], NO_BCSID),
         "used_bytes": _longs(table["used_bytes"]),
@@ -170,7 +170,7 @@ def _ops(ids: Ints, table: pa.Table, names: pa.Array) -> Ops:
 
 
 def _codes(column: pa.ChunkedArray, words: Sequence[str]) -> Ints:
-    """Return the place of each word among `words`."""
+    """Return the position of each word in `words`."""
     return _places(column, pa.array(words, pa.string()))
 
 
@@ -180,7 +180,7 @@ def _places(column: pa.ChunkedArray, values: pa.Array) -> Ints:
 
 
 def coded(column: pa.ChunkedArray) -> tuple[pa.Array, Ints]:
-    """Return the words of a column, and for each row which of them it has; UNKNOWN for none."""
+    """Return the words of a column, and the position of each row's word; UNKNOWN for null."""
     whole = column.unify_dictionaries().combine_chunks()
     if not pa.types.is_dictionary(whole.type):
         whole = whole.dictionary_encode()

@@ -1,10 +1,10 @@
-"""The judge as an Arrow function: a row for each container in, a row for each container out.
+"""Runs the judge as an Arrow function, with one row per container as input and as output.
 
     cases ─► columns of the judge ─► health.judge ─► health, and nested the rows of other tables
 
-Spark gives each container whole (`frames.container_cases`), so nothing is carried from batch to
-batch. A container whose rows contradict each other comes back with the contradiction alone: the
-snapshot is refused, and nothing of it is judged.
+Spark passes each container as a whole (`frames.container_cases`), so no state is kept between
+batches. If a container's rows contradict each other, only the contradictions are returned, because
+the snapshot is rejected and not judged.
 """
 
 from collections.abc import Callable, Iterator
@@ -39,14 +39,14 @@ DEPARTURE: Final = pa.schema(
         ("is_locked_out", pa.bool_()),
     ]
 )
-"""A replica on a datanode that is not in service, and what holds that datanode back."""
+"""A replica on a datanode that is not in service, and what keeps that datanode from leaving."""
 
 LISTED: Final[dict[str, pa.Schema]] = {
     **{name: JUDGED[name] for name in ("replica_class", "divergent", "plan")},
     "votes": VOTE,
     "departures": DEPARTURE,
 }
-"""Rows that a judged container has of other tables, nested in columns of these names."""
+"""Rows of other tables that a judged container has, nested in columns of these names."""
 
 _INPUT: Final = {
     "containers": schema_of(tuple(c for c in CONTAINERS if c.name != "snapshot_id")),
@@ -73,13 +73,13 @@ SPARK_SCHEMA: Final = ", ".join(f"`{field.name}` {type_name(field.type)}" for fi
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """The facts beside the rows that the judge needs."""
+    """Facts that the judge needs besides the rows."""
 
     nodes: Nodes
     rules: Rules
     stamp: RunStamp
     versions: tuple[str, ...]
-    """The software version of each of the nodes."""
+    """The software version of each node."""
 
 
 def judging(case: Case) -> Callable[[Batches], Batches]:
@@ -125,7 +125,7 @@ def _completed(columns: dict[str, Any], count: int) -> pa.Table:
 
 
 def unnested(cases: pa.Table, name: str, schema: pa.Schema) -> pa.Table:
-    """Return the rows that cases have of a table; columns that these do not have are null."""
+    """Return the rows of a table that are nested in cases; columns missing there are null."""
     lists = cases[name].combine_chunks()
     lists = lists.chunk(0) if isinstance(lists, pa.ChunkedArray) else lists
     ids = cases["container_id"].combine_chunks()
@@ -143,8 +143,9 @@ def unnested(cases: pa.Table, name: str, schema: pa.Schema) -> pa.Table:
 
 
 def nested(table: pa.Table, ids: Ints) -> pa.ListArray:
-    """Return for each id, which ascend, the list of the rows that a table has of it, in the order
-    of the table."""
+    """Return for each id the list of its rows in `table`, in the order of the table. `ids` are
+    ascending.
+    """
     own = table["container_id"].to_numpy()
     order = np.argsort(own, kind="stable")
     starts = np.searchsorted(own[order], np.append(ids, np.iinfo(np.int64).max))

@@ -1,4 +1,4 @@
-"""A judgement as Arrow: the rows of each table of the result."""
+"""Converts a judgement to Arrow rows of each result table."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -31,19 +31,21 @@ from spark_verify.result_tables import JUDGED, PLAN_REPLICA
 from spark_verify.tasks.judge_batches import BatchSlice
 
 PLAN_LIFE_MS: Final = 30 * 60 * 1000
-"""After it the control plane must not act: by then the cluster has reported again."""
+"""Lifetime of a plan. After it the control plane must not act on the plan, because the cluster has
+reported again.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class RunStamp:
-    """What rows of the result say of the run they come from."""
+    """Facts about the run that every row of the result records."""
 
     snapshot_id: str
     run_id: str
     as_of_ms: int
 
     def columns(self) -> dict[str, Any]:
-        """Return the columns by name that are the same in all rows."""
+        """Return the columns that are the same in all rows, by name."""
         return {
             "snapshot_id": self.snapshot_id,
             "run_id": self.run_id,
@@ -55,7 +57,7 @@ class RunStamp:
 def judged_tables(
     judgement: HealthJudgement, cut: BatchSlice, stamp: RunStamp
 ) -> dict[str, pa.Table]:
-    """Return the rows that a judged batch adds to each table of `rows.JUDGED`."""
+    """Return the rows that a judged batch adds to each table of `result_tables.JUDGED`."""
     columns = {
         "health": _health(judgement, cut),
         "replica_class": _replica_class(judgement, cut, _matters(judgement)),
@@ -66,7 +68,7 @@ def judged_tables(
 
 
 def stamped(name: str, columns: dict[str, pa.Array], stamp: RunStamp) -> pa.Table:
-    """Return rows of a table of `rows.JUDGED`, of whose columns the stamp's are missing."""
+    """Return the rows of a table of `result_tables.JUDGED`, completed with the stamp's columns."""
     schema = JUDGED[name]
     count = len(columns["container_id"])
     same = {
@@ -99,7 +101,7 @@ def _health(judgement: HealthJudgement, cut: BatchSlice) -> dict[str, pa.Array]:
 
 
 def _told_states(cut: BatchSlice) -> pa.Array:
-    """Return for each container of a batch the state that the control plane gave it."""
+    """Return the state that the control plane gave each container of a batch."""
     ids = pa.array(cut.batch.containers.container_id)
     place = pc.index_in(ids, value_set=cut.containers["container_id"].combine_chunks())
     return cut.containers["health_state"].combine_chunks().take(place).cast(pa.string())
@@ -110,8 +112,9 @@ def _redundancy(redundancy: Ints) -> pa.Array:
 
 
 def _matters(judgement: HealthJudgement) -> Bools:
-    """Return with which containers anything is the matter: one that has a flag or is not HEALTHY,
-    whose replicas differ, of which one is outvoted, or that nobody knows."""
+    """Return True for each container with a problem: it has a flag, is not HEALTHY, is unknown to
+    the control plane, has differing replicas or an outvoted replica.
+    """
     compared, batch = judgement.compared, judgement.view.batch
     found: Bools = np.isin(compared.checksum_class, [CLASSES.index(c) for c in DIFFERING])
     found |= (judgement.flags != 0) | (judgement.verdicts.state != HealthState.HEALTHY)
@@ -192,7 +195,7 @@ def _plan(judgement: HealthJudgement) -> dict[str, pa.Array]:
 
 
 def source_doubts(judgement: HealthJudgement) -> list[list[str]]:
-    """Return for each row of the plan what speaks against its sources, as text."""
+    """Return the doubts about the sources of each row of the plan, as text."""
     actions, batch = judgement.actions, judgement.view.batch
     told: list[list[str]] = [[] for _ in range(len(actions.container))]
     place = np.repeat(np.arange(len(told)), actions.sources.sizes())
@@ -204,7 +207,7 @@ def source_doubts(judgement: HealthJudgement) -> list[list[str]]:
 
 
 def _warned(reasons: Iterable[str], doubts: Sequence[Sequence[str]]) -> list[str]:
-    """Return the reasons, each with what speaks against the sources of its row."""
+    """Return the reasons, each with the doubts about the sources of its row."""
     return [
         f"{reason}; no better source than {'; '.join(told)}" if told else reason
         for reason, told in zip(reasons, doubts, strict=True)

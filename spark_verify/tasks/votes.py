@@ -1,11 +1,11 @@
-"""How replicas voted: which of them could have lost a contest about their roots, and which did.
+"""Finds the replicas that could have lost a vote about their roots, and those that lost it.
 
-A replica is *exposed* where enough others voted beside it to outvote it, and the contest was
-decided. Erasure-coded shards, replicas that stand alone, and those that do not answer are not: to
-count them would make a volume that holds many of them look innocent.
+A replica is *exposed* if enough others voted to outvote it, and the contest was decided.
+Erasure-coded shards, single replicas, and replicas that do not answer are not exposed. Counting
+them would make a volume with many of them look innocent.
 
-Where all others of a contest run one version, and the replica another, it stood `against` that
-version: then a loss may be the fault of either (`health.blame`).
+If all others in a contest run one version, and the replica another, it voted `against` that
+version. A loss may then be the fault of either version (`health.blame`).
 """
 
 from collections.abc import Sequence
@@ -26,13 +26,13 @@ VOTE: Final = pa.schema(
         ("is_lost", pa.bool_()),
     ]
 )
-"""One exposed replica. `against`: the version of all others, where it is another than the
-replica's own, else empty."""
+"""One exposed replica. `against` is the version of all others if it differs from the replica's
+version, else empty.
+"""
 
 
 def votes(judgement: HealthJudgement, cut: BatchSlice, versions: Sequence[str]) -> pa.Table:
-    """Return one row for each exposed replica. `versions` are those of the judge's nodes, in their
-    order."""
+    """Return one row per exposed replica. `versions` are those of the judge's nodes, in order."""
     compared, batch = judgement.compared, judgement.view.batch
     rows = np.flatnonzero(compared.is_exposed)
     node = batch.replicas.node[rows]
@@ -51,8 +51,9 @@ def votes(judgement: HealthJudgement, cut: BatchSlice, versions: Sequence[str]) 
 
 
 def _against(contest: Ints, version: Ints) -> Ints:
-    """Return for each voter the version of all others of its contest, where they have one that is
-    not its own; else -1."""
+    """Return for each voter the version of all others in its contest if they share one that differs
+    from its own, else -1.
+    """
     same = Groups.of(contest, version)
     size = same.tally()
     own = contest[same.first]
