@@ -39,7 +39,7 @@ AHEAD_MAX_MS: Final = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class InputColumn:
-    """One column of a table; if `words` is not empty, other values are invalid."""
+    """A column of a table; if `words` is not empty, other values are invalid."""
 
     name: str
     type: pa.DataType

@@ -22,7 +22,7 @@ DEFAULT: Final = "default"
 
 @dataclass(frozen=True, slots=True)
 class VerifyOption:
-    """One numeric option: its meaning and its valid range."""
+    """A numeric option: its meaning and its valid range."""
 
     name: str
     meaning: str

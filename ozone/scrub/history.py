@@ -224,7 +224,7 @@ class History:
     # rounds
 
     def begin_round(self, now_ms: int, *, anew: bool) -> int:
-        """Return the start of the current round; begin one if there is none, or if `anew`."""
+        """Return the start of the current round; begin one if there is none, or on request."""
         with self._change() as base:
             row = base.execute(
                 "SELECT begun_at_ms FROM rounds WHERE ended_at_ms IS NULL "

@@ -74,17 +74,17 @@ class OzoneTools:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScrubOptions:
-    """The options of a scrub. `container_ids`: only these; empty for all. `anew`: begin a round,
-    whatever an unfinished one has read. `bytes_per_s_max`: 0 = limited only by other users of the
-    disk.
-    """
+    """The options of a scrub."""
 
     data_dirs: Sequence[Path]
     state_dir: Path
     database_dirs: Sequence[Path] = ()
     container_ids: frozenset[ContainerId] = frozenset()
+    """The containers to scrub; empty for all."""
     anew: bool = False
+    """Begin a new round even if a round is unfinished."""
     bytes_per_s_max: int = 0
+    """0 = limited only by other users of the disk."""
 
 
 def _is_not_told(_volume: OzoneVolume | Path, _error: Exception) -> None:

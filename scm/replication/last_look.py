@@ -1,6 +1,6 @@
 """The final check of a command before it is sent: does it still serve its purpose?
 
-    pending ──objections──► what speaks against it, by command;  named_by ──► whom it goes on to
+    pending ──objections──► the objection to each command;  named_by ──► other datanodes it names
 
 Callers hold the control plane's lock.
 """

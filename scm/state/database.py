@@ -3,8 +3,8 @@
     with state.change() as change:      memory changes at once, so later steps see earlier ones
         change.put(state.nodes, node)
         change.remove(state.replicas, key)
-        change.on_commit(tell)          one synced LMDB transaction; then `tell` is called
-                                        if it fails, memory is undone and nothing is told
+        change.on_commit(tell)          one synced LMDB transaction, then a call of `tell`
+                                        if it fails, memory is undone and `tell` is not called
 
 Reads never touch the disk, except for outcomes and deleted blocks. There is one owner at a time:
 callers hold the control plane's lock, and a lock file excludes a second process.

@@ -104,12 +104,12 @@ def index_of(cluster: Cluster, datanode_id: str) -> int:
     raise AssertionError(datanode_id)
 
 
-def test_what_is_damaged_and_moved_is_found_in_exported_reports(
+def test_exported_reports_reveal_damaged_moved_and_changed_replicas(
     exporting: Cluster, tmp_path: Path
 ) -> None:
     """
-    One replica is damaged on its disk. Then one is moved from a report to another, and the root of
-    one is changed: beside the snapshot these are the rows, and no others.
+    A replica is damaged on its disk. Then a replica is moved from one report to another, and a root
+    is changed: exactly these rows differ from the snapshot.
     """
     first, second = closed_containers(exporting)
     wait_until(lambda: AGENTS == len(reports_of(exporting)), within_s=WAIT_S)

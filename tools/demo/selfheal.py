@@ -1,7 +1,8 @@
 """The demo's first act: one flipped bit, found by a scan and repaired without Spark.
 
-flip ─► scan ─► report ─► the control plane's own order ─► equal again; then it is told to leave
-the rest of the story to the plan of Spark
+flip ─► scan ─► report ─► the control plane's own order ─► equal again
+
+The control plane is then restarted without healing, so that the later acts use plans of Spark.
 """
 
 import time

@@ -4,7 +4,7 @@
                agent pushes it to an Ozone datanode, an Ozone datanode pulls it from an agent
     damaged    a copy at an agent, a copy at an Ozone datanode that only agents can help, a shard
                of an erasure-coded container at an agent, another at an Ozone datanode
-    healed     by whom it is, when the SCM orders reconciles, or its replication manager acts
+    healed     by reconciles that the SCM orders, or by its replication manager; reports by which
 
 A round is one order to reconcile, or one round of the replication manager. The moved bytes are
 those that an agent fetched of a copy, or the size of a rebuilt shard.

@@ -1,13 +1,14 @@
 """Reconciles differing or damaged replicas on the control plane's own decision.
 
-    look ──judge──► wanted ──settled, no delete owed──► reconcile, within the datanodes' limits
+    look ──judge──► wanted ──settled, no pending delete──► reconcile, within the datanodes' limits
 
-It orders the same reconciles that the judge puts into a plan of Spark's, without Spark, as soon as
-the reports behind them have settled: replicas differ for a moment while each carries out the same
-command after the other. Replicas that differ only in tombstones wait longer, because a pending
-delete explains that. The guard against loops is shared (`scm.replication.reconciling.attempts`):
-after a few commands that changed nothing, only an operator can retry. A contradiction alone also
-needs an operator; other damage of the same container is repaired.
+The orders are those that the judge writes into a plan of Spark's, but without Spark. They wait
+until the reports behind them have settled, because replicas differ for a moment while they carry
+out the same command one after the other. Replicas that differ only in tombstones wait longer,
+because a pending delete explains that. The guard against loops is shared
+(`scm.replication.reconciling.attempts`): after a few commands that changed nothing, only an
+operator can retry. A contradiction alone also needs an operator; other damage of the same container
+is repaired.
 """
 
 from collections.abc import Iterable

@@ -4,7 +4,7 @@
     load       Ozone's client writes keys with three copies and erasure-coded ones, reads, deletes,
                closes containers
     harm       kill -9 of agents, datanodes and the SCM at times that the seed draws; some stay
-               away until the SCM takes them for dead and has what they had made anew
+               away until the SCM considers them dead and has replaced their replicas
     judged     with nothing more under way: keys, blocks, roots, the replication manager's report,
                what agents' scans find, errors in Ozone's logs
 
