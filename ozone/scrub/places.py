@@ -1,7 +1,7 @@
 """The verdicts on what is found in each place of a volume.
 
 A place is a name that Ozone gives to a file or directory. The database has rows about it, or none:
-`RULES` has the verdict of each combination. docs/OZONE.md shows the table, and
+`RULES` has the verdict of each combination. docs/OZONE_REFERENCE.md shows it, and
 tests/integration/ozone/test_ozone_places.py tries each cell.
 
 Ozone follows symbolic links, so a link to the right kind of file is read like the file. The

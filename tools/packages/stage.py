@@ -24,7 +24,8 @@ PROGRAMS: Final = ("suture", "suture-agent", "suture-scm")
 VERIFY: Final = "suture-verify"
 VERIFY_DESCRIPTION: Final = "Compares the replicas of a whole cluster of Suture or Ozone, on Spark"
 DOCUMENTS: Final = ("README.md", "CHANGELOG.md", "LICENSE", "SECURITY.md", "docs/OPERATIONS.md",
-                    "docs/CONFIGURATION.md", "docs/EVENTS.md", "docs/OZONE.md")  # fmt: skip
+                    "docs/CONFIGURATION.md", "docs/EVENTS.md", "docs/OZONE.md",
+                    "docs/OZONE_REFERENCE.md", "docs/BENCHMARKS.md")  # fmt: skip
 PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 DESCRIPTION: Final = PROJECT["description"].rstrip(".")
 OPTIONS: Final = Path("etc/suture/agent.toml")

@@ -220,7 +220,7 @@ def test_the_document_has_the_table_of_verdicts() -> None:
     """
     An operator finds each combination there.
     """
-    assert table() in (ROOT / "docs" / "OZONE.md").read_text(), table()
+    assert table() in (ROOT / "docs" / "OZONE_REFERENCE.md").read_text(), table()
 
 
 def test_a_container_whose_directory_went_after_it_was_read_is_missing(
