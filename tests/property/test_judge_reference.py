@@ -15,7 +15,7 @@ from tests.support.verification.random_clusters import random_cluster
 from tests.support.verification.snapshots import OpRow, ReplicaRow, SnapshotRows
 
 CONTAINERS = int(os.environ.get("SUTURE_JUDGED_CONTAINERS", "8000"))
-"""Of one seeded cluster; CONTRIBUTING.md says how to try many more."""
+"""Of one seeded cluster; docs/TESTING.md says how to try many more."""
 
 RACKS = 4
 

@@ -31,7 +31,7 @@ from tests.support.verification.snapshots import ReplicaRow, SnapshotRows
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
 CONTAINERS = int(os.environ.get("SUTURE_WELL_CONTAINERS", "4000"))
-"""Of each cluster; CONTRIBUTING.md says how to try many more."""
+"""Of each cluster; docs/TESTING.md says how to try many more."""
 
 DRAWN = {"nearly well": nearly_well, "all kinds": random_cluster}
 

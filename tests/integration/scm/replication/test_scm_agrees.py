@@ -19,7 +19,7 @@ OPTIONS = ScmOptions(heartbeat_interval_ms=1_000, check_interval_ms=1_000)
 CONTAINERS = 300
 TICKS = 4
 
-SEED = 0  # CONTRIBUTING.md says how to live many more days
+SEED = 0  # docs/TESTING.md says how to live many more days
 DAYS_CONTAINERS = 100
 DAYS_SECONDS = 20
 
