@@ -7,7 +7,7 @@ import re
 import sys
 from typing import Final
 
-RAISED: Final = re.compile(r"[A-Za-z_][\w.]*(Error|RefusedError)\b: ")
+RAISED: Final = re.compile(r"[A-Za-z_][\w.]*(Error|Refused)\b: ")
 """The last line of a Python traceback; Java classes have their package as a prefix."""
 
 MORE_MEMORY: Final = "has this machine too little memory? --master names a cluster of Spark"

@@ -75,7 +75,7 @@ class Reregister:
 Understood = TranslatedCommand | ImmediateAnswer | UnknownCommand | Reregister
 
 
-class _Malformed(ValueError):
+class _MalformedCommand(ValueError):
     """Raised for an invalid command; the text names the fault."""
 
 
@@ -125,7 +125,7 @@ def _fill(ours: scm_pb2.Command, order: ScmCommandType, part: Any) -> None:
             _fill_transactions(ours.delete_blocks, part)
         case ScmCommandType.SET_OPERATIONAL_STATE:
             if part.state not in set(NodeOperationalState):
-                raise _Malformed(f"there is no operational state {part.state}")
+                raise _MalformedCommand(f"there is no operational state {part.state}")
             ours.set_operational_state.op_state = NodeOperationalState(part.state).name
             expiry_s = max(0, part.expiry_s)
             ours.set_operational_state.op_expiry_ms = min(expiry_s, INT64_END // 1000) * 1000
@@ -134,7 +134,7 @@ def _fill(ours: scm_pb2.Command, order: ScmCommandType, part: Any) -> None:
         case ScmCommandType.RECONCILE:
             ours.reconcile.container_id = _container(part)
             if not 1 <= len(part.peers) <= PEERS_MAX:
-                raise _Malformed(f"{len(part.peers)} peers, possible are 1..{PEERS_MAX}")
+                raise _MalformedCommand(f"{len(part.peers)} peers, possible are 1..{PEERS_MAX}")
             for peer in part.peers:
                 ours.reconcile.peers.add(**_endpoint(peer, STANDALONE))
         case ScmCommandType.REPLICATE:
@@ -153,7 +153,7 @@ def _fill_copy(ours: scm_pb2.ReplicateCommand, part: Any) -> None:
         ours.target.datanode_id, ours.target.address = named["datanode_id"], named["address"]
         return
     if not 1 <= len(part.sources) <= PEERS_MAX:
-        raise _Malformed(f"no target, and {len(part.sources)} sources, possible are 1..{PEERS_MAX}")
+        raise _MalformedCommand(f"no target, and {len(part.sources)} sources, possible are 1..{PEERS_MAX}")
     ours.replica_index = min(max(0, part.replica_index), INDEX_MAX)
     for source in part.sources:
         ours.sources.add(**_endpoint(source, REPLICATION))
@@ -167,13 +167,13 @@ def _fill_reconstruction(ours: scm_pb2.ReconstructCommand, part: Any) -> None:
     ours.container_id = _container(part)
     count = len(part.sources) + len(part.targets)
     if count > PEERS_MAX or len(part.missing) != len(part.targets):
-        raise _Malformed(
+        raise _MalformedCommand(
             f"{len(part.missing)} shards for {len(part.targets)} targets from "
             f"{len(part.sources)} sources"
         )
     coding = part.coding
     if min(coding.data, coding.parity, coding.cell_bytes) < 1:
-        raise _Malformed("the command names no erasure code")
+        raise _MalformedCommand("the command names no erasure code")
     ours.scheme.codec = coding.codec.decode("ascii", "replace").lower()
     ours.scheme.data, ours.scheme.parity = coding.data, coding.parity
     ours.scheme.cell_bytes = coding.cell_bytes
@@ -189,7 +189,7 @@ def _fill_transactions(ours: scm_pb2.DeleteBlocksCommand, part: Any) -> None:
     for transaction in part.transactions:
         numbers = (transaction.transaction_id, transaction.container_id, *transaction.local_ids)
         if any(number < 0 for number in numbers):
-            raise _Malformed(f"transaction {transaction.transaction_id} has negative ids")
+            raise _MalformedCommand(f"transaction {transaction.transaction_id} has negative ids")
         ours.transactions.add(
             transaction_id=transaction.transaction_id,
             container_id=transaction.container_id,
@@ -199,7 +199,7 @@ def _fill_transactions(ours: scm_pb2.DeleteBlocksCommand, part: Any) -> None:
 
 def _container(part: Any) -> int:
     if not 1 <= part.container_id <= ID_MAX:
-        raise _Malformed(f"there is no container {part.container_id}")
+        raise _MalformedCommand(f"there is no container {part.container_id}")
     return int(part.container_id)
 
 
@@ -208,9 +208,9 @@ def _endpoint(peer: Any, port: bytes) -> dict[str, str]:
     host = peer.ip_address or peer.host_name
     ports = [one.value for one in peer.ports if one.name == port]
     if not host.isascii() or not 0 < len(host) <= HOST_BYTES_MAX or not host.decode().isprintable():
-        raise _Malformed("a peer has no address")
+        raise _MalformedCommand("a peer has no address")
     if not ports or not 0 < ports[0] <= PORT_MAX:
-        raise _Malformed(f"a peer has no port {port.decode()}")
+        raise _MalformedCommand(f"a peer has no port {port.decode()}")
     name = host.decode()
     address = f"[{name}]:{ports[0]}" if ":" in name else f"{name}:{ports[0]}"
     return {"datanode_id": _datanode_id(peer), "address": address}
@@ -222,7 +222,7 @@ def _datanode_id(peer: Any) -> str:
     except (ValueError, UnicodeDecodeError):
         pass
     if not peer.HasField("uuid128"):
-        raise _Malformed("a peer has no id")
+        raise _MalformedCommand("a peer has no id")
     halves = (peer.uuid128.most % 2**64, peer.uuid128.least % 2**64)
     return str(UUID(int=halves[0] << 64 | halves[1]))
 

@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeReplicaReport:
-    """One `ContainerReport` or `ColumnReport` of a heartbeat; states of `replicas` may be DELETED.
+    """A `ContainerReport` or `ColumnReport` of a heartbeat; states of `replicas` may be DELETED.
 
     A large one is applied in parts: each but the first is `is_continued`, and each but the last
     `is_unfinished`.

@@ -150,6 +150,22 @@ PLANTED: dict[tidy.Rule, tuple[dict[str, str], dict[str, str]]] = {
         },
         {"Makefile": "pip install .\n", "go.mod": "require google.golang.org/grpc v1.77.0\n"},
     ),
+    tidy.docstrings_say_what_it_is: (
+        {"agent/x.py": 'def f():\n    """What a replica has."""\n', "scm/x.py": '"""It is."""\n'},
+        {"agent/x.py": 'def f():\n    """Return a replica."""\n', "tests/x.py": '"""It is."""\n'},
+    ),
+    tidy.tests_name_their_subject: (
+        {"tests/unit/test_x.py": "def test_what_is_full(): ...\n"},
+        {"tests/unit/test_x.py": "def test_full_disk_is_reported(): ...\n"},
+    ),
+    tidy.classes_are_nouns_of_their_own: (
+        {"agent/x.py": "class Held: ...\nclass Lease: ...\n", "scm/x.py": "class Lease: ...\n"},
+        {"agent/x.py": "class Lease: ...\n", "tests/x.py": "class Held: ...\nclass Lease: ...\n"},
+    ),
+    tidy.documents_wrap: (
+        {"docs/X.md": "word " * 21 + "\n"},
+        {"docs/X.md": f"{'word ' * 20}\n| {'cell ' * 30}|\n```\n{'code ' * 30}\n```\n"},
+    ),
 }
 
 

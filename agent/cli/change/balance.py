@@ -37,9 +37,7 @@ def balance(
         str, typer.Option(metavar="PERCENT", help="How far from the average a datanode may be.")
     ] = "10%",
     iterations: Annotated[int, typer.Option(min=1, max=1_000, help="No more than so many.")] = 10,
-    status: Annotated[
-        bool, typer.Option("--status", help="Only print_line how far it is.")
-    ] = False,
+    status: Annotated[bool, typer.Option("--status", help="Only print how far it is.")] = False,
     stop: Annotated[bool, typer.Option("--stop", help="Begin no more moves.")] = False,
     dry_run: DryRunFlag = False,
     yes: YesFlag = False,

@@ -45,7 +45,7 @@ YesFlag = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
 ForceFlag = Annotated[
     bool, typer.Option("--force", help="Give up commits that no closed replica has.")
 ]
-DryRunFlag = Annotated[bool, typer.Option("--dry-run", help="Only print_line what would be done.")]
+DryRunFlag = Annotated[bool, typer.Option("--dry-run", help="Only print what would be done.")]
 NodeOption = Annotated[
     str, typer.Option("--datanode", metavar="ID|HOST:PORT", help="Whose replicas.")
 ]

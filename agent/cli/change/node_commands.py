@@ -52,7 +52,7 @@ Datanodes = Annotated[
         metavar="DATANODE", help="Ids of datanodes, prefixes of them, addresses, or racks: /..."
     ),
 ]
-ForceFlag = Annotated[bool, typer.Option("--force", help="Whatever the checks print_line.")]
+ForceFlag = Annotated[bool, typer.Option("--force", help="Whatever the checks say.")]
 UndoFlag = Annotated[
     bool, typer.Option("--undo", help="Take them back into service, however far they have come.")
 ]

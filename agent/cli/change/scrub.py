@@ -80,9 +80,7 @@ def scan(
     datanode: NodeOption = None,
     wait: Annotated[
         bool,
-        typer.Option(
-            "--wait", help="Read now, print_table how far it is, and print_line what was found."
-        ),
+        typer.Option("--wait", help="Read now, and print the progress and the findings."),
     ] = False,
     full_speed: Annotated[
         bool, typer.Option("--full-speed", help="With --wait: clients' reads wait, not the scan.")

@@ -47,7 +47,7 @@ def check(config: ConfigOption = CONFIG_PATH, as_json: JsonFlag = False) -> int:
 def show_options(
     config: ConfigOption = CONFIG_PATH,
     origin: Annotated[
-        bool, typer.Option("--origin", help="Also print_line which file and line set each option.")
+        bool, typer.Option("--origin", help="Also print which file and line set each option.")
     ] = False,
     as_json: JsonFlag = False,
 ) -> int:

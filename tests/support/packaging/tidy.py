@@ -17,6 +17,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
+from tests.support.packaging import language
 from tests.support.packaging.naming import (
     DECLARING,
     NAMING,
@@ -471,6 +472,39 @@ def lines_matching(tree: Tree, pattern: re.Pattern[str], fault: str) -> Iterator
                 yield f"{path}:{number}: {fault}: {line.strip()[:80]}"
 
 
+def docstrings_say_what_it_is(tree: Tree) -> Iterator[str]:
+    """A docstring begins with a verb in the imperative or a noun: no question, no pronoun."""
+    for path, module in tree.modules.items():
+        for line, text in language.indirect_docstrings(module):
+            if not path.startswith("tests/"):
+                yield f"{path}:{line}: {text[:60]}"
+
+
+def tests_name_their_subject(tree: Tree) -> Iterator[str]:
+    """A test is named by subject, condition and result: no pronoun or connective comes first."""
+    for path, node in tree.nodes(ast.FunctionDef, ast.AsyncFunctionDef):
+        if path.startswith("tests/") and language.CONNECTIVE.match(node.name):
+            yield f"{path}:{node.lineno}: {node.name}"
+
+
+def classes_are_nouns_of_their_own(tree: Tree) -> Iterator[str]:
+    """A class is named by a noun, and no other class of the product has its name."""
+    product = {path: module for path, module in tree.modules.items() if is_product(path)}
+    for path, line, name in language.repeated_classes(product):
+        yield f"{path}:{line}: {name} is another class, too"
+    for path, node in tree.nodes(ast.ClassDef):
+        if is_product(path) and language.is_lone_participle(node.name):
+            yield f"{path}:{node.lineno}: {node.name} is a participle"
+
+
+def documents_wrap(tree: Tree) -> Iterator[str]:
+    """Prose in documents wraps at 100 characters."""
+    for path, text in tree.texts.items():
+        if path.endswith(".md"):
+            for number in language.long_prose(text):
+                yield f"{path}:{number}: a long line"
+
+
 RULES: tuple[Rule, ...] = (
     functions_are_short,
     files_are_short,
@@ -494,4 +528,8 @@ RULES: tuple[Rule, ...] = (
     no_path_of_one_machine,
     no_host_of_a_registry,
     citations_are_of_what_is_here,
+    docstrings_say_what_it_is,
+    tests_name_their_subject,
+    classes_are_nouns_of_their_own,
+    documents_wrap,
 )
