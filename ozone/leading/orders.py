@@ -153,7 +153,9 @@ def _fill_copy(ours: scm_pb2.ReplicateCommand, part: Any) -> None:
         ours.target.datanode_id, ours.target.address = named["datanode_id"], named["address"]
         return
     if not 1 <= len(part.sources) <= PEERS_MAX:
-        raise _MalformedCommand(f"no target, and {len(part.sources)} sources, possible are 1..{PEERS_MAX}")
+        raise _MalformedCommand(
+            f"no target, and {len(part.sources)} sources, possible are 1..{PEERS_MAX}"
+        )
     ours.replica_index = min(max(0, part.replica_index), INDEX_MAX)
     for source in part.sources:
         ours.sources.add(**_endpoint(source, REPLICATION))

@@ -24,7 +24,7 @@ from tests.support.wire.lost_field import ASKED, DONE, LOST, READ, ROOT, SENT, a
 TABLE: Final = Path(__file__).with_name("holders.tsv")
 ROUNDS: Final = 10
 PROCESSES: Final = 2
-START_S: Final = 120.0
+START_S: Final = 300.0
 TRIAL_S: Final = 10.0
 
 

@@ -22,7 +22,7 @@ from _pytest.runner import runtestprotocol
 from tests.support.wire import lost_field
 from tests.support.wire.lost_field import ASKED, DONE, LOST
 
-DEADLINE_S: Final = 40.0
+DEADLINE_S: Final = 120.0
 AGAIN_S: Final = 1.0
 NOTHING: Final = "none"
 
