@@ -23,7 +23,7 @@ def verified(snapshot: Path, out: Path, *more: str, **environment: str) -> Path:
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 2, done.stderr
