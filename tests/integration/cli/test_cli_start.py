@@ -78,7 +78,7 @@ def printing(
     code = (
         "from agent.cli import start, main\n"
         "def command():\n"
-        "    from agent.cli.terminal.output import emit, say\n"
+        "    from agent.cli.terminal.output import print_json, print_line\n"
         f"    {text}\n"
         "    return 0\n"
         "main.prepared = lambda _: command\n"
@@ -95,21 +95,21 @@ def printing(
 
 def test_names_that_a_terminal_cannot_show_are_shown_as_codes() -> None:
     """The others of the list are shown, too."""
-    ended = printing("say('\\u0431a')", PYTHONIOENCODING="ascii")
+    ended = printing("print_line('\\u0431a')", PYTHONIOENCODING="ascii")
 
     assert (0, "\\u0431a\n") == (ended.returncode, ended.stdout), ended.stderr
 
 
 def test_a_closed_output_is_for_nobody() -> None:
     """The command runs with closed outputs, as cron may start it."""
-    ended = printing("emit({})", way='"$@" >&- 2>&-')
+    ended = printing("print_json({})", way='"$@" >&- 2>&-')
 
     assert 0 == ended.returncode
 
 
 def test_a_full_disk_below_the_output_is_said() -> None:
     """In one line, on stderr; not by two tracebacks."""
-    ended = printing("emit('x' * 100_000)", way='"$@" > /dev/full')
+    ended = printing("print_json('x' * 100_000)", way='"$@" > /dev/full')
 
     assert ExitCode.FAILED == ended.returncode
     assert "error: cannot write to stdout: No space left on device [IO_EXCEPTION]\n" == ended.stderr
@@ -120,7 +120,8 @@ GONE = "import select; at = select.poll(); at.register(1, 0); at.poll(60_000)"
 
 
 @pytest.mark.parametrize(
-    "text", ["emit(1)", "say('a')", "emit('x' * 100_000)", "say('x' * 100_000)"]
+    "text",
+    ["print_json(1)", "print_line('a')", "print_json('x' * 100_000)", "print_line('x' * 100_000)"],
 )
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("words", [("ls", "--json"), ("ls",)])
@@ -150,7 +151,7 @@ def test_error_goes_to_stderr_if_stdout_cannot_be_written() -> None:
     ]
 
 
-@pytest.mark.parametrize("text", ["emit(1)", "say('a')"])
+@pytest.mark.parametrize("text", ["print_json(1)", "print_line('a')"])
 def test_a_reader_that_goes_before_a_short_answer_is_no_success(text: str) -> None:
     """The exit code is that of a long answer, although the pipe closes before anything is
     written.
@@ -163,7 +164,7 @@ def test_a_reader_that_goes_before_a_short_answer_is_no_success(text: str) -> No
 
 def test_a_reader_that_goes_is_no_success() -> None:
     """A pipeline that checks all its parts gets an exit code for the closed reader."""
-    ended = printing("emit('x' * 1_000_000)", way='"$@" | true; exit ${PIPESTATUS[0]}')
+    ended = printing("print_json('x' * 1_000_000)", way='"$@" | true; exit ${PIPESTATUS[0]}')
 
     assert (ExitCode.READER_GONE, "") == (ended.returncode, ended.stderr)
 

@@ -58,7 +58,7 @@ def test_uncaught_exceptions_and_warnings_are_logged_as_json() -> None:
 UNHEARD = """
 import sys
 from agent.observe import logs
-from agent.runtime.loop import Busy, Done, Loop
+from agent.runtime.loop import Busy, NoMoreWork, WorkerLoop
 logs.configure("info")
 logs.take_over()
 class Fails:
@@ -68,8 +68,8 @@ class Fails:
         self.count += 1
         if self.count == 1:
             raise ValueError("as a worker does on a bad day")
-        return Done()
-loop = Loop(Fails())
+        return NoMoreWork()
+loop = WorkerLoop(Fails())
 loop.start()
 assert loop.join(30)
 print(loop.status().state.value)

@@ -277,12 +277,12 @@ class TestFormer:
         """The unit's SystemCallFilter= forbids it for all processes that the agent starts."""
         asked = (
             "import os\n"
-            "from agent.scan.shadow.former import FormerHasher\n"
+            "from agent.scan.shadow.former import ReferenceChecksums\n"
             "from merkle.replica import ChecksumType\n"
             "from tests.support.faults.refused_calls import refuse_setpriority\n"
             "refuse_setpriority()\n"
             "try:\n    os.nice(1)\nexcept PermissionError:\n    print('refused')\n"
-            "hasher = FormerHasher()\n"
+            "hasher = ReferenceChecksums()\n"
             "print(hasher.sums(ChecksumType.CRC32C, 512, b'x').hex())\n"
             "hasher.close()\n"
         )
