@@ -30,8 +30,9 @@ class Acknowledged:
     container_ids: set[int] = field(default_factory=set)
     command_ids: set[int] = field(default_factory=set)
     answered: set[int] = field(default_factory=set)
-    # Roots by datanode and container; the second is one that was sent and not acknowledged.
-    replicas: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+    # Roots by datanode and container: the acknowledged one, then those sent since without an
+    # answer, of which the last that arrived before a kill is there.
+    replicas: dict[tuple[str, int], tuple[int, ...]] = field(default_factory=dict)
     term: int = 0
     cluster_id: str = ""
 
@@ -88,10 +89,9 @@ class Driver:
         root = self.random.randint(1, 2**64 - 1)
         state = container_pb2.OPEN if self.steps % 2 else container_pb2.CLOSED
         place = (node.datanode_id, container_id)
-        acknowledged, _sent = self.known.replicas.get(place, (0, 0))
-        self.known.replicas[place] = (acknowledged, root)
+        self.known.replicas[place] = (*self.known.replicas.get(place, (0,)), root)
         node.report_some(report(container_id, state, bcsid=1, root=root))
-        self.known.replicas[place] = (root, root)
+        self.known.replicas[place] = (root,)
 
     def close(self) -> None:
         """Order a container closed; its commands are now known."""

@@ -23,7 +23,7 @@ from tools.mutants.mutation import Mutant
 CHECKS_MAX: Final = 6  # per guard: those that surely remove it come first
 SCHEDULE_CPU_S: Final = 60.0  # one takes a second: a longer one never ends
 BUSY: Final = 50  # times the processor time: a slower one is blocked
-BROKEN: Final = ("Stuck", "AssertionError")  # raised by broken promises inside the product
+BROKEN: Final = ("Deadlock", "AssertionError")  # raised by broken promises inside the product
 
 
 @dataclass(frozen=True, slots=True)

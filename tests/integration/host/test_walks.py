@@ -62,7 +62,7 @@ def modules_below(frame: FrameType | None) -> list[str]:
 @pytest.fixture
 def walks() -> Walks:
     """What is looked at."""
-    return Walks("Intake.accept", "TaskPool.submit", "ReplicaStore.close_container")
+    return Walks("CommandIntake.accept", "TaskPool.submit", "ReplicaStore.close_container")
 
 
 @pytest.fixture
