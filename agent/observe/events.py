@@ -33,7 +33,8 @@ AGENT: Final[Mapping[str, EventSpec]] = {
     "canary_found": EventSpec("A scan found the fault that was planted, in a drill.", (VOLUME,)),
     "canary_not_found": EventSpec("A scan passed over the fault that was planted.", (VOLUME,)),
     "canary_renewed": EventSpec(
-        "The store of the fault that a scan has to find was damaged, and is made anew.", (VOLUME,)
+        "The store with the fault that a scan has to find was damaged and is rebuilt.",
+        (VOLUME,),
     ),
     "change_watch_died": EventSpec("The kernel tells no more of writes; scans go on."),
     "change_watch_limited": EventSpec("Not all directories can be watched; raise the limit."),
@@ -52,7 +53,7 @@ AGENT: Final[Mapping[str, EventSpec]] = {
     "deletes_not_confirmed": EventSpec(
         "The control plane did not say whether it ordered deletes that peers claim.", (CONTAINER,)
     ),
-    "drop_callback_died": EventSpec("A defect: who was to hear of a dropped task failed."),
+    "drop_callback_died": EventSpec("A defect: the callback for a dropped task failed."),
     "metadata_fault": EventSpec("Descriptor, tree or directories are not well.", (CONTAINER,)),
     "neighbours_asked_for": EventSpec(
         "What lies beside damage is read next, by place on the disk (`how`) or by id.",
@@ -117,7 +118,7 @@ AGENT: Final[Mapping[str, EventSpec]] = {
     "report_exported": EventSpec("All replicas were written to a file for the Spark job."),
     "scan_given_up": EventSpec("A scan that was asked for failed too often.", (CONTAINER,)),
     "scan_not_queued": EventSpec("A scan that was asked for cannot be.", (CONTAINER,)),
-    "scan_requested": EventSpec("Somebody or something wants a replica read.", (CONTAINER,)),
+    "scan_requested": EventSpec("A scan of a replica was requested.", (CONTAINER,)),
     "scm_not_reached": EventSpec("The first of perhaps many failures to call it."),
     "identity_from_scm": EventSpec(
         "No volume can be read: the agent has the id that the SCM knows at its address."
@@ -140,7 +141,7 @@ AGENT: Final[Mapping[str, EventSpec]] = {
     "task_refused": EventSpec("A command was not taken: twice, late, or no room."),
     "tasks_still_running": EventSpec("The stop does not wait longer."),
     "verification_file_changed": EventSpec(
-        "Somebody removed or changed the newest file of the log; another follows.",
+        "The newest file of the log was removed or changed from outside; another one was begun.",
         (VOLUME,),
     ),
     "verification_not_logged": EventSpec(
@@ -211,7 +212,9 @@ SCM: Final[Mapping[str, EventSpec]] = {
     ),
     "node_read_only": EventSpec("Its layout is not ours; nothing is ordered.", (DATANODE,)),
     "node_registered": EventSpec("A datanode called in.", (DATANODE,)),
-    "node_removed": EventSpec("A person struck a dead datanode off the books.", (DATANODE,)),
+    "node_removed": EventSpec(
+        "An operator removed a dead datanode from the control plane.", (DATANODE,)
+    ),
     "plan_applied": EventSpec("What Spark proposed, by what was decided."),
     "reconstruct_ordered": EventSpec("Shards are to be computed.", (CONTAINER, COMMAND)),
     "replicas_struck_off": EventSpec("What a dead decommissioned datanode had leaves the books."),

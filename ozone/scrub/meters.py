@@ -28,7 +28,7 @@ SHOWN: Final = tuple(standing for standing in ScrubStatus if standing is not Scr
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _EntryCounts:
     """Counts of a history's entries, for one container or all."""
 
     standings: Counter[ScrubStatus]
@@ -39,15 +39,15 @@ class HistoryCounts:
     """Counts a history's entries; a result is parsed again only after it changed."""
 
     def __init__(self) -> None:
-        self._known: dict[ContainerId, tuple[int, _Known]] = {}
+        self._known: dict[ContainerId, tuple[int, _EntryCounts]] = {}
 
-    def count(self, path: Path, refused: Collection[ContainerResult] = ()) -> _Known:
+    def count(self, path: Path, refused: Collection[ContainerResult] = ()) -> _EntryCounts:
         """Count the results of a volume, with `refused` containers as they are now.
 
         Uses its own connection, beside the worker's. Thread-safe: the last caller's results are
         kept.
         """
-        known: dict[ContainerId, tuple[int, _Known]] = {}
+        known: dict[ContainerId, tuple[int, _EntryCounts]] = {}
         with closing(History(path)) as history:
             for container_id, mark in history.marks().items():
                 had = self._known.get(container_id)
@@ -56,7 +56,7 @@ class HistoryCounts:
                 elif (result := history.result(container_id)) is not None:
                     known[container_id] = (mark, _counted(result))
         self._known = known
-        total = _Known(Counter(), Counter())
+        total = _EntryCounts(Counter(), Counter())
         now = {result.container_id: (0, _counted(result)) for result in refused}
         for _, one in {**known, **now}.values():
             total.standings.update(one.standings)
@@ -64,9 +64,9 @@ class HistoryCounts:
         return total
 
 
-def _counted(result: ContainerResult) -> _Known:
+def _counted(result: ContainerResult) -> _EntryCounts:
     findings = Counter((item.verdict.value, item.fault.value) for item in result.findings)
-    return _Known(Counter([result.standing]), findings)
+    return _EntryCounts(Counter([result.standing]), findings)
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ class ScmOptions:
         high=CONTAINER_BYTES_MAX,
     )
     heartbeat_interval_ms: int = _option(
-        1_000, "How often datanodes are told to call.", low=50, high=60_000
+        1_000, "Interval of the datanodes' heartbeats.", low=50, high=60_000
     )
     stale_after_ms: int = _option(
         15_000,
