@@ -42,10 +42,19 @@ class CommandLine:
         wait_until(condition)
 
     def status_when_well(self) -> str:
-        """Return what `status` shows once nothing is wrong: what a test before left behind, such as
-        a put that was interrupted on some replicas only, is healed in a few seconds."""
-        self.wait_until(lambda: run(["status", "--json", "--scm", self.scm]) == ExitCode.OK)
-        return self("status")
+        """Return the first output of `status` that finds nothing wrong: what an earlier test left,
+        such as a put that was interrupted on some replicas, is repaired within seconds."""
+        shown = ""
+
+        def is_well() -> bool:
+            nonlocal shown
+            self.capsys.readouterr()
+            code = run(["status", "--scm", self.scm])
+            shown = self.capsys.readouterr().out
+            return code == ExitCode.OK
+
+        self.wait_until(is_well)
+        return shown
 
     def wait_until_reported(self, container_id: int, replica_count: int = 3) -> dict[str, Any]:
         """Wait until the control plane knows of all replicas: the report of a new one takes a
