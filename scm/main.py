@@ -361,16 +361,26 @@ def run(
         logs.configure(log_level)
         logs.take_over()
         options = scm_options.load(config, _settings(setting or []))
-        beginning = {"is_cold": cold_start, "is_new": new_cluster}
-        code = serve(data, listen, options, context.obj, verify=verify_command, **beginning)
-    except (SutureError, ModuleNotFoundError) as error:
-        told = (
-            missing_extra(error, "suture-scm") if isinstance(error, ModuleNotFoundError) else error
+        code = serve(
+            data,
+            listen,
+            options,
+            context.obj,
+            verify=verify_command,
+            is_cold=cold_start,
+            is_new=new_cluster,
         )
-        hint = f" ({told.hint})" if told.hint else ""
-        typer.echo(printable(f"suture-scm: {told}{hint}"), err=True)
+    except (SutureError, ModuleNotFoundError) as error:
+        _print_error(error)
         raise typer.Exit(ExitCode.FAILED) from error
     raise typer.Exit(code)
+
+
+def _print_error(error: SutureError | ModuleNotFoundError) -> None:
+    """Print why the control plane does not start."""
+    shown = missing_extra(error, "suture-scm") if isinstance(error, ModuleNotFoundError) else error
+    hint = f" ({shown.hint})" if shown.hint else ""
+    typer.echo(printable(f"suture-scm: {shown}{hint}"), err=True)
 
 
 def main(stop: StopRequest | None = None) -> None:

@@ -213,24 +213,24 @@ def verify(request: VerifyRequest, progress: Progress = lambda _: None) -> Verif
     if place or not (is_local(source) and is_local(out)):
         progress("starting Spark")
         spark = open_session(row_count=0, master=request.master)
-    believed = read_manifest(storage_of(source, spark)) if source else None
-    if believed:
-        check_age(believed, request.age_max_s, now_ms)
+    recorded = read_manifest(storage_of(source, spark)) if source else None
+    if recorded:
+        check_age(recorded, request.age_max_s, now_ms)
     reports = None
     if spark and place:
         progress(f"reading reports in {place}")
         reports = open_reports(
             spark,
             place,
-            (source, believed) if believed else None,
+            (source, recorded) if recorded else None,
             assumed=request.assumed,
             age_max_s=request.age_max_s,
             now_ms=now_ms,
         )
-    manifest = reports.manifest if reports else believed
+    manifest = reports.manifest if reports else recorded
     assert manifest is not None, "a request names a snapshot, reports, or both"
-    told = reports.told if reports else None
-    run_id = run_id_of(request.run_id, manifest, request.changed_nodes, told)
+    facts = reports.facts if reports else None
+    run_id = run_id_of(request.run_id, manifest, request.changed_nodes, facts)
     inputs = inputs_of(
         manifest,
         changed_nodes=request.changed_nodes,
@@ -238,7 +238,7 @@ def verify(request: VerifyRequest, progress: Progress = lambda _: None) -> Verif
         own_rules=sorted(request.own_rules),
         reporting_min_percent=request.reporting_min_percent,
         sample_max=request.sample_max,
-        reports=told,
+        reports=facts,
     )
     storage = storage_of(out, spark)
     known = _result(storage, run_id, inputs)
@@ -321,12 +321,12 @@ def _run(run: VerificationRun) -> dict[str, Any]:
 def _opened(run: VerificationRun) -> tuple[Snapshot, DataFrame]:
     """Return the tables to judge, and the rows of `disagreement/`."""
     reports = run.reports
-    if reports is None or reports.believed is None:
+    if reports is None or reports.recorded is None:
         snapshot = reports.snapshot if reports else open_snapshot(run.spark, run.source)
         return snapshot, local_rows(run.spark, columns_of("disagreement"), [])
-    snapshot, manifest = reports.believed
+    snapshot, manifest = reports.recorded
     both = run.keep("both", compared(snapshot.replicas, reports.snapshot.replicas))
-    check_counts(manifest, {"replicas": both.filter("believed IS NOT NULL").count()})
+    check_counts(manifest, {"replicas": both.filter("recorded IS NOT NULL").count()})
     return replace(reports.snapshot, replicas=reported(both)), disagreement(both, reports)
 
 

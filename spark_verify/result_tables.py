@@ -166,24 +166,24 @@ NOT_COMPARED: Final = (
     *("snapshot_id", "container_id", "datanode_id", "origin_datanode_id", "tree_generation"),
     *("settled_root", "is_barred", "is_hopeful", "data_scan_at_ms", "reported_at_ms"),
 )
-BELIEF: Final = schema_of(tuple(c for c in REPLICAS if c.name not in NOT_COMPARED))
+COMPARED: Final = schema_of(tuple(c for c in REPLICAS if c.name not in NOT_COMPARED))
 """Replica columns that are compared."""
 
 _DISAGREEMENT: Final = _table(
-    "one row a replica of which the control plane believes something else than its datanode",
+    "one row per replica for which the control plane's record differs from its datanode's report",
     """
     container_id long the container
     datanode_id string the datanode
     kind string missing: not reported; stray: reported only; other_root; stale: otherwise different
     differs string* which columns differ; none if one of the two is null
-    believed belief what the control plane believes; null if it knows no such replica
-    reported belief what the datanode reports; null if it has no such replica
-    heard_at_ms long when the control plane last heard of it, in ms since 1970
+    recorded replica the control plane's record; null if it knows no such replica
+    reported replica the datanode's report; null if it has no such replica
+    recorded_at_ms long when the control plane last recorded a report of it, in ms since 1970
     reported_at_ms long when the datanode wrote its report, in ms since 1970
     is_later boolean whether it changed after the report or the snapshot: time may explain the row
     snapshot_id string the snapshot that was verified
     """,
-    belief=BELIEF,
+    replica=COMPARED,
 )
 _BACKING_OFF: Final = ("attempts", "is_backed_off")
 """Columns that only `divergent` has. `reconcile_plan` lacks these columns and the backed-off rows;

@@ -16,6 +16,7 @@ from threading import Event
 from typing import IO, Any, Final
 
 import structlog
+from google.protobuf.proto import serialize_length_prefixed
 
 from agent.config.options import AgentConfig, ReportConfig
 from agent.errors import Code, UnavailableError, missing_extra
@@ -27,7 +28,6 @@ from agent.runtime.clock import Clock
 from agent.runtime.loop import NoMoreWork, ProgressMarker, RetryAfter, Step
 from agent.store.volumes.nodestate import IN_SERVICE
 
-LENGTH_BYTES: Final = 4
 WRITE_S_MAX: Final = 600.0  # a report of 100,000 replicas takes seconds
 POLL_S: Final = 0.5
 NEEDED: Final = "pyarrow"
@@ -107,8 +107,8 @@ class ReportExport:
             page = ids[first : first + REPLICAS_PER_HEARTBEAT_MAX]
             found = (self._observer.report(container_id) for container_id in page)
             held = [one for one in found if one.state != container_pb2.DELETED]
-            data = scm_pb2.ContainerReport(replicas=held).SerializeToString()
-            pages.write(len(data).to_bytes(LENGTH_BYTES) + data)
+            report = scm_pb2.ContainerReport(replicas=held)
+            serialize_length_prefixed(report, pages)  # type: ignore[arg-type]  # any binary file
         return True
 
     def _written(self, pages: IO[bytes]) -> dict[str, int] | None:

@@ -83,8 +83,13 @@ def ask_for_chunks(
         elif answer == answer_of(nonce, data):
             words.append(ProofAnswer(proof=f"{peer_id} {nonce.hex()} {answer.hex()}"))
         else:
-            place = {"block_id": block_id, "offset": offset}
-            log.warning("proof_failed", container_id=container_id, **place, peer=peer_id)
+            log.warning(
+                "proof_failed",
+                container_id=container_id,
+                block_id=block_id,
+                offset=offset,
+                peer=peer_id,
+            )
             words.append(ProofAnswer(why="its medium does not hold these bytes", is_false=True))
     return words
 

@@ -6,7 +6,7 @@ import pyspark.sql.functions as f
 from pyspark.sql import DataFrame
 
 from spark_verify.input_columns import REPLICAS
-from spark_verify.result_tables import BELIEF
+from spark_verify.result_tables import COMPARED
 from spark_verify.snapshot.reports import Reports
 from spark_verify.sql_text import local_rows, texts
 
@@ -19,12 +19,12 @@ WRITABLE: Final = "('OPEN', 'CLOSING', 'RECOVERING')"
 FROM_SNAPSHOT: Final = ("settled_root", "is_barred", "is_hopeful")
 
 
-def compared(believed: DataFrame, reported: DataFrame) -> DataFrame:
+def compared(recorded: DataFrame, reported: DataFrame) -> DataFrame:
     """Return one row per replica of either table, with the columns of both."""
     own = ", ".join(c.name for c in REPLICAS if c.name not in KEY)
     left, right = (
         table.selectExpr(*KEY, f"struct({own}) AS {name}")
-        for table, name in ((believed, "believed"), (reported, "reported"))
+        for table, name in ((recorded, "recorded"), (reported, "reported"))
     )
     return left.join(right, list(KEY), "full")
 
@@ -32,7 +32,7 @@ def compared(believed: DataFrame, reported: DataFrame) -> DataFrame:
 def reported(both: DataFrame) -> DataFrame:
     """Return the reported rows of `replicas/`, with the columns that only the snapshot has."""
     own = {c.name: f"reported.{c.name}" for c in REPLICAS}
-    own |= {name: f"coalesce(believed.{name}, reported.{name})" for name in FROM_SNAPSHOT}
+    own |= {name: f"coalesce(recorded.{name}, reported.{name})" for name in FROM_SNAPSHOT}
     own |= {name: name for name in KEY}
     return both.filter("reported IS NOT NULL").selectExpr(*(f"{v} AS {k}" for k, v in own.items()))
 
@@ -43,26 +43,26 @@ def disagreement(both: DataFrame, reports: Reports) -> DataFrame:
     times = local_rows(
         spark, {"datanode_id": "string", "report_ms": "bigint"}, list(reports.times.items())
     )
-    names = [field.name for field in BELIEF]
-    is_written = f"believed.state IN {WRITABLE} AND reported.state IN {WRITABLE}"
+    names = [field.name for field in COMPARED]
+    is_written = f"recorded.state IN {WRITABLE} AND reported.state IN {WRITABLE}"
     differs = ", ".join(
-        f"if(NOT (believed.{name} <=> reported.{name})"
+        f"if(NOT (recorded.{name} <=> reported.{name})"
         f"{f' AND NOT ({is_written})' if name in GROWING else ''}, '{name}', NULL)"
         for name in names
     )
     sides = (
         f"CASE WHEN {side} IS NOT NULL THEN struct({', '.join(f'{side}.{n}' for n in names)}) END "
         f"AS {side}"
-        for side in ("believed", "reported")
+        for side in ("recorded", "reported")
     )
     kind = f"""
-        CASE WHEN reported IS NULL THEN 'missing' WHEN believed IS NULL THEN 'stray'
-        WHEN believed.tree_algorithm = reported.tree_algorithm
+        CASE WHEN reported IS NULL THEN 'missing' WHEN recorded IS NULL THEN 'stray'
+        WHEN recorded.tree_algorithm = reported.tree_algorithm
             AND arrays_overlap(differs, array({texts(ROOTS)})) THEN 'other_root'
         WHEN size(differs) > 0 THEN 'stale' END"""
     rows = both.join(f.broadcast(times), "datanode_id").selectExpr(
         "*",
-        f"CASE WHEN believed IS NULL OR reported IS NULL THEN CAST(array() AS ARRAY<STRING>) "
+        f"CASE WHEN recorded IS NULL OR reported IS NULL THEN CAST(array() AS ARRAY<STRING>) "
         f"ELSE array_compact(array({differs})) END AS differs",
     )
     return (
@@ -70,9 +70,9 @@ def disagreement(both: DataFrame, reports: Reports) -> DataFrame:
         .filter("kind IS NOT NULL")
         .selectExpr(
             *(*KEY, "kind", "differs", *sides),
-            "believed.reported_at_ms AS heard_at_ms",
+            "recorded.reported_at_ms AS recorded_at_ms",
             "report_ms AS reported_at_ms",
-            f"coalesce(believed.reported_at_ms > report_ms, false) OR report_ms > "
+            f"coalesce(recorded.reported_at_ms > report_ms, false) OR report_ms > "
             f"{manifest.as_of_ms}L AS is_later",
             f"{texts([manifest.snapshot_id])} AS snapshot_id",
         )

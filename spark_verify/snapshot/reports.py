@@ -57,18 +57,18 @@ class Reports:
     snapshot: Snapshot
     times: Mapping[str, int]
     """Report time of each datanode in ms since 1970, without expired reports."""
-    told: dict[str, Any]
+    facts: dict[str, Any]
     """Facts about the reports that the run records."""
     silent: Mapping[str, str]
     """The newest report of each datanode whose reports have all expired."""
-    believed: tuple[Snapshot, SnapshotManifest] | None
+    recorded: tuple[Snapshot, SnapshotManifest] | None
     """The control plane's snapshot and manifest, if given."""
 
 
 def open_reports(
     spark: SparkSession,
     directory: str,
-    believed: tuple[str, SnapshotManifest] | None,
+    recorded: tuple[str, SnapshotManifest] | None,
     *,
     assumed: Mapping[str, int],
     age_max_s: int,
@@ -76,7 +76,7 @@ def open_reports(
 ) -> Reports:
     """Return the newest reports in `directory`. Raise SnapshotRefused for invalid files.
 
-    `believed` is the directory of a control plane's snapshot and its manifest; `assumed` has the
+    `recorded` is the directory of a control plane's snapshot and its manifest; `assumed` has the
     options of ASSUMED.
     """
     schema = spark_schema(REPORT)
@@ -100,13 +100,13 @@ def open_reports(
         0, f"reports-{as_of_ms}-{key}", as_of_ms, 0, cluster_id, {"pending_ops": 0}
     )
     snapshot, known = None, []
-    if believed is not None:
-        manifest = believed[1]
+    if recorded is not None:
+        manifest = recorded[1]
         if manifest.cluster_id != cluster_id:
             raise SnapshotRefused(
                 f"{WHAT} are of cluster {cluster_id}, the snapshot is of {manifest.cluster_id}"
             )
-        snapshot = open_snapshot(spark, believed[0])
+        snapshot = open_snapshot(spark, recorded[0])
         known = checked_nodes(snapshot.nodes, manifest)
     replicas = _replicas(_read(spark, [newest[name] for name in times]), manifest.snapshot_id)
     nodes = _nodes(datanodes, known, times, manifest.snapshot_id)
@@ -120,12 +120,12 @@ def open_reports(
         # The control plane derived its states from other replicas.
         containers = snapshot.containers.withColumn("health_state", f.expr("CAST(NULL AS STRING)"))
         pending = snapshot.pending_ops
-    told = {"key": key, "datanodes": len(times), "silent": sorted(silent.values())}
+    facts = {"key": key, "datanodes": len(times), "silent": sorted(silent.values())}
     return Reports(
         replace(manifest, rows=manifest.rows | rows),
         Snapshot(containers, replicas, _local(spark, nodes), pending),
         times,
-        told | {"assumed": {} if snapshot else dict(assumed)},
+        facts | {"assumed": {} if snapshot else dict(assumed)},
         silent,
         (snapshot, manifest) if snapshot else None,
     )
@@ -248,9 +248,9 @@ def _nodes(
 
 def _replicas(rows: DataFrame, snapshot_id: str) -> DataFrame:
     """Return the rows of `replicas/`."""
-    told = {"snapshot_id": text(snapshot_id), "settled_root": "CAST(NULL AS BIGINT)"}
-    told |= {"is_barred": "false", "is_hopeful": "false"}
-    columns = (f"{told.get(c.name, c.name)} AS {c.name}" for c in REPLICAS)
+    constants = {"snapshot_id": text(snapshot_id), "settled_root": "CAST(NULL AS BIGINT)"}
+    constants |= {"is_barred": "false", "is_hopeful": "false"}
+    columns = (f"{constants.get(c.name, c.name)} AS {c.name}" for c in REPLICAS)
     return rows.filter("container_id IS NOT NULL").selectExpr(*columns)
 
 

@@ -162,7 +162,7 @@ def test_exported_reports_reveal_damaged_moved_and_changed_replicas(
         (second, other): ("other_root", False),
     } == {key: (row["kind"], row["is_later"]) for key, row in found.items()}
     assert 77 == found[second, other]["reported"]["root"]
-    assert taken[0]["root"] == found[second, other]["believed"]["root"]
+    assert taken[0]["root"] == found[second, other]["recorded"]["root"]
     assert {"missing": 1, "stray": 1, "other_root": 1, "stale": 0} == both.summary["disagreement"]
 
 

@@ -72,7 +72,7 @@ PLANTED = {
     (OVER, "dn-b", "stale", False): {"state", "bcsid"},
     (OVER, "dn-c", "stale", True): {"finding_count"},
 }
-"""Where the control plane believes something else; the last may have happened later."""
+"""Wrong records of the control plane; the last may be explained by time."""
 
 
 def now_ms() -> int:
@@ -132,7 +132,7 @@ def test_reports_alone_show_what_is_wrong_with_which_container(tmp_path: Path) -
     assert result.attempt == again.attempt
 
 
-def test_snapshot_beside_reports_shows_what_the_control_plane_believes_wrongly(
+def test_reports_reveal_wrong_records(
     tmp_path: Path,
 ) -> None:
     """
@@ -142,8 +142,8 @@ def test_snapshot_beside_reports_shows_what_the_control_plane_believes_wrongly(
     at_ms = now_ms()
     as_of_ms = at_ms + 2 * HEARD_BEFORE_MS
     reported = [one for one in CLUSTER if (one.container_id, one.datanode_id) != (1, "dn-a")]
-    believed = {(one.container_id, one.datanode_id): one for one in CLUSTER}
-    del believed[2, "dn-d"]
+    recorded = {(one.container_id, one.datanode_id): one for one in CLUSTER}
+    del recorded[2, "dn-d"]
     for key, more in {
         (ODD, "dn-c"): {"root": 1},
         (OVER, "dn-b"): {"state": "QUASI_CLOSED", "bcsid": 9},
@@ -151,11 +151,11 @@ def test_snapshot_beside_reports_shows_what_the_control_plane_believes_wrongly(
         (OVER, "dn-c"): {"finding_count": 3, "reported_at_ms": as_of_ms},
         (1, "dn-b"): {"data_scan_at_ms": 1},
     }.items():
-        believed[key] = replace(believed[key], more={"reported_at_ms": at_ms - 1} | more)
-    for key, one in believed.items():
+        recorded[key] = replace(recorded[key], more={"reported_at_ms": at_ms - 1} | more)
+    for key, one in recorded.items():
         is_barred = one.container_id == OVER
         more = {"reported_at_ms": at_ms - 1, "is_barred": is_barred}
-        believed[key] = replace(one, more=more | one.more)
+        recorded[key] = replace(one, more=more | one.more)
     silent = Held(1, "dn-silent", more={"reported_at_ms": at_ms - 1})
     containers = [
         ContainerRow(number, health_state="MISSING") for number in (1, 2, ODD, SHORT, OVER)
@@ -167,7 +167,7 @@ def test_snapshot_beside_reports_shows_what_the_control_plane_believes_wrongly(
     ]
     reports = tmp_path / "reports"
     write_reports(reports, reported, at_ms)
-    snapshot = write_snapshot(tmp_path / "s", containers, [*believed.values(), silent], as_of_ms)
+    snapshot = write_snapshot(tmp_path / "s", containers, [*recorded.values(), silent], as_of_ms)
 
     result = verify(VerifyRequest(str(snapshot), tmp_path / "out", reports=str(reports)))
 
@@ -178,13 +178,14 @@ def test_snapshot_beside_reports_shows_what_the_control_plane_believes_wrongly(
     missing, stray, other, stale, _ = rows
     assert (None, "CLOSED", at_ms - 1, at_ms) == (
         missing["reported"],
-        missing["believed"]["state"],
-        missing["heard_at_ms"],
+        missing["recorded"]["state"],
+        missing["recorded_at_ms"],
         missing["reported_at_ms"],
     )
-    assert (None, 1, None) == (stray["believed"], stray["reported"]["root"], stray["heard_at_ms"])
-    assert (1, 7) == (other["believed"]["root"], other["reported"]["root"])
-    assert ("QUASI_CLOSED", "CLOSED") == (stale["believed"]["state"], stale["reported"]["state"])
+    assert (None, None) == (stray["recorded"], stray["recorded_at_ms"])
+    assert 1 == stray["reported"]["root"]
+    assert (1, 7) == (other["recorded"]["root"], other["reported"]["root"])
+    assert ("QUASI_CLOSED", "CLOSED") == (stale["recorded"]["state"], stale["reported"]["state"])
     summary = result.summary
     assert {"missing": 1, "stray": 1, "other_root": 1, "stale": 1} == summary["disagreement"]
     assert 1 == summary["disagreement_later"]
@@ -316,9 +317,7 @@ NAMED = r"reports, dn-a/\d{8}T\d{6}\.\d{3}Z-00000000000000ab\.parquet: "
         (lambda reports, _: shutil.rmtree(reports), "has no report of a datanode"),
     ],
 )
-def test_report_that_cannot_be_believed_is_refused(
-    tmp_path: Path, change: Change, words: str
-) -> None:
+def test_invalid_report_is_refused(tmp_path: Path, change: Change, words: str) -> None:
     """
     File and column are named, and nothing is left that reads as a result.
     """

@@ -101,7 +101,7 @@ class MemoryBudgetMiddleware:
                 if not self._asking[caller]:
                     del self._asking[caller]
             taken = held.pop_all()
-        ends = _Twice(taken.close)
+        ends = _SecondEnd(taken.close)
         if not context.add_callback(ends.end):
             ends.end()
         try:
@@ -111,7 +111,7 @@ class MemoryBudgetMiddleware:
             ends.end()
 
 
-class _Twice:
+class _SecondEnd:
     """Calls `act` when a call has ended for both: its handler, and gRPC, which has the answer until
     the caller takes it."""
 

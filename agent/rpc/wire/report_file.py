@@ -12,10 +12,12 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import IO, Any, Final
+from io import BytesIO
+from typing import IO, Any, Final, cast
 
 import pyarrow
 import pyarrow.parquet
+from google.protobuf.proto import parse_length_prefixed
 
 from agent.errors import SutureError
 from agent.rpc.v1 import container_pb2 as pb
@@ -30,7 +32,6 @@ from health.tables.snapshot_columns import Row, signed
 pa: Any = pyarrow  # compiled code without types
 pq: Any = pyarrow.parquet
 
-LENGTH_BYTES: Final = 4
 NICE: Final = 10
 ROWS_PER_GROUP: Final = 100_000  # rows in memory as Python values at once
 INT_MAX: Final = 2**31 - 1
@@ -127,8 +128,8 @@ def _remove_old(own: FsPath, newest: str, keep_count: int) -> None:
 
 
 def _pages(source: IO[bytes]) -> Iterator[pb.ReplicaReport]:
-    while length := source.read(LENGTH_BYTES):
-        page = scm_pb2.ContainerReport.FromString(source.read(int.from_bytes(length)))
+    stream = cast("BytesIO", source)  # any binary file will do
+    while (page := parse_length_prefixed(scm_pb2.ContainerReport, stream)) is not None:
         yield from page.replicas
 
 

@@ -108,8 +108,9 @@ class ControlPlaneComponents:
         self.closures = ContainerCloser(
             basis, self.observer, self.closes, self.writers, self.previews, self.safe_mode
         )
-        parts = (self.reconciles, self.admin, self.safe_mode, self.closures, self.previews)
-        self.plans = PlanApplier(basis, judge, *parts)
+        self.plans = PlanApplier(
+            basis, judge, self.reconciles, self.admin, self.safe_mode, self.closures, self.previews
+        )
         self.forgetting = ForgetContainers(basis, self.reports, self.safe_mode)
         self.older_states = OlderStates(basis, self.safe_mode, self.writers)
         self.recovery = RestoreRecovery(

@@ -15,7 +15,6 @@ INDIRECT: Final = re.compile(
     r"(What|Who|Whom|Whose|Whoever|Where|Whether|Which|How|When|Of|Nobody|Somebody|It|They|One) "
 )
 PARTICIPLE: Final = re.compile(r"_?[A-Z][a-z]+(ed|ing|en)")
-NOUNS: Final = frozenset({"Warning"})
 CONNECTIVE: Final = re.compile(
     r"test_(what|who|whose|it|its|one|they|such|so|nor|nothing|nobody|none|where|which|that|this"
     r"|those|these|of|as|there|all|both|each|how|when|whether|and|or|but)_"
@@ -48,7 +47,7 @@ def repeated_classes(modules: dict[str, ast.Module]) -> Iterator[tuple[str, int,
 
 def is_lone_participle(name: str) -> bool:
     """Return True for a class name that is one word and a participle."""
-    return bool(PARTICIPLE.fullmatch(name)) and name not in NOUNS
+    return bool(PARTICIPLE.fullmatch(name))
 
 
 def long_prose(text: str) -> Iterator[int]:
