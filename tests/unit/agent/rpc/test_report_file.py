@@ -6,11 +6,13 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
+from io import SEEK_END, BytesIO
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from google.protobuf.proto import serialize_length_prefixed
 
 from agent.rpc.v1 import container_pb2 as pb
 from agent.rpc.v1 import scm_pb2
@@ -84,11 +86,12 @@ def ended(
     directory: str, replicas: Sequence[pb.ReplicaReport], *program: str
 ) -> "subprocess.CompletedProcess[bytes]":
     """Have a process write a report as the agent does."""
-    page = scm_pb2.ContainerReport(replicas=replicas).SerializeToString()
-    header = json.dumps(header_of(directory)).encode()
+    given = BytesIO(json.dumps(header_of(directory)).encode() + b"\n")
+    given.seek(0, SEEK_END)
+    serialize_length_prefixed(scm_pb2.ContainerReport(replicas=replicas), given)
     return subprocess.run(
         [sys.executable, *(program or ("-m", "agent.rpc.wire.report_file"))],
-        input=header + b"\n" + len(page).to_bytes(4) + page,
+        input=given.getvalue(),
         capture_output=True,
         timeout=WAIT_S,
         check=False,
