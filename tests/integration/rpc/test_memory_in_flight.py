@@ -26,6 +26,7 @@ MIB = 1024**2
 IN_FLIGHT_BYTES = 64 * MIB
 SERVED_S = 60.0
 SCM_IN_FLIGHT_BYTES = 128 * MIB
+AHEAD_BYTES = MIB  # gRPC reads so much of a call before the call may take memory
 PUSH_S = 10.0
 NODE_COUNT = 2_000
 RACK_CHARS = 120
@@ -145,8 +146,8 @@ def test_answers_of_the_scm_that_nobody_takes_hold_no_more_than_the_budget(tmp_p
 
 def test_requests_of_the_scm_that_do_not_end_hold_no_more_than_the_budget(tmp_path: Path) -> None:
     """
-    40 heartbeats are begun, and of each the last byte of 30 MiB is not sent. One that ends is
-    answered meanwhile.
+    40 heartbeats are begun, and of each the last byte of 30 MiB is not sent. A call that ends is
+    answered meanwhile. What gRPC reads ahead of calls that wait is beside the budget.
     """
     scm = ScmProcess.start(
         tmp_path / "data", log_level="error", in_flight_bytes=SCM_IN_FLIGHT_BYTES
@@ -168,7 +169,8 @@ def test_requests_of_the_scm_that_do_not_end_hold_no_more_than_the_budget(tmp_pa
         scm.kill()
 
     assert pushed > SCM_IN_FLIGHT_BYTES // 2
-    assert grown_bytes < SCM_IN_FLIGHT_BYTES, f"{grown_bytes / MIB:.0f} MiB of {pushed / MIB:.0f}"
+    held_max = SCM_IN_FLIGHT_BYTES + len(raws) * AHEAD_BYTES
+    assert grown_bytes < held_max, f"{grown_bytes / MIB:.0f} MiB of {pushed / MIB:.0f}"
 
 
 @pytest.mark.parametrize("method", [SEND, UPLOAD])
