@@ -98,3 +98,7 @@ class BlockData:
     def length_bytes(self) -> int:
         """Bytes of the block: the end of its last chunk."""
         return self.chunks[-1].end if self.chunks else 0
+
+    def chunk_at(self, offset: int) -> ChunkInfo | None:
+        """Return the chunk that begins at `offset`; None if no chunk does."""
+        return next((chunk for chunk in self.chunks if chunk.offset == offset), None)

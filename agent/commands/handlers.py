@@ -24,14 +24,13 @@ from agent.errors import Code, RefusedError, SutureError
 from agent.plan.actions import ConfirmedDeletes
 from agent.plan.reconcile_outcome import ChunkResult
 from agent.ports import Pace, at_once
-from agent.reconcile.lenders import ReplicaPeer
 from agent.reconcile.reconciler import Prove, Reconciler
 from agent.reconcile.survey import SilentHolder
 from agent.reconcile.trusting import fingerprint
 from agent.reconstruct.coordinator import ReconstructionCoordinator, nobody
-from agent.reconstruct.shard_peer import DialShard
 from agent.reconstruct.shard_repair import ShardRepairer
 from agent.rpc.calls.peer import Endpoint, NodeAddress, Peer
+from agent.rpc.calls.replica_peer import DialShard, ReplicaPeer
 from agent.rpc.security.tls import LOOPBACK_ONLY, Security
 from agent.rpc.v1 import datanode_pb2, scm_pb2
 from agent.rpc.wire import codec

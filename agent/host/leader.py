@@ -15,9 +15,8 @@ from agent.host.heartbeat import HeartbeatWorker, RegistrationInfo, ReportSource
 from agent.host.leader_terms import TermTracker
 from agent.host.outbox import Outbox
 from agent.host.who import DatanodeIdentity
-from agent.reconcile.lenders import ReplicaPeer
-from agent.reconstruct.shard_peer import ShardPeer
 from agent.rpc.calls.peer import NodeAddress
+from agent.rpc.calls.replica_peer import ReplicaPeer, ShardPeer
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.clock import Clock

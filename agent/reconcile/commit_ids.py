@@ -10,7 +10,7 @@ from typing import Final
 
 from agent.errors import SutureError
 from agent.plan.actions import PeerId
-from agent.reconcile.lenders import ReplicaPeer
+from agent.rpc.calls.replica_peer import ReplicaPeer
 from agent.rpc.wire import codec
 from merkle.replica import ContainerId, ReplicaState
 

@@ -16,7 +16,6 @@ from typing import Any, Final, TypeVar
 from agent.errors import Code, RefusedError, SutureError, UnavailableError
 from agent.plan.actions import PeerId, RepairBlock, Trim, WantedChunk
 from agent.ports import Executor, Future
-from agent.reconcile.lenders import BatchReplicaPeer, ReplicaPeer
 from agent.reconcile.witnesses import (
     NO_WORD,
     ChunkProver,
@@ -25,6 +24,7 @@ from agent.reconcile.witnesses import (
     proof_of_chunk,
 )
 from agent.rpc.calls.peer import TransferCost
+from agent.rpc.calls.replica_peer import BatchReplicaPeer, ReplicaPeer
 from agent.store.operations.repair import verifies
 from agent.store.replica_store import ReplicaStore
 from merkle.checksum import Algorithm, leaf_checksum

@@ -30,7 +30,6 @@ from agent.ports import Executor, Leases
 from agent.reconcile.contradictions import TOLD_MAX, findings_of, keep_versions
 from agent.reconcile.fetch import PeerSources
 from agent.reconcile.ledger import NOBODYS, ReconcileLedger
-from agent.reconcile.lenders import ReplicaPeer
 from agent.reconcile.mend import RepairExecutor, RepairLimits
 from agent.reconcile.same_scan import are_of_one_moment
 from agent.reconcile.survey import (
@@ -45,6 +44,7 @@ from agent.reconcile.survey import (
 )
 from agent.reconcile.trusting import TrustedChange, changes_of
 from agent.reconcile.witnesses import ChunkProver
+from agent.rpc.calls.replica_peer import ReplicaPeer
 from agent.store.index.facts import ReplicaFacts
 from agent.store.replica_store import ReplicaStore
 from merkle.damaged import DamagedData

@@ -19,8 +19,8 @@ from agent.errors import Code, RefusedError, SutureError, UnavailableError
 from agent.plan.actions import HolderCoverage, PeerId, PeerView
 from agent.plan.reconcile_outcome import PeerState
 from agent.ports import Executor
-from agent.reconcile.lenders import ReplicaPeer
 from agent.rpc.calls.peer import TransferCost
+from agent.rpc.calls.replica_peer import ReplicaPeer
 from agent.rpc.wire.hashes import SELECTION_MAX, BlockRows
 from merkle.checksum import Algorithm, U64s
 from merkle.damaged import DamagedData

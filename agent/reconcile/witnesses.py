@@ -264,7 +264,7 @@ class ReplicaProofCollector:
             block_id, offset = BlockId(int(theirs.block_ids[place])), theirs.leaf(index).offset
             try:
                 found = self.store.readable(container_id, block_id)
-                chunk = next((one for one in found.block.chunks if one.offset == offset), None)
+                chunk = found.block.chunk_at(offset)
                 if chunk is None:
                     continue
                 data = self.store.read_medium(container_id, found, offset, chunk.length_bytes)

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from agent.errors import Code, RefusedError, SutureError, UnavailableError
-from agent.reconcile.lenders import BatchReplicaPeer
-from agent.reconstruct.shard_peer import ShardSource
 from agent.rpc.calls.peer import TransferCost
+from agent.rpc.calls.replica_peer import BatchReplicaPeer, ReplicaPeer
 from merkle.replica import BlockId, ChunkInfo, ContainerId
 
 CellKey = tuple[BlockId, int]
@@ -36,7 +35,7 @@ class CellAnswers:
 
 
 def read_cells(
-    peer: ShardSource, container_id: ContainerId, asked: Sequence[tuple[BlockId, ChunkInfo]]
+    peer: ReplicaPeer, container_id: ContainerId, asked: Sequence[tuple[BlockId, ChunkInfo]]
 ) -> CellAnswers:
     """Return the cells, each as its source listed it, or the errors.
 
@@ -80,7 +79,7 @@ def _read_together(
 
 
 def _read_alone(
-    peer: ShardSource, container_id: ContainerId, block_id: BlockId, chunk: ChunkInfo
+    peer: ReplicaPeer, container_id: ContainerId, block_id: BlockId, chunk: ChunkInfo
 ) -> VerifiedCell:
     meter = TransferCost()
     served, data = peer.read_chunk(container_id, block_id, chunk.offset, meter)

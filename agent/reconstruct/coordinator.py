@@ -22,10 +22,10 @@ from agent.ec.rebuild_task import RebuildStats, RebuildTask, Reconstruction
 from agent.errors import Code, RefusedError, UnavailableError
 from agent.ports import Executor
 from agent.reconstruct.made_cells import BlockBuilder, CellRebuilder, Made, stripes_of
-from agent.reconstruct.shard_peer import DialShard
 from agent.reconstruct.sources import SLOW_S, RebuildSources
 from agent.reconstruct.targets import RebuildTargets
 from agent.rpc.calls.filling import WholeBlock
+from agent.rpc.calls.replica_peer import DialShard
 from merkle.replica import BlockId, ContainerId
 
 SMALL_BYTES_MAX: Final = 256 * 1024  # of a shard's block that is written in a batch

@@ -16,8 +16,8 @@ from agent.ec.scheme import Scheme
 from agent.ec.wrong_shard import StripeVerdict, judge_stripe
 from agent.errors import UnavailableError
 from agent.ports import Executor
-from agent.reconstruct.shard_peer import ShardSource
 from agent.reconstruct.sources import PendingStripe, RebuildSources
+from agent.rpc.calls.replica_peer import ReplicaPeer
 from merkle.replica import ContainerId
 
 
@@ -72,7 +72,7 @@ def verify_parity(
     container_id: ContainerId,
     scheme: Scheme,
     shards: Iterable[ShardLocation],
-    dial: Callable[[ShardLocation], ShardSource],
+    dial: Callable[[ShardLocation], ReplicaPeer],
     executor: Executor,
     *,
     pace: Callable[[int], None] = lambda _: None,

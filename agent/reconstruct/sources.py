@@ -25,11 +25,10 @@ from agent.ec.scheme import Scheme
 from agent.ec.wrong_shard import judge_stripe
 from agent.errors import Code, RefusedError, SutureError, UnavailableError
 from agent.ports import Executor
-from agent.reconcile.lenders import BatchReplicaPeer
 from agent.reconcile.witnesses import ChunkProver
 from agent.reconstruct.cell_reads import CellAnswers, read_cells
-from agent.reconstruct.shard_peer import ShardSource
 from agent.rpc.calls.message_groups import GROUP_BYTES_MAX, grouped
+from agent.rpc.calls.replica_peer import BatchReplicaPeer, ReplicaPeer
 from agent.rpc.wire import codec
 from merkle.possession_proof import NONCE_BYTES
 from merkle.replica import TREE_STATES, BlockData, BlockId, ContainerId, ReplicaState
@@ -48,7 +47,7 @@ class RebuildSource:
     """A shard that may be read, and its conduct."""
 
     shard: ShardLocation
-    peer: ShardSource
+    peer: ReplicaPeer
     is_healthy: bool = True  # as reported by its datanode
     gives_several: bool = True  # cells in one call
     strike_count: int = 0
@@ -99,7 +98,7 @@ class RebuildSources:
     def open(
         self,
         shards: Iterable[ShardLocation],
-        dial: Callable[[ShardLocation], ShardSource],
+        dial: Callable[[ShardLocation], ReplicaPeer],
         *,
         states: frozenset[ReplicaState] = TREE_STATES,
     ) -> None:

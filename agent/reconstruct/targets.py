@@ -12,8 +12,8 @@ from typing import Final
 from agent.ec.rebuild_task import RebuildStats, ShardLocation
 from agent.errors import Code, SutureError, UnavailableError
 from agent.ports import Executor, Future
-from agent.reconstruct.shard_peer import DialShard
 from agent.rpc.calls.filling import WholeBlock
+from agent.rpc.calls.replica_peer import DialShard
 from agent.rpc.wire import codec
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
 

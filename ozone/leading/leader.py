@@ -15,14 +15,13 @@ from agent.rpc.calls.peer import NodeAddress
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.loop import Worker
 from ozone.leading.heartbeat import OzoneHeartbeat, cluster_of
-from ozone.leading.lender import OzoneReplicaPeer
 from ozone.leading.protocol import DatanodeProtocol
 from ozone.leading.reports import DatanodeInfo
-from ozone.leading.shards import OzoneShard
 from ozone.transfer.copies import ContainerReplicator
 from ozone.wire.authentication import choose
 from ozone.wire.connection import parse_addresses
 from ozone.wire.datanode import Datanode
+from ozone.wire.peer import OzonePeer
 
 ANY_USER: Final = ""
 
@@ -66,10 +65,10 @@ class OzoneScmLink:
             interval_s=led.config.ozone.heartbeat_interval_s,
         )
 
-    def dial(self, datanode: NodeAddress) -> OzoneReplicaPeer:
+    def dial(self, datanode: NodeAddress) -> OzonePeer:
         """Return a datanode of Ozone for one reconcile; nothing is sent yet. Thread-safe."""
         key = f"{datanode.datanode_id}/{datanode.address}"
-        return OzoneReplicaPeer(
+        return OzonePeer(
             self._dialled(key, lambda: Datanode(datanode.address, datanode.datanode_id))
         )
 
@@ -80,13 +79,13 @@ class OzoneScmLink:
         assert self._copies is not None, "orders come by its worker"
         return self._copies.copy(command, stop, timeout_s)
 
-    def shard(self, shard: ShardLocation) -> OzoneShard:
+    def shard(self, shard: ShardLocation) -> OzonePeer:
         """Return the datanode of a shard of a reconstruction; nothing is sent yet."""
         datanode = self._dialled(
             f"{shard.datanode_id}/{shard.index}/{shard.address}",
             lambda: Datanode(shard.address, shard.datanode_id, replica_index=shard.index),
         )
-        return OzoneShard(datanode, shard.index)
+        return OzonePeer(datanode, shard.index)
 
     def _dialled(self, key: str, make: Callable[[], Datanode]) -> Datanode:
         """Return the datanode with this `key`. Thread-safe."""

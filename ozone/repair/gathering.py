@@ -14,7 +14,7 @@ from agent.plan.actions import PeerId
 from agent.reconcile.fetch import FetchResult, PeerSources
 from agent.store.files import blockfile
 from merkle.replica import ChunkInfo, ContainerId
-from ozone.repair.peer import ALGORITHM, OzonePeer
+from ozone.repair.peer import ALGORITHM, DamagedBlocksPeer
 from ozone.repair.proposal import RepairTarget
 from ozone.repair.windows import Assembly
 
@@ -35,7 +35,7 @@ class Gatherer:
     """Collects chunks from the peers of one repair and from the local replica."""
 
     def __init__(
-        self, container_id: ContainerId, peers: Mapping[PeerId, OzonePeer], chunks: Path
+        self, container_id: ContainerId, peers: Mapping[PeerId, DamagedBlocksPeer], chunks: Path
     ) -> None:
         """`peers` are those that took part; `chunks` is the directory of our block files."""
         self._peers = peers
@@ -99,7 +99,7 @@ class Gatherer:
         return GatheredChunk(assembly.data(), tuple(used))
 
     def _pieces(
-        self, peer: OzonePeer, target: RepairTarget, assembly: Assembly
+        self, peer: DamagedBlocksPeer, target: RepairTarget, assembly: Assembly
     ) -> Iterator[tuple[int, bytes]]:
         for start, end in list(assembly.missing()):
             at = target.chunk.offset + start

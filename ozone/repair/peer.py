@@ -1,4 +1,4 @@
-"""A datanode of Ozone as a peer of one damaged replica (`agent.reconcile.lenders.ReplicaPeer`).
+"""A datanode of Ozone as a peer of one damaged replica.
 
 It is queried about the damaged blocks only: for its tree, which shows its own damage, and for their
 rows, which show what was written. Ozone's tree omits what its scanner does not read (chunks without
@@ -6,40 +6,26 @@ checksums, last chunks of files that were synced and never closed); for these th
 row.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Final
 
 from agent.errors import Code, RefusedError
-from agent.reconcile.lenders import answer_about_blocks, answer_about_chunks
 from agent.rpc.calls.peer import TransferCost
-from agent.rpc.v1 import container_pb2
-from agent.rpc.wire.hashes import BlockRows
-from merkle.checksum import Algorithm, U64s, leaf_checksum
+from merkle.checksum import Algorithm, leaf_checksum
 from merkle.damaged import DamagedData
-from merkle.descent import BlockRange, range_checksums
 from merkle.replica import BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
-from merkle.tree import Leaf, Tree, TreeSummary
+from merkle.tree import Leaf, Tree
 from merkle.tree_building import TreeBuilder
 from ozone.disk.blockrow import StoredBlock
 from ozone.disk.treefile import Leaves, OzoneTree, decode_leaves, decode_tree
-from ozone.repair.windows import fits_twice
-from ozone.wire.checked import read_checked
 from ozone.wire.datanode import Datanode
+from ozone.wire.peer import OzonePeer
 
 ALGORITHM: Final = Algorithm.CRC32C  # Ozone's
 
 
-@dataclass(frozen=True, slots=True)
-class _PeerBlocks:
-    """A peer's data on the damaged blocks."""
-
-    tree: Tree
-    rows: Mapping[BlockId, BlockData]
-
-
-class OzonePeer:
-    """A datanode and its data on the damaged blocks. Thread-safe once its summary was fetched."""
+class DamagedBlocksPeer(OzonePeer):
+    """A datanode and its data on the damaged blocks of one container."""
 
     def __init__(
         self,
@@ -47,84 +33,24 @@ class OzonePeer:
         container_id: ContainerId,
         damaged: Mapping[BlockId, StoredBlock],
     ) -> None:
-        self._datanode = datanode
+        super().__init__(datanode)
         self._container_id = container_id
         self._damaged = damaged
-        self._known: _PeerBlocks | None = None
+        self._known_rows: dict[BlockId, BlockData] = {}
         self.remark = ""  # why it takes part without its tree
-
-    # what it has
-
-    def summary(self, container_id: ContainerId, meter: TransferCost | None = None) -> TreeSummary:
-        """Return the summary of its data on the damaged blocks."""
-        del container_id
-        return self._learnt(meter).tree.summary()
-
-    def ranges(
-        self, container_id: ContainerId, starts: U64s, meter: TransferCost | None = None
-    ) -> tuple[TreeSummary, U64s]:
-        """Return the summary, and the checksum of each range that begins at `starts`."""
-        del container_id
-        tree = self._learnt(meter).tree
-        return tree.summary(), range_checksums(tree, starts)
-
-    def blocks(
-        self,
-        container_id: ContainerId,
-        ranges: Sequence[BlockRange] = (),
-        meter: TransferCost | None = None,
-    ) -> BlockRows:
-        """Return a row for each block in `ranges`, or for all."""
-        del container_id
-        return answer_about_blocks(self._learnt(meter).tree, ranges)
-
-    def chunks(
-        self, container_id: ContainerId, block_ids: U64s, meter: TransferCost | None = None
-    ) -> tuple[TreeSummary, Tree]:
-        """Return the summary, and the tree of the named blocks."""
-        del container_id
-        return answer_about_chunks(self._learnt(meter).tree, block_ids)
-
-    def tree(self, container_id: ContainerId, meter: TransferCost | None = None) -> Tree:
-        """Return the tree of the damaged blocks."""
-        del container_id
-        return self._learnt(meter).tree
 
     def block(
         self, container_id: ContainerId, block_id: BlockId, meter: TransferCost | None = None
     ) -> BlockData:
-        """Return the row of a block. Raise RefusedError if it has none."""
-        block = self._learnt(meter).rows.get(block_id)
+        """Return the row of a damaged block. Raise RefusedError if it has none."""
+        self.tree(container_id, meter)
+        block = self._known_rows.get(block_id)
         if block is None:
             raise RefusedError(
                 Code.NO_SUCH_BLOCK,
-                f"datanode {self._datanode.address} has no block {block_id} of container "
-                f"{container_id}",
+                f"datanode {self.address} has no block {block_id} of container {container_id}",
             )
         return block
-
-    def replica(self, container_id: ContainerId) -> container_pb2.ReplicaReport:
-        """Raise RefusedError: commit ids of Ozone's replicas have no meaning here."""
-        raise RefusedError(Code.INELIGIBLE, f"container {container_id} is Ozone's")
-
-    # bytes
-
-    def read_chunk(
-        self,
-        container_id: ContainerId,
-        block_id: BlockId,
-        offset: int,
-        meter: TransferCost | None = None,
-    ) -> tuple[ChunkInfo, bytes]:
-        """Return a chunk and its bytes, verified by the peer's own row.
-
-        Raise RefusedError(CHECKSUM_MISMATCH) if they differ; chunks of type NONE accept any bytes.
-        """
-        block = self.block(container_id, block_id, meter)
-        chunks = {chunk.offset: chunk for chunk in block.chunks}
-        return read_checked(
-            self._datanode, self._container_id, block_id, chunks, offset, fits_twice, meter
-        )
 
     def read_unverified(self, block_id: BlockId, offset: int, length_bytes: int) -> bytes:
         """Return bytes of a block, unverified. Raise RefusedError or UnavailableError."""
@@ -133,18 +59,11 @@ class OzonePeer:
 
     def reaches(self, block_id: BlockId, end: int) -> bool:
         """Return True if its row of a block reaches this far; otherwise a request is useless."""
-        known = self._known
-        block = None if known is None else known.rows.get(block_id)
+        block = self._known_rows.get(block_id)
         return block is not None and block.length_bytes >= end
 
-    # learning
-
-    def _learnt(self, meter: TransferCost | None) -> _PeerBlocks:
-        if self._known is None:
-            self._known = self._learn(meter)
-        return self._known
-
-    def _learn(self, meter: TransferCost | None) -> _PeerBlocks:
+    def _fetch_tree(self, container_id: ContainerId, meter: TransferCost | None) -> Tree:
+        """Return the tree of the damaged blocks, made of their rows and of its tree."""
         ozone_tree, leaves = self._asked_tree(meter)
         wanted = [
             block_id
@@ -152,7 +71,7 @@ class OzonePeer:
             if self._may_have(ozone_tree, block_id, stored)
         ]
         rows = {}
-        for block_id, found in self._datanode.blocks(self._container_id, wanted):
+        for block_id, found in self._datanode.blocks(container_id, wanted):
             if not isinstance(found, RefusedError):
                 rows[block_id] = found
         builder = TreeBuilder(ALGORITHM)
@@ -161,14 +80,13 @@ class OzonePeer:
             told = None if ozone_tree is None else leaves.get(block_id, {})
             for chunk in block.chunks:
                 builder.add_leaf(_leaf(chunk, told, unread_offsets(self._damaged[block_id])))
-        return _PeerBlocks(builder.build(), rows)
+        self._known_rows = rows
+        return builder.build()
 
     def _asked_tree(self, meter: TransferCost | None) -> tuple[OzoneTree | None, Leaves]:
         """Return its tree; None if it is unusable, so that only its rows count."""
         try:
-            data = self._datanode.checksum_info(self._container_id)
-            if meter is not None:
-                meter.tree_bytes += len(data)
+            data = self._checksum_info(self._container_id, meter)
             tree = decode_tree(data, self._container_id)
         except DamagedData as damage:
             self.remark = f"its tree is not used: {damage}"

@@ -23,7 +23,7 @@ from merkle.diff import indexes_of
 from merkle.replica import BlockId, ChecksumType, ChunkInfo, ContainerId
 from merkle.tree import Tree, select_blocks
 from ozone.repair.damage import InspectedReplica
-from ozone.repair.peer import OzonePeer
+from ozone.repair.peer import DamagedBlocksPeer
 
 NOBODY: Final = "no peer has it"
 
@@ -62,7 +62,7 @@ class Proposal:
 def propose(
     container_id: ContainerId,
     replica: InspectedReplica,
-    peers: Mapping[PeerId, OzonePeer],
+    peers: Mapping[PeerId, DamagedBlocksPeer],
     executor: Executor,
 ) -> Proposal:
     """Query the peers and plan. A peer's error is part of the result."""
@@ -119,7 +119,7 @@ def _target(
     return RepairTarget(block_id, chunk, None, why)
 
 
-def _remark(tree: PeerTree, peer: OzonePeer) -> str:
+def _remark(tree: PeerTree, peer: DamagedBlocksPeer) -> str:
     if tree.state in {PeerState.USED, PeerState.EQUAL}:
         return peer.remark
     return tree.message

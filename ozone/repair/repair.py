@@ -31,7 +31,7 @@ from ozone.repair.damage import InspectedReplica, read_replica
 from ozone.repair.gathering import GatheredChunk, Gatherer
 from ozone.repair.installation import Installer, clean
 from ozone.repair.occupancy import check_stopped, has_lock
-from ozone.repair.peer import OzonePeer
+from ozone.repair.peer import DamagedBlocksPeer
 from ozone.repair.peer_comparison import check_not_behind, lengths_of, tombstones_of
 from ozone.repair.proposal import Proposal, RepairTarget, propose
 from ozone.scrub.reader import OzoneReader, identity_of
@@ -142,7 +142,7 @@ class OzoneRepair:
             peer.peer_id: stack.enter_context(Datanode(peer.address, peer.datanode_id))
             for peer in wish.peers
         }
-        self._peers: dict[PeerId, OzonePeer] = {}
+        self._peers: dict[PeerId, DamagedBlocksPeer] = {}
 
     @property
     def quarantine(self) -> Path:
@@ -186,7 +186,7 @@ class OzoneRepair:
         """Query the peers about the damaged blocks, and plan."""
         container_id = self._wish.container_id
         self._peers = {
-            peer_id: OzonePeer(datanode, container_id, replica.blocks)
+            peer_id: DamagedBlocksPeer(datanode, container_id, replica.blocks)
             for peer_id, datanode in self._datanodes.items()
         }
         return propose(container_id, replica, self._peers, self._executor)

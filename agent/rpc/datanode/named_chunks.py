@@ -64,12 +64,12 @@ def several_chunks(
 
 def chunk_at(block: BlockData, offset: int) -> ChunkInfo:
     """Return the chunk of a block that begins at `offset`. Raise RefusedError."""
-    for chunk in block.chunks:
-        if chunk.offset == offset:
-            return chunk
-    raise RefusedError(
-        Code.UNABLE_TO_FIND_CHUNK,
-        f"block {block.block_id} has no chunk at offset {offset}",
-        block_id=block.block_id,
-        offset=offset,
-    )
+    chunk = block.chunk_at(offset)
+    if chunk is None:
+        raise RefusedError(
+            Code.UNABLE_TO_FIND_CHUNK,
+            f"block {block.block_id} has no chunk at offset {offset}",
+            block_id=block.block_id,
+            offset=offset,
+        )
+    return chunk

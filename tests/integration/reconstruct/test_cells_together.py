@@ -117,6 +117,8 @@ class Plain:
         self.address = peer.address
         self.replica, self.block = peer.replica, peer.block
         self.each_block, self.read_chunk = peer.each_block, peer.read_chunk
+        self.summary, self.ranges, self.tree = peer.summary, peer.ranges, peer.tree
+        self.blocks, self.chunks = peer.blocks, peer.chunks
 
 
 @dataclass(slots=True)
