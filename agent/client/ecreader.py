@@ -4,18 +4,18 @@ Every cell is verified, and computed cells must match the stripe checksum that t
 if there is one. Obstacles are reported, because a group that is read degraded needs repair.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from agent.ec.blockgroup import OrphanGroup, RebuildableGroup, is_stripe_checksum, resolve_group
-from agent.ec.cell_codec import rebuild
-from agent.ec.cells import described, style_of
+from agent.ec.blockgroup import OrphanGroup, RebuildableGroup, resolve_group
 from agent.ec.rebuild_task import RebuildStats, ShardLocation
 from agent.ec.scheme import Scheme
 from agent.errors import Code, UnavailableError
 from agent.ports import Executor
+from agent.reconstruct.made_cells import CellRebuilder
 from agent.reconstruct.sources import RebuildSources
 from agent.rpc.calls.peer import NodeAddress, Peer
+from agent.rpc.wire.blockpieces import Data
 from merkle.replica import TREE_STATES, BlockId, ContainerId, ReplicaState
 
 READ_STATES: Final = TREE_STATES | {ReplicaState.OPEN, ReplicaState.CLOSING}
@@ -37,6 +37,7 @@ class GroupReader:
         self.account = RebuildStats()
         self._scheme = scheme
         self._sources = RebuildSources(container_id, scheme, executor, self.account)
+        self._rebuilder = CellRebuilder(self._sources, range(1, scheme.data_count + 1))
         shards = [ShardLocation(place.datanode_id, place.address, 0) for place in places]
         self._sources.open(shards, dial, states=READ_STATES)
 
@@ -47,7 +48,7 @@ class GroupReader:
 
     def read(
         self, block_id: BlockId, length_bytes: int, start: int = 0, stop: int | None = None
-    ) -> Iterator[bytes]:
+    ) -> Iterator[Data]:
         """Yield a group's data from `start` to before `stop`; read only the stripes in that range.
         Raise UnavailableError if the data cannot be read."""
         agreed = resolve_group(self._scheme, block_id, self._sources.block(block_id))
@@ -71,45 +72,11 @@ class GroupReader:
                     yield part
 
     def _data_of(
-        self, agreed: RebuildableGroup, stripe: int, cells: dict[int, bytes]
-    ) -> Sequence[bytes]:
+        self, agreed: RebuildableGroup, stripe: int, cells: Mapping[int, bytes]
+    ) -> Sequence[Data]:
         """Return the data cells; compute those that are missing."""
-        computed = self._computed(agreed, stripe, cells)
-        if not self._is_recorded(agreed, stripe, computed):
-            cells = self._sources.without_the_wrong(agreed, stripe)
-            computed = self._computed(agreed, stripe, cells)
-        whole = cells | computed
-        return [whole[index] for index in range(1, self._scheme.data_count + 1)]
-
-    def _computed(
-        self, agreed: RebuildableGroup, stripe: int, cells: dict[int, bytes]
-    ) -> dict[int, bytes]:
-        """Compute the missing data cells; with a recorded checksum, all cells that no shard
-        lists."""
-        group = agreed.group
-        wanted = set(range(1, self._scheme.data_count + 1))
-        if agreed.stripe_checksums:
-            wanted |= set(group.indexes(stripe)) - set(agreed.shards)
-        absent = sorted(wanted - set(cells))
-        if not absent:
-            return {}
-        made = rebuild(self._scheme, cells, absent, group.cell_bytes_max(stripe))
-        return {i: made[i][: group.cell_bytes(stripe, i)].tobytes() for i in absent}
-
-    def _is_recorded(
-        self, agreed: RebuildableGroup, stripe: int, computed: dict[int, bytes]
-    ) -> bool:
-        """Return whether a stripe matches its writer's record; True where no record decides.
-
-        Cells that were read have the checksums that their shard lists; computed cells get new ones.
-        """
-        if not agreed.stripe_checksums:
-            return True
-        offset, style = stripe * self._scheme.cell_bytes, style_of(agreed, stripe)
-        chunks = {
-            index: described(offset, computed[index], style)
-            if index in computed
-            else agreed.chunk(index, stripe)
-            for index in agreed.group.indexes(stripe)
-        }
-        return is_stripe_checksum(agreed, stripe, chunks)
+        cells, made = self._rebuilder.complete(agreed, stripe, cells)
+        return [
+            cells[index] if index in cells else made[index][1]
+            for index in range(1, self._scheme.data_count + 1)
+        ]

@@ -33,33 +33,42 @@ class CellRebuilder:
     def made(self, agreed: RebuildableGroup, stripe: int, cells: Mapping[int, bytes]) -> Made:
         """Return the wanted cells of a stripe, without those that the group does not have.
 
+        A wanted cell that was read is used as it is, because another datanode has the same shard.
         Raise RefusedError if the wrong ones among the others cannot be identified.
+        """
+        cells, made = self.complete(agreed, stripe, cells)
+        style, offset = style_of(agreed, stripe), stripe * self._sources.scheme.cell_bytes
+        for i in self._wanted & set(cells):
+            made[i] = described(offset, cells[i], style), padded(cells[i], len(cells[i])).data
+        return {i: cell for i, cell in made.items() if i in self._wanted and len(cell[1])}
+
+    def complete(
+        self, agreed: RebuildableGroup, stripe: int, cells: Mapping[int, bytes]
+    ) -> tuple[Mapping[int, bytes], Made]:
+        """Return the cells that were read, without those proven wrong, and the computed ones.
+
+        Raise RefusedError if the wrong ones cannot be identified.
         """
         made = self._computed(agreed, stripe, cells)
         if not _is_recorded(agreed, stripe, made):
             cells = self._sources.without_the_wrong(agreed, stripe)
             made = self._computed(agreed, stripe, cells)
-        return {i: cell for i, cell in made.items() if i in self._wanted and len(cell[1])}
+        return cells, made
 
     def _computed(self, agreed: RebuildableGroup, stripe: int, cells: Mapping[int, Cell]) -> Made:
-        """Compute the wanted cells; and, if a record can be checked, the cells that no source has.
-
-        Cells whose chunk is known from its row need not be computed for the check. A wanted cell
-        that was read is used as it is, because another datanode has the same shard.
-        """
+        """Compute the missing wanted cells; and, if a record can be checked, the cells that no
+        source has. Cells whose chunk is known from its row need not be computed for the check."""
         group, scheme = agreed.group, self._sources.scheme
         computed = set(self._wanted)
         if agreed.stripe_checksums:
             computed |= set(scheme.indexes) - set(agreed.shards)
         lost = sorted(computed - set(cells))
+        if not lost:
+            return {}
         octets = rebuild_checked(scheme, cells, lost, group.cell_bytes_max(stripe))
-        cut: dict[int, Cell] = {i: octets[i][: group.cell_bytes(stripe, i)] for i in lost}
-        cut |= {i: cells[i] for i in self._wanted & set(cells)}
         style, offset = style_of(agreed, stripe), stripe * scheme.cell_bytes
-        return {
-            i: (described(offset, cell, style), padded(cell, len(cell)).data)
-            for i, cell in cut.items()
-        }
+        cut = {i: octets[i][: group.cell_bytes(stripe, i)] for i in lost}
+        return {i: (described(offset, cell, style), cell.data) for i, cell in cut.items()}
 
 
 class BlockBuilder:
