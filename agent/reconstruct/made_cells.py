@@ -16,7 +16,8 @@ from agent.ec.blockgroup import (
     stripe_metadata,
 )
 from agent.ec.cell_codec import Cell, padded, rebuild_checked
-from agent.ec.cells import described, style_of
+from agent.ec.cells import described, proof_of, style_of
+from agent.errors import Code, RefusedError
 from agent.reconstruct.sources import RebuildSources
 from merkle.replica import Bcsid, BlockData, ChunkInfo
 
@@ -51,7 +52,16 @@ class CellRebuilder:
         """
         made = self._computed(agreed, stripe, cells)
         if not _is_recorded(agreed, stripe, made):
-            cells = self._sources.without_the_wrong(agreed, stripe)
+            verdict, cells = self._sources.judged(agreed, stripe, proof_of(agreed, stripe))
+            if not verdict.is_sure:
+                raise RefusedError(
+                    Code.CHECKSUM_MISMATCH,
+                    f"container {self._sources.container_id}, block {agreed.block_id}, stripe "
+                    f"{stripe}: the shards are not what their writer recorded, and it cannot be "
+                    "told which of them is wrong",
+                    hint="`suture scrub parity` reads every stripe of the container",
+                    container_id=self._sources.container_id,
+                )
             made = self._computed(agreed, stripe, cells)
         return cells, made
 

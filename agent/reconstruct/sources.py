@@ -19,10 +19,9 @@ from typing import Any, Final
 from weakref import WeakSet
 
 from agent.ec.blockgroup import RebuildableGroup
-from agent.ec.cells import proof_of
 from agent.ec.rebuild_task import RebuildStats, ShardLocation
 from agent.ec.scheme import Scheme
-from agent.ec.wrong_shard import judge_stripe
+from agent.ec.wrong_shard import Proof, StripeVerdict, judge_stripe
 from agent.errors import Code, RefusedError, SutureError, UnavailableError
 from agent.ports import Executor
 from agent.reconcile.witnesses import ChunkProver
@@ -417,34 +416,23 @@ class RebuildSources:
                 )
         return asked_count > 0
 
-    def without_the_wrong(self, agreed: RebuildableGroup, stripe: int) -> dict[int, bytes]:
-        """Return all readable cells except those proven wrong although they verify.
-
-        For a stripe that does not match its writer's record. Raise RefusedError if the wrong cells
-        cannot be identified.
-        """
+    def judged(
+        self, agreed: RebuildableGroup, stripe: int, proof: Proof | None
+    ) -> tuple[StripeVerdict, dict[int, bytes]]:
+        """Read all readable cells of a stripe and judge them; return the verdict, and the cells
+        except those proven wrong although they match their checksums."""
         reading = self.begin(agreed, stripe, count=self.scheme.shard_count)
         cells = self.finish_all(agreed, reading)
-
-        verdict = judge_stripe(agreed.group, stripe, cells, proof_of(agreed, stripe))
+        verdict = judge_stripe(agreed.group, stripe, cells, proof)
         where = f"block {agreed.block_id}, stripe {stripe}"
-        if not verdict.wrong:
-            raise RefusedError(
-                Code.CHECKSUM_MISMATCH,
-                f"container {self.container_id}, {where}: the shards are not what their "
-                "writer recorded, and it cannot be told which of them is wrong",
-                hint="`suture scrub parity` reads every stripe of the container",
-                container_id=self.container_id,
-            )
+        error = RefusedError(
+            Code.CHECKSUM_MISMATCH, f"{where}: its cell is wrong, its checksums fit it"
+        )
         for index in verdict.wrong:
-            self.accuse(index, f"{where}: its cell is wrong, its checksums fit it")
-        return {index: cell for index, cell in cells.items() if index not in verdict.wrong}
-
-    def accuse(self, index: int, why: str) -> None:
-        """Record that a source gave a cell that was proven wrong although it matched its
-        checksums."""
-        for source in self._sources[index]:
-            self._judge(source, RefusedError(Code.CHECKSUM_MISMATCH, why))
+            del cells[index]
+            for source in self._sources[index]:
+                self._judge(source, error)
+        return verdict, cells
 
     def _judge(self, source: RebuildSource, error: SutureError) -> None:
         source.strike_count += 1
