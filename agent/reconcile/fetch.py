@@ -21,7 +21,6 @@ from agent.reconcile.witnesses import (
     ChunkProver,
     ProofAnswer,
     ask_for_chunks,
-    proof_of_chunk,
 )
 from agent.rpc.calls.peer import TransferCost
 from agent.rpc.calls.replica_peer import BatchReplicaPeer, ReplicaPeer
@@ -33,7 +32,6 @@ from merkle.tree import Leaf
 
 BAD_CHUNKS_MAX: Final = 2  # one may be bit rot since its scan; more mean a bad peer
 
-Blocks = Mapping[BlockId, BlockData]
 Job = TypeVar("Job")
 T = TypeVar("T")
 Wanted = tuple[BlockId, WantedChunk]
@@ -91,20 +89,14 @@ class PeerSources:
     def describe_together(self, actions: Sequence[RepairBlock]) -> list[FetchResult]:
         """Return the metadata of several blocks. Blocks with the same first lender are requested in
         one call; those that it does not return are requested one by one."""
-        answers: dict[int, FetchResult] = {}
-        for peer_id, places in self._by_source([one.metadata_sources for one in actions]):
-            blocks = self._named_blocks(peer_id, [actions[place].block_id for place in places])
-            found = {place: blocks.get(actions[place].block_id) for place in places}
-            answers |= {
-                at: FetchResult(peer_id, block=block) for at, block in found.items() if block
-            }
-        return [answers.get(place) or self.describe(one) for place, one in enumerate(actions)]
 
-    def _named_blocks(self, peer_id: PeerId, block_ids: Sequence[BlockId]) -> Blocks:
-        blocks = self._together(
-            peer_id, lambda peer: peer.named_blocks(self.container_id, block_ids)
-        )
-        return blocks or {}
+        def lent(
+            peer_id: PeerId, peer: BatchReplicaPeer, some: Sequence[RepairBlock]
+        ) -> list[FetchResult]:
+            blocks = peer.named_blocks(self.container_id, [one.block_id for one in some])
+            return [FetchResult(peer_id, block=blocks.get(one.block_id)) for one in some]
+
+        return self._together(actions, lambda one: one.metadata_sources, lent, self.describe)
 
     def fetch(self, block_id: BlockId, wanted: WantedChunk) -> FetchResult:
         """Return a chunk from the first source whose bytes match its tree."""
@@ -130,78 +122,88 @@ class PeerSources:
         """Return several small chunks. Chunks with the same first source come in one call, and
         their proofs in another. Missing ones are fetched one by one; the cost of useless calls
         counts, too."""
-        answers: dict[int, FetchResult] = {}
-        for peer_id, indexes in self._by_source([chunk.sources for _, chunk in wanted]):
-            lent = self._lent(peer_id, [wanted[index] for index in indexes])
-            answers.update((indexes[at], answer) for at, answer in lent.items())
-        for index, one in enumerate(wanted):
-            served = answers.get(index, FetchResult())
-            if served.chunk is None:
-                alone = self.fetch(*one)
-                answers[index] = replace(alone, costs=served.costs + alone.costs)
-        return [answers[index] for index in range(len(wanted))]
+        return self._together(
+            wanted, lambda one: one[1].sources, self._lent, lambda one: self.fetch(*one)
+        )
 
-    def _by_source(
-        self, sources: Sequence[tuple[PeerId, ...]]
-    ) -> Iterator[tuple[PeerId, list[int]]]:
-        """Yield each peer that is the first source of more than one item, with the items'
-        positions."""
-        found: dict[PeerId, list[int]] = defaultdict(list)
-        for index, asked in enumerate(sources):
-            found[next((one for one in asked if one not in self.dropped), "")].append(index)
-        yield from ((peer_id, places) for peer_id, places in found.items() if len(places) > 1)
-
-    def _together(self, peer_id: PeerId, ask: Callable[[BatchReplicaPeer], T]) -> T | None:
-        """Return a peer's answer about several items at once; None if it fails."""
-        peer = self.peers.get(peer_id)
-        if not isinstance(peer, BatchReplicaPeer):
-            return None
-        try:
-            return ask(peer)
-        except SutureError as error:
-            self._judge(peer_id, error)
-        return None
-
-    def _lent(self, peer_id: PeerId, wanted: Sequence[Wanted]) -> dict[int, FetchResult]:
-        """Return one peer's answers, by position in `wanted`; without the chunk if it does not
-        match the tree, or is not proven."""
-        keys = [(block_id, chunk.leaf.offset) for block_id, chunk in wanted]
-        served = self._together(peer_id, lambda peer: peer.read_chunks(self.container_id, keys))
-        if served is None:
-            return {}
-        right = {
-            at: served[key]
-            for at, (key, (_, chunk)) in enumerate(zip(keys, wanted, strict=True))
-            if key in served and is_leaf(self.algorithm, served[key][0], chunk.leaf)
-        }
-        words = self._proven_together(peer_id, {at: (*keys[at], right[at][1]) for at in right})
-        answers: dict[int, FetchResult] = {}
-        for at, key in enumerate(keys):
-            if key in served:
-                chunk, data = served[key]
-                vain = FetchResult(costs=((peer_id, TransferCost(data_bytes=len(data))),))
-                is_taken = at in words and (words[at].proof or not self.provers)
-                answers[at] = (
-                    replace(vain, peer_id=peer_id, chunk=chunk, data=data, word=words[at])
-                    if is_taken
-                    else vain
-                )
+    def _together(
+        self,
+        items: Sequence[T],
+        sources_of: Callable[[T], tuple[PeerId, ...]],
+        lent: Callable[[PeerId, BatchReplicaPeer, Sequence[T]], list[FetchResult]],
+        alone: Callable[[T], FetchResult],
+    ) -> list[FetchResult]:
+        """Return the answers about several items: `lent` by the first source that several of them
+        have, or each `alone`."""
+        by_source: dict[PeerId, list[int]] = defaultdict(list)
+        for index, item in enumerate(items):
+            asked = (one for one in sources_of(item) if one not in self.dropped)
+            by_source[next(asked, "")].append(index)
+        answers = [FetchResult()] * len(items)
+        for peer_id, indexes in by_source.items():
+            peer = self.peers.get(peer_id)
+            if len(indexes) < 2 or not isinstance(peer, BatchReplicaPeer):
+                continue
+            try:
+                found = lent(peer_id, peer, [items[index] for index in indexes])
+            except SutureError as error:
+                self._judge(peer_id, error)
+                continue
+            for index, answer in zip(indexes, found, strict=True):
+                answers[index] = answer
+        for index, (item, answer) in enumerate(zip(items, answers, strict=True)):
+            if answer.block is None and answer.chunk is None:
+                served = alone(item)
+                answers[index] = replace(served, costs=answer.costs + served.costs)
         return answers
 
-    def _proven_together(
-        self, peer_id: PeerId, chunks: Mapping[int, tuple[BlockId, int, bytes]]
-    ) -> dict[int, ProofAnswer]:
-        prover = self.provers.get(peer_id)
-        if prover is None:
-            return dict.fromkeys(chunks, NO_WORD)
-        words = ask_for_chunks(peer_id, prover, self.container_id, list(chunks.values()))
-        return dict(zip(chunks, words, strict=True))
+    def _lent(
+        self, peer_id: PeerId, peer: BatchReplicaPeer, wanted: Sequence[Wanted]
+    ) -> list[FetchResult]:
+        """Return one peer's answers; without the chunk if it does not match the tree, or is not
+        proven. Raise SutureError."""
+        keys = [(block_id, chunk.leaf.offset) for block_id, chunk in wanted]
+        served = peer.read_chunks(self.container_id, keys)
+        answers = [
+            FetchResult(costs=((peer_id, TransferCost(data_bytes=len(served[key][1]))),))
+            if key in served
+            else FetchResult()
+            for key in keys
+        ]
+        right = [
+            at
+            for at, (key, (_, chunk)) in enumerate(zip(keys, wanted, strict=True))
+            if key in served and is_leaf(self.algorithm, served[key][0], chunk.leaf)
+        ]
+        words = [NO_WORD] * len(right)
+        if peer_id in self.provers:
+            chunks = [(*keys[at], served[keys[at]][1]) for at in right]
+            words = ask_for_chunks(peer_id, self.provers[peer_id], self.container_id, chunks)
+        for at, word in zip(right, words, strict=True):
+            if word.proof or not self.provers:
+                chunk, data = served[keys[at]]
+                answers[at] = replace(
+                    answers[at], peer_id=peer_id, chunk=chunk, data=data, word=word
+                )
+        return answers
 
     def proven(
         self, asked: Iterable[PeerId], block_id: BlockId, offset: int, data: bytes
     ) -> ProofAnswer:
-        """Return one peer's proof that its medium has these bytes, or why there is none."""
-        return proof_of_chunk(self.provers, asked, self.container_id, block_id, offset, data)
+        """Return the first proof by one of these peers that its medium has these bytes, or the
+        reasons of all."""
+        words: list[tuple[PeerId, ProofAnswer]] = []
+        for peer_id in asked:
+            prover = self.provers.get(peer_id)
+            if prover is None:
+                continue
+            [word] = ask_for_chunks(peer_id, prover, self.container_id, [(block_id, offset, data)])
+            if word.proof:
+                return word
+            words.append((peer_id, word))
+        why = "; ".join(f"{peer_id}: {word.why}" for peer_id, word in words)
+        is_silent = any(word.is_silent for _, word in words)
+        return ProofAnswer(why=why or "nobody could be asked", is_silent=is_silent)
 
     def proven_end(self, store: ReplicaStore, action: Trim, block: BlockData | None) -> ProofAnswer:
         """Return a peer's proof of its last chunk, which is also ours, where our block is to be
@@ -233,14 +235,7 @@ class PeerSources:
                 failures.append(FetchFailure(peer_id, error))
                 self._judge(peer_id, error)
                 continue
-            return FetchResult(
-                peer_id,
-                answer.block,
-                answer.chunk,
-                answer.data,
-                failures=tuple(failures),
-                costs=tuple(costs),
-            )
+            return replace(answer, peer_id=peer_id, failures=tuple(failures), costs=tuple(costs))
         return FetchResult(failures=tuple(failures), costs=tuple(costs))
 
     def _judge(self, peer_id: PeerId, error: SutureError) -> None:

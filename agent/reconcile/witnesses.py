@@ -9,7 +9,7 @@ docs/PROOFS.md describes the scope of a proof.
 """
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from random import Random
 from typing import Final, Protocol, runtime_checkable
@@ -92,29 +92,6 @@ def ask_for_chunks(
             )
             words.append(ProofAnswer(why="its medium does not hold these bytes", is_false=True))
     return words
-
-
-def proof_of_chunk(
-    peers: Mapping[PeerId, ChunkProver],
-    asked: Iterable[PeerId],
-    container_id: ContainerId,
-    block_id: BlockId,
-    offset: int,
-    data: bytes,
-) -> ProofAnswer:
-    """Return the first proof that one of the peers gives, or the reasons of all."""
-    words: list[tuple[PeerId, ProofAnswer]] = []
-    for peer_id in asked:
-        peer = peers.get(peer_id)
-        if peer is None:
-            continue
-        [word] = ask_for_chunks(peer_id, peer, container_id, [(block_id, offset, data)])
-        if word.proof:
-            return word
-        words.append((peer_id, word))
-    why = "; ".join(f"{peer_id}: {word.why}" for peer_id, word in words)
-    is_silent = any(word.is_silent for _, word in words)
-    return ProofAnswer(why=why or "nobody could be asked", is_silent=is_silent)
 
 
 @dataclass(frozen=True, slots=True)

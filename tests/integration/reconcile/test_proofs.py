@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from agent.errors import Code, RefusedError
-from agent.reconcile.witnesses import ProofAnswer, ask_for_chunks, proof_of_chunk
+from agent.reconcile.fetch import PeerSources
+from agent.reconcile.witnesses import ProofAnswer, ask_for_chunks
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import datanode_pb2 as pb
+from merkle.checksum import Algorithm
 from merkle.possession_proof import NONCE_BYTES
 from merkle.replica import BlockId, ContainerId
 from tests.support.storage.datanodes import Datanode, dialled
@@ -162,8 +164,9 @@ def test_another_peer_may_prove_it(tmp_path: Path, datanode: Datanode, peer: Pee
     other.serve()
     with dialled([other]) as others:
         peers = {"dn1": peer, **others}
-        word = proof_of_chunk(peers, ["dn2", "dn1"], CONTAINER, BLOCK, 0, data)
-        alone = proof_of_chunk(peers, ["dn2", "dn9"], CONTAINER, BLOCK, 0, data)
+        sources = PeerSources(peers, CONTAINER, Algorithm.CRC32C, provers=peers)
+        word = sources.proven(["dn2", "dn1"], BLOCK, 0, data)
+        alone = sources.proven(["dn2", "dn9"], BLOCK, 0, data)
     other.close()
 
     assert word.proof.startswith("dn1 ")
