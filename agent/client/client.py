@@ -308,7 +308,7 @@ class ClusterClient:
 
     def _read_group(
         self, span: FileSpan, found: scm_pb2.ContainerReplicas, groups: dict[int, GroupReader]
-    ) -> Iterator[bytes]:
+    ) -> Iterator[Data]:
         reader = groups.get(found.container_id)
         if reader is None:
             reader = groups[found.container_id] = GroupReader(

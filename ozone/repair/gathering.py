@@ -5,6 +5,7 @@ all that have it agree. Thread-safe.
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -13,7 +14,7 @@ from agent.errors import SutureError
 from agent.plan.actions import PeerId
 from agent.reconcile.fetch import FetchResult, PeerSources
 from agent.store.files import blockfile
-from merkle.replica import ChunkInfo, ContainerId
+from merkle.replica import ContainerId
 from ozone.repair.peer import ALGORITHM, DamagedBlocksPeer
 from ozone.repair.proposal import RepairTarget
 from ozone.repair.windows import Assembly
@@ -78,19 +79,20 @@ class Gatherer:
         """Return the chunk assembled from verified windows, from here and from every peer."""
         chunk = target.chunk
         assembly = Assembly(chunk)
-        used = []
-        if self._offer_local(assembly, target):
-            used.append(LOCAL)
-        failures = [message] if message else []
+        offers = {LOCAL: self._local_pieces(target)}
         for peer_id, peer in sorted(self._peers.items()):
+            offers[peer_id] = _peer_pieces(peer, target, assembly)
+        used = []
+        failures = [message] if message else []
+        for name, pieces in offers.items():
             taken_bytes = 0
             try:
-                for start, data in self._pieces(peer, target, assembly):
+                for start, data in pieces:
                     taken_bytes += assembly.offer(start, data)
             except SutureError as error:
-                failures.append(f"{peer_id}: {error}")
+                failures.append(f"{name}: {error}")
             if taken_bytes:
-                used.append(peer_id)
+                used.append(name)
         left = list(assembly.missing())
         if left:
             count = sum(end - start for start, end in left)
@@ -98,36 +100,32 @@ class Gatherer:
             return GatheredChunk(None, message="; ".join(failures))
         return GatheredChunk(assembly.data(), tuple(used))
 
-    def _pieces(
-        self, peer: DamagedBlocksPeer, target: RepairTarget, assembly: Assembly
-    ) -> Iterator[tuple[int, bytes]]:
-        for start, end in list(assembly.missing()):
-            at = target.chunk.offset + start
-            if peer.reaches(target.block_id, at + end - start):
-                yield start, peer.read_unverified(target.block_id, at, end - start)
-
-    def _offer_local(self, assembly: Assembly, target: RepairTarget) -> int:
-        """Offer the chunk's bytes on the medium; if it cannot be read at once, window by window."""
+    def _local_pieces(self, target: RepairTarget) -> Iterator[tuple[int, bytes]]:
+        """Yield the chunk's bytes on the medium; if it cannot be read at once, window by window."""
         path, chunk = self._chunks / f"{target.block_id}.block", target.chunk
+
+        def read(start: int, length_bytes: int) -> tuple[int, bytes]:
+            return start, blockfile.read_past_cache(path, chunk.offset + start, length_bytes)
+
         try:
-            return assembly.offer(0, _read(path, chunk, 0, chunk.length_bytes))
+            yield read(0, chunk.length_bytes)
         except FileNotFoundError:
-            return 0
+            return
         except OSError:
-            return sum(_windows_of(path, chunk, assembly))
+            window_bytes = chunk.bytes_per_checksum
+            for start in range(0, chunk.length_bytes, window_bytes):
+                with suppress(OSError):  # a lost sector: another replica may have its window
+                    yield read(start, min(window_bytes, chunk.length_bytes - start))
 
 
-def _windows_of(path: Path, chunk: ChunkInfo, assembly: Assembly) -> Iterator[int]:
-    for start in range(0, chunk.length_bytes, chunk.bytes_per_checksum):
-        length_bytes = min(chunk.bytes_per_checksum, chunk.length_bytes - start)
-        try:
-            yield assembly.offer(start, _read(path, chunk, start, length_bytes))
-        except OSError:  # a lost sector: another replica may have its window
-            continue
-
-
-def _read(path: Path, chunk: ChunkInfo, start: int, length_bytes: int) -> bytes:
-    return blockfile.read_past_cache(path, chunk.offset + start, length_bytes)
+def _peer_pieces(
+    peer: DamagedBlocksPeer, target: RepairTarget, assembly: Assembly
+) -> Iterator[tuple[int, bytes]]:
+    """Yield a peer's bytes where the assembly has none."""
+    for start, end in list(assembly.missing()):
+        at = target.chunk.offset + start
+        if peer.reaches(target.block_id, at + end - start):
+            yield start, peer.read_unverified(target.block_id, at, end - start)
 
 
 def _told(answer: FetchResult) -> str:

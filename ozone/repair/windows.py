@@ -7,7 +7,7 @@ its source; others are not used.
 
 from collections.abc import Iterator
 
-from merkle.checksum import checksum_width_bytes, fits, slices_of, window_checksums, window_count
+from merkle.checksum import checksum_width_bytes, fits, slices_of, window_count
 from merkle.replica import ChecksumType, ChunkInfo
 from merkle.second_checksum import witness_checksums
 
@@ -54,14 +54,12 @@ class Assembly:
 
     def _window_fits(self, index: int, piece: memoryview) -> bool:
         chunk = self._chunk
-        length_bytes = min(
-            chunk.bytes_per_checksum, chunk.length_bytes - index * chunk.bytes_per_checksum
+        start = index * chunk.bytes_per_checksum
+        window = chunk._replace(
+            length_bytes=min(chunk.bytes_per_checksum, chunk.length_bytes - start),
+            window_checksums=chunk.window_checksums[index * self._width :][: self._width],
         )
-        if len(piece) != length_bytes:
-            return False
-        expected = chunk.window_checksums[index * self._width : (index + 1) * self._width]
-        found = window_checksums(chunk.checksum_type, chunk.bytes_per_checksum, piece)
-        return found == expected
+        return fits(window, piece)
 
     def missing(self) -> Iterator[Run]:
         """Yield the missing ranges, with adjacent ones merged."""

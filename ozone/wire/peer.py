@@ -9,14 +9,13 @@ RECOVERING, filled with rows as its clients write them, then closed.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Final
 
 import numpy as np
 
 from agent.ec.blockgroup import STRIPE_CHECKSUMS_KEY, stripe_metadata
 from agent.errors import Code, RefusedError
-from agent.rpc.calls.filling import WholeBlock, write_singly
+from agent.rpc.calls.filling import WholeBlock
 from agent.rpc.calls.peer import TransferCost
 from agent.rpc.v1 import container_pb2
 from agent.rpc.wire import codec
@@ -221,11 +220,13 @@ class OzonePeer:
         self, container_id: ContainerId, index: int, blocks: Sequence[WholeBlock]
     ) -> None:
         """Write and commit whole small blocks one by one: Ozone has no batch call."""
-        write_singly(
-            blocks,
-            partial(self.write_cell, container_id, index),
-            partial(self._commit_block, container_id, index),
-        )
+        for block, data in blocks:
+            for chunk in block.chunks:
+                cell = memoryview(data)[chunk.offset : chunk.end]
+                commit = block if chunk is block.chunks[-1] else None
+                self.write_cell(container_id, index, block.block_id, chunk, cell, commit)
+            if not block.chunks:
+                self._commit_block(container_id, index, block)
 
     def _commit_block(self, container_id: ContainerId, index: int, block: BlockData) -> None:
         row = encode_row(container_id, _as_written(block), index)

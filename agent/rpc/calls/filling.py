@@ -4,7 +4,7 @@ The shard is RECOVERING, filled cell by cell, then closed. Nothing here is retri
 handles writes whose answers were lost.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 from agent.rpc.calls.channel import Method, call
@@ -17,28 +17,6 @@ CLOSE_TIMEOUT_S: Final = 300.0  # a tree of half a million blocks is built befor
 
 WholeBlock: TypeAlias = tuple[BlockData, bytes]
 """A block, and the concatenated data of its chunks from byte 0 on."""
-
-
-def cells_of(
-    block: BlockData, data: bytes
-) -> Iterator[tuple[ChunkInfo, memoryview, BlockData | None]]:
-    """Yield the chunks of a whole block with their bytes; the last one with the commit."""
-    for chunk in block.chunks:
-        cell = memoryview(data)[chunk.offset : chunk.end]
-        yield chunk, cell, block if chunk is block.chunks[-1] else None
-
-
-def write_singly(
-    blocks: Sequence[WholeBlock],
-    write_cell: Callable[[BlockId, ChunkInfo, memoryview, BlockData | None], None],
-    commit_block: Callable[[BlockData], None],
-) -> None:
-    """Write whole blocks one by one, if the peer has no call for several."""
-    for block, data in blocks:
-        for chunk, cell, commit in cells_of(block, data):
-            write_cell(block.block_id, chunk, cell, commit)
-        if not block.chunks:
-            commit_block(block)
 
 
 class ShardWriter:

@@ -6,8 +6,9 @@ checksums that came with it before it is returned.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
-from typing import Any, Final, NamedTuple, Protocol, Self
+from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
 
 from agent.errors import Code, RefusedError, SutureError, UnavailableError
 from agent.rpc.calls.channel import (
@@ -50,6 +51,8 @@ IMPORT_METHOD: Final = "/suture.v1.Datanode/ImportContainer"  # with a serialize
 READ_BYTES_PER_S_MIN: Final = 1024**2  # a slower read of a block is cancelled
 WRITE_BLOCKS_METHOD: Final = "/suture.v1.Datanode/WriteBlocks"  # with a serializer of its own
 BLOCKS_MAX: Final = 1_000_000  # of one container, when all are listed
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,11 +138,7 @@ class Peer(ShardWriter):
     def summary(self, container_id: ContainerId, meter: TransferCost | None = None) -> TreeSummary:
         """Return the summary of the peer's tree."""
         request = pb.GetContainerHashesRequest(container_id=container_id, level=pb.ROOT)
-
-        def ask() -> TreeSummary:
-            return hashes.read_summary(self._pages(request, meter))
-
-        return call_with_retry(ask, timeout_s=self._timeouts.tree_s)
+        return self._hashes(request, hashes.read_summary, meter)
 
     def ranges(
         self, container_id: ContainerId, starts: U64s, meter: TransferCost | None = None
@@ -148,11 +147,7 @@ class Peer(ShardWriter):
         request = pb.GetContainerHashesRequest(
             container_id=container_id, level=pb.RANGES, range_starts=starts.tolist()
         )
-
-        def ask() -> tuple[TreeSummary, U64s]:
-            return hashes.read_ranges(self._pages(request, meter), count=len(starts))
-
-        return call_with_retry(ask, timeout_s=self._timeouts.tree_s)
+        return self._hashes(request, partial(hashes.read_ranges, count=len(starts)), meter)
 
     def blocks(
         self,
@@ -166,11 +161,7 @@ class Peer(ShardWriter):
             level=pb.BLOCKS,
             ranges=[pb.BlockRange(first=first, last=last) for first, last in ranges],
         )
-
-        def ask() -> BlockRows:
-            return hashes.read_blocks(self._pages(request, meter))
-
-        return call_with_retry(ask, timeout_s=self._timeouts.tree_s)
+        return self._hashes(request, hashes.read_blocks, meter)
 
     def chunks(
         self, container_id: ContainerId, block_ids: U64s, meter: TransferCost | None = None
@@ -181,12 +172,12 @@ class Peer(ShardWriter):
         request = pb.GetContainerHashesRequest(
             container_id=container_id, level=pb.CHUNKS, block_ids=block_ids.tolist()
         )
-        return self._tree(request, meter)
+        return self._hashes(request, hashes.read_tree, meter)
 
     def tree(self, container_id: ContainerId, meter: TransferCost | None = None) -> Tree:
         """Return the peer's whole tree."""
         request = pb.GetContainerHashesRequest(container_id=container_id, level=pb.CHUNKS)
-        summary, tree = self._tree(request, meter)
+        summary, tree = self._hashes(request, hashes.read_tree, meter)
         if tree.root != summary.root:
             raise RefusedError(
                 Code.MALFORMED_REQUEST,
@@ -194,11 +185,16 @@ class Peer(ShardWriter):
             )
         return tree
 
-    def _tree(
-        self, request: pb.GetContainerHashesRequest, meter: TransferCost | None
-    ) -> tuple[TreeSummary, Tree]:
-        def ask() -> tuple[TreeSummary, Tree]:
-            return hashes.read_tree(self._pages(request, meter))
+    def _hashes(
+        self,
+        request: pb.GetContainerHashesRequest,
+        read: Callable[[Iterator[pb.HashesPage]], T],
+        meter: TransferCost | None,
+    ) -> T:
+        """Return what `read` makes of the pages of an answer."""
+
+        def ask() -> T:
+            return read(self._pages(request, meter))
 
         return call_with_retry(ask, timeout_s=self._timeouts.tree_s)
 
