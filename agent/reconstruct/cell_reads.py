@@ -6,10 +6,8 @@ each would cost more than the cell.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from agent.errors import Code, RefusedError, SutureError, UnavailableError
-from agent.rpc.calls.peer import TransferCost
 from agent.rpc.calls.replica_peer import BatchReplicaPeer, ReplicaPeer
 from merkle.replica import BlockId, ChunkInfo, ContainerId
 
@@ -17,19 +15,12 @@ CellKey = tuple[BlockId, int]
 """The block of a cell, and the offset of its chunk."""
 
 
-class VerifiedCell(NamedTuple):
-    """A verified cell, and the bytes transferred for it."""
-
-    data: bytes
-    cost_bytes: int
-
-
 @dataclass(slots=True)
 class CellAnswers:
     """Answers of one source about cells. Cells in neither dictionary were not requested, because
     the source did not answer about one before them."""
 
-    cells: dict[CellKey, VerifiedCell] = field(default_factory=dict)
+    cells: dict[CellKey, bytes] = field(default_factory=dict)
     errors: dict[CellKey, SutureError] = field(default_factory=dict)
     gives_several: bool = True  # in one call
 
@@ -45,7 +36,10 @@ def read_cells(
     chunks = {(block_id, chunk.offset): chunk for block_id, chunk in asked}
     if len(chunks) > 1 and isinstance(peer, BatchReplicaPeer):
         try:
-            _read_together(peer, container_id, chunks, answers)
+            served = peer.read_chunks(container_id, list(chunks))
+            answers.cells = {
+                key: data for key, (chunk, data) in served.items() if chunk == chunks[key]
+            }
         except UnavailableError as error:
             answers.errors[next(iter(chunks))] = error
             return answers
@@ -66,26 +60,13 @@ def read_cells(
     return answers
 
 
-def _read_together(
-    peer: BatchReplicaPeer,
-    container_id: ContainerId,
-    chunks: dict[CellKey, ChunkInfo],
-    answers: CellAnswers,
-) -> None:
-    """Take the cells of one common call that match the list. Raise SutureError."""
-    for key, (chunk, data) in peer.read_chunks(container_id, list(chunks)).items():
-        if chunk == chunks[key]:
-            answers.cells[key] = VerifiedCell(data, len(data))
-
-
 def _read_alone(
     peer: ReplicaPeer, container_id: ContainerId, block_id: BlockId, chunk: ChunkInfo
-) -> VerifiedCell:
-    meter = TransferCost()
-    served, data = peer.read_chunk(container_id, block_id, chunk.offset, meter)
+) -> bytes:
+    served, data = peer.read_chunk(container_id, block_id, chunk.offset)
     if served != chunk:
         raise RefusedError(
             Code.CHECKSUM_MISMATCH,
             f"block {block_id}, chunk at {chunk.offset}: what it serves is not what it listed",
         )
-    return VerifiedCell(data, meter.data_bytes)
+    return data

@@ -350,8 +350,8 @@ class RebuildSources:
         cell, error = answers.cells.get(key), answers.errors.get(key)
         if cell is not None:
             source.silent_count = 0
-            self._account.read_bytes += cell.cost_bytes
-            reading.cells[index] = cell.data
+            self._account.read_bytes += len(cell)
+            reading.cells[index] = cell
             return
         if error is None:  # not requested in that call; may be requested again
             reading.asked.discard(source.shard.datanode_id)
