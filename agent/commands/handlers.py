@@ -30,7 +30,7 @@ from agent.reconcile.trusting import fingerprint
 from agent.reconstruct.coordinator import ReconstructionCoordinator, nobody
 from agent.reconstruct.shard_repair import ShardRepairer
 from agent.rpc.calls.peer import Endpoint, NodeAddress, Peer
-from agent.rpc.calls.replica_peer import DialShard, ReplicaPeer
+from agent.rpc.calls.replica_peer import ShardPeer
 from agent.rpc.security.tls import LOOPBACK_ONLY, Security
 from agent.rpc.v1 import datanode_pb2, scm_pb2
 from agent.rpc.wire import codec
@@ -93,12 +93,11 @@ class HandlerDeps:
     security: Security = LOOPBACK_ONLY
     memory: MemoryBudget = UNLIMITED
     prove: Prove | None = None
-    dial: Callable[[NodeAddress], ReplicaPeer] | None = None
-    """Returns a peer for a reconcile, by its address; None = a peer of Suture's own protocol."""
+    dial: Callable[[NodeAddress, int], ShardPeer] | None = None
+    """Returns a peer by its address and the index of its shard, 0 = a whole copy; None = a peer of
+    Suture's own protocol."""
     copy: Copy | None = None
     """Carries out a copy; None = in Suture's own protocol."""
-    shard: DialShard | None = None
-    """Returns a datanode of a reconstruction; None = dialled like other peers."""
     shared_pace: Callable[[int], Pace] = lambda _floor_bytes_per_s: at_once
     """Returns a pace beside clients for all work of a kind, with this floor in bytes per second."""
 
@@ -308,8 +307,7 @@ class CommandHandlers:
                 hint="the command must name the erasure code",
             )
         else:
-            dial = self._tools.dial or self.peer
-            peers = {peer.datanode_id: dial(peer) for peer in command.peers}
+            peers = {peer.datanode_id: self._dialled(peer) for peer in command.peers}
             holders = [parse_holder(holder) for holder in command.holders]
             result = self._reconciler.reconcile(
                 container_id,
@@ -435,10 +433,10 @@ class CommandHandlers:
         ordered = parse_order(order.reconstruct)
         coordinator = ReconstructionCoordinator(
             self._shards,
-            self._tools.shard or self.peer,
+            lambda shard: self._dialled(shard, shard.index),
             now_ms=self._clock.now_ms,
             pace=pace if limits.fixed_bytes_per_s else lambda _: None,
-            needed=self._named_by_keys if self._tools.shard is None else nobody,
+            needed=self._named_by_keys if self._tools.dial is None else nobody,
         )
         result = coordinator.reconstruct(ordered, stop=context.stop)
         for block_id, reason in result.orphans.items():
@@ -449,6 +447,10 @@ class CommandHandlers:
                 reason=reason,
             )
         status.reconstruct.CopyFrom(reconstruction_message(result))
+
+    def _dialled(self, datanode: NodeAddress, index: int = 0) -> ShardPeer:
+        dial = self._tools.dial
+        return self.peer(datanode) if dial is None else dial(datanode, index)
 
     def peer(self, datanode: NodeAddress) -> Peer:
         """Return the connection to a datanode."""

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from agent.config.options import AgentConfig
-from agent.ec.rebuild_task import ShardLocation
 from agent.host.heartbeat import HeartbeatWorker, RegistrationInfo, ReportSource
 from agent.host.leader_terms import TermTracker
 from agent.host.outbox import Outbox
 from agent.host.who import DatanodeIdentity
 from agent.rpc.calls.peer import NodeAddress
-from agent.rpc.calls.replica_peer import ReplicaPeer, ShardPeer
+from agent.rpc.calls.replica_peer import ShardPeer
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.clock import Clock
@@ -70,19 +69,15 @@ class ExternalControlPlane(Protocol):
         """
         ...
 
-    def dial(self, datanode: NodeAddress) -> ReplicaPeer:
-        """Return one of its datanodes as a source for one reconcile; nothing is sent yet.
-        Thread-safe."""
+    def dial(self, datanode: NodeAddress, index: int) -> ShardPeer:
+        """Return one of its datanodes as the holder of the shard `index`, 0 = of a whole copy;
+        nothing is sent yet. Thread-safe."""
         ...
 
     def copy(
         self, command: scm_pb2.ReplicateCommand, stop: Callable[[], bool], timeout_s: float
     ) -> scm_pb2.ReplicateOutcome:
         """Carry out a copy that it ordered; its worker must exist. Raise SutureError."""
-        ...
-
-    def shard(self, shard: ShardLocation) -> ShardPeer:
-        """Return the datanode of a shard for a reconstruction; nothing is sent yet."""
         ...
 
     def close(self) -> None:

@@ -251,7 +251,6 @@ class AgentComponents:
             memory=self.memory.tasks,
             dial=self.leaders[0].dial if self.leaders else None,
             copy=self.leaders[0].copy if self.leaders else None,
-            shard=self.leaders[0].shard if self.leaders else None,
             shared_pace=self.scrub.shared_pace,
         )
         return CommandHandlers(self.config.tasks, tools)

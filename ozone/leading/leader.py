@@ -7,7 +7,6 @@ from uuid import UUID
 
 from agent.config.loading import ANY_ADDRESS
 from agent.config.options import OZONE_SCHEME, AgentConfig
-from agent.ec.rebuild_task import ShardLocation
 from agent.errors import Code, RefusedError
 from agent.host.leader import AgentServices
 from agent.host.outbox import Outbox
@@ -65,12 +64,18 @@ class OzoneScmLink:
             interval_s=led.config.ozone.heartbeat_interval_s,
         )
 
-    def dial(self, datanode: NodeAddress) -> OzonePeer:
-        """Return a datanode of Ozone for one reconcile; nothing is sent yet. Thread-safe."""
-        key = f"{datanode.datanode_id}/{datanode.address}"
-        return OzonePeer(
-            self._dialled(key, lambda: Datanode(datanode.address, datanode.datanode_id))
-        )
+    def dial(self, datanode: NodeAddress, index: int) -> OzonePeer:
+        """Return a datanode of Ozone as the holder of the shard `index`, 0 = of a whole copy;
+        nothing is sent yet. Thread-safe.
+        """
+        key = f"{datanode.datanode_id}/{index}/{datanode.address}"
+        dialled = self._datanodes.get(key)
+        if dialled is None:
+            fresh = Datanode(datanode.address, datanode.datanode_id, replica_index=index)
+            dialled = self._datanodes.setdefault(key, fresh)
+            if dialled is not fresh:
+                fresh.close()
+        return OzonePeer(dialled, index)
 
     def copy(
         self, command: scm_pb2.ReplicateCommand, stop: Callable[[], bool], timeout_s: float
@@ -78,24 +83,6 @@ class OzoneScmLink:
         """Carry out a copy that it ordered. Raise SutureError. Thread-safe."""
         assert self._copies is not None, "orders come by its worker"
         return self._copies.copy(command, stop, timeout_s)
-
-    def shard(self, shard: ShardLocation) -> OzonePeer:
-        """Return the datanode of a shard of a reconstruction; nothing is sent yet."""
-        datanode = self._dialled(
-            f"{shard.datanode_id}/{shard.index}/{shard.address}",
-            lambda: Datanode(shard.address, shard.datanode_id, replica_index=shard.index),
-        )
-        return OzonePeer(datanode, shard.index)
-
-    def _dialled(self, key: str, make: Callable[[], Datanode]) -> Datanode:
-        """Return the datanode with this `key`. Thread-safe."""
-        datanode = self._datanodes.get(key)
-        if datanode is None:
-            fresh = make()
-            datanode = self._datanodes.setdefault(key, fresh)
-            if datanode is not fresh:
-                fresh.close()
-        return datanode
 
     def close(self) -> None:
         """End the connections, and wait for their users."""
