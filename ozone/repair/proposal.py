@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
 from agent.errors import Code, RefusedError, SutureError
 from agent.plan.actions import PeerId, RepairBlock, Skip, WantedChunk
 from agent.plan.reconcile_outcome import PeerState
@@ -19,9 +17,7 @@ from agent.plan.reconcile_plan import plan
 from agent.ports import Executor
 from agent.reconcile.survey import ALL_BLOCKS, PeerTree, failed, query_peers
 from merkle.damaged import DamagedData
-from merkle.diff import indexes_of
 from merkle.replica import BlockId, ChecksumType, ChunkInfo, ContainerId
-from merkle.tree import Tree, select_blocks
 from ozone.repair.damage import InspectedReplica
 from ozone.repair.peer import DamagedBlocksPeer
 
@@ -66,7 +62,7 @@ def propose(
     executor: Executor,
 ) -> Proposal:
     """Query the peers and plan. A peer's error is part of the result."""
-    mine = _of_blocks(replica.tree, replica)
+    mine = replica.tree.select(replica.blocks)
     asked = query_peers(peers, container_id, mine, executor)
     seen, views = [], []
     for tree in asked:
@@ -97,13 +93,6 @@ def propose(
     ]
     remarks = {tree.peer_id: _remark(tree, peers[tree.peer_id]) for tree in seen}
     return Proposal(tuple(targets), tuple(seen), remarks)
-
-
-def _of_blocks(tree: Tree, replica: InspectedReplica) -> Tree:
-    """Return the part of a tree with the damaged blocks."""
-    ids = np.array(sorted(replica.blocks), dtype=np.uint64)
-    indexes = indexes_of(tree.block_ids, ids)
-    return select_blocks(tree, indexes[indexes >= 0])
 
 
 def _target(

@@ -11,8 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-import numpy as np
-
 from agent.ec.blockgroup import STRIPE_CHECKSUMS_KEY, stripe_metadata
 from agent.errors import Code, RefusedError
 from agent.rpc.calls.filling import WholeBlock
@@ -23,9 +21,9 @@ from agent.rpc.wire.hashes import BlockRows
 from merkle.checksum import Algorithm, U64s, crc32c, fits
 from merkle.damaged import DamagedData
 from merkle.descent import BlockRange, range_checksums
-from merkle.diff import in_scope, indexes_of
+from merkle.diff import in_scope
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
-from merkle.tree import Leaf, Tree, TreeSummary, select_blocks
+from merkle.tree import Leaf, Tree, TreeSummary
 from merkle.tree_building import TreeBuilder
 from ozone.disk.encoding import encode_chunk, encode_row, stripes_of
 from ozone.disk.messages import CHECKSUM_INFO, parse
@@ -84,8 +82,7 @@ class OzonePeer:
     ) -> tuple[TreeSummary, Tree]:
         """Return the summary, and the tree of the named blocks."""
         tree = self.tree(container_id, meter)
-        indexes = indexes_of(tree.block_ids, block_ids)
-        return tree.summary(), select_blocks(tree, np.sort(indexes[indexes >= 0]))
+        return tree.summary(), tree.select(block_ids)
 
     def tree(self, container_id: ContainerId, meter: TransferCost | None = None) -> Tree:
         """Return its whole tree as of the last `summary`."""

@@ -22,6 +22,7 @@ from agent.rpc.wire import codec
 from merkle.checksum import U64s
 from merkle.damaged import DamagedData
 from merkle.descent import range_checksums
+from merkle.diff import in_scope
 from merkle.replica import CHUNK_BYTES_MAX, ID_MAX
 from merkle.tree import Tree, TreeSummary
 
@@ -102,12 +103,8 @@ def _selected(tree: Tree, selection: TreeQuery) -> npt.NDArray[np.intp]:
     """Indexes of the selected blocks, ascending."""
     if len(selection.block_ids):
         return np.flatnonzero(np.isin(tree.block_ids, selection.block_ids))
-    if not len(selection.firsts):
-        return np.arange(len(tree.block_ids))
-    begins = np.searchsorted(tree.block_ids, selection.firsts, side="left")
-    ends = np.searchsorted(tree.block_ids, selection.lasts, side="right")
-    parts = [np.arange(begin, end) for begin, end in zip(begins, ends, strict=True)]
-    return np.concatenate(parts)
+    ranges = list(zip(selection.firsts.tolist(), selection.lasts.tolist(), strict=True))
+    return np.arange(len(tree.block_ids))[in_scope(tree.block_ids, ranges or None)]
 
 
 def _page_parts(
