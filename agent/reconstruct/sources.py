@@ -155,19 +155,21 @@ class RebuildSources:
     def require(self) -> None:
         """Raise UnavailableError if fewer sources are left than data shards."""
         if len(self.living) < self.scheme.data_count:
-            reasons = "; ".join(f"{who}: {why}" for who, why in self._account.replaced.items())
-            raise UnavailableError(
-                Code.UNAVAILABLE,
-                f"container {self.container_id}: {len(self.living)} of the "
-                f"{self.scheme.data_count} sources that {self.scheme} needs are left: {reasons}",
-                hint=self._hint,
-                container_id=self.container_id,
+            raise self._shortage(
+                f": {len(self.living)} of the {self.scheme.data_count} sources that {self.scheme} "
+                "needs are left"
             )
 
-    @property
-    def _hint(self) -> str:
+    def _shortage(self, what: str) -> UnavailableError:
+        """Return the error for a container of which too much cannot be read."""
+        reasons = "; ".join(f"{who}: {why}" for who, why in self._account.replaced.items())
         listing = f"`suture scm containers {self.container_id}`"
-        return f"bring a datanode back that has another shard: {listing} lists them"
+        return UnavailableError(
+            Code.UNAVAILABLE,
+            f"container {self.container_id}{what}: {reasons}",
+            hint=f"bring a datanode back that has another shard: {listing} lists them",
+            container_id=self.container_id,
+        )
 
     # Lists of blocks.
 
@@ -318,7 +320,10 @@ class RebuildSources:
         may_ask = True
         while len(reading.cells) < reading.wanted_count:
             if not reading.pending and not self._ask_another(agreed, reading):
-                self._refuse(agreed, reading)
+                raise self._shortage(
+                    f", block {agreed.block_id}, stripe {reading.stripe}: "
+                    f"{len(reading.cells)} of {reading.wanted_count} cells can be read"
+                )
             is_late = may_ask and self._late.issuperset(reading.pending)
             done, _ = wait(reading.pending, 0 if is_late else self._slow_s, FIRST_COMPLETED)
             if not done:
@@ -445,16 +450,6 @@ class RebuildSources:
     def _drop(self, source: RebuildSource, error: SutureError) -> None:
         source.dropped = error
         self._account.replaced[source.shard.datanode_id] = str(error)
-
-    def _refuse(self, agreed: RebuildableGroup, reading: PendingStripe) -> None:
-        reasons = "; ".join(f"{who}: {why}" for who, why in self._account.replaced.items())
-        raise UnavailableError(
-            Code.UNAVAILABLE,
-            f"container {self.container_id}, block {agreed.block_id}, stripe {reading.stripe}: "
-            f"{len(reading.cells)} of {reading.wanted_count} cells can be read: {reasons}",
-            hint=self._hint,
-            container_id=self.container_id,
-        )
 
 
 def _cell_bytes(wanted: tuple[RebuildableGroup, int]) -> int:
