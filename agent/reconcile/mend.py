@@ -11,8 +11,8 @@ installed one by one, each with its own outcome.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import InitVar, dataclass, field, replace
 from typing import Final
 
 from agent.errors import Code, RefusedError, SutureError, VolumeFailed
@@ -33,12 +33,12 @@ from agent.reconcile.failures import FailureStreak
 from agent.reconcile.fetch import FetchFailure, FetchResult, PeerSources, in_order, is_leaf
 from agent.reconcile.jobs import BlockRepair, ChunkFetch
 from agent.reconcile.ledger import NOBODYS, ReconcileLedger
-from agent.reconcile.pauses import exclusive_lease
+from agent.reconcile.pauses import ReplicaChanges
 from agent.rpc.calls.message_groups import GROUP_COUNT_MAX, grouped
 from agent.store.files.blockfile import checksum_of
 from agent.store.operations.batch_repair import BATCH_BYTES_MAX, BATCH_COUNT_MAX, OfferedChunk
 from agent.store.operations.block_records import has_each_chunk
-from agent.store.operations.repair import verifies
+from agent.store.operations.repair import ReplicaRepair, verifies
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
 from scanner.finding import ScanFinding
@@ -63,7 +63,7 @@ class RepairExecutor:
     """Executes the plan of one reconcile."""
 
     store: ReplicaStore
-    leases: Leases
+    leases: InitVar[Leases]
     executor: Executor
     container_id: ContainerId
     sources: PeerSources
@@ -75,14 +75,18 @@ class RepairExecutor:
     uncovered: set[PeerId] = field(default_factory=set)  # peers whose commit ids prove nothing here
     failed_blocks: set[BlockId] = field(default_factory=set)
     failures: FailureStreak = field(init=False)
+    changes: ReplicaChanges = field(init=False)
     batch: list[tuple[ChunkFetch, FetchResult]] = field(
         default_factory=list
     )  # fetched, not yet installed
     batch_bytes: int = 0
     installed_count: int = 0
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, leases: Leases) -> None:
         self.failures = FailureStreak(self.store, self.container_id)
+        self.changes = ReplicaChanges(
+            self.store, leases, self.container_id, self.limits.lease_timeout_s, self.must_stop
+        )
 
     def must_stop(self) -> bool:
         """Return whether to end now; once True, it stays True."""
@@ -121,15 +125,13 @@ class RepairExecutor:
     # Single actions.
 
     def _adopt(self, action: AdoptTombstone) -> None:
-        def adopt() -> None:
-            self.store.repair(self.container_id).adopt_tombstone(action.block_id, action.checksum)
+        def adopt(repair: ReplicaRepair) -> None:
+            repair.adopt_tombstone(action.block_id, action.checksum)
 
         self._step(action.block_id, "ADOPT_TOMBSTONE", ChunkResult.ADOPTED, adopt, action.source)
 
     def _rewrite_descriptor(self, action: RewriteDescriptor) -> None:
-        def rewrite() -> None:
-            self.store.repair(self.container_id).rewrite_descriptor()
-
+        rewrite = ReplicaRepair.rewrite_descriptor
         self._step(NOBODYS, action.fault.value, ChunkResult.REWRITTEN, rewrite)
 
     def _trim(self, action: Trim) -> None:
@@ -143,8 +145,8 @@ class RepairExecutor:
             self.ledger.note(block_id, "TRAILING_BYTES", ChunkResult.FAILED, message=why)
             return
 
-        def trim() -> None:
-            self.store.repair(self.container_id).trim(block_id, proof=word.proof)
+        def trim(repair: ReplicaRepair) -> None:
+            repair.trim(block_id, proof=word.proof)
 
         self._step(block_id, "TRAILING_BYTES", ChunkResult.TRIMMED, trim, action.equal_to)
 
@@ -153,7 +155,7 @@ class RepairExecutor:
         block_id: BlockId,
         difference: str,
         done: ChunkResult,
-        work: Callable[[], None],
+        work: Callable[[ReplicaRepair], object],
         source: PeerId = "",
     ) -> None:
         if self.must_stop():
@@ -164,7 +166,7 @@ class RepairExecutor:
         else:
             self.ledger.note(block_id, difference, ChunkResult.FAILED, message=str(error))
 
-    def _change(self, work: Callable[[], None]) -> SutureError | None:
+    def _change(self, work: Callable[[ReplicaRepair], object]) -> SutureError | None:
         """Make one change under the lease; return why it failed, or None.
 
         A failure of one block's files, or a lack of space, is an outcome of that block. If our own
@@ -172,8 +174,8 @@ class RepairExecutor:
         dropped, because further fetches would only burden the peers.
         """
         try:
-            with self._held():
-                work()
+            with self.changes.hold() as repair:
+                work(repair)
         except SutureError as error:
             if error.code in GONE_CODES:
                 raise
@@ -184,17 +186,12 @@ class RepairExecutor:
             return error
         return None
 
-    def _held(self) -> AbstractContextManager[None]:
-        timeout_s = self.limits.lease_timeout_s
-        return exclusive_lease(self.leases, self.container_id, timeout_s, self.must_stop)
-
     def note_contradictions(self, found: Sequence[ScanFinding], *, is_complete: bool) -> bool:
         """Keep the contradictions with peers as findings; return whether there are new ones."""
         is_news = False
 
-        def note() -> None:
+        def note(repair: ReplicaRepair) -> None:
             nonlocal is_news
-            repair = self.store.repair(self.container_id)
             is_news = repair.note_contradictions(found, is_complete=is_complete)
 
         self._change(note)
@@ -293,9 +290,8 @@ class RepairExecutor:
         assert chunk is not None, "what is not described was not looked at"
         salvaged = False
 
-        def salvage() -> None:
+        def salvage(repair: ReplicaRepair) -> None:
             nonlocal salvaged
-            repair = self.store.repair(self.container_id)
             salvaged = repair.salvage_chunk(block_id, chunk, is_ordered=job.wanted.is_ordered)
 
         if self._change(salvage) is None and salvaged:
@@ -346,7 +342,7 @@ class RepairExecutor:
                 )
         done: frozenset[int] = frozenset()
 
-        def install() -> None:
+        def install(_: ReplicaRepair) -> None:
             nonlocal done
             done = self.store.install_chunks(self.container_id, offers)
 
@@ -371,8 +367,7 @@ class RepairExecutor:
         message = format_failures(answer.failures)
         if chunk is not None:
 
-            def install() -> None:
-                repair = self.store.repair(self.container_id)
+            def install(repair: ReplicaRepair) -> None:
                 repair.install_chunk(
                     block_id,
                     chunk,
@@ -413,7 +408,7 @@ class RepairExecutor:
         block_id, lent = block.action.block_id, block.described.block
         error: SutureError | None = None
         if lent is not None:
-            error = self._change(lambda: self._complete(block, lent))
+            error = self._change(lambda repair: self._complete(repair, block, lent))
         if lent is None or error is not None:
             message = format_failures(block.described.failures) if error is None else str(error)
             self.ledger.note(block_id, "METADATA", ChunkResult.FAILED, message=message)
@@ -421,10 +416,9 @@ class RepairExecutor:
             self.failed_blocks.add(block_id)
             self.uncovered.update(block.action.metadata_sources)
 
-    def _complete(self, block: BlockRepair, lent: BlockData) -> None:
+    def _complete(self, repair: ReplicaRepair, block: BlockRepair, lent: BlockData) -> None:
         """Adopt the client's metadata, and the commit id if all of the lender's chunks are here."""
         block_id = block.action.block_id
-        repair = self.store.repair(self.container_id)
         if not block.action.chunks and not lent.chunks:
             repair.install_empty_block(block_id)
             self.ledger.note(block_id, "MISSING_BLOCK", ChunkResult.SALVAGED)
@@ -451,8 +445,8 @@ class RepairExecutor:
         if bcsid <= facts.bcsid:
             return
 
-        def advance() -> None:
-            self.store.repair(self.container_id).advance_bcsid(bcsid)
+        def advance(repair: ReplicaRepair) -> None:
+            repair.advance_bcsid(bcsid)
 
         self._step(NOBODYS, "BCSID", ChunkResult.REWRITTEN, advance, lender)
 
@@ -464,7 +458,7 @@ class RepairExecutor:
         }
         bcsid = highest_lent(self.sources.peers, self.container_id, lent, own=own)
         if bcsid > own:
-            self._change(lambda: self.store.repair(self.container_id).advance_bcsid(bcsid))
+            self._change(lambda repair: repair.advance_bcsid(bcsid))
 
 
 def format_failures(failures: Sequence[FetchFailure]) -> str:

@@ -8,21 +8,18 @@ A shard that misses blocks is not damaged: its data is intact, and its state is 
 rebuilt elsewhere if a datanode has room; otherwise this is the only way to complete it.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from agent.ec.blockgroup import OrphanGroup, resolve_group
 from agent.errors import SutureError
 from agent.plan.reconcile_outcome import ChunkOutcome, ChunkResult
-from agent.ports import Leases
 from agent.reconcile.commit_ids import highest_claim
 from agent.reconcile.ledger import NOBODYS
-from agent.reconcile.pauses import exclusive_lease
+from agent.reconcile.pauses import ReplicaChanges
 from agent.reconstruct.row_repair import RowRestorer
-from agent.reconstruct.sources import RebuildSources
 from agent.rpc.calls.peer import Peer
-from agent.store.replica_store import ReplicaStore
-from merkle.replica import BlockData, ContainerId, ReplicaState
+from merkle.replica import BlockData, ReplicaState
 
 MISSING_BLOCK = "MISSING_BLOCK"
 BCSID = "BCSID"
@@ -32,31 +29,24 @@ BCSID = "BCSID"
 class BlockBackfill:
     """Adds the missed blocks, in one repair of one shard."""
 
-    store: ReplicaStore
-    leases: Leases
+    changes: ReplicaChanges
     rows: RowRestorer
-    lease_timeout_s: float
-    container_id: ContainerId
     is_complete: bool = True
     _lender: str = field(default="", init=False)
     _claimed: int = field(default=0, init=False)
 
-    def make(
-        self,
-        sources: RebuildSources,
-        index: int,
-        peers: Mapping[str, Peer],
-        stop: Callable[[], bool],
-    ) -> Iterator[ChunkOutcome]:
-        """Make each missing block as shard `index`; yield the outcomes.
+    def make(self, peers: Mapping[str, Peer]) -> Iterator[ChunkOutcome]:
+        """Make each missing block; yield the outcomes.
 
         The commit id is read first, because blocks that its source gets later are not listed.
         """
-        own = self.store.replica(self.container_id).bcsid
-        self._lender, self._claimed = highest_claim(peers, self.container_id, peers)
-        tree = self.store.tree(self.container_id)
+        store, container_id = self.changes.store, self.changes.container_id
+        sources, index = self.rows.sources, self.rows.index
+        own = store.replica(container_id).bcsid
+        self._lender, self._claimed = highest_claim(peers, container_id, peers)
+        tree = store.tree(container_id)
         for block_id, known in sources.blocks():
-            if stop():
+            if self.changes.must_stop():
                 self.is_complete = False
                 return
             place = tree.index_of(block_id)
@@ -71,23 +61,21 @@ class BlockBackfill:
                 self.is_complete &= here_bytes >= agreed.group.shard_bytes(index)
                 continue
             blank = ChunkOutcome(block_id, 0, -1, MISSING_BLOCK, ChunkResult.SKIPPED)
-            made = self.rows.remake(sources, agreed, index, blank, stop)
+            made = self.rows.remake(agreed, blank)
             self.is_complete &= made.result is ChunkResult.REPAIRED
             yield made
 
-    def take_over_bcsid(
-        self, replaced: Mapping[str, str], stop: Callable[[], bool]
-    ) -> Iterator[ChunkOutcome]:
+    def take_over_bcsid(self, replaced: Mapping[str, str]) -> Iterator[ChunkOutcome]:
         """Take over the commit id if nothing that it claims is missing, and this shard has no
         findings. `replaced` has the sources that did not deliver everything."""
-        facts = self.store.replica(self.container_id)
+        facts = self.changes.store.replica(self.changes.container_id)
         is_whole = facts.state is ReplicaState.QUASI_CLOSED and not facts.finding_count
         if not (self.is_complete and is_whole) or replaced or self._claimed <= facts.bcsid:
             return
         told = ChunkOutcome(NOBODYS, -1, -1, BCSID, ChunkResult.REWRITTEN, source=self._lender)
         try:
-            with exclusive_lease(self.leases, self.container_id, self.lease_timeout_s, stop):
-                self.store.repair(self.container_id).advance_bcsid(self._claimed)
+            with self.changes.hold() as repair:
+                repair.advance_bcsid(self._claimed)
         except SutureError as error:
             yield ChunkOutcome(NOBODYS, -1, -1, BCSID, ChunkResult.FAILED, message=str(error))
             return

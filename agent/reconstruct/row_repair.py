@@ -11,62 +11,54 @@ block lacks the length of its group and has bytes behind its last chunk. A block
 early would look complete, so it is recorded all at once or not at all.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Final
 
 from agent.ec.blockgroup import OrphanGroup, RebuildableGroup, group_length_bytes
 from agent.errors import Code, SutureError, UnavailableError
 from agent.plan.reconcile_outcome import ChunkOutcome, ChunkResult
-from agent.ports import Leases
 from agent.reconcile.mend import GONE_CODES
-from agent.reconcile.pauses import exclusive_lease
+from agent.reconcile.pauses import ReplicaChanges
 from agent.reconstruct.made_cells import BlockBuilder, CellRebuilder, stripes_of
 from agent.reconstruct.sources import RebuildSources
 from agent.store.operations.batch_repair import BATCH_BYTES_MAX, OfferedChunk
-from agent.store.replica_store import ReplicaStore
-from merkle.replica import BlockId, ChecksumType, ChunkInfo, ContainerId
+from merkle.replica import BlockId, ChecksumType, ChunkInfo
 from scanner.finding import DamageFault, ScanFinding
 
 ROW_FAULTS: Final = frozenset({DamageFault.BLOCK_ROW_MISSING, DamageFault.BLOCK_ROW_DAMAGED})
 
 
+@dataclass(frozen=True, slots=True)
 class RowRestorer:
-    """Restores lost rows of blocks in one store."""
+    """Restores lost rows of blocks of shard `index`."""
 
-    def __init__(self, store: ReplicaStore, leases: Leases, lease_timeout_s: float) -> None:
-        self._store = store
-        self._leases = leases
-        self._lease_timeout_s = lease_timeout_s
+    changes: ReplicaChanges
+    sources: RebuildSources
+    index: int
 
-    def lacks_row(self, container_id: ContainerId, finding: ScanFinding) -> bool:
+    def lacks_row(self, finding: ScanFinding) -> bool:
         """Return whether a block has no row, or one that a repair left unfinished: without the
         length of its group, and with bytes behind its last chunk."""
         if finding.fault is not DamageFault.TRAILING_BYTES:
             return finding.fault in ROW_FAULTS
-        return group_length_bytes(self._store.block(container_id, finding.block_id)) is None
+        block = self.changes.store.block(self.changes.container_id, finding.block_id)
+        return group_length_bytes(block) is None
 
-    def remake(
-        self,
-        sources: RebuildSources,
-        agreed: RebuildableGroup | OrphanGroup,
-        index: int,
-        blank: ChunkOutcome,
-        stop: Callable[[], bool],
-    ) -> ChunkOutcome:
-        """Restore the row of an outcome's block, as shard `index` of its group.
+    def remake(self, agreed: RebuildableGroup | OrphanGroup, blank: ChunkOutcome) -> ChunkOutcome:
+        """Restore the row of an outcome's block.
 
         A block whose file ends early and that is larger than a batch is skipped. Raise RefusedError
         if the shard is gone.
         """
         if isinstance(agreed, OrphanGroup):
             return replace(blank, result=ChunkResult.FAILED, message=agreed.reason)
-        ends_at = agreed.group.shard_bytes(index)
+        ends_at = agreed.group.shard_bytes(self.index)
         try:
-            if self._reaches(sources.container_id, agreed.block_id, ends_at):
-                self._record(sources, agreed, index, stop)
+            if self._reaches(agreed.block_id, ends_at):
+                self._record(agreed)
             elif ends_at <= BATCH_BYTES_MAX:
-                self._install(sources, agreed, index, stop)
+                self._install(agreed)
             else:
                 return replace(blank, message=f"its file ends before byte {ends_at}")
         except SutureError as error:
@@ -75,65 +67,49 @@ class RowRestorer:
             return replace(blank, result=ChunkResult.FAILED, message=f"not recorded: {error}")
         return replace(blank, result=ChunkResult.REPAIRED, source="its stripes")
 
-    def _reaches(self, container_id: ContainerId, block_id: BlockId, ends_at: int) -> bool:
+    def _reaches(self, block_id: BlockId, ends_at: int) -> bool:
         """Return whether the file of a block has its last byte."""
         if not ends_at:
             return True
         last = ChunkInfo(ends_at - 1, 1, ChecksumType.NONE, 0, b"")
-        return len(self._store.repair(container_id).held(block_id, last)) == 1
+        repair = self.changes.store.repair(self.changes.container_id)
+        return len(repair.held(block_id, last)) == 1
 
-    def _record(
-        self,
-        sources: RebuildSources,
-        agreed: RebuildableGroup,
-        index: int,
-        stop: Callable[[], bool],
-    ) -> None:
+    def _record(self, agreed: RebuildableGroup) -> None:
         """Record the row chunk by chunk, and write the chunks that are missing."""
-        container_id, block_id = sources.container_id, agreed.block_id
-        draft = BlockBuilder(agreed, index)
-        for offer in _made(sources, agreed, index, stop):
-            with exclusive_lease(self._leases, container_id, self._lease_timeout_s, stop):
-                repair = self._store.repair(container_id)
+        block_id = agreed.block_id
+        draft = BlockBuilder(agreed, self.index)
+        for offer in self._made(agreed):
+            with self.changes.hold() as repair:
                 if not repair.salvage_chunk(block_id, offer.chunk):
                     repair.install_chunk(block_id, offer.chunk, offer.data, proof=offer.proof)
             draft.chunks.append(offer.chunk)
         block = draft.block()
-        with exclusive_lease(self._leases, container_id, self._lease_timeout_s, stop):
-            repair = self._store.repair(container_id)
+        with self.changes.hold() as repair:
             repair.install_empty_block(block_id)
             repair.adopt_bcsid(block_id, block.bcsid)
             repair.adopt_metadata(block_id, block.metadata)
 
-    def _install(
-        self,
-        sources: RebuildSources,
-        agreed: RebuildableGroup,
-        index: int,
-        stop: Callable[[], bool],
-    ) -> None:
+    def _install(self, agreed: RebuildableGroup) -> None:
         """Write all chunks and their row together."""
-        container_id, draft = sources.container_id, BlockBuilder(agreed, index)
-        offers = list(_made(sources, agreed, index, stop))
+        draft = BlockBuilder(agreed, self.index)
+        offers = list(self._made(agreed))
         draft.chunks += [offer.chunk for offer in offers]
         whole = [replace(offer, lent=draft.block()) for offer in offers]
-        with exclusive_lease(self._leases, container_id, self._lease_timeout_s, stop):
-            done = self._store.install_chunks(container_id, whole)
+        with self.changes.hold():
+            done = self.changes.store.install_chunks(self.changes.container_id, whole)
         if len(done) < len(whole):
             raise UnavailableError(
                 Code.UNAVAILABLE, f"{len(done)} of {len(whole)} chunks could be installed"
             )
 
-
-def _made(
-    sources: RebuildSources, agreed: RebuildableGroup, index: int, stop: Callable[[], bool]
-) -> Iterator[OfferedChunk]:
-    """Yield the chunks of a shard, computed from the others. Raise UnavailableError(CANCELLED) if
-    `stop` returns True after one."""
-    maker = CellRebuilder(sources, {index})
-    for stripe, cells in sources.stripes(agreed, stripes_of(agreed, {index})):
-        chunk, data = maker.made(agreed, stripe, cells)[index]
-        proof = f"computed from shards {', '.join(map(str, sorted(cells)))}"
-        yield OfferedChunk(agreed.block_id, chunk, bytes(data), proof=proof)
-        if stop():
-            raise UnavailableError(Code.CANCELLED, "it was stopped; the next repair goes on")
+    def _made(self, agreed: RebuildableGroup) -> Iterator[OfferedChunk]:
+        """Yield the chunks of the shard, computed from the others. Raise
+        UnavailableError(CANCELLED) if the repair must stop after one."""
+        maker = CellRebuilder(self.sources, {self.index})
+        for stripe, cells in self.sources.stripes(agreed, stripes_of(agreed, {self.index})):
+            chunk, data = maker.made(agreed, stripe, cells)[self.index]
+            proof = f"computed from shards {', '.join(map(str, sorted(cells)))}"
+            yield OfferedChunk(agreed.block_id, chunk, bytes(data), proof=proof)
+            if self.changes.must_stop():
+                raise UnavailableError(Code.CANCELLED, "it was stopped; the next repair goes on")

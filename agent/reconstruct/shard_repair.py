@@ -13,7 +13,7 @@ that verifies is overwritten: `agent.store.operations.repair` reads the medium r
 lease is held for one chunk at a time, and not while the shard is copied.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -36,7 +36,7 @@ from agent.reconcile.contradictions import EVIDENCE_BYTES_MAX, EVIDENCE_COUNT_MA
 from agent.reconcile.failures import FailureStreak
 from agent.reconcile.ledger import NOBODYS
 from agent.reconcile.mend import GONE_CODES
-from agent.reconcile.pauses import exclusive_lease
+from agent.reconcile.pauses import ReplicaChanges
 from agent.reconstruct.missed_blocks import BlockBackfill
 from agent.reconstruct.rebuilt import RebuiltChunk, rebuilt_chunk
 from agent.reconstruct.row_repair import ROW_FAULTS, RowRestorer
@@ -106,7 +106,6 @@ class ShardRepairer:
         self._scan = scan
         self._now_ms = now_ms
         self._lease_timeout_s = lease_timeout_s
-        self._rows = RowRestorer(store, leases, lease_timeout_s)
 
     def mend(
         self,
@@ -135,17 +134,17 @@ class ShardRepairer:
         account = RebuildStats()
         outcomes: list[ChunkOutcome] = []
         is_behind = before.state is ReplicaState.QUASI_CLOSED
-        missed = BlockBackfill(
-            self._store, self._leases, self._rows, self._lease_timeout_s, container_id
+        changes = ReplicaChanges(
+            self._store, self._leases, container_id, self._lease_timeout_s, stop
         )
+        sources = RebuildSources(container_id, scheme, self._executor, account)
+        rows = RowRestorer(changes, sources, index)
+        missed = BlockBackfill(changes, rows)
         if damaged or is_behind:
-            sources = self._opened(container_id, scheme, peers, account)
-            steps = (
-                self._mend_all(sources, index, damaged, contradictions, stop)
-                if damaged
-                else missed.make(sources, index, peers, stop)
-            )
-            for outcome in steps:
+            shards = [ShardLocation(name, peer.address, 0) for name, peer in peers.items()]
+            sources.open(shards, lambda shard: peers[shard.datanode_id])
+            repair = _ShardRepair(changes, rows, contradictions, self._now_ms)
+            for outcome in repair.mend_all(damaged) if damaged else missed.make(peers):
                 outcomes.append(outcome)
                 if stop():
                     contradictions.is_complete = missed.is_complete = False
@@ -155,7 +154,7 @@ class ShardRepairer:
         if has_repaired:
             outcomes += self._judged(container_id)
         if is_behind:
-            told = list(missed.take_over_bcsid(account.replaced, stop))
+            told = list(missed.take_over_bcsid(account.replaced))
             has_news |= bool(told)
             outcomes += told
         if has_repaired or has_news:
@@ -174,19 +173,6 @@ class ShardRepairer:
             state_after=after.state,
             duration_ms=self._now_ms() - started_ms,
         )
-
-    def _opened(
-        self,
-        container_id: ContainerId,
-        scheme: Scheme,
-        peers: Mapping[str, Peer],
-        account: RebuildStats,
-    ) -> RebuildSources:
-        """Return the peers' shards as sources. Raise UnavailableError if they are too few."""
-        sources = RebuildSources(container_id, scheme, self._executor, account)
-        shards = [ShardLocation(name, peer.address, 0) for name, peer in peers.items()]
-        sources.open(shards, lambda shard: peers[shard.datanode_id])
-        return sources
 
     def _known_findings(self, facts: ReplicaFacts) -> list[ScanFinding]:
         """Return the findings of the present data; read the shard first if they are unknown.
@@ -213,170 +199,6 @@ class ShardRepairer:
             return [replace(SCAN_FAILED, message=str(error))]
         return []
 
-    def _mend_all(
-        self,
-        sources: RebuildSources,
-        index: int,
-        damaged: list[ScanFinding],
-        contradictions: _Contradictions,
-        stop: Callable[[], bool],
-    ) -> Iterator[ChunkOutcome]:
-        """Repair chunk by chunk. If our own side is unable to change anything (a lease that stays
-        taken, repeated failures), the rest is dropped, because further reads would only burden the
-        peers."""
-        failures = FailureStreak(self._store, sources.container_id)
-        groups: dict[BlockId, RebuildableGroup | OrphanGroup] = {}
-        for finding in damaged:
-            blank = ChunkOutcome(
-                finding.block_id, finding.offset, -1, finding.fault.value, ChunkResult.SKIPPED
-            )
-            is_tail = finding.fault is DamageFault.TRAILING_BYTES
-            is_of_block = finding.block_id > 0 and finding.fault in CHUNK_FAULTS | ROW_FAULTS
-            if not is_tail and not is_of_block:
-                contradictions.is_complete = False
-                message = "only a whole shard can be rebuilt without its files"
-                yield replace(blank, message=message)
-                continue
-            block_id = finding.block_id
-            if block_id not in groups:
-                groups[block_id] = resolve_group(sources.scheme, block_id, sources.block(block_id))
-            if self._rows.lacks_row(sources.container_id, finding):
-                remade = self._rows.remake(sources, groups[block_id], index, blank, stop)
-                contradictions.is_complete &= remade.result is ChunkResult.REPAIRED
-                yield remade
-                continue
-            if is_tail:
-                cut = self._cut(sources, groups[block_id], index, blank, stop)
-                contradictions.is_complete &= cut.result is ChunkResult.TRIMMED
-                yield cut
-                continue
-            for chunk in self._chunks_of(sources.container_id, finding):
-                told = replace(blank, offset=chunk.offset, length_bytes=chunk.length_bytes)
-                if self._store.repair(sources.container_id).holds(block_id, chunk):
-                    contradictions.is_complete = False
-                    yield replace(told, result=ChunkResult.SALVAGED)
-                    continue
-                try:
-                    rebuilt = _rebuilt(sources, groups[block_id], index, chunk)
-                except SutureError as error:
-                    contradictions.is_complete = False
-                    yield replace(told, result=ChunkResult.FAILED, message=str(error))
-                    continue
-                if not rebuilt.fits:
-                    yield self._contradict(sources, block_id, chunk, rebuilt, contradictions)
-                    continue
-                data = rebuilt.data
-                error_here = self._install(sources.container_id, block_id, chunk, data, stop)
-                if error_here is None:
-                    failures.clear()
-                    yield replace(told, result=ChunkResult.REPAIRED, source="its stripe")
-                    continue
-                yield replace(told, result=ChunkResult.FAILED, message=str(error_here))
-                if not failures.may_go_on(error_here):
-                    contradictions.is_complete = False
-                    return
-
-    def _chunks_of(self, container_id: ContainerId, finding: ScanFinding) -> tuple[ChunkInfo, ...]:
-        """Return the chunks of a finding: one, or all of a block that has no file; none if the
-        block has been deleted since."""
-        try:
-            chunks = self._store.block(container_id, finding.block_id).chunks
-        except RefusedError as error:
-            if error.code is not Code.NO_SUCH_BLOCK:
-                raise
-            return ()
-        if finding.fault is DamageFault.BLOCK_FILE_MISSING:
-            return chunks
-        return tuple(chunk for chunk in chunks if chunk.offset == finding.offset)
-
-    def _install(
-        self,
-        container_id: ContainerId,
-        block_id: BlockId,
-        chunk: ChunkInfo,
-        data: bytes,
-        stop: Callable[[], bool],
-    ) -> SutureError | None:
-        """Write a chunk between two copies; return why it could not be written.
-
-        Raise RefusedError if the shard is gone.
-        """
-        try:
-            with exclusive_lease(self._leases, container_id, self._lease_timeout_s, stop):
-                self._store.repair(container_id).install_chunk(block_id, chunk, data)
-        except SutureError as error:
-            if error.code in GONE_CODES:
-                raise
-            return error
-        return None
-
-    def _cut(
-        self,
-        sources: RebuildSources,
-        agreed: RebuildableGroup | OrphanGroup,
-        index: int,
-        blank: ChunkOutcome,
-        stop: Callable[[], bool],
-    ) -> ChunkOutcome:
-        """Move the bytes behind a block's last chunk to quarantine, if its row, the length of its
-        group, and the chunk computed from the other shards all show that it ends there.
-
-        Raise RefusedError if the shard is gone.
-        """
-        container_id, block_id = sources.container_id, blank.block_id
-        try:
-            block = self._store.block(container_id, block_id)
-            proof = _proven_end(sources, agreed, index, block)
-            with exclusive_lease(self._leases, container_id, self._lease_timeout_s, stop):
-                self._store.repair(container_id).trim(block_id, proof=proof)
-        except SutureError as error:
-            if error.code in GONE_CODES:
-                raise
-            return replace(blank, result=ChunkResult.FAILED, message=f"not cut: {error}")
-        return replace(blank, result=ChunkResult.TRIMMED, source="its stripe")
-
-    def _contradict(
-        self,
-        sources: RebuildSources,
-        block_id: BlockId,
-        chunk: ChunkInfo,
-        rebuilt: RebuiltChunk,
-        contradictions: _Contradictions,
-    ) -> ChunkOutcome:
-        """Record that the other shards contradict the local row; keep the computed bytes as
-        evidence."""
-        container_id = sources.container_id
-        evidence = (
-            f"what {', '.join(rebuilt.makers)} make of it is not what was written here, "
-            "and each shard is right by its own checksums"
-        )
-        if len(contradictions.found) < TOLD_MAX:
-            contradictions.found.append(
-                ScanFinding(
-                    container_id=container_id,
-                    verdict=Verdict.CONTRADICTORY,
-                    fault=DamageFault.PEER_CONTRADICTS,
-                    block_id=block_id,
-                    offset=chunk.offset,
-                    length_bytes=chunk.length_bytes,
-                    found_at_ms=self._now_ms(),
-                    evidence=evidence,
-                )
-            )
-        if contradictions.must_keep(block_id, chunk.offset, rebuilt.data):
-            why = f"what {', '.join(rebuilt.makers)} make of it, contradicts the row here"
-            with suppress(SutureError):  # still a contradiction without its evidence
-                repair = self._store.repair(container_id)
-                repair.keep_version(block_id, chunk.offset, rebuilt.data, why)
-        return ChunkOutcome(
-            block_id,
-            chunk.offset,
-            chunk.length_bytes,
-            SkipReason.CONTRADICTORY.value,
-            ChunkResult.SKIPPED,
-            message=f"{evidence}; `suture scrub parity` names the shard that is wrong",
-        )
-
     def _note(self, container_id: ContainerId, contradictions: _Contradictions) -> bool:
         """Keep new contradictions, and end those that are over; return whether there are new ones.
 
@@ -394,6 +216,181 @@ class ShardRepairer:
             return False
 
 
+@dataclass(frozen=True, slots=True)
+class _ShardRepair:
+    """The repair of the damaged blocks of one shard."""
+
+    changes: ReplicaChanges
+    rows: RowRestorer
+    contradictions: _Contradictions
+    now_ms: Callable[[], int]
+
+    def mend_all(self, damaged: Sequence[ScanFinding]) -> Iterator[ChunkOutcome]:
+        """Repair chunk by chunk. If our own side is unable to change anything (a lease that stays
+        taken, repeated failures), the rest is dropped, because further reads would only burden the
+        peers."""
+        store, sources = self.changes.store, self.rows.sources
+        contradictions = self.contradictions
+        failures = FailureStreak(store, sources.container_id)
+        groups: dict[BlockId, RebuildableGroup | OrphanGroup] = {}
+        for finding in damaged:
+            blank = ChunkOutcome(
+                finding.block_id, finding.offset, -1, finding.fault.value, ChunkResult.SKIPPED
+            )
+            is_tail = finding.fault is DamageFault.TRAILING_BYTES
+            is_of_block = finding.block_id > 0 and finding.fault in CHUNK_FAULTS | ROW_FAULTS
+            if not is_tail and not is_of_block:
+                contradictions.is_complete = False
+                message = "only a whole shard can be rebuilt without its files"
+                yield replace(blank, message=message)
+                continue
+            block_id = finding.block_id
+            if block_id not in groups:
+                groups[block_id] = resolve_group(sources.scheme, block_id, sources.block(block_id))
+            if self.rows.lacks_row(finding):
+                remade = self.rows.remake(groups[block_id], blank)
+                contradictions.is_complete &= remade.result is ChunkResult.REPAIRED
+                yield remade
+                continue
+            if is_tail:
+                cut = self._cut(groups[block_id], blank)
+                contradictions.is_complete &= cut.result is ChunkResult.TRIMMED
+                yield cut
+                continue
+            for chunk in self._chunks_of(finding):
+                told = replace(blank, offset=chunk.offset, length_bytes=chunk.length_bytes)
+                if store.repair(sources.container_id).holds(block_id, chunk):
+                    contradictions.is_complete = False
+                    yield replace(told, result=ChunkResult.SALVAGED)
+                    continue
+                try:
+                    rebuilt = self._rebuilt(groups[block_id], chunk)
+                except SutureError as error:
+                    contradictions.is_complete = False
+                    yield replace(told, result=ChunkResult.FAILED, message=str(error))
+                    continue
+                if not rebuilt.fits:
+                    yield self._contradict(block_id, chunk, rebuilt)
+                    continue
+                error_here = self._install(block_id, chunk, rebuilt.data)
+                if error_here is None:
+                    failures.clear()
+                    yield replace(told, result=ChunkResult.REPAIRED, source="its stripe")
+                    continue
+                yield replace(told, result=ChunkResult.FAILED, message=str(error_here))
+                if not failures.may_go_on(error_here):
+                    contradictions.is_complete = False
+                    return
+
+    def _chunks_of(self, finding: ScanFinding) -> tuple[ChunkInfo, ...]:
+        """Return the chunks of a finding: one, or all of a block that has no file; none if the
+        block has been deleted since."""
+        try:
+            chunks = self._block(finding.block_id).chunks
+        except RefusedError as error:
+            if error.code is not Code.NO_SUCH_BLOCK:
+                raise
+            return ()
+        if finding.fault is DamageFault.BLOCK_FILE_MISSING:
+            return chunks
+        return tuple(chunk for chunk in chunks if chunk.offset == finding.offset)
+
+    def _block(self, block_id: BlockId) -> BlockData:
+        return self.changes.store.block(self.changes.container_id, block_id)
+
+    def _rebuilt(self, agreed: RebuildableGroup | OrphanGroup, chunk: ChunkInfo) -> RebuiltChunk:
+        return rebuilt_chunk(self.rows.sources, _rebuildable(agreed), self.rows.index, chunk)
+
+    def _install(self, block_id: BlockId, chunk: ChunkInfo, data: bytes) -> SutureError | None:
+        """Write a chunk between two copies; return why it could not be written.
+
+        Raise RefusedError if the shard is gone.
+        """
+        try:
+            with self.changes.hold() as repair:
+                repair.install_chunk(block_id, chunk, data)
+        except SutureError as error:
+            if error.code in GONE_CODES:
+                raise
+            return error
+        return None
+
+    def _cut(self, agreed: RebuildableGroup | OrphanGroup, blank: ChunkOutcome) -> ChunkOutcome:
+        """Move the bytes behind a block's last chunk to quarantine, if its row, the length of its
+        group, and the chunk computed from the other shards all show that it ends there.
+
+        Raise RefusedError if the shard is gone.
+        """
+        try:
+            block = self._block(blank.block_id)
+            proof = self._proven_end(_rebuildable(agreed), block)
+            with self.changes.hold() as repair:
+                repair.trim(block.block_id, proof=proof)
+        except SutureError as error:
+            if error.code in GONE_CODES:
+                raise
+            return replace(blank, result=ChunkResult.FAILED, message=f"not cut: {error}")
+        return replace(blank, result=ChunkResult.TRIMMED, source="its stripe")
+
+    def _proven_end(self, agreed: RebuildableGroup, block: BlockData) -> str:
+        """Return how it is proven that a shard's block ends where its row says. Raise
+        RefusedError."""
+        ends_at = agreed.group.shard_bytes(self.rows.index)
+        if block.length_bytes != ends_at:
+            raise RefusedError(
+                Code.INELIGIBLE,
+                f"block {block.block_id} has {block.length_bytes} bytes by its row, {ends_at} by "
+                "the length of its group",
+            )
+        if not block.chunks:
+            return f"none: of a group of {agreed.group.length_bytes} bytes nothing is in this shard"
+        rebuilt = self._rebuilt(agreed, block.chunks[-1])
+        if not rebuilt.fits:
+            raise RefusedError(
+                Code.CHECKSUM_MISMATCH,
+                f"block {block.block_id}: {', '.join(rebuilt.makers)} make something else of its "
+                "last chunk than its row says",
+            )
+        return f"its last chunk, computed from {', '.join(rebuilt.makers)}"
+
+    def _contradict(
+        self, block_id: BlockId, chunk: ChunkInfo, rebuilt: RebuiltChunk
+    ) -> ChunkOutcome:
+        """Record that the other shards contradict the local row; keep the computed bytes as
+        evidence."""
+        container_id, contradictions = self.changes.container_id, self.contradictions
+        evidence = (
+            f"what {', '.join(rebuilt.makers)} make of it is not what was written here, "
+            "and each shard is right by its own checksums"
+        )
+        if len(contradictions.found) < TOLD_MAX:
+            contradictions.found.append(
+                ScanFinding(
+                    container_id=container_id,
+                    verdict=Verdict.CONTRADICTORY,
+                    fault=DamageFault.PEER_CONTRADICTS,
+                    block_id=block_id,
+                    offset=chunk.offset,
+                    length_bytes=chunk.length_bytes,
+                    found_at_ms=self.now_ms(),
+                    evidence=evidence,
+                )
+            )
+        if contradictions.must_keep(block_id, chunk.offset, rebuilt.data):
+            why = f"what {', '.join(rebuilt.makers)} make of it, contradicts the row here"
+            with suppress(SutureError):  # still a contradiction without its evidence
+                repair = self.changes.store.repair(container_id)
+                repair.keep_version(block_id, chunk.offset, rebuilt.data, why)
+        return ChunkOutcome(
+            block_id,
+            chunk.offset,
+            chunk.length_bytes,
+            SkipReason.CONTRADICTORY.value,
+            ChunkResult.SKIPPED,
+            message=f"{evidence}; `suture scrub parity` names the shard that is wrong",
+        )
+
+
 def _outcomes_of(names: Iterable[str], account: RebuildStats) -> tuple[PeerOutcome, ...]:
     """Return how each of these peers behaved as a source."""
     return tuple(
@@ -404,37 +401,11 @@ def _outcomes_of(names: Iterable[str], account: RebuildStats) -> tuple[PeerOutco
     )
 
 
-def _rebuilt(
-    sources: RebuildSources, agreed: RebuildableGroup | OrphanGroup, index: int, chunk: ChunkInfo
-) -> RebuiltChunk:
+def _rebuildable(agreed: RebuildableGroup | OrphanGroup) -> RebuildableGroup:
+    """Return a group that its shards agree on. Raise RefusedError if they do not."""
     if isinstance(agreed, OrphanGroup):
         raise RefusedError(Code.INELIGIBLE, f"block {agreed.block_id}: {agreed.reason}")
-    return rebuilt_chunk(sources, agreed, index, chunk)
-
-
-def _proven_end(
-    sources: RebuildSources, agreed: RebuildableGroup | OrphanGroup, index: int, block: BlockData
-) -> str:
-    """Return how it is proven that a shard's block ends where its row says. Raise RefusedError."""
-    if isinstance(agreed, OrphanGroup):
-        raise RefusedError(Code.INELIGIBLE, f"block {block.block_id}: {agreed.reason}")
-    ends_at = agreed.group.shard_bytes(index)
-    if block.length_bytes != ends_at:
-        raise RefusedError(
-            Code.INELIGIBLE,
-            f"block {block.block_id} has {block.length_bytes} bytes by its row, {ends_at} by the "
-            "length of its group",
-        )
-    if not block.chunks:
-        return f"none: of a group of {agreed.group.length_bytes} bytes nothing is in this shard"
-    rebuilt = rebuilt_chunk(sources, agreed, index, block.chunks[-1])
-    if not rebuilt.fits:
-        raise RefusedError(
-            Code.CHECKSUM_MISMATCH,
-            f"block {block.block_id}: {', '.join(rebuilt.makers)} make something else of its last "
-            "chunk than its row says",
-        )
-    return f"its last chunk, computed from {', '.join(rebuilt.makers)}"
+    return agreed
 
 
 def _verdict(
