@@ -80,14 +80,6 @@ class _RepeatedDivergence:
     is_kept: bool = False  # its trees are in quarantine as evidence
 
 
-@dataclass(frozen=True, slots=True)
-class _ReconcileRequest:
-    """The order's further facts: holders that cannot be asked, and the trusted peer."""
-
-    holders: tuple[SilentHolder, ...]
-    trusted: PeerId
-
-
 class Reconciler:
     """Reconciles replicas of one store. `scan` reads a whole replica and commits the result.
 
@@ -143,9 +135,8 @@ class Reconciler:
         mine = self._known_tree(container_id, before)
         trees = query_peers(peers, container_id, mine, self._executor)
         roots = _roots(mine, trees)
-        ledger = ReconcileLedger()
-        wish = _ReconcileRequest(tuple(holders), trusted)
-        run = _ReconcileRun(self, container_id, mine, trees, ledger, stop, wish)
+        run = _ReconcileRun(self, container_id, mine, trees, stop, holders, trusted)
+        ledger = run.ledger
         stuck = None if trusted or is_asked_for else self._stuck(container_id, roots)
         if stuck is None:
             self._repair(run)
@@ -181,8 +172,7 @@ class Reconciler:
         for tree in trees:
             if tree.peer_id == trusted and not tree.is_known:
                 raise UnavailableError(Code.UNAVAILABLE, f"{trusted}: {tree.message}")
-        wish = _ReconcileRequest((), trusted)
-        run = _ReconcileRun(self, container_id, mine, trees, ReconcileLedger(), lambda: False, wish)
+        run = _ReconcileRun(self, container_id, mine, trees, lambda: False, (), trusted)
         return list(run.preview())
 
     def _known_tree(self, container_id: ContainerId, facts: ReplicaFacts) -> Tree:
@@ -322,16 +312,17 @@ class _ReconcileRun:
         container_id: ContainerId,
         mine: Tree,
         trees: Sequence[PeerTree],
-        ledger: ReconcileLedger,
         stop: Callable[[], bool],
-        wish: _ReconcileRequest,
+        holders: Sequence[SilentHolder],
+        trusted: PeerId,
     ) -> None:
         self.container_id = container_id
-        self._wish = wish
+        self._holders = holders
+        self._trusted = trusted
         self._confirm = reconciler._confirm
         self._contradictions: list[Skip] = []
         self._is_heard = True
-        self.ledger = ledger
+        self.ledger = ReconcileLedger()
         self._store = reconciler._store
         self._executor = reconciler._executor
         self._mine = mine
@@ -348,7 +339,7 @@ class _ReconcileRun:
             executor=reconciler._executor,
             container_id=container_id,
             sources=self._sources,
-            ledger=ledger,
+            ledger=self.ledger,
             stop=stop,
             limits=reconciler._limits,
         )
@@ -393,7 +384,7 @@ class _ReconcileRun:
     def _plan(self, views: Sequence[PeerView], findings: Sequence[ScanFinding]) -> RepairPlan:
         """Plan one window, with the facts beside the trees."""
         answered = {view.peer_id for view in views}
-        heard = silent_holders(self.trees(), answered, self._wish.holders)
+        heard = silent_holders(self.trees(), answered, self._holders)
         planned = plan(
             self._mine,
             views,
@@ -401,7 +392,7 @@ class _ReconcileRun:
             self._rows(views, findings),
             heard=heard,
             deletes=self._deletes(views),
-            trusted=self._wish.trusted,
+            trusted=self._trusted,
         )
         self._is_heard = self._is_heard and heard.is_everybody
         found = [skip for skip in planned.skips if skip.is_contradiction]
@@ -439,7 +430,7 @@ class _ReconcileRun:
         keep_versions(self._store, self.container_id, fresh, self._sources)
         return self._mender.note_contradictions(
             [finding for _, finding in found],
-            is_complete=self._is_heard and not self._wish.trusted,
+            is_complete=self._is_heard and not self._trusted,
         )
 
     def _usable(self) -> list[PeerTree]:
