@@ -7,7 +7,8 @@ from typing import Final
 from agent.observe.datanode_page import status_page
 from agent.observe.datanode_status import DatanodeStatus
 from agent.observe.healthz import health, health_text
-from agent.observe.metrics import CONTENT_TYPE, AgentMetrics, exposition, registry_of
+from agent.observe.metric_table import CONTENT_TYPE, exposition
+from agent.observe.metrics import AgentMetrics, registry_of
 from agent.rpc.security.caller import expires_at_s
 from agent.rpc.security.tls import LOOPBACK_ONLY, Security
 from agent.runtime.clock import Clock

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -10,20 +10,26 @@ from pathlib import Path
 from typing import Final
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
-from agent.observe.metrics import CONTENT_TYPE, exposition
+from agent.observe.metric_table import (
+    CONTENT_TYPE,
+    MetricTable,
+    TableCollector,
+    counted,
+    counter,
+    exposition,
+    gauge,
+    named,
+)
 from agent.runtime.http_listener import HttpResponse
 from agent.runtime.loop import WorkerLoop
-from agent.scan.background_scan import VolumeScanWorker
+from agent.scan.background_scan import RoundStatus, VolumeScanWorker
 from merkle.replica import ContainerId
 from ozone.disk.layout import OzoneVolume
 from ozone.scrub.history import History
 from ozone.scrub.result import ContainerResult, ScrubStatus
 from ozone.scrub.store import OzoneStore
 
-LABELS: Final = ["volume"]
 SHOWN: Final = tuple(standing for standing in ScrubStatus if standing is not ScrubStatus.SKIPPED)
 
 
@@ -80,6 +86,15 @@ class MonitoredVolume:
     store: OzoneStore
     counted: HistoryCounts = field(default_factory=HistoryCounts)
 
+    @property
+    def path(self) -> str:
+        """The root of the volume."""
+        return str(self.volume.hdds)
+
+    def count(self) -> _EntryCounts:
+        """Return the counts of its history."""
+        return self.counted.count(self.history, self.store.refused)
+
 
 @dataclass(frozen=True, slots=True)
 class PendingVolume:
@@ -92,97 +107,96 @@ class PendingVolume:
     is_over: Callable[[], bool]
     why: str
 
+    @property
+    def path(self) -> str:
+        """The directory."""
+        return str(self.place)
+
     def last_error(self) -> str:
         """Return the last reason why it is not read."""
         return self.loop.status().last_error or self.why
 
 
-class _Collector(Collector):
-    def __init__(
-        self, watched: Sequence[MonitoredVolume], awaited: Sequence[PendingVolume]
-    ) -> None:
-        self._watched = watched
-        self._awaited = [item for item in awaited if not item.is_over()]
+@dataclass(frozen=True, slots=True)
+class _Scrape:
+    """The volumes of the service at one moment, and what is known of each by its path."""
 
-    def collect(self) -> Iterator[Metric]:
-        yield from _progress(self._watched, self._awaited)
-        standings = GaugeMetricFamily(
-            "suture_ozone_containers",
-            "Containers by what the last read of each came to.",
-            labels=[*LABELS, "standing"],
-        )
-        findings = GaugeMetricFamily(
-            "suture_ozone_findings",
-            "Findings that are kept, by verdict and fault.",
-            labels=[*LABELS, "verdict", "fault"],
-        )
-        for item in self._watched:
-            path = str(item.volume.hdds)
-            known = item.counted.count(item.history, item.store.refused)
-            for standing in SHOWN:
-                standings.add_metric([path, standing.value], known.standings[standing])
-            for (verdict, fault), count in sorted(known.findings.items()):
-                findings.add_metric([path, verdict, fault], count)
-        yield standings
-        yield findings
+    volumes: Sequence[MonitoredVolume | PendingVolume]
+    statuses: Mapping[str, RoundStatus]
+    counts: Mapping[str, _EntryCounts]
 
 
-GAUGES: Final = {
-    "needed_bytes_per_s": ("suture_ozone_scan_needed_bytes_per_second", "What the promise needs."),
-    "speed_bytes_per_s": ("suture_ozone_scan_speed_bytes_per_second", "What was read lately."),
-    "due_bytes": ("suture_ozone_scan_due_bytes", "What is to be read now."),
-    "used_bytes": ("suture_ozone_used_bytes", "What closed containers hold."),
-    "never_read_count": ("suture_ozone_never_read_containers", "Containers not read yet."),
-    "lag_s": ("suture_ozone_scan_lag_seconds", "By how much the promise is broken; 0 is kept."),
-    "oldest_read_at_ms": (
-        "suture_ozone_oldest_read_time_seconds",
-        "When the container was read that was read longest ago; 0 for never.",
+def _standings(at: _Scrape) -> dict[tuple[str, str], int]:
+    return {
+        (path, standing.value): known.standings[standing]
+        for path, known in at.counts.items()
+        for standing in SHOWN
+    }
+
+
+def _findings(at: _Scrape) -> dict[tuple[str, str, str], int]:
+    return {
+        (path, *words): count
+        for path, known in at.counts.items()
+        for words, count in known.findings.items()
+    }
+
+
+VOLUMES: Final = {
+    "suture_ozone_scan_errors_total": counter(
+        "Steps of the scan that failed.", lambda volume: volume.loop.status().error_count
+    ),
+    "suture_ozone_volume_absent": gauge(
+        "Whether no volume that can be read is in its directory.",
+        lambda volume: isinstance(volume, PendingVolume),
     ),
 }
-
-
-def _progress(
-    watched: Sequence[MonitoredVolume], awaited: Sequence[PendingVolume]
-) -> Iterator[Metric]:
-    read = CounterMetricFamily(
-        "suture_ozone_scanned_bytes_total", "Bytes read since the start.", labels=LABELS
-    )
-    errors = CounterMetricFamily(
-        "suture_ozone_scan_errors_total", "Steps of the scan that failed.", labels=LABELS
-    )
-    for item in watched:
-        path = str(item.volume.hdds)
-        read.add_metric([path], item.worker.scanned_bytes)
-        errors.add_metric([path], item.loop.status().error_count)
-    absent = GaugeMetricFamily(
-        "suture_ozone_volume_absent",
-        "Whether no volume that can be read is in its directory.",
-        labels=LABELS,
-    )
-    for item in watched:
-        absent.add_metric([str(item.volume.hdds)], 0)
-    for one in awaited:
-        errors.add_metric([str(one.place)], one.loop.status().error_count)
-        absent.add_metric([str(one.place)], 1)
-    yield read
-    yield errors
-    yield absent
-    for shown, (name, meaning) in GAUGES.items():
-        gauge = GaugeMetricFamily(name, meaning, labels=LABELS)
-        for item in watched:
-            value = float(getattr(item.worker.status(), shown))
-            gauge.add_metric(
-                [str(item.volume.hdds)], value / 1000 if shown.endswith("_ms") else value
-            )
-        yield gauge
+SCANS: Final = {
+    "suture_ozone_scanned_bytes_total": counter(
+        "Bytes read since the start.", lambda scan: scan.scanned_bytes
+    ),
+    "suture_ozone_scan_needed_bytes_per_second": gauge(
+        "What the promise needs.", lambda scan: scan.needed_bytes_per_s
+    ),
+    "suture_ozone_scan_speed_bytes_per_second": gauge(
+        "What was read lately.", lambda scan: scan.speed_bytes_per_s
+    ),
+    "suture_ozone_scan_due_bytes": gauge("What is to be read now.", lambda scan: scan.due_bytes),
+    "suture_ozone_used_bytes": gauge("What closed containers hold.", lambda scan: scan.used_bytes),
+    "suture_ozone_never_read_containers": gauge(
+        "Containers not read yet.", lambda scan: scan.never_read_count
+    ),
+    "suture_ozone_scan_lag_seconds": gauge(
+        "By how much the promise is broken; 0 is kept.", lambda scan: scan.lag_s
+    ),
+    "suture_ozone_oldest_read_time_seconds": gauge(
+        "When the container was read that was read longest ago; 0 for never.",
+        lambda scan: scan.oldest_read_at_ms / 1000,
+    ),
+}
+STANDINGS: Final = {
+    "suture_ozone_containers": gauge("Containers by what the last read of each came to.")
+}
+FINDINGS: Final = {"suture_ozone_findings": gauge("Findings that are kept, by verdict and fault.")}
+TABLES: Final = (
+    MetricTable(("volume",), named("path", lambda at: at.volumes), VOLUMES),
+    MetricTable(("volume",), counted(lambda at: at.statuses), SCANS),
+    MetricTable(("volume", "standing"), counted(_standings), STANDINGS),
+    MetricTable(("volume", "verdict", "fault"), counted(_findings), FINDINGS),
+)
 
 
 def metrics_page(
     watched: Sequence[MonitoredVolume], awaited: Sequence[PendingVolume]
 ) -> HttpResponse:
     """Return the metrics page."""
+    at = _Scrape(
+        [*watched, *(volume for volume in awaited if not volume.is_over())],
+        {volume.path: volume.worker.status() for volume in watched},
+        {volume.path: volume.count() for volume in watched},
+    )
     registry = CollectorRegistry()
-    registry.register(_Collector(watched, awaited))
+    registry.register(TableCollector(TABLES, lambda: at))
     return HttpResponse(exposition(registry), CONTENT_TYPE)
 
 
@@ -193,7 +207,7 @@ def health_page(
     volumes: dict[str, dict[str, object]] = {}
     for item in watched:
         status = item.loop.status()
-        volumes[str(item.volume.hdds)] = {
+        volumes[item.path] = {
             "state": item.worker.status().state,
             "is_stalled": status.is_stalled(quiet_max_s),
             "last_error": status.last_error,
@@ -201,7 +215,7 @@ def health_page(
         }
     for waiting in awaited:
         if not waiting.is_over():
-            volumes[str(waiting.place)] = {
+            volumes[waiting.path] = {
                 "state": "absent",
                 "is_stalled": waiting.loop.status().is_stalled(quiet_max_s),
                 "last_error": waiting.last_error(),

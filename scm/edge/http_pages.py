@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Final
 
+from agent.observe.metric_table import CONTENT_TYPE, TableCollector, exposition
 from agent.runtime.callthreads import CallThreadPool
 from agent.runtime.http_listener import HttpResponse, WebListener
 from agent.runtime.loop import WorkerLoops
-from scm.edge.metrics import CONTENT_TYPE, ClusterMetricsCollector, exposition
+from scm.edge.metrics import TABLES, ProcessMetrics
 from scm.edge.overview.cluster_look import judged
 from scm.edge.pages.cluster_page import cluster_page
 from scm.edge.pages.node_pages import node_page, rack_page
@@ -37,8 +38,13 @@ class HttpStatus:
         self._loops = loops
         self._is_ticking = is_ticking
         control.queries.watch(self._own_troubles)
-        self._collector = ClusterMetricsCollector(
-            control.queries.figures, loops.status, lambda: self._calls.trouble
+        control.meters.registry.register(
+            TableCollector(
+                TABLES,
+                lambda: ProcessMetrics(
+                    control.queries.figures(), loops.status(), bool(calls.trouble)
+                ),
+            )
         )
 
     def listener(self, address: str) -> WebListener:
@@ -88,4 +94,4 @@ class HttpStatus:
 
     def metrics(self) -> HttpResponse:
         """Return the metrics for a scrape."""
-        return HttpResponse(exposition(self._control.meters, self._collector), CONTENT_TYPE)
+        return HttpResponse(exposition(self._control.meters.registry), CONTENT_TYPE)

@@ -1,4 +1,4 @@
-"""The control plane's Prometheus metrics. Every name is declared here, with its meaning.
+"""The control plane's Prometheus metrics. Tables declare every name.
 
 A scrape reads existing figures: nothing is counted for it. Labels are values of our own
 enumerations and kinds of commands, never containers or datanodes.
@@ -6,29 +6,24 @@ enumerations and kinds of commands, never containers or datanodes.
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from threading import Lock
-from typing import Any, Final
+from typing import Final
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from agent.observe.metric_table import MetricTable, alone, counted, counter, gauge, named
 from agent.runtime.loop import WorkerStatus
 from health.cluster_verdict import DataVerdict
 from scm.edge.overview.datanode_totals import NodeTotals
 from scm.state.facts import CommandKind
 from scm.state.history.interval_samples import NOTHING_TO_VERIFY
 
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 COUNTED_TOGETHER: Final = 512  # holds of the lock
 LOCK_BOUNDS_S: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 
@@ -102,17 +97,13 @@ class LockHoldMetrics(Collector):
         """Yield both histograms."""
         self._count()
         with self._counting:
-            held = HistogramMetricFamily(
+            held = self._held.histogram(
                 "suture_scm_lock_held_seconds",
                 "How long the one lock of the control plane was held, every call waits for it.",
-                buckets=self._held.buckets(),
-                sum_value=self._held.sum_s,
             )
-            spent = HistogramMetricFamily(
+            spent = self._spent.histogram(
                 "suture_scm_lock_processor_seconds",
                 "Processor time while the lock was held; the rest of each hold was spent waiting.",
-                buckets=self._spent.buckets(),
-                sum_value=self._spent.sum_s,
             )
         yield held
         yield spent
@@ -130,10 +121,11 @@ class _Counts:
         self._by_bound[bisect_left(LOCK_BOUNDS_S, value_s)] += 1
         self.sum_s += value_s
 
-    def buckets(self) -> list[tuple[str, float]]:
-        """Return the cumulative count for each bound."""
+    def histogram(self, name: str, meaning: str) -> HistogramMetricFamily:
+        """Return the histogram of the values."""
         bounds = (*map(floatToGoString, LOCK_BOUNDS_S), "+Inf")
-        return list(zip(bounds, accumulate(self._by_bound), strict=True))
+        buckets = list(zip(bounds, accumulate(self._by_bound), strict=True))
+        return HistogramMetricFamily(name, meaning, buckets=buckets, sum_value=self.sum_s)
 
 
 class ScmMetrics:
@@ -147,158 +139,121 @@ class ScmMetrics:
         """Count one hold of the lock: its seconds, and those of the processor."""
 
 
-class ClusterMetricsCollector(Collector):
-    """Reads the figures at each scrape."""
+@dataclass(frozen=True, slots=True)
+class ProcessMetrics:
+    """The figures of the control plane and of its process at one moment."""
 
-    def __init__(
-        self,
-        figures: Callable[[], ClusterMetrics],
-        workers: Callable[[], Sequence[WorkerStatus]],
-        waiting_calls: Callable[[], str],
-    ) -> None:
-        self._figures = figures
-        self._workers = workers
-        self._waiting_calls = waiting_calls
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield every metric."""
-        now = self._figures()
-        yield _gauge("suture_scm_term", "How often this control plane has started.", now.term)
-        yield _gauge("suture_scm_safe_mode", "Nothing is decided yet: 1 or 0.", now.is_safe_mode)
-        nodes = GaugeMetricFamily("suture_scm_nodes", "Datanodes.", labels=["health", "op_state"])
-        for words, count in sorted(now.nodes.items()):
-            nodes.add_metric(list(words), count)
-        yield nodes
-        yield from _of_containers(now)
-        yield _by("suture_scm_commands_pending", "Unanswered ones.", now.commands, label="type")
-        yield from self._work(now)
-        queued = {"under": now.under_replicated, "over": now.over_replicated}
-        yield _by(
-            "suture_scm_queued_containers", "Waiting for copies or deletes.", queued, label="queue"
-        )
-        yield _by(
-            "suture_scm_verdict",
-            "What is said of the data: 1 for the word that is true.",
-            {verdict: verdict is now.verdict for verdict in DataVerdict},
-            label="verdict",
-        )
-        yield from _of_volumes(now.sums)
-        yield _gauge(
-            "suture_scm_verified_time_seconds",
-            "When the last verification by Spark ended; 0: none yet.",
-            now.verified_at_s,
-        )
-        failed = now.has_verify_failed
-        yield _gauge("suture_scm_verify_failed", "The last one failed: 1 or 0.", failed)
-        yield _gauge(
-            "suture_scm_calls_waiting", "Calls wait too long: 1 or 0.", bool(self._waiting_calls())
-        )
-        yield _gauge(
-            "suture_scm_state_unwritable", "Changes are refused: 1 or 0.", now.is_unwritable
-        )
-        yield _gauge(
-            "suture_scm_state_older",
-            "Datanodes have seen a later state than this one, and it is not recovered: 1 or 0.",
-            now.is_older,
-        )
-        yield _gauge(
-            "suture_scm_nodes_refused_in_part",
-            "Datanodes of whose reports something was left out in two hours: it breaks a rule.",
-            now.refusing,
-        )
-        yield from self._worker_metrics()
-
-    def _work(self, now: ClusterMetrics) -> Iterator[Metric]:
-        outcomes = CounterMetricFamily(
-            "suture_scm_outcomes",
-            "Commands that datanodes answered since the start.",
-            labels=["type", "result"],
-        )
-        for (kind, result), count in sorted(now.outcomes.items()):
-            outcomes.add_metric([kind, result.lower()], count)
-        yield outcomes
-        moved = CounterMetricFamily(
-            "suture_scm_moved_bytes", "By commands, since the start.", labels=["type"]
-        )
-        for kind, count in sorted(now.moved_bytes.items()):
-            moved.add_metric([kind], count)
-        yield moved
-
-    def _worker_metrics(self) -> Iterator[Metric]:
-        errors = CounterMetricFamily(
-            "suture_scm_worker_errors", "Steps that failed since the start.", labels=["worker"]
-        )
-        for status in self._workers():
-            errors.add_metric([status.name], status.error_count)
-        yield errors
+    cluster: ClusterMetrics
+    workers: Sequence[WorkerStatus]
+    has_waiting_calls: bool
 
 
-def exposition(meters: ScmMetrics, collector: ClusterMetricsCollector) -> bytes:
-    """Return everything in Prometheus' text format."""
-    registry = CollectorRegistry()
-    registry.register(collector)
-    return generate_latest(meters.registry) + generate_latest(registry)
+def _outcomes(at: ProcessMetrics) -> dict[tuple[str, str], int]:
+    return {(kind, result.lower()): n for (kind, result), n in at.cluster.outcomes.items()}
 
 
-def _of_containers(now: ClusterMetrics) -> Iterator[Metric]:
-    yield _by("suture_scm_containers", "Containers by state.", now.containers, label="state")
-    yield _by(
-        "suture_scm_containers_unwell",
-        "Containers by health state, those that are not HEALTHY.",
-        now.unwell,
-        label="state",
-    )
-    yield _gauge("suture_scm_containers_lost", "No whole replica is known.", now.lost)
-    yield _gauge(
-        "suture_scm_containers_lacking",
-        "No replica can have all blocks that keys need.",
-        now.lacking,
-    )
-    yield _gauge("suture_scm_containers_differ", "Their replicas differ.", now.differ)
-    yield _gauge(
-        "suture_scm_containers_contradict",
+def _queued(at: ProcessMetrics) -> dict[str, int]:
+    return {"under": at.cluster.under_replicated, "over": at.cluster.over_replicated}
+
+
+def _verdicts(at: ProcessMetrics) -> dict[str, bool]:
+    return {verdict: verdict is at.cluster.verdict for verdict in DataVerdict}
+
+
+def _oldest_verified_s(sums: NodeTotals) -> float:
+    if sums.oldest_scan_at_ms == NOTHING_TO_VERIFY:
+        return NOTHING_TO_VERIFY
+    return sums.oldest_scan_at_ms / 1000
+
+
+CLUSTER: Final = {
+    "suture_scm_term": gauge("How often this control plane has started.", lambda now: now.term),
+    "suture_scm_safe_mode": gauge("Nothing is decided yet: 1 or 0.", lambda now: now.is_safe_mode),
+    "suture_scm_containers_lost": gauge("No whole replica is known.", lambda now: now.lost),
+    "suture_scm_containers_lacking": gauge(
+        "No replica can have all blocks that keys need.", lambda now: now.lacking
+    ),
+    "suture_scm_containers_differ": gauge("Their replicas differ.", lambda now: now.differ),
+    "suture_scm_containers_contradict": gauge(
         "Their replicas contradict each other, each by rows that are intact.",
-        now.contradict,
-    )
-    yield _gauge(
-        "suture_scm_containers_stray",
+        lambda now: now.contradict,
+    ),
+    "suture_scm_containers_stray": gauge(
         "Datanodes have them, and the state has not: it may be an older one.",
-        now.stray,
-    )
-    yield _gauge(
-        "suture_scm_containers_uncounted",
+        lambda now: now.stray,
+    ),
+    "suture_scm_containers_uncounted": gauge(
         "They changed, and were not counted since; what is counted is older.",
-        now.uncounted,
-    )
-
-
-def _of_volumes(sums: NodeTotals) -> Iterator[Metric]:
-    yield _gauge("suture_scm_capacity_bytes", "Of all volumes that work.", sums.capacity_bytes)
-    yield _gauge("suture_scm_used_bytes", "Of replicas on them.", sums.used_bytes)
-    yield _gauge("suture_scm_available_bytes", "Free on them.", sums.available_bytes)
-    yield _gauge("suture_scm_volumes_failed", "Volumes that failed.", sums.failed_volume_count)
-    yield _gauge("suture_scm_nodes_silent", "Not heard, and expected.", len(sums.silent))
-    yield _gauge("suture_scm_data_bytes", "Of closed replicas.", sums.data_bytes)
-    yield _gauge(
-        "suture_scm_verified_in_time_bytes",
-        "Of these, verified within their datanode's interval.",
-        sums.in_time_bytes,
-    )
-    yield _gauge(
-        "suture_scm_oldest_verified_time_seconds",
+        lambda now: now.uncounted,
+    ),
+    "suture_scm_verified_time_seconds": gauge(
+        "When the last verification by Spark ended; 0: none yet.", lambda now: now.verified_at_s
+    ),
+    "suture_scm_verify_failed": gauge(
+        "The last one failed: 1 or 0.", lambda now: now.has_verify_failed
+    ),
+    "suture_scm_state_unwritable": gauge(
+        "Changes are refused: 1 or 0.", lambda now: now.is_unwritable
+    ),
+    "suture_scm_state_older": gauge(
+        "Datanodes have seen a later state than this one, and it is not recovered: 1 or 0.",
+        lambda now: now.is_older,
+    ),
+    "suture_scm_nodes_refused_in_part": gauge(
+        "Datanodes of whose reports something was left out in two hours: it breaks a rule.",
+        lambda now: now.refusing,
+    ),
+}
+VOLUMES: Final = {
+    "suture_scm_capacity_bytes": gauge("Of all volumes that work.", lambda s: s.capacity_bytes),
+    "suture_scm_used_bytes": gauge("Of replicas on them.", lambda s: s.used_bytes),
+    "suture_scm_available_bytes": gauge("Free on them.", lambda s: s.available_bytes),
+    "suture_scm_volumes_failed": gauge("Volumes that failed.", lambda s: s.failed_volume_count),
+    "suture_scm_nodes_silent": gauge("Not heard, and expected.", lambda s: len(s.silent)),
+    "suture_scm_data_bytes": gauge("Of closed replicas.", lambda s: s.data_bytes),
+    "suture_scm_verified_in_time_bytes": gauge(
+        "Of these, verified within their datanode's interval.", lambda s: s.in_time_bytes
+    ),
+    "suture_scm_oldest_verified_time_seconds": gauge(
         "When what was not read for longest was read; 0: something never; -1: there is nothing.",
-        NOTHING_TO_VERIFY
-        if sums.oldest_scan_at_ms == NOTHING_TO_VERIFY
-        else sums.oldest_scan_at_ms / 1000,
+        _oldest_verified_s,
+    ),
+}
+CALLS: Final = {
+    "suture_scm_calls_waiting": gauge(
+        "Calls wait too long: 1 or 0.", lambda at: at.has_waiting_calls
     )
-
-
-def _gauge(name: str, meaning: str, value: float) -> GaugeMetricFamily:
-    return GaugeMetricFamily(name, meaning, value=float(value))
-
-
-def _by(name: str, meaning: str, values: Mapping[Any, int], *, label: str) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(name, meaning, labels=[label])
-    for word, value in sorted(values.items()):
-        family.add_metric([word], value)
-    return family
+}
+NODES: Final = {"suture_scm_nodes": gauge("Datanodes.")}
+STATES: Final = {"suture_scm_containers": gauge("Containers by state.")}
+UNWELL: Final = {
+    "suture_scm_containers_unwell": gauge("Containers by health state, those that are not HEALTHY.")
+}
+PENDING: Final = {"suture_scm_commands_pending": gauge("Unanswered ones.")}
+OUTCOMES: Final = {
+    "suture_scm_outcomes": counter("Commands that datanodes answered since the start.")
+}
+MOVED: Final = {"suture_scm_moved_bytes": counter("By commands, since the start.")}
+QUEUES: Final = {"suture_scm_queued_containers": gauge("Waiting for copies or deletes.")}
+VERDICT: Final = {
+    "suture_scm_verdict": gauge("What is said of the data: 1 for the word that is true.")
+}
+WORKERS: Final = {
+    "suture_scm_worker_errors": counter(
+        "Steps that failed since the start.", lambda worker: worker.error_count
+    )
+}
+TABLES: Final = (
+    MetricTable((), lambda at: alone(at.cluster), CLUSTER),
+    MetricTable((), lambda at: alone(at.cluster.sums), VOLUMES),
+    MetricTable((), alone, CALLS),
+    MetricTable(("health", "op_state"), counted(lambda at: at.cluster.nodes), NODES),
+    MetricTable(("state",), counted(lambda at: at.cluster.containers), STATES),
+    MetricTable(("state",), counted(lambda at: at.cluster.unwell), UNWELL),
+    MetricTable(("type",), counted(lambda at: at.cluster.commands), PENDING),
+    MetricTable(("type", "result"), counted(_outcomes), OUTCOMES),
+    MetricTable(("type",), counted(lambda at: at.cluster.moved_bytes), MOVED),
+    MetricTable(("queue",), counted(_queued), QUEUES),
+    MetricTable(("verdict",), counted(_verdicts), VERDICT),
+    MetricTable(("worker",), named("name", lambda at: at.workers), WORKERS),
+)

@@ -14,7 +14,7 @@ from agent.errors import RefusedError
 from agent.host.host import AgentProcess
 from agent.host.report_export import NEEDED, check_export
 from agent.host.who import DatanodeIdentity
-from agent.observe.metrics import exposition
+from agent.observe.metric_table import exposition
 from agent.rpc.calls.peer import Peer
 from agent.rpc.calls.scm import ScmClient
 from agent.runtime.service_manager import SystemdNotifier

@@ -1,0 +1,93 @@
+"""Tables of Prometheus metrics: name, type, help text, labels, and how a scrape reads the values.
+
+A scrape passes the figures of one moment to every table. A table has items, such as volumes or the
+words of an enumeration, and each of its metrics has one sample for each item.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+LabelledItems = Iterable[tuple[tuple[str, ...], Any]]
+"""Items, each after the values of its labels."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricRow:
+    """A metric of a table: its type, its help text, and the value of an item."""
+
+    family: type[GaugeMetricFamily | CounterMetricFamily]
+    meaning: str
+    value: Callable[[Any], float] = float
+
+
+gauge = partial(MetricRow, GaugeMetricFamily)
+counter = partial(MetricRow, CounterMetricFamily)
+
+
+@dataclass(frozen=True, slots=True)
+class MetricTable:
+    """Metrics by name that have the same labels and the same items."""
+
+    labels: tuple[str, ...]
+    items: Callable[[Any], LabelledItems]
+    """Return the items of the figures."""
+    rows: Mapping[str, MetricRow]
+
+    def __call__(self, figures: object) -> Iterator[Metric]:
+        """Yield the metrics with their samples."""
+        items = list(self.items(figures))
+        for name, row in self.rows.items():
+            metric = row.family(name, row.meaning, labels=self.labels)
+            for words, item in items:
+                metric.add_metric(words, float(row.value(item)))
+            yield metric
+
+
+class TableCollector(Collector):
+    """Reads the figures at each scrape, and from them the metrics of every table."""
+
+    def __init__(
+        self,
+        tables: Sequence[Callable[[Any], Iterable[Metric]]],
+        figures: Callable[[], object],
+    ) -> None:
+        self._tables = tables
+        self._figures = figures
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every metric."""
+        figures = self._figures()
+        for table in self._tables:
+            yield from table(figures)
+
+
+def exposition(registry: CollectorRegistry) -> bytes:
+    """Return the text of a scrape."""
+    return generate_latest(registry)
+
+
+def alone(figures: object) -> LabelledItems:
+    """Return all figures as the one item, without labels."""
+    return [((), figures)]
+
+
+def named(name: str, items: Callable[[Any], Iterable[Any]]) -> Callable[[Any], LabelledItems]:
+    """Return how to read items whose label is their attribute `name`."""
+    return lambda figures: [((getattr(item, name),), item) for item in items(figures)]
+
+
+def counted(counts: Callable[[Any], Mapping[Any, Any]]) -> Callable[[Any], LabelledItems]:
+    """Return how to read the values of a mapping. A key is a word, or a tuple of one for each
+    label."""
+    return lambda figures: [
+        (key if isinstance(key, tuple) else (key,), value)
+        for key, value in sorted(counts(figures).items())
+    ]
