@@ -6,7 +6,7 @@ from typing import Final
 
 from spark_verify.exits import Exit
 
-OF_THE_EXTRA: Final = frozenset({"jinja2", "pandas", "pyarrow", "pyspark"})
+OF_THE_EXTRA: Final = frozenset({"pandas", "pyarrow", "pyspark"})
 
 
 def main() -> None:

@@ -53,7 +53,6 @@ def without(package: str, *words: str | Path) -> subprocess.CompletedProcess[str
         ("pyarrow", "scm", ("suture", "scm", "apply", "/nowhere")),
         ("pyarrow", "scm", EXPORT),
         ("pyarrow", "spark", ("suture-verify", "/nowhere", "--out", "/nowhere")),
-        ("jinja2", "spark", ("suture-verify", "--help")),
         ("rocksdict", "ozone", ("suture", "ozone", "scrub", "/nowhere")),
     ],
 )

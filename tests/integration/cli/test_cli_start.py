@@ -169,7 +169,7 @@ def test_a_reader_that_goes_is_no_success() -> None:
     assert (ExitCode.READER_GONE, "") == (ended.returncode, ended.stderr)
 
 
-NEEDLESS = ("pydantic", "numpy", "lmdb", "xxhash", "structlog", "prometheus_client")
+NEEDLESS = ("pydantic", "numpy", "lmdb", "xxhash", "structlog", "prometheus_client", "jinja2")
 IMPORTED = f"""
 import sys
 import agent.cli.main

@@ -1,13 +1,19 @@
 """The weeks before, as a picture and in words."""
 
 import re
+from collections.abc import Sequence
 
-from agent.errors import size_text
 from health.cluster_verdict import DataVerdict
 from scm.edge.overview.chronicle import StatusHistoryData
-from scm.edge.pages.chart import curve, weeks
+from scm.edge.pages.node_pages import TEMPLATES
 from scm.edge.pages.weeks import history
-from scm.state.history.interval_samples import DAY_MS, HOUR_MS, StatusSample, VerdictChange
+from scm.state.history.interval_samples import (
+    DAY_MS,
+    HOUR_MS,
+    NEVER_VERIFIED,
+    StatusSample,
+    VerdictChange,
+)
 
 NOW_MS = 1_000 * DAY_MS
 BEGIN_MS = NOW_MS - 21 * DAY_MS
@@ -16,6 +22,12 @@ BEGIN_MS = NOW_MS - 21 * DAY_MS
 def hour(number: int, verdict: DataVerdict = DataVerdict.WHOLE, **facts: int) -> StatusSample:
     """Return the sample of an hour, counted from three weeks ago."""
     return StatusSample(1, BEGIN_MS + number * HOUR_MS, verdict, **facts)
+
+
+def shown(hours: Sequence[StatusSample], turns: Sequence[VerdictChange] = ()) -> str:
+    """Return the history as the page of the cluster shows it."""
+    facts = history(StatusHistoryData(([], hours, []), turns), NOW_MS)
+    return TEMPLATES.get_template("history.html.j2").render(history=facts)
 
 
 def boxes(text: str) -> list[tuple[str, float, float]]:
@@ -31,27 +43,31 @@ def test_hours_of_one_kind_are_one_box_and_a_gap_is_none() -> None:
     """Time without samples is not drawn, because it is not known to be whole."""
     samples = [*map(hour, range(100)), hour(100, DataVerdict.UNWELL), *map(hour, range(200, 504))]
 
-    shown = boxes(weeks(samples, NOW_MS))
+    found = boxes(shown(samples))
 
-    assert [("whole", 0, 100), ("not whole", 100, 1), ("whole", 200, 304)] == shown
+    assert [("whole", 0, 100), ("not whole", 100, 1), ("whole", 200, 304)] == found
 
 
 def test_samples_out_of_range_are_not_drawn() -> None:
     """A clock that was ahead once does not hide the present."""
     samples = [hour(-5), hour(3, DataVerdict.UNKNOWN), hour(600)]
 
-    assert [("not known", 3, 1)] == boxes(weeks(samples, NOW_MS))
+    assert [("not known", 3, 1)] == boxes(shown(samples))
 
 
 def test_a_curve_says_its_largest_number_and_leaves_out_what_is_not_known() -> None:
-    """Nothing known: nothing drawn."""
-    samples = [hour(1, moved_bytes=2048), hour(2, moved_bytes=1024), hour(3)]
+    """A curve of which nothing is known is not drawn."""
+    samples = [
+        hour(number, moved_bytes=moved_bytes, oldest_scan_at_ms=NEVER_VERIFIED)
+        for number, moved_bytes in ((1, 2048), (2, 1024), (3, 0))
+    ]
 
-    text = curve("moved", samples, NOW_MS, lambda sample: sample.moved_bytes, size_text)
+    text = shown(samples)
 
-    assert "moved: at most 2.0 KiB" in text
-    assert ["86.0", "43.0"] == re.findall(r'height="([\d.]+)" fill', text)
-    assert "" == curve("moved", samples, NOW_MS, lambda _: None, size_text)
+    assert "Bytes that copies and repairs moved, an hour: at most 2.0 KiB" in text
+    assert "Closed containers that were not whole: at most 0" in text
+    assert ["86.0", "43.0"] == re.findall(r'height="([\d.]+)" fill="var\(--fill\)', text)
+    assert "Age of the oldest verification" not in text
 
 
 def test_changes_are_told_with_their_reason_the_newest_first() -> None:
@@ -61,7 +77,7 @@ def test_changes_are_told_with_their_reason_the_newest_first() -> None:
         VerdictChange(NOW_MS - HOUR_MS, DataVerdict.UNWELL, "1 <volume> failed"),
     ]
 
-    text = history(StatusHistoryData(([], [], []), turns), NOW_MS)
+    text = shown([], turns)
 
     newest, before = text.index("1 &lt;volume&gt; failed"), text.index("The control plane started")
     assert newest < before
