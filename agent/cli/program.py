@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Final
 
 import typer
 
@@ -22,115 +22,70 @@ CODES: Final = (
 )
 
 
-class CommandSpec(NamedTuple):
-    """Place of a command, and the first sentence of its help, so that listing it imports
-    nothing."""
-
-    module: str
-    function: str
-    help: str
-
-
-COMMANDS: Final[Mapping[str, CommandSpec]] = {
-    "put": CommandSpec(
-        "agent.cli.keys",
-        "put",
-        "Store files durably, on three datanodes or erasure-coded.",
-    ),
-    "get": CommandSpec(
-        "agent.cli.keys",
-        "get",
-        "Fetch a file, verifying every byte.",
-    ),
-    "ls": CommandSpec(
-        "agent.cli.keys", "ls", "List keys with their size and the blocks that hold them."
-    ),
-    "rm": CommandSpec(
+COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
+    "put": ("agent.cli.keys", "Store files durably, on three datanodes or erasure-coded."),
+    "get": ("agent.cli.keys", "Fetch a file, verifying every byte."),
+    "ls": ("agent.cli.keys", "List keys with their size and the blocks that hold them."),
+    "rm": (
         "agent.cli.change.container_commands",
-        "rm",
         "Delete keys; datanodes delete their blocks in the background.",
     ),
-    "status": CommandSpec(
+    "status": (
         "agent.cli.inspect.status",
-        "status",
         "Show whether all data is healthy, then every datanode.",
     ),
-    "tree": CommandSpec(
+    "tree": (
         "agent.cli.inspect.replica_commands",
-        "tree",
         "Show the tree of each replica: root, blocks, tombstones, chunks.",
     ),
-    "diff": CommandSpec(
+    "diff": (
         "agent.cli.inspect.replica_commands",
-        "diff",
         "Show where replicas differ, and what each would do.",
     ),
-    "explain": CommandSpec(
+    "explain": (
         "agent.cli.inspect.replica_commands",
-        "explain",
         "Explain what is wrong with a container, with the evidence.",
     ),
-    "log": CommandSpec(
-        "agent.cli.inspect.change_log",
-        "log",
-        "Show disk changes and orders, oldest first.",
-    ),
-    "findings": CommandSpec(
+    "log": ("agent.cli.inspect.change_log", "Show disk changes and orders, oldest first."),
+    "findings": (
         "agent.cli.inspect.datanodes",
-        "findings",
         "List unrepaired findings of scans on all datanodes.",
     ),
-    "volumes": CommandSpec(
+    "volumes": (
         "agent.cli.inspect.datanodes",
-        "volumes",
         "Show space, health, verification and scan of every volume.",
     ),
-    "top": CommandSpec(
-        "agent.cli.inspect.datanodes",
-        "top",
-        "Show the present activity of every datanode.",
-    ),
-    "diagnose": CommandSpec(
+    "top": ("agent.cli.inspect.datanodes", "Show the present activity of every datanode."),
+    "diagnose": (
         "agent.cli.evidence.diagnose",
-        "diagnose",
         "Write the evidence about a container to a .tar.gz file.",
     ),
-    "may-stop": CommandSpec(
+    "may-stop": (
         "agent.cli.inspect.may_stop",
-        "may_stop",
         "Check whether datanodes or volumes may be switched off.",
     ),
-    "reconcile": CommandSpec(
+    "reconcile": (
         "agent.cli.change.container_commands",
-        "reconcile",
         "Make replicas equal again from healthy peers.",
     ),
-    "verify-log": CommandSpec(
-        "agent.cli.evidence.verifylog",
-        "verify_log",
-        "Verify the hash chain of verification logs.",
-    ),
-    "attest": CommandSpec(
+    "verify-log": ("agent.cli.evidence.verifylog", "Verify the hash chain of verification logs."),
+    "attest": (
         "agent.cli.evidence.attest",
-        "attest",
         "Sign a statement about verifications, repairs and deletes.",
     ),
-    "fsck": CommandSpec(
-        "agent.cli.setup.offline",
-        "fsck",
-        "Check volumes that no agent uses, without changing them.",
-    ),
-    "salvage": CommandSpec(
+    "fsck": ("agent.cli.setup.offline", "Check volumes that no agent uses, without changing them."),
+    "salvage": (
         "agent.cli.setup.salvage",
-        "salvage",
         "Copy every file off volumes by key, verified bytes only.",
     ),
-    "demo": CommandSpec(
+    "demo": (
         "agent.cli.setup.demo_command",
-        "demo",
         "Store real files, damage them on disk, find it, repair it from peers, prove it.",
     ),
 }
+"""Module of each command, and the first sentence of its help, so that listing it imports nothing.
+The function has the name of the command."""
+
 GROUPS: Final[dict[str, tuple[str, str]]] = {
     "volume": (
         "agent.cli.change.volume_commands",
@@ -227,11 +182,11 @@ def program(arguments: Sequence[str] | None) -> typer.Typer:
     app.callback()(choose_credentials)
     known = {*COMMANDS, *GROUPS}
     wanted = known if arguments is None else known.intersection(_commands_named(arguments))
-    for name, command in COMMANDS.items():
+    for name, (module, text) in COMMANDS.items():
         if name in wanted:
-            app.command(name)(getattr(import_module(command.module), command.function))
+            app.command(name)(getattr(import_module(module), name.replace("-", "_")))
         else:
-            app.command(name, help=command.help)(_not_imported)
+            app.command(name, help=text)(_not_imported)
     for name, (module, text) in GROUPS.items():
         if name in wanted:
             app.add_typer(import_module(module).app, name=name, help=text, cls=TaskGroup)

@@ -22,7 +22,7 @@ from agent.errors import SutureError, size_text
 from agent.observe.printable import printable, short_id
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
+    from rich.progress import Progress, ProgressColumn
 
 ID_MAX: Final = 2**63 - 1  # of a container, on the wire
 
@@ -175,51 +175,35 @@ def grid(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -
 @contextmanager
 def bytes_progress(label: str, total_bytes: int, *, quiet: bool) -> Iterator["Progress"]:
     """Show a progress bar of bytes on stderr during the block; task 0 is the bar."""
-    from rich.progress import (  # not imported for quick answers without a bar
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
+    from rich import progress  # not imported for quick answers without a bar
 
-    progress = Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        DownloadColumn(binary_units=True),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-        console=aside,
-        transient=True,
-        disable=quiet or not aside.is_terminal,
+    columns = (
+        *(progress.BarColumn(), progress.DownloadColumn(binary_units=True)),
+        *(progress.TransferSpeedColumn(), progress.TimeRemainingColumn()),
     )
-    with progress:
-        progress.add_task(printable(label), total=total_bytes)
-        yield progress
+    with _bar(label, total_bytes, *columns, quiet=quiet) as bar:
+        yield bar
 
 
 @contextmanager
 def items_progress(label: str, total: int, *, quiet: bool) -> Iterator["Progress"]:
     """Show a progress bar of items on stderr during the block; task 0 is the bar."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
+    from rich import progress
 
-    progress = Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=aside,
-        transient=True,
-        disable=quiet or not aside.is_terminal,
-    )
-    with progress:
+    columns = progress.BarColumn(), progress.MofNCompleteColumn(), progress.TimeRemainingColumn()
+    with _bar(label, total, *columns, quiet=quiet) as bar:
+        yield bar
+
+
+@contextmanager
+def _bar(label: str, total: int, *columns: "ProgressColumn", quiet: bool) -> Iterator["Progress"]:
+    from rich.progress import Progress, TextColumn
+
+    label_column = TextColumn("{task.description}", markup=False)
+    is_hidden = quiet or not aside.is_terminal
+    with Progress(
+        label_column, *columns, console=aside, transient=True, disable=is_hidden
+    ) as progress:
         progress.add_task(printable(label), total=total)
         yield progress
 
