@@ -8,14 +8,14 @@ from typing import Annotated, Final
 
 import typer
 
-from agent.cli.change.container_commands import (
+from agent.cli.change.confirmation import (
     DryRunFlag,
     ShownOption,
     YesFlag,
     read_json,
     require_confirmation,
-    show_orders,
 )
+from agent.cli.change.container_commands import show_orders
 from agent.cli.inspect.scm_commands import (
     WaitOption,
     app,
@@ -81,7 +81,7 @@ def apply(
                 return ExitCode.FAILED
         answer = handed.decide(rows, scans, worlds, dry_run=False)
         if wait_s:
-            done = wait_and_show(client, answer, wait_s, as_json=as_json)
+            done = wait_and_show(client, wait_s, answer, as_json=as_json)
         else:
             done = show_decisions(answer, as_json=as_json)
         return code or done

@@ -1,5 +1,6 @@
 """Command `scm balance`: move replicas from full datanodes to empty ones."""
 
+from functools import partial
 from typing import Annotated, Final
 
 import typer
@@ -9,7 +10,7 @@ from agent.cli.change import holds as holds
 from agent.cli.change import losses as losses
 from agent.cli.change import node_commands as node_commands  # its commands belong to the same group
 from agent.cli.change import recover as recover
-from agent.cli.change.container_commands import DryRunFlag, YesFlag, require_confirmation
+from agent.cli.change.confirmation import DryRunFlag, Order, YesFlag
 from agent.cli.inspect.scm_commands import app
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.document import facts
@@ -55,17 +56,9 @@ def balance(
         stop=stop,
     )
     with connect(scm) as client:
-        if not (status or stop) and (dry_run or not yes):
-            request.dry_run = True
-            trial = client.scm.balance(request)
-            if dry_run:
-                return show_balance(trial, permille, as_json=as_json)
-            require_confirmation(as_json=as_json)
-            show_balance(trial, permille, as_json=False)
-            if not typer.confirm("begin?", err=True):
-                return ExitCode.FAILED
-            request.dry_run = False
-        return show_balance(client.scm.balance(request), permille, as_json=as_json)
+        order = Order(client.scm.balance, request, "begin?", partial(show_balance, permille))
+        is_move = not (status or stop)
+        return order.carry_out(dry_run=dry_run and is_move, yes=yes or not is_move, as_json=as_json)
 
 
 def threshold_permille(text: str) -> int:
@@ -81,7 +74,7 @@ def threshold_permille(text: str) -> int:
     return permille
 
 
-def show_balance(answer: scm_pb2.BalanceResponse, permille: int, *, as_json: bool) -> int:
+def show_balance(permille: int, answer: scm_pb2.BalanceResponse, *, as_json: bool) -> int:
     """Print the fill of the datanodes, and the moves."""
     used = [share.used_permille for share in answer.shares]
     spread = max(used, default=0) - min(used, default=0)

@@ -1,14 +1,22 @@
 """Commands `rm`, `reconcile`, `scm replicate`, `delete`, `close` and others for orders with a
 preview."""
 
-import json
-import sys
 from collections.abc import Callable, Iterable
-from pathlib import Path
-from typing import Annotated, Final, TypeVar
+from functools import partial
+from typing import Annotated, Any, Final
 
 import typer
+from google.protobuf.message import Message
 
+from agent.cli.change.confirmation import (
+    DryRunFlag,
+    Order,
+    ShownOption,
+    YesFlag,
+    is_confirmed,
+    read_fingerprints,
+    require_confirmation,
+)
 from agent.cli.change.trust import trust
 from agent.cli.inspect.scm_commands import (
     Containers,
@@ -34,18 +42,14 @@ from agent.cli.terminal.selection import OnOption, datanode_id, selected
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import ClusterClient
 from agent.client.keylist import checked_key, delete_keys
-from agent.config.given import ANSWER_BYTES_MAX, read_file_bounded
-from agent.errors import Code, RefusedError
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.exits import ExitCode
 
 MINUTE_MS: Final = 60_000
 
-YesFlag = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
 ForceFlag = Annotated[
     bool, typer.Option("--force", help="Give up commits that no closed replica has.")
 ]
-DryRunFlag = Annotated[bool, typer.Option("--dry-run", help="Only print what would be done.")]
 NodeOption = Annotated[
     str, typer.Option("--datanode", metavar="ID|HOST:PORT", help="Whose replicas.")
 ]
@@ -64,14 +68,6 @@ TrustOption = Annotated[
         help="Whose replica is right, if they contradict each other.",
     ),
 ]
-ShownOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--as-shown",
-        metavar="FILE",
-        help="What --dry-run --json printed: containers that changed since are refused.",
-    ),
-]
 
 
 @app.command("replicate")
@@ -88,20 +84,12 @@ def replicate(
     """Make one more copy of each container, within the SCM's rules."""
     with connect(scm) as client:
         request = scm_pb2.ReplicateContainersRequest(
-            container_ids=ids, target_datanode_id=datanode_id(client, target) if target else ""
-        )
-        return confirm_and_submit(
-            client,
-            lambda worlds, trial: client.scm.replicate_containers(
-                set_dry_run(request, worlds, dry_run=trial)
-            ),
-            "copy",
+            container_ids=ids,
+            target_datanode_id=datanode_id(client, target) if target else "",
             worlds=read_fingerprints(as_shown, ids),
-            dry_run=dry_run,
-            yes=yes,
-            wait_s=wait_s,
-            as_json=as_json,
         )
+        order = order_of(client, client.scm.replicate_containers, request, "copy", wait_s)
+        return order.carry_out(dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 @app.command("delete")
@@ -121,20 +109,12 @@ def delete(
     """
     with connect(scm) as client:
         request = scm_pb2.DeleteReplicasRequest(
-            container_ids=ids, datanode_id=datanode_id(client, datanode)
-        )
-        return confirm_and_submit(
-            client,
-            lambda worlds, trial: client.scm.delete_replicas(
-                set_dry_run(request, worlds, dry_run=trial)
-            ),
-            "delete",
+            container_ids=ids,
+            datanode_id=datanode_id(client, datanode),
             worlds=read_fingerprints(as_shown, ids),
-            dry_run=dry_run,
-            yes=yes,
-            wait_s=wait_s,
-            as_json=as_json,
         )
+        order = order_of(client, client.scm.delete_replicas, request, "delete", wait_s)
+        return order.carry_out(dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 @app.command("close")
@@ -155,25 +135,12 @@ def close(
     """
     worlds = read_fingerprints(as_shown, ids)
     with connect(scm) as client:
-        request = scm_pb2.CloseContainersRequest(container_ids=ids, force=force)
-        if force:
-            return confirm_and_submit(
-                client,
-                lambda worlds, trial: client.scm.close_containers(
-                    set_dry_run(request, worlds, dry_run=trial)
-                ),
-                "close",
-                worlds=worlds,
-                dry_run=dry_run,
-                yes=yes,
-                wait_s=0,
-                as_json=as_json,
-            )
-        answer = client.scm.close_containers(set_dry_run(request, worlds, dry_run=dry_run))
-        waits = safe_mode_line(client)
-    if waits:
-        print_note(waits)
-    code = (show_orders if dry_run else show_decisions)(answer, as_json=as_json)
+        request = scm_pb2.CloseContainersRequest(container_ids=ids, force=force, worlds=worlds)
+        order = order_of(client, client.scm.close_containers, request, "close")
+        waits = "" if force else safe_mode_line(client)
+        if waits:
+            print_note(waits)
+        code = order.carry_out(dry_run=dry_run, yes=yes or not force, as_json=as_json)
     return ExitCode.TO_DO if waits and code == ExitCode.OK else code
 
 
@@ -202,95 +169,27 @@ def reconcile(
                 require_confirmation(as_json=as_json)
             chosen = datanode_id(client, trusted)
             return trust(client, ids[0], chosen, dry_run=dry_run, yes=yes, as_json=as_json)
-        request = scm_pb2.ReconcileContainersRequest(container_ids=ids)
-        answer = client.scm.reconcile_containers(set_dry_run(request, worlds, dry_run=dry_run))
-        if dry_run:
-            return show_orders(answer, as_json=as_json)
-        if not wait_s:
-            return show_decisions(answer, as_json=as_json)
-        return wait_and_show(client, answer, wait_s, as_json=as_json)
+        request = scm_pb2.ReconcileContainersRequest(container_ids=ids, worlds=worlds)
+        order = order_of(client, client.scm.reconcile_containers, request, "reconcile", wait_s)
+        return order.carry_out(dry_run=dry_run, yes=True, as_json=as_json)
 
 
-def read_fingerprints(path: Path | None, ids: list[int]) -> list[int]:
-    """Return the fingerprints of containers in the output of a dry run; none without a file."""
-    if path is None:
-        return []
-    try:
-        shown = {int(str(d["container_id"])): int(str(d["world"])) for d in read_json(path)}
-        return [shown[container_id] for container_id in ids]
-    except (ValueError, TypeError, KeyError) as error:
-        raise RefusedError(
-            Code.MALFORMED_REQUEST,
-            f"{path} does not show what would become of these containers: "
-            f"{type(error).__name__} {error}",
-            hint="give what the same command printed with --dry-run --json",
-        ) from error
-
-
-def read_json(path: Path) -> list[dict[str, object]]:
-    """Return the JSON documents in a file."""
-    read = json.loads(read_file_bounded(path, bytes_max=ANSWER_BYTES_MAX))
-    if not isinstance(read, list):
-        raise TypeError("it is no list")
-    return read
-
-
-Request = TypeVar(
-    "Request",
-    scm_pb2.ReplicateContainersRequest,
-    scm_pb2.DeleteReplicasRequest,
-    scm_pb2.CloseContainersRequest,
-    scm_pb2.ReconcileContainersRequest,
-)
-
-
-def set_dry_run(request: Request, worlds: list[int], *, dry_run: bool) -> Request:
-    """Return `request` with the fields of this call."""
-    request.dry_run = dry_run
-    del request.worlds[:]
-    request.worlds.extend(worlds)
-    return request
-
-
-def confirm_and_submit(
+def order_of(
     client: ClusterClient,
-    order: Callable[[list[int], bool], scm_pb2.ContainerDecisions],
+    submit: Callable[[Any], scm_pb2.ContainerDecisions],
+    request: Message,
     verb: str,
-    *,
-    worlds: list[int],
-    dry_run: bool,
-    yes: bool,
-    wait_s: float,
-    as_json: bool,
-) -> int:
-    """Show the effect of an order, ask, and give the order if nothing has changed since.
-
-    `worlds` are fingerprints of an earlier preview. With `yes` nothing is shown. Without `yes`, and
-    without a terminal to ask on, the order is refused.
-    """
-    if dry_run or not yes:
-        trial = order(worlds, True)
-        if dry_run:
-            return show_orders(trial, as_json=as_json)
-        require_confirmation(as_json=as_json)
-        code = show_orders(trial, as_json=False)
-        if code != ExitCode.OK or not typer.confirm(f"{verb} as shown?", err=True):
-            return code or ExitCode.FAILED
-        worlds = [decision.world for decision in trial.decisions]
-    answer = order(worlds, False)
-    if wait_s:
-        return wait_and_show(client, answer, wait_s, as_json=as_json)
-    return show_decisions(answer, as_json=as_json)
-
-
-def require_confirmation(*, as_json: bool) -> None:
-    """Refuse a command that needs a confirmation when stdin is not a terminal."""
-    if as_json or not sys.stdin.isatty():
-        raise RefusedError(
-            Code.MALFORMED_REQUEST,
-            "this changes data, and there is nobody to ask",
-            hint="--dry-run shows what it would do, --yes does it",
-        )
+    wait_s: float = 0,
+) -> Order[scm_pb2.ContainerDecisions]:
+    """Return an order about containers, whose results are awaited for up to `wait_s`."""
+    return Order(
+        submit,
+        request,
+        f"{verb} as shown?",
+        partial(wait_and_show, client, wait_s) if wait_s else show_decisions,
+        preview=show_orders,
+        worlds=lambda trial: [decision.world for decision in trial.decisions],
+    )
 
 
 def show_orders(answer: scm_pb2.ContainerDecisions, *, as_json: bool) -> int:
@@ -418,10 +317,9 @@ def safemode(
     Exit code 2: safe mode is on.
     """
     with connect(scm) as client:
-        if leave and not yes:
-            require_confirmation(as_json=as_json)
-            if not typer.confirm("decide without those that have not reported?", err=True):
-                return ExitCode.FAILED
+        question = "decide without those that have not reported?"
+        if leave and not is_confirmed(question, yes=yes, as_json=as_json):
+            return ExitCode.FAILED
         answer = client.scm.safe_mode(scm_pb2.SafeModeRequest(leave=leave))
         nodes = client.scm.list_nodes(scm_pb2.ListNodesRequest()).nodes
     if as_json:
@@ -449,10 +347,9 @@ def rm(
     for name in names:
         checked_key(name)
     with connect(scm) as client:
-        if not dry_run and not yes:
-            require_confirmation(as_json=as_json)
-            if not typer.confirm(f"delete {', '.join(names)}?", err=True):
-                return ExitCode.FAILED
+        question = f"delete {', '.join(names)}?"
+        if not is_confirmed(question, yes=yes or dry_run, as_json=as_json):
+            return ExitCode.FAILED
         deletions = delete_keys(client.scm, names, dry_run=dry_run, waits=print_waiting_once())
     if as_json:
         print_json([facts(deletion) for deletion in deletions])

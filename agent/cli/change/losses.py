@@ -4,13 +4,7 @@ from typing import Annotated, Final
 
 import typer
 
-from agent.cli.change.container_commands import (
-    DryRunFlag,
-    ShownOption,
-    YesFlag,
-    read_fingerprints,
-    require_confirmation,
-)
+from agent.cli.change.confirmation import DryRunFlag, Order, ShownOption, YesFlag, read_fingerprints
 from agent.cli.change.node_commands import Datanodes, ForceFlag, show_node_decisions
 from agent.cli.inspect.scm_commands import Containers, app
 from agent.cli.terminal.credentials import connect
@@ -47,20 +41,14 @@ def forget(
     worlds = read_fingerprints(as_shown, ids)
     with connect(scm) as client:
         request = scm_pb2.ForgetContainersRequest(container_ids=ids, worlds=worlds, undo=undo)
-        if dry_run or not yes:
-            request.dry_run = True
-            trial = client.scm.forget_containers(request)
-            if dry_run:
-                return show_fates(trial, as_json=as_json)
-            require_confirmation(as_json=as_json)
-            code = show_fates(trial, as_json=False)
-            question = "take them back?" if undo else "give them up, and these keys with them?"
-            if code != ExitCode.OK or not typer.confirm(question, err=True):
-                return code or ExitCode.FAILED
-            del request.worlds[:]
-            request.worlds.extend(one.world for one in trial.containers)
-        request.dry_run = False
-        return show_fates(client.scm.forget_containers(request), as_json=as_json)
+        order = Order(
+            client.scm.forget_containers,
+            request,
+            "take them back?" if undo else "give them up, and these keys with them?",
+            show_fates,
+            worlds=lambda trial: [one.world for one in trial.containers],
+        )
+        return order.carry_out(dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 def show_fates(answer: scm_pb2.ForgetContainersResponse, *, as_json: bool) -> int:
@@ -98,14 +86,6 @@ def remove_node(
     with connect(scm) as client:
         named = datanode_ids(client, ids, may_be_gone=True)
         request = scm_pb2.RemoveNodesRequest(datanode_ids=named, force=force)
-        if dry_run or not yes:
-            request.dry_run = True
-            trial = client.scm.remove_nodes(request)
-            if dry_run:
-                return show_node_decisions(trial, as_json=as_json)
-            require_confirmation(as_json=as_json)
-            code = show_node_decisions(trial, as_json=False)
-            if code != ExitCode.OK or not typer.confirm("remove as shown?", err=True):
-                return code or ExitCode.FAILED
-        request.dry_run = False
-        return show_node_decisions(client.scm.remove_nodes(request), as_json=as_json)
+        remove = client.scm.remove_nodes
+        order = Order(remove, request, "remove as shown?", show_node_decisions)
+        return order.carry_out(dry_run=dry_run, yes=yes, as_json=as_json)

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from agent.cli.change.container_commands import DryRunFlag, YesFlag, require_confirmation
+from agent.cli.change.confirmation import DryRunFlag, Order, YesFlag
 from agent.cli.inspect.key_lists import keys_in
 from agent.cli.inspect.scm_commands import app
 from agent.cli.terminal.credentials import connect
@@ -133,18 +133,10 @@ def set_states(
             op_state=op_state,
             op_expiry_ms=op_expiry_ms,
             force=force,
-            dry_run=True,
         )
-        if dry_run or not yes:
-            trial = client.scm.set_operational_states(request)
-            if dry_run:
-                return show_node_decisions(trial, as_json=as_json)
-            require_confirmation(as_json=as_json)
-            code = show_node_decisions(trial, as_json=False)
-            if code != ExitCode.OK or not typer.confirm(f"{op_state} as shown?", err=True):
-                return code or ExitCode.FAILED
-        request.dry_run = False
-        return show_node_decisions(client.scm.set_operational_states(request), as_json=as_json)
+        submit = client.scm.set_operational_states
+        order = Order(submit, request, f"{op_state} as shown?", show_node_decisions)
+        return order.carry_out(dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 @app.command("departures")

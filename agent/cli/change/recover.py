@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
-from agent.cli.change.container_commands import DryRunFlag
+from agent.cli.change.confirmation import DryRunFlag
 from agent.cli.inspect.scm_commands import app
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.output import items_progress, pluralize, print_json, print_line, print_note

@@ -265,7 +265,7 @@ def safe_mode_line(client: ClusterClient) -> str:
 
 
 def wait_and_show(
-    client: ClusterClient, answer: scm_pb2.ContainerDecisions, wait_s: float, *, as_json: bool
+    client: ClusterClient, wait_s: float, answer: scm_pb2.ContainerDecisions, *, as_json: bool
 ) -> int:
     """Wait for the commands' outcomes, and print them; return 2 if a replica is not repaired."""
     refused = [d for d in answer.decisions if d.code != "OK"]

@@ -1,0 +1,107 @@
+"""Preview, confirmation and submission of requests that change the cluster."""
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Generic, TypeVar
+
+import typer
+
+from agent.config.given import ANSWER_BYTES_MAX, read_file_bounded
+from agent.errors import Code, RefusedError
+from agent.runtime.exits import ExitCode
+
+YesFlag = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
+DryRunFlag = Annotated[bool, typer.Option("--dry-run", help="Only print what would be done.")]
+ShownOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--as-shown",
+        metavar="FILE",
+        help="What --dry-run --json printed: containers that changed since are refused.",
+    ),
+]
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Order(Generic[Answer]):
+    """A request that changes the cluster, and that the control plane can try first.
+
+    `show` and `preview` print an answer, and return the exit code; without a `preview`, `show`
+    prints the trial, too. `worlds` returns the fingerprints of containers in a trial: the control
+    plane refuses those that have changed since.
+    """
+
+    submit: Callable[[Any], Answer]
+    request: Any  # a message with the field `dry_run`
+    question: str
+    show: Callable[..., int]
+    preview: Callable[..., int] | None = None
+    worlds: Callable[[Answer], list[int]] | None = None
+
+    def carry_out(self, *, dry_run: bool, yes: bool, as_json: bool) -> int:
+        """Show the effect, ask, and submit the request if nothing has changed since.
+
+        With `yes` nothing is shown. Without `yes`, and without a terminal to ask on, the request is
+        refused.
+        """
+        if dry_run or not yes:
+            self.request.dry_run = True
+            trial = self.submit(self.request)
+            preview = self.preview or self.show
+            if dry_run:
+                return preview(trial, as_json=as_json)
+            require_confirmation(as_json=as_json)
+            is_refused = preview(trial, as_json=False) == ExitCode.FAILED
+            if is_refused or not typer.confirm(self.question, err=True):
+                return ExitCode.FAILED
+            if self.worlds is not None:
+                self.request.worlds[:] = self.worlds(trial)
+        self.request.dry_run = False
+        return self.show(self.submit(self.request), as_json=as_json)
+
+
+def is_confirmed(question: str, *, yes: bool, as_json: bool) -> bool:
+    """Return whether a change without a preview is confirmed: by `yes`, or by the answer."""
+    if yes:
+        return True
+    require_confirmation(as_json=as_json)
+    return typer.confirm(question, err=True)
+
+
+def require_confirmation(*, as_json: bool) -> None:
+    """Refuse a command that needs a confirmation when stdin is not a terminal."""
+    if as_json or not sys.stdin.isatty():
+        raise RefusedError(
+            Code.MALFORMED_REQUEST,
+            "this changes data, and there is nobody to ask",
+            hint="--dry-run shows what it would do, --yes does it",
+        )
+
+
+def read_fingerprints(path: Path | None, ids: list[int]) -> list[int]:
+    """Return the fingerprints of containers in the output of a dry run; none without a file."""
+    if path is None:
+        return []
+    try:
+        shown = {int(str(d["container_id"])): int(str(d["world"])) for d in read_json(path)}
+        return [shown[container_id] for container_id in ids]
+    except (ValueError, TypeError, KeyError) as error:
+        raise RefusedError(
+            Code.MALFORMED_REQUEST,
+            f"{path} does not show what would become of these containers: "
+            f"{type(error).__name__} {error}",
+            hint="give what the same command printed with --dry-run --json",
+        ) from error
+
+
+def read_json(path: Path) -> list[dict[str, object]]:
+    """Return the JSON documents in a file."""
+    read = json.loads(read_file_bounded(path, bytes_max=ANSWER_BYTES_MAX))
+    if not isinstance(read, list):
+        raise TypeError("it is no list")
+    return read
