@@ -22,7 +22,7 @@ from agent.cli.terminal.output import (
     print_waiting_once,
     size,
 )
-from agent.cli.terminal.selection import datanode_id
+from agent.cli.terminal.selection import datanode_id, fetch_container
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import LANES_DEFAULT
 from agent.client.download import write_whole
@@ -250,9 +250,7 @@ def ls(
     with connect(scm) as client:
         keys = list(all_keys(client.scm, prefix, frozenset(container or ())))
         for container_id in () if keys else container or ():  # empty, or no such container?
-            client.scm.get_container_info(
-                scm_pb2.GetContainerInfoRequest(container_id=container_id)
-            )
+            fetch_container(client, container_id)
     if as_json:
         print_json([key_facts(key) for key in keys])
         return

@@ -70,10 +70,9 @@ def decommission(
 ) -> int:
     """Decommission datanodes: copy their replicas elsewhere first."""
     if undo:
-        return set_states(scm, ids, "IN_SERVICE", dry_run=dry_run, yes=True, as_json=as_json)
-    return set_states(
-        scm, ids, "DECOMMISSIONING", force=force, dry_run=dry_run, yes=yes, as_json=as_json
-    )
+        return return_to_service(scm, ids, dry_run=dry_run, as_json=as_json)
+    request = scm_pb2.SetOperationalStatesRequest(op_state="DECOMMISSIONING", force=force)
+    return set_states(scm, ids, request, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 @app.command("maintenance")
@@ -97,45 +96,32 @@ def maintenance(
     Their replicas stay on disk; the SCM keeps the required number of replicas online elsewhere.
     """
     if undo:
-        return set_states(scm, ids, "IN_SERVICE", dry_run=dry_run, yes=True, as_json=as_json)
-    return set_states(
-        scm,
-        ids,
-        "ENTERING_MAINTENANCE",
-        op_expiry_ms=expiry_ms(until) if until else 0,
-        force=force,
-        dry_run=dry_run,
-        yes=yes,
-        as_json=as_json,
-    )
+        return return_to_service(scm, ids, dry_run=dry_run, as_json=as_json)
+    request = scm_pb2.SetOperationalStatesRequest(op_state="ENTERING_MAINTENANCE", force=force)
+    request.op_expiry_ms = int((time.time() + until) * 1000) if until else 0
+    return set_states(scm, ids, request, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
-def expiry_ms(wait_s: float) -> int:
-    """Return the wall-clock time in `wait_s` seconds."""
-    return int((time.time() + wait_s) * 1000)
+def return_to_service(scm: str, ids: list[str], *, dry_run: bool, as_json: bool) -> int:
+    """Request that datanodes serve again, without a confirmation."""
+    request = scm_pb2.SetOperationalStatesRequest(op_state="IN_SERVICE")
+    return set_states(scm, ids, request, dry_run=dry_run, yes=True, as_json=as_json)
 
 
 def set_states(
     scm: str,
     ids: list[str],
-    op_state: str,
+    request: scm_pb2.SetOperationalStatesRequest,
     *,
-    op_expiry_ms: int = 0,
-    force: bool = False,
-    dry_run: bool = False,
+    dry_run: bool,
     yes: bool,
     as_json: bool,
 ) -> int:
     """Request a state of datanodes; without `yes`, show the SCM's checks first."""
     with connect(scm) as client:
-        request = scm_pb2.SetOperationalStatesRequest(
-            datanode_ids=datanode_ids(client, ids),
-            op_state=op_state,
-            op_expiry_ms=op_expiry_ms,
-            force=force,
-        )
+        request.datanode_ids[:] = datanode_ids(client, ids)
         submit = client.scm.set_operational_states
-        order = Order(submit, request, f"{op_state} as shown?", show_node_decisions)
+        order = Order(submit, request, f"{request.op_state} as shown?", show_node_decisions)
         return order.carry_out(dry_run=dry_run, yes=yes, as_json=as_json)
 
 
@@ -279,11 +265,6 @@ def refresh(
 ) -> int:
     """Make datanodes measure their volumes now."""
     kind = "reregister" if register else "refresh_volume_usage"
-    return order_nodes(scm, ids, kind, as_json=as_json)
-
-
-def order_nodes(scm: str, ids: list[str], kind: str, *, as_json: bool) -> int:
-    """Order datanodes to do something about themselves."""
     with connect(scm) as client:
         answer = client.scm.order_nodes(
             scm_pb2.OrderNodesRequest(datanode_ids=datanode_ids(client, ids), type=kind)

@@ -10,7 +10,15 @@ import typer
 from agent.cli.change.confirmation import DryRunFlag
 from agent.cli.inspect.scm_commands import app
 from agent.cli.terminal.credentials import connect
-from agent.cli.terminal.output import items_progress, pluralize, print_json, print_line, print_note
+from agent.cli.terminal.output import (
+    items_progress,
+    pluralize,
+    print_json,
+    print_line,
+    print_list,
+    print_note,
+)
+from agent.cli.terminal.selection import fetch_container
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import ClusterClient
 from agent.client.putnote import DiscoveredPut, files_of
@@ -22,7 +30,6 @@ from agent.runtime.exits import ExitCode
 CONTAINERS_PER_CALL: Final = 1_000
 DELETED_PER_CALL: Final = 1_000_000  # half of the accepted number; less than a 10 MiB message
 BLOCKS_PER_CALL: Final = 10_000  # of keys, which bounds the containers that they need
-SHOWN_MAX: Final = 20
 UNKNOWN: Final = "UNKNOWN"  # the state of a container that the control plane never created
 
 T = TypeVar("T")
@@ -140,10 +147,9 @@ def _looked_into(
 ) -> Iterator[DiscoveredContainer]:
     with items_progress("containers", len(ids), quiet=quiet) as progress:
         for container_id in ids:
-            request = scm_pb2.GetContainerInfoRequest(container_id=container_id)
             progress.advance(progress.tasks[0].id)
             try:
-                info = client.scm.get_container_info(request).container
+                info = fetch_container(client, container_id)
             except RefusedError as error:
                 if error.code is not Code.CONTAINER_NOT_FOUND:
                     raise
@@ -231,17 +237,18 @@ def _show(result: RecoverySummary, *, dry_run: bool) -> None:
     would = "would be " if dry_run else ""
     if result.adopted:
         print_line(f"{pluralize(len(result.adopted), 'container')} {would}taken over")
-    _list(
+    print_list(
         "not taken over: ids too high to be of this cluster, or shards whose code nothing names",
         [str(number) for number in result.left()],
     )
     for code, names in sorted(result.codes.items()):
         print_line(f"{pluralize(len(names), 'key')} {code}")
-    _list("of two puts the older is kept as", [f"{b} (of {a})" for b, a in result.aside.items()])
-    _list("deleted since the backup", sorted(result.deleted))
-    _list("never finished, or parts are nowhere", result.unfinished)
-    _list("written by a client from before, perhaps not whole", result.uncertain)
-    _list("did not answer", [f"{node}: {why}" for node, why in result.silent.items()])
+    kept = [f"{name} (of {key})" for name, key in result.aside.items()]
+    print_list("of two puts the older is kept as", kept)
+    print_list("deleted since the backup", sorted(result.deleted))
+    print_list("never finished, or parts are nowhere", result.unfinished)
+    print_list("written by a client from before, perhaps not whole", result.uncertain)
+    print_list("did not answer", [f"{node}: {why}" for node, why in result.silent.items()])
     if result.nameless_count:
         print_line(
             f"{pluralize(result.nameless_count, 'block')} without a key's name: kept, of no key"
@@ -250,14 +257,3 @@ def _show(result: RecoverySummary, *, dry_run: bool) -> None:
         print_line(
             f"{pluralize(result.torn_count, 'block group')} with too few shards: kept, of no key"
         )
-
-
-def _list(what: str, names: Sequence[str]) -> None:
-    """Print the first names; --json has all."""
-    if not names:
-        return
-    print_line(f"{what}: {len(names)}")
-    for name in names[:SHOWN_MAX]:
-        print_line(f"  {name}")
-    if len(names) > SHOWN_MAX:
-        print_line(f"  and {len(names) - SHOWN_MAX} more; --json lists all")

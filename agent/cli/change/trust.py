@@ -12,6 +12,7 @@ from agent.cli.terminal.output import (
     print_waiting_once,
     size,
 )
+from agent.cli.terminal.selection import fetch_container
 from agent.client.client import ClusterClient
 from agent.errors import Code, RefusedError
 from agent.rpc.calls.channel import retry_while
@@ -34,8 +35,7 @@ def trust(
     as_json: bool,
 ) -> int:
     """Make all other replicas equal to the trusted one, after a preview and a confirmation."""
-    request = scm_pb2.GetContainerInfoRequest(container_id=container_id)
-    replicas = [r.datanode for r in client.scm.get_container_info(request).container.replicas]
+    replicas = [r.datanode for r in fetch_container(client, container_id).replicas]
     trusted = next((one for one in replicas if one.datanode_id == trusted_id), None)
     if trusted is None:
         raise RefusedError(

@@ -23,7 +23,7 @@ from agent.cli.terminal.output import (
     print_table,
     short,
 )
-from agent.cli.terminal.selection import known_nodes, one_volume
+from agent.cli.terminal.selection import fetch_container, known_nodes, one_volume
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import ClusterClient
 from agent.errors import Code, RefusedError, UnavailableError
@@ -261,9 +261,7 @@ def send_away(
     """
     waits = False
     for number in list(volume.homeless_container_ids)[:SENT_AT_ONCE]:
-        info = client.scm.get_container_info(
-            scm_pb2.GetContainerInfoRequest(container_id=number)
-        ).container
+        info = fetch_container(client, number)
         if info.scheme:
             continue  # a shard is never copied, only rebuilt after its loss: left to an operator
         others = [r for r in info.replicas if r.datanode.datanode_id != place.datanode_id]

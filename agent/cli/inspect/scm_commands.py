@@ -25,7 +25,7 @@ from agent.cli.terminal.output import (
     short,
     size,
 )
-from agent.cli.terminal.selection import OnOption, selected
+from agent.cli.terminal.selection import OnOption, fetch_container, selected
 from agent.cli.terminal.time_option import duration
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import ClusterClient
@@ -163,9 +163,7 @@ def state_name(state: container_pb2.ReplicaState) -> str:
 
 def show_container(client: ClusterClient, container_id: int, *, as_json: bool) -> None:
     """Print one container and each of its replicas."""
-    info = client.scm.get_container_info(
-        scm_pb2.GetContainerInfoRequest(container_id=container_id)
-    ).container
+    info = fetch_container(client, container_id)
     if as_json:
         print_json(facts(info))
         return
@@ -230,9 +228,7 @@ def scan_decision(
     client: ClusterClient, row: scm_pb2.PlanRow, *, dry_run: bool
 ) -> scm_pb2.ContainerDecision:
     """Make the datanodes of a plan's row scan their replica, if it still has no root."""
-    info = client.scm.get_container_info(
-        scm_pb2.GetContainerInfoRequest(container_id=row.container_id)
-    ).container
+    info = fetch_container(client, row.container_id)
     decision = scm_pb2.ContainerDecision(container_id=row.container_id, code="OK")
     for held in info.replicas:
         if held.datanode.datanode_id not in row.targets:
@@ -387,9 +383,7 @@ def show_outcomes(scm: str, datanode: str | None, count: int | None, *, as_json:
 
 def container_info(client: ClusterClient, container_id: int) -> scm_pb2.ContainerInfo:
     """Return the SCM's record of one container. Raise RefusedError for one without replicas."""
-    info = client.scm.get_container_info(
-        scm_pb2.GetContainerInfoRequest(container_id=container_id)
-    ).container
+    info = fetch_container(client, container_id)
     if not info.replicas:
         raise RefusedError(
             Code.CONTAINER_NOT_FOUND,

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from agent.cli.inspect.scm_commands import all_containers
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.output import (
     ID_MAX,
@@ -18,6 +19,7 @@ from agent.cli.terminal.output import (
     print_table,
     size,
 )
+from agent.cli.terminal.selection import fetch_container
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import ClusterClient
 from agent.ec.rebuild_task import ShardLocation
@@ -59,7 +61,7 @@ def verify_parity_command(
         infos = (
             [requested_container(client, container)]
             if container is not None
-            else list_ec_containers(client)
+            else [c for c in all_containers(client) if c.scheme and c.state == "CLOSED"]
         )
         reports = []
         for info in infos:
@@ -77,8 +79,7 @@ def verify_parity_command(
 
 def requested_container(client: ClusterClient, container_id: int) -> scm_pb2.ContainerInfo:
     """Return the requested container. Raise RefusedError for one without parity."""
-    request = scm_pb2.GetContainerInfoRequest(container_id=container_id)
-    info = client.scm.get_container_info(request).container
+    info = fetch_container(client, container_id)
     if not info.scheme:
         raise RefusedError(
             Code.INELIGIBLE,
@@ -86,20 +87,6 @@ def requested_container(client: ClusterClient, container_id: int) -> scm_pb2.Con
             hint="`suture diff` compares copies",
         )
     return info
-
-
-def list_ec_containers(client: ClusterClient) -> list[scm_pb2.ContainerInfo]:
-    """Return all closed erasure-coded containers."""
-    found: list[scm_pb2.ContainerInfo] = []
-    start = 0
-    while True:
-        page = client.scm.list_container_infos(
-            scm_pb2.ListContainerInfosRequest(start_container_id=start)
-        )
-        found += [info for info in page.containers if info.scheme and info.state == "CLOSED"]
-        start = page.next_container_id
-        if not start:
-            return found
 
 
 def verify_container(

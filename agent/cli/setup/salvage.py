@@ -1,20 +1,25 @@
 """Command `salvage`: copy every file off volumes, without an agent or a control plane."""
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from agent.cli.terminal.output import bytes_progress, pluralize, print_json, print_line, size
+from agent.cli.terminal.output import (
+    bytes_progress,
+    pluralize,
+    print_json,
+    print_line,
+    print_list,
+    size,
+)
 from agent.cli.terminal.typer_options import JsonFlag
 from agent.ec.scheme import parse_scheme
 from agent.runtime.exits import ExitCode
 from agent.salvage.salvage import LIST, Progress, SalvageSummary
 from agent.salvage.salvage import salvage as carry_out
 
-SHOWN_MAX: Final = 20
 WHY_SHOWN_MAX: Final = 3
 
 
@@ -72,18 +77,8 @@ def _show(summary: SalvageSummary, to: Path) -> None:
         print_line(f"{pluralize(summary.deleted_count, 'block')} were deleted on another volume")
     for path, why in summary.unreadable_volumes.items():
         print_line(f"cannot be read: {path}: {why}")
-    _list("damaged rows", summary.damaged_rows)
+    print_list("damaged rows", summary.damaged_rows)
     names = [
         f"{lack.key or lack.path}: {'; '.join(lack.why[:WHY_SHOWN_MAX])}" for lack in summary.lacks
     ]
-    _list("not whole, and not written", names)
-
-
-def _list(what: str, lines: Sequence[str]) -> None:
-    """Print the first lines; --json has all."""
-    if lines:
-        print_line(f"{what}: {len(lines)}")
-    for line in lines[:SHOWN_MAX]:
-        print_line(f"  {line}")
-    if len(lines) > SHOWN_MAX:
-        print_line(f"  and {len(lines) - SHOWN_MAX} more; --json lists all")
+    print_list("not whole, and not written", names)

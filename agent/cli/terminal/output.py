@@ -30,6 +30,7 @@ LAST_COLUMN_MIN = 24  # width that a remark needs
 GAP: Final = 2  # width between two columns of a table
 TABLE_WIDTH_MAX = 1000  # wider than any table
 PIPE_WIDTH = 160  # width of a table without a terminal
+LINES_SHOWN_MAX: Final = 20  # of a list under its heading
 
 size = size_text  # for every displayed size
 short = short_id  # for every datanode
@@ -170,6 +171,16 @@ def grid(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -
     for row in rows:
         table.add_row(*[Text(printable(str(cell))) for cell in row])
     return table
+
+
+def print_list(what: str, lines: Sequence[str]) -> None:
+    """Print the first lines under their number; --json has all. Print nothing if there are none."""
+    if lines:
+        print_line(f"{what}: {len(lines)}")
+    for line in lines[:LINES_SHOWN_MAX]:
+        print_line(f"  {line}")
+    if len(lines) > LINES_SHOWN_MAX:
+        print_line(f"  and {len(lines) - LINES_SHOWN_MAX} more; --json lists all")
 
 
 @contextmanager

@@ -26,6 +26,12 @@ def known_nodes(client: ClusterClient) -> Sequence[scm_pb2.NodeInfo]:
     return client.scm.list_nodes(scm_pb2.ListNodesRequest()).nodes
 
 
+def fetch_container(client: ClusterClient, container_id: int) -> scm_pb2.ContainerInfo:
+    """Return the SCM's record of one container. Raise RefusedError for an unknown one."""
+    request = scm_pb2.GetContainerInfoRequest(container_id=container_id)
+    return client.scm.get_container_info(request).container
+
+
 def selected(client: ClusterClient, given: list[str] | None) -> Callable[[str], bool]:
     """Return a predicate for the named datanodes; it accepts all if none is named."""
     if not given:
