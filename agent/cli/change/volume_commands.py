@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from agent.cli.inspect.datanodes import volume_columns, volume_row
+from agent.cli.inspect.datanodes import VOLUME_COLUMNS, volume_row
 from agent.cli.terminal.ask import nodes_of, query_all
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.document import facts
@@ -198,7 +198,7 @@ def print_volumes(datanode_id: str, volumes: Sequence[pb.VolumeStatus], *, as_js
         print_json([{"datanode_id": datanode_id, **facts(volume)} for volume in volumes])
     else:
         rows = [volume_row(datanode_id, volume, pb.VolumeScrub(state="-")) for volume in volumes]
-        print_table(grid("", volume_columns(), rows))
+        print_table(grid("", VOLUME_COLUMNS, rows))
     return ExitCode.OK
 
 

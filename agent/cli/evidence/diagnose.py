@@ -17,13 +17,14 @@ from agent.cli.evidence.verdict_inputs import JudgedReplica, Question
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.document import facts
 from agent.cli.terminal.outcomes import outcomes_in
-from agent.cli.terminal.output import ID_MAX, print_json, print_line
+from agent.cli.terminal.output import ID_MAX, checksum, print_json, print_line
+from agent.cli.terminal.tree_document import block_facts
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import ClusterClient
 from agent.errors import Code, RefusedError, SutureError
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.exits import ExitCode
-from merkle.replica import BlockId, ContainerId
+from merkle.replica import ContainerId
 from merkle.tree import Tree
 
 LEAVES_MAX: Final = 100_000  # per replica, so that a bundle can be sent by mail
@@ -165,30 +166,14 @@ def tree_document(tree: Tree) -> dict[str, object]:
     """Return a tree in full; for a very large one, its first leaves."""
     blocks: list[dict[str, object]] = []
     leaf_count = 0
-    for index, block_id in enumerate(tree.block_ids.tolist()):
-        leaves = tree.leaves(BlockId(block_id))
-        leaf_count += len(leaves)
+    for index in range(len(tree.block_ids)):
+        leaf_count += len(tree.leaves_at(index))
         if leaf_count > LEAVES_MAX:
             break
-        blocks.append(
-            {
-                "block_id": block_id,
-                "checksum": f"{int(tree.block_checksums[index]):016x}",
-                "deleted": bool(tree.deleted[index]),
-                "chunks": [
-                    {
-                        "offset": leaf.offset,
-                        "length_bytes": leaf.length_bytes,
-                        "checksum": f"{leaf.checksum:016x}",
-                        "healthy": leaf.healthy,
-                    }
-                    for leaf in leaves
-                ],
-            }
-        )
+        blocks.append(block_facts(tree, index))
     return {
         "algorithm": tree.algorithm.value,
-        "root": f"{tree.root:016x}",
+        "root": checksum(tree.root),
         "generation": tree.generation,
         "block_count": tree.block_count,
         "tombstone_count": tree.tombstone_count,

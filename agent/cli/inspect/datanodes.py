@@ -37,6 +37,10 @@ from merkle.replica import ContainerId
 ALL: Final = ContainerId(0)  # all containers, on the wire
 INTERVAL_S_DEFAULT: Final = 2.0
 ROWS_SHOWN_MAX: Final = 200  # rows in a table; --json has them all
+VOLUME_COLUMNS: Final = (
+    *("datanode", "volume", "state", "containers#", "used#", "free#"),
+    *("in time#", "oldest", "scan", "remark"),
+)
 
 
 def findings(
@@ -72,29 +76,25 @@ def volumes(
     with connect(scm) as client:
         answers = query_all(client, nodes_of(client, datanode), fetch_status)
     silent = [(answer.datanode, answer.error) for answer in answers if answer.error]
-    if as_json:
-        print_json(
-            [
-                {"datanode_id": answer.datanode, **facts(volume), "scrub": facts(scan)}
-                for answer in answers
-                if answer.value
-                for volume, scan in pairs(answer.value)
-            ]
-        )
-    else:
-        rows = [
-            volume_row(answer.datanode, volume, scan)
-            for answer in answers
-            if answer.value
-            for volume, scan in pairs(answer.value)
-        ]
-        print_table(grid("", volume_columns(), rows))
-        print_unreachable(silent)
-    bad = any(
-        volume.failed or volume.slow or scan.check or scan.canary_overdue or scan.lag_ms
+    found = [
+        (answer.datanode, volume, scan)
         for answer in answers
         if answer.value
         for volume, scan in pairs(answer.value)
+    ]
+    if as_json:
+        print_json(
+            [
+                {"datanode_id": node, **facts(volume), "scrub": facts(scan)}
+                for node, volume, scan in found
+            ]
+        )
+    else:
+        print_table(grid("", VOLUME_COLUMNS, [volume_row(*one) for one in found]))
+        print_unreachable(silent)
+    bad = any(
+        volume.failed or volume.slow or scan.check or scan.canary_overdue or scan.lag_ms
+        for _, volume, scan in found
     )
     return ExitCode.TO_DO if bad or silent else ExitCode.OK
 
@@ -151,12 +151,6 @@ def finding_row(datanode: str, item: pb.Finding) -> tuple[object, ...]:
         f"{age(item.found_at_ms)} ago",
         item.evidence,
     )
-
-
-def volume_columns() -> list[str]:
-    """Return the column names of `volume_row`."""
-    columns = ["datanode", "volume", "state", "containers#", "used#", "free#"]
-    return [*columns, "in time#", "oldest", "scan", "remark"]
 
 
 def service_remark(volume: pb.VolumeStatus) -> str:

@@ -32,6 +32,7 @@ from agent.cli.terminal.output import (
     short,
     size,
 )
+from agent.cli.terminal.tree_document import block_facts, leaf_facts
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import ClusterClient
 from agent.errors import Code, RefusedError, SutureError
@@ -169,27 +170,7 @@ def tree_facts(replica: FetchedReplica) -> dict[str, object]:
         "algorithm": root.algorithm.value,
         "root": checksum(root.root),
         "generation": root.generation,
-        "blocks": [
-            {
-                "block_id": block_id,
-                "checksum": checksum(int(root.block_checksums[index])),
-                "deleted": bool(root.deleted[index]),
-                "chunks": [leaf_facts(leaf) for leaf in root.leaves_at(index)],
-            }
-            for index, block_id in enumerate(root.block_ids.tolist())
-        ],
-    }
-
-
-def leaf_facts(leaf: Leaf | None) -> dict[str, object] | None:
-    """Return a leaf as JSON."""
-    if leaf is None:
-        return None
-    return {
-        "offset": leaf.offset,
-        "length_bytes": leaf.length_bytes,
-        "checksum": checksum(leaf.checksum),
-        "healthy": leaf.healthy,
+        "blocks": [block_facts(root, index) for index in range(len(root.block_ids))],
     }
 
 
@@ -283,8 +264,8 @@ def pair_facts(
             {
                 "kind": item.kind.value,
                 "block_id": item.block_id,
-                "mine": leaf_facts(item.mine),
-                "theirs": leaf_facts(item.theirs),
+                "mine": leaf_facts(item.mine) if item.mine else None,
+                "theirs": leaf_facts(item.theirs) if item.theirs else None,
             }
             for item in (divergence.differences if divergence else ())
         ],

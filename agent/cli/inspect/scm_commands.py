@@ -13,9 +13,9 @@ from agent.cli.terminal.outcomes import KEPT_MAX, newest_outcomes
 from agent.cli.terminal.output import (
     ID_MAX,
     ago,
-    aside,
     checksum,
     grid,
+    items_progress,
     pluralize,
     print_json,
     print_line,
@@ -340,23 +340,14 @@ def wait_for_outcomes(
     deadline_s = time.monotonic() + wait_s
     if not command_ids:
         return [], []
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    bar = Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description} {task.completed}/{task.total}"),
-        TimeElapsedColumn(),
-        console=aside,
-        transient=True,
-        disable=quiet or not aside.is_terminal,
-    )
-    with bar:
-        task = bar.add_task("commands answered", total=len(command_ids))
+    with items_progress("commands answered", len(command_ids), quiet=quiet) as bar:
         while True:
             answer = client.scm.list_outcomes(
                 scm_pb2.ListOutcomesRequest(command_ids=command_ids, count=len(command_ids))
             )
-            bar.update(task, completed=len(command_ids) - len(answer.pending_command_ids))
+            bar.update(
+                bar.task_ids[0], completed=len(command_ids) - len(answer.pending_command_ids)
+            )
             if not answer.pending_command_ids or time.monotonic() > deadline_s:
                 return list(answer.outcomes), list(answer.pending_command_ids)
             time.sleep(POLL_S)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from agent.cli.terminal.output import grid, print_line, print_table, short, size
+from agent.cli.terminal.output import ago, grid, print_line, print_table, short, size
 from agent.config.quantity import format_duration
 from agent.observe.status_headline import Told, percent
 from agent.rpc.v1 import datanode_pb2, scm_pb2
@@ -107,12 +107,7 @@ def oldest_scan(answer: datanode_pb2.StatusResponse) -> str:
     with_data = [volume for volume in answer.volumes if volume.container_count]
     if not with_data:
         return "-"
-    oldest_ms = min(volume.oldest_scan_at_ms for volume in with_data)
-    return (
-        "never"
-        if not oldest_ms
-        else f"{format_duration(max(0.0, time.time() - oldest_ms / 1000))} ago"
-    )
+    return ago(min(volume.oldest_scan_at_ms for volume in with_data))
 
 
 def challenges_line(asked: datanode_pb2.Challenges, now_s: float) -> str:
