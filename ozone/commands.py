@@ -11,11 +11,10 @@ import typer
 from agent.cli.terminal.output import (
     ID_MAX,
     bytes_progress,
-    grid,
     pluralize,
     print_json,
     print_line,
-    print_table,
+    print_rows,
     size,
 )
 from agent.cli.terminal.typer_options import JsonFlag
@@ -287,7 +286,7 @@ def print_container(result: ContainerResult) -> None:
     if result.findings:
         columns = ["block", "at#", "bytes#", "verdict", "fault", "looks like", "evidence"]
         shown = result.findings[:FINDINGS_SHOWN_MAX]
-        print_table(grid("", columns, map(finding_row, shown)))
+        print_rows(columns, map(finding_row, shown))
         for fault in dict.fromkeys(finding.fault for finding in shown):
             if fault in MEANINGS:
                 print_line(f"  {fault.value}: {MEANINGS[fault]}")

@@ -15,12 +15,11 @@ import typer
 from agent.cli.change import balance as balance  # with all other commands of the group
 from agent.cli.inspect.scm_commands import app as app
 from agent.cli.terminal.output import (
-    grid,
     pluralize,
     print_json,
     print_line,
     print_note,
-    print_table,
+    print_rows,
     size,
 )
 from agent.cli.terminal.typer_options import JsonFlag
@@ -107,7 +106,7 @@ def show_backups(directory: Path, *, as_json: bool) -> int:
             else (path.name, one.cluster_id, size(one.size_bytes), _counts(one))
             for path, one in found
         ]
-        print_table(grid("", ["backup", "cluster", "size#", "what"], rows))
+        print_rows(["backup", "cluster", "size#", "what"], rows)
     is_well = found and all(isinstance(one, BackupManifest) for _, one in found)
     return ExitCode.OK if is_well else ExitCode.TO_DO
 

@@ -13,12 +13,11 @@ from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.output import (
     ID_MAX,
     bytes_progress,
-    grid,
     pluralize,
     print_json,
     print_line,
     print_note,
-    print_table,
+    print_rows,
     print_waiting_once,
     size,
 )
@@ -258,7 +257,7 @@ def ls(
         (key.key, size(key.size), ("LOST " if key.lost_container_ids else "") + locations(key))
         for key in keys
     ]
-    print_table(grid("", ["key", "size#", "container/block"], rows))
+    print_rows(["key", "size#", "container/block"], rows)
     print_line(f"{pluralize(len(keys), 'key')}, {size(sum(key.size for key in keys))}")
     lost = sum(bool(key.lost_container_ids) for key in keys)
     if lost:

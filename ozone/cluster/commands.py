@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from agent.cli.terminal.output import (
-    grid,
     items_progress,
     pluralize,
     print_json,
     print_line,
     print_note,
-    print_table,
+    print_rows,
 )
 from agent.cli.terminal.typer_options import JsonFlag
 from agent.errors import SutureError
@@ -178,7 +177,7 @@ def print_orders(orders: "ReconcileReport", *, as_json: bool) -> None:
         for row in orders.plan.rows
     ]
     if rows:
-        print_table(grid("", columns, rows))
+        print_rows(columns, rows)
     counts = orders.counts()
     named = ", ".join(f"{count} {outcome.value}" for outcome, count in counts.items())
     print_line(f"{pluralize(len(rows), 'container')} to reconcile: {named or 'none'}")

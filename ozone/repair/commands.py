@@ -11,12 +11,11 @@ import typer
 from agent.cli.terminal.output import (
     ID_MAX,
     bytes_progress,
-    grid,
     pluralize,
     print_json,
     print_line,
     print_note,
-    print_table,
+    print_rows,
     size,
 )
 from agent.cli.terminal.typer_options import JsonFlag
@@ -218,7 +217,7 @@ def print_proposal(story: RepairReport) -> None:
     if proposal is not None:
         faults = {(one.block_id, one.offset): one for one in before.findings}
         rows = [plan_row(target, faults) for target in proposal.targets[:SHOWN_MAX]]
-        print_table(grid("", ["block", "at#", "bytes#", "fault", "looks like", "from"], rows))
+        print_rows(["block", "at#", "bytes#", "fault", "looks like", "from"], rows)
         more = len(proposal.targets) - len(rows)
         if more:
             print_line(f"  and {more} more")

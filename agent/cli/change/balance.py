@@ -14,15 +14,7 @@ from agent.cli.change.confirmation import DryRunFlag, Order, YesFlag
 from agent.cli.inspect.scm_commands import app
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.document import facts
-from agent.cli.terminal.output import (
-    grid,
-    pluralize,
-    print_json,
-    print_line,
-    print_table,
-    short,
-    size,
-)
+from agent.cli.terminal.output import pluralize, print_json, print_line, print_rows, short, size
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.errors import Code, RefusedError
 from agent.rpc.v1 import scm_pb2
@@ -84,7 +76,7 @@ def show_balance(permille: int, answer: scm_pb2.BalanceResponse, *, as_json: boo
         rows = [
             (short(s.datanode_id), f"{s.used_permille / PERMILLE:.1f} %") for s in answer.shares
         ]
-        print_table(grid("", ["datanode", "used#"], rows))
+        print_rows(["datanode", "used#"], rows)
         moves = [
             (
                 m.container_id,
@@ -95,7 +87,7 @@ def show_balance(permille: int, answer: scm_pb2.BalanceResponse, *, as_json: boo
             for m in answer.moves
         ]
         if moves:
-            print_table(grid("", ["container#", "from", "to", "bytes#"], moves))
+            print_rows(["container#", "from", "to", "bytes#"], moves)
         print_line(
             f"{'running' if answer.running else 'not running'}"
             f"{': ' + answer.message if answer.message else ''}; "

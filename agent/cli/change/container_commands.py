@@ -27,13 +27,12 @@ from agent.cli.inspect.scm_commands import (
     wait_and_show,
 )
 from agent.cli.terminal.credentials import connect
-from agent.cli.terminal.document import facts
+from agent.cli.terminal.document import facts, print_messages
 from agent.cli.terminal.output import (
-    grid,
     print_json,
     print_line,
     print_note,
-    print_table,
+    print_rows,
     print_waiting_once,
     short,
     size,
@@ -194,12 +193,10 @@ def order_of(
 
 def show_orders(answer: scm_pb2.ContainerDecisions, *, as_json: bool) -> int:
     """Print the orders to be given: bytes, minutes, healthy copies before and after."""
-    if as_json:
-        print_json([facts(decision) for decision in answer.decisions])
-    else:
-        rows = [row for decision in answer.decisions for row in order_rows(decision)]
-        columns = ["container#", "decision", "order", "bytes#", "minutes#", "copies", "why"]
-        print_table(grid("", columns, rows))
+    rows = [row for decision in answer.decisions for row in order_rows(decision)]
+    columns = ["container#", "decision", "order", "bytes#", "minutes#", "copies", "why"]
+    print_messages(columns, rows, answer.decisions, as_json=as_json)
+    if not as_json:
         show_given_up(answer)
     return ExitCode.OK if all(d.code == "OK" for d in answer.decisions) else ExitCode.FAILED
 
@@ -217,7 +214,7 @@ def show_given_up(answer: scm_pb2.ContainerDecisions) -> None:
         for lost in decision.given_up
     ]
     if rows:
-        print_table(grid("given up", ["container#", "commit#", "block#", "key"], rows))
+        print_rows(["container#", "commit#", "block#", "key"], rows, title="given up")
     for decision in answer.decisions:
         hidden_count = decision.given_up_count - len(decision.given_up)
         if hidden_count > 0:
@@ -282,7 +279,7 @@ def queues(on: OnOption = None, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag 
         for q in answer.nodes
     ]
     columns = ["datanode", "state", "replications", "deletes", "reported", "sent", "waiting"]
-    print_table(grid("", columns, rows))
+    print_rows(columns, rows)
     print_line(
         f"replicas on their way: {answer.pending_add_count}{of_limit(answer.pending_add_limit)}, "
         f"to be removed: {answer.pending_delete_count}; "

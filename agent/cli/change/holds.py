@@ -6,8 +6,8 @@ import typer
 
 from agent.cli.inspect.scm_commands import app, show_decisions
 from agent.cli.terminal.credentials import connect
-from agent.cli.terminal.document import facts
-from agent.cli.terminal.output import ID_MAX, grid, print_json, print_table, short
+from agent.cli.terminal.document import print_messages
+from agent.cli.terminal.output import ID_MAX, short
 from agent.cli.terminal.selection import OnOption, datanode_id, selected
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import ClusterClient
@@ -56,9 +56,6 @@ def show_holds(client: ClusterClient, on: list[str] | None, *, as_json: bool) ->
     answer = client.scm.list_holds(scm_pb2.ListHoldsRequest())
     is_selected = selected(client, on)
     shown = [one for one in answer.holds if is_selected(one.datanode_id)]
-    if as_json:
-        print_json([facts(one) for one in shown])
-    else:
-        rows = [(h.container_id, short(h.datanode_id) or "all of it", h.reason) for h in shown]
-        print_table(grid("", ["container#", "replica on", "why"], rows))
+    rows = [(h.container_id, short(h.datanode_id) or "all of it", h.reason) for h in shown]
+    print_messages(["container#", "replica on", "why"], rows, shown, as_json=as_json)
     return ExitCode.OK

@@ -8,8 +8,8 @@ from agent.cli.change.confirmation import DryRunFlag, Order, ShownOption, YesFla
 from agent.cli.change.node_commands import Datanodes, ForceFlag, show_node_decisions
 from agent.cli.inspect.scm_commands import Containers, app
 from agent.cli.terminal.credentials import connect
-from agent.cli.terminal.document import facts
-from agent.cli.terminal.output import grid, pluralize, print_json, print_line, print_table
+from agent.cli.terminal.document import print_messages
+from agent.cli.terminal.output import pluralize, print_line
 from agent.cli.terminal.selection import datanode_ids
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.rpc.v1 import scm_pb2
@@ -54,17 +54,15 @@ def forget(
 def show_fates(answer: scm_pb2.ForgetContainersResponse, *, as_json: bool) -> int:
     """Print the result, or the preview, for each container and its keys; return 1 if any was
     refused."""
-    if as_json:
-        print_json([facts(one) for one in answer.containers])
-    else:
-        rows = [(c.container_id, c.code, c.key_count, c.message) for c in answer.containers]
-        print_table(grid("", ["container#", "decision", "lost keys#", "why"], rows))
-        for one in answer.containers:
-            for name in one.keys[:KEYS_SHOWN_MAX]:
-                print_line(f"lost with container {one.container_id}: {name}")
-            left = one.key_count - len(one.keys[:KEYS_SHOWN_MAX])
-            if left > 0:
-                print_line(f"and {pluralize(left, 'key')} more of container {one.container_id}")
+    rows = [(c.container_id, c.code, c.key_count, c.message) for c in answer.containers]
+    columns = ["container#", "decision", "lost keys#", "why"]
+    print_messages(columns, rows, answer.containers, as_json=as_json)
+    for one in () if as_json else answer.containers:
+        for name in one.keys[:KEYS_SHOWN_MAX]:
+            print_line(f"lost with container {one.container_id}: {name}")
+        left = one.key_count - len(one.keys[:KEYS_SHOWN_MAX])
+        if left > 0:
+            print_line(f"and {pluralize(left, 'key')} more of container {one.container_id}")
     return ExitCode.OK if all(one.code == "OK" for one in answer.containers) else ExitCode.FAILED
 
 

@@ -11,13 +11,11 @@ from agent.cli.change.confirmation import DryRunFlag, Order, YesFlag
 from agent.cli.inspect.key_lists import keys_in
 from agent.cli.inspect.scm_commands import app
 from agent.cli.terminal.credentials import connect
-from agent.cli.terminal.document import facts
+from agent.cli.terminal.document import facts, print_messages
 from agent.cli.terminal.output import (
-    grid,
     pluralize,
     print_json,
     print_line,
-    print_table,
     say_lines,
     short,
 )
@@ -135,31 +133,28 @@ def departures(on: OnOption = None, scm: ScmOption = SCM_DEFAULT, as_json: JsonF
         answer = client.scm.list_departures(scm_pb2.ListDeparturesRequest())
         is_selected = selected(client, on)
     shown = [departure for departure in answer.departures if is_selected(departure.datanode_id)]
-    if as_json:
-        print_json([facts(departure) for departure in shown])
-    else:
-        rows = [
-            (
-                short(d.datanode_id),
-                d.op_state,
-                d.health,
-                d.container_count,
-                d.copying_count,
-                d.required_count,
-                d.unclosed_count,
-                d.locked_count,
-                "yes" if d.switch_off else "no",
-                until_text(d.op_expiry_ms),
-            )
-            for d in shown
-        ]
-        columns = ["datanode", "state", "health", "containers#", "copying#", "required#"]
-        print_table(grid("", [*columns, "unclosed#", "locked#", "switch off", "back in"], rows))
-    waiting = sum(not d.switch_off for d in shown)
+    rows = [
+        (
+            short(d.datanode_id),
+            d.op_state,
+            d.health,
+            d.container_count,
+            d.copying_count,
+            d.required_count,
+            d.unclosed_count,
+            d.locked_count,
+            "yes" if d.switch_off else "no",
+            until_text(d.op_expiry_ms),
+        )
+        for d in shown
+    ]
+    columns = ["datanode", "state", "health", "containers#", "copying#", "required#"]
+    columns += ["unclosed#", "locked#", "switch off", "back in"]
+    print_messages(columns, rows, shown, as_json=as_json)
     if not as_json:
         print_line(progress_text(shown))
         print_line(locked_text(answer))
-    return ExitCode.TO_DO if waiting else ExitCode.OK
+    return ExitCode.OK if all(d.switch_off for d in shown) else ExitCode.TO_DO
 
 
 def progress_text(departures: Sequence[scm_pb2.Departure]) -> str:
@@ -274,9 +269,6 @@ def refresh(
 
 def show_node_decisions(answer: scm_pb2.NodeDecisions, *, as_json: bool) -> int:
     """Print the SCM's decision per datanode; return 1 if it refused any."""
-    if as_json:
-        print_json([facts(decision) for decision in answer.decisions])
-    else:
-        rows = [(short(d.datanode_id), d.code, d.message) for d in answer.decisions]
-        print_table(grid("", ["datanode", "decision", "why"], rows))
+    rows = [(short(d.datanode_id), d.code, d.message) for d in answer.decisions]
+    print_messages(["datanode", "decision", "why"], rows, answer.decisions, as_json=as_json)
     return ExitCode.OK if all(d.code == "OK" for d in answer.decisions) else ExitCode.FAILED

@@ -15,11 +15,10 @@ from agent.cli.terminal.document import facts
 from agent.cli.terminal.output import (
     ID_MAX,
     ago,
-    grid,
     pluralize,
     print_json,
     print_line,
-    print_table,
+    print_rows,
     short,
     size,
 )
@@ -150,7 +149,7 @@ def print_answers(answers: Answers, *, as_json: bool) -> int:
         rows = [
             volume_row(datanode, volume) for datanode, answer in heard for volume in answer.volumes
         ]
-        print_table(grid("", columns, rows))
+        print_rows(columns, rows)
         for datanode, answer in heard:
             print_line(f"{short(datanode)}: {headline(answer)}")
             for line in parity_lines(answer.parity):

@@ -4,11 +4,10 @@ import typer
 
 from agent.cli.terminal.credentials import security
 from agent.cli.terminal.output import (
-    grid,
     print_json,
     print_line,
     print_note,
-    print_table,
+    print_rows,
     print_waiting_once,
     size,
 )
@@ -124,6 +123,6 @@ def print_changes(shown: Shown, *, as_json: bool) -> None:
         for one in answer.changes
     ]
     columns = ["datanode", "block#", "offset#", "bytes#", "change", "here", "trusted"]
-    print_table(grid("", columns, rows[:SHOWN_MAX]))
+    print_rows(columns, rows[:SHOWN_MAX])
     total = sum(answer.change_count for answer in shown.values())
     print_line(f"{total} changes; what is replaced or deleted goes to quarantine")

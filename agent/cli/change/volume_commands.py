@@ -16,11 +16,10 @@ from agent.cli.terminal.document import facts
 from agent.cli.terminal.output import (
     aside,
     bytes_progress,
-    grid,
     pluralize,
     print_json,
     print_line,
-    print_table,
+    print_rows,
     short,
 )
 from agent.cli.terminal.selection import fetch_container, known_nodes, one_volume
@@ -198,7 +197,7 @@ def print_volumes(datanode_id: str, volumes: Sequence[pb.VolumeStatus], *, as_js
         print_json([{"datanode_id": datanode_id, **facts(volume)} for volume in volumes])
     else:
         rows = [volume_row(datanode_id, volume, pb.VolumeScrub(state="-")) for volume in volumes]
-        print_table(grid("", VOLUME_COLUMNS, rows))
+        print_rows(VOLUME_COLUMNS, rows)
     return ExitCode.OK
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from agent.cli.terminal.credentials import connect
-from agent.cli.terminal.output import ago, grid, print_json, print_line, print_table, short
+from agent.cli.terminal.output import ago, print_json, print_line, print_rows, short
 from agent.cli.terminal.selection import datanode_id
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.exits import ExitCode
@@ -25,7 +25,7 @@ def show_anchors(scm: str, datanode: str, *, as_json: bool) -> int:
             for log in answer.logs
             for one in log.anchors
         ]
-        print_table(grid("", ["datanode", "volume", "told", "entries#", "head"], rows))
+        print_rows(["datanode", "volume", "told", "entries#", "head"], rows)
     return ExitCode.OK
 
 

@@ -16,11 +16,10 @@ from agent.cli.terminal.outcomes import newest_outcomes
 from agent.cli.terminal.output import (
     ID_MAX,
     checksum,
-    grid,
     pluralize,
     print_json,
     print_line,
-    print_table,
+    print_rows,
     short,
 )
 from agent.cli.terminal.selection import known_nodes
@@ -123,7 +122,7 @@ def log(
                 f"{pluralize(len(lines) - len(shown), 'older line')} left out; --count shows more"
             )
         if shown:
-            print_table(grid("", COLUMNS, [line.row() for line in shown]))
+            print_rows(COLUMNS, [line.row() for line in shown])
         ago = format_duration(since_s)
         print_line(
             f"{pluralize(len(lines), 'change')} on {answered_text(answers)} in the last {ago}"

@@ -11,11 +11,10 @@ from agent.cli.terminal.document import facts
 from agent.cli.terminal.outcomes import outcomes_in
 from agent.cli.terminal.output import (
     checksum,
-    grid,
     pluralize,
     print_json,
     print_line,
-    print_table,
+    print_rows,
     short,
     size,
 )
@@ -51,7 +50,7 @@ def history(scm: str, container_id: int, count: int, *, as_json: bool) -> int:
     rows = sorted([*changes(told), *orders(outcomes)], key=lambda row: row[0])
     if len(rows) > count:
         print_line(f"{pluralize(len(rows) - count, 'older line')} left out; --count shows more")
-    print_table(grid("", COLUMNS, [row for _, row in rows[-count:]]))
+    print_rows(COLUMNS, [row for _, row in rows[-count:]])
     print_line(verified_text(info))
     for node, error in silent.items():
         print_line(f"{short(node)}: cannot be asked: {error}")

@@ -17,12 +17,11 @@ from agent.cli.terminal.ask import (
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.document import facts
 from agent.cli.terminal.output import (
-    grid,
     people,
     pluralize,
     print_json,
     print_line,
-    print_table,
+    print_rows,
     short,
 )
 from agent.cli.terminal.time_option import duration
@@ -60,7 +59,7 @@ def findings(
         columns = ["datanode", "container#", "block#", "offset#", "fault", "verdict", "looks like"]
         rows = [finding_row(node, item) for node, item in found[:ROWS_SHOWN_MAX]]
         if rows:
-            print_table(grid("", [*columns, "found", "why"], rows))
+            print_rows([*columns, "found", "why"], rows)
         print_line(f"{pluralize(len(found), 'finding')} on {answered_text(answers)}")
         print_unreachable(silent)
     return ExitCode.TO_DO if found or silent else ExitCode.OK
@@ -90,7 +89,7 @@ def volumes(
             ]
         )
     else:
-        print_table(grid("", VOLUME_COLUMNS, [volume_row(*one) for one in found]))
+        print_rows(VOLUME_COLUMNS, [volume_row(*one) for one in found])
         print_unreachable(silent)
     bad = any(
         volume.failed or volume.slow or scan.check or scan.canary_overdue or scan.lag_ms
@@ -121,7 +120,7 @@ def top(
                 people.clear()
             columns = ["datanode", "volume", "scan", "container#", "speed#", "due#", "tasks#"]
             rows = [row for answer in answers for row in top_rows(answer)]
-            print_table(grid(time.strftime("%H:%M:%S"), [*columns, "busy workers"], rows))
+            print_rows([*columns, "busy workers"], rows, title=time.strftime("%H:%M:%S"))
             shown += 1
             if shown == count:
                 return ExitCode.OK

@@ -13,7 +13,7 @@ from agent.cli.inspect.scm_commands import (
     OUTCOME_COLUMNS,
     container_info,
     outcome_row,
-    replica_table,
+    print_replicas,
 )
 from agent.cli.inspect.verified import verified_text
 from agent.cli.terminal.credentials import connect
@@ -23,11 +23,10 @@ from agent.cli.terminal.output import (
     ID_MAX,
     bytes_progress,
     checksum,
-    grid,
     pluralize,
     print_json,
     print_line,
-    print_table,
+    print_rows,
     print_waiting_once,
     short,
     size,
@@ -155,7 +154,7 @@ def tree_rows(root: Tree, chunks: bool) -> Iterator[tuple[object, ...]]:
 def show_rows(columns: list[str], rows: Iterator[tuple[object, ...]]) -> None:
     """Print the first rows, and the number of omitted ones."""
     kept = list(rows)
-    print_table(grid("", columns, kept[:ROWS_SHOWN_MAX]))
+    print_rows(columns, kept[:ROWS_SHOWN_MAX])
     if len(kept) > ROWS_SHOWN_MAX:
         print_line(f"{len(kept) - ROWS_SHOWN_MAX} more rows; all of them with --json")
 
@@ -303,13 +302,13 @@ def explain(
         )
     else:
         print_line(f"container {container_id}: {info.state}, {checksums_text(info)}")
-        print_table(replica_table(info))
+        print_replicas(info)
         print_line(verified_text(info))
         for datanode_id, found in findings.items():
             explain_findings(datanode_id, found)
         if outcomes:
-            print_table(
-                grid("what was done, newest first", OUTCOME_COLUMNS, map(outcome_row, outcomes))
+            print_rows(
+                OUTCOME_COLUMNS, map(outcome_row, outcomes), title="what was done, newest first"
             )
         keys.show("in it")
     return ExitCode.TO_DO if wrong else ExitCode.OK

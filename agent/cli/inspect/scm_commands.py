@@ -5,22 +5,20 @@ import time
 from typing import Annotated, Final
 
 import typer
-from rich.table import Table
 
 from agent.cli.terminal.credentials import connect
-from agent.cli.terminal.document import facts
+from agent.cli.terminal.document import facts, print_messages
 from agent.cli.terminal.outcomes import KEPT_MAX, newest_outcomes
 from agent.cli.terminal.output import (
     ID_MAX,
     ago,
     checksum,
-    grid,
     items_progress,
     pluralize,
     print_json,
     print_line,
     print_note,
-    print_table,
+    print_rows,
     print_waiting_once,
     short,
     size,
@@ -64,9 +62,6 @@ def nodes(on: OnOption = None, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag =
         answer = client.scm.list_nodes(scm_pb2.ListNodesRequest())
         is_selected = selected(client, on)
     shown = [node for node in answer.nodes if is_selected(node.datanode_id)]
-    if as_json:
-        print_json([facts(node) for node in shown])
-        return
     now_ms = time.time() * 1000
     rows = [
         (
@@ -83,8 +78,8 @@ def nodes(on: OnOption = None, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag =
         for node in shown
     ]
     columns = ["datanode", "address", "rack", "health", "state", "containers#", "free#", "tasks#"]
-    print_table(grid("", [*columns, "heartbeat"], rows))
-    for node in shown:
+    print_messages([*columns, "heartbeat"], rows, shown, as_json=as_json)
+    for node in () if as_json else shown:
         if node.read_only:
             print_note(
                 f"{short(node.datanode_id)} is read-only: its layout is version "
@@ -129,9 +124,6 @@ def containers(
             for container in all_containers(client)
             if not on or any(is_selected(r.datanode.datanode_id) for r in container.replicas)
         ]
-    if as_json:
-        print_json([facts(container) for container in known])
-        return
     rows = [
         (
             c.container_id,
@@ -144,16 +136,8 @@ def containers(
         )
         for c in known
     ]
-    columns = [
-        "container#",
-        "state",
-        "replicas#",
-        "bytes#",
-        "bcsid#",
-        "checksums",
-        "replica states",
-    ]
-    print_table(grid("", columns, rows))
+    columns = ["container#", "state", "replicas#", "bytes#", "bcsid#", "checksums"]
+    print_messages([*columns, "replica states"], rows, known, as_json=as_json)
 
 
 def state_name(state: container_pb2.ReplicaState) -> str:
@@ -169,7 +153,7 @@ def show_container(client: ClusterClient, container_id: int, *, as_json: bool) -
         return
     checksums = info.scheme if info.checksums == "shards" else info.checksums
     print_line(f"container {container_id}: {info.state}, bcsid {info.sequence_id}, {checksums}")
-    print_table(replica_table(info))
+    print_replicas(info)
     say_unloadable(info)
 
 
@@ -182,12 +166,8 @@ def say_unloadable(info: scm_pb2.ContainerInfo) -> None:
             )
 
 
-def _shown(name: str, value: int) -> object:
-    return ago(value) if name.endswith("_at_ms") else value or "-"
-
-
-def replica_table(info: scm_pb2.ContainerInfo) -> Table:
-    """Return the table of a container's replicas."""
+def print_replicas(info: scm_pb2.ContainerInfo) -> None:
+    """Print the table of a container's replicas."""
     rows = [
         (
             short(r.datanode.datanode_id),
@@ -205,7 +185,7 @@ def replica_table(info: scm_pb2.ContainerInfo) -> Table:
     ]
     columns = ["datanode", "address", "node", "state", "bcsid#", "bytes#", "root", "findings#"]
     columns.append("read whole")
-    return grid("", columns + (["shard#"] if info.scheme else []), rows)
+    print_rows(columns + (["shard#"] if info.scheme else []), rows)
 
 
 @app.command("snapshot")
@@ -246,11 +226,9 @@ def scan_decision(
 
 def show_decisions(answer: scm_pb2.ContainerDecisions, *, as_json: bool) -> int:
     """Print the SCM's decision per container; return 1 if it refused any."""
-    if as_json:
-        print_json([facts(decision) for decision in answer.decisions])
-    else:
-        rows = [(d.container_id, d.code, len(d.command_ids), d.message) for d in answer.decisions]
-        print_table(grid("", ["container#", "decision", "commands#", "why"], rows))
+    rows = [(d.container_id, d.code, len(d.command_ids), d.message) for d in answer.decisions]
+    columns = ["container#", "decision", "commands#", "why"]
+    print_messages(columns, rows, answer.decisions, as_json=as_json)
     return ExitCode.OK if all(d.code == "OK" for d in answer.decisions) else ExitCode.FAILED
 
 
@@ -277,7 +255,7 @@ def wait_and_show(
         )
     else:
         if outcomes:
-            print_table(grid("", OUTCOME_COLUMNS, [outcome_row(o) for o in outcomes]))
+            print_rows(OUTCOME_COLUMNS, [outcome_row(o) for o in outcomes])
         for d in refused:
             print_line(f"container {d.container_id} refused: {d.code}: {d.message}")
         if pending:
@@ -365,7 +343,7 @@ def show_outcomes(scm: str, datanode: str | None, count: int | None, *, as_json:
     if as_json:
         print_json(facts(answer))
         return
-    print_table(grid("", OUTCOME_COLUMNS, [outcome_row(o) for o in answer.outcomes]))
+    print_rows(OUTCOME_COLUMNS, [outcome_row(o) for o in answer.outcomes])
     pending = len(answer.pending_command_ids)
     print_line(
         f"{pluralize(pending, 'command')} {'is' if pending == 1 else 'are'} not answered yet"

@@ -3,9 +3,7 @@
 import time
 from collections.abc import Sequence
 
-from rich.table import Table
-
-from agent.cli.terminal.output import ago, grid, print_line, print_table, short, size
+from agent.cli.terminal.output import ago, print_line, print_rows, short, size
 from agent.config.quantity import format_duration
 from agent.observe.status_headline import Told, percent
 from agent.rpc.v1 import datanode_pb2, scm_pb2
@@ -20,7 +18,7 @@ def show_cluster(
     """Print two lines, the verification and the state of containers, and the table of datanodes."""
     print_line(line)
     print_line(containers_line(counts))
-    print_table(node_table(nodes, answers))
+    print_nodes(nodes, answers)
 
 
 def containers_line(counts: scm_pb2.CountContainersResponse) -> str:
@@ -42,15 +40,13 @@ def containers_line(counts: scm_pb2.CountContainersResponse) -> str:
     return text + (f"; {wrong}" if wrong else "") + f"; {counts.open} open"
 
 
-def node_table(nodes: Sequence[scm_pb2.NodeInfo], answers: Sequence[Told | str]) -> Table:
-    """Return the table of datanodes."""
+def print_nodes(nodes: Sequence[scm_pb2.NodeInfo], answers: Sequence[Told | str]) -> None:
+    """Print the table of datanodes."""
     columns = ["datanode", "address", "health", "containers#", "used#", "free#", "oldest scan"]
     columns += ["verified#", "pass done in#"]
-    return grid(
-        "",
-        [*columns, "findings#", "tasks#", "remark"],
-        [node_row(node, answer) for node, answer in zip(nodes, answers, strict=True)],
-    )
+    columns += ["findings#", "tasks#", "remark"]
+    rows = [node_row(node, answer) for node, answer in zip(nodes, answers, strict=True)]
+    print_rows(columns, rows)
 
 
 def node_row(node: scm_pb2.NodeInfo, told_by: Told | str) -> tuple[object, ...]:
@@ -147,7 +143,7 @@ def show_datanode(told: Told, line: str) -> None:
         )
         for volume in answer.volumes
     ]
-    print_table(grid("volumes", ["path", "containers#", "used#", "free#", "state"], volumes))
+    print_rows(["path", "containers#", "used#", "free#", "state"], volumes, title="volumes")
     workers = [
         (
             w.name,
@@ -158,4 +154,4 @@ def show_datanode(told: Told, line: str) -> None:
         )
         for w in answer.workers
     ]
-    print_table(grid("workers", ["worker", "state", "steps#", "errors#", "last error"], workers))
+    print_rows(["worker", "state", "steps#", "errors#", "last error"], workers, title="workers")

@@ -11,12 +11,11 @@ from agent.cli.inspect.scm_commands import all_containers
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.output import (
     ID_MAX,
-    grid,
     pluralize,
     print_json,
     print_line,
     print_note,
-    print_table,
+    print_rows,
     size,
 )
 from agent.cli.terminal.selection import fetch_container
@@ -132,7 +131,7 @@ def print_result(report: ParityReport) -> None:
         for fault in report.faults[:ROWS_SHOWN_MAX]
     ]
     if rows:
-        print_table(grid("", ["block#", "stripe#", "wrong shard"], rows))
+        print_rows(["block#", "stripe#", "wrong shard"], rows)
     if report.unread:
         where = ", ".join(f"block {b} stripe {n}" for b, n in report.unread[:ROWS_SHOWN_MAX])
         print_note(

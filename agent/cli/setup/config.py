@@ -5,14 +5,7 @@ from typing import Annotated
 
 import typer
 
-from agent.cli.terminal.output import (
-    grid,
-    pluralize,
-    print_json,
-    print_line,
-    print_table,
-    say_lines,
-)
+from agent.cli.terminal.output import pluralize, print_json, print_line, print_rows, say_lines
 from agent.cli.terminal.typer_options import JsonFlag
 from agent.config import reference
 from agent.config.loading import load_written
@@ -61,9 +54,9 @@ def show_options(
     if as_json:
         print_json({name: {"value": text, "origin": place} for name, text, place in rows})
     elif origin:
-        print_table(grid("", ["option", "value", "set by"], rows))
+        print_rows(["option", "value", "set by"], rows)
     else:
-        print_table(grid("", ["option", "value"], [row[:2] for row in rows]))
+        print_rows(["option", "value"], [row[:2] for row in rows])
     return ExitCode.OK
 
 
@@ -118,7 +111,7 @@ def explain_event(name: str, *, as_json: bool) -> int:
         )
     else:
         rows = [(key, " ".join(event.ids), event.meaning) for key, event in found.items()]
-        print_table(grid("", ["event", "ids", "meaning"], rows))
+        print_rows(["event", "ids", "meaning"], rows)
     return ExitCode.OK
 
 

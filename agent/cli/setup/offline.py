@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from agent.cli.terminal.output import grid, print_json, print_line, print_table
+from agent.cli.terminal.output import print_json, print_line, print_rows
 from agent.cli.terminal.typer_options import JsonFlag
 from agent.runtime.exits import ExitCode
 from agent.store.recovery.fsck import fsck as check
@@ -30,7 +30,7 @@ def fsck(
     else:
         if problems:
             rows = [(volume, p.kind, p.path, p.message) for volume, p in problems]
-            print_table(grid("", ["volume", "problem", "path", "what"], rows))
+            print_rows(["volume", "problem", "path", "what"], rows)
         for volume, report in zip(volumes, reports, strict=True):
             print_line(
                 f"{volume}: {report.replica_count} replicas, {len(report.problems)} problems"

@@ -6,14 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
-from agent.cli.terminal.output import (
-    grid,
-    pluralize,
-    print_json,
-    print_line,
-    print_note,
-    print_table,
-)
+from agent.cli.terminal.output import pluralize, print_json, print_line, print_note, print_rows
 from agent.cli.terminal.typer_options import JsonFlag
 from agent.config.quantity import format_duration
 from agent.errors import Code, RefusedError
@@ -137,7 +130,7 @@ def show_certificates(
             )
             for file, what in found
         ]
-        print_table(grid("", columns, rows))
+        print_rows(columns, rows)
     late = [what for _, what in found if (what.expires_at - now).days < SOON_DAYS]
     if late and not as_json:
         print_note(f"{pluralize(len(late), 'certificate')} to be issued again soon")

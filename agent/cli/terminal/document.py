@@ -1,12 +1,30 @@
 """Wire messages as JSON, with 64-bit numbers as numbers."""
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
+from agent.cli.terminal.output import print_json, print_rows
+
 LONG = frozenset({FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT64})
+
+
+def print_messages(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    messages: Sequence[Message],
+    *,
+    as_json: bool,
+) -> None:
+    """Print messages with all their fields as a JSON list, or what `rows` has of them as a
+    table."""
+    if as_json:
+        print_json([facts(message) for message in messages])
+    else:
+        print_rows(columns, rows)
 
 
 def facts(message: Message) -> dict[str, object]:

@@ -154,6 +154,13 @@ def print_waiting_once(whom: str = "the control plane") -> Callable[[SutureError
     return tell
 
 
+def print_rows(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = ""
+) -> None:
+    """Print a table; a column whose name ends in `#` is a number, aligned right."""
+    print_table(grid(title, columns, rows))
+
+
 def grid(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
     """Return a table; a column whose name ends in `#` is a number, aligned right."""
     table = Table(
