@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from agent.cli.terminal.output import (
-    ID_MAX,
     bytes_progress,
     pluralize,
     print_json,
@@ -17,7 +16,7 @@ from agent.cli.terminal.output import (
     print_rows,
     size,
 )
-from agent.cli.terminal.typer_options import JsonFlag
+from agent.cli.terminal.typer_options import ID_MAX, JsonFlag
 from agent.config.quantity import parse_bytes_per_s, parse_duration_s
 from agent.observe import logs
 from agent.runtime.exits import ExitCode
@@ -25,7 +24,7 @@ from agent.runtime.stop_request import StopRequest
 from merkle.replica import ContainerId
 from ozone.cluster.commands import export_command, reconcile_command
 from ozone.disk.layout import HDDS, OzoneVolume
-from ozone.repair.commands import repair_command
+from ozone.repair.commands import DatabasesOption, repair_command
 from ozone.scrub.comparison import Agreement, ChecksumDifferenceReason
 from ozone.scrub.result import MEANINGS, ContainerResult, ScrubStatus
 from ozone.scrub.scrub import ScrubListener, ScrubOptions, default_state_dir, error_text, scrub
@@ -69,12 +68,6 @@ StateOption = Annotated[
         "/var/lib/suture-ozone for root, else ~/.local/state/suture-ozone.",
     ),
 ]
-DatabaseOption = Annotated[
-    list[Path] | None,
-    typer.Option(
-        metavar="DIR", help="A directory of hdds.datanode.container.db.dir.", readable=False
-    ),
-]
 RateOption = Annotated[
     str,
     typer.Option(
@@ -101,7 +94,7 @@ app.command("reconcile")(reconcile_command)
 def scrub_command(
     data_dirs: DataDirs,
     state_dir: StateOption = None,
-    db_dir: DatabaseOption = None,
+    db_dir: DatabasesOption = None,
     container: Annotated[
         list[int] | None,
         typer.Option(min=1, max=ID_MAX, metavar="ID", help="Read these containers only."),
@@ -199,7 +192,7 @@ class _Bar:
 def serve_command(
     data_dirs: DataDirs,
     state_dir: StateOption = None,
-    db_dir: DatabaseOption = None,
+    db_dir: DatabasesOption = None,
     interval: Annotated[
         str, typer.Option(metavar="TIME", help="Every byte is read once in this time.")
     ] = "7d",

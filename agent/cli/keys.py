@@ -11,7 +11,6 @@ from rich.progress import Progress
 
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.output import (
-    ID_MAX,
     bytes_progress,
     pluralize,
     print_json,
@@ -22,7 +21,7 @@ from agent.cli.terminal.output import (
     size,
 )
 from agent.cli.terminal.selection import datanode_id, fetch_container
-from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
+from agent.cli.terminal.typer_options import ID_MAX, SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import LANES_DEFAULT
 from agent.client.download import write_whole
 from agent.client.file_pieces import SourceFile

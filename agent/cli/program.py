@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -22,69 +23,56 @@ CODES: Final = (
 )
 
 
-COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
-    "put": ("agent.cli.keys", "Store files durably, on three datanodes or erasure-coded."),
-    "get": ("agent.cli.keys", "Fetch a file, verifying every byte."),
-    "ls": ("agent.cli.keys", "List keys with their size and the blocks that hold them."),
-    "rm": (
-        "agent.cli.change.container_commands",
-        "Delete keys; datanodes delete their blocks in the background.",
-    ),
-    "status": (
-        "agent.cli.inspect.status",
-        "Show whether all data is healthy, then every datanode.",
-    ),
-    "tree": (
-        "agent.cli.inspect.replica_commands",
-        "Show the tree of each replica: root, blocks, tombstones, chunks.",
-    ),
-    "diff": (
-        "agent.cli.inspect.replica_commands",
-        "Show where replicas differ, and what each would do.",
-    ),
-    "explain": (
-        "agent.cli.inspect.replica_commands",
-        "Explain what is wrong with a container, with the evidence.",
-    ),
-    "log": ("agent.cli.inspect.change_log", "Show disk changes and orders, oldest first."),
-    "findings": (
-        "agent.cli.inspect.datanodes",
-        "List unrepaired findings of scans on all datanodes.",
-    ),
-    "volumes": (
-        "agent.cli.inspect.datanodes",
-        "Show space, health, verification and scan of every volume.",
-    ),
-    "top": ("agent.cli.inspect.datanodes", "Show the present activity of every datanode."),
-    "diagnose": (
-        "agent.cli.evidence.diagnose",
-        "Write the evidence about a container to a .tar.gz file.",
-    ),
-    "may-stop": (
-        "agent.cli.inspect.may_stop",
-        "Check whether datanodes or volumes may be switched off.",
-    ),
-    "reconcile": (
-        "agent.cli.change.container_commands",
-        "Make replicas equal again from healthy peers.",
-    ),
-    "verify-log": ("agent.cli.evidence.verifylog", "Verify the hash chain of verification logs."),
-    "attest": (
-        "agent.cli.evidence.attest",
-        "Sign a statement about verifications, repairs and deletes.",
-    ),
-    "fsck": ("agent.cli.setup.offline", "Check volumes that no agent uses, without changing them."),
-    "salvage": (
-        "agent.cli.setup.salvage",
-        "Copy every file off volumes by key, verified bytes only.",
-    ),
-    "demo": (
-        "agent.cli.setup.demo_command",
-        "Store real files, damage them on disk, find it, repair it from peers, prove it.",
-    ),
+COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
+    "agent.cli.keys": {
+        "put": "Store files durably, on three datanodes or erasure-coded.",
+        "get": "Fetch a file, verifying every byte.",
+        "ls": "List keys with their size and the blocks that hold them.",
+    },
+    "agent.cli.change.container_commands": {
+        "rm": "Delete keys; datanodes delete their blocks in the background.",
+        "reconcile": "Make replicas equal again from healthy peers.",
+    },
+    "agent.cli.inspect.status": {
+        "status": "Show whether all data is healthy, then every datanode.",
+    },
+    "agent.cli.inspect.replica_commands": {
+        "tree": "Show the tree of each replica: root, blocks, tombstones, chunks.",
+        "diff": "Show where replicas differ, and what each would do.",
+        "explain": "Explain what is wrong with a container, with the evidence.",
+    },
+    "agent.cli.inspect.change_log": {
+        "log": "Show disk changes and orders, oldest first.",
+    },
+    "agent.cli.inspect.datanodes": {
+        "findings": "List unrepaired findings of scans on all datanodes.",
+        "volumes": "Show space, health, verification and scan of every volume.",
+        "top": "Show the present activity of every datanode.",
+    },
+    "agent.cli.evidence.diagnose": {
+        "diagnose": "Write the evidence about a container to a .tar.gz file.",
+    },
+    "agent.cli.inspect.may_stop": {
+        "may-stop": "Check whether datanodes or volumes may be switched off.",
+    },
+    "agent.cli.evidence.verifylog": {
+        "verify-log": "Verify the hash chain of verification logs.",
+    },
+    "agent.cli.evidence.attest": {
+        "attest": "Sign a statement about verifications, repairs and deletes.",
+    },
+    "agent.cli.setup.offline": {
+        "fsck": "Check volumes that no agent uses, without changing them.",
+    },
+    "agent.cli.setup.salvage": {
+        "salvage": "Copy every file off volumes by key, verified bytes only.",
+    },
+    "agent.cli.setup.demo_command": {
+        "demo": "Store real files, damage them on disk, find it, repair it from peers, prove it.",
+    },
 }
-"""Module of each command, and the first sentence of its help, so that listing it imports nothing.
-The function has the name of the command."""
+"""Commands of each module, with the first sentence of their help, so that listing them imports
+nothing. The function has the name of the command."""
 
 GROUPS: Final[dict[str, tuple[str, str]]] = {
     "volume": (
@@ -180,13 +168,14 @@ def program(arguments: Sequence[str] | None) -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.callback()(choose_credentials)
-    known = {*COMMANDS, *GROUPS}
+    known = {*chain.from_iterable(COMMANDS.values()), *GROUPS}
     wanted = known if arguments is None else known.intersection(_commands_named(arguments))
-    for name, (module, text) in COMMANDS.items():
-        if name in wanted:
-            app.command(name)(getattr(import_module(module), name.replace("-", "_")))
-        else:
-            app.command(name, help=text)(_not_imported)
+    for module, commands in COMMANDS.items():
+        for name, text in commands.items():
+            if name in wanted:
+                app.command(name)(getattr(import_module(module), name.replace("-", "_")))
+            else:
+                app.command(name, help=text)(_not_imported)
     for name, (module, text) in GROUPS.items():
         if name in wanted:
             app.add_typer(import_module(module).app, name=name, help=text, cls=TaskGroup)

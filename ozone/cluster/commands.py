@@ -15,7 +15,7 @@ from agent.cli.terminal.output import (
     print_note,
     print_rows,
 )
-from agent.cli.terminal.typer_options import JsonFlag
+from agent.cli.terminal.typer_options import JsonFlag, PlanArgument
 from agent.errors import SutureError
 from agent.runtime.exits import ExitCode
 from ozone.cluster.scrubs import NOTHING_SCRUBBED, read_scrubs
@@ -114,13 +114,7 @@ def print_export(done: "ExportResult") -> None:
 
 
 def reconcile_command(
-    plan: Annotated[
-        str,
-        typer.Argument(
-            metavar="DIR",
-            help="A run directory that suture-verify wrote: a path, file:///, s3:// or hdfs://.",
-        ),
-    ],
+    plan: PlanArgument,
     scm: ScmAddresses,
     yes: Annotated[
         bool, typer.Option("--yes", help="Order it; without, it is only shown.")

@@ -9,7 +9,6 @@ from typing import Annotated, Any, Final
 import typer
 
 from agent.cli.terminal.output import (
-    ID_MAX,
     bytes_progress,
     pluralize,
     print_json,
@@ -18,7 +17,7 @@ from agent.cli.terminal.output import (
     print_rows,
     size,
 )
-from agent.cli.terminal.typer_options import JsonFlag
+from agent.cli.terminal.typer_options import ID_MAX, JsonFlag
 from agent.errors import SutureError
 from agent.observe import logs
 from agent.plan.reconcile_outcome import PeerState

@@ -4,7 +4,7 @@ SCM."""
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Final
 
 import typer
 
@@ -25,7 +25,7 @@ from agent.cli.inspect.scm_commands import (
 )
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.output import pluralize, print_note
-from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
+from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, PlanArgument, ScmOption
 from agent.client.client import ClusterClient
 from agent.errors import Code, RefusedError
 from agent.rpc.v1 import scm_pb2
@@ -39,13 +39,7 @@ Rows = Sequence[scm_pb2.PlanRow]
 
 @app.command("apply")
 def apply(
-    plan: Annotated[
-        str,
-        typer.Argument(
-            metavar="DIR",
-            help="A run directory that suture-verify wrote: a path, file:///, s3:// or hdfs://.",
-        ),
-    ],
+    plan: PlanArgument,
     scm: ScmOption = SCM_DEFAULT,
     dry_run: DryRunFlag = False,
     yes: YesFlag = False,

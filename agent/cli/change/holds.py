@@ -7,9 +7,9 @@ import typer
 from agent.cli.inspect.scm_commands import app, show_decisions
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.document import print_messages
-from agent.cli.terminal.output import ID_MAX, short
+from agent.cli.terminal.output import short
 from agent.cli.terminal.selection import OnOption, datanode_id, selected
-from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
+from agent.cli.terminal.typer_options import ID_MAX, SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import ClusterClient
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.exits import ExitCode

@@ -13,7 +13,6 @@ from agent.cli.terminal.ask import DatanodeReply, NodeOption, nodes_of, query_al
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.document import facts
 from agent.cli.terminal.output import (
-    ID_MAX,
     ago,
     pluralize,
     print_json,
@@ -23,7 +22,7 @@ from agent.cli.terminal.output import (
     size,
 )
 from agent.cli.terminal.time_option import duration
-from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
+from agent.cli.terminal.typer_options import ID_MAX, SCM_DEFAULT, JsonFlag, ScmOption
 from agent.config.quantity import format_duration
 from agent.errors import Code, RefusedError, UnavailableError
 from agent.observe.status_headline import percent

@@ -1,21 +1,14 @@
 """Option `reconcile --trust`: decide between replicas that contradict each other."""
 
+from functools import partial
+
 import typer
 
-from agent.cli.terminal.credentials import security
-from agent.cli.terminal.output import (
-    print_json,
-    print_line,
-    print_note,
-    print_rows,
-    print_waiting_once,
-    size,
-)
+from agent.cli.terminal.ask import until_free
+from agent.cli.terminal.output import print_json, print_line, print_note, print_rows, size
 from agent.cli.terminal.selection import fetch_container
 from agent.client.client import ClusterClient
 from agent.errors import Code, RefusedError
-from agent.rpc.calls.channel import retry_while
-from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.runtime.exits import ExitCode
 
@@ -43,7 +36,8 @@ def trust(
             hint=f"suture scm containers {container_id}",
         )
     others = [one for one in replicas if one.datanode_id != trusted_id]
-    shown: Shown = {one.datanode_id: request_trust(container_id, one, trusted) for one in others}
+    ask = partial(request_trust, client, container_id, trusted)
+    shown: Shown = {one.datanode_id: ask(one) for one in others}
     print_changes(shown, as_json=as_json)
     if dry_run or not any(answer.change_count for answer in shown.values()):
         return ExitCode.OK
@@ -51,7 +45,7 @@ def trust(
         return ExitCode.FAILED
     failed = 0
     for one in others:
-        answer = request_trust(container_id, one, trusted, shown=shown[one.datanode_id].shown)
+        answer = ask(one, shown=shown[one.datanode_id].shown)
         print_note(f"{one.datanode_id}: {answer.result}, {answer.failed_count} chunks failed")
         failed += answer.failed_count
     # The contradictions end when all replicas have been reconciled again.
@@ -62,9 +56,10 @@ def trust(
 
 
 def request_trust(
+    client: ClusterClient,
     container_id: int,
-    datanode: container_pb2.DatanodeEndpoint,
     trusted: container_pb2.DatanodeEndpoint,
+    datanode: container_pb2.DatanodeEndpoint,
     *,
     shown: int = 0,
 ) -> datanode_pb2.TrustReplicaResponse:
@@ -76,13 +71,8 @@ def request_trust(
         dry_run=not shown,
         shown=shown,
     )
-    with Peer(datanode.address, datanode_id=datanode.datanode_id, security=security()) as peer:
-        return retry_while(
-            lambda: peer.trust(request),
-            codes={Code.BUSY},
-            must_end=lambda: False,
-            waits=print_waiting_once(datanode.datanode_id),
-        )
+    peer = client.peer(datanode)
+    return until_free(datanode.datanode_id, lambda: peer.trust(request))
 
 
 def print_changes(shown: Shown, *, as_json: bool) -> None:

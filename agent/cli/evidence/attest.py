@@ -13,7 +13,12 @@ from typing import Annotated, Any, Final
 import typer
 
 from agent.cli.evidence import signing
-from agent.cli.evidence.verifylog import anchor_of, chain_check_text
+from agent.cli.evidence.verifylog import (
+    AnchorOption,
+    LogsArgument,
+    chain_check_text,
+    named_anchors,
+)
 from agent.cli.terminal.output import pluralize, print_json, print_line
 from agent.cli.terminal.typer_options import JsonFlag
 from agent.client.download import write_whole
@@ -29,10 +34,7 @@ SHOWN_MAX: Final = 20  # per list; the file has them all
 
 
 def attest(
-    volumes: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="DIR...", help="Volume directories, or copies of logs."),
-    ] = None,
+    volumes: LogsArgument = None,
     begin: Annotated[
         str, typer.Option("--from", metavar="DATE", help="First moment: 2026-11-01, UTC.")
     ] = "",
@@ -45,10 +47,7 @@ def attest(
     output: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Where to write the statement.")
     ] = None,
-    anchor: Annotated[
-        list[str] | None,
-        typer.Option(metavar="N:HASH", help="A head that was told before; of one volume."),
-    ] = None,
+    anchor: AnchorOption = None,
     verify: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Verify this statement instead.")
     ] = None,
@@ -78,9 +77,7 @@ def attest(
             "a statement is about volumes and a time, and goes to a file",
             hint="suture attest DIR --from 2026-11-01 --key FILE --output FILE",
         )
-    anchors = [anchor_of(text) for text in anchor or ()]
-    if anchors and len(volumes) > 1:
-        raise RefusedError(Code.MALFORMED_REQUEST, "an anchor is of one volume: name one")
+    anchors = named_anchors(anchor or (), volumes)
     now_ms = int(time.time() * 1000)
     period = moment_ms("--from", begin), moment_ms("--to", end) if end else now_ms
     if period[0] >= period[1]:

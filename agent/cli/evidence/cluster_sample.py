@@ -6,12 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from agent.cli.terminal.ask import DatanodeReply, query_all
+from agent.cli.terminal.ask import DatanodeReply, query_all, until_free
 from agent.cli.terminal.document import facts
-from agent.cli.terminal.output import print_waiting_once
 from agent.client.client import ClusterClient
 from agent.errors import Code, RefusedError, UnavailableError
-from agent.rpc.calls.channel import retry_while
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import datanode_pb2 as pb
 from scanner.sampling import SampleSize, drawn, miss_probability, sample_size, split
@@ -158,9 +156,7 @@ def last_of(
                 return progress.result
         raise UnavailableError(Code.UNAVAILABLE, "it ended the sample without a result")
 
-    return retry_while(
-        once, codes={Code.BUSY}, must_end=lambda: False, waits=print_waiting_once(peer.address)
-    )
+    return until_free(peer.address, once)
 
 
 def judged_size(

@@ -17,9 +17,14 @@ from agent.cli.evidence.verdict_inputs import JudgedReplica, Question
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.document import facts
 from agent.cli.terminal.outcomes import outcomes_in
-from agent.cli.terminal.output import ID_MAX, checksum, print_json, print_line
+from agent.cli.terminal.output import checksum, print_json, print_line
 from agent.cli.terminal.tree_document import block_facts
-from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
+from agent.cli.terminal.typer_options import (
+    SCM_DEFAULT,
+    JsonFlag,
+    OptionalContainerArgument,
+    ScmOption,
+)
 from agent.client.client import ClusterClient
 from agent.errors import Code, RefusedError, SutureError
 from agent.rpc.v1 import scm_pb2
@@ -31,10 +36,7 @@ LEAVES_MAX: Final = 100_000  # per replica, so that a bundle can be sent by mail
 
 
 def diagnose(
-    container_id: Annotated[
-        int | None,
-        typer.Argument(metavar="CONTAINER", help="Container id.", min=1, max=ID_MAX),
-    ] = None,
+    container_id: OptionalContainerArgument = None,
     bundle: Annotated[
         Path | None,
         typer.Option("--replay", metavar="BUNDLE", help="Judge again, from a bundle alone."),

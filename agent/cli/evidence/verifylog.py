@@ -1,6 +1,7 @@
 """Command `verify-log`: verify the verification log of volumes, or report the gap."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -18,16 +19,19 @@ from agent.store.verification_log.log_reader import Files, read_log
 
 ANCHOR_CHECKSUM: Final = re.compile("[0-9a-f]{64}")
 
+LogsArgument = Annotated[
+    list[Path] | None,
+    typer.Argument(metavar="DIR...", help="Volume directories, or copies of logs."),
+]
+AnchorOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="N:HASH", help="A head that was told before; of one volume."),
+]
+
 
 def verify_log(
-    volumes: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="DIR...", help="Volume directories, or copies of logs."),
-    ] = None,
-    anchor: Annotated[
-        list[str] | None,
-        typer.Option(metavar="N:HASH", help="A head that was told before; of one volume."),
-    ] = None,
+    volumes: LogsArgument = None,
+    anchor: AnchorOption = None,
     from_scm: Annotated[
         bool, typer.Option("--from-scm", help="Check by all heads that the control plane keeps.")
     ] = False,
@@ -48,9 +52,7 @@ def verify_log(
         raise typer.BadParameter("give DIR, or --kept, and no more", param_hint="DIR")
     if not volumes:
         return show_anchors(scm, datanode, as_json=as_json)
-    anchors = [anchor_of(text) for text in anchor or ()]
-    if anchors and len(volumes) > 1:
-        raise RefusedError(Code.MALFORMED_REQUEST, "an anchor is of one volume: name one")
+    anchors = named_anchors(anchor or (), volumes)
     checked = {}
     for path in volumes:
         files = read_log(path)
@@ -91,6 +93,14 @@ def anchors_of(scm: str, path: Path, files: Files) -> list[Head]:
             hint="it keeps one a day, from the first heartbeat on; is this its cluster?",
         )
     return kept
+
+
+def named_anchors(texts: Sequence[str], volumes: Sequence[Path]) -> list[Head]:
+    """Return the heads on the command line. Raise RefusedError if they are of several volumes."""
+    anchors = [anchor_of(text) for text in texts]
+    if anchors and len(volumes) > 1:
+        raise RefusedError(Code.MALFORMED_REQUEST, "an anchor is of one volume: name one")
+    return anchors
 
 
 def anchor_of(text: str) -> Head:

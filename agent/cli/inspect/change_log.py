@@ -13,18 +13,10 @@ from agent.cli.inspect.scm_commands import show_outcomes, state_name
 from agent.cli.terminal.ask import DatanodeReply, NodeOption, answered_text, nodes_of, query_all
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.outcomes import newest_outcomes
-from agent.cli.terminal.output import (
-    ID_MAX,
-    checksum,
-    pluralize,
-    print_json,
-    print_line,
-    print_rows,
-    short,
-)
+from agent.cli.terminal.output import checksum, pluralize, print_json, print_line, print_rows, short
 from agent.cli.terminal.selection import known_nodes
 from agent.cli.terminal.time_option import duration
-from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
+from agent.cli.terminal.typer_options import ID_MAX, SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import ClusterClient
 from agent.config.quantity import format_duration
 from agent.errors import UnavailableError

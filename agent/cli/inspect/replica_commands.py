@@ -16,11 +16,11 @@ from agent.cli.inspect.scm_commands import (
     print_replicas,
 )
 from agent.cli.inspect.verified import verified_text
+from agent.cli.terminal.ask import until_free
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.document import facts
 from agent.cli.terminal.outcomes import outcomes_in
 from agent.cli.terminal.output import (
-    ID_MAX,
     bytes_progress,
     checksum,
     pluralize,
@@ -32,10 +32,9 @@ from agent.cli.terminal.output import (
     size,
 )
 from agent.cli.terminal.tree_document import block_facts, leaf_facts
-from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
+from agent.cli.terminal.typer_options import SCM_DEFAULT, ContainerArgument, JsonFlag, ScmOption
 from agent.client.client import ClusterClient
 from agent.errors import Code, RefusedError, SutureError
-from agent.rpc.calls.channel import retry_while
 from agent.rpc.v1 import datanode_pb2, scm_pb2
 from agent.runtime.exits import ExitCode
 from merkle.diff import Divergence, SummaryComparison, compare
@@ -47,9 +46,6 @@ ROWS_SHOWN_MAX: Final = 50  # rows in a table; --json has them all
 NO_FORENSIC: Final = frozenset({"", "UNKNOWN"})  # the kind of fault is unknown
 UNKNOWN: Final = "UNKNOWN"  # comparison with a replica without a tree: never equal
 
-ContainerArgument = Annotated[
-    int, typer.Argument(metavar="CONTAINER", help="Container id.", min=1, max=ID_MAX)
-]
 DatanodeOption = Annotated[
     str | None, typer.Option(metavar="ID|HOST:PORT", help="Only this datanode.")
 ]
@@ -431,12 +427,7 @@ def scan_one(
     datanode_id, container_id = replica.datanode.datanode_id, ContainerId(wish.container_id)
     peer = client.peer(replica.datanode)
     if not wish.wait:
-        return retry_while(
-            lambda: next(peer.scan(container_id, queue=True)),
-            codes={Code.BUSY},
-            must_end=lambda: False,
-            waits=print_waiting_once(datanode_id),
-        )
+        return until_free(datanode_id, lambda: next(peer.scan(container_id, queue=True)))
     label = f"scanning on {datanode_id}"
     with bytes_progress(label, replica.replica.bytes_used, quiet=wish.quiet) as bar:
 

@@ -10,7 +10,6 @@ from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.document import facts, print_messages
 from agent.cli.terminal.outcomes import KEPT_MAX, newest_outcomes
 from agent.cli.terminal.output import (
-    ID_MAX,
     ago,
     checksum,
     items_progress,
@@ -25,7 +24,7 @@ from agent.cli.terminal.output import (
 )
 from agent.cli.terminal.selection import OnOption, fetch_container, selected
 from agent.cli.terminal.time_option import duration
-from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
+from agent.cli.terminal.typer_options import ID_MAX, SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import ClusterClient
 from agent.errors import Code, RefusedError
 from agent.rpc.v1 import container_pb2, scm_pb2

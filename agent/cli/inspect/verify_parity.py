@@ -10,7 +10,6 @@ import typer
 from agent.cli.inspect.scm_commands import all_containers
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.output import (
-    ID_MAX,
     pluralize,
     print_json,
     print_line,
@@ -19,7 +18,12 @@ from agent.cli.terminal.output import (
     size,
 )
 from agent.cli.terminal.selection import fetch_container
-from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
+from agent.cli.terminal.typer_options import (
+    SCM_DEFAULT,
+    JsonFlag,
+    OptionalContainerArgument,
+    ScmOption,
+)
 from agent.client.client import ClusterClient
 from agent.ec.rebuild_task import ShardLocation
 from agent.ec.scheme import SHARDS_MAX, parse_scheme
@@ -34,10 +38,7 @@ MIB = 1024**2
 
 
 def verify_parity_command(
-    container: Annotated[
-        int | None,
-        typer.Argument(metavar="CONTAINER", help="Container id.", min=1, max=ID_MAX),
-    ] = None,
+    container: OptionalContainerArgument = None,
     every: Annotated[
         bool, typer.Option("--all", help="Every closed erasure-coded container, one by one.")
     ] = False,

@@ -7,10 +7,11 @@ from typing import Annotated, Final, Generic, TypeVar
 
 import typer
 
-from agent.cli.terminal.output import pluralize
+from agent.cli.terminal.output import pluralize, print_waiting_once
 from agent.cli.terminal.selection import known_nodes, one_node
 from agent.client.client import ClusterClient
-from agent.errors import SutureError
+from agent.errors import Code, SutureError
+from agent.rpc.calls.channel import retry_while
 from agent.rpc.calls.peer import Endpoint, Peer
 from agent.rpc.v1 import datanode_pb2
 
@@ -62,6 +63,16 @@ def query_all(
         return [ask(nodes[0])]
     with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
         return list(pool.map(ask, nodes))
+
+
+def until_free(datanode: str, question: Callable[[], T]) -> T:
+    """Return the answer of a datanode, asked again while it is busy; say once that it is."""
+    return retry_while(
+        question,
+        codes={Code.BUSY},
+        must_end=lambda: False,
+        waits=print_waiting_once(datanode),
+    )
 
 
 def answered_text(answers: Sequence[DatanodeReply[T]]) -> str:

@@ -24,8 +24,6 @@ from agent.observe.printable import printable, short_id
 if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn
 
-ID_MAX: Final = 2**63 - 1  # of a container, on the wire
-
 LAST_COLUMN_MIN = 24  # width that a remark needs
 GAP: Final = 2  # width between two columns of a table
 TABLE_WIDTH_MAX = 1000  # wider than any table

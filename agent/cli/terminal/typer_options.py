@@ -4,6 +4,18 @@ from typing import Annotated, Final
 
 import typer
 
+ID_MAX: Final = 2**63 - 1  # of a container, on the wire
+
+CONTAINER: Final = typer.Argument(metavar="CONTAINER", help="Container id.", min=1, max=ID_MAX)
+ContainerArgument = Annotated[int, CONTAINER]
+OptionalContainerArgument = Annotated[int | None, CONTAINER]
+PlanArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="DIR",
+        help="A run directory that suture-verify wrote: a path, file:///, s3:// or hdfs://.",
+    ),
+]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document, for machines.")]
 ScmOption = Annotated[
     str,
