@@ -3,7 +3,7 @@
 import random
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Final
 
 from agent.cli.terminal.ask import DatanodeReply, query_all, until_free
@@ -41,7 +41,7 @@ class LiveSample:
     def document(self) -> dict[str, object]:
         """Return the result as JSON."""
         return {
-            "size": {name: getattr(self.size, name) for name in SampleSize.__slots__},
+            "size": asdict(self.size),
             "seed": self.seed,
             **{name: self.total(name) for name in COUNTS},
             "bad": [

@@ -120,25 +120,9 @@ def evidence(
                 yield f"{node}/{name}", {"error": str(error), "code": error.code.value}
 
 
-def _replica(judged: JudgedReplica) -> dict[str, object]:
-    return facts(judged.peer.replica(judged.container_id))
-
-
 def _history(judged: JudgedReplica) -> dict[str, object]:
     entries = judged.peer.history(judged.container_id)
     return {"oldest_first": [facts(entry) for entry in entries]}
-
-
-def _tree(judged: JudgedReplica) -> dict[str, object]:
-    return tree_document(judged.tree)
-
-
-def _status(judged: JudgedReplica) -> dict[str, object]:
-    return facts(judged.peer.status())
-
-
-def _scrub(judged: JudgedReplica) -> dict[str, object]:
-    return facts(judged.peer.scrub_status())
 
 
 def _disks(judged: JudgedReplica) -> dict[str, object]:
@@ -152,14 +136,14 @@ def _disks(judged: JudgedReplica) -> dict[str, object]:
 
 
 QUESTIONS: Final[Mapping[str, Question]] = {
-    "replica": _replica,
+    "replica": lambda judged: facts(judged.peer.replica(judged.container_id)),
     "findings": JudgedReplica.findings_document,
-    "tree": _tree,
+    "tree": lambda judged: tree_document(judged.tree),
     "rows": JudgedReplica.rows_document,
     "medium": JudgedReplica.medium_document,
     "history": _history,
-    "status": _status,
-    "scrub": _scrub,
+    "status": lambda judged: facts(judged.peer.status()),
+    "scrub": lambda judged: facts(judged.peer.scrub_status()),
     "disks": _disks,
 }
 

@@ -1,10 +1,11 @@
 """Option `diagnose --replay`: recompute every verdict in a bundle from its evidence."""
 
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 
 from agent.cli.evidence.bundle_reading import NONSENSE, no_bundle, read_bundle
-from agent.cli.evidence.rejudging import ReplayedVerdict, ReplayOutcome, replay_verdicts
+from agent.cli.evidence.rejudging import ReplayOutcome, replay_verdicts
 from agent.cli.terminal.output import pluralize, print_json, print_line
 from agent.runtime.exits import ExitCode
 
@@ -24,7 +25,7 @@ def replay(bundle: Path, *, as_json: bool) -> int:
                 "container_id": container_id,
                 "suture": made.about.get("suture"),
                 "at_ms": made.about.get("at_ms"),
-                "verdicts": [document(item) for item in items],
+                "verdicts": [asdict(item) for item in items],
                 **{outcome.name.lower(): tally[outcome] for outcome in ReplayOutcome},
             }
         )
@@ -35,13 +36,3 @@ def replay(bundle: Path, *, as_json: bool) -> int:
         verdicts = pluralize(len(items), "verdict")
         print_line(f"{verdicts}: " + ", ".join(f"{tally[one]} {one}" for one in ReplayOutcome))
     return ExitCode.TO_DO if tally[ReplayOutcome.DIFFERS] else ExitCode.OK
-
-
-def document(item: ReplayedVerdict) -> dict[str, object]:
-    """Return one verdict as JSON."""
-    return {
-        "place": item.place,
-        "verdict": item.verdict,
-        "outcome": item.outcome.value,
-        "why": item.why,
-    }

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Annotated, Final
 
 import typer
@@ -50,10 +50,6 @@ class ChangeLogEntry:
         findings = "" if self.finding_count is None else self.finding_count
         node, container_id = short(self.datanode_id), self.container_id or ""
         return (moment(self.at_ms), node, container_id, self.state, findings, self.what)
-
-    def facts(self) -> dict[str, object]:
-        """Return the event as JSON."""
-        return {name: getattr(self, name) for name in self.__slots__}
 
 
 def log(
@@ -105,7 +101,7 @@ def log(
     missing = [*not_told(answers), *unknown]
     if as_json:
         print_json(
-            {"since_ms": since_ms, "lines": [line.facts() for line in lines], "missing": missing}
+            {"since_ms": since_ms, "lines": [asdict(line) for line in lines], "missing": missing}
         )
     else:
         shown = lines[-(count or SHOWN_COUNT) :]
