@@ -1,8 +1,9 @@
 """Command `scrub sample`: estimate the state of all chunks from a random sample of them."""
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -14,8 +15,9 @@ from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.output import items_progress, pluralize, print_json, print_line, short, size
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.errors import Code, RefusedError
+from agent.rpc.v1 import datanode_pb2 as pb
 from agent.runtime.exits import ExitCode
-from agent.salvage.sample import OfflineSample, run_sample
+from agent.salvage.sample import BadChunk, OfflineSample, run_sample
 from scanner.sampling import FRACTION_MIN, SampleSize
 
 SHOWN_MAX: Final = 20
@@ -79,8 +81,6 @@ def sample(
     if as_json:
         document = taken.document() if isinstance(taken, LiveSample) else asdict(taken)
         print_json({**document, "confidence": wish.confidence, "fraction": fraction})
-    elif isinstance(taken, LiveSample):
-        print_live_sample(taken)
     else:
         print_sample(taken)
     return ExitCode.OK if taken.is_clean else ExitCode.TO_DO
@@ -104,90 +104,74 @@ def live_sample(scm: str, datanode: str | None, wish: SampleRequest) -> LiveSamp
         return sample_of(client, nodes_of(client, datanode), wish)
 
 
-def print_sample(taken: OfflineSample) -> None:
-    """Print the sample of volumes, and exactly the conclusions that it allows."""
+def print_sample(taken: OfflineSample | LiveSample) -> None:
+    """Print a sample, and exactly the conclusions that it allows."""
+    if isinstance(taken, LiveSample):
+        total: Callable[[str], int] = taken.total
+        bad, left_out = live_lines(taken)
+        then = "their replicas are read next (suture findings)"
+    else:
+        total = partial(getattr, taken)
+        bad, left_out = offline_lines(taken)
+        then = "read all of them (suture fsck --read-data)"
+    read_count, bad_count = total("read_count"), total("bad_count")
     print_line(
-        headline(taken.size, taken.seed, read_count=taken.read_count, bytes_read=taken.bytes_read)
+        f"{read_count} of {pluralize(taken.size.chunk_count, 'chunk')} read, "
+        f"{size(total('bytes_read'))}, drawn uniformly with seed {taken.seed}; "
+        f"of endlessly many it would be {taken.size.endless_count}"
     )
-    for one in taken.bad[:SHOWN_MAX]:
-        place = f"container {one.container_id} block {one.block_id} at {one.offset}"
-        print_line(f"  {one.volume}: {place}: {one.verdict} {one.fault}: {one.evidence}")
-    say_more(taken.bad_count)
-    for row in taken.damaged_rows[:SHOWN_MAX]:
-        print_line(f"  not drawn from, its row is damaged: {row}")
-    for volume, why in taken.unreadable_volumes.items():
-        print_line(f"  not drawn from: {volume}: {why}")
-    if taken.without_checksum_count:
-        print_line(
-            f"  {pluralize(taken.without_checksum_count, 'chunk')} without checksums not drawn from"
-        )
-    print_line(
-        conclusion_text(
-            taken.size,
-            "read all of them (suture fsck --read-data)",
-            read_count=taken.read_count,
-            bad_count=taken.bad_count,
-            undecided_count=taken.undecided_count,
-        )
-    )
-
-
-def print_live_sample(taken: LiveSample) -> None:
-    """Print the sample of datanodes, and exactly the conclusions that it allows."""
-    read_count, bytes_read = taken.total("read_count"), taken.total("bytes_read")
-    print_line(headline(taken.size, taken.seed, read_count=read_count, bytes_read=bytes_read))
-    bad = [(node, item) for node, result in taken.results.items() for item in result.bad]
-    for node, item in bad[:SHOWN_MAX]:
-        place = f"container {item.container_id} block {item.local_id} at {item.offset}"
-        print_line(f"  {short(node)}: {place}: {item.verdict} {item.fault}: {item.evidence}")
-    say_more(taken.total("bad_count"))
-    for node, result in taken.results.items():
-        for why in result.unread[:SHOWN_MAX]:
-            print_line(f"  not drawn from: {short(node)}: {why}")
-    for node, why in taken.silent.items():
-        print_line(f"  not drawn from: {short(node)} does not answer: {why}")
-    for name, (what, why) in NOT_DRAWN.items():
-        if taken.total(name):
-            print_line(f"  {pluralize(taken.total(name), what)} {why}")
-    print_line(
-        conclusion_text(
-            taken.size,
-            "their replicas are read next (suture findings)",
-            read_count=read_count,
-            bad_count=taken.total("bad_count"),
-            undecided_count=taken.total("undecided_count"),
-        )
-    )
-
-
-def headline(drawn: SampleSize, seed: int, *, read_count: int, bytes_read: int) -> str:
-    """Return how much was read, and of how much."""
-    return (
-        f"{read_count} of {pluralize(drawn.chunk_count, 'chunk')} read, "
-        f"{size(bytes_read)}, drawn uniformly with seed {seed}; "
-        f"of endlessly many it would be {drawn.endless_count}"
-    )
-
-
-def say_more(bad_count: int) -> None:
-    """Print how many bad chunks are not shown."""
+    for line in bad[:SHOWN_MAX]:
+        print_line(f"  {line}")
     if bad_count > SHOWN_MAX:
         print_line(f"  and {bad_count - SHOWN_MAX} more; --json has them")
+    for line in left_out:
+        print_line(f"  {line}")
+    if undecided_count := total("undecided_count"):
+        print_line(f"nothing follows: {pluralize(undecided_count, 'chunk')} could not be judged")
+    elif bad_count:
+        share = bad_count / read_count
+        print_line(f"{bad_count} of {read_count} are bad, so about {share:.2g} of all: {then}")
+    else:
+        print_line(none_bad_text(taken.size, read_count))
 
 
-def conclusion_text(
-    drawn: SampleSize, then: str, *, read_count: int, bad_count: int, undecided_count: int
-) -> str:
-    """Return the conclusion of a sample; `then` is the advice if something is bad."""
-    if undecided_count:
-        return f"nothing follows: {pluralize(undecided_count, 'chunk')} could not be judged"
-    if bad_count:
-        return (
-            f"{bad_count} of {read_count} are bad, so about "
-            f"{bad_count / read_count:.2g} of all: {then}"
-        )
-    unread = drawn.chunk_count - read_count
+def offline_lines(taken: OfflineSample) -> tuple[list[str], list[str]]:
+    """Return the bad chunks of volumes, and what was left out of the draw."""
+    bad = [bad_text(str(one.volume), one.block_id, one) for one in taken.bad]
+    left_out = [f"not drawn from, its row is damaged: {row}" for row in taken.damaged_rows]
+    left_out = left_out[:SHOWN_MAX]
+    left_out += [f"not drawn from: {path}: {why}" for path, why in taken.unreadable_volumes.items()]
+    if taken.without_checksum_count:
+        chunks = pluralize(taken.without_checksum_count, "chunk")
+        left_out.append(f"{chunks} without checksums not drawn from")
+    return bad, left_out
+
+
+def live_lines(taken: LiveSample) -> tuple[list[str], list[str]]:
+    """Return the bad chunks of datanodes, and what was left out of the draw."""
+    bad, left_out = list[str](), list[str]()
+    for node, result in taken.results.items():
+        bad += [bad_text(short(node), item.local_id, item) for item in result.bad]
+        unread = result.unread[:SHOWN_MAX]
+        left_out += [f"not drawn from: {short(node)}: {why}" for why in unread]
+    for node, why in taken.silent.items():
+        left_out.append(f"not drawn from: {short(node)} does not answer: {why}")
+    for name, (what, why) in NOT_DRAWN.items():
+        if taken.total(name):
+            left_out.append(f"{pluralize(taken.total(name), what)} {why}")
+    return bad, left_out
+
+
+def bad_text(where: str, block_id: int, bad: BadChunk | pb.Finding) -> str:
+    """Return a bad chunk in one line."""
+    place = f"container {bad.container_id} block {block_id} at {bad.offset}"
+    return f"{where}: {place}: {bad.verdict} {bad.fault}: {bad.evidence}"
+
+
+def none_bad_text(drawn: SampleSize, read_count: int) -> str:
+    """Return what follows from a sample without a bad chunk."""
+    unread = pluralize(drawn.chunk_count - read_count, "chunk")
     return (
         f"none is bad: if {drawn.bad_count} or more of {drawn.chunk_count} were, one would have "
-        f"been drawn with P = {drawn.power:.4%}; of {pluralize(unread, 'chunk')} nothing is known"
+        f"been drawn with P = {drawn.power:.4%}; of {unread} nothing is known"
     )

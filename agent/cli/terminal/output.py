@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -22,7 +22,7 @@ from agent.errors import SutureError, size_text
 from agent.observe.printable import printable, short_id
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, ProgressColumn
+    from rich.progress import Progress
 
 LAST_COLUMN_MIN = 24  # width that a remark needs
 GAP: Final = 2  # width between two columns of a table
@@ -212,7 +212,7 @@ def items_progress(label: str, total: int, *, quiet: bool) -> Iterator["Progress
 
 
 @contextmanager
-def _bar(label: str, total: int, *columns: "ProgressColumn", quiet: bool) -> Iterator["Progress"]:
+def _bar(label: str, total: int, *columns: Any, quiet: bool) -> Iterator["Progress"]:
     from rich.progress import Progress, TextColumn
 
     label_column = TextColumn("{task.description}", markup=False)
