@@ -2,17 +2,20 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from operator import not_
 from typing import Final, assert_never
 
 from agent.ec.scheme import parse_scheme
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.rpc.wire.codec import summary_message
 from agent.rpc.wire.erasure import scheme_message
+from agent.rpc.wire.message_map import Field, MessageMap, each
 from agent.rpc.wire.replica_columns import report_of
 from health.cluster_verdict import Judgement
+from scm.administration.affected_keys import AffectedKey, KeyPage
 from scm.administration.decommission import SHOWN_MAX, DepartureStatus
 from scm.administration.forgetting import ForgetResult
-from scm.administration.operator_commands import NodeDecision
+from scm.administration.operator_commands import DatanodeQueue, NodeDecision
 from scm.containers.block_deletion import KeyDeletion
 from scm.edge import wire
 from scm.edge.call_values import (
@@ -25,13 +28,20 @@ from scm.edge.call_values import (
 from scm.edge.health_totals import HealthCounts
 from scm.edge.replication_report import RmReport
 from scm.edge.views import ContainerView, NodeView, ReplicaView, comparison
+from scm.replication.balancing.balance_moves import Move
 from scm.replication.balancing.balancer import BalanceStatus
-from scm.replication.reconciling.plan_check import ASKED_FOR, ContainerDecision, PlannedCommand
+from scm.replication.reconciling.plan_check import (
+    ASKED_FOR,
+    ContainerDecision,
+    LostCommit,
+    PlannedCommand,
+)
 from scm.state.facts import (
     CommandKind,
     CommandOutcome,
     CommandPriority,
     DeleteTransaction,
+    Hold,
     Holder,
     Key,
     OutcomeState,
@@ -39,6 +49,7 @@ from scm.state.facts import (
     Replica,
     ReportedVolume,
 )
+from scm.state.history.anchors import Anchor, VolumeAnchors
 from scm.state.starts import ReportedStart
 
 _OUTCOME_NUMBERS: Final = {
@@ -52,6 +63,103 @@ _PRIORITY_NUMBERS: Final = {
     CommandPriority.NORMAL: scm_pb2.NORMAL,
     CommandPriority.LOW: scm_pb2.LOW,
 }
+
+
+def _counts(counts: Iterable[tuple[str, int]]) -> list[scm_pb2.QueueCount]:
+    return [scm_pb2.QueueCount(type=kind, count=count) for kind, count in counts]
+
+
+COUNTS: Final = Field(encode=_counts)
+ORDER: Final = MessageMap(
+    scm_pb2.Order,
+    PlannedCommand,
+    type="kind",
+    target_datanode_id="target_id",
+    bytes="size_bytes",
+)
+CONTAINER_DECISION: Final = MessageMap(
+    scm_pb2.ContainerDecision,
+    ContainerDecision,
+    orders=each(ORDER, "commands"),
+    given_up=each(MessageMap(scm_pb2.GivenUpCommit, LostCommit)),
+)
+FORGOTTEN: Final = MessageMap(scm_pb2.ForgottenContainer, ForgetResult)
+KEY_DELETION: Final = MessageMap(scm_pb2.KeyDeletion, KeyDeletion, key="name", size="size_bytes")
+NODE_DECISION: Final = MessageMap(scm_pb2.NodeDecision, NodeDecision)
+MOVE: Final = MessageMap(
+    scm_pb2.BalanceMove,
+    Move,
+    source_datanode_id="source_id",
+    target_datanode_id="target_id",
+    bytes="size_bytes",
+)
+BALANCE: Final = MessageMap(
+    scm_pb2.BalanceResponse,
+    BalanceStatus,
+    running="is_running",
+    threshold_permille=Field("threshold_percent", lambda percent: round(percent * 10)),
+    moves=each(MOVE),
+    shares=Field(encode=lambda shares: [_share(*share) for share in shares]),
+)
+DEPARTURE: Final = MessageMap(
+    scm_pb2.Departure,
+    DepartureStatus,
+    within=["node"],
+    required_count=Field("required", len),
+    container_ids=Field("required", lambda required: required[:SHOWN_MAX]),
+    switch_off="may_be_switched_off",
+    persisted="is_persisted",
+)
+QUEUE: Final = MessageMap(
+    scm_pb2.QueueInfo,
+    DatanodeQueue,
+    within=["node"],
+    excluded="is_excluded",
+    reported=COUNTS,
+    sent=COUNTS,
+    waiting=COUNTS,
+)
+QUEUES: Final = MessageMap(
+    scm_pb2.GetQueuesResponse,
+    QueueTotals,
+    nodes=each(QUEUE),
+    under_replicated_count="under_count",
+    over_replicated_count="over_count",
+    delete_transaction_count="transaction_count",
+    pending_delete_count="delete_count",
+)
+NODE: Final = MessageMap(
+    scm_pb2.NodeInfo,
+    NodeView,
+    within=["node"],
+    omits=["volumes", "queues"],
+    last_heartbeat_at_ms="heartbeat_at_ms",
+    read_only="node.is_read_only",
+    unmanaged=Field("is_managed", not_),
+)
+STATUS: Final = MessageMap(
+    scm_pb2.CommandStatus,
+    CommandOutcome,
+    omits=wire.DETAILED_KINDS,
+    state=Field(encode=_OUTCOME_NUMBERS.__getitem__),
+    type="kind",
+)
+TRANSACTION: Final = MessageMap(scm_pb2.DeleteTransaction, DeleteTransaction, keep="is_unproven")
+HOLD: Final = MessageMap(scm_pb2.Hold, Hold)
+ANCHOR: Final = MessageMap(scm_pb2.Anchor, Anchor, checksum=Field(encode=bytes.fromhex))
+ANCHORS: Final = MessageMap(scm_pb2.LogAnchors, VolumeAnchors, anchors=each(ANCHOR))
+AFFECTED_KEY: Final = MessageMap(
+    scm_pb2.ContainerKey,
+    AffectedKey,
+    key="name",
+    size="size_bytes",
+    container_ids=Field(encode=sorted),
+)
+KEY_PAGE: Final = MessageMap(scm_pb2.ListContainerKeysResponse, KeyPage, keys=each(AFFECTED_KEY))
+
+
+def _share(datanode_id: str, share: float) -> scm_pb2.NodeShare:
+    return scm_pb2.NodeShare(datanode_id=datanode_id, used_permille=round(share * 1000))
 
 
 def heartbeat_response(answer: HeartbeatAnswer, shown: ReportedStart) -> scm_pb2.HeartbeatResponse:
@@ -117,22 +225,10 @@ def lookup_response(key: Key, containers: Sequence[ContainerLocation]) -> scm_pb
 
 def node_message(view: NodeView) -> scm_pb2.NodeInfo:
     """Return a node."""
-    live = view.live
-    return scm_pb2.NodeInfo(
-        datanode_id=view.node.datanode_id,
-        address=view.node.address,
-        rack=view.node.rack,
-        version=view.node.version,
-        health=view.health,
-        op_state=view.node.op_state,
-        last_heartbeat_at_ms=view.heartbeat_at_ms,
-        container_count=view.container_count,
-        volumes=[] if live is None else [_volume(volume) for volume in live.volumes],
-        queues=[] if live is None else _counts(live.queues),
-        layout_version=view.node.layout_version,
-        read_only=view.node.is_read_only,
-        unmanaged=not view.is_managed,
-    )
+    if view.live is None:
+        return NODE.message(view)
+    volumes = [_volume(volume) for volume in view.live.volumes]
+    return NODE.message(view, volumes=volumes, queues=_counts(view.live.queues))
 
 
 def container_message(view: ContainerView) -> scm_pb2.ContainerInfo:
@@ -166,101 +262,22 @@ def counts_message(counts: HealthCounts, judgement: Judgement) -> scm_pb2.CountC
 
 def decisions_message(decisions: Iterable[ContainerDecision]) -> scm_pb2.ContainerDecisions:
     """Return one decision per requested container."""
-    return scm_pb2.ContainerDecisions(
-        decisions=[
-            scm_pb2.ContainerDecision(
-                container_id=decision.container_id,
-                code=decision.code,
-                message=decision.message,
-                command_ids=decision.command_ids,
-                orders=map(_planned, decision.commands),
-                copies_before=decision.copies_before,
-                copies_after=decision.copies_after,
-                world=decision.world,
-                given_up=[
-                    scm_pb2.GivenUpCommit(bcsid=lost.bcsid, local_id=lost.local_id, key=lost.key)
-                    for lost in decision.given_up
-                ],
-                given_up_count=decision.given_up_count,
-                acknowledged_count=decision.acknowledged_count,
-            )
-            for decision in decisions
-        ]
-    )
+    return scm_pb2.ContainerDecisions(decisions=CONTAINER_DECISION.messages(decisions))
 
 
 def forgotten_message(fates: Iterable[ForgetResult]) -> scm_pb2.ForgetContainersResponse:
     """Return the outcomes of forgetting containers."""
-    return scm_pb2.ForgetContainersResponse(
-        containers=[
-            scm_pb2.ForgottenContainer(
-                container_id=fate.container_id,
-                code=fate.code,
-                message=fate.message,
-                world=fate.world,
-                key_count=fate.key_count,
-                keys=fate.keys,
-            )
-            for fate in fates
-        ]
-    )
+    return scm_pb2.ForgetContainersResponse(containers=FORGOTTEN.messages(fates))
 
 
 def deletions_message(deletions: Iterable[KeyDeletion]) -> scm_pb2.DeleteKeysResponse:
     """Return the outcomes of deleting keys."""
-    return scm_pb2.DeleteKeysResponse(
-        deletions=[
-            scm_pb2.KeyDeletion(
-                key=deletion.name,
-                code=deletion.code,
-                size=deletion.size_bytes,
-                transaction_ids=deletion.transaction_ids,
-                world=deletion.world,
-            )
-            for deletion in deletions
-        ]
-    )
-
-
-def balance_message(balance: BalanceStatus) -> scm_pb2.BalanceResponse:
-    """Return the progress of a balancing run."""
-    return scm_pb2.BalanceResponse(
-        running=balance.is_running,
-        iteration=balance.iteration,
-        iteration_count_max=balance.iteration_count_max,
-        threshold_permille=round(balance.threshold_percent * 10),
-        moves=[
-            scm_pb2.BalanceMove(
-                container_id=move.container_id,
-                source_datanode_id=move.source_id,
-                target_datanode_id=move.target_id,
-                bytes=move.size_bytes,
-            )
-            for move in balance.moves
-        ],
-        moved_count=balance.moved_count,
-        moved_bytes=balance.moved_bytes,
-        message=balance.message,
-        shares=[
-            scm_pb2.NodeShare(datanode_id=node, used_permille=round(share * 1000))
-            for node, share in balance.shares
-        ],
-    )
+    return scm_pb2.DeleteKeysResponse(deletions=KEY_DELETION.messages(deletions))
 
 
 def node_decisions_message(decisions: Iterable[NodeDecision]) -> scm_pb2.NodeDecisions:
     """Return one decision per datanode."""
-    return scm_pb2.NodeDecisions(
-        decisions=[
-            scm_pb2.NodeDecision(
-                datanode_id=decision.datanode_id,
-                code=decision.code,
-                message=decision.message,
-                command_id=decision.command_id,
-            )
-            for decision in decisions
-        ]
-    )
+    return scm_pb2.NodeDecisions(decisions=NODE_DECISION.messages(decisions))
 
 
 def report_message(report: RmReport) -> scm_pb2.GetReportResponse:
@@ -286,78 +303,13 @@ def departures_message(
     return scm_pb2.ListDeparturesResponse(
         leaving_locked_count=leaving_locked,
         resting_locked_count=resting_locked,
-        departures=[
-            scm_pb2.Departure(
-                datanode_id=departure.node.datanode_id,
-                op_state=departure.node.op_state,
-                op_expiry_ms=departure.node.op_expiry_ms,
-                health=departure.health,
-                container_count=departure.container_count,
-                copying_count=departure.copying_count,
-                required_count=len(departure.required),
-                unclosed_count=departure.unclosed_count,
-                locked_count=departure.locked_count,
-                container_ids=departure.required[:SHOWN_MAX],
-                switch_off=departure.may_be_switched_off,
-                persisted=departure.is_persisted,
-            )
-            for departure in departures
-        ],
-    )
-
-
-def queues_message(queues: QueueTotals) -> scm_pb2.GetQueuesResponse:
-    """Return the pending work by datanode, and the limits."""
-    return scm_pb2.GetQueuesResponse(
-        nodes=[
-            scm_pb2.QueueInfo(
-                datanode_id=queue.node.datanode_id,
-                op_state=queue.node.op_state,
-                replication_load=queue.replication_load,
-                replication_limit=queue.replication_limit,
-                delete_load=queue.delete_load,
-                delete_limit=queue.delete_limit,
-                excluded=queue.is_excluded,
-                reported=_counts(queue.reported),
-                sent=_counts(queue.sent),
-                waiting=_counts(queue.waiting),
-            )
-            for queue in queues.nodes
-        ],
-        pending_add_count=queues.pending_add_count,
-        pending_add_limit=queues.pending_add_limit,
-        under_replicated_count=queues.under_count,
-        over_replicated_count=queues.over_count,
-        delete_transaction_count=queues.transaction_count,
-        pending_delete_count=queues.delete_count,
-    )
-
-
-def _counts(counts: Iterable[tuple[str, int]]) -> list[scm_pb2.QueueCount]:
-    return [scm_pb2.QueueCount(type=kind, count=count) for kind, count in counts]
-
-
-def _planned(command: PlannedCommand) -> scm_pb2.Order:
-    return scm_pb2.Order(
-        type=command.kind,
-        datanode_id=command.datanode_id,
-        target_datanode_id=command.target_id,
-        bytes=command.size_bytes,
-        duration_ms=command.duration_ms,
-        queued_ms=command.queued_ms,
+        departures=DEPARTURE.messages(departures),
     )
 
 
 def outcome_message(outcome: CommandOutcome) -> scm_pb2.Outcome:
     """Return the outcome of a command."""
-    status = scm_pb2.CommandStatus(
-        command_id=outcome.command_id,
-        state=_OUTCOME_NUMBERS[outcome.state],
-        type=outcome.kind,
-        container_id=outcome.container_id,
-        code=outcome.code,
-        message=outcome.message,
-    )
+    status = STATUS.message(outcome)
     if outcome.detail and outcome.kind in wire.DETAILED_KINDS:
         getattr(status, outcome.kind).ParseFromString(outcome.detail)
     return scm_pb2.Outcome(
@@ -395,7 +347,7 @@ def _command(
         case CommandKind.RECONSTRUCT:
             message.reconstruct.CopyFrom(_reconstruct(command, named))
         case CommandKind.DELETE_BLOCKS:
-            message.delete_blocks.transactions.extend(map(_transaction, command.transactions))
+            message.delete_blocks.transactions.extend(TRANSACTION.messages(command.transactions))
         case CommandKind.SET_OPERATIONAL_STATE:
             message.set_operational_state.op_state = command.op_state
             message.set_operational_state.op_expiry_ms = command.op_expiry_ms
@@ -423,15 +375,6 @@ def _reconstruct(
         scheme=scheme_message(parse_scheme(command.scheme)),
         targets=places[: len(command.shards)],
         sources=places[len(command.shards) :],
-    )
-
-
-def _transaction(transaction: DeleteTransaction) -> scm_pb2.DeleteTransaction:
-    return scm_pb2.DeleteTransaction(
-        transaction_id=transaction.transaction_id,
-        container_id=transaction.container_id,
-        local_ids=transaction.local_ids,
-        keep=transaction.is_unproven,
     )
 
 

@@ -1,13 +1,25 @@
-"""Converts `Foresee`: checks the request and builds the response."""
+"""Converts `Foresee`: checks the request and describes the response."""
 
 from typing import Final
 
 from agent.rpc.v1 import scm_pb2
 from agent.rpc.wire.codec import malformed, parse_int
+from agent.rpc.wire.message_map import MessageMap
 from scm.administration.may_stop import StopImpact, StopQuery
 from scm.edge import wire
 
 KEEP_MAX: Final = 32  # copies: more than any container has
+IMPACT: Final = MessageMap(
+    scm_pb2.ForeseeResponse,
+    StopImpact,
+    within=["outlook"],
+    already_unreadable_count="outlook.already_count",
+    unreadable_container_ids="outlook.unreadable_ids",
+    doubtful_container_ids="outlook.doubtful_ids",
+    lacking_replica_count="outlook.lacking_count",
+    lost_container_ids="outlook.lost_ids",
+    datanodes_left="stays_count",
+)
 
 
 def question_from(message: scm_pb2.ForeseeRequest) -> StopQuery:
@@ -27,34 +39,4 @@ def question_from(message: scm_pb2.ForeseeRequest) -> StopQuery:
         volumes,
         message.for_good,
         parse_int(message.keep_count, "keep_count", low=0, high=KEEP_MAX) or 1,
-    )
-
-
-def message(found: StopImpact) -> scm_pb2.ForeseeResponse:
-    """Return the response message."""
-    outlook = found.outlook
-    return scm_pb2.ForeseeResponse(
-        answer=found.answer,
-        reasons=found.reasons,
-        container_count=outlook.container_count,
-        already_unreadable_count=outlook.already_count,
-        unreadable_count=outlook.unreadable_count,
-        unreadable_container_ids=outlook.unreadable_ids,
-        doubtful_count=outlook.doubtful_count,
-        doubtful_container_ids=outlook.doubtful_ids,
-        last_copy_count=outlook.last_copy_count,
-        lacking=outlook.lacking,
-        lacking_replica_count=outlook.lacking_count,
-        healths=outlook.healths,
-        open_count=found.open_count,
-        writer_count=found.writer_count,
-        rebuild_bytes=outlook.rebuild_bytes,
-        wait_ms=found.wait_ms,
-        rebuild_ms=found.rebuild_ms,
-        datanodes_left=found.stays_count,
-        free_bytes=found.free_bytes,
-        has_room=found.has_room,
-        lost_count=outlook.lost_count,
-        lost_container_ids=outlook.lost_ids,
-        lost_states=outlook.lost_states,
     )

@@ -7,9 +7,7 @@ import grpc
 from agent.rpc.v1 import scm_pb2, scm_pb2_grpc
 from agent.rpc.wire.codec import parse_container_id, parse_int
 from merkle.replica import ID_MAX
-from scm.edge import answers, datanode_wire, foreseen, wire
-from scm.edge.messages import needing, recovering
-from scm.edge.messages.anchoring import anchors_message
+from scm.edge import answers, datanode_wire, foreseen, recovering, wire
 from scm.edge.plane.control import ControlPlane
 from scm.state.clock import ScmClock
 from scm.state.options import ScmOptions
@@ -277,7 +275,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         self, _request: scm_pb2.GetQueuesRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.GetQueuesResponse:
         """Return the pending work by datanode, and the limits."""
-        return answers.queues_message(self._queries.queues())
+        return answers.QUEUES.message(self._queries.queues())
 
     def SafeMode(
         self, request: scm_pb2.SafeModeRequest, _context: grpc.ServicerContext
@@ -330,7 +328,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         self, request: scm_pb2.ForeseeRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.ForeseeResponse:
         """Return the effect of switching datanodes or volumes off."""
-        return foreseen.message(self._queries.foresee(foreseen.question_from(request)))
+        return foreseen.IMPACT.message(self._queries.foresee(foreseen.question_from(request)))
 
     def GetReport(
         self, _request: scm_pb2.GetReportRequest, _context: grpc.ServicerContext
@@ -353,24 +351,14 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         self, _request: scm_pb2.ListHoldsRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.ListHoldsResponse:
         """Return the suppressed containers and excluded replicas."""
-        return scm_pb2.ListHoldsResponse(
-            holds=[
-                scm_pb2.Hold(
-                    container_id=hold.container_id,
-                    datanode_id=hold.datanode_id,
-                    since_ms=hold.since_ms,
-                    reason=hold.reason,
-                )
-                for hold in self._queries.holds()
-            ]
-        )
+        return scm_pb2.ListHoldsResponse(holds=answers.HOLD.messages(self._queries.holds()))
 
     def ListAnchors(
         self, request: scm_pb2.ListAnchorsRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.ListAnchorsResponse:
         """Return the recorded heads of verification logs."""
         logs = self._queries.anchors(request.datanode_id, request.volume_id)
-        return scm_pb2.ListAnchorsResponse(logs=map(anchors_message, logs))
+        return scm_pb2.ListAnchorsResponse(logs=answers.ANCHORS.messages(logs))
 
     def Balance(
         self, request: scm_pb2.BalanceRequest, _context: grpc.ServicerContext
@@ -379,8 +367,8 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         threshold = parse_int(request.threshold_permille, "threshold_permille", low=0, high=1_000)
         count = parse_int(request.iteration_count, "iteration_count", low=0, high=1_000)
         if request.stop or not threshold:
-            return answers.balance_message(self._queries.balance_status(stop=request.stop))
-        return answers.balance_message(
+            return answers.BALANCE.message(self._queries.balance_status(stop=request.stop))
+        return answers.BALANCE.message(
             self._operators.balance(
                 threshold / 10, count or ITERATIONS_DEFAULT, dry_run=request.dry_run
             )
@@ -398,7 +386,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
             start_after=wire.cut(request.start_after),
             count=_page_size(request.count),
         )
-        return needing.page_message(page)
+        return answers.KEY_PAGE.message(page)
 
     def GetRecovery(
         self, _request: scm_pb2.GetRecoveryRequest, _context: grpc.ServicerContext

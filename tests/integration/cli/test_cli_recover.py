@@ -12,7 +12,7 @@ from agent.client.client import ClusterClient
 from agent.client.putnote import PartBlock, PutMetadata
 from agent.client.rediscovery import DiscoveredContainer
 from agent.runtime.exits import ExitCode
-from scm.edge.messages.recovering import found_from
+from scm.edge.recovering import found_from
 from scm.edge.server import build_server
 from scm.edge.service import ScmService
 from scm.state.clock import ScmClock

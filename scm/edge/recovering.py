@@ -4,13 +4,15 @@ from typing import Final
 
 from agent.rpc.v1 import scm_pb2
 from agent.rpc.wire.codec import malformed, parse_block_id, parse_container_id, parse_int
+from agent.rpc.wire.message_map import MessageMap
 from merkle.replica import ID_MAX
-from scm.administration.after_restore import InspectedContainer, RecoveryBacklog
+from scm.administration.after_restore import InspectedContainer, RecoveredPut, RecoveryBacklog
 from scm.edge.call_values import RecoveryCall, RecoveryResult
 from scm.edge.wire import IDS_MAX, KEYS_MAX, key_from, scheme_from
 from scm.state.facts import Key
 
 DELETED_MAX: Final = 2_000_000  # blocks of all containers of one call
+RECOVERED_KEY: Final = MessageMap(scm_pb2.RecoveredKey, RecoveredPut, key="name")
 
 
 def found_from(request: scm_pb2.RecoverRequest) -> RecoveryCall:
@@ -63,10 +65,7 @@ def recovered_message(made: RecoveryResult) -> scm_pb2.RecoverResponse:
     return scm_pb2.RecoverResponse(
         adopted_container_ids=made.adopted,
         deleted_keys=made.deleted,
-        keys=[
-            scm_pb2.RecoveredKey(key=one.name, code=one.code, kept_as=one.kept_as)
-            for one in made.brought
-        ],
+        keys=RECOVERED_KEY.messages(made.brought),
     )
 
 

@@ -1,1 +1,0 @@
-"""Parsers and response builders, one module per kind of call."""
