@@ -26,7 +26,7 @@ from agent.plan.reconcile_outcome import ChunkResult
 from agent.ports import Pace, at_once
 from agent.reconcile.reconciler import Prove, Reconciler
 from agent.reconcile.survey import SilentHolder
-from agent.reconcile.trusting import fingerprint
+from agent.reconcile.trusting import TrustedChange, fingerprint
 from agent.reconstruct.coordinator import ReconstructionCoordinator, nobody
 from agent.reconstruct.shard_repair import ShardRepairer
 from agent.rpc.calls.peer import Endpoint, NodeAddress, Peer
@@ -34,8 +34,9 @@ from agent.rpc.calls.replica_peer import ShardPeer
 from agent.rpc.security.tls import LOOPBACK_ONLY, Security
 from agent.rpc.v1 import datanode_pb2, scm_pb2
 from agent.rpc.wire import codec
-from agent.rpc.wire.erasure import parse_order, reconstruction_message
-from agent.rpc.wire.reports import outcome_message
+from agent.rpc.wire.erasure import RECONSTRUCTION, parse_order
+from agent.rpc.wire.message_map import MessageMap
+from agent.rpc.wire.reports import RECONCILE_OUTCOME
 from agent.runtime.clock import Clock, monotonic_ms
 from agent.runtime.lease import ContainerLeases
 from agent.runtime.memory import UNLIMITED, MemoryBudget
@@ -67,6 +68,10 @@ RECONCILE_BYTES: Final = 32 * 1024**2  # chunks requested ahead, and a tree of e
 RECONSTRUCT_BYTES: Final = 96 * 1024**2  # twice the cells requested ahead
 REPLICATE_BYTES: Final = 8 * 1024**2  # parts in flight
 TRANSFER_THREADS: Final = 4  # readers, and as many writers, for replicas in transfer
+
+TRUSTED_CHANGE: Final = MessageMap(
+    datanode_pb2.TrustedChange, TrustedChange, local_id="block_id", length="length_bytes"
+)
 
 log = structlog.get_logger()
 
@@ -316,7 +321,7 @@ class CommandHandlers:
                 stop=stop,
                 is_asked_for=command.asked_for or self._tools.dial is not None,
             )
-        outcome = outcome_message(result)
+        outcome = RECONCILE_OUTCOME.message(result)
         status.reconcile.CopyFrom(outcome)
         log.info(
             "replica_reconciled",
@@ -348,17 +353,7 @@ class CommandHandlers:
         changes = self._reconciler.preview(container_id, peers, trusted)
         shown = fingerprint(changes)
         response = datanode_pb2.TrustReplicaResponse(
-            changes=[
-                datanode_pb2.TrustedChange(
-                    local_id=one.block_id,
-                    offset=one.offset,
-                    length=one.length_bytes,
-                    change=one.change,
-                    before=one.before,
-                    after=one.after,
-                )
-                for one in changes[:TRUSTED_SHOWN_MAX]
-            ],
+            changes=TRUSTED_CHANGE.messages(changes[:TRUSTED_SHOWN_MAX]),
             change_count=len(changes),
             shown=shown,
         )
@@ -446,7 +441,7 @@ class CommandHandlers:
                 block_id=block_id,
                 reason=reason,
             )
-        status.reconstruct.CopyFrom(reconstruction_message(result))
+        status.reconstruct.CopyFrom(RECONSTRUCTION.message(result))
 
     def _dialled(self, datanode: NodeAddress, index: int = 0) -> ShardPeer:
         dial = self._tools.dial

@@ -15,6 +15,7 @@ import structlog
 from agent.config.options import ScanConfig
 from agent.errors import Code, RefusedError
 from agent.rpc.v1 import datanode_pb2 as pb
+from agent.rpc.wire.message_map import Field, MessageMap
 from agent.runtime.loop import ProgressMarker, WorkerLoop
 from agent.scan.background_scan import RoundPolicy, RoundStatus, VolumeScanWorker
 from agent.scan.canary import Canary
@@ -37,6 +38,18 @@ from scanner.schedule import Feasibility, ScanHours, Schedule, parse_window
 CANARY_PERIOD_S = 86_400.0  # period in which a planted fault has to be found
 ON_DEMAND_BYTES_PER_S = 16 * 1024**2  # lowest rate of an on-demand scan beside other load
 NEIGHBOUR_BYTES_PER_S = 1024**2  # of inodes: maps about 250 files a second
+WHOLE = Field(encode=int)
+ROUND = MessageMap(
+    pb.VolumeScrub,
+    RoundStatus,
+    omits=["path", "promise", "promise_possible", "canary_found_at_ms", "canary_overdue", "check"],
+    speed_bytes_per_s=WHOLE,
+    rate_bytes_per_s=WHOLE,
+    needed_bytes_per_s=WHOLE,
+    lag_ms=Field("lag_s", lambda lag_s: int(lag_s * 1000)),
+    eta_ms=Field("eta_s", lambda eta_s: -1 if eta_s < 0 else int(eta_s * 1000)),
+    pause_left_ms=Field("pause_left_s", lambda left_s: int(left_s * 1000)),
+)
 
 log = structlog.get_logger()
 
@@ -388,7 +401,7 @@ class ScanManager:
         if worker is None:
             message.state = "off"
             return message
-        message.MergeFrom(round_message(worker.status()))
+        message.MergeFrom(ROUND.message(worker.status()))
         promise = self._promises[volume.volume_id]
         message.promise = str(promise)
         message.promise_possible = promise.is_possible
@@ -396,25 +409,3 @@ class ScanManager:
             message.canary_found_at_ms = worker.canary.found_at_ms
             message.canary_overdue = worker.canary.is_overdue
         return message
-
-
-def round_message(status: RoundStatus) -> pb.VolumeScrub:
-    """Return a volume's progress as a message."""
-    return pb.VolumeScrub(
-        state=status.state,
-        container_id=status.container_id,
-        container_bytes_read=status.container_bytes_read,
-        container_bytes=status.container_bytes,
-        scanned_bytes=status.scanned_bytes,
-        speed_bytes_per_s=int(status.speed_bytes_per_s),
-        rate_bytes_per_s=int(status.rate_bytes_per_s),
-        needed_bytes_per_s=int(status.needed_bytes_per_s),
-        due_count=status.due_count,
-        due_bytes=status.due_bytes,
-        used_bytes=status.used_bytes,
-        never_read_count=status.never_read_count,
-        oldest_read_at_ms=status.oldest_read_at_ms,
-        lag_ms=int(status.lag_s * 1000),
-        eta_ms=-1 if status.eta_s < 0 else int(status.eta_s * 1000),
-        pause_left_ms=int(status.pause_left_s * 1000),
-    )

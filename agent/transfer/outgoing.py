@@ -99,7 +99,7 @@ class ReplicaExport:
             yield pb.ImportPart(tree=page).SerializeToString()
         told = [*findings, *said.contradictions]
         for start in range(0, len(told), FINDINGS_PER_PART):
-            some = reports.finding_messages(told[start : start + FINDINGS_PER_PART])
+            some = reports.FINDING.messages(told[start : start + FINDINGS_PER_PART])
             yield pb.ImportPart(findings=pb.ImportFindings(findings=some)).SerializeToString()
         self.damaged_block_ids = said.damaged_block_ids
         yield from self._blocks(said)

@@ -8,7 +8,7 @@ from typing import Final, assert_never
 from agent.ec.scheme import parse_scheme
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.rpc.wire.codec import summary_message
-from agent.rpc.wire.erasure import scheme_message
+from agent.rpc.wire.erasure import SCHEME
 from agent.rpc.wire.message_map import Field, MessageMap, each
 from agent.rpc.wire.replica_columns import report_of
 from health.cluster_verdict import Judgement
@@ -372,7 +372,7 @@ def _reconstruct(
     ]
     return scm_pb2.ReconstructCommand(
         container_id=command.container_id,
-        scheme=scheme_message(parse_scheme(command.scheme)),
+        scheme=SCHEME.message(parse_scheme(command.scheme)),
         targets=places[: len(command.shards)],
         sources=places[len(command.shards) :],
     )

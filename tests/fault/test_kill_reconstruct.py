@@ -22,7 +22,7 @@ from agent.rpc.calls import message_groups
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import container_pb2, scm_pb2
 from agent.rpc.wire import codec
-from agent.rpc.wire.erasure import scheme_message
+from agent.rpc.wire.erasure import SCHEME as SCHEME_MAP
 from agent.runtime.clock import SystemClock
 from agent.store.options import StoreOptions
 from agent.store.recovery.fsck import fsck
@@ -90,7 +90,7 @@ class Stage:
             term=1,
             reconstruct=scm_pb2.ReconstructCommand(
                 container_id=CONTAINER,
-                scheme=scheme_message(SCHEME),
+                scheme=SCHEME_MAP.message(SCHEME),
                 sources=[shard_message(shard) for shard in order.sources],
                 targets=[shard_message(shard) for shard in order.targets],
             ),

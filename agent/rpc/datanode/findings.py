@@ -1,6 +1,7 @@
 """Calls that scan or sample replicas, and return findings."""
 
 from collections.abc import Iterator
+from typing import Final
 
 import grpc
 
@@ -8,9 +9,15 @@ from agent.rpc.datanode.backends import Sample, SampleResult, SampleSpec, Scan, 
 from agent.rpc.datanode.limits import DatanodeServerLimits, page_size
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import codec, reports
+from agent.rpc.wire.message_map import MessageMap, each
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import ID_MAX, ContainerId
 from scanner.sampling import DRAWN_MAX
+
+SAMPLE_RESULT: Final = MessageMap(pb.SampleResult, SampleResult, bad=each(reports.FINDING))
+SCAN_PROGRESS: Final = MessageMap(
+    pb.ScanProgress, ScanStep, omits=["result"], queued="is_queued", waiting="is_waiting"
+)
 
 
 class ScanHandlers:
@@ -39,12 +46,7 @@ class ScanHandlers:
             mode = ScanMode.QUEUE
         self._store.replica(container_id)  # refuses an unknown container before a scan begins
         for step in self._scan(container_id, lambda: not context.is_active(), mode):
-            progress = pb.ScanProgress(
-                bytes_read=step.bytes_read,
-                bytes_total=step.bytes_total,
-                queued=step.is_queued,
-                waiting=step.is_waiting,
-            )
+            progress = SCAN_PROGRESS.message(step)
             if step.commit is not None:
                 progress.result.CopyFrom(self._scan_result(container_id, step))
             yield progress
@@ -55,7 +57,7 @@ class ScanHandlers:
         facts = self._store.replica(container_id)
         return pb.ScanResult(
             replica=reports.replica_report(facts),
-            findings=reports.finding_messages(findings),
+            findings=reports.FINDING.messages(findings),
             finding_count=max(facts.finding_count, len(findings)),
             bytes_read=step.bytes_read,
         )
@@ -78,7 +80,7 @@ class ScanHandlers:
         for step in self._sample(draw, lambda: not context.is_active()):
             progress = pb.SampleProgress(read_count=step.read_count)
             if step.result is not None:
-                progress.result.CopyFrom(_sample_result(step.result))
+                progress.result.CopyFrom(SAMPLE_RESULT.message(step.result))
             yield progress
 
     def ListFindings(
@@ -90,7 +92,7 @@ class ScanHandlers:
         if request.container_id:
             container_id = codec.parse_container_id(request.container_id)
             found = self._store.findings(container_id, count=count)
-            return pb.ListFindingsResponse(findings=reports.finding_messages(found))
+            return pb.ListFindingsResponse(findings=reports.FINDING.messages(found))
         start = codec.parse_int(
             request.start_container_id, "start_container_id", low=0, high=ID_MAX
         )
@@ -103,21 +105,5 @@ class ScanHandlers:
                 next_id += 1
             found = whole or found[:count]
         return pb.ListFindingsResponse(
-            findings=reports.finding_messages(found), next_container_id=next_id
+            findings=reports.FINDING.messages(found), next_container_id=next_id
         )
-
-
-def _sample_result(sampled: SampleResult) -> pb.SampleResult:
-    return pb.SampleResult(
-        chunk_count=sampled.chunk_count,
-        read_count=sampled.read_count,
-        bytes_read=sampled.bytes_read,
-        bad_count=sampled.bad_count,
-        undecided_count=sampled.undecided_count,
-        gone_count=sampled.gone_count,
-        without_checksum_count=sampled.without_checksum_count,
-        damaged_row_count=sampled.damaged_row_count,
-        unread_count=sampled.unread_count,
-        unread=sampled.unread,
-        bad=reports.finding_messages(sampled.bad),
-    )

@@ -258,7 +258,7 @@ class ReadHandlers:
         """Return a replica's history, oldest entry first; the store bounds its length."""
         del context
         entries = self._store.history(codec.parse_container_id(request.container_id))
-        return pb.ListHistoryResponse(entries=map(reports.history_message, entries))
+        return pb.ListHistoryResponse(entries=reports.HISTORY_ENTRY.messages(entries))
 
     def ListChanges(
         self, request: pb.ListChangesRequest, context: grpc.ServicerContext
@@ -270,7 +270,7 @@ class ReadHandlers:
         found = self._store.changes(since_ms, count=count)
         return pb.ListChangesResponse(
             changes=(
-                pb.ReplicaChange(container_id=owner, entry=reports.history_message(entry))
+                pb.ReplicaChange(container_id=owner, entry=reports.HISTORY_ENTRY.message(entry))
                 for owner, entry in found.entries
             ),
             left_out_count=found.left_out_count,

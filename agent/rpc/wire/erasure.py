@@ -7,8 +7,19 @@ from agent.ec.scheme import CodecName, Scheme
 from agent.errors import Code, RefusedError
 from agent.rpc.v1 import scm_pb2
 from agent.rpc.wire import codec
+from agent.rpc.wire.message_map import Field, MessageMap
 
 ORPHANS_MAX: Final = 1_000  # named in an answer, beside the full count
+SCHEME: Final = MessageMap(scm_pb2.EcScheme, Scheme, data="data_count", parity="parity_count")
+RECONSTRUCTION: Final = MessageMap(
+    scm_pb2.ReconstructOutcome,
+    Reconstruction,
+    bytes_read="read_bytes",
+    bytes_written="written_bytes",
+    orphan_count=Field("orphans", len),
+    orphan_local_ids=Field("orphans", lambda orphans: sorted(orphans)[:ORPHANS_MAX]),
+    replaced_sources=Field("replaced", sorted),
+)
 
 
 def parse_scheme_message(message: scm_pb2.EcScheme, where: str) -> Scheme:
@@ -23,16 +34,6 @@ def parse_scheme_message(message: scm_pb2.EcScheme, where: str) -> Scheme:
             field=f"{where}.codec",
         ) from None
     return Scheme(name, message.data, message.parity, message.cell_bytes)
-
-
-def scheme_message(scheme: Scheme) -> scm_pb2.EcScheme:
-    """Return the wire form of an erasure code."""
-    return scm_pb2.EcScheme(
-        codec=scheme.codec.value,
-        data=scheme.data_count,
-        parity=scheme.parity_count,
-        cell_bytes=scheme.cell_bytes,
-    )
 
 
 def parse_order(command: scm_pb2.ReconstructCommand) -> RebuildTask:
@@ -55,17 +56,4 @@ def _shard(message: scm_pb2.EcShard, where: str) -> ShardLocation:
             low=1,
             high=codec.REPLICA_INDEX_MAX,
         ),
-    )
-
-
-def reconstruction_message(result: Reconstruction) -> scm_pb2.ReconstructOutcome:
-    """Return the wire form of a reconstruction's result."""
-    return scm_pb2.ReconstructOutcome(
-        bytes_read=result.read_bytes,
-        bytes_written=result.written_bytes,
-        block_count=result.block_count,
-        orphan_count=len(result.orphans),
-        orphan_local_ids=sorted(result.orphans)[:ORPHANS_MAX],
-        replaced_sources=sorted(result.replaced),
-        duration_ms=result.duration_ms,
     )
