@@ -5,10 +5,11 @@ more to maintain.
 """
 
 from collections.abc import Callable
-from typing import Any, Final, Self
+from functools import partial
+from typing import Final, Generic, Self, TypeVar
 
 from agent.errors import Code, SutureError
-from agent.rpc.calls.channel import Method, call, call_again, open_channel, retry_while
+from agent.rpc.calls.channel import call, call_again, open_channel, retry_while
 from agent.rpc.security.tls import LOOPBACK_ONLY, Security
 from agent.rpc.v1 import scm_pb2 as pb
 from agent.rpc.v1 import scm_pb2_grpc
@@ -17,6 +18,37 @@ CALL_TIMEOUT_S: Final = 15.0
 RECOVERY_TIMEOUT_S: Final = 600.0  # the SCM visits all containers and keys
 JUDGING_TIMEOUT_S: Final = 600.0  # the SCM visits all replicas
 EXPORT_TIMEOUT_S: Final = 600.0  # a snapshot of a large cluster takes minutes
+
+
+Request = TypeVar("Request")
+Answer = TypeVar("Answer")
+
+
+class Once(Generic[Request, Answer]):
+    """A call of the SCM, named like its RPC, that is not retried."""
+
+    _call = staticmethod(call)
+
+    def __init__(self, timeout_s: float = 0.0) -> None:
+        """`timeout_s` 0 = that of the client."""
+        self._timeout_s = timeout_s
+
+    def __set_name__(self, _owner: type, name: str) -> None:
+        self._rpc = name.title().replace("_", "")
+
+    def __get__(self, client: "ScmClient", _owner: type) -> Callable[[Request], Answer]:
+        return partial(
+            self._call,
+            getattr(client.stub, self._rpc),
+            timeout_s=self._timeout_s or client.timeout_s,
+            party=client.party,
+        )
+
+
+class Repeated(Once[Request, Answer]):
+    """A call of the SCM that is retried, because it may have effect twice."""
+
+    _call = staticmethod(call_again)
 
 
 class ScmClient:
@@ -30,10 +62,10 @@ class ScmClient:
         security: Security = LOOPBACK_ONLY,
     ) -> None:
         self.address = address
-        self._party = f"the SCM at {address}"
-        self._timeout_s = timeout_s
+        self.party = f"the SCM at {address}"
+        self.timeout_s = timeout_s
         self._channel = open_channel(address, security)
-        self._stub = scm_pb2_grpc.ScmStub(self._channel)  # type: ignore[no-untyped-call]
+        self.stub = scm_pb2_grpc.ScmStub(self._channel)  # type: ignore[no-untyped-call]
 
     def __enter__(self) -> Self:
         return self
@@ -44,93 +76,6 @@ class ScmClient:
     def close(self) -> None:
         """Close the connection."""
         self._channel.close()
-
-    # For datanodes, whose loop retries at its own pace: no retries here.
-
-    def register(self, request: pb.RegisterRequest) -> pb.RegisterResponse:
-        """Join the cluster, or join it again."""
-        answer: pb.RegisterResponse = self._once(self._stub.Register, request)
-        return answer
-
-    def heartbeat(self, request: pb.HeartbeatRequest) -> pb.HeartbeatResponse:
-        """Send a report, and return the SCM's commands."""
-        answer: pb.HeartbeatResponse = self._once(self._stub.Heartbeat, request)
-        return answer
-
-    def confirm_deletes(self, request: pb.ConfirmDeletesRequest) -> pb.ConfirmDeletesResponse:
-        """Ask which deletes claimed by a peer were ordered."""
-        answer: pb.ConfirmDeletesResponse = self._repeated(self._stub.ConfirmDeletes, request)
-        return answer
-
-    # For clients.
-
-    def allocate_blocks(self, request: pb.AllocateBlocksRequest) -> pb.AllocateBlocksResponse:
-        """Allocate blocks to write to."""
-        answer: pb.AllocateBlocksResponse = self._once(self._stub.AllocateBlocks, request)
-        return answer
-
-    def commit_key(self, request: pb.CommitKeyRequest) -> pb.CommitKeyResponse:
-        """Commit written blocks under their keys; a repeated commit has no effect."""
-        answer: pb.CommitKeyResponse = self._repeated(self._stub.CommitKey, request)
-        return answer
-
-    def lookup_key(self, request: pb.LookupKeyRequest) -> pb.LookupKeyResponse:
-        """Return the blocks of a key, and their datanodes."""
-        answer: pb.LookupKeyResponse = self._repeated(self._stub.LookupKey, request)
-        return answer
-
-    def list_keys(self, request: pb.ListKeysRequest) -> pb.ListKeysResponse:
-        """Return a page of keys."""
-        answer: pb.ListKeysResponse = self._repeated(self._stub.ListKeys, request)
-        return answer
-
-    def finish_writes(self, request: pb.FinishWritesRequest) -> pb.FinishWritesResponse:
-        """End a writer's session."""
-        answer: pb.FinishWritesResponse = self._once(self._stub.FinishWrites, request)
-        return answer
-
-    # For operators.
-
-    def list_nodes(self, request: pb.ListNodesRequest) -> pb.ListNodesResponse:
-        """Return all datanodes."""
-        answer: pb.ListNodesResponse = self._repeated(self._stub.ListNodes, request)
-        return answer
-
-    def list_container_infos(
-        self, request: pb.ListContainerInfosRequest
-    ) -> pb.ListContainerInfosResponse:
-        """Return a page of containers."""
-        answer: pb.ListContainerInfosResponse = self._repeated(
-            self._stub.ListContainerInfos, request
-        )
-        return answer
-
-    def get_container_info(
-        self, request: pb.GetContainerInfoRequest
-    ) -> pb.GetContainerInfoResponse:
-        """Return one container and its replicas."""
-        answer: pb.GetContainerInfoResponse = self._repeated(self._stub.GetContainerInfo, request)
-        return answer
-
-    def count_containers(self, request: pb.CountContainersRequest) -> pb.CountContainersResponse:
-        """Return the numbers of containers by state."""
-        answer: pb.CountContainersResponse = self._repeated(self._stub.CountContainers, request)
-        return answer
-
-    def close_containers(self, request: pb.CloseContainersRequest) -> pb.ContainerDecisions:
-        """Order containers to close."""
-        answer: pb.ContainerDecisions = self._once(self._stub.CloseContainers, request)
-        return answer
-
-    def reconcile_containers(self, request: pb.ReconcileContainersRequest) -> pb.ContainerDecisions:
-        """Order the replicas of containers to reconcile."""
-        answer: pb.ContainerDecisions = self._once(self._stub.ReconcileContainers, request)
-        return answer
-
-    def apply_plan(self, request: pb.ApplyPlanRequest) -> pb.ContainerDecisions:
-        """Check a plan against the present state, and carry it out."""
-        answer: pb.ContainerDecisions = self._once(self._stub.ApplyPlan, request)
-        return answer
 
     def export_snapshot(
         self,
@@ -143,130 +88,94 @@ class ScmClient:
 
         def once() -> pb.ExportSnapshotResponse:
             answer: pb.ExportSnapshotResponse = call(
-                self._stub.ExportSnapshot, request, timeout_s=EXPORT_TIMEOUT_S, party=self._party
+                self.stub.ExportSnapshot, request, timeout_s=EXPORT_TIMEOUT_S, party=self.party
             )
             return answer
 
         return retry_while(once, codes={Code.BUSY}, must_end=lambda: False, waits=waits)
 
-    def list_outcomes(self, request: pb.ListOutcomesRequest) -> pb.ListOutcomesResponse:
-        """Return the outcomes of commands."""
-        answer: pb.ListOutcomesResponse = self._repeated(self._stub.ListOutcomes, request)
-        return answer
-
-    def delete_keys(self, request: pb.DeleteKeysRequest) -> pb.DeleteKeysResponse:
-        """Delete keys; return which were deleted and which did not exist."""
-        answer: pb.DeleteKeysResponse = self._once(self._stub.DeleteKeys, request)
-        return answer
-
     def show_deletions(self, request: pb.DeleteKeysRequest) -> pb.DeleteKeysResponse:
         """Return the keys that would be deleted, without deleting them."""
         assert request.dry_run, "a delete is not repeated"
-        answer: pb.DeleteKeysResponse = self._repeated(self._stub.DeleteKeys, request)
-        return answer
-
-    def replicate_containers(self, request: pb.ReplicateContainersRequest) -> pb.ContainerDecisions:
-        """Order one more copy of each container."""
-        answer: pb.ContainerDecisions = self._once(self._stub.ReplicateContainers, request)
-        return answer
-
-    def delete_replicas(self, request: pb.DeleteReplicasRequest) -> pb.ContainerDecisions:
-        """Order the deletion of a datanode's replicas of containers."""
-        answer: pb.ContainerDecisions = self._once(self._stub.DeleteReplicas, request)
-        return answer
-
-    def order_nodes(self, request: pb.OrderNodesRequest) -> pb.NodeDecisions:
-        """Order datanodes to measure their volumes or to register again."""
-        answer: pb.NodeDecisions = self._once(self._stub.OrderNodes, request)
-        return answer
-
-    def get_queues(self, request: pb.GetQueuesRequest) -> pb.GetQueuesResponse:
-        """Return the queued commands of each datanode."""
-        answer: pb.GetQueuesResponse = self._repeated(self._stub.GetQueues, request)
-        return answer
-
-    def safe_mode(self, request: pb.SafeModeRequest) -> pb.SafeModeResponse:
-        """Return whether the SCM is in safe mode, or end it."""
-        answer: pb.SafeModeResponse = self._once(self._stub.SafeMode, request)
-        return answer
-
-    def remove_nodes(self, request: pb.RemoveNodesRequest) -> pb.NodeDecisions:
-        """Remove dead datanodes and their replica records."""
-        answer: pb.NodeDecisions = call(
-            self._stub.RemoveNodes, request, timeout_s=JUDGING_TIMEOUT_S, party=self._party
+        answer: pb.DeleteKeysResponse = call_again(
+            self.stub.DeleteKeys, request, timeout_s=self.timeout_s, party=self.party
         )
         return answer
 
-    def forget_containers(self, request: pb.ForgetContainersRequest) -> pb.ForgetContainersResponse:
-        """Mark missing containers as lost, or undo it."""
-        answer: pb.ForgetContainersResponse = self._once(self._stub.ForgetContainers, request)
-        return answer
+    # For datanodes, whose loop retries at its own pace: no retries here.
+    register = Once[pb.RegisterRequest, pb.RegisterResponse]()
+    """Join the cluster, or join it again."""
+    heartbeat = Once[pb.HeartbeatRequest, pb.HeartbeatResponse]()
+    """Send a report, and return the SCM's commands."""
+    confirm_deletes = Repeated[pb.ConfirmDeletesRequest, pb.ConfirmDeletesResponse]()
+    """Ask which deletes claimed by a peer were ordered."""
 
-    def set_operational_states(self, request: pb.SetOperationalStatesRequest) -> pb.NodeDecisions:
-        """Change datanodes' operational states: decommission, maintenance, in service."""
-        answer: pb.NodeDecisions = call(
-            self._stub.SetOperationalStates, request, timeout_s=JUDGING_TIMEOUT_S, party=self._party
-        )
-        return answer
+    # For clients.
+    allocate_blocks = Once[pb.AllocateBlocksRequest, pb.AllocateBlocksResponse]()
+    """Allocate blocks to write to."""
+    commit_key = Repeated[pb.CommitKeyRequest, pb.CommitKeyResponse]()
+    """Commit written blocks under their keys; a repeated commit has no effect."""
+    lookup_key = Repeated[pb.LookupKeyRequest, pb.LookupKeyResponse]()
+    """Return the blocks of a key, and their datanodes."""
+    list_keys = Repeated[pb.ListKeysRequest, pb.ListKeysResponse]()
+    """Return a page of keys."""
+    finish_writes = Once[pb.FinishWritesRequest, pb.FinishWritesResponse]()
+    """End a writer's session."""
 
-    def get_report(self, request: pb.GetReportRequest) -> pb.GetReportResponse:
-        """Return the replication manager's report."""
-        answer: pb.GetReportResponse = self._repeated(self._stub.GetReport, request)
-        return answer
-
-    def list_departures(self, request: pb.ListDeparturesRequest) -> pb.ListDeparturesResponse:
-        """Return the datanodes that are not in service."""
-        answer: pb.ListDeparturesResponse = self._repeated(self._stub.ListDepartures, request)
-        return answer
-
-    def foresee(self, request: pb.ForeseeRequest) -> pb.ForeseeResponse:
-        """Return the state that would follow if datanodes or volumes were off."""
-        answer: pb.ForeseeResponse = self._repeated(self._stub.Foresee, request)
-        return answer
-
-    def hold_containers(self, request: pb.HoldContainersRequest) -> pb.ContainerDecisions:
-        """Suppress containers, exclude replicas, or release them."""
-        answer: pb.ContainerDecisions = self._once(self._stub.HoldContainers, request)
-        return answer
-
-    def list_holds(self, request: pb.ListHoldsRequest) -> pb.ListHoldsResponse:
-        """Return the suppressed containers and excluded replicas."""
-        answer: pb.ListHoldsResponse = self._repeated(self._stub.ListHolds, request)
-        return answer
-
-    def list_anchors(self, request: pb.ListAnchorsRequest) -> pb.ListAnchorsResponse:
-        """Return the stored heads of verification logs."""
-        answer: pb.ListAnchorsResponse = self._repeated(self._stub.ListAnchors, request)
-        return answer
-
-    def balance(self, request: pb.BalanceRequest) -> pb.BalanceResponse:
-        """Start, stop or show the balancing of replicas from full datanodes to empty ones."""
-        answer: pb.BalanceResponse = self._once(self._stub.Balance, request)
-        return answer
-
-    def list_container_keys(
-        self, request: pb.ListContainerKeysRequest
-    ) -> pb.ListContainerKeysResponse:
-        """Return a page of keys that have blocks in some containers."""
-        answer: pb.ListContainerKeysResponse = self._repeated(self._stub.ListContainerKeys, request)
-        return answer
-
-    def get_recovery(self, request: pb.GetRecoveryRequest) -> pb.GetRecoveryResponse:
-        """Return what to investigate after a restore."""
-        answer: pb.GetRecoveryResponse = call(
-            self._stub.GetRecovery, request, timeout_s=RECOVERY_TIMEOUT_S, party=self._party
-        )
-        return answer
-
-    def recover(self, request: pb.RecoverRequest) -> pb.RecoverResponse:
-        """Restore containers and keys that a restored control plane does not know."""
-        answer: pb.RecoverResponse = call(
-            self._stub.Recover, request, timeout_s=RECOVERY_TIMEOUT_S, party=self._party
-        )
-        return answer
-
-    def _once(self, method: Method, request: object) -> Any:  # the method's answer
-        return call(method, request, timeout_s=self._timeout_s, party=self._party)
-
-    def _repeated(self, method: Method, request: object) -> Any:  # the method's answer
-        return call_again(method, request, timeout_s=self._timeout_s, party=self._party)
+    # For operators.
+    list_nodes = Repeated[pb.ListNodesRequest, pb.ListNodesResponse]()
+    """Return all datanodes."""
+    list_container_infos = Repeated[pb.ListContainerInfosRequest, pb.ListContainerInfosResponse]()
+    """Return a page of containers."""
+    get_container_info = Repeated[pb.GetContainerInfoRequest, pb.GetContainerInfoResponse]()
+    """Return one container and its replicas."""
+    count_containers = Repeated[pb.CountContainersRequest, pb.CountContainersResponse]()
+    """Return the numbers of containers by state."""
+    close_containers = Once[pb.CloseContainersRequest, pb.ContainerDecisions]()
+    """Order containers to close."""
+    reconcile_containers = Once[pb.ReconcileContainersRequest, pb.ContainerDecisions]()
+    """Order the replicas of containers to reconcile."""
+    apply_plan = Once[pb.ApplyPlanRequest, pb.ContainerDecisions]()
+    """Check a plan against the present state, and carry it out."""
+    list_outcomes = Repeated[pb.ListOutcomesRequest, pb.ListOutcomesResponse]()
+    """Return the outcomes of commands."""
+    delete_keys = Once[pb.DeleteKeysRequest, pb.DeleteKeysResponse]()
+    """Delete keys; return which were deleted and which did not exist."""
+    replicate_containers = Once[pb.ReplicateContainersRequest, pb.ContainerDecisions]()
+    """Order one more copy of each container."""
+    delete_replicas = Once[pb.DeleteReplicasRequest, pb.ContainerDecisions]()
+    """Order the deletion of a datanode's replicas of containers."""
+    order_nodes = Once[pb.OrderNodesRequest, pb.NodeDecisions]()
+    """Order datanodes to measure their volumes or to register again."""
+    get_queues = Repeated[pb.GetQueuesRequest, pb.GetQueuesResponse]()
+    """Return the queued commands of each datanode."""
+    safe_mode = Once[pb.SafeModeRequest, pb.SafeModeResponse]()
+    """Return whether the SCM is in safe mode, or end it."""
+    remove_nodes = Once[pb.RemoveNodesRequest, pb.NodeDecisions](timeout_s=JUDGING_TIMEOUT_S)
+    """Remove dead datanodes and their replica records."""
+    forget_containers = Once[pb.ForgetContainersRequest, pb.ForgetContainersResponse]()
+    """Mark missing containers as lost, or undo it."""
+    set_operational_states = Once[pb.SetOperationalStatesRequest, pb.NodeDecisions](
+        timeout_s=JUDGING_TIMEOUT_S
+    )
+    """Change datanodes' operational states: decommission, maintenance, in service."""
+    get_report = Repeated[pb.GetReportRequest, pb.GetReportResponse]()
+    """Return the replication manager's report."""
+    list_departures = Repeated[pb.ListDeparturesRequest, pb.ListDeparturesResponse]()
+    """Return the datanodes that are not in service."""
+    foresee = Repeated[pb.ForeseeRequest, pb.ForeseeResponse]()
+    """Return the state that would follow if datanodes or volumes were off."""
+    hold_containers = Once[pb.HoldContainersRequest, pb.ContainerDecisions]()
+    """Suppress containers, exclude replicas, or release them."""
+    list_holds = Repeated[pb.ListHoldsRequest, pb.ListHoldsResponse]()
+    """Return the suppressed containers and excluded replicas."""
+    list_anchors = Repeated[pb.ListAnchorsRequest, pb.ListAnchorsResponse]()
+    """Return the stored heads of verification logs."""
+    balance = Once[pb.BalanceRequest, pb.BalanceResponse]()
+    """Start, stop or show the balancing of replicas from full datanodes to empty ones."""
+    list_container_keys = Repeated[pb.ListContainerKeysRequest, pb.ListContainerKeysResponse]()
+    """Return a page of keys that have blocks in some containers."""
+    get_recovery = Once[pb.GetRecoveryRequest, pb.GetRecoveryResponse](timeout_s=RECOVERY_TIMEOUT_S)
+    """Return what to investigate after a restore."""
+    recover = Once[pb.RecoverRequest, pb.RecoverResponse](timeout_s=RECOVERY_TIMEOUT_S)
+    """Restore containers and keys that a restored control plane does not know."""
