@@ -28,9 +28,12 @@ from scm.edge.wire import (
     cut,
     op_state_from,
     parse_address,
+    parse_command_id,
     parse_count,
+    parse_each,
     parse_id,
     parse_name,
+    parse_number,
 )
 from scm.state.facts import CommandOutcome, OpState, OutcomeState, ReportedVolume
 from scm.state.replicas.reported_replicas import ReportedReplicas
@@ -72,7 +75,7 @@ def registration_from(message: scm_pb2.RegisterRequest) -> Registration:
         boot_id=parse_int(message.boot_id, "boot_id", low=1, high=2**64 - 1),
         volumes=_each(message.volumes, _volume, "volumes", refused, count_max=VOLUMES_MAX),
         op_state=op_state_from(message.op_state, "op_state") if message.op_state else None,
-        op_expiry_ms=parse_int(message.op_expiry_ms, "op_expiry_ms", low=0, high=ID_MAX),
+        op_expiry_ms=parse_number(message.op_expiry_ms, "op_expiry_ms"),
         layout_version=parse_int(message.layout_version, "layout_version", low=1, high=2**31 - 1),
         seen_starts=_each(
             message.seen_starts, _seen_start, "seen_starts", refused, count_max=SEEN_STARTS_MAX
@@ -144,7 +147,7 @@ def _seen_start(message: scm_pb2.SeenStart, where: str) -> ReportedStart:
     return ReportedStart(
         parse_name(message.start_id, f"{where}.start_id"),
         parse_int(message.term, f"{where}.term", low=1, high=TERM_SEEN_MAX),
-        parse_int(message.state_number, f"{where}.state_number", low=0, high=ID_MAX),
+        parse_number(message.state_number, f"{where}.state_number"),
     )
 
 
@@ -157,19 +160,18 @@ def _op_state(message: scm_pb2.HeartbeatRequest, _where: str) -> tuple[OpState |
     the right one again.
     """
     op_state = op_state_from(message.op_state, "op_state") if message.op_state else None
-    return op_state, parse_int(message.op_expiry_ms, "op_expiry_ms", low=0, high=ID_MAX)
+    return op_state, parse_number(message.op_expiry_ms, "op_expiry_ms")
 
 
 def claimed_deletes_from(message: scm_pb2.ConfirmDeletesRequest) -> tuple[int, list[int]]:
     """Check the container and the blocks that a peer reports as deleted."""
-    parse_count(message.local_ids, "local_ids", LOCAL_IDS_MAX)
-    ids = [parse_block_id(v, f"local_ids[{i}]") for i, v in enumerate(message.local_ids)]
+    ids = parse_each(message.local_ids, "local_ids", parse_block_id, count_max=LOCAL_IDS_MAX)
     return parse_container_id(message.container_id, "container_id"), list(ids)
 
 
 def _volume(message: datanode_pb2.VolumeStatus, where: str) -> ReportedVolume:
     def number(name: str) -> int:
-        return parse_int(getattr(message, name), f"{where}.{name}", low=0, high=ID_MAX)
+        return parse_number(getattr(message, name), f"{where}.{name}")
 
     return ReportedVolume(
         volume_id=_volume_id(message, f"{where}.volume_id"),
@@ -271,7 +273,7 @@ def _outcome(
     results = message.delete_blocks.transactions
     parse_count(results, f"{where}.delete_blocks.transactions", IDS_MAX)
     return CommandOutcome(
-        command_id=parse_int(message.command_id, f"{where}.command_id", low=1, high=ID_MAX),
+        command_id=parse_command_id(message.command_id, f"{where}.command_id"),
         datanode_id=datanode_id,
         reported_at_ms=now_ms,
         state=state,

@@ -3,12 +3,11 @@
 from typing import Final
 
 from agent.rpc.v1 import scm_pb2
-from agent.rpc.wire.codec import malformed, parse_block_id, parse_container_id, parse_int
+from agent.rpc.wire.codec import malformed, parse_block_id, parse_container_id
 from agent.rpc.wire.message_map import MessageMap
-from merkle.replica import ID_MAX
 from scm.administration.after_restore import InspectedContainer, RecoveredPut, RecoveryBacklog
 from scm.edge.call_values import RecoveryCall, RecoveryResult
-from scm.edge.wire import IDS_MAX, KEYS_MAX, key_from, scheme_from
+from scm.edge.wire import IDS_MAX, KEYS_MAX, key_from, parse_number, scheme_from
 from scm.state.facts import Key
 
 DELETED_MAX: Final = 2_000_000  # blocks of all containers of one call
@@ -20,7 +19,7 @@ def found_from(request: scm_pb2.RecoverRequest) -> RecoveryCall:
     return RecoveryCall(
         _looked_from(request),
         _keys_from(request),
-        last_local_id=parse_int(request.last_local_id, "last_local_id", low=0, high=ID_MAX),
+        last_local_id=parse_number(request.last_local_id, "last_local_id"),
         is_end=request.finish,
         is_forced=request.force,
     )

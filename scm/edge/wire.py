@@ -4,11 +4,10 @@ Each function raises RefusedError(MALFORMED_REQUEST) naming the field, before an
 """
 
 import re
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
 
 from agent.ec.scheme import parse_scheme
-from agent.errors import Code, RefusedError
 from agent.rpc.v1 import scm_pb2
 from agent.rpc.wire.bounds import KEY_BYTES_MAX, SIZES_MAX
 from agent.rpc.wire.codec import (
@@ -35,6 +34,26 @@ PEERS_KEPT_MAX: Final = 64  # of one reconcile's outcome
 DETAILED_KINDS: Final = ("reconcile", "replicate", "delete_blocks", "reconstruct")
 CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
+T = TypeVar("T")
+V = TypeVar("V")
+
+
+def parse_each(
+    items: Sequence[T], where: str, parse: Callable[[T, str], V], *, count_max: int = IDS_MAX
+) -> list[V]:
+    """Check each item of a list that has at most `count_max`."""
+    parse_count(items, where, count_max)
+    return [parse(item, f"{where}[{i}]") for i, item in enumerate(items)]
+
+
+def parse_named(
+    items: Sequence[T], where: str, parse: Callable[[T, str], V], *, count_max: int = IDS_MAX
+) -> list[V]:
+    """Check each item of a list that is not empty; return each value once."""
+    if not items:
+        raise malformed(where, "is empty")
+    return list(dict.fromkeys(parse_each(items, where, parse, count_max=count_max)))
+
 
 def op_state_from(value: str, where: str) -> OpState:
     """Check an operational state."""
@@ -45,19 +64,16 @@ def op_state_from(value: str, where: str) -> OpState:
 
 def node_states_from(message: scm_pb2.SetOperationalStatesRequest) -> OpStateRequest:
     """Check an operator's request about operational states."""
-    parse_count(message.datanode_ids, "datanode_ids", IDS_MAX)
-    if not message.datanode_ids:
-        raise malformed("datanode_ids", "is empty")
+    datanode_ids = node_ids_from(message.datanode_ids)
     op_state = op_state_from(message.op_state, "op_state")
     if op_state not in REQUESTED_STATES:
         raise malformed("op_state", f"{op_state} follows by itself, ask for the way there")
     if message.op_expiry_ms and op_state is not OpState.ENTERING_MAINTENANCE:
         raise malformed("op_expiry_ms", "only maintenance has an end")
-    names = (parse_name(v, f"datanode_ids[{i}]") for i, v in enumerate(message.datanode_ids))
     return OpStateRequest(
-        datanode_ids=tuple(dict.fromkeys(names)),
+        datanode_ids=tuple(datanode_ids),
         op_state=op_state,
-        op_expiry_ms=parse_int(message.op_expiry_ms, "op_expiry_ms", low=0, high=ID_MAX),
+        op_expiry_ms=parse_number(message.op_expiry_ms, "op_expiry_ms"),
         is_forced=message.force,
         is_dry_run=message.dry_run,
     )
@@ -65,27 +81,19 @@ def node_states_from(message: scm_pb2.SetOperationalStatesRequest) -> OpStateReq
 
 def node_ids_from(names: Sequence[str]) -> list[str]:
     """Check datanode ids; return each once."""
-    parse_count(names, "datanode_ids", IDS_MAX)
-    if not names:
-        raise malformed("datanode_ids", "is empty")
-    checked = (parse_name(name, f"datanode_ids[{i}]") for i, name in enumerate(names))
-    return list(dict.fromkeys(checked))
+    return parse_named(names, "datanode_ids", parse_name)
 
 
 def sizes_from(message: scm_pb2.AllocateBlocksRequest) -> list[int]:
     """Check the sizes of blocks to promise."""
-    parse_count(message.sizes, "sizes", SIZES_MAX)
     if not message.sizes:
         raise malformed("sizes", "no block is asked for")
-    return [
-        parse_int(size, f"sizes[{i}]", low=0, high=ID_MAX) for i, size in enumerate(message.sizes)
-    ]
+    return parse_each(message.sizes, "sizes", parse_number, count_max=SIZES_MAX)
 
 
 def new_keys_from(message: scm_pb2.AllocateBlocksRequest) -> list[str]:
     """Check the names of the new keys that blocks are for; there may be none."""
-    parse_count(message.keys, "keys", KEYS_MAX)
-    return [parse_key(name, f"keys[{i}]") for i, name in enumerate(message.keys)]
+    return parse_each(message.keys, "keys", parse_key, count_max=KEYS_MAX)
 
 
 def scheme_from(message: scm_pb2.AllocateBlocksRequest | scm_pb2.RecoveredContainer) -> str:
@@ -100,8 +108,7 @@ def client_id_from(value: str) -> str:
 
 def keys_from(messages: Sequence[scm_pb2.KeyInfo]) -> list[Key]:
     """Check keys to commit: names, sizes, and that no block occurs twice."""
-    parse_count(messages, "keys", KEYS_MAX)
-    keys = [key_from(message, f"keys[{i}]") for i, message in enumerate(messages)]
+    keys = parse_each(messages, "keys", key_from, count_max=KEYS_MAX)
     names: set[str] = set()
     blocks: set[tuple[int, int]] = set()
     for i, key in enumerate(keys):
@@ -117,14 +124,12 @@ def keys_from(messages: Sequence[scm_pb2.KeyInfo]) -> list[Key]:
 
 def failed_from(messages: Sequence[scm_pb2.FailedReplica]) -> list[tuple[int, str]]:
     """Check the replicas a writer left behind."""
-    parse_count(messages, "failed", IDS_MAX)
-    return [
-        (
-            parse_container_id(message.container_id, f"failed[{i}].container_id"),
-            parse_name(message.datanode_id, f"failed[{i}].datanode_id"),
-        )
-        for i, message in enumerate(messages)
-    ]
+    return parse_each(messages, "failed", _failed_replica)
+
+
+def _failed_replica(message: scm_pb2.FailedReplica, where: str) -> tuple[int, str]:
+    container_id = parse_container_id(message.container_id, f"{where}.container_id")
+    return container_id, parse_name(message.datanode_id, f"{where}.datanode_id")
 
 
 def parse_key(name: str, where: str) -> str:
@@ -143,40 +148,29 @@ def parse_key(name: str, where: str) -> str:
 
 def container_ids_from(ids: Sequence[int], where: str = "container_ids") -> list[int]:
     """Check a list of container ids; drop repetitions."""
-    parse_count(ids, where, IDS_MAX)
-    if not ids:
-        raise malformed(where, "is empty")
-    checked = (parse_container_id(number, f"{where}[{i}]") for i, number in enumerate(ids))
-    return list(dict.fromkeys(checked))
+    return list(parse_named(ids, where, parse_container_id))
 
 
 def command_ids_from(ids: Sequence[int]) -> list[int]:
     """Check a list of command ids; it may be empty."""
-    parse_count(ids, "command_ids", IDS_MAX)
-    return [
-        parse_int(number, f"command_ids[{i}]", low=1, high=ID_MAX) for i, number in enumerate(ids)
-    ]
+    return parse_each(ids, "command_ids", parse_command_id)
 
 
 def before_id_from(message: scm_pb2.ListOutcomesRequest) -> int:
     """Check the command id before which the newest are requested; 0 = all."""
-    return parse_int(message.before_command_id, "before_command_id", low=0, high=ID_MAX)
+    return parse_number(message.before_command_id, "before_command_id")
 
 
 def plan_rows_from(message: scm_pb2.ApplyPlanRequest) -> list[PlanRow]:
     """Check a plan: its source and every row."""
     parse_name(message.snapshot_id, "snapshot_id")
     parse_name(message.run_id, "run_id")
-    parse_count(message.rows, "rows", PLAN_ROWS_MAX)
-    return [_plan_row(row, f"rows[{i}]") for i, row in enumerate(message.rows)]
+    return parse_each(message.rows, "rows", _plan_row, count_max=PLAN_ROWS_MAX)
 
 
 def doomed_keys_from(message: scm_pb2.DeleteKeysRequest) -> list[str]:
     """Check the names of keys to delete; drop repetitions."""
-    parse_count(message.keys, "keys", KEYS_MAX)
-    if not message.keys:
-        raise malformed("keys", "is empty")
-    return list(dict.fromkeys(parse_key(k, f"keys[{i}]") for i, k in enumerate(message.keys)))
+    return parse_named(message.keys, "keys", parse_key, count_max=KEYS_MAX)
 
 
 def worlds_from(worlds: Sequence[int], shown: Sequence[object]) -> list[int]:
@@ -188,11 +182,10 @@ def worlds_from(worlds: Sequence[int], shown: Sequence[object]) -> list[int]:
 
 def node_order_from(message: scm_pb2.OrderNodesRequest) -> tuple[list[str], CommandKind]:
     """Check an order to datanodes themselves."""
-    parse_count(message.datanode_ids, "datanode_ids", IDS_MAX)
     known = (CommandKind.REFRESH_VOLUME_USAGE, CommandKind.REREGISTER)
     if message.type not in known:
         raise malformed("type", f"{cut(message.type, 40)!r} is none of {', '.join(known)}")
-    ids = [parse_name(value, f"datanode_ids[{i}]") for i, value in enumerate(message.datanode_ids)]
+    ids = parse_each(message.datanode_ids, "datanode_ids", parse_name)
     return ids, CommandKind(message.type)
 
 
@@ -211,6 +204,16 @@ def parse_name(value: str, where: str) -> str:
         raise malformed(where, f"{len(value)} characters are more than {NAME_CHARS_MAX}")
     _refuse_control_characters(value, where)
     return value
+
+
+def parse_number(value: int, where: str) -> int:
+    """Return a number that the state can hold; 0 often means unset."""
+    return parse_int(value, where, low=0, high=ID_MAX)
+
+
+def parse_command_id(value: int, where: str) -> int:
+    """Return the id of a command."""
+    return parse_int(value, where, low=1, high=ID_MAX)
 
 
 def parse_address(value: str, where: str) -> str:
@@ -241,17 +244,7 @@ def _refuse_control_characters(value: str, where: str) -> None:
 def key_from(message: scm_pb2.KeyInfo, where: str) -> Key:
     """Check a key: its name, and that its blocks add up to its bytes."""
     blocks = tuple(
-        KeyBlock(
-            container_id=parse_container_id(
-                block.block_id.container_id, f"{where}.blocks[{i}].container_id"
-            ),
-            local_id=parse_block_id(block.block_id.local_id, f"{where}.blocks[{i}].local_id"),
-            bcsid=parse_bcsid(block.block_id.bcsid, f"{where}.blocks[{i}].bcsid"),
-            length_bytes=parse_int(
-                block.length, f"{where}.blocks[{i}].length", low=0, high=BLOCK_BYTES_MAX
-            ),
-        )
-        for i, block in enumerate(message.blocks)
+        _key_block(block, f"{where}.blocks[{i}]") for i, block in enumerate(message.blocks)
     )
     length_bytes = sum(block.length_bytes for block in blocks)
     if message.size != length_bytes:
@@ -261,31 +254,33 @@ def key_from(message: scm_pb2.KeyInfo, where: str) -> Key:
     return Key(
         name=parse_key(message.key, f"{where}.key"),
         size_bytes=message.size,
-        created_at_ms=parse_int(
-            message.created_at_ms, f"{where}.created_at_ms", low=0, high=ID_MAX
-        ),
+        created_at_ms=parse_number(message.created_at_ms, f"{where}.created_at_ms"),
         blocks=blocks,
+    )
+
+
+def _key_block(message: scm_pb2.BlockLocation, where: str) -> KeyBlock:
+    block_id = message.block_id
+    return KeyBlock(
+        container_id=parse_container_id(block_id.container_id, f"{where}.container_id"),
+        local_id=parse_block_id(block_id.local_id, f"{where}.local_id"),
+        bcsid=parse_bcsid(block_id.bcsid, f"{where}.bcsid"),
+        length_bytes=parse_int(message.length, f"{where}.length", low=0, high=BLOCK_BYTES_MAX),
     )
 
 
 def _plan_row(message: scm_pb2.PlanRow, where: str) -> PlanRow:
     if message.action not in ACTIONS:
-        raise RefusedError(
-            Code.MALFORMED_REQUEST,
-            f"{where}.action: {cut(message.action, 40)!r} is unknown, known are "
-            + ", ".join(ACTIONS),
+        raise malformed(
+            f"{where}.action",
+            f"{cut(message.action, 40)!r} is unknown, known are {', '.join(ACTIONS)}",
         )
-    parse_count(message.replicas, f"{where}.replicas", ROWS_PER_CONTAINER_MAX)
+    replicas = parse_each(
+        message.replicas, f"{where}.replicas", _plan_replica, count_max=ROWS_PER_CONTAINER_MAX
+    )
     return PlanRow(
         container_id=parse_container_id(message.container_id, f"{where}.container_id"),
-        replicas=tuple(
-            PlanReplica(
-                datanode_id=parse_name(replica.datanode_id, f"{where}.replicas[{i}].datanode_id"),
-                state=parse_state(replica.state, f"{where}.replicas[{i}].state"),
-                root=replica.root if replica.HasField("root") else None,
-            )
-            for i, replica in enumerate(message.replicas)
-        ),
+        replicas=tuple(replicas),
         reason=cut(message.reason),
         action=message.action,
         sources=_names(message.sources, f"{where}.sources"),
@@ -296,6 +291,13 @@ def _plan_row(message: scm_pb2.PlanRow, where: str) -> PlanRow:
     )
 
 
+def _plan_replica(message: scm_pb2.PlanReplica, where: str) -> PlanReplica:
+    return PlanReplica(
+        datanode_id=parse_name(message.datanode_id, f"{where}.datanode_id"),
+        state=parse_state(message.state, f"{where}.state"),
+        root=message.root if message.HasField("root") else None,
+    )
+
+
 def _names(values: Sequence[str], where: str) -> tuple[str, ...]:
-    parse_count(values, where, ROWS_PER_CONTAINER_MAX)
-    return tuple(parse_name(value, f"{where}[{i}]") for i, value in enumerate(values))
+    return tuple(parse_each(values, where, parse_name, count_max=ROWS_PER_CONTAINER_MAX))

@@ -103,79 +103,82 @@ class ScmClient:
         return answer
 
     # For datanodes, whose loop retries at its own pace: no retries here.
+
+    # Join the cluster, or join it again.
     register = Once[pb.RegisterRequest, pb.RegisterResponse]()
-    """Join the cluster, or join it again."""
+    # Send a report, and return the SCM's commands.
     heartbeat = Once[pb.HeartbeatRequest, pb.HeartbeatResponse]()
-    """Send a report, and return the SCM's commands."""
+    # Ask which deletes claimed by a peer were ordered.
     confirm_deletes = Repeated[pb.ConfirmDeletesRequest, pb.ConfirmDeletesResponse]()
-    """Ask which deletes claimed by a peer were ordered."""
 
     # For clients.
+
+    # Allocate blocks to write to.
     allocate_blocks = Once[pb.AllocateBlocksRequest, pb.AllocateBlocksResponse]()
-    """Allocate blocks to write to."""
+    # Commit written blocks under their keys; a repeated commit has no effect.
     commit_key = Repeated[pb.CommitKeyRequest, pb.CommitKeyResponse]()
-    """Commit written blocks under their keys; a repeated commit has no effect."""
+    # Return the blocks of a key, and their datanodes.
     lookup_key = Repeated[pb.LookupKeyRequest, pb.LookupKeyResponse]()
-    """Return the blocks of a key, and their datanodes."""
+    # Return a page of keys.
     list_keys = Repeated[pb.ListKeysRequest, pb.ListKeysResponse]()
-    """Return a page of keys."""
+    # End a writer's session.
     finish_writes = Once[pb.FinishWritesRequest, pb.FinishWritesResponse]()
-    """End a writer's session."""
 
     # For operators.
+
+    # Return all datanodes.
     list_nodes = Repeated[pb.ListNodesRequest, pb.ListNodesResponse]()
-    """Return all datanodes."""
+    # Return a page of containers.
     list_container_infos = Repeated[pb.ListContainerInfosRequest, pb.ListContainerInfosResponse]()
-    """Return a page of containers."""
+    # Return one container and its replicas.
     get_container_info = Repeated[pb.GetContainerInfoRequest, pb.GetContainerInfoResponse]()
-    """Return one container and its replicas."""
+    # Return the numbers of containers by state.
     count_containers = Repeated[pb.CountContainersRequest, pb.CountContainersResponse]()
-    """Return the numbers of containers by state."""
+    # Order containers to close.
     close_containers = Once[pb.CloseContainersRequest, pb.ContainerDecisions]()
-    """Order containers to close."""
+    # Order the replicas of containers to reconcile.
     reconcile_containers = Once[pb.ReconcileContainersRequest, pb.ContainerDecisions]()
-    """Order the replicas of containers to reconcile."""
+    # Check a plan against the present state, and carry it out.
     apply_plan = Once[pb.ApplyPlanRequest, pb.ContainerDecisions]()
-    """Check a plan against the present state, and carry it out."""
+    # Return the outcomes of commands.
     list_outcomes = Repeated[pb.ListOutcomesRequest, pb.ListOutcomesResponse]()
-    """Return the outcomes of commands."""
+    # Delete keys; return which were deleted and which did not exist.
     delete_keys = Once[pb.DeleteKeysRequest, pb.DeleteKeysResponse]()
-    """Delete keys; return which were deleted and which did not exist."""
+    # Order one more copy of each container.
     replicate_containers = Once[pb.ReplicateContainersRequest, pb.ContainerDecisions]()
-    """Order one more copy of each container."""
+    # Order the deletion of a datanode's replicas of containers.
     delete_replicas = Once[pb.DeleteReplicasRequest, pb.ContainerDecisions]()
-    """Order the deletion of a datanode's replicas of containers."""
+    # Order datanodes to measure their volumes or to register again.
     order_nodes = Once[pb.OrderNodesRequest, pb.NodeDecisions]()
-    """Order datanodes to measure their volumes or to register again."""
+    # Return the queued commands of each datanode.
     get_queues = Repeated[pb.GetQueuesRequest, pb.GetQueuesResponse]()
-    """Return the queued commands of each datanode."""
+    # Return whether the SCM is in safe mode, or end it.
     safe_mode = Once[pb.SafeModeRequest, pb.SafeModeResponse]()
-    """Return whether the SCM is in safe mode, or end it."""
+    # Remove dead datanodes and their replica records.
     remove_nodes = Once[pb.RemoveNodesRequest, pb.NodeDecisions](timeout_s=JUDGING_TIMEOUT_S)
-    """Remove dead datanodes and their replica records."""
+    # Mark missing containers as lost, or undo it.
     forget_containers = Once[pb.ForgetContainersRequest, pb.ForgetContainersResponse]()
-    """Mark missing containers as lost, or undo it."""
+    # Change datanodes' operational states: decommission, maintenance, in service.
     set_operational_states = Once[pb.SetOperationalStatesRequest, pb.NodeDecisions](
         timeout_s=JUDGING_TIMEOUT_S
     )
-    """Change datanodes' operational states: decommission, maintenance, in service."""
+    # Return the replication manager's report.
     get_report = Repeated[pb.GetReportRequest, pb.GetReportResponse]()
-    """Return the replication manager's report."""
+    # Return the datanodes that are not in service.
     list_departures = Repeated[pb.ListDeparturesRequest, pb.ListDeparturesResponse]()
-    """Return the datanodes that are not in service."""
+    # Return the state that would follow if datanodes or volumes were off.
     foresee = Repeated[pb.ForeseeRequest, pb.ForeseeResponse]()
-    """Return the state that would follow if datanodes or volumes were off."""
+    # Suppress containers, exclude replicas, or release them.
     hold_containers = Once[pb.HoldContainersRequest, pb.ContainerDecisions]()
-    """Suppress containers, exclude replicas, or release them."""
+    # Return the suppressed containers and excluded replicas.
     list_holds = Repeated[pb.ListHoldsRequest, pb.ListHoldsResponse]()
-    """Return the suppressed containers and excluded replicas."""
+    # Return the stored heads of verification logs.
     list_anchors = Repeated[pb.ListAnchorsRequest, pb.ListAnchorsResponse]()
-    """Return the stored heads of verification logs."""
+    # Start, stop or show the balancing of replicas from full datanodes to empty ones.
     balance = Once[pb.BalanceRequest, pb.BalanceResponse]()
-    """Start, stop or show the balancing of replicas from full datanodes to empty ones."""
+    # Return a page of keys that have blocks in some containers.
     list_container_keys = Repeated[pb.ListContainerKeysRequest, pb.ListContainerKeysResponse]()
-    """Return a page of keys that have blocks in some containers."""
+    # Return what to investigate after a restore.
     get_recovery = Once[pb.GetRecoveryRequest, pb.GetRecoveryResponse](timeout_s=RECOVERY_TIMEOUT_S)
-    """Return what to investigate after a restore."""
+    # Restore containers and keys that a restored control plane does not know.
     recover = Once[pb.RecoverRequest, pb.RecoverResponse](timeout_s=RECOVERY_TIMEOUT_S)
-    """Restore containers and keys that a restored control plane does not know."""
