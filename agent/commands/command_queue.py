@@ -13,15 +13,15 @@ it.
 Pure: no thread, no clock; `agent.commands.pool` provides both. Not thread-safe.
 """
 
-from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+import heapq
+from collections import Counter, OrderedDict
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
 from typing import Final
 
-from agent.commands.queue_order import TaskLanes
-
 QUEUE_DEPTH_MAX_DEFAULT: Final = 1_000
+LATENESS_SLACK: Final = 64  # obsolete deadlines kept before the heap is rebuilt
 TASK_TYPES_MAX: Final = 32  # types are metric labels: their names are the agent's, never a peer's
 
 
@@ -79,18 +79,6 @@ class Task:
 
 
 @dataclass(slots=True)
-class _Counts:
-    requested: int = 0
-    done: int = 0
-    failed: int = 0
-    skipped: int = 0
-    timed_out: int = 0
-    stale: int = 0
-    refused: int = 0
-    running: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class TaskCounts:
     """Counts of one task type: totals since the start, and tasks queued and running now.
 
@@ -143,15 +131,102 @@ class TaskLimits:
             raise ValueError(f"a share below 1 would never run its type: {dict(self.shares)}")
 
 
+class TaskLanes:
+    """Waiting tasks, ordered so that choosing the next one costs the same however many wait.
+
+    A lane has the tasks of one priority, type and place, which may run or must wait together. Only
+    the first task of each lane can be next. A heap has the deadlines.
+    """
+
+    def __init__(self) -> None:
+        self._lanes: dict[tuple[int, str, str], OrderedDict[Hashable, tuple[int, Task]]] = {}
+        self._lane_of: dict[Hashable, tuple[int, str, str]] = {}
+        self._late: list[tuple[int, int, Hashable]] = []
+        self._counts: Counter[tuple[int, str]] = Counter()
+        self._added_count = 0
+
+    def __len__(self) -> int:
+        return len(self._lane_of)
+
+    def __iter__(self) -> Iterator[Task]:
+        """Yield all tasks in the order in which they would run if nothing were busy."""
+        numbered = [
+            (key[0], number, task)
+            for key, lane in self._lanes.items()
+            for number, task in lane.values()
+        ]
+        numbered.sort(key=lambda item: item[:2])
+        return (task for _, _, task in numbered)
+
+    def add(self, task: Task) -> None:
+        """Append a task to its lane."""
+        assert task.identity not in self._lane_of, f"{task} waits already"
+        key = (task.priority, task.task_type, task.place)
+        self._added_count += 1
+        self._lanes.setdefault(key, OrderedDict())[task.identity] = (self._added_count, task)
+        self._lane_of[task.identity] = key
+        self._counts[key[:2]] += 1
+        if task.deadline_at_ms:
+            heapq.heappush(self._late, (task.deadline_at_ms, self._added_count, task.identity))
+            if len(self._late) > 2 * len(self) + LATENESS_SLACK:
+                self._late = [item for item in self._late if self._find(item) is not None]
+                heapq.heapify(self._late)
+
+    def remove(self, task: Task) -> None:
+        """Remove a task."""
+        key = self._lane_of.pop(task.identity)
+        lane = self._lanes[key]
+        del lane[task.identity]
+        if not lane:
+            del self._lanes[key]
+        self._counts[key[:2]] -= 1
+
+    def heads(self, priority: int) -> list[Task]:
+        """Return the first task of each lane of a priority, in the order of arrival."""
+        firsts = [
+            next(iter(lane.values())) for key, lane in self._lanes.items() if key[0] == priority
+        ]
+        return [task for _, task in sorted(firsts, key=lambda first: first[0])]
+
+    def take_late(self, now_ms: int) -> list[Task]:
+        """Remove and return the tasks whose deadline has passed, in the order of arrival."""
+        late = []
+        while self._late and self._late[0][0] <= now_ms:
+            item = heapq.heappop(self._late)
+            task = self._find(item)
+            if task is not None:
+                late.append((item[1], task))
+                self.remove(task)
+        return [task for _, task in sorted(late, key=lambda pair: pair[0])]
+
+    def count(self, priority: int, task_type: str) -> int:
+        """Return the number of waiting tasks of a priority and type."""
+        return self._counts[priority, task_type]
+
+    def clear(self) -> None:
+        """Remove all tasks."""
+        for kept in (self._lanes, self._lane_of, self._late, self._counts):
+            kept.clear()
+
+    def _find(self, item: tuple[int, int, Hashable]) -> Task | None:
+        """Return the task of a deadline, if it still waits."""
+        _, number, identity = item
+        key = self._lane_of.get(identity)
+        if key is None:
+            return None
+        found, task = self._lanes[key][identity]
+        return task if found == number else None
+
+
 class TaskQueue:
     """Queued tasks, and the identities of running ones."""
 
     def __init__(self, limits: TaskLimits) -> None:
         self._limits = limits
-        self._waiting = TaskLanes[Task]()
+        self._waiting = TaskLanes()
         self._stale: list[Task] = []  # dropped, and not yet returned
         self._known: set[tuple[str, Hashable]] = set()
-        self._counts: dict[str, _Counts] = {}
+        self._counts: dict[str, TaskCounts] = {}
         self._places: Counter[str] = Counter()  # of running tasks
         self._weight = 0  # of running tasks
         self._term = 0
@@ -240,21 +315,15 @@ class TaskQueue:
 
     def counts(self) -> dict[str, TaskCounts]:
         """Return the counts of every type requested so far."""
-        result = {}
-        for task_type, counts in self._counts.items():
-            result[task_type] = TaskCounts(
-                requested=counts.requested,
-                done=counts.done,
-                failed=counts.failed,
-                skipped=counts.skipped,
-                timed_out=counts.timed_out,
-                stale=counts.stale,
-                refused=counts.refused,
-                queued=self._waiting.count(TaskPriority.NORMAL, task_type),
-                queued_low=self._waiting.count(TaskPriority.LOW, task_type),
-                running=counts.running,
+        waiting = self._waiting
+        return {
+            task_type: replace(
+                counts,
+                queued=waiting.count(TaskPriority.NORMAL, task_type),
+                queued_low=waiting.count(TaskPriority.LOW, task_type),
             )
-        return result
+            for task_type, counts in self._counts.items()
+        }
 
     def _refusal(self, task: Task, now_ms: int) -> TaskRejection | None:
         if self._is_stopping:
@@ -308,11 +377,11 @@ class TaskQueue:
     def _is_stale(self, task: Task) -> bool:
         return 0 < task.term < self._term
 
-    def _counts_of(self, task: Task) -> _Counts:
+    def _counts_of(self, task: Task) -> TaskCounts:
         counts = self._counts.get(task.task_type)
         if counts is None:
             assert len(self._counts) < TASK_TYPES_MAX, f"too many task types: {task.task_type}"
-            counts = self._counts[task.task_type] = _Counts()
+            counts = self._counts[task.task_type] = TaskCounts()
         return counts
 
 

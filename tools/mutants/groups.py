@@ -92,7 +92,7 @@ GROUPS = (
     ),
     Group(
         "tasks",
-        ("agent/commands/command_queue.py", "agent/commands/queue_order.py"),
+        ("agent/commands/command_queue.py",),
         (
             *(
                 "tests/unit/agent/commands/test_command_queue.py",

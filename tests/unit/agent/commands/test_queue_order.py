@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from agent.commands.command_queue import Task, TaskPriority
-from agent.commands.queue_order import TaskLanes
+from agent.commands.command_queue import Task, TaskLanes, TaskPriority
 
 PRIORITIES = (TaskPriority.NORMAL, TaskPriority.LOW)
 
@@ -53,7 +52,7 @@ def any_task(chance: random.Random, now_ms: int) -> Task:
 def test_lanes_say_what_a_plain_list_says(seed: int) -> None:
     """The lanes have the same order, the same heads and the same late tasks as a plain list."""
     chance = random.Random(seed)
-    lanes, line = TaskLanes[Task](), Line()
+    lanes, line = TaskLanes(), Line()
 
     for now_ms in range(1, 1_200):
         task = any_task(chance, now_ms)
@@ -77,7 +76,7 @@ def test_lanes_say_what_a_plain_list_says(seed: int) -> None:
 
 def test_deadlines_of_tasks_that_are_gone_are_forgotten() -> None:
     """The lanes keep at most two deadlines for each waiting task and 64 more."""
-    lanes = TaskLanes[Task]()
+    lanes = TaskLanes()
     most = 0
 
     for key in range(1_000):
@@ -91,7 +90,7 @@ def test_deadlines_of_tasks_that_are_gone_are_forgotten() -> None:
 
 def test_late_tasks_are_found_however_many_tasks_passed_through() -> None:
     """Deadlines are forgotten only for tasks that are gone."""
-    lanes = TaskLanes[Task]()
+    lanes = TaskLanes()
     deadlines_ms = random.Random(5).sample(range(1, 1_000), 20)
     waiting = {at_ms: Task("only", -at_ms, deadline_at_ms=at_ms) for at_ms in deadlines_ms}
     for task in waiting.values():
@@ -112,7 +111,7 @@ def test_late_tasks_are_found_however_many_tasks_passed_through() -> None:
 
 def test_cleared_lanes_hold_nothing() -> None:
     """Cleared lanes hold no task, no count and no deadline."""
-    lanes = TaskLanes[Task]()
+    lanes = TaskLanes()
     lanes.add(Task("only", 1, deadline_at_ms=5))
 
     lanes.clear()
