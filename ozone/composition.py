@@ -54,7 +54,6 @@ def importer(host: HostServices | AgentServices) -> ArchiveImporter:
     return ArchiveImporter(
         store=host.store,
         leases=host.leases,
-        algorithm=host.config.storage.tree_algorithm,
         now_ms=SystemClock().now_ms,
         on_arrived=lambda container_id: host.ask_scan(container_id, ARRIVED),
         submit=host.submit,

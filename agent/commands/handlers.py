@@ -87,8 +87,6 @@ class HandlerDeps:
     store: ReplicaStore
     leases: ContainerLeases
     clock: Clock
-    cluster_id: str
-    datanode_id: str
     scan_now: Callable[[ContainerId], ScanReport]
     confirm_deletes: Callable[[ContainerId, Sequence[BlockId]], scm_pb2.ConfirmDeletesResponse]
     ask_scan: Callable[[ContainerId, str], None]
@@ -166,8 +164,6 @@ class CommandHandlers:
             store=tools.store,
             leases=tools.leases,
             executor=self._readers,
-            cluster_id=tools.cluster_id,
-            datanode_id=tools.datanode_id,
             monotonic_s=tools.clock.monotonic_s,
             scan=lambda container_id: tools.scan_now(container_id).committed,
             on_damage=tools.ask_scan,
@@ -341,7 +337,7 @@ class CommandHandlers:
         trusted."""
         container_id = ContainerId(request.container_id)
         trusted = request.trusted_datanode_id
-        if trusted == self._tools.datanode_id:
+        if trusted == self._tools.store.datanode_id:
             raise RefusedError(Code.WRONG_DATANODE, "a replica cannot be told to trust itself")
         if self._tools.store.replica(container_id).replica_index:
             raise RefusedError(

@@ -6,9 +6,8 @@ A query tries each control plane in turn until one answers.
 import random
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from agent.config.options import ScanConfig
 from agent.errors import Code, SutureError, UnavailableError
@@ -23,6 +22,8 @@ from agent.scan.parity_scrub import ParityPolicy, ParityScrub
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockId, ContainerId
 
+T = TypeVar("T")
+
 PARITY_BYTES_PER_S: Final = 5 * 1024**2  # of a parity check, across all datanodes with the shards
 
 
@@ -36,35 +37,33 @@ class ControlPlanes:
     def container_info(self, container_id: ContainerId) -> scm_pb2.ContainerInfo:
         """Return the control plane's record of a container."""
         request = scm_pb2.GetContainerInfoRequest(container_id=container_id)
-        error: SutureError = UnavailableError(Code.UNAVAILABLE, "no control plane is configured")
-        for scm in self._scms:
-            try:
-                return scm.get_container_info(request).container
-            except SutureError as failure:
-                error = failure
-        raise error
+        return self._first(lambda scm: scm.get_container_info(request)).container
 
     def confirm_deletes(
         self, container_id: ContainerId, block_ids: Sequence[BlockId]
     ) -> scm_pb2.ConfirmDeletesResponse:
         """Return which deletes were ordered."""
         request = scm_pb2.ConfirmDeletesRequest(container_id=container_id, local_ids=block_ids)
-        error: SutureError = UnavailableError(Code.UNAVAILABLE, "no control plane is configured")
-        for scm in self._scms:
-            try:
-                return scm.confirm_deletes(request)
-            except SutureError as failure:
-                error = failure
-        raise error
+        return self._first(lambda scm: scm.confirm_deletes(request))
 
     def datanode_addresses(self) -> list[str]:
         """Return the addresses of the cluster's datanodes; an empty list if no control plane
         answers."""
+        try:
+            answer = self._first(lambda scm: scm.list_nodes(scm_pb2.ListNodesRequest()))
+        except SutureError:
+            return []
+        return [node.address for node in answer.nodes]
+
+    def _first(self, ask: Callable[[ScmClient], T]) -> T:
+        """Return the answer of the first control plane that gives one."""
+        error: SutureError = UnavailableError(Code.UNAVAILABLE, "no control plane is configured")
         for scm in self._scms:
-            with suppress(SutureError):
-                nodes = scm.list_nodes(scm_pb2.ListNodesRequest()).nodes
-                return [node.address for node in nodes]
-        return []
+            try:
+                return ask(scm)
+            except SutureError as failure:
+                error = failure
+        raise error
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,6 @@ class PeerQueryDeps:
     clock."""
 
     store: ReplicaStore
-    datanode_id: str
     control_planes: "ControlPlanes"
     dial: Callable[[NodeAddress], Peer]
     clock: Clock
@@ -88,7 +86,7 @@ class PeerQueryDeps:
         disabled."""
         return ChallengeWorker(
             self.store,
-            self.datanode_id,
+            self.store.datanode_id,
             config.challenge_interval_s if config.enabled else 0,
             info=self.control_planes.container_info,
             dial=self.dial,
@@ -106,7 +104,7 @@ class PeerQueryDeps:
         jitter_s = random.uniform(0.0, config.start_jitter_s)  # noqa: S311 - no secret
         return ParityScrub(
             self.store,
-            self.datanode_id,
+            self.store.datanode_id,
             ParityPolicy(config.parity_interval_s, jitter_s),
             info=self.control_planes.container_info,
             dial=self.dial,

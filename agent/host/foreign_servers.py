@@ -29,8 +29,6 @@ class HostServices:
     """Services of the agent that a protocol server may use."""
 
     config: AgentConfig
-    datanode_id: str
-    cluster_id: str
     store: ReplicaStore
     leases: ContainerLeases
     recoveries: RecoveringReplicas

@@ -221,13 +221,11 @@ class AgentComponents:
             store=self.store,
             memory=self.memory.scans,
             leases=self.leases,
-            algorithm=self.config.storage.tree_algorithm,
             clock=self.clock,
         )
         return ScanManager(
             tools,
             self.config.scan,
-            self.who.datanode_id,
             self.stopping,
             on_volume_failed=self.failures.tell,
             on_shadow_difference=self.meters.shadow_differed,
@@ -238,8 +236,6 @@ class AgentComponents:
             store=self.store,
             leases=self.leases,
             clock=self.clock,
-            cluster_id=self.who.cluster_id,
-            datanode_id=self.who.datanode_id,
             scan_now=self._scan_after_repair,
             prove=self._prove_repair,
             confirm_deletes=control_planes.confirm_deletes,
@@ -275,7 +271,7 @@ class AgentComponents:
 
     def _built_parity(self, control_planes: ControlPlanes) -> ParityScrub | None:
         dial, pulse = self.handlers.peer, self.parity_pulse
-        asking = PeerQueryDeps(self.store, self.who.datanode_id, control_planes, dial, self.clock)
+        asking = PeerQueryDeps(self.store, control_planes, dial, self.clock)
         config = self.config.scan
         if self.leaders:  # only Suture's control planes also know a container's holders
             config = config.model_copy(update={"parity_interval_s": 0, "challenge_interval_s": 0})
@@ -286,9 +282,6 @@ class AgentComponents:
         mover = VolumeCopier(
             store=self.store,
             executor=self.writers,
-            cluster_id=self.who.cluster_id,
-            datanode_id=self.who.datanode_id,
-            algorithm=self.config.storage.tree_algorithm,
             now_ms=self.clock.now_ms,
         )
         stop, pulse, bell = self.stopping.is_set, self.moves_pulse, self.moves_bell
@@ -325,8 +318,6 @@ class AgentComponents:
             store=self.store,
             leases=self.leases,
             executor=self.writers,
-            cluster_id=self.who.cluster_id,
-            algorithm=self.config.storage.tree_algorithm,
             now_ms=self.clock.now_ms,
             on_arrived=lambda container_id: self.ask_scan(container_id, "it has just arrived"),
         )
@@ -371,8 +362,6 @@ class AgentComponents:
     ) -> HostServices:
         return HostServices(
             config=self.config,
-            datanode_id=self.who.datanode_id,
-            cluster_id=self.who.cluster_id,
             store=self.store,
             leases=self.leases,
             recoveries=self.recoveries,

@@ -111,7 +111,6 @@ class Canary:
             tools = StoreScanDeps(
                 store=store,
                 leases=ContainerLeases(clock=self._clock),
-                algorithm=self._algorithm,
                 guard=VerdictBreaker(clock=self._clock),
                 clock=self._clock,
             )

@@ -196,7 +196,6 @@ class StoreScanDeps:
 
     store: ReplicaStore
     leases: ContainerLeases
-    algorithm: Algorithm
     guard: VerdictBreaker = field(default_factory=VerdictBreaker)
     memory: MemoryBudget = UNLIMITED
     clock: Clock = field(default_factory=SystemClock)
@@ -364,7 +363,7 @@ def _scan_once(
     try:
         outcome = scan_replica(
             reader if shadowed is None else shadowed,
-            algorithm=tools.algorithm,
+            algorithm=tools.store.algorithm,
             now_ms=tools.clock.now_ms,
             stop=hooks.stop,
             progress=hooks.progress,

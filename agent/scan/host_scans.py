@@ -109,7 +109,6 @@ class ScanManager:
         self,
         tools: StoreScanDeps,
         config: ScanConfig,
-        datanode_id: str,
         stop: threading.Event,
         *,
         on_volume_failed: Callable[[str, tuple[ContainerId, ...]], None] = lambda *_: None,
@@ -136,7 +135,9 @@ class ScanManager:
         self._volumes = [volume for volume in tools.store.volumes() if not volume.failed]
         self._promises = self._promises_of(config)
         self._workers: dict[str, VolumeScanWorker] = {}
-        self._schedule = Schedule(interval_s=config.data_interval_s, datanode_id=datanode_id)
+        self._schedule = Schedule(
+            interval_s=config.data_interval_s, datanode_id=tools.store.datanode_id
+        )
         self._last_copy_since_ms: dict[ContainerId, int] = {}
         self._neighbours_pulse = ProgressMarker(tools.clock)
         self._neighbours = AdjacentScanWorker(
@@ -380,7 +381,7 @@ class ScanManager:
             pulse=pulse,
             canary=Canary(
                 self._tools.store.volume_set.canary_directory(volume.volume_id),
-                self._tools.algorithm,
+                self._tools.store.algorithm,
                 self._tools.clock,
                 period_s=min(CANARY_PERIOD_S, config.data_interval_s),
                 volume_id=volume.volume_id,

@@ -148,7 +148,7 @@ def _read(
     try:
         return scan_replica(
             reader,
-            algorithm=tools.algorithm,
+            algorithm=tools.store.algorithm,
             now_ms=tools.clock.now_ms,
             stop=stop,
             progress=ignore,

@@ -73,9 +73,12 @@ FINDINGS_MAX: Final = 10_000
 class ReplicaStore:
     """All replicas of one datanode, its `volume_set`, and the `services` of the volumes."""
 
-    def __init__(self, volume_set: VolumeSet, options: StoreOptions) -> None:
+    def __init__(
+        self, volume_set: VolumeSet, options: StoreOptions, *, cluster_id: str, datanode_id: str
+    ) -> None:
         """Callers use `open`, which also recovers after a crash."""
         self._options = options
+        self.cluster_id, self.datanode_id = cluster_id, datanode_id
         self.volume_set = volume_set
         self.recovery = volume_set.recovery
         self.on_change = options.on_change
@@ -108,7 +111,7 @@ class ReplicaStore:
             keeps_failed=keeps_failed,
         )
         volumes = VolumeSet(opened.volumes, chosen, opened.shelf, opened.failed)
-        return cls(volumes, chosen)
+        return cls(volumes, chosen, cluster_id=cluster_id, datanode_id=datanode_id)
 
     def close(self) -> None:
         """Close all volumes. No other call may be running."""

@@ -26,6 +26,7 @@ from agent.store.files.writebehind import Submit
 from agent.store.index.facts import ReplicaFacts
 from agent.store.index.packformat import PACKED_BYTES_MAX
 from agent.store.operations.arrival import ImportSpec, ImportVerdict, ReplicaImport
+from agent.store.replica_store import ReplicaStore
 from agent.transfer.ahead import read_ahead
 from agent.transfer.chunk_checks import StreamedChunks
 from agent.transfer.folding import ImportTreeBuilder, plain, rebuild_tree
@@ -84,15 +85,14 @@ class ArrivingReplicas(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaImporter:
     """Services that every import of this datanode uses. `on_arrived` receives each imported
-    replica."""
+    replica. The replicas arrive in `store`, or in `target` if that is given."""
 
-    store: ArrivingReplicas
+    store: ReplicaStore
     leases: Leases
     executor: Executor
-    cluster_id: str
-    algorithm: Algorithm
     now_ms: Callable[[], int]
     on_arrived: Callable[[ContainerId], None] = lambda _: None
+    target: ArrivingReplicas | None = None
 
     def read_part(self, encoded: bytes) -> ImportMessage:
         """Decode one message of a stream. Raise DecodeError."""
@@ -104,15 +104,16 @@ class ReplicaImporter:
         if first is None or first.kind != "header":
             raise codec.malformed("parts", "the stream does not begin with a header")
         header = first.message.header
-        announced = parse_header(header, self.cluster_id)
-        arrival = self.store.begin_arrival(announced, self.executor.submit)
+        announced = parse_header(header, self.store.cluster_id)
+        target = self.target or self.store
+        arrival = target.begin_arrival(announced, self.executor.submit)
         try:
             reception = _ImportStream(arrival, header, self.now_ms())
             with closing(read_ahead(parts, self.executor)) as ahead:  # a thread per import
                 reception.take_all(ahead)
-            received = reception.judged(self.algorithm)
+            received = reception.judged(self.store.algorithm)
             with self.leases.hold(announced.container_id):
-                facts = self.store.finish_arrival(arrival, received)
+                facts = target.finish_arrival(arrival, received)
         finally:
             arrival.discard()
             trim_heap()

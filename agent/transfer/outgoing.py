@@ -59,8 +59,6 @@ class ReplicaExport:
 
     store: ReplicaStore
     container_id: ContainerId
-    cluster_id: str
-    datanode_id: str
     executor: Executor
     compress: bool = False
     stop: Callable[[], bool] = lambda: False
@@ -109,8 +107,8 @@ class ReplicaExport:
     def _header(self, facts: ReplicaFacts, said: ReplicaCondition) -> pb.ImportHeader:
         rowless_bytes = sum(max(size, 0) for size in said.without_row.values())
         header = pb.ImportHeader(
-            cluster_id=self.cluster_id,
-            source_datanode_id=self.datanode_id,
+            cluster_id=self.store.cluster_id,
+            source_datanode_id=self.store.datanode_id,
             container_id=facts.container_id,
             state=codec.state_number(facts.state),
             replica_index=facts.replica_index,

@@ -17,7 +17,6 @@ from agent.store.replica_store import ReplicaStore
 from agent.transfer.incoming import ImportResult, ReplicaImporter
 from agent.transfer.outgoing import ReplicaExport
 from agent.transfer.parts import read_part
-from merkle.checksum import Algorithm
 from merkle.replica import ContainerId
 
 
@@ -27,9 +26,6 @@ class VolumeCopier:
 
     store: ReplicaStore
     executor: Executor
-    cluster_id: str
-    datanode_id: str
-    algorithm: Algorithm
     now_ms: Callable[[], int]
 
     def move(self, container_id: ContainerId, *, stop: Callable[[], bool]) -> ImportResult:
@@ -40,17 +36,14 @@ class VolumeCopier:
         export = ReplicaExport(
             store=self.store,
             container_id=container_id,
-            cluster_id=self.cluster_id,
-            datanode_id=self.datanode_id,
             executor=self.executor,
             stop=stop,
         )
         importer = ReplicaImporter(
-            store=_MoveTarget(self.store),
+            store=self.store,
+            target=_MoveTarget(self.store),
             leases=_AlreadyLeased(),
             executor=self.executor,
-            cluster_id=self.cluster_id,
-            algorithm=self.algorithm,
             now_ms=self.now_ms,
         )
         try:

@@ -42,8 +42,6 @@ class Replicator:
     store: ReplicaStore
     leases: Leases
     executor: Executor
-    cluster_id: str
-    datanode_id: str
     monotonic_s: Callable[[], float]
     scan: Callable[[ContainerId], bool]
     on_damage: Callable[[ContainerId, str], None]
@@ -73,8 +71,6 @@ class Replicator:
             export = ReplicaExport(
                 store=self.store,
                 container_id=container_id,
-                cluster_id=self.cluster_id,
-                datanode_id=self.datanode_id,
                 executor=self.executor,
                 compress=compress,
                 stop=stop,

@@ -20,7 +20,7 @@ from agent.runtime.lease import ContainerLeases
 from agent.scan.container_scan import ScanDeps, ScanReport, StoreScanDeps, scan_container
 from agent.store.reads_past_cache import ReadBuffers
 from bench.ozone.ozone_world import World
-from bench.scans.scan_world import OPTIONS, open_store
+from bench.scans.scan_world import open_store
 from merkle.replica import ContainerId
 from ozone.disk.database import clear_scratch
 from ozone.disk.layout import find_volume
@@ -32,7 +32,7 @@ from ozone.scrub.store import OzoneStore
 def own(volume: Path) -> tuple[ScanDeps, Callable[[], object]]:
     """Return the scanner of our own volume, and its preparation."""
     store = open_store(volume)
-    tools = StoreScanDeps(store=store, leases=ContainerLeases(), algorithm=OPTIONS.algorithm)
+    tools = StoreScanDeps(store=store, leases=ContainerLeases())
     return tools, lambda: None
 
 

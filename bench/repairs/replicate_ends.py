@@ -39,7 +39,6 @@ from agent.transfer.replicate import Replicator
 from bench.clients.told import say
 from bench.scans.scan_own import scan
 from bench.scans.scan_world import CLUSTER, DATANODE
-from merkle.checksum import Algorithm
 from merkle.replica import BlockId, ContainerId
 
 THREADS = 4
@@ -107,8 +106,6 @@ def serve_target(folder: Path) -> None:
         store=store,
         leases=leases,
         executor=writers,
-        cluster_id=CLUSTER,
-        algorithm=Algorithm.XXH3_64,
         now_ms=lambda: 1,
     )
     limits = DatanodeServerLimits()
@@ -153,8 +150,6 @@ def run_source(folder: Path) -> None:
         store=store,
         leases=ContainerLeases(),
         executor=readers,
-        cluster_id=CLUSTER,
-        datanode_id=DATANODE,
         monotonic_s=time.monotonic,
         scan=lambda _: False,
         on_damage=lambda *_: None,

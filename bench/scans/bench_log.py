@@ -16,7 +16,7 @@ from agent.runtime.lease import ContainerLeases
 from agent.scan.container_scan import StoreScanDeps, scan_container
 from agent.store.verification_log.log_files import VerificationLog
 from bench.measure import Measure, at_most
-from bench.scans.scan_world import OPTIONS, WARM_UP, Shape, fill, open_store
+from bench.scans.scan_world import WARM_UP, Shape, fill, open_store
 from merkle.replica import CHUNK_BYTES_DEFAULT, ContainerId
 
 MIB: Final = 1024**2
@@ -34,7 +34,7 @@ def measures() -> list[Measure]:
         fill(volume, CONTAINER, Shape(chunk_count // 8, 8, CHUNK_BYTES_DEFAULT))
         fill(volume, WARM_UP, Shape(1, 1, CHUNK_BYTES_DEFAULT))
         store = open_store(volume)
-        tools = StoreScanDeps(store=store, leases=ContainerLeases(), algorithm=OPTIONS.algorithm)
+        tools = StoreScanDeps(store=store, leases=ContainerLeases())
         scan_container(tools, WARM_UP)
         rounds = [_round(tools) for _ in range(ROUNDS)]
         store.close()

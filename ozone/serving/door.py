@@ -93,6 +93,6 @@ def built_service(inside: HostServices) -> XceiverService:
             ),
         ],
         inside.store,
-        datanode_id=inside.datanode_id,
+        datanode_id=inside.store.datanode_id,
         calls_per_s_max=inside.limits.calls_per_s_max,
     )

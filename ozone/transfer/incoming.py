@@ -65,7 +65,6 @@ class ArchiveImporter:
 
     store: ReplicaStore
     leases: Leases
-    algorithm: Algorithm
     now_ms: Callable[[], int]
     on_arrived: Callable[[ContainerId], None]
     submit: Submit | None = None
@@ -103,7 +102,7 @@ class ArchiveImporter:
                     reception.take_block(first_block)
                 for entry in files:
                     reception.take_block(entry)
-                received = reception.judged(self.algorithm)
+                received = reception.judged(self.store.algorithm)
                 with self.leases.hold(container_id):
                     return self.store.finish_arrival(arrival, received)
             finally:

@@ -63,8 +63,6 @@ def push(store: ReplicaStore, address: str) -> bool:
             store=store,
             leases=ContainerLeases(),
             executor=readers,
-            cluster_id=CLUSTER_ID,
-            datanode_id="source",
             monotonic_s=lambda: 0.0,
             scan=lambda _: False,
             on_damage=lambda *_: None,

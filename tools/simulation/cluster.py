@@ -65,7 +65,6 @@ class Agent:
         self.tools = StoreScanDeps(
             store=self.store,
             leases=self.leases,
-            algorithm=ALGORITHM,
             guard=VerdictBreaker(Breaker(), node.clock),
             clock=node.clock,
         )
@@ -82,8 +81,6 @@ class Agent:
             store=self.store,
             leases=self.leases,
             executor=self.executor,
-            cluster_id=CLUSTER_ID,
-            datanode_id=node.name,
             monotonic_s=node.clock.monotonic_s,
             scan=lambda container_id: scan_container(self.tools, container_id).committed,
             on_damage=lambda _id, _why: None,
@@ -92,8 +89,6 @@ class Agent:
             store=self.store,
             leases=self.leases,
             executor=Executor(scheduler, 4, f"{node.name} import"),
-            cluster_id=CLUSTER_ID,
-            algorithm=ALGORITHM,
             now_ms=node.clock.now_ms,
         )
         pledges = DeletePins(node.clock)

@@ -27,7 +27,7 @@ from tests.support.idle import wait_idle
 from tests.support.storage.datanodes import Datanode
 from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.ec_cluster import ec_cluster, groups_of
-from tests.support.storage.stored_replica import CLUSTER, CONTAINER, DATANODE, StoredReplica
+from tests.support.storage.stored_replica import CONTAINER, StoredReplica
 
 RS_3_2 = Scheme(CodecName.RS, 3, 2, 4096)
 WAIT_S = 10.0
@@ -52,8 +52,6 @@ def handling(
         store=replica.store,
         leases=replica.leases,
         clock=clock,
-        cluster_id=CLUSTER,
-        datanode_id=DATANODE,
         scan_now=lambda container_id: scan_container(replica.tools, container_id),
         ask_scan=lambda *_: None,
         wait=lambda _: False,

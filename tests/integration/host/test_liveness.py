@@ -43,7 +43,6 @@ class Bench:
             StoreScanDeps(
                 store=replica.store,
                 leases=replica.leases,
-                algorithm=replica.options.algorithm,
                 clock=self.clock,
             ),
             replica.store.volumes()[0].volume_id,

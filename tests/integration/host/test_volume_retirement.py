@@ -19,13 +19,11 @@ from agent.store.volumes.volume import Volume
 from agent.transfer.incoming import ReplicaImporter
 from agent.transfer.outgoing import ReplicaExport
 from agent.transfer.parts import ImportMessage, read_part
-from merkle.checksum import Algorithm
 from merkle.replica import (
     Bcsid,
     ContainerId,
     ReplicaState,
 )
-from tests.support.storage.stored_replica import CLUSTER, DATANODE
 from tests.support.storage.two_volumes import Host
 
 SLOW = ScanConfig(data_interval_s=60, ceiling_bytes_per_s=1)
@@ -281,7 +279,7 @@ class TestAdd:
         host.store.services.change(host.id_of("b"), VolumeMode.READ_ONLY)
         before = host.fill()
         host.restart("b", "c")
-        scrub = ScanManager(host.tools, SLOW, "dn-1", Event())
+        scrub = ScanManager(host.tools, SLOW, Event())
 
         with pytest.raises(RefusedError, match="promise"):
             host.store.services.add_volume(host.at("a"), scrub.check_new)
@@ -290,7 +288,7 @@ class TestAdd:
         host.restart("b", "c")
         assert {host.at("b"), host.at("c")} == {v.path for v in host.store.volumes()}
         lax = SLOW.model_copy(update={"promise": "warn"})
-        scrub = ScanManager(host.tools, lax, "dn-1", Event())
+        scrub = ScanManager(host.tools, lax, Event())
         added = host.store.services.add_volume(host.at("a"), scrub.check_new)
         assert scrub.add(added) is not None
         assert before["a"] == host.on("a")
@@ -320,16 +318,12 @@ def receive_from(
     export = ReplicaExport(
         store=source.store,
         container_id=ContainerId(1),
-        cluster_id=CLUSTER,
-        datanode_id=DATANODE,
         executor=host.executor,
     )
     importer = ReplicaImporter(
         store=host.store,
         leases=host.leases,
         executor=host.executor,
-        cluster_id=CLUSTER,
-        algorithm=Algorithm.XXH3_64,
         now_ms=host.clock.now_ms,
     )
     importer.receive(slowly([bytes(part) for part in export.stream()]))

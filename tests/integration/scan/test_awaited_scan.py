@@ -144,7 +144,6 @@ class Requested:
         tools = StoreScanDeps(
             store=replica.store,
             leases=replica.leases,
-            algorithm=replica.options.algorithm,
             guard=VerdictBreaker(clock=self.clock),
             clock=self.clock,
         )

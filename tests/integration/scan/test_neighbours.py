@@ -133,7 +133,7 @@ class TestOnDisk:
         """The replicas are scanned nearest first, by the extents that filefrag prints. No other
         replica is scanned, and the damaged one is not scanned again.
         """
-        scrub = ScanManager(replica.tools, CONFIG, "dn-1", threading.Event())
+        scrub = ScanManager(replica.tools, CONFIG, threading.Event())
         names = {loop.status().name for loop in scrub.loops()}
         bad = filefrag(replica.file(2, ContainerId(4)))
         flip(replica.file(2, ContainerId(4)), 100)  # in the first chunk
@@ -165,7 +165,7 @@ class TestOnDisk:
 
     def test_a_scan_without_damage_asks_for_nothing(self, replica: StoredReplica) -> None:
         """There is nothing that anything could lie beside."""
-        scrub = ScanManager(replica.tools, CONFIG, "dn-1", threading.Event())
+        scrub = ScanManager(replica.tools, CONFIG, threading.Event())
 
         scrub.queue(CONTAINER)
         scrub.on_demand.step()
@@ -175,7 +175,7 @@ class TestOnDisk:
     def test_disabled_background_scan_reads_no_neighbours(self, replica: StoredReplica) -> None:
         """With background scans off, only requested scans run."""
         off = ScanConfig(enabled=False, watch=False)
-        scrub = ScanManager(replica.tools, off, "dn-1", threading.Event())
+        scrub = ScanManager(replica.tools, off, threading.Event())
         flip(replica.file(2, ContainerId(4)), 100)
 
         scrub.queue(ContainerId(4))

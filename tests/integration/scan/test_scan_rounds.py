@@ -66,7 +66,6 @@ class Rig:
         self.tools = StoreScanDeps(
             store=replica.store,
             leases=replica.leases,
-            algorithm=replica.options.algorithm,
             guard=VerdictBreaker(clock=clock),
             clock=clock,
         )
@@ -387,7 +386,6 @@ class TestCursor:
         tools = StoreScanDeps(
             store=large.store,
             leases=large.leases,
-            algorithm=large.options.algorithm,
             clock=clock,
         )
         read: list[int] = []
@@ -420,9 +418,7 @@ class TestCursor:
             return False
 
         clock = FakeClock(large.options.now_ms())
-        tools = StoreScanDeps(
-            store=large.store, leases=large.leases, algorithm=large.options.algorithm, clock=clock
-        )
+        tools = StoreScanDeps(store=large.store, leases=large.leases, clock=clock)
         scan_container(
             tools,
             CONTAINER,
@@ -455,7 +451,6 @@ class TestCursor:
             StoreScanDeps(
                 store=large.store,
                 leases=large.leases,
-                algorithm=large.options.algorithm,
                 clock=clock,
             ),
             CONTAINER,

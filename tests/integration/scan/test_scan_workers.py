@@ -44,7 +44,6 @@ def tools(
     return StoreScanDeps(
         store=replica.store,
         leases=replica.leases,
-        algorithm=replica.options.algorithm,
         guard=guard or VerdictBreaker(clock=clock),
         clock=clock,
     )

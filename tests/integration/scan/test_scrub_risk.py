@@ -47,11 +47,10 @@ class Host:
         tools = StoreScanDeps(
             store=replica.store,
             leases=replica.leases,
-            algorithm=replica.options.algorithm,
             guard=VerdictBreaker(clock=self.clock),
             clock=self.clock,
         )
-        self.scrub = ScanManager(tools, CONFIG, "dn-1", threading.Event())
+        self.scrub = ScanManager(tools, CONFIG, threading.Event())
         self._loop = next(
             loop for loop in self.scrub.loops() if loop.status().name == self._worker_name()
         )

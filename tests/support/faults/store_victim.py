@@ -33,12 +33,10 @@ from agent.store.replica_store import ReplicaStore
 from agent.transfer.incoming import ReplicaImporter
 from agent.transfer.outgoing import ReplicaExport
 from agent.transfer.parts import ImportMessage, read_part
-from merkle.checksum import Algorithm
 from merkle.replica import Bcsid, BlockData, BlockId, ChunkInfo, ContainerId
 from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.stores import (
     CHUNK_BYTES,
-    CLUSTER,
     chunk_of,
     closed_replica,
     content,
@@ -308,8 +306,6 @@ def receive(store: ReplicaStore, source: ContainerId, container_id: ContainerId)
         store=store,
         leases=ContainerLeases(),
         executor=ReceivingBeside(),
-        cluster_id=CLUSTER,
-        algorithm=Algorithm.XXH3_64,
         now_ms=lambda: 1,
     )
     with suppress_refusal(Code.CONTAINER_EXISTS):
@@ -323,8 +319,6 @@ def parts_of(
     export = ReplicaExport(
         store=store,
         container_id=source,
-        cluster_id=CLUSTER,
-        datanode_id="dn-source",
         executor=Inline(),
     )
     for encoded in export.stream():

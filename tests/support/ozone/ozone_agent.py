@@ -21,7 +21,7 @@ from merkle.replica import ContainerId
 from ozone.composition import archives
 from ozone.serving.door import OzoneGrpcServer
 from tests.support.ozone.ozone_wire import COMMANDS, RESULTS, WIRE
-from tests.support.storage.stored_replica import CLUSTER, CONTAINER, DATANODE, StoredReplica
+from tests.support.storage.stored_replica import CONTAINER, DATANODE, StoredReplica
 
 SEND = "/hadoop.hdds.datanode.XceiverClientProtocolService/send"
 UPLOAD = "/hadoop.hdds.datanode.IntraDatanodeProtocolService/upload"
@@ -76,8 +76,6 @@ class OzoneAgent:
             config=AgentConfig(
                 storage=StorageConfig(volumes=[self.replica.path], tree_algorithm=algorithm)
             ),
-            datanode_id=DATANODE,
-            cluster_id=CLUSTER,
             store=self.replica.store,
             leases=self.replica.leases,
             recoveries=self.recoveries,

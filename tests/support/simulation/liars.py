@@ -227,7 +227,6 @@ class Liars:
             tools = StoreScanDeps(
                 store=store,
                 leases=self._leases,
-                algorithm=options_of_test().algorithm,
                 guard=VerdictBreaker(),
             )
             self._all.append(Node(f"dn{number}", store, tools))

@@ -33,7 +33,7 @@ from agent.transfer.incoming import ReplicaImporter
 from agent.transfer.replicate import FINISH_S, STALL_S, Replicator
 from merkle.checksum import Algorithm
 from merkle.replica import ContainerId
-from tests.support.storage.stored_replica import CLUSTER, CONTAINER, StoredReplica
+from tests.support.storage.stored_replica import CONTAINER, StoredReplica
 
 THREADS = 8
 LIMITS = DatanodeServerLimits(lease_timeout_s=2.0)
@@ -64,8 +64,6 @@ class Datanode:
             store=self.replica.store,
             leases=self.replica.leases,
             executor=self._fetchers,
-            cluster_id=CLUSTER,
-            algorithm=algorithm,
             now_ms=SystemClock().now_ms,
             on_arrived=self.on_demand.append,
         )
@@ -170,8 +168,6 @@ class Datanode:
             store=self.replica.store,
             leases=self.replica.leases,
             executor=self._fetchers,
-            cluster_id=CLUSTER,
-            datanode_id=self.datanode_id,
             monotonic_s=SystemClock().monotonic_s,
             scan=lambda container_id: self.replica.scan(container_id).committed,
             on_damage=lambda container_id, _: self.on_demand.append(container_id),

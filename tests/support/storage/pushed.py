@@ -15,7 +15,7 @@ from agent.store.options import PACKED_COUNT_MIN
 from agent.transfer.outgoing import ReplicaExport
 from agent.transfer.parts import ImportMessage, read_part
 from tests.support.storage.datanodes import Datanode
-from tests.support.storage.stored_replica import CLUSTER, CONTAINER
+from tests.support.storage.stored_replica import CONTAINER
 
 MIB = 1024 * 1024
 
@@ -84,8 +84,6 @@ def exported(source: Datanode) -> ReplicaExport:
     return ReplicaExport(
         store=source.replica.store,
         container_id=CONTAINER,
-        cluster_id=CLUSTER,
-        datanode_id=source.datanode_id,
         executor=source._fetchers,
     )
 

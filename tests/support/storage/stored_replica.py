@@ -49,9 +49,7 @@ class StoredReplica:
             [path], cluster_id=CLUSTER, datanode_id=DATANODE, options=self.options
         )
         self.leases = ContainerLeases()
-        self.tools = StoreScanDeps(
-            store=self.store, leases=self.leases, algorithm=algorithm, guard=VerdictBreaker()
-        )
+        self.tools = StoreScanDeps(store=self.store, leases=self.leases, guard=VerdictBreaker())
 
     def close(self) -> None:
         """Close the store."""
@@ -165,7 +163,6 @@ class StoredReplica:
         self.tools = StoreScanDeps(
             store=self.store,
             leases=self.leases,
-            algorithm=self.options.algorithm,
             guard=VerdictBreaker(),
         )
 

@@ -21,7 +21,7 @@ from agent.runtime.pledges import DeletePins
 from agent.scan.container_scan import StoreScanDeps, scan_container
 from agent.store.options import StoreOptions
 from agent.store.replica_store import ReplicaStore
-from merkle.checksum import Algorithm, window_checksums
+from merkle.checksum import window_checksums
 from merkle.replica import (
     WINDOW_BYTES_DEFAULT,
     Bcsid,
@@ -128,7 +128,7 @@ class ThreeReplicas:
                 Target(self.container_id, root, (block_id,), chunk_bytes, (CHUNKS * CHUNK_BYTES,))
             )
         store = self._open("victim")
-        tools = StoreScanDeps(store=store, leases=ContainerLeases(), algorithm=Algorithm.XXH3_64)
+        tools = StoreScanDeps(store=store, leases=ContainerLeases())
         report = scan_container(tools, self.container_id)
         assert report.finding_count >= len(WAYS), "the damage was not found"
         store.close()

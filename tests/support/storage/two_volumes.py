@@ -14,7 +14,7 @@ from agent.scan.container_scan import StoreScanDeps, VerdictBreaker
 from agent.store.options import StoreOptions
 from agent.store.replica_store import ReplicaStore
 from agent.transfer.relocation import VolumeCopier
-from merkle.checksum import Algorithm, window_checksums
+from merkle.checksum import window_checksums
 from merkle.replica import (
     Bcsid,
     BlockData,
@@ -59,16 +59,12 @@ class Host:
         self.tools = StoreScanDeps(
             store=self.store,
             leases=self.leases,
-            algorithm=Algorithm.XXH3_64,
             guard=VerdictBreaker(),
             clock=self.clock,
         )
         mover = VolumeCopier(
             store=self.store,
             executor=self.executor,
-            cluster_id=CLUSTER,
-            datanode_id=DATANODE,
-            algorithm=Algorithm.XXH3_64,
             now_ms=self.clock.now_ms,
         )
         self.moves = VolumeEvacuator(
