@@ -39,12 +39,10 @@ from scm.replication.reconciling.plan_check import (
 from scm.state.facts import (
     CommandKind,
     CommandOutcome,
-    CommandPriority,
     DeleteTransaction,
     Hold,
     Holder,
     Key,
-    OutcomeState,
     PendingCommand,
     Replica,
     ReportedVolume,
@@ -52,17 +50,8 @@ from scm.state.facts import (
 from scm.state.history.anchors import Anchor, VolumeAnchors
 from scm.state.starts import ReportedStart
 
-_OUTCOME_NUMBERS: Final = {
-    OutcomeState.EXECUTED: scm_pb2.CommandStatus.EXECUTED,
-    OutcomeState.FAILED: scm_pb2.CommandStatus.FAILED,
-    OutcomeState.SKIPPED: scm_pb2.CommandStatus.SKIPPED,
-}
 _SHOWS_VERDICT: Final = ("", "suture status", "suture scm report")
 """Commands that are not named beside a reason: they show it."""
-_PRIORITY_NUMBERS: Final = {
-    CommandPriority.NORMAL: scm_pb2.NORMAL,
-    CommandPriority.LOW: scm_pb2.LOW,
-}
 
 
 def _counts(counts: Iterable[tuple[str, int]]) -> list[scm_pb2.QueueCount]:
@@ -141,7 +130,6 @@ STATUS: Final = MessageMap(
     scm_pb2.CommandStatus,
     CommandOutcome,
     omits=wire.DETAILED_KINDS,
-    state=Field(encode=_OUTCOME_NUMBERS.__getitem__),
     type="kind",
 )
 TRANSACTION: Final = MessageMap(scm_pb2.DeleteTransaction, DeleteTransaction, keep="is_unproven")
@@ -324,7 +312,7 @@ def _command(
         command_id=command.command_id,
         term=term,
         lifetime_ms=command.lifetime_ms,
-        priority=_PRIORITY_NUMBERS[command.priority],
+        priority=command.priority,
     )
     match command.kind:
         case CommandKind.CLOSE:

@@ -56,11 +56,7 @@ UNREACHABLE: Final = "unreachable"  # of a peer
 T = TypeVar("T")
 V = TypeVar("V")
 
-_OUTCOME_STATES: Final[dict[int, OutcomeState]] = {
-    scm_pb2.CommandStatus.EXECUTED: OutcomeState.EXECUTED,
-    scm_pb2.CommandStatus.FAILED: OutcomeState.FAILED,
-    scm_pb2.CommandStatus.SKIPPED: OutcomeState.SKIPPED,
-}
+_OUTCOME_STATES: Final = {scm_pb2.CommandStatus.State.Value(name): name for name in OutcomeState}
 
 
 def registration_from(message: scm_pb2.RegisterRequest) -> Registration:

@@ -42,37 +42,14 @@ NAME_CHARS_MAX: Final = 255  # ids, addresses, states: the limit of file names
 UNSTATED: Final = cast(ChecksumType, None)
 """In a chunk to be written, it makes the store compute CRC32C. Never in a recorded chunk."""
 
-_STATE_NUMBERS: Final = {
-    ReplicaState.OPEN: pb.OPEN,
-    ReplicaState.CLOSING: pb.CLOSING,
-    ReplicaState.QUASI_CLOSED: pb.QUASI_CLOSED,
-    ReplicaState.CLOSED: pb.CLOSED,
-    ReplicaState.UNHEALTHY: pb.UNHEALTHY,
-    ReplicaState.DELETED: pb.DELETED,
-    ReplicaState.RECOVERING: pb.RECOVERING,
-}
-STATES: Final[dict[int, ReplicaState]] = {  # enums are open: any number may arrive
-    number: state for state, number in _STATE_NUMBERS.items()
-}
-assert set(_STATE_NUMBERS) == set(ReplicaState)
-
+_STATE_NUMBERS: Final = {state: pb.ReplicaState.Value(state.name) for state in ReplicaState}
 _ALGORITHM_NUMBERS: Final = {
-    Algorithm.CRC32C: pb.TREE_CRC32C,
-    Algorithm.XXH3_64: pb.TREE_XXH3_64,
+    algorithm: pb.TreeAlgorithm.Value(f"TREE_{algorithm.name}") for algorithm in Algorithm
 }
-ALGORITHMS: Final[dict[int, Algorithm]] = {
-    number: algorithm for algorithm, number in _ALGORITHM_NUMBERS.items()
-}
-assert set(_ALGORITHM_NUMBERS) == set(Algorithm)
-
-_CHECKSUM_NUMBERS: Final = {
-    ChecksumType.NONE: pb.NONE,
-    ChecksumType.CRC32: pb.CRC32,
-    ChecksumType.CRC32C: pb.CRC32C,
-    ChecksumType.SHA256: pb.SHA256,
-    ChecksumType.MD5: pb.MD5,
-}
-assert set(_CHECKSUM_NUMBERS) == set(ChecksumType)
+_CHECKSUM_NUMBERS: Final = {kind: pb.ChecksumType.Value(kind.name) for kind in ChecksumType}
+# Enums are open: any number may arrive.
+STATES: Final[dict[int, ReplicaState]] = {n: state for state, n in _STATE_NUMBERS.items()}
+ALGORITHMS: Final[dict[int, Algorithm]] = {n: word for word, n in _ALGORITHM_NUMBERS.items()}
 _KINDS: Final[dict[int, ChecksumType]] = {int(kind): kind for kind in ChecksumType}
 assert all(int(kind) == number for kind, number in _CHECKSUM_NUMBERS.items())
 

@@ -78,11 +78,6 @@ def each(table: MessageMap[Any, Any], path: str = "") -> Field:
     return Field(path, table.messages)
 
 
-def optional(encode: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return a conversion that leaves a field unset if the attribute is None."""
-    return lambda content: None if content is None else encode(content)
-
-
 def _entry(given: str | Field, name: str, paths: dict[str, str]) -> Field:
     entry = Field(given) if isinstance(given, str) else given
     return Field(entry.path or paths.get(name, name), entry.encode)

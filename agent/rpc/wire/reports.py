@@ -8,8 +8,8 @@ from typing import Final
 
 from agent.plan.reconcile_outcome import ChunkOutcome, PeerOutcome, ReconcileResult
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
-from agent.rpc.wire.codec import state_number, summary_message
-from agent.rpc.wire.message_map import Field, MessageMap, each, optional
+from agent.rpc.wire.codec import summary_message
+from agent.rpc.wire.message_map import Field, MessageMap, each
 from agent.rpc.wire.replica_columns import report_of
 from agent.store.index.facts import ReplicaFacts, Unloadable
 from agent.store.index.replica_history import HistoryEntry
@@ -37,9 +37,7 @@ FINDING: Final = MessageMap(
     length="length_bytes",
     evidence=TEXT,
 )
-HISTORY_ENTRY: Final = MessageMap(
-    datanode_pb2.HistoryEntry, HistoryEntry, state=Field(encode=state_number), why=TEXT
-)
+HISTORY_ENTRY: Final = MessageMap(datanode_pb2.HistoryEntry, HistoryEntry, why=TEXT)
 """Without a tree an entry has no root."""
 PEER_OUTCOME: Final = MessageMap(
     scm_pb2.PeerOutcome, PeerOutcome, datanode_id="peer_id", message=TEXT, chunks="chunk_count"
@@ -52,8 +50,7 @@ CHUNK_OUTCOME: Final = MessageMap(
     length=Field("length_bytes", _unsigned),
     message=TEXT,
 )
-SUMMARY: Final = Field(encode=optional(summary_message))
-STATE: Final = Field(encode=optional(state_number))
+SUMMARY: Final = Field(encode=lambda tree: None if tree is None else summary_message(tree))
 RECONCILE_OUTCOME: Final = MessageMap(
     scm_pb2.ReconcileOutcome,
     ReconcileResult,
@@ -63,8 +60,6 @@ RECONCILE_OUTCOME: Final = MessageMap(
     tree_bytes_fetched="tree_fetched_bytes",
     tree_before=SUMMARY,
     tree_after=SUMMARY,
-    state_before=STATE,
-    state_after=STATE,
 )
 
 
