@@ -23,7 +23,7 @@ import numpy as np
 from agent.errors import Code, RefusedError, SutureError, UnavailableError
 from agent.ports import Executor, Future, Pace, at_once
 from agent.rpc.v1 import datanode_pb2 as pb
-from agent.rpc.wire import codec, hashes, reports
+from agent.rpc.wire import hashes, reports
 from agent.store.files.blockfile import ALIGNMENT_BYTES
 from agent.store.files.durable import error_of
 from agent.store.files.writebehind import REFUSED
@@ -106,11 +106,12 @@ class ReplicaExport:
 
     def _header(self, facts: ReplicaFacts, said: ReplicaCondition) -> pb.ImportHeader:
         rowless_bytes = sum(max(size, 0) for size in said.without_row.values())
-        header = pb.ImportHeader(
+        return pb.ImportHeader(
             cluster_id=self.store.cluster_id,
             source_datanode_id=self.store.datanode_id,
             container_id=facts.container_id,
-            state=codec.state_number(facts.state),
+            state=facts.state,
+            former_state=facts.former_state,
             replica_index=facts.replica_index,
             bcsid=facts.bcsid,
             origin_datanode_id=facts.origin_datanode_id,
@@ -118,9 +119,6 @@ class ReplicaExport:
             block_count=facts.block_count,
             compressed=self.compress,
         )
-        if facts.former_state is not None:
-            header.former_state = codec.state_number(facts.former_state)
-        return header
 
     # -- blocks
 

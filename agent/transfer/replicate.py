@@ -13,7 +13,6 @@ from agent.errors import Code, SutureError, UnavailableError
 from agent.ports import Executor, Leases, Pace, at_once
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import container_pb2, scm_pb2
-from agent.rpc.wire import codec
 from agent.runtime.memory import trim_heap
 from agent.store.replica_store import ReplicaStore
 from agent.transfer.outgoing import ReplicaExport
@@ -30,7 +29,7 @@ Copy: TypeAlias = Callable[
 """Carries out a copy by another protocol; takes the command, a stop check, and a timeout in
 seconds. Raises SutureError."""
 
-_TREE_STATE_NUMBERS: Final = frozenset(codec.state_number(state) for state in TREE_STATES)
+_TREE_STATE_NUMBERS: Final = frozenset(map(container_pb2.ReplicaState.Value, TREE_STATES))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,6 @@ from agent.errors import Code, RefusedError
 from agent.rpc.calls.filling import WholeBlock
 from agent.rpc.calls.peer import TransferCost
 from agent.rpc.v1 import container_pb2
-from agent.rpc.wire import codec
 from agent.rpc.wire.hashes import BlockRows
 from merkle.checksum import Algorithm, U64s, crc32c, fits
 from merkle.damaged import DamagedData
@@ -121,7 +120,7 @@ class OzonePeer:
             )
         return container_pb2.ReplicaReport(
             container_id=container_id,
-            state=codec.state_number(ReplicaState(state)),
+            state=state,
             replica_index=self._index,
         )
 

@@ -42,16 +42,13 @@ NAME_CHARS_MAX: Final = 255  # ids, addresses, states: the limit of file names
 UNSTATED: Final = cast(ChecksumType, None)
 """In a chunk to be written, it makes the store compute CRC32C. Never in a recorded chunk."""
 
-_STATE_NUMBERS: Final = {state: pb.ReplicaState.Value(state.name) for state in ReplicaState}
-_ALGORITHM_NUMBERS: Final = {
-    algorithm: pb.TreeAlgorithm.Value(f"TREE_{algorithm.name}") for algorithm in Algorithm
-}
-_CHECKSUM_NUMBERS: Final = {kind: pb.ChecksumType.Value(kind.name) for kind in ChecksumType}
 # Enums are open: any number may arrive.
-STATES: Final[dict[int, ReplicaState]] = {n: state for state, n in _STATE_NUMBERS.items()}
-ALGORITHMS: Final[dict[int, Algorithm]] = {n: word for word, n in _ALGORITHM_NUMBERS.items()}
+STATES: Final = {pb.ReplicaState.Value(state): state for state in ReplicaState}
+_TREE_NAMES: Final = {algorithm: f"TREE_{algorithm.name}" for algorithm in Algorithm}
+ALGORITHMS: Final = {pb.TreeAlgorithm.Value(name): word for word, name in _TREE_NAMES.items()}
 _KINDS: Final[dict[int, ChecksumType]] = {int(kind): kind for kind in ChecksumType}
-assert all(int(kind) == number for kind, number in _CHECKSUM_NUMBERS.items())
+_KIND_NUMBERS: Final = {kind: cast(pb.ChecksumType, int(kind)) for kind in ChecksumType}
+assert all(pb.ChecksumType.Value(kind.name) == kind for kind in ChecksumType)
 
 
 def malformed(where: str, what: str, *, hint: str = "") -> RefusedError:
@@ -282,7 +279,7 @@ def chunk_message(chunk: ChunkInfo) -> pb.ChunkInfo:
         offset=chunk.offset,
         length=chunk.length_bytes,
         checksum=pb.ChecksumData(
-            type=_CHECKSUM_NUMBERS[chunk.checksum_type],
+            type=_KIND_NUMBERS[chunk.checksum_type],
             bytes_per_checksum=chunk.bytes_per_checksum,
             checksums=chunk.window_checksums,
         ),
@@ -299,15 +296,10 @@ def block_message(container_id: ContainerId, block: BlockData) -> pb.BlockData:
     )
 
 
-def state_number(state: ReplicaState) -> pb.ReplicaState:
-    """Return the wire number of a replica state."""
-    return _STATE_NUMBERS[state]
-
-
 def summary_message(summary: TreeSummary) -> pb.TreeSummary:
     """Return the wire form of a tree's summary."""
     return pb.TreeSummary(
-        algorithm=_ALGORITHM_NUMBERS[summary.algorithm],
+        algorithm=_TREE_NAMES[summary.algorithm],
         root=summary.root,
         generation=summary.generation,
         block_count=summary.block_count,

@@ -23,7 +23,6 @@ from agent.rpc.wire.codec import (
     ALGORITHMS,
     STATES,
     malformed,
-    state_number,
     summary_message,
 )
 from health.tables.replica_numbers import NUMBERS
@@ -226,7 +225,7 @@ def report_of(
 ) -> pb.ReplicaReport:
     """Return the report of one replica; without a tree the field is absent."""
     return pb.ReplicaReport(
-        state=state_number(known.state),
+        state=known.state,
         origin_datanode_id=known.origin_datanode_id,
         volume_id=known.volume_id,
         is_empty=known.is_empty,
