@@ -108,6 +108,11 @@ class ScannedStore(Protocol):
     """Operations that a scan needs from a store; `agent.store.replica_store.ReplicaStore`
     implements them."""
 
+    @property
+    def algorithm(self) -> Algorithm:
+        """Algorithm of new trees."""
+        ...
+
     def volume_id(self, container_id: ContainerId, /) -> str:
         """Return the volume that has the replica."""
         ...
@@ -159,8 +164,6 @@ class ScanDeps(Protocol):
     def store(self) -> ScannedStore: ...
     @property
     def leases(self) -> ContainerLeases: ...
-    @property
-    def algorithm(self) -> Algorithm: ...
     @property
     def guard(self) -> VerdictBreaker: ...
     @property

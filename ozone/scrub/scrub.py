@@ -24,7 +24,6 @@ from agent.scan.shadow.hashing import ShadowHashing
 from agent.scan.throttle import IoPressure, ScanPace
 from agent.store.index.facts import ScanBase
 from agent.store.reads_past_cache import ReadBuffers
-from merkle.checksum import Algorithm
 from merkle.replica import TREE_STATES, ContainerId, ReplicaState
 from ozone.disk.database import clear_scratch, library
 from ozone.disk.layout import DATABASE, HDDS, OzoneVolume, check_there, find_volume
@@ -51,7 +50,6 @@ class OzoneTools:
 
     store: OzoneStore
     leases: ContainerLeases = field(default_factory=ContainerLeases)
-    algorithm: Algorithm = Algorithm.CRC32C  # Ozone's, so that trees can be compared
     guard: VerdictBreaker = field(default_factory=VerdictBreaker)
     memory: MemoryBudget = UNLIMITED
     clock: Clock = field(default_factory=SystemClock)

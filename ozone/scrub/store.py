@@ -19,6 +19,7 @@ from agent.store.index.columns import ReplicaColumns
 from agent.store.index.facts import ReplicaFacts, ScanBase, ScanCommit
 from agent.store.index.rows import STATES, ScanCursor
 from agent.store.reads_past_cache import ReadBuffers
+from merkle.checksum import Algorithm
 from merkle.damaged import DamagedData
 from merkle.replica import TREE_STATES, Bcsid, ContainerId
 from merkle.tree import Tree
@@ -90,6 +91,8 @@ class _Doubts:
 
 class OzoneStore:
     """The replicas of one volume. One owner; not thread-safe."""
+
+    algorithm: Final = Algorithm.CRC32C  # Ozone's, so that trees can be compared
 
     def __init__(
         self, volume: OzoneVolume, history: History, scratch: Path, clock: Clock, *, database: Path

@@ -1,7 +1,7 @@
 """Calls that prove to a peer what the medium holds, by reads past every cache."""
 
 from collections.abc import Callable, Iterator
-from typing import Final, Protocol
+from typing import Final
 
 import grpc
 
@@ -11,6 +11,7 @@ from agent.rpc.datanode.named_chunks import Found, Key, parse_keys, several_chun
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import codec
 from agent.runtime.clock import Clock
+from agent.runtime.pledges import DeletePins
 from agent.store.index.facts import ReplicaFacts
 from agent.store.operations.repair import verifies
 from agent.store.replica_store import ReplicaStore
@@ -22,14 +23,6 @@ KEEP_MS_MAX: Final = 3_600_000
 PROVING_STATES: Final = frozenset({ReplicaState.CLOSED, ReplicaState.QUASI_CLOSED})
 
 
-class DeletePinner(Protocol):
-    """Records of replicas that must be kept for others (`agent.runtime.pledges`)."""
-
-    def give(self, container_id: ContainerId, keep_s: float) -> None:
-        """Keep a replica for `keep_s`. Raise UnavailableError(BUSY) if it is being deleted."""
-        ...
-
-
 class ProofHandlers:
     """Handlers of ProveChunks, ProveReplica."""
 
@@ -37,7 +30,7 @@ class ProofHandlers:
         self,
         store: ReplicaStore,
         scan: Scan,
-        pledges: DeletePinner,
+        pledges: DeletePins,
         clock: Clock,
         on_damage: Callable[[ContainerId, str], None] = lambda *_: None,
     ) -> None:
