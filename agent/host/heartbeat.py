@@ -20,6 +20,7 @@ import structlog
 from agent.errors import Code, RefusedError, UnavailableError
 from agent.host.leader_terms import TermTracker
 from agent.host.outbox import REGISTERED, Outbox
+from agent.host.who import DatanodeIdentity
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.rpc.wire.replica_columns import column_report
 from agent.runtime.clock import Clock
@@ -77,14 +78,11 @@ class ReportSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RegistrationInfo:
-    """Identity of the datanode that registers."""
+    """The datanode that registers, and where it is."""
 
-    datanode_id: str
-    cluster_id: str
+    who: DatanodeIdentity
     address: str
     rack: str
-    version: str
-    boot_id: int
 
 
 class HeartbeatWorker:
@@ -176,13 +174,13 @@ class HeartbeatWorker:
         return random.uniform(RETRY_S_MIN, top_s)  # noqa: S311 - jitter, not a secret
 
     def _register(self) -> None:
-        me = self._identity
+        registration, me = self._identity, self._identity.who
         state = self._reporter.node_state()
         answer = self._scm.register(
             scm_pb2.RegisterRequest(
                 datanode_id=me.datanode_id,
-                address=me.address,
-                rack=me.rack,
+                address=registration.address,
+                rack=registration.rack,
                 version=me.version,
                 cluster_id=me.cluster_id,
                 volumes=self._reporter.volumes(),
@@ -216,8 +214,8 @@ class HeartbeatWorker:
         try:
             reports, column_reports = self._reports(changed)
             request = scm_pb2.HeartbeatRequest(
-                datanode_id=self._identity.datanode_id,
-                boot_id=self._identity.boot_id,
+                datanode_id=self._identity.who.datanode_id,
+                boot_id=self._identity.who.boot_id,
                 volumes=self._reporter.volumes(),
                 reports=reports,
                 column_reports=column_reports,

@@ -105,14 +105,7 @@ def heartbeats(
     on_last_copies: Callable[[Sequence[int]], None],
 ) -> Iterator[WorkerLoop]:
     """Yield the loop of each of Suture's control planes. `address` is this agent's own address."""
-    identity = RegistrationInfo(
-        datanode_id=led.who.datanode_id,
-        cluster_id=led.who.cluster_id,
-        address=address,
-        rack=led.config.node.rack,
-        version=led.who.version,
-        boot_id=led.who.boot_id,
-    )
+    identity = RegistrationInfo(led.who, address, led.config.node.rack)
     for scm, outbox in zip(scms, boxes, strict=True):
         beat = HeartbeatWorker(
             scm,

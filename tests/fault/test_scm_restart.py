@@ -10,6 +10,7 @@ import pytest
 from agent.errors import UnavailableError
 from agent.host.heartbeat import HeartbeatWorker, RegistrationInfo
 from agent.host.outbox import Outbox
+from agent.host.who import DatanodeIdentity
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.runtime.clock import SystemClock
@@ -71,7 +72,9 @@ class Counted(ScmClient):
 
 def beat_of(name: str, scm: ScmClient, cluster_id: str) -> HeartbeatWorker:
     """Return the heartbeat of a datanode, as an agent has it."""
-    identity = RegistrationInfo(name, cluster_id, f"{name}:1", "/rack", "0.1.0", 1)
+    identity = RegistrationInfo(
+        DatanodeIdentity(name, cluster_id, "0.1.0", 1), f"{name}:1", "/rack"
+    )
     return HeartbeatWorker(
         scm, Holder(), identity, lambda _commands, _term: None, SystemClock(), outbox=Outbox()
     )

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from agent.errors import Code, VolumeFailed
 from agent.host.heartbeat import RegistrationInfo
+from agent.host.who import DatanodeIdentity
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.store.volumes.nodestate import NodeState
 from merkle.replica import ContainerId
@@ -11,7 +12,7 @@ from merkle.replica import ContainerId
 CLUSTER = "CID-1"
 
 
-IDENTITY = RegistrationInfo("dn1", CLUSTER, "127.0.0.1:1", "/rack", "1", 42)
+IDENTITY = RegistrationInfo(DatanodeIdentity("dn1", CLUSTER, "1", 42), "127.0.0.1:1", "/rack")
 
 
 class Scm:

@@ -9,6 +9,7 @@ from agent.host import heartbeat as module
 from agent.host.heartbeat import HeartbeatWorker, RegistrationInfo
 from agent.host.leader_terms import TermTracker
 from agent.host.outbox import STATUSES_KEPT_MAX, Outbox
+from agent.host.who import DatanodeIdentity
 from agent.rpc.v1 import container_pb2, scm_pb2
 from agent.runtime.loop import Backoff, Busy, RetryAfter
 from merkle.replica import LAYOUT_VERSION, ContainerId
@@ -308,7 +309,8 @@ class TestScmAway:
         An SCM of another cluster gets no report.
         """
         scm = Scm()
-        identity = RegistrationInfo("dn1", "CID-other", "127.0.0.1:1", "/rack", "1", 42)
+        other = DatanodeIdentity("dn1", "CID-other", "1", 42)
+        identity = RegistrationInfo(other, "127.0.0.1:1", "/rack")
         beat = HeartbeatWorker(
             scm, Replicas(1), identity, lambda *_: None, FakeClock(), outbox=Outbox()
         )
