@@ -5,6 +5,7 @@ from typing import Final
 
 from agent.client.file_pieces import SourceFile, piece_count
 from agent.client.writer import ALLOCATION_BLOCKS_MAX, StoredFile, WriterSession
+from agent.rpc.calls.message_groups import in_groups
 from merkle.replica import CHUNK_BYTES_DEFAULT
 
 ALLOCATION_BATCH: Final = 128  # files whose blocks are requested from the SCM at once
@@ -32,15 +33,9 @@ def put_share(
 def batches(share: Sequence[SourceFile], block_bytes: int) -> Iterator[list[SourceFile]]:
     """Yield the files in order, in batches whose blocks are allocated at once; a file with more
     blocks than that is a batch of its own."""
-    batch: list[SourceFile] = []
-    block_count = 0
-    for source in share:
-        source_blocks = piece_count(source, block_bytes)
-        is_full = block_count + source_blocks > ALLOCATION_BLOCKS_MAX
-        if batch and (is_full or len(batch) == ALLOCATION_BATCH):
-            yield batch
-            batch, block_count = [], 0
-        batch.append(source)
-        block_count += source_blocks
-    if batch:
-        yield batch
+    return in_groups(
+        share,
+        lambda source: piece_count(source, block_bytes),
+        ALLOCATION_BLOCKS_MAX,
+        ALLOCATION_BATCH,
+    )

@@ -7,13 +7,14 @@ Deleting a deleted block succeeds, because the SCM repeats a transaction until i
 acknowledgement. A transaction that fails reports why and does not block others.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
 from agent.errors import Code, SutureError, UnavailableError
 from agent.ports import Leases
+from agent.rpc.calls.message_groups import in_groups
 from agent.rpc.v1 import scm_pb2
 from agent.rpc.wire import codec
 from agent.store.replica_store import ReplicaStore
@@ -54,7 +55,7 @@ def delete_blocks(
             results[index] = failed(message, error)
     understood.sort(key=lambda item: item[1].container_id)
     for container_id, group in groupby(understood, key=lambda item: item[1].container_id):
-        for batch in batches(list(group)):
+        for batch in in_groups(group, lambda item: len(item[1].block_ids), BLOCKS_PER_BATCH):
             done = _delete_batch(
                 store, leases, container_id, [item for _, item in batch], stop, ask_scan
             )
@@ -75,22 +76,6 @@ def parse(message: scm_pb2.DeleteTransaction) -> _DeleteTransaction:
         codec.parse_block_id(value, "transaction.local_ids") for value in message.local_ids
     )
     return _DeleteTransaction(message, container_id, block_ids)
-
-
-def batches(
-    transactions: Sequence[tuple[int, _DeleteTransaction]],
-) -> Iterator[list[tuple[int, _DeleteTransaction]]]:
-    """Yield transactions in batches, each small enough for one lease."""
-    batch: list[tuple[int, _DeleteTransaction]] = []
-    count = 0
-    for item in transactions:
-        if batch and count + len(item[1].block_ids) > BLOCKS_PER_BATCH:
-            yield batch
-            batch, count = [], 0
-        batch.append(item)
-        count += len(item[1].block_ids)
-    if batch:
-        yield batch
 
 
 def _delete_batch(

@@ -1,9 +1,9 @@
 """Command `scm recover`: after a restore, bring back data of datanodes that the backup lacks."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -24,6 +24,7 @@ from agent.client.client import ClusterClient
 from agent.client.putnote import DiscoveredPut, files_of
 from agent.client.rediscovery import DiscoveredContainer, fetch_contents
 from agent.errors import Code, RefusedError
+from agent.rpc.calls.message_groups import in_groups
 from agent.rpc.v1 import container_pb2, scm_pb2
 from agent.runtime.exits import ExitCode
 
@@ -31,8 +32,6 @@ CONTAINERS_PER_CALL: Final = 1_000
 DELETED_PER_CALL: Final = 1_000_000  # half of the accepted number; less than a 10 MiB message
 BLOCKS_PER_CALL: Final = 10_000  # of keys, which bounds the containers that they need
 UNKNOWN: Final = "UNKNOWN"  # the state of a container that the control plane never created
-
-T = TypeVar("T")
 
 
 @dataclass
@@ -168,7 +167,7 @@ def _requests(
     """
     parts = [part for one in seen for part in _parts(one)]
     a_container = DELETED_PER_CALL // CONTAINERS_PER_CALL
-    for some in _batches(
+    for some in in_groups(
         parts, lambda part: a_container + len(part.deleted_local_ids), DELETED_PER_CALL
     ):
         yield scm_pb2.RecoverRequest(containers=some)
@@ -181,7 +180,7 @@ def _requests(
             result.uncertain.append(one.key)
         found.append(one)
     schemes = {one.container_id: one.scheme for one in seen}
-    for keys in _batches(found, lambda key: 1 + len(key.blocks), BLOCKS_PER_CALL):
+    for keys in in_groups(found, lambda key: 1 + len(key.blocks), BLOCKS_PER_CALL):
         needed = sorted({block.container_id for key in keys for block in key.blocks})
         yield scm_pb2.RecoverRequest(
             containers=[
@@ -190,20 +189,6 @@ def _requests(
             ],
             keys=[_key(key) for key in keys],
         )
-
-
-def _batches(items: Iterable[T], weight: Callable[[T], int], weight_max: int) -> Iterator[list[T]]:
-    """Yield items in order, in batches up to the weight, of at least one item."""
-    batch: list[T] = []
-    total = 0
-    for item in items:
-        if batch and total + weight(item) > weight_max:
-            yield batch
-            batch, total = [], 0
-        batch.append(item)
-        total += weight(item)
-    if batch:
-        yield batch
 
 
 def _parts(one: DiscoveredContainer) -> Iterator[scm_pb2.RecoveredContainer]:

@@ -1,24 +1,36 @@
-"""Groups of items for one call of `ReadChunks`: as many chunks as the answer has room for."""
+"""Groups of items, each small enough for one call or one change."""
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeVar
 
-GROUP_BYTES_MAX: Final = 1024**2  # of chunks requested in one call
+GROUP_BYTES_MAX: Final = 1024**2  # of chunks requested in one call of `ReadChunks`
 GROUP_COUNT_MAX: Final = 64
 
 T = TypeVar("T")
 
 
 def grouped(items: Iterable[T], size_bytes: Callable[[T], int]) -> Iterator[list[T]]:
-    """Yield items in groups for one call each, in order, within the room of a message."""
+    """Yield items in order, in groups within the room of a message of `ReadChunks`."""
+    return in_groups(items, size_bytes, GROUP_BYTES_MAX, GROUP_COUNT_MAX)
+
+
+def in_groups(
+    items: Iterable[T],
+    weigh: Callable[[T], int],
+    weight_max: int,
+    count_max: int = sys.maxsize,
+) -> Iterator[list[T]]:
+    """Yield items in order, in groups up to the weight and the count; an item that is too heavy by
+    itself is a group."""
     group: list[T] = []
-    group_bytes = 0
+    total = 0
     for item in items:
-        item_bytes = size_bytes(item)
-        if group and (len(group) == GROUP_COUNT_MAX or group_bytes + item_bytes > GROUP_BYTES_MAX):
+        weight = weigh(item)
+        if group and (len(group) == count_max or total + weight > weight_max):
             yield group
-            group, group_bytes = [], 0
+            group, total = [], 0
         group.append(item)
-        group_bytes += item_bytes
+        total += weight
     if group:
         yield group
