@@ -24,7 +24,7 @@ Request = TypeVar("Request")
 Answer = TypeVar("Answer")
 
 
-class Once(Generic[Request, Answer]):
+class ScmCall(Generic[Request, Answer]):
     """A call of the SCM, named like its RPC, that is not retried."""
 
     _call = staticmethod(call)
@@ -45,7 +45,7 @@ class Once(Generic[Request, Answer]):
         )
 
 
-class Repeated(Once[Request, Answer]):
+class IdempotentCall(ScmCall[Request, Answer]):
     """A call of the SCM that is retried, because it may have effect twice."""
 
     _call = staticmethod(call_again)
@@ -105,80 +105,86 @@ class ScmClient:
     # For datanodes, whose loop retries at its own pace: no retries here.
 
     # Join the cluster, or join it again.
-    register = Once[pb.RegisterRequest, pb.RegisterResponse]()
+    register = ScmCall[pb.RegisterRequest, pb.RegisterResponse]()
     # Send a report, and return the SCM's commands.
-    heartbeat = Once[pb.HeartbeatRequest, pb.HeartbeatResponse]()
+    heartbeat = ScmCall[pb.HeartbeatRequest, pb.HeartbeatResponse]()
     # Ask which deletes claimed by a peer were ordered.
-    confirm_deletes = Repeated[pb.ConfirmDeletesRequest, pb.ConfirmDeletesResponse]()
+    confirm_deletes = IdempotentCall[pb.ConfirmDeletesRequest, pb.ConfirmDeletesResponse]()
 
     # For clients.
 
     # Allocate blocks to write to.
-    allocate_blocks = Once[pb.AllocateBlocksRequest, pb.AllocateBlocksResponse]()
+    allocate_blocks = ScmCall[pb.AllocateBlocksRequest, pb.AllocateBlocksResponse]()
     # Commit written blocks under their keys; a repeated commit has no effect.
-    commit_key = Repeated[pb.CommitKeyRequest, pb.CommitKeyResponse]()
+    commit_key = IdempotentCall[pb.CommitKeyRequest, pb.CommitKeyResponse]()
     # Return the blocks of a key, and their datanodes.
-    lookup_key = Repeated[pb.LookupKeyRequest, pb.LookupKeyResponse]()
+    lookup_key = IdempotentCall[pb.LookupKeyRequest, pb.LookupKeyResponse]()
     # Return a page of keys.
-    list_keys = Repeated[pb.ListKeysRequest, pb.ListKeysResponse]()
+    list_keys = IdempotentCall[pb.ListKeysRequest, pb.ListKeysResponse]()
     # End a writer's session.
-    finish_writes = Once[pb.FinishWritesRequest, pb.FinishWritesResponse]()
+    finish_writes = ScmCall[pb.FinishWritesRequest, pb.FinishWritesResponse]()
 
     # For operators.
 
     # Return all datanodes.
-    list_nodes = Repeated[pb.ListNodesRequest, pb.ListNodesResponse]()
+    list_nodes = IdempotentCall[pb.ListNodesRequest, pb.ListNodesResponse]()
     # Return a page of containers.
-    list_container_infos = Repeated[pb.ListContainerInfosRequest, pb.ListContainerInfosResponse]()
+    list_container_infos = IdempotentCall[
+        pb.ListContainerInfosRequest, pb.ListContainerInfosResponse
+    ]()
     # Return one container and its replicas.
-    get_container_info = Repeated[pb.GetContainerInfoRequest, pb.GetContainerInfoResponse]()
+    get_container_info = IdempotentCall[pb.GetContainerInfoRequest, pb.GetContainerInfoResponse]()
     # Return the numbers of containers by state.
-    count_containers = Repeated[pb.CountContainersRequest, pb.CountContainersResponse]()
+    count_containers = IdempotentCall[pb.CountContainersRequest, pb.CountContainersResponse]()
     # Order containers to close.
-    close_containers = Once[pb.CloseContainersRequest, pb.ContainerDecisions]()
+    close_containers = ScmCall[pb.CloseContainersRequest, pb.ContainerDecisions]()
     # Order the replicas of containers to reconcile.
-    reconcile_containers = Once[pb.ReconcileContainersRequest, pb.ContainerDecisions]()
+    reconcile_containers = ScmCall[pb.ReconcileContainersRequest, pb.ContainerDecisions]()
     # Check a plan against the present state, and carry it out.
-    apply_plan = Once[pb.ApplyPlanRequest, pb.ContainerDecisions]()
+    apply_plan = ScmCall[pb.ApplyPlanRequest, pb.ContainerDecisions]()
     # Return the outcomes of commands.
-    list_outcomes = Repeated[pb.ListOutcomesRequest, pb.ListOutcomesResponse]()
+    list_outcomes = IdempotentCall[pb.ListOutcomesRequest, pb.ListOutcomesResponse]()
     # Delete keys; return which were deleted and which did not exist.
-    delete_keys = Once[pb.DeleteKeysRequest, pb.DeleteKeysResponse]()
+    delete_keys = ScmCall[pb.DeleteKeysRequest, pb.DeleteKeysResponse]()
     # Order one more copy of each container.
-    replicate_containers = Once[pb.ReplicateContainersRequest, pb.ContainerDecisions]()
+    replicate_containers = ScmCall[pb.ReplicateContainersRequest, pb.ContainerDecisions]()
     # Order the deletion of a datanode's replicas of containers.
-    delete_replicas = Once[pb.DeleteReplicasRequest, pb.ContainerDecisions]()
+    delete_replicas = ScmCall[pb.DeleteReplicasRequest, pb.ContainerDecisions]()
     # Order datanodes to measure their volumes or to register again.
-    order_nodes = Once[pb.OrderNodesRequest, pb.NodeDecisions]()
+    order_nodes = ScmCall[pb.OrderNodesRequest, pb.NodeDecisions]()
     # Return the queued commands of each datanode.
-    get_queues = Repeated[pb.GetQueuesRequest, pb.GetQueuesResponse]()
+    get_queues = IdempotentCall[pb.GetQueuesRequest, pb.GetQueuesResponse]()
     # Return whether the SCM is in safe mode, or end it.
-    safe_mode = Once[pb.SafeModeRequest, pb.SafeModeResponse]()
+    safe_mode = ScmCall[pb.SafeModeRequest, pb.SafeModeResponse]()
     # Remove dead datanodes and their replica records.
-    remove_nodes = Once[pb.RemoveNodesRequest, pb.NodeDecisions](timeout_s=JUDGING_TIMEOUT_S)
+    remove_nodes = ScmCall[pb.RemoveNodesRequest, pb.NodeDecisions](timeout_s=JUDGING_TIMEOUT_S)
     # Mark missing containers as lost, or undo it.
-    forget_containers = Once[pb.ForgetContainersRequest, pb.ForgetContainersResponse]()
+    forget_containers = ScmCall[pb.ForgetContainersRequest, pb.ForgetContainersResponse]()
     # Change datanodes' operational states: decommission, maintenance, in service.
-    set_operational_states = Once[pb.SetOperationalStatesRequest, pb.NodeDecisions](
+    set_operational_states = ScmCall[pb.SetOperationalStatesRequest, pb.NodeDecisions](
         timeout_s=JUDGING_TIMEOUT_S
     )
     # Return the replication manager's report.
-    get_report = Repeated[pb.GetReportRequest, pb.GetReportResponse]()
+    get_report = IdempotentCall[pb.GetReportRequest, pb.GetReportResponse]()
     # Return the datanodes that are not in service.
-    list_departures = Repeated[pb.ListDeparturesRequest, pb.ListDeparturesResponse]()
+    list_departures = IdempotentCall[pb.ListDeparturesRequest, pb.ListDeparturesResponse]()
     # Return the state that would follow if datanodes or volumes were off.
-    foresee = Repeated[pb.ForeseeRequest, pb.ForeseeResponse]()
+    foresee = IdempotentCall[pb.ForeseeRequest, pb.ForeseeResponse]()
     # Suppress containers, exclude replicas, or release them.
-    hold_containers = Once[pb.HoldContainersRequest, pb.ContainerDecisions]()
+    hold_containers = ScmCall[pb.HoldContainersRequest, pb.ContainerDecisions]()
     # Return the suppressed containers and excluded replicas.
-    list_holds = Repeated[pb.ListHoldsRequest, pb.ListHoldsResponse]()
+    list_holds = IdempotentCall[pb.ListHoldsRequest, pb.ListHoldsResponse]()
     # Return the stored heads of verification logs.
-    list_anchors = Repeated[pb.ListAnchorsRequest, pb.ListAnchorsResponse]()
+    list_anchors = IdempotentCall[pb.ListAnchorsRequest, pb.ListAnchorsResponse]()
     # Start, stop or show the balancing of replicas from full datanodes to empty ones.
-    balance = Once[pb.BalanceRequest, pb.BalanceResponse]()
+    balance = ScmCall[pb.BalanceRequest, pb.BalanceResponse]()
     # Return a page of keys that have blocks in some containers.
-    list_container_keys = Repeated[pb.ListContainerKeysRequest, pb.ListContainerKeysResponse]()
+    list_container_keys = IdempotentCall[
+        pb.ListContainerKeysRequest, pb.ListContainerKeysResponse
+    ]()
     # Return what to investigate after a restore.
-    get_recovery = Once[pb.GetRecoveryRequest, pb.GetRecoveryResponse](timeout_s=RECOVERY_TIMEOUT_S)
+    get_recovery = ScmCall[pb.GetRecoveryRequest, pb.GetRecoveryResponse](
+        timeout_s=RECOVERY_TIMEOUT_S
+    )
     # Restore containers and keys that a restored control plane does not know.
-    recover = Once[pb.RecoverRequest, pb.RecoverResponse](timeout_s=RECOVERY_TIMEOUT_S)
+    recover = ScmCall[pb.RecoverRequest, pb.RecoverResponse](timeout_s=RECOVERY_TIMEOUT_S)
