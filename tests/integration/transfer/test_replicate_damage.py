@@ -34,6 +34,7 @@ class TestDamage:
         """
         A replica with a corrupt chunk that its source knows of is copied, and is UNHEALTHY there.
         """
+        pair.source.replica.store.datanode_id = "dn-a"
         pair.source.replica.create()
         pair.source.replica.flip(2, 100)
         pair.source.scan()
