@@ -20,21 +20,20 @@ JUDGING_TIMEOUT_S: Final = 600.0  # the SCM visits all replicas
 EXPORT_TIMEOUT_S: Final = 600.0  # a snapshot of a large cluster takes minutes
 
 
+Rpcs: Final = scm_pb2_grpc.ScmServicer
 Request = TypeVar("Request")
 Answer = TypeVar("Answer")
 
 
 class ScmCall(Generic[Request, Answer]):
-    """A call of the SCM, named like its RPC, that is not retried."""
+    """A call of the SCM that is not retried."""
 
     _call = staticmethod(call)
 
-    def __init__(self, timeout_s: float = 0.0) -> None:
-        """`timeout_s` 0 = that of the client."""
+    def __init__(self, rpc: Callable[..., object], timeout_s: float = 0.0) -> None:
+        """`rpc` is the method of the service. `timeout_s` 0 = that of the client."""
+        self._rpc = rpc.__name__
         self._timeout_s = timeout_s
-
-    def __set_name__(self, _owner: type, name: str) -> None:
-        self._rpc = name.title().replace("_", "")
 
     def __get__(self, client: "ScmClient", _owner: type) -> Callable[[Request], Answer]:
         return partial(
@@ -45,7 +44,7 @@ class ScmCall(Generic[Request, Answer]):
         )
 
 
-class IdempotentCall(ScmCall[Request, Answer]):
+class RetriedCall(ScmCall[Request, Answer]):
     """A call of the SCM that is retried, because it may have effect twice."""
 
     _call = staticmethod(call_again)
@@ -105,86 +104,106 @@ class ScmClient:
     # For datanodes, whose loop retries at its own pace: no retries here.
 
     # Join the cluster, or join it again.
-    register = ScmCall[pb.RegisterRequest, pb.RegisterResponse]()
+    register = ScmCall[pb.RegisterRequest, pb.RegisterResponse](Rpcs.Register)
     # Send a report, and return the SCM's commands.
-    heartbeat = ScmCall[pb.HeartbeatRequest, pb.HeartbeatResponse]()
+    heartbeat = ScmCall[pb.HeartbeatRequest, pb.HeartbeatResponse](Rpcs.Heartbeat)
     # Ask which deletes claimed by a peer were ordered.
-    confirm_deletes = IdempotentCall[pb.ConfirmDeletesRequest, pb.ConfirmDeletesResponse]()
+    confirm_deletes = RetriedCall[pb.ConfirmDeletesRequest, pb.ConfirmDeletesResponse](
+        Rpcs.ConfirmDeletes
+    )
 
     # For clients.
 
     # Allocate blocks to write to.
-    allocate_blocks = ScmCall[pb.AllocateBlocksRequest, pb.AllocateBlocksResponse]()
+    allocate_blocks = ScmCall[pb.AllocateBlocksRequest, pb.AllocateBlocksResponse](
+        Rpcs.AllocateBlocks
+    )
     # Commit written blocks under their keys; a repeated commit has no effect.
-    commit_key = IdempotentCall[pb.CommitKeyRequest, pb.CommitKeyResponse]()
+    commit_key = RetriedCall[pb.CommitKeyRequest, pb.CommitKeyResponse](Rpcs.CommitKey)
     # Return the blocks of a key, and their datanodes.
-    lookup_key = IdempotentCall[pb.LookupKeyRequest, pb.LookupKeyResponse]()
+    lookup_key = RetriedCall[pb.LookupKeyRequest, pb.LookupKeyResponse](Rpcs.LookupKey)
     # Return a page of keys.
-    list_keys = IdempotentCall[pb.ListKeysRequest, pb.ListKeysResponse]()
+    list_keys = RetriedCall[pb.ListKeysRequest, pb.ListKeysResponse](Rpcs.ListKeys)
     # End a writer's session.
-    finish_writes = ScmCall[pb.FinishWritesRequest, pb.FinishWritesResponse]()
+    finish_writes = ScmCall[pb.FinishWritesRequest, pb.FinishWritesResponse](Rpcs.FinishWrites)
 
     # For operators.
 
     # Return all datanodes.
-    list_nodes = IdempotentCall[pb.ListNodesRequest, pb.ListNodesResponse]()
+    list_nodes = RetriedCall[pb.ListNodesRequest, pb.ListNodesResponse](Rpcs.ListNodes)
     # Return a page of containers.
-    list_container_infos = IdempotentCall[
-        pb.ListContainerInfosRequest, pb.ListContainerInfosResponse
-    ]()
+    list_container_infos = RetriedCall[pb.ListContainerInfosRequest, pb.ListContainerInfosResponse](
+        Rpcs.ListContainerInfos
+    )
     # Return one container and its replicas.
-    get_container_info = IdempotentCall[pb.GetContainerInfoRequest, pb.GetContainerInfoResponse]()
+    get_container_info = RetriedCall[pb.GetContainerInfoRequest, pb.GetContainerInfoResponse](
+        Rpcs.GetContainerInfo
+    )
     # Return the numbers of containers by state.
-    count_containers = IdempotentCall[pb.CountContainersRequest, pb.CountContainersResponse]()
+    count_containers = RetriedCall[pb.CountContainersRequest, pb.CountContainersResponse](
+        Rpcs.CountContainers
+    )
     # Order containers to close.
-    close_containers = ScmCall[pb.CloseContainersRequest, pb.ContainerDecisions]()
+    close_containers = ScmCall[pb.CloseContainersRequest, pb.ContainerDecisions](
+        Rpcs.CloseContainers
+    )
     # Order the replicas of containers to reconcile.
-    reconcile_containers = ScmCall[pb.ReconcileContainersRequest, pb.ContainerDecisions]()
+    reconcile_containers = ScmCall[pb.ReconcileContainersRequest, pb.ContainerDecisions](
+        Rpcs.ReconcileContainers
+    )
     # Check a plan against the present state, and carry it out.
-    apply_plan = ScmCall[pb.ApplyPlanRequest, pb.ContainerDecisions]()
+    apply_plan = ScmCall[pb.ApplyPlanRequest, pb.ContainerDecisions](Rpcs.ApplyPlan)
     # Return the outcomes of commands.
-    list_outcomes = IdempotentCall[pb.ListOutcomesRequest, pb.ListOutcomesResponse]()
+    list_outcomes = RetriedCall[pb.ListOutcomesRequest, pb.ListOutcomesResponse](Rpcs.ListOutcomes)
     # Delete keys; return which were deleted and which did not exist.
-    delete_keys = ScmCall[pb.DeleteKeysRequest, pb.DeleteKeysResponse]()
+    delete_keys = ScmCall[pb.DeleteKeysRequest, pb.DeleteKeysResponse](Rpcs.DeleteKeys)
     # Order one more copy of each container.
-    replicate_containers = ScmCall[pb.ReplicateContainersRequest, pb.ContainerDecisions]()
+    replicate_containers = ScmCall[pb.ReplicateContainersRequest, pb.ContainerDecisions](
+        Rpcs.ReplicateContainers
+    )
     # Order the deletion of a datanode's replicas of containers.
-    delete_replicas = ScmCall[pb.DeleteReplicasRequest, pb.ContainerDecisions]()
+    delete_replicas = ScmCall[pb.DeleteReplicasRequest, pb.ContainerDecisions](Rpcs.DeleteReplicas)
     # Order datanodes to measure their volumes or to register again.
-    order_nodes = ScmCall[pb.OrderNodesRequest, pb.NodeDecisions]()
+    order_nodes = ScmCall[pb.OrderNodesRequest, pb.NodeDecisions](Rpcs.OrderNodes)
     # Return the queued commands of each datanode.
-    get_queues = IdempotentCall[pb.GetQueuesRequest, pb.GetQueuesResponse]()
+    get_queues = RetriedCall[pb.GetQueuesRequest, pb.GetQueuesResponse](Rpcs.GetQueues)
     # Return whether the SCM is in safe mode, or end it.
-    safe_mode = ScmCall[pb.SafeModeRequest, pb.SafeModeResponse]()
+    safe_mode = ScmCall[pb.SafeModeRequest, pb.SafeModeResponse](Rpcs.SafeMode)
     # Remove dead datanodes and their replica records.
-    remove_nodes = ScmCall[pb.RemoveNodesRequest, pb.NodeDecisions](timeout_s=JUDGING_TIMEOUT_S)
+    remove_nodes = ScmCall[pb.RemoveNodesRequest, pb.NodeDecisions](
+        Rpcs.RemoveNodes, JUDGING_TIMEOUT_S
+    )
     # Mark missing containers as lost, or undo it.
-    forget_containers = ScmCall[pb.ForgetContainersRequest, pb.ForgetContainersResponse]()
+    forget_containers = ScmCall[pb.ForgetContainersRequest, pb.ForgetContainersResponse](
+        Rpcs.ForgetContainers
+    )
     # Change datanodes' operational states: decommission, maintenance, in service.
     set_operational_states = ScmCall[pb.SetOperationalStatesRequest, pb.NodeDecisions](
-        timeout_s=JUDGING_TIMEOUT_S
+        Rpcs.SetOperationalStates, JUDGING_TIMEOUT_S
     )
     # Return the replication manager's report.
-    get_report = IdempotentCall[pb.GetReportRequest, pb.GetReportResponse]()
+    get_report = RetriedCall[pb.GetReportRequest, pb.GetReportResponse](Rpcs.GetReport)
     # Return the datanodes that are not in service.
-    list_departures = IdempotentCall[pb.ListDeparturesRequest, pb.ListDeparturesResponse]()
+    list_departures = RetriedCall[pb.ListDeparturesRequest, pb.ListDeparturesResponse](
+        Rpcs.ListDepartures
+    )
     # Return the state that would follow if datanodes or volumes were off.
-    foresee = IdempotentCall[pb.ForeseeRequest, pb.ForeseeResponse]()
+    foresee = RetriedCall[pb.ForeseeRequest, pb.ForeseeResponse](Rpcs.Foresee)
     # Suppress containers, exclude replicas, or release them.
-    hold_containers = ScmCall[pb.HoldContainersRequest, pb.ContainerDecisions]()
+    hold_containers = ScmCall[pb.HoldContainersRequest, pb.ContainerDecisions](Rpcs.HoldContainers)
     # Return the suppressed containers and excluded replicas.
-    list_holds = IdempotentCall[pb.ListHoldsRequest, pb.ListHoldsResponse]()
+    list_holds = RetriedCall[pb.ListHoldsRequest, pb.ListHoldsResponse](Rpcs.ListHolds)
     # Return the stored heads of verification logs.
-    list_anchors = IdempotentCall[pb.ListAnchorsRequest, pb.ListAnchorsResponse]()
+    list_anchors = RetriedCall[pb.ListAnchorsRequest, pb.ListAnchorsResponse](Rpcs.ListAnchors)
     # Start, stop or show the balancing of replicas from full datanodes to empty ones.
-    balance = ScmCall[pb.BalanceRequest, pb.BalanceResponse]()
+    balance = ScmCall[pb.BalanceRequest, pb.BalanceResponse](Rpcs.Balance)
     # Return a page of keys that have blocks in some containers.
-    list_container_keys = IdempotentCall[
-        pb.ListContainerKeysRequest, pb.ListContainerKeysResponse
-    ]()
+    list_container_keys = RetriedCall[pb.ListContainerKeysRequest, pb.ListContainerKeysResponse](
+        Rpcs.ListContainerKeys
+    )
     # Return what to investigate after a restore.
     get_recovery = ScmCall[pb.GetRecoveryRequest, pb.GetRecoveryResponse](
-        timeout_s=RECOVERY_TIMEOUT_S
+        Rpcs.GetRecovery, RECOVERY_TIMEOUT_S
     )
     # Restore containers and keys that a restored control plane does not know.
-    recover = ScmCall[pb.RecoverRequest, pb.RecoverResponse](timeout_s=RECOVERY_TIMEOUT_S)
+    recover = ScmCall[pb.RecoverRequest, pb.RecoverResponse](Rpcs.Recover, RECOVERY_TIMEOUT_S)
