@@ -64,26 +64,15 @@ class ReplicaSource:
     refusal: str = ""  # why it has nothing of the block; it is not asked again
 
 
-@dataclass(frozen=True, slots=True)
-class BlockReadRange:
-    """The block to read, as messages name it."""
+@dataclass(slots=True)
+class ReplicaBlockReader:
+    """A single pass over a block of the file `key`. `faults` describes each datanode's faults, by
+    its id."""
 
     container_id: ContainerId
     block_id: BlockId
     length_bytes: int
     key: str
-
-    @property
-    def text(self) -> str:
-        """Name the block."""
-        return f"block {self.block_id} of container {self.container_id} for {self.key}"
-
-
-@dataclass(slots=True)
-class ReplicaBlockReader:
-    """A single pass over a block. `faults` describes each datanode's faults, by its id."""
-
-    place: BlockReadRange
     holders: list[ReplicaSource]
     conduct: DatanodeStats = field(default_factory=DatanodeStats)
     faults: dict[str, str] = field(default_factory=dict)
@@ -103,7 +92,7 @@ class ReplicaBlockReader:
         offset and each replica's answer.
         """
         at = start
-        end = self.place.length_bytes if stop is None else stop
+        end = self.length_bytes if stop is None else stop
         said: dict[str, str] = {}  # why the chunk at `at` fails, by datanode asked
         while at < end:
             holder = self._next(said, at)
@@ -131,7 +120,7 @@ class ReplicaBlockReader:
     def _patience_s(self, said: dict[str, str], at: int) -> float | None:
         """Return how long to wait for the first replica. Return None for no limit, as for a large
         block, which is sent while it is read."""
-        if self.place.length_bytes > SMALL_BYTES_MAX or at or said:
+        if self.length_bytes > SMALL_BYTES_MAX or at or said:
             return None
         if len(self.holders) < 2:
             return None
@@ -153,11 +142,11 @@ class ReplicaBlockReader:
         reasons = "; ".join(f"{who}: {why}" for who, why in said.items())
         raise UnavailableError(
             Code.UNAVAILABLE,
-            f"no replica gives {self.place.text}, chunk at offset {at}: "
-            + (reasons or "no replica is known"),
-            hint=f"`suture explain {self.place.container_id}` shows what each replica has",
-            container_id=self.place.container_id,
-            block_id=self.place.block_id,
+            f"no replica gives block {self.block_id} of container {self.container_id} for "
+            f"{self.key}, chunk at offset {at}: {reasons or 'no replica is known'}",
+            hint=f"`suture explain {self.container_id}` shows what each replica has",
+            container_id=self.container_id,
+            block_id=self.block_id,
             offset=at,
         )
 
@@ -171,7 +160,7 @@ class ReplicaBlockReader:
             )
         if holder.refusal:
             raise RefusedError(Code.INELIGIBLE, holder.refusal)
-        end = self.place.length_bytes
+        end = self.length_bytes
         begun_s: float | None = perf_counter()
         begun, self._begun = self._begun, None
         is_begun = begun is not None and begun[0] is holder and at == 0
@@ -198,9 +187,8 @@ class ReplicaBlockReader:
     def _asked(
         self, holder: ReplicaSource, at: int, patience_s: float | None = None
     ) -> Iterator[tuple[int, Data]]:
-        place = self.place
         return holder.source.parts_from(
-            place.container_id, place.block_id, at, place.length_bytes, patience_s=patience_s
+            self.container_id, self.block_id, at, self.length_bytes, patience_s=patience_s
         )
 
     def _note(self, holder: ReplicaSource, error: SutureError) -> None:

@@ -11,7 +11,7 @@ from itertools import zip_longest
 from threading import Lock
 from typing import Final, TypeVar
 
-from agent.client.blockreader import BlockReadRange, ReplicaBlockReader, ReplicaSource
+from agent.client.blockreader import ReplicaBlockReader, ReplicaSource
 from agent.client.ecreader import GroupReader
 from agent.client.ecwriter import EcWriterSession
 from agent.client.fan_out import Open
@@ -296,12 +296,10 @@ class ClusterClient:
         if not self._conduct.is_unremarkable():
             candidates.sort(key=lambda one: self._conduct.rank(one.datanode_id))
         return ReplicaBlockReader(
-            BlockReadRange(
-                ContainerId(block_id.container_id),
-                BlockId(block_id.local_id),
-                location.length,
-                key,
-            ),
+            ContainerId(block_id.container_id),
+            BlockId(block_id.local_id),
+            location.length,
+            key,
             [ReplicaSource(one.datanode_id, self.peer(one)) for one in candidates],
             self._conduct,
         )

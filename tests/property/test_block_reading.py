@@ -1,7 +1,6 @@
 """A block is read whole as long as each of its chunks is healthy in some replica."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import islice
 
 import pytest
@@ -10,7 +9,6 @@ from hypothesis import strategies as st
 
 from agent.client.blockreader import (
     SILENT_COUNT_MAX,
-    BlockReadRange,
     ReplicaBlockReader,
     ReplicaSource,
 )
@@ -82,7 +80,7 @@ class Replica:
 def reader_of(replicas: list[Replica], length_bytes: int) -> ReplicaBlockReader:
     """Return a reader that asks dn0, dn1, dn2 in this order."""
     holders = [ReplicaSource(f"dn{number}", replica) for number, replica in enumerate(replicas)]
-    return ReplicaBlockReader(BlockReadRange(CONTAINER, BLOCK, length_bytes, "a/key"), holders)
+    return ReplicaBlockReader(CONTAINER, BLOCK, length_bytes, "a/key", holders)
 
 
 CHUNKS = st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=CHUNK_COUNT_MAX)
@@ -321,7 +319,7 @@ def test_large_block_has_no_time_limit() -> None:
     size_bytes = SMALL_BYTES_MAX + 1
     large = Replica([bytes(size_bytes)], {}, piece_bytes=size_bytes)
     reader = hurried([large, Replica([], {})])
-    reader.place = replace(reader.place, length_bytes=size_bytes)
+    reader.length_bytes = size_bytes
 
     assert size_bytes == sum(len(part) for part in reader.read())
     assert [None] == large.patience
