@@ -72,10 +72,18 @@ class ReplicaDeleter:
         without_row = self._without_row(container_id)
         if not mine.block_count and not without_row:
             return ReplicaProof(EMPTY, self.clock.monotonic_s())
-        asked = ReplicaProofCollector(
-            self.store, witnesses, self.confirmed, self.age_max_s, KEEP_S, timeout_s, self.clock
-        )
-        return asked.proof(container_id, mine, without_row)
+        return ReplicaProofCollector(
+            self.store,
+            container_id,
+            mine,
+            without_row,
+            witnesses,
+            self.confirmed,
+            self.age_max_s,
+            KEEP_S,
+            timeout_s,
+            self.clock,
+        ).proof()
 
     def _without_row(self, container_id: ContainerId) -> frozenset[BlockId]:
         """Return the blocks that have bytes here and no row, so that no tree contains them."""

@@ -106,10 +106,15 @@ class ReplicaProof:
 @dataclass(frozen=True, slots=True)
 class ReplicaProofCollector:
     """Collects a proof of possession from another holder before a local replica is deleted.
+
+    `mine` is our tree; `without_row` has the blocks with bytes here that no row describes.
     `confirmed` returns which blocks deleted at a witness were ordered deleted. `age_max_s` is the
     greatest age of its read; `keep_s` how long it keeps its replica after its last proof."""
 
     store: ReplicaStore
+    container_id: ContainerId
+    mine: Tree
+    without_row: Set[BlockId]
     witnesses: Mapping[PeerId, Peer]
     confirmed: Callable[[ContainerId, Sequence[BlockId]], frozenset[BlockId]]
     age_max_s: float
@@ -117,62 +122,47 @@ class ReplicaProofCollector:
     timeout_s: float
     clock: Clock
 
-    def proof(
-        self, container_id: ContainerId, mine: Tree, without_row: Set[BlockId]
-    ) -> ReplicaProof:
-        """Return the first witness's proof. `without_row` has the blocks with bytes here that no
-        row describes.
-
-        Raise RefusedError(NOT_PROVEN), with each witness's answer.
-        """
+    def proof(self) -> ReplicaProof:
+        """Return the first witness's proof. Raise RefusedError(NOT_PROVEN), with each witness's
+        answer."""
         reasons: list[str] = []
         for peer_id, peer in self.witnesses.items():
             try:
-                return self._ask(container_id, mine, without_row, peer_id, peer)
+                return self._ask(peer_id, peer)
             except SutureError as error:
                 reasons.append(f"{peer_id}: {error.code}: {error}")
-        log.warning(
-            "replica_not_proven", container_id=container_id, reasons="; ".join(reasons)[:500]
-        )
+        why = "; ".join(reasons)
+        log.warning("replica_not_proven", container_id=self.container_id, reasons=why[:500])
         raise RefusedError(
             Code.NOT_PROVEN,
-            f"container {container_id} stays: nobody proves to have it: {'; '.join(reasons)}",
+            f"container {self.container_id} stays: nobody proves to have it: {why}",
             hint="scan and reconcile the others first; see docs/PROOFS.md",
-            container_id=container_id,
+            container_id=self.container_id,
         )
 
-    def _ask(
-        self,
-        container_id: ContainerId,
-        mine: Tree,
-        without_row: Set[BlockId],
-        peer_id: PeerId,
-        peer: Peer,
-    ) -> ReplicaProof:
+    def _ask(self, peer_id: PeerId, peer: Peer) -> ReplicaProof:
         """Request a proof from one witness. Its read may take long, so the promise to keep its
         replica is requested again immediately before ours is deleted."""
         began_s = self.clock.monotonic_s()
-        nonce, summary, proof = self._proven(container_id, peer, self.age_max_s)
-        theirs = mine if _is_alike(mine, summary) else peer.tree(container_id)
-        self._check_answer(container_id, theirs, nonce, proof)
-        self._check_has_all(container_id, mine, without_row, theirs)
-        count = self._check_samples(container_id, theirs, peer_id, peer)
+        nonce, summary, proof = self._proven(peer, self.age_max_s)
+        theirs = self.mine if _is_alike(self.mine, summary) else peer.tree(self.container_id)
+        self._check_answer(theirs, nonce, proof)
+        self._check_has_all(theirs)
+        count = self._check_samples(theirs, peer_id, peer)
         kept_since_s = self.clock.monotonic_s()
         age_max_s = self.age_max_s + kept_since_s - began_s + CLOCKS_S
-        nonce, _, proof = self._proven(container_id, peer, age_max_s)
-        self._check_answer(container_id, theirs, nonce, proof)
+        nonce, _, proof = self._proven(peer, age_max_s)
+        self._check_answer(theirs, nonce, proof)
         text = (
             f"{peer_id} {nonce.hex()} {proof.answer.hex()} root {theirs.root:016x} "
             f"age_ms {proof.age_ms} chunks {count}"
         )
         return ReplicaProof(text, kept_since_s)
 
-    def _proven(
-        self, container_id: ContainerId, peer: Peer, age_max_s: float
-    ) -> tuple[bytes, TreeSummary, pb.ReplicaProof]:
+    def _proven(self, peer: Peer, age_max_s: float) -> tuple[bytes, TreeSummary, pb.ReplicaProof]:
         nonce = secrets.token_bytes(NONCE_BYTES)
         request = pb.ProveReplicaRequest(
-            container_id=container_id,
+            container_id=self.container_id,
             nonce=nonce,
             age_max_ms=int(age_max_s * 1000),
             keep_ms=int(self.keep_s * 1000),
@@ -180,26 +170,22 @@ class ReplicaProofCollector:
         summary, proof = peer.prove_replica(request, self.timeout_s)
         return nonce, summary, proof
 
-    def _check_answer(
-        self, container_id: ContainerId, theirs: Tree, nonce: bytes, proof: pb.ReplicaProof
-    ) -> None:
-        if proof.answer != tree_answer_of(nonce, container_id, theirs):
+    def _check_answer(self, theirs: Tree, nonce: bytes, proof: pb.ReplicaProof) -> None:
+        if proof.answer != tree_answer_of(nonce, self.container_id, theirs):
             raise RefusedError(Code.CHECKSUM_MISMATCH, "its answer is not made of its tree")
 
-    def _check_has_all(
-        self, container_id: ContainerId, mine: Tree, without_row: Set[BlockId], theirs: Tree
-    ) -> None:
+    def _check_has_all(self, theirs: Tree) -> None:
         """Raise RefusedError if a witness lacks data that is healthy here, or may be, unless its
         delete was ordered."""
         buried: list[BlockId] = []
-        for block_id, index in _lacking(mine, theirs):
+        for block_id, index in _lacking(self.mine, theirs):
             if index >= 0 and theirs.deleted[index]:
                 buried.append(block_id)
-            elif not _covers(mine, theirs, block_id):
+            elif not _covers(self.mine, theirs, block_id):
                 raise RefusedError(
                     Code.INELIGIBLE, f"it has not all of block {block_id} that is here"
                 )
-        for block_id in sorted(without_row):
+        for block_id in sorted(self.without_row):
             index = theirs.index_of(block_id)
             if index < 0:
                 raise RefusedError(
@@ -208,21 +194,19 @@ class ReplicaProofCollector:
                 )
             if theirs.deleted[index]:
                 buried.append(block_id)
-        if buried and (left := set(buried) - self.confirmed(container_id, buried)):
+        if buried and (left := set(buried) - self.confirmed(self.container_id, buried)):
             raise RefusedError(
                 Code.INELIGIBLE,
                 f"it has {len(left)} blocks deleted that nobody ordered deleted, {min(left)} first",
             )
 
-    def _check_samples(
-        self, container_id: ContainerId, theirs: Tree, peer_id: PeerId, peer: Peer
-    ) -> int:
+    def _check_samples(self, theirs: Tree, peer_id: PeerId, peer: Peer) -> int:
         """Request proofs of single chunks that are healthy on our medium; return their number."""
         count = 0
-        samples = self._samples(container_id, theirs)
+        samples = self._samples(theirs)
         for group in grouped(samples, lambda sample: sample[1].length_bytes):
             asked = [(block_id, chunk.offset, data) for block_id, chunk, data in group]
-            words = ask_for_chunks(peer_id, peer, container_id, asked)
+            words = ask_for_chunks(peer_id, peer, self.container_id, asked)
             for (block_id, offset, _), word in zip(asked, words, strict=True):
                 if not word.proof:
                     raise RefusedError(
@@ -231,20 +215,18 @@ class ReplicaProofCollector:
                 count += 1
         return count
 
-    def _samples(
-        self, container_id: ContainerId, theirs: Tree
-    ) -> Iterator[tuple[BlockId, ChunkInfo, bytes]]:
+    def _samples(self, theirs: Tree) -> Iterator[tuple[BlockId, ChunkInfo, bytes]]:
         chunk_count = len(theirs.chunk_spans)
         lot = Random(secrets.token_bytes(NONCE_BYTES))  # noqa: S311 - its seed is the secret
         drawn = np.array(lot.sample(range(chunk_count), min(SAMPLES, chunk_count)), np.int64)
         for place, index in zip(theirs.block_of(drawn).tolist(), drawn.tolist(), strict=True):
             block_id, offset = BlockId(int(theirs.block_ids[place])), theirs.leaf(index).offset
             try:
-                found = self.store.readable(container_id, block_id)
+                found = self.store.readable(self.container_id, block_id)
                 chunk = found.block.chunk_at(offset)
                 if chunk is None:
                     continue
-                data = self.store.read_medium(container_id, found, offset, chunk.length_bytes)
+                data = self.store.read_medium(self.container_id, found, offset, chunk.length_bytes)
             except SutureError:
                 continue  # damaged here: nothing to compare with
             if verifies(chunk, data):
