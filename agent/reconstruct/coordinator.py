@@ -181,21 +181,22 @@ class _Run:
     def rebuild_blocks(self) -> None:
         """Rebuild every block that enough sources know; record the others."""
         paced_bytes = self._account.read_bytes
-        for agreed, reading in self._sources.ahead(self._wanted()):
-            growing = self._growing.get(agreed.block_id)
+        for reading in self._sources.ahead(self._wanted()):
+            block_id = reading.agreed.block_id
+            growing = self._growing.get(block_id)
             if growing is None:
                 continue  # deleted, as one of its earlier stripes showed
             try:
-                cells = self._sources.finish(agreed, reading)
-                made = self._maker.made(agreed, reading.stripe, cells)
+                cells = self._sources.finish(reading)
+                made = self._maker.made(reading.agreed, reading.stripe, cells)
             except UnavailableError as error:
-                self._leave_out(agreed.block_id, error)
+                self._leave_out(block_id, error)
                 continue
             check_going_on(self._stop)
             self._pace(self._account.read_bytes - paced_bytes)
             paced_bytes = self._account.read_bytes
             growing.take(made)
-            self._write(agreed.block_id, growing, made, reading.stripe)
+            self._write(block_id, growing, made, reading.stripe)
 
     def _wanted(self) -> Iterator[tuple[RebuildableGroup, int]]:
         """Yield the stripes in which a target has a cell, block by block."""

@@ -90,13 +90,13 @@ def verify_parity(
     lacking: list[tuple[int, int]] = []
     stripe_count = paced_bytes = 0
     wanted = _stripes(sources, account, lacking)
-    for agreed, reading in sources.ahead(wanted, count=scheme.shard_count):
-        verdict = _verdict(sources, agreed, reading)
+    for reading in sources.ahead(wanted, count=scheme.shard_count):
+        verdict, block_id = _verdict(sources, reading), reading.agreed.block_id
         stripe_count += 1
         if verdict is None:
-            unread.append((agreed.block_id, reading.stripe))
+            unread.append((block_id, reading.stripe))
         elif not verdict.fits:
-            faults.append(StripeFault(agreed.block_id, reading.stripe, verdict.wrong))
+            faults.append(StripeFault(block_id, reading.stripe, verdict.wrong))
         pace(account.read_bytes - paced_bytes)
         paced_bytes = account.read_bytes
     return ParityReport(
@@ -125,16 +125,15 @@ def _stripes(
         yield from ((agreed, stripe) for stripe in range(agreed.group.stripe_count))
 
 
-def _verdict(
-    sources: RebuildSources, agreed: RebuildableGroup, reading: PendingStripe
-) -> StripeVerdict | None:
+def _verdict(sources: RebuildSources, reading: PendingStripe) -> StripeVerdict | None:
     """Judge one stripe by all readable cells; None if they are too few.
 
     Raise UnavailableError if whole shards are gone, so that no stripe can be read.
     """
     try:
-        cells = sources.finish_all(agreed, reading)
+        cells = sources.finish_all(reading)
     except UnavailableError:
         sources.require()
         return None
-    return judge_stripe(agreed.group, reading.stripe, cells, proof_of(agreed, reading.stripe))
+    agreed, stripe = reading.agreed, reading.stripe
+    return judge_stripe(agreed.group, stripe, cells, proof_of(agreed, stripe))

@@ -55,7 +55,7 @@ def rebuilt_chunk(
     def matches_row(whole: Mapping[int, Cell]) -> bool:
         return fits(chunk, bytes(whole[index]), each=False)
 
-    cells: Cells = sources.finish(agreed, sources.begin(agreed, stripe))
+    cells: Cells = sources.finish(sources.begin(agreed, stripe))
     data = computed(cells)
     if not matches_row({index: data}):
         verdict, cells = sources.judged(agreed, stripe, matches_row)

@@ -62,8 +62,9 @@ class RebuildSource:
 
 @dataclass(slots=True)
 class PendingStripe:
-    """Cells of one stripe, in flight and received."""
+    """Cells of one stripe of a block, in flight and received."""
 
+    agreed: RebuildableGroup
     stripe: int
     cells: dict[int, bytes]
     wanted_count: int
@@ -254,15 +255,15 @@ class RebuildSources:
         self, agreed: RebuildableGroup, wanted: Iterable[int]
     ) -> Iterator[tuple[int, dict[int, bytes]]]:
         """Yield the wanted stripes of a block with enough cells to compute all others."""
-        for _, reading in self.ahead((agreed, stripe) for stripe in wanted):
-            yield reading.stripe, self.finish(agreed, reading)
+        for reading in self.ahead((agreed, stripe) for stripe in wanted):
+            yield reading.stripe, self.finish(reading)
 
     def ahead(
         self, wanted: Iterable[tuple[RebuildableGroup, int]], *, count: int = 0
-    ) -> Iterator[tuple[RebuildableGroup, PendingStripe]]:
+    ) -> Iterator[PendingStripe]:
         """Yield stripes, of any blocks, in their order, to be finished one after the other; some
         are requested ahead. `count` cells of each are requested, as in `begin`."""
-        under_way: deque[list[tuple[RebuildableGroup, PendingStripe]]] = deque()
+        under_way: deque[list[PendingStripe]] = deque()
         bytes_max = AHEAD_BYTES_MAX // (count or self.scheme.data_count)  # per source
         for together in grouped(wanted, self._room_for):
             under_way.append(self._begin_all(together, count))
@@ -283,70 +284,66 @@ class RebuildSources:
 
         A cell that the group does not have is empty, without a request.
         """
-        [(_, reading)] = self._begin_all([(agreed, stripe)], count)
+        [reading] = self._begin_all([(agreed, stripe)], count)
         return reading
 
     def _begin_all(
         self, stripes: Sequence[tuple[RebuildableGroup, int]], count: int
-    ) -> list[tuple[RebuildableGroup, PendingStripe]]:
+    ) -> list[PendingStripe]:
         """Begin several stripes; a source that supports it returns its cells of all of them in one
         call."""
-        begun: list[tuple[RebuildableGroup, PendingStripe]] = []
-        asked: defaultdict[str, list[tuple[RebuildSource, RebuildableGroup, PendingStripe]]] = (
-            defaultdict(list)
-        )
+        begun: list[PendingStripe] = []
+        asked: defaultdict[str, list[tuple[RebuildSource, PendingStripe]]] = defaultdict(list)
         for agreed, stripe in stripes:
             group = agreed.group
             empty = {i: b"" for i in self.scheme.indexes if not group.cell_bytes(stripe, i)}
-            reading = PendingStripe(stripe, dict(empty), count or self.scheme.data_count)
+            reading = PendingStripe(agreed, stripe, dict(empty), count or self.scheme.data_count)
             for _ in range(reading.wanted_count - len(empty)):
-                source = self._chosen(agreed, reading)
+                source = self._chosen(reading)
                 if source is None:
                     break
-                asked[source.shard.datanode_id].append((source, agreed, reading))
-            begun.append((agreed, reading))
+                asked[source.shard.datanode_id].append((source, reading))
+            begun.append(reading)
         for wishes in asked.values():
             source = wishes[0][0]
-            cells = [(agreed, reading) for _, agreed, reading in wishes]
-            for some in [cells] if source.gives_several else [[one] for one in cells]:
+            wanted = [reading for _, reading in wishes]
+            for some in [wanted] if source.gives_several else [[one] for one in wanted]:
                 self._ask(source, some)
         return begun
 
-    def finish(self, agreed: RebuildableGroup, reading: PendingStripe) -> dict[int, bytes]:
+    def finish(self, reading: PendingStripe) -> dict[int, bytes]:
         """Return the verified cells; ask other sources instead of those that fail or are slow.
 
         Raise UnavailableError if `wanted_count` cells cannot be read.
         """
         may_ask = True
         while len(reading.cells) < reading.wanted_count:
-            if not reading.pending and not self._ask_another(agreed, reading):
+            if not reading.pending and not self._ask_another(reading):
                 raise self._shortage(
-                    f", block {agreed.block_id}, stripe {reading.stripe}: "
+                    f", block {reading.agreed.block_id}, stripe {reading.stripe}: "
                     f"{len(reading.cells)} of {reading.wanted_count} cells can be read"
                 )
             is_late = may_ask and self._late.issuperset(reading.pending)
             done, _ = wait(reading.pending, 0 if is_late else self._slow_s, FIRST_COMPLETED)
             if not done:
-                may_ask = self._note_slow(agreed, reading)
+                may_ask = self._note_slow(reading)
             for future in done:
-                self._take(agreed, reading, future)
+                self._take(reading, future)
         for future in reading.pending.keys() - self._shared:
             future.cancel()
         return reading.cells
 
-    def finish_all(self, agreed: RebuildableGroup, reading: PendingStripe) -> dict[int, bytes]:
+    def finish_all(self, reading: PendingStripe) -> dict[int, bytes]:
         """Return all readable cells. Raise UnavailableError if they are fewer than `data_count`."""
         reading.wanted_count = self.scheme.data_count
         while reading.pending:
             done, _ = wait(reading.pending, return_when=FIRST_COMPLETED)
             for future in done:
-                self._take(agreed, reading, future)
-        return self.finish(agreed, reading)
+                self._take(reading, future)
+        return self.finish(reading)
 
-    def _take(
-        self, agreed: RebuildableGroup, reading: PendingStripe, future: "Future[CellAnswers]"
-    ) -> None:
-        source = reading.pending.pop(future)
+    def _take(self, reading: PendingStripe, future: "Future[CellAnswers]") -> None:
+        source, agreed = reading.pending.pop(future), reading.agreed
         index = source.shard.index
         reading.coming.discard(index)
         key = agreed.block_id, agreed.chunk(index, reading.stripe).offset
@@ -362,19 +359,19 @@ class RebuildSources:
             reading.asked.discard(source.shard.datanode_id)
         else:
             self._judge(source, error)
-        self._ask_another(agreed, reading)
+        self._ask_another(reading)
 
-    def _ask_another(self, agreed: RebuildableGroup, reading: PendingStripe) -> bool:
+    def _ask_another(self, reading: PendingStripe) -> bool:
         """Ask the best remaining source for this stripe; return whether there is one."""
-        source = self._chosen(agreed, reading)
+        source = self._chosen(reading)
         if source is None:
             return False
-        self._ask(source, [(agreed, reading)])
+        self._ask(source, [reading])
         return True
 
-    def _chosen(self, agreed: RebuildableGroup, reading: PendingStripe) -> RebuildSource | None:
+    def _chosen(self, reading: PendingStripe) -> RebuildSource | None:
         """Return the best remaining source for this stripe, marked as asked."""
-        group, stripe = agreed.group, reading.stripe
+        agreed, stripe = reading.agreed, reading.stripe
         candidates = [
             source
             for source in self._askable
@@ -385,32 +382,30 @@ class RebuildSources:
         if not candidates:
             return None
         source = min(
-            candidates, key=lambda one: one.rank(group.cell_bytes(stripe, one.shard.index))
+            candidates, key=lambda one: one.rank(agreed.group.cell_bytes(stripe, one.shard.index))
         )
         reading.asked.add(source.shard.datanode_id)
         reading.coming.add(source.shard.index)
         return source
 
-    def _ask(
-        self, source: RebuildSource, wanted: Sequence[tuple[RebuildableGroup, PendingStripe]]
-    ) -> None:
+    def _ask(self, source: RebuildSource, wanted: Sequence[PendingStripe]) -> None:
         """Ask a source for its cells of these stripes; in one call if they are several."""
         chunks = [
-            (agreed.block_id, agreed.chunk(source.shard.index, reading.stripe))
-            for agreed, reading in wanted
+            (one.agreed.block_id, one.agreed.chunk(source.shard.index, one.stripe))
+            for one in wanted
         ]
         future = self._executor.submit(read_cells, source.peer, self.container_id, chunks)
-        for _, reading in wanted:
+        for reading in wanted:
             reading.pending[future] = source  # type: ignore[index]  # a real Future, by its port
         if len(wanted) > 1:
             self._shared.add(future)
 
-    def _note_slow(self, agreed: RebuildableGroup, reading: PendingStripe) -> bool:
+    def _note_slow(self, reading: PendingStripe) -> bool:
         """Ask another source beside each slow one, and ask the slow ones later from now on; return
         whether there was another."""
         asked_count = 0
         for future, source in list(reading.pending.items()):
-            if not self._ask_another(agreed, reading):
+            if not self._ask_another(reading):
                 break
             asked_count += 1
             if future not in self._late:
@@ -427,7 +422,7 @@ class RebuildSources:
         """Read all readable cells of a stripe and judge them; return the verdict, and the cells
         except those proven wrong although they match their checksums."""
         reading = self.begin(agreed, stripe, count=self.scheme.shard_count)
-        cells = self.finish_all(agreed, reading)
+        cells = self.finish_all(reading)
         verdict = judge_stripe(agreed.group, stripe, cells, proof)
         where = f"block {agreed.block_id}, stripe {stripe}"
         error = RefusedError(
@@ -457,5 +452,5 @@ def _cell_bytes(wanted: tuple[RebuildableGroup, int]) -> int:
     return agreed.group.cell_bytes_max(stripe)
 
 
-def _asked_bytes(under_way: Iterable[list[tuple[RebuildableGroup, PendingStripe]]]) -> int:
-    return sum(_cell_bytes((agreed, one.stripe)) for some in under_way for agreed, one in some)
+def _asked_bytes(under_way: Iterable[list[PendingStripe]]) -> int:
+    return sum(_cell_bytes((one.agreed, one.stripe)) for some in under_way for one in some)

@@ -217,7 +217,7 @@ class TestShards:
             sources, agreed, asked = opened(cluster, (1, 2, 3))
 
             with pytest.raises(UnavailableError, match="2 of 3 cells can be read"):
-                sources.finish(agreed, sources.begin(agreed, 0))
+                sources.finish(sources.begin(agreed, 0))
 
             assert sorted(cluster.nodes[node].address for node in (1, 2, 3)) == sorted(asked)
 
@@ -231,7 +231,7 @@ class TestShards:
 
             reading = sources.begin(agreed, 0, count=RS_3_2.shard_count)
 
-            assert cluster.groups[1].stripes[0] == sources.finish_all(agreed, reading)
+            assert cluster.groups[1].stripes[0] == sources.finish_all(reading)
 
     def test_a_shard_is_asked_of_one_datanode_at_a_time(self, tmp_path: Path) -> None:
         """
@@ -256,7 +256,7 @@ class TestShards:
             sources, agreed, asked = opened(cluster, range(1, 6))
             cells = cluster.groups[1].stripes[0]
 
-            read = sources.finish(agreed, PendingStripe(0, {1: cells[1]}, wanted_count=3))
+            read = sources.finish(PendingStripe(agreed, 0, {1: cells[1]}, wanted_count=3))
 
             assert {index: cells[index] for index in (1, 2, 3)} == read
             assert [cluster.nodes[node].address for node in (2, 3)] == asked
@@ -294,7 +294,7 @@ class TestShards:
             with Outdated(address, cluster.peer(cluster.nodes[6])) as outdated:
                 sources, agreed, _ = opened(cluster, range(1, 6), {address: outdated})
 
-                cells = sources.finish(agreed, sources.begin(agreed, 0))
+                cells = sources.finish(sources.begin(agreed, 0))
 
             assert 2 not in cells
             assert cells.items() <= cluster.groups[1].stripes[0].items()

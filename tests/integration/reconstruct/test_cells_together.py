@@ -200,9 +200,9 @@ def opened(
 def read_all(cluster: EcCluster, sources: RebuildSources) -> int:
     """Read one stripe of every block, and compare it; return how many there were."""
     count = 0
-    for agreed, reading in sources.ahead(wanted(sources)):
-        cells = sources.finish(agreed, reading)
-        written = cluster.groups[agreed.block_id].stripes[0]
+    for reading in sources.ahead(wanted(sources)):
+        cells = sources.finish(reading)
+        written = cluster.groups[reading.agreed.block_id].stripes[0]
         assert cells.items() <= written.items()
         assert SCHEME.data_count == len(cells)
         count += 1
