@@ -268,15 +268,15 @@ def _run(
     built.server.start()
     ticker.start()
     try:
-        _log.info("scm_started", address=built.address, term=control.term, notice=NOTICE)
+        _log.info("scm_started", address=built.address, term=control.state.term, notice=NOTICE)
         announce_listening(
             built.address,
             web=web,
-            cluster_id=control.cluster_id,
-            term=control.term,
+            cluster_id=control.state.cluster_id,
+            term=control.state.term,
             highly_available=False,
         )
-        supervisor.ready(f"serving on {built.address}, term {control.term}")
+        supervisor.ready(f"serving on {built.address}, term {control.state.term}")
         while not stop.wait_or_reload():
             security.reload()
     finally:

@@ -149,7 +149,7 @@ class Cluster:
             )
         # Counted for pages now, so that no later call waits for it.
         self.control.queries.count_containers()
-        self.control.operators.leave_safe_mode()
+        self.control.safe_mode.leave()
         freeze_what_stays()  # as suture-scm does after its start
 
     def turn(self, *silent: str) -> float:
@@ -185,7 +185,7 @@ class Cluster:
         """Return how many containers have a known state, because they were checked since their last
         change, or because of a command.
         """
-        states, commands = self.control._parts.manager.states(), self.state.commands
+        states, commands = self.control.manager.states(), self.state.commands
         return sum(
             states.of(n) is not None or commands.has_any(n) for n in range(1, CONTAINER_COUNT + 1)
         )

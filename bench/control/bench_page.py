@@ -73,7 +73,7 @@ def measures() -> list[Measure]:
             before = cluster.longer()
             http.page({})
             http.metrics()
-            cluster.control._parts.chronicle._noted_at_s = None
+            cluster.control.chronicle._noted_at_s = None
             cluster.control.note_history()
             own, _ = since(before, cluster.longer())
             before = cluster.longer()
@@ -130,10 +130,10 @@ class Cluster:
             snapshots_path=path / "snapshots",
         )
         self._remember()
-        with self.control._parts.change() as change:
+        with self.control.access.change() as change:
             for node in range(NODE_COUNT):
                 self._register(change, node)
-        self.control.operators.leave_safe_mode()
+        self.control.safe_mode.leave()
         self.clock.advance_s(OPTIONS.dead_after_ms / 1000 + 1)
         for node in range(NODE_COUNT):
             if node != SILENT:
@@ -146,7 +146,7 @@ class Cluster:
         name = node_name(node)
         self.control.datanodes.heartbeat(Heartbeat(name, 1, self._volumes(node), (), (), ()))
         if node != SILENT + 1:
-            self.control._parts.reports.confirmed.add(name)
+            self.control.reports.confirmed.add(name)
 
     @contextmanager
     def calling(self) -> Iterator[None]:
@@ -212,7 +212,7 @@ class Cluster:
         registration = Registration(
             name, f"{name}.example.org:9859", rack, "0.1.0", "", 1, self._volumes(node)
         )
-        self.control._parts.nodes.register(change, registration)
+        self.control.nodes.register(change, registration)
         known = self.state.nodes.get(name)
         if known is not None and node % 1000 == 3:
             change.put(self.state.nodes, replace(known, op_state=OpState.DECOMMISSIONING))

@@ -24,11 +24,13 @@ from agent.rpc.wire.bounds import KEY_BYTES_MAX
 from merkle.checksum import container_checksum
 from merkle.replica import ID_MAX
 from scm.administration.older_states import OlderStates
-from scm.cluster.basis import DecisionContext
+from scm.cluster.basis import ControlComponent, DecisionContext
 from scm.cluster.lifecycle import end_writes
 from scm.cluster.replica_map import ReportProcessor
 from scm.cluster.safemode import SafeMode
 from scm.containers.block_deletion import BlockDeletion
+from scm.containers.observer import ContainerStateUpdater
+from scm.state.access import state_change
 from scm.state.audit_trail import AuditEntry
 from scm.state.database import StateChange
 from scm.state.facts import Container, ContainerState, Key, KeyBlock, replica_bytes
@@ -69,6 +71,34 @@ class RecoveredPut:
 
 
 @dataclass(frozen=True, slots=True)
+class RecoveryCall:
+    """Findings of a recovery after a restore; `is_end`: this is the last call."""
+
+    looked: Sequence[InspectedContainer]
+    keys: Sequence[Key]
+    last_local_id: int
+    is_end: bool
+    is_forced: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryResult:
+    """Results of a recovery: adopted containers, keys whose delete was finished, and puts."""
+
+    adopted: Sequence[int]
+    deleted: Sequence[str]
+    brought: Sequence[RecoveredPut]
+
+
+class _DryRun(Exception):
+    """Ends a change that is only a preview: all of it is undone."""
+
+    def __init__(self, made: RecoveryResult) -> None:
+        super().__init__()
+        self.made = made
+
+
+@dataclass(frozen=True, slots=True)
 class RecoveryBacklog:
     """The containers to examine and the nodes that have not reported yet."""
 
@@ -77,8 +107,8 @@ class RecoveryBacklog:
     container_ids: tuple[int, ...]
 
 
-class RestoreRecovery:
-    """Recovers a restored state. Callers hold the control plane's lock."""
+class RestoreRecovery(ControlComponent):
+    """Recovers a restored state."""
 
     def __init__(
         self,
@@ -87,24 +117,48 @@ class RestoreRecovery:
         safe_mode: SafeMode,
         deletions: BlockDeletion,
         older_states: OlderStates,
+        observer: ContainerStateUpdater,
     ) -> None:
-        self._state = basis.state
-        self._clock = basis.clock
+        super().__init__(basis)
         self._factor = basis.options.replication_factor
         self._reports = reports
         self._safe_mode = safe_mode
         self._deletions = deletions
         self._older_states = older_states
+        self._observer = observer
+
+    def recover(self, call: RecoveryCall, *, is_dry_run: bool) -> RecoveryResult:
+        """Apply the findings of a recovery; at its end enable decisions."""
+        try:
+            return self._recover(call, is_dry_run=is_dry_run)
+        except _DryRun as dry_run:
+            return dry_run.made
+
+    @state_change
+    def _recover(
+        self, change: StateChange, call: RecoveryCall, *, is_dry_run: bool
+    ) -> RecoveryResult:
+        adopted = self._adopt(change, call.looked)
+        deleted = self.finish_deletes(change, call.looked)
+        made = RecoveryResult(adopted, deleted, self._bring_back(change, call.keys))
+        if is_dry_run:
+            raise _DryRun(made)
+        needed = {block.container_id for key in call.keys for block in key.blocks}
+        self._observer.observe(change, sorted(needed.union(adopted)))
+        if call.is_end:
+            self._finish(change, last_local_id=call.last_local_id, is_forced=call.is_forced)
+        return made
 
     def to_recover(self, lacking: Iterable[int]) -> RecoveryBacklog:
-        """Return the containers to examine. Scans all containers that keys need.
+        """Return the containers to examine. The caller holds the lock.
 
+        All containers that keys need are scanned.
         After the recovery these are the containers that may be on datanodes which were missing
         then. For a control plane that was never restored they are containers that it does not know,
         and those `lacking` blocks that keys need (normally none).
         """
         state, asked = self._state, {*self._reports.unknown_container_ids, *lacking}
-        missing = self._safe_mode.look(self._reports.confirmed).missing
+        missing = self._safe_mode.look().missing
         since = state.restored or state.recovered
         if since is not None:
             end_id = since.end_container_id or state.counters["next_container_id"]
@@ -139,7 +193,7 @@ class RestoreRecovery:
         made = self._state.containers.ids().tolist()
         return [number for number in made if first_id <= number < end_id]
 
-    def adopt(self, change: StateChange, looked: Iterable[InspectedContainer]) -> list[int]:
+    def _adopt(self, change: StateChange, looked: Iterable[InspectedContainer]) -> list[int]:
         """Record the containers that were made after the backup; return their ids."""
         adopted = []
         for one in looked:
@@ -175,7 +229,7 @@ class RestoreRecovery:
                 names.append(key.name)
         return sorted(names)
 
-    def bring_back(self, change: StateChange, found: Sequence[Key]) -> list[RecoveredPut]:
+    def _bring_back(self, change: StateChange, found: Sequence[Key]) -> list[RecoveredPut]:
         """Record keys that were found, older puts of a name before newer ones."""
         containers = {block.container_id for key in found for block in key.blocks}
         named = {
@@ -194,7 +248,7 @@ class RestoreRecovery:
             brought.append(one)
         return brought
 
-    def finish(self, change: StateChange, *, last_local_id: int, is_forced: bool) -> None:
+    def _finish(self, change: StateChange, *, last_local_id: int, is_forced: bool) -> None:
         """End the recovery so that decisions may begin. Raise UnavailableError naming the known
         nodes that have not reported, unless forced: data that only they have is still unknown and
         stays there.
@@ -207,7 +261,7 @@ class RestoreRecovery:
             change.move_counter("next_local_id", last_local_id + 1)
         if state.restored is None:
             return
-        missing = self._safe_mode.look(self._reports.confirmed).missing
+        missing = self._safe_mode.look().missing
         if missing and not is_forced:
             raise UnavailableError(
                 Code.SAFE_MODE,

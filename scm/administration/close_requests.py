@@ -7,8 +7,9 @@
 it for the audit log.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import structlog
@@ -17,7 +18,7 @@ from agent.errors import Code
 from scm.administration.operator_commands import INELIGIBLE_STATE
 from scm.administration.previews import Previews
 from scm.cluster import lifecycle
-from scm.cluster.basis import DecisionContext
+from scm.cluster.basis import ControlComponent, DecisionContext
 from scm.cluster.safemode import SafeMode
 from scm.containers.close_commands import CloseCommands
 from scm.containers.close_rules import STUCK, Closure, closure, standing
@@ -25,6 +26,7 @@ from scm.containers.observer import ContainerStateUpdater
 from scm.containers.open_containers import WriterSessions
 from scm.replication.reconciling.plan_check import ContainerDecision, LostCommit, PlannedCommand
 from scm.state import audit_trail
+from scm.state.access import state_change
 from scm.state.database import StateChange
 from scm.state.facts import CommandKind, Container, ContainerState
 
@@ -69,8 +71,8 @@ class _ClosePlan:
         )
 
 
-class ContainerCloser:
-    """Closes containers. Callers hold the control plane's lock."""
+class ContainerCloser(ControlComponent):
+    """Closes containers. Callers of undecorated methods hold the lock."""
 
     def __init__(
         self,
@@ -81,11 +83,7 @@ class ContainerCloser:
         previews: Previews,
         safe_mode: SafeMode,
     ) -> None:
-        self._state = basis.state
-        self._nodes = basis.nodes
-        self._cases = basis.cases
-        self._clock = basis.clock
-        self._options = basis.options
+        super().__init__(basis)
         self._observer = observer
         self._closes = closes
         self._writers = writers
@@ -120,6 +118,37 @@ class ContainerCloser:
                 self._close_short(change, way, short, _UNASKED)
             else:
                 self._quiet.discard(container_id)
+
+    @state_change
+    def close_containers(
+        self,
+        change: StateChange,
+        container_ids: Sequence[int],
+        *,
+        worlds: Sequence[int] = (),
+        force: bool = False,
+        dry_run: bool = False,
+    ) -> list[ContainerDecision]:
+        """Close containers now, each if it matches its fingerprint in `worlds`, if these are given.
+
+        With `force`, commits that no closed replica has are given up, acknowledged or not.
+        """
+        do = self.preview if dry_run else partial(self.close, change)
+        return self._previews.each(container_ids, worlds, partial(do, force=force))
+
+    def end_writes_on(self, change: StateChange, datanode_ids: Sequence[str], reason: str) -> None:
+        """Close the containers that are being written on these nodes."""
+        wanted = set(datanode_ids)
+        opened = [c for c in self._state.containers.open_all() if wanted.intersection(c.pipeline)]
+        for container in opened:
+            self._writers.end(change, container, reason)
+        self._observer.observe(change, [container.container_id for container in opened])
+
+    @state_change
+    def end_all_writes(self, change: StateChange) -> None:
+        """Close the containers open at the time of a backup: their writers have moved on."""
+        for container in self._state.containers.open_all():
+            self._writers.end(change, container, "the control plane was restored")
 
     def close(
         self, change: StateChange, container_id: int, *, force: bool = False

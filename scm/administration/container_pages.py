@@ -6,15 +6,14 @@ silent.
 """
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final
 
 from health.batch import ContainerBatch
 from health.rules import Rules
 from health.segments import Ints
+from scm.cluster.basis import ControlComponent, DecisionContext
 from scm.replication.judging.judge_input import HealthBatchBuilder
-from scm.state.database import StateDatabase
 from scm.state.facts import Container
 
 PAGE: Final = 2_000  # containers copied while the lock is held: some 20 ms
@@ -29,24 +28,18 @@ class ContainerPage:
     containers: tuple[Container | None, ...]  # in batch order; None: only replicas name it
 
 
-class ContainerPages:
+class ContainerPages(ControlComponent):
     """Reads pages of containers. Takes the control plane's lock separately for each page."""
 
-    def __init__(
-        self,
-        state: StateDatabase,
-        batches: HealthBatchBuilder,
-        lock: AbstractContextManager[object],
-    ) -> None:
-        self._state = state
+    def __init__(self, basis: DecisionContext, batches: HealthBatchBuilder) -> None:
+        super().__init__(basis)
         self._batches = batches
-        self._lock = lock
 
     def of(self, container_ids: Ints) -> Iterator[ContainerPage]:
         """Yield these containers, whose ids ascend."""
         for first in range(0, len(container_ids), PAGE):
             ids = container_ids[first : first + PAGE].tolist()
-            with self._lock:
+            with self.access.lock:
                 page = ContainerPage(
                     self._batches.of(ids),
                     self._batches.rules(),

@@ -17,10 +17,11 @@ from agent.errors import Code
 from health.words import ServiceState
 from scm.administration.decommission_rules import DONE
 from scm.administration.operator_commands import NodeDecision
-from scm.cluster.basis import DecisionContext
+from scm.cluster.basis import ControlComponent, DecisionContext
 from scm.replication.judging.live_judge import LiveHealthJudge
+from scm.state.access import locked
 from scm.state.database import StateChange
-from scm.state.facts import CommandKind, Container, Node, NodeHealthState, OpState, PendingCommand
+from scm.state.facts import CommandKind, Node, NodeHealthState, OpState, PendingCommand
 
 REQUESTED_STATES: Final = frozenset(
     {OpState.IN_SERVICE, OpState.DECOMMISSIONING, OpState.ENTERING_MAINTENANCE}
@@ -81,15 +82,11 @@ class _Watch:
     blocked: dict[int, str] = field(default_factory=dict)  # container id -> reason
 
 
-class DatanodeAdminMonitor:
-    """Lets nodes leave and return. Callers hold the control plane's lock."""
+class DatanodeAdminMonitor(ControlComponent):
+    """Lets nodes leave and return. Callers of undecorated methods hold the lock."""
 
     def __init__(self, basis: DecisionContext, judge: LiveHealthJudge) -> None:
-        self._state = basis.state
-        self._nodes = basis.nodes
-        self._commands = basis.commands
-        self._clock = basis.clock
-        self._options = basis.options
+        super().__init__(basis)
         self._judge = judge
         self._watches: dict[str, _Watch] = {}
         self._told: dict[str, tuple[OpState | None, int]] = {}
@@ -168,6 +165,7 @@ class DatanodeAdminMonitor:
         self._watches.pop(datanode_id, None)
         self._told.pop(datanode_id, None)
 
+    @locked
     def departures(self) -> list[DepartureStatus]:
         """Return the nodes that are not in service and what they wait for."""
         return [
@@ -182,11 +180,6 @@ class DatanodeAdminMonitor:
         if node is None or node.op_state is OpState.IN_SERVICE:
             return []
         return [self._departure(node)]
-
-    def open_containers_on(self, datanode_ids: Sequence[str]) -> list[Container]:
-        """Return the open containers that would be written on these nodes."""
-        wanted = set(datanode_ids)
-        return [c for c in self._state.containers.open_all() if wanted.intersection(c.pipeline)]
 
     def _set(
         self, change: StateChange, datanode_id: str, op_state: OpState, op_expiry_ms: int
@@ -264,6 +257,7 @@ class DatanodeAdminMonitor:
         """Return the number of these containers that would be unreadable without the node."""
         return self._locked([node], container_ids)
 
+    @locked
     def locked_together(self, states: Collection[OpState]) -> int:
         """Return the number of containers that would be unreadable without all nodes in these
         states.

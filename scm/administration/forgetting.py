@@ -16,10 +16,12 @@ import structlog
 
 from agent.errors import Code
 from merkle.replica import ReplicaState
-from scm.cluster.basis import DecisionContext
+from scm.cluster.basis import ControlComponent, DecisionContext
 from scm.cluster.case import is_bad
 from scm.cluster.replica_map import ReportProcessor
 from scm.cluster.safemode import SafeMode
+from scm.containers.observer import ContainerStateUpdater
+from scm.state.access import state_change
 from scm.state.audit_trail import AuditEntry
 from scm.state.database import StateChange
 from scm.state.facts import (
@@ -50,19 +52,22 @@ class ForgetResult:
     keys: tuple[str, ...] = ()  # the first ones by name
 
 
-class ForgetContainers:
-    """Forgets and recalls containers. Callers hold the control plane's lock."""
+class ForgetContainers(ControlComponent):
+    """Forgets and recalls containers."""
 
     def __init__(
-        self, basis: DecisionContext, reports: ReportProcessor, safe_mode: SafeMode
+        self,
+        basis: DecisionContext,
+        reports: ReportProcessor,
+        safe_mode: SafeMode,
+        observer: ContainerStateUpdater,
     ) -> None:
-        self._state = basis.state
-        self._nodes = basis.nodes
-        self._commands = basis.commands
-        self._clock = basis.clock
+        super().__init__(basis)
         self._reports = reports
         self._safe_mode = safe_mode
+        self._observer = observer
 
+    @state_change
     def forget(
         self,
         change: StateChange,
@@ -71,7 +76,9 @@ class ForgetContainers:
         worlds: Sequence[int],
         is_dry_run: bool,
     ) -> list[ForgetResult]:
-        """Forget containers, each if it is missing and unchanged since the preview."""
+        """Forget containers, each if it is missing and unchanged since the preview. The keys in
+        them are lost.
+        """
         fates = []
         for i, container_id in enumerate(container_ids):
             fate = self._judge(container_id, worlds[i] if worlds else None)
@@ -80,6 +87,7 @@ class ForgetContainers:
             fates.append(fate)
         return fates
 
+    @state_change
     def recall(
         self, change: StateChange, container_ids: Sequence[int], *, is_dry_run: bool
     ) -> list[ForgetResult]:
@@ -98,6 +106,7 @@ class ForgetContainers:
                 change.note(_note("container recalled", container_id, forgotten.key_count))
                 change.on_commit(_log.warning, "container_recalled", container_id=container_id)
             fates.append(ForgetResult(container_id, "OK", f"was {forgotten.container.state}"))
+        self._observer.observe_struck(change, container_ids)
         return fates
 
     def _judge(self, container_id: int, expected: int | None) -> ForgetResult:

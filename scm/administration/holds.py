@@ -12,21 +12,26 @@ from collections.abc import Sequence
 import structlog
 
 from agent.errors import Code
+from scm.cluster.basis import ControlComponent
 from scm.replication.reconciling.plan_check import ContainerDecision
-from scm.state.clock import ScmClock
-from scm.state.database import StateChange, StateDatabase
+from scm.state.access import locked, state_change
+from scm.state.database import StateChange
 from scm.state.facts import ASKED, Hold
 
 _log = structlog.get_logger("suture.scm")
 
 
-class HoldManager:
-    """Sets and releases holds. Callers hold the control plane's lock."""
+class HoldManager(ControlComponent):
+    """Sets and releases holds."""
 
-    def __init__(self, state: StateDatabase, clock: ScmClock) -> None:
-        self._state = state
-        self._clock = clock
+    @locked
+    def holds(self) -> list[Hold]:
+        """Return the suppressed containers and excluded replicas."""
+        return sorted(
+            self._state.holds.values(), key=lambda hold: (hold.container_id, hold.datanode_id)
+        )
 
+    @state_change
     def hold(
         self, change: StateChange, container_ids: Sequence[int], datanode_id: str
     ) -> list[ContainerDecision]:
@@ -47,6 +52,7 @@ class HoldManager:
                 decisions.append(ContainerDecision(number, "OK"))
         return decisions
 
+    @state_change
     def release(
         self, change: StateChange, container_ids: Sequence[int], datanode_id: str
     ) -> list[ContainerDecision]:

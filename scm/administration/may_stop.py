@@ -5,7 +5,6 @@ again; if it keeps changing, the answer is UNKNOWN.
 """
 
 from collections.abc import Collection, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,7 +14,7 @@ from agent.errors import Code, RefusedError, size_text
 from health.segments import Ints
 from scm.administration.container_pages import ContainerPages
 from scm.administration.outlook import ImpactTotals, StopAnswer, StopTargets
-from scm.cluster.basis import DecisionContext
+from scm.cluster.basis import ControlComponent, DecisionContext
 from scm.cluster.safemode import SafeMode
 from scm.state.facts import Container, NodeHealthState, OpState
 
@@ -65,22 +64,13 @@ class _Begun:
     reasons: tuple[str, ...]
 
 
-class StopImpactAnalyzer:
+class StopImpactAnalyzer(ControlComponent):
     """Computes answers without changing anything. Takes the control plane's lock itself."""
 
-    def __init__(
-        self,
-        basis: DecisionContext,
-        pages: ContainerPages,
-        safe_mode: SafeMode,
-        lock: AbstractContextManager[object],
-    ) -> None:
-        self._basis = basis
-        self._state = basis.state
-        self._nodes = basis.nodes
+    def __init__(self, basis: DecisionContext, pages: ContainerPages, safe_mode: SafeMode) -> None:
+        super().__init__(basis)
         self._pages = pages
         self._safe_mode = safe_mode
-        self._lock = lock
 
     def ask(self, question: StopQuery) -> StopImpact:
         """Return the answer. Raise RefusedError(WRONG_DATANODE) for an unknown datanode or
@@ -94,12 +84,12 @@ class StopImpactAnalyzer:
 
     def _looked(self, question: StopQuery) -> tuple[StopImpact, bool]:
         """Check once; also return whether the datanodes kept their health meanwhile."""
-        with self._lock:
+        with self.access.lock:
             begun = self._begin(question)
         outlook = ImpactTotals()
         for page in self._pages.of(begun.container_ids):
             outlook.add(page.batch, page.rules, begun.targets)
-        with self._lock:
+        with self.access.lock:
             is_same = self._stamp() == begun.stamp
             return self._foreseen(question, begun, outlook, is_same=is_same), is_same
 
@@ -146,7 +136,7 @@ class StopImpactAnalyzer:
         return rows["container_id"][there].astype(np.int64), words.count("")
 
     def _is_confirmed(self, datanode_id: str) -> bool:
-        return self._basis.cases.is_confirmed(datanode_id)
+        return self._cases.is_confirmed(datanode_id)
 
     def _stamp(self) -> Stamp:
         """Return the values that must be the same for every page."""
@@ -168,7 +158,7 @@ class StopImpactAnalyzer:
             reasons.append("datanodes came and went while they were looked at")
         stays = [
             candidate
-            for candidate in self._basis.cases.candidates()
+            for candidate in self._cases.candidates()
             if candidate.datanode_id not in begun.targets.nodes
         ]
         free_bytes = sum(max(0, c.available_bytes - c.scheduled_bytes) for c in stays)
@@ -183,7 +173,7 @@ class StopImpactAnalyzer:
             len(opened),
             len({container.client_id for container in opened} - {""}),
             self._wait_ms(begun.targets) if outlook.lacking_count else 0,
-            self._basis.commands.copy_rate.estimate_ms(outlook.rebuild_bytes) // lanes,
+            self._commands.copy_rate.estimate_ms(outlook.rebuild_bytes) // lanes,
             len(stays),
             free_bytes,
             not room,
@@ -205,7 +195,7 @@ class StopImpactAnalyzer:
             if self._nodes.health(name) is not NodeHealthState.DEAD
             and (targets.is_for_good or self._op_state(name) not in NEVER_DEAD)
         ]
-        return self._basis.options.dead_after_ms if waited else 0
+        return self._options.dead_after_ms if waited else 0
 
     def _op_state(self, datanode_id: str) -> OpState:
         node = self._state.nodes.get(datanode_id)

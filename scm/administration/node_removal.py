@@ -9,11 +9,10 @@ differ from those of its peers, and a reconcile makes it delete the blocks, too
 (`scm.replication.reconciling.healing`).
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 import structlog
@@ -23,13 +22,15 @@ from health import words
 from health.departure import FREE, is_readable, obstacles
 from health.judge import diagnose
 from health.segments import Bools
+from scm.administration.close_requests import ContainerCloser
 from scm.administration.container_pages import ContainerPage, ContainerPages
 from scm.administration.operator_commands import NodeDecision
-from scm.cluster.basis import DecisionContext
+from scm.cluster.basis import ControlComponent, DecisionContext
 from scm.cluster.safemode import SafeMode
+from scm.containers.observer import ContainerStateUpdater
 from scm.replication.judging.live_judge import LiveHealthJudge
 from scm.state.audit_trail import AuditEntry
-from scm.state.database import StateChange, StateDatabase
+from scm.state.database import StateChange
 from scm.state.facts import ContainerState, NodeHealthState, OpState, OutcomeState
 
 LOOKS_PER_TURN: Final = 2_000  # replicas of one node while the lock is held
@@ -41,6 +42,13 @@ _GONE: Final = frozenset({ContainerState.DELETING, ContainerState.DELETED})
 _log = structlog.get_logger("suture.scm")
 
 
+class NodeMemory(Protocol):
+    """An object that keeps facts about nodes in memory."""
+
+    def forget(self, datanode_id: str) -> None:
+        """Drop everything recorded about a node."""
+
+
 @dataclass(frozen=True, slots=True)
 class RemovalLoss:
     """The records that the state would lose with a node."""
@@ -50,47 +58,30 @@ class RemovalLoss:
     fewer: int  # containers still readable, but with fewer replicas than required
 
 
-class RemovalLossCalculator:
-    """Computes the records that would be lost. Takes the control plane's lock itself, page
-    by page.
-    """
+class NodeRemoval(ControlComponent):
+    """Removes replica records and nodes."""
 
     def __init__(
-        self, state: StateDatabase, pages: ContainerPages, lock: AbstractContextManager[object]
+        self,
+        basis: DecisionContext,
+        judge: LiveHealthJudge,
+        safe_mode: SafeMode,
+        pages: ContainerPages,
+        closures: ContainerCloser,
+        observer: ContainerStateUpdater,
+        memories: Sequence[NodeMemory],
     ) -> None:
-        self._state = state
-        self._pages = pages
-        self._lock = lock
-
-    def of(self, datanode_ids: Collection[str]) -> dict[str, RemovalLoss]:
-        """Return what would be lost with each of some dead nodes if all of them are removed."""
-        found = {}
-        for datanode_id in datanode_ids:
-            with self._lock:
-                held = self._state.replicas.ids_on(datanode_id).copy()
-            needed: list[int] = []
-            fewer = 0
-            for page in self._pages.of(held):
-                is_readable, is_enough = _without_the_dead(page)
-                needed += page.batch.containers.container_id[~is_readable].tolist()
-                fewer += int(np.count_nonzero(is_readable & ~is_enough))
-            found[datanode_id] = RemovalLoss(len(held), tuple(needed), fewer)
-        return found
-
-
-class NodeRemoval:
-    """Removes replica records and nodes. Callers hold the control plane's lock."""
-
-    def __init__(self, basis: DecisionContext, judge: LiveHealthJudge, safe_mode: SafeMode) -> None:
-        self._state = basis.state
-        self._nodes = basis.nodes
-        self._commands = basis.commands
+        super().__init__(basis)
         self._judge = judge
         self._safe_mode = safe_mode
+        self._pages = pages
+        self._closures = closures
+        self._observer = observer
+        self._memories = (basis.nodes, *memories)
         self._needed = self._state.settled()  # checked: these records of a dead node are needed
 
-    def turn(self, change: StateChange) -> set[int]:
-        """Remove replica records of dead decommissioned nodes; return the containers concerned."""
+    def turn(self, change: StateChange) -> None:
+        """Remove replica records of dead decommissioned nodes. The caller holds the lock."""
         struck: set[int] = set()
         for datanode_id in sorted(self._nodes.dead):
             node = self._state.nodes.get(datanode_id)
@@ -109,25 +100,71 @@ class NodeRemoval:
             change.on_commit(
                 _log.info, "replicas_struck_off", count=len(struck), why="decommissioned and dead"
             )
-        return struck
+        self._observer.observe_struck(change, struck)
 
-    def refused(self, datanode_ids: Sequence[str]) -> list[NodeDecision]:
+    def remove_nodes(
+        self, datanode_ids: Sequence[str], *, is_forced: bool, is_dry_run: bool
+    ) -> list[NodeDecision]:
+        """Remove dead nodes and their replica records, as far as no data needs them.
+
+        It works in portions; a node that calls before its records are gone is not removed. A node
+        that is already gone does not block the others: a caller that repeats an interrupted request
+        need not know how far it came.
+        """
+        with self.access.lock:
+            refused = self._refused(datanode_ids)
+            there = [node for node in datanode_ids if not self._is_gone(node)]
+        if refused:
+            return refused
+        losses = {node: self._loss_of(node) for node in there}
+        found = {node: _gone(node) for node in datanode_ids}
+        found |= {d.datanode_id: d for d in judge(losses, is_forced=is_forced)}
+        if not is_dry_run and all(d.code == "OK" for d in found.values()):
+            with self.access.change() as change:
+                self._closures.end_writes_on(change, there, "one of its nodes was removed")
+            found |= {node: self._remove(found[node], losses[node]) for node in there}
+        return list(found.values())
+
+    def _remove(self, decision: NodeDecision, loss: RemovalLoss) -> NodeDecision:
+        """Remove one node; return why not if it calls meanwhile."""
+        datanode_id = decision.datanode_id
+        is_begun = False
+        while True:
+            with self.access.change() as change:
+                for refused in self._refused([datanode_id]):
+                    return refused
+                if self._is_gone(datanode_id):
+                    return _gone(datanode_id)
+                if not is_begun:  # if it calls from now on, it registers and reports all it has
+                    is_begun = True
+                    for memory in self._memories:
+                        memory.forget(datanode_id)
+                struck = self._strike_some(change, datanode_id)
+                self._observer.observe_struck(change, struck)
+                if not struck:
+                    self._finish(change, datanode_id, loss)
+                    return decision
+
+    def _loss_of(self, datanode_id: str) -> RemovalLoss:
+        """Return what would be lost with a dead node; its containers are judged page by page."""
+        with self.access.lock:
+            held = self._state.replicas.ids_on(datanode_id).copy()
+        needed: list[int] = []
+        fewer = 0
+        for page in self._pages.of(held):
+            is_readable, is_enough = _without_the_dead(page)
+            needed += page.batch.containers.container_id[~is_readable].tolist()
+            fewer += int(np.count_nonzero(is_readable & ~is_enough))
+        return RemovalLoss(len(held), tuple(needed), fewer)
+
+    def _refused(self, datanode_ids: Sequence[str]) -> list[NodeDecision]:
         """Return the nodes that may not be removed regardless of what they hold, and why not."""
         return [d for n in datanode_ids if (d := self._refusal(n)) is not None]
 
-    def is_gone(self, datanode_id: str) -> bool:
-        """Return True if there is nothing to remove. A caller that repeats an interrupted request
-        need not know how far it came.
-        """
+    def _is_gone(self, datanode_id: str) -> bool:
         return self._state.nodes.get(datanode_id) is None
 
-    def begin(self, datanode_id: str) -> None:
-        """Make a node that is being removed register again if it calls before its records are gone.
-        It then reports all its replicas.
-        """
-        self._nodes.forget(datanode_id)
-
-    def strike_some(self, change: StateChange, datanode_id: str) -> list[int]:
+    def _strike_some(self, change: StateChange, datanode_id: str) -> list[int]:
         """Remove some of a node's replica records; return them, or an empty list when none are
         left.
         """
@@ -136,7 +173,7 @@ class NodeRemoval:
         self._release(change, datanode_id, struck)
         return struck
 
-    def remove(self, change: StateChange, datanode_id: str, loss: RemovalLoss) -> None:
+    def _finish(self, change: StateChange, datanode_id: str, loss: RemovalLoss) -> None:
         """Remove a node all of whose replica records are gone."""
         waiting = self._state.commands
         for command in [*waiting.of_node(datanode_id), *waiting.adds_to(datanode_id)]:
@@ -158,7 +195,7 @@ class NodeRemoval:
         )
 
     def _refusal(self, datanode_id: str) -> NodeDecision | None:
-        if self.is_gone(datanode_id):
+        if self._is_gone(datanode_id):
             return None
         if self._safe_mode.is_on:
             return NodeDecision(datanode_id, Code.SAFE_MODE, "in safe mode nothing is decided")
@@ -191,7 +228,7 @@ class NodeRemoval:
         return container.state is ContainerState.CLOSED or mine is None or mine.bcsid <= newest
 
 
-def gone(datanode_id: str) -> NodeDecision:
+def _gone(datanode_id: str) -> NodeDecision:
     """Return the decision for a node that has nothing to remove."""
     message = "is not in the books: it was removed before, or never registered"
     return NodeDecision(datanode_id, "OK", message)

@@ -16,7 +16,7 @@ from typing import Final
 import structlog
 
 from agent.errors import Code
-from scm.cluster.basis import DecisionContext
+from scm.cluster.basis import ControlComponent, DecisionContext
 from scm.cluster.safemode import SafeMode
 from scm.containers.open_containers import WriterSessions
 from scm.state.audit_trail import AuditEntry
@@ -29,15 +29,13 @@ _WHY: Final = "datanodes have seen a later state than this one"
 _log = structlog.get_logger("suture.scm")
 
 
-class OlderStates:
+class OlderStates(ControlComponent):
     """Detects outdated states. Callers hold the control plane's lock."""
 
     def __init__(
         self, basis: DecisionContext, safe_mode: SafeMode, writers: WriterSessions
     ) -> None:
-        self._state = basis.state
-        self._commands = basis.commands
-        self._clock = basis.clock
+        super().__init__(basis)
         self._safe_mode = safe_mode
         self._writers = writers
         self.trouble = ""

@@ -5,22 +5,25 @@ confirmation sends it back. Safety does not depend on the requester: a replica i
 enough whole and equal ones stay, and a copy is placed only where there is room.
 """
 
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from agent.errors import Code
-from scm.cluster.basis import DecisionContext
-from scm.cluster.case import ContainerContext, PlacedReplica, needed_bytes, neighbours
+from scm.administration.previews import Previews
+from scm.cluster.basis import ControlComponent, DecisionContext
+from scm.cluster.case import ContainerContext, container_fingerprint, needed_bytes, neighbours
 from scm.cluster.commands.loads import DELETE_LIMIT
 from scm.cluster.safemode import SafeMode
 from scm.replication.guards.delete_safety import good_replicas
 from scm.replication.guards.origins import may_be_removed
 from scm.replication.guards.shard_guard import may_lose_shard, operator_keep_count, whole_count
 from scm.replication.judging.live_judge import HealthRow, LiveHealthJudge
+from scm.replication.reconciling.attempts import ReconcileScheduler
 from scm.replication.reconciling.plan_check import ASKED_FOR, ContainerDecision, PlannedCommand
 from scm.replication.replication_manager import PlannedCopy, ReplicationManager
+from scm.state.access import state_change
 from scm.state.database import StateChange
 from scm.state.facts import CommandKind, Container, ContainerState, Node
 
@@ -66,8 +69,8 @@ class DatanodeQueue:
         return self.replication_load >= self.replication_limit
 
 
-class OperatorCommands:
-    """Carries out operators' requests. Callers hold the control plane's lock."""
+class OperatorCommands(ControlComponent):
+    """Carries out operators' requests. Callers of `copy` and `remove` hold the lock."""
 
     def __init__(
         self,
@@ -75,15 +78,32 @@ class OperatorCommands:
         judge: LiveHealthJudge,
         manager: ReplicationManager,
         safe_mode: SafeMode,
+        reconciles: ReconcileScheduler,
+        previews: Previews,
     ) -> None:
-        self._state = basis.state
-        self._nodes = basis.nodes
-        self._commands = basis.commands
-        self._cases = basis.cases
+        super().__init__(basis)
         self._judge = judge
         self._manager = manager
         self._safe_mode = safe_mode
+        self._reconciles = reconciles
+        self._previews = previews
 
+    @state_change
+    def reconcile(
+        self,
+        change: StateChange,
+        container_ids: Sequence[int],
+        *,
+        worlds: Sequence[int] = (),
+        dry_run: bool = False,
+    ) -> list[ContainerDecision]:
+        """Order a reconcile of each eligible container."""
+        order = partial(self._reconciles.order, change)
+        return self._previews.each(
+            container_ids, worlds, self._previews.reconcile if dry_run else order
+        )
+
+    @state_change
     def replicate(
         self,
         change: StateChange,
@@ -104,6 +124,7 @@ class OperatorCommands:
 
         return self._each(change, container_ids, worlds, decide)
 
+    @state_change
     def delete(
         self,
         change: StateChange,
@@ -135,6 +156,7 @@ class OperatorCommands:
 
         return self._each(change, container_ids, worlds, decide, is_for_shards=True)
 
+    @state_change
     def order_nodes(
         self, change: StateChange, datanode_ids: Sequence[str], kind: CommandKind
     ) -> list[NodeDecision]:
@@ -362,16 +384,3 @@ class OperatorCommands:
 def _coded(container: Container) -> ContainerDecision:
     message = f"container is erasure-coded ({container.scheme}): its shards are rebuilt"
     return ContainerDecision(container.container_id, "INELIGIBLE_REPLICATION_TYPE", message)
-
-
-def container_fingerprint(case: ContainerContext) -> int:
-    """Return a fingerprint of everything that a decision about the container depends on."""
-
-    def facts(p: PlacedReplica) -> tuple[object, ...]:
-        r = p.replica
-        root = None if r.tree is None else r.tree.root
-        state = (r.state, r.bcsid, root, r.finding_count, r.load_error)
-        return (p.datanode_id, p.health, p.op_state, *state)
-
-    world = [case.container.state, *map(facts, case.placed), *case.adds, "-", *case.deletes]
-    return zlib.crc32(repr(world).encode())

@@ -14,13 +14,14 @@ from merkle.replica import ReplicaState
 from scm.administration.close_requests import ContainerCloser
 from scm.administration.operator_commands import OperatorCommands
 from scm.administration.previews import Previews
-from scm.cluster.basis import DecisionContext
+from scm.cluster.basis import ControlComponent, DecisionContext
 from scm.cluster.case import ContainerContext
 from scm.cluster.safemode import SafeMode
 from scm.containers.emptying import next_step
 from scm.replication.judging.live_judge import HealthRow, LiveHealthJudge
 from scm.replication.reconciling.attempts import ReconcileScheduler
 from scm.replication.reconciling.plan_check import ContainerDecision, PlanRow, check
+from scm.state.access import state_change
 from scm.state.database import StateChange
 from scm.state.facts import CommandKind, Container, ContainerState
 
@@ -29,8 +30,8 @@ AWAITS_REPAIR: Final = "AWAITS_REPAIR"
 LATER: Final = "is judged again once the one before it is ordered"
 
 
-class PlanApplier:
-    """Applies plans. Callers hold the control plane's lock."""
+class PlanApplier(ControlComponent):
+    """Applies plans."""
 
     def __init__(
         self,
@@ -42,10 +43,7 @@ class PlanApplier:
         closures: ContainerCloser,
         previews: Previews,
     ) -> None:
-        self._state = basis.state
-        self._nodes = basis.nodes
-        self._cases = basis.cases
-        self._clock = basis.clock
+        super().__init__(basis)
         self._judge = judge
         self._reconciles = reconciles
         self._admin = admin
@@ -53,10 +51,19 @@ class PlanApplier:
         self._closures = closures
         self._previews = previews
 
-    def apply_all(
-        self, change: StateChange, rows: Sequence[PlanRow], worlds: Sequence[int], *, dry_run: bool
+    @state_change
+    def apply_plan(
+        self,
+        change: StateChange,
+        rows: Sequence[PlanRow],
+        *,
+        worlds: Sequence[int] = (),
+        dry_run: bool,
     ) -> list[ContainerDecision]:
-        """Order what the rows request, each if it is still right; none if a fingerprint differs."""
+        """Order what the rows request, each if it is still right; none if a fingerprint differs.
+
+        `worlds` are the fingerprints of a dry run of the same rows.
+        """
         aborted = self._previews.aborted(rows, worlds)
         if aborted:
             return aborted

@@ -5,34 +5,23 @@ from dataclasses import replace
 from typing import Final
 
 from agent.errors import Code
-from scm.administration.operator_commands import container_fingerprint
-from scm.cluster.case import ContainerContext
-from scm.cluster.cases import ContainerContexts
-from scm.cluster.commands.pending_ops import PendingOps
+from scm.cluster.basis import ControlComponent, DecisionContext
+from scm.cluster.case import ContainerContext, container_fingerprint
 from scm.replication.guards.delete_safety import good_replicas
 from scm.replication.guards.shard_guard import whole_count
 from scm.replication.reconciling.attempts import ReconcileScheduler
 from scm.replication.reconciling.eligibility import Eligibility
 from scm.replication.reconciling.plan_check import ContainerDecision, PlannedCommand, PlanRow
-from scm.state.database import StateDatabase
 from scm.state.facts import CommandKind, Container
 
 CHANGED_TOLD_MAX: Final = 5  # containers named as the reason when a plan is rejected
 
 
-class Previews:
+class Previews(ControlComponent):
     """Previews without deciding or changing anything. Callers hold the control plane's lock."""
 
-    def __init__(
-        self,
-        state: StateDatabase,
-        cases: ContainerContexts,
-        commands: PendingOps,
-        reconciles: ReconcileScheduler,
-    ) -> None:
-        self._state = state
-        self._cases = cases
-        self._commands = commands
+    def __init__(self, basis: DecisionContext, reconciles: ReconcileScheduler) -> None:
+        super().__init__(basis)
         self._reconciles = reconciles
 
     def each(

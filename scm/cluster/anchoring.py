@@ -9,8 +9,9 @@ from typing import Final
 
 import structlog
 
-from scm.state.clock import ScmClock
-from scm.state.database import StateChange, StateDatabase
+from scm.cluster.basis import ControlComponent, DecisionContext
+from scm.state.access import locked
+from scm.state.database import StateChange
 from scm.state.facts import ReportedVolume
 from scm.state.history.anchors import VOLUMES_MAX, Anchor, VolumeAnchors
 
@@ -19,12 +20,11 @@ INTERVAL_MS: Final = 24 * 3600 * 1000
 _log = structlog.get_logger("suture.scm")
 
 
-class AnchorKeeper:
-    """Keeps anchors. Callers hold the control plane's lock."""
+class AnchorKeeper(ControlComponent):
+    """Keeps anchors. Callers of `note` hold the control plane's lock."""
 
-    def __init__(self, state: StateDatabase, clock: ScmClock) -> None:
-        self._state = state
-        self._clock = clock
+    def __init__(self, basis: DecisionContext) -> None:
+        super().__init__(basis)
         self._told: set[tuple[str, str, int, str]] = set()  # heads that went back: logged once
 
     def note(
@@ -34,6 +34,18 @@ class AnchorKeeper:
         for volume in volumes:
             if volume.log_count and volume.volume_id:
                 self._note(change, datanode_id, volume)
+
+    @locked
+    def anchors(self, datanode_id: str = "", volume_id: str = "") -> list[VolumeAnchors]:
+        """Return the anchors of logs, by datanode and volume; without a datanode only the newest of
+        each.
+        """
+        chosen = [
+            one if datanode_id else VolumeAnchors(one.datanode_id, one.volume_id, one.anchors[-1:])
+            for one in self._state.anchors.values()
+            if datanode_id in {"", one.datanode_id} and volume_id in {"", one.volume_id}
+        ]
+        return sorted(chosen, key=lambda one: (one.datanode_id, one.volume_id))
 
     def _note(self, change: StateChange, datanode_id: str, volume: ReportedVolume) -> None:
         table, now_ms = self._state.anchors, self._clock.wall_ms()

@@ -4,6 +4,7 @@ The judge (`health.judge`) evaluates containers. This is for questions about a s
 where a copy may go, and whether a replica may really be removed.
 """
 
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -106,3 +107,16 @@ def neighbours(case: ContainerContext) -> tuple[set[str], set[str]]:
         )
         (excluded if is_out else used).add(p.datanode_id)
     return used, excluded
+
+
+def container_fingerprint(case: ContainerContext) -> int:
+    """Return a fingerprint of everything that a decision about the container depends on."""
+
+    def facts(p: PlacedReplica) -> tuple[object, ...]:
+        r = p.replica
+        root = None if r.tree is None else r.tree.root
+        state = (r.state, r.bcsid, root, r.finding_count, r.load_error)
+        return (p.datanode_id, p.health, p.op_state, *state)
+
+    world = [case.container.state, *map(facts, case.placed), *case.adds, "-", *case.deletes]
+    return zlib.crc32(repr(world).encode())

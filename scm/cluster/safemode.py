@@ -34,11 +34,10 @@ from numpy.typing import NDArray
 
 from agent.errors import Code, RefusedError
 from merkle.replica import ReplicaState
-from scm.cluster.nodes import NodeManager
-from scm.state.clock import ScmClock
-from scm.state.database import StateChange, StateDatabase
+from scm.cluster.basis import ControlComponent, DecisionContext
+from scm.state.access import locked
+from scm.state.database import StateChange
 from scm.state.facts import ContainerState, OpState, data_count_of
-from scm.state.options import ScmOptions
 from scm.state.replicas.arena import Rows
 from scm.state.replicas.replica_table import NO_WORD
 from scm.state.single_values import RestoreRecord
@@ -120,18 +119,15 @@ def evaluate(
     return answer(True, f"{share}, with {held}; the others are away")
 
 
-class SafeMode:
+class SafeMode(ControlComponent):
     """Safe mode of this process. Once ended it stays ended, unless the state proves to be an older
-    one. Callers hold the control plane's lock.
+    one. Callers of undecorated methods hold the lock.
     """
 
-    def __init__(
-        self, state: StateDatabase, nodes: NodeManager, clock: ScmClock, options: ScmOptions
-    ) -> None:
-        self._state = state
-        self._nodes = nodes
-        self._clock = clock
-        self._options = options
+    def __init__(self, basis: DecisionContext, confirmed: Collection[str]) -> None:
+        """`confirmed` has the nodes that have reported all their replicas since the start."""
+        super().__init__(basis)
+        self._confirmed = confirmed
         self._begin()
 
     def _begin(self) -> None:
@@ -157,13 +153,18 @@ class SafeMode:
         """True while safe mode is on."""
         return not self._gate.is_open
 
-    def look(self, confirmed: Collection[str]) -> SafeModeStatus:
-        """Evaluate again unless open; `confirmed` nodes have reported all their replicas."""
+    @locked
+    def status(self) -> SafeModeStatus:
+        """Return the state of safe mode and the nodes it waits for."""
+        return self.look()
+
+    def look(self) -> SafeModeStatus:
+        """Return the status; evaluate it again unless safe mode has ended."""
         if not self._gate.is_open:
             counted = {
                 node.datanode_id for node in self._state.nodes.values() if node.op_state not in _OFF
             }
-            self._seen |= counted.intersection(confirmed)
+            self._seen |= counted.intersection(self._confirmed)
             expected = self._online & counted
             self._gate = evaluate(
                 expected,
@@ -190,6 +191,7 @@ class SafeMode:
         self._state.is_cold = True
         self._begin()
 
+    @locked
     def leave(self) -> SafeModeStatus:
         """End safe mode on an operator's request. Raise RefusedError while a restore is
         unfinished.

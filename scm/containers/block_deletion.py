@@ -14,7 +14,7 @@ replica records are removed.
 import hashlib
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
 from math import inf
@@ -24,16 +24,13 @@ from typing import Final
 import numpy as np
 import structlog
 
-from agent.errors import Code
+from agent.errors import Code, UnavailableError
 from merkle.replica import TREE_STATES
 from scm.cluster import lifecycle
+from scm.cluster.basis import ControlComponent, DecisionContext
 from scm.cluster.case import LEAVING
-from scm.cluster.cases import ContainerContexts
-from scm.cluster.commands.pending_ops import PendingOps
-from scm.cluster.nodes import NodeManager
 from scm.containers.emptying import RETURNED, next_step
-from scm.state.clock import ScmClock
-from scm.state.database import StateChange, StateDatabase
+from scm.state.database import StateChange
 from scm.state.facts import (
     CommandKind,
     CommandOutcome,
@@ -50,6 +47,7 @@ BLOCKS_PER_TRANSACTION: Final = 1_000
 UNEVEN_S: Final = 60.0  # replicas may differ in their blocks for this long after a delete
 UNEVEN_PER_TURN: Final = 200  # while the lock is held
 LOOKS_PER_TURN: Final = 2_000  # containers being deleted, while the lock is held
+DELETES_PER_TURN: Final = 200  # keys, while the lock is held
 
 _DONE: Final = frozenset({ContainerState.CLOSED, ContainerState.QUASI_CLOSED})
 _GONE: Final = frozenset({ContainerState.DELETED})
@@ -79,22 +77,13 @@ def key_fingerprint(key: Key) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) or 1
 
 
-class BlockDeletion:
-    """Deletes keys, blocks and empty containers. Callers hold the control plane's lock."""
+class BlockDeletion(ControlComponent):
+    """Deletes keys, blocks and empty containers. Callers hold the lock, but of `delete_keys`."""
 
-    def __init__(
-        self,
-        state: StateDatabase,
-        nodes: NodeManager,
-        cases: ContainerContexts,
-        commands: PendingOps,
-        clock: ScmClock,
-    ) -> None:
+    def __init__(self, basis: DecisionContext) -> None:
+        super().__init__(basis)
+        state = basis.state
         self._state = state
-        self._nodes = nodes
-        self._cases = cases
-        self._commands = commands
-        self._clock = clock
         self._unsent: dict[tuple[int, bool], int] = {}
         """By container, and whether it is unproven: a transaction that was sent to no datanode."""
         self._resting = state.settled()  # containers with deletes pending on dead nodes only
@@ -112,16 +101,31 @@ class BlockDeletion:
 
     def delete_keys(
         self,
-        change: StateChange,
         names: Sequence[str],
         worlds: Sequence[int] = (),
         *,
         dry_run: bool,
+        is_wanted: Callable[[], bool] = lambda: True,
     ) -> list[KeyDeletion]:
-        """Delete keys. Those that do not exist are named; the others are gone when this returns.
+        """Delete keys at once and their blocks over time: some per step, so that other calls get
+        the lock. Raise UnavailableError(CANCELLED) once `is_wanted` returns False.
 
-        A key that is no longer the one that `worlds` identify is not deleted.
+        Keys that do not exist are named; the others are gone when this returns. A key that is no
+        longer the one that `worlds` identify is not deleted.
         """
+        deletions: list[KeyDeletion] = []
+        for start in range(0, len(names), DELETES_PER_TURN):
+            turn = slice(start, start + DELETES_PER_TURN)
+            with self.access.change() as change:
+                if not is_wanted():
+                    told = f"the caller has gone: {start} of {len(names)} keys were looked at"
+                    raise UnavailableError(Code.CANCELLED, told)
+                deletions += self._delete_some(change, names[turn], worlds[turn], dry_run=dry_run)
+        return deletions
+
+    def _delete_some(
+        self, change: StateChange, names: Sequence[str], worlds: Sequence[int], *, dry_run: bool
+    ) -> list[KeyDeletion]:
         deletions, gone = [], []
         for number, name in enumerate(names):
             key = self._state.keys.get(name)

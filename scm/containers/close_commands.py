@@ -9,7 +9,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from scm.cluster import lifecycle
-from scm.cluster.basis import DecisionContext
+from scm.cluster.basis import ControlComponent, DecisionContext
 from scm.cluster.commands import command_limits
 from scm.state.database import StateChange
 from scm.state.facts import CommandKind, Container, PendingCommand
@@ -22,16 +22,11 @@ class _Attempt:
     not_before_s: float
 
 
-class CloseCommands:
+class CloseCommands(ControlComponent):
     """Sends close commands for replicas."""
 
     def __init__(self, basis: DecisionContext) -> None:
-        self._state = basis.state
-        self._nodes = basis.nodes
-        self._commands = basis.commands
-        self._cases = basis.cases
-        self._clock = basis.clock
-        self._options = basis.options
+        super().__init__(basis)
         self._attempts: dict[int, dict[str, _Attempt]] = {}
         """By container and datanode: closes that were commanded and are not seen to be done."""
         self._closed: ContainerBitmap = self._state.settled()

@@ -5,18 +5,17 @@ Callers hold the control plane's lock.
 
 from agent.errors import Code
 from scm.cluster import lifecycle
-from scm.cluster.basis import DecisionContext
+from scm.cluster.basis import ControlComponent, DecisionContext
 from scm.replication.reconciling.attempts import ReconcileScheduler
 from scm.state.database import StateChange
 from scm.state.facts import CommandKind, CommandOutcome, Container, OutcomeState, PendingCommand
 
 
-class OutcomeProcessor:
+class OutcomeProcessor(ControlComponent):
     """Applies the outcomes of commands."""
 
     def __init__(self, basis: DecisionContext, reconciles: ReconcileScheduler) -> None:
-        self._state = basis.state
-        self._commands = basis.commands
+        super().__init__(basis)
         self._reconciles = reconciles
 
     def take_in(self, change: StateChange, outcome: CommandOutcome) -> Container | None:

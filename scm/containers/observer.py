@@ -7,7 +7,8 @@ from typing import Final
 import structlog
 
 from scm.cluster import lifecycle
-from scm.cluster.basis import DecisionContext
+from scm.cluster.basis import ControlComponent, DecisionContext
+from scm.cluster.last_copies import LastReplicaTracker
 from scm.containers.block_deletion import BlockDeletion
 from scm.containers.close_commands import CloseCommands
 from scm.state.database import StateChange
@@ -20,7 +21,7 @@ _COMMIT_OVER: Final = frozenset(
 _log = structlog.get_logger("suture.scm")
 
 
-class ContainerStateUpdater:
+class ContainerStateUpdater(ControlComponent):
     """Moves containers along their lifecycle. Callers hold the control plane's lock."""
 
     def __init__(
@@ -28,14 +29,12 @@ class ContainerStateUpdater:
         basis: DecisionContext,
         deletions: BlockDeletion,
         closes: CloseCommands,
+        last_copies: LastReplicaTracker,
     ) -> None:
-        self._state = basis.state
-        self._nodes = basis.nodes
-        self._commands = basis.commands
-        self._cases = basis.cases
-        self._clock = basis.clock
+        super().__init__(basis)
         self._deletions = deletions
         self._closes = closes
+        self._last_copies = last_copies
 
     def observe_all(self, change: StateChange, container_ids: Collection[int]) -> None:
         """Do the same for many, most of which are closed and need nothing: these are skipped."""
@@ -60,6 +59,11 @@ class ContainerStateUpdater:
             self._commands.review(change, container_id)
             self._deletions.finish(change, container_id)
             self.move(change, container, self._seen(container, now_ms))
+
+    def observe_struck(self, change: StateChange, container_ids: Collection[int]) -> None:
+        """Evaluate containers again after some of their replica records were removed."""
+        self._last_copies.recount(change, container_ids)
+        self.observe(change, container_ids)
 
     def _seen(self, container: Container, now_ms: int) -> Container:
         """Return a container as its datanodes that are not dead show it.

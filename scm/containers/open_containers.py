@@ -18,11 +18,9 @@ from agent.ec.scheme import parse_scheme
 from agent.errors import Code, RefusedError, size_text
 from scm.cluster import lifecycle
 from scm.cluster.allocate import choose_nodes
-from scm.cluster.cases import ContainerContexts
-from scm.cluster.nodes import NodeManager
+from scm.cluster.basis import ControlComponent, DecisionContext
 from scm.containers.block_deletion import BlockDeletion
-from scm.state.clock import ScmClock
-from scm.state.database import StateChange, StateDatabase
+from scm.state.database import StateChange
 from scm.state.facts import (
     Allocation,
     Container,
@@ -31,7 +29,6 @@ from scm.state.facts import (
     block_bytes_max,
     replica_bytes,
 )
-from scm.state.options import ScmOptions
 
 BLOCKS_PER_CONTAINER_MAX: Final = 1_000_000
 SEALED_IDLE_MS: Final = 30_000  # for a sealed container that waits for commits
@@ -48,27 +45,15 @@ class AllocatedBlock:
     datanode_ids: tuple[str, ...]
 
 
-class WriterSessions:
+class WriterSessions(ControlComponent):
     """Allocates, commits and ends sessions. Callers hold the control plane's lock.
 
     Containers that should close are left in state CLOSING; sending commands is not done here.
     """
 
-    def __init__(
-        self,
-        state: StateDatabase,
-        nodes: NodeManager,
-        cases: ContainerContexts,
-        deletions: BlockDeletion,
-        clock: ScmClock,
-        options: ScmOptions,
-    ) -> None:
-        self._state = state
+    def __init__(self, basis: DecisionContext, deletions: BlockDeletion) -> None:
+        super().__init__(basis)
         self._deletions = deletions
-        self._nodes = nodes
-        self._cases = cases
-        self._clock = clock
-        self._options = options
         self._active_at_s: dict[int, float] = {}
 
     @property

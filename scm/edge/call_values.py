@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from scm.administration.after_restore import InspectedContainer, RecoveredPut
 from scm.administration.operator_commands import DatanodeQueue
 from scm.cluster.replica_map import NodeReplicaReport
-from scm.state.facts import CommandOutcome, Key, OpState, PendingCommand, ReportedVolume
+from scm.state.facts import CommandOutcome, OpState, PendingCommand, ReportedVolume
 from scm.state.starts import ReportedStart
 
 
@@ -76,23 +75,3 @@ class AllocatedBlockInfo:
     local_id: int
     bcsid: int
     replicas: tuple[DatanodeAddress, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class RecoveryCall:
-    """Findings of a recovery after a restore; `is_end`: this is the last call."""
-
-    looked: Sequence[InspectedContainer]
-    keys: Sequence[Key]
-    last_local_id: int
-    is_end: bool
-    is_forced: bool
-
-
-@dataclass(frozen=True, slots=True)
-class RecoveryResult:
-    """Results of a recovery: adopted containers, keys whose delete was finished, and puts."""
-
-    adopted: Sequence[int]
-    deleted: Sequence[str]
-    brought: Sequence[RecoveredPut]

@@ -78,13 +78,13 @@ class HttpStatus:
         found = [v for v in self._control.queries.nodes() if v.node.datanode_id == datanode_id]
         if not found:
             return HttpResponse(b"no such datanode\n", "text/plain", HTTPStatus.NOT_FOUND)
-        return HttpResponse(node_page(found[0], self._control.queries.now_ms()))
+        return HttpResponse(node_page(found[0], self._control.clock.wall_ms()))
 
     def _rack(self, rack: str, page: str) -> HttpResponse:
         found = [view for view in self._control.queries.nodes() if view.node.rack == rack]
         if not found or not (page.isascii() and page.isdigit()) or len(page) > PAGE_DIGITS_MAX:
             return HttpResponse(b"no such rack\n", "text/plain", HTTPStatus.NOT_FOUND)
-        return HttpResponse(rack_page(rack, found, self._control.queries.now_ms(), int(page)))
+        return HttpResponse(rack_page(rack, found, self._control.clock.wall_ms(), int(page)))
 
     def healthz(self) -> HttpResponse:
         """Return the health of the process for supervisors and load balancers."""

@@ -5,8 +5,13 @@ from typing import Final
 from agent.rpc.v1 import scm_pb2
 from agent.rpc.wire.codec import malformed, parse_block_id, parse_container_id
 from agent.rpc.wire.message_map import MessageMap
-from scm.administration.after_restore import InspectedContainer, RecoveredPut, RecoveryBacklog
-from scm.edge.call_values import RecoveryCall, RecoveryResult
+from scm.administration.after_restore import (
+    InspectedContainer,
+    RecoveredPut,
+    RecoveryBacklog,
+    RecoveryCall,
+    RecoveryResult,
+)
 from scm.edge.wire import IDS_MAX, KEYS_MAX, key_from, parse_number, scheme_from
 from scm.state.facts import Key
 

@@ -7,6 +7,7 @@ import grpc
 from agent.rpc.v1 import scm_pb2, scm_pb2_grpc
 from agent.rpc.wire.codec import parse_container_id, parse_int
 from merkle.replica import ID_MAX
+from scm.administration.decommission import LEAVING, RESTING
 from scm.edge import answers, datanode_wire, foreseen, recovering, wire
 from scm.edge.plane.control import ControlPlane
 from scm.state.clock import ScmClock
@@ -23,7 +24,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
     def __init__(self, control: ControlPlane, *, clock: ScmClock, options: ScmOptions) -> None:
         self._control = control
         self._datanodes, self._clients = control.datanodes, control.clients
-        self._operators, self._queries = control.operators, control.queries
+        self._queries = control.queries
         self._clock = clock
         self._options = options
 
@@ -35,8 +36,8 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         """Register a datanode."""
         self._datanodes.register(datanode_wire.registration_from(request))
         return scm_pb2.RegisterResponse(
-            cluster_id=self._control.cluster_id,
-            term=self._control.term,
+            cluster_id=self._control.state.cluster_id,
+            term=self._control.state.term,
             heartbeat_interval_ms=self._options.heartbeat_interval_ms,
         )
 
@@ -126,8 +127,8 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         """Return every node and its health."""
         return scm_pb2.ListNodesResponse(
             nodes=[answers.node_message(view) for view in self._queries.nodes()],
-            term=self._control.term,
-            cluster_id=self._control.cluster_id,
+            term=self._control.state.term,
+            cluster_id=self._control.state.cluster_id,
         )
 
     def ListContainerInfos(
@@ -135,7 +136,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
     ) -> scm_pb2.ListContainerInfosResponse:
         """Return a page of containers by id."""
         start = parse_int(request.start_container_id, "start_container_id", low=0, high=ID_MAX)
-        views, next_id = self._queries.containers(start, _page_size(request.count))
+        views, next_id = self._control.views.containers(start, _page_size(request.count))
         return scm_pb2.ListContainerInfosResponse(
             containers=[answers.container_message(view) for view in views],
             next_container_id=next_id,
@@ -145,7 +146,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         self, request: scm_pb2.GetContainerInfoRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.GetContainerInfoResponse:
         """Return one container."""
-        view = self._queries.container(parse_container_id(request.container_id))
+        view = self._control.views.container(parse_container_id(request.container_id))
         return scm_pb2.GetContainerInfoResponse(container=answers.container_message(view))
 
     def CountContainers(
@@ -163,7 +164,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         ids = wire.container_ids_from(request.container_ids)
         worlds = wire.worlds_from(request.worlds, ids)
         return answers.decisions_message(
-            self._operators.close_containers(
+            self._control.closures.close_containers(
                 ids, worlds=worlds, force=request.force, dry_run=request.dry_run
             )
         )
@@ -175,7 +176,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         ids = wire.container_ids_from(request.container_ids)
         worlds = wire.worlds_from(request.worlds, ids)
         return answers.decisions_message(
-            self._operators.reconcile_containers(ids, worlds=worlds, dry_run=request.dry_run)
+            self._control.admin.reconcile(ids, worlds=worlds, dry_run=request.dry_run)
         )
 
     def ApplyPlan(
@@ -185,7 +186,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         rows = wire.plan_rows_from(request)
         worlds = wire.worlds_from(request.worlds, rows)
         return answers.decisions_message(
-            self._operators.apply_plan(rows, worlds=worlds, dry_run=request.dry_run)
+            self._control.plans.apply_plan(rows, worlds=worlds, dry_run=request.dry_run)
         )
 
     def ExportSnapshot(
@@ -228,7 +229,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         """Delete keys and, in time, their blocks."""
         names = wire.doomed_keys_from(request)
         return answers.deletions_message(
-            self._operators.delete_keys(
+            self._control.deletions.delete_keys(
                 names,
                 wire.worlds_from(request.worlds, names),
                 dry_run=request.dry_run,
@@ -242,7 +243,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         """Order one more copy of each container."""
         ids = wire.container_ids_from(request.container_ids)
         target = request.target_datanode_id
-        decisions = self._operators.replicate_containers(
+        decisions = self._control.admin.replicate(
             ids,
             target_id=wire.parse_name(target, "target_datanode_id") if target else "",
             worlds=wire.worlds_from(request.worlds, ids),
@@ -255,7 +256,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
     ) -> scm_pb2.ContainerDecisions:
         """Order the removal of one datanode's replicas of containers."""
         ids = wire.container_ids_from(request.container_ids)
-        decisions = self._operators.delete_replicas(
+        decisions = self._control.admin.delete(
             ids,
             datanode_id=wire.parse_name(request.datanode_id, "datanode_id"),
             worlds=wire.worlds_from(request.worlds, ids),
@@ -268,7 +269,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
     ) -> scm_pb2.NodeDecisions:
         """Order datanodes to measure their volumes, or to register again."""
         return answers.node_decisions_message(
-            self._operators.order_nodes(*wire.node_order_from(request))
+            self._control.admin.order_nodes(*wire.node_order_from(request))
         )
 
     def GetQueues(
@@ -281,7 +282,8 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         self, request: scm_pb2.SafeModeRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.SafeModeResponse:
         """Return whether decisions are enabled, or enable them."""
-        gate = self._operators.leave_safe_mode() if request.leave else self._queries.safe_mode()
+        safe_mode = self._control.safe_mode
+        gate = safe_mode.leave() if request.leave else safe_mode.status()
         return scm_pb2.SafeModeResponse(
             on=not gate.is_open,
             reason=gate.reason,
@@ -296,14 +298,14 @@ class ScmService(scm_pb2_grpc.ScmServicer):
     ) -> scm_pb2.NodeDecisions:
         """Start departures, maintenance or returns of datanodes."""
         wanted = wire.node_states_from(request)
-        return answers.node_decisions_message(self._operators.set_operational_states(wanted))
+        return answers.node_decisions_message(self._control.departure_requests.submit(wanted))
 
     def RemoveNodes(
         self, request: scm_pb2.RemoveNodesRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.NodeDecisions:
         """Remove dead datanodes and their replica records."""
         return answers.node_decisions_message(
-            self._operators.remove_nodes(
+            self._control.parting.remove_nodes(
                 wire.node_ids_from(request.datanode_ids),
                 is_forced=request.force,
                 is_dry_run=request.dry_run,
@@ -316,19 +318,18 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         """Give up missing containers, or restore them."""
         ids = wire.container_ids_from(request.container_ids)
         worlds = wire.worlds_from(request.worlds, ids)
+        forgetting = self._control.forgetting
         if request.undo:
-            return answers.forgotten_message(
-                self._operators.recall_containers(ids, is_dry_run=request.dry_run)
-            )
+            return answers.forgotten_message(forgetting.recall(ids, is_dry_run=request.dry_run))
         return answers.forgotten_message(
-            self._operators.forget_containers(ids, worlds=worlds, is_dry_run=request.dry_run)
+            forgetting.forget(ids, worlds=worlds, is_dry_run=request.dry_run)
         )
 
     def Foresee(
         self, request: scm_pb2.ForeseeRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.ForeseeResponse:
         """Return the effect of switching datanodes or volumes off."""
-        return foreseen.IMPACT.message(self._queries.foresee(foreseen.question_from(request)))
+        return foreseen.IMPACT.message(self._control.impacts.ask(foreseen.question_from(request)))
 
     def GetReport(
         self, _request: scm_pb2.GetReportRequest, _context: grpc.ServicerContext
@@ -340,24 +341,28 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         self, request: scm_pb2.HoldContainersRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.ContainerDecisions:
         """Suspend management of containers or replicas, or resume it."""
-        decisions = self._operators.hold(
-            wire.container_ids_from(request.container_ids),
-            wire.parse_name(request.datanode_id, "datanode_id") if request.datanode_id else "",
-            release=request.release,
+        holding = self._control.holding
+        do = holding.release if request.release else holding.hold
+        named = request.datanode_id
+        return answers.decisions_message(
+            do(
+                wire.container_ids_from(request.container_ids),
+                wire.parse_name(named, "datanode_id") if named else "",
+            )
         )
-        return answers.decisions_message(decisions)
 
     def ListHolds(
         self, _request: scm_pb2.ListHoldsRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.ListHoldsResponse:
         """Return the suppressed containers and excluded replicas."""
-        return scm_pb2.ListHoldsResponse(holds=answers.HOLD.messages(self._queries.holds()))
+        holds = self._control.holding.holds()
+        return scm_pb2.ListHoldsResponse(holds=answers.HOLD.messages(holds))
 
     def ListAnchors(
         self, request: scm_pb2.ListAnchorsRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.ListAnchorsResponse:
         """Return the recorded heads of verification logs."""
-        logs = self._queries.anchors(request.datanode_id, request.volume_id)
+        logs = self._control.anchoring.anchors(request.datanode_id, request.volume_id)
         return scm_pb2.ListAnchorsResponse(logs=answers.ANCHORS.messages(logs))
 
     def Balance(
@@ -366,12 +371,11 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         """Start, stop or show the moving of replicas from full nodes to empty ones."""
         threshold = parse_int(request.threshold_permille, "threshold_permille", low=0, high=1_000)
         count = parse_int(request.iteration_count, "iteration_count", low=0, high=1_000)
+        balancer = self._control.balancer
         if request.stop or not threshold:
-            return answers.BALANCE.message(self._queries.balance_status(stop=request.stop))
+            return answers.BALANCE.message(balancer.stop() if request.stop else balancer.status())
         return answers.BALANCE.message(
-            self._operators.balance(
-                threshold / 10, count or ITERATIONS_DEFAULT, dry_run=request.dry_run
-            )
+            balancer.start(threshold / 10, count or ITERATIONS_DEFAULT, dry_run=request.dry_run)
         )
 
     def ListContainerKeys(
@@ -400,15 +404,16 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         """Apply the findings of a recovery."""
         found = recovering.found_from(request)
         return recovering.recovered_message(
-            self._operators.recover(found, is_dry_run=request.dry_run)
+            self._control.recovery.recover(found, is_dry_run=request.dry_run)
         )
 
     def ListDepartures(
         self, _request: scm_pb2.ListDeparturesRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.ListDeparturesResponse:
         """Return the datanodes that are not in service, and what they wait for."""
+        departures = self._control.departures
         return answers.departures_message(
-            self._queries.departures(), *self._queries.locked_together()
+            departures.departures(), *map(departures.locked_together, (LEAVING, RESTING))
         )
 
 

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from heapq import merge
 from typing import Final
 
+from agent.errors import Code, RefusedError
 from merkle.diff import SummaryComparison, compare
 from merkle.replica import TREE_STATES, ReplicaState
-from scm.cluster.nodes import NodeManager
+from scm.cluster.basis import ControlComponent, DecisionContext
 from scm.cluster.replica_map import ReportProcessor
-from scm.state.database import StateDatabase
+from scm.state.access import locked
 from scm.state.facts import (
     Container,
     Key,
@@ -115,12 +116,11 @@ def comparison(container: Container | None, replicas: Sequence[Replica]) -> str:
     return shards_hint(replicas) if is_coded else checksums_hint(replicas)
 
 
-class ViewBuilder:
-    """Builds the views. Callers hold the control plane's lock."""
+class ViewBuilder(ControlComponent):
+    """Builds the views. Callers of undecorated methods hold the lock."""
 
-    def __init__(self, state: StateDatabase, nodes: NodeManager, reports: ReportProcessor) -> None:
-        self._state = state
-        self._nodes = nodes
+    def __init__(self, basis: DecisionContext, reports: ReportProcessor) -> None:
+        super().__init__(basis)
         self._reports = reports
 
     def nodes(self, datanode_ids: Sequence[str] | None = None) -> list[NodeView]:
@@ -145,7 +145,19 @@ class ViewBuilder:
             if node is not None
         ]
 
-    def container(self, container_id: int) -> ContainerView | None:
+    @locked
+    def container(self, container_id: int) -> ContainerView:
+        """Return one container. Raise RefusedError(CONTAINER_NOT_FOUND)."""
+        view = self.known(container_id)
+        if view is None:
+            raise RefusedError(
+                Code.CONTAINER_NOT_FOUND,
+                f"no container {container_id}",
+                container_id=container_id,
+            )
+        return view
+
+    def known(self, container_id: int) -> ContainerView | None:
         """Return one container, including an unknown one that a datanode reported."""
         container = self._state.containers.get(container_id)
         replicas = self._state.replicas.of(container_id)
@@ -166,6 +178,7 @@ class ViewBuilder:
             is_forgotten,
         )
 
+    @locked
     def containers(self, start: int, count: int) -> tuple[list[ContainerView], int]:
         """Return up to `count` containers from id `start` on, and the next id (0: no more).
 
@@ -176,7 +189,7 @@ class ViewBuilder:
         page: list[ContainerView] = []
         made = range(first, self._state.counters["next_container_id"])
         for container_id in merge(filter(self._is_made, made), unknown):
-            view = self.container(container_id)
+            view = self.known(container_id)
             if view is None or (page and page[-1].container_id == container_id):
                 continue
             if len(page) == count:

@@ -7,7 +7,7 @@ Callers hold the control plane's lock.
 
 from collections.abc import Collection, Sequence
 
-from scm.cluster.basis import DecisionContext
+from scm.cluster.basis import ControlComponent, DecisionContext
 from scm.cluster.case import ContainerContext, PlacedReplica
 from scm.replication.guards import origins
 from scm.replication.guards.delete_safety import is_whole, movable
@@ -23,7 +23,7 @@ from scm.replication.repairing.reconstruction import Reconstructor
 from scm.state.facts import CommandKind, CommandPriority, ContainerState, PendingCommand
 
 
-class PreSendCheck:
+class PreSendCheck(ControlComponent):
     """Finds objections to commands that are no longer right."""
 
     def __init__(
@@ -33,9 +33,7 @@ class PreSendCheck:
         reconciles: ReconcileScheduler,
         coding: Reconstructor,
     ) -> None:
-        self._state = basis.state
-        self._nodes = basis.nodes
-        self._cases = basis.cases
+        super().__init__(basis)
         self._judge = judge
         self._reconciles = reconciles
         self._coding = coding

@@ -21,7 +21,7 @@ import structlog
 
 from health.plan.plan_rows import MISPLACED_PRIORITY
 from health.words import Action, HealthState
-from scm.cluster.basis import DecisionContext
+from scm.cluster.basis import ControlComponent, DecisionContext
 from scm.cluster.case import (
     IMPORT_SPACE_FACTOR,
     ContainerContext,
@@ -61,7 +61,7 @@ class PlannedCopy:
     target_id: str
 
 
-class ReplicationManager:
+class ReplicationManager(ControlComponent):
     """Keeps closed containers at their replica count. Callers hold the control plane's lock."""
 
     def __init__(
@@ -72,12 +72,7 @@ class ReplicationManager:
         removals: OverReplicatedProcessor,
         healing: AutoReconcile,
     ) -> None:
-        self._state = basis.state
-        self._nodes = basis.nodes
-        self._commands = basis.commands
-        self._cases = basis.cases
-        self._clock = basis.clock
-        self._options = basis.options
+        super().__init__(basis)
         self._judge = judge
         self._coding = coding
         self._due = PriorityContainerQueue()

@@ -64,10 +64,12 @@ class Cluster:
                 world.join(node, racks=(RACKS[other],))
             case "hold" | "release":
                 target = node if number % 2 else ""
-                world.control.operators.hold([made.container_id], target, release=what == "release")
+                holding = world.control.holding
+                do = holding.release if what == "release" else holding.hold
+                do([made.container_id], target)
             case "leave" | "return":
                 state = OpState.IN_SERVICE if what == "return" else OpState.DECOMMISSIONING
-                world.control.operators.set_operational_states(
+                world.control.departure_requests.submit(
                     OpStateRequest((node,), state, is_forced=True)
                 )
             case "obey":
@@ -94,7 +96,7 @@ class Cluster:
     def known(self) -> tuple[object, dict[str, object], list[tuple[str, int, str]]]:
         """Return what the control plane thinks of its containers, and what it has ordered."""
         departures = {
-            d.node.datanode_id: d.required for d in self.world.control.queries.departures()
+            d.node.datanode_id: d.required for d in self.world.control.departures.departures()
         }
         commands: list[PendingCommand] = self.world.state.commands.values()
         orders = sorted((str(c.kind), c.container_id, c.subject_id) for c in commands)

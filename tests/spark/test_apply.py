@@ -95,7 +95,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
         ThreadPoolExecutor(4) as executor,
     ):
         build(world)
-        world.control.operators.leave_safe_mode()
+        world.control.safe_mode.leave()
         clock = ScmClock(world.clock.now_ms, world.clock.monotonic_s)
         built = build_server(
             ScmService(world.control, clock=clock, options=OPTIONS), "127.0.0.1:0", executor

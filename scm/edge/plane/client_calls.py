@@ -7,6 +7,8 @@ from agent.errors import Code, RefusedError, UnavailableError
 from scm.edge.call_values import AllocatedBlockInfo, ContainerLocation
 from scm.edge.plane.assembly import ControlPlaneComponents
 from scm.edge.views import key_containers
+from scm.state.access import locked, state_change
+from scm.state.database import StateChange
 from scm.state.facts import Key
 
 PAGE_BLOCKS_MAX: Final = 100_000  # of the keys on a page: 2 MB, made well within a call's time
@@ -16,35 +18,44 @@ class ClientCalls:
     """Each call is one locked, atomic, durable change, or one read."""
 
     def __init__(self, parts: ControlPlaneComponents) -> None:
+        self.access = parts.access
         self._parts = parts
         self.renew_ms = parts.writers.renew_ms
 
+    @state_change
     def allocate(
-        self, client_id: str, sizes: Sequence[int], names: Sequence[str] = (), *, scheme: str = ""
+        self,
+        change: StateChange,
+        client_id: str,
+        sizes: Sequence[int],
+        names: Sequence[str] = (),
+        *,
+        scheme: str = "",
     ) -> list[AllocatedBlockInfo]:
         """Promise a writer one block per size, in order; `names` are the new keys they are for.
 
         `scheme` is the erasure code of the containers; their replicas come in index order.
         """
-        with self._parts.change() as change:
-            self._refuse_in_safe_mode("no block is allocated")
-            containers_before = {
-                c.container_id for c in self._parts.state.containers.open_of(client_id)
-            }
-            promises = self._parts.writers.allocate(change, client_id, sizes, names, scheme=scheme)
-            self._parts.observer.observe(change, containers_before)  # a full one may be closing now
-            return [
-                AllocatedBlockInfo(
-                    promise.allocation.container_id,
-                    promise.allocation.local_id,
-                    promise.allocation.bcsid,
-                    self._parts.endpoints(promise.datanode_ids),
-                )
-                for promise in promises
-            ]
+        self._refuse_in_safe_mode("no block is allocated")
+        containers_before = {
+            c.container_id for c in self._parts.state.containers.open_of(client_id)
+        }
+        promises = self._parts.writers.allocate(change, client_id, sizes, names, scheme=scheme)
+        self._parts.observer.observe(change, containers_before)  # a full one may be closing now
+        return [
+            AllocatedBlockInfo(
+                promise.allocation.container_id,
+                promise.allocation.local_id,
+                promise.allocation.bcsid,
+                self._parts.endpoints(promise.datanode_ids),
+            )
+            for promise in promises
+        ]
 
+    @state_change
     def commit(
         self,
+        change: StateChange,
         client_id: str,
         keys: Sequence[Key],
         *,
@@ -57,40 +68,39 @@ class ClientCalls:
             key if key.created_at_ms else Key(key.name, key.size_bytes, now_ms, key.blocks)
             for key in keys
         ]
-        with self._parts.change() as change:
-            if keys:  # a writer may report replicas left behind at any time
-                self._refuse_in_safe_mode("no key is written")
-            closing = self._parts.writers.commit(
-                change, client_id, stamped, may_replace=may_replace, failed=failed
-            )
-            self._parts.observer.observe(change, closing)
+        if keys:  # a writer may report replicas left behind at any time
+            self._refuse_in_safe_mode("no key is written")
+        closing = self._parts.writers.commit(
+            change, client_id, stamped, may_replace=may_replace, failed=failed
+        )
+        self._parts.observer.observe(change, closing)
 
-    def finish(self, client_id: str, *, close: bool) -> list[int]:
+    @state_change
+    def finish(self, change: StateChange, client_id: str, *, close: bool) -> list[int]:
         """End a writer's session; return the ids of its open containers."""
-        with self._parts.change() as change:
-            container_ids = self._parts.writers.finish(change, client_id, close=close)
-            self._parts.observer.observe(change, container_ids)
-            return container_ids
+        container_ids = self._parts.writers.finish(change, client_id, close=close)
+        self._parts.observer.observe(change, container_ids)
+        return container_ids
 
+    @locked
     def lookup(self, name: str) -> tuple[Key, list[ContainerLocation]]:
         """Return a key, and the locations of its containers.
 
         Raise RefusedError(KEY_NOT_FOUND), or RefusedError(KEY_LOST) if a container of it was given
         up.
         """
-        with self._parts.lock:
-            key = self._parts.state.keys.get(name)
-            if key is None:
-                raise RefusedError(Code.KEY_NOT_FOUND, f"no key {name}")
-            lost = self._parts.state.forgotten.lost_of(key)
-            if lost:
-                named = ", ".join(map(str, lost))
-                raise RefusedError(
-                    Code.KEY_LOST,
-                    f"key {name} is lost: its data was in container {named}, which was given up",
-                    hint="store it again with --replace, or remove the key",
-                )
-            return key, [self._located(container_id) for container_id in key_containers(key)]
+        key = self._parts.state.keys.get(name)
+        if key is None:
+            raise RefusedError(Code.KEY_NOT_FOUND, f"no key {name}")
+        lost = self._parts.state.forgotten.lost_of(key)
+        if lost:
+            named = ", ".join(map(str, lost))
+            raise RefusedError(
+                Code.KEY_LOST,
+                f"key {name} is lost: its data was in container {named}, which was given up",
+                hint="store it again with --replace, or remove the key",
+            )
+        return key, [self._located(container_id) for container_id in key_containers(key)]
 
     def _located(self, container_id: int) -> ContainerLocation:
         container = self._parts.state.containers.get(container_id)
@@ -107,7 +117,7 @@ class ClientCalls:
         The page has fewer than `count` keys if they have many blocks. With `container_ids`, it
         keeps only the keys of the page that have a block in one of these.
         """
-        with self._parts.lock:
+        with self.access.lock:
             keys = self._parts.state.keys.page(
                 prefix=prefix, start_after=start_after, count=count + 1
             )
@@ -120,13 +130,13 @@ class ClientCalls:
             if not wanted or any(block.container_id in wanted for block in key.blocks)
         ], next_start_after
 
+    @locked
     def lost_of(self, key: Key) -> list[int]:
         """Return the containers of a key that were given up; an empty list if it is not lost."""
-        with self._parts.lock:
-            return self._parts.state.forgotten.lost_of(key)
+        return self._parts.state.forgotten.lost_of(key)
 
     def _refuse_in_safe_mode(self, what: str) -> None:
-        gate = self._parts.safe_mode.look(self._parts.reports.confirmed)
+        gate = self._parts.safe_mode.look()
         if not gate.is_open:
             raise UnavailableError(
                 Code.SAFE_MODE,

@@ -13,6 +13,7 @@ from scm.cluster.replica_map import NodeReplicaReport, replicas_max
 from scm.edge.call_values import DatanodeAddress, Heartbeat, HeartbeatAnswer
 from scm.edge.overview.progress import is_news
 from scm.edge.plane.assembly import ControlPlaneComponents
+from scm.state.access import state_change
 from scm.state.database import StateChange
 from scm.state.facts import CommandKind, CommandOutcome, PendingCommand
 
@@ -23,6 +24,7 @@ class DatanodeCalls:
     """Each call is one locked, atomic, durable change."""
 
     def __init__(self, parts: ControlPlaneComponents) -> None:
+        self.access = parts.access
         self._parts = parts
 
     def register(self, registration: Registration) -> None:
@@ -30,28 +32,28 @@ class DatanodeCalls:
         try:
             self._register(registration)
         except RefusedError as error:
-            with self._parts.lock:
+            with self.access.lock:
                 self._parts.refused_parts.note_stranger(registration.datanode_id, str(error))
             raise
 
-    def _register(self, registration: Registration) -> None:
-        with self._parts.change() as change:
-            self._parts.older_states.compare(
-                change, registration.datanode_id, registration.seen_starts
+    @state_change
+    def _register(self, change: StateChange, registration: Registration) -> None:
+        self._parts.older_states.compare(change, registration.datanode_id, registration.seen_starts)
+        is_new_process = self._parts.nodes.register(change, registration)
+        self._parts.reports.forget(registration.datanode_id)
+        self._parts.refused_parts.admit(registration.datanode_id)
+        self._parts.refused_parts.note(registration.datanode_id, registration.refused)
+        self._parts.state.stir(
+            self._parts.state.replicas.ids_on(registration.datanode_id)
+        )  # a new rack?
+        if is_new_process:
+            self._parts.commands.node_restarted(change, registration.datanode_id)
+        node = self._parts.state.nodes.get(registration.datanode_id)
+        if node is not None and not self._parts.nodes.takes_commands(node.datanode_id):
+            why = "read-only" if node.is_read_only else "not managed"
+            self._parts.closures.end_writes_on(
+                change, [node.datanode_id], f"one of its nodes is {why}"
             )
-            is_new_process = self._parts.nodes.register(change, registration)
-            self._parts.reports.forget(registration.datanode_id)
-            self._parts.refused_parts.admit(registration.datanode_id)
-            self._parts.refused_parts.note(registration.datanode_id, registration.refused)
-            self._parts.state.stir(
-                self._parts.state.replicas.ids_on(registration.datanode_id)
-            )  # a new rack?
-            if is_new_process:
-                self._parts.commands.node_restarted(change, registration.datanode_id)
-            node = self._parts.state.nodes.get(registration.datanode_id)
-            if node is not None and not self._parts.nodes.takes_commands(node.datanode_id):
-                why = "read-only" if node.is_read_only else "not managed"
-                self._parts.end_writes_on(change, [node.datanode_id], f"one of its nodes is {why}")
 
     def heartbeat(
         self, call: Heartbeat, is_awaited: Callable[[], bool] = lambda: True
@@ -65,12 +67,12 @@ class DatanodeCalls:
         parts = [part for report in call.reports for part in report.parts(REPORTED_AT_ONCE)]
         outcomes, refused = call.outcomes, list(call.refused)
         while len(parts) > 1 and sum(len(part.replicas) for part in parts) > REPORTED_AT_ONCE:
-            with self._parts.change() as change:
+            with self.access.change() as change:
                 if not self._is_heard(call, is_awaited):
                     return HeartbeatAnswer(is_known=False)
                 self._take_in(change, call, outcomes, [parts.pop(0)], refused)
             outcomes = ()
-        with self._parts.change() as change:
+        with self.access.change() as change:
             if not self._is_heard(call, is_awaited):
                 return HeartbeatAnswer(is_known=False)
             self._parts.older_states.compare(change, call.datanode_id, call.seen_starts)
@@ -134,7 +136,7 @@ class DatanodeCalls:
             changed |= self._parts.reports.apply(change, call.datanode_id, within)
         self._parts.observer.observe_all(change, changed)
         self._parts.last_copies.recount(change, changed)
-        is_open = self._parts.safe_mode.look(self._parts.reports.confirmed).is_open
+        is_open = self._parts.safe_mode.look().is_open
         if is_open and changed:
             self._parts.observer.observe(change, self._parts.deletions.tidy(change, changed))
         return is_open
@@ -147,7 +149,7 @@ class DatanodeCalls:
         The long part runs without the lock, on immutable values.
         """
         asked = frozenset(local_ids)
-        with self._parts.lock:
+        with self.access.lock:
             ordered = self._parts.deletions.being_deleted(container_id)
             has_keys = self._parts.state.keys.blocks_in(container_id) > 0
             keys = self._parts.state.keys.values() if has_keys else []

@@ -1,17 +1,15 @@
 """Operator queries of the control plane: nothing changes, and the lock is held in portions."""
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from agent.errors import Code, RefusedError, UnavailableError
+from agent.errors import Code, UnavailableError
 from health.cluster_verdict import Judgement
 from scm.administration.affected_keys import KeyPage, keys_in
 from scm.administration.after_restore import RecoveryBacklog
-from scm.administration.decommission import LEAVING, RESTING, DepartureStatus
-from scm.administration.may_stop import StopImpact, StopImpactAnalyzer, StopQuery
-from scm.cluster.safemode import SafeModeStatus
 from scm.edge.call_values import QueueTotals
 from scm.edge.health_totals import NAMED, Flag, HealthCounts
 from scm.edge.metrics import ClusterMetrics
@@ -21,12 +19,11 @@ from scm.edge.overview.page_facts import ClusterOverview, CommandBacklog, Flagge
 from scm.edge.plane.assembly import ControlPlaneComponents
 from scm.edge.replication_report import RmReport, rm_report
 from scm.edge.spark import snapshot_export
-from scm.edge.views import ContainerView, NodeView
-from scm.replication.balancing.balancer import BalanceStatus
+from scm.edge.views import NodeView
 from scm.replication.judging.health_states import NOT_KNOWN
 from scm.replication.judging.judge_input import op_rows
-from scm.state.facts import CommandKind, CommandOutcome, Hold, OpState
-from scm.state.history.anchors import VolumeAnchors
+from scm.state.access import locked
+from scm.state.facts import CommandKind, CommandOutcome, OpState
 
 NODES_AT_ONCE: Final = 1_000  # evaluated while the lock is held, some 5 ms
 COUNTS_PER_LOOK: Final = 25  # steps of the totals: covers a tick's changes, not a start's
@@ -38,33 +35,20 @@ class Queries:
     """Each call only reads."""
 
     def __init__(self, parts: ControlPlaneComponents) -> None:
+        self.access = parts.access
         self._parts = parts
+        self._export_lock = threading.Lock()
         self._watches: list[Callable[[], list[str]]] = []
 
     def nodes(self) -> list[NodeView]:
-        """Return all nodes by id; in portions."""
-        return self._nodes_in_portions()
-
-    def now_ms(self) -> int:
-        """Return the time by the clock of the control plane."""
-        return self._parts.clock.wall_ms()
-
-    def containers(self, start: int, count: int) -> tuple[list[ContainerView], int]:
-        """Return a page of containers and the id to continue from (0: no more)."""
-        with self._parts.lock:
-            return self._parts.views.containers(start, count)
-
-    def container(self, container_id: int) -> ContainerView:
-        """Return one container. Raise RefusedError(CONTAINER_NOT_FOUND)."""
-        with self._parts.lock:
-            view = self._parts.views.container(container_id)
-        if view is None:
-            raise RefusedError(
-                Code.CONTAINER_NOT_FOUND,
-                f"no container {container_id}",
-                container_id=container_id,
-            )
-        return view
+        """Return all nodes by id, some at a time."""
+        with self.access.lock:
+            names = sorted(node.datanode_id for node in self._parts.state.nodes.values())
+        views: list[NodeView] = []
+        for start in range(0, len(names), NODES_AT_ONCE):
+            with self.access.lock:
+                views += self._parts.views.nodes(names[start : start + NODES_AT_ONCE])
+        return views
 
     def watch(self, troubles: Callable[[], list[str]]) -> None:
         """Also call `troubles` for the problems of this process."""
@@ -84,7 +68,7 @@ class Queries:
     def count_containers(self) -> HealthCounts:
         """Return the container counts, after counting what is left in portions."""
         while True:
-            with self._parts.lock:
+            with self.access.lock:
                 if self._parts.totals.turn():
                     return self._parts.totals.counts()
 
@@ -98,66 +82,17 @@ class Queries:
         missing.
         """
         self.count_containers()
-        with self._parts.lock:
+        with self.access.lock:
             return self._parts.recovery.to_recover(self._lacking())
 
     def _lacking(self) -> list[int]:
         totals = self._parts.totals
         return totals.named(Flag.LACKING, totals.count_of(Flag.LACKING))
 
-    def departures(self) -> list[DepartureStatus]:
-        """Return the nodes that are not in service, and what they wait for."""
-        with self._parts.lock:
-            return self._parts.departures.departures()
-
-    def locked_together(self) -> tuple[int, int]:
-        """Return how many containers would be unreadable without all leaving nodes, and without all
-        in maintenance.
-        """
-        with self._parts.lock:
-            leaving, resting = map(self._parts.departures.locked_together, (LEAVING, RESTING))
-            return leaving, resting
-
-    def foresee(self, question: StopQuery) -> StopImpact:
-        """Return the effect of switching datanodes or volumes off; the lock is held page by
-        page.
-        """
-        parts = self._parts
-        return StopImpactAnalyzer(parts.basis, parts.pages, parts.safe_mode, parts.lock).ask(
-            question
-        )
-
-    def holds(self) -> list[Hold]:
-        """Return the suppressed containers and excluded replicas."""
-        parts = self._parts
-        with parts.lock:
-            return sorted(
-                parts.state.holds.values(),
-                key=lambda hold: (hold.container_id, hold.datanode_id),
-            )
-
-    def anchors(self, datanode_id: str = "", volume_id: str = "") -> list[VolumeAnchors]:
-        """Return the anchors of logs, by datanode and volume; without a datanode only the newest of
-        each.
-        """
-        with self._parts.lock:
-            found = self._parts.state.anchors.values()
-        chosen = [
-            one if datanode_id else VolumeAnchors(one.datanode_id, one.volume_id, one.anchors[-1:])
-            for one in found
-            if datanode_id in {"", one.datanode_id} and volume_id in {"", one.volume_id}
-        ]
-        return sorted(chosen, key=lambda one: (one.datanode_id, one.volume_id))
-
-    def balance_status(self, *, stop: bool = False) -> BalanceStatus:
-        """Return the progress of the balancer; `stop` ends it."""
-        with self._parts.lock:
-            return self._parts.balancer.stop() if stop else self._parts.balancer.status()
-
     def report(self) -> RmReport:
         """Return the replication manager's report of its last round."""
         parts = self._parts
-        with parts.lock:
+        with self.access.lock:
             counts = dict(parts.state.containers.states)
             states, round_at_ms = parts.manager.states(), parts.manager.round_at_ms
             verified, recovering = (
@@ -173,31 +108,31 @@ class Queries:
 
         They are searched without the lock, on immutable values.
         """
-        with self._parts.lock:
+        with self.access.lock:
             keys = self._parts.state.keys.values()
             at_risk = [*self._parts.manager.at_risk(), *self._lacking()] if is_at_risk else ()
         return keys_in(keys, {*container_ids, *at_risk}, start_after=start_after, count=count)
 
+    @locked
     def queues(self) -> QueueTotals:
         """Return the pending work by datanode."""
         parts = self._parts
-        with parts.lock:
-            return QueueTotals(
-                parts.admin.queues(),
-                parts.state.commands.add_count,
-                parts.manager.in_flight_limit(),
-                len(parts.manager.under),
-                len(parts.removals.over),
-                len(parts.state.transactions),
-                parts.state.commands.delete_count,
-            )
+        return QueueTotals(
+            parts.admin.queues(),
+            parts.state.commands.add_count,
+            parts.manager.in_flight_limit(),
+            len(parts.manager.under),
+            len(parts.removals.over),
+            len(parts.state.transactions),
+            parts.state.commands.delete_count,
+        )
 
     def figures(self) -> ClusterMetrics:
         """Return the control plane's figures; nothing is counted for it while calls wait."""
         parts = self._parts
         look, views = self.look()
         judgement = judged(look, self.troubles())
-        with parts.lock:
+        with self.access.lock:
             counts = look.counts
             is_unwritable = bool(parts.state.writability.trouble)
             return ClusterMetrics(
@@ -229,16 +164,16 @@ class Queries:
     def look(self) -> tuple[Look, list[NodeView]]:
         """Return the facts for the verdict, and all nodes by id; in portions."""
         parts = self._parts
-        nodes = self._nodes_in_portions()
+        nodes = self.nodes()
         for _ in range(COUNTS_PER_LOOK):
-            with parts.lock:
+            with self.access.lock:
                 if parts.totals.turn():
                     break
-        with parts.lock:
+        with self.access.lock:
             is_behind = parts.manager.is_behind or not parts.manager.round_at_ms
             look = Look(
                 now_ms=parts.clock.wall_ms(),
-                gate=parts.safe_mode.look(parts.reports.confirmed),
+                gate=parts.safe_mode.look(),
                 sums=NodeTotals(),
                 counts=parts.totals.counts(),
                 uncounted_count=parts.totals.due_count,
@@ -255,16 +190,16 @@ class Queries:
         leaving = [n.node for n in nodes if n.node.op_state is not OpState.IN_SERVICE]
         departures = []
         for node in leaving[:DEPARTURES_SHOWN_MAX]:
-            with parts.lock:
+            with self.access.lock:
                 departures += parts.departures.departure_of(node.datanode_id)
         named = []
         for flag in NAMED:
-            with parts.lock:
+            with self.access.lock:
                 ids = parts.totals.named(flag, CONTAINERS_NAMED_MAX)
                 count = parts.totals.count_of(flag)
-                views = [view for n in sorted(ids) if (view := parts.views.container(n))]
+                views = [view for n in sorted(ids) if (view := parts.views.known(n))]
             named.append(FlaggedContainers(flag, count, views))
-        with parts.lock:
+        with self.access.lock:
             now_s = parts.clock.monotonic_s()
             return ClusterOverview(
                 look=look,
@@ -290,21 +225,6 @@ class Queries:
                 forgotten_count=len(parts.state.forgotten),
             )
 
-    def _nodes_in_portions(self) -> list[NodeView]:
-        """Return all nodes by id, some at a time."""
-        with self._parts.lock:
-            names = sorted(node.datanode_id for node in self._parts.state.nodes.values())
-        views: list[NodeView] = []
-        for start in range(0, len(names), NODES_AT_ONCE):
-            with self._parts.lock:
-                views += self._parts.views.nodes(names[start : start + NODES_AT_ONCE])
-        return views
-
-    def safe_mode(self) -> SafeModeStatus:
-        """Return the state of safe mode and the nodes it waits for."""
-        with self._parts.lock:
-            return self._parts.safe_mode.look(self._parts.reports.confirmed)
-
     def outcomes(
         self, command_ids: Sequence[int], count: int, *, before_id: int = 0
     ) -> tuple[list[CommandOutcome], list[int]]:
@@ -313,7 +233,7 @@ class Queries:
         Of the newest, return only commands before `before_id`, unless it is 0.
         """
         parts = self._parts
-        with parts.lock:
+        with self.access.lock:
             wanted = list(command_ids) or parts.state.outcomes.newest(count, before_id=before_id)
             found = [parts.state.outcome(i) for i in wanted if i in parts.state.outcomes]
             asked = set(command_ids)
@@ -330,10 +250,10 @@ class Queries:
         Raise UnavailableError(BUSY) while another export runs.
         """
         parts = self._parts
-        if not parts.export_lock.acquire(blocking=False):
+        if not self._export_lock.acquire(blocking=False):
             raise UnavailableError(Code.BUSY, "another snapshot is being exported")
         try:
-            with parts.lock:
+            with self.access.lock:
                 at_risk = parts.manager.at_risk()
                 world = snapshot_export.SnapshotData(
                     as_of_ms=parts.clock.wall_ms(),
@@ -376,4 +296,4 @@ class Queries:
                 address=parts.options.snapshot_address,
             )
         finally:
-            parts.export_lock.release()
+            self._export_lock.release()

@@ -162,7 +162,7 @@ class SparkLoop:
         codes: Counter[str] = Counter()
         # The datanode scans by itself; such rows may be millions.
         for page in plan_pages(FinishedRun.opened(str(run)), but=SCAN):
-            decisions = self._control.operators.apply_plan(wire.plan_rows_from(page), dry_run=False)
+            decisions = self._control.plans.apply_plan(wire.plan_rows_from(page), dry_run=False)
             codes.update(str(decision.code) for decision in decisions)
         return codes
 

@@ -21,7 +21,7 @@ import structlog
 
 from agent.errors import Code, RefusedError
 from health.words import HealthState
-from scm.cluster.basis import DecisionContext
+from scm.cluster.basis import ControlComponent, DecisionContext
 from scm.cluster.case import ContainerContext
 from scm.cluster.safemode import SafeMode
 from scm.replication.balancing.balance_moves import (
@@ -36,6 +36,7 @@ from scm.replication.guards.delete_safety import movable
 from scm.replication.judging.live_judge import LiveHealthJudge
 from scm.replication.repairing.removals import OverReplicatedProcessor
 from scm.replication.replication_manager import PlannedCopy, ReplicationManager
+from scm.state.access import locked
 from scm.state.database import StateChange
 from scm.state.facts import CommandKind, CommandPriority, ContainerState
 
@@ -62,8 +63,8 @@ class BalanceStatus:
     shares: tuple[tuple[str, float], ...] = ()  # used share by node
 
 
-class Balancer:
-    """Runs at most one balancing at a time. Callers hold the control plane's lock."""
+class Balancer(ControlComponent):
+    """Runs at most one balancing at a time. Callers of `turn` hold the control plane's lock."""
 
     def __init__(
         self,
@@ -73,11 +74,7 @@ class Balancer:
         removals: OverReplicatedProcessor,
         safe_mode: SafeMode,
     ) -> None:
-        self._state = basis.state
-        self._commands = basis.commands
-        self._cases = basis.cases
-        self._clock = basis.clock
-        self._options = basis.options
+        super().__init__(basis)
         self._judge = judge
         self._manager = manager
         self._removals = removals
@@ -85,12 +82,17 @@ class Balancer:
         self._run = BalanceStatus()
         self._moves: dict[int, tuple[Move, float]] = {}  # and when each began
 
+    @locked
     def status(self) -> BalanceStatus:
         """Return the progress of the run, or the result of the last one."""
+        return self._status()
+
+    def _status(self) -> BalanceStatus:
         shares = sorted((c.datanode_id, used_share(c)) for c in self._cases.candidates())
         moves = tuple(move for move, _ in self._moves.values())
         return replace(self._run, moves=moves, shares=tuple(shares))
 
+    @locked
     def start(
         self, threshold_percent: float, iteration_count_max: int, *, dry_run: bool
     ) -> BalanceStatus:
@@ -102,18 +104,19 @@ class Balancer:
             raise RefusedError(Code.SAFE_MODE, "in safe mode nothing is moved")
         if dry_run:
             moves = tuple(self._plan(threshold_percent))
-            return replace(self.status(), threshold_percent=threshold_percent, moves=moves)
+            return replace(self._status(), threshold_percent=threshold_percent, moves=moves)
         if self._run.is_running:
             raise RefusedError(Code.BUSY, "a balancing is running", hint="--stop ends it")
         self._run = BalanceStatus(True, 0, iteration_count_max, threshold_percent)
         _log.info("balance_started", threshold_percent=threshold_percent)
-        return self.status()
+        return self._status()
 
+    @locked
     def stop(self) -> BalanceStatus:
         """Start no more moves; finish those that are already copied."""
         if self._run.is_running:
             self._end("stopped by an operator")
-        return self.status()
+        return self._status()
 
     def turn(self, change: StateChange) -> None:
         """Advance the moves, and start the next iteration when all of this one are over.

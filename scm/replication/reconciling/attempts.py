@@ -14,13 +14,11 @@ from typing import Final
 
 from agent.errors import Code
 from merkle.replica import ReplicaState
+from scm.cluster.basis import ControlComponent, DecisionContext
 from scm.cluster.commands import command_limits
-from scm.cluster.commands.pending_ops import PendingOps
-from scm.cluster.nodes import NodeManager
 from scm.replication.reconciling.eligibility import Eligibility, Participants, judge
 from scm.replication.reconciling.plan_check import ASKED_FOR, ContainerDecision, PlanRow
-from scm.state.clock import ScmClock
-from scm.state.database import StateChange, StateDatabase
+from scm.state.database import StateChange
 from scm.state.facts import (
     CommandKind,
     CommandOutcome,
@@ -31,7 +29,6 @@ from scm.state.facts import (
     PendingCommand,
     Replica,
 )
-from scm.state.options import ScmOptions
 
 COOLDOWN: Final = "COOLDOWN"
 NO_PROGRESS: Final = "NO_PROGRESS"
@@ -49,22 +46,11 @@ class _Tries:
     is_counted: bool = False  # the newest order is counted
 
 
-class ReconcileScheduler:
+class ReconcileScheduler(ControlComponent):
     """Decides about reconcile commands. Callers hold the control plane's lock."""
 
-    def __init__(
-        self,
-        state: StateDatabase,
-        nodes: NodeManager,
-        commands: PendingOps,
-        clock: ScmClock,
-        options: ScmOptions,
-    ) -> None:
-        self._state = state
-        self._nodes = nodes
-        self._commands = commands
-        self._clock = clock
-        self._options = options
+    def __init__(self, basis: DecisionContext) -> None:
+        super().__init__(basis)
         self._ordered_at_s: dict[int, float] = {}
         self._tries: dict[int, _Tries] = {}
 

@@ -18,7 +18,7 @@ from typing import Final
 from agent.errors import Code
 from health.judge import Diagnosis
 from health.reconcile_eligibility import REASONS
-from scm.cluster.basis import DecisionContext
+from scm.cluster.basis import ControlComponent, DecisionContext
 from scm.replication.reconciling.attempts import COOLDOWN, ReconcileScheduler
 from scm.replication.reconciling.plan_check import PlanRow
 from scm.state.database import StateChange
@@ -30,12 +30,11 @@ _CONTRADICT: Final = 1 << REASONS.index("replicas contradict each other")
 _TOMBSTONES: Final = 1 << REASONS.index("tombstones differ")
 
 
-class AutoReconcile:
+class AutoReconcile(ControlComponent):
     """Orders the reconciles. Callers hold the control plane's lock."""
 
     def __init__(self, basis: DecisionContext, reconciles: ReconcileScheduler) -> None:
-        self._cases = basis.cases
-        self._clock = basis.clock
+        super().__init__(basis)
         self._is_on = basis.options.heal
         self._settle_s = basis.options.heal_after_ms / 1000
         self._patience_s = basis.options.check_interval_ms / 1000

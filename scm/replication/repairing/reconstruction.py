@@ -15,7 +15,7 @@ import structlog
 
 from health.words import Action
 from merkle.replica import ReplicaState
-from scm.cluster.basis import DecisionContext
+from scm.cluster.basis import ControlComponent, DecisionContext
 from scm.cluster.case import ContainerContext, needed_bytes, present
 from scm.cluster.copy_targets import choose_targets
 from scm.replication.judging.live_judge import HealthRow, LiveHealthJudge
@@ -29,16 +29,11 @@ _ABOUT_SHARDS: Final = frozenset({CommandKind.REPLICATE, CommandKind.RECONSTRUCT
 _log = structlog.get_logger("suture.scm")
 
 
-class Reconstructor:
+class Reconstructor(ControlComponent):
     """Keeps erasure-coded containers whole. Callers hold the control's lock."""
 
     def __init__(self, basis: DecisionContext, judge: LiveHealthJudge) -> None:
-        self._state = basis.state
-        self._nodes = basis.nodes
-        self._commands = basis.commands
-        self._cases = basis.cases
-        self._clock = basis.clock
-        self._options = basis.options
+        super().__init__(basis)
         self._judge = judge
         self._ordered_at_s: dict[int, float] = {}
         self._sources: dict[int, tuple[tuple[int, str], ...]] = {}  # of commands being sent

@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 
 from health.words import Action
-from scm.cluster.basis import DecisionContext
+from scm.cluster.basis import ControlComponent, DecisionContext
 from scm.cluster.case import ContainerContext
 from scm.cluster.commands.loads import DELETE_LIMIT
 from scm.replication.guards.delete_safety import unblock_victim
@@ -28,14 +28,11 @@ ATTEMPTS_AT_ONCE: Final = 100  # while the lock is held
 _log = structlog.get_logger("suture.scm")
 
 
-class OverReplicatedProcessor:
+class OverReplicatedProcessor(ControlComponent):
     """Orders deletes. Callers hold the control plane's lock."""
 
     def __init__(self, basis: DecisionContext, judge: LiveHealthJudge) -> None:
-        self._state = basis.state
-        self._commands = basis.commands
-        self._cases = basis.cases
-        self._options = basis.options
+        super().__init__(basis)
         self._judge = judge
         self._queue = ReplicationQueue(self._has_room)
         self._due: list[int] = []  # of this step: not tried in this round

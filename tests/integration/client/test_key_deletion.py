@@ -114,7 +114,7 @@ def test_retried_delete_keeps_a_key_stored_again_meanwhile(served: Served) -> No
 
 def test_delete_of_a_key_that_others_deleted_raises_key_not_found(served: Served) -> None:
     """If two clients delete a key, only one of them succeeds."""
-    served.service.before = lambda: served.world.control.operators.delete_keys(["k"], dry_run=False)
+    served.service.before = lambda: served.world.control.deletions.delete_keys(["k"], dry_run=False)
 
     with Client(served.address) as client, pytest.raises(KeyNotFound, match="no such key: k"):
         client.delete("k")
@@ -156,7 +156,7 @@ def test_cancelled_delete_that_waits_for_the_lock_deletes_nothing(served: Served
     served.service.began = began
     with open_channel(served.address) as channel:
         stub = scm_pb2_grpc.ScmStub(channel)  # type: ignore[no-untyped-call]
-        with served.world.control._parts.lock:
+        with served.world.control.access.lock:
             call = stub.DeleteKeys.future(scm_pb2.DeleteKeysRequest(keys=["k"]))
             assert entered.wait(60)
             call.cancel()

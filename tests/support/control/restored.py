@@ -5,9 +5,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from merkle.replica import ReplicaState
-from scm.administration.after_restore import InspectedContainer
+from scm.administration.after_restore import InspectedContainer, RecoveryCall, RecoveryResult
 from scm.backup.image import begin_anew
-from scm.edge.call_values import RecoveryCall, RecoveryResult
 from scm.state.facts import Key, KeyBlock
 from tests.support.control.scm_world import ScmWorld, confirm, replica
 
@@ -62,7 +61,7 @@ def recover(
     call = RecoveryCall(
         containers, found, last_local_id=last_local_id, is_end=is_end, is_forced=is_forced
     )
-    return world.control.operators.recover(call, is_dry_run=is_dry_run)
+    return world.control.recovery.recover(call, is_dry_run=is_dry_run)
 
 
 def codes(made: RecoveryResult) -> list[tuple[str, str]]:

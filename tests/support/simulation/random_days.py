@@ -191,7 +191,7 @@ class RandomDays:
         wanted = self.chance.choice(
             (OpState.IN_SERVICE, OpState.DECOMMISSIONING, OpState.ENTERING_MAINTENANCE)
         )
-        self.world.control.operators.set_operational_states(
+        self.world.control.departure_requests.submit(
             OpStateRequest((node,), wanted, is_forced=True)
         )
 
@@ -199,13 +199,14 @@ class RandomDays:
         numbers = [box.container_id for box in self.world.state.containers.values()]
         if numbers:
             chosen = self.chance.sample(numbers, min(3, len(numbers)))
-            is_over = self.chance.random() < 0.5
-            self.world.control.operators.hold(chosen, "", release=is_over)
+            holding = self.world.control.holding
+            do = holding.release if self.chance.random() < 0.5 else holding.hold
+            do(chosen, "")
 
     def _delete_key(self) -> None:
         keys, _ = self.world.control.clients.list_keys(prefix="", start_after="", count=20)
-        if keys and self.world.control.queries.safe_mode().is_open:
-            self.world.control.operators.delete_keys([self.chance.choice(keys).name], dry_run=False)
+        if keys and self.world.control.safe_mode.status().is_open:
+            self.world.control.deletions.delete_keys([self.chance.choice(keys).name], dry_run=False)
 
     def _restart(self) -> None:
         """Kill the control plane; who answers registers again."""

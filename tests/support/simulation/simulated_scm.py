@@ -84,7 +84,7 @@ def main() -> None:
         service = ScmService(control, clock=clock, options=options)
         built = build_server(service, "127.0.0.1:0", executor)
         built.server.start()
-        _say(json.dumps({"address": built.address, "term": control.term}))
+        _say(json.dumps({"address": built.address, "term": control.state.term}))
         for line in sys.stdin:
             if line == "cpu\n":
                 _say(f"{time.process_time():.2f}")

@@ -67,7 +67,7 @@ class LedRun(ScheduleRun):
         self.start(self.scm)
         assert self.scm.control is not None, "nothing can go wrong yet"
         for node in self.nodes:
-            node.cluster_id = self.scm.control.cluster_id
+            node.cluster_id = self.scm.control.state.cluster_id
             self.start(node)
         self.scheduler.sleep(3 * OPTIONS.heartbeat_interval_ms / 1000)
 

@@ -123,7 +123,7 @@ def test_state_that_was_put_back_deletes_nothing(world: ScmWorld, nodes: Remembe
 
     assert [] == deletes(world, nodes)
     assert world.state.restored is not None
-    assert not world.control.queries.safe_mode().is_open
+    assert not world.control.safe_mode.status().is_open
     (trouble,) = world.control.queries.look()[0].refused
     assert "dn1 has seen this state to number" in trouble
     assert world.control.queries.figures().is_older
@@ -146,7 +146,7 @@ def test_state_that_was_put_back_is_recovered(world: ScmWorld, nodes: Rememberin
     assert [("second", "RECOVERED")] == [(one.name, one.code) for one in made.brought]
     assert [] == deletes(world, nodes)
     assert world.state.restored is None
-    assert world.control.queries.safe_mode().is_open
+    assert world.control.safe_mode.status().is_open
     assert () == world.control.queries.look()[0].refused
     assert world.state.term > max(start.term for start in nodes.seen.values())
     (again,) = world.control.clients.allocate(WRITER, [10])
@@ -165,7 +165,7 @@ def test_state_that_is_newest_is_believed(world: ScmWorld, nodes: Remembering) -
         nodes.join(world, *NODES, boot_id=boot_id)
 
         assert world.state.restored is None
-        assert world.control.queries.safe_mode().is_open
+        assert world.control.safe_mode.status().is_open
 
 
 def test_memory_of_one_datanode_is_enough(world: ScmWorld, nodes: Remembering) -> None:
@@ -175,7 +175,7 @@ def test_memory_of_one_datanode_is_enough(world: ScmWorld, nodes: Remembering) -
     put_back(world)
     unknowing = Remembering()
     unknowing.join(world, *NODES)
-    assert world.control.queries.safe_mode().is_open
+    assert world.control.safe_mode.status().is_open
     world.control.clients.finish(WRITER, close=True)
     for _turn in range(3):
         world.clock.advance_s(1)
@@ -189,10 +189,10 @@ def test_memory_of_one_datanode_is_enough(world: ScmWorld, nodes: Remembering) -
 
     assert 0 == len(world.state.transactions)
     assert 0 == len(world.state.commands)
-    assert not world.control.queries.safe_mode().is_open
+    assert not world.control.safe_mode.status().is_open
     assert [] == deletes(world, nodes)
     with pytest.raises(RefusedError, match="suture scm recover"):
-        world.control.operators.leave_safe_mode()
+        world.control.safe_mode.leave()
 
 
 def test_two_control_planes_on_copies_of_one_state(world: ScmWorld, nodes: Remembering) -> None:

@@ -60,11 +60,9 @@ class TestReplicate:
     ) -> None:
         """The same order is given when the world it was shown on comes back with it."""
         ids = [made.container_id]
-        (shown,) = world.control.operators.replicate_containers(
-            ids, target_id="", worlds=[], dry_run=True
-        )
+        (shown,) = world.control.admin.replicate(ids, target_id="", worlds=[], dry_run=True)
         assert [] == kinds(world)
-        (given,) = world.control.operators.replicate_containers(
+        (given,) = world.control.admin.replicate(
             ids, target_id="", worlds=[shown.world], dry_run=False
         )
 
@@ -81,20 +79,16 @@ class TestReplicate:
     ) -> None:
         """The execution would differ from what was shown."""
         ids, first = [made.container_id], holders(world, made)[0]
-        (shown,) = world.control.operators.replicate_containers(
-            ids, target_id="", worlds=[], dry_run=True
-        )
+        (shown,) = world.control.admin.replicate(ids, target_id="", worlds=[], dry_run=True)
         if change == "replica gone":
             world.beat(first, full=True)
         elif change == "root changed":
             world.beat(first, replica(first, bcsid=made.sequence_id, root=8))
         else:
-            world.control.operators.replicate_containers(
-                ids, target_id="", worlds=[], dry_run=False
-            )
+            world.control.admin.replicate(ids, target_id="", worlds=[], dry_run=False)
         before = kinds(world)
 
-        (decision,) = world.control.operators.replicate_containers(
+        (decision,) = world.control.admin.replicate(
             ids, target_id="", worlds=[shown.world], dry_run=False
         )
 
@@ -104,7 +98,7 @@ class TestReplicate:
     def test_a_target_must_be_able_to_take_it(self, world: ScmWorld, made: Container) -> None:
         """A holder and an unknown datanode are refused as targets."""
         for target in (holders(world, made)[0], "dn9"):
-            (decision,) = world.control.operators.replicate_containers(
+            (decision,) = world.control.admin.replicate(
                 [made.container_id], target_id=target, worlds=[], dry_run=False
             )
             assert "INELIGIBLE" == decision.code
@@ -145,7 +139,7 @@ class TestDelete:
     @staticmethod
     def order(world: ScmWorld, made: Container, node: str) -> list:  # type: ignore[type-arg]
         """PlannedCommand a replica deleted."""
-        return world.control.operators.delete_replicas(
+        return world.control.admin.delete(
             [made.container_id], datanode_id=node, worlds=[], dry_run=False
         )
 
@@ -157,7 +151,7 @@ class TestPlanRows:
         """The plan saw two replicas; there are three now."""
         nodes = holders(world, made)
 
-        answer = world.control.operators.apply_plan(
+        answer = world.control.plans.apply_plan(
             [row(made, "replicate", sources=tuple(nodes), copies=1)], dry_run=False
         )
 
@@ -176,7 +170,7 @@ class TestPlanRows:
         planned = row(made, "replicate", sources=tuple(left), copies=1)
         plans = (replace(planned, expires_at_ms=1), planned, planned)
 
-        codes = [world.control.operators.apply_plan([one], dry_run=False)[0].code for one in plans]
+        codes = [world.control.plans.apply_plan([one], dry_run=False)[0].code for one in plans]
 
         assert ["STALE_PLAN", "OK", "STALE_PLAN"] == codes
         assert [CommandKind.REPLICATE] == kinds(world)
@@ -189,9 +183,7 @@ class TestPlanRows:
         world.beat(lost, full=True)
         planned = row(made, "replicate", sources=tuple(left), copies=1)
 
-        codes = [
-            d.code for d in world.control.operators.apply_plan([planned, planned], dry_run=False)
-        ]
+        codes = [d.code for d in world.control.plans.apply_plan([planned, planned], dry_run=False)]
 
         assert ["OK", "STALE_PLAN"] == codes
         assert [CommandKind.REPLICATE] == kinds(world)
@@ -215,14 +207,14 @@ class TestPlanRows:
                 and r.datanode_id == first
             ]
             world.beat(first, *kept, full=True)
-        shown = [d.world for d in world.control.operators.apply_plan(rows, dry_run=True)]
+        shown = [d.world for d in world.control.plans.apply_plan(rows, dry_run=True)]
         left = world.state.replicas.of(second.container_id)[0]
         world.beat(left.datanode_id, replace(left, finding_count=1))
 
-        aborted = world.control.operators.apply_plan(rows, worlds=shown, dry_run=False)
+        aborted = world.control.plans.apply_plan(rows, worlds=shown, dry_run=False)
         before = kinds(world)
         world.beat(left.datanode_id, left)
-        done = world.control.operators.apply_plan(rows, worlds=shown, dry_run=False)
+        done = world.control.plans.apply_plan(rows, worlds=shown, dry_run=False)
 
         assert ["STALE_PLAN"] * 2 == [decision.code for decision in aborted]
         assert f"changed {second.container_id}" in aborted[0].message
@@ -234,13 +226,13 @@ class TestPlanRows:
     ) -> None:
         """With four replicas the plan may name one, and with three none."""
         node = spare(world, made)
-        three = world.control.operators.apply_plan(
+        three = world.control.plans.apply_plan(
             [row(made, "delete", targets=(holders(world, made)[0],), is_forced=True)], dry_run=True
         )
         world.beat(node, replica(node, bcsid=made.sequence_id))
         confirm(world, *NODES)
         codes = {
-            target: world.control.operators.apply_plan(
+            target: world.control.plans.apply_plan(
                 [row(made, "delete", targets=(target,), is_forced=True)], dry_run=True
             )[0].code
             for target in holders(world, made)
@@ -257,7 +249,7 @@ class TestPlanRows:
             lost = replica(node, container_id=made.container_id, bcsid=made.sequence_id)
             world.beat(node, replace(lost, is_empty=True))
 
-        (decision,) = world.control.operators.apply_plan(
+        (decision,) = world.control.plans.apply_plan(
             [row(made, "delete", targets=tuple(holders(world, made)))], dry_run=False
         )
 
@@ -270,7 +262,7 @@ class TestPlanRows:
         nodes = tuple(holders(world, opened))
         rows = [row(made, "close", targets=nodes[:1]), row(opened, "close", targets=nodes)]
 
-        done, due = world.control.operators.apply_plan(rows, dry_run=False)
+        done, due = world.control.plans.apply_plan(rows, dry_run=False)
 
         assert ("STALE_PLAN", "OK") == (done.code, due.code)
         assert 3 == len(due.command_ids)
@@ -289,14 +281,14 @@ class TestPlanRows:
         """Too late, about a replica that is not there, or not for this kind of container."""
         assert [code] == [
             d.code
-            for d in world.control.operators.apply_plan([row(made, action, **more)], dry_run=False)
+            for d in world.control.plans.apply_plan([row(made, action, **more)], dry_run=False)
         ]
 
     def test_in_safe_mode_no_row_is_applied(self, world: ScmWorld, made: Container) -> None:
         """No datanode has reported yet."""
         world.restart()
 
-        answers = world.control.operators.apply_plan(
+        answers = world.control.plans.apply_plan(
             [row(made, "replicate"), row(made, "close"), row(made, "reconcile")], dry_run=False
         )
 
@@ -305,7 +297,7 @@ class TestPlanRows:
 
 def test_datanodes_are_told_to_measure_or_register_again(world: ScmWorld) -> None:
     """Those that can be reached; the others are named."""
-    answers = world.control.operators.order_nodes(["dn1", "dn9"], CommandKind.REFRESH_VOLUME_USAGE)
+    answers = world.control.admin.order_nodes(["dn1", "dn9"], CommandKind.REFRESH_VOLUME_USAGE)
 
     assert [("dn1", "OK"), ("dn9", "WRONG_DATANODE")] == [(d.datanode_id, d.code) for d in answers]
     ((command, _named),) = world.call("dn1").commands
@@ -332,7 +324,7 @@ def test_the_replication_limit_of_a_datanode_is_an_option(tmp_path: Path) -> Non
             for one in world.control.queries.queues().nodes
         }
         with world.state.change() as change:
-            sent = world.control._parts.commands.drain(change, "dn1", lambda _commands: {})
+            sent = world.control.commands.drain(change, "dn1", lambda _commands: {})
         in_flight = world.control.queries.queues().pending_add_limit
 
     assert {"dn1": (3, 40), "dn2": (6, 40)} == limits
@@ -346,7 +338,7 @@ def test_queues_show_what_was_reported_sent_and_waits(world: ScmWorld) -> None:
     """With the limits, and who is at his."""
     world.queues["dn1"] = (("replicate", 20),)
     world.call("dn1")
-    world.control.operators.order_nodes(["dn2"], CommandKind.REREGISTER)
+    world.control.admin.order_nodes(["dn2"], CommandKind.REREGISTER)
 
     queues = world.control.queries.queues()
 

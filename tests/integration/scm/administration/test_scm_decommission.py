@@ -42,7 +42,7 @@ def made(world: ScmWorld) -> Container:
 def ask(world: ScmWorld, op_state: OpState, *nodes: str, **more: int | bool) -> list[str]:
     """Ask for a state; return the decisions' codes."""
     request = OpStateRequest(tuple(nodes), op_state, **more)  # type: ignore[arg-type]
-    return [d.code for d in world.control.operators.set_operational_states(request)]
+    return [d.code for d in world.control.departure_requests.submit(request)]
 
 
 def run_turns(world: ScmWorld, seconds: int = 3) -> None:
@@ -86,10 +86,10 @@ def test_a_node_is_decommissioned_when_all_it_has_is_elsewhere(
     node = first_holder(world, made)
     assert ["OK"] == ask(world, OpState.DECOMMISSIONING, node)
     run_turns(world)
-    (before,) = world.control.queries.departures()
+    (before,) = world.control.departures.departures()
     copy_all(world, made)
     run_turns(world)
-    (after,) = world.control.queries.departures()
+    (after,) = world.control.departures.departures()
 
     assert ((made.container_id,), 1, False) == (
         before.required,
@@ -151,14 +151,14 @@ def test_decommissioning_can_be_cancelled_at_any_time(
 
     assert OpState.IN_SERVICE is state_of(world, node)
     assert (OpState.IN_SERVICE, 0) == world.kept[node]
-    assert [] == world.control.queries.departures()
+    assert [] == world.control.departures.departures()
 
 
 def test_a_node_the_cluster_cannot_do_without_is_refused(world: ScmWorld, made: Container) -> None:
     """With the reason; `force` does it all the same, and a dry run changes nothing."""
     both = ("dn1", "dn2")
     request = OpStateRequest(both, OpState.DECOMMISSIONING)
-    decisions = world.control.operators.set_operational_states(request)
+    decisions = world.control.departure_requests.submit(request)
     assert ["PRECHECK_FAILED"] * 2 == [d.code for d in decisions]
     assert "3 nodes in service are needed" in decisions[0].message
     assert OpState.IN_SERVICE is state_of(world, "dn1")
@@ -267,14 +267,14 @@ def test_s5_12_what_is_locked_out_is_said_before_and_meanwhile(world: ScmWorld) 
     world.beat(third, full=True)
     request = OpStateRequest(tuple(two), OpState.ENTERING_MAINTENANCE, is_dry_run=True)
 
-    before = world.control.operators.set_operational_states(request)
-    one = world.control.operators.set_operational_states(
+    before = world.control.departure_requests.submit(request)
+    one = world.control.departure_requests.submit(
         OpStateRequest((two[0],), OpState.ENTERING_MAINTENANCE, is_dry_run=True)
     )
     world.beat(two[1], full=True)
     ask(world, OpState.ENTERING_MAINTENANCE, two[0], is_forced=True)
     world.control.tick()
-    (meanwhile,) = world.control.queries.departures()
+    (meanwhile,) = world.control.departures.departures()
 
     locked = f"1 containers cannot be read without them until they are copied: {made.container_id}"
     assert [("OK", locked)] * 2 == [(d.code, d.message) for d in before]
@@ -373,7 +373,7 @@ def test_a_container_that_was_never_made_here_holds_no_node_back(
     """Nothing may be ordered about it, so that waiting for it has no end; a datanode may report any
     number, and the control plane must not make room for all numbers below. The answer names it."""
     world.beat("dn1", replica("dn1", container_id=container_id), full=True)
-    (decision,) = world.control.operators.set_operational_states(OpStateRequest(("dn1",), op_state))
+    (decision,) = world.control.departure_requests.submit(OpStateRequest(("dn1",), op_state))
     run_turns(world, 5)
 
     told = f"1 containers on them are not known here, no copy is made of them: {container_id}"
@@ -394,10 +394,8 @@ def test_a_container_that_was_given_up_while_a_node_left_holds_it_back_no_more(
     world.beat(held.datanode_id, replace(held, load_error="descriptor lost"), full=True)
     ask(world, OpState.DECOMMISSIONING, held.datanode_id, is_forced=True)
     run_turns(world, 5)
-    (before,) = world.control.queries.departures()
-    fates = world.control.operators.forget_containers(
-        [made.container_id], worlds=(), is_dry_run=False
-    )
+    (before,) = world.control.departures.departures()
+    fates = world.control.forgetting.forget([made.container_id], worlds=(), is_dry_run=False)
     run_turns(world, 5)
 
     assert (made.container_id,) == before.required

@@ -32,12 +32,10 @@ def test_plan_rows_that_remove_two_replicas_are_all_executed(tmp_path: Path) -> 
         run = verify(VerifyRequest(snapshot, tmp_path / "out", reporting_min_percent=0)).directory
         rows = wire.plan_rows_from(read_plan(FinishedRun.opened(str(run)), only="delete"))
 
-        shown = world.control.operators.apply_plan(rows, dry_run=True)
+        shown = world.control.plans.apply_plan(rows, dry_run=True)
         assert not list(world.state.commands.values())
-        done = world.control.operators.apply_plan(
-            rows, worlds=[d.world for d in shown], dry_run=False
-        )
-        again = world.control.operators.apply_plan(rows[1:], dry_run=False)
+        done = world.control.plans.apply_plan(rows, worlds=[d.world for d in shown], dry_run=False)
+        again = world.control.plans.apply_plan(rows[1:], dry_run=False)
 
         assert ["OK", "OK"] == [decision.code for decision in shown]
         assert [1, 1] == [len(decision.command_ids) for decision in done]

@@ -72,7 +72,7 @@ def key_name(world: ScmWorld) -> str:
 
 def give_up(control: ControlPlane) -> str:
     """Forget the container; return the decision's code."""
-    (fate,) = control.operators.forget_containers([1], worlds=(), is_dry_run=False)
+    (fate,) = control.forgetting.forget([1], worlds=(), is_dry_run=False)
     return fate.code
 
 
@@ -102,7 +102,7 @@ def test_forget_shows_keys_asks_and_records_the_loss(world: ScmWorld, suture: Co
 
 def test_forget_drops_pending_delete_transactions(world: ScmWorld) -> None:
     """Deletes that were not acknowledged are dropped, and later deletes of the keys create none."""
-    world.control.operators.delete_keys([key_name(world)], dry_run=False)
+    world.control.deletions.delete_keys([key_name(world)], dry_run=False)
     owed = len(world.state.transactions)
     code = give_up(world.control)
     pass_time(world, 2, *left(world))
@@ -117,7 +117,7 @@ def test_a_lost_key_is_removed_or_stored_again(world: ScmWorld) -> None:
     give_up(world.control)
     with pytest.raises(RefusedError) as caught:
         world.control.clients.lookup(name)
-    (deletion,) = world.control.operators.delete_keys([name], dry_run=False)
+    (deletion,) = world.control.deletions.delete_keys([name], dry_run=False)
 
     assert caught.value.code is Code.KEY_LOST
     assert "lost: its data was in container 1" in str(caught.value)
@@ -136,16 +136,16 @@ def test_returned_replica_of_a_forgotten_container_is_left_alone(world: ScmWorld
     for _ in range(3):
         confirm(world, *left(world))
         world.beat(first, back, full=True)
-        world.control.operators.leave_safe_mode()
+        world.control.safe_mode.leave()
         pass_time(world, 2, first, *left(world))
-    view = world.control.queries.container(1)
+    view = world.control.views.container(1)
     orders = len(world.state.commands)
-    (fate,) = world.control.operators.recall_containers([1], is_dry_run=False)
+    (fate,) = world.control.forgetting.recall([1], is_dry_run=False)
 
     assert ("FORGOTTEN", 1) == (view.state, sum(r.node_health == "HEALTHY" for r in view.replicas))
     assert 0 == orders
     assert "OK" == fate.code
-    assert ContainerState.CLOSED == world.control.queries.container(1).state
+    assert ContainerState.CLOSED == world.control.views.container(1).state
     world.control.clients.lookup(key_name(world))
 
 
@@ -155,7 +155,7 @@ def test_damaged_container_without_keys_can_be_forgotten(world: ScmWorld) -> Non
     world.join(first)
     world.beat(first, replica(first, ReplicaState.UNHEALTHY, bcsid=1), full=True)
     before = give_up(world.control)
-    world.control.operators.delete_keys([key_name(world)], dry_run=False)
+    world.control.deletions.delete_keys([key_name(world)], dry_run=False)
 
     assert (Code.INELIGIBLE, "OK") == (before, give_up(world.control))
 
@@ -174,9 +174,9 @@ class TestNotNoted:
         """The failed recall leaves its replicas unknown."""
         assert "OK" == give_up(world.control)
         with logged(), unwritable(), pytest.raises(UnavailableError):
-            world.control.operators.recall_containers([1], is_dry_run=False)
+            world.control.forgetting.recall([1], is_dry_run=False)
 
-        assert {1} == world.control._parts.reports.unknown_container_ids
+        assert {1} == world.control.reports.unknown_container_ids
 
     def test_a_stranger_that_is_not_noted_is_told_when_it_is(self, world: ScmWorld) -> None:
         """The log has only durable changes."""
@@ -203,11 +203,9 @@ class TestRefused:
 
     def test_a_world_that_changed(self, world: ScmWorld) -> None:
         """A key that was not shown is not given up."""
-        (shown,) = world.control.operators.forget_containers([1], worlds=(), is_dry_run=True)
-        world.control.operators.delete_keys([key_name(world)], dry_run=False)
-        (fate,) = world.control.operators.forget_containers(
-            [1], worlds=[shown.world], is_dry_run=False
-        )
+        (shown,) = world.control.forgetting.forget([1], worlds=(), is_dry_run=True)
+        world.control.deletions.delete_keys([key_name(world)], dry_run=False)
+        (fate,) = world.control.forgetting.forget([1], worlds=[shown.world], is_dry_run=False)
 
         assert (Code.STALE_PLAN, 1) == (fate.code, shown.key_count)
         assert world.state.containers.get(1) is not None
@@ -249,9 +247,9 @@ def test_forget_and_remove_node_drop_pending_commands(world: ScmWorld) -> None:
             )
             change.put(world.state.commands, command)
 
-    (fate,) = world.control.operators.forget_containers([1], worlds=(), is_dry_run=False)
+    (fate,) = world.control.forgetting.forget([1], worlds=(), is_dry_run=False)
     of_seven = [one.command_id for one in world.state.commands.values()]
-    decisions = world.control.operators.remove_nodes(dead, is_forced=True, is_dry_run=False)
+    decisions = world.control.parting.remove_nodes(dead, is_forced=True, is_dry_run=False)
 
     assert ("OK", [102, 103]) == (fate.code, of_seven)
     assert ["OK"] * 3 == [one.code for one in decisions]
@@ -296,11 +294,11 @@ def test_a_removal_that_another_was_faster_with_is_none(world: ScmWorld) -> None
     once.
     """
     (first, *_rest) = held(world)
-    operators = world.control.operators
-    (shown,) = operators.remove_nodes([first], is_forced=True, is_dry_run=True)
-    operators.remove_nodes([first], is_forced=True, is_dry_run=False)
+    parting = world.control.parting
+    (shown,) = parting.remove_nodes([first], is_forced=True, is_dry_run=True)
+    parting.remove_nodes([first], is_forced=True, is_dry_run=False)
 
-    late = operators._remove(shown, RemovalLoss(1, (), 0))
+    late = parting._remove(shown, RemovalLoss(1, (), 0))
 
     assert "removed before" in late.message
     assert 1 == (world.path.parent / "audit.log").read_text().count('"node removed"')

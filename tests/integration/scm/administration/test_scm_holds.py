@@ -52,19 +52,19 @@ def test_a_suppressed_container_is_left_alone_until_released(
 ) -> None:
     """The container is left alone by plans and after a restart, and it is not in the report."""
     number = short.container_id
-    world.control.operators.hold([number], "", release=False)
+    world.control.holding.hold([number], "")
     held = copies(world)
     row = PlanRow(number, (), "", action="replicate", copies=1)
-    planned = world.control.operators.apply_plan([row], dry_run=False)[0].code
+    planned = world.control.plans.apply_plan([row], dry_run=False)[0].code
     report = world.control.queries.report().conditions
     world.restart()
-    kept = world.control.queries.holds()
+    kept = world.control.holding.holds()
     for replica in world.state.replicas.of(number):
         world.join(replica.datanode_id)
         world.beat(replica.datanode_id, replica, full=True)
-    world.control.operators.leave_safe_mode()
+    world.control.safe_mode.leave()
     still = copies(world)
-    world.control.operators.hold([number], "", release=True)
+    world.control.holding.release([number], "")
     world.join(*NODES)
     for replica in world.state.replicas.of(number):
         world.beat(replica.datanode_id, replica, full=True)
@@ -87,14 +87,14 @@ def test_a_replica_that_fails_again_and_again_is_excluded(
                 failing.add(source)
         world.clock.advance_s(5)
     (first, second) = sorted(failing)
-    excluded = world.control.queries.holds()
+    excluded = world.control.holding.holds()
 
     assert {(short.container_id, node) for node in (first, second)} == {
         (hold.container_id, hold.datanode_id) for hold in excluded
     }
     assert all("3 failures in a row" in hold.reason for hold in excluded)
     assert [] == copies(world)
-    world.control.operators.hold([short.container_id], second, release=True)
+    world.control.holding.release([short.container_id], second)
     assert [second] == copies(world)
 
 
@@ -108,8 +108,8 @@ def test_an_excluded_replica_gets_another_chance(world: ScmWorld, short: Contain
             hold = Hold(number, replica.datanode_id, world.clock.now_ms(), "3 failures in a row")
             change.put(world.state.holds, hold)
     assert [] == copies(world)
-    world.control.operators.hold([number], other.datanode_id, release=True)
-    world.control.operators.hold([number], other.datanode_id, release=False)
+    world.control.holding.release([number], other.datanode_id)
+    world.control.holding.hold([number], other.datanode_id)
 
     world.clock.advance_s(HOLD_REST_MS / 1000 - 3)
     world.keep_alive(*NODES)
@@ -157,7 +157,7 @@ def test_a_replica_is_not_excluded_because_others_cannot_prove_what_it_has(
                     count += 1
 
     assert count > OPTIONS.exclude_failure_count
-    assert not world.control.queries.holds()
+    assert not world.control.holding.holds()
 
 
 def test_an_excluded_replica_is_not_reconciled_by_plans(world: ScmWorld) -> None:
@@ -171,16 +171,16 @@ def test_an_excluded_replica_is_not_reconciled_by_plans(world: ScmWorld) -> None
     )
     row = PlanRow(number, seen, "MISMATCH_MINORITY")
     holders = [r.datanode_id for r in replicas]
-    world.control.operators.hold([number], holders[0], release=False)
+    world.control.holding.hold([number], holders[0])
 
-    some = world.control.operators.apply_plan([row], dry_run=False)
+    some = world.control.plans.apply_plan([row], dry_run=False)
     ordered = {
         c.datanode_id for c in world.state.commands.values() if c.kind is CommandKind.RECONCILE
     }
     for node in holders[1:]:
-        world.control.operators.hold([number], node, release=False)
+        world.control.holding.hold([number], node)
     world.clock.advance_s(500)
-    none = world.control.operators.apply_plan([row], dry_run=False)
+    none = world.control.plans.apply_plan([row], dry_run=False)
 
     assert ["OK"] == [d.code for d in some]
     assert set(holders[1:]) == ordered

@@ -44,7 +44,7 @@ def filled(path: Path, count: int) -> Iterator[ScmWorld]:
 
 def in_between(world: ScmWorld, do: Callable[[int], object]) -> None:
     """Have something done whenever the lock was let go from now on; it is told how often it was."""
-    lock = world.control._parts.lock
+    lock = world.control.access.lock
     told, count, is_doing = lock._held, 0, False
 
     def held(seconds: float, spent_s: float) -> None:
@@ -61,9 +61,7 @@ def in_between(world: ScmWorld, do: Callable[[int], object]) -> None:
 
 def ask(world: ScmWorld, op_state: OpState, *nodes: str, **more: bool) -> NodeDecision:
     """Ask for a state of nodes; return what was decided on the first."""
-    return world.control.operators.set_operational_states(OpStateRequest(nodes, op_state, **more))[
-        0
-    ]
+    return world.control.departure_requests.submit(OpStateRequest(nodes, op_state, **more))[0]
 
 
 def fall_silent(world: ScmWorld, *nodes: str) -> None:
@@ -163,13 +161,9 @@ class TestRemoved:
             fall_silent(world, "dn1")
             called: list[bool] = []
             in_between(world, lambda _: called.append(world.call("dn4").is_known))
-            (shown,) = world.control.operators.remove_nodes(
-                ["dn1"], is_forced=False, is_dry_run=True
-            )
+            (shown,) = world.control.parting.remove_nodes(["dn1"], is_forced=False, is_dry_run=True)
             shown_in = len(called)
-            (done,) = world.control.operators.remove_nodes(
-                ["dn1"], is_forced=False, is_dry_run=False
-            )
+            (done,) = world.control.parting.remove_nodes(["dn1"], is_forced=False, is_dry_run=False)
             left = world.state.replicas.on("dn1")
             node = world.state.nodes.get("dn1")
 
@@ -195,16 +189,14 @@ class TestRemoved:
 
             in_between(world, die_when_some_is_gone)
             with pytest.raises(KeyboardInterrupt):
-                world.control.operators.remove_nodes(["dn1"], is_forced=False, is_dry_run=False)
+                world.control.parting.remove_nodes(["dn1"], is_forced=False, is_dry_run=False)
             world.restart()
             for node in ("dn2", "dn3", "dn4"):
                 world.join(node)
             confirm(world, "dn2", "dn3", "dn4")
             fall_silent(world, "dn1")
             left = len(world.state.replicas.on("dn1"))
-            (done,) = world.control.operators.remove_nodes(
-                ["dn1"], is_forced=False, is_dry_run=False
-            )
+            (done,) = world.control.parting.remove_nodes(["dn1"], is_forced=False, is_dry_run=False)
             held = world.state.replicas.on("dn1")
             node = world.state.nodes.get("dn1")
 
@@ -224,7 +216,7 @@ class TestRemoved:
                     world.join("dn1")
 
             in_between(world, call_when_some_is_gone)
-            (decision,) = world.control.operators.remove_nodes(
+            (decision,) = world.control.parting.remove_nodes(
                 ["dn1"], is_forced=False, is_dry_run=False
             )
             kept = len(world.state.replicas.on("dn1"))
@@ -276,6 +268,6 @@ class TestRemoved:
 
 def is_refused(world: ScmWorld, *nodes: str) -> bool:
     """Whether these dead nodes may not be removed together, as somebody needs one of them."""
-    found = world.control.operators.remove_nodes(nodes, is_forced=False, is_dry_run=True)
+    found = world.control.parting.remove_nodes(nodes, is_forced=False, is_dry_run=True)
     assert {"OK", "PRECHECK_FAILED"} >= {d.code for d in found}
     return "OK" not in {d.code for d in found}

@@ -52,20 +52,20 @@ class TestSafeMode:
         by a restart.
         """
         report(world, 1, 2)
-        assert "this is a backup of 2027-01-15T07:59:59" in world.control.queries.safe_mode().reason
-        assert not world.control.queries.safe_mode().is_open
+        assert "this is a backup of 2027-01-15T07:59:59" in world.control.safe_mode.status().reason
+        assert not world.control.safe_mode.status().is_open
         with pytest.raises(RefusedError, match="cannot be left") as caught:
-            world.control.operators.leave_safe_mode()
+            world.control.safe_mode.leave()
         assert Code.SAFE_MODE == caught.value.code
         with pytest.raises(UnavailableError, match="no block is allocated"):
             world.control.clients.allocate("c", [10])
 
         world.restart()
         report(world, 1, 2)
-        assert not world.control.queries.safe_mode().is_open
+        assert not world.control.safe_mode.status().is_open
 
         recover(world, is_end=True)
-        assert world.control.queries.safe_mode().is_open
+        assert world.control.safe_mode.status().is_open
         world.restart()
         assert world.state.restored is None
 
@@ -232,7 +232,7 @@ class TestKeys:
         report(world, 1, 2)
         recover(world, is_end=True)
         (key,) = [one for one in world.state.keys.values() if one.blocks[0].container_id == 1]
-        world.control.operators.delete_keys([key.name], dry_run=False)
+        world.control.deletions.delete_keys([key.name], dry_run=False)
 
         assert [(key.name, "DELETED")] == codes(recover(world, key))
 
@@ -258,7 +258,7 @@ class TestKeys:
         assert (1, 2) == world.control.queries.to_recover().container_ids
 
         (key,) = [one for one in world.state.keys.values() if one.blocks[0].container_id == 1]
-        world.control.operators.delete_keys([key.name], dry_run=False)
+        world.control.deletions.delete_keys([key.name], dry_run=False)
         recover(world, replace(key, name="other", blocks=(replace(key.blocks[0], local_id=78),)))
         assert 1 in world.control.queries.to_recover().container_ids
         world.beat("dn1", with_tombstone(container_id=1, local_id=key.blocks[0].local_id))
@@ -420,7 +420,7 @@ class TestOlderState:
         for _ in range(3):
             older.control.tick()
         report(older)
-        [fate] = older.control.operators.forget_containers([1], worlds=[], is_dry_run=False)
+        [fate] = older.control.forgetting.forget([1], worlds=[], is_dry_run=False)
         assert "OK" == fate.code
         report(older, 1)
 

@@ -72,7 +72,7 @@ class TestFarOff:
         made = recover(world, put("far", far_off, 90), containers=(looked(9), looked(far_off)))
 
         assert ([9], [("far", "CONTAINER_NOT_FOUND")]) == (made.adopted, codes(made))
-        views, _ = world.control.queries.containers(0, 100)
+        views, _ = world.control.views.containers(0, 100)
         assert [1, 2, 9, far_off] == [view.container_id for view in views]
 
     def test_ids_do_not_go_on_behind_it(self, far_off: int, world: ScmWorld) -> None:
@@ -83,7 +83,7 @@ class TestFarOff:
         recover(world, is_end=True)
 
         pass_time(world, 30, *NODES)
-        assert world.control.queries.safe_mode().is_open
+        assert world.control.safe_mode.status().is_open
         (promised,) = world.control.clients.allocate("c", [10])
         assert promised.container_id == 9 + 1 + CONTAINER_GAP
 

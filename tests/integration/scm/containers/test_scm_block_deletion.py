@@ -65,7 +65,7 @@ def name_of(world: ScmWorld) -> str:
 def test_every_holder_is_told_until_it_acknowledges(world: ScmWorld) -> None:
     """The key is gone at once; the transaction when all three have answered."""
     made = world.made_closed()
-    (deletion,) = world.control.operators.delete_keys([name_of(world)], dry_run=False)
+    (deletion,) = world.control.deletions.delete_keys([name_of(world)], dry_run=False)
     assert ("OK", 10, 1) == (deletion.code, deletion.size_bytes, len(deletion.transaction_ids))
     assert 0 == len(world.state.keys)
 
@@ -83,7 +83,7 @@ def test_a_delete_that_fails_is_ordered_again_with_growing_pauses(world: ScmWorl
     their commands at once. The outcome of a command is decided by its transactions.
     """
     world.made_closed()
-    world.control.operators.delete_keys([name_of(world)], dry_run=False)
+    world.control.deletions.delete_keys([name_of(world)], dry_run=False)
     ordered_at_s: list[float] = []
     for state in (OutcomeState.FAILED, OutcomeState.EXECUTED) * 3:
         while not (commands := sent(world, "dn1")):
@@ -116,7 +116,7 @@ def test_datanode_without_pending_deletes_costs_no_lookups(
     made = world.made_closed()
     dead_end = replace(world.state.replicas.of(made.container_id)[2], load_error="its disk is gone")
     world.beat("dn3", dead_end)
-    world.control.operators.delete_keys([name_of(world)], dry_run=False)
+    world.control.deletions.delete_keys([name_of(world)], dry_run=False)
     for node in NODES:
         for command in sent(world, node):
             world.beat(node, outcomes=(done(command),))
@@ -145,14 +145,14 @@ def test_unacknowledged_deletes_are_sent_again_after_a_restart(world: ScmWorld) 
     not.
     """
     world.made_closed()
-    world.control.operators.delete_keys([name_of(world)], dry_run=False)
+    world.control.deletions.delete_keys([name_of(world)], dry_run=False)
     sent(world, "dn1")
     (second,) = sent(world, "dn2")
     world.beat("dn2", outcomes=(done(second),))
 
     world.restart()
     world.join(*NODES, boot_id=2)
-    world.control.operators.leave_safe_mode()
+    world.control.safe_mode.leave()
     again = {node: [c.kind for c, _named in world.call(node, boot_id=2).commands] for node in NODES}
 
     assert {
@@ -166,7 +166,7 @@ def test_a_copy_made_meanwhile_is_told_too(world: ScmWorld) -> None:
     """A replica that was copied before the delete still has the blocks."""
     made = world.made_closed()
     world.join("dn4")
-    world.control.operators.delete_keys([name_of(world)], dry_run=False)
+    world.control.deletions.delete_keys([name_of(world)], dry_run=False)
     for node in NODES[:2]:
         world.beat(node, outcomes=(done(sent(world, node)[0]),))
     copy = replica("dn4", container_id=made.container_id, bcsid=made.sequence_id)
@@ -181,7 +181,7 @@ def test_a_copy_made_meanwhile_is_told_too(world: ScmWorld) -> None:
 def test_an_open_container_is_left_alone_until_it_is_closed(world: ScmWorld) -> None:
     """Its writer is still at it."""
     world.write("a", "k", 10)
-    world.control.operators.delete_keys(["k"], dry_run=False)
+    world.control.deletions.delete_keys(["k"], dry_run=False)
     before = [sent(world, node) for node in NODES]
     world.control.clients.finish("a", close=True)
     closed = [sent(world, node, replica(node, container_id=1, bcsid=1)) for node in NODES]
@@ -203,7 +203,7 @@ def test_an_emptied_container_is_deleted_everywhere(world: ScmWorld) -> None:
     """First its blocks, then each replica, without force; then it is DELETED, and what was deleted
     in it is forgotten."""
     made = world.made_closed()
-    world.control.operators.delete_keys([name_of(world)], dry_run=False)
+    world.control.deletions.delete_keys([name_of(world)], dry_run=False)
     for node in NODES:
         (command,) = sent(world, node)
         empty = replica(node, container_id=made.container_id, bcsid=made.sequence_id)
@@ -251,7 +251,7 @@ def test_a_delete_of_an_empty_replica_that_failed_is_ordered_again(tmp_path: Pat
     with ScmWorld(tmp_path, options).running() as world:
         world.join(*NODES)
         made = world.made_closed()
-        world.control.operators.delete_keys([name_of(world)], dry_run=False)
+        world.control.deletions.delete_keys([name_of(world)], dry_run=False)
         for node in NODES:
             world.beat(node, outcomes=(done(sent(world, node)[0]),))
             empty = replace(replica(node, bcsid=made.sequence_id + 1), is_empty=True)
@@ -278,7 +278,7 @@ def test_unknown_keys_are_named_and_a_dry_run_changes_nothing(world: ScmWorld) -
     """There is one decision for each name, in order."""
     world.write("a", "k", 10)
 
-    trial = world.control.operators.delete_keys(["k", "nope"], dry_run=True)
+    trial = world.control.deletions.delete_keys(["k", "nope"], dry_run=True)
 
     assert [("k", "OK"), ("nope", "KEY_NOT_FOUND")] == [(d.name, d.code) for d in trial]
     assert (1, []) == (len(world.state.keys), transactions(world))
@@ -302,7 +302,7 @@ class TestManyDeletesOfOneContainer:
     def delete_each(self, world: ScmWorld, names: list[str]) -> None:
         """Delete keys with a call for each."""
         for name in names:
-            world.control.operators.delete_keys([name], dry_run=False)
+            world.control.deletions.delete_keys([name], dry_run=False)
 
     def test_unsent_deletes_of_a_container_form_one_transaction(self, world: ScmWorld) -> None:
         """A command takes a hundred transactions. With one block in each, a million blocks would
@@ -325,7 +325,7 @@ class TestManyDeletesOfOneContainer:
         monkeypatch.setattr(block_deletion, "BLOCKS_PER_TRANSACTION", 4)
         names = self.made_with(world, 10)
 
-        deletions = world.control.operators.delete_keys(names, dry_run=False)
+        deletions = world.control.deletions.delete_keys(names, dry_run=False)
 
         made = transactions(world)
         assert [2, 4, 4] == sorted(len(t.local_ids) for t in made)
@@ -345,7 +345,7 @@ class TestManyDeletesOfOneContainer:
         world.restart()
         world.join(*NODES, boot_id=2)
         self.delete_each(world, [third])
-        world.control.operators.leave_safe_mode()
+        world.control.safe_mode.leave()
         world.call("dn1", outcomes=(done(command),), boot_id=2)
 
         assert [(1,), (2,), (3,)] == [t.local_ids for t in transactions(world)]
@@ -411,7 +411,7 @@ def _disk_is_full(_change: StateChange) -> None:
 class TestConfirming:
     def delete_everywhere(self, world: ScmWorld) -> None:
         """Delete the only key, and have all three holders say that they did."""
-        world.control.operators.delete_keys([name_of(world)], dry_run=False)
+        world.control.deletions.delete_keys([name_of(world)], dry_run=False)
         for node in NODES:
             world.beat(node, outcomes=(done(sent(world, node)[0]),))
 
@@ -420,7 +420,7 @@ class TestConfirming:
         world.made_closed()
         before = world.control.datanodes.confirm_deletes(1, [1, 2])
 
-        world.control.operators.delete_keys([name_of(world)], dry_run=False)
+        world.control.deletions.delete_keys([name_of(world)], dry_run=False)
 
         assert (frozenset(), {1}) == before
         assert ({1}, frozenset()) == world.control.datanodes.confirm_deletes(1, [1, 2])
@@ -493,7 +493,7 @@ class TestAShardThatMissedADelete:
     ) -> None:
         """All have their turn, also those that are added meanwhile."""
         monkeypatch.setattr(block_deletion, "UNEVEN_PER_TURN", 2)
-        choose = coded.control._parts.deletions._next_uneven
+        choose = coded.control.deletions._next_uneven
 
         turns = [list(choose({5, 1, 3})), list(choose({5, 1, 3, 4})), list(choose({1, 3}))]
         turns += [list(choose({1, 3})), list(choose(set()))]

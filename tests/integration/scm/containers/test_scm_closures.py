@@ -179,8 +179,8 @@ class TestByItself:
 
         run(world, 3 * WAIT_S, *NODES)
         waiting = now(world)
-        (refused,) = world.control.operators.close_containers([1])
-        (given,) = world.control.operators.close_containers([1], force=True)
+        (refused,) = world.control.closures.close_containers([1])
+        (given,) = world.control.closures.close_containers([1], force=True)
         obey(world, *NODES)
 
         assert (ContainerState.QUASI_CLOSED, 5) == (waiting.state, waiting.sequence_id)
@@ -200,7 +200,7 @@ class TestByItself:
         confirm(world, *NODES)
 
         run(world, 3 * WAIT_S, *NODES)
-        (refused,) = world.control.operators.close_containers([1])
+        (refused,) = world.control.closures.close_containers([1])
 
         assert ContainerState.QUASI_CLOSED is now(world).state
         assert f"the damaged replica on {first} has more commits" in refused.message
@@ -228,7 +228,7 @@ class TestByAPerson:
         """Acknowledged commits are at stake."""
         lose_disk(world, acknowledged=6)
 
-        (decision,) = world.control.operators.close_containers([1])
+        (decision,) = world.control.closures.close_containers([1])
 
         assert ("QUASI_CLOSED_STUCK", ()) == (decision.code, decision.command_ids)
         assert "1 of them acknowledged" in decision.message
@@ -239,7 +239,7 @@ class TestByAPerson:
         """An operator's request does not wait for the timeout of the automatic close."""
         _first, *others = lose_disk(world)
 
-        (decision,) = world.control.operators.close_containers([1])
+        (decision,) = world.control.closures.close_containers([1])
 
         assert ("OK", 2) == (decision.code, len(decision.command_ids))
         assert "2 of 3 origins" in decision.message
@@ -253,9 +253,9 @@ class TestByAPerson:
         world.beat(third, replica(third, Q, bcsid=4))
         world.beat(second, replica(second, Q, bcsid=4))
 
-        (shown,) = world.control.operators.close_containers([1], force=True, dry_run=True)
+        (shown,) = world.control.closures.close_containers([1], force=True, dry_run=True)
         before = now(world)
-        (given,) = world.control.operators.close_containers([1], worlds=[shown.world], force=True)
+        (given,) = world.control.closures.close_containers([1], worlds=[shown.world], force=True)
 
         assert (ContainerState.QUASI_CLOSED, 8) == (before.state, before.sequence_id)
         assert [(8, ""), (7, ""), (6, "key6"), (5, "key5")][::-1] == [
@@ -275,10 +275,10 @@ class TestByAPerson:
     def test_a_world_that_changed_since_it_was_shown_refuses(self, world: ScmWorld) -> None:
         """A disk that came back may have what would be given up."""
         first, *_others = lose_disk(world, acknowledged=6)
-        (shown,) = world.control.operators.close_containers([1], force=True, dry_run=True)
+        (shown,) = world.control.closures.close_containers([1], force=True, dry_run=True)
         world.beat(first, replica(first, U, bcsid=6))
 
-        (refused,) = world.control.operators.close_containers([1], worlds=[shown.world], force=True)
+        (refused,) = world.control.closures.close_containers([1], worlds=[shown.world], force=True)
 
         assert "STALE_PLAN" == refused.code
         assert ContainerState.QUASI_CLOSED is now(world).state
@@ -294,7 +294,7 @@ class TestByAPerson:
             held = replace(replica(node, Q, bcsid=5), origin_datanode_id=origin)
             world.beat(node, held, full=True)
 
-        (decision,) = world.control.operators.close_containers([1], force=True)
+        (decision,) = world.control.closures.close_containers([1], force=True)
         run(world, 3 * WAIT_S, *NODES)
 
         assert f"{first} is UNHEALTHY at commit 6" in decision.message
@@ -311,7 +311,7 @@ class TestByAPerson:
             world.beat(node, replica(node, U, bcsid=5), full=True)
         assert ContainerState.QUASI_CLOSED is now(world).state
 
-        (decision,) = world.control.operators.close_containers([1], force=True)
+        (decision,) = world.control.closures.close_containers([1], force=True)
 
         assert ("OK", 0) == (decision.code, decision.given_up_count)
         assert ContainerState.CLOSED is now(world).state
@@ -321,7 +321,7 @@ class TestByAPerson:
         for node in lose_disk(world):
             world.beat(node, full=True)
 
-        (decision,) = world.control.operators.close_containers([1], force=True)
+        (decision,) = world.control.closures.close_containers([1], force=True)
 
         assert "NO_REPLICAS_FOUND" == decision.code
         assert "suture scm forget" in decision.message
@@ -338,8 +338,8 @@ class TestByAPerson:
         assert (ContainerState.CLOSED, 6) == (now(world).state, now(world).sequence_id)
         world.beat(first, full=True)
 
-        (refused,) = world.control.operators.close_containers([1])
-        (given,) = world.control.operators.close_containers([1], force=True)
+        (refused,) = world.control.closures.close_containers([1])
+        (given,) = world.control.closures.close_containers([1], force=True)
         obey(world, *others)
 
         assert "QUASI_CLOSED_STUCK" == refused.code
@@ -351,7 +351,7 @@ class TestByAPerson:
         """The decision says so, and the commands are the same as without it."""
         nodes = write(world, acknowledged=5, seen=5)
 
-        (decision,) = world.control.operators.close_containers([1], force=True)
+        (decision,) = world.control.closures.close_containers([1], force=True)
 
         assert ("OK", 3, 0) == (decision.code, len(decision.command_ids), decision.given_up_count)
         obey(world, *nodes)
@@ -361,7 +361,7 @@ class TestByAPerson:
         """Nothing is ordered, and the reason is given."""
         made = world.made_closed()
 
-        (decision,) = world.control.operators.close_containers([made.container_id])
+        (decision,) = world.control.closures.close_containers([made.container_id])
 
         assert ("OK", ()) == (decision.code, decision.command_ids)
         assert "all its replicas are CLOSED" in decision.message
@@ -378,8 +378,8 @@ class TestPlans:
         assert ContainerState.QUASI_CLOSED is now(world).state
         row = PlanRow(1, (), "all origins seen", "close", targets=nodes, is_forced=True)
 
-        (shown,) = world.control.operators.apply_plan([row], dry_run=True)
-        (done,) = world.control.operators.apply_plan([row], dry_run=False)
+        (shown,) = world.control.plans.apply_plan([row], dry_run=True)
+        (done,) = world.control.plans.apply_plan([row], dry_run=False)
 
         assert ("OK", 3) == (shown.code, len(shown.commands))
         assert ("OK", 3) == (done.code, len(done.command_ids))
@@ -392,10 +392,8 @@ class TestPlans:
         world.beat(nodes[0], replica(nodes[0], C, bcsid=5))
         row = PlanRow(1, (), "container is closing", "close", targets=nodes)
 
-        (decision,) = world.control.operators.apply_plan([row], dry_run=False)
-        unneeded = world.control.operators.apply_plan(
-            [replace(row, targets=nodes[:1])], dry_run=False
-        )
+        (decision,) = world.control.plans.apply_plan([row], dry_run=False)
+        unneeded = world.control.plans.apply_plan([replace(row, targets=nodes[:1])], dry_run=False)
 
         assert ("OK", 2) == (decision.code, len(decision.command_ids))
         assert nodes[0] in decision.message
@@ -410,7 +408,7 @@ class TestPlans:
         world.beat(node, replica(node, Q, bcsid=made.sequence_id, root=9))
         row = PlanRow(1, (), "quasi-closed at the final BCSID", "close", targets=(node,))
 
-        (decision,) = world.control.operators.apply_plan([row], dry_run=False)
+        (decision,) = world.control.plans.apply_plan([row], dry_run=False)
 
         assert "AWAITS_REPAIR" == decision.code
 
@@ -432,7 +430,7 @@ class TestOrigins:
         _first, best, other = self.stuck(world)
         row = PlanRow(1, (), "stuck, origin", "replicate", sources=(other,), copies=1)
 
-        (decision,) = world.control.operators.apply_plan([row], dry_run=False)
+        (decision,) = world.control.plans.apply_plan([row], dry_run=False)
         sent = [c for c, _named in world.call(other).commands if c.kind is CommandKind.REPLICATE]
 
         assert "OK" == decision.code
@@ -448,7 +446,7 @@ class TestOrigins:
             world.beat(node, held, full=True)
         row = PlanRow(1, (), "stuck, origin", "replicate", sources=(best,), copies=1)
 
-        (decision,) = world.control.operators.apply_plan([row], dry_run=False)
+        (decision,) = world.control.plans.apply_plan([row], dry_run=False)
 
         assert "STALE_PLAN" == decision.code
 
@@ -468,7 +466,7 @@ class TestOrigins:
 
         def told(node: str, *, dry_run: bool = True) -> str:
             row = PlanRow(1, (), "too many", "delete", targets=(node,), is_forced=True)
-            return world.control.operators.apply_plan([row], dry_run=dry_run)[0].code
+            return world.control.plans.apply_plan([row], dry_run=dry_run)[0].code
 
         before = {node: told(node) for node in (best, other, *copies)}
         world.beat("dn5", replace(replica("dn5", Q, bcsid=5, root=9), origin_datanode_id=best))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agent.errors import Code, UnavailableError
-from scm.edge.plane import operator_calls
+from scm.containers import block_deletion
 from tests.support.control.scm_world import ScmWorld
 
 NODES = ("dn1", "dn2", "dn3")
@@ -24,18 +24,18 @@ def test_another_key_of_the_name_stays(world: ScmWorld) -> None:
     """The dry run identifies the key, also after a restart and for an empty file."""
     world.write("a", "k", 10)
     world.write("a", "empty")
-    shown = world.control.operators.delete_keys(["k", "empty"], dry_run=True)
+    shown = world.control.deletions.delete_keys(["k", "empty"], dry_run=True)
     worlds = [one.world for one in shown]
     world.restart()
-    again = world.control.operators.delete_keys(["k", "empty"], dry_run=True)
-    world.control.operators.delete_keys(["k", "empty"], dry_run=False)
+    again = world.control.deletions.delete_keys(["k", "empty"], dry_run=True)
+    world.control.deletions.delete_keys(["k", "empty"], dry_run=False)
     world.clock.advance_s(1)
     world.join(*NODES, boot_id=2)
-    world.control.operators.leave_safe_mode()
+    world.control.safe_mode.leave()
     world.write("b", "k", 10)
     world.write("b", "empty")
 
-    deletions = world.control.operators.delete_keys(["k", "empty"], worlds, dry_run=False)
+    deletions = world.control.deletions.delete_keys(["k", "empty"], worlds, dry_run=False)
 
     assert worlds == [one.world for one in again]
     assert [Code.STALE_PLAN] * 2 == [one.code for one in deletions]
@@ -49,7 +49,7 @@ def test_many_keys_go_in_turns_and_no_more_of_them_than_are_wanted(
     Ten thousand in one turn would keep every heartbeat waiting, and a caller that has gone may have
     asked again already.
     """
-    monkeypatch.setattr(operator_calls, "DELETES_PER_TURN", 2)
+    monkeypatch.setattr(block_deletion, "DELETES_PER_TURN", 2)
     names = [f"k{number}" for number in range(5)]
     for name in names:
         world.write("a", name, 10)
@@ -60,7 +60,7 @@ def test_many_keys_go_in_turns_and_no_more_of_them_than_are_wanted(
         return len(looks) < 3
 
     with pytest.raises(UnavailableError, match="the caller has gone: 4 of 5 keys") as caught:
-        world.control.operators.delete_keys(names, dry_run=False, is_wanted=is_wanted)
+        world.control.deletions.delete_keys(names, dry_run=False, is_wanted=is_wanted)
 
     assert Code.CANCELLED is caught.value.code
     assert [5, 3, 1] == looks

@@ -29,7 +29,7 @@ def emptied(world: ScmWorld) -> Container:
     """Delete all that is in a container of which one node's replica is in no books."""
     made = world.made_closed()
     world.beat(LATE, full=True)
-    world.control.operators.delete_keys([world.state.keys.values()[0].name], dry_run=False)
+    world.control.deletions.delete_keys([world.state.keys.values()[0].name], dry_run=False)
     for node in OTHERS:
         [(command, _named)] = world.call(node).commands
         acknowledged = tuple((t.container_id, t.transaction_id) for t in command.transactions)
@@ -118,7 +118,7 @@ def test_last_remaining_replica_gets_the_acknowledged_deletes(
     with world.state.change() as change:
         behind = replace(made, state=ContainerState.QUASI_CLOSED, sequence_id=2)
         change.put(world.state.containers, behind)
-    world.control.operators.delete_keys([key.name], dry_run=False)
+    world.control.deletions.delete_keys([key.name], dry_run=False)
     for node in OTHERS:
         [(command, _named)] = world.call(node).commands
         acknowledged = tuple((t.container_id, t.transaction_id) for t in command.transactions)

@@ -67,7 +67,7 @@ def scraped(world: ScmWorld) -> dict[str, float]:
 def test_a_scrape_counts_what_is_there(world: ScmWorld) -> None:
     """Nodes, containers, what is wrong with them, and what is pending."""
     box = world.made_closed(roots=(7, 7, 8))
-    world.control.operators.reconcile_containers([box.container_id])
+    world.control.admin.reconcile([box.container_id])
     world.control.tick()
     world.control.queries.count_containers()
     world.beat("dn1", replica("dn1", container_id=99))

@@ -71,7 +71,7 @@ def test_read_only_node_is_neither_source_nor_target_of_copies(world: ScmWorld) 
     run(world, 63, [strange, no_target], source, target)
 
     copies = [c for c in world.state.commands.values() if c.kind is CommandKind.REPLICATE]
-    (refused,) = world.control.operators.replicate_containers(
+    (refused,) = world.control.admin.replicate(
         [made.container_id], target_id=no_target, worlds=(), dry_run=True
     )
 
@@ -84,13 +84,13 @@ def test_read_only_node_gets_no_replica_commands(world: ScmWorld) -> None:
     made = world.made_closed()
     strange = holders(world, made)[0]
     world.beat(strange, replica(strange, bcsid=made.sequence_id, root=8))
-    world.control.operators.reconcile_containers([made.container_id])
+    world.control.admin.reconcile([made.container_id])
     world.write("open", "key", 1)
     upgrade(world, strange)
-    world.control.operators.order_nodes([strange], CommandKind.REFRESH_VOLUME_USAGE)
+    world.control.admin.order_nodes([strange], CommandKind.REFRESH_VOLUME_USAGE)
 
     sent = {c.kind for _ in range(3) for c, _ in world.call(strange, boot_id=2).commands}
-    (given,) = world.control.operators.reconcile_containers([made.container_id])
+    (given,) = world.control.admin.reconcile([made.container_id])
     run(world, 30, [strange], *(node for node in NODES if node != strange))
     late = {c.kind for c, _ in world.call(strange, boot_id=2).commands}
 
@@ -105,7 +105,7 @@ def test_a_copy_that_was_ordered_before_is_not_sent(world: ScmWorld) -> None:
     """Its target came back with another layout before the source fetched the command."""
     made = world.made_closed()
     target = sorted(set(NODES) - set(holders(world, made)))[0]
-    (ordered,) = world.control.operators.replicate_containers(
+    (ordered,) = world.control.admin.replicate(
         [made.container_id], target_id=target, worlds=(), dry_run=False
     )
     upgrade(world, target)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from merkle.replica import ReplicaState
-from scm.administration.decommission import OpStateRequest
+from scm.administration.decommission import LEAVING, RESTING, OpStateRequest
 from scm.edge.answers import node_message
 from scm.edge.call_values import Heartbeat
 from scm.state.facts import CommandKind, Container, OpState, PendingCommand
@@ -77,10 +77,10 @@ def test_a_reconstruction_counts_for_three_copies(tmp_path: Path) -> None:
         for number in range(1, 15):
             change.put(world.state.commands, pending(number, CommandKind.RECONSTRUCT))
 
-        left = world.control._parts.commands.drain(change, "dn1", lambda _commands: {})
+        left = world.control.commands.drain(change, "dn1", lambda _commands: {})
 
         assert 4 == len(left)
-        assert 14 * 3 == world.control._parts.commands.loads.replication_load("dn1")
+        assert 14 * 3 == world.control.commands.loads.replication_load("dn1")
 
 
 @pytest.mark.parametrize(("bytes_per_s", "patience_s"), [(0, 10), (200, 20)])
@@ -121,7 +121,7 @@ class TestDepartures:
             with cluster(tmp_path / str(enough), options, "dn1", "dn2", "dn3") as world:
                 world.made_closed()
                 request = OpStateRequest(("dn1",), OpState.DECOMMISSIONING)
-                [answer] = world.control.operators.set_operational_states(request)
+                [answer] = world.control.departure_requests.submit(request)
                 for _ in range(4):
                     world.kept["dn1"] = (OpState.DECOMMISSIONING, 0)
                     pass_time(world, 1, "dn1", "dn2", "dn3")
@@ -144,7 +144,7 @@ class TestDepartures:
                     assert node is not None
                     change.put(world.state.nodes, replace(node, op_state=op_state))
 
-            obstacles = world.control._parts.judge.obstacles([made.container_id])
+            obstacles = world.control.judge.obstacles([made.container_id])
 
         assert {made.container_id: "too_few"} == obstacles
 
@@ -160,20 +160,20 @@ class TestDepartures:
                 r.datanode_id for r in world.state.replicas.of(world.made_closed().container_id)
             }
             first, second, third = sorted(names)
-            locked = []
+            locked, together = [], world.control.departures.locked_together
             for leaving in ((first,), (first, second), (first, second, third)):
                 request = OpStateRequest(leaving, OpState.DECOMMISSIONING, is_forced=True)
-                world.control.operators.set_operational_states(request)
+                world.control.departure_requests.submit(request)
                 pass_time(world, 1, *NODES, "dn5", "dn6")
-                locked.append(world.control.queries.locked_together())
+                locked.append([together(states) for states in (LEAVING, RESTING)])
             rest = OpStateRequest(
                 (first, second, third), OpState.ENTERING_MAINTENANCE, is_forced=True
             )
-            world.control.operators.set_operational_states(rest)
+            world.control.departure_requests.submit(rest)
             pass_time(world, 1, *NODES, "dn5", "dn6")
-            locked.append(world.control.queries.locked_together())
+            locked.append([together(states) for states in (LEAVING, RESTING)])
 
-        assert [(0, 0), (0, 0), (1, 0), (0, 1)] == locked
+        assert [[0, 0], [0, 0], [1, 0], [0, 1]] == locked
 
 
 def test_only_datanodes_of_managed_racks_are_used(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_only_datanodes_of_managed_racks_are_used(tmp_path: Path) -> None:
         world.beat("dn5", full=True)
         pass_time(world, 2, "dn1", "dn2", "dn3", "dn4", "dn5")
         copies = of_kind(world, CommandKind.REPLICATE)
-        shares = {name for name, _share in world.control.queries.balance_status().shares}
+        shares = {name for name, _share in world.control.balancer.status().shares}
         told = [
             n.datanode_id for n in map(node_message, world.control.queries.nodes()) if n.unmanaged
         ]

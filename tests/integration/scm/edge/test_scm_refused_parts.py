@@ -252,9 +252,9 @@ class TestTold:
         served.node.heartbeat(full(told(1), told(2, block_count=TOO_MUCH)))
         served.world.clock.advance_s(3_600)
         served.control.tick()
-        served.control.operators.leave_safe_mode()
+        served.control.safe_mode.leave()
 
-        (done,) = served.control.operators.remove_nodes(["dn1"], is_forced=True, is_dry_run=False)
+        (done,) = served.control.parting.remove_nodes(["dn1"], is_forced=True, is_dry_run=False)
 
         assert ("OK", 0) == (done.code, served.control.queries.figures().refusing)
 
@@ -302,6 +302,6 @@ class TestOtherClusters:
     def test_refused_datanodes_are_counted_up_to_a_bound(self, served: Served) -> None:
         """A caller may name any number of them."""
         for number in range(1_005):
-            served.control.queries._parts.refused_parts.note_stranger(f"dn{number}", "why")
+            served.control.refused_parts.note_stranger(f"dn{number}", "why")
 
         assert "1,000 datanodes call and are refused" in served.said()

@@ -63,7 +63,7 @@ def test_pages_and_calls_together_are_bounded(tmp_path: Path) -> None:
         assert set(range(1, 21)) == held(world)
         for page in range(5, 50):
             call(world, range(1, 21), full=True, page=page, last=False)
-        assembly = world.control._parts.reports._assemblies["dn1"]
+        assembly = world.control.reports._assemblies["dn1"]
         assert assembly.named_count <= 3 * 20
         for number in range(100, 130):
             call(world, [number])

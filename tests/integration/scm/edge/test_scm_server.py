@@ -412,7 +412,7 @@ def test_a_heartbeat_that_comes_too_late_changes_nothing(cluster: Cluster) -> No
         reports=[scm_pb2.ContainerReport(full=True, report_id=2, last=True, replicas=[report(1)])],
     )
 
-    with cluster.control._parts.lock:  # something slow goes on
+    with cluster.control.access.lock:  # something slow goes on
         with pytest.raises(grpc.RpcError) as caught:
             cluster.scm.Heartbeat(late, timeout=0.3)
         # Its end goes over the same connection before this call, so it is heard before it.
@@ -423,4 +423,4 @@ def test_a_heartbeat_that_comes_too_late_changes_nothing(cluster: Cluster) -> No
         node.heartbeat()
 
     assert grpc.StatusCode.DEADLINE_EXCEEDED is caught.value.code()
-    assert {1, 2} == set(cluster.control._parts.state.replicas.on("dn1"))
+    assert {1, 2} == set(cluster.control.state.replicas.on("dn1"))

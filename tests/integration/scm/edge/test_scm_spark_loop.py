@@ -359,7 +359,7 @@ def test_w62_a_node_that_changed_is_verified_at_once_but_not_while_copies_wait(
     assert [] == world.control.take_changed_nodes()
     for node in ("dn2", "dn3", "dn4"):  # two copies lack, and there is no node for them
         world.beat(node, full=True)
-        world.control._parts.nodes._live.pop(node)
+        world.control.nodes._live.pop(node)
     world.control.tick()
 
     assert [] == world.control.take_changed_nodes()
@@ -371,13 +371,13 @@ def test_a_node_that_changed_is_not_waited_with_for_what_cannot_be_had(world: Sc
     world.control.take_changed_nodes()
     for node in ("dn2", "dn3", "dn4"):
         world.beat(node, full=True)
-        world.control._parts.nodes._live.pop(node)
+        world.control.nodes._live.pop(node)
     told = []
     for _ in range(3):
         world.control.tick()
         told.append(world.control.take_changed_nodes())
         world.clock.advance_s(world.options.check_interval_ms / 1000 / 2)
-    waiting = set(world.control._parts.manager.under)
+    waiting = set(world.control.manager.under)
 
     assert waiting
     assert [[], [], ["dn2", "dn3", "dn4"]] == told

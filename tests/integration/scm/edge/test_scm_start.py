@@ -43,7 +43,7 @@ def world(tmp_path: Path) -> Iterator[ScmWorld]:
 def rest(world: ScmWorld, node: str) -> None:
     """Let a node go into maintenance, as far as it goes."""
     request = OpStateRequest((node,), OpState.ENTERING_MAINTENANCE)
-    assert ["OK"] == [d.code for d in world.control.operators.set_operational_states(request)]
+    assert ["OK"] == [d.code for d in world.control.departure_requests.submit(request)]
     for state in (OpState.ENTERING_MAINTENANCE, OpState.IN_MAINTENANCE):
         world.kept[node] = (state, 0)
         pass_time(world, 3, *POOLS)
@@ -62,13 +62,13 @@ class TestHot:
         pass_time(world, 61, *online)
         world.restart()
         world.join(*online)
-        before = world.control.queries.safe_mode()
+        before = world.control.safe_mode.status()
         confirm(world, *online[:7])
         pass_time(world, 40, *online[1:])  # the first dropped out
-        seven = world.control.queries.safe_mode()
+        seven = world.control.safe_mode.status()
         confirm(world, online[7])
 
-        after = world.control.queries.safe_mode()
+        after = world.control.safe_mode.status()
 
         assert (False, 8, tuple(sorted(online))) == (
             before.is_open,
@@ -87,21 +87,21 @@ class TestHot:
         confirm(world, *POOLS[:9])
         world.call(POOLS[9])
 
-        assert (POOLS[9],) == world.control.queries.safe_mode().missing
+        assert (POOLS[9],) == world.control.safe_mode.status().missing
 
     def test_commands_from_before_a_hot_start_wait_for_the_gate(self, world: ScmWorld) -> None:
         """Copies, deletes of all kinds and decisions wait. A close is harmless and is sent."""
         made = world.made_closed()
         held = [r.datanode_id for r in world.state.replicas.of(made.container_id)]
         target = next(node for node in POOLS if node not in held)
-        (copy,) = world.control.operators.replicate_containers(
+        (copy,) = world.control.admin.replicate(
             [made.container_id], target_id=target, worlds=(), dry_run=False
         )
-        (delete,) = world.control.operators.delete_replicas(
+        (delete,) = world.control.admin.delete(
             [made.container_id], datanode_id=held[-1], worlds=(), dry_run=False
         )
-        world.control.operators.reconcile_containers([made.container_id])
-        world.control.operators.delete_keys(
+        world.control.admin.reconcile([made.container_id])
+        world.control.deletions.delete_keys(
             [key.name for key in world.state.keys.values()], dry_run=False
         )
         world.control.clients.allocate("open", [10])
@@ -114,12 +114,12 @@ class TestHot:
         world.control.tick()
 
         answered = [c.kind for node in POOLS for c, _named in world.call(node).commands]
-        refused = world.control.operators.replicate_containers(
+        refused = world.control.admin.replicate(
             [made.container_id], target_id=target, worlds=(), dry_run=False
         )
         sent = {c.kind for c in world.state.commands.values() if c.sent_at_s is not None}
         waiting = {c.command_id for c in world.state.commands.values() if c.sent_at_s is None}
-        world.control.operators.leave_safe_mode()
+        world.control.safe_mode.leave()
         then = {c.kind for node in POOLS for c, _named in world.call(node).commands}
 
         assert {CommandKind.CLOSE} >= sent | set(answered)
@@ -178,7 +178,7 @@ class TestCold:
         made = world.made_closed()
         held = [r.datanode_id for r in world.state.replicas.of(made.container_id)]
         rest(world, held[0])
-        world.control.operators.reconcile_containers([made.container_id])
+        world.control.admin.reconcile([made.container_id])
 
         world.restart(is_cold=True)
 
@@ -201,10 +201,10 @@ class TestCold:
             world.beat(node, *(r for r in whole if r.datanode_id == node), full=True)
 
         pass_time(world, 600, *online)
-        early = world.control.queries.safe_mode()
+        early = world.control.safe_mode.status()
         ordered = world.state.commands.values()
         pass_time(world, 601, *online)
-        late = world.control.queries.safe_mode()
+        late = world.control.safe_mode.status()
 
         assert (False, True, (dead,)) == (early.is_open, early.is_cold, early.missing)
         assert [] == ordered
@@ -213,9 +213,9 @@ class TestCold:
     def test_without_a_known_node_it_waits_for_those_that_come(self, tmp_path: Path) -> None:
         """A hot start on an empty state has nothing to lose and opens at once."""
         with ScmWorld(tmp_path, OPTIONS).running() as world:
-            hot = world.control.queries.safe_mode()
+            hot = world.control.safe_mode.status()
             world.restart(is_cold=True)
-            cold = world.control.queries.safe_mode()
+            cold = world.control.safe_mode.status()
 
             assert (True, False) == (hot.is_open, cold.is_open)
             assert "no node is known" in cold.reason

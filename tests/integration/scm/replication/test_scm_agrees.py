@@ -58,10 +58,10 @@ def test_scm_and_snapshot_judge_agree_on_reconcile_eligibility(tmp_path: Path, s
     with ScmWorld(tmp_path, OPTIONS).running() as world:
         enter(world, rows)
         ids = sorted(container.container_id for container in world.state.containers.values())
-        found = world.control._parts.judge.diagnose(ids).reconciles.eligibility.tolist()
+        found = world.control.judge.diagnose(ids).reconciles.eligibility.tolist()
         for container_id, code in zip(ids, found, strict=True):
             judged = ELIGIBILITY[code]
-            own = world.control._parts.reconciles.participants(container_id).eligibility
+            own = world.control.reconciles.participants(container_id).eligibility
             container = world.state.containers.get(container_id)
             assert container is not None
             told.add(judged)

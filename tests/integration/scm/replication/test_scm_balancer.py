@@ -32,7 +32,7 @@ def moves(world: ScmWorld) -> set[tuple[int, str]]:
     """Return container and source of what a run would move, once the empty nodes are there."""
     world.join(*EMPTY)
     beats(world)
-    shown = world.control.operators.balance(10.0, 10, dry_run=True)
+    shown = world.control.balancer.start(10.0, 10, dry_run=True)
     return {(move.container_id, move.source_id) for move in shown.moves}
 
 
@@ -101,7 +101,7 @@ def test_a_move_is_given_longer_than_a_copy_that_somebody_needs(world: ScmWorld)
     """Four times: it is the last that a datanode does. Then it is left to itself."""
     closed(world, 7, 7, 7)
     assert moves(world), "there is something to move"
-    world.control.operators.balance(10.0, 1, dry_run=False)
+    world.control.balancer.start(10.0, 1, dry_run=False)
     world.control.tick()
     beats(world)
 
@@ -111,7 +111,7 @@ def test_a_move_is_given_longer_than_a_copy_that_somebody_needs(world: ScmWorld)
             world.clock.advance_s(60)
             beats(world, copying_count=1)
             world.control.tick()
-        copying.append(len(world.control.queries.balance_status().moves))
+        copying.append(len(world.control.balancer.status().moves))
 
     assert [1, 1, 0] == copying
     assert 45 * 60_000 > 3 * ScmOptions().command_deadline_ms
@@ -122,7 +122,7 @@ def test_the_delete_of_a_move_has_no_priority(world: ScmWorld) -> None:
     number = closed(world, 7, 7, 7)
     world.join(*EMPTY)
     beats(world)
-    world.control.operators.balance(10.0, 1, dry_run=False)
+    world.control.balancer.start(10.0, 1, dry_run=False)
     world.control.tick()
     [copy] = world.state.commands.of_container(number)
     world.call(copy.datanode_id)
@@ -145,7 +145,7 @@ def test_a_move_that_failed_ends_no_tick(world: ScmWorld) -> None:
     number = closed(world, 7, 7, 7)
     world.join(*EMPTY)
     beats(world)
-    world.control.operators.balance(10.0, 10, dry_run=False)
+    world.control.balancer.start(10.0, 10, dry_run=False)
     world.clock.advance_s(1)
     world.control.tick()
     [copy] = list(world.state.commands.of_container(number))
@@ -156,9 +156,9 @@ def test_a_move_that_failed_ends_no_tick(world: ScmWorld) -> None:
 
     world.control.tick()
 
-    shown = world.control.queries.balance_status()
+    shown = world.control.balancer.status()
     assert (False, 0) == (shown.is_running, shown.moved_count)
-    assert () == world.control.operators.balance(10.0, 10, dry_run=True).moves
+    assert () == world.control.balancer.start(10.0, 10, dry_run=True).moves
 
 
 def test_a_move_that_could_not_be_noted_is_not_under_way(world: ScmWorld) -> None:
@@ -169,13 +169,13 @@ def test_a_move_that_could_not_be_noted_is_not_under_way(world: ScmWorld) -> Non
     world.join(*EMPTY)
     beats(world)
     world.control.tick()  # what else there is to write
-    world.control.operators.balance(10.0, 1, dry_run=False)
+    world.control.balancer.start(10.0, 1, dry_run=False)
 
     with logged(), unwritable(), pytest.raises(UnavailableError):
         world.control.tick()
-    in_vain = world.control.queries.balance_status()
+    in_vain = world.control.balancer.status()
     world.control.tick()
-    begun = world.control.queries.balance_status()
+    begun = world.control.balancer.status()
 
     assert (True, 0, ()) == (in_vain.is_running, in_vain.iteration, in_vain.moves)
     assert (1, [number]) == (begun.iteration, [move.container_id for move in begun.moves])
@@ -184,14 +184,14 @@ def test_a_move_that_could_not_be_noted_is_not_under_way(world: ScmWorld) -> Non
 def test_a_run_whose_end_could_not_be_noted_ends_once(world: ScmWorld) -> None:
     """The end is written with the rest of the tick, and logged when it is durable."""
     closed(world, 7, 7, 7)
-    world.control.operators.balance(10.0, 1, dry_run=False)
+    world.control.balancer.start(10.0, 1, dry_run=False)
     with logged() as said:
         with suppress(RuntimeError), world.state.change() as change:
-            world.control._parts.balancer.turn(change)
+            world.control.balancer.turn(change)
             raise RuntimeError("nothing of it is kept")
-        in_vain = world.control.queries.balance_status()
+        in_vain = world.control.balancer.status()
         world.control.tick()
 
     assert in_vain.is_running
-    assert not world.control.queries.balance_status().is_running
+    assert not world.control.balancer.status().is_running
     assert 1 == [line["event"] for line in said].count("balance_ended")

@@ -110,10 +110,10 @@ def test_a_container_closes_when_one_of_its_nodes_is_down(world: ScmWorld) -> No
     (block,) = world.write("a", "key", 10)
     dead, *alive = sorted(endpoint.datanode_id for endpoint in block.replicas)
     pass_time(world, 29, dead, *alive)
-    all_up = world.control.queries.container(block.container_id).container.state
+    all_up = world.control.views.container(block.container_id).container.state
     pass_time(world, 60, *alive)
 
-    down = world.control.queries.container(block.container_id).container.state
+    down = world.control.views.container(block.container_id).container.state
 
     assert ContainerState.OPEN is all_up
     assert ContainerState.OPEN is not down
@@ -129,7 +129,7 @@ def test_close_command_is_not_throttled_by_copies_and_deletes(world: ScmWorld) -
     with world.state.change() as change:
         for number, kind in enumerate((*throttled, CommandKind.CLOSE), start=1):
             change.put(world.state.commands, pending(number, kind))
-        sent = world.control._parts.commands.drain(change, "dn1", lambda _commands: {})
+        sent = world.control.commands.drain(change, "dn1", lambda _commands: {})
 
     assert [CommandKind.CLOSE] == [command.kind for command in sent]
 
@@ -144,8 +144,8 @@ def test_a_node_at_its_limit_is_no_target_of_a_rebuild_until_it_says_it_has_room
         coded.queues[node] = (("replicate", 20),)
         coded.call(node)
     excluded = orders(coded)
-    case = coded.control._parts.cases.case(coded.control.queries.container(container_id).container)
-    for_copies = coded.control._parts.manager.targets(case, len(free))
+    case = coded.control.cases.case(coded.control.views.container(container_id).container)
+    for_copies = coded.control.manager.targets(case, len(free))
     coded.queues[free[0]] = (("replicate", 19),)
 
     [(command, _named)] = orders(coded)

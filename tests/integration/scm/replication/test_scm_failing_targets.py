@@ -73,7 +73,7 @@ def test_a_copy_that_failed_goes_to_another_datanode_the_next_time(world: ScmWor
 
     assert [1, 1] == list(targets.values())
     assert 3 == len(world.state.replicas.of(container.container_id))
-    assert [] == world.control.queries.holds()
+    assert [] == world.control.holding.holds()
 
 
 def test_the_only_other_datanode_that_takes_nothing_excludes_no_source(world: ScmWorld) -> None:
@@ -87,7 +87,7 @@ def test_the_only_other_datanode_that_takes_nothing_excludes_no_source(world: Sc
 
     [bad] = failed
     assert failed[bad] > 2 * OPTIONS.exclude_failure_count
-    assert [] == world.control.queries.holds()
+    assert [] == world.control.holding.holds()
     run(world, container, nodes, bad="mended")
     assert 3 == len(world.state.replicas.of(container.container_id))
 
@@ -96,7 +96,7 @@ def test_failed_targets_are_forgotten_after_a_while(world: ScmWorld) -> None:
     """Millions of containers may fail once, so the memory is bounded."""
     nodes = ("dn1", "dn2", "dn3", "dn4")
     container = short_of_one(world, *nodes)
-    failing = world.control._parts.commands.failing_targets
+    failing = world.control.commands.failing_targets
     run(world, container, nodes, bad="")
     assert failing.of(container.container_id)
 

@@ -88,7 +88,7 @@ def done(command: PendingCommand) -> CommandOutcome:
 
 def delete_all(world: ScmWorld, *nodes: str, reports: bool = False) -> None:
     """Delete the only key; these nodes do what they are told, and say that nothing is left."""
-    world.control.operators.delete_keys(
+    world.control.deletions.delete_keys(
         [key.name for key in world.state.keys.values()], dry_run=False
     )
     for node in nodes:
@@ -120,7 +120,7 @@ def test_dead_open_replica_does_not_prevent_a_reconcile(world: ScmWorld) -> None
     for node in living:
         world.beat(node, replica(node, bcsid=1, root=1 if node == living[0] else 2))
 
-    (decision,) = world.control.operators.reconcile_containers([1])
+    (decision,) = world.control.admin.reconcile([1])
 
     assert ContainerState.CLOSED is state_of(world)
     assert ("OK", 2) == (decision.code, len(decision.command_ids))
@@ -248,9 +248,7 @@ class TestDecommissioned:
 class TestRemoved:
     def test_a_node_that_lives_is_not_removed(self, world: ScmWorld) -> None:
         """The node would register again."""
-        (decision,) = world.control.operators.remove_nodes(
-            ["dn1"], is_forced=True, is_dry_run=False
-        )
+        (decision,) = world.control.parting.remove_nodes(["dn1"], is_forced=True, is_dry_run=False)
 
         assert "INELIGIBLE" == decision.code
         assert world.state.nodes.get("dn1") is not None
@@ -261,9 +259,9 @@ class TestRemoved:
         """The consequences are shown. With force the container is missing and the node is gone."""
         _made, held = made_on(world)
         die(world, *held)
-        shown = world.control.operators.remove_nodes(held, is_forced=False, is_dry_run=False)
+        shown = world.control.parting.remove_nodes(held, is_forced=False, is_dry_run=False)
         still = holders(world)
-        forced = world.control.operators.remove_nodes(held, is_forced=True, is_dry_run=False)
+        forced = world.control.parting.remove_nodes(held, is_forced=True, is_dry_run=False)
 
         assert ["PRECHECK_FAILED"] * 3 == [d.code for d in shown]
         assert all("1 containers can be read from nobody else: 1" in d.message for d in shown)
@@ -279,9 +277,7 @@ class TestRemoved:
         _made, (dead, *_living) = made_on(world)
         delete_all(world, *replace_copies(world, dead))
         owed = len(world.state.transactions)
-        (decision,) = world.control.operators.remove_nodes(
-            [dead], is_forced=False, is_dry_run=False
-        )
+        (decision,) = world.control.parting.remove_nodes([dead], is_forced=False, is_dry_run=False)
         left = len(world.state.transactions)
         commands = world.state.commands.of_node(dead)
         refused = world.call(dead)
@@ -297,7 +293,7 @@ class TestRemoved:
         """The dry run reports how many replicas would be removed."""
         _made, (dead, *_living) = made_on(world)
         die(world, dead)
-        (decision,) = world.control.operators.remove_nodes([dead], is_forced=False, is_dry_run=True)
+        (decision,) = world.control.parting.remove_nodes([dead], is_forced=False, is_dry_run=True)
 
         assert decision.message.startswith("1 replicas leave the books")
         assert dead in holders(world)

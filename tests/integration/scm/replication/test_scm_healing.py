@@ -225,7 +225,7 @@ def test_other_tombstones_are_given_time(world: ScmWorld) -> None:
 def test_deletes_that_are_owed_explain_a_difference(world: ScmWorld) -> None:
     """Two datanodes have deleted what a third is still to delete: nothing is ordered meanwhile."""
     box = world.made_closed()
-    world.control.operators.delete_keys(
+    world.control.deletions.delete_keys(
         [key.name for key in world.state.keys.values()], dry_run=False
     )
     for node in ("dn1", "dn2"):

@@ -60,14 +60,14 @@ def filled(path: Path, options: ScmOptions) -> Iterator[ScmWorld]:
 
 def not_well(world: ScmWorld) -> int:
     """Return how many containers are found to lack a replica."""
-    states = world.control._parts.manager.states()
+    states = world.control.manager.states()
     lacks = HealthState.UNDER_REPLICATED.name
     return sum(states.of(number) == lacks for number in range(1, COUNT + 1))
 
 
 def known(world: ScmWorld) -> int:
     """Return of how many containers it is known how they are now, or an order shows that it was."""
-    states, commands = world.control._parts.manager.states(), world.state.commands
+    states, commands = world.control.manager.states(), world.state.commands
     return sum(
         states.of(number) is not None or commands.has_any(number) for number in range(1, COUNT + 1)
     )
@@ -122,7 +122,7 @@ def test_orders_are_made_in_portions(world: ScmWorld) -> None:
     seen: list[int] = []
 
     def ordered(_took_s: float) -> None:
-        with world.control._parts.lock:  # nobody else holds it now
+        with world.control.access.lock:  # nobody else holds it now
             pending = world.state.commands.values()
             seen.append(sum(command.kind is CommandKind.REPLICATE for command in pending))
 
@@ -186,7 +186,7 @@ def test_dead_nodes_containers_are_judged_before_those_due_from_a_start(world: S
     while world.control.look_on():
         pass
     fall_silent(world, "dn4")
-    world.control._parts.manager.look_at(range(1, COUNT + 1))
+    world.control.manager.look_at(range(1, COUNT + 1))
 
     world.control.tick()
 
@@ -194,7 +194,7 @@ def test_dead_nodes_containers_are_judged_before_those_due_from_a_start(world: S
         c.container_id for c in world.state.commands.values() if c.kind is CommandKind.REPLICATE
     ]
     assert [COUNT] == ordered
-    assert world.control._parts.manager.is_behind
+    assert world.control.manager.is_behind
 
 
 def test_nodes_that_die_together_are_recorded_one_at_a_time(world: ScmWorld) -> None:
@@ -204,7 +204,7 @@ def test_nodes_that_die_together_are_recorded_one_at_a_time(world: ScmWorld) -> 
     fall_silent(world, "dn2", "dn3")
     unnoted: list[int] = []
 
-    world.control.tick(lambda _took_s: unnoted.append(len(world.control._parts.nodes.unnoted())))
+    world.control.tick(lambda _took_s: unnoted.append(len(world.control.nodes.unnoted())))
 
     assert [1, 0, 0] == unnoted[:3]
 
@@ -212,10 +212,10 @@ def test_nodes_that_die_together_are_recorded_one_at_a_time(world: ScmWorld) -> 
 def test_in_safe_mode_nothing_is_looked_at(world: ScmWorld) -> None:
     """The state from before a restart justifies no action."""
     world.restart()
-    world.control._parts.manager.look_at(range(1, COUNT + 1))
+    world.control.manager.look_at(range(1, COUNT + 1))
 
     assert not world.control.look_on()
-    assert world.control._parts.manager.is_behind
+    assert world.control.manager.is_behind
 
 
 class Behind:

@@ -49,9 +49,7 @@ def filled(path: Path, count: int) -> Iterator[ScmWorld]:
             held = (replica(node, container_id=n) for n in range(1, count + 1))
             made.beat(node, *held, full=True)
         confirm(made, "leaves", "full")
-        made.control.operators.set_operational_states(
-            OpStateRequest(("leaves",), OpState.DECOMMISSIONING)
-        )
+        made.control.departure_requests.submit(OpStateRequest(("leaves",), OpState.DECOMMISSIONING))
         yield made
 
 
@@ -77,7 +75,7 @@ def turn(
 
 def tries(world: ScmWorld) -> int:
     """Return how often containers were tried so far."""
-    return sum(count for _weight, count in world.control._parts.manager.under.values())
+    return sum(count for _weight, count in world.control.manager.under.values())
 
 
 def copies(world: ScmWorld) -> dict[int, str]:
@@ -96,7 +94,7 @@ def test_containers_without_a_possible_target_are_not_retried(tmp_path: Path) ->
         early = tries(world)
         for _ in range(20):
             turn(world)
-        late, lacking = tries(world), len(world.control._parts.manager.under)
+        late, lacking = tries(world), len(world.control.manager.under)
         ordered = copies(world)
 
     assert 100 == lacking
@@ -120,7 +118,7 @@ def has_room(world: ScmWorld) -> str:
 def stays(world: ScmWorld) -> str:
     """Take the one back that was to leave."""
     request = OpStateRequest(("leaves",), OpState.IN_SERVICE)
-    world.control.operators.set_operational_states(request)
+    world.control.departure_requests.submit(request)
     turn(world)
     return "leaves"
 
@@ -244,7 +242,7 @@ class TestNoUsefulRack:
         for _ in range(20):
             self.turn(crowded)
 
-        assert COUNT == len(crowded.control._parts.manager.under)
+        assert COUNT == len(crowded.control.manager.under)
         assert tries(crowded) - early <= 20
         assert {} == copies(crowded)
 

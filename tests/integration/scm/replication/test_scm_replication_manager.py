@@ -164,11 +164,11 @@ class TestCopies:
             made = world.made_closed()
             world.beat("dn1", replica("dn1", load_error="no such directory", root=None))
             world.control.tick()
-            weight, repeat = world.control._parts.manager.under[made.container_id]
+            weight, repeat = world.control.manager.under[made.container_id]
             world.control.tick()
 
             assert [] == queued(world, CommandKind.REPLICATE) + queued(world, CommandKind.DELETE)
-            assert (weight, repeat + 1) == world.control._parts.manager.under[made.container_id]
+            assert (weight, repeat + 1) == world.control.manager.under[made.container_id]
 
     def test_in_flight_copies_of_the_whole_cluster_are_limited(self, tmp_path: Path) -> None:
         """Factor 0.75 of 20 for each of six healthy nodes, however many containers lack."""
@@ -187,7 +187,7 @@ class TestCopies:
 
             assert 90 == world.state.commands.add_count == len(queued(world, CommandKind.REPLICATE))
             for node in nodes:
-                assert world.control._parts.commands.loads.replication_load(node) <= 20
+                assert world.control.commands.loads.replication_load(node) <= 20
                 assert len(world.call(node).commands) <= 20
 
     def test_w41_a_source_is_given_no_more_than_its_limit(self, world: ScmWorld) -> None:
@@ -336,7 +336,7 @@ class TestDeletes:
 
         [delete] = queued(world, CommandKind.DELETE)
         assert (victim, []) == (delete.datanode_id, queued(world, CommandKind.REPLICATE))
-        assert "HEALTHY" == world.control._parts.manager.states().of(made.container_id)
+        assert "HEALTHY" == world.control.manager.states().of(made.container_id)
 
     @pytest.mark.parametrize("told", [OpState.ENTERING_MAINTENANCE, OpState.DECOMMISSIONING])
     def test_delete_on_a_leaving_node_causes_no_copies(
@@ -346,9 +346,7 @@ class TestDeletes:
         many as before.
         """
         made, victim = sent_to_the_surplus(world)
-        world.control.operators.set_operational_states(
-            OpStateRequest((victim,), told, is_forced=True)
-        )
+        world.control.departure_requests.submit(OpStateRequest((victim,), told, is_forced=True))
         world.kept[victim] = (told, 0)
         world.queues[victim] = ((CommandKind.DELETE.value, 1),)
         before = world.state.counters["next_command_id"]
@@ -360,7 +358,7 @@ class TestDeletes:
             c.kind for c in later if c.kind in {CommandKind.REPLICATE, CommandKind.DELETE}
         ]
         assert [victim] == [c.datanode_id for c in queued(world, CommandKind.DELETE)]
-        assert "HEALTHY" == world.control._parts.manager.states().of(made.container_id)
+        assert "HEALTHY" == world.control.manager.states().of(made.container_id)
 
 
 def sent_to_the_surplus(world: ScmWorld) -> tuple[Container, str]:
@@ -392,7 +390,7 @@ class TestStart:
         pass_time(world, 200, first)
 
         assert [] == queued(world, CommandKind.REPLICATE)
-        assert {other, *away} <= set(world.control.queries.safe_mode().missing)
+        assert {other, *away} <= set(world.control.safe_mode.status().missing)
         world.join(other)
         confirm(world, other)
         world.control.tick()

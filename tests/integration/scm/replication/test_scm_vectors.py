@@ -75,9 +75,7 @@ def shown_by(live: ScmWorld) -> dict[int, Shown]:
     """Return what a control plane shows of each container, known to it or not."""
     table = pq.read_table(live.control.queries.export_snapshot().path / "containers")
     exported = {row["container_id"]: row for row in table.to_pylist()}
-    batches = HealthBatchBuilder(
-        live.state, live.control._parts.nodes, live.control._parts.cases, live.options
-    )
+    batches = HealthBatchBuilder(live.state, live.control.nodes, live.control.cases, live.options)
     ids = {*exported, *live.state.replicas.container_ids()}
     found = diagnose(batches.of(ids), batches.rules())
     return {

@@ -31,7 +31,7 @@ def tell(world: ScmWorld, count: int, checksum: str = "", node: str = "a") -> No
 
 def counts(world: ScmWorld, node: str = "a") -> list[int]:
     """Return of how many entries the anchors of a node are."""
-    return [one.count for log in world.control.queries.anchors(node) for one in log.anchors]
+    return [one.count for log in world.control.anchoring.anchors(node) for one in log.anchors]
 
 
 def test_anchor_is_kept_once_a_day_for_each_log(world: ScmWorld) -> None:
@@ -58,7 +58,7 @@ def test_anchors_survive_a_restart(world: ScmWorld) -> None:
 
     world.restart(is_cold=True)
 
-    [a, b] = world.control.queries.anchors()
+    [a, b] = world.control.anchoring.anchors()
     assert ("a", "volume-1", "ab" * 32) == (a.datanode_id, a.volume_id, a.anchors[0].checksum)
     assert [9] == [one.count for one in b.anchors]
 
@@ -86,9 +86,9 @@ def test_anchor_listing_has_the_newest_of_all_logs_or_all_of_one(world: ScmWorld
         tell(world, count)
         world.clock.advance_s(DAY_S)
 
-    assert [2] == [one.count for log in world.control.queries.anchors() for one in log.anchors]
+    assert [2] == [one.count for log in world.control.anchoring.anchors() for one in log.anchors]
     assert [1, 2] == counts(world)
-    assert [] == world.control.queries.anchors("a", "volume-2")
+    assert [] == world.control.anchoring.anchors("a", "volume-2")
 
 
 def test_a_volume_has_so_many(monkeypatch: pytest.MonkeyPatch) -> None:

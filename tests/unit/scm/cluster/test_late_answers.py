@@ -69,7 +69,7 @@ def grow_old(world: ScmWorld) -> None:
 def remove(world: ScmWorld, node: str) -> None:
     """Remove a node that is dead."""
     stay_silent(world, node)
-    [decision] = world.control.operators.remove_nodes([node], is_forced=True, is_dry_run=False)
+    [decision] = world.control.parting.remove_nodes([node], is_forced=True, is_dry_run=False)
     assert "OK" == decision.code
 
 
@@ -100,9 +100,7 @@ def test_executed_command_stays_executed_when_its_container_is_forgotten(world: 
         world.beat(node, full=True)
     waiting = [one.is_answered for one in queued(world, CommandKind.REPLICATE)]
 
-    [fate] = world.control.operators.forget_containers(
-        [command.container_id], worlds=(), is_dry_run=False
-    )
+    [fate] = world.control.forgetting.forget([command.container_id], worlds=(), is_dry_run=False)
 
     assert ([True], "OK") == (waiting, fate.code)
     assert [] == queued(world, CommandKind.REPLICATE)

@@ -111,7 +111,7 @@ class TestRegister:
 
             assert caught.value.code is Code.WRONG_DATANODE
             assert ["dn1"] == [view.node.datanode_id for view in world.control.queries.nodes()]
-            assert "host:1" in " ".join(world.control.queries._parts.refused_parts.lines())
+            assert "host:1" in " ".join(world.control.refused_parts.lines())
 
     @pytest.mark.parametrize("is_restarted", [False, True])
     def test_address_of_a_silent_datanode_is_free(self, tmp_path: Path, is_restarted: bool) -> None:

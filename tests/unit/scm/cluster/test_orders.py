@@ -122,7 +122,7 @@ class TestClose:
             lost = outcome(command, OutcomeState.FAILED, code="CONTAINER_NOT_FOUND")
             world.beat(node, outcomes=(lost,))
 
-        assert "DELETED" == world.control.queries.container(1).state
+        assert "DELETED" == world.control.views.container(1).state
 
     def test_a_caught_up_quasi_closed_replica_is_closed_by_force(self, world: ScmWorld) -> None:
         """First behind, then reconciled to the same root: nothing speaks against it any more."""
@@ -147,7 +147,7 @@ class TestReconcile:
         """The addresses are current. The replica that differs comes before its two good peers."""
         made = world.made_closed(roots=(7, 7, 8))
 
-        (decision,) = world.control.operators.reconcile_containers([made.container_id])
+        (decision,) = world.control.admin.reconcile([made.container_id])
 
         assert "OK" == decision.code
         assert 3 == len(set(decision.command_ids))
@@ -167,8 +167,8 @@ class TestReconcile:
         """The second answer names the same commands."""
         made = world.made_closed()
 
-        first = world.control.operators.reconcile_containers([made.container_id])[0]
-        second = world.control.operators.reconcile_containers([made.container_id])[0]
+        first = world.control.admin.reconcile([made.container_id])[0]
+        second = world.control.admin.reconcile([made.container_id])[0]
 
         assert first.command_ids == second.command_ids
         assert "3 of 3 were ordered before" == second.message
@@ -178,7 +178,7 @@ class TestReconcile:
     ) -> None:
         """The command is answered as skipped, so that no caller waits for it."""
         made = world.made_closed()
-        (decision,) = world.control.operators.reconcile_containers([made.container_id])
+        (decision,) = world.control.admin.reconcile([made.container_id])
         world.beat("dn2", full=True)
         world.beat("dn3", full=True)
 
@@ -192,7 +192,7 @@ class TestReconcile:
     def test_the_budget_holds_and_every_answer_makes_room(self, world: ScmWorld) -> None:
         """There are more containers than the limit, and the rest waits."""
         made = [world.made_closed().container_id for _ in range(RECONCILE_LIMIT + 3)]
-        world.control.operators.reconcile_containers(made)
+        world.control.admin.reconcile(made)
 
         first = world.call("dn1")
         second = world.call("dn1")
@@ -210,7 +210,7 @@ class TestReconcile:
         monkeypatch.setattr(command_limits, "QUEUE_MAX", 2)
         made = [world.made_closed().container_id for _ in range(3)]
 
-        decisions = world.control.operators.reconcile_containers(made)
+        decisions = world.control.admin.reconcile(made)
 
         assert ["OK", "OK", "BUSY"] == [decision.code for decision in decisions]
         assert "the queue of dn1 is full" == decisions[2].message
@@ -322,7 +322,7 @@ class TestAnswers:
         world.control.tick()
 
         in_safe_mode = world.call("dn1")
-        world.control.operators.leave_safe_mode()
+        world.control.safe_mode.leave()
         again = world.call("dn1")
 
         assert () == in_safe_mode.commands
@@ -347,7 +347,7 @@ class TestAnswers:
     def ordered(world: ScmWorld) -> tuple[int, ...]:
         """Order a container reconciled on three nodes; return the command ids."""
         made = world.made_closed()
-        (decision,) = world.control.operators.reconcile_containers([made.container_id])
+        (decision,) = world.control.admin.reconcile([made.container_id])
         return decision.command_ids
 
 
@@ -356,7 +356,7 @@ class TestPlan:
         """The plan gives the same order as the operator's own command."""
         made = world.made_closed(roots=(7, 7, 8))
 
-        (decision,) = world.control.operators.apply_plan(
+        (decision,) = world.control.plans.apply_plan(
             [plan_row(world, made.container_id)], dry_run=False
         )
 
@@ -366,7 +366,7 @@ class TestPlan:
         """No command is sent."""
         made = world.made_closed()
 
-        (decision,) = world.control.operators.apply_plan(
+        (decision,) = world.control.plans.apply_plan(
             [plan_row(world, made.container_id)], dry_run=True
         )
 
@@ -380,7 +380,7 @@ class TestPlan:
         rows = [plan_row(world, c.container_id) for c in (moved, still)]
         world.beat("dn1", replica("dn1", container_id=moved.container_id, root=99))
 
-        stale, good = world.control.operators.apply_plan(rows, dry_run=False)
+        stale, good = world.control.plans.apply_plan(rows, dry_run=False)
 
         assert ("STALE_PLAN", ()) == (stale.code, stale.command_ids)
         assert "dn1 had root 0000000000000007" in stale.message
@@ -392,14 +392,14 @@ class TestPlan:
         """Otherwise the next plan would order a failed reconcile again and again."""
         made = world.made_closed()
         row = plan_row(world, made.container_id)
-        world.control.operators.apply_plan([row], dry_run=False)
+        world.control.plans.apply_plan([row], dry_run=False)
         self.finish_all(world)
 
-        again = world.control.operators.apply_plan([row], dry_run=False)[0].code
-        operator = world.control.operators.reconcile_containers([made.container_id])[0].code
+        again = world.control.plans.apply_plan([row], dry_run=False)[0].code
+        operator = world.control.admin.reconcile([made.container_id])[0].code
         self.finish_all(world)
         world.clock.advance_s(31)
-        later = world.control.operators.apply_plan([row], dry_run=False)[0].code
+        later = world.control.plans.apply_plan([row], dry_run=False)[0].code
 
         assert ["COOLDOWN", "OK", "OK"] == [again, operator, later]
 
@@ -412,7 +412,7 @@ class TestPlan:
         row = plan_row(world, made.container_id)
         seconds_of_orders, last = [], ""
         for second in range(0, 600, 10):
-            (decision,) = world.control.operators.apply_plan([row], dry_run=False)
+            (decision,) = world.control.plans.apply_plan([row], dry_run=False)
             if decision.code == "OK":
                 seconds_of_orders.append(second)
             last = decision.code
@@ -423,7 +423,7 @@ class TestPlan:
 
         world.beat("dn3", replica("dn3", bcsid=made.sequence_id - commits, root=root))
         row = plan_row(world, made.container_id)
-        (changed,) = world.control.operators.apply_plan([row], dry_run=False)
+        (changed,) = world.control.plans.apply_plan([row], dry_run=False)
 
         assert [0, 30, 90] == seconds_of_orders
         assert ("NO_PROGRESS", "OK") == (last, changed.code)
@@ -441,7 +441,7 @@ class TestPlan:
         row = plan_row(world, made.container_id)
         codes = set()
         for _ in range(2 * TRIES_MAX):
-            codes.add(world.control.operators.apply_plan([row], dry_run=False)[0].code)
+            codes.add(world.control.plans.apply_plan([row], dry_run=False)[0].code)
             for node in 2 * NODES:
                 commands = [command for command, _ in world.call(node).commands]
                 ends = [replace(outcome(c, state), is_complete=is_complete) for c in commands]
@@ -453,14 +453,14 @@ class TestPlan:
     def test_old_reconciles_are_forgotten(self, world: ScmWorld) -> None:
         """The memory is bounded by recent work."""
         made = world.made_closed()
-        world.control.operators.reconcile_containers([made.container_id])
+        world.control.admin.reconcile([made.container_id])
         self.finish_all(world)
-        lately = set(world.control._parts.reconciles._ordered_at_s)
+        lately = set(world.control.reconciles._ordered_at_s)
 
         world.clock.advance_s(31)
         world.control.tick()
 
-        assert ({made.container_id}, {}) == (lately, world.control._parts.reconciles._ordered_at_s)
+        assert ({made.container_id}, {}) == (lately, world.control.reconciles._ordered_at_s)
 
     @staticmethod
     def finish_all(world: ScmWorld) -> None:
@@ -474,7 +474,7 @@ class TestOperatorClose:
         """There is one command for each replica. An unknown container is reported as unknown."""
         world.write("a", "k", 1)
 
-        decisions = world.control.operators.close_containers([1, 99])
+        decisions = world.control.closures.close_containers([1, 99])
 
         assert ["OK", "CONTAINER_NOT_FOUND"] == [d.code for d in decisions]
         assert 3 == len(decisions[0].command_ids)
@@ -484,7 +484,7 @@ class TestOperatorClose:
         """Nothing to do is not an error."""
         made: Container = world.made_closed()
 
-        (decision,) = world.control.operators.close_containers([made.container_id])
+        (decision,) = world.control.closures.close_containers([made.container_id])
 
         assert ("OK", ()) == (decision.code, decision.command_ids)
         assert decision.message.startswith("container is CLOSED, nothing is ordered: ")

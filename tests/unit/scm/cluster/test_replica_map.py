@@ -104,7 +104,7 @@ class TestFullReport:
             with logged(), unwritable(), pytest.raises(UnavailableError):
                 world.call("dn1", page(2, 0, 1, 2, 3, last=True))
 
-            assert {"dn1"} == world.control._parts.reports.cut_off
+            assert {"dn1"} == world.control.reports.cut_off
 
     def test_a_page_of_another_report_removes_nothing(self, tmp_path: Path) -> None:
         """Pages of two reports are never put together."""
@@ -216,11 +216,11 @@ class TestUnknownContainer:
             world.beat("dn1", replica("dn1", ReplicaState.OPEN, container_id=77))
             world.control.tick()
             answer = world.beat("dn1")
-            page_of_views, _next = world.control.queries.containers(0, 10)
+            page_of_views, _next = world.control.views.containers(0, 10)
 
             assert () == answer.commands
             assert [(77, "UNKNOWN")] == [(v.container_id, v.state) for v in page_of_views]
-            assert "UNKNOWN" == world.control.queries.container(77).state
+            assert "UNKNOWN" == world.control.views.container(77).state
 
     def test_unknown_containers_id_is_not_allocated(self, tmp_path: Path) -> None:
         """A state restored from a backup must not mix two containers under one id."""

@@ -1,6 +1,6 @@
 """Safe mode: nothing is decided before the cluster is known again."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from merkle.replica import ReplicaState
-from scm.cluster.nodes import NodeManager
-from scm.cluster.safemode import ReportedCount, SafeMode, SafeModeStatus, evaluate
+from scm.cluster.safemode import ReportedCount, SafeModeStatus, evaluate
+from scm.edge.plane.control import ControlPlane
 from scm.state.clock import ScmClock
 from scm.state.database import StateDatabase
 from scm.state.facts import ContainerState, Key, KeyBlock, Node, OpState
@@ -231,8 +231,17 @@ class Start:
         self.state = StateDatabase.open(path, map_bytes=MAP_BYTES, is_cold=is_cold)
         self.clock = FakeClock()
         clock = ScmClock(self.clock.now_ms, self.clock.monotonic_s)
-        self.nodes = NodeManager(self.state, clock, OPTIONS)
-        self.mode = SafeMode(self.state, self.nodes, clock, OPTIONS)
+        control = ControlPlane(
+            self.state, clock=clock, options=OPTIONS, snapshots_path=path / "snapshots"
+        )
+        self.nodes, self.mode = control.nodes, control.safe_mode
+        self._confirmed = control.reports.confirmed
+
+    def look(self, confirmed: Collection[str]) -> SafeModeStatus:
+        """Evaluate safe mode when these nodes have reported all their replicas."""
+        self._confirmed.clear()
+        self._confirmed.update(confirmed)
+        return self.mode.look()
 
 
 @pytest.fixture
@@ -257,7 +266,7 @@ class TestWarmStart:
         decommissioned.
         """
         before = warm.mode.is_on
-        answer = warm.mode.look(())
+        answer = warm.look(())
 
         assert (True, True) == (before, warm.mode.is_on)
         assert ("a", "b", "c") == answer.missing
@@ -269,7 +278,7 @@ class TestWarmStart:
     def test_warm_start_opens_when_the_last_node_has_reported(self, warm: Start) -> None:
         """One report of each node is enough, in any order. Other nodes do not count."""
         steps: list[tuple[str, ...]] = [("b",), ("d", "e", "f", "z"), ("c",), ("a",)]
-        missing = [warm.mode.look(step).missing for step in steps]
+        missing = [warm.look(step).missing for step in steps]
 
         assert [("a", "c"), ("a", "c"), ("a",), ()] == missing
         assert not warm.mode.is_on
@@ -288,29 +297,29 @@ class TestWarmStart:
         self, warm: Start, seen: tuple[str, ...], is_open: bool
     ) -> None:
         """Two hosts are enough for a write of three replicas."""
-        warm.mode.look(seen)
+        warm.look(seen)
         warm.clock.advance_s(OPTIONS.stale_after_ms / 1000)
-        early = warm.mode.look(())
+        early = warm.look(())
         warm.clock.advance_s(2**-8)
-        late = warm.mode.look(())
+        late = warm.look(())
 
         assert (False, is_open) == (early.is_open, late.is_open)
 
     def test_warm_start_waits_for_a_calling_node_until_the_deadline(self, warm: Start) -> None:
-        warm.mode.look(("a", "b"))
+        warm.look(("a", "b"))
         warm.clock.advance_s(299)
         warm.nodes.hear("c", (), ())
-        early = warm.mode.look(())
+        early = warm.look(())
         warm.clock.advance_s(1)
 
-        assert (False, True) == (early.is_open, warm.mode.look(()).is_open)
+        assert (False, True) == (early.is_open, warm.look(()).is_open)
 
     @pytest.mark.parametrize("op_state", [OpState.IN_MAINTENANCE, OpState.DECOMMISSIONED, None])
     def test_a_node_that_is_taken_out_meanwhile_is_not_waited_for(
         self, warm: Start, op_state: OpState | None
     ) -> None:
         """None: it is removed."""
-        before = warm.mode.look(("a", "b"))
+        before = warm.look(("a", "b"))
         node = warm.state.nodes.get("c")
         assert node is not None
         with warm.state.change() as change:
@@ -321,26 +330,26 @@ class TestWarmStart:
 
         assert ((False, 3), (True, 2)) == (
             (before.is_open, before.expected_count),
-            (warm.mode.look(()).is_open, warm.mode.look(()).expected_count),
+            (warm.look(()).is_open, warm.look(()).expected_count),
         )
 
     def test_once_open_it_stays_open(self, warm: Start) -> None:
         """Safe mode stays open, and nothing is counted any more."""
-        opened = warm.mode.look(("a", "b", "c"))
+        opened = warm.look(("a", "b", "c"))
         warm.clock.advance_s(1)
 
-        assert opened is warm.mode.look(())
+        assert opened is warm.look(())
         assert opened is warm.mode.leave()
         assert "all 3 nodes that were online have reported" == opened.reason
 
     def test_a_person_can_open_it(self, warm: Start) -> None:
         """The missing nodes can still be listed, and a later check does not close it."""
-        warm.mode.look(("b",))
+        warm.look(("b",))
         opened = warm.mode.leave()
 
         assert SafeModeStatus(True, "opened by an operator", ("a", "c"), False, 3, 0.0) == opened
         assert not warm.mode.is_on
-        assert opened is warm.mode.look(())
+        assert opened is warm.look(())
 
     def test_a_person_can_open_it_before_the_first_look(self, warm: Start) -> None:
         """Nothing is known yet, and the missing nodes were not listed."""
@@ -350,18 +359,18 @@ class TestWarmStart:
 class TestColdStart:
     def test_cold_start_waits_longer_and_for_dead_nodes(self, cold: Start) -> None:
         """Dead nodes may have come back while the SCM was down."""
-        answer = cold.mode.look(("a",))
+        answer = cold.look(("a",))
 
         assert ("b", "c", "f", "g") == answer.missing
         assert (True, 5, 1_200.0) == (answer.is_cold, answer.expected_count, answer.left_s)
 
     def test_silent_nodes_are_let_go_after_its_longer_time(self, cold: Start) -> None:
         """After 1,200 s and not a moment before: nothing is known of what they hold."""
-        cold.mode.look(("a", "b", "f"))
+        cold.look(("a", "b", "f"))
         seen = []
         for seconds in (300, 900 - 2**-8, 2**-8):
             cold.clock.advance_s(seconds)
-            seen.append(cold.mode.look(()).is_open)
+            seen.append(cold.look(()).is_open)
 
         assert [False, False, True] == seen
 
@@ -396,7 +405,7 @@ def opens_with(
                 if node in seen:
                     change.put(start.state.replicas, replica(node, container_id=number))
     start.clock.advance_s(1_200)
-    answer = start.mode.look(seen)
+    answer = start.look(seen)
     start.state.close()
     return answer.is_open
 

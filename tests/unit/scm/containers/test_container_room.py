@@ -90,7 +90,7 @@ def test_space_promised_of_a_datanode_is_the_rest_of_its_shard(world: ScmWorld) 
     blocks = world.control.clients.allocate("a", sizes, scheme=SCHEME)
     world.control.clients.commit("a", [key("k", blocks, sizes)], may_replace=False, failed=())
 
-    promised = {c.datanode_id: c.scheduled_bytes for c in world.control._parts.cases.candidates()}
+    promised = {c.datanode_id: c.scheduled_bytes for c in world.control.cases.candidates()}
 
     assert dict.fromkeys(NODES, 6 * MIB) == promised
 
@@ -115,7 +115,7 @@ def test_a_container_of_an_earlier_version_ends_where_its_keys_would_fill_a_repl
     for node in NODES:
         world.beat(node, full=True)
 
-    promised = {c.scheduled_bytes for c in world.control._parts.cases.candidates()}
+    promised = {c.scheduled_bytes for c in world.control.cases.candidates()}
     [later] = world.control.clients.allocate("a", [1], scheme=SCHEME)
 
     ended = world.state.containers.get(block.container_id)

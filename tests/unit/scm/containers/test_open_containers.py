@@ -179,7 +179,7 @@ class TestCommit:
     def test_a_commit_after_the_close_is_refused_with_the_reason(self, world: ScmWorld) -> None:
         """The writer must write again, and the error has the reason."""
         blocks = world.control.clients.allocate("a", [5])
-        world.control.operators.close_containers([1])
+        world.control.closures.close_containers([1])
         node = blocks[0].replicas[0].datanode_id
         world.beat(node, replica(node, bcsid=1))
 
@@ -192,7 +192,7 @@ class TestCommit:
     def test_a_commit_while_closing_is_taken(self, world: ScmWorld) -> None:
         """The datanodes have the block; a replica without it will show by its bcsid."""
         blocks = world.control.clients.allocate("a", [5])
-        world.control.operators.close_containers([1])
+        world.control.closures.close_containers([1])
 
         world.control.clients.commit("a", [key("k", blocks, [5])], may_replace=False, failed=())
 
@@ -317,7 +317,7 @@ class TestBlocksThatWereNeverCommitted:
         """Before and after the recovery it is unknown whether they were committed since."""
         [old] = world.control.clients.allocate("a", [5])
         world.state.note_restore(RestoreRecord(0, 0, 2, ()), None)
-        world.control.operators.close_containers([1])
+        world.control.closures.close_containers([1])
         for endpoint in old.replicas:
             world.beat(endpoint.datanode_id, replica(endpoint.datanode_id, bcsid=1))
         is_over = not world.state.allocations.has_any(1)
@@ -325,7 +325,7 @@ class TestBlocksThatWereNeverCommitted:
         world.state.note_restore(
             None, RestoreRecord(0, 0, 2, (), end_container_id=later.container_id + 1)
         )
-        world.control.operators.close_containers([later.container_id])
+        world.control.closures.close_containers([later.container_id])
         for endpoint in later.replicas:
             mine = replica(endpoint.datanode_id, bcsid=1, container_id=later.container_id)
             world.beat(endpoint.datanode_id, mine)
@@ -440,4 +440,4 @@ def test_a_replica_that_a_container_does_not_have_cannot_have_failed(world: ScmW
         )
 
     assert Code.MALFORMED_REQUEST is caught.value.code
-    assert {} == world.control._parts.nodes._failed_at_s
+    assert {} == world.control.nodes._failed_at_s

@@ -112,10 +112,10 @@ def test_days_of_samples_stay_few(world: ScmWorld, monkeypatch: pytest.MonkeyPat
 
 def test_executed_work_is_counted_once(world: ScmWorld) -> None:
     """A repeated answer, or one to an unknown command, is not counted."""
-    world.control.operators.leave_safe_mode()
+    world.control.safe_mode.leave()
     wait(world, 30)
     world.beat("c", replica("c", root=9))
-    world.control.operators.reconcile_containers([1])
+    world.control.admin.reconcile([1])
     (command,) = world.call("c").commands
     outcome = CommandOutcome(
         command[0].command_id, "c", 0, OutcomeState.EXECUTED, CommandKind.RECONCILE, 1, "", "", b""
@@ -153,7 +153,7 @@ def test_containers_changed_since_their_last_look_are_counted(world: ScmWorld) -
             change.put(world.state.containers, container(container_id=number))
         world.state.counters["next_container_id"] = 4
     wait(world, 700)
-    manager = world.control._parts.manager
+    manager = world.control.manager
     assert 0 == manager.unlooked_count()
 
     with world.state.change() as change:

@@ -238,7 +238,7 @@ def test_between_ticks_many_portions_are_counted_with_pauses(
 
     world.control.note_history(pauses.append)
 
-    assert 0 == world.control._parts.totals.due_count
+    assert 0 == world.control.totals.due_count
     assert 3 == len(pauses)
     world.state.close()
 
@@ -323,7 +323,7 @@ def test_a_container_whose_keys_are_deleted_lacks_nothing(world: ScmWorld) -> No
     report(world, blocks=2, bcsid=4)
     before = world.control.queries.count_containers()
 
-    world.control.operators.delete_keys(["key5"], dry_run=False)
+    world.control.deletions.delete_keys(["key5"], dry_run=False)
 
     assert LACKING == before
     assert WHOLE == world.control.queries.count_containers()
@@ -339,9 +339,7 @@ def test_recovered_container_is_not_counted_as_lacking(world: ScmWorld) -> None:
     before = world.control.queries.count_containers()
 
     with world.state.change() as change:
-        world.control._parts.recovery.finish_deletes(
-            change, [InspectedContainer(1, "", frozenset())]
-        )
+        world.control.recovery.finish_deletes(change, [InspectedContainer(1, "", frozenset())])
 
     assert LACKING == before
     assert WHOLE == world.control.queries.count_containers()

@@ -90,7 +90,7 @@ class TestExport:
     def test_the_world_comes_back(self, world: ScmWorld) -> None:
         """Containers, replicas with their trees, nodes, and what is pending."""
         made = world.made_closed(roots=(7, 7, 2**64 - 1))
-        world.control.operators.reconcile_containers([made.container_id])
+        world.control.admin.reconcile([made.container_id])
         world.beat("dn1", replica("dn1", ReplicaState.UNHEALTHY, container_id=77, root=None))
 
         exported = world.control.queries.export_snapshot()
@@ -133,7 +133,7 @@ class TestExport:
             "snapshot_id": exported.snapshot_id,
             "as_of_ms": world.clock.now_ms(),
             "term": 1,
-            "cluster_id": world.control.cluster_id,
+            "cluster_id": world.control.state.cluster_id,
             "rules": {
                 "maintenance_min": 2,
                 "leaving_min": 0,
@@ -298,7 +298,7 @@ class TestExport:
     @staticmethod
     def empty(world: ScmWorld) -> SnapshotData:
         """Return a world with nothing in it."""
-        return SnapshotData(1, 1, world.control.cluster_id, [], [], [], [])
+        return SnapshotData(1, 1, world.control.state.cluster_id, [], [], [], [])
 
 
 class TestSigned:

@@ -231,7 +231,7 @@ class TestSurplus:
         nodes, container_id = closed(world, lost=[])
         [spare] = set(NODES) - set(nodes)
         twin = replica(spare, container_id=container_id, bcsid=1, replica_index=2)
-        world.control.operators.set_operational_states(
+        world.control.departure_requests.submit(
             OpStateRequest((nodes[4],), OpState.DECOMMISSIONING, is_forced=True)
         )
         world.kept[nodes[4]] = (OpState.DECOMMISSIONING, 0)
@@ -276,7 +276,7 @@ class TestOperators:
         nodes, container_id = closed(world, lost=[])
 
         def remove(node: str) -> ContainerDecision:
-            [decision] = world.control.operators.delete_replicas(
+            [decision] = world.control.admin.delete(
                 [container_id], datanode_id=node, worlds=[], dry_run=False
             )
             return decision
@@ -308,7 +308,7 @@ class TestPlans:
                 facts_replace(row, action="nonsense"),
             ]
 
-            codes = [d.code for d in world.control.operators.apply_plan(rows, dry_run=False)]
+            codes = [d.code for d in world.control.plans.apply_plan(rows, dry_run=False)]
 
             stale = "STALE_PLAN"
             assert ["OK", stale, stale, stale, "INELIGIBLE_REPLICATION_TYPE"] == codes
@@ -328,7 +328,7 @@ class TestPlans:
         world.beat(nodes[3], bad, full=True)
         row = PlanRow(container_id, (), "", action="reconstruct", expires_at_ms=0)
 
-        [decision] = world.control.operators.apply_plan([row], dry_run=False)
+        [decision] = world.control.plans.apply_plan([row], dry_run=False)
 
         assert "AWAITS_REPAIR" == decision.code
         assert [] == orders(world)
@@ -377,7 +377,7 @@ def test_a_shard_that_is_being_rebuilt_while_all_others_died_stops_no_tick(
         world.beat(node, *shards, full=True)
 
     world.control.tick()
-    [decision] = world.control.operators.close_containers([1], force=True)
+    [decision] = world.control.closures.close_containers([1], force=True)
 
     assert decision.message.endswith("nothing is ordered: dn1 is RECOVERING")
 

@@ -68,9 +68,7 @@ def test_the_judge_gets_them_as_columns(world: ScmWorld) -> None:
         change.put(world.state.commands, replace(copy, command_id=2, container_id=2))
     control = world.control
 
-    batch = HealthBatchBuilder(
-        world.state, control._parts.nodes, control._parts.cases, world.options
-    ).of([1])
+    batch = HealthBatchBuilder(world.state, control.nodes, control.cases, world.options).of([1])
 
     assert [OPS.index("ADD")] == batch.ops.kind.tolist()
     assert [3] == batch.ops.index.tolist()
@@ -79,7 +77,7 @@ def test_the_judge_gets_them_as_columns(world: ScmWorld) -> None:
 
 def test_judge_of_no_containers_gives_an_empty_result(world: ScmWorld) -> None:
     """A caller may filter out all containers. An error there would end the control plane."""
-    judge = world.control._parts.judge
+    judge = world.control.judge
 
     assert {} == judge.healthy([])
     assert 0 == judge.diagnose([]).view.rows.count

@@ -57,18 +57,16 @@ def test_a_shard_whose_node_stays_after_all_is_not_copied(world: ScmWorld) -> No
     leaving = (nodes[3], nodes[4])
     for node in leaving:
         world.kept[node] = (OpState.DECOMMISSIONING, 0)
-    world.control.operators.set_operational_states(
+    world.control.departure_requests.submit(
         OpStateRequest(leaving, OpState.DECOMMISSIONING, is_forced=True)
     )
     world.control.tick()
     copies = waiting(world, CommandKind.REPLICATE)
-    world.control.operators.set_operational_states(
+    world.control.departure_requests.submit(
         OpStateRequest(leaving[:1], OpState.IN_SERVICE, is_forced=True)
     )
     also = OpStateRequest((nodes[2],), OpState.DECOMMISSIONING, is_forced=True)
-    world.control.operators.set_operational_states(
-        also
-    )  # its shard is to be copied, and was not yet
+    world.control.departure_requests.submit(also)  # its shard is to be copied, and was not yet
 
     by_source = {copy.datanode_id: copy for copy in copies}
     assert set(leaving) == set(by_source)

@@ -38,15 +38,13 @@ def made(world: ScmWorld) -> Container:
 def batches(world: ScmWorld) -> HealthBatchBuilder:
     """Return what builds batches of this world."""
     control = world.control
-    return HealthBatchBuilder(
-        world.state, control._parts.nodes, control._parts.cases, world.options
-    )
+    return HealthBatchBuilder(world.state, control.nodes, control.cases, world.options)
 
 
 def pending(world: ScmWorld, kind: CommandKind, node: str, **details: str) -> None:
     """Queue a command about container 1, as if it had been ordered before."""
     with world.state.change() as change:
-        world.control._parts.commands.queue(change, kind, 1, node, why="a test", **details)
+        world.control.commands.queue(change, kind, 1, node, why="a test", **details)
 
 
 def ops(world: ScmWorld) -> list[tuple[str, str]]:
@@ -79,7 +77,7 @@ def test_a_delete_that_a_report_shows_done_makes_nothing_lack(
 
     assert [("DELETE", spare)] == before
     assert [] == ops(world)
-    assert HealthState.HEALTHY.name == world.control._parts.manager.states().of(1)
+    assert HealthState.HEALTHY.name == world.control.manager.states().of(1)
     assert not [c for c in world.state.commands.values() if c.kind is CommandKind.REPLICATE]
 
 
@@ -122,7 +120,7 @@ def test_the_delete_of_what_died_with_its_node_holds_no_other_back(
     [command] = [c for c in world.state.commands.values() if c.kind is CommandKind.DELETE]
     with world.state.change() as change:
         change.touch(world.state.commands, replace(command, sent_at_s=world.clock.monotonic_s()))
-    cases = world.control._parts.cases
+    cases = world.control.cases
     before = cases.case(made).deletes
 
     world.clock.advance_s(2_100)

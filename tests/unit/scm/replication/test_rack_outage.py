@@ -24,7 +24,7 @@ def test_a_host_that_never_comes_back_keeps_its_rack_for_no_copy(tmp_path: Path)
         assert {"dn1", "dn3", "dn5"} == dark
         left = set(made.held) - {"dn2"}
         assert (3, 1) == (len(left), len(left & {"dn4", "dn6"}))
-        assert "HEALTHY" == made.world.control._parts.manager.states().of(1)
+        assert "HEALTHY" == made.world.control.manager.states().of(1)
 
 
 def test_a_damaged_one_with_more_commits_keeps_its_rack_for_no_copy(tmp_path: Path) -> None:

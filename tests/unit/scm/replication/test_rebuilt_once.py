@@ -230,7 +230,7 @@ def made(world: ScmWorld, command: PendingCommand, index: int) -> None:
 
 def leave(world: ScmWorld, node: str) -> None:
     """Tell a node to leave."""
-    world.control.operators.set_operational_states(
+    world.control.departure_requests.submit(
         OpStateRequest((node,), OpState.DECOMMISSIONING, is_forced=True)
     )
 

@@ -106,7 +106,7 @@ class TestPause:
     @staticmethod
     def _try_to_remove(made: Cluster) -> bool:
         """Order a replica deleted that is needed, as a rule would that the guards do not share."""
-        removals = made.world.control._parts.removals
+        removals = made.world.control.removals
         with made.world.state.change() as change:
             return removals.delete(change, container(), "dn1", why="a test", keep_count=3)
 
@@ -185,7 +185,7 @@ class TestLeaving:
             with world.state.change() as change:
                 change.put(world.state.nodes, replace(node_5, op_state=OpState.DECOMMISSIONING))
 
-            world.control._parts.manager.look_at([box.container_id])
+            world.control.manager.look_at([box.container_id])
             for _ in range(3):
                 world.control.tick()
 

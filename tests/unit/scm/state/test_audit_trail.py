@@ -44,8 +44,8 @@ def test_commands_and_their_results_are_in_the_audit_log(tmp_path: Path, audit: 
     with begun(tmp_path, audit).running() as world:
         made = world.made_closed()
         [target] = set(NODES) - {r.datanode_id for r in world.state.replicas.of(made.container_id)}
-        world.control.operators.leave_safe_mode()
-        [decision] = world.control.operators.replicate_containers(
+        world.control.safe_mode.leave()
+        [decision] = world.control.admin.replicate(
             [made.container_id], target_id=target, worlds=(), dry_run=False
         )
         [command_id] = decision.command_ids
@@ -71,7 +71,7 @@ def test_abandoned_command_is_audited(tmp_path: Path, audit: Lines) -> None:
     """A command without an answer ends in the audit log, too, with the reason."""
     with begun(tmp_path, audit).running() as world:
         made = world.made_closed(roots=(7, 7, 8))
-        world.control.operators.reconcile_containers([made.container_id])
+        world.control.admin.reconcile([made.container_id])
         for node in NODES:
             world.call(node)
         world.clock.advance_s(world.options.command_deadline_ms / 1000 + 1)

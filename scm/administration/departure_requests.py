@@ -1,0 +1,116 @@
+"""Computes what a departure of datanodes would need, before any of them begins to leave.
+
+All requested nodes are judged together, page by page (`scm.administration.container_pages`), so the
+last page may be of a later moment than the first. Only orders to other nodes in the meantime
+invalidate the answer: two nodes that leave at the same time must not each count on the other.
+"""
+
+from typing import Final
+
+import numpy as np
+
+from health.segments import Ints
+from health.words import SERVICE_OF, ServiceState
+from scm.administration.close_requests import ContainerCloser
+from scm.administration.container_pages import ContainerPages
+from scm.administration.decommission import (
+    DatanodeAdminMonitor,
+    DepartureAssessment,
+    OpStateRequest,
+)
+from scm.administration.decommission_rules import ReplicaNeed, lock_out, need, not_known, violations
+from scm.administration.operator_commands import NodeDecision
+from scm.cluster.basis import ControlComponent, DecisionContext
+from scm.replication.judging.live_judge import losses_without
+from scm.replication.replication_manager import ReplicationManager
+from scm.state.database import StateChange
+from scm.state.facts import OpState
+
+TRIES: Final = 3  # of a check that other orders invalidated
+
+
+class DepartureRequests(ControlComponent):
+    """Judges requests of departures, and begins them."""
+
+    def __init__(
+        self,
+        basis: DecisionContext,
+        pages: ContainerPages,
+        departures: DatanodeAdminMonitor,
+        closures: ContainerCloser,
+        manager: ReplicationManager,
+    ) -> None:
+        super().__init__(basis)
+        self._pages = pages
+        self._departures = departures
+        self._closures = closures
+        self._manager = manager
+
+    def submit(self, request: OpStateRequest) -> list[NodeDecision]:
+        """Start departures, maintenance or returns of nodes; close containers written on leaving
+        ones.
+
+        The consequences are computed first, in portions, and again if other nodes began to leave
+        meanwhile.
+        """
+        for tries_left in reversed(range(TRIES)):
+            prospect = self._ask(request)
+            with self.access.change() as change:
+                is_current = prospect.service == self._service()
+                if is_current or not tries_left:
+                    return self._let_go(change, request, prospect, is_current=is_current)
+        raise AssertionError("it is tried at least once")
+
+    def _let_go(
+        self,
+        change: StateChange,
+        request: OpStateRequest,
+        prospect: DepartureAssessment,
+        *,
+        is_current: bool,
+    ) -> list[NodeDecision]:
+        decisions = self._departures.request(change, request, prospect, is_current=is_current)
+        is_done = not request.is_dry_run and all(d.code == "OK" for d in decisions)
+        is_leaving = request.op_state is not OpState.IN_SERVICE
+        if is_done and is_leaving:
+            why = "one of its nodes is to leave"
+            self._closures.end_writes_on(change, request.datanode_ids, why)
+        for datanode_id in request.datanode_ids if is_done else ():
+            self._manager.look_at_node(datanode_id)
+            if is_leaving:
+                self._commands.node_leaves(change, datanode_id)
+        return decisions
+
+    def _ask(self, request: OpStateRequest) -> DepartureAssessment:
+        """Return what containers need if the nodes of a request leave or go into maintenance."""
+        op_state = request.op_state
+        with self.access.lock:
+            service = self._service()
+            held = self._held(request)
+        needs: list[ReplicaNeed] = []
+        strange: list[int] = []
+        for page in self._pages.of(held):
+            losses = losses_without(page.batch, page.rules, request.datanode_ids, op_state)
+            sizes = page.batch.containers.used_bytes.tolist()
+            for container, loss, size in zip(page.containers, losses, sizes, strict=True):
+                if container is None:
+                    strange.append(loss.container_id)
+                else:
+                    needs.append(
+                        need(container, loss, request.op_state, page.rules, size_bytes=size)
+                    )
+        with self.access.lock:
+            leaving = frozenset(request.datanode_ids)
+            stay = [c for c in self._cases.candidates() if c.datanode_id not in leaving]
+        notes = filter(None, (lock_out(needs), not_known(strange)))
+        return DepartureAssessment(tuple(violations(needs, stay)), tuple(notes), service)
+
+    def _service(self) -> dict[str, ServiceState]:
+        """Return each node's ordered service state. The caller holds the lock."""
+        return {n.datanode_id: SERVICE_OF[n.op_state] for n in self._state.nodes.values()}
+
+    def _held(self, request: OpStateRequest) -> Ints:
+        if request.op_state is OpState.IN_SERVICE:
+            return np.zeros(0, np.int64)
+        held = [self._state.replicas.ids_on(node) for node in request.datanode_ids]
+        return np.unique(np.concatenate([*held, np.zeros(0, np.int64)])).astype(np.int64)
