@@ -169,10 +169,9 @@ def serve(
             state, clock=clock, options=options, snapshots_path=snapshots, audit=audit
         )
         freeze_what_stays()
-        service = ScmService(control, clock=clock, options=options)
         with CallThreadPool(options.rpc_threads, limits.rpc_count_max) as executor:
             built = build_server(
-                service,
+                ScmService(control),
                 listen,
                 executor,
                 security=security,

@@ -200,7 +200,7 @@ class Handler:
         control = ControlPlane(
             self.state, clock=clock, options=OPTIONS, snapshots_path=path / "snapshots"
         )
-        self.service = ScmService(control, clock=clock, options=OPTIONS)
+        self.service = ScmService(control)
         self.tick = control.tick
 
     def register(self, name: str) -> None:

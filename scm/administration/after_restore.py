@@ -30,11 +30,11 @@ from scm.cluster.replica_map import ReportProcessor
 from scm.cluster.safemode import SafeMode
 from scm.containers.block_deletion import BlockDeletion
 from scm.containers.observer import ContainerStateUpdater
-from scm.state.access import state_change
 from scm.state.audit_trail import AuditEntry
 from scm.state.database import StateChange
 from scm.state.facts import Container, ContainerState, Key, KeyBlock, replica_bytes
 from scm.state.single_values import CONTAINER_GAP, RestoreRecord
+from scm.state.state_access import state_change
 
 RECOVERED: Final = "RECOVERED"  # no key had that name
 REPLACED: Final = "REPLACED"  # an older put had it; that one is kept under another name

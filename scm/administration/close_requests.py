@@ -26,9 +26,9 @@ from scm.containers.observer import ContainerStateUpdater
 from scm.containers.open_containers import WriterSessions
 from scm.replication.reconciling.plan_check import ContainerDecision, LostCommit, PlannedCommand
 from scm.state import audit_trail
-from scm.state.access import state_change
 from scm.state.database import StateChange
 from scm.state.facts import CommandKind, Container, ContainerState
+from scm.state.state_access import state_change
 
 LOOKS_PER_TURN: Final = 2_000
 GIVEN_UP_SHOWN_MAX: Final = 100

@@ -19,9 +19,9 @@ from scm.administration.decommission_rules import DONE
 from scm.administration.operator_commands import NodeDecision
 from scm.cluster.basis import ControlComponent, DecisionContext
 from scm.replication.judging.live_judge import LiveHealthJudge
-from scm.state.access import locked
 from scm.state.database import StateChange
 from scm.state.facts import CommandKind, Node, NodeHealthState, OpState, PendingCommand
+from scm.state.state_access import locked
 
 REQUESTED_STATES: Final = frozenset(
     {OpState.IN_SERVICE, OpState.DECOMMISSIONING, OpState.ENTERING_MAINTENANCE}

@@ -1,4 +1,4 @@
-"""Computes what a departure of datanodes would need, before any of them begins to leave.
+"""Computes what a departure of datanodes would need, and begins it if nothing objects.
 
 All requested nodes are judged together, page by page (`scm.administration.container_pages`), so the
 last page may be of a later moment than the first. Only orders to other nodes in the meantime

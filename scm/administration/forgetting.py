@@ -21,7 +21,6 @@ from scm.cluster.case import is_bad
 from scm.cluster.replica_map import ReportProcessor
 from scm.cluster.safemode import SafeMode
 from scm.containers.observer import ContainerStateUpdater
-from scm.state.access import state_change
 from scm.state.audit_trail import AuditEntry
 from scm.state.database import StateChange
 from scm.state.facts import (
@@ -32,6 +31,7 @@ from scm.state.facts import (
     OutcomeState,
     Replica,
 )
+from scm.state.state_access import state_change
 
 KEYS_NAMED_MAX: Final = 1_000
 

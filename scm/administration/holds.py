@@ -14,9 +14,9 @@ import structlog
 from agent.errors import Code
 from scm.cluster.basis import ControlComponent
 from scm.replication.reconciling.plan_check import ContainerDecision
-from scm.state.access import locked, state_change
 from scm.state.database import StateChange
 from scm.state.facts import ASKED, Hold
+from scm.state.state_access import locked, state_change
 
 _log = structlog.get_logger("suture.scm")
 

@@ -23,9 +23,9 @@ from scm.replication.judging.live_judge import HealthRow, LiveHealthJudge
 from scm.replication.reconciling.attempts import ReconcileScheduler
 from scm.replication.reconciling.plan_check import ASKED_FOR, ContainerDecision, PlannedCommand
 from scm.replication.replication_manager import PlannedCopy, ReplicationManager
-from scm.state.access import state_change
 from scm.state.database import StateChange
 from scm.state.facts import CommandKind, Container, ContainerState, Node
+from scm.state.state_access import state_change
 
 INELIGIBLE_STATE: Final = "INELIGIBLE_CONTAINER_STATE"
 NOT_ENOUGH_REPLICAS: Final = "NOT_ENOUGH_REPLICAS"

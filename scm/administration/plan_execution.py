@@ -21,9 +21,9 @@ from scm.containers.emptying import next_step
 from scm.replication.judging.live_judge import HealthRow, LiveHealthJudge
 from scm.replication.reconciling.attempts import ReconcileScheduler
 from scm.replication.reconciling.plan_check import ContainerDecision, PlanRow, check
-from scm.state.access import state_change
 from scm.state.database import StateChange
 from scm.state.facts import CommandKind, Container, ContainerState
+from scm.state.state_access import state_change
 
 SUPPRESSED: Final = "SUPPRESSED"
 AWAITS_REPAIR: Final = "AWAITS_REPAIR"

@@ -10,10 +10,10 @@ from typing import Final
 import structlog
 
 from scm.cluster.basis import ControlComponent, DecisionContext
-from scm.state.access import locked
 from scm.state.database import StateChange
 from scm.state.facts import ReportedVolume
 from scm.state.history.anchors import VOLUMES_MAX, Anchor, VolumeAnchors
+from scm.state.state_access import locked
 
 INTERVAL_MS: Final = 24 * 3600 * 1000
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from scm.cluster.cases import ContainerContexts
 from scm.cluster.commands.pending_ops import PendingOps
 from scm.cluster.nodes import NodeManager
-from scm.state.access import StateAccess
 from scm.state.clock import ScmClock
 from scm.state.database import StateDatabase
 from scm.state.options import ScmOptions
+from scm.state.state_access import StateAccess
 
 
 @dataclass(frozen=True, slots=True)

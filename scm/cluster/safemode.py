@@ -35,12 +35,12 @@ from numpy.typing import NDArray
 from agent.errors import Code, RefusedError
 from merkle.replica import ReplicaState
 from scm.cluster.basis import ControlComponent, DecisionContext
-from scm.state.access import locked
 from scm.state.database import StateChange
 from scm.state.facts import ContainerState, OpState, data_count_of
 from scm.state.replicas.arena import Rows
 from scm.state.replicas.replica_table import NO_WORD
 from scm.state.single_values import RestoreRecord
+from scm.state.state_access import locked
 
 _OFF: Final = frozenset({OpState.IN_MAINTENANCE, OpState.DECOMMISSIONED})
 """States in which a node may be switched off."""

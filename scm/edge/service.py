@@ -10,8 +10,6 @@ from merkle.replica import ID_MAX
 from scm.administration.decommission import LEAVING, RESTING
 from scm.edge import answers, datanode_wire, foreseen, recovering, wire
 from scm.edge.plane.control import ControlPlane
-from scm.state.clock import ScmClock
-from scm.state.options import ScmOptions
 
 ANSWER_BYTES_MAX: Final = 8 * 1024**2  # further outcomes are left for the next call
 PAGE_MAX: Final = 1_000
@@ -21,12 +19,10 @@ ITERATIONS_DEFAULT: Final = 10  # of the balancer (Ozone's default)
 class ScmService(scm_pb2_grpc.ScmServicer):
     """The RPCs. `agent.rpc.wire.errors.ErrorStatusMiddleware` converts SutureErrors to statuses."""
 
-    def __init__(self, control: ControlPlane, *, clock: ScmClock, options: ScmOptions) -> None:
+    def __init__(self, control: ControlPlane) -> None:
         self._control = control
         self._datanodes, self._clients = control.datanodes, control.clients
         self._queries = control.queries
-        self._clock = clock
-        self._options = options
 
     # Datanodes.
 
@@ -38,14 +34,14 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         return scm_pb2.RegisterResponse(
             cluster_id=self._control.state.cluster_id,
             term=self._control.state.term,
-            heartbeat_interval_ms=self._options.heartbeat_interval_ms,
+            heartbeat_interval_ms=self._control.options.heartbeat_interval_ms,
         )
 
     def Heartbeat(
         self, request: scm_pb2.HeartbeatRequest, context: grpc.ServicerContext
     ) -> scm_pb2.HeartbeatResponse:
         """Apply reports and return commands."""
-        call = datanode_wire.heartbeat_from(request, now_ms=self._clock.wall_ms())
+        call = datanode_wire.heartbeat_from(request, now_ms=self._control.clock.wall_ms())
         answer = self._datanodes.heartbeat(call, context.is_active)
         return answers.heartbeat_response(answer, self._control.shown)
 

@@ -10,7 +10,6 @@ from merkle.diff import SummaryComparison, compare
 from merkle.replica import TREE_STATES, ReplicaState
 from scm.cluster.basis import ControlComponent, DecisionContext
 from scm.cluster.replica_map import ReportProcessor
-from scm.state.access import locked
 from scm.state.facts import (
     Container,
     Key,
@@ -19,6 +18,7 @@ from scm.state.facts import (
     NodeHealthState,
     Replica,
 )
+from scm.state.state_access import locked
 
 UNKNOWN_STATE: Final = "UNKNOWN"
 """State shown for a container that datanodes reported and this SCM never made."""

@@ -8,7 +8,6 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,9 +22,6 @@ from agent.cli.main import run
 from agent.rpc.v1 import scm_pb2
 from agent.rpc.wire import plan_file
 from agent.runtime.exits import ExitCode
-from scm.edge.server import build_server
-from scm.edge.service import ScmService
-from scm.state.clock import ScmClock
 from scm.state.facts import CommandKind, Replica
 from scm.state.options import ScmOptions
 from spark_verify.pipeline import VerifyRequest, verify
@@ -90,19 +86,10 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Stage]:
     """The same containers again, served, out of safe mode; nothing is decided by itself."""
-    with (
-        ScmWorld(tmp_path / "scm", OPTIONS).running() as world,
-        ThreadPoolExecutor(4) as executor,
-    ):
+    with ScmWorld(tmp_path / "scm", OPTIONS).running() as world, world.served() as address:
         build(world)
         world.control.safe_mode.leave()
-        clock = ScmClock(world.clock.now_ms, world.clock.monotonic_s)
-        built = build_server(
-            ScmService(world.control, clock=clock, options=OPTIONS), "127.0.0.1:0", executor
-        )
-        built.server.start()
-        yield Stage(world, built.address)
-        built.server.stop(0).wait()
+        yield Stage(world, address)
 
 
 @pytest.fixture

@@ -47,15 +47,15 @@ from scm.replication.reconciling.healing import AutoReconcile
 from scm.replication.repairing.reconstruction import Reconstructor
 from scm.replication.repairing.removals import OverReplicatedProcessor
 from scm.replication.replication_manager import ReplicationManager
-from scm.state.access import StateAccess
 from scm.state.clock import ScmClock
 from scm.state.database import StateDatabase
 from scm.state.options import ScmOptions
+from scm.state.state_access import StateAccess
 
 
 class ControlPlaneComponents:
     """The control plane's components. Callers of undecorated methods hold the lock
-    (`scm.state.access`).
+    (`scm.state.state_access`).
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class ControlPlaneComponents:
         self.deletions = BlockDeletion(basis)
         self.writers = WriterSessions(basis, self.deletions)
         self.reconciles = ReconcileScheduler(basis)
-        self.batches = HealthBatchBuilder(state, self.nodes, self.cases, options)
+        self.batches = HealthBatchBuilder(basis)
         judge = self.judge = LiveHealthJudge(self.batches)
         self.coding = Reconstructor(basis, judge)
         self.removals = OverReplicatedProcessor(basis, judge)

@@ -7,9 +7,9 @@ from agent.errors import Code, RefusedError, UnavailableError
 from scm.edge.call_values import AllocatedBlockInfo, ContainerLocation
 from scm.edge.plane.assembly import ControlPlaneComponents
 from scm.edge.views import key_containers
-from scm.state.access import locked, state_change
 from scm.state.database import StateChange
 from scm.state.facts import Key
+from scm.state.state_access import locked, state_change
 
 PAGE_BLOCKS_MAX: Final = 100_000  # of the keys on a page: 2 MB, made well within a call's time
 

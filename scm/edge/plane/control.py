@@ -1,12 +1,13 @@
 """The control plane as one object: every call is one locked, atomic, durable change.
 
     datanodes ─┐
-    clients ───┼─► one lock ─► decide (`assembly.py`) ─► commit ─► answer
+    clients ───┼─► one lock (`scm.state.state_access`) ─► a component decides ─► commit ─► answer
     operators ─┤
     time ──────┘   (`tick`)
 
-The components in `assembly.py` decide; this module and those beside it define the order of steps.
-Nothing is pushed: datanodes fetch their commands.
+The components of `assembly.py` decide, and gRPC calls them. This module and those beside it define
+the order of steps of the calls that need several components. Nothing is pushed: datanodes fetch
+their commands.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,12 +20,12 @@ from scm.edge.plane.client_calls import ClientCalls
 from scm.edge.plane.datanode_calls import DatanodeCalls
 from scm.edge.plane.queries import Queries
 from scm.edge.replication_report import LastVerification
-from scm.state.access import locked, state_change
 from scm.state.clock import ScmClock
 from scm.state.database import StateChange, StateDatabase
 from scm.state.facts import NodeHealthState
 from scm.state.options import ScmOptions
 from scm.state.starts import ReportedStart
+from scm.state.state_access import locked, state_change
 
 COUNTS_PER_TICK: Final = 20  # portions of the totals, some 10 ms each
 

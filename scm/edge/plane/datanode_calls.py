@@ -13,9 +13,9 @@ from scm.cluster.replica_map import NodeReplicaReport, replicas_max
 from scm.edge.call_values import DatanodeAddress, Heartbeat, HeartbeatAnswer
 from scm.edge.overview.progress import is_news
 from scm.edge.plane.assembly import ControlPlaneComponents
-from scm.state.access import state_change
 from scm.state.database import StateChange
 from scm.state.facts import CommandKind, CommandOutcome, PendingCommand
+from scm.state.state_access import state_change
 
 REPORTED_AT_ONCE: Final = 5_000  # replicas while the lock is held: some 0.03 s if all are new
 

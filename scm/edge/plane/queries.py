@@ -22,8 +22,8 @@ from scm.edge.spark import snapshot_export
 from scm.edge.views import NodeView
 from scm.replication.judging.health_states import NOT_KNOWN
 from scm.replication.judging.judge_input import op_rows
-from scm.state.access import locked
 from scm.state.facts import CommandKind, CommandOutcome, OpState
+from scm.state.state_access import locked
 
 NODES_AT_ONCE: Final = 1_000  # evaluated while the lock is held, some 5 ms
 COUNTS_PER_LOOK: Final = 25  # steps of the totals: covers a tick's changes, not a start's

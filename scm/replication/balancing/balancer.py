@@ -36,9 +36,9 @@ from scm.replication.guards.delete_safety import movable
 from scm.replication.judging.live_judge import LiveHealthJudge
 from scm.replication.repairing.removals import OverReplicatedProcessor
 from scm.replication.replication_manager import PlannedCopy, ReplicationManager
-from scm.state.access import locked
 from scm.state.database import StateChange
 from scm.state.facts import CommandKind, CommandPriority, ContainerState
+from scm.state.state_access import locked
 
 MOVE_S_MAX: Final = 65 * 60.0  # a slower move is no longer followed
 LOOKED_AT_MAX: Final = 5_000  # replicas of one source per iteration

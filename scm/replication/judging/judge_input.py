@@ -31,12 +31,10 @@ from health.words import (
     SharedState,
 )
 from merkle.replica import ReplicaState
-from scm.cluster.cases import ContainerContexts
-from scm.cluster.nodes import NodeManager as NodeBook
+from scm.cluster.basis import ControlComponent
 from scm.state import facts
-from scm.state.database import StateDatabase as Books
+from scm.state.database import StateDatabase
 from scm.state.facts import Container, ContainerState, NodeHealthState, OpState, PendingCommand
-from scm.state.options import ScmOptions
 from scm.state.replicas.arena import picked
 
 OP_WORDS: Final = {
@@ -57,7 +55,7 @@ _NOTHING_TOLD: Final[tuple[tuple[Any, ...], ...]] = ((),) * 5  # for an empty se
 _NOBODY: Final = Container(0, ContainerState.CLOSED, 0, 0, 0, ())  # if only replicas name it
 
 
-def op_rows(pending: PendingCommand, state: Books) -> Iterator[tuple[str, str, int]]:
+def op_rows(pending: PendingCommand, state: StateDatabase) -> Iterator[tuple[str, str, int]]:
     """Yield word, datanode and index for each replica that a command is about.
 
     A reconstruction makes several replicas; a copy has the index of its source. A command whose
@@ -81,16 +79,8 @@ def op_rows(pending: PendingCommand, state: Books) -> Iterator[tuple[str, str, i
             yield word, datanode_id, index
 
 
-class HealthBatchBuilder:
+class HealthBatchBuilder(ControlComponent):
     """Builds batches. Callers hold the control plane's lock."""
-
-    def __init__(
-        self, state: Books, nodes: NodeBook, cases: ContainerContexts, options: ScmOptions
-    ) -> None:
-        self._state = state
-        self._nodes = nodes
-        self._cases = cases
-        self._options = options
 
     def rules(self) -> Rules:
         """Return the current parameters of the rules."""

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,9 +12,6 @@ from agent.client.putnote import PartBlock, PutMetadata
 from agent.client.rediscovery import DiscoveredContainer
 from agent.runtime.exits import ExitCode
 from scm.edge.recovering import found_from
-from scm.edge.server import build_server
-from scm.edge.service import ScmService
-from scm.state.clock import ScmClock
 from tests.support.command_line import CommandLine
 from tests.support.control.restored import report, restored_world
 from tests.support.control.scm_world import ScmWorld
@@ -33,12 +29,8 @@ def world(tmp_path: Path) -> Iterator[ScmWorld]:
 @pytest.fixture
 def suture(world: ScmWorld, capsys: pytest.CaptureFixture[str]) -> Iterator[CommandLine]:
     """The command, and the control plane behind a server; its datanodes only report."""
-    with ThreadPoolExecutor(4) as executor:
-        service = ScmService(world.control, clock=ScmClock(), options=world.options)
-        built = build_server(service, "127.0.0.1:0", executor)
-        built.server.start()
-        yield CommandLine(built.address, capsys)
-        built.server.stop(0).wait()
+    with world.served() as address:
+        yield CommandLine(address, capsys)
 
 
 def test_a_container_that_is_not_taken_over_is_named(world: ScmWorld, suture: CommandLine) -> None:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
@@ -14,13 +13,8 @@ from agent.runtime.exits import ExitCode
 from agent.store.verification_log.chain import EntryKind, Head, encode
 from agent.store.verification_log.log_files import files_of
 from agent.store.verification_log.log_reader import log_directory
-from scm.edge.plane.control import ControlPlane
-from scm.edge.server import build_server
-from scm.edge.service import ScmService
-from scm.state.clock import ScmClock
-from scm.state.database import StateDatabase
-from scm.state.options import ScmOptions
 from tests.support.control.fake_datanode import FakeDatanode
+from tests.support.control.scm_world import ScmWorld
 from tests.support.storage.stored_replica import DATANODE, StoredReplica
 
 
@@ -117,19 +111,8 @@ def test_invalid_anchor_or_volume_is_refused(volume: Path, tmp_path: Path) -> No
 @pytest.fixture
 def scm(tmp_path: Path) -> Iterator[str]:
     """The address of a control plane that was told the head of the volume's log."""
-    clock, options = ScmClock(), ScmOptions()
-    state = StateDatabase.open(tmp_path / "scm", map_bytes=16 * 1024**2)
-    control = ControlPlane(
-        state, clock=clock, options=options, snapshots_path=tmp_path / "snapshots"
-    )
-    with ThreadPoolExecutor(8) as executor:
-        built = build_server(
-            ScmService(control, clock=clock, options=options), "127.0.0.1:0", executor
-        )
-        built.server.start()
-        yield built.address
-        built.server.stop(0).wait()
-    state.close()
+    with ScmWorld(tmp_path / "scm").running() as world, world.served() as address:
+        yield address
 
 
 def tell(scm: str, volume: Path) -> None:

@@ -13,7 +13,6 @@ from agent.rpc.calls.channel import open_channel
 from agent.rpc.v1 import scm_pb2, scm_pb2_grpc
 from scm.edge.server import build_server
 from scm.edge.service import ScmService
-from scm.state.clock import ScmClock
 from suture import Client, KeyNotFound
 from tests.support.command_line import CommandLine
 from tests.support.control.scm_world import ScmWorld
@@ -34,7 +33,7 @@ class LosingScm(ScmService):
 
     def __init__(self, world: ScmWorld) -> None:
         """Serve a control plane that is not started for this."""
-        super().__init__(world.control, clock=ScmClock(), options=world.options)
+        super().__init__(world.control)
         self.began: Callable[[grpc.ServicerContext], object] = nothing
         self.before: Callable[[], object] = nothing
         self.meanwhile: Callable[[], object] = nothing

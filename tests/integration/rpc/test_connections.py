@@ -24,7 +24,6 @@ from merkle.replica import LAYOUT_VERSION
 from scm.edge.server import ScmServerLimits as ScmLimits
 from scm.edge.server import build_server
 from scm.edge.service import ScmService
-from scm.state.clock import ScmClock
 from tests.support.control.scm_process import ScmProcess
 from tests.support.control.scm_world import ScmWorld
 from tests.support.control.scripted_scm import ScriptedScm
@@ -64,7 +63,7 @@ def control_plane(path: Path, known: Known = tuple) -> Iterator[tuple[str, Conne
     """Serve a control plane of few connections."""
     limits = ScmLimits(connections_max=COUNT_MAX)
     with ScmWorld(path).running() as world, ThreadPoolExecutor(4) as threads:
-        service = ScmService(world.control, clock=ScmClock(), options=world.options)
+        service = ScmService(world.control)
         built = build_server(service, "127.0.0.1:0", threads, limits=limits, known=known)
         built.server.start()
         try:

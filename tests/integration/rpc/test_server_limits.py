@@ -23,7 +23,6 @@ from scm.edge.server import MESSAGE_BYTES_MAX as SCM_MESSAGE_BYTES_MAX
 from scm.edge.server import ScmServerLimits as ScmLimits
 from scm.edge.server import build_server
 from scm.edge.service import ScmService
-from scm.state.clock import ScmClock
 from tests.support.authority import Authority
 from tests.support.control.scm_world import ScmWorld
 from tests.support.faults.raw_http2 import (
@@ -72,7 +71,7 @@ def control_plane(
     """Serve a control plane; yield its address."""
     limits = ScmLimits(STREAM_COUNT, CONNECTION_COUNT, 0, patience)
     with ScmWorld(path).running() as world, ThreadPoolExecutor(4) as threads:
-        service = ScmService(world.control, clock=ScmClock(), options=world.options)
+        service = ScmService(world.control)
         built = build_server(service, "127.0.0.1:0", threads, security=security, limits=limits)
         built.server.start()
         try:
@@ -85,11 +84,12 @@ def test_a_port_that_there_is_not_is_not_another_one(tmp_path: Path) -> None:
     """
     gRPC would bind the lower 16 bits of it, and the server say that it listens there.
     """
-    with ScmWorld(tmp_path).running() as world, ThreadPoolExecutor(4) as threads:
-        service = ScmService(world.control, clock=ScmClock(), options=world.options)
-
-        with pytest.raises(RefusedError, match="98590: a port is at most 65535"):
-            build_server(service, "127.0.0.1:98590", threads)
+    with (
+        ScmWorld(tmp_path).running() as world,
+        ThreadPoolExecutor(4) as threads,
+        pytest.raises(RefusedError, match="98590: a port is at most 65535"),
+    ):
+        build_server(ScmService(world.control), "127.0.0.1:98590", threads)
 
 
 both = pytest.mark.parametrize("serve", [datanode, control_plane])

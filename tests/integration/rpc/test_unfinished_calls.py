@@ -21,7 +21,6 @@ from agent.runtime.callthreads import LATE_S, CallThreadPool
 from scm.edge.server import ScmServerLimits as ScmLimits
 from scm.edge.server import build_server
 from scm.edge.service import ScmService
-from scm.state.clock import ScmClock
 from tests.support.clock import FakeClock
 from tests.support.control.scm_world import ScmWorld
 from tests.support.faults.raw_http2 import RawHttp2
@@ -89,7 +88,7 @@ def control_plane(path: Path) -> Iterator[Served]:
     """Serve a control plane of a few threads."""
     limits = ScmLimits(patience=PATIENT, rpc_count_max=CALLS_MAX)
     with ScmWorld(path).running() as world, CallThreadPool(SLOTS, CALLS_MAX) as threads:
-        service = ScmService(world.control, clock=ScmClock(), options=world.options)
+        service = ScmService(world.control)
         built = build_server(service, "127.0.0.1:0", threads, limits=limits, slots=threads)
         built.server.start()
         try:

@@ -1,6 +1,7 @@
 """A control plane without a server: real state on disk, a clock that tests move, no sockets."""
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,8 @@ from scm.cluster.nodes import Registration
 from scm.cluster.replica_map import NodeReplicaReport
 from scm.edge.call_values import AllocatedBlockInfo, Heartbeat, HeartbeatAnswer
 from scm.edge.plane.control import ControlPlane
+from scm.edge.server import build_server
+from scm.edge.service import ScmService
 from scm.state.clock import ScmClock
 from scm.state.database import StateDatabase
 from scm.state.facts import (
@@ -241,6 +244,17 @@ class ScmWorld:
             yield self
         finally:
             self.state.close()
+
+    @contextmanager
+    def served(self) -> Iterator[str]:
+        """Serve the control plane on a free port; yield its address."""
+        with ThreadPoolExecutor(4) as executor:
+            built = build_server(ScmService(self.control), "127.0.0.1:0", executor)
+            built.server.start()
+            try:
+                yield built.address
+            finally:
+                built.server.stop(0).wait()
 
 
 def key(name: str, blocks: Sequence[AllocatedBlockInfo], lengths: Sequence[int]) -> Key:

@@ -81,8 +81,7 @@ def main() -> None:
         state, clock=clock, options=options, snapshots_path=Path(data) / "snapshots"
     )
     with ThreadPoolExecutor(2) as executor:
-        service = ScmService(control, clock=clock, options=options)
-        built = build_server(service, "127.0.0.1:0", executor)
+        built = build_server(ScmService(control), "127.0.0.1:0", executor)
         built.server.start()
         _say(json.dumps({"address": built.address, "term": control.state.term}))
         for line in sys.stdin:

@@ -129,7 +129,7 @@ class ScmMachine(Machine):
         )
         self.control = control
         collected = Collected(ErrorStatusMiddleware())
-        service = ScmService(control, clock=clock, options=OPTIONS)
+        service = ScmService(control)
         scm_pb2_grpc.add_ScmServicer_to_server(service, collected)  # type: ignore[no-untyped-call]
         self.network.listen(self.address, life, collected.handlers)
         self.scheduler.spawn("ticker", lambda: self._tick(control), life)

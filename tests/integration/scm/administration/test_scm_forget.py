@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,9 +12,6 @@ from agent.runtime.exits import ExitCode
 from merkle.replica import ReplicaState
 from scm.administration.node_removal import RemovalLoss
 from scm.edge.plane.control import ControlPlane
-from scm.edge.server import build_server
-from scm.edge.service import ScmService
-from scm.state.clock import ScmClock
 from scm.state.facts import CommandKind, ContainerState, PendingCommand
 from scm.state.options import ScmOptions
 from spark_verify.pipeline import VerifyRequest, verify
@@ -46,12 +42,8 @@ def world(tmp_path: Path) -> Iterator[ScmWorld]:
 @pytest.fixture
 def suture(world: ScmWorld, capsys: pytest.CaptureFixture[str]) -> Iterator[CommandLine]:
     """The command line, at a server in front of the same control plane."""
-    service = ScmService(world.control, clock=ScmClock(), options=OPTIONS)
-    with ThreadPoolExecutor(2) as executor:
-        built = build_server(service, "127.0.0.1:0", executor)
-        built.server.start()
-        yield CommandLine(built.address, capsys)
-        built.server.stop(0).wait()
+    with world.served() as address:
+        yield CommandLine(address, capsys)
 
 
 def held(world: ScmWorld) -> list[str]:

@@ -1,7 +1,6 @@
 """Quasi-closed containers come to an end: by themselves where nothing is lost, else by force."""
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,10 +8,7 @@ import pytest
 
 from agent.runtime.exits import ExitCode
 from merkle.replica import ReplicaState
-from scm.edge.server import build_server
-from scm.edge.service import ScmService
 from scm.replication.reconciling.plan_check import PlanRow
-from scm.state.clock import ScmClock
 from scm.state.facts import CommandKind, Container, ContainerState
 from scm.state.options import ScmOptions
 from tests.support.command_line import CommandLine
@@ -516,21 +512,14 @@ def test_the_command_shows_what_is_given_up_and_asks(
     does it.
     """
     lose_disk(world, acknowledged=6)
-    with ThreadPoolExecutor(4) as threads:
-        clock = ScmClock(world.clock.now_ms, world.clock.monotonic_s)
-        service = ScmService(world.control, clock=clock, options=OPTIONS)
-        built = build_server(service, "127.0.0.1:0", threads)
-        built.server.start()
-        try:
-            suture = CommandLine(built.address, capsys)
-            refused = suture.json("scm", "close", "1", code=ExitCode.FAILED)
-            shown = suture.json("scm", "close", "1", "--force", "--dry-run")
-            table = suture("scm", "close", "1", "--force", "--dry-run")
-            unasked = suture.json("scm", "close", "1", "--force", code=ExitCode.FAILED)
-            before = now(world)
-            done = suture.json("scm", "close", "1", "--force", "--yes")
-        finally:
-            built.server.stop(None).wait()
+    with world.served() as address:
+        suture = CommandLine(address, capsys)
+        refused = suture.json("scm", "close", "1", code=ExitCode.FAILED)
+        shown = suture.json("scm", "close", "1", "--force", "--dry-run")
+        table = suture("scm", "close", "1", "--force", "--dry-run")
+        unasked = suture.json("scm", "close", "1", "--force", code=ExitCode.FAILED)
+        before = now(world)
+        done = suture.json("scm", "close", "1", "--force", "--yes")
 
     assert "QUASI_CLOSED_STUCK" == refused[0]["code"]
     assert [{"bcsid": 6, "local_id": 6, "key": "key6"}] == shown[0]["given_up"]

@@ -1,7 +1,6 @@
 """What of a datanode's report breaks a rule is left out alone: the datanode is heard."""
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,11 +12,7 @@ from agent.rpc.v1 import container_pb2, scm_pb2, scm_pb2_grpc
 from agent.rpc.wire.errors import error_from
 from scm.edge.overview.cluster_look import judged
 from scm.edge.plane.control import ControlPlane
-from scm.edge.server import build_server
-from scm.edge.service import ScmService
-from scm.state.clock import ScmClock
 from scm.state.facts import NodeHealthState
-from scm.state.options import ScmOptions
 from tests.support.control.fake_datanode import FakeDatanode, report
 from tests.support.control.scm_world import ScmWorld, container, pending
 
@@ -53,20 +48,18 @@ class Served:
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Served]:
     """Serve a control plane on a free port; dn1 has joined, with whole copies of two containers."""
-    with ScmWorld(tmp_path).running() as world, ThreadPoolExecutor(4) as executor:
-        options, clock = ScmOptions(), ScmClock(world.clock.now_ms, world.clock.monotonic_s)
-        service = ScmService(world.control, clock=clock, options=options)
-        built = build_server(service, "127.0.0.1:0", executor)
-        built.server.start()
-        with grpc.insecure_channel(built.address) as channel:
-            node = FakeDatanode(scm_pb2_grpc.ScmStub(channel), "dn1")  # type: ignore[no-untyped-call]
-            with world.state.change() as change:
-                for number in (1, 2):
-                    change.put(world.state.containers, container(container_id=number))
-            node.register()
-            node.report_full(told(1), told(2))
-            yield Served(world, node)
-        built.server.stop(0).wait()
+    with (
+        ScmWorld(tmp_path).running() as world,
+        world.served() as address,
+        grpc.insecure_channel(address) as channel,
+    ):
+        node = FakeDatanode(scm_pb2_grpc.ScmStub(channel), "dn1")  # type: ignore[no-untyped-call]
+        with world.state.change() as change:
+            for number in (1, 2):
+                change.put(world.state.containers, container(container_id=number))
+        node.register()
+        node.report_full(told(1), told(2))
+        yield Served(world, node)
 
 
 def told(container_id: int, bcsid: int = 5, **fields: int) -> container_pb2.ReplicaReport:

@@ -107,8 +107,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         state, clock=clock, options=OPTIONS, snapshots_path=tmp_path / "snapshots"
     )
     with ThreadPoolExecutor(8) as executor:
-        service = ScmService(control, clock=clock, options=OPTIONS)
-        built = build_server(service, "127.0.0.1:0", executor)
+        built = build_server(ScmService(control), "127.0.0.1:0", executor)
         built.server.start()
         with grpc.insecure_channel(built.address) as channel:
             yield Cluster(built.address, control, channel)
@@ -329,10 +328,8 @@ class TestErrors:
 
     def test_a_port_in_use_is_refused(self, cluster: Cluster) -> None:
         """Two SCMs on one port would share its calls, silently."""
-        service = ScmService(cluster.control, clock=ScmClock(), options=OPTIONS)
-
         with ThreadPoolExecutor(1) as executor, pytest.raises(RefusedError) as caught:
-            build_server(service, cluster.address, executor)
+            build_server(ScmService(cluster.control), cluster.address, executor)
 
         assert caught.value.code is Code.INVALID_CONFIG
         assert cluster.address in str(caught.value)

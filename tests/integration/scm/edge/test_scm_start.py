@@ -1,7 +1,6 @@
 """Starts of the control plane: hot, cold, from an older state; nothing is done before it knows."""
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import lmdb
@@ -11,10 +10,7 @@ from agent.errors import Code, RefusedError, UnavailableError
 from agent.runtime.exits import ExitCode
 from merkle.replica import LAYOUT_VERSION
 from scm.administration.decommission import OpStateRequest
-from scm.edge.server import build_server
-from scm.edge.service import ScmService
 from scm.state import records
-from scm.state.clock import ScmClock
 from scm.state.database import StateDatabase
 from scm.state.facts import CommandKind, OpState
 from scm.state.options import ScmOptions
@@ -136,16 +132,12 @@ def test_the_operator_is_told_who_is_waited_for(
     world.join(*POOLS[:9])
     confirm(world, *POOLS[:8])
     world.join("dn10", layout_version=LAYOUT_VERSION + 1)
-    service = ScmService(world.control, clock=ScmClock(), options=OPTIONS)
-    with ThreadPoolExecutor(4) as executor:
-        built = build_server(service, "127.0.0.1:0", executor)
-        built.server.start()
-        suture = CommandLine(built.address, capsys)
+    with world.served() as address:
+        suture = CommandLine(address, capsys)
         text = suture("scm", "safemode", code=ExitCode.TO_DO)
         facts = suture.json("scm", "safemode", code=ExitCode.TO_DO)
         nodes = suture("scm", "nodes")
         left = suture("scm", "safemode", "--leave", "--yes")
-        built.server.stop(0).wait()
 
     assert "safe mode is on (restart): 8 of 10 nodes that were online have reported" in text
     assert "waits for dn8 (dn8:9859, /rack-1): has called, not named all it has" in text
@@ -161,12 +153,8 @@ def test_report_gives_the_verdict_and_its_reasons(
     world.restart()
     world.join(*POOLS)
     confirm(world, *POOLS[:8])
-    service = ScmService(world.control, clock=ScmClock(), options=OPTIONS)
-    with ThreadPoolExecutor(4) as executor:
-        built = build_server(service, "127.0.0.1:0", executor)
-        built.server.start()
-        facts = CommandLine(built.address, capsys).json("scm", "report", code=ExitCode.TO_DO)
-        built.server.stop(0).wait()
+    with world.served() as address:
+        facts = CommandLine(address, capsys).json("scm", "report", code=ExitCode.TO_DO)
 
     assert ("UNKNOWN", False) == (facts["verdict"], facts["well"])
     assert "safe mode: 8 of 10 nodes that were online have reported" in facts["answer"]

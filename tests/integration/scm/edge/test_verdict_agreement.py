@@ -2,7 +2,6 @@
 
 import random
 import re
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,9 +14,6 @@ from health.cluster_verdict import DataVerdict
 from merkle.replica import ReplicaState
 from scm.cluster.nodes import Registration
 from scm.edge.http_pages import HttpStatus
-from scm.edge.server import build_server
-from scm.edge.service import ScmService
-from scm.state.clock import ScmClock
 from scm.state.facts import Replica
 from scm.state.options import ScmOptions
 from tests.support.command_line import CommandLine
@@ -96,11 +92,8 @@ class SeededCluster:
 def verdicts(cluster: SeededCluster, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
     """Return the verdict that each program gives; an exit code counts as WHOLE or not."""
     world = cluster.world
-    service = ScmService(world.control, clock=ScmClock(), options=world.options)
-    with ThreadPoolExecutor(4) as executor, CallThreadPool(2, 4) as calls:
-        built = build_server(service, "127.0.0.1:0", executor)
-        built.server.start()
-        suture = CommandLine(built.address, capsys)
+    with world.served() as address, CallThreadPool(2, 4) as calls:
+        suture = CommandLine(address, capsys)
         watched = HttpStatus(world.control, calls, WorkerLoops(), lambda: True)
         status = suture.json_any("status")
         report = suture.json_any("scm", "report")
@@ -108,7 +101,6 @@ def verdicts(cluster: SeededCluster, capsys: pytest.CaptureFixture[str]) -> dict
         text = suture("scm", "report", code=ExitCode.OK if is_whole else ExitCode.TO_DO)
         metrics = watched.metrics().body.decode()
         page = watched.page({}).body.decode()
-        built.server.stop(0).wait()
     [scraped] = re.findall(r'suture_scm_verdict\{verdict="(\w+)"\} 1\.0', metrics)
     [kind] = re.findall(r'class="(answer(?: \w+)?)"', page)
     world.control.note_history()

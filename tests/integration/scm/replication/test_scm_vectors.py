@@ -8,7 +8,6 @@ import pytest
 
 from health.judge import diagnose
 from scm.cluster.commands.loads import RECONSTRUCT_TYPE
-from scm.replication.judging.judge_input import HealthBatchBuilder
 from scm.state.facts import CommandKind
 from scm.state.options import ScmOptions
 from tests.support.control.booked import enter, sayable
@@ -75,7 +74,7 @@ def shown_by(live: ScmWorld) -> dict[int, Shown]:
     """Return what a control plane shows of each container, known to it or not."""
     table = pq.read_table(live.control.queries.export_snapshot().path / "containers")
     exported = {row["container_id"]: row for row in table.to_pylist()}
-    batches = HealthBatchBuilder(live.state, live.control.nodes, live.control.cases, live.options)
+    batches = live.control.batches
     ids = {*exported, *live.state.replicas.container_ids()}
     found = diagnose(batches.of(ids), batches.rules())
     return {

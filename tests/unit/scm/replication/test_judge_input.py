@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from health.words import OPS
-from scm.replication.judging.judge_input import HealthBatchBuilder, op_rows
+from scm.replication.judging.judge_input import op_rows
 from scm.state.facts import CommandKind, PendingCommand
 from tests.support.control.scm_world import ScmWorld, container, pending, replica
 
@@ -66,9 +66,8 @@ def test_the_judge_gets_them_as_columns(world: ScmWorld) -> None:
     with world.state.change() as change:
         change.put(world.state.commands, copy)
         change.put(world.state.commands, replace(copy, command_id=2, container_id=2))
-    control = world.control
 
-    batch = HealthBatchBuilder(world.state, control.nodes, control.cases, world.options).of([1])
+    batch = world.control.batches.of([1])
 
     assert [OPS.index("ADD")] == batch.ops.kind.tolist()
     assert [3] == batch.ops.index.tolist()

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from health.words import OPS, HealthState
-from scm.replication.judging.judge_input import HealthBatchBuilder
 from scm.replication.judging.live_judge import as_if_told
 from scm.state.facts import CommandKind, Container, OpState
 from scm.state.options import ScmOptions
@@ -35,12 +34,6 @@ def made(world: ScmWorld) -> Container:
     return box
 
 
-def batches(world: ScmWorld) -> HealthBatchBuilder:
-    """Return what builds batches of this world."""
-    control = world.control
-    return HealthBatchBuilder(world.state, control.nodes, control.cases, world.options)
-
-
 def pending(world: ScmWorld, kind: CommandKind, node: str, **details: str) -> None:
     """Queue a command about container 1, as if it had been ordered before."""
     with world.state.change() as change:
@@ -49,7 +42,7 @@ def pending(world: ScmWorld, kind: CommandKind, node: str, **details: str) -> No
 
 def ops(world: ScmWorld) -> list[tuple[str, str]]:
     """Return what the judge is told is pending for container 1: word and datanode."""
-    batch = batches(world).of([1])
+    batch = world.control.batches.of([1])
     names = batch.nodes.names
     return [
         (OPS[kind], names[node] if node >= 0 else "")
@@ -142,7 +135,7 @@ class TestAsIf:
         pending(world, CommandKind.DELETE, holders(world)[0], force=True)  # type: ignore[arg-type]
         [command] = [c for c in world.state.commands.values() if c.kind is CommandKind.DELETE]
 
-        batch = batches(world).of([1], without=[command.command_id])
+        batch = world.control.batches.of([1], without=[command.command_id])
 
         assert 0 == len(batch.ops.kind)
 
@@ -150,7 +143,7 @@ class TestAsIf:
         """Is the container well without it?"""
         first, *others = holders(world)
 
-        batch = batches(world).of([1], gone=[(1, first)])
+        batch = world.control.batches.of([1], gone=[(1, first)])
 
         assert others == [batch.nodes.names[node] for node in batch.replicas.node]
 
@@ -158,7 +151,7 @@ class TestAsIf:
         """The question is what its containers would need."""
         first, *_ = holders(world)
 
-        plain = batches(world).of([1])
+        plain = world.control.batches.of([1])
         asked = as_if_told(plain, {first}, OpState.DECOMMISSIONING)
 
         assert [0, 0, 0] == plain.nodes.service.tolist()
