@@ -6,7 +6,7 @@ more to maintain.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final, Generic, Self, TypeVar
+from typing import Final, Generic, Self, TypeVar, overload
 
 from agent.errors import Code, SutureError
 from agent.rpc.calls.channel import call, call_again, open_channel, retry_while
@@ -35,7 +35,15 @@ class ScmCall(Generic[Request, Answer]):
         self._rpc = rpc.__name__
         self._timeout_s = timeout_s
 
-    def __get__(self, client: "ScmClient", _owner: type) -> Callable[[Request], Answer]:
+    @overload
+    def __get__(self, client: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, client: "ScmClient", owner: type) -> Callable[[Request], Answer]: ...
+    def __get__(
+        self, client: "ScmClient | None", owner: type
+    ) -> Self | Callable[[Request], Answer]:
+        if client is None:
+            return self
         return partial(
             self._call,
             getattr(client.stub, self._rpc),
