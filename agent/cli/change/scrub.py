@@ -120,7 +120,7 @@ def ask(
     """Ask one datanode, or all concurrently. Raise SutureError if none answers."""
     with connect(scm) as client:
         answers = query_all(client, nodes_of(client, datanode), question)
-    if all(answer.value is None for answer in answers):
+    if answers and all(answer.value is None for answer in answers):
         errors = [answer.cause for answer in answers if answer.cause]
         raise next((error for error in errors if isinstance(error, UnavailableError)), errors[0])
     return answers

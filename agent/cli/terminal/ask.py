@@ -35,7 +35,7 @@ class DatanodeReply(Generic[T]):
 
 
 def nodes_of(client: ClusterClient, datanode: str | None) -> list[tuple[str, str]]:
-    """Return (name, address) of one datanode or of all. Raise RefusedError if the SCM knows none.
+    """Return (name, address) of one datanode or of all. Raise RefusedError for an unknown one.
 
     An address is dialled as given, because nothing else may be known without an SCM.
     """

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.cli.change.scrub import headline
+from agent.cli.change.scrub import ask, headline
 from agent.rpc.v1 import datanode_pb2 as pb
 
 GOOD, LATE = pb.VolumeScrub(state="scanning"), pb.VolumeScrub(state="scanning", lag_ms=1)
@@ -24,3 +24,10 @@ def test_the_promise_is_not_called_kept_where_nothing_is_scanned(
 ) -> None:
     """A volume whose scan is off is named apart from the others."""
     assert expected in headline(pb.ScrubStatusResponse(volumes=volumes, interval_ms=60_000))
+
+
+def test_scrubs_of_a_cluster_without_datanodes_are_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control plane may know no datanode yet."""
+    monkeypatch.setattr("agent.cli.change.scrub.nodes_of", lambda *_: [])
+
+    assert [] == ask("127.0.0.1:1", None, lambda peer: peer.scrub_status())
