@@ -6,6 +6,7 @@ from typing import Final
 
 from agent.cli.inspect.scm_commands import container_info, state_name
 from agent.cli.inspect.verified import last_reads, verified_text
+from agent.cli.terminal.ask import query_all
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.document import facts
 from agent.cli.terminal.outcomes import outcomes_in
@@ -18,9 +19,6 @@ from agent.cli.terminal.output import (
     short,
     size,
 )
-from agent.client.client import ClusterClient
-from agent.errors import SutureError
-from agent.rpc.calls.peer import NodeAddress
 from agent.rpc.v1 import datanode_pb2, scm_pb2
 from agent.runtime.exits import ExitCode
 from merkle.replica import ContainerId
@@ -38,9 +36,10 @@ def history(scm: str, container_id: int, count: int, *, as_json: bool) -> int:
     first."""
     with connect(scm) as client:
         info = container_info(client, container_id)
-        told = {
-            replica.datanode.datanode_id: fetch_history(client, replica.datanode, container_id)
-            for replica in info.replicas
+        nodes = [(r.datanode.datanode_id, r.datanode.address) for r in info.replicas]
+        answers = query_all(client, nodes, lambda peer: peer.history(ContainerId(container_id)))
+        told: Told = {
+            one.datanode: one.error if one.value is None else one.value for one in answers
         }
         outcomes = outcomes_in(client, container_id)
     silent = {node: entries for node, entries in told.items() if isinstance(entries, str)}
@@ -55,16 +54,6 @@ def history(scm: str, container_id: int, count: int, *, as_json: bool) -> int:
     for node, error in silent.items():
         print_line(f"{short(node)}: cannot be asked: {error}")
     return ExitCode.TO_DO if silent else ExitCode.OK
-
-
-def fetch_history(
-    client: ClusterClient, datanode: NodeAddress, container_id: int
-) -> list[datanode_pb2.HistoryEntry] | str:
-    """Return a datanode's history of its replica, or the error."""
-    try:
-        return client.peer(datanode).history(ContainerId(container_id))
-    except SutureError as error:
-        return str(error)
 
 
 def changes(told: Told) -> Iterator[Row]:
