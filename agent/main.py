@@ -11,7 +11,6 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import faulthandler
 import random
-import sys
 import time
 import uuid
 from collections.abc import Sequence
@@ -41,11 +40,11 @@ from agent.rpc.security.caller import Role, check_own, identity_of
 from agent.rpc.security.tls import Security, TlsFiles, TlsMaterial, load_security
 from agent.rpc.serving.descriptors import raise_limit
 from agent.rpc.v1 import scm_pb2
-from agent.runtime import exits, memory
+from agent.runtime import memory
 from agent.runtime.exits import ExitCode
 from agent.runtime.interpreter import freeze_what_stays, set_switch_interval
 from agent.runtime.service_manager import SystemdNotifier
-from agent.runtime.stop_request import StopRequest
+from agent.runtime.stop_request import StopRequest, run_server
 from agent.store.volumes.identity import remembered
 from agent.store.volumes.known import check_first_start
 from merkle.second_checksum import witness_is_native
@@ -340,13 +339,7 @@ def main(stop: StopRequest | None = None) -> None:
 
     Exit codes: 0 stopped as requested; 1 cannot start, or cannot drain; 64 usage.
     """
-    if stop is None:
-        stop = StopRequest()
-        stop.on_signals()
-    try:
-        app(obj=stop)
-    except SystemExit as end:
-        sys.exit(exits.exit_code_of(end.code))
+    run_server(app, stop)
 
 
 if __name__ == "__main__":

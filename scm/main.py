@@ -10,7 +10,6 @@ import os
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import shlex
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -30,7 +29,6 @@ from agent.rpc.security.caller import Role, check_own
 from agent.rpc.security.tls import Security, TlsMaterial, load_security
 from agent.rpc.serving.descriptors import connections_that_fit, raise_limit
 from agent.rpc.wire.addresses import check_address
-from agent.runtime import exits
 from agent.runtime.callthreads import CallThreadPool
 from agent.runtime.exits import ExitCode
 from agent.runtime.file_system_type import is_on_btrfs
@@ -38,7 +36,7 @@ from agent.runtime.interpreter import freeze_what_stays, set_switch_interval
 from agent.runtime.loop import QUIET_MAX_S, ProgressMarker, WorkerLoop, WorkerLoops
 from agent.runtime.memory import MemoryBudget, in_flight_bytes, limit_bytes
 from agent.runtime.service_manager import SystemdNotifier, WatchdogWorker
-from agent.runtime.stop_request import StopRequest
+from agent.runtime.stop_request import StopRequest, run_server
 from scm.edge.http_pages import HttpStatus
 from scm.edge.plane.control import ControlPlane
 from scm.edge.server import ScmServer, ScmServerLimits, build_server
@@ -387,13 +385,7 @@ def main(stop: StopRequest | None = None) -> None:
 
     Exit codes: 0 stopped as requested; 1 cannot start, or failed; 64 usage.
     """
-    if stop is None:
-        stop = StopRequest()
-        stop.on_signals()
-    try:
-        app(obj=stop)
-    except SystemExit as end:
-        sys.exit(exits.exit_code_of(end.code))
+    run_server(app, stop)
 
 
 if __name__ == "__main__":

@@ -11,9 +11,13 @@ import contextlib
 import os
 import select
 import signal
+import sys
 import time
+from collections.abc import Callable
 from types import FrameType
 from typing import Final
+
+from agent.runtime.exits import exit_code_of
 
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 DRAIN_BYTES: Final = 4096
@@ -89,3 +93,17 @@ class StopRequest:
             with contextlib.suppress(BlockingIOError):
                 os.read(self._reading, DRAIN_BYTES)
         return True
+
+
+def run_server(app: Callable[..., object], stop: StopRequest | None) -> None:
+    """Run the command line of a server until `stop` is set, and exit with its code.
+
+    Without `stop`, signals request the stop.
+    """
+    if stop is None:
+        stop = StopRequest()
+        stop.on_signals()
+    try:
+        app(obj=stop)
+    except SystemExit as end:
+        sys.exit(exit_code_of(end.code))
