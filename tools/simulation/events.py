@@ -38,6 +38,7 @@ class Kind(StrEnum):
     LIE = "lie"  # the next writes are lost, cut short or changed on their way to the medium
     ERRORS = "errors"  # reads and writes fail, for a burst
     FLIPS = "flips"  # memory flips bits of what was read, for a burst
+    SHORTAGE = "shortage"  # opening a file fails because no descriptor is left, for a burst
     CUT = "cut"  # cut the power after a number of disk operations
     KILL = "kill"  # kill the process, likewise
     DOWN = "down"  # a node is off for a burst
@@ -45,6 +46,8 @@ class Kind(StrEnum):
     LEAVE = "leave"  # when all is quiet a node is off, and never comes back
     WEATHER = "weather"  # change the network conditions
     CLOCK = "clock"  # a wall clock jumps, or drifts from now on
+    SNAPSHOT = "snapshot"  # the state of the control plane is copied
+    PUT_BACK = "put_back"  # the control plane is killed, and starts on that copy
 
 
 FAULTS: Final = {
@@ -94,6 +97,7 @@ class Event:
             Kind.LIE: f"{name}, {self.amount} writes",
             Kind.ERRORS: f"{name}, {self.amount} of 1,000",
             Kind.FLIPS: f"{name}, {self.amount} of 1,000 reads",
+            Kind.SHORTAGE: f"{name}, {self.amount} of 1,000 opens",
             Kind.CUT: f"power of {name}, {self.amount} operations later",
             Kind.KILL: f"process of {name}, {self.amount} operations later",
             Kind.DOWN: f"{name}",

@@ -8,10 +8,11 @@ from typing import Final
 
 from tools.simulation.oracle import Held, Oracle
 from tools.simulation.outside.fibers import ProcessDied, ProcessLifetime
-from tools.simulation.outside.kernel import EIO, ENOSPC, Faults, failure
+from tools.simulation.outside.kernel import EIO, EMFILE, ENOSPC, Faults, failure
 
 BLOCK: Final = re.compile(r"/([^/]+)/hdds/.*/(\d+)/chunks/(\d+)\.block$")
 READS: Final = frozenset({"read", "open"})
+OPENING: Final = frozenset({"open", "create"})
 FAILING: Final = frozenset({"write", "fsync", "create", "read", "rename"})
 
 
@@ -35,6 +36,7 @@ class SeededFaults(Faults):
     lies: dict[str, int] = field(default_factory=dict)
     errors: dict[str, float] = field(default_factory=dict)
     flips: dict[str, float] = field(default_factory=dict)
+    shortages: dict[str, float] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     note: Callable[[str], None] = lambda _: None
 
@@ -56,6 +58,12 @@ class SeededFaults(Faults):
             code = EIO if what in READS or self.dice.random() < 0.7 else ENOSPC
             self.note(f"-- error {code} {what} {path}")
             raise failure(code, path)
+
+        odds = self.shortages.get(life.name, 0.0)
+        if odds and what in OPENING and self.dice.random() < odds:
+            self._count("opens without a descriptor")
+            self.note(f"-- no descriptor to {what} {path}")
+            raise failure(EMFILE, path)
 
     def _may_fail(self, what: str, path: str) -> bool:
         place = place_of(path)

@@ -162,13 +162,14 @@ class ScheduleRun(ABC):
                 self.start(node)
         for event in events:
             self.note(f"== {event.told()}")
-            self._prepare(event)
+            self.prepare(event)
         actions = self.actions()
         self.let_pass(
             [self._begin(one, actions[one.kind]) for one in events if one.kind in actions]
         )
         self.faults.errors.clear()
         self.faults.flips.clear()
+        self.faults.shortages.clear()
         for node in self.machines:
             if node.life is not None and node.life.is_dead:
                 self._bury(node)
@@ -181,7 +182,7 @@ class ScheduleRun(ABC):
         with self.kernel.quiet():
             self.oracle.look(self.where)
 
-    def _prepare(self, event: Event) -> None:
+    def prepare(self, event: Event) -> None:
         """Arm the faults of an event."""
         node, faults = self.machines[event.node], self.faults
         match event.kind:
@@ -194,6 +195,8 @@ class ScheduleRun(ABC):
                 faults.errors[node.name] = event.amount / 1000
             case Kind.FLIPS:
                 faults.flips[node.name] = event.amount / 1000
+            case Kind.SHORTAGE:
+                faults.shortages[node.name] = event.amount / 1000
             case Kind.WEATHER:
                 self.network.weather = weather_of(
                     event, [machine.name for machine in self.machines]
@@ -235,7 +238,10 @@ class ScheduleRun(ABC):
         self.where = "quiet"
         self.note("== quiet")
         self.network.weather = NetworkConditions()
-        for faults in (self.faults.fuses, self.faults.lies, self.faults.errors, self.faults.flips):
+        for faults in (
+            *(self.faults.fuses, self.faults.lies, self.faults.errors, self.faults.flips),
+            self.faults.shortages,
+        ):
             faults.clear()
         for node in self.machines:
             if not node.is_up:

@@ -440,4 +440,5 @@ def failure(code: int, path: str) -> OSError:
 
 
 EIO: Final = errno.EIO
+EMFILE: Final = errno.EMFILE
 ENOSPC: Final = errno.ENOSPC

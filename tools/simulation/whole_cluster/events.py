@@ -1,5 +1,6 @@
 """Schedules under a control plane: clients put and delete keys, and everything else fails."""
 
+from collections.abc import Sequence
 from random import Random
 from typing import Final
 
@@ -8,7 +9,11 @@ from tools.simulation.events import NODES, Event, Kind, Shape
 BURSTS: Final = 11
 SEEDS_ROUND: Final = 80
 BEREAVED: Final = frozenset({0, 20, 40, 60, 70})  # of a round of seeds: a node never comes back
-DEPARTING: Final = frozenset({10, 30, 50})  # likewise: an operator decommissions nodes
+DEPARTING: Final = frozenset({10, 30})  # likewise: an operator decommissions nodes
+SHORT_OF_FILES: Final = frozenset({0, 10, 60})  # likewise: a host has no descriptor left
+OLDER: Final = frozenset({50})  # likewise: an older state of the control plane is put back
+TWINS: Final = frozenset({20, 40})  # likewise: a datanode advertises the address of another
+SHORTAGE_BURSTS: Final = 6
 CONTAINERS_MAX: Final = 6  # ids in events; absent ones are ignored
 NEMESES: Final = {
     Kind.ROT: 6,
@@ -44,8 +49,13 @@ def draw(seed: int, shape: Shape = WHOLE) -> list[Event]:
             )
         events += [_nemesis(dice, burst, shape) for _ in range(dice.choice(shape.faults_a_burst))]
     place = seed % SEEDS_ROUND
+    if place in OLDER:
+        writes = sorted({event.burst for event in events if event.kind is Kind.WRITE})
+        return [*events, *_older_state(seed, shape, writes or [0])]
     if place in DEPARTING:
         events += _departures(seed, shape)
+    if place in SHORT_OF_FILES:
+        events += _shortages(seed, shape)
     return [*events, *_bereavement(seed, shape)] if place in BEREAVED else events
 
 
@@ -64,6 +74,30 @@ def _departures(seed: int, shape: Shape) -> list[Event]:
         else:
             break
     return events
+
+
+def _shortages(seed: int, shape: Shape) -> list[Event]:
+    """Return consecutive bursts in which a host has no descriptor left, or few: long enough for
+    its volumes to be checked twice.
+    """
+    dice = Random(f"{seed} shortages")
+    first, node = dice.randint(0, shape.bursts // 2), dice.randrange(NODES)
+    amount = dice.choice((300, 1_000, 1_000))
+    last = min(first + SHORTAGE_BURSTS, shape.bursts)
+    return [Event(burst, Kind.SHORTAGE, node, amount=amount) for burst in range(first, last)]
+
+
+def _older_state(seed: int, shape: Shape, writes: Sequence[int]) -> list[Event]:
+    """Return the copy of the control plane's state while clients write, and its return a few bursts
+    later.
+    """
+    dice = Random(f"{seed} older state")
+    first = dice.choice(writes)
+    second = dice.randint(first + 1, shape.bursts - 2)
+    return [
+        Event(first, Kind.SNAPSHOT, NODES, seed=dice.randrange(2**32)),
+        Event(second, Kind.PUT_BACK, NODES),
+    ]
 
 
 def _bereavement(seed: int, shape: Shape) -> list[Event]:

@@ -28,6 +28,7 @@ from scm.state.options import ScmOptions
 from tools.simulation.cluster import PLAIN, PORT
 from tools.simulation.machine import Machine
 from tools.simulation.oracle import DiskHost
+from tools.simulation.outside.disk import INDEX_FILE
 from tools.simulation.outside.fibers import ProcessLifetime, Scheduler
 from tools.simulation.outside.kernel import Kernel
 from tools.simulation.outside.network import Collected, Network
@@ -60,13 +61,14 @@ class LedNode(DiskHost):
         super().__init__(name, f"{name}:{PORT}", root, scheduler, kernel, network)
         self.host: AgentProcess | None = None
         self.cluster_id = ""
+        self.advertised = self.address  # may become the address of another one before the start
 
     def boot(self, life: ProcessLifetime) -> None:
         """Assemble the agent and start its loops."""
         del life
         config = AgentConfig.model_validate(
             {
-                "node": {"listen": self.address, "advertise": self.address, "scm": SCM_ADDRESS},
+                "node": {"listen": self.address, "advertise": self.advertised, "scm": SCM_ADDRESS},
                 "storage": {"volumes": [str(self.disk.root)], "reserve_bytes": 0},
                 "scan": {
                     "data_interval_s": 600,
@@ -142,6 +144,16 @@ class ScmMachine(Machine):
                 control.note_history()
             except SutureError:
                 continue
+
+    def state_now(self) -> bytes:
+        """Return the committed state, as a snapshot of the machine has it."""
+        return self.disk.indexes[str(self.disk.root / "data" / "state")]
+
+    def put_back(self, state: bytes) -> None:
+        """Replace the state of the stopped control plane."""
+        directory = self.disk.root / "data" / "state"
+        self.disk.indexes[str(directory)] = state
+        (directory / INDEX_FILE).write_bytes(state)
 
     def shut(self) -> None:
         """Close the state."""

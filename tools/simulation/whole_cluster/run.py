@@ -8,6 +8,7 @@ from typing import Final
 
 import grpc
 
+from agent.client.rediscovery import fetch_contents
 from agent.errors import SutureError
 from agent.rpc.calls.peer import Peer
 from agent.rpc.calls.scm import ScmClient
@@ -26,6 +27,7 @@ from tools.simulation.cluster import PLAIN, QUICK
 from tools.simulation.events import IN_SERVICE, NODES, WANTED, Event, Kind
 from tools.simulation.outside.fibers import Fiber
 from tools.simulation.stage import ScheduleRun
+from tools.simulation.whole_cluster.events import SEEDS_ROUND, TWINS
 from tools.simulation.whole_cluster.machines import (
     OPTIONS,
     SCM_ADDRESS,
@@ -40,6 +42,7 @@ BURST_S: Final = (2.0, 45.0)
 PUTS_A_CLIENT: Final = 3  # sharing a container
 LOOKS_MAX: Final = 80  # checks after quiet
 LOOK_S: Final = 30.0
+SNAPSHOT_POINTS_MAX: Final = 200
 
 
 class LedRun(ScheduleRun):
@@ -57,6 +60,13 @@ class LedRun(ScheduleRun):
         self.oracle.nodes = self.nodes
         self._keys: dict[str, tuple[int, int]] = {}
         self._leaver: LedNode | None = None
+        self._older: bytes | None = None
+        self._since_snapshot: set[str] = set()  # keys that an older state does not have
+        self._is_put_back = False
+        if seed % SEEDS_ROUND in TWINS:
+            twin = LedNode(len(self.machines), root, *ground)
+            twin.advertised = self.nodes[0].address
+            self.machines.append(twin)
 
     def surroundings(self) -> AbstractContextManager[None]:
         """Return the replacements around whole agents."""
@@ -66,9 +76,10 @@ class LedRun(ScheduleRun):
         """Start the control plane, then the agents."""
         self.start(self.scm)
         assert self.scm.control is not None, "nothing can go wrong yet"
-        for node in self.nodes:
-            node.cluster_id = self.scm.control.state.cluster_id
-            self.start(node)
+        for node in self.machines:
+            if isinstance(node, LedNode):
+                node.cluster_id = self.scm.control.state.cluster_id
+                self.start(node)
         self.scheduler.sleep(3 * OPTIONS.heartbeat_interval_ms / 1000)
 
     def actions(self) -> Mapping[Kind, Callable[[Event], None]]:
@@ -81,6 +92,7 @@ class LedRun(ScheduleRun):
             Kind.ROT_ROW: self._rot_row,
             Kind.DEPART: self._depart,
             Kind.LEAVE: self._doom,
+            Kind.SNAPSHOT: self._take_snapshot,
         }
 
     def let_pass(self, fibers: Sequence[Fiber]) -> None:
@@ -88,10 +100,24 @@ class LedRun(ScheduleRun):
         self.scheduler.block(lambda: all(fiber.has_ended for fiber in fibers))
         self.scheduler.sleep(self.dice.uniform(*BURST_S))
 
+    def prepare(self, event: Event) -> None:
+        """Arm the faults of an event, or put the copy of the control plane's state back."""
+        super().prepare(event)
+        if event.kind is Kind.PUT_BACK and self._older is not None:
+            if self.scm.life is not None:
+                self.scm.kill()
+                self.scm.bury(None)
+            self.scm.put_back(self._older)
+            self._is_put_back = True
+            self.count("older states put back")
+            self.start(self.scm)
+
     def settle(self) -> None:
         """Wait until everything is healed, for as long as that may take."""
         if self._leaver is not None:
             self._let_go(self._leaver)
+        if self._is_put_back:
+            self._recover()
         for _ in range(LOOKS_MAX):
             self.scheduler.sleep(LOOK_S)
             with suppress(SutureError):  # it is starting; its next heartbeat counts
@@ -101,16 +127,62 @@ class LedRun(ScheduleRun):
                     return
 
     def finished(self) -> None:
-        """Check that each committed key exists."""
+        """Check that each committed key exists, except those that an older state did not have: the
+        blocks here do not name their keys, so only their bytes must be left.
+        """
         super().finished()
         scm = ScmClient(SCM_ADDRESS, security=PLAIN)
+        admitted = {node.datanode_id for node in scm.list_nodes(scm_pb2.ListNodesRequest()).nodes}
+        self.count("datanodes refused", len({one.name for one in self.machines} - admitted) - 1)
+        gone = self._since_snapshot if self._is_put_back else set()
         for key, place in self._keys.items():
+            if key in gone:
+                continue
             try:
                 scm.lookup_key(scm_pb2.LookupKeyRequest(key=key))
             except SutureError as error:
                 self.led.lost_key(key, place, error)
 
     # Operators.
+
+    def _take_snapshot(self, event: Event) -> None:
+        """Copy the control plane's state at some moment, perhaps between the promise of a block and
+        its commit.
+        """
+        for _ in range(event.seed % SNAPSHOT_POINTS_MAX):
+            self.scheduler.point("wait")
+        if self.scm.is_up:
+            self._older = self.scm.state_now()
+            self._since_snapshot.clear()
+
+    def _recover(self) -> None:
+        """Recover the control plane from its datanodes, as `suture scm recover` does."""
+        scm = ScmClient(SCM_ADDRESS, security=PLAIN)
+        for _ in range(LOOKS_MAX):
+            self.scheduler.sleep(LOOK_S)
+            with self.judged("recovery"):
+                state = scm.get_recovery(scm_pb2.GetRecoveryRequest())
+                if not state.restored:
+                    return
+                if state.missing_datanode_ids:
+                    continue
+                last = max((self._adopt(scm, one) for one in state.container_ids), default=0)
+                scm.recover(scm_pb2.RecoverRequest(finish=True, last_local_id=last))
+                self.count("recoveries")
+                return
+
+    def _adopt(self, scm: ScmClient, container_id: int) -> int:
+        """Have a container taken over; return the last id of its blocks."""
+        asked = scm_pb2.GetContainerInfoRequest(container_id=container_id)
+        info = scm.get_container_info(asked).container
+        found = fetch_contents(
+            info, lambda node: Peer(node.address, timeouts=QUICK, security=PLAIN)
+        )
+        part = scm_pb2.RecoveredContainer(
+            container_id=container_id, scheme=found.scheme, deleted_local_ids=found.deleted
+        )
+        scm.recover(scm_pb2.RecoverRequest(containers=[part]))
+        return found.last_local_id
 
     def _depart(self, event: Event) -> None:
         """Send an operator's order: not while another datanode is out because the message of its
@@ -161,6 +233,7 @@ class LedRun(ScheduleRun):
             scm.commit_key(scm_pb2.CommitKeyRequest(client_id=client, keys=[key], failed=left))
             self.oracle.blocks[place].is_whole_somewhere = True
             self._keys[name] = place
+            self._since_snapshot.add(name)
             self.count("keys")
         is_last = event.block % PUTS_A_CLIENT == PUTS_A_CLIENT - 1  # others close when idle
         if is_last:
