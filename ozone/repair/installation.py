@@ -7,13 +7,11 @@ the replaced bytes are in the state directory. Files keep owner and mode, and ne
 their neighbours, so that the datanode's user can use them. Data that verifies is never overwritten.
 """
 
-import errno
 import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -31,16 +29,22 @@ from agent.store.files.durable import (
     sync_directory,
 )
 from agent.store.files.layout import VolumeLayout
+from agent.store.operations.overwrite import (
+    REPAIRED,
+    arrived,
+    check_arrived,
+    keep_old,
+    kept_of,
+)
 from agent.store.replica import quarantine
 from agent.store.replica.quarantine import QuarantineEntry
 from merkle.checksum import crc32c
-from merkle.replica import CHUNK_BYTES_MAX, BlockId, ChecksumType, ChunkInfo, ContainerId
+from merkle.replica import BlockId, ChecksumType, ChunkInfo, ContainerId
 from ozone.disk.descriptor import DESCRIPTOR_BYTES_MAX
 from ozone.disk.layout import ContainerPaths
 from ozone.repair.journal import Journal, RepairJournalEntry
 from ozone.repair.windows import fits_twice
 
-WHY: Final = "replaced by a repair"
 NEW_PREFIX: Final = ".suture-new-"  # of a file that is not renamed yet; Ozone only reads *.block
 PLAIN_MODE: Final = 0o644  # mode of a block file if there is no other to copy it from
 
@@ -133,7 +137,7 @@ class Installer:
                 if size_bytes == blockfile.ABSENT:
                     make_empty(path)
                 blockfile.overwrite(path, data, chunk.offset)
-            check_arrived(entry)
+            check_arrived(path, [entry])
             self._journal.end(entry)
         except BaseException:
             if self._journal.is_open(entry):
@@ -171,41 +175,22 @@ class Installer:
         data: bytes,
         size_bytes: int,
     ) -> RepairJournalEntry:
+        at_ms = self._now_ms()
+        note = QuarantineEntry(
+            container_id, block_id, chunk.offset, chunk.length_bytes, at_ms, REPAIRED
+        )
         entry = RepairJournalEntry(
             container_id=container_id,
-            block_id=block_id,
             path=path.absolute(),
+            block_id=block_id,
             chunk=chunk,
             data_checksum=crc32c(data),
             old_length_bytes=size_bytes,
-            kept=self._keep_old(container_id, block_id, path, chunk, size_bytes),
+            quarantine=keep_old(self._layout, note, path, size_bytes),
+            pending=False,
         )
         self._journal.begin(entry)
         return entry
-
-    def _keep_old(
-        self,
-        container_id: ContainerId,
-        block_id: BlockId,
-        path: Path,
-        chunk: ChunkInfo,
-        size_bytes: int,
-    ) -> str:
-        if size_bytes <= chunk.offset:
-            return ""
-        read = partial(blockfile.read_past_cache, path, chunk.offset, chunk.length_bytes)
-        try:
-            old = blockfile.read_agreed(read, read())
-        except OSError:  # the medium cannot read them: that is why they are replaced
-            return ""
-        if not old:
-            return ""
-        at_ms = self._now_ms()
-        return quarantine.quarantine_bytes(
-            self._layout,
-            QuarantineEntry(container_id, block_id, chunk.offset, len(old), at_ms, WHY),
-            old,
-        )
 
     def _check_room(self, path: Path, size_bytes: int, chunk: ChunkInfo) -> None:
         """Raise UnavailableError if there is no room, before anything is begun. Raise OSError."""
@@ -226,7 +211,7 @@ class Installer:
     def _settle(self, entry: RepairJournalEntry) -> None:
         _remove_new(entry.path.parent)
         try:
-            has_arrived = _has_arrived(entry)
+            has_arrived = arrived(entry.path, entry)
         except BlockFailed as error:  # as it may have been before: that is why it was replaced
             self.remarks.append(str(error))
             self._roll_back(entry, forgets=False)
@@ -238,19 +223,15 @@ class Installer:
 
     def _kept(self, entry: RepairJournalEntry) -> bytes:
         """Return the old bytes; empty if they could not be read, or are no longer kept."""
-        if not entry.kept:
+        if not entry.quarantine:
             return b""
-        path = quarantine.content_path(self._layout, entry.kept)
-        read = partial(read_file, path, bytes_max=CHUNK_BYTES_MAX)
+        path = quarantine.content_path(self._layout, entry.quarantine)
         with block_errors(path):
             try:
-                old = blockfile.read_agreed(read, read())
+                return kept_of(self._layout, entry)
             except FileNotFoundError:
                 self.remarks.append(f"{entry.path} is left as it is: {path} is gone")
                 return b""
-            if not old:
-                raise OSError(errno.EBADMSG, "reads otherwise each time", str(path))
-            return old
 
     def _roll_back(self, entry: RepairJournalEntry, *, forgets: bool = True) -> None:
         """Restore the file's old bytes, as far as known, and end the entry. `forgets`: the kept
@@ -269,8 +250,8 @@ class Installer:
                 if entry.old_length_bytes < size_bytes <= entry.chunk.end:
                     blockfile.truncate(path, entry.old_length_bytes)
         self._journal.end(entry)
-        if entry.kept and forgets:
-            quarantine.forget(self._layout, entry.kept)
+        if entry.quarantine and forgets:
+            quarantine.forget(self._layout, entry.quarantine)
 
 
 def _holds(path: Path, chunk: ChunkInfo) -> bool:
@@ -279,29 +260,6 @@ def _holds(path: Path, chunk: ChunkInfo) -> bool:
         return fits_twice(chunk, blockfile.read_past_cache(path, chunk.offset, chunk.length_bytes))
     except OSError:
         return False
-
-
-def check_arrived(entry: RepairJournalEntry) -> None:
-    """Raise BlockFailed unless the medium returns what was written."""
-    if not _has_arrived(entry):
-        raise BlockFailed(
-            Code.IO_EXCEPTION,
-            f"{entry.path}: bytes at {entry.chunk.offset} read back otherwise than they were "
-            "written",
-            hint="check the disk and the kernel's log",
-        )
-
-
-def _has_arrived(entry: RepairJournalEntry) -> bool:
-    """Return True if the medium holds the new bytes, whoever wrote them."""
-    chunk, path = entry.chunk, entry.path
-    with block_errors(path):
-        if blockfile.size_bytes(path) < chunk.end:
-            return False
-        data = blockfile.read_past_cache(path, chunk.offset, chunk.length_bytes)
-    if len(data) == chunk.length_bytes and crc32c(data) == entry.data_checksum:
-        return True
-    return chunk.checksum_type is not ChecksumType.NONE and fits_twice(chunk, data)
 
 
 def _regular_size(path: Path) -> int:

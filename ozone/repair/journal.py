@@ -20,6 +20,7 @@ from agent.store.files.durable import (
     replace_file,
     sync_directory,
 )
+from agent.store.index.rows import InstallEntry
 from merkle.replica import BlockId, ChecksumType, ChunkInfo, ContainerId
 
 ENTRY_BYTES_MAX: Final = 8 * 1024**2  # 32 MiB in windows of 512 bytes, each with a SHA-256 in hex
@@ -29,18 +30,11 @@ VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RepairJournalEntry:
-    """A chunk that is being written. `old_length_bytes`: of the file, ABSENT if there was none;
-    `kept` names the copy of the old bytes in quarantine, "" if they could not be read.
-    """
+class RepairJournalEntry(InstallEntry):
+    """A chunk that is being written to the block file at `path`."""
 
     container_id: ContainerId
-    block_id: BlockId
     path: Path
-    chunk: ChunkInfo
-    data_checksum: int
-    old_length_bytes: int
-    kept: str
 
     def encode(self) -> bytes:
         """Return the encoded entry."""
@@ -58,7 +52,7 @@ class RepairJournalEntry:
                 "window_checksums": chunk.window_checksums.hex(),
                 "data_checksum": self.data_checksum,
                 "old_length_bytes": self.old_length_bytes,
-                "kept": self.kept,
+                "kept": self.quarantine,
             }
         ).encode()
 
@@ -88,7 +82,8 @@ def decode_entry(data: bytes, name: str) -> RepairJournalEntry:
             ),
             data_checksum=int(fields["data_checksum"]),
             old_length_bytes=int(fields["old_length_bytes"]),
-            kept=str(fields["kept"]),
+            quarantine=str(fields["kept"]),
+            pending=False,
         )
     except (ValueError, KeyError, TypeError) as error:
         raise RefusedError(

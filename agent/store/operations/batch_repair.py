@@ -26,11 +26,11 @@ from typing import Final
 
 from agent.errors import SutureError
 from agent.store.files import blockfile
-from agent.store.files.durable import block_errors, raise_shortage, sync_all, sync_directory
-from agent.store.index.rows import InstallEntry, moved_on
-from agent.store.index.transactions import IndexChange, IndexView
+from agent.store.files.durable import raise_shortage
+from agent.store.index.rows import InstallEntry
+from agent.store.index.transactions import IndexView
 from agent.store.operations.block_records import readable_block, record_chunks
-from agent.store.operations.overwrite import check_arrived, is_open, roll_back
+from agent.store.operations.overwrite import REPAIRED, is_open, overwrite_chunks
 from agent.store.operations.repair import (
     check_damaged,
     check_fits,
@@ -49,8 +49,6 @@ from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
 
 BATCH_BYTES_MAX: Final = 16 * 1024**2  # in memory twice: new bytes and old bytes
 BATCH_COUNT_MAX: Final = 1_024
-FILES_SYNCED_MAX: Final = 16  # more are synced with their file system, with one journal commit
-WHY: Final = "replaced by a repair"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,21 +106,30 @@ def install_batch(
         row = tree_replica(rows, container_id)
         blocks = _plain_blocks(rows, volume, container_id, offers)
     taken = list(_taken(container_id, blocks, offers))
-    if taken:
-        chunks = [(one.offer.block_id, one.offer.chunk) for one in taken]
-        proofs = [one.offer.proof for one in taken]
-        log_batch(volume.verification, container_id, row, chunks, proofs)
+    if not taken:
+        return frozenset()
+    places = [(one.offer.block_id, one.offer.chunk) for one in taken]
+    proofs = [one.offer.proof for one in taken]
+    log_batch(volume.verification, container_id, row, places, proofs)
     try:
-        entries = _begin(volume, options, container_id, blocks, taken)
+        entries = _prepared(volume, options, container_id, blocks, taken)
     except SutureError:
         return frozenset()
+    chunks: dict[BlockId, list[ChunkInfo]] = defaultdict(list)
+    for entry in entries:
+        chunks[entry.block_id].append(entry.chunk)
+    lent = {one.offer.block_id: one.offer.lent for one in taken if one.offer.lent}
+    data = [one.offer.data for one in taken]
     try:
-        _write(volume, container_id, entries, taken)
-        lent = {one.offer.block_id: one.offer.lent for one in taken if one.offer.lent}
-        volume.index.write(lambda rows: _record(rows, container_id, entries, lent))
-    except BaseException as error:
-        _take_back(volume, container_id, entries)
-        if not isinstance(error, SutureError):
+        overwrite_chunks(
+            volume,
+            container_id,
+            entries,
+            data,
+            lambda rows: record_chunks(rows, container_id, chunks, lent),
+        )
+    except SutureError:
+        if any(is_open(volume, container_id, entry) for entry in entries):
             raise
         return frozenset()
     return frozenset(one.index for one in taken)
@@ -218,16 +225,14 @@ def _checked(container_id: ContainerId, block: _Block, offer: OfferedChunk, firs
     return old
 
 
-def _begin(
+def _prepared(
     volume: Volume,
     options: StoreOptions,
     container_id: ContainerId,
     blocks: Mapping[BlockId, _Block],
     taken: Sequence[_AcceptedChunk],
 ) -> list[InstallEntry]:
-    """Keep the old bytes, then write the journal. Raise the store's errors, with nothing begun."""
-    if not taken:
-        return []
+    """Keep the old bytes; return the journal's entries. Raise the store's errors."""
     grown_bytes = sum(block.size_bytes - max(block.had_bytes, 0) for block in blocks.values())
     kept = [(one.offer.block_id, one.offer.chunk.offset, one.old) for one in taken if one.old]
     needed_bytes = grown_bytes + sum(len(old) for _, _, old in kept)
@@ -235,10 +240,10 @@ def _begin(
     name, places = "", list[int]()
     if kept:
         name, places = quarantine.quarantine_ranges(
-            volume.layout, container_id, kept, at_ms=options.now_ms(), why=WHY
+            volume.layout, container_id, kept, at_ms=options.now_ms(), why=REPAIRED
         )
     starts = iter(places)
-    entries = [
+    return [
         InstallEntry(
             block_id=one.offer.block_id,
             chunk=one.offer.chunk,
@@ -252,62 +257,3 @@ def _begin(
         )
         for one in taken
     ]
-
-    def begin(rows: IndexChange) -> None:
-        for entry in entries:
-            rows.begin_work(container_id, entry)
-        rows.put_replica(container_id, moved_on(rows.replica(container_id)))
-
-    volume.index.write(begin)
-    return entries
-
-
-def _write(
-    volume: Volume,
-    container_id: ContainerId,
-    entries: Sequence[InstallEntry],
-    taken: Sequence[_AcceptedChunk],
-) -> None:
-    """Write all chunks, make them durable, and verify that they arrived. Raise the store's
-    errors."""
-    paths = volume.paths(container_id)
-    pieces: dict[BlockId, list[tuple[int, bytes]]] = defaultdict(list)
-    for one in taken:
-        pieces[one.offer.block_id].append((one.offer.chunk.offset, one.offer.data))
-    is_synced = len(pieces) <= FILES_SYNCED_MAX
-    for block_id, parts in pieces.items():
-        path = paths.block_file(block_id)
-        with block_errors(path):
-            blockfile.overwrite_pieces(path, parts, is_synced=is_synced)
-    if pieces:
-        with block_errors(paths.chunks):
-            (sync_directory if is_synced else sync_all)(paths.chunks)
-    written: dict[BlockId, list[InstallEntry]] = defaultdict(list)
-    for entry in entries:
-        written[entry.block_id].append(entry)
-    for block_id, those in written.items():
-        check_arrived(paths.block_file(block_id), those)
-
-
-def _record(
-    rows: IndexChange,
-    container_id: ContainerId,
-    entries: Sequence[InstallEntry],
-    lent: Mapping[BlockId, BlockData],
-) -> None:
-    """Record the new bytes, and the lenders' other metadata of the blocks; end the entries."""
-    chunks: dict[BlockId, list[ChunkInfo]] = defaultdict(list)
-    for entry in entries:
-        chunks[entry.block_id].append(entry.chunk)
-        rows.end_work(container_id, entry)
-    record_chunks(rows, container_id, chunks, lent)
-
-
-def _take_back(volume: Volume, container_id: ContainerId, entries: Sequence[InstallEntry]) -> None:
-    """Restore all old bytes, if none of the new ones is recorded."""
-    for entry in entries:
-        if is_open(volume, container_id, entry):
-            roll_back(volume, container_id, entry)
-    for name in {entry.quarantine for entry in entries} - {""}:
-        with suppress(SutureError):
-            quarantine.forget(volume.layout, name)

@@ -1,20 +1,22 @@
 """In-place overwrites of bytes: a crash leaves the old ones or the new ones.
 
-    old bytes to quarantine ─ journal entry ─ pwrite ─ fdatasync ─ read back past the cache
-        ─ one LMDB commit: record, journal entry removed
+    old bytes to quarantine ─ journal entries ─ pwrite, one fdatasync a file ─ directory synced
+        (of many files: one sync of the file system, names included) ─ read back past the cache
+        ─ one LMDB commit: record, journal entries removed
 
 At the next start a remaining entry is rolled forward if all new bytes arrived, and otherwise back
-from quarantine. `agent.store.operations.batch_repair` does the same for many chunks at once, with
-the same entries. Ozone overwrites in place without a journal.
+from quarantine. Ozone overwrites in place without a journal; `ozone.repair.installation` repairs
+its volumes with the steps below and a journal of files.
 """
 
 import errno
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from agent.errors import BlockFailed, Code, SutureError
 from agent.store.files import blockfile
@@ -23,8 +25,10 @@ from agent.store.files.durable import (
     raise_shortage,
     read_file,
     remove_file,
+    sync_all,
     sync_directory,
 )
+from agent.store.files.layout import VolumeLayout
 from agent.store.index.rows import InstallEntry, moved_on
 from agent.store.index.transactions import IndexChange
 from agent.store.options import StoreOptions
@@ -36,15 +40,11 @@ from agent.store.volumes.volume import Volume, check_space
 from merkle.checksum import crc32c
 from merkle.replica import BlockId, ChunkInfo, ContainerId
 
+FILES_SYNCED_MAX: Final = 16  # more are synced with their file system, with one journal commit
+REPAIRED: Final = "replaced by a repair"
+REWRITTEN: Final = "rewritten by its client"
+
 Record: TypeAlias = Callable[[IndexChange], None]
-
-
-@dataclass(frozen=True, slots=True)
-class _Old:
-    """Former state of the file: its size, and the name of the copy of the bytes."""
-
-    length_bytes: int
-    quarantine: str
 
 
 def overwrite_chunk(
@@ -59,50 +59,112 @@ def overwrite_chunk(
     pending: bool,
     proof: str = "",
 ) -> None:
-    """Write `data` at the chunk's place, verify it there, and `record` it in the commit that ends
-    the journal entry. The entry has `proof`, of a peer with the same bytes. Raise the store's
-    errors; the old bytes are then restored."""
+    """Write `data` at the chunk's place, whatever obstructs it, as `overwrite_chunks` does. The
+    entry has `proof`, of a peer with the same bytes."""
     path = volume.paths(container_id).block_file(block_id)
     clear_place(volume, container_id, block_id, reserve_bytes=options.reserve_bytes)
     unpack(volume, container_id, block_id)
-    old = _keep_old(volume, options, container_id, block_id, chunk, path, pending=pending)
+    with block_errors(path):
+        size_bytes = blockfile.size_bytes(path)
+    blockfile.check_reached(path, max(size_bytes, 0), chunk.offset)
+    kept_bytes = max(min(size_bytes, chunk.end) - chunk.offset, 0)
+    added_bytes = max(chunk.end - max(size_bytes, 0), 0)
+    check_space(volume, kept_bytes + added_bytes, reserve_bytes=options.reserve_bytes)
+    note = QuarantineEntry(
+        container_id=container_id,
+        block_id=block_id,
+        offset=chunk.offset,
+        length_bytes=chunk.length_bytes,
+        at_ms=options.now_ms(),
+        why=REWRITTEN if pending else REPAIRED,
+    )
     entry = InstallEntry(
         block_id=block_id,
         chunk=chunk,
         data_checksum=crc32c(data),
-        old_length_bytes=old.length_bytes,
-        quarantine=old.quarantine,
+        old_length_bytes=size_bytes,
+        quarantine=keep_old(volume.layout, note, path, size_bytes),
         pending=pending,
         proof=proof,
     )
+    overwrite_chunks(volume, container_id, [entry], [data], record)
+
+
+def overwrite_chunks(
+    volume: Volume,
+    container_id: ContainerId,
+    entries: Sequence[InstallEntry],
+    data: Sequence[bytes],
+    record: Record,
+) -> None:
+    """Write the entries' new bytes at their places, verify them there, and `record` them in the
+    commit that ends the entries. Raise the store's errors; the old bytes are then restored, or the
+    next start does it if an entry is still open."""
 
     def begin(rows: IndexChange) -> None:
-        rows.begin_work(container_id, entry)
+        for entry in entries:
+            rows.begin_work(container_id, entry)
         rows.put_replica(container_id, moved_on(rows.replica(container_id)))
 
     volume.index.write(begin)
     try:
-        with block_errors(path):
-            blockfile.overwrite(path, data, chunk.offset)
-        check_arrived(path, [entry])
-        finish(volume, container_id, entry, record)
+        _write(volume, container_id, entries, data)
+        finish(volume, container_id, entries, record)
     except BaseException:
-        if is_open(volume, container_id, entry):
-            roll_back(volume, container_id, entry)
+        _take_back(volume, container_id, entries)
         raise
 
 
-def finish(volume: Volume, container_id: ContainerId, entry: InstallEntry, record: Record) -> None:
-    """Record the new bytes and end the entry, in one commit."""
+def _write(
+    volume: Volume,
+    container_id: ContainerId,
+    entries: Sequence[InstallEntry],
+    data: Sequence[bytes],
+) -> None:
+    """Write all chunks, make them durable, and verify that they arrived. Raise the store's
+    errors."""
+    paths = volume.paths(container_id)
+    pieces: dict[BlockId, list[tuple[int, bytes]]] = defaultdict(list)
+    written: dict[BlockId, list[InstallEntry]] = defaultdict(list)
+    for entry, piece in zip(entries, data, strict=True):
+        pieces[entry.block_id].append((entry.chunk.offset, piece))
+        written[entry.block_id].append(entry)
+    is_synced = len(pieces) <= FILES_SYNCED_MAX
+    for block_id, parts in pieces.items():
+        path = paths.block_file(block_id)
+        with block_errors(path):
+            blockfile.overwrite_pieces(path, parts, is_synced=is_synced)
+    with block_errors(paths.chunks):
+        (sync_directory if is_synced else sync_all)(paths.chunks)
+    for block_id, those in written.items():
+        check_arrived(paths.block_file(block_id), those)
+
+
+def finish(
+    volume: Volume, container_id: ContainerId, entries: Sequence[InstallEntry], record: Record
+) -> None:
+    """Record the new bytes and end the entries, in one commit."""
 
     def change(rows: IndexChange) -> None:
         record(rows)
-        rows.end_work(container_id, entry)
+        for entry in entries:
+            rows.end_work(container_id, entry)
 
     volume.index.write(change)
-    if entry.pending and entry.quarantine:  # the client replaced its own bytes: no copy is needed
-        with suppress(SutureError):  # the write is complete even if the copy stays
-            quarantine.forget(volume.layout, entry.quarantine)
+    for entry in entries:
+        if entry.pending and entry.quarantine:  # the client replaced its own bytes: no copy needed
+            with suppress(SutureError):  # the write is complete even if the copy stays
+                quarantine.forget(volume.layout, entry.quarantine)
+
+
+def _take_back(volume: Volume, container_id: ContainerId, entries: Sequence[InstallEntry]) -> None:
+    """Restore all old bytes, if none of the new ones is recorded."""
+    for entry in entries:
+        if is_open(volume, container_id, entry):
+            roll_back(volume, container_id, entry)
+    for name in {entry.quarantine for entry in entries if entry.is_of_batch} - {""}:
+        with suppress(SutureError):
+            quarantine.forget(volume.layout, name)
 
 
 def is_open(volume: Volume, container_id: ContainerId, entry: InstallEntry) -> bool:
@@ -149,7 +211,7 @@ def roll_back(volume: Volume, container_id: ContainerId, entry: InstallEntry) ->
             sync_directory(path.parent)
         elif blockfile.size_bytes(path) != blockfile.ABSENT:
             if entry.quarantine:
-                blockfile.overwrite(path, kept_of(volume, entry), entry.chunk.offset)
+                blockfile.overwrite(path, kept_of(volume.layout, entry), entry.chunk.offset)
             if blockfile.size_bytes(path) > entry.old_length_bytes:
                 blockfile.truncate(path, entry.old_length_bytes)
     volume.index.write(lambda rows: rows.end_work(container_id, entry))
@@ -157,52 +219,34 @@ def roll_back(volume: Volume, container_id: ContainerId, entry: InstallEntry) ->
         quarantine.forget(volume.layout, entry.quarantine)
 
 
-def kept_of(volume: Volume, entry: InstallEntry) -> bytes:
+def keep_old(layout: VolumeLayout, note: QuarantineEntry, path: Path, size_bytes: int) -> str:
+    """Copy the bytes of a file at the place of `note` to quarantine, at most its length; return the
+    copy's name. Return "" if the place has no bytes, or the medium cannot read them, which is why
+    they are replaced, or repeated reads differ. Raise the store's errors."""
+    if size_bytes <= note.offset:
+        return ""
+    read = partial(blockfile.read_past_cache, path, note.offset, note.length_bytes)
+    try:
+        old = blockfile.read_agreed(read, read())
+    except OSError as error:
+        raise_shortage(error, path)
+        return ""
+    if not old:
+        return ""
+    return quarantine.quarantine_bytes(layout, replace(note, length_bytes=len(old)), old)
+
+
+def kept_of(layout: VolumeLayout, entry: InstallEntry) -> bytes:
     """Return the old bytes of an entry from its copy. Raise OSError if the copy is short, or
     repeated reads of it differ."""
-    kept = quarantine.content_path(volume.layout, entry.quarantine)
+    kept = quarantine.content_path(layout, entry.quarantine)
     if entry.is_of_batch:
         read = partial(blockfile.read, kept, entry.kept_start, entry.kept_bytes)
     else:
         read = partial(read_file, kept, bytes_max=entry.chunk.length_bytes)
     data = blockfile.read_agreed(read, read())
-    if not data or (entry.is_of_batch and len(data) < entry.kept_bytes):
+    if not data:
+        raise OSError(errno.EBADMSG, "reads otherwise each time", str(kept))
+    if entry.is_of_batch and len(data) < entry.kept_bytes:
         raise OSError(errno.EBADMSG, f"{len(data)} of {entry.kept_bytes} bytes", str(kept))
     return data
-
-
-def _keep_old(
-    volume: Volume,
-    options: StoreOptions,
-    container_id: ContainerId,
-    block_id: BlockId,
-    chunk: ChunkInfo,
-    path: Path,
-    *,
-    pending: bool,
-) -> _Old:
-    with block_errors(path):
-        size = blockfile.size_bytes(path)
-    blockfile.check_reached(path, max(size, 0), chunk.offset)
-    kept_bytes = max(min(size, chunk.end) - chunk.offset, 0)
-    added_bytes = max(chunk.end - max(size, 0), 0)
-    check_space(volume, kept_bytes + added_bytes, reserve_bytes=options.reserve_bytes)
-    if size <= chunk.offset:
-        return _Old(size, "")
-    read = partial(blockfile.read_past_cache, path, chunk.offset, chunk.length_bytes)
-    try:
-        old = blockfile.read_agreed(read, read())
-    except OSError as error:  # unreadable, which is why they are being replaced
-        raise_shortage(error, path)
-        return _Old(size, "")
-    if not old:
-        return _Old(size, "")
-    note = QuarantineEntry(
-        container_id=container_id,
-        block_id=block_id,
-        offset=chunk.offset,
-        length_bytes=len(old),
-        at_ms=options.now_ms(),
-        why="rewritten by its client" if pending else "replaced by a repair",
-    )
-    return _Old(size, quarantine.quarantine_bytes(volume.layout, note, old))

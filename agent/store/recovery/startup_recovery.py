@@ -185,7 +185,7 @@ def roll_install(volume: Volume, container_id: ContainerId, entry: InstallEntry)
         elif rows.replica(container_id).state in WRITABLE_STATES:
             rows.put_pending(container_id, entry.block_id, entry.chunk)
 
-    finish(volume, container_id, entry, record)
+    finish(volume, container_id, [entry], record)
     return f"{where}: interrupted write finished"
 
 

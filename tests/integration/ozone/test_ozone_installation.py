@@ -2,6 +2,7 @@
 
 import errno
 import os
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 
 from agent.errors import BlockFailed, Code, RefusedError, UnavailableError
 from agent.store.files import blockfile
+from agent.store.index.rows import InstallEntry
+from agent.store.operations import overwrite
 from merkle.checksum import crc32c
 from merkle.replica import BlockId, ContainerId
 from ozone.repair import installation
@@ -40,7 +43,8 @@ def entry_of(
         chunk=chunk_of(1),
         data_checksum=crc32c(PARTS[1]),
         old_length_bytes=old_length_bytes,
-        kept=kept,
+        quarantine=kept,
+        pending=False,
     )
 
 
@@ -142,9 +146,7 @@ def test_a_copy_that_reads_otherwise_each_time_is_not_put_back(
     """Bytes spoiled by memory are kept and reported."""
     prepare(tmp_path, "flipped")
     one, reads = installer(tmp_path), iter(range(100))
-    monkeypatch.setattr(
-        installation, "read_file", lambda *_, **__: bytes([next(reads)]) * CHUNK_BYTES
-    )
+    monkeypatch.setattr(overwrite, "read_file", lambda *_, **__: bytes([next(reads)]) * CHUNK_BYTES)
     monkeypatch.setattr(installation, "check_arrived", refuses)
 
     with pytest.raises(BlockFailed, match="reads otherwise each time"):
@@ -155,7 +157,7 @@ def test_a_copy_that_reads_otherwise_each_time_is_not_put_back(
     assert 1 == len(list(one.quarantine.glob("*.bytes")))
 
 
-def refuses(_entry: RepairJournalEntry) -> None:
+def refuses(_path: Path, _entries: Sequence[InstallEntry]) -> None:
     """Find that nothing arrived."""
     raise BlockFailed(Code.IO_EXCEPTION, "read back otherwise")
 
@@ -289,7 +291,7 @@ def test_unfinishable_journal_entry_is_put_aside(
 
     assert [] == one.unfinished()
     (aside,) = (tmp_path / "state" / "DS-1" / "journal").iterdir()
-    assert decode_entry(aside.read_bytes(), aside.name).kept == kept
+    assert decode_entry(aside.read_bytes(), aside.name).quarantine == kept
     assert str(aside) in one.remarks[0]
     assert [f"{kept}.bytes"] == [path.name for path in one.quarantine.iterdir()]
     assert one.install(paths_of(tmp_path), BLOCK, chunk_of(1), PARTS[1])

@@ -116,7 +116,8 @@ def test_a_repair_that_cannot_be_ended_as_it_should_is_told(
             chunk=ChunkInfo(0, len(FIRST_PART), ChecksumType.NONE, 0, b""),
             data_checksum=crc32c(FIRST_PART),
             old_length_bytes=len(FIRST_PART),
-            kept="cleared",
+            quarantine="cleared",
+            pending=False,
         )
     )
 

@@ -8,7 +8,7 @@ import pytest
 
 from agent.errors import VolumeFailed
 from agent.store.files import blockfile
-from agent.store.operations import batch_repair
+from agent.store.operations import overwrite
 from agent.store.operations.batch_repair import OfferedChunk
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockId, ContainerId
@@ -154,7 +154,7 @@ def test_a_copy_that_reads_otherwise_each_time_restores_nothing(
 
     with monkeypatch.context() as patched:
         patched.setattr(blockfile, "overwrite_pieces", killed)
-        patched.setattr(batch_repair, "_take_back", lambda *_: None)
+        patched.setattr(overwrite, "_take_back", lambda *_: None)
         with pytest.raises(KeyboardInterrupt):
             store.install_chunks(ONE, OFFERS[:1])
     with monkeypatch.context() as bad:

@@ -10,8 +10,9 @@ import pytest
 from agent.errors import Code, RefusedError, UnavailableError
 from agent.store.files import blockfile
 from agent.store.index.rows import InstallEntry
-from agent.store.operations import batch_repair
-from agent.store.operations.batch_repair import FILES_SYNCED_MAX, OfferedChunk, install_batch
+from agent.store.operations import batch_repair, overwrite
+from agent.store.operations.batch_repair import OfferedChunk, install_batch
+from agent.store.operations.overwrite import FILES_SYNCED_MAX
 from agent.store.replica_store import ReplicaStore
 from agent.store.scan_reader import StoreReplicaReader
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ContainerId
@@ -197,7 +198,7 @@ class TestInstalled:
         """Once, before anything is recorded: each by itself is a commit of the file system."""
         steps: list[str] = []
         index = store.volume_set.places[ONE].index
-        fdatasync, real = os.fdatasync, batch_repair.sync_all
+        fdatasync, real = os.fdatasync, overwrite.sync_all
         commit = index.write
 
         def datasync(fd: int) -> None:
@@ -209,7 +210,7 @@ class TestInstalled:
             real(directory)
 
         monkeypatch.setattr(os, "fdatasync", datasync)
-        monkeypatch.setattr(batch_repair, "sync_all", sync)
+        monkeypatch.setattr(overwrite, "sync_all", sync)
         monkeypatch.setattr(index, "write", lambda change: (steps.append("commit"), commit(change)))
         offers = [offer(block_id, 0) for block_id in range(10, 11 + FILES_SYNCED_MAX)]
 
@@ -386,7 +387,7 @@ class TestInterrupted:
 
         with monkeypatch.context() as patched:
             patched.setattr(blockfile, "overwrite_pieces", killed)
-            patched.setattr(batch_repair, "_take_back", lambda *_: None)
+            patched.setattr(overwrite, "_take_back", lambda *_: None)
             with pytest.raises(KeyboardInterrupt):
                 store.install_chunks(ONE, WANTED)
 
@@ -435,7 +436,7 @@ class TestInterrupted:
 
         with monkeypatch.context() as patched:
             patched.setattr(blockfile, "overwrite_pieces", killed)
-            patched.setattr(batch_repair, "_take_back", lambda *_: None)
+            patched.setattr(overwrite, "_take_back", lambda *_: None)
             with pytest.raises(KeyboardInterrupt):
                 store.install_chunks(ONE, [replace(offer(1, n), proof="dn2") for n in (0, 1)])
         assert {"dn2"} == {getattr(entry, "proof", "") for entry in journal(store)}

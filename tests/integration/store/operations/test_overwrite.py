@@ -1,6 +1,6 @@
 """What a repair must never do, however the medium, the index or a peer behaves."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -31,11 +31,12 @@ def blocks(store: ReplicaStore) -> dict[int, BlockData]:
     return closed_replica(store)
 
 
-def forgetful(path: Path, data: bytes, offset: int) -> None:
+def forgetful(path: Path, pieces: Sequence[tuple[int, bytes]], **_: object) -> None:
     """Write as a medium does that loses the end of what it acknowledged."""
     with path.open("r+b") as file:
-        file.seek(offset)
-        file.write(data[:-1] + bytes([data[-1] ^ 1]))
+        for offset, data in pieces:
+            file.seek(offset)
+            file.write(data[:-1] + bytes([data[-1] ^ 1]))
 
 
 def test_bytes_that_do_not_arrive_are_taken_back(
@@ -45,9 +46,11 @@ def test_bytes_that_do_not_arrive_are_taken_back(
     path = store.paths(ONE).block_file(BLOCK)
     flip_bit(path, CHUNK_BYTES + 5)
     before = path.read_bytes()
-    real, writes = blockfile.overwrite, [forgetful]
+    real, writes = blockfile.overwrite_pieces, [forgetful]
     monkeypatch.setattr(
-        blockfile, "overwrite", lambda *given: (writes.pop() if writes else real)(*given)
+        blockfile,
+        "overwrite_pieces",
+        lambda path, pieces, **how: (writes.pop() if writes else real)(path, pieces, **how),
     )
 
     with pytest.raises(VolumeFailed, match="read back otherwise"):

@@ -3,7 +3,7 @@
 import errno
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -75,14 +75,14 @@ def aside(node: Datanode) -> list[Path]:
 
 def break_writes(monkeypatch: pytest.MonkeyPatch, paths: list[Path]) -> None:
     """Let writes to these files fail as a bad disk does."""
-    real = blockfile.overwrite
+    real = blockfile.overwrite_pieces
 
-    def failing(path: Path, data: bytes, offset: int) -> None:
+    def failing(path: Path, pieces: Sequence[tuple[int, bytes]], *, is_synced: bool = True) -> None:
         if path in paths:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        real(path, data, offset)
+        real(path, pieces, is_synced=is_synced)
 
-    monkeypatch.setattr(blockfile, "overwrite", failing)
+    monkeypatch.setattr(blockfile, "overwrite_pieces", failing)
 
 
 class TestRepair:

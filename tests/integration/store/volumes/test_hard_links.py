@@ -1,6 +1,6 @@
 """A file that has other names is not written: one of them may be the last good copy of a block."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -140,14 +140,14 @@ def test_rollback_leaves_a_new_hard_link_alone(
     path, backup = store.paths(ONE).block_file(BLOCK), tmp_path / "backup"
     torn = WHOLE[:CHUNK_BYTES] + bytes(CHUNK_BYTES)
     path.write_bytes(torn)
-    real = blockfile.overwrite
+    real = blockfile.overwrite_pieces
 
-    def lying(path: Path, data: bytes, offset: int) -> None:
-        real(path, data[:-1] + b"?", offset)
+    def lying(path: Path, pieces: Sequence[tuple[int, bytes]], **_: object) -> None:
+        real(path, [(offset, data[:-1] + b"?") for offset, data in pieces])
         backup.hardlink_to(path)
-        monkeypatch.setattr(blockfile, "overwrite", real)
+        monkeypatch.setattr(blockfile, "overwrite_pieces", real)
 
-    monkeypatch.setattr(blockfile, "overwrite", lying)
+    monkeypatch.setattr(blockfile, "overwrite_pieces", lying)
     with pytest.raises(BlockFailed, match="read back otherwise"):
         store.repair(ONE).install_chunk(BLOCK, blocks[2].chunks[1], content((2, 1)))
 
